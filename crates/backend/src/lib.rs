@@ -1,0 +1,1 @@
+//! The data planes: forwarding table in, kernel state out.

@@ -1,0 +1,2 @@
+//! The table that `make bench` prints.
+fn main() {}

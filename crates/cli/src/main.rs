@@ -1,0 +1,2 @@
+//! The `portolan` binary.
+fn main() {}

@@ -1,0 +1,67 @@
+//! IP families and transport protocols.
+
+use std::fmt;
+use std::net::IpAddr;
+
+/// An IP family, spelled `IPv4` or `IPv6` in metrics, health answers and API objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Family {
+    /// Internet protocol version 4.
+    Ipv4,
+    /// Internet protocol version 6.
+    Ipv6,
+}
+
+impl Family {
+    /// Both families, IPv4 first.
+    pub const BOTH: [Self; 2] = [Self::Ipv4, Self::Ipv6];
+
+    /// The family of an address.
+    pub const fn of(address: IpAddr) -> Self {
+        match address {
+            IpAddr::V4(_) => Self::Ipv4,
+            IpAddr::V6(_) => Self::Ipv6,
+        }
+    }
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ipv4 => "IPv4",
+            Self::Ipv6 => "IPv6",
+        })
+    }
+}
+
+/// A transport protocol that a Service port can have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Protocol {
+    /// RFC 9293.
+    Tcp,
+    /// RFC 768.
+    Udp,
+    /// RFC 9260.
+    Sctp,
+}
+
+impl Protocol {
+    /// The number of the protocol in the IP header (IANA protocol numbers).
+    pub const fn number(self) -> u8 {
+        match self {
+            Self::Tcp => 6,
+            Self::Udp => 17,
+            Self::Sctp => 132,
+        }
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tcp => "TCP",
+            Self::Udp => "UDP",
+            Self::Sctp => "SCTP",
+        })
+    }
+}

@@ -1,0 +1,19 @@
+//! The meaning of Services, free of any mode: pure values in, pure values out.
+//!
+//! Owns the slim API objects, the [`Catalog`] that holds them, endpoint selection, the forwarding
+//! table with its diff by Service port, and the [`oracle`] that says where a packet goes. Objects
+//! flow in one event at a time; [`Change`]s flow out. It must not know of I/O, clocks, async, netlink,
+//! rules or the API server.
+
+pub mod catalog;
+pub mod family;
+pub mod object;
+pub mod oracle;
+pub mod selection;
+pub mod settings;
+pub mod table;
+
+pub use catalog::{Catalog, Event};
+pub use family::{Family, Protocol};
+pub use settings::{LocalDetector, NodePortAddresses, Settings};
+pub use table::{Backend, Change, ExternalPolicy, Forwarding, Frontend, InternalPolicy, ServicePortName};

@@ -1,0 +1,1 @@
+//! A small Kubernetes-style API server for Services without Kubernetes.

@@ -1,0 +1,1 @@
+//! Netlink sockets: send a batch, read acknowledgements, dump, subscribe.

@@ -1,0 +1,1 @@
+//! Namespaces, pods, probes: the world that packet tests run in.

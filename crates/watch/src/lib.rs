@@ -1,0 +1,1 @@
+//! API server in, events out.

@@ -1,0 +1,1 @@
+//! Netlink bytes: encode and decode, no sockets.
