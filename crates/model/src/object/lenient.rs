@@ -1,0 +1,239 @@
+//! Decoding that takes what fits and remembers what does not.
+//!
+//! [`Loose`] reads a value of any shape: the wanted one becomes `Value`, any other is skipped whole and
+//! becomes `Mismatch`, so a wrong type in one field never ends the decoding of the object around it.
+//! A repeated key means its last value, as in the API server's own decoder.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+
+use super::Fault;
+
+/// What stood where a `T` was wanted.
+#[derive(Debug, Clone, Default)]
+pub(crate) enum Loose<T> {
+    /// No such key.
+    #[default]
+    Absent,
+    /// `null`, which the API takes for absent.
+    Null,
+    /// A value of the wanted shape.
+    Value(T),
+    /// Something else, and what it was.
+    Mismatch(&'static str),
+}
+
+/// Text, borrowed from the input where it has no escapes.
+pub(crate) type Text<'de> = Cow<'de, str>;
+
+/// Collects the faults of one object.
+pub(crate) type Faults = Vec<Fault>;
+
+/// Adds a fault.
+pub(super) fn fault(faults: &mut Faults, field: impl Into<String>, reason: impl Into<String>) {
+    let (field, reason): (String, String) = (field.into(), reason.into());
+    faults.push(Fault { field: field.into(), reason: reason.into() });
+}
+
+impl<T> Loose<T> {
+    /// Whether the key is there at all, whatever its value.
+    pub(super) fn is_present(&self) -> bool {
+        !matches!(self, Self::Absent)
+    }
+
+    /// The value; a mismatch is reported under the path that `field` makes.
+    pub(super) fn take(self, faults: &mut Faults, field: impl FnOnce() -> String, wanted: &str) -> Option<T> {
+        match self {
+            Self::Value(value) => Some(value),
+            Self::Absent | Self::Null => None,
+            Self::Mismatch(found) => {
+                fault(faults, field(), format!("is {found}; write {wanted}"));
+                None
+            }
+        }
+    }
+}
+
+impl<T: Default> Loose<T> {
+    /// The record or list, or an empty one.
+    pub(super) fn or_empty(self, faults: &mut Faults, field: &str, wanted: &str) -> T {
+        self.take(faults, || field.to_owned(), wanted).unwrap_or_default()
+    }
+}
+
+impl<'de> Loose<Text<'de>> {
+    /// The text; any other shape counts as absent.
+    pub(super) fn text(&self) -> Option<&str> {
+        if let Self::Value(text) = self { Some(text) } else { None }
+    }
+}
+
+/// A shape that a JSON value can have. Each method answers `None` where this is not the wanted shape.
+pub(crate) trait Shape<'de>: Sized {
+    fn text(_: Text<'de>) -> Option<Self> {
+        None
+    }
+    fn integer(_: i64) -> Option<Self> {
+        None
+    }
+    fn boolean(_: bool) -> Option<Self> {
+        None
+    }
+    fn list<A: SeqAccess<'de>>(mut list: A) -> Result<Option<Self>, A::Error> {
+        while list.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(None)
+    }
+    fn record<A: MapAccess<'de>>(mut record: A) -> Result<Option<Self>, A::Error> {
+        while record.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(None)
+    }
+}
+
+impl<'de> Shape<'de> for Text<'de> {
+    fn text(text: Text<'de>) -> Option<Self> {
+        Some(text)
+    }
+}
+
+impl<'de> Shape<'de> for i64 {
+    fn integer(value: i64) -> Option<Self> {
+        Some(value)
+    }
+}
+
+impl<'de> Shape<'de> for bool {
+    fn boolean(value: bool) -> Option<Self> {
+        Some(value)
+    }
+}
+
+impl<'de, T: Shape<'de>> Shape<'de> for Vec<Loose<T>> {
+    fn list<A: SeqAccess<'de>>(mut list: A) -> Result<Option<Self>, A::Error> {
+        let mut items = Self::new();
+        while let Some(item) = list.next_element()? {
+            items.push(item);
+        }
+        Ok(Some(items))
+    }
+}
+
+/// Declares a record of loose fields with its [`Shape`]; keys that are not named are skipped.
+macro_rules! record {
+    ($(#[$meta:meta])* $name:ident { $($field:ident: $key:literal => $type:ty,)* }) => {
+        $(#[$meta])*
+        #[derive(Debug, Default)]
+        pub(crate) struct $name<'de> {
+            $(pub(super) $field: crate::object::lenient::Loose<$type>,)*
+            input: std::marker::PhantomData<&'de ()>,
+        }
+
+        impl<'de> crate::object::lenient::Shape<'de> for $name<'de> {
+            fn record<A: serde::de::MapAccess<'de>>(mut record: A) -> Result<Option<Self>, A::Error> {
+                let mut value = Self::default();
+                while let Some(key) = record.next_key::<crate::object::lenient::Key<'de>>()? {
+                    match &*key.0 {
+                        $($key => value.$field = record.next_value()?,)*
+                        _ => { record.next_value::<serde::de::IgnoredAny>()?; }
+                    }
+                }
+                Ok(Some(value))
+            }
+        }
+    };
+}
+pub(super) use record;
+
+/// A key of a record, borrowed where it has no escapes.
+pub(super) struct Key<'de>(pub(super) Text<'de>);
+
+impl<'de> Deserialize<'de> for Key<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct KeyVisitor;
+        impl<'de> Visitor<'de> for KeyVisitor {
+            type Value = Key<'de>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a key")
+            }
+            fn visit_borrowed_str<E>(self, key: &'de str) -> Result<Key<'de>, E> {
+                Ok(Key(Cow::Borrowed(key)))
+            }
+            fn visit_str<E>(self, key: &str) -> Result<Key<'de>, E> {
+                Ok(Key(Cow::Owned(key.to_owned())))
+            }
+        }
+        deserializer.deserialize_str(KeyVisitor)
+    }
+}
+
+impl<'de, T: Shape<'de>> Deserialize<'de> for Loose<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(LooseVisitor(PhantomData))
+    }
+}
+
+struct LooseVisitor<T>(PhantomData<T>);
+
+impl<T> LooseVisitor<T> {
+    fn known(value: Option<T>, found: &'static str) -> Loose<T> {
+        value.map_or(Loose::Mismatch(found), Loose::Value)
+    }
+}
+
+impl<'de, T: Shape<'de>> Visitor<'de> for LooseVisitor<T> {
+    type Value = Loose<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any value")
+    }
+
+    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Loose<T>, E> {
+        Ok(Self::known(T::text(Cow::Borrowed(text)), "text"))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Loose<T>, E> {
+        Ok(Self::known(T::text(Cow::Owned(text.to_owned())), "text"))
+    }
+
+    fn visit_string<E>(self, text: String) -> Result<Loose<T>, E> {
+        Ok(Self::known(T::text(Cow::Owned(text)), "text"))
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Loose<T>, E> {
+        Ok(Self::known(T::boolean(value), "true or false"))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Loose<T>, E> {
+        Ok(Self::known(T::integer(value), "a number"))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Loose<T>, E> {
+        Ok(Self::known(T::integer(i64::try_from(value).unwrap_or(i64::MAX)), "a number"))
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Loose<T>, E> {
+        Ok(Loose::Mismatch("not a whole number"))
+    }
+
+    fn visit_unit<E>(self) -> Result<Loose<T>, E> {
+        Ok(Loose::Null)
+    }
+
+    fn visit_none<E>(self) -> Result<Loose<T>, E> {
+        Ok(Loose::Null)
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Loose<T>, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Loose<T>, A::Error> {
+        Ok(Self::known(T::list(list)?, "a list"))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, record: A) -> Result<Loose<T>, A::Error> {
+        Ok(Self::known(T::record(record)?, "an object"))
+    }
+}

@@ -1,0 +1,140 @@
+//! This node and the CIDRs that cluster IPs come from.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::lenient::{Faults, Loose, Text, record};
+use super::{Kind, Metadata, ObjectBody, RawMetadata, WithMetadata, parse};
+
+/// Key of the taint that the cluster autoscaler puts on a node it is about to remove (KEP-3836).
+const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
+
+/// A Node, as far as a node's own proxy cares.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Node {
+    /// Label `topology.kubernetes.io/zone`, where it is set and not empty.
+    pub zone: Option<Box<str>>,
+    /// Addresses of type `InternalIP`, in the order of the status.
+    pub internal_addresses: Vec<IpAddr>,
+    /// Addresses of type `ExternalIP`, in the order of the status.
+    pub external_addresses: Vec<IpAddr>,
+    /// `spec.podCIDRs`, in the order given.
+    pub pod_cidrs: Vec<IpNet>,
+    /// Has a deletion timestamp.
+    pub deleting: bool,
+    /// Carries the taint `ToBeDeletedByClusterAutoscaler`.
+    pub to_be_deleted: bool,
+}
+
+impl Node {
+    /// Whether load balancers may send new connections here (KEP-3836).
+    pub const fn eligible(&self) -> bool {
+        !self.deleting && !self.to_be_deleted
+    }
+}
+
+/// A `ServiceCIDR`: ranges that cluster IPs are allocated from.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ServiceCidr {
+    /// `spec.cidrs`.
+    pub cidrs: Vec<IpNet>,
+}
+
+record!(
+    RawNode {
+        metadata: "metadata" => RawMetadata<'de>,
+        spec: "spec" => RawNodeSpec<'de>,
+        status: "status" => RawNodeStatus<'de>,
+    }
+);
+record!(
+    RawNodeSpec {
+        pod_cidrs: "podCIDRs" => Vec<Loose<Text<'de>>>,
+        taints: "taints" => Vec<Loose<RawTaint<'de>>>,
+    }
+);
+record!(
+    RawTaint {
+        key: "key" => Text<'de>,
+    }
+);
+record!(
+    RawNodeStatus {
+        addresses: "addresses" => Vec<Loose<RawAddress<'de>>>,
+    }
+);
+record!(
+    RawAddress {
+        kind: "type" => Text<'de>,
+        address: "address" => Text<'de>,
+    }
+);
+record!(
+    RawServiceCidr {
+        metadata: "metadata" => RawMetadata<'de>,
+        spec: "spec" => RawServiceCidrSpec<'de>,
+    }
+);
+record!(
+    RawServiceCidrSpec {
+        cidrs: "cidrs" => Vec<Loose<Text<'de>>>,
+    }
+);
+
+impl<'de> WithMetadata<'de> for RawNode<'de> {
+    fn metadata(&mut self) -> Loose<RawMetadata<'de>> {
+        std::mem::take(&mut self.metadata)
+    }
+}
+
+impl ObjectBody for Node {
+    type Raw<'de> = RawNode<'de>;
+    const KIND: Kind = Kind::Node;
+
+    fn build(raw: RawNode<'_>, metadata: &Metadata<'_>, faults: &mut Faults) -> Self {
+        let spec = raw.spec.or_empty(faults, "spec", "an object");
+        let taints = spec.taints.or_empty(faults, "spec.taints", "a list of taints");
+        let status = raw.status.or_empty(faults, "status", "an object");
+        let mut node = Self {
+            zone: metadata.labels.zone.text().filter(|zone| !zone.is_empty()).map(Into::into),
+            pod_cidrs: parse::cidrs(spec.pod_cidrs, faults, "spec.podCIDRs"),
+            deleting: metadata.deleting,
+            to_be_deleted: taints
+                .iter()
+                .any(|taint| matches!(taint, Loose::Value(taint) if taint.key.text() == Some(TO_BE_DELETED))),
+            ..Self::default()
+        };
+        let list = status.addresses.or_empty(faults, "status.addresses", "a list of addresses");
+        for (index, raw) in list.into_iter().enumerate() {
+            let path = || format!("status.addresses[{index}]");
+            let Some(raw) = raw.take(faults, path, "an object") else { continue };
+            let list = match raw.kind.text() {
+                Some("InternalIP") => &mut node.internal_addresses,
+                Some("ExternalIP") => &mut node.external_addresses,
+                _ => continue,
+            };
+            list.extend(parse::address(raw.address, faults, || path() + ".address"));
+        }
+        node
+    }
+}
+
+impl<'de> WithMetadata<'de> for RawServiceCidr<'de> {
+    fn metadata(&mut self) -> Loose<RawMetadata<'de>> {
+        std::mem::take(&mut self.metadata)
+    }
+}
+
+impl ObjectBody for ServiceCidr {
+    type Raw<'de> = RawServiceCidr<'de>;
+    const KIND: Kind = Kind::ServiceCidr;
+
+    fn build(raw: RawServiceCidr<'_>, _: &Metadata<'_>, faults: &mut Faults) -> Self {
+        let spec = raw.spec.or_empty(faults, "spec", "an object");
+        Self { cidrs: parse::cidrs(spec.cidrs, faults, "spec.cidrs") }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,390 @@
+//! Services: what a frontend is and which policies hold behind it.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::IpNet;
+
+use super::lenient::{Faults, Loose, Text, fault, record};
+use super::{Kind, Metadata, ObjectBody, RawMetadata, WithMetadata, parse};
+use crate::{ExternalPolicy, Family, InternalPolicy, Protocol};
+
+/// Session affinity timeout in seconds where the Service states none: the API server's default, 3 hours.
+pub const DEFAULT_AFFINITY_SECONDS: u32 = 10_800;
+
+/// Longest session affinity timeout that the API allows, in seconds: one day.
+pub const MAX_AFFINITY_SECONDS: u32 = 86_400;
+
+/// A Service, as far as a node cares.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Service {
+    /// Another proxy serves it (label `service.kubernetes.io/service-proxy-name`).
+    pub foreign_proxy: bool,
+    /// IPv4 cluster IP. Both are absent for headless and `ExternalName` Services.
+    pub cluster_ipv4: Option<Ipv4Addr>,
+    /// IPv6 cluster IP.
+    pub cluster_ipv6: Option<Ipv6Addr>,
+    /// Ports, in the order given; of two with equal name and protocol only the later is kept.
+    pub ports: Box<[ServicePort]>,
+    /// `externalIPs` of both families, in the order given, without duplicates.
+    pub external_ips: Box<[IpAddr]>,
+    /// Load-balancer ingress IPs with ipMode VIP, of both families, in the order given.
+    pub load_balancer_ips: Box<[IpAddr]>,
+    /// Source ranges of both families, each list sorted and aggregated. A family that has a range of length
+    /// zero, or none at all, is not restricted and has no entry.
+    pub source_ranges: Box<[IpNet]>,
+    /// Session affinity by client IP, with its timeout in seconds.
+    pub affinity: Option<u32>,
+    /// `internalTrafficPolicy`.
+    pub internal_policy: InternalPolicy,
+    /// `externalTrafficPolicy`, Cluster where the type of the Service gives it no meaning.
+    pub external_policy: ExternalPolicy,
+    /// Port of the health check server of a load balancer with external policy Local.
+    pub health_check_port: Option<u16>,
+}
+
+/// One port of a Service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServicePort {
+    /// Name, empty where there is none.
+    pub name: Box<str>,
+    /// Port on cluster, external and load-balancer IPs.
+    pub port: u16,
+    /// Node port, where there is one.
+    pub node_port: Option<u16>,
+    /// Protocol.
+    pub protocol: Protocol,
+}
+
+impl Service {
+    /// The cluster IP of a family.
+    pub fn cluster_ip(&self, family: Family) -> Option<IpAddr> {
+        match family {
+            Family::Ipv4 => self.cluster_ipv4.map(IpAddr::V4),
+            Family::Ipv6 => self.cluster_ipv6.map(IpAddr::V6),
+        }
+    }
+
+    /// Whether a node has anything to do for this Service.
+    pub fn is_proxied(&self) -> bool {
+        !self.foreign_proxy && (self.cluster_ipv4.is_some() || self.cluster_ipv6.is_some())
+    }
+
+    /// Whether this port can be reached by external traffic in a family.
+    pub fn externally_accessible(&self, port: &ServicePort, family: Family) -> bool {
+        port.node_port.is_some()
+            || self.load_balancer_ips.iter().chain(&self.external_ips).any(|ip| Family::of(*ip) == family)
+    }
+}
+
+record!(
+    RawService {
+        metadata: "metadata" => RawMetadata<'de>,
+        spec: "spec" => RawSpec<'de>,
+        status: "status" => RawStatus<'de>,
+    }
+);
+record!(
+    RawSpec {
+        kind: "type" => Text<'de>,
+        cluster_ip: "clusterIP" => Text<'de>,
+        cluster_ips: "clusterIPs" => Vec<Loose<Text<'de>>>,
+        ip_families: "ipFamilies" => Vec<Loose<Text<'de>>>,
+        ports: "ports" => Vec<Loose<RawPort<'de>>>,
+        external_ips: "externalIPs" => Vec<Loose<Text<'de>>>,
+        source_ranges: "loadBalancerSourceRanges" => Vec<Loose<Text<'de>>>,
+        affinity: "sessionAffinity" => Text<'de>,
+        affinity_config: "sessionAffinityConfig" => RawAffinityConfig<'de>,
+        internal_policy: "internalTrafficPolicy" => Text<'de>,
+        external_policy: "externalTrafficPolicy" => Text<'de>,
+        health_check_port: "healthCheckNodePort" => i64,
+    }
+);
+record!(
+    RawPort {
+        name: "name" => Text<'de>,
+        protocol: "protocol" => Text<'de>,
+        port: "port" => i64,
+        node_port: "nodePort" => i64,
+    }
+);
+record!(
+    RawAffinityConfig {
+        client_ip: "clientIP" => RawClientIp<'de>,
+    }
+);
+record!(
+    RawClientIp {
+        timeout: "timeoutSeconds" => i64,
+    }
+);
+record!(
+    RawStatus {
+        load_balancer: "loadBalancer" => RawLoadBalancer<'de>,
+    }
+);
+record!(
+    RawLoadBalancer {
+        ingress: "ingress" => Vec<Loose<RawIngress<'de>>>,
+    }
+);
+record!(
+    RawIngress {
+        ip: "ip" => Text<'de>,
+        ip_mode: "ipMode" => Text<'de>,
+    }
+);
+
+impl<'de> WithMetadata<'de> for RawService<'de> {
+    fn metadata(&mut self) -> Loose<RawMetadata<'de>> {
+        std::mem::take(&mut self.metadata)
+    }
+}
+
+impl ObjectBody for Service {
+    type Raw<'de> = RawService<'de>;
+    const KIND: Kind = Kind::Service;
+
+    fn build(raw: RawService<'_>, metadata: &Metadata<'_>, faults: &mut Faults) -> Self {
+        let spec = raw.spec.or_empty(faults, "spec", "an object");
+        let status = raw.status.or_empty(faults, "status", "an object");
+        let foreign_proxy = metadata.labels.service_proxy_name.is_present();
+        let kind = spec.kind.take(faults, || "spec.type".to_owned(), "a Service type").unwrap_or_default();
+        if foreign_proxy || kind == "ExternalName" {
+            return Self::unproxied(foreign_proxy);
+        }
+        let (cluster_ipv4, cluster_ipv6) =
+            cluster_ips(spec.cluster_ip, spec.cluster_ips, spec.ip_families, faults);
+        if cluster_ipv4.is_none() && cluster_ipv6.is_none() {
+            return Self::unproxied(false);
+        }
+        let external_ips = addresses(spec.external_ips, faults, "spec.externalIPs");
+        let reachable = matches!(&*kind, "LoadBalancer" | "NodePort") || !external_ips.is_empty();
+        let local = policy_is_local(spec.external_policy, faults, "spec.externalTrafficPolicy");
+        let external_policy =
+            if reachable && local { ExternalPolicy::Local } else { ExternalPolicy::Cluster };
+        let wants_health_check = kind == "LoadBalancer" && external_policy == ExternalPolicy::Local;
+        Self {
+            foreign_proxy,
+            cluster_ipv4,
+            cluster_ipv6,
+            ports: ports(spec.ports, faults),
+            external_ips,
+            load_balancer_ips: ingress_ips(status, faults),
+            source_ranges: source_ranges(spec.source_ranges, faults),
+            affinity: affinity(spec.affinity, spec.affinity_config, faults),
+            internal_policy: internal_policy(spec.internal_policy, faults),
+            external_policy,
+            health_check_port: wants_health_check
+                .then(|| health_check_port(spec.health_check_port, faults))
+                .flatten(),
+        }
+    }
+}
+
+impl Service {
+    fn unproxied(foreign_proxy: bool) -> Self {
+        Self {
+            foreign_proxy,
+            cluster_ipv4: None,
+            cluster_ipv6: None,
+            ports: Box::default(),
+            external_ips: Box::default(),
+            load_balancer_ips: Box::default(),
+            source_ranges: Box::default(),
+            affinity: None,
+            internal_policy: InternalPolicy::Cluster,
+            external_policy: ExternalPolicy::Cluster,
+            health_check_port: None,
+        }
+    }
+}
+
+/// `ipFamilies` says which entry of `clusterIPs` is whose; without it (an old server) the scalar decides.
+fn cluster_ips(
+    scalar: Loose<Text<'_>>,
+    list: Loose<Vec<Loose<Text<'_>>>>,
+    families: Loose<Vec<Loose<Text<'_>>>>,
+    faults: &mut Faults,
+) -> (Option<Ipv4Addr>, Option<Ipv6Addr>) {
+    let scalar = scalar.take(faults, || "spec.clusterIP".to_owned(), "an IP address").unwrap_or_default();
+    if scalar.is_empty() || scalar == "None" {
+        return (None, None);
+    }
+    let families = families.or_empty(faults, "spec.ipFamilies", "a list of families");
+    let mut list = list.or_empty(faults, "spec.clusterIPs", "a list of IP addresses").into_iter();
+    let mut found = (None, None);
+    let mut note = |address: Option<IpAddr>| match address {
+        Some(IpAddr::V4(v4)) => found.0 = found.0.or(Some(v4)),
+        Some(IpAddr::V6(v6)) => found.1 = found.1.or(Some(v6)),
+        None => {}
+    };
+    if families.is_empty() {
+        note(parse::address(Loose::Value(scalar), faults, || "spec.clusterIP".to_owned()));
+        return found;
+    }
+    for (index, family) in families.into_iter().enumerate() {
+        let Some(text) = list.next() else { break };
+        let path = || format!("spec.ipFamilies[{index}]");
+        let Some(family) = family.take(faults, path, "IPv4 or IPv6") else { continue };
+        let Some(family) = parse::family(&family) else {
+            fault(faults, path(), format!("{:?} is not a family; write IPv4 or IPv6", parse::clip(&family)));
+            continue;
+        };
+        let path = || format!("spec.clusterIPs[{index}]");
+        let Some(address) = parse::address(text, faults, path) else { continue };
+        if Family::of(address) == family {
+            note(Some(address));
+        } else {
+            fault(faults, path(), format!("{address} is not {family}; make it agree with spec.ipFamilies"));
+        }
+    }
+    found
+}
+
+fn ports(list: Loose<Vec<Loose<RawPort<'_>>>>, faults: &mut Faults) -> Box<[ServicePort]> {
+    let list = list.or_empty(faults, "spec.ports", "a list of ports");
+    let mut ports: Vec<ServicePort> = Vec::with_capacity(list.len());
+    for (index, raw) in list.into_iter().enumerate() {
+        let Some(raw) = raw.take(faults, || format!("spec.ports[{index}]"), "an object") else { continue };
+        let Some(port) = port(raw, index, faults) else { continue };
+        ports.push(port);
+    }
+    keep_last(&mut ports);
+    ports.into_boxed_slice()
+}
+
+/// Of ports with the same name and protocol the last one counts, as in kube-proxy.
+fn keep_last(ports: &mut Vec<ServicePort>) {
+    let mut seen = std::collections::HashSet::new();
+    let mut keep: Vec<bool> =
+        ports.iter().rev().map(|port| seen.insert((port.name.clone(), port.protocol))).collect();
+    ports.retain(|_| keep.pop().unwrap_or(true));
+}
+
+fn port(raw: RawPort<'_>, index: usize, faults: &mut Faults) -> Option<ServicePort> {
+    let path = |field: &str| format!("spec.ports[{index}].{field}");
+    let name = match raw.name {
+        Loose::Mismatch(_) => return raw.name.take(faults, || path("name"), "text").and(None),
+        name => name.take(faults, || path("name"), "text").unwrap_or_default(),
+    };
+    let protocol = parse::protocol(raw.protocol, faults, || path("protocol"))?;
+    let Some(port) = raw.port.take(faults, || path("port"), "a number from 1 to 65535") else {
+        fault(faults, path("port"), "is missing; write 1 to 65535");
+        return None;
+    };
+    let port = parse::port_number(port, faults, || path("port"))?;
+    let node_port = raw
+        .node_port
+        .take(faults, || path("nodePort"), "a number from 1 to 65535")
+        .filter(|value| *value != 0)
+        .and_then(|value| parse::port_number(value, faults, || path("nodePort")));
+    Some(ServicePort { name: name.into(), port, node_port, protocol })
+}
+
+fn addresses(list: Loose<Vec<Loose<Text<'_>>>>, faults: &mut Faults, field: &str) -> Box<[IpAddr]> {
+    let mut addresses = Vec::new();
+    for (index, entry) in list.or_empty(faults, field, "a list of IP addresses").into_iter().enumerate() {
+        let blank = matches!(&entry, Loose::Value(text) if text.trim().is_empty());
+        if !blank && let Some(address) = parse::address(entry, faults, || format!("{field}[{index}]")) {
+            addresses.push(address);
+        }
+    }
+    keep_first(&mut addresses);
+    addresses.into_boxed_slice()
+}
+
+fn keep_first(addresses: &mut Vec<IpAddr>) {
+    let mut seen = std::collections::HashSet::new();
+    addresses.retain(|address| seen.insert(*address));
+}
+
+/// Ingress IPs that this node answers for: `ipMode` unset or VIP (KEP-1860). The type of the Service is not
+/// looked at, as in kube-proxy.
+fn ingress_ips(status: RawStatus<'_>, faults: &mut Faults) -> Box<[IpAddr]> {
+    const INGRESS: &str = "status.loadBalancer.ingress";
+    let load_balancer = status.load_balancer.or_empty(faults, "status.loadBalancer", "an object");
+    let mut addresses = Vec::new();
+    let ingress = load_balancer.ingress.or_empty(faults, INGRESS, "a list of objects");
+    for (index, entry) in ingress.into_iter().enumerate() {
+        let path = |field: &str| format!("{INGRESS}[{index}]{field}");
+        let Some(entry) = entry.take(faults, || path(""), "an object") else { continue };
+        let is_vip = match entry.ip_mode {
+            Loose::Absent | Loose::Null => true,
+            mode => mode.take(faults, || path(".ipMode"), "VIP or Proxy").is_some_and(|mode| mode == "VIP"),
+        };
+        let blank = matches!(&entry.ip, Loose::Value(text) if text.is_empty());
+        if is_vip && !blank {
+            addresses.extend(parse::address(entry.ip, faults, || path(".ip")));
+        }
+    }
+    keep_first(&mut addresses);
+    addresses.into_boxed_slice()
+}
+
+fn source_ranges(list: Loose<Vec<Loose<Text<'_>>>>, faults: &mut Faults) -> Box<[IpNet]> {
+    let nets = parse::cidrs(list, faults, "spec.loadBalancerSourceRanges");
+    let mut ranges = IpNet::aggregate(&nets);
+    // Aggregation can also arrive at length zero (0.0.0.0/1 and 128.0.0.0/1), which means the same.
+    let open = |family| ranges.iter().any(|net| net.prefix_len() == 0 && Family::of(net.addr()) == family);
+    let (open4, open6) = (open(Family::Ipv4), open(Family::Ipv6));
+    ranges.retain(|net| match Family::of(net.addr()) {
+        Family::Ipv4 => !open4,
+        Family::Ipv6 => !open6,
+    });
+    ranges.sort_unstable();
+    ranges.into_boxed_slice()
+}
+
+fn affinity(kind: Loose<Text<'_>>, config: Loose<RawAffinityConfig<'_>>, faults: &mut Faults) -> Option<u32> {
+    const TIMEOUT: &str = "spec.sessionAffinityConfig.clientIP.timeoutSeconds";
+    let kind = kind.take(faults, || "spec.sessionAffinity".to_owned(), "None or ClientIP")?;
+    if kind != "ClientIP" {
+        if kind != "None" && !kind.is_empty() {
+            let reason = format!("{:?} is not known; write None or ClientIP", parse::clip(&kind));
+            fault(faults, "spec.sessionAffinity", reason);
+        }
+        return None;
+    }
+    let config = config.or_empty(faults, "spec.sessionAffinityConfig", "an object");
+    let client_ip = config.client_ip.or_empty(faults, "spec.sessionAffinityConfig.clientIP", "an object");
+    let Some(seconds) = client_ip.timeout.take(faults, || TIMEOUT.to_owned(), "a number of seconds") else {
+        return Some(DEFAULT_AFFINITY_SECONDS);
+    };
+    let valid = u32::try_from(seconds).ok().filter(|s| (1..=MAX_AFFINITY_SECONDS).contains(s));
+    if valid.is_none() {
+        let reason = format!("{seconds} is out of range; write 1 to {MAX_AFFINITY_SECONDS}");
+        fault(faults, TIMEOUT, reason);
+    }
+    valid.or(Some(DEFAULT_AFFINITY_SECONDS))
+}
+
+fn internal_policy(text: Loose<Text<'_>>, faults: &mut Faults) -> InternalPolicy {
+    if policy_is_local(text, faults, "spec.internalTrafficPolicy") {
+        InternalPolicy::Local
+    } else {
+        InternalPolicy::Cluster
+    }
+}
+
+fn policy_is_local(text: Loose<Text<'_>>, faults: &mut Faults, field: &str) -> bool {
+    let policy = text.take(faults, || field.to_owned(), "Cluster or Local").unwrap_or_default();
+    if !matches!(&*policy, "" | "Cluster" | "Local") {
+        let reason = format!("{:?} is not known; write Cluster or Local", parse::clip(&policy));
+        fault(faults, field, reason);
+    }
+    policy == "Local"
+}
+
+fn health_check_port(value: Loose<i64>, faults: &mut Faults) -> Option<u16> {
+    let field = || "spec.healthCheckNodePort".to_owned();
+    match value.take(faults, field, "a number from 1 to 65535").unwrap_or(0) {
+        0 => {
+            fault(faults, field(), "is missing; a load balancer with policy Local needs 1 to 65535");
+            None
+        }
+        value => parse::port_number(value, faults, field),
+    }
+}
+
+#[cfg(test)]
+mod tests;
