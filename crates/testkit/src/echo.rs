@@ -1,0 +1,346 @@
+//! Responders: whoever reaches one learns which one it was and from where it saw the packet come.
+//!
+//! One thread answers for any number of addresses in any number of namespaces, since a socket belongs to
+//! the namespace it was opened in. TCP: a line with the answer upon connecting, then every byte back.
+//! UDP: the answer, then the datagram's own payload. SCTP: INIT ACK with the answer as its state cookie;
+//! ports of the same address that do not answer refuse with ABORT, as an SCTP stack does.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, mpsc};
+use std::thread::{self, JoinHandle};
+
+use portolan_model::{Family, Protocol};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+use rustix::net::{
+    RecvFlags, SendFlags, SocketFlags, acceptfrom_with, listen, recv, recvfrom, send, sendto, sockopt,
+};
+
+use crate::sctp::{Chunk, Packet, strip_ipv4_header};
+use crate::socket::{self, Poller, answer};
+use crate::{Namespace, TestkitError};
+
+const WAKE: u64 = 0;
+const BACKLOG: i32 = 1024;
+const PACKET_BYTES: usize = 64 << 10;
+
+/// A thread that answers at many addresses; it ends, and closes all of them, when dropped.
+#[derive(Debug)]
+pub struct EchoServer {
+    orders: Option<mpsc::Sender<Order>>,
+    wake: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Where something answers: namespace, protocol, address and port.
+type Place = (u64, Protocol, SocketAddr);
+
+enum Order {
+    Open(Vec<(Place, OwnedFd)>),
+    /// The sender hears when the address is closed.
+    Close(Place, mpsc::Sender<()>),
+}
+
+impl EchoServer {
+    /// Starts the thread; nothing is answered yet.
+    pub fn start() -> Result<Self, TestkitError> {
+        let fail = || TestkitError::system("start the responders");
+        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(fail())?);
+        let poller = Poller::new().map_err(fail())?;
+        poller.watch_reads(&*wake, WAKE).map_err(fail())?;
+        let (orders, receiver) = mpsc::channel();
+        let responder =
+            Responder { poller, orders: receiver, wake: wake.clone(), sources: HashMap::new(), next: 1 };
+        let thread = thread::Builder::new()
+            .name("responders".to_owned())
+            .spawn(move || responder.serve())
+            .map_err(|source| TestkitError::System { action: "start the responders", source })?;
+        Ok(Self { orders: Some(orders), wake, thread: Some(thread) })
+    }
+
+    /// Answers at one address, which the namespace must have.
+    pub fn listen(
+        &self,
+        namespace: &Namespace,
+        protocol: Protocol,
+        address: SocketAddr,
+    ) -> Result<(), TestkitError> {
+        self.listen_many(namespace, &[(protocol, address)])
+    }
+
+    /// Answers at many addresses of one namespace. When this returns, none of them loses a packet.
+    pub fn listen_many(
+        &self,
+        namespace: &Namespace,
+        places: &[(Protocol, SocketAddr)],
+    ) -> Result<(), TestkitError> {
+        let open = |(protocol, address): &(Protocol, SocketAddr)| {
+            let (protocol, address) = (*protocol, *address);
+            open(protocol, address).map(|fd| ((namespace.id(), protocol, address), fd)).map_err(|errno| {
+                let (namespace, source) = (namespace.name().to_owned(), errno.into());
+                TestkitError::Listen { protocol, address, namespace, source }
+            })
+        };
+        let opened = namespace.run(|| places.iter().map(open).collect::<Result<Vec<_>, _>>())??;
+        self.order(Order::Open(opened))
+    }
+
+    /// Stops answering at an address and resets the TCP connections it has; returns when that is done.
+    pub fn close(
+        &self,
+        namespace: &Namespace,
+        protocol: Protocol,
+        address: SocketAddr,
+    ) -> Result<(), TestkitError> {
+        let (done, closed) = mpsc::channel();
+        self.order(Order::Close((namespace.id(), protocol, address), done))?;
+        closed.recv().map_err(|_| gone())
+    }
+
+    fn order(&self, order: Order) -> Result<(), TestkitError> {
+        let orders = self.orders.as_ref().ok_or_else(gone)?;
+        orders.send(order).map_err(|_| gone())?;
+        self.wake();
+        Ok(())
+    }
+
+    fn wake(&self) {
+        // The only failure is a counter that is already full: then the thread is awake.
+        let _ = rustix::io::write(&*self.wake, &1_u64.to_ne_bytes());
+    }
+}
+
+impl Drop for EchoServer {
+    fn drop(&mut self) {
+        self.orders = None;
+        self.wake();
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been printed and every open connection has been closed by it.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn gone() -> TestkitError {
+    TestkitError::System { action: "reach the responders", source: io::ErrorKind::BrokenPipe.into() }
+}
+
+fn open(protocol: Protocol, address: SocketAddr) -> Result<OwnedFd, Errno> {
+    let family = Family::of(address.ip());
+    match protocol {
+        Protocol::Tcp => {
+            let fd = socket::stream(family)?;
+            sockopt::set_socket_reuseaddr(&fd, true)?;
+            socket::bind_to(&fd, address.ip(), address.port())?;
+            listen(&fd, BACKLOG)?;
+            Ok(fd)
+        }
+        Protocol::Udp => {
+            let fd = socket::roomy(socket::datagram(family)?)?;
+            socket::bind_to(&fd, address.ip(), address.port())?;
+            Ok(fd)
+        }
+        Protocol::Sctp => {
+            let fd = socket::raw_sctp(family)?;
+            socket::bind_to(&fd, address.ip(), 0)?;
+            Ok(fd)
+        }
+    }
+}
+
+/// The thread's own state.
+struct Responder {
+    poller: Poller,
+    orders: mpsc::Receiver<Order>,
+    wake: Arc<OwnedFd>,
+    sources: HashMap<u64, Source>,
+    next: u64,
+}
+
+enum Source {
+    Listener(Place, OwnedFd),
+    Connection(Place, OwnedFd),
+    Datagrams(Place, OwnedFd),
+    /// One raw socket for all ports of an address.
+    Raw {
+        namespace: u64,
+        address: IpAddr,
+        ports: HashSet<u16>,
+        fd: OwnedFd,
+    },
+}
+
+impl Responder {
+    fn serve(mut self) {
+        let mut buffer = vec![0; PACKET_BYTES];
+        loop {
+            // The wait fails only for reasons that would be a defect here; ending shows as refusals.
+            let Ok(tokens) = self.poller.wait(None) else { return };
+            for token in tokens {
+                if token != WAKE {
+                    self.answer(token, &mut buffer);
+                } else if !self.take_orders() {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// False when the owner is gone.
+    fn take_orders(&mut self) -> bool {
+        let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
+        loop {
+            match self.orders.try_recv() {
+                Ok(Order::Open(opened)) => opened.into_iter().for_each(|(place, fd)| self.open(place, fd)),
+                Ok(Order::Close(place, done)) => {
+                    self.close(place);
+                    // Nobody listening any more is no reason to stop.
+                    let _ = done.send(());
+                }
+                Err(mpsc::TryRecvError::Empty) => return true,
+                Err(mpsc::TryRecvError::Disconnected) => return false,
+            }
+        }
+    }
+
+    fn open(&mut self, place: Place, fd: OwnedFd) {
+        let (namespace, protocol, at) = place;
+        match protocol {
+            Protocol::Tcp => self.watch(Source::Listener(place, fd)),
+            Protocol::Udp => self.watch(Source::Datagrams(place, fd)),
+            Protocol::Sctp => {
+                if let Some(ports) = self.raw_ports(namespace, at.ip()) {
+                    ports.insert(at.port());
+                } else {
+                    let ports = HashSet::from([at.port()]);
+                    self.watch(Source::Raw { namespace, address: at.ip(), ports, fd });
+                }
+            }
+        }
+    }
+
+    fn raw_ports(&mut self, wanted: u64, at: IpAddr) -> Option<&mut HashSet<u16>> {
+        self.sources.values_mut().find_map(|source| match source {
+            Source::Raw { namespace, address, ports, .. } if (*namespace, *address) == (wanted, at) => {
+                Some(ports)
+            }
+            _ => None,
+        })
+    }
+
+    fn close(&mut self, place: Place) {
+        let (namespace, protocol, at) = place;
+        if protocol == Protocol::Sctp {
+            if let Some(ports) = self.raw_ports(namespace, at.ip()) {
+                ports.remove(&at.port());
+            }
+            return;
+        }
+        self.sources.retain(|_, source| match source {
+            Source::Listener(own, _) | Source::Connection(own, _) | Source::Datagrams(own, _) => {
+                *own != place
+            }
+            Source::Raw { .. } => true,
+        });
+    }
+
+    fn watch(&mut self, source: Source) {
+        let token = self.next;
+        self.next += 1;
+        let (Source::Listener(_, fd)
+        | Source::Connection(_, fd)
+        | Source::Datagrams(_, fd)
+        | Source::Raw { fd, .. }) = &source;
+        if self.poller.watch_reads(fd, token).is_ok() {
+            self.sources.insert(token, source);
+        }
+    }
+
+    fn answer(&mut self, token: u64, buffer: &mut [u8]) {
+        match self.sources.get(&token) {
+            Some(Source::Listener(place, fd)) => {
+                for connection in accept_all(*place, fd) {
+                    self.watch(connection);
+                }
+            }
+            Some(Source::Connection(_, fd)) => {
+                let goes_on = echo(fd, buffer);
+                if !goes_on {
+                    self.sources.remove(&token);
+                }
+            }
+            Some(Source::Datagrams((.., at), fd)) => answer_datagrams(*at, fd, buffer),
+            Some(Source::Raw { address, ports, fd, .. }) => answer_inits(*address, ports, fd, buffer),
+            None => {}
+        }
+    }
+}
+
+fn accept_all(place: Place, listener: &OwnedFd) -> Vec<Source> {
+    let mut accepted = Vec::new();
+    while let Ok((fd, peer)) = acceptfrom_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
+        let Some(Ok(peer)) = peer.map(SocketAddr::try_from) else { continue };
+        let greeting = format!("{}\n", answer(place.2, peer));
+        let options = sockopt::set_socket_linger(&fd, Some(std::time::Duration::ZERO))
+            .and_then(|()| sockopt::set_tcp_nodelay(&fd, true));
+        if options.is_ok() && send(&fd, greeting.as_bytes(), SendFlags::NOSIGNAL).is_ok() {
+            accepted.push(Source::Connection(place, fd));
+        }
+    }
+    accepted
+}
+
+/// Sends back what has arrived; false when the connection is over. A peer that does not read its own echo
+/// loses the connection rather than holding up the others.
+fn echo(fd: &OwnedFd, buffer: &mut [u8]) -> bool {
+    loop {
+        let length = match recv(fd, &mut *buffer, RecvFlags::DONTWAIT) {
+            Ok((_, 0)) => return false,
+            Ok((_, length)) => length,
+            Err(errno) => return errno == Errno::AGAIN,
+        };
+        let read = buffer.get(..length).unwrap_or_default();
+        if send(fd, read, SendFlags::NOSIGNAL) != Ok(length) {
+            return false;
+        }
+    }
+}
+
+fn answer_datagrams(at: SocketAddr, fd: &OwnedFd, buffer: &mut [u8]) {
+    // An error here is an ICMP message about an earlier answer: the asker has gone, others may wait.
+    while let Ok((_, length, peer)) = recvfrom(fd, &mut *buffer, RecvFlags::DONTWAIT) {
+        let Some(Ok(peer)) = peer.map(SocketAddr::try_from) else { continue };
+        let mut reply = answer(at, peer).into_bytes();
+        reply.push(b' ');
+        reply.extend(buffer.iter().take(length));
+        // A lost answer shows at the asker.
+        let _ = sendto(fd, &reply, SendFlags::NOSIGNAL, &peer);
+    }
+}
+
+fn answer_inits(address: IpAddr, ports: &HashSet<u16>, fd: &OwnedFd, buffer: &mut [u8]) {
+    while let Ok((_, length, peer)) = recvfrom(fd, &mut *buffer, RecvFlags::DONTWAIT) {
+        let Some(Ok(peer)) = peer.map(SocketAddr::try_from) else { continue };
+        let packet = buffer.get(..length).unwrap_or_default();
+        let payload = if address.is_ipv4() { strip_ipv4_header(packet) } else { Some(packet) };
+        let Some(init) = payload.and_then(Packet::decode) else { continue };
+        if let Some(reply) = answer_init(address, ports, &init, peer.ip()) {
+            let to = SocketAddr::new(peer.ip(), 0);
+            // A lost answer shows at the asker.
+            let _ = sendto(fd, &reply.encode(), SendFlags::NOSIGNAL, &to);
+        }
+    }
+}
+
+fn answer_init(address: IpAddr, ports: &HashSet<u16>, init: &Packet, peer: IpAddr) -> Option<Packet> {
+    let Chunk::Init { initiate_tag } = init.chunk else { return None };
+    if !ports.contains(&init.destination_port) {
+        return init.refuse();
+    }
+    let reached = SocketAddr::new(address, init.destination_port);
+    let cookie = answer(reached, SocketAddr::new(peer, init.source_port));
+    init.accept(initiate_tag.rotate_left(1), cookie.into_bytes())
+}

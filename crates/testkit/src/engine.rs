@@ -1,0 +1,342 @@
+//! Many probes under way at once on one thread, which must be inside the namespace they start from.
+//!
+//! TCP and UDP probes have a socket each. SCTP probes share a raw socket per family and source address.
+//! Raw ICMP sockets tell about refusals at once, for all protocols: the kernel itself holds back an ICMP
+//! error for a TCP connection until the next retransmission when a local rule sends it.
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use portolan_model::{Family, Protocol};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, connect, recv, recvfrom, send, sendto, sockopt};
+
+use crate::TestkitError;
+use crate::icmp;
+use crate::probe::{Probe, ProbeResult, Reached};
+use crate::sctp::{Chunk, Packet, strip_ipv4_header};
+use crate::socket::{self, Flow, Poller, parse_answer};
+
+/// Tokens from here on mean shared sockets, lower ones a probe.
+const SHARED: u64 = 1 << 63;
+/// How long a refusal waits for a better answer. Where the kernel has SCTP of its own, it refuses what the
+/// responder is about to accept.
+const SCTP_REFUSAL_GRACE: Duration = Duration::from_millis(50);
+const PACKET_BYTES: usize = 2048;
+
+/// SCTP probes take their source ports from here, above the node ports and in turn, so that a port comes
+/// back only long after conntrack forgot it (3 s for an unfinished handshake).
+static SCTP_PORTS: AtomicU32 = AtomicU32::new(0);
+const SCTP_FIRST_PORT: u32 = 33_000;
+const SCTP_PORT_COUNT: u32 = 32_000;
+
+pub(crate) struct Engine {
+    poller: Poller,
+    shared: Vec<Shared>,
+    flights: HashMap<u64, Flight>,
+    flows: HashMap<Flow, u64>,
+    deadlines: BTreeSet<(Instant, u64)>,
+    done: Vec<(u64, ProbeResult)>,
+}
+
+struct Shared {
+    fd: OwnedFd,
+    family: Family,
+    kind: SharedKind,
+}
+
+#[derive(PartialEq, Eq)]
+enum SharedKind {
+    Icmp,
+    Sctp { source: Option<IpAddr> },
+}
+
+struct Flight {
+    flow: Flow,
+    deadline: Instant,
+    /// What to report if nothing more arrives before the deadline.
+    verdict: ProbeResult,
+    transport: Transport,
+}
+
+enum Transport {
+    /// The socket, and what has been read of the answer.
+    Tcp(OwnedFd, Vec<u8>),
+    Udp(OwnedFd),
+    Sctp {
+        initiate_tag: u32,
+    },
+}
+
+impl Engine {
+    pub(crate) fn new() -> Result<Self, TestkitError> {
+        let fail = || TestkitError::system("prepare to probe");
+        let mut engine = Self {
+            poller: Poller::new().map_err(fail())?,
+            shared: Vec::new(),
+            flights: HashMap::new(),
+            flows: HashMap::new(),
+            deadlines: BTreeSet::new(),
+            done: Vec::new(),
+        };
+        for family in Family::BOTH {
+            let fd = socket::raw_icmp(family).map_err(fail())?;
+            engine.share(fd, family, SharedKind::Icmp).map_err(fail())?;
+        }
+        Ok(engine)
+    }
+
+    /// How many probes are under way.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.flights.len()
+    }
+
+    /// Starts a probe; its result comes out of a later [`Engine::step`] under `token`.
+    pub(crate) fn start(&mut self, token: u64, probe: &Probe) {
+        let opened = match probe.protocol {
+            Protocol::Tcp => self.start_tcp(token, probe),
+            Protocol::Udp => self.start_udp(token, probe),
+            Protocol::Sctp => self.start_sctp(probe),
+        };
+        match opened {
+            Ok((source_port, transport)) => {
+                let flow = (probe.protocol, source_port, probe.destination);
+                let deadline = Instant::now() + probe.timeout;
+                self.flows.insert(flow, token);
+                self.deadlines.insert((deadline, token));
+                let verdict = ProbeResult::TimedOut;
+                self.flights.insert(token, Flight { flow, deadline, verdict, transport });
+            }
+            Err(errno) => self.done.push((token, classify(errno))),
+        }
+    }
+
+    /// Waits for news, at most `timeout` or until the next deadline, and returns the finished probes.
+    pub(crate) fn step(
+        &mut self,
+        timeout: Option<Duration>,
+    ) -> Result<Vec<(u64, ProbeResult)>, TestkitError> {
+        let now = Instant::now();
+        let next = self.deadlines.first().map(|(deadline, _)| deadline.saturating_duration_since(now));
+        let wait = match (timeout, next) {
+            _ if !self.done.is_empty() => Some(Duration::ZERO),
+            (Some(timeout), Some(next)) => Some(timeout.min(next)),
+            // Without a probe under way there is nothing to wait for.
+            (timeout, None) => timeout.or(Some(Duration::ZERO)),
+            (None, next) => next,
+        };
+        for token in self.poller.wait(wait).map_err(TestkitError::system("wait for answers"))? {
+            if token >= SHARED { self.read_shared(token) } else { self.read_own(token) }
+        }
+        self.expire();
+        Ok(std::mem::take(&mut self.done))
+    }
+
+    fn start_tcp(&mut self, token: u64, probe: &Probe) -> Result<(u16, Transport), Errno> {
+        let fd = socket::stream(Family::of(probe.destination.ip()))?;
+        // Closing resets the connection: no TIME_WAIT is left to use up the ports.
+        sockopt::set_socket_linger(&fd, Some(Duration::ZERO))?;
+        sockopt::set_socket_reuseaddr(&fd, true)?;
+        bind_source(&fd, probe)?;
+        match connect(&fd, &probe.destination) {
+            Ok(()) | Err(Errno::INPROGRESS) => {}
+            Err(errno) => return Err(errno),
+        }
+        self.poller.watch_changes(&fd, token)?;
+        Ok((socket::local_address(&fd)?.port(), Transport::Tcp(fd, Vec::new())))
+    }
+
+    fn start_udp(&mut self, token: u64, probe: &Probe) -> Result<(u16, Transport), Errno> {
+        let fd = socket::datagram(Family::of(probe.destination.ip()))?;
+        bind_source(&fd, probe)?;
+        connect(&fd, &probe.destination)?;
+        self.poller.watch_changes(&fd, token)?;
+        ignore_local_drop(send(&fd, b"probe", SendFlags::NOSIGNAL))?;
+        Ok((socket::local_address(&fd)?.port(), Transport::Udp(fd)))
+    }
+
+    fn start_sctp(&mut self, probe: &Probe) -> Result<(u16, Transport), Errno> {
+        let turn = SCTP_PORTS.fetch_add(1, Ordering::Relaxed);
+        let port = SCTP_FIRST_PORT + turn % SCTP_PORT_COUNT;
+        let source_port = probe.source_port.or(u16::try_from(port).ok()).unwrap_or(1);
+        let initiate_tag = turn.wrapping_mul(0x9e37_79b1) | 1;
+        let packet = Packet {
+            source_port,
+            destination_port: probe.destination.port(),
+            verification_tag: 0,
+            chunk: Chunk::Init { initiate_tag },
+        };
+        // A raw socket takes the protocol from its own number: the port of the address must be zero.
+        let destination = SocketAddr::new(probe.destination.ip(), 0);
+        let fd = self.sctp_socket(Family::of(destination.ip()), probe.source)?;
+        ignore_local_drop(sendto(fd, &packet.encode(), SendFlags::NOSIGNAL, &destination))?;
+        Ok((source_port, Transport::Sctp { initiate_tag }))
+    }
+
+    fn sctp_socket(&mut self, family: Family, source: Option<IpAddr>) -> Result<&OwnedFd, Errno> {
+        let kind = SharedKind::Sctp { source };
+        if !self.shared.iter().any(|shared| shared.family == family && shared.kind == kind) {
+            let fd = socket::raw_sctp(family)?;
+            if let Some(source) = source {
+                socket::bind_to(&fd, source, 0)?;
+            }
+            self.share(fd, family, SharedKind::Sctp { source })?;
+        }
+        let found = self.shared.iter().find(|shared| shared.family == family && shared.kind == kind);
+        found.map(|shared| &shared.fd).ok_or(Errno::BADF)
+    }
+
+    fn share(&mut self, fd: OwnedFd, family: Family, kind: SharedKind) -> Result<(), Errno> {
+        self.poller.watch_reads(&fd, SHARED | self.shared.len() as u64)?;
+        self.shared.push(Shared { fd, family, kind });
+        Ok(())
+    }
+
+    fn read_own(&mut self, token: u64) {
+        let Some(flight) = self.flights.get_mut(&token) else { return };
+        let result = match &mut flight.transport {
+            Transport::Tcp(fd, read) => read_tcp(fd, read),
+            Transport::Udp(fd) => read_udp(fd),
+            Transport::Sctp { .. } => None,
+        };
+        if let Some(result) = result {
+            self.finish(token, result);
+        }
+    }
+
+    fn read_shared(&mut self, token: u64) {
+        let mut buffer = [0; PACKET_BYTES];
+        let index = usize::try_from(token & !SHARED).unwrap_or(usize::MAX);
+        loop {
+            let Some(shared) = self.shared.get(index) else { return };
+            let Ok((_, length, from)) = recvfrom(&shared.fd, &mut buffer, RecvFlags::DONTWAIT) else {
+                return;
+            };
+            let Some(packet) = buffer.get(..length) else { continue };
+            let family = shared.family;
+            if shared.kind == SharedKind::Icmp {
+                self.take_icmp(family, packet);
+            } else if let Some(Ok(from)) = from.map(SocketAddr::try_from) {
+                self.take_sctp(family, from.ip(), packet);
+            }
+        }
+    }
+
+    fn take_icmp(&mut self, family: Family, packet: &[u8]) {
+        let Some((flow, result)) = icmp::decode(family, packet) else { return };
+        if let Some(token) = self.flows.get(&flow).copied() {
+            self.finish(token, result);
+        }
+    }
+
+    fn take_sctp(&mut self, family: Family, from: IpAddr, packet: &[u8]) {
+        let payload = if family == Family::Ipv4 { strip_ipv4_header(packet) } else { Some(packet) };
+        let Some(packet) = payload.and_then(Packet::decode) else { return };
+        let flow = (Protocol::Sctp, packet.destination_port, SocketAddr::new(from, packet.source_port));
+        let Some(token) = self.flows.get(&flow).copied() else { return };
+        let expected = self.flights.get(&token).is_some_and(|flight| {
+            matches!(flight.transport, Transport::Sctp { initiate_tag } if initiate_tag == packet.verification_tag)
+        });
+        match packet.chunk {
+            _ if !expected => {}
+            Chunk::InitAck { cookie, .. } => self.finish(token, reached(&cookie)),
+            Chunk::Abort => self.expect_refusal(token),
+            Chunk::Init { .. } | Chunk::Other => {}
+        }
+    }
+
+    /// Keeps the probe for a moment, to be refused if no better answer comes.
+    fn expect_refusal(&mut self, token: u64) {
+        let Some(flight) = self.flights.get_mut(&token) else { return };
+        self.deadlines.remove(&(flight.deadline, token));
+        flight.deadline = Instant::now() + SCTP_REFUSAL_GRACE;
+        flight.verdict = ProbeResult::Refused;
+        self.deadlines.insert((flight.deadline, token));
+    }
+
+    fn expire(&mut self) {
+        let now = Instant::now();
+        while let Some((_, token)) = self.deadlines.first().copied().filter(|(deadline, _)| *deadline <= now)
+        {
+            let verdict = self.flights.get(&token).map_or(ProbeResult::TimedOut, |flight| flight.verdict);
+            self.finish(token, verdict);
+        }
+    }
+
+    fn finish(&mut self, token: u64, result: ProbeResult) {
+        let Some(flight) = self.flights.remove(&token) else { return };
+        self.flows.remove(&flight.flow);
+        self.deadlines.remove(&(flight.deadline, token));
+        self.done.push((token, result));
+    }
+}
+
+fn bind_source(fd: &OwnedFd, probe: &Probe) -> Result<(), Errno> {
+    let any = || SocketAddr::new(unspecified(probe.destination), 0).ip();
+    match (probe.source, probe.source_port) {
+        (None, None) => Ok(()),
+        (source, port) => socket::bind_to(fd, source.unwrap_or_else(any), port.unwrap_or(0)),
+    }
+}
+
+fn unspecified(like: SocketAddr) -> IpAddr {
+    if like.is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) }
+}
+
+/// A rule that drops the packet on its way out makes the send itself fail; to the prober that is silence.
+fn ignore_local_drop(sent: Result<usize, Errno>) -> Result<(), Errno> {
+    match sent {
+        Ok(_) | Err(Errno::PERM) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
+fn read_tcp(fd: &OwnedFd, read: &mut Vec<u8>) -> Option<ProbeResult> {
+    if let Ok(Err(errno)) | Err(errno) = sockopt::socket_error(fd) {
+        return Some(classify(errno));
+    }
+    let mut buffer = [0; 256];
+    loop {
+        match recv(fd, &mut buffer, RecvFlags::DONTWAIT) {
+            Ok((_, 0)) => return Some(ProbeResult::Unrecognised),
+            Ok((_, length)) => read.extend(buffer.iter().take(length)),
+            // Still connecting, or nothing said yet.
+            Err(Errno::AGAIN | Errno::NOTCONN) => return None,
+            Err(errno) => return Some(classify(errno)),
+        }
+        if read.contains(&b'\n') || read.len() > PACKET_BYTES {
+            return Some(reached(read));
+        }
+    }
+}
+
+fn read_udp(fd: &OwnedFd) -> Option<ProbeResult> {
+    let mut buffer = [0; PACKET_BYTES];
+    match recv(fd, &mut buffer, RecvFlags::DONTWAIT) {
+        Ok((_, length)) => Some(reached(buffer.get(..length).unwrap_or_default())),
+        Err(Errno::AGAIN) => None,
+        Err(errno) => Some(classify(errno)),
+    }
+}
+
+fn reached(answer: &[u8]) -> ProbeResult {
+    match parse_answer(answer) {
+        Some((backend, seen_source, _)) => ProbeResult::Reached(Reached { backend, seen_source }),
+        None => ProbeResult::Unrecognised,
+    }
+}
+
+fn classify(errno: Errno) -> ProbeResult {
+    match errno {
+        Errno::CONNREFUSED => ProbeResult::Refused,
+        // ACCESS is what a `prohibit` route and an administrative ICMP error give.
+        Errno::HOSTUNREACH | Errno::NETUNREACH | Errno::NOPROTOOPT | Errno::ACCESS => {
+            ProbeResult::Unreachable
+        }
+        Errno::TIMEDOUT | Errno::PERM => ProbeResult::TimedOut,
+        errno => ProbeResult::Failed(errno),
+    }
+}

@@ -1,0 +1,177 @@
+//! A Portolan process under test: started in a namespace, watched, stopped, never left behind.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::wait::eventually_some;
+use crate::{Namespace, TestkitError};
+
+/// A running process whose output is kept; it is killed when dropped, and by the kernel when this process
+/// dies first.
+#[derive(Debug)]
+pub struct PortolanProcess {
+    child: Child,
+    output: Arc<Mutex<String>>,
+    readers: Vec<JoinHandle<()>>,
+    status: Option<ExitStatus>,
+}
+
+impl PortolanProcess {
+    /// Starts `binary` (a test passes `env!("CARGO_BIN_EXE_portolan")`) inside the namespace.
+    pub fn start(namespace: &Namespace, binary: &Path, arguments: &[&str]) -> Result<Self, TestkitError> {
+        Self::start_with_environment(namespace, binary, arguments, &[])
+    }
+
+    /// As [`PortolanProcess::start`], with additional environment variables.
+    pub fn start_with_environment(
+        namespace: &Namespace,
+        binary: &Path,
+        arguments: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Result<Self, TestkitError> {
+        let mut command = namespace.command(binary);
+        command.args(arguments).envs(environment.iter().copied());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn()?;
+        let output = Arc::new(Mutex::new(String::new()));
+        let stdout = child.stdout.take().map(|pipe| collect(pipe, output.clone()));
+        let stderr = child.stderr.take().map(|pipe| collect(pipe, output.clone()));
+        Ok(Self { child, output, readers: stdout.into_iter().chain(stderr).collect(), status: None })
+    }
+
+    /// The process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it has written so far to its standard output and standard error.
+    pub fn output(&self) -> String {
+        self.output.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Its exit status, if it has ended.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        if self.status.is_none() {
+            // The only error is that the child has been waited for, which only this function does.
+            self.status = self.child.try_wait().ok().flatten();
+        }
+        self.status
+    }
+
+    /// Waits until `condition` holds; fails at once, with the output, when the process ends before that.
+    pub fn wait_until(
+        &mut self,
+        within: Duration,
+        what: &str,
+        mut condition: impl FnMut() -> bool,
+    ) -> Result<(), TestkitError> {
+        let ready =
+            eventually_some(within, what, || if condition() { Some(None) } else { self.ended().map(Some) })?;
+        let Some(status) = ready else { return Ok(()) };
+        self.drain();
+        Err(TestkitError::ProcessEnded { what: what.to_owned(), status, stderr: self.output() })
+    }
+
+    /// Waits until the output contains `text`.
+    pub fn wait_for_output(&mut self, within: Duration, text: &str) -> Result<(), TestkitError> {
+        let output = self.output.clone();
+        let seen = move || output.lock().unwrap_or_else(PoisonError::into_inner).contains(text);
+        self.wait_until(within, &format!("the output {text:?}"), seen)
+    }
+
+    /// Sends a signal, if the process still lives.
+    pub fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        if let (None, Some(pid)) = (self.status, pid) {
+            // It may have ended on its own: the exit status tells.
+            let _ = kill_process(pid, signal);
+        }
+    }
+
+    /// Asks the process to end (SIGTERM) and waits for it.
+    pub fn terminate(&mut self, within: Duration) -> Result<ExitStatus, TestkitError> {
+        self.signal(Signal::TERM);
+        self.wait_for_end(within)
+    }
+
+    /// Ends the process without asking it (SIGKILL), as a crash would.
+    pub fn kill(&mut self) -> Result<ExitStatus, TestkitError> {
+        self.signal(Signal::KILL);
+        self.wait_for_end(Duration::from_secs(10))
+    }
+
+    /// Waits for the process to end on its own.
+    pub fn wait_for_end(&mut self, within: Duration) -> Result<ExitStatus, TestkitError> {
+        let status = eventually_some(within, "the end of the process under test", || self.ended())?;
+        self.drain();
+        Ok(status)
+    }
+
+    /// The most resident memory it has had so far, in bytes (`VmHWM`, see `proc_pid_status(5)`).
+    pub fn resident_high_water(&self) -> Option<u64> {
+        self.status_kibibytes("VmHWM:")
+    }
+
+    /// Its resident memory now, in bytes (`VmRSS`).
+    pub fn resident(&self) -> Option<u64> {
+        self.status_kibibytes("VmRSS:")
+    }
+
+    /// The processor time it has used, user and system (fields 14 and 15 of `proc_pid_stat(5)`, which count
+    /// hundredths of a second on every architecture that Linux reports them on).
+    pub fn processor_time(&self) -> Option<Duration> {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.id())).ok()?;
+        // The second field, a name in parentheses, may contain spaces.
+        let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
+        let user: u64 = fields.next()?.parse().ok()?;
+        let system: u64 = fields.next()?.parse().ok()?;
+        Some(Duration::from_millis((user + system) * 10))
+    }
+
+    fn status_kibibytes(&self, key: &str) -> Option<u64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.id())).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix(key))?;
+        line.split_whitespace().next()?.parse::<u64>().ok().map(|kibibytes| kibibytes * 1024)
+    }
+
+    /// After the end: waits for the readers, so that the output is complete. A grandchild may hold the
+    /// pipes open for longer than we care to wait.
+    fn drain(&mut self) {
+        let deadline = Instant::now() + Duration::from_secs(2);
+        while Instant::now() < deadline && self.readers.iter().any(|reader| !reader.is_finished()) {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Drop for PortolanProcess {
+    fn drop(&mut self) {
+        if self.ended().is_none() {
+            // Both fail only for a process that is gone.
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+        if thread::panicking() {
+            eprintln!("--- output of the process under test ---\n{}---", self.output());
+        }
+    }
+}
+
+fn collect(pipe: impl Read + Send + 'static, output: Arc<Mutex<String>>) -> JoinHandle<()> {
+    thread::spawn(move || {
+        let mut reader = BufReader::new(pipe);
+        let mut line = Vec::new();
+        while reader.read_until(b'\n', &mut line).is_ok_and(|length| length > 0) {
+            let text = String::from_utf8_lossy(&line);
+            output.lock().unwrap_or_else(PoisonError::into_inner).push_str(&text);
+            line.clear();
+        }
+    })
+}

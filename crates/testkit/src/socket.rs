@@ -1,0 +1,115 @@
+//! Non-blocking sockets and the epoll loop that the responders, the probes and the traffic share.
+
+use std::mem::MaybeUninit;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use portolan_model::{Family, Protocol};
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, ipproto, socket_with, sockopt};
+
+/// Room for a burst of datagrams or ICMP errors: a batch of probes answers within one scheduling delay.
+const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
+const EVENTS_AT_ONCE: usize = 256;
+
+pub(crate) fn stream(family: Family) -> Result<OwnedFd, Errno> {
+    open(family, SocketType::STREAM, ipproto::TCP)
+}
+
+pub(crate) fn datagram(family: Family) -> Result<OwnedFd, Errno> {
+    open(family, SocketType::DGRAM, ipproto::UDP)
+}
+
+/// A raw socket for SCTP packets. IPv4 packets arrive with their IP header, IPv6 packets without.
+pub(crate) fn raw_sctp(family: Family) -> Result<OwnedFd, Errno> {
+    roomy(open(family, SocketType::RAW, ipproto::SCTP)?)
+}
+
+/// A raw socket for the ICMP messages that arrive in this namespace.
+pub(crate) fn raw_icmp(family: Family) -> Result<OwnedFd, Errno> {
+    let protocol = match family {
+        Family::Ipv4 => ipproto::ICMP,
+        Family::Ipv6 => ipproto::ICMPV6,
+    };
+    roomy(open(family, SocketType::RAW, protocol)?)
+}
+
+pub(crate) fn bind_to(fd: &OwnedFd, address: IpAddr, port: u16) -> Result<(), Errno> {
+    bind(fd, &SocketAddr::new(address, port))
+}
+
+/// The local address of a bound or connected socket.
+pub(crate) fn local_address(fd: &OwnedFd) -> Result<SocketAddr, Errno> {
+    SocketAddr::try_from(getsockname(fd)?).map_err(|_| Errno::AFNOSUPPORT)
+}
+
+/// Enlarges the receive buffer as far as the kernel lets this user.
+pub(crate) fn roomy(fd: OwnedFd) -> Result<OwnedFd, Errno> {
+    sockopt::set_socket_recv_buffer_size_force(&fd, RECEIVE_BUFFER_BYTES)
+        .or_else(|_| sockopt::set_socket_recv_buffer_size(&fd, RECEIVE_BUFFER_BYTES))?;
+    Ok(fd)
+}
+
+fn open(family: Family, kind: SocketType, protocol: rustix::net::Protocol) -> Result<OwnedFd, Errno> {
+    let address_family = match family {
+        Family::Ipv4 => AddressFamily::INET,
+        Family::Ipv6 => AddressFamily::INET6,
+    };
+    socket_with(address_family, kind, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC, Some(protocol))
+}
+
+/// The sockets that one thread waits on, each known by a token.
+#[derive(Debug)]
+pub(crate) struct Poller {
+    epoll: OwnedFd,
+}
+
+impl Poller {
+    pub(crate) fn new() -> Result<Self, Errno> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        Ok(Self { epoll })
+    }
+
+    /// Reports `token` whenever `fd` has something to read.
+    pub(crate) fn watch_reads(&self, fd: impl AsFd, token: u64) -> Result<(), Errno> {
+        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)
+    }
+
+    /// Reports `token` once for every change of `fd`: connected, readable, failed.
+    pub(crate) fn watch_changes(&self, fd: impl AsFd, token: u64) -> Result<(), Errno> {
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
+        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), flags)
+    }
+
+    /// Waits at most `timeout` (`None`: without end) and returns the tokens that have news.
+    pub(crate) fn wait(&self, timeout: Option<Duration>) -> Result<Vec<u64>, Errno> {
+        let timeout = timeout.map(|duration| Timespec {
+            tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: duration.subsec_nanos().into(),
+        });
+        let mut events = [MaybeUninit::uninit(); EVENTS_AT_ONCE];
+        match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
+            Ok((ready, _)) => Ok(ready.iter().map(|event| event.data.u64()).collect()),
+            Err(Errno::INTR) => Ok(Vec::new()),
+            Err(errno) => Err(errno),
+        }
+    }
+}
+
+/// A flow as its sender sees it: protocol, own port, address and port it sends to.
+pub(crate) type Flow = (Protocol, u16, SocketAddr);
+
+/// What a responder writes: which of its addresses was reached, and from where it saw the packet come.
+pub(crate) fn answer(reached: SocketAddr, seen_source: SocketAddr) -> String {
+    format!("{reached} {seen_source}")
+}
+
+/// Reads an [`answer`]; the rest of the line is the sender's own payload, sent back.
+pub(crate) fn parse_answer(text: &[u8]) -> Option<(SocketAddr, SocketAddr, &str)> {
+    let mut parts = std::str::from_utf8(text).ok()?.splitn(3, [' ', '\n']);
+    let reached = parts.next()?.parse().ok()?;
+    let seen_source = parts.next()?.parse().ok()?;
+    Some((reached, seen_source, parts.next().unwrap_or_default()))
+}

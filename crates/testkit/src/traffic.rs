@@ -1,0 +1,275 @@
+//! Steady background load that notices every connection, stream and datagram that is lost on the way.
+//!
+//! Three threads in the client's namespace: long-lived TCP streams whose every line must come back, new
+//! TCP connections at a steady rate, and UDP flows with a fixed source port each, whose answers must all
+//! come and must come from the same backend.
+
+mod flows;
+mod streams;
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use portolan_model::Protocol;
+use rustix::io::Errno;
+
+use crate::engine::Engine;
+use crate::{Namespace, Probe, ProbeResult, TestkitError};
+
+/// How long the first answers may take.
+const READY_WITHIN: Duration = Duration::from_secs(10);
+/// How long answers that are still missing are waited for at the end.
+const GRACE: Duration = Duration::from_secs(1);
+/// A connection that is not answered by then has failed.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// The pace of the loops: the finest interval between two packets of one stream or flow.
+const TICK: Duration = Duration::from_millis(1);
+
+/// What to send. The destinations are virtual addresses, or a responder's own.
+#[derive(Clone, Copy, Debug)]
+pub struct TrafficPlan {
+    /// Where TCP streams and connections go; `None` for no TCP.
+    pub tcp: Option<SocketAddr>,
+    /// Where UDP flows go; `None` for no UDP.
+    pub udp: Option<SocketAddr>,
+    /// The source address of everything; `None` leaves it to the routing.
+    pub source: Option<IpAddr>,
+    /// Long-lived TCP streams.
+    pub streams: usize,
+    /// Time between two lines of a stream.
+    pub stream_interval: Duration,
+    /// New TCP connections a second.
+    pub connections_per_second: u32,
+    /// UDP flows.
+    pub udp_flows: usize,
+    /// Time between two datagrams of a flow.
+    pub udp_interval: Duration,
+}
+
+impl Default for TrafficPlan {
+    /// 10 streams with 50 lines a second each, 100 connections a second, 10 flows with 100 datagrams a
+    /// second each; no destinations yet.
+    fn default() -> Self {
+        Self {
+            tcp: None,
+            udp: None,
+            source: None,
+            streams: 10,
+            stream_interval: Duration::from_millis(20),
+            connections_per_second: 100,
+            udp_flows: 10,
+            udp_interval: Duration::from_millis(10),
+        }
+    }
+}
+
+/// What became of the traffic.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TrafficReport {
+    /// New connections that were answered.
+    pub connections_ok: u64,
+    /// New connections that were refused, reset or not answered within three seconds.
+    pub connections_failed: u64,
+    /// Streams that were opened.
+    pub streams: u64,
+    /// Streams that ended, failed, or lost or garbled a line.
+    pub streams_broken: u64,
+    /// Lines that came back over streams.
+    pub stream_lines: u64,
+    /// Datagrams sent.
+    pub udp_sent: u64,
+    /// Datagrams never answered.
+    pub udp_lost: u64,
+    /// Answers that came from another backend than the flow's previous answer.
+    pub udp_moved: u64,
+    /// The first losses, each with its time since the start.
+    pub losses: Vec<String>,
+}
+
+/// Running background traffic; stops when dropped.
+#[derive(Debug)]
+pub struct Traffic {
+    shared: Arc<Shared>,
+    threads: Vec<Running>,
+}
+
+type Running = JoinHandle<Result<Result<TrafficReport, TestkitError>, TestkitError>>;
+type Ready = mpsc::Sender<()>;
+
+#[derive(Debug)]
+struct Shared {
+    started: Instant,
+    stop: AtomicBool,
+}
+
+impl Traffic {
+    /// Starts the traffic from a namespace; returns when every stream and flow has had its first answer,
+    /// and the first connection has been answered.
+    pub fn start(namespace: &Namespace, plan: TrafficPlan) -> Result<Self, TestkitError> {
+        let shared = Arc::new(Shared { started: Instant::now(), stop: AtomicBool::new(false) });
+        let mut traffic = Self { shared, threads: Vec::new() };
+        let (ready, answered) = mpsc::channel();
+        if let Some(destination) = plan.tcp {
+            traffic.add(namespace, "streams", &ready, move |shared, ready| {
+                streams::run(shared, destination, plan, ready)
+            })?;
+            traffic.add(namespace, "connections", &ready, move |shared, ready| {
+                connections(shared, destination, plan, ready)
+            })?;
+        }
+        if let Some(destination) = plan.udp {
+            traffic.add(namespace, "flows", &ready, move |shared, ready| {
+                flows::run(shared, destination, plan, ready)
+            })?;
+        }
+        drop(ready);
+        // A thread that fails drops its end without a word; then stopping tells why.
+        let expected = traffic.threads.len();
+        if answered.iter().take(expected).count() < expected {
+            let waited = traffic.shared.started.elapsed();
+            traffic.finish()?;
+            return Err(TestkitError::TrafficNotReady {
+                kind: "threads",
+                ready: 0,
+                wanted: expected,
+                waited,
+            });
+        }
+        Ok(traffic)
+    }
+
+    /// Stops sending, waits a second at most for answers still under way, and reports.
+    pub fn stop(mut self) -> Result<TrafficReport, TestkitError> {
+        self.finish()
+    }
+
+    fn add(
+        &mut self,
+        namespace: &Namespace,
+        name: &str,
+        ready: &Ready,
+        work: impl FnOnce(&Shared, Ready) -> Result<TrafficReport, TestkitError> + Send + 'static,
+    ) -> Result<(), TestkitError> {
+        let (shared, ready) = (self.shared.clone(), ready.clone());
+        self.threads.push(namespace.spawn_thread(name, move || work(&shared, ready))?);
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<TrafficReport, TestkitError> {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        let mut total = TrafficReport::default();
+        for thread in self.threads.drain(..) {
+            total.add(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))??);
+        }
+        Ok(total)
+    }
+}
+
+impl Drop for Traffic {
+    fn drop(&mut self) {
+        // Each thread sees this within one tick and ends by itself.
+        self.shared.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+impl TrafficReport {
+    /// How many losses a report describes in words.
+    const DESCRIBED: usize = 20;
+
+    /// Nothing failed, broke, was lost or moved.
+    pub const fn is_lossless(&self) -> bool {
+        self.connections_failed == 0 && self.streams_broken == 0 && self.udp_lost == 0 && self.udp_moved == 0
+    }
+
+    fn add(&mut self, other: Self) {
+        self.connections_ok += other.connections_ok;
+        self.connections_failed += other.connections_failed;
+        self.streams += other.streams;
+        self.streams_broken += other.streams_broken;
+        self.stream_lines += other.stream_lines;
+        self.udp_sent += other.udp_sent;
+        self.udp_lost += other.udp_lost;
+        self.udp_moved += other.udp_moved;
+        self.losses.extend(other.losses);
+    }
+
+    fn describe(&mut self, shared: &Shared, loss: fmt::Arguments<'_>) {
+        if self.losses.len() < Self::DESCRIBED {
+            let at = shared.started.elapsed().as_millis();
+            self.losses.push(format!("{at} ms: {loss}"));
+        }
+    }
+}
+
+impl fmt::Display for TrafficReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "connections: {} answered, {} failed", self.connections_ok, self.connections_failed)?;
+        writeln!(
+            f,
+            "streams: {} with {} lines, {} broken",
+            self.streams, self.stream_lines, self.streams_broken
+        )?;
+        write!(f, "UDP: {} sent, {} lost, {} moved", self.udp_sent, self.udp_lost, self.udp_moved)?;
+        self.losses.iter().try_for_each(|loss| write!(f, "\n  {loss}"))
+    }
+}
+
+impl Shared {
+    fn stopping(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+}
+
+/// New connections at a steady rate, counted when answered.
+fn connections(
+    shared: &Shared,
+    destination: SocketAddr,
+    plan: TrafficPlan,
+    ready: Ready,
+) -> Result<TrafficReport, TestkitError> {
+    let mut report = TrafficReport::default();
+    let mut ready = Some(ready);
+    let Some(interval) = Duration::from_secs(1).checked_div(plan.connections_per_second) else {
+        ready.map(|ready| ready.send(()));
+        return Ok(report);
+    };
+    let mut engine = Engine::new()?;
+    let probe =
+        Probe { source: plan.source, ..Probe::new(Protocol::Tcp, destination) }.timeout(CONNECT_TIMEOUT);
+    let mut next = Instant::now();
+    let mut count = 0;
+    while !shared.stopping() || engine.in_flight() > 0 {
+        if next <= Instant::now() && !shared.stopping() {
+            engine.start(count, &probe);
+            count += 1;
+            next += interval;
+        }
+        let pause = next.saturating_duration_since(Instant::now()).min(TICK);
+        for (number, result) in engine.step(Some(pause))? {
+            if let ProbeResult::Reached(_) = result {
+                report.connections_ok += 1;
+                ready.take().map(|ready| ready.send(()));
+            } else {
+                report.connections_failed += 1;
+                report.describe(shared, format_args!("connection {number}: {result:?}"));
+            }
+        }
+        if ready.is_some() && shared.started.elapsed() > READY_WITHIN {
+            return Err(not_ready("connections", 0, 1));
+        }
+    }
+    Ok(report)
+}
+
+fn not_ready(kind: &'static str, ready: usize, wanted: usize) -> TestkitError {
+    TestkitError::TrafficNotReady { kind, ready, wanted, waited: READY_WITHIN }
+}
+
+fn failed(errno: Errno) -> TestkitError {
+    TestkitError::System { action: "send background traffic", source: errno.into() }
+}

@@ -1,0 +1,146 @@
+//! Long-lived TCP streams: numbered lines that must all come back in order.
+
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use portolan_model::Family;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, connect, recv, send, sockopt};
+
+use super::{GRACE, READY_WITHIN, Ready, Shared, TICK, TrafficPlan, TrafficReport, failed, not_ready};
+use crate::TestkitError;
+use crate::socket::{self, Poller, parse_answer};
+
+/// A stream whose oldest line is not back by then is broken. TCP itself repairs the loss of a packet
+/// within a second or so.
+const LINE_TIMEOUT: Duration = Duration::from_secs(5);
+
+struct Stream {
+    fd: OwnedFd,
+    greeted: bool,
+    read: Vec<u8>,
+    sent: u64,
+    /// When the oldest line that is not back was sent.
+    waiting_since: Option<Instant>,
+    echoed: u64,
+    next: Instant,
+}
+
+pub(super) fn run(
+    shared: &Shared,
+    destination: SocketAddr,
+    plan: TrafficPlan,
+    ready: Ready,
+) -> Result<TrafficReport, TestkitError> {
+    let mut report = TrafficReport { streams: plan.streams as u64, ..TrafficReport::default() };
+    let poller = Poller::new().map_err(failed)?;
+    let mut streams = Vec::with_capacity(plan.streams);
+    for token in 0..plan.streams {
+        let stream = Stream::open(destination, &plan).map_err(failed)?;
+        poller.watch_changes(&stream.fd, token as u64).map_err(failed)?;
+        streams.push(Some(stream));
+    }
+    let mut ready = Some(ready);
+    let mut last_line = None;
+    loop {
+        let stopping = shared.stopping();
+        if stopping && (idle(&streams) || last_line.get_or_insert_with(Instant::now).elapsed() > GRACE) {
+            break;
+        }
+        // Which stream has news does not matter: there are few, and each is looked at in turn.
+        poller.wait(Some(TICK)).map_err(failed)?;
+        for (number, slot) in streams.iter_mut().enumerate() {
+            let Some(stream) = slot else { continue };
+            if let Err(reason) = stream.turn(plan.stream_interval, stopping) {
+                report.streams_broken += 1;
+                report.stream_lines += stream.echoed;
+                report.describe(
+                    shared,
+                    format_args!("stream {number} after {} lines: {reason}", stream.echoed),
+                );
+                *slot = None;
+            }
+        }
+        let answered = streams.iter().flatten().filter(|stream| stream.greeted).count();
+        if answered == plan.streams {
+            ready.take().map(|ready| ready.send(()));
+        } else if ready.is_some() && shared.started.elapsed() > READY_WITHIN {
+            return Err(not_ready("streams", answered, plan.streams));
+        }
+    }
+    for stream in streams.iter().flatten() {
+        report.stream_lines += stream.echoed;
+        report.streams_broken += u64::from(stream.echoed != stream.sent);
+    }
+    Ok(report)
+}
+
+fn idle(streams: &[Option<Stream>]) -> bool {
+    streams.iter().flatten().all(|stream| stream.echoed == stream.sent)
+}
+
+impl Stream {
+    fn open(destination: SocketAddr, plan: &TrafficPlan) -> Result<Self, Errno> {
+        let fd = socket::stream(Family::of(destination.ip()))?;
+        sockopt::set_socket_linger(&fd, Some(Duration::ZERO))?;
+        sockopt::set_tcp_nodelay(&fd, true)?;
+        if let Some(source) = plan.source {
+            socket::bind_to(&fd, source, 0)?;
+        }
+        match connect(&fd, &destination) {
+            Ok(()) | Err(Errno::INPROGRESS) => {}
+            Err(errno) => return Err(errno),
+        }
+        let next = Instant::now();
+        Ok(Self { fd, greeted: false, read: Vec::new(), sent: 0, waiting_since: None, echoed: 0, next })
+    }
+
+    /// Reads what has come, then writes the next line if it is time.
+    fn turn(&mut self, interval: Duration, stopping: bool) -> Result<(), String> {
+        self.read().map_err(|errno| format!("{errno}"))?;
+        self.take_lines()?;
+        if self.waiting_since.is_some_and(|since| since.elapsed() > LINE_TIMEOUT) {
+            return Err(format!("no echo for {LINE_TIMEOUT:?}"));
+        }
+        let now = Instant::now();
+        if self.greeted && !stopping && self.next <= now {
+            self.next = now + interval;
+            self.sent += 1;
+            let line = format!("{}\n", self.sent);
+            send(&self.fd, line.as_bytes(), SendFlags::NOSIGNAL).map_err(|errno| format!("{errno}"))?;
+            self.waiting_since.get_or_insert(now);
+        }
+        Ok(())
+    }
+
+    fn read(&mut self) -> Result<(), Errno> {
+        let mut buffer = [0; 4096];
+        loop {
+            match recv(&self.fd, &mut buffer, RecvFlags::DONTWAIT) {
+                Ok((_, 0)) => return Err(Errno::CONNRESET),
+                Ok((_, length)) => self.read.extend(buffer.iter().take(length)),
+                // NOTCONN: not connected yet.
+                Err(Errno::AGAIN | Errno::NOTCONN) => return Ok(()),
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+
+    fn take_lines(&mut self) -> Result<(), String> {
+        while let Some(end) = self.read.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = self.read.drain(..=end).collect();
+            if !self.greeted {
+                parse_answer(&line).ok_or("not a responder of this kit")?;
+                self.greeted = true;
+                continue;
+            }
+            self.echoed += 1;
+            self.waiting_since = (self.echoed < self.sent).then(Instant::now);
+            if line != format!("{}\n", self.echoed).as_bytes() {
+                return Err(format!("line {} came back garbled", self.echoed));
+            }
+        }
+        Ok(())
+    }
+}

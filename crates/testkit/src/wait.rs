@@ -1,0 +1,63 @@
+//! Waiting for a condition with a deadline, instead of sleeping and hoping.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::TestkitError;
+
+const FIRST_PAUSE: Duration = Duration::from_micros(200);
+const LONGEST_PAUSE: Duration = Duration::from_millis(10);
+
+/// Waits until `condition` holds; the error names `what` when `within` has passed.
+///
+/// The condition is looked at once more after the deadline, so a slow machine does not fail a test that
+/// has in fact succeeded.
+pub fn eventually(
+    within: Duration,
+    what: &str,
+    mut condition: impl FnMut() -> bool,
+) -> Result<(), TestkitError> {
+    eventually_some(within, what, || condition().then_some(()))
+}
+
+/// Waits until `attempt` gives a value, and returns it; the error names `what` when `within` has passed.
+pub fn eventually_some<T>(
+    within: Duration,
+    what: &str,
+    mut attempt: impl FnMut() -> Option<T>,
+) -> Result<T, TestkitError> {
+    let start = Instant::now();
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let late = start.elapsed() >= within;
+        if let Some(value) = attempt() {
+            return Ok(value);
+        }
+        if late {
+            return Err(TestkitError::Deadline { what: what.to_owned(), waited: start.elapsed() });
+        }
+        thread::sleep(pause);
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn returns_the_value_of_the_first_success() {
+        let mut calls = 0;
+        let value = eventually_some(Duration::from_secs(5), "third call", || {
+            calls += 1;
+            (calls == 3).then_some(calls)
+        });
+        assert_eq!(value.unwrap(), 3);
+    }
+
+    #[test]
+    fn names_what_did_not_happen() {
+        let error = eventually(Duration::from_millis(5), "the impossible", || false).unwrap_err();
+        assert!(error.to_string().starts_with("the impossible did not happen within"), "{error}");
+    }
+}

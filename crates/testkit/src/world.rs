@@ -1,0 +1,152 @@
+//! A node with pods, a second node with remote pods, and an outside client.
+//!
+//! Pods hang on routed veth pairs: a host route per address, no bridge, so that every packet between pods
+//! passes the node's forwarding path and its rules. The node's default route leads to the client, which
+//! forwards nothing: a packet for a virtual address that no rule takes vanishes there. The client and the
+//! remote node have the node as their default gateway, and so has what comes from remote pods: virtual
+//! addresses are reached through the node from everywhere, and the answers pass it again.
+
+mod build;
+
+use std::fmt::Write;
+use std::net::{IpAddr, SocketAddr};
+
+use portolan_model::{Family, Protocol};
+
+pub use build::WorldBuilder;
+
+use crate::{Addresses, EchoServer, Namespace, Probe, ProbeResult, Site, TestkitError, probe_many};
+
+/// Two nodes, their pods and a client, all gone when dropped.
+#[derive(Debug)]
+pub struct World {
+    echo: EchoServer,
+    node: Node,
+    remote_node: Node,
+    client: Pod,
+    pods: Vec<Pod>,
+    remote_pods: Vec<Pod>,
+}
+
+/// A node: a router between its pods, the other node and the outside.
+#[derive(Clone, Debug)]
+pub struct Node {
+    namespace: Namespace,
+    site: Site,
+}
+
+/// A pod, or the outside client, which differs from a pod only in where it is connected.
+#[derive(Clone, Debug)]
+pub struct Pod {
+    namespace: Namespace,
+    addresses: Addresses,
+    interface: String,
+    node: Node,
+}
+
+impl World {
+    /// Four pods on the node and two on the remote node.
+    pub fn new() -> Result<Self, TestkitError> {
+        Self::builder().build()
+    }
+
+    /// A world of another size.
+    pub const fn builder() -> WorldBuilder {
+        WorldBuilder::new()
+    }
+
+    /// The node that Portolan runs on.
+    pub const fn node(&self) -> &Node {
+        &self.node
+    }
+
+    /// The other node: no rules of ours there.
+    pub const fn remote_node(&self) -> &Node {
+        &self.remote_node
+    }
+
+    /// The client outside of the cluster.
+    pub const fn client(&self) -> &Pod {
+        &self.client
+    }
+
+    /// The pods of the node, behind its interfaces `pod1`, `pod2` and so on.
+    pub fn pods(&self) -> &[Pod] {
+        &self.pods
+    }
+
+    /// The pods of the remote node.
+    pub fn remote_pods(&self) -> &[Pod] {
+        &self.remote_pods
+    }
+
+    /// The responders of this world.
+    pub const fn echo(&self) -> &EchoServer {
+        &self.echo
+    }
+
+    /// Answers at a port of a pod, on its first address of each family.
+    pub fn serve(&self, pod: &Pod, protocol: Protocol, port: u16) -> Result<(), TestkitError> {
+        let places = pod.addresses.both().map(|address| (protocol, SocketAddr::new(address, port)));
+        self.echo.listen_many(&pod.namespace, &places)
+    }
+
+    /// Sends probes from any of this world's namespaces, all at the same time; results in the same order.
+    pub fn probe_many(&self, probes: &[(&Namespace, Probe)]) -> Result<Vec<ProbeResult>, TestkitError> {
+        probe_many(probes)
+    }
+}
+
+impl Node {
+    /// The namespace of the node, where its kernel rules live.
+    pub const fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
+    /// The node's own addresses (its `InternalIP`s).
+    pub const fn addresses(&self) -> Addresses {
+        self.site.node()
+    }
+
+    /// The node's own address of a family.
+    pub const fn address(&self, family: Family) -> IpAddr {
+        self.site.node().of(family)
+    }
+}
+
+impl Pod {
+    /// The namespace of the pod.
+    pub const fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
+    /// The first address of each family.
+    pub const fn addresses(&self) -> Addresses {
+        self.addresses
+    }
+
+    /// The first address of a family.
+    pub const fn address(&self, family: Family) -> IpAddr {
+        self.addresses.of(family)
+    }
+
+    /// The name of the interface that leads to this pod, in the namespace of its node.
+    pub fn interface(&self) -> &str {
+        &self.interface
+    }
+
+    /// Gives the pod more addresses, routed to it by its node. None of them becomes the source of a packet
+    /// unless the sender asks for it.
+    pub fn add_addresses(&self, addresses: &[IpAddr]) -> Result<(), TestkitError> {
+        let (mut inside, mut routes) = (String::new(), String::new());
+        for address in addresses {
+            let (length, options) =
+                if address.is_ipv4() { (32, "") } else { (128, " nodad preferred_lft 0") };
+            // Writing to a String cannot fail.
+            let _ = writeln!(inside, "addr add {address}/{length} dev eth0{options}");
+            let _ = writeln!(routes, "route add {address}/{length} dev {}", self.interface);
+        }
+        self.namespace.ip(&inside)?;
+        self.node.namespace.ip(&routes)
+    }
+}

@@ -1,0 +1,257 @@
+//! How a world is put together: namespaces and kernel settings first, then all links in the two nodes,
+//! then each participant's own side, one iproute2 process per namespace.
+
+use std::fmt::Write;
+use std::net::IpAddr;
+use std::panic::resume_unwind;
+use std::thread;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use super::{Node, Pod, World};
+use crate::plan::PODS_PER_NODE;
+use crate::{Addresses, EchoServer, Namespace, Site, TestkitError};
+
+/// The link-local gateway of pods, the same on each pod's interface.
+const LINK_LOCAL_GATEWAY: &str = "fe80::1";
+/// The routing table of a node for what its pods send.
+const POD_TABLE: u8 = 100;
+/// Interface indexes in the nodes start here. The kernel reports the carrier of a veth at once only if the
+/// two ends have different indexes; else it may take a second, and packets are lost until then.
+const FIRST_INDEX: usize = 100;
+
+/// Kernel settings of every namespace. Reverse-path checks and redirects would meddle with asymmetric
+/// paths through virtual addresses, duplicate address detection takes a second per address, and the rate
+/// limits of ICMP would swallow refusals.
+const SETTINGS: &[(&str, &str)] = &[
+    ("net/ipv4/icmp_ratelimit", "0"),
+    ("net/ipv4/icmp_msgs_per_sec", "10000000"),
+    ("net/ipv4/icmp_msgs_burst", "1000000"),
+    ("net/ipv6/icmp/ratelimit", "0"),
+];
+/// The same for each interface, set for `all` and for `default`.
+const INTERFACE_SETTINGS: &[(&str, &str)] = &[
+    ("net/ipv4/conf/*/rp_filter", "0"),
+    ("net/ipv4/conf/*/send_redirects", "0"),
+    ("net/ipv4/conf/*/accept_redirects", "0"),
+    ("net/ipv6/conf/*/disable_ipv6", "0"),
+    ("net/ipv6/conf/*/accept_dad", "0"),
+    ("net/ipv6/conf/*/accept_ra", "0"),
+    ("net/ipv6/conf/*/accept_redirects", "0"),
+];
+const FORWARDING: &[(&str, &str)] = &[("net/ipv4/ip_forward", "1"), ("net/ipv6/conf/all/forwarding", "1")];
+
+/// The size of a [`World`].
+#[derive(Clone, Copy, Debug)]
+pub struct WorldBuilder {
+    pods: usize,
+    remote_pods: usize,
+}
+
+impl WorldBuilder {
+    pub(super) const fn new() -> Self {
+        Self { pods: 4, remote_pods: 2 }
+    }
+
+    /// So many pods on the node; at most 244.
+    #[must_use]
+    pub const fn pods(mut self, count: usize) -> Self {
+        self.pods = count;
+        self
+    }
+
+    /// So many pods on the remote node; at most 244.
+    #[must_use]
+    pub const fn remote_pods(mut self, count: usize) -> Self {
+        self.remote_pods = count;
+        self
+    }
+
+    /// Builds the world. When this returns, everybody can reach everybody.
+    pub fn build(self) -> Result<World, TestkitError> {
+        raise_file_limit();
+        let names = self.names()?;
+        let mut namespaces = in_parallel(&names, |name| create(name))?.into_iter();
+        let mut next = |what: &'static str| {
+            let nothing = TestkitError::TooMany { what, asked: 1, limit: 0 };
+            namespaces.next().ok_or(nothing)
+        };
+        let node = Node { namespace: next("node")?, site: Site::Local };
+        let remote_node = Node { namespace: next("remote node")?, site: Site::Remote };
+        let client = Pod {
+            namespace: next("client")?,
+            addresses: Addresses::CLIENT,
+            interface: "eth1".to_owned(),
+            node: node.clone(),
+        };
+        let mut site_pods = |node: &Node, count: usize| {
+            (1..=count).map(|number| Ok(pod(next("pod")?, node, number))).collect::<Result<Vec<_>, _>>()
+        };
+        let pods = site_pods(&node, self.pods)?;
+        let remote_pods = site_pods(&remote_node, self.remote_pods)?;
+        let world = World { echo: EchoServer::start()?, node, remote_node, client, pods, remote_pods };
+        connect(&world)?;
+        Ok(world)
+    }
+
+    fn names(self) -> Result<Vec<String>, TestkitError> {
+        for (what, asked) in [("pods", self.pods), ("remote pods", self.remote_pods)] {
+            if asked > PODS_PER_NODE {
+                return Err(TestkitError::TooMany { what, asked, limit: PODS_PER_NODE });
+            }
+        }
+        let fixed = ["node", "remote-node", "client"].map(str::to_owned).into_iter();
+        let pods = (1..=self.pods).map(|number| format!("pod{number}"));
+        let remote_pods = (1..=self.remote_pods).map(|number| format!("remote-pod{number}"));
+        Ok(fixed.chain(pods).chain(remote_pods).collect())
+    }
+}
+
+fn pod(namespace: Namespace, node: &Node, number: usize) -> Pod {
+    let addresses = node.site.pod(u8::try_from(number).unwrap_or(u8::MAX));
+    Pod { namespace, addresses, interface: format!("pod{number}"), node: node.clone() }
+}
+
+/// A batch of probes with their connections at the responders needs more open files than the usual soft
+/// limit of 1,024. Where the limit cannot be raised, opening them says so.
+fn raise_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+}
+
+fn create(name: &str) -> Result<Namespace, TestkitError> {
+    let namespace = Namespace::new(name)?;
+    let per_interface = INTERFACE_SETTINGS
+        .iter()
+        .flat_map(|(key, value)| ["all", "default"].map(|interface| (key.replace('*', interface), *value)));
+    let forwarding = if name.ends_with("node") { FORWARDING } else { &[] };
+    let general = SETTINGS.iter().chain(forwarding).map(|(key, value)| ((*key).to_owned(), *value));
+    namespace.write_sysctls(&per_interface.chain(general).collect::<Vec<_>>())?;
+    Ok(namespace)
+}
+
+fn connect(world: &World) -> Result<(), TestkitError> {
+    world.node.namespace.ip(&node_links(world))?;
+    let mut sides = vec![(&world.remote_node.namespace, remote_node_side(world))];
+    sides.push((&world.client.namespace, client_side()));
+    sides.extend(world.pods.iter().map(|pod| (&pod.namespace, pod_side(pod))));
+    in_parallel(&sides, |(namespace, lines)| namespace.ip(lines))?;
+    // The remote pods' ends exist only now.
+    in_parallel(&world.remote_pods, |pod| pod.namespace.ip(&pod_side(pod)))?;
+    Ok(())
+}
+
+/// The node: links to the remote node, to the client and to its pods.
+fn node_links(world: &World) -> String {
+    let mut lines = Lines::default();
+    lines.add(&"link set lo up");
+    lines.link("eth0", FIRST_INDEX, &world.remote_node.namespace);
+    lines.link("eth1", FIRST_INDEX + 1, &world.client.namespace);
+    lines.subnet("eth0", Site::Local.node());
+    lines.subnet("eth1", Addresses::OUTSIDE);
+    lines.pods(&world.pods, Site::Local, FIRST_INDEX + 2);
+    let (own, client) = (Site::Local.node(), Addresses::CLIENT);
+    lines.add(&format_args!("route add 0.0.0.0/0 via {} src {}", client.ipv4, own.ipv4));
+    lines.add(&format_args!("route add ::/0 via {} src {}", client.ipv6, own.ipv6));
+    let remote = Site::Remote.node();
+    lines.add(&format_args!("route add 10.244.2.0/24 via {} src {}", remote.ipv4, own.ipv4));
+    lines.add(&format_args!("route add fd00:10:244:2::/64 via {} src {}", remote.ipv6, own.ipv6));
+    lines.0
+}
+
+/// The remote node: everything that is not its own goes to the node, and so does all that its pods send,
+/// even to each other, so that answers take the way back that the questions came.
+fn remote_node_side(world: &World) -> String {
+    let mut lines = Lines::default();
+    lines.add(&"link set lo up");
+    lines.subnet("eth0", Site::Remote.node());
+    lines.pods(&world.remote_pods, Site::Remote, FIRST_INDEX);
+    for gateway in Site::Local.node().both() {
+        let all = if gateway.is_ipv4() { "0.0.0.0/0" } else { "::/0" };
+        lines.add(&format_args!("route add {all} via {gateway}"));
+        lines.add(&format_args!("route add {all} via {gateway} table {POD_TABLE}"));
+        for pod in &world.remote_pods {
+            lines.add(&format_args!("rule add from {all} iif {} lookup {POD_TABLE}", pod.interface));
+        }
+    }
+    lines.0
+}
+
+fn client_side() -> String {
+    let mut lines = Lines::default();
+    lines.add(&"link set lo up");
+    lines.subnet("eth0", Addresses::CLIENT);
+    lines.add(&format_args!("route add 0.0.0.0/0 via {}", Addresses::OUTSIDE.ipv4));
+    lines.add(&format_args!("route add ::/0 via {}", Addresses::OUTSIDE.ipv6));
+    lines.0
+}
+
+fn pod_side(pod: &Pod) -> String {
+    let mut lines = Lines::default();
+    let gateway = pod.node.site.gateway().ipv4;
+    lines.add(&"link set lo up");
+    lines.add(&"link set eth0 up");
+    lines.host_addresses("eth0", pod.addresses);
+    lines.add(&format_args!("route add {gateway} dev eth0"));
+    lines.add(&format_args!("route add 0.0.0.0/0 via {gateway}"));
+    lines.add(&format_args!("route add ::/0 via {LINK_LOCAL_GATEWAY} dev eth0"));
+    lines.0
+}
+
+/// Lines of iproute2 commands.
+#[derive(Default)]
+struct Lines(String);
+
+impl Lines {
+    fn add(&mut self, line: &dyn std::fmt::Display) {
+        // Writing to a String cannot fail.
+        let _ = writeln!(self.0, "{line}");
+    }
+
+    fn link(&mut self, interface: &str, index: usize, peer: &Namespace) {
+        let path = peer.path();
+        self.add(&format_args!("link add {interface} index {index} type veth peer name eth0 netns {path}"));
+    }
+
+    /// An interface with its addresses in a subnet of the usual size.
+    fn subnet(&mut self, interface: &str, addresses: Addresses) {
+        self.add(&format_args!("link set {interface} up"));
+        self.add(&format_args!("addr add {}/24 dev {interface}", addresses.ipv4));
+        self.add(&format_args!("addr add {}/64 dev {interface} nodad", addresses.ipv6));
+    }
+
+    fn host_addresses(&mut self, interface: &str, addresses: Addresses) {
+        self.add(&format_args!("addr add {}/32 dev {interface}", addresses.ipv4));
+        self.add(&format_args!("addr add {}/128 dev {interface} nodad", addresses.ipv6));
+    }
+
+    /// The node's ends of its pods' links, with a host route to each pod.
+    fn pods(&mut self, pods: &[Pod], site: Site, first_index: usize) {
+        for (number, pod) in pods.iter().enumerate() {
+            let interface = &pod.interface;
+            self.link(interface, first_index + number, &pod.namespace);
+            self.add(&format_args!("link set {interface} up"));
+            self.host_addresses(interface, site.gateway());
+            self.add(&format_args!("addr add {LINK_LOCAL_GATEWAY}/64 dev {interface} nodad"));
+            for address in pod.addresses.both() {
+                self.add(&format_args!("route add {}", host_route(address, interface)));
+            }
+        }
+    }
+}
+
+fn host_route(address: IpAddr, interface: &str) -> String {
+    let length = if address.is_ipv4() { 32 } else { 128 };
+    format!("{address}/{length} dev {interface}")
+}
+
+fn in_parallel<I: Sync, T: Send>(
+    items: &[I],
+    work: impl Fn(&I) -> Result<T, TestkitError> + Sync,
+) -> Result<Vec<T>, TestkitError> {
+    let work = &work;
+    thread::scope(|scope| {
+        let running: Vec<_> = items.iter().map(|item| scope.spawn(move || work(item))).collect();
+        running.into_iter().map(|handle| handle.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
+    })
+}
