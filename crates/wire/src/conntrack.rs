@@ -1,0 +1,135 @@
+//! Connection tracking: list flows, delete one, read notifications.
+//!
+//! A list is asked for with a [`Filter`]. Kernels ignore the parts of a filter that they do not know (by
+//! protocol and address since 5.8, by status since 5.15), so who asks checks each flow again.
+
+mod filter;
+mod tuple;
+
+pub use filter::Filter;
+pub use tuple::{Transport, Tuple};
+
+use crate::netlink::{Batch, Message};
+use crate::nfnetlink::{self, Family, Header, SUBSYSTEM_CONNTRACK, message_type, subsystem_and_operation};
+use crate::{DecodeError, Frame, Request};
+
+const OBJECT: &str = "conntrack flow";
+const IPCTNL_MSG_CT_NEW: u8 = 0;
+const IPCTNL_MSG_CT_GET: u8 = 1;
+const IPCTNL_MSG_CT_DELETE: u8 = 2;
+
+const CTA_TUPLE_ORIG: u16 = 1;
+const CTA_TUPLE_REPLY: u16 = 2;
+const CTA_STATUS: u16 = 3;
+const CTA_TIMEOUT: u16 = 7;
+const CTA_MARK: u16 = 8;
+const CTA_ID: u16 = 12;
+const CTA_ZONE: u16 = 18;
+
+/// `IPS_*` of `nf_conntrack_common.h`.
+pub mod status {
+    /// Packets went both ways.
+    pub const SEEN_REPLY: u32 = 1 << 1;
+    /// Not to be dropped early.
+    pub const ASSURED: u32 = 1 << 2;
+    /// Its first packet went out.
+    pub const CONFIRMED: u32 = 1 << 3;
+    /// Its source was translated.
+    pub const SRC_NAT: u32 = 1 << 4;
+    /// Its destination was translated.
+    pub const DST_NAT: u32 = 1 << 5;
+    /// It is ending.
+    pub const DYING: u32 = 1 << 9;
+}
+
+/// A connection as the kernel tracks it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Flow {
+    /// As its first packet was sent.
+    pub original: Tuple,
+    /// As answers come: differs from the mirrored original by what was translated.
+    pub reply: Tuple,
+    /// See [`status`].
+    pub status: u32,
+    /// Its mark.
+    pub mark: Option<u32>,
+    /// The kernel's number for it, which tells it from a later one with the same tuple.
+    pub id: Option<u32>,
+    /// Seconds until it ends if nothing comes.
+    pub timeout: Option<u32>,
+    /// Its zone, if not 0.
+    pub zone: Option<u16>,
+}
+
+/// A message of the conntrack subsystem.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// A flow is there (lists, and notifications of new or changed ones).
+    New(Flow),
+    /// A flow is gone.
+    Delete(Flow),
+    /// Something else.
+    Other {
+        /// The message type.
+        kind: u16,
+    },
+}
+
+/// The flows that match a filter.
+pub fn list(filter: &Filter) -> Request {
+    let kind = message_type(SUBSYSTEM_CONNTRACK, IPCTNL_MSG_CT_GET);
+    let flags = crate::netlink::NLM_F_DUMP;
+    Request::new(kind, flags, &Header::of(filter.family), |message| filter.encode(message))
+}
+
+/// Adds the deletion of a flow to a batch and answers the number of its message. Only the flow with this `id` is
+/// deleted, if one is given; ENOENT says that there is none.
+pub fn delete(batch: &mut Batch, original: &Tuple, id: Option<u32>, zone: Option<u16>) -> u32 {
+    let kind = message_type(SUBSYSTEM_CONNTRACK, IPCTNL_MSG_CT_DELETE);
+    let mut message = batch.message(kind, 0, &Header::of(original.family()));
+    message.nest(CTA_TUPLE_ORIG, |message| original.encode(message));
+    encode_identity(&mut message, id, zone);
+    message.sequence()
+}
+
+fn encode_identity(message: &mut Message<'_>, id: Option<u32>, zone: Option<u16>) {
+    if let Some(id) = id {
+        message.attr_u32_be(CTA_ID, id);
+    }
+    if let Some(zone) = zone {
+        message.attr_u16_be(CTA_ZONE, zone);
+    }
+}
+
+impl Event {
+    /// Reads a message.
+    pub fn decode(frame: &Frame<'_>) -> Result<Self, DecodeError> {
+        match subsystem_and_operation(frame.header.kind) {
+            (SUBSYSTEM_CONNTRACK, IPCTNL_MSG_CT_NEW) => Flow::decode(frame).map(Self::New),
+            (SUBSYSTEM_CONNTRACK, IPCTNL_MSG_CT_DELETE) => Flow::decode(frame).map(Self::Delete),
+            _ => Ok(Self::Other { kind: frame.header.kind }),
+        }
+    }
+}
+
+impl Flow {
+    /// Reads a flow.
+    pub fn decode(frame: &Frame<'_>) -> Result<Self, DecodeError> {
+        Header::decode(frame)?;
+        let map = frame.attributes(OBJECT, nfnetlink::HEADER_LENGTH)?.by_kind::<19>()?;
+        Ok(Self {
+            original: Tuple::decode(&map.required(CTA_TUPLE_ORIG)?)?,
+            reply: Tuple::decode(&map.required(CTA_TUPLE_REPLY)?)?,
+            status: map.u32_be(CTA_STATUS)?.unwrap_or(0),
+            mark: map.u32_be(CTA_MARK)?,
+            id: map.u32_be(CTA_ID)?,
+            timeout: map.u32_be(CTA_TIMEOUT)?,
+            zone: map.get(CTA_ZONE).map(|attribute| attribute.u16_be()).transpose()?,
+        })
+    }
+
+    /// Family of its addresses.
+    pub fn family(&self) -> Family {
+        self.original.family()
+    }
+}

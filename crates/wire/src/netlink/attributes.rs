@@ -1,0 +1,186 @@
+//! Reading attributes: a forward-only walk, and a table of the known ones.
+
+use super::{ATTRIBUTE_HEADER_LENGTH, NLA_TYPE_MASK, aligned};
+use crate::DecodeError;
+
+/// A walk over the attributes in some bytes. Ends after the first error.
+#[derive(Debug, Clone)]
+pub struct Attributes<'a> {
+    object: &'static str,
+    rest: &'a [u8],
+    offset: usize,
+}
+
+/// One attribute, borrowed from the message.
+#[derive(Debug, Clone, Copy)]
+pub struct Attribute<'a> {
+    /// Its type, without the nested and byte-order flags.
+    pub kind: u16,
+    /// Its payload, without header and padding.
+    pub payload: &'a [u8],
+    /// Where the payload starts, for error messages.
+    pub offset: usize,
+    object: &'static str,
+}
+
+/// The attributes with types below `N`, by type; of several with one type the last counts, as in the kernel.
+#[derive(Debug)]
+pub struct AttributeMap<'a, const N: usize> {
+    object: &'static str,
+    found: [Option<Attribute<'a>>; N],
+}
+
+impl<'a> Attributes<'a> {
+    /// Walks `bytes`, which start `offset` bytes into the payload of the message; `object` names it in errors.
+    pub fn new(object: &'static str, bytes: &'a [u8], offset: usize) -> Self {
+        Self { object, rest: bytes, offset }
+    }
+
+    /// Reads all attributes into a table.
+    pub fn by_kind<const N: usize>(self) -> Result<AttributeMap<'a, N>, DecodeError> {
+        let mut map = AttributeMap { object: self.object, found: [None; N] };
+        for attribute in self {
+            let attribute = attribute?;
+            if let Some(slot) = map.found.get_mut(usize::from(attribute.kind)) {
+                *slot = Some(attribute);
+            }
+        }
+        Ok(map)
+    }
+
+    fn read(&mut self) -> Result<Attribute<'a>, DecodeError> {
+        let (rest, offset) = (self.rest, self.offset);
+        let truncated =
+            |needed| DecodeError::Truncated { object: self.object, offset, needed, have: rest.len() };
+        let Some((&[len0, len1, kind0, kind1], _)) = rest.split_first_chunk() else {
+            return Err(truncated(ATTRIBUTE_HEADER_LENGTH));
+        };
+        let length = usize::from(u16::from_ne_bytes([len0, len1]));
+        let payload = rest
+            .get(ATTRIBUTE_HEADER_LENGTH..length)
+            .ok_or(truncated(length.max(ATTRIBUTE_HEADER_LENGTH)))?;
+        let advance = aligned(length);
+        self.rest = rest.get(advance..).unwrap_or_default();
+        self.offset = offset.saturating_add(advance);
+        let kind = u16::from_ne_bytes([kind0, kind1]) & NLA_TYPE_MASK;
+        Ok(Attribute {
+            kind,
+            payload,
+            offset: offset.saturating_add(ATTRIBUTE_HEADER_LENGTH),
+            object: self.object,
+        })
+    }
+}
+
+impl<'a> Iterator for Attributes<'a> {
+    type Item = Result<Attribute<'a>, DecodeError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        let attribute = self.read();
+        if attribute.is_err() {
+            self.rest = &[];
+        }
+        Some(attribute)
+    }
+}
+
+impl<'a> Attribute<'a> {
+    /// The payload as attributes; `object` names them in errors.
+    pub fn nested(&self, object: &'static str) -> Attributes<'a> {
+        Attributes::new(object, self.payload, self.offset)
+    }
+
+    /// A byte.
+    pub fn u8(&self) -> Result<u8, DecodeError> {
+        self.array().map(|[byte]| byte)
+    }
+
+    /// A 16-bit number in network byte order.
+    pub fn u16_be(&self) -> Result<u16, DecodeError> {
+        self.array().map(u16::from_be_bytes)
+    }
+
+    /// A 32-bit number in network byte order.
+    pub fn u32_be(&self) -> Result<u32, DecodeError> {
+        self.array().map(u32::from_be_bytes)
+    }
+
+    /// A 32-bit number in the machine's byte order.
+    pub fn u32_ne(&self) -> Result<u32, DecodeError> {
+        self.array().map(u32::from_ne_bytes)
+    }
+
+    /// A signed 32-bit number in network byte order.
+    pub fn i32_be(&self) -> Result<i32, DecodeError> {
+        self.array().map(i32::from_be_bytes)
+    }
+
+    /// A 64-bit number in network byte order.
+    pub fn u64_be(&self) -> Result<u64, DecodeError> {
+        self.array().map(u64::from_be_bytes)
+    }
+
+    /// Text that ends at the first NUL byte, or at the end.
+    pub fn text(&self) -> Result<&'a str, DecodeError> {
+        let end = self.payload.iter().position(|&byte| byte == 0).unwrap_or(self.payload.len());
+        let text = self.payload.get(..end).unwrap_or_default();
+        let error = DecodeError::Text { object: self.object, attribute: self.kind, offset: self.offset };
+        std::str::from_utf8(text).map_err(|_| error)
+    }
+
+    /// [`Attribute::text`], owned.
+    pub fn string(&self) -> Result<String, DecodeError> {
+        self.text().map(str::to_owned)
+    }
+
+    /// The payload as exactly `N` bytes.
+    pub fn array<const N: usize>(&self) -> Result<[u8; N], DecodeError> {
+        self.payload.try_into().map_err(|_| DecodeError::Length {
+            object: self.object,
+            attribute: self.kind,
+            offset: self.offset,
+            expected: N,
+            have: self.payload.len(),
+        })
+    }
+
+    /// The error for a number that this attribute cannot hold.
+    pub fn impossible(&self, value: impl Into<u64>) -> DecodeError {
+        DecodeError::Value {
+            object: self.object,
+            attribute: self.kind,
+            offset: self.offset,
+            value: value.into(),
+        }
+    }
+}
+
+impl<'a, const N: usize> AttributeMap<'a, N> {
+    /// The attribute of this type, if there.
+    pub fn get(&self, kind: u16) -> Option<Attribute<'a>> {
+        self.found.get(usize::from(kind)).copied().flatten()
+    }
+
+    /// The attribute of this type, or the error that names it.
+    pub fn required(&self, kind: u16) -> Result<Attribute<'a>, DecodeError> {
+        self.get(kind).ok_or(DecodeError::Missing { object: self.object, attribute: kind })
+    }
+
+    /// A number that may be absent.
+    pub fn u32_be(&self, kind: u16) -> Result<Option<u32>, DecodeError> {
+        self.get(kind).map(|attribute| attribute.u32_be()).transpose()
+    }
+
+    /// A number that may be absent.
+    pub fn u64_be(&self, kind: u16) -> Result<Option<u64>, DecodeError> {
+        self.get(kind).map(|attribute| attribute.u64_be()).transpose()
+    }
+
+    /// Text that may be absent.
+    pub fn string(&self, kind: u16) -> Result<Option<String>, DecodeError> {
+        self.get(kind).map(|attribute| attribute.string()).transpose()
+    }
+}

@@ -1,0 +1,324 @@
+//! Elements of sets and maps: by far the most bytes that we write or read, so neither way allocates for each.
+
+use super::data::NFTA_DATA_VALUE;
+use super::expr::{Counter, Expr};
+use super::rule::decode_expressions;
+use super::{Data, DataRef, LIST_ELEMENT, kind, operation};
+use crate::netlink::{Attribute, Attributes, NLM_F_CREATE, NLM_F_EXCL};
+use crate::nfnetlink::{self, Family, Header};
+use crate::{Batch, DecodeError, Frame};
+
+const LIST: &str = "nf_tables element list";
+const ELEMENT: &str = "nf_tables element";
+const NFTA_SET_ELEM_LIST_TABLE: u16 = 1;
+const NFTA_SET_ELEM_LIST_SET: u16 = 2;
+const NFTA_SET_ELEM_LIST_ELEMENTS: u16 = 3;
+
+const NFTA_SET_ELEM_KEY: u16 = 1;
+const NFTA_SET_ELEM_DATA: u16 = 2;
+const NFTA_SET_ELEM_FLAGS: u16 = 3;
+const NFTA_SET_ELEM_TIMEOUT: u16 = 4;
+const NFTA_SET_ELEM_EXPIRATION: u16 = 5;
+const NFTA_SET_ELEM_USERDATA: u16 = 6;
+const NFTA_SET_ELEM_EXPR: u16 = 7;
+const NFTA_SET_ELEM_KEY_END: u16 = 10;
+const NFTA_SET_ELEM_EXPRESSIONS: u16 = 11;
+
+/// Flag of the element that ends a range in an interval set of a single field.
+pub const INTERVAL_END: u32 = 1;
+/// Flag of the element that matches when no other does; it has no key.
+pub const CATCH_ALL: u32 = 2;
+
+/// A new message starts before the list of one exceeds this; the limit is 65,535, an element's is below 5,000.
+const LIST_LENGTH_MAX: usize = 60_000;
+
+/// What to do with elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ElementsOperation {
+    /// Add; one that is there with the same data is no error, with other data it is (EEXIST).
+    Add,
+    /// Add; one that is there is an error (EEXIST).
+    Create,
+    /// Remove; one that is not there is an error (ENOENT).
+    Delete,
+}
+
+/// An element, borrowed: what the writer takes and what the reader gives.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ElementRef<'a> {
+    /// Its key, fields of a concatenation padded to four bytes each; empty for [`CATCH_ALL`].
+    pub key: &'a [u8],
+    /// Last key of the range, in sets of concatenated ranges.
+    pub key_end: Option<&'a [u8]>,
+    /// What it maps to.
+    pub data: Option<DataRef<'a>>,
+    /// [`INTERVAL_END`], [`CATCH_ALL`].
+    pub flags: u32,
+    /// How long it lives, in milliseconds, where that is not the set's default.
+    pub timeout: Option<u64>,
+    /// How long it still lives, in milliseconds.
+    pub expiration: Option<u64>,
+    /// Its comment: see [`UserData::comment`](super::UserData::comment).
+    pub userdata: &'a [u8],
+    /// What its counter counted; never written.
+    pub counter: Option<Counter>,
+}
+
+/// An element, owned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Element {
+    /// See [`ElementRef::key`].
+    pub key: Vec<u8>,
+    /// See [`ElementRef::key_end`].
+    pub key_end: Option<Vec<u8>>,
+    /// See [`ElementRef::data`].
+    pub data: Option<Data>,
+    /// See [`ElementRef::flags`].
+    pub flags: u32,
+    /// See [`ElementRef::timeout`].
+    pub timeout: Option<u64>,
+    /// See [`ElementRef::expiration`].
+    pub expiration: Option<u64>,
+    /// See [`ElementRef::userdata`].
+    pub userdata: Vec<u8>,
+    /// See [`ElementRef::counter`].
+    pub counter: Option<Counter>,
+}
+
+/// Writes any number of elements of one set, in as many messages as they need.
+#[derive(Debug)]
+pub struct ElementsWriter<'a> {
+    batch: &'a mut Batch,
+    operation: ElementsOperation,
+    family: Family,
+    table: &'a str,
+    set: &'a str,
+    open: Option<OpenMessage>,
+}
+
+/// A message with elements, as read.
+#[derive(Debug, Clone)]
+pub struct ElementList<'a> {
+    /// Family of the table.
+    pub family: Family,
+    /// The table.
+    pub table: &'a str,
+    /// The set.
+    pub set: &'a str,
+    elements: Attributes<'a>,
+}
+
+/// The elements of a message, one by one.
+#[derive(Debug, Clone)]
+pub struct Elements<'a>(Attributes<'a>);
+
+#[derive(Debug, Clone, Copy)]
+struct OpenMessage {
+    start: usize,
+    list: crate::netlink::OpenNest,
+}
+
+impl<'a> ElementRef<'a> {
+    /// An element of a set.
+    pub fn key(key: &'a [u8]) -> Self {
+        Self { key, ..Self::default() }
+    }
+
+    /// An element of a map.
+    pub fn mapping(key: &'a [u8], data: DataRef<'a>) -> Self {
+        Self { key, data: Some(data), ..Self::default() }
+    }
+
+    /// The same, owned.
+    pub fn to_owned(&self) -> Element {
+        Element {
+            key: self.key.to_vec(),
+            key_end: self.key_end.map(<[u8]>::to_vec),
+            data: self.data.as_ref().map(DataRef::to_owned),
+            flags: self.flags,
+            timeout: self.timeout,
+            expiration: self.expiration,
+            userdata: self.userdata.to_vec(),
+            counter: self.counter,
+        }
+    }
+
+    fn encode(&self, batch: &mut Batch) {
+        let element = batch.open_nest(LIST_ELEMENT);
+        if self.flags & CATCH_ALL == 0 {
+            encode_key(batch, NFTA_SET_ELEM_KEY, self.key);
+        }
+        if let Some(key) = self.key_end {
+            encode_key(batch, NFTA_SET_ELEM_KEY_END, key);
+        }
+        if let Some(data) = &self.data {
+            data.encode(batch, NFTA_SET_ELEM_DATA);
+        }
+        if self.flags != 0 {
+            batch.attribute(NFTA_SET_ELEM_FLAGS, &self.flags.to_be_bytes());
+        }
+        if let Some(timeout) = self.timeout {
+            batch.attribute(NFTA_SET_ELEM_TIMEOUT, &timeout.to_be_bytes());
+        }
+        if let Some(expiration) = self.expiration {
+            batch.attribute(NFTA_SET_ELEM_EXPIRATION, &expiration.to_be_bytes());
+        }
+        if !self.userdata.is_empty() {
+            batch.attribute(NFTA_SET_ELEM_USERDATA, self.userdata);
+        }
+        batch.close_nest(element);
+    }
+
+    fn decode(element: &Attribute<'a>) -> Result<Self, DecodeError> {
+        let mut decoded = Self::default();
+        for attribute in element.nested(ELEMENT) {
+            decoded.read(&attribute?)?;
+        }
+        Ok(decoded)
+    }
+
+    fn read(&mut self, attribute: &Attribute<'a>) -> Result<(), DecodeError> {
+        match attribute.kind {
+            NFTA_SET_ELEM_KEY => self.key = DataRef::decode_value(attribute)?,
+            NFTA_SET_ELEM_KEY_END => self.key_end = Some(DataRef::decode_value(attribute)?),
+            NFTA_SET_ELEM_DATA => self.data = Some(DataRef::decode(attribute)?),
+            NFTA_SET_ELEM_FLAGS => self.flags = attribute.u32_be()?,
+            NFTA_SET_ELEM_TIMEOUT => self.timeout = Some(attribute.u64_be()?),
+            NFTA_SET_ELEM_EXPIRATION => self.expiration = Some(attribute.u64_be()?),
+            NFTA_SET_ELEM_USERDATA => self.userdata = attribute.payload,
+            NFTA_SET_ELEM_EXPR => self.counter = counter(&Expr::decode(attribute)?),
+            NFTA_SET_ELEM_EXPRESSIONS => {
+                self.counter = decode_expressions(attribute)?.iter().find_map(counter);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl Element {
+    /// The same, borrowed.
+    pub fn as_ref(&self) -> ElementRef<'_> {
+        ElementRef {
+            key: &self.key,
+            key_end: self.key_end.as_deref(),
+            data: self.data.as_ref().map(Data::as_ref),
+            flags: self.flags,
+            timeout: self.timeout,
+            expiration: self.expiration,
+            userdata: &self.userdata,
+            counter: self.counter,
+        }
+    }
+}
+
+impl<'a> ElementsWriter<'a> {
+    pub(super) fn new(
+        batch: &'a mut Batch,
+        operation: ElementsOperation,
+        family: Family,
+        table: &'a str,
+        set: &'a str,
+    ) -> Self {
+        Self { batch, operation, family, table, set, open: None }
+    }
+
+    /// Writes an element and answers the number of the message that holds it.
+    pub fn push(&mut self, element: &ElementRef<'_>) -> u32 {
+        let full = |open: &OpenMessage| self.batch.len().saturating_sub(open.start) > LIST_LENGTH_MAX;
+        if self.open.as_ref().is_some_and(full) {
+            self.close();
+        }
+        if self.open.is_none() {
+            self.open = Some(self.open_message());
+        }
+        element.encode(self.batch);
+        self.batch.next_sequence().wrapping_sub(1)
+    }
+
+    fn open_message(&mut self) -> OpenMessage {
+        let (operation, flags) = match self.operation {
+            ElementsOperation::Add => (operation::NEW_ELEMENT, NLM_F_CREATE),
+            ElementsOperation::Create => (operation::NEW_ELEMENT, NLM_F_CREATE | NLM_F_EXCL),
+            ElementsOperation::Delete => (operation::DELETE_ELEMENT, 0),
+        };
+        let start = self.batch.open(kind(operation), flags, &Header::of(self.family));
+        self.batch.attribute_of(NFTA_SET_ELEM_LIST_TABLE, self.table.as_bytes(), &[0]);
+        self.batch.attribute_of(NFTA_SET_ELEM_LIST_SET, self.set.as_bytes(), &[0]);
+        OpenMessage { start, list: self.batch.open_nest(NFTA_SET_ELEM_LIST_ELEMENTS) }
+    }
+
+    fn close(&mut self) {
+        if let Some(open) = self.open.take() {
+            self.batch.close_nest(open.list);
+            self.batch.close(open.start);
+        }
+    }
+}
+
+impl Drop for ElementsWriter<'_> {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl<'a> ElementList<'a> {
+    /// Reads a message with elements; they are read as [`ElementList::elements`] is walked.
+    pub fn decode(frame: &Frame<'a>) -> Result<Self, DecodeError> {
+        let family = Header::decode(frame)?.family;
+        let map = frame.attributes(LIST, nfnetlink::HEADER_LENGTH)?.by_kind::<4>()?;
+        let elements = map.get(NFTA_SET_ELEM_LIST_ELEMENTS).map(|list| list.nested(LIST));
+        Ok(Self {
+            family,
+            table: map.required(NFTA_SET_ELEM_LIST_TABLE)?.text()?,
+            set: map.required(NFTA_SET_ELEM_LIST_SET)?.text()?,
+            elements: elements.unwrap_or(Attributes::new(LIST, &[], 0)),
+        })
+    }
+
+    /// The elements.
+    pub fn elements(&self) -> Elements<'a> {
+        Elements(self.elements.clone())
+    }
+}
+
+impl<'a> Iterator for Elements<'a> {
+    type Item = Result<ElementRef<'a>, DecodeError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let element = self.0.next()?;
+        Some(element.and_then(|attribute| ElementRef::decode(&attribute)))
+    }
+}
+
+/// The element of a message that the kernel refused, by the offset in its acknowledgement (which counts from the
+/// start of the message's header).
+pub fn element_at<'a>(frame: &Frame<'a>, offset: u32) -> Option<ElementRef<'a>> {
+    let offset = usize::try_from(offset).ok()?.checked_sub(crate::netlink::HEADER_LENGTH)?;
+    let list = ElementList::decode(frame).ok()?;
+    let holds = |attribute: &Attribute<'_>| {
+        let start = attribute.offset.saturating_sub(crate::netlink::ATTRIBUTE_HEADER_LENGTH);
+        (start..attribute.offset.saturating_add(attribute.payload.len())).contains(&offset)
+    };
+    let found = list.elements.filter_map(Result::ok).find(holds)?;
+    ElementRef::decode(&found).ok()
+}
+
+fn encode_key(batch: &mut Batch, kind: u16, key: &[u8]) {
+    let nest = batch.open_nest(kind);
+    batch.attribute(NFTA_DATA_VALUE, key);
+    batch.close_nest(nest);
+}
+
+fn counter(expression: &Expr) -> Option<Counter> {
+    match expression {
+        Expr::Counter(counter) => Some(*counter),
+        _ => None,
+    }
+}
+
+/// Names a set whose elements are meant, all of them.
+pub(super) fn encode_list_name(message: &mut crate::Message<'_>, table: &str, set: &str) {
+    message.attr_str(NFTA_SET_ELEM_LIST_TABLE, table);
+    message.attr_str(NFTA_SET_ELEM_LIST_SET, set);
+}

@@ -1,0 +1,232 @@
+//! rtnetlink, as much as it takes to know the addresses of this node: addresses and links.
+
+use std::net::IpAddr;
+
+use crate::netlink::{Message, NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL};
+use crate::{DecodeError, Frame, Request};
+
+/// Multicast group of changes to links.
+pub const GROUP_LINK: u32 = 1;
+/// Multicast group of changes to IPv4 addresses.
+pub const GROUP_IPV4_ADDRESS: u32 = 5;
+/// Multicast group of changes to IPv6 addresses.
+pub const GROUP_IPV6_ADDRESS: u32 = 9;
+
+/// `AF_UNSPEC`: both families.
+pub const AF_UNSPEC: u8 = 0;
+/// `AF_INET`.
+pub const AF_INET: u8 = 2;
+/// `AF_INET6`.
+pub const AF_INET6: u8 = 10;
+
+/// The interface is up.
+pub const IFF_UP: u32 = 1;
+/// The interface is a loopback one.
+pub const IFF_LOOPBACK: u32 = 8;
+
+/// The address is a second one of its subnet.
+pub const IFA_F_SECONDARY: u32 = 0x01;
+/// Another host has the address; it is not used.
+pub const IFA_F_DADFAILED: u32 = 0x08;
+/// The address is valid but not to be used for new connections.
+pub const IFA_F_DEPRECATED: u32 = 0x20;
+/// Whether another host has the address is not yet known.
+pub const IFA_F_TENTATIVE: u32 = 0x40;
+/// The address does not end by itself.
+pub const IFA_F_PERMANENT: u32 = 0x80;
+
+const RTM_NEWLINK: u16 = 16;
+const RTM_DELLINK: u16 = 17;
+const RTM_GETLINK: u16 = 18;
+const RTM_NEWADDR: u16 = 20;
+const RTM_DELADDR: u16 = 21;
+const RTM_GETADDR: u16 = 22;
+
+const ADDRESS: &str = "rtnetlink address";
+const ADDRESS_HEADER: usize = 8;
+const IFA_ADDRESS: u16 = 1;
+const IFA_LOCAL: u16 = 2;
+const IFA_FLAGS: u16 = 8;
+
+const LINK: &str = "rtnetlink link";
+const LINK_HEADER: usize = 16;
+const IFLA_IFNAME: u16 = 3;
+const IFLA_EXT_MASK: u16 = 29;
+/// Leave the statistics out of the answer, which they would double.
+const RTEXT_FILTER_SKIP_STATS: u32 = 1 << 3;
+
+numbers! {
+    /// How far an address reaches (`enum rt_scope_t`).
+    Scope(u8) {
+        /// Everywhere.
+        UNIVERSE = 0,
+        /// This site.
+        SITE = 200,
+        /// This link.
+        LINK = 253,
+        /// This host.
+        HOST = 254,
+        /// Nowhere.
+        NOWHERE = 255,
+    }
+}
+
+/// An address of an interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Address {
+    /// Index of the interface.
+    pub index: u32,
+    /// This host's address.
+    pub local: IpAddr,
+    /// The other end's address on a point-to-point interface, else the same.
+    pub peer: IpAddr,
+    /// Length of the subnet's prefix in bits.
+    pub prefix: u8,
+    /// `IFA_F_*`.
+    pub flags: u32,
+    /// How far it reaches.
+    pub scope: Scope,
+}
+
+/// An interface.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Link {
+    /// Its index.
+    pub index: u32,
+    /// Its name.
+    pub name: String,
+    /// `IFF_*`.
+    pub flags: u32,
+}
+
+/// A message of rtnetlink.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// An address is there, or changed.
+    NewAddress(Address),
+    /// An address is gone.
+    DeleteAddress(Address),
+    /// An interface is there, or changed.
+    NewLink(Link),
+    /// An interface is gone.
+    DeleteLink(Link),
+    /// Something else.
+    Other {
+        /// The message type.
+        kind: u16,
+    },
+}
+
+/// All addresses of a family ([`AF_UNSPEC`]: of both).
+pub fn addresses(family: u8) -> Request {
+    Request::new(RTM_GETADDR, NLM_F_DUMP, &[family, 0, 0, 0, 0, 0, 0, 0], |_| {})
+}
+
+/// All interfaces.
+pub fn links() -> Request {
+    Request::new(RTM_GETLINK, NLM_F_DUMP, &link_header(0, 0, 0), |message| {
+        message.attr_u32_ne(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS);
+    })
+}
+
+/// Adds an address to an interface.
+pub fn add_address(address: &Address) -> Request {
+    let flags = NLM_F_CREATE | NLM_F_EXCL | NLM_F_ACK;
+    Request::new(RTM_NEWADDR, flags, &address.header(), |message| address.encode(message))
+}
+
+/// Removes an address from an interface.
+pub fn delete_address(address: &Address) -> Request {
+    Request::new(RTM_DELADDR, NLM_F_ACK, &address.header(), |message| address.encode(message))
+}
+
+/// Sets the flags of an interface that are in `mask` (such as [`IFF_UP`]).
+pub fn set_link_flags(index: u32, flags: u32, mask: u32) -> Request {
+    Request::new(RTM_NEWLINK, NLM_F_ACK, &link_header(index, flags, mask), |_| {})
+}
+
+impl Event {
+    /// Reads a message.
+    pub fn decode(frame: &Frame<'_>) -> Result<Self, DecodeError> {
+        match frame.header.kind {
+            RTM_NEWADDR => Address::decode(frame).map(Self::NewAddress),
+            RTM_DELADDR => Address::decode(frame).map(Self::DeleteAddress),
+            RTM_NEWLINK => Link::decode(frame).map(Self::NewLink),
+            RTM_DELLINK => Link::decode(frame).map(Self::DeleteLink),
+            kind => Ok(Self::Other { kind }),
+        }
+    }
+}
+
+impl Address {
+    /// Reads `struct ifaddrmsg` and what follows.
+    pub fn decode(frame: &Frame<'_>) -> Result<Self, DecodeError> {
+        let map = frame.attributes(ADDRESS, ADDRESS_HEADER)?.by_kind::<9>()?;
+        let (&[_, prefix, flags, scope, i0, i1, i2, i3], _) =
+            frame.payload.split_first_chunk().ok_or(short(ADDRESS, ADDRESS_HEADER, frame))?;
+        let address = |kind| map.get(kind).map(|attribute| ip(&attribute)).transpose();
+        // IPv6 has the local attribute on point-to-point interfaces only.
+        let (local, peer) = (address(IFA_LOCAL)?, address(IFA_ADDRESS)?);
+        let missing = DecodeError::Missing { object: ADDRESS, attribute: IFA_LOCAL };
+        let local = local.or(peer).ok_or(missing)?;
+        // The attribute holds more bits than the header's byte.
+        let long_flags = map.get(IFA_FLAGS).map(|attribute| attribute.u32_ne()).transpose()?;
+        Ok(Self {
+            index: u32::from_ne_bytes([i0, i1, i2, i3]),
+            local,
+            peer: peer.unwrap_or(local),
+            prefix,
+            flags: long_flags.unwrap_or(u32::from(flags)),
+            scope: Scope(scope),
+        })
+    }
+
+    fn header(&self) -> [u8; ADDRESS_HEADER] {
+        let family = if self.local.is_ipv4() { AF_INET } else { AF_INET6 };
+        let [low_flags, ..] = self.flags.to_le_bytes();
+        let [i0, i1, i2, i3] = self.index.to_ne_bytes();
+        [family, self.prefix, low_flags, self.scope.0, i0, i1, i2, i3]
+    }
+
+    fn encode(&self, message: &mut Message<'_>) {
+        for (kind, address) in [(IFA_LOCAL, self.local), (IFA_ADDRESS, self.peer)] {
+            match address {
+                IpAddr::V4(address) => message.attr_bytes(kind, &address.octets()),
+                IpAddr::V6(address) => message.attr_bytes(kind, &address.octets()),
+            }
+        }
+        message.attr_u32_ne(IFA_FLAGS, self.flags);
+    }
+}
+
+impl Link {
+    /// Reads `struct ifinfomsg` and what follows.
+    pub fn decode(frame: &Frame<'_>) -> Result<Self, DecodeError> {
+        let map = frame.attributes(LINK, LINK_HEADER)?.by_kind::<4>()?;
+        let (&[_, _, _, _, i0, i1, i2, i3, f0, f1, f2, f3], _) =
+            frame.payload.split_first_chunk().ok_or(short(LINK, LINK_HEADER, frame))?;
+        Ok(Self {
+            index: u32::from_ne_bytes([i0, i1, i2, i3]),
+            name: map.required(IFLA_IFNAME)?.string()?,
+            flags: u32::from_ne_bytes([f0, f1, f2, f3]),
+        })
+    }
+}
+
+fn ip(attribute: &crate::Attribute<'_>) -> Result<IpAddr, DecodeError> {
+    match attribute.payload.len() {
+        4 => Ok(attribute.array::<4>()?.into()),
+        _ => Ok(attribute.array::<16>()?.into()),
+    }
+}
+
+/// `struct ifinfomsg`.
+fn link_header(index: u32, flags: u32, mask: u32) -> [u8; LINK_HEADER] {
+    let ([i0, i1, i2, i3], [f0, f1, f2, f3]) = (index.to_ne_bytes(), flags.to_ne_bytes());
+    let [m0, m1, m2, m3] = mask.to_ne_bytes();
+    [AF_UNSPEC, 0, 0, 0, i0, i1, i2, i3, f0, f1, f2, f3, m0, m1, m2, m3]
+}
+
+fn short(object: &'static str, needed: usize, frame: &Frame<'_>) -> DecodeError {
+    DecodeError::Truncated { object, offset: 0, needed, have: frame.payload.len() }
+}
