@@ -1,0 +1,147 @@
+//! Back to a v1alpha1 object, for `/configz`.
+
+use std::net::SocketAddr;
+
+use ipnet::IpNet;
+use serde_json::{Value, json};
+
+use super::document::{API_VERSION, KIND};
+use super::duration::format_duration;
+use super::{Configuration, LogFormat, Logging, Mode, OutputOptions};
+use crate::address::NodePortAddresses;
+
+pub(super) fn to_v1alpha1(c: &Configuration) -> Value {
+    let mut object = json!({
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "featureGates": c.feature_gates,
+        "logging": logging(&c.logging),
+        "hostnameOverride": c.hostname_override.as_deref().unwrap_or_default(),
+        "bindAddress": c.bind_address.to_string(),
+        "healthzBindAddress": address(c.healthz_bind_address),
+        "metricsBindAddress": address(c.metrics_bind_address),
+        "bindAddressHardFail": c.bind_address_hard_fail,
+        "enableProfiling": c.enable_profiling,
+        "showHiddenMetricsForVersion": c.show_hidden_metrics_for_version,
+        "mode": c.mode.map_or("", Mode::name),
+        "winkernel": {
+            "networkName": c.winkernel.network_name,
+            "sourceVip": c.winkernel.source_vip,
+            "enableDSR": c.winkernel.enable_dsr,
+            "rootHnsEndpointName": c.winkernel.root_hns_endpoint_name,
+            "forwardHealthCheckVip": c.winkernel.forward_health_check_vip,
+        },
+        "detectLocalMode": c.detect_local_mode.name(),
+        "detectLocal": {
+            "bridgeInterface": c.detect_local.bridge_interface,
+            "interfaceNamePrefix": c.detect_local.interface_name_prefix,
+        },
+        "clusterCIDR": cidrs(&c.cluster_cidrs).join(","),
+        "nodePortAddresses": node_port_addresses(&c.node_port_addresses),
+        "oomScoreAdj": c.oom_score_adj,
+        "configSyncPeriod": format_duration(c.config_sync_period),
+        "portRange": c.port_range,
+        "windowsRunAsService": c.windows_run_as_service,
+    });
+    if let Some(fields) = object.as_object_mut() {
+        let sections = [
+            ("clientConnection", client_connection(c)),
+            ("iptables", iptables(c)),
+            ("ipvs", ipvs(c)),
+            ("nftables", nftables(c)),
+            ("conntrack", conntrack(c)),
+        ];
+        fields.extend(sections.map(|(name, section)| (name.to_owned(), section)));
+    }
+    object
+}
+
+fn client_connection(c: &Configuration) -> Value {
+    json!({
+        "kubeconfig": c.client_connection.kubeconfig,
+        "acceptContentTypes": c.client_connection.accept_content_types,
+        "contentType": c.client_connection.content_type,
+        "qps": c.client_connection.qps,
+        "burst": c.client_connection.burst,
+    })
+}
+
+fn logging(c: &Logging) -> Value {
+    let vmodule: Vec<Value> = c
+        .vmodule
+        .iter()
+        .map(|item| json!({"filePattern": item.file_pattern, "verbosity": item.verbosity}))
+        .collect();
+    json!({
+        "format": match c.format { LogFormat::Text => "text", LogFormat::Json => "json" },
+        "flushFrequency": format_duration(c.flush_frequency),
+        "verbosity": c.verbosity,
+        "vmodule": vmodule,
+        "options": { "text": output_options(&c.text), "json": output_options(&c.json) },
+    })
+}
+
+fn output_options(c: &OutputOptions) -> Value {
+    json!({ "splitStream": c.split_stream, "infoBufferSize": c.info_buffer_size })
+}
+
+fn iptables(c: &Configuration) -> Value {
+    json!({
+        "masqueradeBit": c.iptables.masquerade_bit,
+        "masqueradeAll": c.iptables.masquerade_all,
+        "localhostNodePorts": c.iptables.localhost_node_ports,
+        "syncPeriod": format_duration(c.iptables.sync_period),
+        "minSyncPeriod": format_duration(c.iptables.min_sync_period),
+    })
+}
+
+fn ipvs(c: &Configuration) -> Value {
+    json!({
+        "syncPeriod": format_duration(c.ipvs.sync_period),
+        "minSyncPeriod": format_duration(c.ipvs.min_sync_period),
+        "scheduler": c.ipvs.scheduler,
+        "excludeCIDRs": cidrs(&c.ipvs.exclude_cidrs),
+        "strictARP": c.ipvs.strict_arp,
+        "tcpTimeout": format_duration(c.ipvs.tcp_timeout),
+        "tcpFinTimeout": format_duration(c.ipvs.tcp_fin_timeout),
+        "udpTimeout": format_duration(c.ipvs.udp_timeout),
+    })
+}
+
+fn nftables(c: &Configuration) -> Value {
+    json!({
+        "masqueradeBit": c.nftables.masquerade_bit,
+        "masqueradeAll": c.nftables.masquerade_all,
+        "syncPeriod": format_duration(c.nftables.sync_period),
+        "minSyncPeriod": format_duration(c.nftables.min_sync_period),
+    })
+}
+
+fn conntrack(c: &Configuration) -> Value {
+    json!({
+        "maxPerCore": c.conntrack.max_per_core,
+        "min": c.conntrack.min,
+        "tcpEstablishedTimeout": format_duration(c.conntrack.tcp_established_timeout),
+        "tcpCloseWaitTimeout": format_duration(c.conntrack.tcp_close_wait_timeout),
+        "tcpBeLiberal": c.conntrack.tcp_be_liberal,
+        "udpTimeout": format_duration(c.conntrack.udp_timeout),
+        "udpStreamTimeout": format_duration(c.conntrack.udp_stream_timeout),
+    })
+}
+
+/// An empty text stands for a server that is switched off.
+fn address(address: Option<SocketAddr>) -> String {
+    address.map(|address| address.to_string()).unwrap_or_default()
+}
+
+fn cidrs(list: &[IpNet]) -> Vec<String> {
+    list.iter().map(IpNet::to_string).collect()
+}
+
+fn node_port_addresses(setting: &NodePortAddresses) -> Value {
+    match setting {
+        NodePortAddresses::Default => Value::Null,
+        NodePortAddresses::Primary => json!(["primary"]),
+        NodePortAddresses::Cidrs(list) => json!(cidrs(list)),
+    }
+}

@@ -1,0 +1,115 @@
+//! Rules that span fields, and ranges that a command line could still violate.
+
+use ipnet::IpNet;
+
+use super::duration::format_duration;
+use super::error::{FieldError, Problem};
+use super::{Configuration, DetectLocalMode, LogFormat, Mode};
+use crate::address::{AddressError, Family};
+
+/// The minor version before the one whose behaviour this is (v1.36).
+const PREVIOUS_MINOR: &str = "1.35";
+
+pub(super) fn validate(c: &Configuration) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let mut wrong = |path: &str, problem| errors.push(FieldError::new(path, problem));
+    ranges(c, &mut wrong);
+    sync_periods(c, &mut wrong);
+    detect_local(c, &mut wrong);
+    logging(c, &mut wrong);
+    ports(c, &mut wrong);
+    let version = &c.show_hidden_metrics_for_version;
+    if !version.is_empty() && version != PREVIOUS_MINOR {
+        let problem = Problem::NotOneOf { value: version.clone(), allowed: vec![PREVIOUS_MINOR] };
+        wrong("showHiddenMetricsForVersion", problem);
+    }
+    if c.config_sync_period.is_zero() {
+        wrong("configSyncPeriod", Problem::ZeroDuration);
+    }
+    errors
+}
+
+fn ranges(c: &Configuration, wrong: &mut impl FnMut(&str, Problem)) {
+    let table: [(&str, i64, i64, i64); 6] = [
+        ("clientConnection.burst", c.client_connection.burst.into(), 0, i32::MAX.into()),
+        ("iptables.masqueradeBit", c.iptables.masquerade_bit.into(), 0, 31),
+        ("nftables.masqueradeBit", c.nftables.masquerade_bit.into(), 0, 31),
+        ("oomScoreAdj", c.oom_score_adj.into(), -1000, 1000),
+        ("conntrack.maxPerCore", c.conntrack.max_per_core.into(), 0, i32::MAX.into()),
+        ("conntrack.min", c.conntrack.min.into(), 0, i32::MAX.into()),
+    ];
+    for (path, value, minimum, maximum) in table {
+        if !(minimum..=maximum).contains(&value) {
+            wrong(path, Problem::OutOfRange { value, minimum, maximum });
+        }
+    }
+}
+
+/// Only the periods of the mode in use count, as upstream.
+fn sync_periods(c: &Configuration, wrong: &mut impl FnMut(&str, Problem)) {
+    let section = match c.mode_or_default() {
+        Mode::Nftables => "nftables",
+        Mode::Iptables => "iptables",
+        Mode::Ipvs => "ipvs",
+    };
+    let (sync, min) = c.sync_periods();
+    if sync.is_zero() {
+        wrong(&format!("{section}.syncPeriod"), Problem::ZeroDuration);
+    }
+    if min > sync {
+        let problem = Problem::AboveSyncPeriod { min: format_duration(min), sync: format_duration(sync) };
+        wrong(&format!("{section}.minSyncPeriod"), problem);
+    }
+}
+
+fn detect_local(c: &Configuration, wrong: &mut impl FnMut(&str, Problem)) {
+    let mode = c.detect_local_mode;
+    let needed = Problem::NeededByMode { mode: mode.name() };
+    match mode {
+        DetectLocalMode::BridgeInterface if c.detect_local.bridge_interface.is_empty() => {
+            wrong("detectLocal.bridgeInterface", needed);
+        }
+        DetectLocalMode::InterfaceNamePrefix if c.detect_local.interface_name_prefix.is_empty() => {
+            wrong("detectLocal.interfaceNamePrefix", needed);
+        }
+        DetectLocalMode::ClusterCidr if !one_cidr_per_family(&c.cluster_cidrs) => {
+            let written: Vec<String> = c.cluster_cidrs.iter().map(IpNet::to_string).collect();
+            wrong("clusterCIDR", Problem::OneCidrPerFamily { value: written.join(",") });
+        }
+        _ => {}
+    }
+}
+
+fn one_cidr_per_family(cidrs: &[IpNet]) -> bool {
+    match cidrs {
+        [] | [_] => true,
+        [first, second] => Family::of(first.network()) != Family::of(second.network()),
+        _ => false,
+    }
+}
+
+fn logging(c: &Configuration, wrong: &mut impl FnMut(&str, Problem)) {
+    if c.logging.flush_frequency.is_zero() {
+        wrong("logging.flushFrequency", Problem::ZeroDuration);
+    }
+    if c.logging.format != LogFormat::Text && !c.logging.vmodule.is_empty() {
+        wrong("logging.vmodule", Problem::TextFormatOnly);
+    }
+    for (index, item) in c.logging.vmodule.iter().enumerate() {
+        if item.file_pattern.is_empty() || item.file_pattern.contains(['=', ',']) {
+            let problem = Problem::FilePattern { value: item.file_pattern.clone() };
+            wrong(&format!("logging.vmodule[{index}].filePattern"), problem);
+        }
+    }
+}
+
+/// A command line can bring a port of 0.
+fn ports(c: &Configuration, wrong: &mut impl FnMut(&str, Problem)) {
+    let table =
+        [("healthzBindAddress", c.healthz_bind_address), ("metricsBindAddress", c.metrics_bind_address)];
+    for (path, address) in table {
+        if let Some(address) = address.filter(|address| address.port() == 0) {
+            wrong(path, AddressError::SocketAddress(address.to_string()).into());
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Whether this proxy keeps up, and whether its node should get traffic.
+//!
+//! In flow: per family "a change was queued" and "everything queued was applied", and what is known of the
+//! Node object. Out flow the answers of `/healthz` and `/livez` ([`server`]) and of the health-check node
+//! ports ([`ServiceHealth`]). Time is passed in, so that the rules are pure.
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use hyper::StatusCode;
+
+pub use self::service::{ListenAddresses, ListenFailure, ServiceHealth, ServiceKey};
+use self::time::{ZERO_TIME, rfc3339};
+use crate::address::Family;
+use crate::http::{self, Answer, Server};
+use crate::metrics::ProxyMetrics;
+
+mod service;
+#[cfg(test)]
+mod tests;
+mod time;
+
+/// One moment on both clocks: the monotonic one measures, the other is shown.
+#[derive(Clone, Copy, Debug)]
+pub struct Now {
+    /// For differences.
+    pub monotonic: Instant,
+    /// For people.
+    pub wall: SystemTime,
+}
+
+impl Now {
+    /// Reads both clocks.
+    pub fn read() -> Self {
+        Self { monotonic: Instant::now(), wall: SystemTime::now() }
+    }
+}
+
+/// What the Node object says about itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NodeState {
+    /// It has a deletion timestamp.
+    pub deleting: bool,
+    /// It has a taint with the key [`TO_BE_DELETED_TAINT`].
+    pub tainted: bool,
+}
+
+/// The taint of a node that the cluster autoscaler is about to remove (KEP-3836).
+pub const TO_BE_DELETED_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
+
+/// The state behind every health answer. Shared between the data plane, which reports, and the servers.
+#[derive(Debug)]
+pub struct Health {
+    timeout: Duration,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    v4: FamilyState,
+    v6: FamilyState,
+    node: Option<NodeState>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct FamilyState {
+    last_updated: Option<SystemTime>,
+    oldest_pending: Option<Instant>,
+}
+
+impl Health {
+    /// `timeout` is how long a change may wait before the proxy counts as unhealthy: twice the sync period.
+    pub fn new(timeout: Duration) -> Self {
+        Self { timeout, state: Mutex::default() }
+    }
+
+    /// A change of this family waits to be applied.
+    pub fn queued(&self, family: Family, now: Now) {
+        self.lock().family(family).oldest_pending.get_or_insert(now.monotonic);
+    }
+
+    /// Everything of this family is applied. Also called once when syncing starts.
+    pub fn updated(&self, family: Family, now: Now) {
+        *self.lock().family(family) = FamilyState { last_updated: Some(now.wall), oldest_pending: None };
+    }
+
+    /// What is known of this node now; nothing if its Node object was never seen. A Node object that is
+    /// deleted stays as it was last seen: do not report it.
+    pub fn node(&self, node: Option<NodeState>) {
+        self.lock().node = node;
+    }
+
+    /// Whether no family has a change that waits for too long. The node's state does not count.
+    pub fn is_healthy(&self, now: Now) -> bool {
+        let state = self.lock();
+        [state.v4, state.v6].into_iter().all(|family| self.family_is_healthy(family, now))
+    }
+
+    /// Whether the node should get new traffic: seen, not being deleted, not tainted for it.
+    pub fn node_is_eligible(&self) -> bool {
+        self.lock().node.is_some_and(|node| !node.deleting && !node.tainted)
+    }
+
+    /// Status and JSON body of `/healthz`: 200 if healthy and the node is eligible, else 503.
+    pub fn healthz(&self, now: Now) -> (u16, String) {
+        self.report(now, Some(self.node_is_eligible()))
+    }
+
+    /// Status and JSON body of `/livez`: 200 if healthy, else 503.
+    pub fn livez(&self, now: Now) -> (u16, String) {
+        self.report(now, None)
+    }
+
+    fn report(&self, now: Now, node_eligible: Option<bool>) -> (u16, String) {
+        let families = {
+            let state = self.lock();
+            [(Family::V4, state.v4), (Family::V6, state.v6)]
+        };
+        let status = families.into_iter().filter_map(|(family, state)| {
+            let healthy = self.family_is_healthy(state, now);
+            state.last_updated.map(|last_updated| FamilyReport { family, last_updated, healthy })
+        });
+        let status: Vec<FamilyReport> = status.collect();
+        let healthy = status.iter().all(|family| family.healthy);
+        let good = healthy && node_eligible.unwrap_or(true);
+        let newest = status.iter().map(|family| family.last_updated).max();
+        let shown = if good { Some(now.wall) } else { newest };
+        (if good { 200 } else { 503 }, body(shown, now.wall, node_eligible, healthy, &status))
+    }
+
+    fn family_is_healthy(&self, family: FamilyState, now: Now) -> bool {
+        let late = |since| now.monotonic.saturating_duration_since(since) >= self.timeout;
+        family.last_updated.is_none() || !family.oldest_pending.is_some_and(late)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn family(&mut self, family: Family) -> &mut FamilyState {
+        match family {
+            Family::V4 => &mut self.v4,
+            Family::V6 => &mut self.v6,
+        }
+    }
+}
+
+/// The server of `/healthz` and `/livez`.
+pub fn server(
+    address: SocketAddr,
+    hard_fail: bool,
+    health: Arc<Health>,
+    metrics: Arc<ProxyMetrics>,
+) -> Server {
+    let handler = move |request: &hyper::Request<_>| match request.uri().path() {
+        "/healthz" => {
+            let (status, body) = health.healthz(Now::read());
+            metrics.healthz_answered(status);
+            json(status, body)
+        }
+        "/livez" => {
+            let (status, body) = health.livez(Now::read());
+            metrics.livez_answered(status);
+            json(status, body)
+        }
+        _ => http::not_found(),
+    };
+    Server::new("health", "healthzBindAddress", address, hard_fail, Arc::new(handler))
+}
+
+fn json(status: u16, body: String) -> Answer {
+    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
+    http::answer(status, http::JSON, body)
+}
+
+struct FamilyReport {
+    family: Family,
+    last_updated: SystemTime,
+    healthy: bool,
+}
+
+/// Compact JSON in kube-proxy's key order; scripts compare it as text.
+fn body(
+    last_updated: Option<SystemTime>,
+    now: SystemTime,
+    node_eligible: Option<bool>,
+    healthy: bool,
+    status: &[FamilyReport],
+) -> String {
+    let last_updated = last_updated.map_or_else(|| ZERO_TIME.to_owned(), rfc3339);
+    let mut text = format!(r#"{{"lastUpdated":"{last_updated}","currentTime":"{}","#, rfc3339(now));
+    if let Some(eligible) = node_eligible {
+        let _ = write!(text, r#""nodeEligible":{eligible},"#);
+    }
+    let _ = write!(text, r#""healthy":{healthy}"#);
+    for (index, FamilyReport { family, last_updated, healthy }) in status.iter().enumerate() {
+        text.push_str(if index == 0 { r#","status":{"# } else { "," });
+        let last_updated = rfc3339(*last_updated);
+        let _ = write!(text, r#""{family}":{{"lastUpdated":"{last_updated}","healthy":{healthy}}}"#);
+    }
+    text.push_str(if status.is_empty() { "}" } else { "}}" });
+    text
+}

@@ -1,0 +1,155 @@
+use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::*;
+
+/// An answer as it came over the wire.
+pub(crate) struct Got {
+    pub(crate) status: u16,
+    /// Header lines but for `date` and `connection`, sorted.
+    pub(crate) headers: Vec<String>,
+    pub(crate) body: String,
+}
+
+/// Sends one request on a connection of its own.
+pub(crate) async fn request(address: SocketAddr, method: &str, path: &str) -> io::Result<Got> {
+    let mut stream = TcpStream::connect(address).await?;
+    let head = format!("{method} {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n");
+    stream.write_all(head.as_bytes()).await?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).await?;
+    let (head, body) = text.split_once("\r\n\r\n").ok_or(io::ErrorKind::UnexpectedEof)?;
+    let mut lines = head.lines();
+    let status = lines.next().and_then(|line| line.split(' ').nth(1)).and_then(|code| code.parse().ok());
+    let shown = |line: &&str| !line.starts_with("Date:") && !line.starts_with("Connection:");
+    let mut headers: Vec<String> = lines.filter(shown).map(str::to_owned).collect();
+    headers.sort();
+    Ok(Got { status: status.ok_or(io::ErrorKind::InvalidData)?, headers, body: body.to_owned() })
+}
+
+/// Runs a server in the background and waits until it listens.
+pub(crate) async fn start(server: Server) -> SocketAddr {
+    let mut bound = server.bound();
+    tokio::spawn(server.run());
+    let address = tokio::time::timeout(Duration::from_secs(10), bound.wait_for(Option::is_some)).await;
+    address.expect("it listens in time").expect("it runs").expect("just checked")
+}
+
+pub(crate) fn loopback() -> SocketAddr {
+    SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0)
+}
+
+fn hello(address: SocketAddr, hard_fail: bool) -> Server {
+    let handler = |_: &Request<Incoming>| answer(StatusCode::OK, PLAIN, "hello");
+    Server::new("test", "testBindAddress", address, hard_fail, Arc::new(handler))
+}
+
+/// A port that is free in both families, below those that the kernel gives out by itself: no other test
+/// gets it by chance.
+pub(crate) fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let start = (std::process::id() % 12_000) as u16;
+    let candidates = (0..1000).map(|_| 20_000 + (start + NEXT.fetch_add(1, Ordering::Relaxed)) % 12_000);
+    let any = |port| SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port);
+    let free = |port: &u16| listen(any(*port), Wildcard::BothFamilies).is_ok();
+    candidates.into_iter().find(free).expect("one in a thousand is free")
+}
+
+/// A loopback port that is taken for as long as the listener lives.
+pub(crate) fn taken() -> (std::net::TcpListener, SocketAddr) {
+    let address = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), free_port());
+    (std::net::TcpListener::bind(address).expect("it was free"), address)
+}
+
+#[tokio::test]
+async fn both_wildcards_serve_both_families() {
+    for any in [IpAddr::from(Ipv4Addr::UNSPECIFIED), Ipv6Addr::UNSPECIFIED.into()] {
+        let port = start(hello(SocketAddr::new(any, 0), true)).await.port();
+        for loopback in [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {
+            let got = request(SocketAddr::new(loopback, port), "GET", "/").await.expect("an answer");
+            assert_eq!((got.status, got.body.as_str()), (200, "hello"), "{any} asked at {loopback}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_wildcard_of_one_family_leaves_the_other_alone() {
+    let v6 = listen(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0), Wildcard::OneFamily).expect("a port");
+    let port = v6.local_addr().expect("bound").port();
+    let v4 = listen(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port), Wildcard::OneFamily);
+    v4.expect("the same port of the other family is free");
+}
+
+#[tokio::test]
+async fn headers_are_spelled_as_go_spells_them() {
+    let address = start(hello(loopback(), true)).await;
+    let got = request(address, "POST", "/").await.expect("an answer");
+    let want =
+        ["Content-Length: 5", "Content-Type: text/plain; charset=utf-8", "X-Content-Type-Options: nosniff"];
+    assert_eq!(got.headers, want);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_taken_port_is_tried_every_five_seconds() {
+    let (holder, address) = taken();
+    let server = hello(address, false);
+    let mut bound = server.bound();
+    let run = server.run();
+    tokio::pin!(run);
+    // Two tries fail and do not end the server; the clock runs only in this test.
+    tokio::time::timeout(Duration::from_secs(7), &mut run).await.expect_err("it keeps trying");
+    assert_eq!(*bound.borrow(), None);
+    drop(holder);
+    tokio::time::timeout(Duration::from_secs(2), &mut run).await.expect_err("the third try is not due yet");
+    assert_eq!(*bound.borrow(), None);
+    tokio::time::timeout(Duration::from_secs(2), &mut run).await.expect_err("it serves");
+    assert_eq!(*bound.borrow_and_update(), Some(address));
+}
+
+#[tokio::test]
+async fn hard_fail_ends_with_the_reason() {
+    let (_holder, address) = taken();
+    let error = hello(address, true).run().await;
+    assert_eq!(error.source.kind(), io::ErrorKind::AddrInUse);
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "the test server cannot listen on {address}: Address already in use (os error 98); free the \
+             port, or set testBindAddress"
+        )
+    );
+}
+
+#[tokio::test]
+async fn rubbish_and_silence_do_not_stop_a_server() {
+    let address = start(hello(loopback(), true)).await;
+    let mut silent = Vec::new();
+    for _ in 0..MAX_CONNECTIONS / 2 {
+        silent.push(TcpStream::connect(address).await.expect("accepted"));
+    }
+    let mut rude = TcpStream::connect(address).await.expect("accepted");
+    rude.write_all(b"\x16\x03\x01 not HTTP\r\n\r\n").await.expect("sent");
+    let mut refusal = Vec::new();
+    // Closed, with or without a last word.
+    let _ = rude.read_to_end(&mut refusal).await;
+    assert_eq!(request(address, "GET", "/").await.expect("an answer").status, 200);
+}
+
+#[tokio::test]
+async fn more_clients_than_the_limit_are_served_in_turn() {
+    let served = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&served);
+    let handler = move |_: &Request<Incoming>| {
+        counter.fetch_add(1, Ordering::Relaxed);
+        answer(StatusCode::OK, PLAIN, "")
+    };
+    let address = start(Server::new("test", "", loopback(), true, Arc::new(handler))).await;
+    let mut clients = JoinSet::new();
+    for _ in 0..MAX_CONNECTIONS * 2 {
+        clients.spawn(async move { request(address, "GET", "/").await.expect("an answer").status });
+    }
+    let statuses = clients.join_all().await;
+    assert!(statuses.iter().all(|status| *status == 200));
+    assert_eq!(served.load(Ordering::Relaxed), MAX_CONNECTIONS * 2);
+}

@@ -1,0 +1,254 @@
+//! Metrics in Prometheus' text format 0.0.4, and the server that shows them.
+//!
+//! The parts are plain atomics: [`Counter`], [`Gauge`], [`Histogram`], and [`Vector`], whose label values are
+//! all known when it is made and whose members appear after their first use. A [`Registry`] prints them.
+//! [`ProxyMetrics`] is the list of what this program measures. There are no globals.
+
+// Every number of the text format is an f64.
+#![allow(clippy::cast_precision_loss)]
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+pub use self::labels::{Kind, Resource, TrafficPolicy};
+pub use self::process::ProcessMetrics;
+pub use self::proxy::{BuildInfo, ProxyMetrics};
+pub use self::server::{Pages, server};
+
+mod labels;
+mod process;
+mod proxy;
+mod server;
+#[cfg(test)]
+mod tests;
+
+/// A count that only grows.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds one.
+    pub fn increment(&self) {
+        self.add(1);
+    }
+
+    /// Adds some.
+    pub fn add(&self, count: u64) {
+        self.0.fetch_add(count, Relaxed);
+    }
+}
+
+/// A value that goes up and down.
+#[derive(Debug, Default)]
+pub struct Gauge(AtomicU64);
+
+impl Gauge {
+    /// Sets the value.
+    pub fn set(&self, value: f64) {
+        self.0.store(value.to_bits(), Relaxed);
+    }
+
+    /// Adds to the value.
+    pub fn add(&self, value: f64) {
+        add_float(&self.0, value);
+    }
+}
+
+/// Counts of observations up to fixed bounds.
+#[derive(Debug)]
+pub struct Histogram {
+    bounds: &'static [f64],
+    /// Observations in each bucket alone; the last one is above every bound.
+    buckets: Box<[AtomicU64]>,
+    sum: AtomicU64,
+}
+
+impl Histogram {
+    /// `bounds` are upper bounds, ascending, without infinity.
+    pub fn new(bounds: &'static [f64]) -> Self {
+        let buckets = (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect();
+        Self { bounds, buckets, sum: AtomicU64::new(0) }
+    }
+
+    /// Counts one observation.
+    pub fn observe(&self, value: f64) {
+        let bucket = self.bounds.partition_point(|bound| *bound < value);
+        if let Some(bucket) = self.buckets.get(bucket) {
+            bucket.fetch_add(1, Relaxed);
+        }
+        add_float(&self.sum, value);
+    }
+}
+
+/// The values that a vector's labels can have.
+pub trait Labels: Copy + Send + Sync + 'static {
+    /// Every combination of values.
+    fn all() -> Vec<Self>;
+    /// The position of a combination in [`Labels::all`].
+    fn index(self) -> usize;
+    /// Label names and values: `ip_family="IPv4"`.
+    fn text(self) -> String;
+}
+
+/// One metric for each combination of label values, shown after its first use.
+pub struct Vector<L, M> {
+    members: Box<[OnceLock<M>]>,
+    make: fn() -> M,
+    labels: PhantomData<L>,
+}
+
+impl<L: Labels, M> Vector<L, M> {
+    /// No member is in use yet; `make` makes one.
+    pub fn new(make: fn() -> M) -> Self {
+        let members = L::all().iter().map(|_| OnceLock::new()).collect();
+        Self { members, make, labels: PhantomData }
+    }
+
+    /// Uses the member of some label values.
+    pub fn with(&self, labels: L, use_it: impl FnOnce(&M)) {
+        // A type whose index() does not fit its all() loses its measurements; a test compares the two.
+        if let Some(member) = self.members.get(labels.index()) {
+            use_it(member.get_or_init(self.make));
+        }
+    }
+}
+
+/// Something that prints samples.
+pub trait Collect: Send + Sync {
+    /// `counter`, `gauge` or `histogram`.
+    fn kind(&self) -> &'static str;
+    /// Appends lines of samples for metric `name`, with `labels` (perhaps empty) in front of its own.
+    fn collect(&self, name: &str, labels: &str, page: &mut String);
+}
+
+/// The metrics that are shown, by name.
+#[derive(Default)]
+pub struct Registry(Mutex<BTreeMap<&'static str, Shown>>);
+
+struct Shown {
+    help: String,
+    metric: Arc<dyn Collect>,
+}
+
+impl Registry {
+    /// Shows `metric` under `name` from now on, instead of what had that name before.
+    pub fn add<M: Collect + 'static>(
+        &self,
+        name: &'static str,
+        help: impl Into<String>,
+        metric: M,
+    ) -> Arc<M> {
+        let metric = Arc::new(metric);
+        let shown: Arc<dyn Collect> = Arc::<M>::clone(&metric);
+        let mut families = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        families.insert(name, Shown { help: help.into(), metric: shown });
+        metric
+    }
+
+    /// The whole page, sorted by name. A metric without samples is left out.
+    pub fn page(&self) -> String {
+        let mut page = String::with_capacity(32 * 1024);
+        let families = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for (name, Shown { help, metric }) in &*families {
+            let start = page.len();
+            let _ = writeln!(page, "# HELP {name} {help}\n# TYPE {name} {}", metric.kind());
+            let samples = page.len();
+            metric.collect(name, "", &mut page);
+            if page.len() == samples {
+                page.truncate(start);
+            }
+        }
+        page
+    }
+}
+
+impl Collect for Counter {
+    fn kind(&self) -> &'static str {
+        "counter"
+    }
+
+    fn collect(&self, name: &str, labels: &str, page: &mut String) {
+        sample(page, name, labels, self.0.load(Relaxed) as f64);
+    }
+}
+
+impl Collect for Gauge {
+    fn kind(&self) -> &'static str {
+        "gauge"
+    }
+
+    fn collect(&self, name: &str, labels: &str, page: &mut String) {
+        sample(page, name, labels, f64::from_bits(self.0.load(Relaxed)));
+    }
+}
+
+impl Collect for Histogram {
+    fn kind(&self) -> &'static str {
+        "histogram"
+    }
+
+    fn collect(&self, name: &str, labels: &str, page: &mut String) {
+        let (bucket_name, comma) = (format!("{name}_bucket"), if labels.is_empty() { "" } else { "," });
+        let bounds = self.bounds.iter().copied().chain([f64::INFINITY]);
+        let mut count = 0;
+        for (bound, bucket) in bounds.zip(&self.buckets) {
+            count += bucket.load(Relaxed);
+            let labels = format!("{labels}{comma}le=\"{}\"", number(bound));
+            sample(page, &bucket_name, &labels, count as f64);
+        }
+        sample(page, &format!("{name}_sum"), labels, f64::from_bits(self.sum.load(Relaxed)));
+        sample(page, &format!("{name}_count"), labels, count as f64);
+    }
+}
+
+impl<L: Labels, M: Collect> Collect for Vector<L, M> {
+    fn kind(&self) -> &'static str {
+        (self.make)().kind()
+    }
+
+    fn collect(&self, name: &str, _: &str, page: &mut String) {
+        for (labels, member) in L::all().into_iter().zip(&self.members) {
+            if let Some(member) = member.get() {
+                member.collect(name, &labels.text(), page);
+            }
+        }
+    }
+}
+
+/// One line.
+fn sample(page: &mut String, name: &str, labels: &str, value: f64) {
+    let value = number(value);
+    let _ = if labels.is_empty() {
+        writeln!(page, "{name} {value}")
+    } else {
+        writeln!(page, "{name}{{{labels}}} {value}")
+    };
+}
+
+/// A number as Go's `%g` prints it, which is what scrapers of kube-proxy see: `0.001`, `1.7e+09` (from a million
+/// on), `+Inf`.
+fn number(value: f64) -> String {
+    if value.is_infinite() {
+        return if value > 0.0 { "+Inf" } else { "-Inf" }.into();
+    }
+    let scientific = format!("{value:e}");
+    let Some((digits, Ok(exponent))) = scientific.split_once('e').map(|(d, e)| (d, e.parse::<i32>())) else {
+        return scientific;
+    };
+    if (-4..6).contains(&exponent) {
+        return format!("{value}");
+    }
+    let sign = if exponent < 0 { '-' } else { '+' };
+    format!("{digits}e{sign}{:02}", exponent.unsigned_abs())
+}
+
+fn add_float(bits: &AtomicU64, value: f64) {
+    let mut now = bits.load(Relaxed);
+    let sum = |now| (f64::from_bits(now) + value).to_bits();
+    while let Err(changed) = bits.compare_exchange_weak(now, sum(now), Relaxed, Relaxed) {
+        now = changed;
+    }
+}

@@ -1,0 +1,131 @@
+//! The label values that this program's metrics can have.
+
+use super::Labels;
+use crate::address::Family;
+
+/// Which traffic policy of a Service is `Local`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TrafficPolicy {
+    /// `internalTrafficPolicy`.
+    Internal,
+    /// `externalTrafficPolicy`.
+    External,
+}
+
+/// A watched resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resource {
+    /// Services.
+    Services,
+    /// EndpointSlices.
+    EndpointSlices,
+    /// Nodes.
+    Nodes,
+    /// ServiceCIDRs.
+    ServiceCidrs,
+}
+
+/// The kind of a [`Resource`], as a label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kind(pub Resource);
+
+impl Labels for Family {
+    fn all() -> Vec<Self> {
+        Self::ALL.to_vec()
+    }
+
+    fn index(self) -> usize {
+        self as usize
+    }
+
+    fn text(self) -> String {
+        format!("ip_family=\"{self}\"")
+    }
+}
+
+impl Labels for (TrafficPolicy, Family) {
+    fn all() -> Vec<Self> {
+        let policies = [TrafficPolicy::External, TrafficPolicy::Internal];
+        policies.into_iter().flat_map(|policy| Family::ALL.map(|family| (policy, family))).collect()
+    }
+
+    fn index(self) -> usize {
+        let policy = usize::from(self.0 == TrafficPolicy::Internal);
+        policy * Family::ALL.len() + self.1.index()
+    }
+
+    fn text(self) -> String {
+        let policy = match self.0 {
+            TrafficPolicy::Internal => "internal",
+            TrafficPolicy::External => "external",
+        };
+        format!("ip_family=\"{}\",traffic_policy=\"{policy}\"", self.1)
+    }
+}
+
+/// The status codes that health answers have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Code {
+    Ok,
+    Unavailable,
+}
+
+impl Code {
+    pub(super) fn of(status: u16) -> Self {
+        if status == 200 { Self::Ok } else { Self::Unavailable }
+    }
+}
+
+impl Labels for Code {
+    fn all() -> Vec<Self> {
+        vec![Self::Ok, Self::Unavailable]
+    }
+
+    fn index(self) -> usize {
+        self as usize
+    }
+
+    fn text(self) -> String {
+        format!("code=\"{}\"", if self == Self::Ok { 200 } else { 503 })
+    }
+}
+
+impl Labels for Resource {
+    fn all() -> Vec<Self> {
+        vec![Self::Services, Self::EndpointSlices, Self::Nodes, Self::ServiceCidrs]
+    }
+
+    fn index(self) -> usize {
+        self as usize
+    }
+
+    fn text(self) -> String {
+        let name = match self {
+            Self::Services => "services",
+            Self::EndpointSlices => "endpointslices",
+            Self::Nodes => "nodes",
+            Self::ServiceCidrs => "servicecidrs",
+        };
+        format!("resource=\"{name}\"")
+    }
+}
+
+impl Labels for Kind {
+    fn all() -> Vec<Self> {
+        Resource::all().into_iter().map(Self).collect()
+    }
+
+    fn index(self) -> usize {
+        self.0.index()
+    }
+
+    fn text(self) -> String {
+        let name = match self.0 {
+            Resource::Services => "Service",
+            Resource::EndpointSlices => "EndpointSlice",
+            Resource::Nodes => "Node",
+            Resource::ServiceCidrs => "ServiceCIDR",
+        };
+        format!("kind=\"{name}\"")
+    }
+}

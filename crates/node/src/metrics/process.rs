@@ -1,0 +1,131 @@
+//! `process_*`: what the kernel says about this process, under Prometheus' usual names.
+
+use std::fs;
+
+use super::{Collect, Registry, sample};
+
+/// One figure of this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProcessMetrics {
+    /// User and system CPU seconds.
+    Cpu,
+    /// Resident bytes.
+    ResidentMemory,
+    /// Virtual bytes.
+    VirtualMemory,
+    /// Open file descriptors.
+    OpenFds,
+    /// Limit of open file descriptors.
+    MaxFds,
+    /// Unix time of the start.
+    StartTime,
+}
+
+impl ProcessMetrics {
+    /// Shows all of them.
+    pub(super) fn add_to(registry: &Registry) {
+        let add = |name, help: &str, metric: Self| drop(registry.add(name, help, metric));
+        add("process_cpu_seconds_total", "Total user and system CPU time spent in seconds.", Self::Cpu);
+        add("process_resident_memory_bytes", "Resident memory size in bytes.", Self::ResidentMemory);
+        add("process_virtual_memory_bytes", "Virtual memory size in bytes.", Self::VirtualMemory);
+        add("process_open_fds", "Number of open file descriptors.", Self::OpenFds);
+        add("process_max_fds", "Maximum number of open file descriptors.", Self::MaxFds);
+        let help = "Start time of the process since unix epoch in seconds.";
+        add("process_start_time_seconds", help, Self::StartTime);
+    }
+
+    fn read(self) -> Option<f64> {
+        let ticks = rustix::param::clock_ticks_per_second() as f64;
+        let page = rustix::param::page_size() as f64;
+        let stat = || Stat::parse(&fs::read_to_string("/proc/self/stat").ok()?);
+        match self {
+            Self::Cpu => stat().map(|stat| stat.cpu_ticks as f64 / ticks),
+            Self::ResidentMemory => stat().map(|stat| stat.resident_pages as f64 * page),
+            Self::VirtualMemory => stat().map(|stat| stat.virtual_bytes as f64),
+            // The directory being read is one of them.
+            Self::OpenFds => Some(fs::read_dir("/proc/self/fd").ok()?.count().saturating_sub(1) as f64),
+            Self::MaxFds => {
+                let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+                limit.current.map(|limit| limit as f64)
+            }
+            Self::StartTime => {
+                let boot = boot_time(&fs::read_to_string("/proc/stat").ok()?)?;
+                stat().map(|stat| boot as f64 + stat.start_ticks as f64 / ticks)
+            }
+        }
+    }
+}
+
+impl Collect for ProcessMetrics {
+    fn kind(&self) -> &'static str {
+        if *self == Self::Cpu { "counter" } else { "gauge" }
+    }
+
+    fn collect(&self, name: &str, labels: &str, page: &mut String) {
+        if let Some(value) = self.read() {
+            sample(page, name, labels, value);
+        }
+    }
+}
+
+/// The needed fields of `/proc/<pid>/stat` (`proc_pid_stat(5)`).
+#[derive(Debug, PartialEq, Eq)]
+struct Stat {
+    cpu_ticks: u64,
+    start_ticks: u64,
+    virtual_bytes: u64,
+    resident_pages: u64,
+}
+
+impl Stat {
+    fn parse(text: &str) -> Option<Self> {
+        // The name in parentheses may hold anything, a parenthesis included.
+        let (_, after_name) = text.rsplit_once(')')?;
+        let fields: Vec<&str> = after_name.split_ascii_whitespace().collect();
+        // Numbers as in the manual page, where the state after the name is field 3.
+        let field = |number: usize| fields.get(number.checked_sub(3)?)?.parse::<u64>().ok();
+        Some(Self {
+            cpu_ticks: field(14)?.saturating_add(field(15)?),
+            start_ticks: field(22)?,
+            virtual_bytes: field(23)?,
+            resident_pages: field(24)?,
+        })
+    }
+}
+
+fn boot_time(stat: &str) -> Option<u64> {
+    stat.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_process_does_not_confuse() {
+        let text = "7 (a) b (c) S 1 7 7 0 -1 4194304 100 0 0 0 25 17 0 0 20 0 1 0 4242 8192000 300 1844 1 1";
+        let want = Stat { cpu_ticks: 42, start_ticks: 4242, virtual_bytes: 8_192_000, resident_pages: 300 };
+        assert_eq!(Stat::parse(text), Some(want));
+        assert_eq!(Stat::parse("7 (a) S 1"), None);
+        assert_eq!(boot_time("cpu 1 2\nbtime 1700000000\n"), Some(1_700_000_000));
+    }
+
+    #[test]
+    fn this_process_has_every_figure() {
+        let registry = Registry::default();
+        ProcessMetrics::add_to(&registry);
+        let page = registry.page();
+        let value = |name: &str| -> f64 {
+            let line = page.lines().find(|line| line.starts_with(&format!("{name} ")));
+            let (_, value) = line.and_then(|line| line.split_once(' ')).expect(name);
+            value.parse().expect(name)
+        };
+        assert!(value("process_resident_memory_bytes") > 100_000.0);
+        assert!(value("process_virtual_memory_bytes") >= value("process_resident_memory_bytes"));
+        assert!((3.0..=value("process_max_fds")).contains(&value("process_open_fds")));
+        assert!(value("process_cpu_seconds_total") >= 0.0);
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
+        let age = now.as_secs_f64() - value("process_start_time_seconds");
+        assert!((-2.0..3600.0).contains(&age), "started {age} s ago");
+    }
+}
