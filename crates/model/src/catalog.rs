@@ -1,23 +1,256 @@
-//! stub
+//! Everything the API server said, kept compact, and which Service ports each event touches.
+//!
+//! Events flow in one at a time through [`Catalog::apply`]; what became different since the last time flows
+//! out of [`Catalog::take_changes`], computed from the Services touched and nothing else. What a Service
+//! means is never stored: it is compiled from the objects when somebody asks, and once before the first
+//! event that could change it, so that old and new can be compared.
+//!
+//! The result depends on the objects alone, not on the order in which they came.
+
+mod claim;
+mod compile;
 mod event;
-pub use event::*;
-/// stub
-pub struct Catalog;
+mod ingest;
+mod record;
+mod store;
+mod take;
+
+pub use event::{
+    Applied, Changes, Event, HealthCheck, HealthCheckChange, NoLocalEndpoints, ObjectFault, PerFamily,
+    UdpService,
+};
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+
+use crate::object::{Kind, Node, ObjectKey};
+use crate::{Family, Forwarding, ServicePortName};
+use claim::{Claims, claims_of, strength};
+use compile::{Compiled, Compiler};
+use record::{Interner, ServiceRecord, SliceRecord};
+use store::{Id, Store};
+
+/// The objects and the bookkeeping of what changed.
+#[derive(Debug, Clone)]
+pub struct Catalog {
+    node_name: Box<str>,
+    node: Option<Node>,
+    services: Store<ServiceRecord>,
+    slices: Store<SliceRecord>,
+    claims: Claims,
+    cidrs: HashMap<ObjectKey, CidrRecord>,
+    namespaces: Interner<str>,
+    zones: Interner<[Box<str>]>,
+    lists: Lists,
+    pending: Pending,
+    health_checks: HashMap<Id, HealthCheck>,
+    no_local: PerFamily<NoLocalEndpoints>,
+    taken_cidrs: Vec<IpNet>,
+    triggers_since: i64,
+}
+
+#[derive(Debug, Clone)]
+struct CidrRecord {
+    cidrs: Vec<IpNet>,
+    generation: u32,
+}
+
+/// Progress of the lists of each kind.
+#[derive(Debug, Clone, Default)]
+struct Lists {
+    services: List,
+    slices: List,
+    cidrs: List,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct List {
+    generation: u32,
+    complete: bool,
+}
+
+/// What the next take has to look at.
+#[derive(Debug, Clone, Default)]
+struct Pending {
+    /// Touched Services, each once.
+    dirty: Vec<Id>,
+    /// What touched Services meant before, where that may be known outside.
+    old: HashMap<Id, Vec<Compiled>>,
+    triggers: HashMap<Id, Vec<(Family, i64)>>,
+}
+
 impl Catalog {
-    /// stub
-    pub fn new(_node_name: impl Into<Box<str>>) -> Self {
-        Self
+    /// An empty Catalog for the node of this name. With an empty name no endpoint is local.
+    pub fn new(node_name: impl Into<Box<str>>) -> Self {
+        Self {
+            node_name: node_name.into(),
+            node: None,
+            services: Store::default(),
+            slices: Store::default(),
+            claims: Claims::default(),
+            cidrs: HashMap::new(),
+            namespaces: Interner::default(),
+            zones: Interner::default(),
+            lists: Lists::default(),
+            pending: Pending::default(),
+            health_checks: HashMap::new(),
+            no_local: PerFamily::default(),
+            taken_cidrs: Vec::new(),
+            triggers_since: i64::MIN,
+        }
     }
-    /// stub
-    pub fn apply(&mut self, _event: Event) -> Applied {
-        Applied::default()
+
+    /// Leaves out trigger times that are not later than this (nanoseconds since the Unix epoch): what
+    /// happened before the program started says nothing about its speed.
+    #[must_use]
+    pub const fn with_triggers_since(mut self, nanoseconds: i64) -> Self {
+        self.triggers_since = nanoseconds;
+        self
     }
-    /// stub
-    pub fn take_changes(&mut self) -> Changes {
-        Changes::default()
+
+    /// Takes in one event.
+    pub fn apply(&mut self, event: Event) -> Applied {
+        let mut applied = Applied::default();
+        match event {
+            Event::Service(object) => self.upsert_service(object, &mut applied),
+            Event::ServiceDeleted(key) => self.delete_service(&key, &mut applied),
+            Event::EndpointSlice(object) => self.upsert_slice(object, &mut applied),
+            Event::EndpointSliceDeleted(key) => self.delete_slice(&key, &mut applied),
+            Event::Node(object) => self.upsert_node(object, &mut applied),
+            Event::NodeDeleted(_) => {}
+            Event::ServiceCidr(object) => self.upsert_cidr(object, &mut applied),
+            Event::ServiceCidrDeleted(key) => applied.changed = self.cidrs.remove(&key).is_some(),
+            Event::ListStart(kind) => self.start_list(kind),
+            Event::ListEnd(kind) => self.end_list(kind, &mut applied),
+            Event::ServiceCidrsUnavailable => self.lists.cidrs.complete = true,
+        }
+        applied
     }
-    /// stub
-    pub fn synced(&self) -> bool {
-        false
+
+    /// Whether the first complete state is known: Services, EndpointSlices and ServiceCIDRs have each been
+    /// listed to the end (or there are no ServiceCIDRs to be had).
+    pub const fn synced(&self) -> bool {
+        let Lists { services, slices, cidrs } = &self.lists;
+        services.complete && slices.complete && cidrs.complete
+    }
+
+    /// The name of this node.
+    pub fn node_name(&self) -> &str {
+        &self.node_name
+    }
+
+    /// This node as last seen, if ever.
+    pub const fn node(&self) -> Option<&Node> {
+        self.node.as_ref()
+    }
+
+    /// The whole table of a family, in no particular order, compiled while it is read.
+    ///
+    /// To program a whole table, first let [`take_changes`](Self::take_changes) or
+    /// [`drain_changes`](Self::drain_changes) run, so that later changes build on this state.
+    pub fn forwardings(
+        &self,
+        family: Family,
+    ) -> impl Iterator<Item = (Arc<ServicePortName>, Arc<Forwarding>)> {
+        let compiler = self.compiler();
+        self.services.iter().flat_map(move |(id, _)| compiler.named(id, family))
+    }
+
+    /// What one Service port means in a family.
+    pub fn forwarding(&self, name: &ServicePortName, family: Family) -> Option<Arc<Forwarding>> {
+        let id = self.services.find(&name.namespace, &name.service)?;
+        let ports = self.compiler().named(id, family);
+        ports.into_iter().find(|(known, _)| **known == *name).map(|(_, forwarding)| forwarding)
+    }
+
+    /// Number of Services that are known and proxied.
+    pub fn service_count(&self) -> usize {
+        self.services.iter().filter(|(_, record)| record.service.is_some()).count()
+    }
+
+    /// Number of EndpointSlices that are kept.
+    pub fn slice_count(&self) -> usize {
+        self.slices.len()
+    }
+
+    /// CIDRs of a family that cluster IPs are allocated from: sorted, without duplicates.
+    pub fn service_cidrs(&self, family: Family) -> Vec<IpNet> {
+        let mut cidrs = self.all_cidrs();
+        cidrs.retain(|cidr| Family::of(cidr.addr()) == family);
+        cidrs
+    }
+
+    /// Health check servers and their counts, as of the last take, sorted by Service.
+    pub fn health_checks(&self) -> Vec<(ObjectKey, HealthCheck)> {
+        let with_key = |(id, check): (&Id, &HealthCheck)| Some((self.services.get(*id)?.key(), *check));
+        let mut checks: Vec<_> = self.health_checks.iter().filter_map(with_key).collect();
+        checks.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        checks
+    }
+
+    /// Service ports without an endpoint on this node, as of the last take.
+    pub const fn no_local_endpoints(&self, family: Family) -> NoLocalEndpoints {
+        *self.no_local.get(family)
+    }
+
+    /// Every UDP Service port of a family with its frontends and serving endpoints, for conntrack clean-up.
+    /// Ports without a serving endpoint are included; their flows are left alone.
+    pub fn udp_services(&self, family: Family) -> impl Iterator<Item = UdpService> {
+        let compiler = self.compiler();
+        self.services.iter().flat_map(move |(id, _)| compiler.udp(id, family))
+    }
+
+    /// One UDP Service port, as [`udp_services`](Self::udp_services) has it.
+    pub fn udp_service(&self, name: &ServicePortName, family: Family) -> Option<UdpService> {
+        let id = self.services.find(&name.namespace, &name.service)?;
+        self.compiler().udp(id, family).into_iter().find(|udp| *udp.name == *name)
+    }
+
+    /// Every Service that lost a frontend to another one, with the fault that says so.
+    pub fn conflicts(&self) -> impl Iterator<Item = ObjectFault> {
+        self.services.iter().flat_map(move |(id, record)| {
+            let claims = claims_of(record.service.as_ref()).into_iter();
+            claims.filter_map(move |(claim, rank)| {
+                let (rival_rank, _, rival) = self.claims.strongest_rival(&claim, id, &self.services)?;
+                let lost = strength(rival_rank, rival) < strength(rank, record);
+                let fault = || claim.conflict(rank, rival);
+                lost.then(|| ObjectFault { kind: Kind::Service, key: record.key(), fault: fault() })
+            })
+        })
+    }
+
+    fn compiler(&self) -> Compiler<'_> {
+        let zone = self.node.as_ref().and_then(|node| node.zone.as_deref());
+        Compiler { services: &self.services, slices: &self.slices, claims: &self.claims, zone }
+    }
+
+    fn all_cidrs(&self) -> Vec<IpNet> {
+        let mut cidrs: Vec<IpNet> =
+            self.cidrs.values().flat_map(|record| record.cidrs.iter().copied()).collect();
+        cidrs.sort_unstable();
+        cidrs.dedup();
+        cidrs
+    }
+
+    /// Marks a Service for the next take and keeps what it means now, before an event changes that.
+    fn touch(&mut self, id: Id) {
+        let Some(record) = self.services.get_mut(id) else { return };
+        if record.dirty {
+            return;
+        }
+        record.dirty = true;
+        let settled = record.settled;
+        self.pending.dirty.push(id);
+        if settled {
+            let old = self.compiler().service(id);
+            if !old.is_empty() {
+                self.pending.old.insert(id, old);
+            }
+        }
     }
 }
+
+#[cfg(test)]
+mod tests;

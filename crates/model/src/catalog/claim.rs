@@ -1,0 +1,191 @@
+//! Who owns a frontend where several Services ask for the same one.
+//!
+//! The rule does not depend on the order of events: a cluster IP beats a load-balancer IP, which beats an
+//! external IP (anybody who can write a Service can write `externalIPs`; nobody shall take over a cluster IP
+//! that way), and among equals the Service whose namespace and name sort first wins. The loser gets the
+//! frontend when the winner goes.
+
+use std::collections::HashSet;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::net::IpAddr;
+
+use hashbrown::HashTable;
+
+use super::record::ServiceRecord;
+use super::store::{Id, Store};
+use crate::object::{Fault, Service, ServicePort};
+use crate::{Family, Frontend, Protocol};
+
+/// A frontend without its kind: what only one Service port can have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Claim {
+    /// Absent for a node port.
+    address: Option<IpAddr>,
+    family: Family,
+    protocol: Protocol,
+    port: u16,
+}
+
+/// The claim and its strength; the smaller rank is the stronger.
+pub(super) type RankedClaim = (Claim, Rank);
+
+/// How strong a claim is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Rank {
+    ClusterIp,
+    LoadBalancerIp,
+    ExternalIp,
+    NodePort,
+}
+
+impl Claim {
+    pub(super) const fn of(frontend: Frontend, family: Family, protocol: Protocol) -> RankedClaim {
+        let (address, port, rank) = match frontend {
+            Frontend::ClusterIp(ip, port) => (Some(ip), port, Rank::ClusterIp),
+            Frontend::LoadBalancerIp(ip, port) => (Some(ip), port, Rank::LoadBalancerIp),
+            Frontend::ExternalIp(ip, port) => (Some(ip), port, Rank::ExternalIp),
+            Frontend::NodePort(port) => (None, port, Rank::NodePort),
+        };
+        (Self { address, family, protocol, port }, rank)
+    }
+
+    /// How strongly a Service claims this, if at all.
+    fn rank_in(&self, service: &Service) -> Option<Rank> {
+        let cluster_ip = service.cluster_ip(self.family)?;
+        let mut ports = service.ports.iter().filter(|port| port.protocol == self.protocol);
+        let Some(address) = self.address else {
+            return ports.any(|port| port.node_port == Some(self.port)).then_some(Rank::NodePort);
+        };
+        if !ports.any(|port| port.port == self.port) {
+            None
+        } else if cluster_ip == address {
+            Some(Rank::ClusterIp)
+        } else if service.load_balancer_ips.contains(&address) {
+            Some(Rank::LoadBalancerIp)
+        } else {
+            service.external_ips.contains(&address).then_some(Rank::ExternalIp)
+        }
+    }
+
+    /// The fault of a Service that lost this to another.
+    pub(super) fn conflict(&self, rank: Rank, winner: &ServiceRecord) -> Fault {
+        let field = match rank {
+            Rank::ClusterIp => "spec.clusterIPs",
+            Rank::LoadBalancerIp => "status.loadBalancer.ingress",
+            Rank::ExternalIp => "spec.externalIPs",
+            Rank::NodePort => "spec.ports[].nodePort",
+        };
+        let place = self.address.map_or_else(|| "node port".to_owned(), |address| address.to_string());
+        let Self { protocol, port, family, .. } = self;
+        let owner = winner.key();
+        let reason = format!(
+            "{place} {port}/{protocol} ({family}) already belongs to Service {owner}; choose another"
+        );
+        Fault { field: field.into(), reason: reason.into() }
+    }
+}
+
+/// Every frontend that a port asks for in a family: cluster IP, external IPs, load-balancer IPs, node port.
+/// An address that is several of these at once is the strongest of them.
+pub(super) fn frontends(service: &Service, port: &ServicePort, family: Family) -> Vec<Frontend> {
+    let Some(cluster_ip) = service.cluster_ip(family) else { return Vec::new() };
+    let of_family = |ip: &&IpAddr| Family::of(**ip) == family && **ip != cluster_ip;
+    let external = service.external_ips.iter().filter(of_family);
+    let external = external.filter(|ip| !service.load_balancer_ips.contains(ip));
+    let load_balancer = service.load_balancer_ips.iter().filter(of_family);
+    let mut frontends = Vec::with_capacity(
+        1 + external.clone().count() + load_balancer.clone().count() + usize::from(port.node_port.is_some()),
+    );
+    frontends.push(Frontend::ClusterIp(cluster_ip, port.port));
+    frontends.extend(external.map(|ip| Frontend::ExternalIp(*ip, port.port)));
+    frontends.extend(load_balancer.map(|ip| Frontend::LoadBalancerIp(*ip, port.port)));
+    frontends.extend(port.node_port.map(Frontend::NodePort));
+    frontends
+}
+
+/// All claims of a Service in both families, sorted, each once.
+pub(super) fn claims_of(service: Option<&Service>) -> Vec<RankedClaim> {
+    let mut claims = Vec::new();
+    let Some(service) = service else { return claims };
+    for family in Family::BOTH {
+        for port in &service.ports {
+            let frontends = frontends(service, port, family);
+            claims.extend(frontends.into_iter().map(|frontend| Claim::of(frontend, family, port.protocol)));
+        }
+    }
+    claims.sort_unstable();
+    claims.dedup_by_key(|(claim, _)| *claim);
+    claims
+}
+
+/// Who claims what. Holds ids only; what a Service claims is read from the Service.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Claims {
+    index: HashTable<Claimant>,
+    hasher: RandomState,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Claimant {
+    service: Id,
+    /// The upper half of the claim's hash, so that growing needs no look at the Service.
+    hash: u32,
+}
+
+impl Claims {
+    /// A Service that begins to claim.
+    pub(super) fn insert(&mut self, claim: &Claim, service: Id) {
+        let hash = self.hash(claim);
+        self.index.insert_unique(spread(hash), Claimant { service, hash }, |entry| spread(entry.hash));
+    }
+
+    /// A Service that claims no longer.
+    pub(super) fn remove(&mut self, claim: &Claim, service: Id) {
+        let hash = self.hash(claim);
+        let is_it = |entry: &Claimant| entry.service == service && entry.hash == hash;
+        if let Ok(entry) = self.index.find_entry(spread(hash), is_it) {
+            entry.remove();
+        }
+    }
+
+    /// The strongest claimant besides one Service, with its rank.
+    pub(super) fn strongest_rival<'a>(
+        &self,
+        claim: &Claim,
+        besides: Id,
+        services: &'a Store<ServiceRecord>,
+    ) -> Option<(Rank, Id, &'a ServiceRecord)> {
+        let hash = self.hash(claim);
+        let same = self.index.iter_hash(spread(hash)).filter(|e| e.hash == hash && e.service != besides);
+        let rivals = same.filter_map(|entry| {
+            let record = services.get(entry.service)?;
+            Some((claim.rank_in(record.service.as_ref()?)?, entry.service, record))
+        });
+        rivals.min_by(|a, b| strength(a.0, a.2).cmp(&strength(b.0, b.2)))
+    }
+
+    fn hash(&self, claim: &Claim) -> u32 {
+        (self.hasher.hash_one(claim) >> 32) as u32
+    }
+}
+
+/// What decides between claimants; the smaller wins.
+pub(super) fn strength(rank: Rank, record: &ServiceRecord) -> (Rank, &str, &str) {
+    (rank, &record.namespace, &record.name)
+}
+
+/// Spreads 32 bits of hash over 64, since the table takes both ends.
+const fn spread(hash: u32) -> u64 {
+    (hash as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+}
+
+/// Keeps the claims that the ports of one Service do not already have from an earlier port.
+#[derive(Debug, Default)]
+pub(super) struct WithinService(HashSet<Claim>);
+
+impl WithinService {
+    pub(super) fn first(&mut self, claim: Claim) -> bool {
+        self.0.insert(claim)
+    }
+}

@@ -1,0 +1,210 @@
+//! From a Service and its slices to what its ports mean.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use super::claim::{Claim, Claims, WithinService, frontends, strength};
+use super::record::{ServiceRecord, SliceRecord};
+use super::store::{Id, Store};
+use super::{HealthCheck, PerFamily, UdpService};
+use crate::object::{Service, ServicePort};
+use crate::selection::{self, Demand, Endpoint};
+use crate::{ExternalPolicy, Family, Forwarding, Frontend, InternalPolicy, Protocol, ServicePortName};
+
+/// All that the meaning of a Service depends on.
+#[derive(Clone, Copy)]
+pub(super) struct Compiler<'a> {
+    pub(super) services: &'a Store<ServiceRecord>,
+    pub(super) slices: &'a Store<SliceRecord>,
+    pub(super) claims: &'a Claims,
+    pub(super) zone: Option<&'a str>,
+}
+
+/// One Service port in both families.
+#[derive(Debug, Clone)]
+pub(super) struct Compiled {
+    pub(super) name: Arc<ServicePortName>,
+    pub(super) forwarding: PerFamily<Option<Arc<Forwarding>>>,
+}
+
+impl<'a> Compiler<'a> {
+    /// Every port of a Service in both families, sorted by name.
+    pub(super) fn service(self, id: Id) -> Vec<Compiled> {
+        let Some((record, service)) = self.proxied(id) else { return Vec::new() };
+        let mut ports: Vec<Compiled> = service
+            .ports
+            .iter()
+            .map(|port| Compiled {
+                name: Arc::new(port_name(record, port)),
+                forwarding: PerFamily::default(),
+            })
+            .collect();
+        for family in Family::BOTH {
+            for (index, forwarding) in self.family(id, family) {
+                if let Some(port) = ports.get_mut(index) {
+                    *port.forwarding.get_mut(family) = Some(Arc::new(forwarding));
+                }
+            }
+        }
+        ports.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        ports
+    }
+
+    /// The ports of a Service in one family, named.
+    pub(super) fn named(self, id: Id, family: Family) -> Vec<(Arc<ServicePortName>, Arc<Forwarding>)> {
+        let Some((record, service)) = self.proxied(id) else { return Vec::new() };
+        let name = |index: usize| Some(Arc::new(port_name(record, service.ports.get(index)?)));
+        let ports = self.family(id, family).into_iter();
+        ports.filter_map(|(index, forwarding)| Some((name(index)?, Arc::new(forwarding)))).collect()
+    }
+
+    /// UDP ports of a Service in one family with all their serving endpoints.
+    pub(super) fn udp(self, id: Id, family: Family) -> Vec<UdpService> {
+        let Some((record, service)) = self.proxied(id) else { return Vec::new() };
+        if service.cluster_ip(family).is_none() {
+            return Vec::new();
+        }
+        let targets = Targets::new(self, record, family);
+        let mut within = WithinService::default();
+        let mut found = Vec::new();
+        for port in service.ports.iter().filter(|port| port.protocol == Protocol::Udp) {
+            let endpoints = targets.endpoints(&port.name, Protocol::Udp);
+            let serving: Vec<SocketAddr> =
+                endpoints.iter().filter(|e| e.serving).map(|e| e.backend.socket()).collect();
+            let frontends = self.owned_frontends(id, service, port, family, &mut within);
+            found.push(UdpService { name: Arc::new(port_name(record, port)), frontends, serving });
+        }
+        found
+    }
+
+    /// The health check server of a Service, if it has one.
+    pub(super) fn health_check(self, id: Id) -> Option<HealthCheck> {
+        let (record, service) = self.proxied(id)?;
+        let port = service.health_check_port.filter(|_| !service.ports.is_empty())?;
+        let mut local_ready = PerFamily::default();
+        for family in Family::BOTH {
+            if service.cluster_ip(family).is_some() {
+                *local_ready.get_mut(family) = Some(Targets::new(self, record, family).local_ready());
+            }
+        }
+        Some(HealthCheck { port, local_ready })
+    }
+
+    fn proxied(self, id: Id) -> Option<(&'a ServiceRecord, &'a Service)> {
+        let record = self.services.get(id)?;
+        Some((record, record.service.as_ref()?))
+    }
+
+    fn family(self, id: Id, family: Family) -> Vec<(usize, Forwarding)> {
+        let Some((record, service)) = self.proxied(id) else { return Vec::new() };
+        if service.cluster_ip(family).is_none() {
+            return Vec::new();
+        }
+        let targets = Targets::new(self, record, family);
+        let source_ranges = service.source_ranges.iter().filter(|net| Family::of(net.addr()) == family);
+        let mut within = WithinService::default();
+        let mut forwardings = Vec::with_capacity(service.ports.len());
+        for (index, port) in service.ports.iter().enumerate() {
+            let endpoints = targets.endpoints(&port.name, port.protocol);
+            let selection = selection::select(&endpoints, demand(service, port, family));
+            let forwarding = Forwarding {
+                family,
+                protocol: port.protocol,
+                frontends: self.owned_frontends(id, service, port, family, &mut within),
+                cluster: selection.cluster,
+                local: selection.local,
+                has_endpoints: selection.has_endpoints,
+                internal_policy: service.internal_policy,
+                external_policy: service.external_policy,
+                affinity: service.affinity,
+                source_ranges: source_ranges.clone().copied().collect(),
+            };
+            forwardings.push((index, forwarding));
+        }
+        forwardings
+    }
+
+    /// The frontends that no stronger Service, and no earlier port of this one, has.
+    fn owned_frontends(
+        self,
+        id: Id,
+        service: &Service,
+        port: &ServicePort,
+        family: Family,
+        within: &mut WithinService,
+    ) -> Vec<Frontend> {
+        let mut frontends = frontends(service, port, family);
+        frontends.retain(|frontend| {
+            let (claim, rank) = Claim::of(*frontend, family, port.protocol);
+            let rival = self.claims.strongest_rival(&claim, id, self.services);
+            let lost = rival.is_some_and(|(rival_rank, _, rival)| {
+                self.services.get(id).is_some_and(|own| strength(rival_rank, rival) < strength(rank, own))
+            });
+            !lost && (service.ports.len() == 1 || within.first(claim))
+        });
+        frontends
+    }
+}
+
+fn port_name(record: &ServiceRecord, port: &ServicePort) -> ServicePortName {
+    ServicePortName {
+        namespace: (&*record.namespace).into(),
+        service: record.name.clone(),
+        port: port.name.clone(),
+        protocol: port.protocol,
+    }
+}
+
+fn demand(service: &Service, port: &ServicePort, family: Family) -> Demand {
+    let external = service.externally_accessible(port, family);
+    let internal_local = service.internal_policy == InternalPolicy::Local;
+    let external_local = service.external_policy == ExternalPolicy::Local;
+    Demand { cluster: !internal_local || external, local: internal_local || (external_local && external) }
+}
+
+/// The slice ports of a Service in one family, sorted by the name and protocol that a Service port asks for.
+struct Targets<'a> {
+    ports: Vec<(&'a str, Protocol, u16, &'a SliceRecord)>,
+    zone: Option<&'a str>,
+}
+
+impl<'a> Targets<'a> {
+    fn new(compiler: Compiler<'a>, record: &'a ServiceRecord, family: Family) -> Self {
+        let slices = record.slices.iter().filter_map(|id| compiler.slices.get(*id));
+        let mut ports: Vec<_> = slices
+            .filter(|slice| slice.content.family == family)
+            .flat_map(|slice| {
+                slice.content.ports.iter().map(move |port| (&*port.name, port.protocol, port.port, slice))
+            })
+            .collect();
+        ports.sort_unstable_by_key(|(name, protocol, ..)| (*name, *protocol));
+        Self { ports, zone: compiler.zone }
+    }
+
+    /// Endpoints of a Service port, sorted, without duplicates.
+    fn endpoints(&self, name: &str, protocol: Protocol) -> Vec<Endpoint> {
+        let wanted = (name, protocol);
+        let from = self.ports.partition_point(|(name, protocol, ..)| (*name, *protocol) < wanted);
+        let rest = self.ports.get(from..).unwrap_or_default();
+        let matching = rest.iter().take_while(|(name, protocol, ..)| (*name, *protocol) == wanted);
+        let mut endpoints = Vec::new();
+        for (_, _, port, slice) in matching {
+            endpoints.reserve_exact(slice.content.endpoints.len());
+            endpoints.extend(slice.content.endpoints(*port, self.zone));
+        }
+        selection::settle_duplicates(&mut endpoints);
+        endpoints
+    }
+
+    /// Number of distinct addresses that are local and ready behind any port.
+    fn local_ready(&self) -> u32 {
+        let mut keys: Vec<_> = self.ports.iter().map(|(name, protocol, ..)| (*name, *protocol)).collect();
+        keys.dedup();
+        let endpoints = keys.into_iter().flat_map(|(name, protocol)| self.endpoints(name, protocol));
+        let mut addresses: Vec<_> =
+            endpoints.filter(|e| e.local && e.ready).map(|e| e.backend.address).collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        u32::try_from(addresses.len()).unwrap_or(u32::MAX)
+    }
+}

@@ -1,0 +1,277 @@
+//! Events into the Catalog: what is kept, who is touched, which conflicts arise.
+
+use std::sync::Arc;
+
+use super::claim::{RankedClaim, claims_of, strength};
+use super::record::{ServiceRecord, SliceContent, SliceRecord, fault_digest};
+use super::store::Id;
+use super::{Applied, Catalog, CidrRecord, List, ObjectFault};
+use crate::object::{EndpointSlice, Fault, Kind, Node, Object, ObjectKey, Service, ServiceCidr};
+use crate::{Family, Protocol};
+
+impl Catalog {
+    pub(super) fn upsert_service(&mut self, object: Object<Service>, applied: &mut Applied) {
+        let Object { key, payload, faults, .. } = object;
+        if !payload.is_proxied() {
+            self.delete_service(&key, applied);
+            return report(applied, Kind::Service, &key, faults);
+        }
+        let id = self.service_id(&key.namespace, &key.name);
+        let generation = self.lists.services.generation;
+        let digest = fault_digest(&faults);
+        let Some(record) = self.services.get_mut(id) else { return };
+        record.generation = generation;
+        let same = record.service.as_ref() == Some(&payload);
+        if std::mem::replace(&mut record.fault_digest, digest) != digest || !same {
+            report(applied, Kind::Service, &key, faults);
+        }
+        if !same {
+            self.replace_service(id, Some(payload), applied);
+        }
+    }
+
+    pub(super) fn delete_service(&mut self, key: &ObjectKey, applied: &mut Applied) {
+        let known = self.services.find(&key.namespace, &key.name);
+        if let Some(id) = known.filter(|id| self.services.get(*id).is_some_and(|r| r.service.is_some())) {
+            self.replace_service(id, None, applied);
+        }
+    }
+
+    /// Puts a new state of a Service in place, moves its claims, and touches whoever gains or loses by it.
+    fn replace_service(&mut self, id: Id, service: Option<Service>, applied: &mut Applied) {
+        let before = claims_of(self.services.get(id).and_then(|record| record.service.as_ref()));
+        let after = claims_of(service.as_ref());
+        let (lost, gained) = (difference(&before, &after), difference(&after, &before));
+        self.touch(id);
+        self.touch_rivals(id, &lost);
+        self.touch_rivals(id, &gained);
+        for (claim, _) in &lost {
+            self.claims.remove(claim, id);
+        }
+        for (claim, _) in &gained {
+            self.claims.insert(claim, id);
+        }
+        if let Some(record) = self.services.get_mut(id) {
+            record.service = service;
+        }
+        applied.changed = true;
+        self.report_conflicts(id, &gained, applied);
+    }
+
+    /// Touches whoever has, or would get, one of these claims.
+    fn touch_rivals(&mut self, id: Id, claims: &[RankedClaim]) {
+        for (claim, _) in claims {
+            let rival = self.claims.strongest_rival(claim, id, &self.services);
+            if let Some(rival) = rival.map(|(_, rival, _)| rival) {
+                self.touch(rival);
+            }
+        }
+    }
+
+    /// Tells who loses where a Service begins to claim what another one claims too.
+    fn report_conflicts(&self, id: Id, gained: &[RankedClaim], applied: &mut Applied) {
+        let Some(own) = self.services.get(id) else { return };
+        for (claim, rank) in gained {
+            let strongest = self.claims.strongest_rival(claim, id, &self.services);
+            let Some((rival_rank, _, rival)) = strongest else { continue };
+            let (loser, fault) = if strength(rival_rank, rival) < strength(*rank, own) {
+                (own, claim.conflict(*rank, rival))
+            } else {
+                (rival, claim.conflict(rival_rank, own))
+            };
+            applied.faults.push(ObjectFault { kind: Kind::Service, key: loser.key(), fault });
+        }
+    }
+
+    pub(super) fn upsert_slice(&mut self, object: Object<EndpointSlice>, applied: &mut Applied) {
+        let Object { key, payload, faults, .. } = object;
+        let (Some(family), Some(service)) = (payload.family, payload.service.as_deref()) else {
+            self.delete_slice(&key, applied);
+            return report(applied, Kind::EndpointSlice, &key, faults);
+        };
+        let content = SliceContent::new(&payload, family, &self.node_name, &mut self.zones);
+        let owner = self.service_id(&key.namespace, service);
+        let digest = fault_digest(&faults);
+        let known = self.slices.find(&key.namespace, &key.name);
+        let (same, same_faults) =
+            known.map_or((false, false), |id| self.revisit_slice(id, owner, &content, digest));
+        if !same || !same_faults {
+            report(applied, Kind::EndpointSlice, &key, faults);
+        }
+        if same {
+            return;
+        }
+        match known {
+            Some(id) if self.slices.get(id).is_some_and(|record| record.owner == owner) => {
+                self.replace_slice(id, owner, content);
+            }
+            // Moved to another Service: gone there, new here.
+            Some(id) => {
+                self.remove_slice(id, applied);
+                self.add_slice(key, owner, content, digest);
+            }
+            None => self.add_slice(key, owner, content, digest),
+        }
+        self.note_trigger(owner, family, payload.trigger_time);
+        applied.changed = true;
+    }
+
+    /// Marks a slice as seen; tells whether its content and its faults are still the same.
+    fn revisit_slice(&mut self, id: Id, owner: Id, content: &SliceContent, digest: u32) -> (bool, bool) {
+        let generation = self.lists.slices.generation;
+        let Some(record) = self.slices.get_mut(id) else { return (false, false) };
+        record.generation = generation;
+        let before = std::mem::replace(&mut record.fault_digest, digest);
+        (record.owner == owner && record.content == *content, before == digest)
+    }
+
+    pub(super) fn delete_slice(&mut self, key: &ObjectKey, applied: &mut Applied) {
+        if let Some(id) = self.slices.find(&key.namespace, &key.name) {
+            self.remove_slice(id, applied);
+        }
+    }
+
+    fn add_slice(&mut self, key: ObjectKey, owner: Id, content: SliceContent, fault_digest: u32) {
+        self.touch(owner);
+        self.note_udp(owner, &content);
+        let namespace = self.namespaces.intern(&*key.namespace);
+        let generation = self.lists.slices.generation;
+        let record = SliceRecord { namespace, name: key.name, owner, generation, fault_digest, content };
+        let slice = self.slices.insert(record);
+        if let Some(record) = self.services.get_mut(owner) {
+            record.slices.reserve_exact(1);
+            record.slices.push(slice);
+        }
+    }
+
+    fn replace_slice(&mut self, id: Id, owner: Id, content: SliceContent) {
+        self.touch(owner);
+        self.note_udp(owner, &content);
+        let Some(record) = self.slices.get_mut(id) else { return };
+        let old = std::mem::replace(&mut record.content, content);
+        self.note_udp(owner, &old);
+    }
+
+    /// Takes a slice away. Trigger times that wait for its Service are void then, as in kube-proxy: they
+    /// would measure a change that no longer shows.
+    fn remove_slice(&mut self, id: Id, applied: &mut Applied) {
+        let Some(owner) = self.slices.get(id).map(|record| record.owner) else { return };
+        self.touch(owner);
+        let Some(record) = self.slices.remove(id) else { return };
+        self.note_udp(owner, &record.content);
+        if let Some(service) = self.services.get_mut(owner) {
+            service.slices.retain(|slice| *slice != id);
+        }
+        self.pending.triggers.remove(&owner);
+        applied.changed = true;
+    }
+
+    fn note_udp(&mut self, owner: Id, content: &SliceContent) {
+        if content.ports.iter().any(|port| port.protocol == Protocol::Udp)
+            && let Some(record) = self.services.get_mut(owner)
+        {
+            *record.udp_touched.get_mut(content.family) = true;
+        }
+    }
+
+    fn note_trigger(&mut self, owner: Id, family: Family, time: Option<i64>) {
+        if let Some(time) = time.filter(|time| *time > self.triggers_since) {
+            self.pending.triggers.entry(owner).or_default().push((family, time));
+        }
+    }
+
+    /// Stores this node. A change of zone touches the Services whose endpoints have zone hints.
+    pub(super) fn upsert_node(&mut self, object: Object<Node>, applied: &mut Applied) {
+        let Object { key, payload, faults, .. } = object;
+        if key.name != self.node_name || self.node.as_ref() == Some(&payload) {
+            return;
+        }
+        if self.node.as_ref().and_then(|node| node.zone.as_ref()) != payload.zone.as_ref() {
+            let hinted = self.slices.iter().filter(|(_, slice)| !slice.content.zone_sets.is_empty());
+            let owners: Vec<Id> = hinted.map(|(_, slice)| slice.owner).collect();
+            for owner in owners {
+                self.touch(owner);
+            }
+        }
+        self.node = Some(payload);
+        applied.changed = true;
+        report(applied, Kind::Node, &key, faults);
+    }
+
+    pub(super) fn upsert_cidr(&mut self, object: Object<ServiceCidr>, applied: &mut Applied) {
+        let Object { key, payload: ServiceCidr { cidrs }, faults, .. } = object;
+        let generation = self.lists.cidrs.generation;
+        let known = self.cidrs.get_mut(&key);
+        let same = known.as_ref().is_some_and(|record| record.cidrs == cidrs);
+        if let Some(record) = known.filter(|_| same) {
+            record.generation = generation;
+            return;
+        }
+        report(applied, Kind::ServiceCidr, &key, faults);
+        self.cidrs.insert(key, CidrRecord { cidrs, generation });
+        applied.changed = true;
+    }
+
+    pub(super) fn start_list(&mut self, kind: Kind) {
+        if let Some(list) = self.list(kind) {
+            list.generation = list.generation.wrapping_add(1);
+        }
+    }
+
+    /// Removes what the list did not show.
+    pub(super) fn end_list(&mut self, kind: Kind, applied: &mut Applied) {
+        let Some(list) = self.list(kind) else { return };
+        list.complete = true;
+        let current = list.generation;
+        match kind {
+            Kind::Service => self.end_service_list(current, applied),
+            Kind::EndpointSlice => {
+                let unseen = self.slices.iter().filter(|(_, slice)| slice.generation != current);
+                for id in unseen.map(|(id, _)| id).collect::<Vec<_>>() {
+                    self.remove_slice(id, applied);
+                }
+            }
+            Kind::ServiceCidr => {
+                let before = self.cidrs.len();
+                self.cidrs.retain(|_, record| record.generation == current);
+                applied.changed |= self.cidrs.len() != before;
+            }
+            Kind::Node => {}
+        }
+    }
+
+    fn end_service_list(&mut self, current: u32, applied: &mut Applied) {
+        let records = self.services.iter();
+        let unseen = records.filter(|(_, r)| r.service.is_some() && r.generation != current);
+        for id in unseen.map(|(id, _)| id).collect::<Vec<_>>() {
+            self.replace_service(id, None, applied);
+        }
+    }
+
+    fn list(&mut self, kind: Kind) -> Option<&mut List> {
+        match kind {
+            Kind::Service => Some(&mut self.lists.services),
+            Kind::EndpointSlice => Some(&mut self.lists.slices),
+            Kind::ServiceCidr => Some(&mut self.lists.cidrs),
+            Kind::Node => None,
+        }
+    }
+
+    fn service_id(&mut self, namespace: &str, name: &str) -> Id {
+        if let Some(id) = self.services.find(namespace, name) {
+            return id;
+        }
+        let namespace: Arc<str> = self.namespaces.intern(namespace);
+        self.services.insert(ServiceRecord::new(namespace, name.into()))
+    }
+}
+
+fn report(applied: &mut Applied, kind: Kind, key: &ObjectKey, faults: Vec<Fault>) {
+    let with_key = |fault| ObjectFault { kind, key: key.clone(), fault };
+    applied.faults.extend(faults.into_iter().map(with_key));
+}
+
+/// What the first sorted list has and the second has not.
+fn difference(from: &[RankedClaim], without: &[RankedClaim]) -> Vec<RankedClaim> {
+    from.iter().filter(|claim| without.binary_search(claim).is_err()).copied().collect()
+}

@@ -1,0 +1,268 @@
+//! What the Catalog keeps of Services and EndpointSlices: compact, each shared text once.
+
+use std::collections::HashSet;
+use std::hash::{Hash, Hasher};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::PerFamily;
+use super::store::{Id, Named};
+use crate::object::{EndpointSlice, Fault, ObjectKey, Service, SliceEndpoint, SlicePort};
+use crate::selection::{Endpoint, Hint};
+use crate::{Backend, Family};
+
+/// A Service, its slices, or both: slices may come before their Service and outlive it.
+#[derive(Debug, Clone)]
+pub(super) struct ServiceRecord {
+    pub(super) namespace: Arc<str>,
+    pub(super) name: Box<str>,
+    pub(super) service: Option<Service>,
+    pub(super) slices: Vec<Id>,
+    /// List in which the Service was last seen.
+    pub(super) generation: u32,
+    pub(super) fault_digest: u32,
+    /// Touched since the last take.
+    pub(super) dirty: bool,
+    /// Has been through a take: what it means may be known outside.
+    pub(super) settled: bool,
+    /// A slice with a UDP port changed since the last take.
+    pub(super) udp_touched: PerFamily<bool>,
+}
+
+/// An EndpointSlice.
+#[derive(Debug, Clone)]
+pub(super) struct SliceRecord {
+    pub(super) namespace: Arc<str>,
+    pub(super) name: Box<str>,
+    /// The Service record that it belongs to.
+    pub(super) owner: Id,
+    /// List in which the slice was last seen.
+    pub(super) generation: u32,
+    pub(super) fault_digest: u32,
+    pub(super) content: SliceContent,
+}
+
+/// What a slice says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct SliceContent {
+    pub(super) family: Family,
+    pub(super) ports: Box<[SlicePort]>,
+    pub(super) endpoints: Box<[CompactEndpoint]>,
+    /// Distinct lists of zone hints, each sorted.
+    pub(super) zone_sets: Box<[ZoneSet]>,
+}
+
+/// Zones of a hint, sorted, without duplicates; the same list is held once in a Catalog.
+pub(super) type ZoneSet = Arc<[Box<str>]>;
+
+/// An endpoint in 20 bytes. What its node name and node hints say about this node is decided once: the name
+/// of this node never changes. Its zone can, so zone hints stay by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct CompactEndpoint {
+    address: IpAddr,
+    flags: u8,
+    zone_set: u16,
+}
+
+const READY: u8 = 1;
+const SERVING: u8 = 1 << 1;
+const TERMINATING: u8 = 1 << 2;
+const LOCAL: u8 = 1 << 3;
+const NO_NODE: u8 = 1 << 4;
+const NODE_HINT: u8 = 1 << 5;
+const NODE_HINT_HERE: u8 = 1 << 6;
+const ZONE_HINT: u8 = 1 << 7;
+
+impl ServiceRecord {
+    pub(super) fn new(namespace: Arc<str>, name: Box<str>) -> Self {
+        Self {
+            namespace,
+            name,
+            service: None,
+            slices: Vec::new(),
+            generation: 0,
+            fault_digest: 0,
+            dirty: false,
+            settled: false,
+            udp_touched: PerFamily::default(),
+        }
+    }
+
+    pub(super) fn key(&self) -> ObjectKey {
+        ObjectKey::new(&*self.namespace, &*self.name)
+    }
+
+    pub(super) fn is_vacant(&self) -> bool {
+        self.service.is_none() && self.slices.is_empty()
+    }
+}
+
+impl Named for ServiceRecord {
+    fn namespace(&self) -> &str {
+        &self.namespace
+    }
+    fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl Named for SliceRecord {
+    fn namespace(&self) -> &str {
+        &self.namespace
+    }
+    fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl SliceContent {
+    /// Compacts a slice as seen from a node.
+    pub(super) fn new(
+        slice: &EndpointSlice,
+        family: Family,
+        node: &str,
+        zones: &mut Interner<[Box<str>]>,
+    ) -> Self {
+        let mut zone_sets: Vec<ZoneSet> = Vec::new();
+        let mut endpoints = Vec::with_capacity(slice.endpoints.len());
+        for endpoint in &slice.endpoints {
+            let set = zone_set(slice, endpoint, zones);
+            let zone_set = set.map(|set| position(&mut zone_sets, set));
+            endpoints.push(CompactEndpoint::new(slice, endpoint, node, zone_set));
+        }
+        Self {
+            family,
+            ports: slice.ports.clone(),
+            endpoints: endpoints.into_boxed_slice(),
+            zone_sets: zone_sets.into_boxed_slice(),
+        }
+    }
+
+    /// The endpoints behind one target port, as seen from a zone.
+    pub(super) fn endpoints(&self, port: u16, zone: Option<&str>) -> impl Iterator<Item = Endpoint> {
+        self.endpoints.iter().map(move |endpoint| endpoint.expand(port, &self.zone_sets, zone))
+    }
+}
+
+fn zone_set(
+    slice: &EndpointSlice,
+    endpoint: &SliceEndpoint,
+    zones: &mut Interner<[Box<str>]>,
+) -> Option<ZoneSet> {
+    let mut names: Vec<Box<str>> = slice.zone_hints(endpoint).map(Into::into).collect();
+    names.sort_unstable();
+    names.dedup();
+    (!names.is_empty()).then(|| zones.intern(&names))
+}
+
+/// Index of a set, adding it where it is new. More sets than an index can tell apart (65,536) all point past
+/// the end, which reads as "elsewhere".
+fn position(sets: &mut Vec<ZoneSet>, set: ZoneSet) -> u16 {
+    let known = sets.iter().position(|known| Arc::ptr_eq(known, &set));
+    let index = known.unwrap_or_else(|| {
+        if sets.len() < usize::from(u16::MAX) {
+            sets.push(set);
+            sets.len() - 1
+        } else {
+            usize::from(u16::MAX)
+        }
+    });
+    u16::try_from(index).unwrap_or(u16::MAX)
+}
+
+impl CompactEndpoint {
+    fn new(slice: &EndpointSlice, endpoint: &SliceEndpoint, node: &str, zone_set: Option<u16>) -> Self {
+        let on = slice.node(endpoint).filter(|name| !name.is_empty());
+        let is_here = |name: &str| !node.is_empty() && name == node;
+        let mut hints = slice.node_hints(endpoint).peekable();
+        let pairs = [
+            (READY, endpoint.ready),
+            (SERVING, endpoint.serving),
+            (TERMINATING, endpoint.terminating),
+            (LOCAL, on.is_some_and(is_here)),
+            (NO_NODE, on.is_none()),
+            (NODE_HINT, hints.peek().is_some()),
+            (NODE_HINT_HERE, hints.any(is_here)),
+            (ZONE_HINT, zone_set.is_some()),
+        ];
+        let flags = pairs.iter().filter(|(_, set)| *set).fold(0, |flags, (flag, _)| flags | flag);
+        Self { address: endpoint.address, flags, zone_set: zone_set.unwrap_or(0) }
+    }
+
+    pub(super) const fn has(&self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+
+    fn expand(&self, port: u16, zone_sets: &[ZoneSet], zone: Option<&str>) -> Endpoint {
+        let hint = |present, here| match (self.has(present), here) {
+            (false, _) => Hint::Absent,
+            (true, false) => Hint::Elsewhere,
+            (true, true) => Hint::Here,
+        };
+        let zones = zone_sets.get(usize::from(self.zone_set));
+        let zone_here =
+            || zone.is_some_and(|z| zones.is_some_and(|zones| zones.iter().any(|name| **name == *z)));
+        let local = self.has(LOCAL);
+        Endpoint {
+            backend: Backend { address: self.address, port, may_hairpin: local || self.has(NO_NODE) },
+            ready: self.has(READY),
+            serving: self.has(SERVING),
+            terminating: self.has(TERMINATING),
+            local,
+            node_hint: hint(NODE_HINT, self.has(NODE_HINT_HERE)),
+            zone_hint: hint(ZONE_HINT, self.has(ZONE_HINT) && zone_here()),
+        }
+    }
+}
+
+/// Holds each distinct value once, for as long as somebody else holds it too.
+#[derive(Debug)]
+pub(super) struct Interner<T: ?Sized> {
+    values: HashSet<Arc<T>>,
+    sweep_at: usize,
+}
+
+impl<T: ?Sized> Default for Interner<T> {
+    fn default() -> Self {
+        Self { values: HashSet::new(), sweep_at: 64 }
+    }
+}
+
+impl<T: ?Sized> Clone for Interner<T> {
+    fn clone(&self) -> Self {
+        Self { values: self.values.clone(), sweep_at: self.sweep_at }
+    }
+}
+
+impl<T: ?Sized + Eq + Hash> Interner<T> {
+    pub(super) fn intern(&mut self, value: &T) -> Arc<T>
+    where
+        Arc<T>: for<'a> From<&'a T>,
+    {
+        if let Some(known) = self.values.get(value) {
+            return Arc::clone(known);
+        }
+        if self.values.len() >= self.sweep_at {
+            self.values.retain(|value| Arc::strong_count(value) > 1);
+            self.sweep_at = (self.values.len() * 2).max(64);
+        }
+        let value = Arc::from(value);
+        self.values.insert(Arc::clone(&value));
+        value
+    }
+}
+
+/// A digest by which repeated faults are told from new ones; zero for none. Not for security.
+pub(super) fn fault_digest(faults: &[Fault]) -> u32 {
+    if faults.is_empty() {
+        return 0;
+    }
+    let mut hasher = std::collections::hash_map::DefaultHasher::new();
+    for fault in faults {
+        (&fault.field, &fault.reason).hash(&mut hasher);
+    }
+    (hasher.finish() as u32).max(1)
+}
+
+#[cfg(test)]
+mod tests;
