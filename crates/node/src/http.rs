@@ -38,7 +38,7 @@ const IDLE: Duration = Duration::from_secs(75);
 /// Pause after the process or the system ran out of descriptors or memory.
 const EXHAUSTED: Duration = Duration::from_millis(100);
 /// Connections served at the same time by one listener; others wait in the kernel's queue.
-const MAX_CONNECTIONS: usize = 128;
+const MAX_CONNECTIONS: usize = 256;
 const BACKLOG: i32 = 1024;
 
 pub(crate) const JSON: &str = "application/json";

@@ -1,4 +1,4 @@
-use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -137,19 +137,17 @@ async fn rubbish_and_silence_do_not_stop_a_server() {
 }
 
 #[tokio::test]
-async fn more_clients_than_the_limit_are_served_in_turn() {
-    let served = Arc::new(AtomicUsize::new(0));
-    let counter = Arc::clone(&served);
-    let handler = move |_: &Request<Incoming>| {
-        counter.fetch_add(1, Ordering::Relaxed);
-        answer(StatusCode::OK, PLAIN, "")
-    };
-    let address = start(Server::new("test", "", loopback(), true, Arc::new(handler))).await;
-    let mut clients = JoinSet::new();
-    for _ in 0..MAX_CONNECTIONS * 2 {
-        clients.spawn(async move { request(address, "GET", "/").await.expect("an answer").status });
+async fn more_clients_than_the_limit_wait_for_their_turn() {
+    let address = start(hello(loopback(), true)).await;
+    let mut idle = Vec::new();
+    for _ in 0..MAX_CONNECTIONS {
+        idle.push(TcpStream::connect(address).await.expect("accepted"));
     }
-    let statuses = clients.join_all().await;
-    assert!(statuses.iter().all(|status| *status == 200));
-    assert_eq!(served.load(Ordering::Relaxed), MAX_CONNECTIONS * 2);
+    let late = request(address, "GET", "/");
+    tokio::pin!(late);
+    let early = tokio::time::timeout(Duration::from_millis(200), &mut late).await;
+    assert!(early.is_err(), "the limit is reached");
+    drop(idle.pop());
+    let in_time = tokio::time::timeout(Duration::from_secs(10), &mut late).await.expect("its turn came");
+    assert_eq!(in_time.expect("an answer").status, 200);
 }
