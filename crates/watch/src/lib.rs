@@ -1,1 +1,25 @@
 //! API server in, events out.
+//!
+//! Owns the connection to the API server and one reflector for each of the four collections that a node
+//! needs: Services, EndpointSlices, this Node and ServiceCIDRs. Bytes flow in; [`WatchEvent`]s flow out to
+//! one consumer, in the order of each collection, batched as they arrived. A reflector's decisions are a pure
+//! state machine (`reflector`); `driver` does its I/O; `frame` and `list` cut bodies into objects without
+//! holding them. The crate must not know what the objects mean, nor of rules, netlink or metrics pages.
+
+mod backoff;
+mod client;
+mod driver;
+mod frame;
+mod list;
+mod reflector;
+mod request;
+mod status;
+mod watcher;
+
+pub use backoff::BackoffLimits;
+pub use client::{ClientError, ClientSettings, connect};
+pub use driver::{ObjectError, Timing};
+pub use frame::Garbage;
+pub use reflector::RestartReason;
+pub use status::ApiStatus;
+pub use watcher::{Counts, KindCounts, WatchEvent, Watcher};

@@ -1,0 +1,396 @@
+//! The I/O of one reflector: sends its queries, feeds it what comes back, hands objects to the sink.
+
+#[cfg(test)]
+mod fake;
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::convert::Infallible;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures::future::poll_immediate;
+use http::StatusCode;
+use http_body_util::{BodyExt as _, Limited};
+use kube::client::Body;
+use portolan_model::Event;
+use portolan_model::object::{
+    DecodeError, Kind, Object, ObjectKey, decode_endpoint_slice, decode_node, decode_service,
+    decode_service_cidr,
+};
+use serde::Deserialize;
+use tokio::time;
+
+use crate::backoff::BackoffLimits;
+use crate::frame::{Frame, Garbage, LineSplitter, json};
+use crate::list::ListSplitter;
+use crate::reflector::{Next, Query, Reflector, RestartReason};
+use crate::request::Collection;
+use crate::status::ApiStatus;
+use crate::watcher::{KindCounts, WatchEvent, count};
+
+/// Timeouts and delays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timing {
+    /// Delays after failures.
+    pub backoff: BackoffLimits,
+    /// How long an answer may take to begin, and a list to go on.
+    pub answer: Duration,
+    /// How long a streamed list may pause before its end mark. A server that does not know streamed lists
+    /// but does not refuse them either would never send one.
+    pub stream_pause: Duration,
+    /// The server is asked to close a watch after this many seconds, times a random factor between 1 and 2,
+    /// so that the watches of many nodes do not end together.
+    pub watch_seconds: u64,
+    /// A watch in which nothing came for its length and this much more is dead.
+    pub watch_grace: Duration,
+    /// A collection that the server does not have is asked for at this interval, times 1 to 2.
+    pub unavailable_retry: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            backoff: BackoffLimits::default(),
+            answer: Duration::from_secs(60),
+            stream_pause: Duration::from_secs(30),
+            watch_seconds: 300,
+            watch_grace: Duration::from_secs(30),
+            unavailable_retry: Duration::from_secs(60),
+        }
+    }
+}
+
+/// Why an object of a list or a watch was passed over.
+#[derive(Debug, thiserror::Error)]
+pub enum ObjectError {
+    /// It is no object of its kind, or has no name.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    /// A line of a watch is JSON but has no `type` and `object`.
+    #[error("a line of the watch is no watch event: it needs a \"type\" and an \"object\"")]
+    NotAnEvent,
+    /// An event of a type that the API does not have.
+    #[error("watch event of unknown type {0:?}")]
+    UnknownType(Box<str>),
+    /// A bookmark without readable metadata.
+    #[error("a bookmark without usable metadata: {0}")]
+    Bookmark(#[source] serde_json::Error),
+}
+
+/// Events that may wait for more of the same burst before the consumer sees them.
+const BATCH: usize = 256;
+
+/// How much of an error answer is read, and for how long.
+const ERROR_BODY: usize = 64 << 10;
+const ERROR_BODY_WAIT: Duration = Duration::from_secs(5);
+
+/// One reflector with its connection.
+pub(crate) struct Driver<'a, S> {
+    client: &'a kube::Client,
+    collection: Collection,
+    timing: Timing,
+    sink: &'a RefCell<S>,
+    counts: &'a KindCounts,
+    reflector: Reflector,
+    /// Events that the consumer has not seen yet.
+    batch: Vec<Event>,
+}
+
+/// What stops the reading of a line.
+enum LineError {
+    Object(ObjectError),
+    Restart(RestartReason),
+}
+
+impl<E: Into<ObjectError>> From<E> for LineError {
+    fn from(error: E) -> Self {
+        Self::Object(error.into())
+    }
+}
+
+impl<'a, S: FnMut(WatchEvent)> Driver<'a, S> {
+    pub(crate) fn new(
+        client: &'a kube::Client,
+        collection: Collection,
+        timing: Timing,
+        sink: &'a RefCell<S>,
+        counts: &'a KindCounts,
+    ) -> Self {
+        let reflector = Reflector::new(collection.optional(), timing.backoff, timing.unavailable_retry);
+        Self { client, collection, timing, sink, counts, reflector, batch: Vec::new() }
+    }
+
+    pub(crate) async fn run(mut self) -> Infallible {
+        loop {
+            let outcome = self.exchange().await;
+            self.flush();
+            let Err(reason) = outcome else { continue };
+            let next = self.reflector.failed(&reason, now(), fastrand::f64());
+            let delay = next.delay;
+            self.report(reason, &next);
+            if !delay.is_zero() {
+                time::sleep(delay).await;
+            }
+        }
+    }
+
+    /// One request and its whole answer. A watch never ends well: at best it is closed in time.
+    async fn exchange(&mut self) -> Result<(), RestartReason> {
+        let watch_seconds =
+            self.timing.watch_seconds.saturating_add(fastrand::u64(..self.timing.watch_seconds.max(1)));
+        let query = self.reflector.query();
+        let is_page = matches!(query, Query::Page { .. });
+        let request = self.collection.request(&query, watch_seconds).map_err(broken)?;
+        let answer = time::timeout(self.timing.answer, self.client.send(request)).await;
+        let answer = answer.map_err(|_| RestartReason::Silent(self.timing.answer))?.map_err(broken)?;
+        if answer.status() != StatusCode::OK {
+            return Err(refused(answer).await);
+        }
+        if self.reflector.opened(now()) {
+            count(&self.counts.lists);
+            self.batch.push(Event::ListStart(self.collection.kind));
+        }
+        if is_page {
+            self.page(answer.into_body()).await
+        } else {
+            self.frames(answer.into_body(), Duration::from_secs(watch_seconds)).await
+        }
+    }
+
+    async fn page(&mut self, mut body: Body) -> Result<(), RestartReason> {
+        let mut items = ListSplitter::default();
+        while let Some(chunk) = self.chunk(&mut body, self.timing.answer).await? {
+            items.push(&chunk, |item| self.item(item))?;
+        }
+        let page = items.finish()?.ok_or(RestartReason::Truncated)?;
+        if self.reflector.page(page)? {
+            self.batch.push(Event::ListEnd(self.collection.kind));
+        }
+        Ok(())
+    }
+
+    async fn frames(&mut self, mut body: Body, length: Duration) -> Result<(), RestartReason> {
+        let mut lines = LineSplitter::default();
+        loop {
+            let silence = if self.reflector.listing() {
+                self.timing.stream_pause
+            } else {
+                length.saturating_add(self.timing.watch_grace)
+            };
+            let Some(chunk) = self.chunk(&mut body, silence).await? else { break };
+            lines.push(&chunk, |line| self.line(line))?;
+        }
+        // A last line may lack its line break; half an object is an answer cut off.
+        match json(lines.rest()) {
+            Ok(()) => self.line(lines.rest())?,
+            Err(_) if lines.rest().is_empty() => {}
+            Err(_) => return Err(RestartReason::Truncated),
+        }
+        Err(RestartReason::Closed)
+    }
+
+    /// The next chunk of a body. Events that wait are handed on before anything that takes time.
+    async fn chunk(&mut self, body: &mut Body, silence: Duration) -> Result<Option<Bytes>, RestartReason> {
+        if !self.batch.is_empty() {
+            if self.batch.len() < BATCH
+                && let Some(chunk) = soon(body).await
+            {
+                return chunk;
+            }
+            self.flush();
+        }
+        time::timeout(silence, next_chunk(body)).await.map_err(|_| RestartReason::Silent(silence))?
+    }
+
+    fn flush(&mut self) {
+        if !self.batch.is_empty() {
+            let batch = std::mem::take(&mut self.batch);
+            self.emit(WatchEvent::Objects(batch));
+        }
+    }
+
+    fn emit(&self, event: WatchEvent) {
+        (self.sink.borrow_mut())(event);
+    }
+
+    fn item(&mut self, item: &[u8]) -> Result<(), Garbage> {
+        match self.decode(item) {
+            Ok(event) => self.batch.push(event),
+            Err(error) => {
+                json(item)?;
+                self.fault(error.into());
+            }
+        }
+        Ok(())
+    }
+
+    fn line(&mut self, line: &[u8]) -> Result<(), RestartReason> {
+        if line.trim_ascii().is_empty() {
+            return Ok(());
+        }
+        // The cheap reading first; what it does not understand is read again with care.
+        match Frame::peel(line).map(|frame| self.frame(&frame)) {
+            Some(Ok(())) => return Ok(()),
+            Some(Err(LineError::Restart(reason))) => return Err(reason),
+            Some(Err(LineError::Object(_))) | None => {}
+        }
+        let error = match Frame::parse(line)?.map(|frame| self.frame(&frame)) {
+            Some(Ok(())) => return Ok(()),
+            Some(Err(LineError::Restart(reason))) => return Err(reason),
+            Some(Err(LineError::Object(error))) => error,
+            None => ObjectError::NotAnEvent,
+        };
+        self.fault(error);
+        Ok(())
+    }
+
+    fn frame(&mut self, frame: &Frame<'_>) -> Result<(), LineError> {
+        match &*frame.event {
+            "ADDED" | "MODIFIED" => {
+                let event = self.decode(frame.object)?;
+                self.batch.push(event);
+            }
+            "DELETED" => self.deleted(frame.object)?,
+            "BOOKMARK" => self.bookmark(frame.object)?,
+            "ERROR" => {
+                let status = ApiStatus::from_event(frame.object);
+                return Err(LineError::Restart(RestartReason::ErrorEvent(status)));
+            }
+            other => return Err(ObjectError::UnknownType(other.into()).into()),
+        }
+        Ok(())
+    }
+
+    fn decode(&mut self, bytes: &[u8]) -> Result<Event, DecodeError> {
+        let reflector = &mut self.reflector;
+        Ok(match self.collection.kind {
+            Kind::Service => note(reflector, decode_service(bytes)?, Event::Service),
+            Kind::EndpointSlice => note(reflector, decode_endpoint_slice(bytes)?, Event::EndpointSlice),
+            Kind::Node => note(reflector, decode_node(bytes)?, Event::Node),
+            Kind::ServiceCidr => note(reflector, decode_service_cidr(bytes)?, Event::ServiceCidr),
+        })
+    }
+
+    fn deleted(&mut self, bytes: &[u8]) -> Result<(), DecodeError> {
+        let kind = self.collection.kind;
+        let Identity { metadata } =
+            serde_json::from_slice(bytes).map_err(|source| DecodeError::Syntax { kind, source })?;
+        if metadata.name.is_empty() {
+            return Err(DecodeError::Identity { kind, field: "metadata.name" });
+        }
+        let key = ObjectKey::new(metadata.namespace, metadata.name);
+        self.reflector.changed(&metadata.resource_version);
+        self.batch.push(match kind {
+            Kind::Service => Event::ServiceDeleted(key),
+            Kind::EndpointSlice => Event::EndpointSliceDeleted(key),
+            Kind::Node => Event::NodeDeleted(key),
+            Kind::ServiceCidr => Event::ServiceCidrDeleted(key),
+        });
+        Ok(())
+    }
+
+    fn bookmark(&mut self, bytes: &[u8]) -> Result<(), LineError> {
+        let Identity { metadata } = serde_json::from_slice(bytes).map_err(ObjectError::Bookmark)?;
+        let end = metadata.annotations.is_some_and(|marks| marks.end.as_deref() == Some("true"));
+        let completes = self.reflector.bookmark(&metadata.resource_version, end);
+        if completes.map_err(|garbage| LineError::Restart(garbage.into()))? {
+            self.batch.push(Event::ListEnd(self.collection.kind));
+        }
+        Ok(())
+    }
+
+    fn fault(&mut self, error: ObjectError) {
+        count(&self.counts.faults);
+        // In order: what came before the faulty object is handed on before the fault.
+        self.flush();
+        self.emit(WatchEvent::Fault { kind: self.collection.kind, error });
+    }
+
+    fn report(&mut self, reason: RestartReason, next: &Next) {
+        let (kind, delay, relist) = (self.collection.kind, next.delay, next.relist);
+        let delay_ms = delay.as_millis() as u64;
+        if next.unavailable {
+            tracing::info!(%kind, delay_ms, %reason, "the API server does not offer this collection; asking again later");
+            self.emit(WatchEvent::Objects(vec![Event::ServiceCidrsUnavailable]));
+        } else if next.report {
+            count(&self.counts.restarts);
+            tracing::warn!(%kind, delay_ms, relist, %reason, "watch interrupted");
+            self.emit(WatchEvent::Restarted { kind, reason, relist, delay });
+        } else {
+            tracing::debug!(%kind, relist, %reason, "watch ended");
+        }
+    }
+}
+
+/// Who an object is; all that matters of a deleted object or a bookmark.
+#[derive(Deserialize)]
+struct Identity<'a> {
+    #[serde(borrow)]
+    metadata: Metadata<'a>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Metadata<'a> {
+    #[serde(borrow)]
+    name: Cow<'a, str>,
+    #[serde(borrow)]
+    namespace: Cow<'a, str>,
+    #[serde(borrow)]
+    resource_version: Cow<'a, str>,
+    #[serde(borrow)]
+    annotations: Option<Annotations<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Annotations<'a> {
+    /// Marks the bookmark that ends a streamed list (KEP-3157).
+    #[serde(borrow, default, rename = "k8s.io/initial-events-end")]
+    end: Option<Cow<'a, str>>,
+}
+
+fn note<T>(reflector: &mut Reflector, object: Object<T>, event: fn(Object<T>) -> Event) -> Event {
+    reflector.changed(&object.resource_version);
+    event(object)
+}
+
+async fn next_chunk(body: &mut Body) -> Result<Option<Bytes>, RestartReason> {
+    loop {
+        match body.frame().await.transpose().map_err(broken)? {
+            None => return Ok(None),
+            Some(frame) => {
+                if let Ok(data) = frame.into_data() {
+                    return Ok(Some(data));
+                }
+            }
+        }
+    }
+}
+
+/// A chunk that is here already, or after the connection's task has had one turn.
+async fn soon(body: &mut Body) -> Option<Result<Option<Bytes>, RestartReason>> {
+    if let Some(chunk) = poll_immediate(next_chunk(body)).await {
+        return Some(chunk);
+    }
+    tokio::task::yield_now().await;
+    poll_immediate(next_chunk(body)).await
+}
+
+async fn refused(answer: http::Response<Body>) -> RestartReason {
+    let (parts, body) = answer.into_parts();
+    let body = time::timeout(ERROR_BODY_WAIT, Limited::new(body, ERROR_BODY).collect()).await;
+    let body = body.ok().and_then(Result::ok).map(|body| body.to_bytes()).unwrap_or_default();
+    RestartReason::Refused(ApiStatus::from_answer(parts.status.as_u16(), &parts.headers, &body))
+}
+
+fn broken(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> RestartReason {
+    RestartReason::Broken(error.into())
+}
+
+/// The runtime's clock, which tests can hold.
+fn now() -> Instant {
+    time::Instant::now().into_std()
+}

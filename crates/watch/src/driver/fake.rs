@@ -1,0 +1,173 @@
+//! A scripted API server without sockets, so that tests can hold the clock.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::stream;
+use http_body_util::StreamBody;
+use portolan_model::Event;
+use portolan_model::object::Kind;
+use tokio::sync::Notify;
+use tokio::time::{self, Instant};
+use tower::BoxError;
+
+use crate::driver::{Driver, Timing};
+use crate::request::Collection;
+use crate::watcher::{KindCounts, WatchEvent};
+
+/// How the fake answers one request.
+pub(super) enum Answer {
+    /// No connection.
+    Refuse,
+    /// No answer, ever.
+    Never,
+    /// A status line, an optional `Retry-After`, a body.
+    Say(u16, Option<&'static str>, Vec<Step>),
+}
+
+/// One step of a body.
+pub(super) enum Step {
+    Send(Vec<u8>),
+    Wait(Duration),
+    /// Nothing more, without an end.
+    Hang,
+    /// The connection breaks.
+    Break,
+}
+
+/// A body in one chunk.
+pub(super) fn ok(body: impl Into<Vec<u8>>) -> Answer {
+    Answer::Say(200, None, vec![Step::Send(body.into())])
+}
+
+/// A body in steps.
+pub(super) fn steps(steps: impl Into<Vec<Step>>) -> Answer {
+    Answer::Say(200, None, steps.into())
+}
+
+/// A refusal without a body.
+pub(super) fn status(code: u16) -> Answer {
+    Answer::Say(code, None, Vec::new())
+}
+
+/// What happened until the driver sent one request more than the script has answers.
+#[derive(Debug, Default)]
+pub(super) struct Log {
+    /// Queries (without path and selectors' noise removed: the whole query string).
+    pub(super) requests: Vec<String>,
+    /// Time between the first request and each.
+    pub(super) times: Vec<Duration>,
+    /// Events, see [`render`].
+    pub(super) events: Vec<String>,
+    /// Number of events in each batch.
+    pub(super) batches: Vec<usize>,
+    pub(super) restarts: u64,
+    pub(super) lists: u64,
+}
+
+struct Script {
+    answers: VecDeque<Answer>,
+    requests: Vec<(String, Instant)>,
+}
+
+/// Runs one reflector of this kind against the script.
+pub(super) async fn play(kind: Kind, answers: impl IntoIterator<Item = Answer>) -> Log {
+    let script =
+        Arc::new(Mutex::new(Script { answers: answers.into_iter().collect(), requests: Vec::new() }));
+    let done = Arc::new(Notify::new());
+    let client = client(Arc::clone(&script), Arc::clone(&done));
+    let log = RefCell::new(Log::default());
+    let sink = RefCell::new(|event| render(&mut log.borrow_mut(), event));
+    let counts = KindCounts::default();
+    let driver = Driver::new(&client, Collection::new(kind, "node-1"), Timing::default(), &sink, &counts);
+    tokio::select! {
+        never = driver.run() => match never {},
+        () = done.notified() => {}
+    }
+    let mut log = log.take();
+    let script = script.lock().unwrap();
+    let start = script.requests[0].1;
+    log.times = script.requests.iter().map(|(_, at)| *at - start).collect();
+    log.requests = script.requests.iter().map(|(uri, _)| uri.clone()).collect();
+    log.restarts = counts.restarts.into_inner();
+    log.lists = counts.lists.into_inner();
+    log
+}
+
+fn client(script: Arc<Mutex<Script>>, done: Arc<Notify>) -> kube::Client {
+    let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+        let answer = {
+            let mut script = script.lock().unwrap();
+            script.requests.push((request.uri().to_string(), Instant::now()));
+            script.answers.pop_front()
+        };
+        let done = Arc::clone(&done);
+        async move {
+            match answer {
+                Some(Answer::Refuse) => Err(BoxError::from("connection refused")),
+                Some(Answer::Say(code, retry_after, steps)) => Ok(say(code, retry_after, steps)),
+                Some(Answer::Never) => Ok(std::future::pending::<Response>().await),
+                None => {
+                    done.notify_one();
+                    Ok(std::future::pending().await)
+                }
+            }
+        }
+    });
+    kube::Client::new(service, "default")
+}
+
+type Response =
+    http::Response<std::pin::Pin<Box<dyn http_body::Body<Data = Bytes, Error = BoxError> + Send>>>;
+
+fn say(code: u16, retry_after: Option<&'static str>, steps: Vec<Step>) -> Response {
+    let body = stream::unfold(steps.into_iter(), |mut steps| async move {
+        loop {
+            match steps.next()? {
+                Step::Send(bytes) => return Some((Ok(http_body::Frame::data(Bytes::from(bytes))), steps)),
+                Step::Wait(duration) => time::sleep(duration).await,
+                Step::Hang => std::future::pending::<()>().await,
+                Step::Break => return Some((Err(BoxError::from("reset by peer")), steps)),
+            }
+        }
+    });
+    let mut response = http::Response::builder().status(code);
+    if let Some(retry_after) = retry_after {
+        response = response.header("Retry-After", retry_after);
+    }
+    response.body(Box::pin(StreamBody::new(body)) as _).unwrap()
+}
+
+/// One line an event: `start`, `end`, `+key@version`, `-key`, `restart …`, `fault …`.
+fn render(log: &mut Log, event: WatchEvent) {
+    match event {
+        WatchEvent::Objects(events) => {
+            log.batches.push(events.len());
+            log.events.extend(events.iter().map(object));
+        }
+        WatchEvent::Restarted { reason, relist, .. } => {
+            let how = if relist { "relist" } else { "resume" };
+            log.events.push(format!("{how}: {reason}"));
+        }
+        WatchEvent::Fault { error, .. } => log.events.push(format!("fault: {error}")),
+    }
+}
+
+fn object(event: &Event) -> String {
+    match event {
+        Event::Service(object) => format!("+{}@{}", object.key, object.resource_version),
+        Event::EndpointSlice(object) => format!("+{}@{}", object.key, object.resource_version),
+        Event::Node(object) => format!("+{}@{}", object.key, object.resource_version),
+        Event::ServiceCidr(object) => format!("+{}@{}", object.key, object.resource_version),
+        Event::ServiceDeleted(key)
+        | Event::EndpointSliceDeleted(key)
+        | Event::NodeDeleted(key)
+        | Event::ServiceCidrDeleted(key) => format!("-{key}"),
+        Event::ListStart(_) => "start".to_owned(),
+        Event::ListEnd(_) => "end".to_owned(),
+        Event::ServiceCidrsUnavailable => "unavailable".to_owned(),
+    }
+}

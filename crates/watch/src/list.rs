@@ -1,0 +1,240 @@
+//! List bodies: chunks in, items out, without ever holding the page.
+//!
+//! [`ListSplitter`] finds the elements of the top-level `items` array by counting brackets and hands each to
+//! the caller as soon as it is complete; whether an element is well-formed is for its decoder to say. The
+//! rest of the page is read for `metadata` and otherwise skipped.
+
+#[cfg(test)]
+mod tests;
+
+use serde::Deserialize;
+
+use crate::frame::{Garbage, carry};
+
+/// What a list page says about itself.
+#[derive(Debug, Default, PartialEq, Eq, Deserialize)]
+pub(crate) struct ListMeta {
+    /// The revision that the whole list was read at.
+    #[serde(default, rename = "resourceVersion")]
+    pub(crate) resource_version: Box<str>,
+    /// Token of the next page, empty on the last.
+    #[serde(default, rename = "continue")]
+    pub(crate) next: Box<str>,
+}
+
+/// Finds the items of one list page in the chunks of its body.
+#[derive(Debug, Default)]
+pub(crate) struct ListSplitter {
+    place: Place,
+    value: Value,
+    /// The captured value's bytes from earlier chunks.
+    carry: Vec<u8>,
+    meta: ListMeta,
+    items_seen: bool,
+}
+
+/// Where the next byte stands in the list's own structure.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    #[default]
+    Start,
+    /// Between the members of the top-level object.
+    Member,
+    /// Before the colon and the value of this member.
+    Colon(Member),
+    Before(Member),
+    /// Between the elements of `items`.
+    Items,
+    /// Inside a value.
+    Inside(Capture),
+    End,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Member {
+    Items,
+    Metadata,
+    Other,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Capture {
+    Key,
+    Item,
+    Metadata,
+    Skip,
+}
+
+impl ListSplitter {
+    /// Calls `item` for every item that `chunk` completes, until one returns an error.
+    pub(crate) fn push<E: From<Garbage>>(
+        &mut self,
+        mut chunk: &[u8],
+        mut item: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        while let Some(&first) = chunk.first() {
+            chunk = match self.place {
+                Place::Inside(capture) => self.inside(capture, chunk, &mut item)?,
+                _ if first.is_ascii_whitespace() => chunk.trim_ascii_start(),
+                place => {
+                    let (next, consumed) = step(place, first)?;
+                    self.items_seen |= place == Place::Before(Member::Items);
+                    self.place = next;
+                    chunk.get(consumed..).unwrap_or_default()
+                }
+            };
+        }
+        Ok(())
+    }
+
+    /// The page's own data once its body has ended; `None` if it ended too early.
+    pub(crate) fn finish(self) -> Result<Option<ListMeta>, Garbage> {
+        if self.place != Place::End {
+            return Ok(None);
+        }
+        if !self.items_seen {
+            return Err(Garbage::Incomplete("items"));
+        }
+        if self.meta.resource_version.is_empty() {
+            return Err(Garbage::Incomplete("metadata.resourceVersion"));
+        }
+        Ok(Some(self.meta))
+    }
+
+    /// Goes on inside a value; returns what is left of the chunk after it.
+    fn inside<'a, E: From<Garbage>>(
+        &mut self,
+        capture: Capture,
+        chunk: &'a [u8],
+        item: &mut impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<&'a [u8], E> {
+        let (consumed, complete) = self.value.scan(chunk);
+        let (head, rest) = chunk.split_at_checked(consumed).unwrap_or((chunk, &[]));
+        let mut whole = std::mem::take(&mut self.carry);
+        let keep = capture != Capture::Skip && (!complete || !whole.is_empty());
+        if keep {
+            carry(&mut whole, head)?;
+        }
+        if complete {
+            self.value = Value::default();
+            let bytes = if whole.is_empty() { head } else { &whole };
+            self.place = self.complete(capture, bytes, item)?;
+            whole.clear();
+        }
+        self.carry = whole;
+        Ok(rest)
+    }
+
+    /// Uses a complete value; says where the next byte stands.
+    fn complete<E: From<Garbage>>(
+        &mut self,
+        capture: Capture,
+        bytes: &[u8],
+        item: &mut impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<Place, E> {
+        Ok(match capture {
+            Capture::Key => Place::Colon(match bytes {
+                br#""items""# => Member::Items,
+                br#""metadata""# => Member::Metadata,
+                _ => Member::Other,
+            }),
+            Capture::Item => {
+                item(bytes)?;
+                Place::Items
+            }
+            Capture::Metadata => {
+                self.meta = serde_json::from_slice(bytes).map_err(Garbage::Metadata)?;
+                Place::Member
+            }
+            Capture::Skip => Place::Member,
+        })
+    }
+}
+
+/// One byte of the list's own structure: the next place and how many bytes were used (a value's first byte
+/// is left for its scanner).
+fn step(place: Place, byte: u8) -> Result<(Place, usize), Garbage> {
+    Ok(match (place, byte) {
+        (Place::Start, b'{') | (Place::Member, b',') | (Place::Items, b']') => (Place::Member, 1),
+        (Place::Member, b'"') => (Place::Inside(Capture::Key), 0),
+        (Place::Member, b'}') => (Place::End, 1),
+        (Place::Colon(member), b':') => (Place::Before(member), 1),
+        (Place::Before(Member::Items), b'[') | (Place::Items, b',') => (Place::Items, 1),
+        (Place::Before(Member::Metadata), b'{') => (Place::Inside(Capture::Metadata), 0),
+        // `"items":null` is how Go writes an empty slice that was never made.
+        (Place::Before(Member::Items), b'n') => (Place::Inside(Capture::Skip), 0),
+        (Place::Before(Member::Other), _) if begins_value(byte) => (Place::Inside(Capture::Skip), 0),
+        // Whether an item is an object is for its decoder to say: one bad item harms only itself.
+        (Place::Items, _) if begins_value(byte) => (Place::Inside(Capture::Item), 0),
+        _ => return Err(Garbage::Unexpected(byte)),
+    })
+}
+
+fn begins_value(byte: u8) -> bool {
+    matches!(byte, b'{' | b'[' | b'"' | b'-' | b'0'..=b'9' | b't' | b'f' | b'n')
+}
+
+/// Finds the end of one JSON value.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Value {
+    #[default]
+    Begin,
+    /// A number, `true`, `false` or `null`.
+    Scalar,
+    /// A string; `depth` containers around it; `escaped` if the next byte follows a backslash.
+    Text { depth: u32, escaped: bool },
+    /// Between tokens inside this many containers.
+    Nest { depth: u32 },
+}
+
+impl Value {
+    /// How many bytes of `chunk` belong to the value, and whether it ends there.
+    fn scan(&mut self, chunk: &[u8]) -> (usize, bool) {
+        let mut rest = chunk;
+        while let Some((&byte, tail)) = rest.split_first() {
+            (*self, rest) = match *self {
+                Self::Begin => (Self::begin(byte), tail),
+                Self::Scalar => match byte {
+                    b',' | b'}' | b']' => return (chunk.len() - rest.len(), true),
+                    _ if byte.is_ascii_whitespace() => return (chunk.len() - rest.len(), true),
+                    _ => (Self::Scalar, tail),
+                },
+                Self::Text { depth, escaped: true } => (Self::Text { depth, escaped: false }, tail),
+                Self::Text { depth, escaped: false } => text(depth, rest),
+                Self::Nest { depth } => (Self::nest(depth, byte), tail),
+            };
+            if *self == (Self::Nest { depth: 0 }) {
+                return (chunk.len() - rest.len(), true);
+            }
+        }
+        (chunk.len(), false)
+    }
+
+    fn begin(byte: u8) -> Self {
+        match byte {
+            b'{' | b'[' => Self::Nest { depth: 1 },
+            b'"' => Self::Text { depth: 0, escaped: false },
+            _ => Self::Scalar,
+        }
+    }
+
+    fn nest(depth: u32, byte: u8) -> Self {
+        match byte {
+            b'"' => Self::Text { depth, escaped: false },
+            b'{' | b'[' => Self::Nest { depth: depth.saturating_add(1) },
+            b'}' | b']' => Self::Nest { depth: depth.saturating_sub(1) },
+            _ => Self::Nest { depth },
+        }
+    }
+}
+
+/// Inside a string: jumps to the next quote or backslash.
+fn text(depth: u32, rest: &[u8]) -> (Value, &[u8]) {
+    let at = memchr::memchr2(b'"', b'\\', rest);
+    let tail = at.and_then(|at| rest.get(at.saturating_add(1)..)).unwrap_or_default();
+    match at.and_then(|at| rest.get(at)) {
+        Some(b'"') => (Value::Nest { depth }, tail),
+        Some(_) => (Value::Text { depth, escaped: true }, tail),
+        None => (Value::Text { depth, escaped: false }, tail),
+    }
+}

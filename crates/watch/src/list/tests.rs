@@ -1,0 +1,120 @@
+use proptest::prelude::*;
+use serde_json::{Value as Json, json};
+
+use super::{ListMeta, ListSplitter};
+use crate::frame::Garbage;
+
+type Outcome = Result<(Vec<String>, Option<ListMeta>), Garbage>;
+
+/// The items and the page's data when `body` arrives in pieces of the given sizes.
+fn split(body: &[u8], sizes: &[usize]) -> Outcome {
+    let mut splitter = ListSplitter::default();
+    let mut items = Vec::new();
+    let mut rest = body;
+    let mut sizes = sizes.iter().copied().chain(std::iter::repeat(usize::MAX));
+    while !rest.is_empty() {
+        let (chunk, tail) = rest.split_at(sizes.next().unwrap_or(usize::MAX).clamp(1, rest.len()));
+        rest = tail;
+        splitter.push(chunk, |item| {
+            items.push(String::from_utf8_lossy(item).into_owned());
+            Ok::<(), Garbage>(())
+        })?;
+    }
+    Ok((items, splitter.finish()?))
+}
+
+fn meta(resource_version: &str, next: &str) -> Option<ListMeta> {
+    Some(ListMeta { resource_version: resource_version.into(), next: next.into() })
+}
+
+#[test]
+fn go_form() {
+    let body = br#"{"kind":"ServiceList","apiVersion":"v1","metadata":{"resourceVersion":"7","continue":"abc","remainingItemCount":3},"items":[{"a":"]}\""},{"b":[1,{}]}]}
+"#;
+    let (items, page) = split(body, &[]).unwrap();
+    assert_eq!(items, [r#"{"a":"]}\""}"#, r#"{"b":[1,{}]}"#]);
+    assert_eq!(page, meta("7", "abc"));
+}
+
+#[test]
+fn any_order_any_spaces() {
+    let body = b" {\n \"items\" : [ {\"a\" : 1} , {} ] , \"n\" : -1.5e3, \"t\":true ,\"metadata\" : { \"resourceVersion\" : \"9\" } } ";
+    let (items, page) = split(body, &[1; 200]).unwrap();
+    assert_eq!(items, [r#"{"a" : 1}"#, "{}"]);
+    assert_eq!(page, meta("9", ""));
+}
+
+#[test]
+fn empty_lists() {
+    for items in ["[]", "null", "[ ]"] {
+        let body = format!(r#"{{"items":{items},"metadata":{{"resourceVersion":"1"}}}}"#);
+        assert_eq!(split(body.as_bytes(), &[3; 40]).unwrap(), (vec![], meta("1", "")), "{items}");
+    }
+}
+
+#[test]
+fn what_is_no_list_is_not_taken_for_an_empty_one() {
+    for body in [
+        &br#"{"kind":"Status","metadata":{},"code":500}"#[..],
+        br#"{"metadata":{"resourceVersion":"1"}}"#,
+        br#"{"items":[],"metadata":{}}"#,
+        br#"{"items":[],"metadata":{"resourceVersion":5}}"#,
+        br#"{"items":{},"metadata":{"resourceVersion":"1"}}"#,
+        br#"{"items":[:],"metadata":{"resourceVersion":"1"}}"#,
+        br#"{"items":[}"#,
+        b"<html>",
+        b"[]",
+        b"{}{}",
+    ] {
+        assert!(split(body, &[]).is_err(), "{}", String::from_utf8_lossy(body));
+    }
+    for body in [&b""[..], b"{", br#"{"items":[{}"#, br#"{"items":[],"metadata":{"resourceVersion":"1"}"#] {
+        assert_eq!(split(body, &[]).unwrap().1, None, "{}", String::from_utf8_lossy(body));
+    }
+}
+
+#[test]
+fn an_endless_item_is_refused() {
+    let mut splitter = ListSplitter::default();
+    splitter.push(br#"{"items":[{"a":""#, |_| Ok::<(), Garbage>(())).unwrap();
+    let chunk = vec![b'x'; 1 << 20];
+    let error = (0..9).find_map(|_| splitter.push(&chunk, |_| Ok::<(), Garbage>(())).err()).unwrap();
+    assert!(matches!(error, Garbage::TooLong), "{error}");
+}
+
+fn any_json() -> impl Strategy<Value = Json> {
+    let leaf = prop_oneof![
+        Just(Json::Null),
+        any::<bool>().prop_map(Json::from),
+        any::<i32>().prop_map(Json::from),
+        "[a-z\\\\\"{}\\[\\],: \n\u{e9}]{0,12}".prop_map(Json::from),
+    ];
+    leaf.prop_recursive(3, 20, 4, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Json::from),
+            prop::collection::hash_map("[a-z\"\\\\]{0,6}", inner, 0..4).prop_map(|map| json!(map)),
+        ]
+    })
+}
+
+proptest! {
+    #[test]
+    fn items_are_the_items_however_cut(
+        items in prop::collection::vec(any_json(), 0..6),
+        other in any_json(),
+        pretty in any::<bool>(),
+        sizes in prop::collection::vec(1usize..20, 0..200),
+    ) {
+        let page = json!({"kind": other, "items": items, "metadata": {"resourceVersion": "3", "continue": "t"}});
+        let body = if pretty { serde_json::to_vec_pretty(&page) } else { serde_json::to_vec(&page) }.unwrap();
+        let (got, page) = split(&body, &sizes).unwrap();
+        let got: Vec<Json> = got.iter().map(|item| serde_json::from_str(item).unwrap()).collect();
+        prop_assert_eq!(got, items);
+        prop_assert_eq!(page, meta("3", "t"));
+    }
+
+    #[test]
+    fn no_body_panics(body in prop::collection::vec(any::<u8>(), 0..300)) {
+        let _ = split(&body, &[7; 50]);
+    }
+}

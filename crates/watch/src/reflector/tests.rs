@@ -1,0 +1,291 @@
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+
+use super::{Next, Query, Reflector, RestartReason};
+use crate::backoff::BackoffLimits;
+use crate::frame::Garbage;
+use crate::list::ListMeta;
+use crate::status::ApiStatus;
+
+const UNAVAILABLE_RETRY: Duration = Duration::from_secs(60);
+
+fn reflector() -> Reflector {
+    Reflector::new(false, BackoffLimits::default(), UNAVAILABLE_RETRY)
+}
+
+fn optional() -> Reflector {
+    Reflector::new(true, BackoffLimits::default(), UNAVAILABLE_RETRY)
+}
+
+/// A reflector that watches from version 10.
+fn watching() -> Reflector {
+    let mut reflector = reflector();
+    assert!(reflector.opened(Instant::now()));
+    assert!(reflector.bookmark("10", true).unwrap());
+    reflector
+}
+
+/// A reflector whose server refused the streamed list.
+fn paging() -> Reflector {
+    let mut reflector = reflector();
+    fail(&mut reflector, refused(400));
+    assert_eq!(reflector.query(), FIRST_PAGE);
+    reflector
+}
+
+const FIRST_PAGE: Query<'static> = Query::Page { limit: Some(500), token: "" };
+
+fn status(code: u16) -> ApiStatus {
+    ApiStatus { code, ..ApiStatus::default() }
+}
+
+fn refused(code: u16) -> RestartReason {
+    RestartReason::Refused(status(code))
+}
+
+fn error_event(code: u16) -> RestartReason {
+    RestartReason::ErrorEvent(status(code))
+}
+
+fn broken() -> RestartReason {
+    RestartReason::Broken("reset".into())
+}
+
+/// A failure without jitter.
+#[allow(clippy::needless_pass_by_value)]
+fn fail(reflector: &mut Reflector, reason: RestartReason) -> Next {
+    reflector.failed(&reason, Instant::now(), 0.0)
+}
+
+fn page(resource_version: &str, next: &str) -> ListMeta {
+    ListMeta { resource_version: resource_version.into(), next: next.into() }
+}
+
+#[test]
+fn initial_objects_do_not_move_the_resume_point() {
+    let mut reflector = reflector();
+    assert_eq!(reflector.query(), Query::Stream);
+    assert!(reflector.opened(Instant::now()) && reflector.listing());
+    reflector.changed("99");
+    assert!(!reflector.bookmark("98", false).unwrap());
+    assert!(reflector.bookmark("10", true).unwrap() && !reflector.listing());
+    assert_eq!(reflector.query(), Query::Watch { from: "10" });
+    reflector.changed("11");
+    assert_eq!(reflector.query(), Query::Watch { from: "11" });
+    assert!(!reflector.bookmark("20", false).unwrap());
+    assert_eq!(reflector.query(), Query::Watch { from: "20" });
+    reflector.changed("");
+    assert_eq!(reflector.query(), Query::Watch { from: "20" });
+}
+
+#[test]
+fn an_end_mark_without_a_version_is_garbage() {
+    let mut reflector = reflector();
+    reflector.opened(Instant::now());
+    assert!(reflector.bookmark("", true).is_err());
+}
+
+#[test]
+fn a_refused_streamed_list_becomes_pages_at_once_and_for_good() {
+    for code in [400, 405, 406, 415, 422, 501] {
+        let mut reflector = reflector();
+        let next = fail(&mut reflector, refused(code));
+        assert_eq!((next.report, reflector.query()), (code >= 500, FIRST_PAGE), "{code}");
+        assert!(reflector.opened(Instant::now()));
+        assert!(reflector.page(page("5", "")).unwrap());
+        assert!(fail(&mut reflector, refused(410)).relist);
+        assert_eq!(reflector.query(), FIRST_PAGE, "{code}");
+    }
+}
+
+#[test]
+fn a_failed_streamed_list_becomes_pages_once() {
+    let garbage = || RestartReason::Garbage(Garbage::TooLong);
+    for reason in [
+        refused(403),
+        refused(404),
+        refused(500),
+        refused(410),
+        error_event(500),
+        RestartReason::Closed,
+        RestartReason::Silent(Duration::from_secs(30)),
+        garbage(),
+    ] {
+        let mut reflector = reflector();
+        fail(&mut reflector, reason);
+        assert_eq!(reflector.query(), FIRST_PAGE);
+        reflector.page(page("5", "")).unwrap();
+        fail(&mut reflector, refused(410));
+        assert_eq!(reflector.query(), Query::Stream);
+    }
+}
+
+#[test]
+fn a_busy_or_absent_server_is_asked_the_same_again() {
+    for reason in [refused(429), refused(503), refused(401), error_event(429), broken()] {
+        let mut reflector = reflector();
+        let next = fail(&mut reflector, reason);
+        assert_eq!((next.delay, next.relist), (Duration::from_millis(800), false));
+        assert_eq!(reflector.query(), Query::Stream);
+    }
+}
+
+#[test]
+fn a_streamed_list_that_breaks_half_way_becomes_pages() {
+    for reason in [broken(), RestartReason::Truncated] {
+        let mut reflector = reflector();
+        reflector.opened(Instant::now());
+        fail(&mut reflector, reason);
+        assert_eq!(reflector.query(), FIRST_PAGE);
+    }
+}
+
+#[test]
+fn pages_follow_their_tokens() {
+    let mut reflector = paging();
+    assert!(reflector.opened(Instant::now()));
+    assert!(!reflector.page(page("5", "a")).unwrap());
+    assert_eq!(reflector.query(), Query::Page { limit: Some(500), token: "a" });
+    assert!(!reflector.opened(Instant::now()), "the second page begins no list");
+    assert!(!fail(&mut reflector, broken()).relist);
+    assert_eq!(reflector.query(), Query::Page { limit: Some(500), token: "a" });
+    assert!(reflector.page(page("5", "")).unwrap());
+    assert_eq!(reflector.query(), Query::Watch { from: "5" });
+}
+
+#[test]
+fn a_token_that_leads_to_itself_is_garbage() {
+    let mut reflector = paging();
+    assert!(!reflector.page(page("5", "a")).unwrap());
+    assert!(reflector.page(page("5", "a")).is_err());
+}
+
+#[test]
+fn pages_that_expire_are_read_in_one_piece() {
+    let mut reflector = paging();
+    reflector.page(page("5", "a")).unwrap();
+    assert!(fail(&mut reflector, refused(410)).relist);
+    assert_eq!(reflector.query(), Query::Page { limit: None, token: "" });
+    assert!(reflector.opened(Instant::now()), "the list begins anew");
+}
+
+#[test]
+fn a_watch_that_breaks_goes_on_where_it_was() {
+    for reason in [
+        broken(),
+        refused(500),
+        refused(429),
+        refused(401),
+        refused(403),
+        error_event(500),
+        RestartReason::Truncated,
+        RestartReason::Silent(Duration::from_secs(1)),
+    ] {
+        let mut reflector = watching();
+        let next = fail(&mut reflector, reason);
+        assert!(!next.relist && next.report);
+        assert_eq!(next.delay, Duration::from_millis(800));
+        assert_eq!(reflector.query(), Query::Watch { from: "10" });
+    }
+}
+
+#[test]
+fn a_watch_from_a_lost_version_starts_over() {
+    let too_large = || ApiStatus { code: 504, too_large: true, ..ApiStatus::default() };
+    for reason in [
+        refused(410),
+        error_event(410),
+        RestartReason::ErrorEvent(ApiStatus { reason: "Expired".into(), ..status(500) }),
+        RestartReason::Refused(too_large()),
+        RestartReason::ErrorEvent(too_large()),
+        refused(400),
+        RestartReason::Garbage(Garbage::TooLong),
+    ] {
+        let mut reflector = watching();
+        let next = fail(&mut reflector, reason);
+        assert!(next.relist && next.report);
+        assert_eq!(reflector.query(), Query::Stream);
+    }
+}
+
+#[test]
+fn error_events_without_progress_start_over() {
+    let mut reflector = watching();
+    assert!(!fail(&mut reflector, error_event(500)).relist);
+    assert!(!fail(&mut reflector, error_event(500)).relist);
+    reflector.changed("11");
+    assert!(!fail(&mut reflector, error_event(500)).relist);
+    assert!(!fail(&mut reflector, error_event(500)).relist);
+    assert!(fail(&mut reflector, error_event(500)).relist);
+}
+
+#[test]
+fn an_ordinary_end_is_followed_at_once_and_a_short_watch_is_not() {
+    let mut reflector = watching();
+    let now = Instant::now();
+    reflector.opened(now);
+    let next = reflector.failed(&RestartReason::Closed, now + Duration::from_secs(1), 0.5);
+    assert_eq!(next, Next { delay: Duration::ZERO, relist: false, report: false, unavailable: false });
+    reflector.opened(now);
+    let next = reflector.failed(&RestartReason::Closed, now + Duration::from_millis(999), 0.5);
+    assert_eq!((next.delay, next.report, next.relist), (Duration::from_millis(1200), true, false));
+}
+
+#[test]
+fn retry_after_is_the_least_delay() {
+    let mut reflector = watching();
+    let busy = |seconds| {
+        RestartReason::Refused(ApiStatus { retry_after: Some(Duration::from_secs(seconds)), ..status(429) })
+    };
+    assert_eq!(fail(&mut reflector, busy(7)).delay, Duration::from_secs(7));
+    assert_eq!(fail(&mut reflector, busy(1)).delay, Duration::from_millis(1600));
+}
+
+#[test]
+fn an_optional_collection_may_be_missing() {
+    for code in [403, 404] {
+        let mut reflector = optional();
+        assert!(!fail(&mut reflector, refused(code)).unavailable, "pages are tried first");
+        let next = reflector.failed(&refused(code), Instant::now(), 0.5);
+        assert!(next.unavailable && !next.report);
+        assert_eq!(next.delay, UNAVAILABLE_RETRY.mul_f64(1.5));
+        assert_eq!(reflector.query(), Query::Stream);
+    }
+    let mut needed = paging();
+    let next = fail(&mut needed, refused(404));
+    assert!(!next.unavailable && next.report);
+}
+
+proptest! {
+    /// Whatever fails, the reflector asks again, in a time between the first and the longest delay, and
+    /// relists exactly if its next query begins a list.
+    #[test]
+    fn no_failure_ends_it(
+        failures in prop::collection::vec((any::<u16>(), 0u8..7, any::<bool>()), 0..40),
+        jitter in 0.0..1.0f64,
+    ) {
+        let mut reflector = watching();
+        for (code, kind, open) in failures {
+            if open {
+                reflector.opened(Instant::now());
+            }
+            let reason = match kind {
+                0 => RestartReason::Closed,
+                1 => RestartReason::Truncated,
+                2 => RestartReason::Silent(Duration::from_secs(9)),
+                3 => RestartReason::Garbage(Garbage::TooLong),
+                4 => broken(),
+                5 => error_event(code % 600),
+                _ => refused(code % 600),
+            };
+            let next = reflector.failed(&reason, Instant::now(), jitter);
+            prop_assert!(next.delay <= Duration::from_secs(60));
+            prop_assert!(next.delay >= Duration::from_millis(800) || !next.report);
+            if next.relist {
+                let begins = matches!(reflector.query(), Query::Stream | Query::Page { token: "", .. });
+                prop_assert!(begins);
+            }
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! The four collections and the exact requests for them.
+
+use http::header::{ACCEPT, USER_AGENT};
+use kube::client::Body;
+use portolan_model::object::Kind;
+
+use crate::reflector::Query;
+
+/// `portolan/<version>`, as it stands in the API server's audit log.
+const AGENT: &str = concat!("portolan/", env!("CARGO_PKG_VERSION"));
+
+/// A collection and the part of it that a node needs.
+#[derive(Debug, Clone)]
+pub(crate) struct Collection {
+    pub(crate) kind: Kind,
+    path: &'static str,
+    fields: Option<String>,
+    labels: Option<&'static str>,
+}
+
+impl Collection {
+    /// The collection of a kind with kube-proxy's selectors (`cmd/kube-proxy/app/server.go`, 1.36). The
+    /// server leaves out Services of a foreign proxy, by the label's presence whatever its value (KEP-2447),
+    /// and what is headless; of Nodes only this one is asked for.
+    pub(crate) fn new(kind: Kind, node_name: &str) -> Self {
+        let (path, fields, labels) = match kind {
+            Kind::Service => (
+                "/api/v1/services",
+                Some("spec.clusterIP!=None".to_owned()),
+                Some("!service.kubernetes.io/service-proxy-name"),
+            ),
+            Kind::EndpointSlice => {
+                ("/apis/discovery.k8s.io/v1/endpointslices", None, Some("!service.kubernetes.io/headless"))
+            }
+            Kind::Node => ("/api/v1/nodes", Some(format!("metadata.name={node_name}")), None),
+            Kind::ServiceCidr => ("/apis/networking.k8s.io/v1/servicecidrs", None, None),
+        };
+        Self { kind, path, fields, labels }
+    }
+
+    /// Whether a server may lack this collection: `ServiceCIDR` became stable in 1.33 (KEP-1880).
+    pub(crate) fn optional(&self) -> bool {
+        self.kind == Kind::ServiceCidr
+    }
+
+    /// The request; `timeout` in seconds is when the server shall close a watch.
+    pub(crate) fn request(
+        &self,
+        query: &Query<'_>,
+        timeout: u64,
+    ) -> Result<http::Request<Body>, http::Error> {
+        http::Request::get(self.uri(query, timeout))
+            .header(ACCEPT, "application/json")
+            .header(USER_AGENT, AGENT)
+            .body(Body::empty())
+    }
+
+    /// Path and query. Parameters are sorted by name, like those of Go's clients, so that policies and audit
+    /// logs that look at URLs treat both alike.
+    fn uri(&self, query: &Query<'_>, timeout: u64) -> String {
+        let mut uri = Uri(self.path.to_owned());
+        if let Query::Page { token, .. } = query {
+            uri.add("continue", Some(*token).filter(|token| !token.is_empty()));
+        } else {
+            uri.add("allowWatchBookmarks", Some("true"));
+        }
+        uri.add("fieldSelector", self.fields.as_deref());
+        uri.add("labelSelector", self.labels);
+        match *query {
+            Query::Page { limit, .. } => uri.add("limit", limit),
+            Query::Watch { from } => uri.add("resourceVersion", Some(from)),
+            Query::Stream => {
+                uri.add("resourceVersionMatch", Some("NotOlderThan"));
+                uri.add("sendInitialEvents", Some("true"));
+            }
+        }
+        if !matches!(query, Query::Page { .. }) {
+            uri.add("timeoutSeconds", Some(timeout));
+            uri.add("watch", Some("true"));
+        }
+        uri.0
+    }
+}
+
+/// A path with a growing query.
+struct Uri(String);
+
+impl Uri {
+    fn add(&mut self, name: &str, value: Option<impl ToString>) {
+        let Some(value) = value else { return };
+        self.0.push(if self.0.contains('?') { '&' } else { '?' });
+        self.0.push_str(name);
+        self.0.push('=');
+        for byte in value.to_string().bytes() {
+            self.escape(byte);
+        }
+    }
+
+    /// Percent-encodes all but the unreserved characters of RFC 3986 section 2.3.
+    fn escape(&mut self, byte: u8) {
+        const HEX: [char; 16] =
+            ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'A', 'B', 'C', 'D', 'E', 'F'];
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
+            return self.0.push(byte.into());
+        }
+        self.0.push('%');
+        self.0.extend([byte >> 4, byte & 15].iter().filter_map(|digit| HEX.get(usize::from(*digit))));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streamed_lists() {
+        let uri = |kind| Collection::new(kind, "node-1").uri(&Query::Stream, 301);
+        assert_eq!(
+            uri(Kind::Service),
+            "/api/v1/services?allowWatchBookmarks=true&fieldSelector=spec.clusterIP%21%3DNone\
+             &labelSelector=%21service.kubernetes.io%2Fservice-proxy-name\
+             &resourceVersionMatch=NotOlderThan&sendInitialEvents=true&timeoutSeconds=301&watch=true"
+        );
+        assert_eq!(
+            uri(Kind::EndpointSlice),
+            "/apis/discovery.k8s.io/v1/endpointslices?allowWatchBookmarks=true\
+             &labelSelector=%21service.kubernetes.io%2Fheadless\
+             &resourceVersionMatch=NotOlderThan&sendInitialEvents=true&timeoutSeconds=301&watch=true"
+        );
+        assert_eq!(
+            uri(Kind::Node),
+            "/api/v1/nodes?allowWatchBookmarks=true&fieldSelector=metadata.name%3Dnode-1\
+             &resourceVersionMatch=NotOlderThan&sendInitialEvents=true&timeoutSeconds=301&watch=true"
+        );
+        assert_eq!(
+            uri(Kind::ServiceCidr),
+            "/apis/networking.k8s.io/v1/servicecidrs?allowWatchBookmarks=true\
+             &resourceVersionMatch=NotOlderThan&sendInitialEvents=true&timeoutSeconds=301&watch=true"
+        );
+    }
+
+    #[test]
+    fn pages_and_watches() {
+        let slices = Collection::new(Kind::EndpointSlice, "n");
+        let base = "/apis/discovery.k8s.io/v1/endpointslices";
+        let selector = "labelSelector=%21service.kubernetes.io%2Fheadless";
+        let page = |limit, token| slices.uri(&Query::Page { limit, token }, 300);
+        assert_eq!(page(Some(500), ""), format!("{base}?{selector}&limit=500"));
+        assert_eq!(page(Some(500), "a+b/="), format!("{base}?continue=a%2Bb%2F%3D&{selector}&limit=500"));
+        assert_eq!(page(None, ""), format!("{base}?{selector}"));
+        assert_eq!(
+            slices.uri(&Query::Watch { from: "42" }, 599),
+            format!(
+                "{base}?allowWatchBookmarks=true&{selector}&resourceVersion=42&timeoutSeconds=599&watch=true"
+            )
+        );
+    }
+
+    #[test]
+    fn a_strange_node_name_stays_inside_its_parameter() {
+        let request =
+            Collection::new(Kind::Node, "a&watch=false \u{e9}").request(&Query::Stream, 300).unwrap();
+        let uri = request.uri().to_string();
+        assert!(uri.contains("metadata.name%3Da%26watch%3Dfalse%20%C3%A9&"), "{uri}");
+    }
+}

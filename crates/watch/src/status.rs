@@ -1,0 +1,140 @@
+//! How the API server says no: the `Status` object, in an answer's body or in an `ERROR` event.
+
+use std::time::Duration;
+
+use http::HeaderMap;
+use http::header::RETRY_AFTER;
+use serde::Deserialize;
+
+/// A refusal of the API server (`metav1.Status`, the fields that decide what to do next).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ApiStatus {
+    /// HTTP status code.
+    pub code: u16,
+    /// Machine-readable reason, such as `Expired`; empty if the body was no `Status`.
+    pub reason: Box<str>,
+    /// Text for people, at most 256 characters.
+    pub message: Box<str>,
+    /// How long the server asks to be left alone.
+    pub retry_after: Option<Duration>,
+    /// The asked resource version is newer than the server's: it was restored from a backup, or this is a
+    /// replica that lags.
+    pub too_large: bool,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct Wire {
+    code: u16,
+    reason: String,
+    message: String,
+    details: Option<Details>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct Details {
+    retry_after_seconds: u32,
+    causes: Vec<Cause>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Cause {
+    reason: String,
+}
+
+/// A server that asks for more than this is taken to mean this.
+const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(120);
+
+impl ApiStatus {
+    /// From the object of an `ERROR` event; a status without a code counts as 500.
+    pub(crate) fn from_event(object: &[u8]) -> Self {
+        let status = Self::from_body(object);
+        if status.code == 0 { Self { code: 500, ..status } } else { status }
+    }
+
+    /// From an answer other than 200: the status line rules, the body adds the reason.
+    pub(crate) fn from_answer(code: u16, headers: &HeaderMap, body: &[u8]) -> Self {
+        let status = Self::from_body(body);
+        let header = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
+        Self { code, retry_after: header.map(seconds).or(status.retry_after), ..status }
+    }
+
+    fn from_body(body: &[u8]) -> Self {
+        let wire: Wire = serde_json::from_slice(body).unwrap_or_default();
+        let details = wire.details.unwrap_or_default();
+        let retry_after = details.retry_after_seconds;
+        Self {
+            code: wire.code,
+            reason: wire.reason.into(),
+            message: wire.message.chars().take(256).collect(),
+            retry_after: (retry_after > 0).then(|| seconds(retry_after)),
+            too_large: details.causes.iter().any(|cause| cause.reason == "ResourceVersionTooLarge"),
+        }
+    }
+
+    /// The asked resource version is gone from the server's history.
+    pub(crate) fn expired(&self) -> bool {
+        self.code == 410 || matches!(&*self.reason, "Expired" | "Gone")
+    }
+}
+
+fn seconds(seconds: u32) -> Duration {
+    Duration::from_secs(seconds.into()).min(LONGEST_RETRY_AFTER)
+}
+
+impl std::fmt::Display for ApiStatus {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.code)?;
+        if !self.reason.is_empty() {
+            write!(f, " {}", self.reason)?;
+        }
+        if !self.message.is_empty() {
+            write!(f, " ({})", self.message)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn a_full_status() {
+        let status = ApiStatus::from_event(
+            br#"{"kind":"Status","code":504,"reason":"Timeout","message":"Too large resource version",
+                "details":{"retryAfterSeconds":1,"causes":[{"reason":"ResourceVersionTooLarge"}]}}"#,
+        );
+        assert_eq!(status.to_string(), "504 Timeout (Too large resource version)");
+        assert_eq!(status.retry_after, Some(Duration::from_secs(1)));
+        assert!(status.too_large && !status.expired());
+    }
+
+    #[test]
+    fn an_answer_that_is_no_status() {
+        let mut headers = HeaderMap::new();
+        headers.insert(RETRY_AFTER, HeaderValue::from_static(" 7 "));
+        let status = ApiStatus::from_answer(503, &headers, b"<html>");
+        assert_eq!(status.to_string(), "503");
+        assert_eq!(status.retry_after, Some(Duration::from_secs(7)));
+        headers.insert(RETRY_AFTER, HeaderValue::from_static("Wed, 21 Oct 2026 07:28:00 GMT"));
+        assert_eq!(ApiStatus::from_answer(503, &headers, b"").retry_after, None);
+    }
+
+    #[test]
+    fn a_day_of_retry_after_is_two_minutes() {
+        let status = ApiStatus::from_event(br#"{"details":{"retryAfterSeconds":86400}}"#);
+        assert_eq!((status.code, status.retry_after), (500, Some(LONGEST_RETRY_AFTER)));
+    }
+
+    #[test]
+    fn gone_by_code_or_by_reason() {
+        assert!(ApiStatus::from_event(br#"{"code":410}"#).expired());
+        assert!(ApiStatus::from_event(br#"{"code":400,"reason":"Expired"}"#).expired());
+        assert!(!ApiStatus::from_event(b"[]").expired());
+    }
+}

@@ -1,0 +1,123 @@
+//! The four reflectors together, and what they tell.
+
+use std::cell::RefCell;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures::future::join4;
+use portolan_model::Event;
+use portolan_model::object::Kind;
+
+use crate::driver::{Driver, ObjectError, Timing};
+use crate::reflector::RestartReason;
+use crate::request::Collection;
+
+/// One thing for the consumer.
+#[derive(Debug)]
+pub enum WatchEvent {
+    /// Events of one collection in their order, all that had arrived together. Lists are framed by
+    /// `ListStart` and `ListEnd`; a `ListStart` without its end may be followed by another, which begins anew.
+    /// `ServiceCidrsUnavailable` comes when the server has no ServiceCIDRs or lets us not see them, and
+    /// again at each slow retry.
+    Objects(Vec<Event>),
+    /// A request failed and will be repeated. What was learned stays valid until events say otherwise.
+    Restarted {
+        /// Which collection.
+        kind: Kind,
+        /// What happened.
+        reason: RestartReason,
+        /// Whether the collection will be read anew; otherwise it goes on where it was.
+        relist: bool,
+        /// The wait before that.
+        delay: Duration,
+    },
+    /// One object was passed over: it cannot even be identified. (Faults inside an object come with it.)
+    Fault {
+        /// Which collection.
+        kind: Kind,
+        /// What is wrong with it.
+        error: ObjectError,
+    },
+}
+
+/// Counters of one collection.
+#[derive(Debug, Default)]
+pub struct KindCounts {
+    /// Requests that failed and were repeated.
+    pub restarts: AtomicU64,
+    /// Lists that were begun.
+    pub lists: AtomicU64,
+    /// Objects passed over.
+    pub faults: AtomicU64,
+}
+
+/// Counters since start, for metrics; may be read from any thread.
+#[derive(Debug, Default)]
+pub struct Counts {
+    services: KindCounts,
+    endpoint_slices: KindCounts,
+    nodes: KindCounts,
+    service_cidrs: KindCounts,
+}
+
+impl Counts {
+    /// The counters of a collection.
+    pub fn of(&self, kind: Kind) -> &KindCounts {
+        match kind {
+            Kind::Service => &self.services,
+            Kind::EndpointSlice => &self.endpoint_slices,
+            Kind::Node => &self.nodes,
+            Kind::ServiceCidr => &self.service_cidrs,
+        }
+    }
+}
+
+pub(crate) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Follows the collections that a node needs.
+pub struct Watcher {
+    client: kube::Client,
+    node_name: Box<str>,
+    timing: Timing,
+    counts: Arc<Counts>,
+}
+
+impl Watcher {
+    /// A watcher for the node of this name.
+    pub fn new(client: kube::Client, node_name: &str) -> Self {
+        Self { client, node_name: node_name.into(), timing: Timing::default(), counts: Arc::default() }
+    }
+
+    /// Other timeouts and delays than client-go's.
+    #[must_use]
+    pub fn with_timing(self, timing: Timing) -> Self {
+        Self { timing, ..self }
+    }
+
+    /// The counters; they go on counting while the watcher runs.
+    pub fn counts(&self) -> Arc<Counts> {
+        Arc::clone(&self.counts)
+    }
+
+    /// Runs until dropped. `sink` is called on this task, between polls: what it does delays the reading of
+    /// bodies, which is the back-pressure. The future is not `Send`; run it on a `current_thread` runtime.
+    pub async fn run(self, sink: impl FnMut(WatchEvent)) -> Infallible {
+        let sink = RefCell::new(sink);
+        let drive = |kind| {
+            let collection = Collection::new(kind, &self.node_name);
+            Driver::new(&self.client, collection, self.timing, &sink, self.counts.of(kind)).run()
+        };
+        let (never, ..) = join4(
+            drive(Kind::Service),
+            drive(Kind::EndpointSlice),
+            drive(Kind::Node),
+            drive(Kind::ServiceCidr),
+        )
+        .await;
+        never
+    }
+}

@@ -1,0 +1,295 @@
+//! The watcher over real sockets: a scripted API server that speaks raw HTTP/1.1.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use portolan_model::Event;
+use portolan_model::object::Kind;
+use portolan_watch::{BackoffLimits, ClientSettings, Timing, WatchEvent, Watcher, connect};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::time;
+
+/// Bytes for the socket, or an end.
+enum Act {
+    Send(Vec<u8>),
+    /// Send what the test gives, as chunks, when it gives it.
+    Follow(mpsc::UnboundedReceiver<String>),
+    /// Close the connection.
+    Close,
+}
+
+/// Answers by path, in order; where none is left the connection stays silent.
+#[derive(Default)]
+struct Script {
+    answers: HashMap<&'static str, VecDeque<Vec<Act>>>,
+    requests: Vec<String>,
+    connections: usize,
+}
+
+const SERVICES: &str = "/api/v1/services";
+const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
+const NODES: &str = "/api/v1/nodes";
+const CIDRS: &str = "/apis/networking.k8s.io/v1/servicecidrs";
+
+const CHUNKED: &str =
+    "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
+const LAST_CHUNK: &str = "0\r\n\r\n";
+
+fn chunk(text: &str) -> String {
+    format!("{:x}\r\n{text}\r\n", text.len())
+}
+
+fn send(parts: &[String]) -> Act {
+    Act::Send(parts.concat().into())
+}
+
+fn object(event: &str, name: &str, version: u32) -> String {
+    format!(
+        r#"{{"type":"{event}","object":{{"metadata":{{"name":"{name}","namespace":"ns","resourceVersion":"{version}"}}}}}}
+"#
+    )
+}
+
+fn end_mark(version: u32) -> String {
+    format!(
+        r#"{{"type":"BOOKMARK","object":{{"metadata":{{"resourceVersion":"{version}","annotations":{{"k8s.io/initial-events-end":"true"}}}}}}}}
+"#
+    )
+}
+
+/// An empty streamed list that stays open.
+fn empty() -> Vec<Act> {
+    vec![send(&[CHUNKED.into(), chunk(&end_mark(1))])]
+}
+
+struct Server {
+    url: String,
+    script: Arc<Mutex<Script>>,
+}
+
+impl Server {
+    async fn start(answers: impl IntoIterator<Item = (&'static str, Vec<Vec<Act>>)>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let answers = answers.into_iter().map(|(path, answers)| (path, answers.into())).collect();
+        let script = Arc::new(Mutex::new(Script { answers, ..Script::default() }));
+        let shared = Arc::clone(&script);
+        tokio::spawn(async move {
+            loop {
+                let (socket, _) = listener.accept().await.unwrap();
+                shared.lock().unwrap().connections += 1;
+                tokio::spawn(serve(socket, Arc::clone(&shared)));
+            }
+        });
+        Self { url, script }
+    }
+
+    fn requests(&self, path: &str) -> Vec<String> {
+        let script = self.script.lock().unwrap();
+        let wanted = format!("GET {path}?");
+        script.requests.iter().filter(|request| request.starts_with(&wanted)).cloned().collect()
+    }
+
+    async fn watcher(&self) -> Watcher {
+        let settings = ClientSettings { kubeconfig: None, master: Some(self.url.clone()) };
+        let fast = BackoffLimits { initial: Duration::from_millis(1), ..BackoffLimits::default() };
+        let timing = Timing { backoff: fast, ..Timing::default() };
+        Watcher::new(connect(&settings).await.unwrap(), "node-1").with_timing(timing)
+    }
+
+    /// Runs the watcher until `done` says so of an event.
+    async fn watch_until(&self, mut done: impl FnMut(&WatchEvent) -> bool) -> Vec<WatchEvent> {
+        let (sender, mut receiver) = mpsc::unbounded_channel();
+        let watcher = self.watcher().await;
+        let mut seen = Vec::new();
+        let run = watcher.run(move |event| sender.send(event).unwrap());
+        let collect = async {
+            while let Some(event) = receiver.recv().await {
+                let stop = done(&event);
+                seen.push(event);
+                if stop {
+                    break;
+                }
+            }
+        };
+        tokio::select! {
+            never = run => match never {},
+            outcome = time::timeout(Duration::from_secs(20), collect) => outcome.expect("the event never came"),
+        }
+        seen
+    }
+}
+
+async fn serve(mut socket: TcpStream, script: Arc<Mutex<Script>>) {
+    socket.set_nodelay(true).unwrap();
+    while let Some(request) = head(&mut socket).await {
+        let answer = {
+            let mut script = script.lock().unwrap();
+            let path = request.split(['?', ' ']).nth(1).unwrap().to_owned();
+            script.requests.push(request);
+            script.answers.get_mut(path.as_str()).and_then(VecDeque::pop_front)
+        };
+        for act in answer.unwrap_or_default() {
+            match act {
+                Act::Send(bytes) => socket.write_all(&bytes).await.unwrap(),
+                Act::Follow(mut lines) => {
+                    while let Some(line) = lines.recv().await {
+                        socket.write_all(chunk(&line).as_bytes()).await.unwrap();
+                    }
+                }
+                Act::Close => return,
+            }
+        }
+    }
+}
+
+/// A request's head, or nothing if the client closed the connection.
+async fn head(socket: &mut TcpStream) -> Option<String> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(socket.read_u8().await.ok()?);
+    }
+    Some(String::from_utf8(head).unwrap())
+}
+
+fn list_end(event: &WatchEvent, kind: Kind) -> bool {
+    matches!(event, WatchEvent::Objects(events) if events.contains(&Event::ListEnd(kind)))
+}
+
+#[tokio::test]
+async fn all_four_collections() {
+    let server = Server::start([SERVICES, SLICES, NODES, CIDRS].map(|path| (path, vec![empty()]))).await;
+    let mut ends = 0;
+    let kinds = [Kind::Service, Kind::EndpointSlice, Kind::Node, Kind::ServiceCidr];
+    server
+        .watch_until(|event| {
+            ends += kinds.iter().filter(|kind| list_end(event, **kind)).count();
+            ends == kinds.len()
+        })
+        .await;
+    for path in [SERVICES, SLICES, NODES, CIDRS] {
+        let requests = server.requests(path);
+        assert_eq!(requests.len(), 1, "{path}");
+        let request = requests[0].to_ascii_lowercase();
+        assert!(request.contains("\r\naccept: application/json\r\n"), "{request}");
+        let agent = format!("\r\nuser-agent: portolan/{}\r\n", env!("CARGO_PKG_VERSION"));
+        assert!(request.contains(&agent), "{request}");
+    }
+    assert!(server.requests(NODES)[0].contains("fieldSelector=metadata.name%3Dnode-1&"));
+}
+
+#[tokio::test]
+async fn pages_and_the_watch_after_them_share_a_connection() {
+    let refusal = "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n".to_owned();
+    let page = |name: &str, next: &str| {
+        let body = format!(
+            r#"{{"metadata":{{"resourceVersion":"9","continue":"{next}"}},"items":[{{"metadata":{{"name":"{name}","namespace":"ns"}}}}]}}"#
+        );
+        let (half, rest) = body.split_at(body.len() / 2);
+        vec![send(&[CHUNKED.into(), chunk(half), chunk(rest), LAST_CHUNK.into()])]
+    };
+    let watch = vec![send(&[CHUNKED.into(), chunk(&object("DELETED", "a", 11))])];
+    let server =
+        Server::start([(SERVICES, vec![vec![send(&[refusal])], page("a", "t"), page("b", ""), watch])]).await;
+    let seen = server
+        .watch_until(|event| {
+            matches!(event, WatchEvent::Objects(events) if matches!(events[..], [.., Event::ServiceDeleted(_)]))
+        })
+        .await;
+    let events = seen.into_iter().flat_map(|event| match event {
+        WatchEvent::Objects(events) => events,
+        other => panic!("{other:?}"),
+    });
+    let shape = events.map(|event| match event {
+        Event::ListStart(_) => "start".to_owned(),
+        Event::ListEnd(_) => "end".to_owned(),
+        Event::Service(object) => object.key.to_string(),
+        Event::ServiceDeleted(key) => format!("-{key}"),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(shape.collect::<Vec<_>>(), ["start", "ns/a", "ns/b", "end", "-ns/a"]);
+    assert!(server.requests(SERVICES)[3].contains("resourceVersion=9&"));
+    // One for each collection: the others are silent on theirs.
+    assert_eq!(server.script.lock().unwrap().connections, 4);
+}
+
+#[tokio::test]
+async fn broken_http_is_survived() {
+    let garbage = [
+        "\u{0}\u{1}\u{2}\r\n\r\n".to_owned(),
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n".to_owned(),
+        format!("{CHUNKED}ffffffff\r\nabc"),
+        "HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n{".to_owned(),
+        "HTTP/1.1 999 ?\r\nContent-Length: 0\r\n\r\n".to_owned(),
+        "HTTP/1.1 204 No Content\r\n\r\n".to_owned(),
+        String::new(),
+    ];
+    let mut answers: Vec<_> = garbage.into_iter().map(|text| vec![send(&[text]), Act::Close]).collect();
+    let attempts = answers.len();
+    // Whether a list or a stream is asked for after all that: it is one for either.
+    let body = format!("{}{}", object("ADDED", "a", 3), end_mark(5));
+    answers.extend((0..2).map(|_| vec![send(&[CHUNKED.into(), chunk(&body), LAST_CHUNK.into()])]));
+    let server = Server::start([(SERVICES, answers)]).await;
+    let seen = server.watch_until(|event| list_end(event, Kind::Service)).await;
+    let restarts = seen.iter().filter(|event| matches!(event, WatchEvent::Restarted { .. })).count();
+    assert!((attempts - 1..=attempts + 1).contains(&restarts), "{restarts}: {seen:?}");
+}
+
+#[tokio::test]
+async fn counters_count() {
+    let refusal = || vec![send(&["HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n".to_owned()])];
+    let nameless = r#"{"type":"ADDED","object":{}}"#.to_owned() + "\n";
+    let list = vec![send(&[CHUNKED.into(), chunk(&nameless), chunk(&end_mark(5))])];
+    let server = Server::start([(SERVICES, vec![refusal(), refusal(), list])]).await;
+    let watcher = server.watcher().await;
+    let counts = watcher.counts();
+    let (sender, mut receiver) = mpsc::unbounded_channel();
+    let run = watcher.run(move |event| sender.send(event).unwrap());
+    let end = async {
+        while let Some(event) = receiver.recv().await {
+            if list_end(&event, Kind::Service) {
+                return;
+            }
+        }
+    };
+    tokio::select! {
+        never = run => match never {},
+        outcome = time::timeout(Duration::from_secs(20), end) => outcome.unwrap(),
+    }
+    let load = |counter: &std::sync::atomic::AtomicU64| counter.load(std::sync::atomic::Ordering::Relaxed);
+    let services = counts.of(Kind::Service);
+    assert_eq!((load(&services.restarts), load(&services.lists), load(&services.faults)), (2, 1, 1));
+    assert_eq!(load(&counts.of(Kind::Node).restarts), 0);
+}
+
+/// From the write on the server's side to the sink. The bound is 50 times the usual value, so that a busy
+/// machine passes and a delay by a timer, Nagle's algorithm or a delayed acknowledgement (40 ms) does not.
+#[tokio::test]
+async fn an_event_arrives_without_delay() {
+    const ROUNDS: u32 = 40;
+    let (lines, follow) = mpsc::unbounded_channel();
+    let list = send(&[CHUNKED.into(), chunk(&end_mark(1))]);
+    let server = Server::start([(SERVICES, vec![vec![list, Act::Follow(follow)]])]).await;
+    let watcher = server.watcher().await;
+    let (sender, mut receiver) = mpsc::unbounded_channel();
+    let run = watcher.run(move |event| sender.send((Instant::now(), event)).unwrap());
+    let measure = async {
+        while !list_end(&receiver.recv().await.unwrap().1, Kind::Service) {}
+        let mut delays = Vec::new();
+        for round in 0..ROUNDS {
+            let sent = Instant::now();
+            lines.send(object("MODIFIED", "a", 100 + round)).unwrap();
+            delays.push(receiver.recv().await.unwrap().0 - sent);
+        }
+        delays.sort_unstable();
+        delays[delays.len() / 2]
+    };
+    let median = tokio::select! {
+        never = run => match never {},
+        median = measure => median,
+    };
+    assert!(median < Duration::from_millis(10), "{median:?}");
+}
