@@ -1,0 +1,88 @@
+//! Error numbers with their names, as operators search for them.
+
+use std::fmt;
+
+/// A kernel error number.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Errno(pub i32);
+
+impl Errno {
+    /// The generation moved: another program committed first. Not in the C library's list.
+    pub const ERESTART: Self = Self(libc::ERESTART);
+    /// Not permitted: `CAP_NET_ADMIN` is missing.
+    pub const EPERM: Self = Self(libc::EPERM);
+    /// No such object.
+    pub const ENOENT: Self = Self(libc::ENOENT);
+    /// A signal came.
+    pub const EINTR: Self = Self(libc::EINTR);
+    /// The object exists.
+    pub const EEXIST: Self = Self(libc::EEXIST);
+    /// The object is in use.
+    pub const EBUSY: Self = Self(libc::EBUSY);
+    /// The kernel does not do that.
+    pub const EOPNOTSUPP: Self = Self(libc::EOPNOTSUPP);
+    /// Messages were lost because the receive buffer was full.
+    pub const ENOBUFS: Self = Self(libc::ENOBUFS);
+    /// The message is longer than the send buffer.
+    pub const EMSGSIZE: Self = Self(libc::EMSGSIZE);
+
+    /// Its name, such as `ENOENT`.
+    pub fn name(self) -> Option<&'static str> {
+        Some(match self.0 {
+            libc::EPERM => "EPERM",
+            libc::ENOENT => "ENOENT",
+            libc::EINTR => "EINTR",
+            libc::EIO => "EIO",
+            libc::E2BIG => "E2BIG",
+            libc::EBADF => "EBADF",
+            libc::EAGAIN => "EAGAIN",
+            libc::ENOMEM => "ENOMEM",
+            libc::EACCES => "EACCES",
+            libc::EFAULT => "EFAULT",
+            libc::EBUSY => "EBUSY",
+            libc::EEXIST => "EEXIST",
+            libc::ENODEV => "ENODEV",
+            libc::EINVAL => "EINVAL",
+            libc::ENFILE => "ENFILE",
+            libc::EMFILE => "EMFILE",
+            libc::ENOSPC => "ENOSPC",
+            libc::EMLINK => "EMLINK",
+            libc::ERANGE => "ERANGE",
+            libc::ENAMETOOLONG => "ENAMETOOLONG",
+            libc::ELOOP => "ELOOP",
+            libc::EOVERFLOW => "EOVERFLOW",
+            libc::ERESTART => "ERESTART",
+            libc::EMSGSIZE => "EMSGSIZE",
+            libc::EPROTONOSUPPORT => "EPROTONOSUPPORT",
+            libc::EOPNOTSUPP => "EOPNOTSUPP",
+            libc::EAFNOSUPPORT => "EAFNOSUPPORT",
+            libc::EADDRNOTAVAIL => "EADDRNOTAVAIL",
+            libc::ENETDOWN => "ENETDOWN",
+            libc::ENOBUFS => "ENOBUFS",
+            libc::ETIMEDOUT => "ETIMEDOUT",
+            libc::ECONNREFUSED => "ECONNREFUSED",
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            Some(name) => f.write_str(name),
+            None => write!(f, "errno {}", self.0),
+        }
+    }
+}
+
+impl fmt::Debug for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl From<rustix::io::Errno> for Errno {
+    fn from(errno: rustix::io::Errno) -> Self {
+        Self(errno.raw_os_error())
+    }
+}

@@ -1,0 +1,32 @@
+//! Network namespaces of threads. Sockets stay in the namespace of the thread that opened them.
+
+use std::os::fd::AsFd;
+use std::thread;
+
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+
+use crate::SocketError;
+
+/// Runs `work` on a thread of its own in a new, empty network namespace and answers what it answers. The
+/// namespace ends with the thread and the sockets opened in it, also when `work` panics (which this passes on).
+///
+/// Needs root, or a user namespace of its own.
+pub fn in_new_network_namespace<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, SocketError> {
+    thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            // SAFETY: `NEWNET` changes only which network devices and sockets this new thread sees; it shares
+            // no descriptors, memory or file system state that other threads rely on.
+            unsafe { unshare_unsafe(UnshareFlags::NEWNET) }
+                .map_err(SocketError::system("unshare(CLONE_NEWNET)"))?;
+            Ok(work())
+        });
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// Moves the calling thread into the network namespace that a descriptor of `/proc/PID/ns/net` or
+/// `/run/netns/NAME` names; it stays there.
+pub fn enter_network_namespace(namespace: impl AsFd) -> Result<(), SocketError> {
+    move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
+        .map_err(SocketError::system("setns(CLONE_NEWNET)"))
+}

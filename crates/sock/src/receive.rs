@@ -1,0 +1,202 @@
+//! Reading: answers to a question, dumps, notifications.
+
+use portolan_wire::netlink::NLMSG_DONE;
+use portolan_wire::{DecodeError, Frame, Frames, Request};
+use rustix::io::Errno as Os;
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::{RecvFlags, recvfrom};
+
+use crate::{Refusal, Socket, SocketError};
+
+/// Whether to wait for a datagram.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wait {
+    /// Until the kernel answers, or the socket's timeout.
+    Answer,
+    /// Only what is there.
+    No,
+}
+
+impl Socket {
+    /// Asks a question that is answered at once (not a dump) and hands each answer to `handle`.
+    pub fn query(
+        &mut self,
+        request: &mut Request,
+        mut handle: impl FnMut(&Frame<'_>) -> Result<(), DecodeError>,
+    ) -> Result<(), SocketError> {
+        let sequence = self.next_sequence(1);
+        self.send(request.bytes(sequence)?)?;
+        let port = self.port;
+        let mut outcome = Ok(());
+        self.drain(|frame| {
+            if frame.header.sequence == sequence && frame.header.port == port && outcome.is_ok() {
+                outcome = answer(frame, &mut handle);
+            }
+            Ok(())
+        })?;
+        outcome
+    }
+
+    /// Asks for a list and hands each member to `handle` as it comes; the list is never held whole.
+    ///
+    /// [`SocketError::Interrupted`] and [`SocketError::Overrun`] say that what `handle` saw may be inconsistent:
+    /// throw it away and ask again. After an error of `handle` the rest is read and dropped.
+    pub fn dump(
+        &mut self,
+        request: &mut Request,
+        mut handle: impl FnMut(&Frame<'_>) -> Result<(), DecodeError>,
+    ) -> Result<(), SocketError> {
+        let sequence = self.next_sequence(1);
+        self.send(request.bytes(sequence)?)?;
+        let mut buffer = self.take_buffer();
+        let outcome = self.read_dump(&mut buffer, sequence, &mut handle);
+        self.return_buffer(buffer);
+        outcome
+    }
+
+    /// Hands the notifications that are there now to `handle` and answers how many they were. Does not wait:
+    /// poll the descriptor.
+    ///
+    /// [`SocketError::Overrun`] says that some were lost; the remaining ones were handed over all the same.
+    pub fn receive(
+        &mut self,
+        mut handle: impl FnMut(&Frame<'_>) -> Result<(), DecodeError>,
+    ) -> Result<usize, SocketError> {
+        let mut count = 0_usize;
+        self.drain(|frame| {
+            count = count.saturating_add(1);
+            handle(frame)
+        })?;
+        Ok(count)
+    }
+
+    /// Reads what is there. Goes on after an overrun or an error of `handle` and reports it at the end.
+    pub(crate) fn drain(
+        &mut self,
+        mut handle: impl FnMut(&Frame<'_>) -> Result<(), DecodeError>,
+    ) -> Result<(), SocketError> {
+        let mut buffer = self.take_buffer();
+        let mut outcome = Ok(());
+        loop {
+            match self.read(&mut buffer, Wait::No) {
+                Ok(None) => break,
+                Ok(Some(datagram)) => {
+                    let result = Frames::new(datagram).try_for_each(|frame| handle(&frame?));
+                    outcome = outcome.and(result.map_err(SocketError::from));
+                }
+                // Lost messages weigh more than a wrong one.
+                Err(error @ SocketError::Overrun) => outcome = Err(error),
+                Err(error @ SocketError::Truncated { .. }) => outcome = outcome.and(Err(error)),
+                Err(error) => {
+                    outcome = Err(error);
+                    break;
+                }
+            }
+        }
+        self.return_buffer(buffer);
+        outcome
+    }
+
+    fn read_dump(
+        &self,
+        buffer: &mut [u8],
+        sequence: u32,
+        handle: &mut impl FnMut(&Frame<'_>) -> Result<(), DecodeError>,
+    ) -> Result<(), SocketError> {
+        let mut dump = Dump { sequence, port: self.port, interrupted: false, overrun: false, wrong: None };
+        loop {
+            match self.read(buffer, Wait::Answer) {
+                Ok(None) => {}
+                Ok(Some(datagram)) => {
+                    for frame in Frames::new(datagram) {
+                        if let Some(end) = dump.frame(&frame?, handle) {
+                            return end;
+                        }
+                    }
+                }
+                Err(SocketError::Overrun) => dump.overrun = true,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Reads one datagram of the kernel; `None` says that there is none, or that it came from someone else.
+    fn read<'b>(&self, buffer: &'b mut [u8], wait: Wait) -> Result<Option<&'b [u8]>, SocketError> {
+        let flags = if wait == Wait::No { RecvFlags::DONTWAIT } else { RecvFlags::empty() };
+        loop {
+            let (length, sender) = match recvfrom(&self.fd, &mut *buffer, flags | RecvFlags::TRUNC) {
+                Ok((_, length, sender)) => (length, sender),
+                Err(Os::INTR) => continue,
+                Err(Os::AGAIN) if wait == Wait::No => return Ok(None),
+                Err(Os::AGAIN) => return Err(SocketError::Timeout),
+                Err(Os::NOBUFS) => return Err(SocketError::Overrun),
+                Err(errno) => return Err(SocketError::system("recvfrom")(errno)),
+            };
+            // Only the kernel has port 0; other programs may send to us too.
+            let kernel = sender.and_then(|sender| SocketAddrNetlink::try_from(sender).ok());
+            if kernel.is_some_and(|sender| sender.pid() == 0) {
+                return buffer.get(..length).map(Some).ok_or(SocketError::Truncated { length });
+            }
+        }
+    }
+}
+
+/// Progress of a dump.
+struct Dump {
+    sequence: u32,
+    port: u32,
+    interrupted: bool,
+    overrun: bool,
+    wrong: Option<DecodeError>,
+}
+
+impl Dump {
+    /// Takes a frame; answers the outcome at the end of the dump.
+    fn frame(
+        &mut self,
+        frame: &Frame<'_>,
+        handle: &mut impl FnMut(&Frame<'_>) -> Result<(), DecodeError>,
+    ) -> Option<Result<(), SocketError>> {
+        if frame.header.sequence != self.sequence || frame.header.port != self.port {
+            return None;
+        }
+        self.interrupted |= frame.header.interrupted();
+        match frame.acknowledgement() {
+            None => {
+                if self.wrong.is_none() {
+                    self.wrong = handle(frame).err();
+                }
+                None
+            }
+            Some(Err(error)) => Some(Err(error.into())),
+            Some(Ok(end)) if end.errno != 0 => {
+                Some(Err(SocketError::Refused(Refusal::from_acknowledgement(end))))
+            }
+            // An acknowledgement without error before the members, where the request asked for one.
+            Some(Ok(_)) if frame.header.kind != NLMSG_DONE => None,
+            Some(Ok(_)) => Some(self.outcome()),
+        }
+    }
+
+    fn outcome(&self) -> Result<(), SocketError> {
+        match self.wrong {
+            _ if self.overrun => Err(SocketError::Overrun),
+            _ if self.interrupted => Err(SocketError::Interrupted),
+            Some(error) => Err(error.into()),
+            None => Ok(()),
+        }
+    }
+}
+
+fn answer(
+    frame: &Frame<'_>,
+    handle: &mut impl FnMut(&Frame<'_>) -> Result<(), DecodeError>,
+) -> Result<(), SocketError> {
+    match frame.acknowledgement() {
+        None => Ok(handle(frame)?),
+        Some(acknowledgement) => match acknowledgement? {
+            acknowledgement if acknowledgement.errno == 0 => Ok(()),
+            refused => Err(SocketError::Refused(Refusal::from_acknowledgement(refused))),
+        },
+    }
+}
