@@ -12,6 +12,8 @@ pub mod oracle;
 pub mod selection;
 pub mod settings;
 pub mod table;
+#[cfg(any(test, feature = "world"))]
+pub mod world;
 
 pub use catalog::{Catalog, Event};
 pub use family::{Family, Protocol};

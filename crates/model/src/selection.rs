@@ -18,6 +18,7 @@ pub enum Hint {
 }
 
 /// An endpoint as selection sees it.
+#[expect(clippy::struct_excessive_bools, reason = "the conditions are independent of each other in the API")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Endpoint {
     /// Where it is.

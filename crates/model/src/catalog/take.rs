@@ -85,15 +85,15 @@ impl Catalog {
         udp_touched: bool,
         changes: &mut Changes,
     ) -> Option<Change> {
-        let changed = old != new;
+        let differs = old != new;
         let present = old.is_some() || new.is_some();
-        if name.protocol == Protocol::Udp && present && (changed || udp_touched) {
+        if name.protocol == Protocol::Udp && present && (differs || udp_touched) {
             *changes.conntrack_check.get_mut(family) = true;
             if new.is_some() {
                 changes.udp.push((family, Arc::clone(name)));
             }
         }
-        if !changed {
+        if !differs {
             return None;
         }
         let counts = self.no_local.get_mut(family);

@@ -64,7 +64,7 @@ impl<T: Default> Loose<T> {
     }
 }
 
-impl<'de> Loose<Text<'de>> {
+impl Loose<Text<'_>> {
     /// The text; any other shape counts as absent.
     pub(super) fn text(&self) -> Option<&str> {
         if let Self::Value(text) = self { Some(text) } else { None }
@@ -98,13 +98,13 @@ impl<'de> Shape<'de> for Text<'de> {
     }
 }
 
-impl<'de> Shape<'de> for i64 {
+impl Shape<'_> for i64 {
     fn integer(value: i64) -> Option<Self> {
         Some(value)
     }
 }
 
-impl<'de> Shape<'de> for bool {
+impl Shape<'_> for bool {
     fn boolean(value: bool) -> Option<Self> {
         Some(value)
     }

@@ -80,12 +80,10 @@ pub(super) fn cidrs(list: Loose<Vec<Loose<Text<'_>>>>, faults: &mut Faults, fiel
         let path = || format!("{field}[{index}]");
         let Some(text) = entry.take(faults, path, "a CIDR") else { continue };
         let text = text.trim();
-        match parse_cidr(text) {
-            Some(net) => nets.push(net),
-            None if text.is_empty() => {}
-            None => {
-                fault(faults, path(), format!("{:?} is not a CIDR; write one such as 10.0.0.0/8", clip(text)))
-            }
+        if let Some(net) = parse_cidr(text) {
+            nets.push(net);
+        } else if !text.is_empty() {
+            fault(faults, path(), format!("{:?} is not a CIDR; write one such as 10.0.0.0/8", clip(text)));
         }
     }
     nets
