@@ -71,16 +71,18 @@ impl Filter {
     }
 
     fn encode_tuple(&self, message: &mut Message<'_>) {
+        // For IPv6 the kernel (6.18 still) lists the flows of all other addresses instead, so it is not asked.
+        let destination = self.destination.filter(IpAddr::is_ipv4);
         let port = self.destination_port.filter(|_| self.protocol.is_some());
         let flag = |present, bit| if present { bit } else { 0 };
-        let flags = flag(self.destination.is_some(), FLAG_IP_DST)
+        let flags = flag(destination.is_some(), FLAG_IP_DST)
             | flag(self.protocol.is_some(), FLAG_PROTO_NUM)
             | flag(port.is_some(), FLAG_PROTO_DST_PORT);
         if flags == 0 {
             return;
         }
         message.nest(CTA_TUPLE_ORIG, |message| {
-            tuple::encode_partial(message, self.destination, self.protocol, port);
+            tuple::encode_partial(message, destination, self.protocol, port);
         });
         // Both numbers are in the machine's byte order, unlike all others of this family.
         message.nest(CTA_FILTER, |message| {

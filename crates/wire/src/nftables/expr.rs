@@ -93,6 +93,7 @@ impl Expr {
             Self::Nat(nat) => Self::Nat(nat.normalized()),
             Self::Masq(masq) => Self::Masq(masq.normalized()),
             Self::Redir(redir) => Self::Redir(redir.normalized()),
+            Self::Log(log) => Self::Log(log.normalized()),
             Self::Counter(_) => Self::Counter(Counter::default()),
             other => other,
         }

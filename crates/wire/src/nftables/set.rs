@@ -22,7 +22,9 @@ const NFTA_SET_USERDATA: u16 = 13;
 const NFTA_SET_HANDLE: u16 = 16;
 const NFTA_SET_EXPR: u16 = 17;
 const NFTA_SET_EXPRESSIONS: u16 = 18;
-const ATTRIBUTES: usize = 19;
+/// Since kernel 6.16.
+const NFTA_SET_COUNT: u16 = 20;
+const ATTRIBUTES: usize = 21;
 
 const NFTA_SET_DESC_SIZE: u16 = 1;
 const NFTA_SET_DESC_CONCAT: u16 = 2;
@@ -100,7 +102,8 @@ pub struct Set {
     pub gc_interval: Option<u32>,
     /// How many elements it holds at most; selects another implementation in the kernel.
     pub size: Option<u32>,
-    /// Lengths of the fields of a concatenated key in bytes, without padding.
+    /// Lengths of the fields of a concatenated key in bytes, without padding: for [`SetFlags::CONCAT`], and
+    /// refused without (EINVAL, new kernels).
     pub fields: Vec<u32>,
     /// Expressions that each element gets a copy of, such as a counter.
     pub expressions: Vec<Expr>,
@@ -108,6 +111,10 @@ pub struct Set {
     pub userdata: UserData,
     /// The kernel's number for it; never written.
     pub handle: Option<u64>,
+    /// How many elements it holds, on kernels from 6.16 on; never written. While the hash table of a set without
+    /// a size grows or shrinks, right after a large change, a list of its elements lacks some and has others
+    /// twice, and no flag says so: a list with another number of different keys than this is to be thrown away.
+    pub element_count: Option<u32>,
 }
 
 /// What a delete or a notification says of a set.
@@ -146,6 +153,7 @@ impl Set {
             expressions: Vec::new(),
             userdata: UserData::empty(),
             handle: None,
+            element_count: None,
         }
     }
 
@@ -157,7 +165,7 @@ impl Set {
         let expressions = self.expressions.into_iter().map(Expr::normalized).collect();
         // A concatenation of one field is not reported.
         let fields = if self.fields.len() > 1 { self.fields } else { Vec::new() };
-        Self { handle: None, id: 0, flags, expressions, fields, ..self }
+        Self { handle: None, element_count: None, id: 0, flags, expressions, fields, ..self }
     }
 
     pub(super) fn encode(&self, message: &mut Message<'_>) {
@@ -239,6 +247,7 @@ impl Set {
             expressions: decode_set_expressions(&map)?,
             userdata: userdata.unwrap_or_default(),
             handle: map.u64_be(NFTA_SET_HANDLE)?,
+            element_count: map.u32_be(NFTA_SET_COUNT)?,
         })
     }
 }

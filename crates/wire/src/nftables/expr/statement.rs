@@ -186,6 +186,15 @@ impl Redir {
     }
 }
 
+impl Log {
+    /// Gives the level that the kernel takes, and no flags where there are none.
+    pub(super) fn normalized(self) -> Self {
+        const WARNING: u32 = 4;
+        let level = if self.group.is_none() { self.level.or(Some(WARNING)) } else { self.level };
+        Self { level, flags: self.flags.filter(|&flags| flags != 0), ..self }
+    }
+}
+
 fn last_port(min: Option<Register>, max: Option<Register>, flags: NatFlags) -> (Option<Register>, NatFlags) {
     let flags = if min.is_some() { flags.with(NatFlags::PROTO_SPECIFIED) } else { flags };
     (max.or(min), flags)

@@ -1,0 +1,70 @@
+//! Against the running kernel, each test in a network namespace of its own. Needs root, and fails without.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test stops at the first surprise"
+)]
+
+#[path = "kernel/address.rs"]
+mod address;
+#[path = "kernel/conntrack.rs"]
+mod conntrack;
+#[path = "kernel/expressions.rs"]
+mod expressions;
+#[path = "kernel/listing.rs"]
+mod listing;
+#[path = "kernel/transactions.rs"]
+mod transactions;
+
+use portolan_sock::namespace::in_new_network_namespace;
+use portolan_sock::{Protocol, Socket, SocketError};
+use portolan_wire::nftables::{
+    BaseChain, Chain, ChainType, Event, Family, Hook, IfExists, Policy, Table, Transaction,
+};
+use portolan_wire::{DecodeError, Frame, Request};
+
+const TABLE: &str = "portolan-test";
+
+/// Runs a test in a network namespace of its own, with a netfilter socket.
+fn in_namespace(test: impl FnOnce(&mut Socket) + Send) {
+    in_new_network_namespace(|| test(&mut Socket::open(Protocol::Netfilter).unwrap()))
+        .expect("this test needs root, or CAP_SYS_ADMIN and CAP_NET_ADMIN in a user namespace");
+}
+
+/// Commits what `write` writes.
+fn commit<R>(socket: &mut Socket, write: impl FnOnce(&mut Transaction) -> R) {
+    let mut transaction = Transaction::begin(socket.next_sequence(1), None);
+    write(&mut transaction);
+    socket.commit(&transaction.finish().unwrap()).unwrap();
+}
+
+/// Lists and collects what `pick` picks.
+fn list<T>(
+    socket: &mut Socket,
+    mut request: Request,
+    mut pick: impl FnMut(&Frame<'_>) -> Result<Option<T>, DecodeError>,
+) -> Vec<T> {
+    let mut found = Vec::new();
+    let outcome: Result<(), SocketError> = socket.dump(&mut request, |frame| {
+        found.extend(pick(frame)?);
+        Ok(())
+    });
+    outcome.unwrap();
+    found
+}
+
+fn event<T>(
+    pick: impl Fn(Event<'_>) -> Option<T>,
+) -> impl FnMut(&Frame<'_>) -> Result<Option<T>, DecodeError> {
+    move |frame| Event::decode(frame).map(&pick)
+}
+
+fn new_table(transaction: &mut Transaction, family: Family) {
+    transaction.new_table(&Table::new(family, TABLE), IfExists::Fail);
+}
+
+fn base_chain(family: Family, name: &str, kind: ChainType, hook: Hook, priority: i32) -> Chain {
+    let base = BaseChain { kind, hook, priority, policy: Policy::Accept };
+    Chain { base: Some(base), ..Chain::regular(family, TABLE, name) }
+}
