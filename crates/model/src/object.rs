@@ -120,7 +120,7 @@ pub enum DecodeError {
         found: &'static str,
     },
     /// Without a usable name nobody can say which object this is.
-    #[error("{kind} has no usable {field}; write it as text")]
+    #[error("{kind} has no usable {field}; every object needs one")]
     Identity {
         /// The kind that was wanted.
         kind: Kind,
@@ -225,7 +225,7 @@ fn finish<T: ObjectBody>(raw: Loose<T::Raw<'_>>) -> Result<Object<T>, DecodeErro
     let mut faults = Faults::new();
     let resource_version = metadata.resource_version.text().unwrap_or_default().into();
     let metadata = Metadata {
-        deleting: !matches!(metadata.deletion_timestamp, Loose::Absent | Loose::Null),
+        deleting: !metadata.deletion_timestamp.is_missing(),
         labels: metadata.labels.or_empty(&mut faults, "metadata.labels", "an object"),
         annotations: metadata.annotations.or_empty(&mut faults, "metadata.annotations", "an object"),
     };
@@ -244,3 +244,6 @@ fn identity(kind: Kind, metadata: &RawMetadata<'_>) -> Result<ObjectKey, DecodeE
     }
     Ok(ObjectKey::new(if namespaced { namespace } else { "" }, name))
 }
+
+#[cfg(test)]
+mod tests;

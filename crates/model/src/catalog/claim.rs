@@ -165,6 +165,11 @@ impl Claims {
         rivals.min_by(|a, b| strength(a.0, a.2).cmp(&strength(b.0, b.2)))
     }
 
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.index.len()
+    }
+
     fn hash(&self, claim: &Claim) -> u32 {
         (self.hasher.hash_one(claim) >> 32) as u32
     }

@@ -1,1 +1,569 @@
-//! Tests.
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::object::{decode_endpoint_slice, decode_node, decode_service, decode_service_cidr};
+use crate::world::{Edit, Ranges, Rng, World, random_edit};
+use crate::{Change, ExternalPolicy, Frontend, Protocol};
+
+type Table = BTreeMap<(Family, ServicePortName), Forwarding>;
+
+fn table(catalog: &Catalog) -> Table {
+    let of =
+        |family| catalog.forwardings(family).map(move |(name, f)| ((family, (*name).clone()), (*f).clone()));
+    Family::BOTH.into_iter().flat_map(of).collect()
+}
+
+/// Applies changes as a back end would, checking that each starts where the last one ended.
+fn replay(mirror: &mut Table, changes: Vec<Change>) {
+    for Change { name, family, old, new } in changes {
+        assert_ne!(old, new, "{name} changed into itself");
+        let key = (family, (*name).clone());
+        assert_eq!(mirror.get(&key), old.as_deref(), "what {name} was before");
+        match new {
+            Some(new) => mirror.insert(key, (*new).clone()),
+            None => mirror.remove(&key),
+        };
+    }
+}
+
+fn service(name: &str, spec: Value) -> Event {
+    let object = json!({ "metadata": { "namespace": "ns", "name": name }, "spec": spec });
+    Event::Service(decode_service(object.to_string().as_bytes()).expect("decodes"))
+}
+
+fn cluster_ip(name: &str, ip: &str, port: u16) -> Event {
+    let spec = json!({ "clusterIP": ip, "ports": [{ "port": port }] });
+    service(name, spec)
+}
+
+fn slice(name: &str, owner: &str, protocol: &str, endpoints: Value) -> Event {
+    let object = json!({
+        "metadata": { "namespace": "ns", "name": name, "labels": { "kubernetes.io/service-name": owner },
+            "annotations": { "endpoints.kubernetes.io/last-change-trigger-time": "1970-01-01T00:00:01Z" } },
+        "addressType": "IPv4",
+        "ports": [{ "name": "", "port": 8080, "protocol": protocol }],
+        "endpoints": endpoints,
+    });
+    Event::EndpointSlice(decode_endpoint_slice(object.to_string().as_bytes()).expect("decodes"))
+}
+
+fn ready(address: &str) -> Value {
+    json!({ "addresses": [address], "nodeName": "n1" })
+}
+
+fn node(zone: &str) -> Event {
+    let object = json!({ "metadata": { "name": "n1", "labels": { "topology.kubernetes.io/zone": zone } } });
+    Event::Node(decode_node(object.to_string().as_bytes()).expect("decodes"))
+}
+
+fn cidr(name: &str, cidrs: &[&str]) -> Event {
+    let object = json!({ "metadata": { "name": name }, "spec": { "cidrs": cidrs } });
+    Event::ServiceCidr(decode_service_cidr(object.to_string().as_bytes()).expect("decodes"))
+}
+
+fn key(name: &str) -> ObjectKey {
+    ObjectKey::new("ns", name)
+}
+
+/// The Service names of these changes with the ends of their cluster backends, `-` for none.
+fn summary(changes: &[Change]) -> Vec<String> {
+    let side = |side: &Option<Arc<Forwarding>>| match side {
+        None => "-".to_owned(),
+        Some(f) => format!(
+            "{}f{:?}",
+            f.frontends.len(),
+            f.cluster.iter().map(|b| b.address.to_string()).collect::<Vec<_>>()
+        ),
+    };
+    changes.iter().map(|c| format!("{} {} {}->{}", c.name, c.family, side(&c.old), side(&c.new))).collect()
+}
+
+#[test]
+fn from_first_sight_to_last() {
+    let mut catalog = Catalog::new("n1");
+    assert!(catalog.apply(slice("web-1", "web", "TCP", json!([ready("10.0.0.1")]))).changed);
+    let changes = catalog.take_changes();
+    assert!(changes.changes.is_empty(), "a slice alone means nothing");
+    assert_eq!(changes.triggers.ipv4, [1_000_000_000]);
+
+    assert!(catalog.apply(cluster_ip("web", "10.96.0.1", 80)).changed);
+    assert_eq!(summary(&catalog.take_changes().changes), [r#"ns/web IPv4 -->1f["10.0.0.1"]"#]);
+
+    assert!(!catalog.apply(cluster_ip("web", "10.96.0.1", 80)).changed);
+    assert!(catalog.take_changes().is_empty());
+
+    // Two events, one change.
+    catalog.apply(slice("web-1", "web", "TCP", json!([ready("10.0.0.2")])));
+    catalog.apply(slice("web-1", "web", "TCP", json!([ready("10.0.0.3")])));
+    let changes = catalog.take_changes();
+    assert_eq!(summary(&changes.changes), [r#"ns/web IPv4 1f["10.0.0.1"]->1f["10.0.0.3"]"#]);
+    assert_eq!(changes.triggers.ipv4.len(), 2);
+
+    // There and back: touched, but nothing to do.
+    catalog.apply(Event::EndpointSliceDeleted(key("web-1")));
+    assert!(catalog.has_pending());
+    catalog.apply(slice("web-1", "web", "TCP", json!([ready("10.0.0.3")])));
+    assert!(catalog.take_changes().is_empty());
+    assert!(!catalog.has_pending());
+
+    catalog.apply(Event::ServiceDeleted(key("web")));
+    assert_eq!(summary(&catalog.take_changes().changes), [r#"ns/web IPv4 1f["10.0.0.3"]->-"#]);
+    catalog.apply(Event::EndpointSliceDeleted(key("web-1")));
+    assert!(catalog.take_changes().is_empty());
+    assert_eq!((catalog.services.len(), catalog.slices.len()), (0, 0), "nothing is kept of what is gone");
+}
+
+#[test]
+fn a_deleted_slice_voids_its_trigger_times() {
+    let mut catalog = Catalog::new("n1").with_triggers_since(999_999_999);
+    catalog.apply(slice("web-1", "web", "TCP", json!([ready("10.0.0.1")])));
+    catalog.apply(Event::EndpointSliceDeleted(key("web-1")));
+    assert_eq!(catalog.take_changes().triggers, PerFamily::default());
+    let mut late = Catalog::new("n1").with_triggers_since(1_000_000_000);
+    late.apply(slice("web-1", "web", "TCP", json!([ready("10.0.0.1")])));
+    assert_eq!(late.take_changes().triggers, PerFamily::default());
+}
+
+#[test]
+fn a_slice_that_moves_leaves_nothing_behind() {
+    let mut catalog = Catalog::new("n1");
+    catalog.apply(cluster_ip("a", "10.96.0.1", 80));
+    catalog.apply(cluster_ip("b", "10.96.0.2", 80));
+    catalog.apply(slice("s", "a", "TCP", json!([ready("10.0.0.1")])));
+    catalog.take_changes();
+    catalog.apply(slice("s", "b", "TCP", json!([ready("10.0.0.1")])));
+    let mut changes = summary(&catalog.take_changes().changes);
+    changes.sort();
+    assert_eq!(changes, [r#"ns/a IPv4 1f["10.0.0.1"]->1f[]"#, r#"ns/b IPv4 1f[]->1f["10.0.0.1"]"#]);
+}
+
+#[test]
+fn one_cluster_ip_can_serve_two_services_on_different_ports() {
+    let mut catalog = Catalog::new("n1");
+    catalog.apply(cluster_ip("a", "10.96.0.1", 80));
+    let applied = catalog.apply(cluster_ip("b", "10.96.0.1", 81));
+    assert_eq!(applied.faults, []);
+    assert!(table(&catalog).values().all(|f| f.frontends.len() == 1));
+}
+
+#[test]
+fn the_first_by_name_keeps_a_contested_frontend() {
+    let frontends = |catalog: &Catalog, name: &str| {
+        let found = catalog.forwardings(Family::Ipv4).find(|(n, _)| &*n.service == name);
+        found.map(|(_, f)| f.frontends.clone()).unwrap_or_default()
+    };
+    let taken = Frontend::ClusterIp([10, 96, 0, 1].into(), 80);
+    let mut catalog = Catalog::new("n1");
+    assert_eq!(catalog.apply(cluster_ip("b", "10.96.0.1", 80)).faults, []);
+    assert_eq!(frontends(&catalog, "b"), [taken]);
+
+    // A stronger claim displaces it, and says whom it harms.
+    let applied = catalog.apply(cluster_ip("a", "10.96.0.1", 80));
+    let [fault] = &*applied.faults else { panic!("one fault: {applied:?}") };
+    assert_eq!(fault.key, key("b"));
+    insta::assert_snapshot!(fault.fault, @"spec.clusterIPs: 10.96.0.1 80/TCP (IPv4) already belongs to Service ns/a; choose another");
+    assert_eq!((frontends(&catalog, "a"), frontends(&catalog, "b")), (vec![taken], vec![]));
+    assert_eq!(catalog.conflicts().map(|c| c.key).collect::<Vec<_>>(), [key("b")]);
+    catalog.take_changes();
+
+    // A weaker one gets nothing and is told so itself.
+    let applied = catalog.apply(cluster_ip("c", "10.96.0.1", 80));
+    assert_eq!(applied.faults.iter().map(|f| f.key.clone()).collect::<Vec<_>>(), [key("c")]);
+
+    // The next in line inherits, though nothing was said about it.
+    catalog.apply(Event::ServiceDeleted(key("a")));
+    assert_eq!((frontends(&catalog, "b"), frontends(&catalog, "c")), (vec![taken], vec![]));
+    assert_eq!(summary(&catalog.take_changes().changes).len(), 3);
+}
+
+#[test]
+fn external_ips_cannot_take_a_cluster_ip_over() {
+    let mut catalog = Catalog::new("n1");
+    let spec = json!({ "clusterIP": "10.96.0.9", "ports": [{ "port": 80 }], "externalIPs": ["10.96.0.1"] });
+    catalog.apply(service("aaa", spec));
+    let applied = catalog.apply(cluster_ip("web", "10.96.0.1", 80));
+    assert_eq!(applied.faults.iter().map(|f| f.key.clone()).collect::<Vec<_>>(), [key("aaa")]);
+    let counts: BTreeMap<_, _> =
+        catalog.forwardings(Family::Ipv4).map(|(n, f)| (n.service.clone(), f.frontends.len())).collect();
+    assert_eq!(counts, [("aaa".into(), 1), ("web".into(), 1)].into());
+}
+
+#[test]
+fn node_ports_are_contested_within_a_family_only() {
+    let spec = |ip: &str| json!({ "type": "NodePort", "clusterIP": ip, "ports": [{ "port": 80, "nodePort": 30080 }] });
+    let mut catalog = Catalog::new("n1");
+    catalog.apply(service("a", spec("10.96.0.1")));
+    assert_eq!(catalog.apply(service("b", spec("2001:db8::1"))).faults, []);
+    let applied = catalog.apply(service("c", spec("10.96.0.2")));
+    assert_eq!(&*applied.faults[0].fault.field, "spec.ports[].nodePort");
+}
+
+#[test]
+fn the_earlier_of_two_ports_keeps_a_frontend_within_a_service() {
+    let ports = json!([{ "name": "x", "port": 80 }, { "name": "y", "port": 80 }]);
+    let mut catalog = Catalog::new("n1");
+    catalog.apply(service("a", json!({ "clusterIP": "10.96.0.1", "ports": ports })));
+    let counts: Vec<_> =
+        catalog.forwardings(Family::Ipv4).map(|(n, f)| (n.port.clone(), f.frontends.len())).collect();
+    assert_eq!(counts, [("x".into(), 1), ("y".into(), 0)]);
+}
+
+#[test]
+fn a_list_removes_what_it_does_not_show_at_its_end_and_not_before() {
+    let mut catalog = Catalog::new("n1");
+    catalog.apply(cluster_ip("a", "10.96.0.1", 80));
+    catalog.apply(cluster_ip("b", "10.96.0.2", 80));
+    catalog.take_changes();
+    catalog.apply(Event::ListStart(Kind::Service));
+    catalog.apply(cluster_ip("a", "10.96.0.1", 80));
+    // The connection breaks; another list begins and shows the other one.
+    catalog.apply(Event::ListStart(Kind::Service));
+    assert!(!catalog.apply(cluster_ip("b", "10.96.0.2", 80)).changed);
+    assert!(catalog.take_changes().is_empty());
+    assert!(catalog.apply(Event::ListEnd(Kind::Service)).changed);
+    assert_eq!(summary(&catalog.take_changes().changes), ["ns/a IPv4 1f[]->-"]);
+    // Watch events after the list belong to it.
+    catalog.apply(cluster_ip("c", "10.96.0.3", 80));
+    assert!(catalog.apply(Event::ListEnd(Kind::EndpointSlice)).faults.is_empty());
+    assert_eq!(catalog.service_count(), 2);
+}
+
+#[test]
+fn synced_after_three_complete_lists() {
+    let mut catalog = Catalog::new("n1");
+    for kind in [Kind::Service, Kind::EndpointSlice, Kind::ServiceCidr] {
+        assert!(!catalog.synced());
+        catalog.apply(Event::ListStart(kind));
+        assert!(!catalog.synced());
+        catalog.apply(Event::ListEnd(kind));
+    }
+    assert!(catalog.synced());
+    let mut without = Catalog::new("n1");
+    without.apply(Event::ServiceCidrsUnavailable);
+    without.apply(Event::ListEnd(Kind::Service));
+    without.apply(Event::ListEnd(Kind::EndpointSlice));
+    assert!(without.synced());
+}
+
+#[test]
+fn a_change_of_zone_touches_hinted_services_only() {
+    let mut catalog = Catalog::new("n1");
+    let hinted = |address: &str, zone: &str| json!({ "addresses": [address], "hints": { "forZones": [{ "name": zone }] } });
+    for (name, ip) in [("a", "10.96.0.1"), ("b", "10.96.0.2")] {
+        catalog.apply(cluster_ip(name, ip, 80));
+    }
+    catalog.apply(slice("a-1", "a", "TCP", json!([hinted("10.0.0.1", "z1"), hinted("10.0.0.2", "z2")])));
+    catalog.apply(slice("b-1", "b", "TCP", json!([ready("10.0.0.1"), ready("10.0.0.2")])));
+    catalog.take_changes();
+    catalog.apply(node("z1"));
+    assert_eq!(catalog.pending.dirty.len(), 1);
+    let changes = summary(&catalog.take_changes().changes);
+    assert_eq!(changes, [r#"ns/a IPv4 1f["10.0.0.1", "10.0.0.2"]->1f["10.0.0.1"]"#]);
+    // A node that goes away, or another node, changes nothing.
+    catalog.apply(Event::NodeDeleted(ObjectKey::new("", "n1")));
+    assert!(!catalog.has_pending());
+    assert_eq!(catalog.node().and_then(|node| node.zone.as_deref()), Some("z1"));
+}
+
+#[test]
+fn service_cidrs_come_and_go() {
+    let mut catalog = Catalog::new("n1");
+    catalog.apply(cidr("a", &["10.96.0.0/12", "2001:db8::/108"]));
+    catalog.apply(cidr("b", &["10.96.0.0/12"]));
+    assert!(catalog.take_changes().service_cidrs);
+    assert_eq!(catalog.service_cidrs(Family::Ipv4).len(), 1);
+    catalog.apply(Event::ServiceCidrDeleted(ObjectKey::new("", "b")));
+    assert!(!catalog.take_changes().service_cidrs, "the other one still has it");
+    catalog.apply(Event::ListStart(Kind::ServiceCidr));
+    catalog.apply(Event::ListEnd(Kind::ServiceCidr));
+    assert!(catalog.take_changes().service_cidrs);
+    assert_eq!(catalog.service_cidrs(Family::Ipv6), []);
+}
+
+#[test]
+fn health_checks_count_distinct_local_ready_addresses() {
+    let spec = json!({
+        "type": "LoadBalancer", "clusterIP": "10.96.0.1", "ports": [{ "port": 80 }],
+        "externalTrafficPolicy": "Local", "healthCheckNodePort": 31000,
+    });
+    let mut catalog = Catalog::new("n1");
+    catalog.apply(service("web", spec));
+    let leaving = json!({ "addresses": ["10.0.0.3"], "nodeName": "n1",
+        "conditions": { "ready": false, "serving": true, "terminating": true } });
+    let remote = json!({ "addresses": ["10.0.0.4"], "nodeName": "n2" });
+    catalog.apply(slice("s1", "web", "TCP", json!([ready("10.0.0.1"), ready("10.0.0.2"), leaving, remote])));
+    catalog.apply(slice("s2", "web", "UDP", json!([ready("10.0.0.1")])));
+    let check = HealthCheck { port: 31000, local_ready: PerFamily { ipv4: Some(2), ipv6: None } };
+    let changes = catalog.take_changes();
+    assert_eq!(changes.health_checks, [HealthCheckChange { key: key("web"), old: None, new: Some(check) }]);
+    assert_eq!(catalog.health_checks(), [(key("web"), check)]);
+    catalog.apply(Event::EndpointSliceDeleted(key("s2")));
+    assert_eq!(catalog.take_changes().health_checks, []);
+    catalog.apply(Event::ServiceDeleted(key("web")));
+    let gone = HealthCheckChange { key: key("web"), old: Some(check), new: None };
+    assert_eq!(catalog.take_changes().health_checks, [gone]);
+    assert_eq!(catalog.health_checks(), []);
+}
+
+#[test]
+fn service_ports_without_local_endpoints_are_counted() {
+    let spec = json!({
+        "type": "NodePort", "clusterIP": "10.96.0.1", "ports": [{ "port": 80, "nodePort": 30080 }],
+        "internalTrafficPolicy": "Local", "externalTrafficPolicy": "Local",
+    });
+    let mut catalog = Catalog::new("n1");
+    catalog.apply(service("web", spec));
+    let remote = json!([{ "addresses": ["10.0.0.1"], "nodeName": "n2" }]);
+    catalog.apply(slice("s", "web", "TCP", remote));
+    catalog.take_changes();
+    let both = NoLocalEndpoints { internal: 1, external: 1 };
+    assert_eq!(catalog.no_local_endpoints(Family::Ipv4), both);
+    catalog.apply(slice("s", "web", "TCP", json!([ready("10.0.0.1")])));
+    catalog.take_changes();
+    assert_eq!(catalog.no_local_endpoints(Family::Ipv4), NoLocalEndpoints::default());
+}
+
+#[test]
+fn conntrack_is_checked_for_udp_only() {
+    let udp = json!({ "clusterIP": "10.96.0.1", "ports": [{ "port": 53, "protocol": "UDP" }] });
+    let unready = json!({ "addresses": ["10.0.0.2"], "conditions": { "ready": false, "serving": true } });
+    let mut catalog = Catalog::new("n1");
+    catalog.apply(service("dns", udp));
+    catalog.apply(cluster_ip("web", "10.96.0.2", 80));
+    catalog.apply(slice("s", "dns", "UDP", json!([ready("10.0.0.1")])));
+    assert_eq!(catalog.take_changes().conntrack_check, PerFamily { ipv4: true, ipv6: false });
+    catalog.apply(slice("t", "web", "TCP", json!([ready("10.0.0.1")])));
+    assert_eq!(catalog.take_changes().conntrack_check, PerFamily::default());
+    // A serving endpoint that is not ready changes no forwarding, but it may keep its flows.
+    catalog.apply(slice("s", "dns", "UDP", json!([ready("10.0.0.1"), unready])));
+    let changes = catalog.take_changes();
+    assert_eq!((changes.changes.len(), changes.conntrack_check.ipv4, changes.udp.len()), (0, true, 1));
+    let (family, name) = &changes.udp[0];
+    let found = catalog.udp_service(name, *family).expect("still there");
+    assert_eq!(found.serving.len(), 2);
+    assert_eq!(found.frontends, [Frontend::ClusterIp([10, 96, 0, 1].into(), 53)]);
+    assert_eq!(catalog.udp_services(Family::Ipv4).collect::<Vec<_>>(), [found]);
+}
+
+#[test]
+fn faults_are_told_once() {
+    let bad =
+        || service("web", json!({ "clusterIP": "10.96.0.1", "ports": [{ "port": 80 }, { "port": 0 }] }));
+    let mut catalog = Catalog::new("n1");
+    assert_eq!(catalog.apply(bad()).faults.len(), 1);
+    assert_eq!(catalog.apply(bad()), Applied::default());
+    let ports = json!([{ "port": 80 }, { "port": 70000 }]);
+    let applied = catalog.apply(service("web", json!({ "clusterIP": "10.96.0.1", "ports": ports })));
+    assert_eq!((applied.changed, applied.faults.len()), (false, 1), "a new fault, the same meaning");
+}
+
+#[test]
+fn duplicates_across_slices_do_not_depend_on_their_order() {
+    let leaving = json!({ "addresses": ["10.0.0.1"], "nodeName": "n2",
+        "conditions": { "ready": false, "serving": true, "terminating": true } });
+    let tables = [["s1", "s2"], ["s2", "s1"]].map(|[first, second]| {
+        let mut catalog = Catalog::new("n1");
+        catalog.apply(cluster_ip("web", "10.96.0.1", 80));
+        catalog.apply(slice(first, "web", "TCP", json!([leaving])));
+        catalog.apply(slice(second, "web", "TCP", json!([ready("10.0.0.1")])));
+        table(&catalog)
+    });
+    assert_eq!(tables[0], tables[1]);
+    let forwarding = tables[0].values().next().expect("one Service");
+    assert!(forwarding.cluster[0].may_hairpin, "the one that stays is on this node");
+}
+
+#[test]
+fn drained_changes_are_not_told_again() {
+    let mut catalog = Catalog::new("n1");
+    catalog.apply(cluster_ip("web", "10.96.0.1", 80));
+    let mut count = 0;
+    let rest = catalog.drain_changes(|_| count += 1);
+    assert_eq!((count, rest.changes.len()), (1, 0));
+    assert!(catalog.take_changes().is_empty());
+    let name = catalog.forwardings(Family::Ipv4).next().expect("one").0;
+    assert!(catalog.forwarding(&name, Family::Ipv4).is_some());
+    assert!(catalog.forwarding(&name, Family::Ipv6).is_none());
+}
+
+/// What one Catalog says, as far as it can be compared with another's.
+fn portrait(catalog: &Catalog) -> impl PartialEq + std::fmt::Debug {
+    let mut conflicts: Vec<String> = catalog.conflicts().map(|c| format!("{}: {}", c.key, c.fault)).collect();
+    conflicts.sort();
+    let mut udp: Vec<UdpService> =
+        Family::BOTH.into_iter().flat_map(|family| catalog.udp_services(family)).collect();
+    udp.sort_by(|a, b| (&a.name, &a.frontends).cmp(&(&b.name, &b.frontends)));
+    let counts = Family::BOTH.map(|family| catalog.no_local_endpoints(family));
+    let cidrs = Family::BOTH.map(|family| catalog.service_cidrs(family));
+    (table(catalog), conflicts, udp, catalog.health_checks(), counts, cidrs)
+}
+
+/// A world, its zone and its CIDR, and the Catalog and mirror that follow it event by event.
+struct Follower {
+    rng: Rng,
+    ranges: Ranges,
+    world: World,
+    zone: &'static str,
+    cidrs: Option<&'static str>,
+    catalog: Catalog,
+    mirror: Table,
+}
+
+impl Follower {
+    fn new(seed: u64) -> Self {
+        let (mut rng, ranges) = (Rng::new(seed), Ranges::example());
+        let world = World::random(&mut rng, 6, &ranges);
+        let mut edits = world.edits();
+        // Any order of arrival will do.
+        for last in (1..edits.len()).rev() {
+            edits.swap(last, rng.below(last + 1));
+        }
+        let (catalog, mirror) = (Catalog::new("n1"), Table::new());
+        let mut follower = Self { rng, ranges, world, zone: "", cidrs: None, catalog, mirror };
+        for edit in edits {
+            follower.tell(&edit);
+        }
+        follower
+    }
+
+    fn tell(&mut self, edit: &Edit) {
+        self.catalog.apply(edit.event().expect("worlds decode"));
+    }
+
+    fn step(&mut self) {
+        match self.rng.below(12) {
+            0 => self.relist(Kind::Service),
+            1 => self.relist(Kind::EndpointSlice),
+            2 => {
+                self.zone = ["", "z1", "z2"][self.rng.below(3)];
+                self.catalog.apply(node(self.zone));
+            }
+            3 => {
+                self.cidrs = [None, Some("10.96.0.0/12"), Some("2001:db8::/64")][self.rng.below(3)];
+                self.catalog.apply(match self.cidrs {
+                    Some(text) => cidr("main", &[text]),
+                    None => Event::ServiceCidrDeleted(ObjectKey::new("", "main")),
+                });
+            }
+            4 | 5 => self.take(),
+            _ => {
+                let edit = random_edit(&mut self.rng, &mut self.world, &self.ranges);
+                self.tell(&edit);
+            }
+        }
+    }
+
+    /// The connection was lost, things happened meanwhile, and a list tells how it is now.
+    fn relist(&mut self, kind: Kind) {
+        let objects = if kind == Kind::Service { &mut self.world.services } else { &mut self.world.slices };
+        objects.retain(|_, _| self.rng.chance(80));
+        let list: Vec<Edit> = objects.values().map(|value| Edit::Upsert(kind, value.clone())).collect();
+        self.catalog.apply(Event::ListStart(kind));
+        let before =
+            if kind == Kind::Service { self.catalog.service_count() } else { self.catalog.slice_count() };
+        for edit in &list {
+            self.tell(edit);
+        }
+        let after =
+            if kind == Kind::Service { self.catalog.service_count() } else { self.catalog.slice_count() };
+        assert!(after >= before, "a list removes nothing before its end");
+        self.catalog.apply(Event::ListEnd(kind));
+    }
+
+    fn take(&mut self) {
+        let changes = self.catalog.take_changes();
+        for change in changes.changes.iter().filter(|change| change.name.protocol == Protocol::Udp) {
+            assert!(*changes.conntrack_check.get(change.family), "{} changed", change.name);
+        }
+        replay(&mut self.mirror, changes.changes);
+        assert_eq!(self.mirror, table(&self.catalog), "the changes lead to the table");
+    }
+
+    /// The same world told to a new Catalog.
+    fn from_scratch(&self) -> Catalog {
+        let mut catalog = Catalog::new("n1");
+        catalog.apply(node(self.zone));
+        if let Some(text) = self.cidrs {
+            catalog.apply(cidr("main", &[text]));
+        }
+        for edit in self.world.edits() {
+            catalog.apply(edit.event().expect("worlds decode"));
+        }
+        catalog.take_changes();
+        catalog
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(384))]
+
+    #[test]
+    fn incremental_equals_from_scratch(seed in any::<u64>(), steps in 0_usize..60) {
+        let mut follower = Follower::new(seed);
+        for _ in 0..steps {
+            follower.step();
+        }
+        follower.take();
+        let scratch = follower.from_scratch();
+        prop_assert_eq!(portrait(&follower.catalog), portrait(&scratch));
+    }
+
+    #[test]
+    fn saying_it_again_changes_nothing(seed in any::<u64>(), steps in 0_usize..20) {
+        let mut follower = Follower::new(seed);
+        for _ in 0..steps {
+            follower.step();
+        }
+        follower.take();
+        for edit in follower.world.edits() {
+            let applied = follower.catalog.apply(edit.event().expect("worlds decode"));
+            prop_assert!(!applied.changed, "{:?}", edit);
+        }
+        prop_assert!(!follower.catalog.has_pending());
+        prop_assert!(follower.catalog.take_changes().is_empty());
+    }
+
+    #[test]
+    fn nothing_is_kept_of_a_world_that_is_gone(seed in any::<u64>(), steps in 0_usize..20) {
+        let mut follower = Follower::new(seed);
+        for _ in 0..steps {
+            follower.step();
+        }
+        for kind in [Kind::Service, Kind::EndpointSlice] {
+            follower.catalog.apply(Event::ListStart(kind));
+            follower.catalog.apply(Event::ListEnd(kind));
+        }
+        follower.world.services.clear();
+        follower.world.slices.clear();
+        follower.take();
+        let catalog = &follower.catalog;
+        prop_assert_eq!((catalog.services.len(), catalog.slices.len()), (0, 0));
+        prop_assert_eq!(catalog.claims.len(), 0);
+        prop_assert!(catalog.health_checks.is_empty() && catalog.pending.triggers.is_empty());
+        prop_assert_eq!(Family::BOTH.map(|f| catalog.no_local_endpoints(f)), [NoLocalEndpoints::default(); 2]);
+    }
+
+    /// Every frontend has one owner, and the invariants that data planes rely on hold.
+    #[test]
+    fn laws_of_the_table(seed in any::<u64>()) {
+        let follower = Follower::new(seed);
+        for family in Family::BOTH {
+            let mut seen = std::collections::HashSet::new();
+            for (name, forwarding) in follower.catalog.forwardings(family) {
+                for frontend in &forwarding.frontends {
+                    let (claim, _) = claim::Claim::of(*frontend, family, name.protocol);
+                    prop_assert!(seen.insert(claim), "{} has {:?} twice", name, frontend);
+                }
+                let accessible = forwarding.externally_accessible();
+                let no_cluster = forwarding.cluster.is_empty();
+                prop_assert!(!(accessible && forwarding.has_endpoints && no_cluster), "{}: {:?}", name, forwarding);
+                let uses_local = forwarding.internal_policy == crate::InternalPolicy::Local
+                    || forwarding.external_policy == ExternalPolicy::Local;
+                prop_assert!(uses_local || forwarding.local.is_empty());
+            }
+        }
+    }
+}

@@ -32,9 +32,18 @@ pub(crate) type Text<'de> = Cow<'de, str>;
 /// Collects the faults of one object.
 pub(crate) type Faults = Vec<Fault>;
 
-/// Adds a fault.
+/// Most faults that are listed for one object: enough to mend it, few enough for a log.
+const MOST_FAULTS: usize = 32;
+
+/// Adds a fault, unless the object has so many that nobody would read on.
 pub(super) fn fault(faults: &mut Faults, field: impl Into<String>, reason: impl Into<String>) {
-    let (field, reason): (String, String) = (field.into(), reason.into());
+    let (field, reason): (String, String) = match faults.len() {
+        0..MOST_FAULTS => (field.into(), reason.into()),
+        MOST_FAULTS => {
+            (field.into(), "and more fields after this one are bad too; mend those above first".into())
+        }
+        _ => return,
+    };
     faults.push(Fault { field: field.into(), reason: reason.into() });
 }
 
@@ -42,6 +51,11 @@ impl<T> Loose<T> {
     /// Whether the key is there at all, whatever its value.
     pub(super) fn is_present(&self) -> bool {
         !matches!(self, Self::Absent)
+    }
+
+    /// Whether there is no value, not even one of a wrong shape.
+    pub(super) fn is_missing(&self) -> bool {
+        matches!(self, Self::Absent | Self::Null)
     }
 
     /// The value; a mismatch is reported under the path that `field` makes.

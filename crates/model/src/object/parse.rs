@@ -104,7 +104,7 @@ pub(super) fn protocol(
     faults: &mut Faults,
     field: impl Fn() -> String,
 ) -> Option<Protocol> {
-    if matches!(text, Loose::Absent | Loose::Null) {
+    if text.is_missing() {
         return Some(Protocol::Tcp);
     }
     let text = text.take(faults, &field, "TCP, UDP or SCTP")?;

@@ -263,15 +263,13 @@ fn keep_last(ports: &mut Vec<ServicePort>) {
 
 fn port(raw: RawPort<'_>, index: usize, faults: &mut Faults) -> Option<ServicePort> {
     let path = |field: &str| format!("spec.ports[{index}].{field}");
-    let name = match raw.name {
-        Loose::Mismatch(_) => return raw.name.take(faults, || path("name"), "text").and(None),
-        name => name.take(faults, || path("name"), "text").unwrap_or_default(),
-    };
+    let unnamed = raw.name.is_missing().then(Text::default);
+    let name = raw.name.take(faults, || path("name"), "text").or(unnamed)?;
     let protocol = parse::protocol(raw.protocol, faults, || path("protocol"))?;
-    let Some(port) = raw.port.take(faults, || path("port"), "a number from 1 to 65535") else {
+    if raw.port.is_missing() {
         fault(faults, path("port"), "is missing; write 1 to 65535");
-        return None;
-    };
+    }
+    let port = raw.port.take(faults, || path("port"), "a number from 1 to 65535")?;
     let port = parse::port_number(port, faults, || path("port"))?;
     let node_port = raw
         .node_port
@@ -309,7 +307,7 @@ fn ingress_ips(status: RawStatus<'_>, faults: &mut Faults) -> Box<[IpAddr]> {
         let path = |field: &str| format!("{INGRESS}[{index}]{field}");
         let Some(entry) = entry.take(faults, || path(""), "an object") else { continue };
         let is_vip = match entry.ip_mode {
-            Loose::Absent | Loose::Null => true,
+            mode if mode.is_missing() => true,
             mode => mode.take(faults, || path(".ipMode"), "VIP or Proxy").is_some_and(|mode| mode == "VIP"),
         };
         let blank = matches!(&entry.ip, Loose::Value(text) if text.is_empty());

@@ -204,13 +204,13 @@ fn ports(list: Loose<Vec<Loose<RawPort<'_>>>>, faults: &mut Faults) -> Box<[Slic
 
 fn port(raw: RawPort<'_>, index: usize, faults: &mut Faults) -> Option<SlicePort> {
     let path = |field: &str| format!("ports[{index}].{field}");
-    let absent = matches!(raw.name, Loose::Absent | Loose::Null);
+    let absent = raw.name.is_missing();
     let name = raw.name.take(faults, || path("name"), "text");
     if absent {
         fault(faults, path("name"), "is missing; write the name of the Service port, or \"\"");
     }
     let protocol = parse::protocol(raw.protocol, faults, || path("protocol"))?;
-    if matches!(raw.port, Loose::Absent | Loose::Null) {
+    if raw.port.is_missing() {
         fault(faults, path("port"), "is missing; write 1 to 65535 (a slice for all ports is not supported)");
     }
     let port = raw.port.take(faults, || path("port"), "a number from 1 to 65535")?;
@@ -240,10 +240,11 @@ impl<'de> Builder<'de> {
 
     fn endpoint(&mut self, raw: RawEndpoint<'de>, index: usize, family: Family, faults: &mut Faults) {
         let path = |field: &str| format!("endpoints[{index}].{field}");
-        let first = raw.addresses.take(faults, || path("addresses"), "a list of addresses");
-        let first = first.unwrap_or_default().0;
+        let none = raw.addresses.is_missing().then(First::default);
+        let first = raw.addresses.take(faults, || path("addresses"), "a list of addresses").or(none);
+        let Some(First(first)) = first else { return };
         let field = || path("addresses[0]");
-        if matches!(first, Loose::Absent | Loose::Null) {
+        if first.is_missing() {
             return fault(faults, field(), format!("is missing; write an {family} address"));
         }
         let Some(address) = parse::address(first, faults, field) else { return };

@@ -1,1 +1,153 @@
-//! Tests.
+use super::*;
+use proptest::prelude::*;
+
+/// Parses `Rl1{a;n1}`: class R, T or N; here (l) or elsewhere (r, or nothing); number; zone hints; node hints.
+/// The node is `n0` unless the case says otherwise, the zone `a`.
+fn endpoint(text: &str, node: &str) -> Endpoint {
+    let (head, hints) = text.split_once('{').unwrap_or((text, "}"));
+    let hints = hints.trim_end_matches('}');
+    let (zones, nodes) = hints.split_once(';').unwrap_or((hints, ""));
+    let class = &head[..1];
+    let local = head[1..].starts_with('l');
+    let number: u8 = head[1..].trim_start_matches(['l', 'r']).parse().unwrap();
+    let hint = |names: &str, own: &str| match names {
+        "" => Hint::Absent,
+        names if names.split(',').any(|name| name == own) => Hint::Here,
+        _ => Hint::Elsewhere,
+    };
+    Endpoint {
+        backend: Backend { address: [10, 0, 0, number].into(), port: 80, may_hairpin: local },
+        ready: class == "R",
+        serving: class != "N",
+        terminating: class == "T",
+        local,
+        node_hint: hint(nodes, node),
+        zone_hint: hint(zones, "a"),
+    }
+}
+
+fn numbers(backends: &[Backend]) -> Vec<u8> {
+    let last = |backend: &Backend| match backend.address {
+        std::net::IpAddr::V4(v4) => v4.octets()[3],
+        std::net::IpAddr::V6(_) => panic!("IPv6 in an IPv4 case"),
+    };
+    backends.iter().map(last).collect()
+}
+
+const CLUSTER: Demand = Demand { cluster: true, local: false };
+const LOCAL: Demand = Demand { cluster: false, local: true };
+const BOTH: Demand = Demand { cluster: true, local: true };
+
+/// Number, demand, this node, endpoints, then C, L, U and A.
+type Case = (u8, Demand, &'static str, &'static str, &'static [u8], &'static [u8], &'static [u8], bool);
+
+/// What each combination of policies and endpoints selects.
+const CASES: [Case; 20] = [
+    (1, CLUSTER, "n0", "Rl1 Rr2", &[1, 2], &[], &[1, 2], true),
+    (2, CLUSTER, "n0", "N1 N2", &[], &[], &[], false),
+    (3, CLUSTER, "n0", "Tl1 Tr2", &[1, 2], &[], &[1, 2], true),
+    (4, CLUSTER, "n0", "R1 T2", &[1], &[], &[1], true),
+    (5, LOCAL, "n0", "Rr1 Rr2", &[], &[], &[], true),
+    (6, LOCAL, "n0", "", &[], &[], &[], false),
+    (7, LOCAL, "n0", "Tl1 Rr2", &[], &[1], &[1], true),
+    (8, BOTH, "n0", "Rl1 Rr2", &[1, 2], &[1], &[1, 2], true),
+    (9, BOTH, "n0", "Rr1 Nl2 Tl3 Tr4", &[1], &[3], &[1, 3], true),
+    (10, BOTH, "n0", "Tr1 Tr2", &[1, 2], &[], &[1, 2], true),
+    (11, CLUSTER, "n0", "Rr1 Rl2", &[1, 2], &[], &[1, 2], true),
+    (12, CLUSTER, "n0", "R1{a} R2{b} R3{c} R4{a}", &[1, 4], &[], &[1, 4], true),
+    (13, CLUSTER, "n0", "N1{a} R2{b} R3{c} N4{a}", &[2, 3], &[], &[2, 3], true),
+    (14, CLUSTER, "n0", "R1{a} R2", &[1, 2], &[], &[1, 2], true),
+    (15, CLUSTER, "n0", "R1{a;n1} R2{b;n2} R3{a;n4}", &[1, 3], &[], &[1, 3], true),
+    (16, CLUSTER, "n1", "R1{a;n1} R2{a;n2}", &[1], &[], &[1], true),
+    (17, CLUSTER, "n1", "R1{a;n1} R2", &[1, 2], &[], &[1, 2], true),
+    (18, BOTH, "n0", "Rl1{a} Rl2{b} Rr3{c} Rr4{a}", &[1, 4], &[1, 2], &[1, 2, 4], true),
+    (19, CLUSTER, "n0", "T1{a} T2{b}", &[1, 2], &[], &[1, 2], true),
+    (20, BOTH, "n0", "Rl1 Tl2 Rr3", &[1, 3], &[1], &[1, 3], true),
+];
+
+#[test]
+fn worked_cases() {
+    for (number, demand, node, endpoints, cluster, local, reachable, has_endpoints) in CASES {
+        let endpoints: Vec<Endpoint> = endpoints.split_whitespace().map(|e| endpoint(e, node)).collect();
+        let selection = select(&endpoints, demand);
+        assert_eq!(numbers(&selection.cluster), cluster, "C of case {number}");
+        assert_eq!(numbers(&selection.local), local, "L of case {number}");
+        assert_eq!(numbers(&selection.reachable()), reachable, "U of case {number}");
+        assert_eq!(selection.has_endpoints, has_endpoints, "A of case {number}");
+    }
+}
+
+#[test]
+fn terminating_but_not_serving_is_never_used() {
+    let mut gone = endpoint("Tl1", "n0");
+    gone.serving = false;
+    assert_eq!(select(&[gone], BOTH), Selection::default());
+}
+
+#[test]
+fn ready_while_terminating_counts_as_ready() {
+    let mut published = endpoint("Rl1", "n0");
+    published.terminating = true;
+    assert_eq!(numbers(&select(&[published, endpoint("Tl2", "n0")], BOTH).local), [1]);
+}
+
+#[test]
+fn duplicates_prefer_the_one_that_stays() {
+    let mut leaving = endpoint("Rl1", "n0");
+    leaving.terminating = true;
+    let staying = Endpoint { ready: false, terminating: false, ..endpoint("Rr1", "n0") };
+    for order in [[leaving, staying], [staying, leaving]] {
+        let mut endpoints = order.to_vec();
+        settle_duplicates(&mut endpoints);
+        assert_eq!(endpoints, [staying]);
+    }
+}
+
+fn any_endpoint() -> impl Strategy<Value = Endpoint> {
+    let hint = prop_oneof![Just(Hint::Absent), Just(Hint::Elsewhere), Just(Hint::Here)];
+    let flags = any::<(bool, bool, bool, bool, bool)>();
+    (0_u8..6, 80_u16..82, flags, hint.clone(), hint).prop_map(|(host, port, flags, node_hint, zone_hint)| {
+        let (ready, serving, terminating, local, may_hairpin) = flags;
+        let backend = Backend { address: [10, 0, 0, host].into(), port, may_hairpin };
+        Endpoint { backend, ready, serving, terminating, local, node_hint, zone_hint }
+    })
+}
+
+proptest! {
+    #[test]
+    fn order_of_arrival_does_not_matter(
+        (endpoints, shuffled) in proptest::collection::vec(any_endpoint(), 0..20)
+            .prop_flat_map(|list| (Just(list.clone()), Just(list).prop_shuffle())),
+    ) {
+        let (mut a, mut b) = (endpoints, shuffled);
+        settle_duplicates(&mut a);
+        settle_duplicates(&mut b);
+        prop_assert_eq!(&a, &b);
+        let places: Vec<_> = a.iter().map(|e| e.backend.socket()).collect();
+        prop_assert!(places.is_sorted_by(|x, y| x < y));
+    }
+
+    #[test]
+    fn laws(mut endpoints in proptest::collection::vec(any_endpoint(), 0..12), demand in any::<(bool, bool)>()) {
+        settle_duplicates(&mut endpoints);
+        let demand = Demand { cluster: demand.0, local: demand.1 };
+        let selection = select(&endpoints, demand);
+        let of = |b: &Backend| *endpoints.iter().find(|e| e.backend == *b).expect("selected from the input");
+        // Nothing is made up, nothing unfit is chosen.
+        for chosen in selection.reachable() {
+            let chosen = of(&chosen);
+            prop_assert!(chosen.ready || (chosen.serving && chosen.terminating));
+        }
+        prop_assert!(selection.local.iter().all(|b| of(b).local));
+        // Ready and fall-back endpoints never mix.
+        for set in [&selection.cluster, &selection.local] {
+            prop_assert!(set.iter().all(|b| of(b).ready) || set.iter().all(|b| !of(b).ready));
+        }
+        // What is not asked for stays empty; a cluster set exists where anything does.
+        prop_assert!(demand.cluster || selection.cluster.is_empty());
+        prop_assert!(demand.local || selection.local.is_empty());
+        if demand.cluster {
+            prop_assert_eq!(selection.has_endpoints, !selection.cluster.is_empty());
+        }
+    }
+}

@@ -1,1 +1,20 @@
-//! Tests.
+use super::*;
+
+#[test]
+fn what_is_kept_is_small() {
+    assert_eq!(size_of::<CompactEndpoint>(), 20);
+    assert!(size_of::<SliceRecord>() <= 104, "{}", size_of::<SliceRecord>());
+    assert!(size_of::<ServiceRecord>() <= 192, "{}", size_of::<ServiceRecord>());
+}
+
+#[test]
+fn interned_values_are_shared_and_let_go() {
+    let mut interner = Interner::<str>::default();
+    let kept = interner.intern("kept");
+    assert!(Arc::ptr_eq(&kept, &interner.intern("kept")));
+    for n in 0..10_000 {
+        interner.intern(&n.to_string());
+    }
+    assert!(interner.values.len() <= 64, "{}", interner.values.len());
+    assert!(Arc::ptr_eq(&kept, &interner.intern("kept")));
+}
