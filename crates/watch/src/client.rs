@@ -95,9 +95,9 @@ async fn config(settings: &ClientSettings) -> Result<Config, ClientError> {
 }
 
 fn without_unused_roots(mut config: Config) -> Config {
-    if config.cluster_url.scheme_str() == Some("http") {
+    if config.cluster_url.scheme_str() == Some("http") || config.accept_invalid_certs {
         // Without certificate authorities kube looks for the system's and fails where there are none, even
-        // if no TLS will be spoken.
+        // if no certificate will be checked.
         config.root_cert = Some(Vec::new());
         config.root_cert_file = None;
     }
@@ -145,6 +145,7 @@ fn client(config: Config) -> Result<kube::Client, kube::Error> {
         .pool_timer(TokioTimer::new())
         .http1_max_buf_size(READ_BUFFER)
         .build::<_, Body>(connector);
+    // A limit of requests per second (clientConnection.qps) would be the first layer.
     let service = tower::ServiceBuilder::new()
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)

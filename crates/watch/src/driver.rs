@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures::future::poll_immediate;
 use http::StatusCode;
-use http_body_util::{BodyExt as _, Limited};
+use http_body_util::{BodyExt as _, Collected, Limited};
 use kube::client::Body;
 use portolan_model::Event;
 use portolan_model::object::{
@@ -382,7 +382,7 @@ async fn soon(body: &mut Body) -> Option<Result<Option<Bytes>, RestartReason>> {
 async fn refused(answer: http::Response<Body>) -> RestartReason {
     let (parts, body) = answer.into_parts();
     let body = time::timeout(ERROR_BODY_WAIT, Limited::new(body, ERROR_BODY).collect()).await;
-    let body = body.ok().and_then(Result::ok).map(|body| body.to_bytes()).unwrap_or_default();
+    let body = body.ok().and_then(Result::ok).map(Collected::to_bytes).unwrap_or_default();
     RestartReason::Refused(ApiStatus::from_answer(parts.status.as_u16(), &parts.headers, &body))
 }
 

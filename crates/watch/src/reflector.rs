@@ -90,7 +90,7 @@ enum State {
 }
 
 /// Where a failure leads.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Then {
     /// The same query again.
     Same,
@@ -246,18 +246,16 @@ impl Reflector {
         match reason {
             RestartReason::Refused(status) => self.then_refused(status),
             RestartReason::ErrorEvent(status) => self.then_error_event(status),
-            RestartReason::Closed | RestartReason::Silent(_) if stream => Then::Pages { for_good: false },
-            RestartReason::Truncated | RestartReason::Broken(_) if stream && opened => {
-                Then::Pages { for_good: false }
-            }
-            RestartReason::Garbage(_) if stream => Then::Pages { for_good: false },
+            RestartReason::Truncated | RestartReason::Broken(_) if stream && !opened => Then::Same,
+            _ if stream => Then::Pages { for_good: false },
             RestartReason::Garbage(_) => Then::Relist,
             _ => Then::Same,
         }
     }
 
     fn then_refused(&self, status: &ApiStatus) -> Then {
-        let absent = self.optional && matches!(status.code, 403 | 404);
+        let lost = status.expired() || status.too_large;
+        let server_fault = status.code >= 500;
         match &self.state {
             _ if matches!(status.code, 401 | 408 | 429 | 503) => Then::Same,
             State::Stream => {
@@ -265,13 +263,12 @@ impl Reflector {
                 Then::Pages { for_good }
             }
             State::Pages { token, .. } if !token.is_empty() && status.expired() => Then::Whole,
-            State::Pages { .. } if absent => Then::Unavailable,
-            State::Pages { .. } if status.code >= 500 && !status.too_large => Then::Same,
-            State::Pages { .. } => Then::Relist,
-            State::Watch if status.expired() || status.too_large => Then::Relist,
-            State::Watch if status.code >= 500 || status.code == 403 => Then::Same,
-            State::Watch if absent => Then::Unavailable,
-            State::Watch => Then::Relist,
+            _ if self.optional && status.code == 404 => Then::Unavailable,
+            State::Pages { .. } if self.optional && status.code == 403 => Then::Unavailable,
+            // A revoked permission to watch may come back; what is known stays.
+            State::Watch if status.code == 403 => Then::Same,
+            _ if server_fault && !lost => Then::Same,
+            _ => Then::Relist,
         }
     }
 

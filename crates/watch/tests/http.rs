@@ -1,5 +1,7 @@
 //! The watcher over real sockets: a scripted API server that speaks raw HTTP/1.1.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)] // helpers of tests
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -214,6 +216,17 @@ async fn pages_and_the_watch_after_them_share_a_connection() {
     assert!(server.requests(SERVICES)[3].contains("resourceVersion=9&"));
     // One for each collection: the others are silent on theirs.
     assert_eq!(server.script.lock().unwrap().connections, 4);
+}
+
+#[tokio::test]
+async fn events_that_arrive_together_are_seen_together() {
+    const EVENTS: u32 = 50;
+    let events: Vec<_> = (0..EVENTS).map(|n| chunk(&object("ADDED", "a", 10 + n))).collect();
+    let body = [CHUNKED.to_owned(), events.concat(), chunk(&end_mark(99))];
+    let server = Server::start([(SERVICES, vec![vec![send(&body)]])]).await;
+    let seen = server.watch_until(|event| list_end(event, Kind::Service)).await;
+    // The kernel may cut the one write in two; 50 HTTP chunks are not 50 batches.
+    assert!(seen.len() <= 3, "{} batches", seen.len());
 }
 
 #[tokio::test]

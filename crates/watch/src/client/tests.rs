@@ -35,6 +35,13 @@ async fn plain_http_needs_no_certificate_authority() {
 }
 
 #[tokio::test]
+async fn unchecked_https_needs_no_certificate_authority() {
+    let file = kubeconfig("server: 'https://127.0.0.1:6443', insecure-skip-tls-verify: true");
+    let config = config(&settings(&file, None)).await.unwrap();
+    assert_eq!((config.root_cert, config.accept_invalid_certs), (Some(Vec::new()), true));
+}
+
+#[tokio::test]
 async fn https_without_an_authority_is_left_to_the_system_s() {
     let file = kubeconfig("server: 'https://127.0.0.1:6443'");
     assert_eq!(config(&settings(&file, None)).await.unwrap().root_cert, None);
