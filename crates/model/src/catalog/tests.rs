@@ -29,6 +29,7 @@ fn replay(mirror: &mut Table, changes: Vec<Change>) {
     }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "`json!` makes values")]
 fn service(name: &str, spec: Value) -> Event {
     let object = json!({ "metadata": { "namespace": "ns", "name": name }, "spec": spec });
     Event::Service(decode_service(object.to_string().as_bytes()).expect("decodes"))
@@ -39,6 +40,7 @@ fn cluster_ip(name: &str, ip: &str, port: u16) -> Event {
     service(name, spec)
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "`json!` makes values")]
 fn slice(name: &str, owner: &str, protocol: &str, endpoints: Value) -> Event {
     let object = json!({
         "metadata": { "namespace": "ns", "name": name, "labels": { "kubernetes.io/service-name": owner },
@@ -483,7 +485,7 @@ impl Follower {
     }
 
     /// The same world told to a new Catalog.
-    fn from_scratch(&self) -> Catalog {
+    fn told_afresh(&self) -> Catalog {
         let mut catalog = Catalog::new("n1");
         catalog.apply(node(self.zone));
         if let Some(text) = self.cidrs {
@@ -507,7 +509,7 @@ proptest! {
             follower.step();
         }
         follower.take();
-        let scratch = follower.from_scratch();
+        let scratch = follower.told_afresh();
         prop_assert_eq!(portrait(&follower.catalog), portrait(&scratch));
     }
 

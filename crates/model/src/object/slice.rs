@@ -240,8 +240,8 @@ impl<'de> Builder<'de> {
 
     fn endpoint(&mut self, raw: RawEndpoint<'de>, index: usize, family: Family, faults: &mut Faults) {
         let path = |field: &str| format!("endpoints[{index}].{field}");
-        let none = raw.addresses.is_missing().then(First::default);
-        let first = raw.addresses.take(faults, || path("addresses"), "a list of addresses").or(none);
+        let empty = raw.addresses.is_missing().then(First::default);
+        let first = raw.addresses.take(faults, || path("addresses"), "a list of addresses").or(empty);
         let Some(First(first)) = first else { return };
         let field = || path("addresses[0]");
         if first.is_missing() {

@@ -1,1 +1,279 @@
-//! Tests.
+use super::*;
+use crate::InternalPolicy;
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().expect("an address")
+}
+
+fn backend(address: &str, may_hairpin: bool) -> Backend {
+    Backend { address: ip(address), port: 8080, may_hairpin }
+}
+
+/// Endpoint on this node.
+const HERE: &str = "10.244.1.5";
+/// Endpoint on another node.
+const THERE: &str = "10.244.2.5";
+const CLUSTER_IP: &str = "10.96.0.1";
+const EXTERNAL_IP: &str = "192.0.2.10";
+const LOAD_BALANCER_IP: &str = "192.0.2.20";
+/// This node's address that accepts node ports, and one that does not.
+const NODE_IP: &str = "172.16.0.1";
+const OTHER_NODE_IP: &str = "172.17.0.1";
+
+const POD: Origin<'static> = Origin::Pod { input_interface: "veth0" };
+const REMOTE: Origin<'static> = Origin::Remote { input_interface: "eth0" };
+
+fn settings() -> Settings {
+    Settings {
+        family: Family::Ipv4,
+        local_detector: LocalDetector::Cidr("10.244.1.0/24".parse().expect("a CIDR")),
+        masquerade_all: false,
+        masquerade_bit: 14,
+        node_port_addresses: NodePortAddresses::Addresses(vec![ip(NODE_IP)]),
+        node_ip: Some(ip(NODE_IP)),
+        service_cidrs: vec!["10.96.0.0/16".parse().expect("a CIDR")],
+    }
+}
+
+fn forwarding() -> Forwarding {
+    Forwarding {
+        family: Family::Ipv4,
+        protocol: Protocol::Tcp,
+        frontends: vec![
+            Frontend::ClusterIp(ip(CLUSTER_IP), 80),
+            Frontend::ExternalIp(ip(EXTERNAL_IP), 80),
+            Frontend::LoadBalancerIp(ip(LOAD_BALANCER_IP), 80),
+            Frontend::NodePort(30080),
+        ],
+        cluster: vec![backend(HERE, true), backend(THERE, false)],
+        local: Vec::new(),
+        has_endpoints: true,
+        internal_policy: InternalPolicy::Cluster,
+        external_policy: ExternalPolicy::Cluster,
+        affinity: None,
+        source_ranges: Vec::new(),
+    }
+}
+
+/// `C` or `L` for which backends, `m` for each that is masqueraded and `-` for each that is not; or the name.
+fn ask(
+    settings: &Settings,
+    forwarding: &Forwarding,
+    origin: Origin<'_>,
+    source: &str,
+    to: (&str, u16),
+) -> String {
+    let local_addresses = [ip(NODE_IP), ip(OTHER_NODE_IP), ip("10.244.1.1")];
+    let oracle = Oracle { settings, local_addresses: &local_addresses, forwardings: &[forwarding] };
+    let packet =
+        Packet { origin, source: ip(source), destination: ip(to.0), protocol: Protocol::Tcp, port: to.1 };
+    match oracle.fate(&packet) {
+        Fate::Backends { set, masqueraded, .. } => {
+            let name = if set == forwarding.cluster { "C" } else { "L" };
+            let flags: String = masqueraded.iter().map(|m| if *m { 'm' } else { '-' }).collect();
+            assert_eq!(set.len(), masqueraded.len());
+            format!("{name}{flags}")
+        }
+        other => format!("{other:?}"),
+    }
+}
+
+/// The clients of the tables: a pod here, a process of this node, a pod elsewhere, somebody outside.
+const CLIENTS: [(Origin<'static>, &str); 4] =
+    [(POD, "10.244.1.9"), (Origin::Node, NODE_IP), (REMOTE, "10.244.2.9"), (REMOTE, "203.0.113.1")];
+
+fn row(settings: &Settings, forwarding: &Forwarding, to: (&str, u16)) -> [String; 4] {
+    CLIENTS.map(|(origin, source)| ask(settings, forwarding, origin, source, to))
+}
+
+const EXTERNAL: [(&str, u16); 3] = [(EXTERNAL_IP, 80), (LOAD_BALANCER_IP, 80), (NODE_IP, 30080)];
+
+#[test]
+fn internal_traffic() {
+    let row = |change: fn(&mut Forwarding)| {
+        let mut forwarding = forwarding();
+        change(&mut forwarding);
+        row(&settings(), &forwarding, (CLUSTER_IP, 80))
+    };
+    assert_eq!(row(|_| {}), ["C--", "Cmm", "Cmm", "Cmm"]);
+    assert_eq!(
+        row(|f| {
+            f.cluster.clear();
+            f.has_endpoints = false;
+        }),
+        ["Reject"; 4]
+    );
+    assert_eq!(
+        row(|f| {
+            f.internal_policy = InternalPolicy::Local;
+            f.local = vec![backend(HERE, true)];
+        }),
+        ["L-", "Lm", "Lm", "Lm"]
+    );
+    // No short cut past an internal Local policy, not for pods either.
+    assert_eq!(row(|f| f.internal_policy = InternalPolicy::Local), ["Drop"; 4]);
+}
+
+#[test]
+fn external_traffic() {
+    for to in EXTERNAL {
+        let row = |change: fn(&mut Forwarding)| {
+            let mut forwarding = forwarding();
+            change(&mut forwarding);
+            row(&settings(), &forwarding, to)
+        };
+        assert_eq!(row(|_| {}), ["Cmm"; 4], "{to:?}");
+        assert_eq!(
+            row(|f| {
+                f.cluster.clear();
+                f.has_endpoints = false;
+                f.external_policy = ExternalPolicy::Local;
+            }),
+            ["Reject"; 4],
+            "{to:?}"
+        );
+        assert_eq!(
+            row(|f| {
+                f.external_policy = ExternalPolicy::Local;
+                f.local = vec![backend(HERE, true)];
+            }),
+            ["C--", "Cmm", "L-", "L-"],
+            "{to:?}"
+        );
+        assert_eq!(
+            row(|f| f.external_policy = ExternalPolicy::Local),
+            ["C--", "Cmm", "Drop", "Drop"],
+            "{to:?}"
+        );
+    }
+}
+
+#[test]
+fn without_a_detector_nobody_is_a_pod() {
+    let settings = Settings { local_detector: LocalDetector::None, ..settings() };
+    assert_eq!(row(&settings, &forwarding(), (CLUSTER_IP, 80)), ["C--"; 4]);
+    let local = Forwarding { external_policy: ExternalPolicy::Local, ..forwarding() };
+    assert_eq!(row(&settings, &local, (EXTERNAL_IP, 80)), ["Drop", "Cmm", "Drop", "Drop"]);
+}
+
+#[test]
+fn masquerade_all_spares_nobody() {
+    for local_detector in [LocalDetector::None, settings().local_detector] {
+        let settings = Settings { masquerade_all: true, local_detector, ..settings() };
+        assert_eq!(row(&settings, &forwarding(), (CLUSTER_IP, 80)), ["Cmm"; 4]);
+    }
+}
+
+#[test]
+fn detection_by_interface_sees_the_input_interface_only() {
+    let detectors = [LocalDetector::Interface("veth0".into()), LocalDetector::InterfacePrefix("veth".into())];
+    for local_detector in detectors {
+        let settings = Settings { local_detector, ..settings() };
+        assert_eq!(row(&settings, &forwarding(), (CLUSTER_IP, 80)), ["C--", "Cmm", "Cmm", "Cmm"]);
+        // A pod's address behind another interface is no pod; a process of the node never is.
+        assert_eq!(ask(&settings, &forwarding(), REMOTE, "10.244.1.9", (CLUSTER_IP, 80)), "Cmm");
+        assert_eq!(ask(&settings, &forwarding(), Origin::Node, "10.244.1.1", (CLUSTER_IP, 80)), "Cmm");
+    }
+    let whole_name = Settings { local_detector: LocalDetector::Interface("veth".into()), ..settings() };
+    assert_eq!(ask(&whole_name, &forwarding(), POD, "10.244.1.9", (CLUSTER_IP, 80)), "Cmm");
+}
+
+#[test]
+fn the_pod_short_cut_comes_before_the_one_for_the_node() {
+    // The bridge's address is both this node's and inside the pod CIDR.
+    let local = Forwarding { external_policy: ExternalPolicy::Local, ..forwarding() };
+    assert_eq!(ask(&settings(), &local, Origin::Node, "10.244.1.1", (EXTERNAL_IP, 80)), "C--");
+}
+
+#[test]
+fn hairpin_is_masqueraded_where_the_backend_may_be_here() {
+    assert_eq!(ask(&settings(), &forwarding(), POD, HERE, (CLUSTER_IP, 80)), "Cm-");
+    let mut elsewhere = forwarding();
+    elsewhere.cluster[0].may_hairpin = false;
+    assert_eq!(ask(&settings(), &elsewhere, POD, HERE, (CLUSTER_IP, 80)), "C--");
+    let local = Forwarding { external_policy: ExternalPolicy::Local, ..forwarding() };
+    assert_eq!(ask(&settings(), &local, POD, HERE, (NODE_IP, 30080)), "Cm-");
+}
+
+#[test]
+fn source_ranges_guard_load_balancer_ips_from_everybody() {
+    let guarded =
+        Forwarding { source_ranges: vec!["203.0.113.0/24".parse().expect("a CIDR")], ..forwarding() };
+    assert_eq!(row(&settings(), &guarded, (LOAD_BALANCER_IP, 80)), ["Drop", "Drop", "Drop", "Cmm"]);
+    for to in [(EXTERNAL_IP, 80), (NODE_IP, 30080)] {
+        assert_eq!(row(&settings(), &guarded, to), ["Cmm"; 4], "{to:?}");
+    }
+    // Without endpoints: the wrong sources are dropped, the right ones refused.
+    let empty = Forwarding { cluster: Vec::new(), has_endpoints: false, ..guarded };
+    assert_eq!(row(&settings(), &empty, (LOAD_BALANCER_IP, 80)), ["Drop", "Drop", "Drop", "Reject"]);
+}
+
+#[test]
+fn a_node_in_the_ranges_may_appear_as_the_load_balancer() {
+    let ranges =
+        |cidr: &str| Forwarding { source_ranges: vec![cidr.parse().expect("a CIDR")], ..forwarding() };
+    let to = (LOAD_BALANCER_IP, 80);
+    assert_eq!(ask(&settings(), &ranges("172.16.0.0/16"), Origin::Node, LOAD_BALANCER_IP, to), "Cmm");
+    assert_eq!(ask(&settings(), &ranges("203.0.113.0/24"), Origin::Node, LOAD_BALANCER_IP, to), "Drop");
+    let unknown = Settings { node_ip: None, ..settings() };
+    assert_eq!(ask(&unknown, &ranges("172.16.0.0/16"), Origin::Node, LOAD_BALANCER_IP, to), "Drop");
+}
+
+#[test]
+fn who_accepts_node_ports() {
+    let ask_node_port =
+        |settings: &Settings, to: &str| ask(settings, &forwarding(), REMOTE, "203.0.113.1", (to, 30080));
+    assert_eq!(ask_node_port(&settings(), NODE_IP), "Cmm");
+    assert_eq!(ask_node_port(&settings(), OTHER_NODE_IP), "NotOurs");
+    let all = Settings { node_port_addresses: NodePortAddresses::MatchAll, ..settings() };
+    assert_eq!(ask_node_port(&all, NODE_IP), "Cmm");
+    assert_eq!(ask_node_port(&all, OTHER_NODE_IP), "Cmm");
+    assert_eq!(ask_node_port(&all, "198.51.100.1"), "NotOurs");
+    assert_eq!(ask(&all, &forwarding(), Origin::Node, "127.0.0.1", ("127.0.0.1", 30080)), "NotOurs");
+}
+
+#[test]
+fn strays() {
+    let wrong_port = row(&settings(), &forwarding(), (CLUSTER_IP, 81));
+    assert_eq!(wrong_port, ["Reject"; 4]);
+    assert_eq!(row(&settings(), &forwarding(), ("10.96.7.7", 80)), ["Drop"; 4]);
+    assert_eq!(row(&settings(), &forwarding(), ("198.51.100.1", 80)), ["NotOurs"; 4]);
+    assert_eq!(row(&settings(), &forwarding(), (EXTERNAL_IP, 81)), ["NotOurs"; 4]);
+    let no_cidrs = Settings { service_cidrs: Vec::new(), ..settings() };
+    assert_eq!(row(&no_cidrs, &forwarding(), ("10.96.7.7", 80)), ["NotOurs"; 4]);
+    // An address of this node inside the service CIDR: what comes in for it is its own.
+    let wide = Settings { service_cidrs: vec!["172.16.0.0/12".parse().expect("a CIDR")], ..settings() };
+    assert_eq!(row(&wide, &forwarding(), (NODE_IP, 22)), ["NotOurs", "Drop", "NotOurs", "NotOurs"]);
+}
+
+#[test]
+fn protocol_and_family_must_match() {
+    let (settings, forwarding) = (settings(), forwarding());
+    let oracle = Oracle { settings: &settings, local_addresses: &[], forwardings: &[&forwarding] };
+    let packet = Packet {
+        origin: REMOTE,
+        source: ip("203.0.113.1"),
+        destination: ip(CLUSTER_IP),
+        protocol: Protocol::Udp,
+        port: 80,
+    };
+    assert_eq!(oracle.fate(&packet), Fate::Reject, "no such port on this cluster IP");
+    let six = Packet { destination: ip("2001:db8::1"), source: ip("2001:db8::2"), ..packet };
+    assert_eq!(oracle.fate(&six), Fate::NotOurs);
+}
+
+#[test]
+fn affinity_is_told() {
+    let settings = settings();
+    let sticky = Forwarding { affinity: Some(60), ..forwarding() };
+    let oracle = Oracle { settings: &settings, local_addresses: &[], forwardings: &[&sticky] };
+    let packet = Packet {
+        origin: REMOTE,
+        source: ip("203.0.113.1"),
+        destination: ip(CLUSTER_IP),
+        protocol: Protocol::Tcp,
+        port: 80,
+    };
+    let fate = oracle.fate(&packet);
+    assert!(matches!(fate, Fate::Backends { affinity: Some(60), .. }), "{fate:?}");
+}

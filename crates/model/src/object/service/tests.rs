@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::object::{Object, decode_service};
 
+#[expect(clippy::needless_pass_by_value, reason = "`json!` makes values")]
 fn service(spec: Value, status: Value) -> Object<Service> {
     let metadata = json!({ "namespace": "ns", "name": "web", "resourceVersion": "7" });
     let object = json!({ "metadata": metadata, "spec": spec, "status": status });

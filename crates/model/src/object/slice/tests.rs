@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::object::{Object, decode_endpoint_slice};
 
+#[expect(clippy::needless_pass_by_value, reason = "`json!` makes values")]
 fn slice(extra: Value) -> Object<EndpointSlice> {
     let mut object = json!({
         "metadata": {
@@ -63,7 +64,7 @@ fn bad_ports_and_endpoints_are_left_out_and_named() {
         "ports": [
             { "name": "zero", "port": 0 }, { "name": "null", "port": null }, { "name": "minus", "port": -1 },
             { "name": "big", "port": 70000 }, { "port": 80 }, { "name": "text", "port": "80" },
-            { "name": "half", "port": 80.5 }, { "name": "huge", "port": 18446744073709551615u64 },
+            { "name": "half", "port": 80.5 }, { "name": "huge", "port": u64::MAX },
             { "name": "good", "port": 80, "protocol": null },
         ],
         "endpoints": [
