@@ -1,1 +1,42 @@
 //! A small Kubernetes-style API server for Services without Kubernetes.
+//!
+//! Owns: the objects (Services, EndpointSlices, Nodes, ServiceCIDRs, Events), their versions and history, the HTTP
+//! face that ordinary Kubernetes clients speak, and the folder of manifests that it can follow.
+//!
+//! Flows in: HTTP requests, manifest files, calls on [`Api`] from the same process. Flows out: HTTP answers and
+//! watch streams, taken straight from the stored bytes.
+//!
+//! Must not know: the proxy, rules, netlink. It never reads the host's network state.
+//!
+//! The path of a write: [`http`](self) or manifests -> [`Api`] (decode, default, validate, allocate) -> [`Store`]
+//! (versions, history) -> every watch of that resource. The path of a read: [`Store`] snapshot -> bytes on the wire.
+//! Seams for what comes later: [`Store`] (durable stores), [`Allocator`] (bands, repair), [`serve`] (TLS wraps the
+//! listener there).
+
+mod allocate;
+mod api;
+mod config;
+mod error;
+mod http;
+mod json;
+mod kinds;
+mod manifests;
+mod metadata;
+mod names;
+mod object;
+mod resource;
+mod schema;
+mod selector;
+mod server;
+mod store;
+
+pub use allocate::{AllocationError, Allocator, NextFree, Protocol};
+pub use api::{Api, Effect, Outcome, Part, Preconditions, Target, WriteOptions};
+pub use config::{Config, ConfigError, History, PortRange, ServiceRanges};
+pub use error::{ApiError, CauseReason, FieldError};
+pub use json::Object;
+pub use object::{Draft, Pairs, StoredObject};
+pub use resource::{Info, Resource};
+pub use schema::FieldValidation;
+pub use server::{Error, RunningServer, Server, serve};
+pub use store::{Change, Changes, Expired, MemoryStore, Scope, Snapshot, Store, Superseded};

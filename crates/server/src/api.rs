@@ -1,0 +1,308 @@
+//! The front door of the objects: every write, from HTTP, manifests or the same process, passes here.
+//!
+//! One write at a time: read the stored object, build the new one, default, validate, allocate, store. What the
+//! allocator gave is given back if a later step fails, and what a write frees is released only after it succeeded.
+
+mod write;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use serde_json::Value;
+
+use crate::{
+    allocate::{Allocator, NextFree},
+    config::Config,
+    error::ApiError,
+    json::{self, Object},
+    resource::Resource,
+    schema::FieldValidation,
+    store::Scope,
+    store::{MemoryStore, Store},
+};
+
+#[cfg(test)]
+mod tests;
+
+/// Most Events kept; the oldest go first. Events report, they are not state.
+const MAX_EVENTS: usize = 1000;
+
+/// Reads and writes of objects, with all rules applied.
+#[derive(Debug)]
+pub struct Api {
+    store: Arc<dyn Store>,
+    /// Also the write lock.
+    allocator: Mutex<Box<dyn Allocator>>,
+    families: Vec<&'static str>,
+    validate: bool,
+}
+
+/// How a write is to be done.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct WriteOptions {
+    /// Do everything but store.
+    pub dry_run: bool,
+    /// What to do about unknown fields.
+    pub field_validation: FieldValidation,
+}
+
+/// What a write did.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// The object after the write (before it, for a delete), as JSON.
+    pub object: Bytes,
+    /// Its revision.
+    pub revision: u64,
+    /// What happened to it.
+    pub effect: Effect,
+    /// Remarks for the client.
+    pub warnings: Vec<String>,
+}
+
+/// What happened to an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// It is new.
+    Created,
+    /// It changed.
+    Updated,
+    /// The write would have changed nothing and was not stored.
+    Unchanged,
+    /// It is gone.
+    Deleted,
+}
+
+/// Which part of an object a write is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// Everything but `status`, where the kind has the subresource.
+    Main,
+    /// `status` alone.
+    Status,
+}
+
+/// One object by name.
+#[derive(Debug, Clone, Copy)]
+pub struct Target<'a> {
+    /// What kind of object.
+    pub resource: Resource,
+    /// Its namespace; empty for cluster-scoped kinds.
+    pub namespace: &'a str,
+    /// Its name.
+    pub name: &'a str,
+}
+
+/// What must be true of an object for it to be deleted.
+#[derive(Debug, Clone, Default)]
+pub struct Preconditions {
+    /// Its uid.
+    pub uid: Option<String>,
+    /// Its resourceVersion.
+    pub resource_version: Option<String>,
+}
+
+/// New content of an object.
+#[derive(Debug)]
+pub(crate) enum Change {
+    /// PUT: the whole object.
+    Replace(Object),
+    /// PATCH with `application/merge-patch+json` (RFC 7386).
+    Merge(Object),
+}
+
+impl Api {
+    /// A fresh in-memory API with the Namespaces and the ServiceCIDR that a cluster has from the start.
+    pub fn new(config: &Config) -> Self {
+        let allocator = NextFree::new(&config.service_ranges, config.node_ports);
+        Self::over(Arc::new(MemoryStore::new(config.history)), Box::new(allocator), config)
+    }
+
+    /// An API over a given store and allocator, which must agree with each other.
+    pub fn over(store: Arc<dyn Store>, allocator: Box<dyn Allocator>, config: &Config) -> Self {
+        let families = config.service_ranges.iter().map(|range| match range {
+            ipnet::IpNet::V4(_) => "IPv4",
+            ipnet::IpNet::V6(_) => "IPv6",
+        });
+        let families = families.collect();
+        let api = Self { store, allocator: Mutex::new(allocator), families, validate: config.validate };
+        api.bootstrap(config);
+        api
+    }
+
+    /// The store behind, for reading.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    /// Creates an object. The namespace may be left to the body.
+    pub fn create(
+        &self,
+        resource: Resource,
+        namespace: &str,
+        object: Object,
+        options: WriteOptions,
+    ) -> Result<Outcome, ApiError> {
+        let mut allocator = self.write_lock();
+        let outcome = self.create_locked(&mut **allocator, resource, namespace, object, options)?;
+        if resource == Resource::Event && !options.dry_run {
+            self.drop_oldest_event();
+        }
+        Ok(outcome)
+    }
+
+    /// Replaces an object, or its status; checks `metadata.resourceVersion` if the body has one.
+    pub fn update(
+        &self,
+        target: Target<'_>,
+        part: Part,
+        object: Object,
+        options: WriteOptions,
+    ) -> Result<Outcome, ApiError> {
+        self.change(target, part, Change::Replace(object), options)
+    }
+
+    /// Applies a merge patch (RFC 7386) to an object, or to its status.
+    pub fn merge_patch(
+        &self,
+        target: Target<'_>,
+        part: Part,
+        patch: Object,
+        options: WriteOptions,
+    ) -> Result<Outcome, ApiError> {
+        self.change(target, part, Change::Merge(patch), options)
+    }
+
+    /// Deletes an object; one with finalizers is marked and goes when the last of them is removed.
+    pub fn delete(
+        &self,
+        target: Target<'_>,
+        preconditions: &Preconditions,
+        options: WriteOptions,
+    ) -> Result<Outcome, ApiError> {
+        let mut allocator = self.write_lock();
+        self.delete_locked(&mut **allocator, target, preconditions, options)
+    }
+
+    /// Makes the stored object as `object` says, `status` included: creates it, or replaces what is there. Objects
+    /// without a namespace go to `default`.
+    pub fn apply(&self, object: Value) -> Result<Outcome, ApiError> {
+        let Value::Object(mut object) = object else {
+            return Err(ApiError::WrongType {
+                field: "(the whole object)".to_owned(),
+                expected: "an object",
+                got: json::type_name(&object),
+            });
+        };
+        let resource = resource_of(&object)?;
+        // Manifests are often saved from a live object; what identifies that one does not bind this one.
+        if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+            metadata.remove("uid");
+            metadata.remove("resourceVersion");
+        }
+        let metadata = json::object(&object, "metadata").cloned().unwrap_or_default();
+        let name = json::text(&metadata, "name").unwrap_or_default();
+        let namespace = if resource.info().namespaced {
+            json::text(&metadata, "namespace").unwrap_or("default")
+        } else {
+            ""
+        };
+        let target = Target { resource, namespace, name };
+        let options = WriteOptions::default();
+        let status = object.get("status").cloned();
+        if status.is_none() {
+            object.remove("status");
+        }
+        let main = match self.store.get(resource, &target.key()) {
+            Some(_) => self.update(target, Part::Main, object, options)?,
+            None => self.create(resource, namespace, object, options)?,
+        };
+        let Some(status) = status.filter(|_| resource.info().has_status) else { return Ok(main) };
+        let patch = [("status".to_owned(), status)].into_iter().collect();
+        let outcome = self.merge_patch(target, Part::Status, patch, options)?;
+        let effect = if outcome.effect == Effect::Unchanged { main.effect } else { outcome.effect };
+        let effect = if main.effect == Effect::Created { Effect::Created } else { effect };
+        Ok(Outcome { effect, warnings: main.warnings, ..outcome })
+    }
+
+    /// Replaces or patches an object, or its status.
+    pub(crate) fn change(
+        &self,
+        target: Target<'_>,
+        part: Part,
+        change: Change,
+        options: WriteOptions,
+    ) -> Result<Outcome, ApiError> {
+        let mut allocator = self.write_lock();
+        self.change_locked(&mut **allocator, target, part, change, options)
+    }
+
+    fn write_lock(&self) -> MutexGuard<'_, Box<dyn Allocator>> {
+        // A write that panicked stored nothing; at worst an address stays taken.
+        self.allocator.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn bootstrap(&self, config: &Config) {
+        for name in ["default", "kube-system", "kube-public", "kube-node-lease"] {
+            self.bootstrap_one(serde_json::json!({
+                "apiVersion": "v1", "kind": "Namespace",
+                "metadata": {"name": name, "labels": {"kubernetes.io/metadata.name": name}},
+                "spec": {"finalizers": ["kubernetes"]},
+                "status": {"phase": "Active"},
+            }));
+        }
+        let cidrs: Vec<String> = config.service_ranges.iter().map(|range| range.to_string()).collect();
+        let ready = serde_json::json!({
+            "type": "Ready", "status": "True", "reason": "", "lastTransitionTime": crate::metadata::now(),
+            "message": "Kubernetes Service CIDR is ready",
+        });
+        self.bootstrap_one(serde_json::json!({
+            "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",
+            "metadata": {"name": "kubernetes"},
+            "spec": {"cidrs": cidrs},
+            "status": {"conditions": [ready]},
+        }));
+    }
+
+    fn bootstrap_one(&self, object: Value) {
+        if let Err(error) = self.apply(object) {
+            tracing::error!(%error, "an object that every cluster has could not be made");
+        }
+    }
+
+    fn drop_oldest_event(&self) {
+        if self.store.count(Resource::Event) <= MAX_EVENTS {
+            return;
+        }
+        let Ok(snapshot) = self.store.snapshot(Resource::Event, &Scope::default(), None) else { return };
+        if let Some(oldest) = snapshot.objects.iter().min_by_key(|event| event.revision()) {
+            let removed = self.store.remove(Resource::Event, oldest.key(), oldest.revision());
+            tracing::debug!(event = oldest.key(), ok = removed.is_ok(), "oldest Event dropped");
+        }
+    }
+}
+
+impl Target<'_> {
+    /// The key in the store.
+    pub fn key(&self) -> String {
+        if self.resource.info().namespaced {
+            format!("{}/{}", self.namespace, self.name)
+        } else {
+            self.name.to_owned()
+        }
+    }
+
+    /// The error for an object that is not there.
+    pub(crate) fn not_found(&self) -> ApiError {
+        ApiError::NotFound { resource: self.resource, name: self.name.to_owned() }
+    }
+}
+
+/// The resource that an object's `apiVersion` and `kind` name.
+pub(crate) fn resource_of(object: &Object) -> Result<Resource, ApiError> {
+    let text = |key| json::text(object, key).unwrap_or_default();
+    Resource::by_kind(text("apiVersion"), text("kind")).ok_or_else(|| ApiError::Mismatch {
+        field: "apiVersion and kind",
+        body: format!("{} {}", text("apiVersion"), text("kind")),
+        url: "any kind that is served here".to_owned(),
+    })
+}

@@ -1,0 +1,327 @@
+//! What can be wrong with a request, and the `Status` object that says so.
+//!
+//! Clients decide by `reason`, then by `code`; the HTTP status equals `code`.
+
+use serde_json::{Value, json};
+use thiserror::Error;
+
+use crate::{allocate::AllocationError, resource::Resource};
+
+/// Why a request was refused.
+#[derive(Debug, Clone, PartialEq, Error)]
+pub enum ApiError {
+    /// No such object.
+    #[error("{} \"{name}\" not found", qualified(*.resource))]
+    NotFound {
+        /// What kind of object.
+        resource: Resource,
+        /// Its name.
+        name: String,
+    },
+    /// No such path.
+    #[error("the server could not find the requested resource")]
+    UnknownPath,
+    /// The path exists, but not for this method.
+    #[error("the server does not allow {method} on the requested resource")]
+    MethodNotAllowed {
+        /// The HTTP method.
+        method: String,
+    },
+    /// Create of a name that is taken.
+    #[error("{} \"{name}\" already exists", qualified(*.resource))]
+    AlreadyExists {
+        /// What kind of object.
+        resource: Resource,
+        /// Its name.
+        name: String,
+    },
+    /// The object is not the one the client last saw.
+    #[error("Operation cannot be fulfilled on {} \"{name}\": {what} is {given}, but the stored object has {stored}; read it again and repeat the change", qualified(*.resource))]
+    Conflict {
+        /// What kind of object.
+        resource: Resource,
+        /// Its name.
+        name: String,
+        /// `metadata.uid` or `metadata.resourceVersion`.
+        what: &'static str,
+        /// The client's value.
+        given: String,
+        /// The stored value.
+        stored: String,
+    },
+    /// Fields with values that the API does not allow.
+    #[error("{}", invalid_message(*.resource, .name, .errors))]
+    Invalid {
+        /// What kind of object.
+        resource: Resource,
+        /// Its name.
+        name: String,
+        /// Each field and what is wrong with it.
+        errors: Vec<FieldError>,
+    },
+    /// A field holds the wrong JSON type.
+    #[error("{field}: expected {expected}, got {got}")]
+    WrongType {
+        /// Path of the field.
+        field: String,
+        /// What belongs there.
+        expected: &'static str,
+        /// What is there.
+        got: &'static str,
+    },
+    /// Unknown fields under `fieldValidation=Strict`.
+    #[error("strict decoding error: unknown field {}", .fields.iter().map(|field| format!("\"{field}\"")).collect::<Vec<_>>().join(", unknown field "))]
+    UnknownFields {
+        /// Paths of the fields.
+        fields: Vec<String>,
+    },
+    /// The body is not JSON or YAML.
+    #[error("the body cannot be decoded as {format}: {reason}")]
+    Undecodable {
+        /// `JSON` or `YAML`.
+        format: &'static str,
+        /// The decoder's message, with the position.
+        reason: String,
+    },
+    /// The body contradicts the URL.
+    #[error("{field} \"{body}\" in the body does not match \"{url}\" in the URL")]
+    Mismatch {
+        /// Path of the field.
+        field: &'static str,
+        /// The body's value.
+        body: String,
+        /// The URL's value.
+        url: String,
+    },
+    /// A query parameter cannot be understood.
+    #[error("query parameter {parameter}: {reason}: \"{value}\"")]
+    BadParameter {
+        /// Name of the parameter.
+        parameter: &'static str,
+        /// Its value.
+        value: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// Query parameters or delete options that are not allowed together.
+    #[error("{what} is invalid: {error}")]
+    InvalidOptions {
+        /// `ListOptions` or the like.
+        what: &'static str,
+        /// The option and what is wrong.
+        error: FieldError,
+    },
+    /// The requested revision is no longer known.
+    #[error("too old resource version: {requested} ({oldest})")]
+    Expired {
+        /// What was asked.
+        requested: u64,
+        /// The oldest revision that can be served.
+        oldest: u64,
+        /// A token that goes on with the list at the current revision.
+        continue_token: Option<String>,
+    },
+    /// The requested revision has not happened yet.
+    #[error("Too large resource version: {requested}, current: {current}")]
+    FutureRevision {
+        /// What was asked.
+        requested: u64,
+        /// Where the store is.
+        current: u64,
+    },
+    /// The body is larger than the server accepts.
+    #[error("the request body is larger than {limit} bytes")]
+    TooLarge {
+        /// Limit in bytes.
+        limit: usize,
+    },
+    /// The body's media type is not understood here.
+    #[error("the body of the request was in an unknown format: Content-Type {got} is not one of {accepted}")]
+    UnsupportedMediaType {
+        /// The request's Content-Type.
+        got: String,
+        /// What would have been accepted.
+        accepted: &'static str,
+    },
+    /// None of the media types that the client accepts can be produced.
+    #[error("only the following media types are produced: application/json")]
+    NotAcceptable,
+}
+
+/// One field and what is wrong with it.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{field}: {message}")]
+pub struct FieldError {
+    /// Kind of mistake.
+    pub reason: CauseReason,
+    /// Path, such as `spec.ports[0].nodePort`.
+    pub field: String,
+    /// The value and why it cannot be.
+    pub message: String,
+}
+
+/// Kind of mistake in a [`FieldError`]; names as in `metav1.CauseType`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum CauseReason {
+    FieldValueRequired,
+    FieldValueInvalid,
+    FieldValueNotSupported,
+    FieldValueDuplicate,
+    FieldValueForbidden,
+    FieldValueTooMany,
+}
+
+impl FieldError {
+    /// A value that must be given.
+    pub fn required(field: impl Into<String>, why: &str) -> Self {
+        Self::new(CauseReason::FieldValueRequired, field, format!("Required value: {why}"))
+    }
+
+    /// A value outside what is allowed.
+    pub fn invalid(field: impl Into<String>, value: impl Into<Value>, why: &str) -> Self {
+        Self::new(CauseReason::FieldValueInvalid, field, format!("Invalid value: {}: {why}", value.into()))
+    }
+
+    /// A value that is not one of a fixed set.
+    pub fn not_supported(field: impl Into<String>, value: &str, supported: &[&str]) -> Self {
+        let supported = supported.iter().map(|text| format!("\"{text}\"")).collect::<Vec<_>>().join(", ");
+        let message = format!("Unsupported value: \"{value}\": supported values: {supported}");
+        Self::new(CauseReason::FieldValueNotSupported, field, message)
+    }
+
+    /// A value that occurs twice.
+    pub fn duplicate(field: impl Into<String>, value: impl Into<Value>) -> Self {
+        Self::new(CauseReason::FieldValueDuplicate, field, format!("Duplicate value: {}", value.into()))
+    }
+
+    /// A value that may not be given here.
+    pub fn forbidden(field: impl Into<String>, why: &str) -> Self {
+        Self::new(CauseReason::FieldValueForbidden, field, format!("Forbidden: {why}"))
+    }
+
+    /// A list that is too long.
+    pub fn too_many(field: impl Into<String>, count: usize, limit: usize) -> Self {
+        let message = format!("Too many: {count}: must have at most {limit} items");
+        Self::new(CauseReason::FieldValueTooMany, field, message)
+    }
+
+    /// An address or port that the allocator refused.
+    pub fn allocation(field: impl Into<String>, value: impl Into<Value>, error: &AllocationError) -> Self {
+        let message = format!("Invalid value: {}: {error}", value.into());
+        Self::new(CauseReason::FieldValueInvalid, field, message)
+    }
+
+    fn new(reason: CauseReason, field: impl Into<String>, message: String) -> Self {
+        Self { reason, field: field.into(), message }
+    }
+}
+
+impl ApiError {
+    /// A single bad field of an object.
+    pub fn invalid(resource: Resource, name: &str, errors: Vec<FieldError>) -> Self {
+        Self::Invalid { resource, name: name.to_owned(), errors }
+    }
+
+    /// The HTTP status.
+    pub fn code(&self) -> u16 {
+        self.reason_and_code().1
+    }
+
+    /// The machine-readable reason.
+    pub fn reason(&self) -> &'static str {
+        self.reason_and_code().0
+    }
+
+    /// Seconds after which a retry may help, for the `Retry-After` header.
+    pub fn retry_after_seconds(&self) -> Option<u32> {
+        matches!(self, Self::FutureRevision { .. }).then_some(1)
+    }
+
+    /// The `Status` object.
+    pub fn to_status(&self) -> Value {
+        let mut metadata = json!({});
+        if let Self::Expired { continue_token: Some(token), .. } = self {
+            metadata = json!({"continue": token});
+        }
+        let mut status = json!({
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": metadata,
+            "status": "Failure",
+            "message": self.to_string(),
+            "reason": self.reason(),
+            "code": self.code(),
+        });
+        if let (Some(details), Some(status)) = (self.details(), status.as_object_mut()) {
+            status.insert("details".to_owned(), details);
+        }
+        status
+    }
+
+    fn reason_and_code(&self) -> (&'static str, u16) {
+        match self {
+            Self::WrongType { .. }
+            | Self::UnknownFields { .. }
+            | Self::Undecodable { .. }
+            | Self::Mismatch { .. }
+            | Self::BadParameter { .. } => ("BadRequest", 400),
+            Self::NotFound { .. } | Self::UnknownPath => ("NotFound", 404),
+            Self::MethodNotAllowed { .. } => ("MethodNotAllowed", 405),
+            Self::NotAcceptable => ("NotAcceptable", 406),
+            Self::AlreadyExists { .. } => ("AlreadyExists", 409),
+            Self::Conflict { .. } => ("Conflict", 409),
+            Self::Expired { .. } => ("Expired", 410),
+            Self::TooLarge { .. } => ("RequestEntityTooLarge", 413),
+            Self::UnsupportedMediaType { .. } => ("UnsupportedMediaType", 415),
+            Self::Invalid { .. } | Self::InvalidOptions { .. } => ("Invalid", 422),
+            Self::FutureRevision { .. } => ("Timeout", 504),
+        }
+    }
+
+    fn details(&self) -> Option<Value> {
+        match self {
+            Self::NotFound { resource, name }
+            | Self::AlreadyExists { resource, name }
+            | Self::Conflict { resource, name, .. } => {
+                let info = resource.info();
+                Some(json!({"name": name, "group": info.group, "kind": info.plural}))
+            }
+            Self::Invalid { resource, name, errors } => {
+                let info = resource.info();
+                let causes: Vec<Value> = errors.iter().map(cause).collect();
+                Some(json!({"name": name, "group": info.group, "kind": info.kind, "causes": causes}))
+            }
+            Self::InvalidOptions { what, error } => {
+                Some(json!({"group": "meta.k8s.io", "kind": what, "causes": [cause(error)]}))
+            }
+            Self::FutureRevision { .. } => {
+                let cause =
+                    json!({"reason": "ResourceVersionTooLarge", "message": "Too large resource version"});
+                Some(json!({"causes": [cause], "retryAfterSeconds": 1}))
+            }
+            _ => None,
+        }
+    }
+}
+
+fn cause(error: &FieldError) -> Value {
+    json!({"reason": format!("{:?}", error.reason), "message": error.message, "field": error.field})
+}
+
+/// `services` or `endpointslices.discovery.k8s.io`.
+fn qualified(resource: Resource) -> String {
+    let info = resource.info();
+    if info.group.is_empty() { info.plural.to_owned() } else { format!("{}.{}", info.plural, info.group) }
+}
+
+fn invalid_message(resource: Resource, name: &str, errors: &[FieldError]) -> String {
+    let info = resource.info();
+    let kind =
+        if info.group.is_empty() { info.kind.to_owned() } else { format!("{}.{}", info.kind, info.group) };
+    let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    match texts.as_slice() {
+        [only] => format!("{kind} \"{name}\" is invalid: {only}"),
+        several => format!("{kind} \"{name}\" is invalid: [{}]", several.join(", ")),
+    }
+}

@@ -1,0 +1,261 @@
+//! The HTTP face: paths to operations, operations to answers. Thin; all rules live in `api` and `store`.
+
+mod body;
+mod discovery;
+mod list;
+mod query;
+mod route;
+mod watch;
+
+use std::{convert::Infallible, sync::Arc};
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
+use hyper::body::Incoming;
+use serde_json::{Value, json};
+
+use self::{
+    query::Query,
+    route::{Collection, Named, Route},
+};
+use crate::{
+    api::{Api, Change, Effect, Outcome, Preconditions, WriteOptions},
+    error::{ApiError, FieldError},
+    json::{self, Object},
+    schema::FieldValidation,
+    selector::Selector,
+};
+
+type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
+
+/// Answers requests from one [`Api`].
+#[derive(Debug, Clone)]
+pub(crate) struct Handler {
+    api: Arc<Api>,
+    /// Becomes true when the server stops; watches end then.
+    stopping: tokio::sync::watch::Receiver<bool>,
+}
+
+impl Handler {
+    pub(crate) fn new(api: Arc<Api>, stopping: tokio::sync::watch::Receiver<bool>) -> Self {
+        Self { api, stopping }
+    }
+
+    /// Answers one request; errors become Status objects.
+    pub(crate) async fn answer(&self, request: Request<Incoming>) -> Answer {
+        let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+        let answer = self.dispatch(request).await.unwrap_or_else(|error| {
+            tracing::debug!(%method, path, code = error.code(), %error, "refused");
+            refusal(&error)
+        });
+        tracing::trace!(%method, path, code = answer.status().as_u16(), "answered");
+        answer
+    }
+
+    async fn dispatch(&self, request: Request<Incoming>) -> Result<Answer, ApiError> {
+        let route = Route::parse(request.uri().path())?;
+        let query = Query::parse(request.uri().query().unwrap_or_default())?;
+        match route {
+            Route::Health => Ok(plain_text("ok")),
+            Route::Document(document) => {
+                body::check_accept(request.headers())?;
+                only(request.method(), &Method::GET)?;
+                Ok(json_answer(StatusCode::OK, document.to_string().into()))
+            }
+            Route::Collection(collection) => self.collection(request, &query, &collection).await,
+            Route::Named(named) => self.named(request, &query, &named).await,
+        }
+    }
+
+    async fn collection(
+        &self,
+        request: Request<Incoming>,
+        query: &Query,
+        collection: &Collection,
+    ) -> Result<Answer, ApiError> {
+        body::check_accept(request.headers())?;
+        let info = collection.resource.info();
+        match *request.method() {
+            Method::GET if query.flag("watch")? => {
+                watch::answer(&self.api, self.stopping.clone(), query, collection, None)
+            }
+            Method::GET => list::answer(&self.api, query, collection).await,
+            Method::POST if info.writable && info.namespaced == collection.namespace.is_some() => {
+                let options = write_options(query)?;
+                let object = body::read_object(request).await?;
+                let namespace = collection.namespace.as_deref().unwrap_or_default();
+                let outcome = self.api.create(collection.resource, namespace, object, options)?;
+                Ok(written(outcome))
+            }
+            Method::DELETE if info.writable => self.delete_collection(request, query, collection).await,
+            _ => Err(not_allowed(request.method())),
+        }
+    }
+
+    async fn named(
+        &self,
+        request: Request<Incoming>,
+        query: &Query,
+        named: &Named,
+    ) -> Result<Answer, ApiError> {
+        body::check_accept(request.headers())?;
+        let target = named.target();
+        if *request.method() == Method::GET {
+            if query.flag("watch")? {
+                let collection = named.collection();
+                return watch::answer(
+                    &self.api,
+                    self.stopping.clone(),
+                    query,
+                    &collection,
+                    Some(&named.name),
+                );
+            }
+            let object =
+                self.api.store().get(target.resource, &target.key()).ok_or_else(|| target.not_found())?;
+            return Ok(json_answer(StatusCode::OK, object.body().clone()));
+        }
+        if !named.resource.info().writable {
+            return Err(not_allowed(request.method()));
+        }
+        let options = write_options(query)?;
+        match *request.method() {
+            Method::PUT => {
+                let object = body::read_object(request).await?;
+                Ok(written(self.api.change(target, named.part, Change::Replace(object), options)?))
+            }
+            Method::PATCH => {
+                let patch = body::read_merge_patch(request).await?;
+                Ok(written(self.api.change(target, named.part, Change::Merge(patch), options)?))
+            }
+            Method::DELETE if named.part == crate::api::Part::Main => {
+                let (preconditions, options) = delete_options(request, options).await?;
+                Ok(deleted(named, self.api.delete(target, &preconditions, options)?))
+            }
+            _ => Err(not_allowed(request.method())),
+        }
+    }
+
+    /// Deletes what the selectors match, one by one; answers with the list of what went.
+    async fn delete_collection(
+        &self,
+        request: Request<Incoming>,
+        query: &Query,
+        collection: &Collection,
+    ) -> Result<Answer, ApiError> {
+        let selector = selector(query, collection)?;
+        let (preconditions, options) = delete_options(request, write_options(query)?).await?;
+        let mut objects = Vec::new();
+        for object in list::current(&self.api, collection, &selector)? {
+            let named = Named::of(collection, &object);
+            match self.api.delete(named.target(), &preconditions, options) {
+                Ok(outcome) => objects.push(outcome.object),
+                Err(ApiError::NotFound { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(list::whole(collection.resource, self.api.store().revision(), objects))
+    }
+}
+
+fn selector(query: &Query, collection: &Collection) -> Result<Selector, ApiError> {
+    let text = |name| query.get(name).unwrap_or_default();
+    Selector::parse(collection.resource, text("labelSelector"), text("fieldSelector"))
+}
+
+fn write_options(query: &Query) -> Result<WriteOptions, ApiError> {
+    let dry_run = match query.get("dryRun") {
+        None | Some("") => false,
+        Some("All") => true,
+        Some(other) => return Err(bad_option("dryRun", other, &["All"])),
+    };
+    let field_validation = match query.get("fieldValidation") {
+        None | Some("" | "Warn") => FieldValidation::Warn,
+        Some("Ignore") => FieldValidation::Ignore,
+        Some("Strict") => FieldValidation::Strict,
+        Some(other) => return Err(bad_option("fieldValidation", other, &["Ignore", "Warn", "Strict"])),
+    };
+    Ok(WriteOptions { dry_run, field_validation })
+}
+
+fn bad_option(field: &str, value: &str, supported: &[&str]) -> ApiError {
+    ApiError::InvalidOptions { what: "Options", error: FieldError::not_supported(field, value, supported) }
+}
+
+/// `DeleteOptions` from the body, if there is one.
+async fn delete_options(
+    request: Request<Incoming>,
+    mut options: WriteOptions,
+) -> Result<(Preconditions, WriteOptions), ApiError> {
+    let Some(body) = body::read_optional_object(request).await? else {
+        return Ok((Preconditions::default(), options));
+    };
+    let supported = ["Background", "Foreground", "Orphan"];
+    if let Some(policy) = json::text(&body, "propagationPolicy").filter(|it| !supported.contains(it)) {
+        return Err(bad_option("propagationPolicy", policy, &supported));
+    }
+    options.dry_run |= json::texts(&body, "dryRun").any(|value| value == "All");
+    let empty = Object::new();
+    let given = json::object(&body, "preconditions").unwrap_or(&empty);
+    let text = |key| json::text(given, key).map(str::to_owned);
+    Ok((Preconditions { uid: text("uid"), resource_version: text("resourceVersion") }, options))
+}
+
+fn written(outcome: Outcome) -> Answer {
+    let code = if outcome.effect == Effect::Created { StatusCode::CREATED } else { StatusCode::OK };
+    let mut answer = json_answer(code, outcome.object);
+    for warning in outcome.warnings {
+        let quoted = warning.replace('\\', "\\\\").replace('"', "\\\"");
+        if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
+            answer.headers_mut().append(header::WARNING, value);
+        }
+    }
+    answer
+}
+
+fn deleted(named: &Named, outcome: Outcome) -> Answer {
+    let info = named.resource.info();
+    if outcome.effect != Effect::Deleted || info.delete_returns_object {
+        return json_answer(StatusCode::OK, outcome.object);
+    }
+    let object: Value = serde_json::from_slice(&outcome.object).unwrap_or_default();
+    let uid = object.pointer("/metadata/uid").cloned().unwrap_or_default();
+    let status = json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
+        "details": {"name": named.name, "group": info.group, "kind": info.plural, "uid": uid},
+    });
+    json_answer(StatusCode::OK, status.to_string().into())
+}
+
+fn refusal(error: &ApiError) -> Answer {
+    let code = StatusCode::from_u16(error.code()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut answer = json_answer(code, error.to_status().to_string().into());
+    if let Some(seconds) = error.retry_after_seconds() {
+        answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    answer
+}
+
+fn only(method: &Method, allowed: &Method) -> Result<(), ApiError> {
+    if method == allowed { Ok(()) } else { Err(not_allowed(method)) }
+}
+
+fn not_allowed(method: &Method) -> ApiError {
+    ApiError::MethodNotAllowed { method: method.to_string() }
+}
+
+fn plain_text(text: &'static str) -> Answer {
+    with_type("text/plain; charset=utf-8", StatusCode::OK, Bytes::from_static(text.as_bytes()))
+}
+
+fn json_answer(code: StatusCode, body: Bytes) -> Answer {
+    with_type("application/json", code, body)
+}
+
+fn with_type(media_type: &'static str, code: StatusCode, body: Bytes) -> Answer {
+    let mut answer = Response::new(Full::new(body).boxed_unsync());
+    *answer.status_mut() = code;
+    answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
+    answer
+}

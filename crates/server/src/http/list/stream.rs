@@ -1,0 +1,100 @@
+//! The body of a list: stored bytes joined by commas, in chunks, never as a whole.
+
+use std::{
+    convert::Infallible,
+    pin::Pin,
+    task::{Context, Poll},
+    vec,
+};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use http_body::{Body, Frame, SizeHint};
+use serde_json::Value;
+
+/// Bytes that are copied together for one write to the socket.
+const CHUNK: usize = 128 << 10;
+const END: &[u8] = b"]}\n";
+
+/// Streams a list; its length is known before.
+#[derive(Debug)]
+pub(super) struct ListBody {
+    head: Bytes,
+    objects: vec::IntoIter<Bytes>,
+    first: bool,
+    left: u64,
+}
+
+impl ListBody {
+    pub(super) fn new(kind: &str, api_version: &str, metadata: &Value, objects: Vec<Bytes>) -> Self {
+        let head =
+            format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}","metadata":{metadata},"items":["#);
+        let bodies: usize = objects.iter().map(Bytes::len).sum();
+        let left = head.len() + bodies + objects.len().saturating_sub(1) + END.len();
+        Self { head: head.into(), objects: objects.into_iter(), first: true, left: left as u64 }
+    }
+
+    fn next_chunk(&mut self) -> Option<Bytes> {
+        if self.left == 0 {
+            return None;
+        }
+        let mut chunk = BytesMut::with_capacity(CHUNK.min(self.left as usize));
+        chunk.put(std::mem::take(&mut self.head));
+        // An object that would not fit any more starts the next chunk, unless it is larger than a whole one.
+        while let Some(next) = self.objects.as_slice().first() {
+            if !chunk.is_empty() && chunk.len() + next.len() + END.len() > CHUNK {
+                break;
+            }
+            if !std::mem::take(&mut self.first) {
+                chunk.put_u8(b',');
+            }
+            chunk.extend(self.objects.next());
+        }
+        if self.objects.as_slice().is_empty() {
+            chunk.put(END);
+        }
+        self.left = self.left.saturating_sub(chunk.len() as u64);
+        Some(chunk.freeze())
+    }
+}
+
+impl Body for ListBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(self.next_chunk().map(|chunk| Ok(Frame::data(chunk))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.left == 0
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.left)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn chunks_join_to_one_list_of_the_announced_length() {
+        for (count, size) in [(0, 0), (1, 10), (3, CHUNK), (5000, 100), (2, 3 * CHUNK)] {
+            let object = Bytes::from(format!("\"{}\"", "x".repeat(size)));
+            let mut body = ListBody::new("ServiceList", "v1", &json!({"a": "b"}), vec![object; count]);
+            let announced = body.size_hint().exact().unwrap();
+            let chunks: Vec<Bytes> = std::iter::from_fn(|| body.next_chunk()).collect();
+            let text = chunks.concat();
+            assert_eq!(text.len() as u64, announced);
+            let list: Value = serde_json::from_slice(&text).unwrap();
+            assert_eq!(list["items"].as_array().unwrap().len(), count);
+            assert!(chunks.iter().all(|chunk| chunk.len() <= CHUNK + size + 100));
+        }
+    }
+}

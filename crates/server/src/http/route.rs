@@ -1,0 +1,164 @@
+//! Paths.
+
+use serde_json::Value;
+
+use super::{discovery, query::decode_path};
+use crate::{
+    api::{Part, Target},
+    error::ApiError,
+    resource::Resource,
+    store::Scope,
+};
+
+/// What a path names.
+#[derive(Debug)]
+pub(super) enum Route {
+    Health,
+    /// A fixed discovery document.
+    Document(Value),
+    Collection(Collection),
+    Named(Named),
+}
+
+/// All objects of a resource, or those of one namespace.
+#[derive(Debug, Clone)]
+pub(super) struct Collection {
+    pub(super) resource: Resource,
+    pub(super) namespace: Option<String>,
+}
+
+/// One object, or its status.
+#[derive(Debug)]
+pub(super) struct Named {
+    pub(super) resource: Resource,
+    pub(super) namespace: Option<String>,
+    pub(super) name: String,
+    pub(super) part: Part,
+}
+
+impl Route {
+    pub(super) fn parse(path: &str) -> Result<Self, ApiError> {
+        let segments = path.split('/').filter(|segment| !segment.is_empty()).map(decode_path);
+        let segments: Vec<String> = segments.collect::<Option<_>>().ok_or(ApiError::UnknownPath)?;
+        let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
+        let route = match segments.as_slice() {
+            ["healthz" | "livez" | "readyz", ..] => Some(Self::Health),
+            ["version"] => Some(Self::Document(discovery::version())),
+            ["api"] => Some(Self::Document(discovery::core_versions())),
+            ["apis"] => Some(Self::Document(discovery::groups())),
+            ["apis", group] => discovery::group(group).map(Self::Document),
+            ["api", version, rest @ ..] => in_group("", version, rest),
+            ["apis", group, version, rest @ ..] => in_group(group, version, rest),
+            _ => None,
+        };
+        route.ok_or(ApiError::UnknownPath)
+    }
+}
+
+impl Collection {
+    /// The scope in the store.
+    pub(super) fn scope(&self) -> Scope<'_> {
+        Scope { namespace: self.namespace.as_deref(), after: None }
+    }
+}
+
+impl Named {
+    /// The object itself, found in a collection.
+    pub(super) fn of(collection: &Collection, object: &crate::object::StoredObject) -> Self {
+        let namespace = Some(object.namespace()).filter(|name| !name.is_empty()).map(str::to_owned);
+        Self { resource: collection.resource, namespace, name: object.name().to_owned(), part: Part::Main }
+    }
+
+    pub(super) fn target(&self) -> Target<'_> {
+        let namespace = self.namespace.as_deref().unwrap_or_default();
+        Target { resource: self.resource, namespace, name: &self.name }
+    }
+
+    pub(super) fn collection(&self) -> Collection {
+        Collection { resource: self.resource, namespace: self.namespace.clone() }
+    }
+}
+
+fn in_group(group: &str, version: &str, rest: &[&str]) -> Option<Route> {
+    let resource = |plural: &str| Resource::by_path(group, version, plural);
+    match *rest {
+        [] => discovery::resources(group, version).map(Route::Document),
+        ["namespaces", name] if group.is_empty() => named(resource("namespaces")?, None, name, None),
+        ["namespaces", _, "status" | "finalize"] if group.is_empty() => None,
+        ["namespaces", namespace, plural, ref rest @ ..] => {
+            let resource = resource(plural).filter(|it| it.info().namespaced)?;
+            match *rest {
+                [] => Some(collection(resource, Some(namespace))),
+                [name] => named(resource, Some(namespace), name, None),
+                [name, part] => named(resource, Some(namespace), name, Some(part)),
+                _ => None,
+            }
+        }
+        [plural] => Some(collection(resource(plural)?, None)),
+        [plural, name] => named(resource(plural).filter(|it| !it.info().namespaced)?, None, name, None),
+        [plural, name, part] => {
+            named(resource(plural).filter(|it| !it.info().namespaced)?, None, name, Some(part))
+        }
+        _ => None,
+    }
+}
+
+fn collection(resource: Resource, namespace: Option<&str>) -> Route {
+    Route::Collection(Collection { resource, namespace: namespace.map(str::to_owned) })
+}
+
+fn named(resource: Resource, namespace: Option<&str>, name: &str, part: Option<&str>) -> Option<Route> {
+    let part = match part {
+        None => Part::Main,
+        Some("status") if resource.info().has_status => Part::Status,
+        Some(_) => return None,
+    };
+    let namespace = namespace.map(str::to_owned);
+    Some(Route::Named(Named { resource, namespace, name: name.to_owned(), part }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(path: &str) -> String {
+        match Route::parse(path) {
+            Ok(Route::Health) => "health".to_owned(),
+            Ok(Route::Document(document)) => document["kind"].as_str().unwrap_or("document").to_owned(),
+            Ok(Route::Collection(it)) => format!("{:?} in {:?}", it.resource, it.namespace),
+            Ok(Route::Named(it)) => format!("{:?} {:?} {} {:?}", it.resource, it.namespace, it.name, it.part),
+            Err(error) => error.reason().to_owned(),
+        }
+    }
+
+    #[test]
+    fn paths() {
+        for (path, expected) in [
+            ("/livez/ping", "health"),
+            ("/api", "APIVersions"),
+            ("/apis", "APIGroupList"),
+            ("/apis/discovery.k8s.io", "APIGroup"),
+            ("/api/v1", "APIResourceList"),
+            ("/api/v1/services", "Service in None"),
+            ("/api/v1/namespaces/a/services", r#"Service in Some("a")"#),
+            ("/api/v1/namespaces/a/services/b%2D", r#"Service Some("a") b- Main"#),
+            ("/api/v1/namespaces/a/services/b/status", r#"Service Some("a") b Status"#),
+            ("/api/v1/namespaces", "Namespace in None"),
+            ("/api/v1/namespaces/a", "Namespace None a Main"),
+            ("/api/v1/nodes/n/status", "Node None n Status"),
+            ("/apis/discovery.k8s.io/v1/endpointslices", "EndpointSlice in None"),
+            ("/apis/networking.k8s.io/v1/servicecidrs/kubernetes", "ServiceCidr None kubernetes Main"),
+            ("/api/v1/namespaces/a/nodes", "NotFound"),
+            ("/api/v1/services/b", "NotFound"),
+            ("/api/v1/endpointslices", "NotFound"),
+            ("/apis/discovery.k8s.io/v1/namespaces/a", "NotFound"),
+            ("/apis/discovery.k8s.io/v1/namespaces/a/endpointslices/b/status", "NotFound"),
+            ("/api/v1/nodes/n/proxy", "NotFound"),
+            ("/api/v2", "NotFound"),
+            ("/%ff", "NotFound"),
+            ("/", "NotFound"),
+        ] {
+            assert_eq!(shape(path), expected, "{path}");
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! Watches: the start that was asked for, then every change, for as long as the client listens.
+//!
+//! A watch is a cursor into the store's history. A write only wakes it; it then reads on from its cursor. So a slow
+//! client costs no memory and never delays a writer: it falls behind until the history no longer reaches back to its
+//! cursor, and is then told so (410 Expired) and closed.
+
+mod frames;
+
+use std::{sync::Arc, time::Duration, vec};
+
+use bytes::Bytes;
+use futures::stream;
+use http::{HeaderValue, Response, header};
+use http_body::Frame;
+use http_body_util::{BodyExt, StreamBody};
+use tokio::{sync::watch, time::Instant};
+
+use self::frames::Frames;
+use super::{
+    Answer,
+    list::{expired, wait_for},
+    query::Query,
+    route::Collection,
+    selector,
+};
+use crate::{
+    api::Api,
+    error::{ApiError, FieldError},
+    object::StoredObject,
+    selector::Selector,
+    store::{Change, Store},
+};
+
+/// Changes read from the store at a time.
+const BATCH: usize = 512;
+/// Bookmarks come about this often (upstream: about a minute).
+const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
+/// The last bookmark comes this long before the end.
+const LAST_BOOKMARK: Duration = Duration::from_secs(2);
+
+/// Answers a watch request; `name` restricts it to one object.
+pub(super) fn answer(
+    api: &Arc<Api>,
+    stopping: watch::Receiver<bool>,
+    query: &Query,
+    collection: &Collection,
+    name: Option<&str>,
+) -> Result<Answer, ApiError> {
+    let selector = selector(query, collection)?;
+    let selector = if let Some(name) = name { selector.with_name(name) } else { selector };
+    let start = Start::parse(query)?;
+    let watch = Watch {
+        store: Arc::clone(api.store()),
+        signal: api.store().subscribe(collection.resource),
+        collection: collection.clone(),
+        selector,
+        stopping,
+        start: Some(start),
+        initial: Vec::new().into_iter(),
+        end_bookmark: false,
+        cursor: 0,
+        bookmarks: query.flag("allowWatchBookmarks")?,
+        timing: Timing::new(query.number("timeoutSeconds")?),
+        ended: false,
+    };
+    let frames = stream::unfold(watch, |mut watch| async {
+        let frame = watch.next().await?;
+        Some((Ok(Frame::data(frame)), watch))
+    });
+    let mut answer = Response::new(StreamBody::new(frames).boxed_unsync());
+    answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    Ok(answer)
+}
+
+/// Where a watch begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Start {
+    /// The state as ADDED events, at least as new as a revision, then changes.
+    State { not_older_than: u64 },
+    /// Changes after a revision.
+    After(u64),
+    /// Changes from now on.
+    Now,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Timing {
+    end: Instant,
+    next_bookmark: Instant,
+}
+
+struct Watch {
+    store: Arc<dyn Store>,
+    signal: watch::Receiver<u64>,
+    collection: Collection,
+    selector: Selector,
+    stopping: watch::Receiver<bool>,
+    start: Option<Start>,
+    initial: vec::IntoIter<Arc<StoredObject>>,
+    /// Whether the bookmark that ends the initial events is still to be sent.
+    end_bookmark: bool,
+    /// Every change up to this revision has been looked at.
+    cursor: u64,
+    bookmarks: bool,
+    timing: Timing,
+    ended: bool,
+}
+
+enum Wake {
+    Changed,
+    Timer,
+    End,
+}
+
+impl Start {
+    fn parse(query: &Query) -> Result<Self, ApiError> {
+        let revision = query.number("resourceVersion")?.unwrap_or(0);
+        let matching = query.get("resourceVersionMatch").filter(|text| !text.is_empty());
+        match (query.optional_flag("sendInitialEvents")?, matching) {
+            (None, Some(_)) => {
+                Err(refused("resourceVersionMatch", "is forbidden for a watch without sendInitialEvents"))
+            }
+            (Some(_), matching) if matching != Some("NotOlderThan") => Err(refused(
+                "resourceVersionMatch",
+                "sendInitialEvents requires resourceVersionMatch NotOlderThan",
+            )),
+            (Some(true), _) => Ok(Self::State { not_older_than: revision }),
+            (None, None) if revision == 0 => Ok(Self::State { not_older_than: 0 }),
+            (Some(false), _) if revision == 0 => Ok(Self::Now),
+            _ => Ok(Self::After(revision)),
+        }
+    }
+}
+
+impl Watch {
+    /// The next bytes for the client; `None` at the end.
+    async fn next(&mut self) -> Option<Bytes> {
+        if let Some(start) = self.start.take()
+            && let Err(error) = self.begin(start).await
+        {
+            return Some(self.end_with(&error));
+        }
+        loop {
+            if self.ended {
+                return None;
+            }
+            if let Some(frames) = self.initial_frames() {
+                return Some(frames);
+            }
+            match self.changed_frames() {
+                Ok(Some(frames)) => return Some(frames),
+                Ok(None) => {}
+                Err(error) => return Some(self.end_with(&error)),
+            }
+            match self.wake().await {
+                Wake::Changed => {}
+                Wake::Timer if self.timing.end <= Instant::now() => return None,
+                Wake::Timer => {
+                    self.timing.schedule_bookmark();
+                    return Some(Frames::bookmark(self.collection.resource, self.cursor, false));
+                }
+                Wake::End => return None,
+            }
+        }
+    }
+
+    async fn begin(&mut self, start: Start) -> Result<(), ApiError> {
+        let resource = self.collection.resource;
+        match start {
+            Start::Now => self.cursor = self.store.revision(),
+            Start::After(revision) => self.cursor = revision,
+            Start::State { not_older_than } => {
+                wait_for(&*self.store, resource, not_older_than).await?;
+                let snapshot =
+                    self.store.snapshot(resource, &self.collection.scope(), None).map_err(expired)?;
+                self.cursor = snapshot.revision;
+                self.initial = snapshot.objects.into_iter();
+                self.end_bookmark = self.bookmarks;
+            }
+        }
+        Ok(())
+    }
+
+    fn initial_frames(&mut self) -> Option<Bytes> {
+        let mut frames = Frames::default();
+        while !frames.is_full()
+            && let Some(object) = self.initial.next()
+        {
+            if self.selector.matches(&object) {
+                frames.push("ADDED", object.body());
+            }
+        }
+        let all_sent = self.initial.as_slice().is_empty();
+        if all_sent && std::mem::take(&mut self.end_bookmark) {
+            frames.push_bookmark(self.collection.resource, self.cursor, true);
+        }
+        frames.finish()
+    }
+
+    /// The frames for what has changed since the cursor.
+    fn changed_frames(&mut self) -> Result<Option<Bytes>, ApiError> {
+        let mut frames = Frames::default();
+        while !frames.is_full() {
+            let changes =
+                self.store.changes(self.collection.resource, self.cursor, BATCH).map_err(expired)?;
+            for change in &changes.changes {
+                self.push_change(&mut frames, change);
+            }
+            self.cursor = changes.through;
+            if changes.changes.len() < BATCH {
+                break;
+            }
+        }
+        Ok(frames.finish())
+    }
+
+    /// What the change means to this client, who sees only what its selector matches.
+    fn push_change(&self, frames: &mut Frames, change: &Change) {
+        let seen = |object: &&Arc<StoredObject>| {
+            self.collection.namespace.as_deref().is_none_or(|namespace| namespace == object.namespace())
+                && self.selector.matches(object)
+        };
+        match (change.old.as_ref().filter(seen), change.new.as_ref().filter(seen)) {
+            (None, Some(new)) => frames.push("ADDED", new.body()),
+            (Some(_), Some(new)) => frames.push("MODIFIED", new.body()),
+            (Some(old), None) => frames.push("DELETED", &old.body_at(change.revision)),
+            (None, None) => {}
+        }
+    }
+
+    async fn wake(&mut self) -> Wake {
+        let timer =
+            if self.bookmarks { self.timing.end.min(self.timing.next_bookmark) } else { self.timing.end };
+        tokio::select! {
+            changed = self.signal.changed() => if changed.is_ok() { Wake::Changed } else { Wake::End },
+            () = tokio::time::sleep_until(timer) => Wake::Timer,
+            _ = self.stopping.wait_for(|stopping| *stopping) => Wake::End,
+        }
+    }
+
+    fn end_with(&mut self, error: &ApiError) -> Bytes {
+        self.ended = true;
+        tracing::debug!(resource = self.collection.resource.info().plural, %error, "watch ended");
+        Frames::error(error)
+    }
+}
+
+impl Timing {
+    fn new(timeout_seconds: Option<u64>) -> Self {
+        // Spread, so that clients do not all come back at once.
+        let seconds =
+            timeout_seconds.filter(|seconds| *seconds > 0).unwrap_or_else(|| fastrand::u64(1800..3600));
+        let now = Instant::now();
+        let end = now + Duration::from_secs(seconds.min(86_400));
+        let mut timing = Self { end, next_bookmark: now };
+        timing.schedule_bookmark();
+        timing
+    }
+
+    /// In a minute, or just before the end if that is sooner and still ahead.
+    fn schedule_bookmark(&mut self) {
+        let now = Instant::now();
+        let regular = now + BOOKMARK_INTERVAL;
+        let last = self.end.checked_sub(LAST_BOOKMARK).filter(|last| *last > now);
+        self.next_bookmark = last.map_or(self.end, |last| last.min(regular));
+    }
+}
+
+fn refused(field: &str, why: &str) -> ApiError {
+    ApiError::InvalidOptions { what: "ListOptions", error: FieldError::forbidden(field, why) }
+}

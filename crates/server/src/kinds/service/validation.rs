@@ -1,0 +1,269 @@
+//! The rules of Service fields. Source: `pkg/apis/core/validation/validation.go` of Kubernetes v1.36.
+
+mod ports;
+
+use serde_json::Value;
+
+use super::{
+    is_externally_accessible, is_headless, may_have_node_ports, needs_health_check_port, service_type,
+};
+use crate::{
+    error::FieldError,
+    json::{self, Object},
+    kinds::network::{FAMILIES, family_of, parse_address, parse_cidr, unusable},
+    names,
+};
+
+const TYPES: [&str; 4] = ["ClusterIP", "NodePort", "LoadBalancer", "ExternalName"];
+const POLICIES: [&str; 2] = ["Cluster", "Local"];
+const FAMILY_POLICIES: [&str; 3] = ["SingleStack", "PreferDualStack", "RequireDualStack"];
+const DISTRIBUTIONS: [&str; 3] = ["PreferClose", "PreferSameZone", "PreferSameNode"];
+/// One day: core/v1 `MaxClientIPServiceAffinitySeconds`.
+const MAX_AFFINITY_SECONDS: i64 = 86_400;
+const SOURCE_RANGES_ANNOTATION: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
+
+/// Everything that is wrong with a defaulted Service; `old` is the stored one on update.
+pub(crate) fn validate(object: &Object, old: Option<&Object>) -> Vec<FieldError> {
+    let empty = Object::new();
+    let spec = json::object(object, "spec").unwrap_or(&empty);
+    let mut errors = Vec::new();
+    enumerations(spec, &mut errors);
+    ports::check(spec, &mut errors);
+    cluster_ips(spec, &mut errors);
+    for (key, value) in json::object(spec, "selector").into_iter().flatten() {
+        let value = value.as_str().unwrap_or_default();
+        if !names::is_qualified_name(key) || !names::is_label_value(value) {
+            errors.push(FieldError::invalid(format!("spec.selector[{key}]"), value, "must be a label"));
+        }
+    }
+    affinity(spec, &mut errors);
+    external(spec, &mut errors);
+    load_balancer(object, spec, &mut errors);
+    health_check_port(spec, &mut errors);
+    ingress(object, spec, &mut errors);
+    if let Some(old) = old.and_then(|old| json::object(old, "spec")) {
+        transition(spec, old, &mut errors);
+    }
+    errors
+}
+
+fn enumerations(spec: &Object, errors: &mut Vec<FieldError>) {
+    let enumerated: [(&str, &[&str]); 6] = [
+        ("type", &TYPES),
+        ("sessionAffinity", &["None", "ClientIP"]),
+        ("ipFamilyPolicy", &FAMILY_POLICIES),
+        ("externalTrafficPolicy", &POLICIES),
+        ("internalTrafficPolicy", &POLICIES),
+        ("trafficDistribution", &DISTRIBUTIONS),
+    ];
+    for (key, allowed) in enumerated {
+        if let Some(value) = json::text(spec, key).filter(|value| !allowed.contains(value)) {
+            errors.push(FieldError::not_supported(format!("spec.{key}"), value, allowed));
+        }
+    }
+}
+
+fn cluster_ips(spec: &Object, errors: &mut Vec<FieldError>) {
+    let single = json::text(spec, "clusterIP");
+    let texts: Vec<&str> = json::texts(spec, "clusterIPs").collect();
+    let families: Vec<&str> = json::texts(spec, "ipFamilies").collect();
+    if service_type(spec) == "ExternalName" {
+        for key in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
+            if json::text(spec, key).is_some() || !json::list(spec, key).is_empty() {
+                errors.push(FieldError::forbidden(
+                    format!("spec.{key}"),
+                    "may not be set for type ExternalName",
+                ));
+            }
+        }
+        return;
+    }
+    if single != texts.first().copied() {
+        let value = single.unwrap_or_default();
+        errors.push(FieldError::invalid("spec.clusterIP", value, "must be the same as spec.clusterIPs[0]"));
+    }
+    for (index, text) in texts.iter().enumerate() {
+        errors.extend(cluster_ip(index, text, &texts, families.get(index).copied()));
+    }
+    if let [first, second] = texts.as_slice()
+        && parse_address(first).map(family_of) == parse_address(second).map(family_of)
+    {
+        let why = "the two cluster IPs must be of different families";
+        errors.push(FieldError::invalid("spec.clusterIPs", texts.join(","), why));
+    }
+    for (key, count) in [("clusterIPs", texts.len()), ("ipFamilies", families.len())] {
+        if count > 2 {
+            errors.push(FieldError::too_many(format!("spec.{key}"), count, 2));
+        }
+    }
+    for (index, family) in families.iter().enumerate() {
+        let field = format!("spec.ipFamilies[{index}]");
+        if !FAMILIES.contains(family) {
+            errors.push(FieldError::not_supported(field, family, &FAMILIES));
+        } else if families.iter().take(index).any(|earlier| earlier == family) {
+            errors.push(FieldError::duplicate(field, *family));
+        }
+    }
+    if is_headless(spec) && may_have_node_ports(spec) {
+        let why = "may not be None for type NodePort or LoadBalancer";
+        errors.push(FieldError::invalid("spec.clusterIPs[0]", "None", why));
+    }
+}
+
+fn cluster_ip(index: usize, text: &str, all: &[&str], family: Option<&str>) -> Option<FieldError> {
+    let field = format!("spec.clusterIPs[{index}]");
+    if text == "None" {
+        let alone = all.len() == 1;
+        return (!alone).then(|| FieldError::invalid(field, text, "None must be the only value"));
+    }
+    let Some(address) = parse_address(text) else {
+        return Some(FieldError::invalid(field, text, "must be a valid IP address"));
+    };
+    let fits = family.is_none_or(|family| family == family_of(address));
+    (!fits).then(|| {
+        FieldError::invalid(field, text, "must be of the family in spec.ipFamilies at the same index")
+    })
+}
+
+fn affinity(spec: &Object, errors: &mut Vec<FieldError>) {
+    let config =
+        json::object(spec, "sessionAffinityConfig").and_then(|config| json::object(config, "clientIP"));
+    let Some(timeout) = config.and_then(|client_ip| client_ip.get("timeoutSeconds")) else { return };
+    if !timeout.as_i64().is_some_and(|seconds| (1..=MAX_AFFINITY_SECONDS).contains(&seconds)) {
+        let field = "spec.sessionAffinityConfig.clientIP.timeoutSeconds";
+        errors.push(FieldError::invalid(field, timeout.clone(), "must be between 1 and 86400, inclusive"));
+    }
+}
+
+fn external(spec: &Object, errors: &mut Vec<FieldError>) {
+    if service_type(spec) == "ExternalName" {
+        let name = json::text(spec, "externalName").unwrap_or_default();
+        if name.is_empty() {
+            errors.push(FieldError::required("spec.externalName", "type ExternalName needs a DNS name"));
+        } else if !names::is_dns_subdomain(name.strip_suffix('.').unwrap_or(name)) {
+            errors.push(FieldError::invalid("spec.externalName", name, "must be a DNS-1123 subdomain"));
+        }
+    }
+    for (index, text) in json::texts(spec, "externalIPs").enumerate() {
+        let fault = parse_address(text).map_or(Some("must be a valid IP address"), unusable);
+        errors.extend(fault.map(|why| FieldError::invalid(format!("spec.externalIPs[{index}]"), text, why)));
+    }
+    if !is_externally_accessible(spec) && json::text(spec, "externalTrafficPolicy").is_some() {
+        let why = "may only be set for NodePort and LoadBalancer Services and those with externalIPs";
+        errors.push(FieldError::forbidden("spec.externalTrafficPolicy", why));
+    }
+}
+
+fn load_balancer(object: &Object, spec: &Object, errors: &mut Vec<FieldError>) {
+    let annotation = json::object(object, "metadata")
+        .and_then(|metadata| json::object(metadata, "annotations"))
+        .and_then(|annotations| json::text(annotations, SOURCE_RANGES_ANNOTATION));
+    let ranges: Vec<&str> = json::texts(spec, "loadBalancerSourceRanges").collect();
+    let from_annotation = annotation.filter(|_| ranges.is_empty());
+    if service_type(spec) != "LoadBalancer" {
+        for key in ["loadBalancerSourceRanges", "loadBalancerClass", "allocateLoadBalancerNodePorts"] {
+            if spec.contains_key(key) && !(key == "loadBalancerSourceRanges" && ranges.is_empty()) {
+                errors.push(FieldError::forbidden(
+                    format!("spec.{key}"),
+                    "may only be set for type LoadBalancer",
+                ));
+            }
+        }
+        return;
+    }
+    for (index, text) in ranges.iter().enumerate() {
+        if parse_cidr(text.trim()).is_none() {
+            let field = format!("spec.loadBalancerSourceRanges[{index}]");
+            errors.push(FieldError::invalid(field, *text, "must be a CIDR without host bits"));
+        }
+    }
+    if let Some(text) = from_annotation
+        && text.split(',').any(|part| parse_cidr(part.trim()).is_none())
+    {
+        let field = format!("metadata.annotations[{SOURCE_RANGES_ANNOTATION}]");
+        errors.push(FieldError::invalid(field, text, "must be a list of CIDRs joined by commas"));
+    }
+    if let Some(class) =
+        json::text(spec, "loadBalancerClass").filter(|class| !names::is_qualified_name(class))
+    {
+        errors.push(FieldError::invalid("spec.loadBalancerClass", class, "must be a qualified name"));
+    }
+}
+
+fn health_check_port(spec: &Object, errors: &mut Vec<FieldError>) {
+    let Some(port) = json::integer(spec, "healthCheckNodePort") else { return };
+    let field = "spec.healthCheckNodePort";
+    if !needs_health_check_port(spec) {
+        let why = "may only be set for type LoadBalancer with externalTrafficPolicy Local";
+        errors.push(FieldError::invalid(field, port, why));
+    } else if !ports::is_port(port) {
+        errors.push(FieldError::invalid(field, port, ports::PORT_RULE));
+    }
+}
+
+fn ingress(object: &Object, spec: &Object, errors: &mut Vec<FieldError>) {
+    let balancer = json::object(object, "status").and_then(|status| json::object(status, "loadBalancer"));
+    let entries = balancer.map_or(&[][..], |balancer| json::list(balancer, "ingress"));
+    if !entries.is_empty() && service_type(spec) != "LoadBalancer" {
+        errors.push(FieldError::forbidden(
+            "status.loadBalancer.ingress",
+            "may only be set for type LoadBalancer",
+        ));
+        return;
+    }
+    for (index, entry) in entries.iter().filter_map(Value::as_object).enumerate() {
+        ingress_entry(entry, &format!("status.loadBalancer.ingress[{index}]"), errors);
+    }
+}
+
+fn ingress_entry(entry: &Object, field: &str, errors: &mut Vec<FieldError>) {
+    let (ip, mode) = (json::text(entry, "ip"), json::text(entry, "ipMode"));
+    if let Some(text) = ip.filter(|text| parse_address(text).is_none()) {
+        errors.push(FieldError::invalid(format!("{field}.ip"), text, "must be a valid IP address"));
+    }
+    match (ip, mode) {
+        (None, Some(_)) => {
+            errors.push(FieldError::forbidden(format!("{field}.ipMode"), "may not be set without ip"));
+        }
+        (Some(_), Some(mode)) if !["VIP", "Proxy"].contains(&mode) => {
+            errors.push(FieldError::not_supported(format!("{field}.ipMode"), mode, &["VIP", "Proxy"]));
+        }
+        _ => {}
+    }
+    if let Some(name) = json::text(entry, "hostname")
+        && (!names::is_dns_subdomain(name) || parse_address(name).is_some())
+    {
+        errors.push(FieldError::invalid(
+            format!("{field}.hostname"),
+            name,
+            "must be a DNS name, not an IP address",
+        ));
+    }
+}
+
+/// What may not change from the stored Service.
+fn transition(spec: &Object, old: &Object, errors: &mut Vec<FieldError>) {
+    let external_name = |spec| service_type(spec) == "ExternalName";
+    if external_name(spec) || external_name(old) {
+        return;
+    }
+    let keys: &[&str] = if is_headless(old) { &["clusterIPs"] } else { &["clusterIPs", "ipFamilies"] };
+    for key in keys {
+        let (new, stored) = (json::list(spec, key).first(), json::list(old, key).first());
+        if stored.is_some() && new != stored {
+            let value = new.cloned().unwrap_or_default();
+            errors.push(FieldError::invalid(format!("spec.{key}[0]"), value, "may not change once set"));
+        }
+    }
+    let both = |is: fn(&Object) -> bool| is(spec) && is(old);
+    let is_load_balancer: fn(&Object) -> bool = |spec| service_type(spec) == "LoadBalancer";
+    for (key, fixed) in [
+        ("loadBalancerClass", both(is_load_balancer)),
+        ("healthCheckNodePort", both(needs_health_check_port) && old.contains_key("healthCheckNodePort")),
+    ] {
+        if fixed && spec.get(key) != old.get(key) {
+            let value = spec.get(key).cloned().unwrap_or_default();
+            errors.push(FieldError::invalid(format!("spec.{key}"), value, "field is immutable"));
+        }
+    }
+}

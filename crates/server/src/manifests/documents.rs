@@ -1,0 +1,117 @@
+//! Files to objects: documents of a YAML or JSON file, and the items of `List` kinds in them.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::{
+    error::ApiError,
+    json::{self, Object},
+};
+
+/// One object of a file, or why it cannot be read.
+#[derive(Debug)]
+pub(super) struct Document {
+    /// Number of the document in the file, from 0.
+    pub(super) index: usize,
+    /// Line of the file on which it starts, from 1; 0 where the format does not tell.
+    pub(super) line: usize,
+    /// Number of the item, in a list.
+    pub(super) item: Option<usize>,
+    pub(super) object: Result<Value, ApiError>,
+}
+
+/// All objects of a file.
+pub(super) fn split(path: &Path, content: &[u8]) -> Vec<Document> {
+    let json = path.extension().is_some_and(|extension| extension == "json");
+    let documents = if json { json_documents(content) } else { yaml_documents(content) };
+    documents.into_iter().flat_map(items).collect()
+}
+
+fn json_documents(content: &[u8]) -> Vec<Document> {
+    let stream = serde_json::Deserializer::from_slice(content).into_iter::<Value>();
+    let refused = |error: serde_json::Error| undecodable("JSON", &error);
+    stream.enumerate().map(|(index, value)| document(index, 0, value.map_err(refused))).collect()
+}
+
+fn yaml_documents(content: &[u8]) -> Vec<Document> {
+    let text = match std::str::from_utf8(content) {
+        Ok(text) => text,
+        Err(error) => return vec![document(0, 0, Err(undecodable("YAML", &error)))],
+    };
+    // Each document is parsed alone, so that a mistake in one does not hide the others.
+    let parsed =
+        yaml_texts(text).into_iter().filter_map(|(line, text)| match serde_saphyr::from_str::<Value>(text) {
+            Ok(Value::Null) => None,
+            Ok(value) => Some((line, Ok(value))),
+            Err(_) if is_blank(text) => None,
+            Err(error) => Some((line, Err(undecodable("YAML", &error)))),
+        });
+    parsed.enumerate().map(|(index, (line, object))| document(index, line, object)).collect()
+}
+
+/// The texts between `---` markers, with the line on which each starts.
+fn yaml_texts(text: &str) -> Vec<(usize, &str)> {
+    let (mut texts, mut start, mut start_line, mut offset) = (Vec::new(), 0, 1, 0);
+    for (number, line) in text.split_inclusive('\n').enumerate() {
+        let marker = line
+            .strip_prefix("---")
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace));
+        if marker {
+            texts.push((start_line, text.get(start..offset).unwrap_or_default()));
+            (start, start_line) = (offset + 3, number + 1);
+        }
+        offset += line.len();
+    }
+    texts.push((start_line, text.get(start..).unwrap_or_default()));
+    texts.retain(|(_, text)| !is_blank(text));
+    texts
+}
+
+fn is_blank(text: &str) -> bool {
+    text.lines().all(|line| {
+        let line = line.trim();
+        line.is_empty() || line.starts_with('#')
+    })
+}
+
+/// The items of a `List` (or `ServiceList` and the like); other objects are themselves.
+fn items(document: Document) -> Vec<Document> {
+    let list_kind = document.object.as_ref().ok().and_then(Value::as_object).and_then(|object| {
+        let kind = json::text(object, "kind")?.strip_suffix("List")?;
+        object.get("items")?.as_array()?;
+        Some((kind.to_owned(), object.get("apiVersion").cloned().unwrap_or_default()))
+    });
+    let (Some((kind, api_version)), Ok(Value::Object(mut list))) = (list_kind, document.object.clone())
+    else {
+        return vec![document];
+    };
+    let Some(Value::Array(items)) = list.remove("items") else { return vec![document] };
+    let (index, line) = (document.index, document.line);
+    let item = |(number, object)| {
+        let object = Ok(with_kind(object, &kind, &api_version));
+        Document { index, line, item: Some(number), object }
+    };
+    items.into_iter().enumerate().map(item).collect()
+}
+
+/// Items of a typed list may leave out their kind.
+fn with_kind(item: Value, kind: &str, api_version: &Value) -> Value {
+    match item {
+        Value::Object(object) if !kind.is_empty() && !object.contains_key("kind") => {
+            let mut typed: Object = object;
+            typed.insert("kind".to_owned(), kind.into());
+            typed.entry("apiVersion").or_insert_with(|| api_version.clone());
+            Value::Object(typed)
+        }
+        other => other,
+    }
+}
+
+fn document(index: usize, line: usize, object: Result<Value, ApiError>) -> Document {
+    Document { index, line, item: None, object }
+}
+
+fn undecodable(format: &'static str, error: &dyn std::error::Error) -> ApiError {
+    ApiError::Undecodable { format, reason: error.to_string() }
+}

@@ -1,0 +1,207 @@
+//! The rules of `metadata`: what the server fills in, what clients may change, what names look like.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::Value;
+
+use crate::{
+    error::{ApiError, FieldError},
+    json::{self, Object},
+    names,
+    resource::Resource,
+};
+
+#[cfg(test)]
+mod tests;
+
+/// Keys and values of all annotations together, in bytes (apimachinery `TotalAnnotationSizeLimitB`).
+const ANNOTATIONS_LIMIT: usize = 256 * 1024;
+/// A generated name is the prefix, cut to this, and a random suffix.
+const GENERATED_PREFIX: usize = 58;
+const SUFFIX_ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+
+/// Fills in what a new object gets: uid, creationTimestamp, a generated name. Drops what clients may not set.
+pub(crate) fn prepare_create(resource: Resource, metadata: &mut Object) {
+    for key in [
+        "uid",
+        "resourceVersion",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "generation",
+        "selfLink",
+        "managedFields",
+    ] {
+        metadata.remove(key);
+    }
+    if json::text(metadata, "name").is_none()
+        && let Some(prefix) = json::text(metadata, "generateName")
+    {
+        let name = format!("{}{}", cut(prefix, GENERATED_PREFIX), suffix());
+        metadata.insert("name".to_owned(), name.into());
+    }
+    metadata.insert("uid".to_owned(), uid().into());
+    metadata.insert("creationTimestamp".to_owned(), now().into());
+    if resource == Resource::EndpointSlice {
+        metadata.insert("generation".to_owned(), 1.into());
+    }
+}
+
+/// Restores what an update may not change.
+pub(crate) fn prepare_update(metadata: &mut Object, old: &Object) {
+    for key in [
+        "name",
+        "namespace",
+        "uid",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "generateName",
+        "generation",
+    ] {
+        match old.get(key) {
+            Some(value) => metadata.insert(key.to_owned(), value.clone()),
+            None => metadata.remove(key),
+        };
+    }
+    metadata.remove("selfLink");
+    metadata.remove("managedFields");
+}
+
+/// Everything that is wrong with `metadata`.
+pub(crate) fn validate(resource: Resource, metadata: &Object) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    errors.extend(name_error(resource, metadata));
+    let namespace = json::text(metadata, "namespace").unwrap_or_default();
+    if resource.info().namespaced && !names::is_dns_label(namespace) {
+        errors.push(FieldError::invalid("metadata.namespace", namespace, "must be a DNS-1123 label"));
+    }
+    for (key, value) in json::object(metadata, "labels").into_iter().flatten() {
+        errors.extend(label_error(key, value));
+    }
+    errors.extend(annotation_errors(metadata));
+    errors.extend(owner_errors(metadata));
+    for (index, finalizer) in json::texts(metadata, "finalizers").enumerate() {
+        if !names::is_qualified_name(finalizer) {
+            let field = format!("metadata.finalizers[{index}]");
+            errors.push(FieldError::invalid(field, finalizer, "must be a qualified name"));
+        }
+    }
+    errors
+}
+
+/// A `resourceVersion` from a body: `None` where it is absent, empty or `0`.
+pub(crate) fn given_revision(metadata: &Object) -> Result<Option<u64>, ApiError> {
+    let Some(text) = json::text(metadata, "resourceVersion") else { return Ok(None) };
+    let revision = text.parse::<u64>().map_err(|_| ApiError::WrongType {
+        field: "metadata.resourceVersion".to_owned(),
+        expected: "a decimal number in a string",
+        got: "other text",
+    })?;
+    Ok(Some(revision).filter(|revision| *revision != 0))
+}
+
+/// Now, in whole seconds, as RFC 3339 in UTC.
+pub(crate) fn now() -> String {
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    rfc3339(seconds)
+}
+
+fn name_error(resource: Resource, metadata: &Object) -> Option<FieldError> {
+    let Some(name) = json::text(metadata, "name") else {
+        return Some(FieldError::required("metadata.name", "name or generateName is required"));
+    };
+    let (valid, rule) = match resource {
+        Resource::Service | Resource::Namespace => (
+            names::is_dns_label(name),
+            "must be a DNS-1123 label: at most 63 lower-case letters, digits and inner hyphens",
+        ),
+        _ => (
+            names::is_dns_subdomain(name),
+            "must be a DNS-1123 subdomain: lower-case letters, digits, '-' and '.', at most 253",
+        ),
+    };
+    (!valid || !names::is_path_segment(name)).then(|| FieldError::invalid("metadata.name", name, rule))
+}
+
+fn label_error(key: &str, value: &Value) -> Option<FieldError> {
+    let field = format!("metadata.labels[{key}]");
+    if !names::is_qualified_name(key) {
+        return Some(FieldError::invalid("metadata.labels", key, "the key must be a qualified name"));
+    }
+    let value = value.as_str().unwrap_or_default();
+    let rule = "must be at most 63 of letters, digits, '-', '_' and '.', alphanumeric at both ends";
+    (!names::is_label_value(value)).then(|| FieldError::invalid(field, value, rule))
+}
+
+fn annotation_errors(metadata: &Object) -> Vec<FieldError> {
+    let annotations = || json::object(metadata, "annotations").into_iter().flatten();
+    let mut errors: Vec<FieldError> = annotations()
+        .filter(|(key, _)| !names::is_qualified_name(&key.to_lowercase()))
+        .map(|(key, _)| {
+            FieldError::invalid("metadata.annotations", key.as_str(), "the key must be a qualified name")
+        })
+        .collect();
+    let size: usize = annotations().map(|(key, value)| key.len() + value.as_str().map_or(0, str::len)).sum();
+    if size > ANNOTATIONS_LIMIT {
+        errors.push(FieldError::too_many("metadata.annotations", size, ANNOTATIONS_LIMIT));
+    }
+    errors
+}
+
+fn owner_errors(metadata: &Object) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let mut controllers = 0;
+    for (index, owner) in json::list(metadata, "ownerReferences").iter().enumerate() {
+        let Some(owner) = owner.as_object() else { continue };
+        for key in ["apiVersion", "kind", "name", "uid"] {
+            if json::text(owner, key).is_none() {
+                let field = format!("metadata.ownerReferences[{index}].{key}");
+                errors.push(FieldError::required(field, "an owner is named in full"));
+            }
+        }
+        controllers += usize::from(owner.get("controller").and_then(Value::as_bool) == Some(true));
+    }
+    if controllers > 1 {
+        errors.push(FieldError::invalid(
+            "metadata.ownerReferences",
+            controllers,
+            "only one may be the controller",
+        ));
+    }
+    errors
+}
+
+/// At most `length` bytes of `text`, whole characters.
+fn cut(text: &str, length: usize) -> &str {
+    let end = (0..=length.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+    text.get(..end).unwrap_or_default()
+}
+
+fn suffix() -> String {
+    (0..5).filter_map(|_| fastrand::choice(SUFFIX_ALPHABET)).map(|byte| char::from(*byte)).collect()
+}
+
+/// A random (version 4) UUID, RFC 9562 section 5.4.
+fn uid() -> String {
+    let random = fastrand::u128(..);
+    let versioned = random & !(0xf << 76) | (0x4 << 76);
+    let hex = format!("{:032x}", versioned & !(0x3 << 62) | (0x2 << 62));
+    let part = |range| hex.get(range).unwrap_or_default();
+    [part(0..8), part(8..12), part(12..16), part(16..20), part(20..32)].join("-")
+}
+
+/// Civil date from days since 1970, in the proleptic Gregorian calendar.
+fn rfc3339(seconds: u64) -> String {
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    // Counted from 0000-03-01, so that the leap day is the last of its year; 400 years are 146,097 days.
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", rest / 3_600, rest / 60 % 60, rest % 60)
+}

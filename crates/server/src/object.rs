@@ -1,0 +1,289 @@
+//! One object as it is stored: its JSON bytes, once, and the few texts that selectors look at.
+//!
+//! The resourceVersion is written first in `metadata`, at a known offset, so that the same bytes can be given another
+//! one (a DELETED event) or compared without it (a write that changes nothing) without being decoded.
+
+use bytes::Bytes;
+use serde_json::Value;
+
+use crate::{
+    json::{self, Object},
+    resource::Resource,
+};
+
+const REVISION_PREFIX: &[u8] = b"\"resourceVersion\":\"";
+const REVISION_SUFFIX: &[u8] = b"\",";
+
+/// An object ready to be stored, without resourceVersion.
+#[derive(Debug, Clone)]
+pub struct Draft {
+    key: Box<str>,
+    body: Vec<u8>,
+    metadata_start: usize,
+    labels: Pairs,
+    fields: Pairs,
+}
+
+/// An object in the store.
+#[derive(Debug)]
+pub struct StoredObject {
+    key: Box<str>,
+    revision: u64,
+    body: Bytes,
+    metadata_start: u32,
+    labels: Pairs,
+    fields: Pairs,
+}
+
+/// Small read-only map from text to text in one allocation: names and values, each ended by a zero byte.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Pairs(Box<str>);
+
+impl Draft {
+    /// Encodes `object`, dropping any resourceVersion it carries. Names must have been checked.
+    pub fn new(resource: Resource, object: &Object) -> Self {
+        let metadata = json::object(object, "metadata");
+        let info = resource.info();
+        let mut body = Vec::with_capacity(1024);
+        body.extend_from_slice(b"{\"apiVersion\":");
+        write_json(&mut body, &Value::from(info.api_version));
+        body.extend_from_slice(b",\"kind\":");
+        write_json(&mut body, &Value::from(info.kind));
+        body.extend_from_slice(b",\"metadata\":{");
+        let metadata_start = body.len();
+        write_members(&mut body, metadata, &["resourceVersion"]);
+        body.push(b'}');
+        for (name, value) in object {
+            if !matches!(name.as_str(), "apiVersion" | "kind" | "metadata") {
+                body.push(b',');
+                write_member(&mut body, name, value);
+            }
+        }
+        body.push(b'}');
+        Self {
+            key: key_of(resource, metadata),
+            body,
+            metadata_start,
+            labels: labels(metadata),
+            fields: selectable_fields(resource, object),
+        }
+    }
+
+    /// `namespace/name`, or the name alone for cluster-scoped objects.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// The stored form at `revision`.
+    pub fn at(self, revision: u64) -> StoredObject {
+        let (head, tail) = self.body.split_at_checked(self.metadata_start).unwrap_or((&self.body, &[]));
+        let body = spliced(head, revision, tail);
+        StoredObject {
+            key: self.key,
+            revision,
+            body,
+            metadata_start: self.metadata_start as u32,
+            labels: self.labels,
+            fields: self.fields,
+        }
+    }
+
+    /// Whether storing this would change nothing but the resourceVersion.
+    pub fn is_same_as(&self, stored: &StoredObject) -> bool {
+        let (head, tail) = stored.around_revision();
+        self.body.len() == head.len() + tail.len() && self.body.starts_with(head) && self.body.ends_with(tail)
+    }
+}
+
+impl StoredObject {
+    /// `namespace/name`, or the name alone for cluster-scoped objects.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// The namespace; empty for cluster-scoped objects.
+    pub fn namespace(&self) -> &str {
+        self.key.split_once('/').map_or("", |(namespace, _)| namespace)
+    }
+
+    /// The name.
+    pub fn name(&self) -> &str {
+        self.key.split_once('/').map_or(&self.key, |(_, name)| name)
+    }
+
+    /// The revision of the last change.
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// The whole object as JSON.
+    pub fn body(&self) -> &Bytes {
+        &self.body
+    }
+
+    /// The object as JSON, with another resourceVersion.
+    pub fn body_at(&self, revision: u64) -> Bytes {
+        if revision == self.revision {
+            return self.body.clone();
+        }
+        let (head, tail) = self.around_revision();
+        spliced(head, revision, tail)
+    }
+
+    /// The labels.
+    pub fn labels(&self) -> &Pairs {
+        &self.labels
+    }
+
+    /// The value of a selectable field of `spec` or `status`; empty where it is unset.
+    pub fn field(&self, name: &str) -> &str {
+        self.fields.get(name).unwrap_or_default()
+    }
+
+    /// The decoded object.
+    pub fn decode(&self) -> Object {
+        serde_json::from_slice(&self.body).unwrap_or_default()
+    }
+
+    /// The bytes before and after the member `resourceVersion`.
+    fn around_revision(&self) -> (&[u8], &[u8]) {
+        let start = self.metadata_start as usize;
+        let member = REVISION_PREFIX.len() + digits(self.revision) + REVISION_SUFFIX.len();
+        let head = self.body.get(..start).unwrap_or_default();
+        let tail = self.body.get(start.saturating_add(member)..).unwrap_or_default();
+        (head, tail)
+    }
+}
+
+impl Pairs {
+    /// Packs pairs; names and values must not hold a zero byte, those that do are left out.
+    pub fn new<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
+        let mut packed = String::new();
+        for (name, value) in pairs {
+            if !name.contains('\0') && !value.contains('\0') {
+                packed.extend([name, "\0", value, "\0"]);
+            }
+        }
+        Self(packed.into_boxed_str())
+    }
+
+    /// The value of `name`.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.iter().find_map(|(key, value)| (key == name).then_some(value))
+    }
+
+    /// All pairs.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        let mut parts = self.0.split_terminator('\0');
+        std::iter::from_fn(move || Some((parts.next()?, parts.next()?)))
+    }
+}
+
+fn key_of(resource: Resource, metadata: Option<&Object>) -> Box<str> {
+    let part = |key| metadata.and_then(|map| json::text(map, key)).unwrap_or_default();
+    if resource.info().namespaced {
+        format!("{}/{}", part("namespace"), part("name")).into_boxed_str()
+    } else {
+        part("name").into()
+    }
+}
+
+fn labels(metadata: Option<&Object>) -> Pairs {
+    let labels = metadata.and_then(|map| json::object(map, "labels"));
+    Pairs::new(
+        labels.into_iter().flatten().filter_map(|(name, value)| Some((name.as_str(), value.as_str()?))),
+    )
+}
+
+fn selectable_fields(resource: Resource, object: &Object) -> Pairs {
+    let values: Vec<(&str, String)> = resource
+        .info()
+        .selectable
+        .iter()
+        .filter_map(|path| {
+            let (outer, inner) = path.rsplit_once('.').unwrap_or(("", path));
+            let parent = if outer.is_empty() { Some(object) } else { json::object(object, outer) };
+            Some((*path, selectable_text(parent?.get(inner)?)))
+        })
+        .collect();
+    Pairs::new(values.iter().map(|(name, value)| (*name, value.as_str())))
+}
+
+fn selectable_text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+fn spliced(head: &[u8], revision: u64, tail: &[u8]) -> Bytes {
+    let number = revision.to_string();
+    let parts = [head, REVISION_PREFIX, number.as_bytes(), REVISION_SUFFIX, tail];
+    Bytes::from(parts.concat().into_boxed_slice())
+}
+
+fn digits(number: u64) -> usize {
+    number.checked_ilog10().map_or(1, |log| log as usize + 1)
+}
+
+fn write_members(body: &mut Vec<u8>, members: Option<&Object>, except: &[&str]) {
+    let mut first = true;
+    for (name, value) in members.into_iter().flatten() {
+        if except.contains(&name.as_str()) {
+            continue;
+        }
+        if !std::mem::take(&mut first) {
+            body.push(b',');
+        }
+        write_member(body, name, value);
+    }
+}
+
+fn write_member(body: &mut Vec<u8>, name: &str, value: &Value) {
+    // A `Value` and a `str` always encode, and writing to a `Vec` cannot fail.
+    let _ = serde_json::to_writer(&mut *body, name);
+    body.push(b':');
+    write_json(body, value);
+}
+
+fn write_json(body: &mut Vec<u8>, value: &Value) {
+    let _ = serde_json::to_writer(body, value);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn draft(port: u16) -> Draft {
+        let value = serde_json::json!({
+            "metadata": {"name": "a", "namespace": "n", "resourceVersion": "7", "labels": {"x": "1", "y": ""}},
+            "spec": {"type": "ClusterIP", "clusterIP": "10.0.0.1", "ports": [{"port": port}]},
+        });
+        Draft::new(Resource::Service, value.as_object().unwrap())
+    }
+
+    #[test]
+    fn stored_bytes_are_json_with_the_given_revision() {
+        let stored = draft(80).at(9999);
+        assert_eq!(
+            (stored.namespace(), stored.name(), stored.field("spec.clusterIP")),
+            ("n", "a", "10.0.0.1")
+        );
+        assert_eq!(stored.labels().iter().collect::<Vec<_>>(), [("x", "1"), ("y", "")]);
+        for revision in [1, 9, 10, 9999, 10_000, u64::MAX] {
+            let value: Value = serde_json::from_slice(&stored.body_at(revision)).unwrap();
+            assert_eq!(value["metadata"]["resourceVersion"], revision.to_string());
+            assert_eq!(value["spec"]["ports"][0]["port"], 80);
+            assert_eq!((&value["apiVersion"], &value["kind"]), (&"v1".into(), &"Service".into()));
+        }
+    }
+
+    #[test]
+    fn same_content_is_recognised_whatever_the_revision() {
+        for revision in [1, 10, 12_345] {
+            assert!(draft(80).is_same_as(&draft(80).at(revision)));
+            assert!(!draft(81).is_same_as(&draft(80).at(revision)));
+            assert!(!draft(8080).is_same_as(&draft(80).at(revision)));
+        }
+    }
+}

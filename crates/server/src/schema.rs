@@ -1,0 +1,170 @@
+//! The shape of each kind: which fields there are and of what JSON type. Values are judged elsewhere (`kinds`).
+//!
+//! A field of the wrong type is an error that names its path; an unknown field is dropped and reported.
+
+mod tables;
+
+use serde_json::Value;
+
+use crate::{
+    error::ApiError,
+    json::{Object, type_name},
+    resource::Resource,
+};
+
+#[cfg(test)]
+mod tests;
+
+/// What to do about unknown fields (query parameter `fieldValidation`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum FieldValidation {
+    /// Drop them silently.
+    Ignore,
+    /// Drop them and warn.
+    #[default]
+    Warn,
+    /// Refuse the object.
+    Strict,
+}
+
+/// Type of a field.
+#[derive(Debug)]
+pub(crate) enum Type {
+    Text,
+    Bool,
+    Int32,
+    Int64,
+    /// An int32 or a text (`targetPort`).
+    IntOrText,
+    /// Anything; kept as it is.
+    Any,
+    List(&'static Type),
+    /// Any names, values of one type.
+    Map(&'static Type),
+    /// These names only.
+    Object(&'static [Field]),
+}
+
+/// Name and type of a field.
+#[derive(Debug)]
+pub(crate) struct Field(pub(crate) &'static str, pub(crate) Type);
+
+/// Checks the types of the whole object, drops nulls and unknown fields; returns the paths of the latter.
+pub(crate) fn conform(resource: Resource, object: &mut Object) -> Result<Vec<String>, ApiError> {
+    let mut walk = Walk::default();
+    walk.members(object, tables::of(resource))?;
+    Ok(walk.unknown)
+}
+
+/// The same for `metadata` alone; other fields are left as they are.
+pub(crate) fn conform_metadata(object: &mut Object) -> Result<Vec<String>, ApiError> {
+    let mut walk = Walk::default();
+    if let Some(metadata) = object.get_mut("metadata") {
+        walk.at("metadata", |walk| walk.value(metadata, &Type::Object(tables::METADATA)))?;
+    }
+    Ok(walk.unknown)
+}
+
+#[derive(Default)]
+struct Walk {
+    path: String,
+    unknown: Vec<String>,
+}
+
+impl Walk {
+    fn members(&mut self, object: &mut Object, fields: &[Field]) -> Result<(), ApiError> {
+        object.retain(|_, value| !value.is_null());
+        let unknown: Vec<String> = object
+            .keys()
+            .filter(|name| fields.iter().all(|field| field.0 != name.as_str()))
+            .cloned()
+            .collect();
+        for name in unknown {
+            object.remove(&name);
+            let path = self.joined(&name);
+            self.unknown.push(path);
+        }
+        for Field(name, kind) in fields {
+            if let Some(value) = object.get_mut(*name) {
+                self.at(name, |walk| walk.value(value, kind))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn value(&mut self, value: &mut Value, kind: &Type) -> Result<(), ApiError> {
+        match (kind, value) {
+            (Type::Any, _)
+            | (Type::Text | Type::IntOrText, Value::String(_))
+            | (Type::Bool, Value::Bool(_)) => Ok(()),
+            (Type::Int32 | Type::IntOrText, Value::Number(number)) if is_int32(number) => Ok(()),
+            (Type::Int64, Value::Number(number)) if number.is_i64() => Ok(()),
+            (Type::List(element), Value::Array(values)) => {
+                for (index, value) in values.iter_mut().enumerate() {
+                    self.at_index(index, |walk| walk.value(value, element))?;
+                }
+                Ok(())
+            }
+            (Type::Map(element), Value::Object(map)) => {
+                map.retain(|_, value| !value.is_null());
+                for (name, value) in map.iter_mut() {
+                    self.at_key(name, |walk| walk.value(value, element))?;
+                }
+                Ok(())
+            }
+            (Type::Object(fields), Value::Object(map)) => self.members(map, fields),
+            (_, value) => Err(self.wrong_type(kind, value)),
+        }
+    }
+
+    fn wrong_type(&self, kind: &Type, value: &Value) -> ApiError {
+        let expected = match kind {
+            Type::Text => "a string",
+            Type::Bool => "a boolean",
+            Type::Int32 => "a 32-bit integer",
+            Type::Int64 => "a 64-bit integer",
+            Type::IntOrText => "a 32-bit integer or a string",
+            Type::List(_) => "a list",
+            Type::Map(_) | Type::Object(_) => "an object",
+            Type::Any => "a value",
+        };
+        ApiError::WrongType { field: self.path.clone(), expected, got: type_name(value) }
+    }
+
+    fn joined(&self, name: &str) -> String {
+        if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
+    }
+
+    fn at<T>(&mut self, name: &str, inner: impl FnOnce(&mut Self) -> T) -> T {
+        let length = self.path.len();
+        if length > 0 {
+            self.path.push('.');
+        }
+        self.path.push_str(name);
+        self.inside(length, inner)
+    }
+
+    fn at_index<T>(&mut self, index: usize, inner: impl FnOnce(&mut Self) -> T) -> T {
+        use std::fmt::Write;
+        let length = self.path.len();
+        let _ = write!(self.path, "[{index}]");
+        self.inside(length, inner)
+    }
+
+    fn at_key<T>(&mut self, key: &str, inner: impl FnOnce(&mut Self) -> T) -> T {
+        let length = self.path.len();
+        self.path.extend(["[", key, "]"]);
+        self.inside(length, inner)
+    }
+
+    /// Runs `inner` one level down; an error keeps its own copy of the path.
+    fn inside<T>(&mut self, length: usize, inner: impl FnOnce(&mut Self) -> T) -> T {
+        let result = inner(self);
+        self.path.truncate(length);
+        result
+    }
+}
+
+fn is_int32(number: &serde_json::Number) -> bool {
+    number.as_i64().is_some_and(|number| i32::try_from(number).is_ok())
+}
