@@ -89,3 +89,42 @@ impl<T: Named> Store<T> {
 fn hash<T: Named>(hasher: &RandomState, record: &T) -> u64 {
     hasher.hash_one((record.namespace(), record.name()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl Named for (String, String) {
+        fn namespace(&self) -> &str {
+            &self.0
+        }
+        fn name(&self) -> &str {
+            &self.1
+        }
+    }
+
+    #[test]
+    fn places_are_used_again_and_keys_found_through_growth() {
+        let mut store = Store::default();
+        let key = |n: u32| ("ns".to_owned(), n.to_string());
+        let ids: Vec<Id> = (0..1000).map(|n| store.insert(key(n))).collect();
+        for (n, id) in (0..1000).zip(&ids) {
+            assert_eq!(store.find("ns", &n.to_string()), Some(*id));
+        }
+        for id in &ids {
+            assert!(store.remove(*id).is_some() && store.remove(*id).is_none());
+        }
+        assert_eq!((store.len(), store.find("ns", "1")), (0, None));
+        for n in 0..1000 {
+            store.insert(key(n));
+        }
+        assert_eq!((store.len(), store.records.len()), (1000, 1000));
+    }
+
+    #[test]
+    fn namespace_and_name_do_not_run_together() {
+        let mut store = Store::default();
+        let id = store.insert(("ab".to_owned(), "c".to_owned()));
+        assert_eq!((store.find("a", "bc"), store.find("ab", "c")), (None, Some(id)));
+    }
+}

@@ -182,6 +182,66 @@ fn the_first_by_name_keeps_a_contested_frontend() {
 }
 
 #[test]
+fn namespaces_sort_before_names() {
+    let in_namespace = |namespace: &str, name: &str| {
+        let spec = json!({ "clusterIP": "10.96.0.1", "ports": [{ "port": 80 }] });
+        let object = json!({ "metadata": { "namespace": namespace, "name": name }, "spec": spec });
+        Event::Service(decode_service(object.to_string().as_bytes()).expect("decodes"))
+    };
+    for order in [[("a", "z"), ("b", "a")], [("b", "a"), ("a", "z")]] {
+        let mut catalog = Catalog::new("n1");
+        let applied = order.map(|(namespace, name)| catalog.apply(in_namespace(namespace, name)));
+        assert_eq!(applied[1].faults[0].key, ObjectKey::new("b", "a"));
+    }
+    // Equal names in two namespaces are two Services, and only one of them has the frontend.
+    let mut catalog = Catalog::new("n1");
+    catalog.apply(in_namespace("b", "web"));
+    catalog.apply(in_namespace("a", "web"));
+    let owners: Vec<_> = catalog.forwardings(Family::Ipv4).filter(|(_, f)| !f.frontends.is_empty()).collect();
+    assert_eq!(owners.iter().map(|(name, _)| &*name.namespace).collect::<Vec<_>>(), ["a"]);
+}
+
+#[test]
+fn an_external_policy_without_external_frontends_selects_nothing() {
+    // External IPs of the other family only.
+    let spec = json!({
+        "clusterIP": "10.96.0.1", "ports": [{ "port": 80 }],
+        "externalIPs": ["2001:db8::1"], "externalTrafficPolicy": "Local",
+    });
+    let mut catalog = Catalog::new("n1");
+    catalog.apply(service("web", spec));
+    catalog.apply(slice("s", "web", "TCP", json!([ready("10.0.0.1")])));
+    let (_, forwarding) = catalog.forwardings(Family::Ipv4).next().expect("one Service");
+    assert_eq!((forwarding.cluster.len(), forwarding.local.len()), (1, 0));
+}
+
+#[test]
+fn endpoints_without_a_node_are_not_local_but_may_hairpin() {
+    let mut catalog = Catalog::new("n1");
+    catalog.apply(service(
+        "web",
+        json!({ "clusterIP": "10.96.0.1", "ports": [{ "port": 80 }], "internalTrafficPolicy": "Local" }),
+    ));
+    let endpoints = json!([
+        { "addresses": ["10.0.0.1"] },
+        { "addresses": ["10.0.0.2"], "nodeName": "n2" },
+        { "addresses": ["10.0.0.3"], "nodeName": "n1" },
+    ]);
+    catalog.apply(slice("s", "web", "TCP", endpoints.clone()));
+    let (_, forwarding) = catalog.forwardings(Family::Ipv4).next().expect("one Service");
+    assert_eq!(forwarding.local.iter().map(|b| b.address.to_string()).collect::<Vec<_>>(), ["10.0.0.3"]);
+    catalog.apply(cluster_ip("web", "10.96.0.1", 80));
+    let (_, forwarding) = catalog.forwardings(Family::Ipv4).next().expect("one Service");
+    assert_eq!(forwarding.cluster.iter().map(|b| b.may_hairpin).collect::<Vec<_>>(), [true, false, true]);
+    // A node without a name has no local endpoints, not even those of an empty node name.
+    let mut nameless = Catalog::new("");
+    nameless.apply(cluster_ip("web", "10.96.0.1", 80));
+    nameless.apply(slice("s", "web", "TCP", json!([{ "addresses": ["10.0.0.1"], "nodeName": "" }])));
+    let (_, forwarding) = nameless.forwardings(Family::Ipv4).next().expect("one Service");
+    assert!(forwarding.cluster[0].may_hairpin && forwarding.local.is_empty());
+}
+
+#[test]
 fn external_ips_cannot_take_a_cluster_ip_over() {
     let mut catalog = Catalog::new("n1");
     let spec = json!({ "clusterIP": "10.96.0.9", "ports": [{ "port": 80 }], "externalIPs": ["10.96.0.1"] });
