@@ -1,0 +1,133 @@
+//! Lists: selectors, revisions, pages.
+#![allow(missing_docs)]
+
+mod common;
+
+use std::collections::BTreeSet;
+
+use common::*;
+use portolan_server::{Config, History};
+use serde_json::{Value, json};
+
+fn names(list: &Value) -> Vec<String> {
+    let items = list["items"].as_array().unwrap();
+    items.iter().map(|item| item["metadata"]["name"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn selectors() {
+    let server = start(Config::default());
+    let address = server.local_addr();
+    server.api().apply(labelled("a", "x")).unwrap();
+    server.api().apply(labelled("b", "y")).unwrap();
+    let mut headless = service("c");
+    headless["spec"]["clusterIP"] = "None".into();
+    server.api().apply(headless).unwrap();
+    let mut elsewhere = labelled("a", "x");
+    elsewhere["metadata"]["namespace"] = "other".into();
+    server.api().apply(elsewhere).unwrap();
+    let list = |path: &str| {
+        let list = get(address, path).expect(200);
+        assert_eq!((&list["kind"], &list["apiVersion"]), (&json!("ServiceList"), &json!("v1")));
+        names(&list)
+    };
+    let all = "/api/v1/services";
+    assert_eq!(list(all), ["a", "b", "c", "a"]);
+    assert_eq!(list(SERVICES), ["a", "b", "c"]);
+    assert_eq!(list(&format!("{all}?labelSelector=app%20in%20(x,z)")), ["a", "a"]);
+    assert_eq!(list(&format!("{all}?labelSelector=!app")), ["c"]);
+    assert_eq!(
+        list(&format!("{all}?fieldSelector=spec.clusterIP!=None,metadata.namespace=default")),
+        ["a", "b"]
+    );
+    assert_eq!(list(&format!("{SERVICES}?fieldSelector=metadata.name=b")), ["b"]);
+    assert_eq!(list(&format!("{SERVICES}?fieldSelector=metadata.namespace=other")), Vec::<String>::new());
+}
+
+#[test]
+fn revisions_of_lists() {
+    let server = start(Config::default());
+    let address = server.local_addr();
+    let first = revision(&get(address, SERVICES).expect(200));
+    assert!(first > 0);
+    server.api().apply(service("a")).unwrap();
+    let list = |query: String| get(address, &format!("{SERVICES}?{query}"));
+    let exact = list(format!("resourceVersion={first}&resourceVersionMatch=Exact")).expect(200);
+    assert_eq!((names(&exact).len(), revision(&exact)), (0, first));
+    let newer = list(format!("resourceVersion={first}&resourceVersionMatch=NotOlderThan")).expect(200);
+    assert_eq!(names(&newer), ["a"]);
+    assert_eq!(names(&list("resourceVersion=0".to_owned()).expect(200)), ["a"]);
+    list("resourceVersion=0&resourceVersionMatch=Exact".to_owned()).refused(422, "Invalid");
+    list("resourceVersionMatch=Exact".to_owned()).refused(422, "Invalid");
+    list("resourceVersion=5&resourceVersionMatch=Exact".to_owned()).refused(410, "Expired");
+    let future = list(format!("resourceVersion={}", u64::MAX));
+    future.refused(504, "Timeout");
+    assert_eq!(future.json()["details"]["causes"][0]["reason"], "ResourceVersionTooLarge");
+    assert_eq!(future.header("retry-after"), Some("1"));
+}
+
+#[test]
+fn pages_show_one_revision_while_writes_go_on() {
+    let server = start(Config::default());
+    let address = server.local_addr();
+    for number in 0..25 {
+        server.api().apply(service(&format!("s{number:02}"))).unwrap();
+    }
+    let mut token = String::new();
+    let mut seen = Vec::new();
+    let mut revisions = BTreeSet::new();
+    let mut remaining = Vec::new();
+    for page in 0.. {
+        let list = get(address, &format!("{SERVICES}?limit=10&continue={token}")).expect(200);
+        revisions.insert(revision(&list));
+        seen.extend(names(&list));
+        remaining.push(list["metadata"].get("remainingItemCount").cloned());
+        // Between the pages: one object goes, one comes, one changes.
+        delete(address, &format!("{SERVICES}/s2{page}")).expect(200);
+        server.api().apply(service(&format!("s1{page}-new"))).unwrap();
+        server.api().apply(labelled("s24", &format!("v{page}"))).unwrap();
+        match list["metadata"].get("continue") {
+            Some(next) => token = next.as_str().unwrap().to_owned(),
+            None => break,
+        }
+    }
+    let expected: Vec<String> = (0..25).map(|number| format!("s{number:02}")).collect();
+    assert_eq!(seen, expected);
+    assert_eq!(revisions.len(), 1);
+    assert_eq!(remaining, [Some(json!(15)), Some(json!(5)), None]);
+    get(address, &format!("{SERVICES}?continue=xyz")).refused(400, "BadRequest");
+}
+
+#[test]
+fn a_page_that_is_too_late_may_go_on_at_the_present() {
+    let history = History { max_changes: 4, ..History::default() };
+    let server = start(Config { history, ..Config::default() });
+    let address = server.local_addr();
+    for name in ["a", "b", "c"] {
+        server.api().apply(service(name)).unwrap();
+    }
+    let first = get(address, &format!("{SERVICES}?limit=1")).expect(200);
+    for number in 0..6 {
+        server.api().apply(labelled("c", &number.to_string())).unwrap();
+    }
+    let token = first["metadata"]["continue"].as_str().unwrap();
+    let expired = get(address, &format!("{SERVICES}?limit=5&continue={token}"));
+    expired.refused(410, "Expired");
+    let fresh = expired.json()["metadata"]["continue"].as_str().unwrap().to_owned();
+    let rest = get(address, &format!("{SERVICES}?limit=5&continue={fresh}")).expect(200);
+    assert_eq!(names(&rest), ["b", "c"]);
+}
+
+#[test]
+fn a_large_list_arrives_whole() {
+    let server = start(Config::default());
+    let address = server.local_addr();
+    for number in 0..300 {
+        server.api().apply(slice(&format!("s{number:03}"), 100)).unwrap();
+    }
+    let list = get(address, SLICES);
+    assert!(list.body.len() > 1_000_000);
+    let list = list.expect(200);
+    assert_eq!(names(&list).len(), 300);
+    assert_eq!(list["items"][299]["endpoints"].as_array().unwrap().len(), 100);
+}

@@ -1,0 +1,143 @@
+//! A folder of manifests over its life.
+#![allow(missing_docs)]
+
+mod common;
+
+use std::{fs, os::unix::fs::symlink, path::Path};
+
+use common::*;
+use portolan_server::{Config, Error, Resource, RunningServer, Server};
+
+fn start_with(folder: &Path) -> RunningServer {
+    start(Config { manifests: Some(folder.to_owned()), ..Config::default() })
+}
+
+fn names(server: &RunningServer, resource: Resource) -> Vec<String> {
+    let snapshot = server.store().snapshot(resource, &portolan_server::Scope::default(), None).unwrap();
+    snapshot.objects.iter().map(|object| object.key().to_owned()).collect()
+}
+
+fn services(server: &RunningServer) -> Vec<String> {
+    names(server, Resource::Service)
+}
+
+fn yaml(name: &str, port: &str) -> String {
+    format!("apiVersion: v1\nkind: Service\nmetadata:\n  name: {name}\nspec:\n  ports:\n  - port: {port}\n")
+}
+
+/// Replaces a file in one step, as careful writers do.
+fn put(folder: &Path, name: &str, content: &str) {
+    let hidden = folder.join(format!(".{name}.new"));
+    fs::write(&hidden, content).unwrap();
+    fs::rename(hidden, folder.join(name)).unwrap();
+}
+
+#[test]
+fn what_is_there_is_loaded_before_the_first_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    put(
+        folder.path(),
+        "a.yaml",
+        &format!("# two documents\n---\n{}---\n\n---\n{}", yaml("a", "80"), yaml("b", "81")),
+    );
+    let list = r#"{"apiVersion":"v1","kind":"ServiceList","items":[{"metadata":{"name":"c"},"spec":{"ports":[{"port":1}]}}]}"#;
+    put(folder.path(), "b.json", list);
+    let list =
+        "apiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n  kind: Node\n  metadata:\n    name: n1\n";
+    put(folder.path(), "c.yml", list);
+    put(folder.path(), "notes.txt", "not a manifest");
+    let server = start_with(folder.path());
+    get(server.local_addr(), "/readyz");
+    assert_eq!(services(&server), ["default/a", "default/b", "default/c"]);
+    assert_eq!(names(&server, Resource::Node), ["n1"]);
+}
+
+#[test]
+fn changes_are_followed_and_what_is_gone_is_pruned() {
+    let folder = tempfile::tempdir().unwrap();
+    put(folder.path(), "a.yaml", &format!("{}---\n{}", yaml("a", "80"), yaml("b", "80")));
+    let server = start_with(folder.path());
+    get(server.local_addr(), "/readyz");
+    server.api().apply(service("by-hand")).unwrap();
+    let port =
+        || get(server.local_addr(), &format!("{SERVICES}/a")).json()["spec"]["ports"][0]["port"].clone();
+    put(folder.path(), "a.yaml", &yaml("a", "8080"));
+    until("the port changes", || port() == 8080);
+    until("b is pruned", || services(&server) == ["default/a", "default/by-hand"]);
+    put(folder.path(), "c.yaml", &yaml("c", "80"));
+    until("c comes", || services(&server).contains(&"default/c".to_owned()));
+    fs::remove_file(folder.path().join("a.yaml")).unwrap();
+    until("a goes", || services(&server) == ["default/by-hand", "default/c"]);
+    fs::write(folder.path().join("c.yaml"), yaml("d", "80")).unwrap();
+    until("a file written in place counts", || services(&server) == ["default/by-hand", "default/d"]);
+}
+
+#[test]
+fn a_bad_document_harms_only_itself_and_prunes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    put(folder.path(), "a.yaml", &format!("{}---\n{}", yaml("a", "80"), yaml("b", "80")));
+    let server = start_with(folder.path());
+    get(server.local_addr(), "/readyz");
+    put(
+        folder.path(),
+        "a.yaml",
+        &format!("{}---\nnot: [closed\n---\n{}---\n{}", yaml("a", "0"), yaml("c", "80"), yaml("d", "\"80\"")),
+    );
+    until("c comes", || services(&server).contains(&"default/c".to_owned()));
+    assert_eq!(services(&server), ["default/a", "default/b", "default/c"]);
+    put(folder.path(), "b.yaml", &yaml("c", "9999"));
+    put(folder.path(), "c.yaml", &yaml("e", "80"));
+    until("the next file is applied", || services(&server).contains(&"default/e".to_owned()));
+    let port =
+        || get(server.local_addr(), &format!("{SERVICES}/c")).json()["spec"]["ports"][0]["port"].clone();
+    assert_eq!(port(), 80, "the first file that declares an object has it");
+    fs::remove_file(folder.path().join("a.yaml")).unwrap();
+    until("the other declaration takes over", || port() == 9999);
+    until("the rest goes", || services(&server) == ["default/c", "default/e"]);
+}
+
+#[test]
+fn a_swapped_symlink_is_a_change_of_every_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let version = |name: &str, services: &[&str]| {
+        fs::create_dir(path.join(name)).unwrap();
+        let text: Vec<String> = services.iter().map(|service| yaml(service, "80")).collect();
+        fs::write(path.join(name).join("all.yaml"), text.join("---\n")).unwrap();
+    };
+    version("..1", &["a", "b"]);
+    symlink("..1", path.join("..data")).unwrap();
+    symlink("..data/all.yaml", path.join("all.yaml")).unwrap();
+    let server = start_with(path);
+    get(server.local_addr(), "/readyz");
+    assert_eq!(services(&server), ["default/a", "default/b"]);
+    version("..2", &["b", "c"]);
+    symlink("..2", path.join("..data_tmp")).unwrap();
+    fs::rename(path.join("..data_tmp"), path.join("..data")).unwrap();
+    until("the swap is followed", || services(&server) == ["default/b", "default/c"]);
+}
+
+#[test]
+fn objects_stay_while_the_folder_is_gone() {
+    let parent = tempfile::tempdir().unwrap();
+    let folder = parent.path().join("manifests");
+    fs::create_dir(&folder).unwrap();
+    put(&folder, "a.yaml", &yaml("a", "80"));
+    let server = start_with(&folder);
+    get(server.local_addr(), "/readyz");
+    let fresh = parent.path().join("fresh");
+    fs::create_dir(&fresh).unwrap();
+    put(&fresh, "b.yaml", &yaml("b", "80"));
+    fs::rename(&folder, parent.path().join("away")).unwrap();
+    assert_eq!(services(&server), ["default/a"]);
+    fs::rename(&fresh, &folder).unwrap();
+    until("the new folder is followed", || services(&server) == ["default/b"]);
+}
+
+#[test]
+fn a_folder_that_is_not_there_is_an_error() {
+    let folder = tempfile::tempdir().unwrap().path().join("missing");
+    let server = Server::start(Config { manifests: Some(folder.clone()), ..Config::default() }).unwrap();
+    let error = server.stop().unwrap_err();
+    assert!(matches!(&error, Error::Manifests { folder: named, .. } if *named == folder), "{error}");
+}

@@ -1,0 +1,271 @@
+//! Writes and reads of single objects over HTTP.
+#![allow(missing_docs)]
+
+mod common;
+
+use common::*;
+use portolan_server::{Config, Error, Server};
+use serde_json::json;
+
+#[test]
+fn create_get_update_patch_delete() {
+    let server = start(Config::default());
+    let address = server.local_addr();
+    let created = send_json(address, "POST", SERVICES, &service("web")).expect(201);
+    assert_eq!(created["metadata"]["namespace"], "default");
+    assert!(created["metadata"]["uid"].is_string() && created["metadata"]["creationTimestamp"].is_string());
+    let path = format!("{SERVICES}/web");
+    assert_eq!(get(address, &path).expect(200), created);
+
+    let mut changed = created.clone();
+    changed["spec"]["selector"] = json!({"app": "web"});
+    let updated = send_json(address, "PUT", &path, &changed).expect(200);
+    assert!(revision(&updated) > revision(&created));
+    assert_eq!(updated["metadata"]["uid"], created["metadata"]["uid"]);
+    let stale = send_json(address, "PUT", &path, &changed).refused(409, "Conflict");
+    assert!(stale.contains("resourceVersion"), "{stale}");
+
+    let patched =
+        send_json(address, "PATCH", &path, &json!({"spec": {"selector": {"app": null, "tier": "x"}}}));
+    assert_eq!(patched.expect(200)["spec"]["selector"], json!({"tier": "x"}));
+    let old = json!({"metadata": {"resourceVersion": created["metadata"]["resourceVersion"]}});
+    send_json(address, "PATCH", &path, &old).refused(409, "Conflict");
+
+    let gone = delete(address, &path).expect(200);
+    assert_eq!(gone["metadata"]["uid"], created["metadata"]["uid"]);
+    get(address, &path).refused(404, "NotFound");
+    delete(address, &path).refused(404, "NotFound");
+    let again = send_json(address, "POST", SERVICES, &service("web")).expect(201);
+    assert_ne!(again["metadata"]["uid"], created["metadata"]["uid"]);
+    send_json(address, "POST", SERVICES, &service("web")).refused(409, "AlreadyExists");
+}
+
+#[test]
+fn every_kind_is_served() {
+    let server = start(Config::default());
+    let address = server.local_addr();
+    send_json(address, "POST", SLICES, &slice("web", 2)).expect(201);
+    let gone = delete(address, &format!("{SLICES}/web")).expect(200);
+    assert_eq!((&gone["kind"], &gone["status"]), (&json!("Status"), &json!("Success")));
+    let node = json!({"metadata": {"name": "n1"}, "spec": {"podCIDR": "10.1.0.0/24"},
+        "status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.1"}]}});
+    let node = send_json(address, "POST", "/api/v1/nodes", &node).expect(201);
+    assert_eq!(node["spec"]["podCIDRs"], json!(["10.1.0.0/24"]));
+    assert_eq!(node["status"]["addresses"][0]["address"], "192.0.2.1");
+    let cidr = get(address, "/apis/networking.k8s.io/v1/servicecidrs/kubernetes").expect(200);
+    assert_eq!(cidr["spec"]["cidrs"], json!(["10.96.0.0/12"]));
+    assert_eq!(cidr["status"]["conditions"][0]["type"], "Ready");
+    let names: Vec<_> = get(address, "/api/v1/namespaces").expect(200)["items"].as_array().unwrap().clone();
+    assert_eq!(names.len(), 4);
+    send_json(address, "POST", "/api/v1/namespaces", &json!({"metadata": {"name": "x"}}))
+        .refused(405, "MethodNotAllowed");
+    let events = "/apis/events.k8s.io/v1/namespaces/default/events";
+    let event = json!({"metadata": {"generateName": "e-"}, "reason": "Tested", "note": "x"});
+    let name = send_json(address, "POST", events, &event).expect(201)["metadata"]["name"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let patched = send_json(address, "PATCH", &format!("{events}/{name}"), &json!({"series": {"count": 2}}));
+    assert_eq!(patched.expect(200)["series"]["count"], 2);
+    let elsewhere = "/api/v1/namespaces/any/services";
+    send_json(address, "POST", elsewhere, &service("a")).expect(201);
+}
+
+#[test]
+fn status_is_a_world_of_its_own() {
+    let server = start(Config::default());
+    let address = server.local_addr();
+    let mut balanced = service("web");
+    balanced["spec"]["type"] = "LoadBalancer".into();
+    balanced["status"] = json!({"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}});
+    let created = send_json(address, "POST", SERVICES, &balanced).expect(201);
+    assert_eq!(created.get("status"), None, "a create does not take status");
+    let path = format!("{SERVICES}/web/status");
+    let mut with_status = created.clone();
+    with_status["status"] = balanced["status"].clone();
+    with_status["spec"]["ports"][0]["port"] = 81.into();
+    let updated = send_json(address, "PUT", &path, &with_status).expect(200);
+    assert_eq!(updated["spec"], created["spec"], "a status write does not take the rest");
+    assert_eq!(updated["status"]["loadBalancer"]["ingress"][0]["ipMode"], "VIP");
+    let main = json!({"status": {"loadBalancer": null}});
+    let kept = send_json(address, "PATCH", &format!("{SERVICES}/web"), &main).expect(200);
+    assert_eq!(kept["status"], updated["status"]);
+    assert_eq!(get(address, &path).expect(200)["status"], updated["status"]);
+    let mut plain = kept.clone();
+    plain["spec"]["type"] = "ClusterIP".into();
+    let plain = send_json(address, "PUT", &format!("{SERVICES}/web"), &plain).expect(200);
+    assert_eq!(plain["status"]["loadBalancer"], json!({}));
+}
+
+#[test]
+fn bad_requests_get_one_clear_status() {
+    let server = start(Config::default());
+    let address = server.local_addr();
+    let post = |body: &str| {
+        request(address, "POST", SERVICES, &[("content-type", "application/json")], body.as_bytes())
+    };
+    let port =
+        |port: &str| format!(r#"{{"metadata":{{"name":"a"}},"spec":{{"ports":[{{"port":{port}}}]}}}}"#);
+    for (body, field) in [
+        (port("\"80\""), "spec.ports[0].port"),
+        (port("80.5"), "spec.ports[0].port"),
+        (port("80.0"), "spec.ports[0].port"),
+    ] {
+        assert!(post(&body).refused(400, "BadRequest").contains(field));
+    }
+    let invalid = post(&port("0"));
+    assert!(invalid.refused(422, "Invalid").contains("spec.ports[0].port: Invalid value: 0"));
+    let cause = &invalid.json()["details"]["causes"][0];
+    assert_eq!(
+        (&cause["field"], &cause["reason"]),
+        (&json!("spec.ports[0].port"), &json!("FieldValueInvalid"))
+    );
+    for body in [
+        "",
+        "{",
+        "[]",
+        "null",
+        "5",
+        "\u{7f}",
+        &"[".repeat(10_000),
+        r#"{"metadata":[]}"#,
+        r#"{"kind":"Node"}"#,
+    ] {
+        post(body).refused(400, "BadRequest");
+    }
+    post(r#"{"metadata":{"name":"a","namespace":"other"}}"#).refused(400, "BadRequest");
+    post("{}").refused(422, "Invalid");
+    let typed = |media_type| request(address, "POST", SERVICES, &[("content-type", media_type)], b"{}");
+    typed("application/x-www-form-urlencoded").refused(415, "UnsupportedMediaType");
+    typed("application/vnd.kubernetes.protobuf").refused(415, "UnsupportedMediaType");
+    let strategic = [("content-type", "application/strategic-merge-patch+json")];
+    request(address, "PATCH", &format!("{SERVICES}/a"), &strategic, b"{}")
+        .refused(415, "UnsupportedMediaType");
+    let accept = |value| request(address, "GET", SERVICES, &[("accept", value)], b"");
+    accept("application/vnd.kubernetes.protobuf").refused(406, "NotAcceptable");
+    accept("application/vnd.kubernetes.protobuf, */*").expect(200);
+    accept("application/json;as=Table;v=v1;g=meta.k8s.io,application/json").expect(200);
+    post(&"x".repeat((3 << 20) + 1)).refused(413, "RequestEntityTooLarge");
+    post(&"x".repeat(3 << 20)).refused(400, "BadRequest");
+    for path in ["/api/v1/pods", "/apis/none", "/x", "/api/v1/namespaces/default/services/a/proxy"] {
+        get(address, path).refused(404, "NotFound");
+    }
+    request(address, "POST", "/api/v1/services", &[], b"{}").refused(405, "MethodNotAllowed");
+    get(address, &format!("{SERVICES}?labelSelector=a%20b")).refused(400, "BadRequest");
+    get(address, &format!("{SERVICES}?resourceVersion=new")).refused(400, "BadRequest");
+    assert_eq!(get(address, SERVICES).expect(200)["items"], json!([]));
+}
+
+#[test]
+fn a_chunked_body_that_grows_too_large_is_refused() {
+    use std::io::Write;
+    let server = start(Config::default());
+    let headers = [("transfer-encoding", "chunked"), ("content-type", "application/json")];
+    let mut stream = std::net::TcpStream::connect(server.local_addr()).unwrap();
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    let head: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    write!(stream, "POST {SERVICES} HTTP/1.1\r\nhost: x\r\n{head}\r\n").unwrap();
+    let chunk = format!("10000\r\n{}\r\n", "x".repeat(0x10000));
+    for _ in 0..64 {
+        if stream.write_all(chunk.as_bytes()).is_err() {
+            break;
+        }
+    }
+    let (code, _) = read_head(&mut std::io::BufReader::new(stream));
+    assert_eq!(code, 413);
+}
+
+#[test]
+fn unknown_fields_and_dry_runs() {
+    let server = start(Config::default());
+    let address = server.local_addr();
+    let mut typo = service("web");
+    typo["spec"]["prots"] = json!([]);
+    let strict = format!("{SERVICES}?fieldValidation=Strict");
+    assert!(send_json(address, "POST", &strict, &typo).refused(400, "BadRequest").contains("spec.prots"));
+    let dry = send_json(address, "POST", &format!("{SERVICES}?dryRun=All"), &typo);
+    assert_eq!(dry.header("warning"), Some(r#"299 - "unknown field \"spec.prots\"""#));
+    assert_eq!(dry.expect(201)["spec"].get("prots"), None);
+    get(address, &format!("{SERVICES}/web")).refused(404, "NotFound");
+    send_json(address, "POST", &format!("{SERVICES}?dryRun=Some"), &typo).refused(422, "Invalid");
+}
+
+#[test]
+fn delete_preconditions_and_collections() {
+    let server = start(Config::default());
+    let address = server.local_addr();
+    for (name, label) in [("a", "x"), ("b", "x"), ("c", "y")] {
+        send_json(address, "POST", SERVICES, &labelled(name, label)).expect(201);
+    }
+    let path = format!("{SERVICES}/a");
+    let options =
+        |value: serde_json::Value| send_json(address, "DELETE", &path, &json!({"preconditions": value}));
+    options(json!({"uid": "other"})).refused(409, "Conflict");
+    options(json!({"resourceVersion": "1"})).refused(409, "Conflict");
+    send_json(address, "DELETE", &path, &json!({"dryRun": ["All"]})).expect(200);
+    get(address, &path).expect(200);
+    let gone = delete(address, &format!("{SERVICES}?labelSelector=app%3Dx")).expect(200);
+    assert_eq!(gone["items"].as_array().unwrap().len(), 2);
+    let left = get(address, SERVICES).expect(200);
+    assert_eq!(left["items"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn yaml_bodies_and_put_to_a_new_name() {
+    let server = start(Config::default());
+    let address = server.local_addr();
+    let yaml = b"metadata:\n  name: web\nspec:\n  clusterIP: None\n  ports:\n  - port: 80\n";
+    let headers = [("content-type", "application/yaml")];
+    let created = request(address, "POST", SERVICES, &headers, yaml).expect(201);
+    assert_eq!(created["spec"]["clusterIPs"], json!(["None"]));
+    request(address, "POST", SERVICES, &headers, b"a: [").refused(400, "BadRequest");
+    send_json(address, "PUT", &format!("{SERVICES}/new"), &service("new")).expect(201);
+    send_json(address, "PUT", &format!("{SLICES}/new"), &slice("new", 1)).refused(404, "NotFound");
+}
+
+#[test]
+fn discovery_and_health() {
+    let server = start(Config::default());
+    let address = server.local_addr();
+    for path in ["/healthz", "/livez", "/readyz"] {
+        let answer = get(address, path);
+        assert_eq!((answer.code, answer.text().as_str()), (200, "ok"));
+    }
+    assert!(get(address, "/version").expect(200)["gitVersion"].as_str().unwrap().starts_with("v1.36."));
+    let groups = get(address, "/apis").expect(200);
+    for group in groups["groups"].as_array().unwrap() {
+        let version = group["preferredVersion"]["groupVersion"].as_str().unwrap();
+        let resources = get(address, &format!("/apis/{version}")).expect(200);
+        for resource in resources["resources"].as_array().unwrap() {
+            let name = resource["name"].as_str().unwrap();
+            if !name.contains('/') {
+                get(address, &format!("/apis/{version}/{name}")).expect(200);
+            }
+        }
+    }
+    let core = get(address, "/api/v1").expect(200);
+    let names: Vec<&str> =
+        core["resources"].as_array().unwrap().iter().map(|it| it["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["services", "services/status", "nodes", "nodes/status", "namespaces"]);
+}
+
+#[test]
+fn plain_http_stays_on_loopback_unless_told() {
+    let listen = std::net::SocketAddr::from(([0, 0, 0, 0], 0));
+    let refused = Server::start(Config { listen, ..Config::default() }).unwrap_err();
+    assert!(matches!(refused, Error::NonLoopback(_)), "{refused}");
+    let server = start(Config { listen, insecure_allow_non_loopback: true, ..Config::default() });
+    server.stop().unwrap();
+}
+
+#[test]
+fn a_stopped_server_can_be_started_again_on_its_port_with_its_objects() {
+    let server = start(Config::default());
+    let address = server.local_addr();
+    send_json(address, "POST", SERVICES, &service("web")).expect(201);
+    let api = server.stop().unwrap();
+    assert!(std::net::TcpStream::connect(address).is_err());
+    let listener = std::net::TcpListener::bind(address).unwrap();
+    let _again = Server::start_with(api, Config { listen: address, ..Config::default() }, listener).unwrap();
+    get(address, &format!("{SERVICES}/web")).expect(200);
+}
