@@ -1,6 +1,7 @@
 //! Reading: answers to a question, dumps, notifications.
 
 use portolan_wire::netlink::NLMSG_DONE;
+use portolan_wire::nfnetlink::{self, SUBSYSTEM_NFTABLES, subsystem_and_operation};
 use portolan_wire::{DecodeError, Frame, Frames, Request};
 use rustix::io::Errno as Os;
 use rustix::net::netlink::SocketAddrNetlink;
@@ -103,7 +104,7 @@ impl Socket {
         sequence: u32,
         handle: &mut impl FnMut(&Frame<'_>) -> Result<(), DecodeError>,
     ) -> Result<(), SocketError> {
-        let mut dump = Dump { sequence, port: self.port, interrupted: false, overrun: false, wrong: None };
+        let mut dump = Dump::new(sequence, self.port);
         loop {
             match self.read(buffer, Wait::Answer) {
                 Ok(None) => {}
@@ -147,10 +148,15 @@ struct Dump {
     port: u32,
     interrupted: bool,
     overrun: bool,
+    generation: Option<u16>,
     wrong: Option<DecodeError>,
 }
 
 impl Dump {
+    fn new(sequence: u32, port: u32) -> Self {
+        Self { sequence, port, interrupted: false, overrun: false, generation: None, wrong: None }
+    }
+
     /// Takes a frame; answers the outcome at the end of the dump.
     fn frame(
         &mut self,
@@ -160,7 +166,7 @@ impl Dump {
         if frame.header.sequence != self.sequence || frame.header.port != self.port {
             return None;
         }
-        self.interrupted |= frame.header.interrupted();
+        self.interrupted |= frame.header.interrupted() || self.generation_moved(frame);
         match frame.acknowledgement() {
             None => {
                 if self.wrong.is_none() {
@@ -176,6 +182,15 @@ impl Dump {
             Some(Ok(_)) if frame.header.kind != NLMSG_DONE => None,
             Some(Ok(_)) => Some(self.outcome()),
         }
+    }
+
+    /// Lists of set elements lack the flag (kernel 6.18), but each message has half of the generation's number.
+    fn generation_moved(&mut self, frame: &Frame<'_>) -> bool {
+        if subsystem_and_operation(frame.header.kind).0 != SUBSYSTEM_NFTABLES {
+            return false;
+        }
+        let Ok(header) = nfnetlink::Header::decode(frame) else { return false };
+        *self.generation.get_or_insert(header.resource) != header.resource
     }
 
     fn outcome(&self) -> Result<(), SocketError> {

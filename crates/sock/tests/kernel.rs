@@ -14,6 +14,8 @@ mod conntrack;
 mod expressions;
 #[path = "kernel/listing.rs"]
 mod listing;
+#[path = "kernel/privilege.rs"]
+mod privilege;
 #[path = "kernel/transactions.rs"]
 mod transactions;
 

@@ -151,7 +151,9 @@ fn elements_of_every_form_read_back_as_written() {
                 cases.iter().filter(|case| case.0 == set).map(|case| case.1.to_owned()).collect();
             let mut found = elements(socket, set);
             // What is left of a timeout is less each time one looks.
-            found.iter_mut().for_each(|element| element.expiration = None);
+            for element in &mut found {
+                element.expiration = None;
+            }
             assert_eq!(found, written);
         }
     });
@@ -349,6 +351,48 @@ fn rules_are_replaced_inserted_and_deleted_by_handle() {
             transaction.flush_chain(FAMILY, TABLE, "chain");
             transaction.delete_chain(FAMILY, TABLE, "chain");
         });
+    });
+}
+
+/// Lists while another socket adds a table after the first answers.
+fn list_disturbed(
+    socket: &mut Socket,
+    name: &str,
+    mut request: portolan_wire::Request,
+) -> Result<(), SocketError> {
+    let mut other = Socket::open(Protocol::Netfilter).unwrap();
+    let mut disturbed = false;
+    socket.dump(&mut request, |_| {
+        if !disturbed {
+            commit(&mut other, |transaction| {
+                transaction.new_table(&Table::new(FAMILY, name), IfExists::Fail)
+            });
+            disturbed = true;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_list_that_changes_meanwhile_is_reported() {
+    in_namespace(|socket| {
+        commit(socket, |transaction| {
+            new_table(transaction, FAMILY);
+            transaction.new_set(&map("map"), IfExists::Fail);
+            for index in 0..5_000 {
+                transaction
+                    .new_chain(&Chain::regular(FAMILY, TABLE, format!("chain-{index}")), IfExists::Fail);
+            }
+            let mut writer = transaction.elements(ElementsOperation::Create, FAMILY, TABLE, "map");
+            for index in 0..20_000_u32 {
+                writer.push(&ElementRef::mapping(&index.to_be_bytes(), DataRef::Value(&[0; 4])));
+            }
+        });
+        let error = list_disturbed(socket, "one", request::chains(FAMILY)).unwrap_err();
+        assert!(matches!(error, SocketError::Interrupted), "{error}");
+        let error = list_disturbed(socket, "two", request::elements(FAMILY, TABLE, "map")).unwrap_err();
+        assert!(matches!(error, SocketError::Interrupted), "{error}");
+        socket.dump(&mut request::chains(FAMILY), |_| Ok(())).unwrap();
     });
 }
 

@@ -49,6 +49,8 @@ numbers! {
 numbers! {
     /// A property of the packet (`enum nft_meta_keys`).
     MetaKey(u32) {
+        /// Its queueing priority, in the machine's byte order.
+        PRIORITY = 2,
         /// Its mark, in the machine's byte order.
         MARK = 3,
         /// Index of the interface it came from.

@@ -1,0 +1,17 @@
+//! Messages: what is written is what is read, what nft writes is what we read, and anything at all is no harm.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test stops at the first surprise"
+)]
+
+#[cfg(target_endian = "little")]
+#[path = "messages/golden.rs"]
+mod golden;
+#[path = "messages/hostile.rs"]
+mod hostile;
+#[path = "messages/roundtrip.rs"]
+mod roundtrip;
+#[path = "messages/worlds.rs"]
+mod worlds;

@@ -1,0 +1,133 @@
+//! Bytes that may be anything: every decoder answers with a value or an error, and what it reads it can write.
+
+use super::worlds::{arbitrary_chain, arbitrary_element, arbitrary_rule, arbitrary_set, arbitrary_table};
+use portolan_wire::netlink::Header;
+use portolan_wire::nftables::{
+    ElementRef, ElementsOperation, Event, Family, IfExists, Transaction, element_at,
+};
+use portolan_wire::{Attributes, Batch, DecodeError, Frame, Frames, conntrack, route};
+use proptest::prelude::*;
+
+/// Runs every decoder over a frame.
+fn decode_everything(frame: &Frame<'_>) {
+    if let Ok(Event::NewElements(list) | Event::DeleteElements(list)) = Event::decode(frame) {
+        list.elements().for_each(drop);
+    }
+    let _ = conntrack::Event::decode(frame);
+    drop(route::Event::decode(frame));
+    drop(frame.acknowledgement());
+    for offset in (0..200).step_by(7) {
+        element_at(frame, offset);
+    }
+}
+
+/// Any message with a type that some decoder reads.
+fn kind() -> impl Strategy<Value = u16> {
+    prop_oneof![
+        (0..34_u16).prop_map(|operation| 0x0a00 | operation),
+        (0..4_u16).prop_map(|operation| 0x0100 | operation),
+        0..25_u16
+    ]
+}
+
+/// A real message.
+fn written() -> impl Strategy<Value = Vec<u8>> {
+    let objects =
+        (arbitrary_table(), arbitrary_chain(), arbitrary_rule(), arbitrary_set(), arbitrary_element());
+    objects.prop_map(|(table, chain, rule, set, element)| {
+        let mut transaction = Transaction::begin(1, Some(2));
+        transaction.new_table(&table, IfExists::Keep);
+        transaction.new_chain(&chain, IfExists::Keep);
+        transaction.new_set(&set, IfExists::Keep);
+        transaction.append_rule(&rule);
+        transaction.elements(ElementsOperation::Add, Family::IPV4, "table", "set").push(&element.as_ref());
+        transaction.finish().unwrap().bytes().unwrap().to_vec()
+    })
+}
+
+proptest! {
+    #[test]
+    fn noise(kind in kind(), flags in any::<u16>(), payload in prop::collection::vec(any::<u8>(), 0..300)) {
+        let header = Header { length: 0, kind, flags, sequence: 1, port: 2 };
+        decode_everything(&Frame { header, payload: &payload });
+        Frames::new(&payload).filter_map(Result::ok).for_each(|frame| decode_everything(&frame));
+        Attributes::new("test", &payload, 0).for_each(drop);
+    }
+
+    #[test]
+    fn messages_with_wrong_bytes(
+        mut bytes in written(),
+        wrong in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..20),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        for (index, byte) in wrong {
+            let index = index.index(bytes.len());
+            bytes[index] = byte;
+        }
+        bytes.truncate(cut.index(bytes.len()) + 1);
+        Frames::new(&bytes).filter_map(Result::ok).for_each(|frame| decode_everything(&frame));
+    }
+
+    #[test]
+    fn a_rule_that_can_be_read_can_be_written_and_read_again(
+        mut bytes in written(),
+        wrong in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..5),
+    ) {
+        for (index, byte) in wrong {
+            let index = index.index(bytes.len());
+            bytes[index] = byte;
+        }
+        for frame in Frames::new(&bytes).filter_map(Result::ok) {
+            let Ok(Event::NewRule(rule)) = Event::decode(&frame) else { continue };
+            let mut transaction = Transaction::begin(1, None);
+            transaction.append_rule(&rule);
+            let batch = transaction.finish().unwrap();
+            let again = Event::decode(&batch.frame(2).unwrap());
+            prop_assert!(matches!(again, Ok(Event::NewRule(again)) if again == rule));
+        }
+    }
+}
+
+#[test]
+fn errors_name_the_object_the_attribute_and_the_offset() {
+    let mut transaction = Transaction::begin(1, None);
+    transaction
+        .elements(ElementsOperation::Add, Family::IPV4, "table", "set")
+        .push(&ElementRef::key(&[1, 2, 3, 4]));
+    let batch = transaction.finish().unwrap();
+    let frame = batch.frame(2).unwrap();
+    // Shorten the payload: the list of elements then claims more than there is.
+    let short = Frame { payload: &frame.payload[..frame.payload.len() - 4], ..frame };
+    let error = Event::decode(&short).unwrap_err();
+    assert_eq!(
+        error,
+        DecodeError::Truncated { object: "nf_tables element list", offset: 24, needed: 20, have: 16 }
+    );
+    assert_eq!(error.to_string(), "nf_tables element list: cut short at byte 24: 20 bytes needed, 16 left");
+
+    let mut batch = Batch::new(1);
+    drop(batch.message(0x0a00, 0, &[2, 0, 0, 0]));
+    let error = Event::decode(&batch.frame(1).unwrap()).unwrap_err();
+    assert_eq!(error.to_string(), "nf_tables table: attribute 1 is missing");
+}
+
+#[test]
+fn an_extended_acknowledgement_is_read_with_and_without_the_failed_message() {
+    for capped in [true, false] {
+        let mut failed = Batch::new(77);
+        failed.message(0x0a00, 0, &[2, 0, 0, 0]).attr_str(1, "table");
+        let failed = failed.bytes().unwrap();
+        let echoed = if capped { &failed[..16] } else { failed };
+        let flags = 0x200 | if capped { 0x100 } else { 0 };
+        let body = [&(-2_i32).to_ne_bytes()[..], echoed].concat();
+        let mut batch = Batch::new(77);
+        let mut message = batch.message(2, flags, &body);
+        message.attr_str(1, "no such thing");
+        message.attr_u32_ne(2, 20);
+        drop(message);
+        let acknowledgement = batch.frame(77).unwrap().acknowledgement().unwrap().unwrap();
+        assert_eq!((acknowledgement.sequence, acknowledgement.errno), (77, 2));
+        assert_eq!(acknowledgement.text.as_deref(), Some("no such thing"));
+        assert_eq!(acknowledgement.offset, Some(20));
+    }
+}
