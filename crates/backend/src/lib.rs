@@ -1,1 +1,12 @@
-//! The data planes: forwarding table in, kernel state out.
+//! The data planes: what the forwarding table means becomes what the kernel does.
+//!
+//! Owns the [`Dataplane`] trait, the nftables data plane ([`nft`]), one that does nothing ([`none`]), and
+//! the clean-up of stale UDP flows ([`conntrack`]). Changes flow in, one kernel transaction flows out. It
+//! must not know where the objects came from: no API server, no configuration file, no async.
+
+pub mod conntrack;
+pub mod dataplane;
+pub mod nft;
+pub mod none;
+
+pub use dataplane::{Commit, Dataplane, Error};

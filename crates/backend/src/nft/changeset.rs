@@ -1,0 +1,204 @@
+//! What a transaction is to do to the elements, in compact form.
+
+use super::element::{Element, Key, Set};
+
+/// Element operations, grouped by set. Compact, because the first load of a big cluster is one changeset.
+#[derive(Debug, Default)]
+pub(crate) struct Changeset {
+    arena: Vec<u8>,
+    deletions: [Vec<Entry>; Set::ALL.len()],
+    additions: [Vec<Entry>; Set::ALL.len()],
+}
+
+/// Lengths of the parts that lie one after the other in the arena.
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    offset: u32,
+    key: u8,
+    key_end: u8,
+    data: u8,
+    comment: u8,
+}
+
+/// One operation, borrowed from the changeset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Operation<'a> {
+    pub(crate) key: &'a [u8],
+    /// Empty where the key is not an interval.
+    pub(crate) key_end: &'a [u8],
+    /// Empty for a set, and in a deletion.
+    pub(crate) data: &'a [u8],
+    /// Empty where there is none.
+    pub(crate) comment: &'a str,
+}
+
+/// The longest comment that nft accepts on an element (NFTNL_UDATA_COMMENT_MAXLEN less its final NUL).
+const COMMENT_MAX: usize = 127;
+
+impl Changeset {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many element operations.
+    pub(crate) fn len(&self) -> usize {
+        self.deletions.iter().chain(&self.additions).map(Vec::len).sum()
+    }
+
+    /// Bytes of keys, data and comments: for an estimate of the size of the batch.
+    pub(crate) fn payload_bytes(&self) -> usize {
+        self.arena.len()
+    }
+
+    pub(crate) fn add(&mut self, element: &Element, comment: &str) {
+        let entry = self.store(&element.key, element.key_end.as_ref(), element.data.as_slice(), comment);
+        if let Some(entries) = self.additions.get_mut(element.set.index()) {
+            entries.push(entry);
+        }
+    }
+
+    pub(crate) fn delete(&mut self, set: Set, key: &Key, key_end: Option<&Key>) {
+        let entry = self.store(key, key_end, &[], "");
+        if let Some(entries) = self.deletions.get_mut(set.index()) {
+            entries.push(entry);
+        }
+    }
+
+    /// The difference between two sorted lists of elements.
+    pub(crate) fn difference(&mut self, old: &[Element], new: &[Element], comment: &str) {
+        let (mut old, mut new) = (old.iter().peekable(), new.iter().peekable());
+        let place = |element: &Element| (element.set, element.key, element.key_end);
+        loop {
+            match (old.peek(), new.peek()) {
+                (Some(&before), Some(&after)) if place(before) == place(after) => {
+                    if before.data != after.data {
+                        self.remove(before);
+                        self.add(after, comment_for(after.set, comment));
+                    }
+                    old.next();
+                    new.next();
+                }
+                (Some(&before), after) if after.is_none_or(|after| place(before) < place(after)) => {
+                    self.remove(before);
+                    old.next();
+                }
+                (_, Some(&after)) => {
+                    self.add(after, comment_for(after.set, comment));
+                    new.next();
+                }
+                _ => return,
+            }
+        }
+    }
+
+    /// The deletions of a set.
+    pub(crate) fn deletions(&self, set: Set) -> impl ExactSizeIterator<Item = Operation<'_>> {
+        self.operations(self.deletions.get(set.index()))
+    }
+
+    /// The additions of a set.
+    pub(crate) fn additions(&self, set: Set) -> impl ExactSizeIterator<Item = Operation<'_>> {
+        self.operations(self.additions.get(set.index()))
+    }
+
+    pub(crate) fn remove(&mut self, element: &Element) {
+        self.delete(element.set, &element.key, element.key_end.as_ref());
+    }
+
+    /// Deletions (`false`) and additions (`true`) of a set in the order of their keys, a deletion before the
+    /// addition of the same key.
+    pub(crate) fn in_key_order(&self, set: Set) -> Vec<(bool, Operation<'_>)> {
+        let deletions = self.deletions(set).map(|operation| (false, operation));
+        let additions = self.additions(set).map(|operation| (true, operation));
+        let mut operations: Vec<_> = deletions.chain(additions).collect();
+        operations.sort_by(|(a, x), (b, y)| (x.key, x.key_end, a).cmp(&(y.key, y.key_end, b)));
+        operations
+    }
+
+    fn operations<'a>(&'a self, entries: Option<&'a Vec<Entry>>) -> impl ExactSizeIterator<Item = Operation<'a>> {
+        entries.map(Vec::as_slice).unwrap_or_default().iter().map(|entry| self.operation(*entry))
+    }
+
+    fn operation(&self, entry: Entry) -> Operation<'_> {
+        let rest = self.arena.get(entry.offset as usize..).unwrap_or_default();
+        let (key, rest) = split(rest, entry.key);
+        let (key_end, rest) = split(rest, entry.key_end);
+        let (data, rest) = split(rest, entry.data);
+        let (comment, _) = split(rest, entry.comment);
+        Operation { key, key_end, data, comment: std::str::from_utf8(comment).unwrap_or_default() }
+    }
+
+    fn store(&mut self, key: &Key, key_end: Option<&Key>, data: &[u8], comment: &str) -> Entry {
+        let key = key.as_slice();
+        let key_end = key_end.map(Key::as_slice).unwrap_or_default();
+        let comment = truncated(comment);
+        let entry = Entry {
+            offset: self.arena.len() as u32,
+            key: key.len() as u8,
+            key_end: key_end.len() as u8,
+            data: data.len() as u8,
+            comment: comment.len() as u8,
+        };
+        for part in [key, key_end, data, comment.as_bytes()] {
+            self.arena.extend_from_slice(part);
+        }
+        entry
+    }
+}
+
+/// Whether the elements of a set carry the name of their Service port.
+pub(crate) const fn has_comment(set: Set) -> bool {
+    matches!(
+        set,
+        Set::Services
+            | Set::NodePorts
+            | Set::NoEndpointServices
+            | Set::NoLocalEndpointServices
+            | Set::NoEndpointNodePorts
+            | Set::NoLocalEndpointNodePorts
+            | Set::FirewallIps
+    )
+}
+
+/// The comment that an element of the set gets, cut to what nft can show.
+pub(crate) fn comment_for(set: Set, comment: &str) -> &str {
+    if has_comment(set) { truncated(comment) } else { "" }
+}
+
+fn truncated(comment: &str) -> &str {
+    let mut end = comment.len().min(COMMENT_MAX);
+    while !comment.is_char_boundary(end) {
+        end -= 1;
+    }
+    comment.get(..end).unwrap_or_default()
+}
+
+fn split(bytes: &[u8], length: u8) -> (&[u8], &[u8]) {
+    bytes.split_at_checked(usize::from(length)).unwrap_or((bytes, &[]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::element::Data;
+    use super::*;
+
+    fn element(set: Set, key: u32, data: u32) -> Element {
+        Element { set, key: Key::EMPTY.number(key), key_end: None, data: Data::EMPTY.number(data) }
+    }
+
+    #[test]
+    fn difference_is_minimal() {
+        let old = [element(Set::Services, 1, 10), element(Set::Services, 2, 20), element(Set::Endpoints, 1, 5)];
+        let new = [element(Set::Services, 2, 21), element(Set::Services, 3, 30), element(Set::Endpoints, 1, 5)];
+        let mut changes = Changeset::default();
+        changes.difference(&old, &new, "demo/web:http");
+        let keys = |operations: Vec<Operation<'_>>| -> Vec<Vec<u8>> {
+            operations.iter().map(|operation| operation.key.to_vec()).collect()
+        };
+        let number = |n: u32| n.to_ne_bytes().to_vec();
+        assert_eq!(keys(changes.deletions(Set::Services).collect()), [number(1), number(2)]);
+        assert_eq!(keys(changes.additions(Set::Services).collect()), [number(2), number(3)]);
+        assert_eq!(changes.additions(Set::Services).next().map(|o| o.comment), Some("demo/web:http"));
+        assert_eq!(changes.len(), 4);
+    }
+}

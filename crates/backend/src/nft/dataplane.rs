@@ -1,0 +1,356 @@
+//! The edge of the nftables data plane: one socket, one table in one family.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use portolan_model::{Change, Forwarding, ServicePortName, Settings};
+use portolan_sock::{CommitError, Protocol, Socket, SocketError};
+use portolan_wire::nftables::{Event, Transaction};
+use portolan_wire::{Batch, Frame};
+
+use super::changeset::Changeset;
+use super::class::{Balance, Class};
+use super::encode;
+use super::expression::wire_family;
+use super::planner::{Plan, Planner};
+use super::readback;
+use super::resync::{Difference, foreign_chains};
+use super::skeleton::TABLE;
+use super::element::Set;
+use crate::dataplane::{Commit, Dataplane, Error};
+
+/// How often a comparison is tried while others keep changing the ruleset.
+const ATTEMPTS: u32 = 8;
+
+/// Messages that one transaction may have, for its sequence numbers.
+const SEQUENCE_ROOM: u32 = 1 << 24;
+
+/// Services of one family as nftables set elements.
+#[derive(Debug)]
+pub struct Nftables {
+    socket: Socket,
+    planner: Planner,
+    state: State,
+    /// Load-balancing chains that are in the kernel.
+    made: HashSet<Balance>,
+    affinity_map: bool,
+    /// Chains that nothing leads to any more, to be deleted.
+    garbage: Vec<String>,
+}
+
+/// What is known of the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Nothing has been compared yet: changes are only remembered.
+    Waiting,
+    /// The kernel has what the planner says.
+    InStep,
+    /// A commit failed or somebody else changed the table: to be compared.
+    Unknown,
+}
+
+impl Nftables {
+    /// Opens a socket in the network namespace of this thread. Changes nothing.
+    pub fn open(settings: Settings) -> Result<Self, Error> {
+        Ok(Self {
+            socket: Socket::open(Protocol::Netfilter)?,
+            planner: Planner::new(settings),
+            state: State::Waiting,
+            made: HashSet::new(),
+            affinity_map: false,
+            garbage: Vec::new(),
+        })
+    }
+
+    /// Finds out whether this kernel has all that is needed, by a transaction that makes everything and
+    /// deletes it again before it takes effect. Does nothing where our table is there already.
+    pub fn probe(&mut self) -> Result<(), Error> {
+        let settings = self.planner.settings.clone();
+        let family = settings.family;
+        if readback::table_exists(&mut self.socket, family)? {
+            return Ok(());
+        }
+        let mut transaction = self.begin(None);
+        encode::skeleton(&mut transaction, &settings);
+        encode::affinity_map(&mut transaction, family);
+        for affinity in [None, Some(10_800)] {
+            let balance = Balance { local: false, backends: 2, affinity };
+            let class = Class::ExternalLocal(balance, 1);
+            class.balances().for_each(|balance| encode::balance(&mut transaction, family, balance));
+            encode::class(&mut transaction, &settings, 1 + u16::from(affinity.is_some()), class);
+        }
+        transaction.delete_table(wire_family(family), TABLE);
+        let batch = transaction.finish().map_err(SocketError::from)?;
+        match self.socket.commit(&batch) {
+            Err(CommitError::Refused(refusals)) => Err(unsupported(&batch, &refusals)),
+            other => Ok(other?),
+        }
+    }
+
+    /// The address of the socket that commits, which notifications of our own changes carry.
+    pub fn port(&self) -> u32 {
+        self.socket.port()
+    }
+
+    /// Says that somebody else changed the table.
+    pub fn suspect(&mut self) {
+        if self.state == State::InStep {
+            self.state = State::Unknown;
+        }
+    }
+
+    fn begin(&mut self, generation: Option<u32>) -> Transaction {
+        Transaction::begin(self.socket.next_sequence(SEQUENCE_ROOM), generation)
+    }
+
+    fn commit_plan(&mut self, plan: Plan) -> Result<Commit, Error> {
+        let settings = self.planner.settings.clone();
+        let mut objects = plan.classes.len();
+        let mut transaction = self.begin(None);
+        if self.planner.classes.needs_affinity() && !self.affinity_map {
+            encode::affinity_map(&mut transaction, settings.family);
+            self.affinity_map = true;
+        }
+        for &(number, class) in &plan.classes {
+            for balance in class.balances() {
+                if self.made.insert(balance) {
+                    objects += 1;
+                    encode::balance(&mut transaction, settings.family, balance);
+                    self.keep(&balance.to_string());
+                }
+            }
+            encode::class(&mut transaction, &settings, number, class);
+            self.keep(&class.to_string());
+        }
+        let mut commit = self.write(transaction, &plan.elements)?;
+        commit.objects = objects;
+        commit.refused = plan.refused;
+        Ok(commit)
+    }
+
+    /// Commits what is in the transaction and the elements: as one where the send buffer allows.
+    fn write(&mut self, mut transaction: Transaction, elements: &Changeset) -> Result<Commit, Error> {
+        let mut commit = Commit { elements: elements.len(), ..Commit::default() };
+        if transaction.is_empty() && elements.is_empty() {
+            return Ok(commit);
+        }
+        let family = self.planner.settings.family;
+        let estimate = transaction.len() + encode::estimate(elements);
+        let capacity = self.socket.reserve_send_capacity(estimate)?;
+        let mut parts = Vec::new();
+        if capacity < estimate {
+            parts.push(transaction);
+            let socket = &mut self.socket;
+            parts.extend(encode::elements_in_parts(family, elements, capacity, || {
+                Transaction::begin(socket.next_sequence(SEQUENCE_ROOM), None)
+            }));
+        } else {
+            encode::elements(&mut transaction, family, elements);
+            parts.push(transaction);
+        }
+        for part in parts.into_iter().filter(|part| !part.is_empty()) {
+            let batch = part.finish().map_err(SocketError::from)?;
+            let started = Instant::now();
+            self.socket.commit(&batch).inspect_err(|error| log_refusals(&batch, error))?;
+            commit.kernel += started.elapsed();
+            commit.bytes += batch.len();
+        }
+        Ok(commit)
+    }
+
+    fn compare_and_write(&mut self) -> Result<Commit, Error> {
+        let family = self.planner.settings.family;
+        let generation = readback::generation(&mut self.socket)?;
+        let exists = readback::table_exists(&mut self.socket, family)?;
+        let view = if exists { readback::read(&mut self.socket, family)? } else { readback::View::default() };
+        let difference = Difference::between(&mut self.planner, &view);
+        let mut garbage = foreign_chains(&self.planner, &view);
+        if difference.rebuild {
+            garbage.clear();
+        }
+        let affinity_map = view.sets.contains_key(Set::Affinity.name()) && !difference.rebuild;
+        drop(view);
+        let mut commit = Commit::default();
+        if !difference.is_empty() {
+            let mut transaction = self.begin(Some(generation));
+            difference.encode(&mut transaction, &self.planner, exists);
+            commit = self.write(transaction, &difference.elements)?;
+        }
+        commit.objects = difference.objects();
+        commit.refused = difference.plan.refused;
+        commit.full = true;
+        self.made = self.planner.classes.balances().collect();
+        self.affinity_map = affinity_map || self.planner.classes.needs_affinity();
+        self.garbage = garbage;
+        self.state = State::InStep;
+        Ok(commit)
+    }
+
+    fn keep(&mut self, chain: &str) {
+        self.garbage.retain(|name| name != chain);
+    }
+
+    fn detach_idle_classes(&mut self) -> Result<(), Error> {
+        let family = self.planner.settings.family;
+        let idle = self.planner.classes.take_idle();
+        let mut transaction = self.begin(None);
+        for &(number, class) in &idle {
+            encode::delete_class_element(&mut transaction, family, number);
+            self.garbage.push(class.to_string());
+        }
+        for (_, class) in idle {
+            for balance in class.balances() {
+                if !self.planner.classes.needs(balance) && self.made.remove(&balance) {
+                    self.garbage.push(balance.to_string());
+                }
+            }
+        }
+        self.write(transaction, &Changeset::default())?;
+        Ok(())
+    }
+
+    fn delete_garbage(&mut self) -> Result<(), Error> {
+        let family = wire_family(self.planner.settings.family);
+        let mut transaction = self.begin(None);
+        for chain in &self.garbage {
+            transaction.flush_chain(family, TABLE, chain);
+        }
+        for chain in &self.garbage {
+            transaction.delete_chain(family, TABLE, chain);
+        }
+        if self.affinity_map && !self.planner.classes.needs_affinity() {
+            transaction.delete_set(family, TABLE, Set::Affinity.name());
+            self.affinity_map = false;
+        }
+        self.write(transaction, &Changeset::default())?;
+        self.garbage.clear();
+        Ok(())
+    }
+
+    fn noting_failure<T>(&mut self, outcome: Result<T, Error>) -> Result<T, Error> {
+        if outcome.is_err() && self.state == State::InStep {
+            self.state = State::Unknown;
+        }
+        outcome
+    }
+}
+
+impl Dataplane for Nftables {
+    fn apply(&mut self, changes: &[Change]) -> Result<Commit, Error> {
+        match self.state {
+            State::Waiting => {
+                self.planner.remember(changes);
+                Ok(Commit::default())
+            }
+            State::InStep => {
+                let plan = self.planner.plan(changes);
+                let outcome = self.commit_plan(plan);
+                self.noting_failure(outcome)
+            }
+            State::Unknown => {
+                // What is planned is found again by the comparison.
+                self.planner.plan(changes);
+                self.resync()
+            }
+        }
+    }
+
+    fn resync(&mut self) -> Result<Commit, Error> {
+        let waited = self.state == State::Waiting;
+        for _ in 0..ATTEMPTS {
+            let outcome = self.compare_and_write();
+            match outcome {
+                Err(
+                    Error::Commit(CommitError::GenerationMoved | CommitError::Interrupted)
+                    | Error::Socket(SocketError::Interrupted | SocketError::Overrun),
+                ) => std::thread::sleep(Duration::from_millis(2)),
+                Err(error) => {
+                    if !waited {
+                        self.state = State::Unknown;
+                    }
+                    return Err(error);
+                }
+                Ok(commit) => return Ok(commit),
+            }
+        }
+        Err(Error::Contended { attempts: ATTEMPTS })
+    }
+
+    fn configure(&mut self, settings: Settings) {
+        if self.planner.settings != settings {
+            self.planner.settings = settings;
+            self.suspect();
+        }
+    }
+
+    fn collect(&mut self) -> Result<bool, Error> {
+        if self.state != State::InStep {
+            return Ok(false);
+        }
+        let outcome = if self.garbage.is_empty() && self.planner.classes.any_idle() {
+            self.detach_idle_classes().map(|()| true)
+        } else if self.garbage.is_empty() {
+            Ok(false)
+        } else {
+            self.delete_garbage().map(|()| self.planner.classes.any_idle())
+        };
+        self.noting_failure(outcome)
+    }
+
+    fn needs_collection(&self) -> bool {
+        self.state == State::InStep && (!self.garbage.is_empty() || self.planner.classes.any_idle())
+    }
+
+    fn remove(&mut self) -> Result<(), Error> {
+        let family = self.planner.settings.family;
+        if readback::table_exists(&mut self.socket, family)? {
+            let mut transaction = self.begin(None);
+            transaction.delete_table(wire_family(family), TABLE);
+            self.write(transaction, &Changeset::default())?;
+        }
+        self.suspect();
+        Ok(())
+    }
+
+    fn forwardings(&self) -> Box<dyn Iterator<Item = (&Arc<ServicePortName>, &Arc<Forwarding>)> + '_> {
+        let placed = self.planner.placed.iter().map(|(name, placed)| (name, &placed.forwarding));
+        Box::new(placed.chain(&self.planner.waiting))
+    }
+}
+
+fn log_refusals(batch: &Batch, error: &CommitError) {
+    let CommitError::Refused(refusals) = error else { return };
+    for refusal in refusals.iter().take(3) {
+        let message = batch.frame(refusal.sequence).map(|frame| describe(&frame));
+        tracing::error!(%refusal, message, "the kernel refused a message of a transaction");
+    }
+}
+
+fn unsupported(batch: &Batch, refusals: &[portolan_sock::Refusal]) -> Error {
+    let Some(first) = refusals.first() else { return Error::Unsupported { missing: "nf_tables".into() } };
+    let message = batch.frame(first.sequence).map(|frame| describe(&frame)).unwrap_or_default();
+    let missing = format!(
+        "it refused {message} ({}). Kernel 5.13 or newer is needed, with the modules nf_tables, nft_chain_nat, \
+         nft_ct, nft_fib_ipv4, nft_fib_ipv6, nft_masq, nft_nat, nft_numgen, nft_reject_ipv4 and nft_reject_ipv6",
+        first.errno
+    );
+    Error::Unsupported { missing }
+}
+
+/// A message in words, for the log.
+fn describe(frame: &Frame<'_>) -> String {
+    match Event::decode(frame) {
+        Ok(Event::NewTable(table)) => format!("table {}", table.name),
+        Ok(Event::NewChain(chain)) => format!("chain {}", chain.name),
+        Ok(Event::NewRule(rule)) => {
+            let text = format!("{:?}", rule.expressions);
+            format!("a rule of chain {}: {}", rule.chain, text.chars().take(400).collect::<String>())
+        }
+        Ok(Event::NewSet(set)) => format!("set {}", set.name),
+        Ok(Event::NewElements(list)) => format!("new elements of {}", list.set),
+        Ok(Event::DeleteElements(list)) => format!("deleted elements of {}", list.set),
+        Ok(other) => format!("{other:?}").chars().take(200).collect(),
+        Err(error) => error.to_string(),
+    }
+}

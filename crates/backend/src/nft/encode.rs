@@ -1,0 +1,174 @@
+//! Changesets and chains as messages of a transaction.
+
+use portolan_model::{Family, Settings};
+use portolan_wire::nftables::{DataRef, ElementRef, ElementsOperation, IfExists, Transaction, UserData, Verdict};
+
+use super::changeset::{Changeset, Operation};
+use super::class::{Balance, Class};
+use super::element::Set;
+use super::expression::wire_family;
+use super::skeleton::{self, ChainBody, TABLE};
+use super::value::Value;
+
+/// Bytes that an element takes in a message besides key, data and comment.
+const ELEMENT_OVERHEAD: usize = 40;
+
+/// About how many bytes the element operations take in a transaction.
+pub(super) fn estimate(changes: &Changeset) -> usize {
+    changes.len() * ELEMENT_OVERHEAD + changes.payload_bytes() + changes.len() / 500 * 100 + 4096
+}
+
+/// Writes all element operations: every deletion first, so that a key can change its data or its owner.
+pub(super) fn elements(transaction: &mut Transaction, family: Family, changes: &Changeset) {
+    transaction.reserve(estimate(changes));
+    for set in Set::ALL {
+        let operations = changes.deletions(set);
+        if operations.len() > 0 {
+            let mut writer =
+                transaction.elements(ElementsOperation::Delete, wire_family(family), TABLE, set.name());
+            operations.for_each(|operation| {
+                writer.push(&reference(&operation, &[]));
+            });
+        }
+    }
+    for set in Set::ALL {
+        let operations = changes.additions(set);
+        if operations.len() == 0 {
+            continue;
+        }
+        let mut writer = transaction.elements(ElementsOperation::Create, wire_family(family), TABLE, set.name());
+        let mut last = ("", UserData::empty());
+        for operation in operations {
+            // The frontends of a Service port come one after the other with the same comment.
+            if operation.comment != last.0 {
+                last = (operation.comment, UserData::comment(operation.comment));
+            }
+            let comment = if operation.comment.is_empty() { &[] } else { last.1.as_bytes() };
+            writer.push(&reference(&operation, comment));
+        }
+    }
+}
+
+/// Writes element operations as several transactions of at most about `limit` bytes, for sockets whose send
+/// buffer may not grow (in a user namespace). Endpoints come before the frontends that lead to them; a key that
+/// changes its data does so within one transaction.
+pub(super) fn elements_in_parts(
+    family: Family,
+    changes: &Changeset,
+    limit: usize,
+    mut begin: impl FnMut() -> Transaction,
+) -> Vec<Transaction> {
+    let mut parts = Vec::new();
+    let mut part = begin();
+    for set in PART_ORDER {
+        let operations = changes.in_key_order(set);
+        for same_key in operations.chunk_by(|(_, a), (_, b)| (a.key, a.key_end) == (b.key, b.key_end)) {
+            if part.len() + MESSAGE_MAX > limit && !part.is_empty() {
+                parts.push(std::mem::replace(&mut part, begin()));
+            }
+            for (addition, operation) in same_key {
+                let kind = if *addition { ElementsOperation::Create } else { ElementsOperation::Delete };
+                let comment = UserData::comment(operation.comment);
+                let comment = if operation.comment.is_empty() { &[] } else { comment.as_bytes() };
+                let mut writer = part.elements(kind, wire_family(family), TABLE, set.name());
+                writer.push(&reference(operation, comment));
+            }
+        }
+    }
+    parts.push(part);
+    parts
+}
+
+/// More than two messages with one element each take, and the end of a batch.
+const MESSAGE_MAX: usize = 1024;
+
+/// Backends, then what the checks need, then frontends.
+const PART_ORDER: [Set; 15] = [
+    Set::Endpoints,
+    Set::AffinityChoices,
+    Set::AffinityEndpoints,
+    Set::AffinityLocalEndpoints,
+    Set::HairpinConnections,
+    Set::SourceRanges,
+    Set::FirewallIps,
+    Set::NodePortIps,
+    Set::Services,
+    Set::NodePorts,
+    Set::NoEndpointServices,
+    Set::NoLocalEndpointServices,
+    Set::NoEndpointNodePorts,
+    Set::NoLocalEndpointNodePorts,
+    Set::ClusterIps,
+];
+
+fn reference<'a>(operation: &Operation<'a>, userdata: &'a [u8]) -> ElementRef<'a> {
+    ElementRef {
+        key: operation.key,
+        key_end: (!operation.key_end.is_empty()).then_some(operation.key_end),
+        data: (!operation.data.is_empty()).then_some(DataRef::Value(operation.data)),
+        userdata,
+        ..ElementRef::default()
+    }
+}
+
+/// Makes the table with its sets and chains, all empty of Services.
+pub(super) fn skeleton(transaction: &mut Transaction, settings: &Settings) {
+    let family = settings.family;
+    transaction.new_table(&skeleton::table(family), IfExists::Keep);
+    for set in Set::ALL.into_iter().filter(|&set| set != Set::Affinity) {
+        transaction.new_set(&skeleton::set(family, set), IfExists::Keep);
+    }
+    for body in skeleton::chains(settings) {
+        chain(transaction, family, &body);
+    }
+}
+
+/// Makes a chain with its rules; whatever rules a chain of this name had are gone.
+pub(super) fn chain(transaction: &mut Transaction, family: Family, body: &ChainBody) {
+    transaction.new_chain(&body.chain(family), IfExists::Keep);
+    refill(transaction, family, body);
+}
+
+/// Gives a chain that is there other rules.
+pub(super) fn refill(transaction: &mut Transaction, family: Family, body: &ChainBody) {
+    transaction.flush_chain(wire_family(family), TABLE, &body.name);
+    body.rules(family).for_each(|rule| {
+        transaction.append_rule(&rule);
+    });
+}
+
+/// Makes the affinity map.
+pub(super) fn affinity_map(transaction: &mut Transaction, family: Family) {
+    transaction.new_set(&skeleton::set(family, Set::Affinity), IfExists::Keep);
+}
+
+/// Makes the chain of a load balancing.
+pub(super) fn balance(transaction: &mut Transaction, family: Family, balance: Balance) {
+    chain(transaction, family, &skeleton::balance_chain(family, balance));
+}
+
+/// Makes the chain of a class and the element that leads to it.
+pub(super) fn class(transaction: &mut Transaction, settings: &Settings, number: u16, class: Class) {
+    chain(transaction, settings.family, &skeleton::class_chain(settings, class));
+    class_element(transaction, settings.family, number, class);
+}
+
+/// Makes the element that leads to the chain of a class.
+pub(super) fn class_element(transaction: &mut Transaction, family: Family, number: u16, class: Class) {
+    let (key, name) = (class_key(number), class.to_string());
+    let data = DataRef::Verdict(Verdict::Goto(&name));
+    let mut writer =
+        transaction.elements(ElementsOperation::Create, wire_family(family), TABLE, Set::Classes.name());
+    writer.push(&ElementRef::mapping(&key, data));
+}
+
+/// Deletes the element that leads to the chain of a class.
+pub(super) fn delete_class_element(transaction: &mut Transaction, family: Family, number: u16) {
+    let mut writer =
+        transaction.elements(ElementsOperation::Delete, wire_family(family), TABLE, Set::Classes.name());
+    writer.push(&ElementRef::key(&class_key(number)));
+}
+
+fn class_key(number: u16) -> [u8; 4] {
+    Value::new(0, number).0.to_ne_bytes()
+}

@@ -1,0 +1,229 @@
+//! Where the backends of one Service port sit in the maps: dense indexes for the random choice, stable
+//! slots for session affinity.
+//!
+//! An index must have no gap (`numgen` draws from 0 to n-1), so the last backend moves into the hole that a
+//! removed one leaves. A slot never moves while its backend lives.
+
+use std::net::SocketAddr;
+
+use portolan_model::{Backend, Forwarding};
+
+use super::value::{MAX_BACKENDS, MAX_CLASS};
+
+/// The places of one Service port's backends.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Placement {
+    /// Cluster backends by index.
+    pub(crate) cluster: Order,
+    /// Local backends by index.
+    pub(crate) local: Order,
+    /// With session affinity: slot of each backend of either set, sorted by backend.
+    pub(crate) slots: Box<[(SocketAddr, u16)]>,
+}
+
+/// Backends by index, as positions in the sorted list of the forwarding table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// The sorted list itself, and its length.
+    Sorted(u16),
+    /// Position in the sorted list of each index.
+    Permuted(Box<[u16]>),
+}
+
+impl Default for Order {
+    fn default() -> Self {
+        Self::Sorted(0)
+    }
+}
+
+impl Order {
+    /// How many indexes there are.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Sorted(length) => usize::from(*length),
+            Self::Permuted(positions) => positions.len(),
+        }
+    }
+
+    /// The backends by index.
+    pub(crate) fn backends<'a>(&'a self, sorted: &'a [Backend]) -> impl Iterator<Item = &'a Backend> {
+        (0..self.len()).filter_map(move |index| sorted.get(self.position(index)?))
+    }
+
+    fn position(&self, index: usize) -> Option<usize> {
+        match self {
+            Self::Sorted(_) => Some(index),
+            Self::Permuted(positions) => positions.get(index).map(|&position| usize::from(position)),
+        }
+    }
+
+    /// Orders `new` so that as few indexes as possible change against `old` (endpoints by index): who stays
+    /// keeps its index, who comes fills a hole, and only then the last ones move.
+    pub(crate) fn after(old: impl Iterator<Item = SocketAddr>, new: &[Backend]) -> Self {
+        let length = new.len().min(MAX_BACKENDS);
+        let new = new.get(..length).unwrap_or_default();
+        let mut by_index: Vec<Option<u16>> = vec![None; length];
+        let mut placed = vec![false; length];
+        for (index, socket) in old.enumerate().take(length) {
+            let Ok(position) = new.binary_search_by_key(&socket, Backend::socket) else { continue };
+            if let (Some(place), Some(seen)) = (by_index.get_mut(index), placed.get_mut(position))
+                && !*seen
+            {
+                *place = Some(position as u16);
+                *seen = true;
+            }
+        }
+        let mut rest = (0..length as u16).filter(|&p| placed.get(usize::from(p)) == Some(&false));
+        let positions: Vec<u16> = by_index.into_iter().filter_map(|place| place.or_else(|| rest.next())).collect();
+        Self::from_positions(positions)
+    }
+
+    fn from_positions(positions: Vec<u16>) -> Self {
+        if positions.iter().enumerate().all(|(index, &position)| index == usize::from(position)) {
+            Self::Sorted(positions.len() as u16)
+        } else {
+            Self::Permuted(positions.into())
+        }
+    }
+}
+
+/// What the kernel, or the time before a change, has of a Service port's places.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Before {
+    /// Cluster endpoints by index.
+    pub(crate) cluster: Vec<SocketAddr>,
+    /// Local endpoints by index.
+    pub(crate) local: Vec<SocketAddr>,
+    /// Slots in use.
+    pub(crate) slots: Vec<(SocketAddr, u16)>,
+}
+
+impl Before {
+    /// The places that a placement gave to a forwarding.
+    pub(crate) fn of(forwarding: &Forwarding, placement: &Placement) -> Self {
+        Self {
+            cluster: placement.cluster.backends(&forwarding.cluster).map(Backend::socket).collect(),
+            local: placement.local.backends(&forwarding.local).map(Backend::socket).collect(),
+            slots: placement.slots.to_vec(),
+        }
+    }
+}
+
+impl Placement {
+    /// Places the backends of a forwarding, moving as little as possible.
+    pub(crate) fn after(before: &Before, forwarding: &Forwarding) -> Self {
+        let limit = if forwarding.affinity.is_some() { usize::from(MAX_CLASS) } else { MAX_BACKENDS };
+        let cluster = limited(&forwarding.cluster, limit);
+        let local = limited(&forwarding.local, limit);
+        Self {
+            cluster: Order::after(before.cluster.iter().copied(), cluster),
+            local: Order::after(before.local.iter().copied(), local),
+            slots: match forwarding.affinity {
+                Some(_) => slots(&before.slots, cluster, local),
+                None => Box::default(),
+            },
+        }
+    }
+
+    /// The slot of a backend.
+    pub(crate) fn slot(&self, socket: SocketAddr) -> Option<u16> {
+        let position = self.slots.binary_search_by_key(&socket, |&(socket, _)| socket).ok()?;
+        self.slots.get(position).map(|&(_, slot)| slot)
+    }
+}
+
+fn limited(backends: &[Backend], limit: usize) -> &[Backend] {
+    backends.get(..backends.len().min(limit)).unwrap_or_default()
+}
+
+/// Keeps the slot of who stays; gives the lowest slot that nobody has now or had before to who comes, so
+/// that a binding to a backend that just left does not find its successor. Where all are used up, a slot
+/// just left is used again.
+fn slots(before: &[(SocketAddr, u16)], cluster: &[Backend], local: &[Backend]) -> Box<[(SocketAddr, u16)]> {
+    let mut sockets: Vec<SocketAddr> = cluster.iter().chain(local).map(Backend::socket).collect();
+    sockets.sort_unstable();
+    sockets.dedup();
+    let mut old = before.to_vec();
+    old.sort_unstable();
+    let kept = |socket: &SocketAddr| {
+        let position = old.binary_search_by_key(socket, |&(socket, _)| socket).ok()?;
+        old.get(position).map(|&(_, slot)| slot)
+    };
+    let mut result: Vec<(SocketAddr, Option<u16>)> =
+        sockets.iter().map(|socket| (*socket, kept(socket))).collect();
+    let mut used: Vec<u16> = result.iter().filter_map(|&(_, slot)| slot).collect();
+    let mut seen: Vec<u16> = old.iter().map(|&(_, slot)| slot).collect();
+    used.sort_unstable();
+    seen.sort_unstable();
+    let fresh = (0..=MAX_CLASS).filter(|slot| seen.binary_search(slot).is_err());
+    let reused = (0..=MAX_CLASS).filter(|slot| seen.binary_search(slot).is_ok() && used.binary_search(slot).is_err());
+    let mut free = fresh.chain(reused);
+    for (_, slot) in &mut result {
+        if slot.is_none() {
+            *slot = free.next();
+        }
+    }
+    result.into_iter().filter_map(|(socket, slot)| Some((socket, slot?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeSet, HashMap};
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn backends(last_octets: &BTreeSet<u8>) -> Vec<Backend> {
+        last_octets
+            .iter()
+            .map(|&octet| Backend { address: IpAddr::V4(Ipv4Addr::new(10, 0, 0, octet)), port: 80, may_hairpin: false })
+            .collect()
+    }
+
+    fn sockets(order: &Order, sorted: &[Backend]) -> Vec<SocketAddr> {
+        order.backends(sorted).map(Backend::socket).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn few_indexes_change(old in any::<BTreeSet<u8>>(), new in any::<BTreeSet<u8>>()) {
+            let (old_backends, new_backends) = (backends(&old), backends(&new));
+            let before = sockets(&Order::after(std::iter::empty(), &old_backends), &old_backends);
+            let after = sockets(&Order::after(before.iter().copied(), &new_backends), &new_backends);
+            let mut sorted = after.clone();
+            sorted.sort_unstable();
+            prop_assert_eq!(sorted, new_backends.iter().map(Backend::socket).collect::<Vec<_>>());
+            let changed = before.iter().zip(&after).filter(|(a, b)| a != b).count();
+            prop_assert!(changed <= old.difference(&new).count());
+        }
+
+        #[test]
+        fn slots_stay(steps in proptest::collection::vec(any::<BTreeSet<u8>>(), 1..6)) {
+            let mut known: HashMap<SocketAddr, u16> = HashMap::new();
+            let mut before = Vec::new();
+            for step in steps {
+                let cluster = backends(&step);
+                let now = slots(&before, &cluster, &[]);
+                let distinct: BTreeSet<u16> = now.iter().map(|&(_, slot)| slot).collect();
+                prop_assert_eq!(distinct.len(), cluster.len());
+                for (socket, slot) in &now {
+                    if let Some(earlier) = known.get(socket) {
+                        prop_assert_eq!(earlier, slot);
+                    }
+                }
+                known = now.iter().copied().collect();
+                before = now.to_vec();
+            }
+        }
+    }
+
+    #[test]
+    fn a_slot_just_left_is_not_given_at_once() {
+        let [one, two] = [BTreeSet::from([1, 2]), BTreeSet::from([2, 3])].map(|set| backends(&set));
+        let first = slots(&[], &one, &[]);
+        let second = slots(&first, &two, &[]);
+        assert_eq!(second.iter().map(|&(_, slot)| slot).collect::<Vec<_>>(), [1, 2]);
+    }
+}

@@ -1,0 +1,255 @@
+//! The planner: changes of Service ports in, element operations and new classes out. Pure.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use portolan_model::{Change, Forwarding, Protocol, ServicePortName, Settings};
+
+use super::changeset::Changeset;
+use super::class::{Class, Classes};
+use super::content::{self, ClassPair, Values};
+use super::element::Element;
+use super::placement::{Before, Placement};
+use super::value::{Ids, Value};
+use crate::dataplane::Refusal;
+
+/// What one transaction is to do.
+#[derive(Debug, Default)]
+pub(crate) struct Plan {
+    pub(crate) elements: Changeset,
+    /// Classes whose chains have yet to be made, with their numbers.
+    pub(crate) classes: Vec<(u16, Class)>,
+    pub(crate) refused: Vec<Refusal>,
+}
+
+/// One Service port and its place in the table.
+#[derive(Debug)]
+pub(crate) struct Placed {
+    pub(crate) forwarding: Arc<Forwarding>,
+    pub(crate) placement: Placement,
+    /// 0 where none has been needed yet.
+    pub(crate) id: u32,
+    pub(crate) classes: ClassPair,
+}
+
+/// Everything that the table should have.
+#[derive(Debug)]
+pub(crate) struct Planner {
+    pub(crate) settings: Settings,
+    pub(crate) ids: Ids,
+    pub(crate) classes: Classes,
+    pub(crate) placed: HashMap<Arc<ServicePortName>, Placed>,
+    /// What is known but has no place yet.
+    pub(crate) waiting: HashMap<Arc<ServicePortName>, Arc<Forwarding>>,
+    pub(crate) cluster_ips: Counted<IpAddr>,
+    pub(crate) hairpins: Counted<(Protocol, SocketAddr)>,
+}
+
+impl Planner {
+    pub(crate) fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            ids: Ids::default(),
+            classes: Classes::default(),
+            placed: HashMap::new(),
+            waiting: HashMap::new(),
+            cluster_ips: Counted::default(),
+            hairpins: Counted::default(),
+        }
+    }
+
+    /// Takes changes in without placing anything: for the time before the complete state is known.
+    pub(crate) fn remember(&mut self, changes: &[Change]) {
+        for change in changes {
+            match &change.new {
+                Some(forwarding) => self.waiting.insert(change.name.clone(), forwarding.clone()),
+                None => self.waiting.remove(&change.name),
+            };
+        }
+    }
+
+    /// Plans the transaction that brings the kernel from the state before the changes to the one after.
+    pub(crate) fn plan(&mut self, changes: &[Change]) -> Plan {
+        let mut plan = Plan::default();
+        for change in changes {
+            self.plan_one(change, &mut plan);
+        }
+        plan
+    }
+
+    /// Places every Service port that waits: first those whose id and places `found` knows (from what the
+    /// kernel has), then the others.
+    pub(crate) fn place_waiting(&mut self, found: impl Fn(&Forwarding) -> Option<(u32, Before)>, plan: &mut Plan) {
+        let mut fresh = Vec::new();
+        for (name, forwarding) in std::mem::take(&mut self.waiting) {
+            match found(&forwarding) {
+                Some((id, before)) if self.ids.adopt(id) => self.place(name, &forwarding, &before, id, plan),
+                _ => fresh.push((name, forwarding)),
+            }
+        }
+        for (name, forwarding) in fresh {
+            self.place(name, &forwarding, &Before::default(), 0, plan);
+        }
+    }
+
+    /// The elements of one Service port as it is placed.
+    pub(crate) fn elements(&self, placed: &Placed) -> Vec<Element> {
+        let values = self.values(placed);
+        content::elements(&placed.forwarding, &placed.placement, placed.id, values, self.settings.node_ip)
+    }
+
+    fn place(
+        &mut self,
+        name: Arc<ServicePortName>,
+        forwarding: &Arc<Forwarding>,
+        before: &Before,
+        id: u32,
+        plan: &mut Plan,
+    ) {
+        match self.placed_after(forwarding, before, id, plan) {
+            Ok(placed) => {
+                self.count(forwarding, &mut Changeset::default());
+                self.placed.insert(name, placed);
+            }
+            Err(reason) => plan.refused.push(Refusal { name, reason }),
+        }
+    }
+
+    fn plan_one(&mut self, change: &Change, plan: &mut Plan) {
+        let old = self.placed.remove(&change.name);
+        let old_elements = old.as_ref().map(|old| self.elements(old)).unwrap_or_default();
+        let before = old.as_ref().map(|old| Before::of(&old.forwarding, &old.placement)).unwrap_or_default();
+        let id = old.as_ref().map_or(0, |old| old.id);
+        let new = match &change.new {
+            None => {
+                self.ids.release(id);
+                None
+            }
+            Some(forwarding) => self
+                .placed_after(forwarding, &before, id, plan)
+                .map_err(|reason| plan.refused.push(Refusal { name: change.name.clone(), reason }))
+                .ok(),
+        };
+        let new_elements = new.as_ref().map(|new| self.elements(new)).unwrap_or_default();
+        plan.elements.difference(&old_elements, &new_elements, &change.name.to_string());
+        if let Some(new) = &new {
+            self.count(&new.forwarding, &mut plan.elements);
+        }
+        if let Some(old) = &old {
+            self.uncount(&old.forwarding, &mut plan.elements);
+            old.classes.iter().for_each(|class| self.classes.release(class));
+        }
+        if let Some(new) = new {
+            self.placed.insert(change.name.clone(), new);
+        }
+    }
+
+    /// Gives a forwarding its id, places and classes. On failure the id is free again.
+    fn placed_after(
+        &mut self,
+        forwarding: &Arc<Forwarding>,
+        before: &Before,
+        id: u32,
+        plan: &mut Plan,
+    ) -> Result<Placed, &'static str> {
+        let placement = Placement::after(before, forwarding);
+        let classes = ClassPair::of(forwarding, &placement);
+        let id = match id {
+            0 if classes != ClassPair::default() => {
+                self.ids.allocate().ok_or("all 262,143 ids are in use: remove Services that are not needed")?
+            }
+            id => id,
+        };
+        if self.acquire(classes, plan) {
+            Ok(Placed { forwarding: forwarding.clone(), placement, id, classes })
+        } else {
+            self.ids.release(id);
+            Err("all 16,383 combinations of endpoint counts are in use: use fewer different numbers of endpoints")
+        }
+    }
+
+    /// Acquires both classes or none.
+    fn acquire(&mut self, classes: ClassPair, plan: &mut Plan) -> bool {
+        let mut acquired = Vec::with_capacity(2);
+        for class in classes.iter() {
+            let Some((number, new)) = self.classes.acquire(class) else {
+                acquired.into_iter().for_each(|class| self.classes.release(class));
+                return false;
+            };
+            if new {
+                plan.classes.push((number, class));
+            }
+            acquired.push(class);
+        }
+        true
+    }
+
+    fn values(&self, placed: &Placed) -> Values {
+        let value = |class: Option<Class>| Some(Value::new(placed.id, self.classes.number(class?)?));
+        Values { internal: value(placed.classes.internal), external: value(placed.classes.external) }
+    }
+
+    fn count(&mut self, forwarding: &Forwarding, changes: &mut Changeset) {
+        for address in content::cluster_ips(forwarding) {
+            if self.cluster_ips.add(address) {
+                changes.add(&content::cluster_ip_element(address), "");
+            }
+        }
+        for (protocol, socket) in content::hairpins(forwarding) {
+            if self.hairpins.add((protocol, socket)) {
+                changes.add(&content::hairpin_element(protocol, socket), "");
+            }
+        }
+    }
+
+    fn uncount(&mut self, forwarding: &Forwarding, changes: &mut Changeset) {
+        for address in content::cluster_ips(forwarding) {
+            if self.cluster_ips.remove(&address) {
+                changes.remove(&content::cluster_ip_element(address));
+            }
+        }
+        for (protocol, socket) in content::hairpins(forwarding) {
+            if self.hairpins.remove(&(protocol, socket)) {
+                changes.remove(&content::hairpin_element(protocol, socket));
+            }
+        }
+    }
+}
+
+/// Values that several Service ports may share, with how many do.
+#[derive(Debug)]
+pub(crate) struct Counted<T> {
+    counts: HashMap<T, u32>,
+}
+
+impl<T> Default for Counted<T> {
+    fn default() -> Self {
+        Self { counts: HashMap::new() }
+    }
+}
+
+impl<T: Eq + Hash> Counted<T> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.counts.keys()
+    }
+
+    /// Says whether the value is new.
+    fn add(&mut self, value: T) -> bool {
+        let count = self.counts.entry(value).or_default();
+        *count += 1;
+        *count == 1
+    }
+
+    /// Says whether the value is gone.
+    fn remove(&mut self, value: &T) -> bool {
+        let Some(count) = self.counts.get_mut(value) else { return false };
+        *count -= 1;
+        let gone = *count == 0;
+        if gone {
+            self.counts.remove(value);
+        }
+        gone
+    }
+}

@@ -1,0 +1,324 @@
+//! Desired against actual: adopts the places that the kernel has, and plans only the difference.
+
+use std::collections::HashSet;
+use std::net::SocketAddr;
+
+use portolan_model::{Family, Forwarding, Frontend, NodePortAddresses};
+use portolan_wire::nftables::Transaction;
+
+use super::changeset::{Changeset, comment_for, has_comment};
+use super::class::{Balance, Class};
+use super::content;
+use super::element::{Data, Element, Set, node_port_key, read_number, service_key};
+use super::encode;
+use super::expression::wire_family;
+use super::placement::Before;
+use super::planner::{Plan, Planner};
+use super::readback::{View, comment_hash};
+use super::skeleton::{self, ChainBody, TABLE};
+use super::value::{LOCAL_OFFSET, Value};
+
+/// The difference between what the table should be and what it is.
+#[derive(Debug)]
+pub(super) struct Difference {
+    pub(super) elements: Changeset,
+    pub(super) plan: Plan,
+    /// The table is not there, or not of a shape that can be mended: it is made anew.
+    pub(super) rebuild: bool,
+    chains: Vec<ChainWork>,
+    classes: Vec<ClassWork>,
+    affinity_map: bool,
+}
+
+#[derive(Debug)]
+enum ChainWork {
+    Make(ChainBody),
+    Refill(ChainBody),
+}
+
+#[derive(Debug)]
+struct ClassWork {
+    number: u16,
+    /// There is an element with this number that leads elsewhere.
+    replace: bool,
+    class: Option<Class>,
+}
+
+impl Difference {
+    /// Compares everything. Service ports that wait are placed, as the kernel has them where it has.
+    pub(super) fn between(planner: &mut Planner, view: &View) -> Self {
+        let family = planner.settings.family;
+        let rebuild = !has_shape(view, planner);
+        let mut plan = Plan::default();
+        if !rebuild && planner.placed.is_empty() {
+            adopt_classes(planner, view);
+        }
+        planner.place_waiting(|forwarding| if rebuild { None } else { found(view, family, forwarding) }, &mut plan);
+        let empty = View::default();
+        let actual = if rebuild { &empty } else { view };
+        let elements = elements(planner, actual);
+        let mut difference =
+            Self { elements, plan, rebuild, chains: Vec::new(), classes: Vec::new(), affinity_map: false };
+        difference.compare_chains(planner, actual);
+        difference
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        !self.rebuild
+            && self.elements.is_empty()
+            && self.chains.is_empty()
+            && self.classes.is_empty()
+            && !self.affinity_map
+    }
+
+    /// Objects to write that are not elements of Services.
+    pub(super) fn objects(&self) -> usize {
+        self.chains.len() + self.classes.len() + usize::from(self.rebuild) + usize::from(self.affinity_map)
+    }
+
+    /// Writes the difference.
+    pub(super) fn encode(&self, transaction: &mut Transaction, planner: &Planner, table_exists: bool) {
+        let settings = &planner.settings;
+        let family = settings.family;
+        if self.rebuild {
+            if table_exists {
+                transaction.delete_table(wire_family(family), TABLE);
+            }
+            encode::skeleton(transaction, settings);
+        }
+        if self.affinity_map {
+            encode::affinity_map(transaction, family);
+        }
+        // Every chain before the rules that lead to it.
+        for work in &self.chains {
+            match work {
+                ChainWork::Make(body) => encode::chain(transaction, family, body),
+                ChainWork::Refill(body) => encode::refill(transaction, family, body),
+            }
+        }
+        for work in &self.classes {
+            if work.replace {
+                encode::delete_class_element(transaction, family, work.number);
+            }
+            if let Some(class) = work.class {
+                encode::class_element(transaction, family, work.number, class);
+            }
+        }
+        encode::elements(transaction, family, &self.elements);
+    }
+
+    fn compare_chains(&mut self, planner: &Planner, view: &View) {
+        let settings = &planner.settings;
+        self.affinity_map = planner.classes.needs_affinity() && !view.sets.contains_key(Set::Affinity.name());
+        let balances: HashSet<Balance> = planner.classes.balances().collect();
+        for balance in balances {
+            self.compare_chain(view, skeleton::balance_chain(settings.family, balance));
+        }
+        for (number, class) in planner.classes.iter() {
+            self.compare_chain(view, skeleton::class_chain(settings, class));
+            let leads_to = view.classes.get(&number);
+            if leads_to != Some(&class.to_string()) {
+                self.classes.push(ClassWork { number, replace: leads_to.is_some(), class: Some(class) });
+            }
+        }
+        for &number in view.classes.keys() {
+            if !planner.classes.iter().any(|(known, _)| known == number) {
+                self.classes.push(ClassWork { number, replace: true, class: None });
+            }
+        }
+        if !self.rebuild {
+            for body in skeleton::chains(settings) {
+                self.compare_chain(view, body);
+            }
+        }
+    }
+
+    fn compare_chain(&mut self, view: &View, body: ChainBody) {
+        if !view.chains.contains_key(&body.name) {
+            self.chains.push(ChainWork::Make(body));
+        } else if !same_rules(view, &body) {
+            self.chains.push(ChainWork::Refill(body));
+        }
+    }
+}
+
+/// Names of chains that are there and that nothing of ours needs.
+pub(super) fn foreign_chains(planner: &Planner, view: &View) -> Vec<String> {
+    let mut needed: HashSet<String> =
+        skeleton::chains(&planner.settings).into_iter().map(|body| body.name).collect();
+    needed.extend(planner.classes.iter().map(|(_, class)| class.to_string()));
+    needed.extend(planner.classes.balances().map(|balance| balance.to_string()));
+    view.chains.keys().filter(|name| !needed.contains(*name)).cloned().collect()
+}
+
+fn same_rules(view: &View, body: &ChainBody) -> bool {
+    let actual = view.rules.get(&body.name).map(Vec::as_slice).unwrap_or_default();
+    let comment = |rule: &super::skeleton::RuleBody| rule.comment;
+    actual.len() == body.rules.len()
+        && actual.iter().zip(&body.rules).all(|(actual, desired)| {
+            actual.userdata.comment_text().unwrap_or_default() == comment(desired)
+                && actual.expressions.len() == desired.expressions.len()
+                && actual
+                    .expressions
+                    .iter()
+                    .zip(&desired.expressions)
+                    .all(|(a, b)| a.clone().normalized() == b.clone().normalized())
+        })
+}
+
+/// Whether sets and base chains are as they should be: these cannot be changed in place.
+fn has_shape(view: &View, planner: &Planner) -> bool {
+    let family = planner.settings.family;
+    let sets = Set::ALL.into_iter().all(|set| match view.sets.get(set.name()) {
+        Some(actual) => actual.clone().normalized() == skeleton::set(family, set).normalized(),
+        None => set == Set::Affinity,
+    });
+    let no_other_sets = view.sets.keys().all(|name| Set::from_name(name).is_some());
+    sets && no_other_sets
+        && skeleton::chains(&planner.settings).into_iter().all(|body| {
+            view.chains.get(&body.name).is_none_or(|actual| {
+                actual.clone().normalized().base == body.chain(family).normalized().base
+            })
+        })
+}
+
+fn adopt_classes(planner: &mut Planner, view: &View) {
+    for (&number, chain) in &view.classes {
+        if let Ok(class) = chain.parse::<Class>() {
+            planner.classes.adopt(class, number);
+        }
+    }
+}
+
+/// The id and the places that the kernel has for a Service port, by the first frontend that it knows.
+fn found(view: &View, family: Family, forwarding: &Forwarding) -> Option<(u32, Before)> {
+    let value = forwarding.frontends.iter().find_map(|frontend| {
+        let (set, key) = match *frontend {
+            Frontend::ClusterIp(ip, port) | Frontend::ExternalIp(ip, port) | Frontend::LoadBalancerIp(ip, port) => {
+                (Set::Services, service_key(ip, forwarding.protocol, port))
+            }
+            Frontend::NodePort(port) => (Set::NodePorts, node_port_key(forwarding.protocol, port)),
+        };
+        let (data, _) = view.frontends.get(&(set, key))?;
+        read_number(data.as_slice()).map(Value)
+    })?;
+    let id = value.id();
+    Some((id, before(view, family, id)))
+}
+
+fn before(view: &View, family: Family, id: u32) -> Before {
+    let mut before = Before {
+        cluster: view.endpoints(family, id, 0),
+        local: view.endpoints(family, id, LOCAL_OFFSET),
+        slots: Vec::new(),
+    };
+    for (first, set) in [(0, Set::AffinityEndpoints), (LOCAL_OFFSET, Set::AffinityLocalEndpoints)] {
+        let slots: Vec<(SocketAddr, u16)> = view
+            .choices(id, first)
+            .into_iter()
+            .map_while(|slot| {
+                let key = super::element::Key::EMPTY.number(slot);
+                Some((view.endpoint(family, set, key)?, Value(slot).low()))
+            })
+            .collect();
+        let order = if first == 0 { &mut before.cluster } else { &mut before.local };
+        order.extend(slots.iter().map(|&(socket, _)| socket));
+        before.slots.extend(slots);
+    }
+    before
+}
+
+/// Compares every element, and removes what no Service port has.
+fn elements(planner: &Planner, view: &View) -> Changeset {
+    let mut comparison = Comparison { view, changes: Changeset::default(), seen: Seen::default() };
+    for (name, placed) in &planner.placed {
+        let comment = name.to_string();
+        for element in planner.elements(placed) {
+            comparison.want(&element, &comment);
+        }
+    }
+    for &address in planner.cluster_ips.iter() {
+        comparison.want(&content::cluster_ip_element(address), "");
+    }
+    for &(protocol, socket) in planner.hairpins.iter() {
+        comparison.want(&content::hairpin_element(protocol, socket), "");
+    }
+    if let NodePortAddresses::Addresses(addresses) = &planner.settings.node_port_addresses {
+        addresses.iter().for_each(|&address| comparison.want(&content::node_port_ip_element(address), ""));
+    }
+    comparison.finish()
+}
+
+struct Comparison<'a> {
+    view: &'a View,
+    changes: Changeset,
+    seen: Seen,
+}
+
+/// How many elements of the kernel are wanted as they are: when all are, nothing is left over.
+#[derive(Default)]
+struct Seen {
+    frontends: HashSet<(Set, super::element::Key)>,
+    members: HashSet<(Set, super::readback::KeyRange)>,
+    backends: Vec<(Set, super::element::Key)>,
+}
+
+impl Comparison<'_> {
+    fn want(&mut self, element: &Element, comment: &str) {
+        let comment = comment_for(element.set, comment);
+        if has_comment(element.set) {
+            let actual = self.view.frontends.get(&(element.set, element.key));
+            if actual.is_some() {
+                self.seen.frontends.insert((element.set, element.key));
+            }
+            let same = actual == Some(&(element.data, comment_hash(comment)));
+            self.write(element, comment, actual.is_some(), same);
+        } else if element.data == Data::EMPTY {
+            let range = (element.key, element.key_end);
+            let there = self.view.members.contains(&(element.set, range));
+            if there {
+                self.seen.members.insert((element.set, range));
+            }
+            self.write(element, comment, there, there);
+        } else {
+            let actual = self.view.backend(element.set, &element.key);
+            if actual.is_some() {
+                self.seen.backends.push((element.set, element.key));
+            }
+            self.write(element, comment, actual.is_some(), actual == Some(&element.data));
+        }
+    }
+
+    fn write(&mut self, element: &Element, comment: &str, there: bool, same: bool) {
+        if same {
+            return;
+        }
+        if there {
+            self.changes.remove(element);
+        }
+        self.changes.add(element, comment);
+    }
+
+    fn finish(mut self) -> Changeset {
+        for (set, key) in self.view.frontends.keys() {
+            if !self.seen.frontends.contains(&(*set, *key)) {
+                self.changes.delete(*set, key, None);
+            }
+        }
+        for (set, (key, end)) in &self.view.members {
+            if !self.seen.members.contains(&(*set, (*key, *end))) {
+                self.changes.delete(*set, key, end.as_ref());
+            }
+        }
+        self.seen.backends.sort_unstable();
+        for (set, key, _) in &self.view.backends {
+            if self.seen.backends.binary_search(&(*set, *key)).is_err() {
+                self.changes.delete(*set, key, None);
+            }
+        }
+        for (set, (key, end)) in &self.view.strange {
+            self.changes.delete(*set, key, end.as_ref());
+        }
+        self.changes
+    }
+}

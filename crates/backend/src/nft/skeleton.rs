@@ -1,0 +1,362 @@
+//! The fixed part of a table: its chains with their rules, and its sets.
+//!
+//! Types, hooks and priorities of the base chains are those of kube-proxy: CNI plug-ins and policy engines
+//! rely on them.
+
+use portolan_model::{Family, NodePortAddresses, Settings};
+use portolan_wire::nftables::expr::MetaKey;
+use portolan_wire::nftables::{
+    self as wire, BaseChain, ByteOrder, Chain, ChainType, DataType, Expr, Hook, Policy, Rule, SetData, SetFlags,
+    Table, UserData, concatenated,
+};
+
+use super::class::{Balance, Class};
+use super::element::Set;
+use super::expression::{
+    Side, address, address_is_local, address_words, delete, dnat, drop, goto, in_cidr, jump, local_pod, map,
+    mark_for_masquerade, masquerade, member, meta, not_member, not_to_loopback, priority, protocol_and_port,
+    random, reject, reset_priority, service_key, set_meta, state_new, status_dnat, take_mark, update,
+    verdict_map, wire_family,
+};
+use super::value::{CLASS_MASK, ID_MASK, LOCAL_OFFSET};
+
+/// The name of the table in either family.
+pub const TABLE: &str = "portolan";
+
+/// Bindings that the affinity map holds at most, all Services of a family together.
+const AFFINITY_SIZE: u32 = 262_144;
+
+/// One rule: its expressions and its comment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RuleBody {
+    pub(crate) expressions: Vec<Expr>,
+    pub(crate) comment: &'static str,
+}
+
+/// One chain as it should be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ChainBody {
+    pub(crate) name: String,
+    pub(crate) base: Option<BaseChain>,
+    pub(crate) rules: Vec<RuleBody>,
+}
+
+impl ChainBody {
+    pub(crate) fn chain(&self, family: Family) -> Chain {
+        Chain { base: self.base.clone(), ..Chain::regular(wire_family(family), TABLE, self.name.as_str()) }
+    }
+
+    pub(crate) fn rules(&self, family: Family) -> impl Iterator<Item = Rule> + '_ {
+        self.rules.iter().map(move |body| {
+            let rule = Rule::new(wire_family(family), TABLE, self.name.as_str(), body.expressions.clone());
+            if body.comment.is_empty() { rule } else { Rule { userdata: UserData::comment(body.comment), ..rule } }
+        })
+    }
+
+    fn regular(name: impl Into<String>, rules: Vec<RuleBody>) -> Self {
+        Self { name: name.into(), base: None, rules }
+    }
+}
+
+pub(crate) fn table(family: Family) -> Table {
+    let userdata = UserData::comment("Service virtual IPs; made and kept by Portolan");
+    Table { userdata, ..Table::new(wire_family(family), TABLE) }
+}
+
+/// Every chain that is always there, in an order in which each comes after those it jumps to.
+pub(crate) fn chains(settings: &Settings) -> Vec<ChainBody> {
+    let mut chains = vec![
+        ChainBody::regular("services", services_rules(settings)),
+        ChainBody::regular("masquerading", masquerading_rules(settings)),
+        ChainBody::regular("firewall-check", vec![firewall_rule(settings.family)]),
+        ChainBody::regular("service-endpoints-check", service_endpoints_rules(settings.family)),
+        ChainBody::regular("node-port-endpoints-check", node_port_endpoints_rules(settings)),
+        ChainBody::regular("cluster-ips-check", cluster_ips_rules(settings)),
+    ];
+    chains.extend(base_chains());
+    chains
+}
+
+/// The chain of a class: who is masqueraded, and which load balancing follows.
+pub(crate) fn class_chain(settings: &Settings, class: Class) -> ChainBody {
+    let to = |balance: Balance| rule([vec![goto(balance.to_string())]].concat());
+    let rules = match class {
+        Class::Internal(balance) => {
+            internal_masquerade(settings).into_iter().chain([to(balance)]).collect()
+        }
+        Class::External(balance) => {
+            vec![commented(mark_for_masquerade(settings).to_vec(), "masquerade"), to(balance)]
+        }
+        Class::ExternalLocal(cluster, local) => {
+            let short_cut = |expressions: Vec<Expr>| [expressions, vec![goto(cluster.to_string())]].concat();
+            let mut rules = Vec::new();
+            if let Some(is_local) = local_pod(settings, true) {
+                rules.push(commented(short_cut(is_local), "short-circuit pod traffic"));
+            }
+            let from_node = [&address_is_local(Side::Source)[..], &mark_for_masquerade(settings)].concat();
+            rules.push(commented(short_cut(from_node), "short-circuit and masquerade local traffic"));
+            rules.push(match local {
+                0 => commented(reset_priority(0).to_vec(), "no local endpoint: dropped later"),
+                backends => to(Balance { local: true, backends, ..cluster }),
+            });
+            rules
+        }
+    };
+    ChainBody::regular(class.to_string(), rules)
+}
+
+/// The chain that chooses one of N backends and translates the destination.
+pub(crate) fn balance_chain(family: Family, balance: Balance) -> ChainBody {
+    let rules = match balance.affinity {
+        None => plain_balance_rules(family, balance),
+        Some(seconds) => affinity_rules(family, balance, seconds),
+    };
+    ChainBody::regular(balance.to_string(), rules)
+}
+
+/// The definition of a set. [`Set::Affinity`] is made only when a Service needs it: the kernel allocates its
+/// buckets at once.
+pub(crate) fn set(family: Family, set: Set) -> wire::Set {
+    let ip = match family {
+        Family::Ipv4 => DataType::IPV4_ADDR,
+        Family::Ipv6 => DataType::IPV6_ADDR,
+    };
+    let (proto, port, mark) = (DataType::INET_PROTO, DataType::INET_SERVICE, DataType::MARK);
+    let (host, network) = (ByteOrder::Host, ByteOrder::Network);
+    let endpoint = Some((vec![ip, port], network));
+    let (key, order, data, comment) = match set {
+        Set::Services => (vec![ip, proto, port], network, Some((vec![mark], host)), "id and class of each frontend"),
+        Set::NodePorts => (vec![proto, port], network, Some((vec![mark], host)), "id and class of each node port"),
+        Set::Endpoints => (vec![mark, mark], host, endpoint, "id . index : endpoint; local ones from 0x10000 on"),
+        Set::Classes => (vec![mark], host, None, "chain of each class"),
+        Set::AffinityChoices => (vec![mark, mark], host, Some((vec![mark], host)), "id . index : id and slot"),
+        Set::AffinityEndpoints => (vec![mark], host, endpoint, "id and slot : endpoint"),
+        Set::AffinityLocalEndpoints => (vec![mark], host, endpoint, "id and slot : local endpoint"),
+        Set::Affinity => (vec![mark, ip], host, Some((vec![mark], host)), "id . client : id and slot"),
+        Set::ClusterIps => (vec![ip], network, None, "active cluster IPs"),
+        Set::NodePortIps => (vec![ip], network, None, "IPs that accept node ports"),
+        Set::NoEndpointServices => (vec![ip, proto, port], network, None, "rejected: no endpoint"),
+        Set::NoLocalEndpointServices => (vec![ip, proto, port], network, None, "dropped: no local endpoint"),
+        Set::NoEndpointNodePorts => (vec![proto, port], network, None, "rejected: no endpoint"),
+        Set::NoLocalEndpointNodePorts => (vec![proto, port], network, None, "dropped: no local endpoint"),
+        Set::FirewallIps => (vec![ip, proto, port], network, None, "subject to loadBalancerSourceRanges"),
+        Set::SourceRanges => (vec![ip, proto, port, ip], network, None, "allowed sources"),
+        Set::HairpinConnections => (vec![ip, ip, proto, port], network, None, "service hairpin connections"),
+    };
+    let set_data = match (&data, set) {
+        (_, Set::Classes) => Some(SetData::Verdict),
+        (Some((fields, _)), _) => {
+            Some(SetData::Value { kind: concatenated(fields), length: padded_length(fields) })
+        }
+        (None, _) => None,
+    };
+    let userdata = UserData::set(order, data.map(|(_, order)| order), comment);
+    let (flags, fields, size) = match set {
+        Set::Affinity => (SetFlags::TIMEOUT.with(SetFlags::EVAL), Vec::new(), Some(AFFINITY_SIZE)),
+        Set::SourceRanges => {
+            (SetFlags::INTERVAL.with(SetFlags::CONCAT), key.iter().map(|&field| field_length(field)).collect(), None)
+        }
+        _ => (SetFlags::default(), Vec::new(), None),
+    };
+    let definition =
+        wire::Set::new(wire_family(family), TABLE, set.name(), concatenated(&key), padded_length(&key));
+    wire::Set { flags, data: set_data, size, fields, userdata, ..definition }
+}
+
+/// Length in bytes without padding.
+fn field_length(field: DataType) -> u32 {
+    match field {
+        DataType::INET_PROTO => 1,
+        DataType::INET_SERVICE => 2,
+        DataType::IPV6_ADDR => 16,
+        _ => 4,
+    }
+}
+
+fn padded_length(fields: &[DataType]) -> u32 {
+    fields.iter().map(|&field| field_length(field).next_multiple_of(4)).sum()
+}
+
+fn rule(expressions: Vec<Expr>) -> RuleBody {
+    commented(expressions, "")
+}
+
+fn commented(expressions: Vec<Expr>, comment: &'static str) -> RuleBody {
+    RuleBody { expressions, comment }
+}
+
+fn base_chains() -> [ChainBody; 8] {
+    let new = |chain: &str| rule([state_new(), vec![jump(chain)]].concat());
+    let base = |name: &str, kind: ChainType, hook: Hook, priority: i32, rules: Vec<RuleBody>| ChainBody {
+        name: name.into(),
+        base: Some(BaseChain { kind, hook, priority, policy: Policy::Accept }),
+        rules,
+    };
+    let check = |name, hook, rules| base(name, ChainType::Filter, hook, 0, rules);
+    let firewall = |name, hook| base(name, ChainType::Filter, hook, -110, vec![new("firewall-check")]);
+    let nat = |name, hook, priority, chain| {
+        base(name, ChainType::Nat, hook, priority, vec![rule(vec![jump(chain)])])
+    };
+    let (service, node_port) = ("service-endpoints-check", "node-port-endpoints-check");
+    [
+        firewall("filter-prerouting-pre-dnat", Hook::PREROUTING),
+        firewall("filter-output-pre-dnat", Hook::OUTPUT),
+        check("filter-input", Hook::INPUT, vec![new(node_port), new(service)]),
+        check("filter-forward", Hook::FORWARD, vec![new(service), new("cluster-ips-check")]),
+        check("filter-output", Hook::OUTPUT, vec![new(service), new("cluster-ips-check")]),
+        nat("nat-prerouting", Hook::PREROUTING, -100, "services"),
+        nat("nat-output", Hook::OUTPUT, -100, "services"),
+        nat("nat-postrouting", Hook::POSTROUTING, 100, "masquerading"),
+    ]
+}
+
+/// `meta priority set <key> map @services meta priority & CLASS vmap @classes`, and the same for node ports.
+fn services_rules(settings: &Settings) -> Vec<RuleBody> {
+    let dispatch = |value: u8| {
+        let mut expressions = vec![set_meta(MetaKey::PRIORITY, value)];
+        expressions.extend(priority(CLASS_MASK, 0));
+        expressions.push(verdict_map(Set::Classes, 0));
+        expressions
+    };
+    let (key, _) = service_key(settings.family);
+    let by_address = [key, vec![map(Set::Services, 0, 0)], dispatch(0)].concat();
+    // The cheap lookup first: most packets are not for a node port. What it finds waits in a register that
+    // the checks do not use.
+    let found = 12;
+    let lookup = [&protocol_and_port(0)[..], &[map(Set::NodePorts, 0, found)]].concat();
+    let by_node_port = [lookup, accepts_node_ports(settings), dispatch(found)].concat();
+    vec![commented(by_address, ""), commented(by_node_port, "")]
+}
+
+/// `fib daddr type local ip daddr != 127.0.0.0/8`, or `ip daddr @node-port-ips`.
+fn accepts_node_ports(settings: &Settings) -> Vec<Expr> {
+    match settings.node_port_addresses {
+        NodePortAddresses::MatchAll => {
+            [address_is_local(Side::Destination), not_to_loopback(settings.family)].concat()
+        }
+        NodePortAddresses::Addresses(_) => {
+            vec![address(settings.family, Side::Destination, 0), member(Set::NodePortIps, 0)]
+        }
+    }
+}
+
+fn masquerading_rules(settings: &Settings) -> Vec<RuleBody> {
+    let family = settings.family;
+    let words = address_words(family);
+    let hairpin = [
+        status_dnat(),
+        vec![address(family, Side::Source, 0), address(family, Side::Destination, words)],
+        protocol_and_port(words * 2).to_vec(),
+        vec![member(Set::HairpinConnections, 0), masquerade()],
+    ];
+    vec![rule([&take_mark(settings)[..], &[masquerade()]].concat()), commented(hairpin.concat(), "hairpin")]
+}
+
+/// `<key> @firewall-ips <key> . ip saddr != @source-ranges drop`
+fn firewall_rule(family: Family) -> RuleBody {
+    let (key, words) = service_key(family);
+    let ranges = [key.clone(), vec![address(family, Side::Source, words), not_member(Set::SourceRanges, 0), drop()]];
+    rule([key, vec![member(Set::FirewallIps, 0)], ranges.concat()].concat())
+}
+
+fn service_endpoints_rules(family: Family) -> Vec<RuleBody> {
+    let (key, _) = service_key(family);
+    vec![
+        rule([key.clone(), vec![member(Set::NoLocalEndpointServices, 0), drop()]].concat()),
+        rule([key, vec![member(Set::NoEndpointServices, 0), reject(family)]].concat()),
+    ]
+}
+
+fn node_port_endpoints_rules(settings: &Settings) -> Vec<RuleBody> {
+    let check = |set, verdict| {
+        let lookup = [&protocol_and_port(0)[..], &[member(set, 0)]].concat();
+        rule([lookup, accepts_node_ports(settings), vec![verdict]].concat())
+    };
+    vec![check(Set::NoLocalEndpointNodePorts, drop()), check(Set::NoEndpointNodePorts, reject(settings.family))]
+}
+
+fn cluster_ips_rules(settings: &Settings) -> Vec<RuleBody> {
+    let family = settings.family;
+    let wrong_port = vec![address(family, Side::Destination, 0), member(Set::ClusterIps, 0), reject(family)];
+    let mut rules = vec![commented(wrong_port, "Reject traffic to invalid ports of ClusterIPs")];
+    rules.extend(settings.service_cidrs.iter().map(|cidr| {
+        let unallocated = [in_cidr(family, Side::Destination, *cidr, true), vec![drop()]].concat();
+        commented(unallocated, "Drop traffic to unallocated ClusterIPs")
+    }));
+    rules
+}
+
+fn internal_masquerade(settings: &Settings) -> Option<RuleBody> {
+    let mark = mark_for_masquerade(settings).to_vec();
+    if settings.masquerade_all {
+        return Some(commented(mark, "masquerade all clusterIP traffic"));
+    }
+    let from_outside = local_pod(settings, false)?;
+    Some(commented([from_outside, mark].concat(), "masquerade clusterIP traffic from outside cluster"))
+}
+
+/// Index of the first backend of the set.
+const fn offset(balance: Balance) -> u32 {
+    if balance.local { LOCAL_OFFSET } else { 0 }
+}
+
+/// `meta priority set none dnat to meta priority & ID . numgen random mod N map @endpoints`
+///
+/// The second rule serves a packet that drew the last index at the very moment at which that was removed.
+fn plain_balance_rules(family: Family, balance: Balance) -> Vec<RuleBody> {
+    let choose = |modulus: u16| {
+        let mut expressions = priority(ID_MASK, 0).to_vec();
+        expressions.extend([random(modulus, offset(balance), 1), map(Set::Endpoints, 0, 0)]);
+        rule([expressions, translate(family)].concat())
+    };
+    let mut rules = vec![choose(balance.backends)];
+    if balance.backends > 1 {
+        rules.push(choose(1));
+    }
+    rules.push(rule(reset_priority(0).to_vec()));
+    rules
+}
+
+/// `meta priority set none dnat to` what is in the first registers.
+fn translate(family: Family) -> Vec<Expr> {
+    [&reset_priority(8)[..], &[dnat(family, 0)]].concat()
+}
+
+/// Get or make the client's binding; follow it if its endpoint lives; else delete it and try once more.
+fn affinity_rules(family: Family, balance: Balance, seconds: u32) -> Vec<RuleBody> {
+    let id_and_client = || [&priority(ID_MASK, 0)[..], &[address(family, Side::Source, 1)]].concat();
+    let after_client = 1 + address_words(family);
+    let choose = |modulus: u16| {
+        let mut expressions = priority(ID_MASK, 0).to_vec();
+        let draw = random(modulus, offset(balance), 1);
+        expressions.extend([draw, map(Set::AffinityChoices, 0, 0), set_meta(MetaKey::PRIORITY, 0)]);
+        rule(expressions)
+    };
+    let remember = || {
+        let value = [meta(MetaKey::PRIORITY, after_client), update(Set::Affinity, 0, after_client, seconds)];
+        rule([id_and_client(), value.to_vec()].concat())
+    };
+    let recall = || {
+        let value = [map(Set::Affinity, 0, 0), set_meta(MetaKey::PRIORITY, 0)];
+        rule([id_and_client(), value.to_vec()].concat())
+    };
+    let follow = || {
+        let slots = if balance.local { Set::AffinityLocalEndpoints } else { Set::AffinityEndpoints };
+        let lookup = vec![meta(MetaKey::PRIORITY, 0), map(slots, 0, 0)];
+        rule([lookup, translate(family)].concat())
+    };
+    let forget = rule([id_and_client(), vec![delete(Set::Affinity, 0, 0)]].concat());
+    vec![
+        choose(balance.backends),
+        remember(),
+        recall(),
+        follow(),
+        forget,
+        choose(1),
+        choose(balance.backends),
+        remember(),
+        recall(),
+        follow(),
+        rule(reset_priority(0).to_vec()),
+    ]
+}

@@ -1,0 +1,48 @@
+//! The data plane that does nothing but remember: for dry runs, and to keep the trait small.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use portolan_model::{Change, Forwarding, ServicePortName, Settings};
+
+use crate::{Commit, Dataplane, Error};
+
+/// Programs nothing.
+#[derive(Debug, Default)]
+pub struct NoDataplane {
+    table: HashMap<Arc<ServicePortName>, Arc<Forwarding>>,
+}
+
+impl Dataplane for NoDataplane {
+    fn apply(&mut self, changes: &[Change]) -> Result<Commit, Error> {
+        for change in changes {
+            match &change.new {
+                Some(forwarding) => self.table.insert(change.name.clone(), forwarding.clone()),
+                None => self.table.remove(&change.name),
+            };
+        }
+        Ok(Commit::default())
+    }
+
+    fn resync(&mut self) -> Result<Commit, Error> {
+        Ok(Commit { full: true, ..Commit::default() })
+    }
+
+    fn configure(&mut self, _settings: Settings) {}
+
+    fn collect(&mut self) -> Result<bool, Error> {
+        Ok(false)
+    }
+
+    fn needs_collection(&self) -> bool {
+        false
+    }
+
+    fn remove(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn forwardings(&self) -> Box<dyn Iterator<Item = (&Arc<ServicePortName>, &Arc<Forwarding>)> + '_> {
+        Box::new(self.table.iter())
+    }
+}
