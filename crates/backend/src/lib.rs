@@ -4,8 +4,10 @@
 //! the clean-up of stale UDP flows ([`conntrack`]). Changes flow in, one kernel transaction flows out. It
 //! must not know where the objects came from: no API server, no configuration file, no async.
 
+pub mod addresses;
 pub mod conntrack;
 pub mod dataplane;
+pub mod engine;
 pub mod nft;
 pub mod none;
 

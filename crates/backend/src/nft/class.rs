@@ -256,11 +256,11 @@ mod tests {
     }
 
     fn class() -> impl Strategy<Value = Class> {
-        let cluster = balance().prop_map(|b| Balance { local: false, ..b });
+        let cluster = || balance().prop_map(|b| Balance { local: false, ..b });
         prop_oneof![
             balance().prop_map(Class::Internal),
-            cluster.clone().prop_map(Class::External),
-            (cluster, any::<u16>()).prop_map(|(b, local)| Class::ExternalLocal(b, local)),
+            cluster().prop_map(Class::External),
+            (cluster(), any::<u16>()).prop_map(|(b, local)| Class::ExternalLocal(b, local)),
         ]
     }
 

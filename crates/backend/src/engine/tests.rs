@@ -1,0 +1,179 @@
+//! The engine with a data plane that records, and fails when told to.
+
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use portolan_model::{ExternalPolicy, Forwarding, InternalPolicy, Protocol, ServicePortName};
+
+use super::*;
+
+/// What was asked of the data plane.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Call {
+    Apply(Vec<String>),
+    Resync,
+}
+
+#[derive(Clone, Default)]
+struct Recorder {
+    calls: Arc<Mutex<Vec<Call>>>,
+    failures: Arc<Mutex<usize>>,
+}
+
+impl Recorder {
+    fn calls(&self) -> Vec<Call> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn note(&self, call: Call) -> Result<Commit, Error> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner).push(call);
+        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        if *failures > 0 {
+            *failures -= 1;
+            return Err(Error::Contended { attempts: 1 });
+        }
+        Ok(Commit::default())
+    }
+}
+
+impl Dataplane for Recorder {
+    fn apply(&mut self, changes: &[Change]) -> Result<Commit, Error> {
+        self.note(Call::Apply(changes.iter().map(|change| change.name.to_string()).collect()))
+    }
+
+    fn resync(&mut self) -> Result<Commit, Error> {
+        self.note(Call::Resync).map(|commit| Commit { full: true, ..commit })
+    }
+
+    fn configure(&mut self, _settings: Settings) {}
+
+    fn collect(&mut self) -> Result<bool, Error> {
+        Ok(false)
+    }
+
+    fn needs_collection(&self) -> bool {
+        false
+    }
+
+    fn remove(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn forwardings(&self) -> Box<dyn Iterator<Item = (&Arc<ServicePortName>, &Arc<Forwarding>)> + '_> {
+        Box::new(std::iter::empty())
+    }
+}
+
+fn work(names: &[&str]) -> Work {
+    let change = |name: &&str| Change {
+        name: Arc::new(ServicePortName {
+            namespace: "demo".into(),
+            service: (*name).into(),
+            port: "".into(),
+            protocol: Protocol::Tcp,
+        }),
+        family: Family::Ipv4,
+        old: None,
+        new: Some(Arc::new(Forwarding {
+            family: Family::Ipv4,
+            protocol: Protocol::Tcp,
+            frontends: Vec::new(),
+            cluster: Vec::new(),
+            local: Vec::new(),
+            has_endpoints: false,
+            internal_policy: InternalPolicy::Cluster,
+            external_policy: ExternalPolicy::Cluster,
+            affinity: None,
+            source_ranges: Vec::new(),
+        })),
+    };
+    Work { changes: names.iter().map(change).collect(), triggers: vec![1], udp: Vec::new() }
+}
+
+fn engine(recorder: &Recorder, timing: Timing) -> (Handle, JoinHandle<()>, Receiver<Report>) {
+    let (sender, reports) = mpsc::channel();
+    let lanes: Vec<(Family, Box<dyn Dataplane + Send>)> = vec![(Family::Ipv4, Box::new(recorder.clone()))];
+    let (handle, thread) = spawn(lanes, timing, move |report| drop(sender.send(report))).unwrap();
+    (handle, thread, reports)
+}
+
+fn next(reports: &Receiver<Report>) -> Report {
+    reports.recv_timeout(Duration::from_secs(10)).expect("a report within ten seconds")
+}
+
+fn quick() -> Timing {
+    Timing { min_interval: Duration::ZERO, max_retry: Duration::from_millis(10), ..Timing::default() }
+}
+
+#[test]
+fn nothing_is_committed_before_the_start() {
+    let recorder = Recorder::default();
+    let (handle, thread, reports) = engine(&recorder, quick());
+    handle.work(Family::Ipv4, work(&["a"]));
+    handle.start();
+    let report = next(&reports);
+    assert!(report.full);
+    assert_eq!(report.triggers, [1]);
+    assert_eq!(recorder.calls(), [Call::Apply(vec!["demo/a".into()]), Call::Resync]);
+    handle.stop();
+    thread.join().unwrap();
+}
+
+#[test]
+fn the_second_of_two_quick_changes_waits_and_the_first_does_not() {
+    let recorder = Recorder::default();
+    let interval = Duration::from_millis(300);
+    let (handle, thread, reports) = engine(&recorder, Timing { min_interval: interval, ..quick() });
+    handle.start();
+    next(&reports);
+    // A pause longer than the interval: the next change is the first again.
+    assert!(reports.recv_timeout(interval + Duration::from_millis(50)).is_err());
+    let begun = Instant::now();
+    handle.work(Family::Ipv4, work(&["a"]));
+    next(&reports);
+    assert!(begun.elapsed() < interval / 2, "the first change waited {:?}", begun.elapsed());
+    let first_done = Instant::now();
+    handle.work(Family::Ipv4, work(&["b"]));
+    handle.work(Family::Ipv4, work(&["c", "b"]));
+    next(&reports);
+    assert!(first_done.elapsed() >= interval - Duration::from_millis(20));
+    let last = recorder.calls().pop();
+    assert_eq!(last, Some(Call::Apply(vec!["demo/b".into(), "demo/c".into()])), "coalesced, each once");
+    handle.stop();
+    thread.join().unwrap();
+}
+
+#[test]
+fn a_failure_is_retried_with_everything_compared_and_loses_no_trigger() {
+    let recorder = Recorder::default();
+    let (handle, thread, reports) = engine(&recorder, quick());
+    handle.start();
+    next(&reports);
+    *recorder.failures.lock().unwrap() = 2;
+    handle.work(Family::Ipv4, work(&["a"]));
+    let failed = next(&reports);
+    assert!(failed.outcome.is_err() && failed.triggers.is_empty());
+    assert!(next(&reports).outcome.is_err());
+    let mended = next(&reports);
+    assert!(mended.outcome.is_ok() && mended.full);
+    assert_eq!(mended.triggers, [1]);
+    assert_eq!(recorder.calls()[1..], [Call::Apply(vec!["demo/a".into()]), Call::Resync, Call::Resync]);
+    handle.stop();
+    thread.join().unwrap();
+}
+
+#[test]
+fn drift_is_compared_and_other_families_are_left_alone() {
+    let recorder = Recorder::default();
+    let (handle, thread, reports) = engine(&recorder, quick());
+    handle.start();
+    next(&reports);
+    handle.compare(Family::Ipv6);
+    handle.compare(Family::Ipv4);
+    let report = next(&reports);
+    assert!(report.full && !report.repaired, "nothing had to be written");
+    assert_eq!(recorder.calls(), [Call::Resync, Call::Resync]);
+    handle.stop();
+    thread.join().unwrap();
+}
