@@ -1,5 +1,5 @@
 //! Lists: selectors, revisions, pages.
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod common;
 

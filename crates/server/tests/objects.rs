@@ -1,5 +1,5 @@
 //! Writes and reads of single objects over HTTP.
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod common;
 
@@ -104,16 +104,16 @@ fn bad_requests_get_one_clear_status() {
     let post = |body: &str| {
         request(address, "POST", SERVICES, &[("content-type", "application/json")], body.as_bytes())
     };
-    let port =
+    let with_port =
         |port: &str| format!(r#"{{"metadata":{{"name":"a"}},"spec":{{"ports":[{{"port":{port}}}]}}}}"#);
     for (body, field) in [
-        (port("\"80\""), "spec.ports[0].port"),
-        (port("80.5"), "spec.ports[0].port"),
-        (port("80.0"), "spec.ports[0].port"),
+        (with_port("\"80\""), "spec.ports[0].port"),
+        (with_port("80.5"), "spec.ports[0].port"),
+        (with_port("80.0"), "spec.ports[0].port"),
     ] {
         assert!(post(&body).refused(400, "BadRequest").contains(field));
     }
-    let invalid = post(&port("0"));
+    let invalid = post(&with_port("0"));
     assert!(invalid.refused(422, "Invalid").contains("spec.ports[0].port: Invalid value: 0"));
     let cause = &invalid.json()["details"]["causes"][0];
     assert_eq!(
@@ -163,7 +163,7 @@ fn a_chunked_body_that_grows_too_large_is_refused() {
     let headers = [("transfer-encoding", "chunked"), ("content-type", "application/json")];
     let mut stream = std::net::TcpStream::connect(server.local_addr()).unwrap();
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
-    let head: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    let head = headers.map(|(name, value)| format!("{name}: {value}\r\n")).concat();
     write!(stream, "POST {SERVICES} HTTP/1.1\r\nhost: x\r\n{head}\r\n").unwrap();
     let chunk = format!("10000\r\n{}\r\n", "x".repeat(0x10000));
     for _ in 0..64 {

@@ -1,5 +1,5 @@
 //! Watches: where they begin, what they carry, how they end.
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod common;
 
@@ -287,7 +287,7 @@ proptest! {
     }
 }
 
-fn by_list<'a>(address: std::net::SocketAddr, selector: &'a str) -> (Watch, Objects, &'a str) {
+fn by_list(address: std::net::SocketAddr, selector: &str) -> (Watch, Objects, &str) {
     let list = get(address, &format!("{SERVICES}?{selector}")).expect(200);
     let items = list["items"].as_array().unwrap();
     let name = |item: &serde_json::Value| item["metadata"]["name"].as_str().unwrap().to_owned();

@@ -3,7 +3,10 @@ use serde_json::json;
 use super::*;
 
 fn object(value: Value) -> Object {
-    value.as_object().unwrap().clone()
+    match value {
+        Value::Object(object) => object,
+        other => panic!("not an object: {other}"),
+    }
 }
 
 #[test]

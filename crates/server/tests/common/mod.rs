@@ -108,7 +108,7 @@ pub fn send(
     let mut head =
         format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n", body.len());
     for (name, value) in headers {
-        head.push_str(&format!("{name}: {value}\r\n"));
+        head.extend([name, ": ", value, "\r\n"]);
     }
     head.push_str("\r\n");
     stream.write_all(head.as_bytes()).unwrap();

@@ -4,7 +4,10 @@ use super::*;
 use crate::{allocate::NextFree, error::FieldError};
 
 fn spec_of(value: Value) -> Object {
-    value.as_object().unwrap().clone()
+    match value {
+        Value::Object(object) => object,
+        other => panic!("not an object: {other}"),
+    }
 }
 
 /// Runs all steps but allocation; returns the spec and the fields that are wrong.
