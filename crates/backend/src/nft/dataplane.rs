@@ -165,6 +165,8 @@ impl Nftables {
         let exists = readback::table_exists(&mut self.socket, family)?;
         let view = if exists { readback::read(&mut self.socket, family)? } else { readback::View::default() };
         let difference = Difference::between(&mut self.planner, &view);
+        // What waited has its place now: from here on changes are planned, not just remembered.
+        self.state = State::Unknown;
         let mut garbage = foreign_chains(&self.planner, &view);
         if difference.rebuild {
             garbage.clear();
@@ -257,21 +259,16 @@ impl Dataplane for Nftables {
     }
 
     fn resync(&mut self) -> Result<Commit, Error> {
-        let waited = self.state == State::Waiting;
+        if self.state == State::InStep {
+            self.state = State::Unknown;
+        }
         for _ in 0..ATTEMPTS {
-            let outcome = self.compare_and_write();
-            match outcome {
+            match self.compare_and_write() {
                 Err(
                     Error::Commit(CommitError::GenerationMoved | CommitError::Interrupted)
                     | Error::Socket(SocketError::Interrupted | SocketError::Overrun),
                 ) => std::thread::sleep(Duration::from_millis(2)),
-                Err(error) => {
-                    if !waited {
-                        self.state = State::Unknown;
-                    }
-                    return Err(error);
-                }
-                Ok(commit) => return Ok(commit),
+                outcome => return outcome,
             }
         }
         Err(Error::Contended { attempts: ATTEMPTS })

@@ -76,7 +76,7 @@ impl Difference {
         self.chains.len() + self.classes.len() + usize::from(self.rebuild) + usize::from(self.affinity_map)
     }
 
-    /// Writes the difference.
+    /// Writes all of the difference but the elements of Services.
     pub(super) fn encode(&self, transaction: &mut Transaction, planner: &Planner, table_exists: bool) {
         let settings = &planner.settings;
         let family = settings.family;
@@ -104,7 +104,6 @@ impl Difference {
                 encode::class_element(transaction, family, work.number, class);
             }
         }
-        encode::elements(transaction, family, &self.elements);
     }
 
     fn compare_chains(&mut self, planner: &Planner, view: &View) {

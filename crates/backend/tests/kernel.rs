@@ -1,0 +1,16 @@
+//! The nftables data plane against the running kernel, each test in a network namespace of its own. Needs root
+//! and nft, and fails without.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test stops at the first surprise"
+)]
+
+#[path = "kernel/listing.rs"]
+mod listing;
+#[path = "kernel/support.rs"]
+mod support;
+#[path = "kernel/table.rs"]
+mod table;
