@@ -58,6 +58,9 @@ fn failed_and_dry_writes_take_nothing() {
     assert!(refused.to_string().contains("spec.ports[0].nodePort"), "{refused}");
     patch(port(30_001), WriteOptions::default()).unwrap();
     patch(port(30_002), WriteOptions::default()).unwrap();
+    let held = json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": 30_002}]});
+    let refused = api.apply(service("c", &held)).unwrap_err();
+    assert!(refused.to_string().contains("already allocated to Service default/a"), "{refused}");
     let freed = json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": 30_001}]});
     api.apply(service("c", &freed)).unwrap();
 }
