@@ -8,8 +8,14 @@
     reason = "a test stops at the first surprise"
 )]
 
+#[path = "kernel/edits.rs"]
+mod edits;
+#[path = "kernel/faults.rs"]
+mod faults;
 #[path = "kernel/listing.rs"]
 mod listing;
+#[path = "kernel/restart.rs"]
+mod restart;
 #[path = "kernel/support.rs"]
 mod support;
 #[path = "kernel/table.rs"]

@@ -1,13 +1,14 @@
 //! Service ports, namespaces, nft.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::process::Command;
 use std::sync::Arc;
 
 use portolan_backend::nft::Nftables;
 use portolan_backend::{Commit, Dataplane};
+use portolan_model::world::{Edit, Ranges, Rng, World, random_edit};
 use portolan_model::{
-    Backend, Change, ExternalPolicy, Family, Forwarding, Frontend, InternalPolicy, LocalDetector,
+    Backend, Catalog, Change, ExternalPolicy, Family, Forwarding, Frontend, InternalPolicy, LocalDetector,
     NodePortAddresses, Protocol, ServicePortName, Settings,
 };
 use portolan_sock::namespace::in_new_network_namespace;
@@ -192,6 +193,50 @@ pub(crate) fn collect(nftables: &mut Nftables) {
     assert!(!nftables.collect().unwrap());
 }
 
-pub(crate) fn socket(address: IpAddr, port: u16) -> SocketAddr {
-    SocketAddr::new(address, port)
+/// A random world, and what a Catalog makes of its edits.
+pub(crate) struct Edited {
+    pub(crate) rng: Rng,
+    ranges: Ranges,
+    world: World,
+    catalog: Catalog,
+}
+
+impl Edited {
+    pub(crate) fn new(seed: u64, size: usize) -> Self {
+        let mut rng = Rng::new(seed);
+        let ranges = Ranges::example();
+        let world = World::random(&mut rng, size, &ranges);
+        Self { rng, ranges, world, catalog: Catalog::new("n1") }
+    }
+
+    /// The first complete state.
+    pub(crate) fn first(&mut self) -> Vec<Change> {
+        let edits = self.world.edits();
+        self.changes(&edits)
+    }
+
+    /// What a number of random edits change.
+    pub(crate) fn edit(&mut self, count: usize) -> Vec<Change> {
+        let edits: Vec<Edit> =
+            (0..count).map(|_| random_edit(&mut self.rng, &mut self.world, &self.ranges)).collect();
+        self.changes(&edits)
+    }
+
+    /// The complete state as of now, in no particular order.
+    pub(crate) fn now(&self, family: Family) -> Vec<Change> {
+        let change = |(name, new)| Change { name, family, old: None, new: Some(new) };
+        self.catalog.forwardings(family).map(change).collect()
+    }
+
+    fn changes(&mut self, edits: &[Edit]) -> Vec<Change> {
+        for edit in edits {
+            self.catalog.apply(edit.event().unwrap());
+        }
+        self.catalog.take_changes().changes
+    }
+}
+
+/// Those of one family.
+pub(crate) fn of(family: Family, changes: &[Change]) -> Vec<Change> {
+    changes.iter().filter(|change| change.family == family).cloned().collect()
 }

@@ -1,1 +1,216 @@
 //! The table as the kernel lists it, read by other code than the data plane's own.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use portolan_model::Family;
+use portolan_sock::{Protocol, Socket};
+use portolan_wire::nftables::{
+    Chain, Data, Event, Family as WireFamily, Rule, Set, SetFlags, UserData, Verdict, request,
+};
+use portolan_wire::{Frame, Request};
+
+const TABLE: &str = "portolan";
+
+/// First index of local endpoints.
+const LOCAL: u32 = 65_536;
+
+/// Everything in our table but handles, counts, and what packets put there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Table {
+    chains: BTreeMap<String, (Chain, Vec<Rule>)>,
+    sets: BTreeMap<String, Set>,
+    elements: BTreeMap<String, Elements>,
+}
+
+/// Data and comment by key and end of the interval.
+type Elements = BTreeMap<(Vec<u8>, Vec<u8>), (Option<Data>, String)>;
+
+/// The number that every commit of anybody moves.
+pub(crate) fn generation() -> u32 {
+    let mut generation = None;
+    let mut socket = Socket::open(Protocol::Netfilter).unwrap();
+    let take = |frame: &Frame<'_>| {
+        if let Event::Generation(now) = Event::decode(frame)? {
+            generation = Some(now.id);
+        }
+        Ok(())
+    };
+    socket.query(&mut request::generation(), take).unwrap();
+    generation.unwrap()
+}
+
+fn dump(socket: &mut Socket, mut request: Request, mut take: impl FnMut(Event<'_>)) {
+    let handle = |frame: &Frame<'_>| {
+        take(Event::decode(frame)?);
+        Ok(())
+    };
+    socket.dump(&mut request, handle).unwrap();
+}
+
+impl Table {
+    /// Reads the table in this thread's namespace.
+    pub(crate) fn read(family: Family) -> Self {
+        let family = match family {
+            Family::Ipv4 => WireFamily::IPV4,
+            Family::Ipv6 => WireFamily::IPV6,
+        };
+        let mut table = Self { chains: BTreeMap::new(), sets: BTreeMap::new(), elements: BTreeMap::new() };
+        let mut socket = Socket::open(Protocol::Netfilter).unwrap();
+        table.read_chains(&mut socket, family);
+        dump(&mut socket, request::sets(family, TABLE), |event| {
+            let Event::NewSet(set) = event else { panic!("{event:?}") };
+            table.sets.insert(set.name.clone(), set.normalized());
+        });
+        for (name, set) in &table.sets {
+            let elements = table.elements.entry(name.clone()).or_default();
+            if !set.flags.contains(SetFlags::EVAL) {
+                read_elements(&mut socket, request::elements(family, TABLE, name), elements);
+            }
+        }
+        table
+    }
+
+    /// The same where the table may be gone.
+    pub(crate) fn read_or_empty(family: Family) -> Option<Self> {
+        let name = match family {
+            Family::Ipv4 => "table ip portolan",
+            Family::Ipv6 => "table ip6 portolan",
+        };
+        super::support::nft("list tables").lines().any(|line| line == name).then(|| Self::read(family))
+    }
+
+    fn read_chains(&mut self, socket: &mut Socket, family: WireFamily) {
+        dump(socket, request::chains(family), |event| {
+            let Event::NewChain(chain) = event else { panic!("{event:?}") };
+            if chain.table == TABLE {
+                self.chains.insert(chain.name.clone(), (chain.normalized(), Vec::new()));
+            }
+        });
+        dump(socket, request::rules(family, TABLE, None), |event| {
+            let Event::NewRule(rule) = event else { panic!("{event:?}") };
+            let (_, rules) = self.chains.get_mut(&rule.chain).unwrap();
+            rules.push(Rule { position: None, ..rule.normalized() });
+        });
+    }
+
+    /// Names of the chains.
+    pub(crate) fn chains(&self) -> BTreeSet<&str> {
+        self.chains.keys().map(String::as_str).collect()
+    }
+
+    /// Names of the sets.
+    pub(crate) fn sets(&self) -> BTreeSet<&str> {
+        self.sets.keys().map(String::as_str).collect()
+    }
+
+    /// How many elements a set has.
+    pub(crate) fn count(&self, set: &str) -> usize {
+        self.elements[set].len()
+    }
+
+    /// What the table does, one line each, free of ids, class numbers, the order of indexes, and slots. Panics
+    /// where the parts do not fit together.
+    pub(crate) fn meaning(&self) -> BTreeSet<String> {
+        let chains = self.chains.iter().map(|(name, (chain, rules))| format!("{name}: {chain:?} {rules:?}"));
+        let sets = self.sets.values().map(|set| format!("{set:?}"));
+        let mut lines: BTreeSet<String> = chains.chain(sets).collect();
+        for (name, elements) in &self.elements {
+            match name.as_str() {
+                "services" | "node-ports" => lines.extend(self.frontends(name, elements)),
+                "classes" | "endpoints" => {}
+                _ if name.starts_with("affinity") => {}
+                _ => lines.extend(elements.iter().map(|(key, (_, comment))| format!("{name}: {key:02x?} {comment}"))),
+            }
+        }
+        self.check_nothing_is_left_over();
+        lines
+    }
+
+    fn frontends(&self, set: &str, elements: &Elements) -> Vec<String> {
+        let line = |((key, _), (data, comment)): (&(Vec<u8>, Vec<u8>), &(Option<Data>, String))| {
+            let value = number(data.as_ref());
+            let (id, class) = (value >> 14 << 14, value & 0x3fff);
+            let class = self.class(class);
+            let (cluster, local) = (self.backends(id, 0), self.backends(id, LOCAL));
+            check_counts(&class, cluster.len(), local.len());
+            format!("{set} {key:02x?} {comment} {class} {cluster:02x?} {local:02x?}")
+        };
+        elements.iter().map(line).collect()
+    }
+
+    /// The chain of a class.
+    fn class(&self, number: u32) -> String {
+        match &self.elements["classes"][&(number.to_ne_bytes().to_vec(), Vec::new())].0 {
+            Some(Data::Verdict(Verdict::Goto(chain))) => chain.clone(),
+            other => panic!("class {number} leads to {other:?}"),
+        }
+    }
+
+    /// The backends of an id, sorted. Panics where an index is missing or a backend has two.
+    fn backends(&self, id: u32, first: u32) -> Vec<Vec<u8>> {
+        let key = |index: u32| ([id.to_ne_bytes(), index.to_ne_bytes()].concat(), Vec::new());
+        let direct = (first..).map_while(|index| Some(bytes(self.elements["endpoints"].get(&key(index))?.0.as_ref())));
+        let slots = if first == 0 { "affinity-endpoints" } else { "affinity-local-endpoints" };
+        let by_slot = (first..).map_while(|index| {
+            let slot = self.elements["affinity-choices"].get(&key(index))?.0.as_ref();
+            assert_eq!(number(slot) >> 14 << 14, id, "a slot of its own");
+            Some(bytes(self.elements[slots][&(bytes(slot), Vec::new())].0.as_ref()))
+        });
+        let all: Vec<Vec<u8>> = direct.chain(by_slot).collect();
+        let distinct: BTreeSet<_> = all.iter().cloned().collect();
+        assert_eq!(distinct.len(), all.len(), "a backend twice: {all:02x?}");
+        distinct.into_iter().collect()
+    }
+
+    fn check_nothing_is_left_over(&self) {
+        let values = ["services", "node-ports"].into_iter().flat_map(|set| self.elements[set].values());
+        let ids: BTreeSet<u32> = values.map(|(data, _)| number(data.as_ref()) >> 14 << 14).collect();
+        let (mut found, mut slots) = (0, BTreeSet::new());
+        for &id in &ids {
+            found += self.backends(id, 0).len() + self.backends(id, LOCAL).len();
+        }
+        assert_eq!(self.count("endpoints") + self.count("affinity-choices"), found, "an endpoint without an id");
+        for ((key, _), (slot, _)) in &self.elements["affinity-choices"] {
+            let local = u32::from_ne_bytes(key[4..].try_into().unwrap()) >= LOCAL;
+            slots.insert((local, number(slot.as_ref())));
+        }
+        let counts = self.count("affinity-endpoints") + self.count("affinity-local-endpoints");
+        assert_eq!(slots.len(), counts, "a slot without a choice, or one that two have");
+    }
+}
+
+fn read_elements(socket: &mut Socket, request: Request, elements: &mut Elements) {
+    dump(socket, request, |event| {
+        let Event::NewElements(list) = event else { panic!("{event:?}") };
+        for element in list.elements() {
+            let element = element.unwrap().to_owned();
+            let comment = UserData::from_bytes(&element.userdata).comment_text().unwrap_or_default().to_owned();
+            let key = (element.key, element.key_end.unwrap_or_default());
+            assert_eq!(elements.insert(key, (element.data, comment)), None, "listed twice");
+        }
+    });
+}
+
+/// `internal-local-3` wants three local endpoints, `external-local-3-1-affinity-60` three and one.
+fn check_counts(class: &str, cluster: usize, local: usize) {
+    let (kind, _) = class.split_once("-affinity-").unwrap_or((class, ""));
+    let numbers: Vec<usize> = kind.split('-').filter_map(|part| part.parse().ok()).collect();
+    let wanted = match numbers[..] {
+        [all, here] => all == cluster && here == local,
+        [here] if kind.contains("local") => here == local,
+        [all] => all == cluster,
+        _ => false,
+    };
+    assert!(wanted, "{class} with {cluster} and {local} backends");
+}
+
+fn bytes(data: Option<&Data>) -> Vec<u8> {
+    match data {
+        Some(Data::Value(bytes)) => bytes.clone(),
+        other => panic!("{other:?} instead of a value"),
+    }
+}
+
+fn number(data: Option<&Data>) -> u32 {
+    u32::from_ne_bytes(bytes(data).try_into().unwrap())
+}
