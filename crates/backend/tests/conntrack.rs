@@ -18,7 +18,7 @@ use portolan_wire::nfnetlink::Family;
 fn measure() {
     let ns = Namespace::new("measure").unwrap();
     ns.ip("link set lo up\naddr add 10.0.0.1/24 dev lo\nroute add local 198.18.0.0/15 dev lo\n").unwrap();
-    ns.output_with_input("nft", &["-f", "-"], "table inet t { chain out { type filter hook output priority 0; ct state new counter\n } }").unwrap();
+    ns.output_with_input("nft", &["-f", "-"], "table inet t { chain out { type filter hook output priority 0; ct state new counter; }; }").unwrap();
     ns.write_sysctls(&[("net/netfilter/nf_conntrack_udp_timeout".to_owned(), "600")]).unwrap();
     ns.run(|| {
         let socket = UdpSocket::bind("10.0.0.1:40000").unwrap();
@@ -35,11 +35,25 @@ fn measure() {
         for _ in 0..3 {
             for (name, filter) in &cases {
                 let t = Instant::now();
-                let mut n = 0;
+                let c = cpu(); let mut n = 0;
                 nl.dump(&mut conntrack::list(filter), |frame| { if let Event::New(_) = Event::decode(frame)? { n += 1; } Ok(()) }).unwrap();
-                println!("{name}: {n} flows {:?}", t.elapsed());
+                println!("{name}: {n} flows {:?} cpu {} us", t.elapsed(), (cpu()-c)/1000);
             }
+        }
+        use portolan_backend::conntrack::{Check, Cleaner};
+        use portolan_model::{Frontend, ServicePortName};
+        let service = |port: u16| portolan_model::catalog::UdpService { name: std::sync::Arc::new(ServicePortName { namespace: "a".into(), service: "b".into(), port: "c".into(), protocol: portolan_model::Protocol::Udp }),
+            frontends: (0..782u32).map(|i| Frontend::ClusterIp(Ipv4Addr::from(u32::from(Ipv4Addr::new(198, 18, 0, 0)) + i).into(), port)).collect(), serving: vec!["10.0.0.7:53".parse().unwrap()] };
+        let mut cleaner = Cleaner::open(portolan_model::Family::Ipv4).unwrap();
+        for count in [1, 4, 5, 128] {
+            let services: Vec<_> = (0..count).map(|i| service(1000 + i)).collect();
+            let check = Check::new(portolan_model::Family::Ipv4, &services, vec![]);
+            let (t, c) = (Instant::now(), cpu());
+            let report = cleaner.clean(&check).unwrap();
+            println!("clean {count} ports: {report:?} {:?} cpu {} us", t.elapsed(), (cpu() - c) / 1000);
         }
         let _ = SocketAddr::from(([0,0,0,0],1));
     }).unwrap();
 }
+
+fn cpu() -> u64 { std::fs::read_to_string("/proc/thread-self/schedstat").unwrap().split(' ').next().unwrap().parse().unwrap() }

@@ -8,12 +8,18 @@
     reason = "a test stops at the first surprise"
 )]
 
+#[path = "kernel/contention.rs"]
+mod contention;
 #[path = "kernel/edits.rs"]
 mod edits;
 #[path = "kernel/faults.rs"]
 mod faults;
+#[path = "kernel/limits.rs"]
+mod limits;
 #[path = "kernel/listing.rs"]
 mod listing;
+#[path = "kernel/priority.rs"]
+mod priority;
 #[path = "kernel/restart.rs"]
 mod restart;
 #[path = "kernel/support.rs"]

@@ -68,7 +68,7 @@ impl Nftables {
     pub fn probe(&mut self) -> Result<(), Error> {
         let settings = self.planner.settings.clone();
         let family = settings.family;
-        if readback::table_exists(&mut self.socket, family)? {
+        if readback::table(&mut self.socket, family)?.is_some() {
             return Ok(());
         }
         let mut transaction = self.begin(None);
@@ -162,8 +162,8 @@ impl Nftables {
     fn compare_and_write(&mut self) -> Result<Commit, Error> {
         let family = self.planner.settings.family;
         let generation = readback::generation(&mut self.socket)?;
-        let exists = readback::table_exists(&mut self.socket, family)?;
-        let view = if exists { readback::read(&mut self.socket, family)? } else { readback::View::default() };
+        let view = readback::read(&mut self.socket, family)?;
+        let exists = view.table.is_some();
         let difference = Difference::between(&mut self.planner, &view);
         // What waited has its place now: from here on changes are planned, not just remembered.
         self.state = State::Unknown;
@@ -301,7 +301,7 @@ impl Dataplane for Nftables {
 
     fn remove(&mut self) -> Result<(), Error> {
         let family = self.planner.settings.family;
-        if readback::table_exists(&mut self.socket, family)? {
+        if readback::table(&mut self.socket, family)?.is_some() {
             let mut transaction = self.begin(None);
             transaction.delete_table(wire_family(family), TABLE);
             self.write(transaction, &Changeset::default())?;

@@ -20,6 +20,7 @@ pub(super) type KeyRange = (Key, Option<Key>);
 /// The table as the kernel has it.
 #[derive(Debug, Default)]
 pub(super) struct View {
+    pub(super) table: Option<wire::Table>,
     pub(super) chains: HashMap<String, Chain>,
     pub(super) rules: HashMap<String, Vec<Rule>>,
     pub(super) sets: HashMap<String, wire::Set>,
@@ -54,21 +55,28 @@ pub(super) fn generation(socket: &mut Socket) -> Result<u32, SocketError> {
     Ok(generation)
 }
 
-/// Whether there is a table of ours.
-pub(super) fn table_exists(socket: &mut Socket, family: Family) -> Result<bool, SocketError> {
-    let mut found = false;
+/// Our table, where there is one.
+pub(super) fn table(socket: &mut Socket, family: Family) -> Result<Option<wire::Table>, SocketError> {
+    let mut found = None;
     socket.dump(&mut request::tables(wire_family(family)), |frame| {
-        if let Event::NewTable(table) = Event::decode(frame)? {
-            found |= table.name == TABLE && table.family == wire_family(family);
+        match Event::decode(frame)? {
+            Event::NewTable(table) if table.name == TABLE && table.family == wire_family(family) => {
+                found = Some(table);
+            }
+            _ => {}
         }
         Ok(())
     })?;
     Ok(found)
 }
 
-/// Reads the whole table. [`SocketError::Interrupted`] when it changed meanwhile.
+/// Reads the whole table; an empty view where there is none. [`SocketError::Interrupted`] when it changed
+/// meanwhile.
 pub(super) fn read(socket: &mut Socket, family: Family) -> Result<View, SocketError> {
-    let mut view = View::default();
+    let mut view = View { table: table(socket, family)?, ..View::default() };
+    if view.table.is_none() {
+        return Ok(view);
+    }
     view.read_chains(socket, family)?;
     view.read_sets(socket, family)?;
     for set in Set::ALL.into_iter().filter(|&set| set != Set::Affinity) {

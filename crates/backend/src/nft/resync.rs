@@ -172,8 +172,11 @@ fn has_shape(view: &View, planner: &Planner) -> bool {
         Some(actual) => actual.clone().normalized() == skeleton::set(family, set).normalized(),
         None => set == Set::Affinity,
     });
+    // A dormant table has all that it should and does nothing.
+    let awake = view.table.as_ref().is_some_and(|table| table.flags == 0);
     let no_other_sets = view.sets.keys().all(|name| Set::from_name(name).is_some());
-    sets && no_other_sets
+    sets && awake
+        && no_other_sets
         && skeleton::chains(&planner.settings).into_iter().all(|body| {
             view.chains.get(&body.name).is_none_or(|actual| {
                 actual.clone().normalized().base == body.chain(family).normalized().base

@@ -10,7 +10,12 @@ use super::table::{Table, generation};
 const OUR_NAME: [(Family, &str); 2] = [(Family::Ipv4, "ip portolan"), (Family::Ipv6, "ip6 portolan")];
 
 /// Faults as nft commands; `T` stands for our table, `A` for the address of the first cluster IP.
-const FAULTS: [&str; 22] = [
+const FAULTS: [&str; 27] = [
+    "delete table T",
+    "add table T { flags dormant ; }",
+    "chain T filter-input { policy drop ; }",
+    "add chain T one",
+    "add rule T endpoints-1 accept",
     "delete element T services { A . tcp . 80 }",
     "delete element T cluster-ips { A }",
     "add element T cluster-ips { B }",
@@ -58,13 +63,14 @@ fn what_others_do_is_noticed_and_mended() {
             nft("add chain ip foreign mine");
             nft("add rule ip foreign mine counter");
             let foreign = || nft("list table ip foreign");
-            let foreign_before = foreign();
             let state = every_kind(family);
             let mut nftables = programmed(settings(family), &state);
             let table = Table::read(family);
             let mut watch = DriftWatch::open(vec![nftables.port()]).unwrap();
-            let whole = ["delete table T", "add chain T one", "add rule T endpoints-1 accept"];
-            for command in FAULTS.iter().chain(&whole) {
+            nft("add rule ip foreign mine counter");
+            assert_eq!(watch.drifted().unwrap(), [], "tables of others are not ours");
+            let foreign_before = foreign();
+            for command in FAULTS {
                 let command = fault(family, command);
                 nft(&command);
                 assert_ne!(Table::read_or_empty(family).as_ref(), Some(&table), "{command} does something");

@@ -1,6 +1,7 @@
 //! The table as the kernel lists it, read by other code than the data plane's own.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
 
 use portolan_model::Family;
 use portolan_sock::{Protocol, Socket};
@@ -15,8 +16,9 @@ const TABLE: &str = "portolan";
 const LOCAL: u32 = 65_536;
 
 /// Everything in our table but handles, counts, and what packets put there.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Table {
+    flags: u32,
     chains: BTreeMap<String, (Chain, Vec<Rule>)>,
     sets: BTreeMap<String, Set>,
     elements: BTreeMap<String, Elements>,
@@ -54,18 +56,28 @@ impl Table {
             Family::Ipv4 => WireFamily::IPV4,
             Family::Ipv6 => WireFamily::IPV6,
         };
-        let mut table = Self { chains: BTreeMap::new(), sets: BTreeMap::new(), elements: BTreeMap::new() };
+        let (mut table, mut counts) = (Self::default(), BTreeMap::new());
         let mut socket = Socket::open(Protocol::Netfilter).unwrap();
+        dump(&mut socket, request::tables(family), |event| {
+            let Event::NewTable(found) = event else { panic!("{event:?}") };
+            if found.name == TABLE {
+                table.flags = found.flags;
+            }
+        });
         table.read_chains(&mut socket, family);
         dump(&mut socket, request::sets(family, TABLE), |event| {
             let Event::NewSet(set) = event else { panic!("{event:?}") };
+            counts.insert(set.name.clone(), set.element_count);
             table.sets.insert(set.name.clone(), set.normalized());
         });
         for (name, set) in &table.sets {
-            let elements = table.elements.entry(name.clone()).or_default();
-            if !set.flags.contains(SetFlags::EVAL) {
-                read_elements(&mut socket, request::elements(family, TABLE, name), elements);
-            }
+            let request = || request::elements(family, TABLE, name);
+            let elements = match set.flags {
+                flags if flags.contains(SetFlags::EVAL) => Elements::new(),
+                flags if flags.contains(SetFlags::INTERVAL) => read_elements(&mut socket, request, None),
+                _ => read_elements(&mut socket, request, counts[name]),
+            };
+            table.elements.insert(name.clone(), elements);
         }
         table
     }
@@ -114,6 +126,7 @@ impl Table {
         let chains = self.chains.iter().map(|(name, (chain, rules))| format!("{name}: {chain:?} {rules:?}"));
         let sets = self.sets.values().map(|set| format!("{set:?}"));
         let mut lines: BTreeSet<String> = chains.chain(sets).collect();
+        lines.insert(format!("flags {}", self.flags));
         for (name, elements) in &self.elements {
             match name.as_str() {
                 "services" | "node-ports" => lines.extend(self.frontends(name, elements)),
@@ -179,16 +192,27 @@ impl Table {
     }
 }
 
-fn read_elements(socket: &mut Socket, request: Request, elements: &mut Elements) {
-    dump(socket, request, |event| {
-        let Event::NewElements(list) = event else { panic!("{event:?}") };
-        for element in list.elements() {
-            let element = element.unwrap().to_owned();
-            let comment = UserData::from_bytes(&element.userdata).comment_text().unwrap_or_default().to_owned();
-            let key = (element.key, element.key_end.unwrap_or_default());
-            assert_eq!(elements.insert(key, (element.data, comment)), None, "listed twice");
+/// Reads until there are as many as there should be: while the kernel moves the elements to a table of another
+/// size, a list lacks some and has others twice.
+fn read_elements(socket: &mut Socket, request: impl Fn() -> Request, count: Option<u32>) -> Elements {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let (mut elements, mut listed) = (Elements::new(), 0);
+        dump(socket, request(), |event| {
+            let Event::NewElements(list) = event else { panic!("{event:?}") };
+            for element in list.elements() {
+                let element = element.unwrap().to_owned();
+                let comment = UserData::from_bytes(&element.userdata).comment_text().unwrap_or_default().to_owned();
+                let key = (element.key, element.key_end.unwrap_or_default());
+                elements.insert(key, (element.data, comment));
+                listed += 1;
+            }
+        });
+        if elements.len() == listed && count.is_none_or(|count| usize::try_from(count) == Ok(listed)) {
+            return elements;
         }
-    });
+        assert!(Instant::now() < deadline, "{listed} listed, {} different, {count:?} counted", elements.len());
+    }
 }
 
 /// `internal-local-3` wants three local endpoints, `external-local-3-1-affinity-60` three and one.

@@ -1,0 +1,66 @@
+//! Others commit while we compare.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use portolan_backend::{Dataplane, Error};
+use portolan_model::Family;
+use portolan_sock::{Protocol, Socket};
+use portolan_wire::nftables::{Chain, Family as WireFamily, IfExists, Rule, Table as WireTable, Transaction};
+
+use super::support::{every_kind, in_namespace, nft, programmed, settings};
+use super::table::Table;
+
+/// Commits to a table of its own, one transaction after the other, until told to stop; answers how many.
+fn disturb(stop: &AtomicBool) -> usize {
+    let mut socket = Socket::open(Protocol::Netfilter).unwrap();
+    let mut commit = |write: &dyn Fn(&mut Transaction)| {
+        let mut transaction = Transaction::begin(socket.next_sequence(10), None);
+        write(&mut transaction);
+        socket.commit(&transaction.finish().unwrap()).unwrap();
+    };
+    commit(&|transaction| {
+        transaction.new_table(&WireTable::new(WireFamily::IPV4, "foreign"), IfExists::Fail);
+        transaction.new_chain(&Chain::regular(WireFamily::IPV4, "foreign", "mine"), IfExists::Fail);
+    });
+    let mut commits = 0;
+    while !stop.load(Ordering::Relaxed) {
+        commit(&|transaction| {
+            transaction.append_rule(&Rule::new(WireFamily::IPV4, "foreign", "mine", Vec::new()));
+            transaction.flush_chain(WireFamily::IPV4, "foreign", "mine");
+        });
+        commits += 1;
+    }
+    commits
+}
+
+#[test]
+fn a_comparison_among_foreign_commits_succeeds_or_gives_up_and_never_corrupts() {
+    in_namespace(|| {
+        let mut nftables = programmed(settings(Family::Ipv4), &every_kind(Family::Ipv4));
+        let table = Table::read(Family::Ipv4);
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let other = scope.spawn(|| disturb(&stop));
+            let mut outcomes = [0, 0];
+            for _ in 0..30 {
+                nft("flush map ip portolan endpoints");
+                nftables.suspect();
+                match nftables.resync() {
+                    Ok(commit) => {
+                        assert!(commit.elements > 0, "what was missing is back");
+                        outcomes[0] += 1;
+                    }
+                    Err(Error::Contended { .. }) => outcomes[1] += 1,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+            let commits = other.join().unwrap();
+            println!("{outcomes:?} mended and given up, among {commits} foreign commits");
+            assert!(commits > 30);
+        });
+        nftables.resync().unwrap();
+        assert_eq!(Table::read(Family::Ipv4), table);
+    });
+}

@@ -1,0 +1,70 @@
+//! In a user namespace, where the send buffer does not grow.
+
+use std::process::Command;
+
+use portolan_backend::Dataplane;
+use portolan_model::{Change, Family, Forwarding, Frontend};
+use portolan_sock::{Protocol, Socket};
+
+use super::support::{cluster_ip, ip, programmed, put, settings, started};
+use super::table::Table;
+
+/// At least so many, and more where `net.core.wmem_max` is high.
+const SERVICES: usize = 5_000;
+
+/// Fewer bytes than such a Service takes.
+const SERVICE_BYTES: usize = 500;
+
+fn many(family: Family, services: u16, first_host: u16) -> Vec<Change> {
+    let one = |number: u16| {
+        let frontends = vec![
+            Frontend::ClusterIp(ip(family, 96, number), 80),
+            Frontend::LoadBalancerIp(ip(family, 2, number), 80),
+            Frontend::NodePort(30_000 + number),
+        ];
+        let hosts = (0..10).map(|host| first_host + number + host);
+        let affinity = (number % 10 == 0).then_some(600);
+        put(&format!("service-{number}"), Forwarding { frontends, affinity, ..cluster_ip(family, number, hosts) })
+    };
+    (1..=services).map(one).collect()
+}
+
+#[test]
+fn thousands_of_services_load_in_a_user_namespace() {
+    let child = Command::new("unshare")
+        .args(["--user", "--map-root-user", "--net"])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "limits::in_the_user_namespace", "--ignored", "--nocapture"])
+        .output()
+        .expect("unshare of util-linux is installed");
+    let (out, err) = (String::from_utf8_lossy(&child.stdout), String::from_utf8_lossy(&child.stderr));
+    assert!(
+        child.status.success() && out.contains("1 passed"),
+        "if unshare itself failed, this kernel forbids user namespaces, and the test cannot be made: {out}\n{err}"
+    );
+}
+
+#[test]
+#[ignore = "runs as the child of the test above, in a user namespace"]
+fn in_the_user_namespace() {
+    let limit = Socket::open(Protocol::Netfilter).unwrap().reserve_send_capacity(50_000_000).unwrap();
+    let services = u16::try_from(SERVICES.max(limit / SERVICE_BYTES)).unwrap();
+    assert!(services < 30_000, "lower net.core.wmem_max for this test: {limit} bytes can be sent at once");
+    for family in Family::BOTH {
+        let state = many(family, services, 100);
+        let (mut nftables, commit) = started(settings(family), &state);
+        assert!(commit.bytes > limit, "in parts: {commit:?} of {limit}");
+        let before = Table::read(family).meaning();
+        let (_, commit) = started(settings(family), &state);
+        assert_eq!((commit.elements, commit.objects), (0, 0));
+        // Every endpoint changes, by one transaction too many for the buffer.
+        let commit = nftables.apply(&many(family, services, 200)).unwrap();
+        assert!(commit.bytes > limit && !commit.full, "{commit:?}");
+        assert_ne!(Table::read(family).meaning(), before);
+        nftables.apply(&state).unwrap();
+        assert_eq!(Table::read(family).meaning(), before);
+        nftables.remove().unwrap();
+        drop(programmed(settings(family), &state));
+        assert_eq!(Table::read(family).meaning(), before);
+    }
+}
