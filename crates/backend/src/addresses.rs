@@ -1,7 +1,7 @@
 //! The addresses of this node's interfaces: listed, and watched for changes.
 
 use std::net::IpAddr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
 use portolan_sock::{Protocol, Socket, SocketError};
 use portolan_wire::route::{self, Event, GROUP_IPV4_ADDRESS, GROUP_IPV6_ADDRESS};
@@ -45,6 +45,12 @@ impl Addresses {
             Err(SocketError::Overrun) => Ok(true),
             Err(error) => Err(error),
         }
+    }
+}
+
+impl AsRawFd for Addresses {
+    fn as_raw_fd(&self) -> RawFd {
+        self.events.as_fd().as_raw_fd()
     }
 }
 

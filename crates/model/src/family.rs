@@ -16,21 +16,23 @@ impl Family {
     /// Both families, IPv4 first.
     pub const BOTH: [Self; 2] = [Self::Ipv4, Self::Ipv6];
 
-    /// The family of an address.
-    pub const fn of(address: IpAddr) -> Self {
-        match address {
-            IpAddr::V4(_) => Self::Ipv4,
-            IpAddr::V6(_) => Self::Ipv6,
+    /// `IPv4` or `IPv6`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ipv4 => "IPv4",
+            Self::Ipv6 => "IPv6",
         }
+    }
+
+    /// The family of an address; an IPv4-mapped IPv6 address counts as IPv4.
+    pub const fn of(address: IpAddr) -> Self {
+        if address.to_canonical().is_ipv4() { Self::Ipv4 } else { Self::Ipv6 }
     }
 }
 
 impl fmt::Display for Family {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Ipv4 => "IPv4",
-            Self::Ipv6 => "IPv6",
-        })
+        f.write_str(self.name())
     }
 }
 

@@ -5,7 +5,6 @@
 //! address it maps. Everything here is pure.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -13,38 +12,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 #[cfg(test)]
 mod tests;
 
-/// An IP family. It prints as `IPv4` or `IPv6`, the spelling of health answers and metric labels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Family {
-    /// IPv4.
-    V4,
-    /// IPv6.
-    V6,
-}
-
-impl Family {
-    /// Both families, IPv4 first.
-    pub const ALL: [Self; 2] = [Self::V4, Self::V6];
-
-    /// The family of an address. An IPv4-mapped IPv6 address counts as IPv4.
-    pub fn of(address: IpAddr) -> Self {
-        if address.to_canonical().is_ipv4() { Self::V4 } else { Self::V6 }
-    }
-
-    /// `IPv4` or `IPv6`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::V4 => "IPv4",
-            Self::V6 => "IPv6",
-        }
-    }
-}
-
-impl fmt::Display for Family {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
+pub use portolan_model::Family;
 
 /// Why a text is not an address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -106,7 +74,7 @@ impl NodeAddresses {
     /// The first node address decides the primary family. A bind address that is not unspecified replaces
     /// the address of its family and makes that family primary.
     pub fn choose(node_addresses: &[IpAddr], bind_address: IpAddr) -> Self {
-        let mut chosen = Self { primary: Family::V4, v4: Ipv4Addr::LOCALHOST, v6: Ipv6Addr::LOCALHOST };
+        let mut chosen = Self { primary: Family::Ipv4, v4: Ipv4Addr::LOCALHOST, v6: Ipv6Addr::LOCALHOST };
         if let Some(first) = node_addresses.first() {
             chosen.primary = Family::of(*first);
         }
@@ -123,8 +91,8 @@ impl NodeAddresses {
     /// The address of one family.
     pub fn of(&self, family: Family) -> IpAddr {
         match family {
-            Family::V4 => self.v4.into(),
-            Family::V6 => self.v6.into(),
+            Family::Ipv4 => self.v4.into(),
+            Family::Ipv6 => self.v6.into(),
         }
     }
 
@@ -199,7 +167,7 @@ impl NodePortMatch {
     /// contains 127.0.0.0. Never for IPv6. The iptables mode's localhost node ports depend on it.
     pub fn covers_ipv4_loopback(&self, family: Family) -> bool {
         let network = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0));
-        family == Family::V4
+        family == Family::Ipv4
             && match self {
                 Self::MatchAll => true,
                 Self::Cidrs(cidrs) => {

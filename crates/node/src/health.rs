@@ -116,7 +116,7 @@ impl Health {
     fn report(&self, now: Now, node_eligible: Option<bool>) -> (u16, String) {
         let families = {
             let state = self.lock();
-            [(Family::V4, state.v4), (Family::V6, state.v6)]
+            [(Family::Ipv4, state.v4), (Family::Ipv6, state.v6)]
         };
         let status = families.into_iter().filter_map(|(family, state)| {
             let healthy = self.family_is_healthy(state, now);
@@ -143,8 +143,8 @@ impl Health {
 impl State {
     fn family(&mut self, family: Family) -> &mut FamilyState {
         match family {
-            Family::V4 => &mut self.v4,
-            Family::V6 => &mut self.v6,
+            Family::Ipv4 => &mut self.v4,
+            Family::Ipv6 => &mut self.v6,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Notices when another program changes a table of ours, by notification.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
 use portolan_model::Family;
 use portolan_sock::{Protocol, Socket, SocketError};
@@ -59,6 +59,12 @@ impl DriftWatch {
             Err(SocketError::Overrun | SocketError::Decode(_)) => Ok(Family::BOTH.to_vec()),
             Err(error) => Err(error),
         }
+    }
+}
+
+impl AsRawFd for DriftWatch {
+    fn as_raw_fd(&self) -> RawFd {
+        self.socket.as_fd().as_raw_fd()
     }
 }
 

@@ -74,18 +74,18 @@ fn socket_addresses_take_a_default_port() {
 #[test]
 fn node_addresses_follow_the_table() {
     let table: [(&[&str], &str, Family, &str, &str); 6] = [
-        (&[], "0.0.0.0", Family::V4, "127.0.0.1", "::1"),
-        (&[], "fd00::2", Family::V6, "127.0.0.1", "fd00::2"),
-        (&["192.168.1.1"], "::", Family::V4, "192.168.1.1", "::1"),
-        (&["fd00::1"], "0.0.0.0", Family::V6, "127.0.0.1", "fd00::1"),
-        (&["2001:db8::2", "90.90.90.90"], "80.80.80.80", Family::V4, "80.80.80.80", "2001:db8::2"),
-        (&["90.90.90.90", "2001:db8::2"], "::1", Family::V6, "90.90.90.90", "::1"),
+        (&[], "0.0.0.0", Family::Ipv4, "127.0.0.1", "::1"),
+        (&[], "fd00::2", Family::Ipv6, "127.0.0.1", "fd00::2"),
+        (&["192.168.1.1"], "::", Family::Ipv4, "192.168.1.1", "::1"),
+        (&["fd00::1"], "0.0.0.0", Family::Ipv6, "127.0.0.1", "fd00::1"),
+        (&["2001:db8::2", "90.90.90.90"], "80.80.80.80", Family::Ipv4, "80.80.80.80", "2001:db8::2"),
+        (&["90.90.90.90", "2001:db8::2"], "::1", Family::Ipv6, "90.90.90.90", "::1"),
     ];
     for (node, bind, primary, v4, v6) in table {
         let node: Vec<IpAddr> = node.iter().map(|text| ip(text)).collect();
         let chosen = NodeAddresses::choose(&node, ip(bind));
         assert_eq!(
-            (chosen.primary, chosen.of(Family::V4), chosen.of(Family::V6)),
+            (chosen.primary, chosen.of(Family::Ipv4), chosen.of(Family::Ipv6)),
             (primary, ip(v4), ip(v6)),
             "{node:?} bound to {bind}"
         );
@@ -113,8 +113,8 @@ fn node_port_addresses_resolve_for_each_family() {
         (cidrs(&[]), known, all.clone(), all),
     ];
     for (setting, node, v4, v6) in table {
-        assert_eq!(NodePortMatch::resolve(&setting, &node, Family::V4), v4, "{setting:?}");
-        assert_eq!(NodePortMatch::resolve(&setting, &node, Family::V6), v6, "{setting:?}");
+        assert_eq!(NodePortMatch::resolve(&setting, &node, Family::Ipv4), v4, "{setting:?}");
+        assert_eq!(NodePortMatch::resolve(&setting, &node, Family::Ipv6), v6, "{setting:?}");
     }
 }
 
@@ -122,20 +122,20 @@ fn node_port_addresses_resolve_for_each_family() {
 fn matching_addresses_are_of_the_family_and_inside() {
     let here = ["127.0.0.1", "10.1.2.3", "10.1.2.3", "192.0.2.1", "fd00::1", "::1"].map(ip);
     let inside = NodePortMatch::Cidrs(nets(&["10.0.0.0/8", "127.0.0.0/8"]));
-    assert_eq!(inside.matching(Family::V4, here), BTreeSet::from([ip("10.1.2.3"), ip("127.0.0.1")]));
-    assert_eq!(inside.matching(Family::V6, here), BTreeSet::new());
-    let all = NodePortMatch::MatchAll.matching(Family::V6, here);
+    assert_eq!(inside.matching(Family::Ipv4, here), BTreeSet::from([ip("10.1.2.3"), ip("127.0.0.1")]));
+    assert_eq!(inside.matching(Family::Ipv6, here), BTreeSet::new());
+    let all = NodePortMatch::MatchAll.matching(Family::Ipv6, here);
     assert_eq!(all, BTreeSet::from([ip("::1"), ip("fd00::1")]));
 }
 
 #[test]
 fn ipv4_loopback_is_covered_by_networks_that_touch_it() {
-    let covers = |text| NodePortMatch::Cidrs(nets(&[text])).covers_ipv4_loopback(Family::V4);
+    let covers = |text| NodePortMatch::Cidrs(nets(&[text])).covers_ipv4_loopback(Family::Ipv4);
     assert!(covers("127.0.2.0/28"));
     assert!(covers("64.0.0.0/2"));
     assert!(!covers("10.0.0.0/8"));
-    assert!(NodePortMatch::MatchAll.covers_ipv4_loopback(Family::V4));
-    assert!(!NodePortMatch::MatchAll.covers_ipv4_loopback(Family::V6));
+    assert!(NodePortMatch::MatchAll.covers_ipv4_loopback(Family::Ipv4));
+    assert!(!NodePortMatch::MatchAll.covers_ipv4_loopback(Family::Ipv6));
 }
 
 proptest! {

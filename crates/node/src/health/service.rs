@@ -52,8 +52,8 @@ impl ListenAddresses {
         const V4: &[IpAddr] = &[IpAddr::V4(Ipv4Addr::UNSPECIFIED)];
         const V6: &[IpAddr] = &[IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
         match self {
-            Self::All(Family::V4) => V4,
-            Self::All(Family::V6) => V6,
+            Self::All(Family::Ipv4) => V4,
+            Self::All(Family::Ipv6) => V6,
             Self::These(addresses) => addresses,
         }
     }

@@ -31,17 +31,17 @@ fn a_family_is_late_when_a_change_waits_for_the_timeout() {
     let clock = Clock::new();
     let health = Health::new(TIMEOUT);
     assert!(health.is_healthy(clock.after(0)), "nothing is known yet");
-    health.queued(Family::V4, clock.after(0));
+    health.queued(Family::Ipv4, clock.after(0));
     assert!(health.is_healthy(clock.after(100_000)), "a family that never was updated does not count");
-    health.updated(Family::V4, clock.after(100_000));
+    health.updated(Family::Ipv4, clock.after(100_000));
     assert!(health.is_healthy(clock.after(900_000)), "nothing waits");
-    health.queued(Family::V4, clock.after(900_000));
-    health.queued(Family::V4, clock.after(959_000));
+    health.queued(Family::Ipv4, clock.after(900_000));
+    health.queued(Family::Ipv4, clock.after(959_000));
     assert!(health.is_healthy(clock.after(959_999)), "the oldest counts, and is not yet due");
     assert!(!health.is_healthy(clock.after(960_000)));
-    health.updated(Family::V6, clock.after(960_000));
+    health.updated(Family::Ipv6, clock.after(960_000));
     assert!(!health.is_healthy(clock.after(960_001)), "the other family does not help");
-    health.updated(Family::V4, clock.after(961_000));
+    health.updated(Family::Ipv4, clock.after(961_000));
     assert!(health.is_healthy(clock.after(2_000_000)));
 }
 
@@ -67,12 +67,12 @@ fn bodies_are_those_of_kube_proxy() {
     let mut show = |when: &str, (status, body): (u16, String)| page.push(format!("{when}: {status} {body}"));
     show("no family, no node", health.healthz(clock.after(0)));
     show("no family", health.livez(clock.after(0)));
-    health.updated(Family::V4, clock.after(0));
-    health.updated(Family::V6, clock.after(100));
+    health.updated(Family::Ipv4, clock.after(0));
+    health.updated(Family::Ipv6, clock.after(100));
     show("no node", health.healthz(clock.after(500)));
     health.node(Some(GOOD_NODE));
     show("good", health.healthz(clock.after(1_500)));
-    health.queued(Family::V6, clock.after(2_000));
+    health.queued(Family::Ipv6, clock.after(2_000));
     show("one late", health.healthz(clock.after(62_000)));
     show("one late", health.livez(clock.after(62_000)));
     insta::assert_snapshot!(page.join("\n"), @r#"
@@ -164,8 +164,8 @@ async fn a_service_tells_how_many_endpoints_are_here() {
     // A proxy that does not keep up must not attract traffic, whatever its counts.
     services.sync(&port("web", free), &count("web", 1));
     let late = Instant::now().checked_sub(TIMEOUT).expect("the machine is up for a minute");
-    health.updated(Family::V4, Now::read());
-    health.queued(Family::V4, Now { monotonic: late, ..Now::read() });
+    health.updated(Family::Ipv4, Now::read());
+    health.queued(Family::Ipv4, Now { monotonic: late, ..Now::read() });
     let late = probe(Ipv4Addr::LOCALHOST, free).await.expect("an answer");
     assert_eq!(late.status, 503);
     assert!(late.body.ends_with("\t\"localEndpoints\": 1,\n\t\"serviceProxyHealthy\": false\n}"));
@@ -214,7 +214,7 @@ async fn the_families_of_a_service_have_counts_of_their_own() {
     let health = Arc::new(Health::new(TIMEOUT));
     let open =
         |family| ServiceHealth::new(Handle::current(), ListenAddresses::All(family), Arc::clone(&health));
-    let (mut v4, mut v6) = (open(Family::V4), open(Family::V6));
+    let (mut v4, mut v6) = (open(Family::Ipv4), open(Family::Ipv6));
     let free = free_port();
     assert!(v4.sync(&port("web", free), &count("web", 1)).is_empty());
     assert!(v6.sync(&port("web", free), &count("web", 0)).is_empty());
@@ -226,8 +226,8 @@ async fn the_families_of_a_service_have_counts_of_their_own() {
 fn health_check_node_ports_listen_where_node_ports_do() {
     let here =
         [IpAddr::from(Ipv4Addr::new(192, 0, 2, 7)), Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
-    let choose = |node_ports: &NodePortMatch| ListenAddresses::choose(node_ports, Family::V4, &here);
-    assert_eq!(choose(&NodePortMatch::MatchAll), ListenAddresses::All(Family::V4));
+    let choose = |node_ports: &NodePortMatch| ListenAddresses::choose(node_ports, Family::Ipv4, &here);
+    assert_eq!(choose(&NodePortMatch::MatchAll), ListenAddresses::All(Family::Ipv4));
     let inside = NodePortMatch::Cidrs(vec!["192.0.2.0/24".parse().expect("a CIDR")]);
     assert_eq!(choose(&inside), ListenAddresses::These(vec![Ipv4Addr::new(192, 0, 2, 7).into()]));
     let elsewhere = NodePortMatch::Cidrs(vec!["198.51.100.0/24".parse().expect("a CIDR")]);

@@ -31,7 +31,7 @@ pub struct Kind(pub Resource);
 
 impl Labels for Family {
     fn all() -> Vec<Self> {
-        Self::ALL.to_vec()
+        Self::BOTH.to_vec()
     }
 
     fn index(self) -> usize {
@@ -46,12 +46,12 @@ impl Labels for Family {
 impl Labels for (TrafficPolicy, Family) {
     fn all() -> Vec<Self> {
         let policies = [TrafficPolicy::External, TrafficPolicy::Internal];
-        policies.into_iter().flat_map(|policy| Family::ALL.map(|family| (policy, family))).collect()
+        policies.into_iter().flat_map(|policy| Family::BOTH.map(|family| (policy, family))).collect()
     }
 
     fn index(self) -> usize {
         let policy = usize::from(self.0 == TrafficPolicy::Internal);
-        policy * Family::ALL.len() + self.1.index()
+        policy * Family::BOTH.len() + self.1.index()
     }
 
     fn text(self) -> String {

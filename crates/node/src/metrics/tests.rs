@@ -101,26 +101,26 @@ fn the_whole_page() {
         Duration::from_micros(90),
         Duration::from_secs(2),
     );
-    for family in Family::ALL {
+    for family in Family::BOTH {
         metrics.sync_queued(family, at);
         metrics.sync_finished(family, true, slow, true, at);
     }
-    metrics.sync_finished(Family::V4, false, quick, false, at + slow);
-    metrics.network_programmed(Family::V4, Duration::from_millis(700));
+    metrics.sync_finished(Family::Ipv4, false, quick, false, at + slow);
+    metrics.network_programmed(Family::Ipv4, Duration::from_millis(700));
     metrics.endpoint_change(true);
     metrics.endpoint_change(false);
     metrics.changes_taken();
     metrics.endpoint_change(true);
     metrics.service_change(3);
-    metrics.no_local_endpoints(TrafficPolicy::Internal, Family::V6, 2);
-    metrics.no_local_endpoints(TrafficPolicy::External, Family::V4, 1);
+    metrics.no_local_endpoints(TrafficPolicy::Internal, Family::Ipv6, 2);
+    metrics.no_local_endpoints(TrafficPolicy::External, Family::Ipv4, 1);
     metrics.healthz_answered(200);
     metrics.healthz_answered(503);
     metrics.livez_answered(200);
-    metrics.nftables_sync_failed(Family::V4);
-    metrics.nftables_cleanup_failed(Family::V6);
-    metrics.conntrack_reconciled(Family::V4, quick, 5);
-    metrics.committed(Family::V4, quick);
+    metrics.nftables_sync_failed(Family::Ipv4);
+    metrics.nftables_cleanup_failed(Family::Ipv6);
+    metrics.conntrack_reconciled(Family::Ipv4, quick, 5);
+    metrics.committed(Family::Ipv4, quick);
     metrics.drift_repaired();
     metrics.watch_restarted(Resource::EndpointSlices);
     metrics.bad_objects(Resource::Services, 1);
