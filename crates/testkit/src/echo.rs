@@ -16,7 +16,8 @@ use portolan_model::{Family, Protocol};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use rustix::net::{
-    RecvFlags, SendFlags, SocketFlags, acceptfrom_with, listen, recv, recvfrom, send, sendto, sockopt,
+    RecvFlags, SendFlags, SocketFlags, acceptfrom_with, connect, connect_unspec, listen, recv, recvfrom,
+    send, sendto, sockopt,
 };
 
 use crate::sctp::{Chunk, Packet, strip_ipv4_header};
@@ -140,6 +141,8 @@ fn open(protocol: Protocol, address: SocketAddr) -> Result<OwnedFd, Errno> {
         }
         Protocol::Udp => {
             let fd = socket::roomy(socket::datagram(family)?)?;
+            // As for TCP: a closed responder may be opened again at once.
+            sockopt::set_socket_reuseaddr(&fd, true)?;
             socket::bind_to(&fd, address.ip(), address.port())?;
             Ok(fd)
         }
@@ -240,8 +243,12 @@ impl Responder {
             return;
         }
         self.sources.retain(|_, source| match source {
-            Source::Listener(own, _) | Source::Connection(own, _) | Source::Datagrams(own, _) => {
-                *own != place
+            Source::Listener(own, fd) | Source::Connection(own, fd) | Source::Datagrams(own, fd) => {
+                let closed = *own == place;
+                if closed {
+                    silence(protocol, at, fd);
+                }
+                !closed
             }
             Source::Raw { .. } => true,
         });
@@ -277,6 +284,18 @@ impl Responder {
             None => {}
         }
     }
+}
+
+/// Ends what a socket does before it is closed. A child process that another thread is just starting holds a
+/// copy of it for a moment, and until then closing alone would have no effect.
+fn silence(protocol: Protocol, at: SocketAddr, fd: &OwnedFd) {
+    // Neither can fail in a way that closing would not mend.
+    let _ = match protocol {
+        // Disconnecting stops a listener and resets a connection.
+        Protocol::Tcp => connect_unspec(fd),
+        // A socket that hears itself only does not take anybody else's datagrams.
+        Protocol::Udp | Protocol::Sctp => connect(fd, &at),
+    };
 }
 
 fn accept_all(place: Place, listener: &OwnedFd) -> Vec<Source> {

@@ -27,11 +27,14 @@ const SHARED: u64 = 1 << 63;
 const SCTP_REFUSAL_GRACE: Duration = Duration::from_millis(50);
 const PACKET_BYTES: usize = 2048;
 
-/// SCTP probes take their source ports from here, above the node ports and in turn, so that a port comes
-/// back only long after conntrack forgot it (3 s for an unfinished handshake).
-static SCTP_PORTS: AtomicU32 = AtomicU32::new(0);
-const SCTP_FIRST_PORT: u32 = 33_000;
-const SCTP_PORT_COUNT: u32 = 32_000;
+/// UDP and SCTP probes take their source ports from here, above the node ports and in turn. With ports at
+/// random, some probe would now and then meet the conntrack entry of an earlier one (UDP: 30 s) and follow
+/// it to a backend that is no longer in the rules.
+static TURN: AtomicU32 = AtomicU32::new(0);
+const FIRST_PORT: u16 = 33_000;
+const PORT_COUNT: u16 = 32_000;
+/// So many ports in a row may be in use by others.
+const PORT_ATTEMPTS: usize = 100;
 
 pub(crate) struct Engine {
     poller: Poller,
@@ -151,7 +154,12 @@ impl Engine {
 
     fn start_udp(&mut self, token: u64, probe: &Probe) -> Result<(u16, Transport), Errno> {
         let fd = socket::datagram(Family::of(probe.destination.ip()))?;
-        bind_source(&fd, probe)?;
+        if probe.source_port.is_some() {
+            sockopt::set_socket_reuseaddr(&fd, true)?;
+            bind_source(&fd, probe)?;
+        } else {
+            bind_next_port(&fd, probe)?;
+        }
         connect(&fd, &probe.destination)?;
         self.poller.watch_changes(&fd, token)?;
         ignore_local_drop(send(&fd, b"probe", SendFlags::NOSIGNAL))?;
@@ -159,9 +167,8 @@ impl Engine {
     }
 
     fn start_sctp(&mut self, probe: &Probe) -> Result<(u16, Transport), Errno> {
-        let turn = SCTP_PORTS.fetch_add(1, Ordering::Relaxed);
-        let port = SCTP_FIRST_PORT + turn % SCTP_PORT_COUNT;
-        let source_port = probe.source_port.or(u16::try_from(port).ok()).unwrap_or(1);
+        let (turn, port) = next_port();
+        let source_port = probe.source_port.unwrap_or(port);
         let initiate_tag = turn.wrapping_mul(0x9e37_79b1) | 1;
         let packet = Packet {
             source_port,
@@ -280,6 +287,18 @@ fn bind_source(fd: &OwnedFd, probe: &Probe) -> Result<(), Errno> {
         (None, None) => Ok(()),
         (source, port) => socket::bind_to(fd, source.unwrap_or_else(any), port.unwrap_or(0)),
     }
+}
+
+fn bind_next_port(fd: &OwnedFd, probe: &Probe) -> Result<(), Errno> {
+    let mut attempts = (0..PORT_ATTEMPTS).map(|_| bind_source(fd, &probe.from_port(next_port().1)));
+    attempts.find(|bound| *bound != Err(Errno::ADDRINUSE)).unwrap_or(Err(Errno::ADDRINUSE))
+}
+
+/// A number that no other probe of this process has, and the source port that goes with it.
+fn next_port() -> (u32, u16) {
+    let turn = TURN.fetch_add(1, Ordering::Relaxed);
+    let offset = u16::try_from(turn % u32::from(PORT_COUNT)).unwrap_or_default();
+    (turn, FIRST_PORT + offset)
 }
 
 fn unspecified(like: SocketAddr) -> IpAddr {

@@ -3,7 +3,6 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::panic::resume_unwind;
@@ -11,11 +10,12 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
-use crate::TestkitError;
+use crate::{TestkitError, eventually};
 
 /// A network namespace without a name in the file system; it ends with its last clone, and with the
 /// processes and sockets inside it.
@@ -34,6 +34,12 @@ struct Inner {
 }
 
 type Job = Box<dyn FnOnce() + Send>;
+
+/// What a child runs once it has asked to be killed with its parent, whose process id is `$0`: a parent that
+/// died before that leaves it with another one.
+const START: &str = r#"[ "$PPID" = "$0" ] && exec "$@""#;
+/// How long a child may take from its start to its own program.
+const START_WITHIN: Duration = Duration::from_secs(30);
 
 impl Namespace {
     /// Creates an empty namespace; `name` serves messages only.
@@ -60,7 +66,7 @@ impl Namespace {
         &self.inner.name
     }
 
-    /// The inode number of the namespace, unique on the machine while it lives.
+    /// The inode number of the namespace, unique on the machine while it lives, and used again afterwards.
     pub fn id(&self) -> u64 {
         self.inner.id
     }
@@ -98,7 +104,8 @@ impl Namespace {
     /// or this process goes away.
     pub fn command(&self, program: impl AsRef<OsStr>) -> NamespaceCommand {
         let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL", "--"]).arg(program.as_ref());
+        command.args(["--pdeathsig", "KILL", "--", "sh", "-c", START, &std::process::id().to_string()]);
+        command.arg(program.as_ref());
         let program = program.as_ref().to_string_lossy().into_owned();
         NamespaceCommand { namespace: self.clone(), program, command }
     }
@@ -157,7 +164,7 @@ impl Namespace {
     }
 }
 
-/// A command of a [`Namespace`]: a [`Command`] to be filled as usual, started inside the namespace.
+/// A command of a [`Namespace`], filled like a [`Command`] and started inside the namespace.
 #[derive(Debug)]
 pub struct NamespaceCommand {
     namespace: Namespace,
@@ -166,6 +173,36 @@ pub struct NamespaceCommand {
 }
 
 impl NamespaceCommand {
+    /// Adds arguments.
+    pub fn args(&mut self, arguments: impl IntoIterator<Item: AsRef<OsStr>>) -> &mut Self {
+        self.command.args(arguments);
+        self
+    }
+
+    /// Sets an environment variable.
+    pub fn env(&mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> &mut Self {
+        self.command.env(name, value);
+        self
+    }
+
+    /// Where its standard input comes from; inherited by default.
+    pub fn stdin(&mut self, stdin: impl Into<Stdio>) -> &mut Self {
+        self.command.stdin(stdin);
+        self
+    }
+
+    /// Where its standard output goes; inherited by default.
+    pub fn stdout(&mut self, stdout: impl Into<Stdio>) -> &mut Self {
+        self.command.stdout(stdout);
+        self
+    }
+
+    /// Where its standard error goes; inherited by default.
+    pub fn stderr(&mut self, stderr: impl Into<Stdio>) -> &mut Self {
+        self.command.stderr(stderr);
+        self
+    }
+
     /// Starts the program; the kernel kills it when the namespace value or this process goes away.
     pub fn spawn(&mut self) -> Result<Child, TestkitError> {
         let command = std::mem::replace(&mut self.command, Command::new("false"));
@@ -173,6 +210,9 @@ impl NamespaceCommand {
         let job: Job = Box::new(move || {
             let mut command = command;
             let child = command.spawn();
+            if let Ok(child) = &child {
+                wait_for_own_program(child.id());
+            }
             // The receiver waits below, unless its thread died: then nobody wants the child.
             let _ = sender.send((command, child));
         });
@@ -201,20 +241,6 @@ impl NamespaceCommand {
     }
 }
 
-impl Deref for NamespaceCommand {
-    type Target = Command;
-
-    fn deref(&self) -> &Command {
-        &self.command
-    }
-}
-
-impl DerefMut for NamespaceCommand {
-    fn deref_mut(&mut self) -> &mut Command {
-        &mut self.command
-    }
-}
-
 /// Whether this process may create network namespaces at all.
 pub fn can_create_namespaces() -> bool {
     Namespace::new("permission-check").is_ok()
@@ -235,6 +261,19 @@ fn spawn<T: Send + 'static>(
     thread::Builder::new().name(thread_name.to_owned()).spawn(work).map_err(|source| {
         TestkitError::Namespace { namespace: namespace.to_owned(), action: "start a thread", source }
     })
+}
+
+/// Until the child runs its own program, this thread has to stay: a child that has not asked yet would
+/// outlive it. A child that takes all too long is left to its fate.
+fn wait_for_own_program(child: u32) {
+    let ended = || fs::read_to_string(format!("/proc/{child}/stat")).is_ok_and(|stat| stat.contains(") Z "));
+    let own = || match fs::read(format!("/proc/{child}/cmdline")) {
+        // Empty in the middle of an exec, and after the end.
+        Ok(line) if line.is_empty() => ended(),
+        Ok(line) => !line.split(|byte| *byte == 0).any(|argument| argument == START.as_bytes()),
+        Err(_) => true,
+    };
+    let _ = eventually(START_WITHIN, "the start of a program", own);
 }
 
 #[expect(

@@ -28,7 +28,7 @@ pub struct Probe {
     pub destination: SocketAddr,
     /// From which address of the namespace; `None` leaves the choice to its routing.
     pub source: Option<IpAddr>,
-    /// From which port; `None` takes a free one.
+    /// From which port; `None` takes a free one (UDP and SCTP: one that no probe has had for a long time).
     pub source_port: Option<u16>,
     /// When to give up.
     pub timeout: Duration,

@@ -37,8 +37,10 @@ impl PortolanProcess {
         environment: &[(&str, &str)],
     ) -> Result<Self, TestkitError> {
         let mut command = namespace.command(binary);
-        command.args(arguments).envs(environment.iter().copied());
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        for (name, value) in environment {
+            command.env(name, value);
+        }
+        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn()?;
         let output = Arc::new(Mutex::new(String::new()));
         let stdout = child.stdout.take().map(|pipe| collect(pipe, output.clone()));

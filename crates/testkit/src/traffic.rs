@@ -21,8 +21,6 @@ use rustix::io::Errno;
 use crate::engine::Engine;
 use crate::{Namespace, Probe, ProbeResult, TestkitError};
 
-/// How long the first answers may take.
-const READY_WITHIN: Duration = Duration::from_secs(10);
 /// How long answers that are still missing are waited for at the end.
 const GRACE: Duration = Duration::from_secs(1);
 /// A connection that is not answered by then has failed.
@@ -49,11 +47,13 @@ pub struct TrafficPlan {
     pub udp_flows: usize,
     /// Time between two datagrams of a flow.
     pub udp_interval: Duration,
+    /// How long the first answers may take.
+    pub ready_within: Duration,
 }
 
 impl Default for TrafficPlan {
     /// 10 streams with 50 lines a second each, 100 connections a second, 10 flows with 100 datagrams a
-    /// second each; no destinations yet.
+    /// second each, ten seconds to get going; no destinations yet.
     fn default() -> Self {
         Self {
             tcp: None,
@@ -64,6 +64,7 @@ impl Default for TrafficPlan {
             connections_per_second: 100,
             udp_flows: 10,
             udp_interval: Duration::from_millis(10),
+            ready_within: Duration::from_secs(10),
         }
     }
 }
@@ -259,15 +260,15 @@ fn connections(
                 report.describe(shared, format_args!("connection {number}: {result:?}"));
             }
         }
-        if ready.is_some() && shared.started.elapsed() > READY_WITHIN {
-            return Err(not_ready("connections", 0, 1));
+        if ready.is_some() && shared.started.elapsed() > plan.ready_within {
+            return Err(not_ready("connections", 0, 1, plan));
         }
     }
     Ok(report)
 }
 
-fn not_ready(kind: &'static str, ready: usize, wanted: usize) -> TestkitError {
-    TestkitError::TrafficNotReady { kind, ready, wanted, waited: READY_WITHIN }
+fn not_ready(kind: &'static str, ready: usize, wanted: usize, plan: TrafficPlan) -> TestkitError {
+    TestkitError::TrafficNotReady { kind, ready, wanted, waited: plan.ready_within }
 }
 
 fn failed(errno: Errno) -> TestkitError {

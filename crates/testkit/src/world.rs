@@ -15,7 +15,7 @@ use portolan_model::{Family, Protocol};
 
 pub use build::WorldBuilder;
 
-use crate::{Addresses, EchoServer, Namespace, Probe, ProbeResult, Site, TestkitError, probe_many};
+use crate::{Addresses, EchoServer, Namespace, Site, TestkitError};
 
 /// Two nodes, their pods and a client, all gone when dropped.
 #[derive(Debug)]
@@ -90,11 +90,6 @@ impl World {
         let places = pod.addresses.both().map(|address| (protocol, SocketAddr::new(address, port)));
         self.echo.listen_many(&pod.namespace, &places)
     }
-
-    /// Sends probes from any of this world's namespaces, all at the same time; results in the same order.
-    pub fn probe_many(&self, probes: &[(&Namespace, Probe)]) -> Result<Vec<ProbeResult>, TestkitError> {
-        probe_many(probes)
-    }
 }
 
 impl Node {
@@ -106,6 +101,14 @@ impl Node {
     /// The node's own addresses (its `InternalIP`s).
     pub const fn addresses(&self) -> Addresses {
         self.site.node()
+    }
+
+    /// Every address of the node, one of which is the source of what it masquerades: its own, the one
+    /// towards the client, its pods' gateway.
+    pub fn all_addresses(&self) -> Vec<IpAddr> {
+        let outside = (self.site == Site::Local).then_some(Addresses::OUTSIDE);
+        let addresses = [self.site.node(), self.site.gateway()].into_iter().chain(outside);
+        addresses.flat_map(Addresses::both).collect()
     }
 
     /// The node's own address of a family.
@@ -140,11 +143,12 @@ impl Pod {
     pub fn add_addresses(&self, addresses: &[IpAddr]) -> Result<(), TestkitError> {
         let (mut inside, mut routes) = (String::new(), String::new());
         for address in addresses {
+            let first = self.address(Family::of(*address));
             let (length, options) =
                 if address.is_ipv4() { (32, "") } else { (128, " nodad preferred_lft 0") };
             // Writing to a String cannot fail.
             let _ = writeln!(inside, "addr add {address}/{length} dev eth0{options}");
-            let _ = writeln!(routes, "route add {address}/{length} dev {}", self.interface);
+            let _ = writeln!(routes, "route add {address}/{length} via {first} dev {}", self.interface);
         }
         self.namespace.ip(&inside)?;
         self.node.namespace.ip(&routes)

@@ -28,7 +28,7 @@ fn run(program: &str, arguments: &[String]) -> Result<bool, TestkitError> {
     let nodes = [world.node().namespace(), world.remote_node().namespace()];
     let pods = world.pods().iter().chain(world.remote_pods()).chain([world.client()]).map(Pod::namespace);
     for namespace in nodes.into_iter().chain(pods) {
-        println!("{} {} {}", namespace.name(), namespace.id(), namespace.path());
+        println!("{} {}", namespace.name(), namespace.path());
     }
     let mut command = world.node().namespace().command(program);
     let mut child = command.args(arguments).spawn()?;

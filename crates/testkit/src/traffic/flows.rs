@@ -9,7 +9,7 @@ use portolan_model::Family;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, connect, recv, send};
 
-use super::{GRACE, READY_WITHIN, Ready, Shared, TICK, TrafficPlan, TrafficReport, failed, not_ready};
+use super::{GRACE, Ready, Shared, TICK, TrafficPlan, TrafficReport, failed, not_ready};
 use crate::TestkitError;
 use crate::socket::{self, Poller, parse_answer};
 
@@ -57,8 +57,8 @@ pub(super) fn run(
         let answered = flows.iter().filter(|flow| flow.backend.is_some()).count();
         if answered == plan.udp_flows {
             ready.take().map(|ready| ready.send(()));
-        } else if ready.is_some() && shared.started.elapsed() > READY_WITHIN {
-            return Err(not_ready("flows", answered, plan.udp_flows));
+        } else if ready.is_some() && shared.started.elapsed() > plan.ready_within {
+            return Err(not_ready("flows", answered, plan.udp_flows, plan));
         }
     }
     for (number, flow) in flows.iter().enumerate() {

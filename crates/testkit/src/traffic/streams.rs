@@ -8,7 +8,7 @@ use portolan_model::Family;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, connect, recv, send, sockopt};
 
-use super::{GRACE, READY_WITHIN, Ready, Shared, TICK, TrafficPlan, TrafficReport, failed, not_ready};
+use super::{GRACE, Ready, Shared, TICK, TrafficPlan, TrafficReport, failed, not_ready};
 use crate::TestkitError;
 use crate::socket::{self, Poller, parse_answer};
 
@@ -65,13 +65,19 @@ pub(super) fn run(
         let answered = streams.iter().flatten().filter(|stream| stream.greeted).count();
         if answered == plan.streams {
             ready.take().map(|ready| ready.send(()));
-        } else if ready.is_some() && shared.started.elapsed() > READY_WITHIN {
-            return Err(not_ready("streams", answered, plan.streams));
+        } else if ready.is_some() && shared.started.elapsed() > plan.ready_within {
+            return Err(not_ready("streams", answered, plan.streams, plan));
         }
     }
     for stream in streams.iter().flatten() {
         report.stream_lines += stream.echoed;
-        report.streams_broken += u64::from(stream.echoed != stream.sent);
+        if stream.echoed != stream.sent {
+            report.streams_broken += 1;
+            report.describe(
+                shared,
+                format_args!("{} of {} lines never came back", stream.sent - stream.echoed, stream.sent),
+            );
+        }
     }
     Ok(report)
 }

@@ -2,18 +2,32 @@
 //! then each participant's own side, one iproute2 process per namespace.
 
 use std::fmt::Write;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::panic::resume_unwind;
 use std::thread;
+use std::time::Duration;
 
+use portolan_model::Protocol;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::{Node, Pod, World};
 use crate::plan::PODS_PER_NODE;
-use crate::{Addresses, EchoServer, Namespace, Site, TestkitError};
+use crate::{
+    Addresses, EchoServer, Namespace, Probe, ProbeResult, Site, TestkitError, eventually_some, probe_many,
+};
 
 /// The link-local gateway of pods, the same on each pod's interface.
-const LINK_LOCAL_GATEWAY: &str = "fe80::1";
+const LINK_LOCAL_GATEWAY: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
+/// The Ethernet addresses of a link's two ends: that of the node (of the two nodes: the local one) and the
+/// other. Every link is a wire of its own, so all can have the same. With both known, nobody has to ask by
+/// ARP or neighbour discovery, and no packet waits a second because the first question was lost.
+const NEAR: &str = "02:00:00:00:00:01";
+const FAR: &str = "02:00:00:00:00:02";
+/// How long a fresh link may take to carry packets.
+const LINKS_WITHIN: Duration = Duration::from_secs(20);
+const LINK_PROBE_TIMEOUT: Duration = Duration::from_millis(20);
+/// The discard port, where nobody listens.
+const CLOSED_PORT: u16 = 9;
 /// The routing table of a node for what its pods send.
 const POD_TABLE: u8 = 100;
 /// Interface indexes in the nodes start here. The kernel reports the carrier of a veth at once only if the
@@ -136,9 +150,30 @@ fn connect(world: &World) -> Result<(), TestkitError> {
     sides.push((&world.client.namespace, client_side()));
     sides.extend(world.pods.iter().map(|pod| (&pod.namespace, pod_side(pod))));
     in_parallel(&sides, |(namespace, lines)| namespace.ip(lines))?;
+    remote_node_rules(world)?;
     // The remote pods' ends exist only now.
     in_parallel(&world.remote_pods, |pod| pod.namespace.ip(&pod_side(pod)))?;
-    Ok(())
+    wait_for_links(world)
+}
+
+/// The kernel drops what is sent before it has noticed that a link is up, so each link is tried until a
+/// refusal comes back over it.
+fn wait_for_links(world: &World) -> Result<(), TestkitError> {
+    let pods = world.pods.iter().chain(&world.remote_pods);
+    let mut ends: Vec<_> = pods.map(|pod| (&pod.namespace, pod.node.site.gateway())).collect();
+    ends.push((&world.remote_node.namespace, Site::Local.node()));
+    ends.push((&world.client.namespace, Addresses::OUTSIDE));
+    let probe = |to| Probe::new(Protocol::Tcp, SocketAddr::new(to, CLOSED_PORT)).timeout(LINK_PROBE_TIMEOUT);
+    let both = |(namespace, to): (_, Addresses)| to.both().map(|to| (namespace, probe(to)));
+    let mut waiting: Vec<_> = ends.into_iter().flat_map(both).collect();
+    eventually_some(LINKS_WITHIN, "the first packet over every link", || match probe_many(&waiting) {
+        Ok(results) => {
+            let mut results = results.into_iter();
+            waiting.retain(|_| results.next() != Some(ProbeResult::Refused));
+            waiting.is_empty().then_some(Ok(()))
+        }
+        Err(error) => Some(Err(error)),
+    })?
 }
 
 /// The node: links to the remote node, to the client and to its pods.
@@ -147,8 +182,8 @@ fn node_links(world: &World) -> String {
     lines.add(&"link set lo up");
     lines.link("eth0", FIRST_INDEX, &world.remote_node.namespace);
     lines.link("eth1", FIRST_INDEX + 1, &world.client.namespace);
-    lines.subnet("eth0", Site::Local.node());
-    lines.subnet("eth1", Addresses::OUTSIDE);
+    lines.subnet("eth0", Site::Local.node(), Site::Remote.node().both(), FAR);
+    lines.subnet("eth1", Addresses::OUTSIDE, Addresses::CLIENT.both(), FAR);
     lines.pods(&world.pods, Site::Local, FIRST_INDEX + 2);
     let (own, client) = (Site::Local.node(), Addresses::CLIENT);
     lines.add(&format_args!("route add 0.0.0.0/0 via {} src {}", client.ipv4, own.ipv4));
@@ -164,23 +199,31 @@ fn node_links(world: &World) -> String {
 fn remote_node_side(world: &World) -> String {
     let mut lines = Lines::default();
     lines.add(&"link set lo up");
-    lines.subnet("eth0", Site::Remote.node());
+    lines.subnet("eth0", Site::Remote.node(), Site::Local.node().both(), NEAR);
     lines.pods(&world.remote_pods, Site::Remote, FIRST_INDEX);
     for gateway in Site::Local.node().both() {
         let all = if gateway.is_ipv4() { "0.0.0.0/0" } else { "::/0" };
         lines.add(&format_args!("route add {all} via {gateway}"));
         lines.add(&format_args!("route add {all} via {gateway} table {POD_TABLE}"));
-        for pod in &world.remote_pods {
-            lines.add(&format_args!("rule add from {all} iif {} lookup {POD_TABLE}", pod.interface));
-        }
     }
     lines.0
+}
+
+/// Rules have no address to tell the family by: iproute2 wants to hear it, once for each process.
+fn remote_node_rules(world: &World) -> Result<(), TestkitError> {
+    let mut lines = Lines::default();
+    for pod in &world.remote_pods {
+        lines.add(&format_args!("rule add iif {} lookup {POD_TABLE}", pod.interface));
+    }
+    let namespace = &world.remote_node.namespace;
+    in_parallel(&["-4", "-6"], |family| namespace.output_with_input("ip", &[family, "-batch", "-"], &lines.0))
+        .map(drop)
 }
 
 fn client_side() -> String {
     let mut lines = Lines::default();
     lines.add(&"link set lo up");
-    lines.subnet("eth0", Addresses::CLIENT);
+    lines.subnet("eth0", Addresses::CLIENT, Addresses::OUTSIDE.both(), NEAR);
     lines.add(&format_args!("route add 0.0.0.0/0 via {}", Addresses::OUTSIDE.ipv4));
     lines.add(&format_args!("route add ::/0 via {}", Addresses::OUTSIDE.ipv6));
     lines.0
@@ -192,6 +235,7 @@ fn pod_side(pod: &Pod) -> String {
     lines.add(&"link set lo up");
     lines.add(&"link set eth0 up");
     lines.host_addresses("eth0", pod.addresses);
+    lines.neighbours("eth0", [gateway.into(), LINK_LOCAL_GATEWAY.into()], NEAR);
     lines.add(&format_args!("route add {gateway} dev eth0"));
     lines.add(&format_args!("route add 0.0.0.0/0 via {gateway}"));
     lines.add(&format_args!("route add ::/0 via {LINK_LOCAL_GATEWAY} dev eth0"));
@@ -210,14 +254,21 @@ impl Lines {
 
     fn link(&mut self, interface: &str, index: usize, peer: &Namespace) {
         let path = peer.path();
-        self.add(&format_args!("link add {interface} index {index} type veth peer name eth0 netns {path}"));
+        self.add(&format_args!("link add {interface} index {index} address {NEAR} type veth peer name eth0 address {FAR} netns {path}"));
     }
 
-    /// An interface with its addresses in a subnet of the usual size.
-    fn subnet(&mut self, interface: &str, addresses: Addresses) {
+    /// An interface with its addresses in a subnet of the usual size, and who is at the other end.
+    fn subnet(&mut self, interface: &str, addresses: Addresses, peer: [IpAddr; 2], ethernet: &str) {
         self.add(&format_args!("link set {interface} up"));
         self.add(&format_args!("addr add {}/24 dev {interface}", addresses.ipv4));
         self.add(&format_args!("addr add {}/64 dev {interface} nodad", addresses.ipv6));
+        self.neighbours(interface, peer, ethernet);
+    }
+
+    fn neighbours(&mut self, interface: &str, addresses: [IpAddr; 2], ethernet: &str) {
+        for address in addresses {
+            self.add(&format_args!("neigh add {address} lladdr {ethernet} dev {interface} nud permanent"));
+        }
     }
 
     fn host_addresses(&mut self, interface: &str, addresses: Addresses) {
@@ -233,6 +284,7 @@ impl Lines {
             self.add(&format_args!("link set {interface} up"));
             self.host_addresses(interface, site.gateway());
             self.add(&format_args!("addr add {LINK_LOCAL_GATEWAY}/64 dev {interface} nodad"));
+            self.neighbours(interface, pod.addresses.both(), FAR);
             for address in pod.addresses.both() {
                 self.add(&format_args!("route add {}", host_route(address, interface)));
             }

@@ -1,0 +1,164 @@
+//! Background traffic notices what goes wrong, and nothing else; processes under test end when told.
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test program: its helpers fail the test, too"
+)]
+
+use std::net::SocketAddr;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::time::Duration;
+
+use portolan_testkit::{
+    Family, PortolanProcess, Protocol, TestkitError, Traffic, TrafficPlan, World, eventually,
+};
+
+const PORT: u16 = 8080;
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A client and a pod that answers, with a plan that leads from one to the other.
+fn world_and_plan(family: Family) -> (World, TrafficPlan) {
+    let world = World::builder().pods(2).remote_pods(0).build().unwrap();
+    let at = SocketAddr::new(world.pods()[0].address(family), PORT);
+    for protocol in [Protocol::Tcp, Protocol::Udp] {
+        world.serve(&world.pods()[0], protocol, PORT).unwrap();
+    }
+    (world, TrafficPlan { tcp: Some(at), udp: Some(at), ..TrafficPlan::default() })
+}
+
+/// Packets of one protocol that the node has forwarded, by a counter of its own.
+fn forwarded(world: &World) -> u64 {
+    let listed = world.node().namespace().output("nft", &["list", "counter", "ip", "t", "c"]).unwrap();
+    listed.split("packets ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap()
+}
+
+fn nft(world: &World, rules: &str) {
+    world.node().namespace().output_with_input("nft", &["-f", "-"], rules).unwrap();
+}
+
+/// Lets a number of packets pass, so that the test does not depend on the clock.
+fn let_pass(world: &World, packets: u64) {
+    let seen = forwarded(world);
+    eventually(10 * SECOND, "traffic", || forwarded(world) > seen + packets).unwrap();
+}
+
+const COUNTING: &str =
+    "table ip t { counter c { }; chain forward { type filter hook forward priority 0; counter name c; }; }";
+
+#[test]
+fn undisturbed_traffic_is_lossless() {
+    for family in Family::BOTH {
+        let (world, plan) = world_and_plan(family);
+        let traffic = Traffic::start(world.client().namespace(), plan).unwrap();
+        let pod = world.pods()[0].namespace();
+        let received = || -> u64 {
+            let statistics = pod.output("ip", &["-s", "-o", "link", "show", "eth0"]).unwrap();
+            statistics
+                .split("RX:")
+                .nth(1)
+                .unwrap()
+                .split_whitespace()
+                .find_map(|word| word.parse().ok())
+                .unwrap_or(0)
+        };
+        eventually(10 * SECOND, "100 kB of traffic", || received() > 100_000).unwrap();
+        let report = traffic.stop().unwrap();
+        assert!(report.is_lossless(), "{report}");
+        assert_eq!(report.streams, 10);
+        assert!(report.connections_ok > 0 && report.stream_lines > 10 && report.udp_sent > 10, "{report}");
+    }
+}
+
+#[test]
+fn a_moment_of_dropped_datagrams_shows_as_lost_only() {
+    let (world, plan) = world_and_plan(Family::Ipv4);
+    nft(&world, COUNTING);
+    let traffic = Traffic::start(world.client().namespace(), plan).unwrap();
+    nft(&world, "table ip t { chain gate { type filter hook forward priority -1; ip protocol udp drop; }; }");
+    let_pass(&world, 100);
+    nft(&world, "flush chain ip t gate");
+    let_pass(&world, 100);
+    let report = traffic.stop().unwrap();
+    assert!(report.udp_lost > 0 && report.udp_lost < report.udp_sent, "{report}");
+    assert_eq!((report.connections_failed, report.streams_broken, report.udp_moved), (0, 0, 0), "{report}");
+}
+
+#[test]
+fn reset_streams_and_refused_connections_show() {
+    let (world, plan) = world_and_plan(Family::Ipv4);
+    nft(&world, COUNTING);
+    let traffic = Traffic::start(world.client().namespace(), plan).unwrap();
+    world.echo().close(world.pods()[0].namespace(), Protocol::Tcp, plan.tcp.unwrap()).unwrap();
+    let_pass(&world, 200);
+    let report = traffic.stop().unwrap();
+    assert_eq!(report.streams_broken, 10, "{report}");
+    assert!(report.connections_failed > 0, "{report}");
+    assert_eq!((report.udp_lost, report.udp_moved), (0, 0), "{report}");
+    assert!(report.losses.iter().any(|loss| loss.contains("stream")), "{report}");
+}
+
+#[test]
+fn flows_that_change_their_backend_show_as_moved() {
+    let (world, plan) = world_and_plan(Family::Ipv4);
+    world.serve(&world.pods()[1], Protocol::Udp, PORT).unwrap();
+    let [one, two] = [0, 1].map(|pod| world.pods()[pod].address(Family::Ipv4));
+    nft(&world, COUNTING);
+    // Stateless translation: each packet by the rules of the moment, as if no flow were remembered.
+    let moved = format!(
+        "table ip m {{ chain pre {{ type filter hook prerouting priority -300; ip daddr {one} udp dport {PORT} ip daddr set {two}; \
+         ip saddr {two} udp sport {PORT} ip saddr set {one}; }}; }}"
+    );
+    let traffic = Traffic::start(world.client().namespace(), TrafficPlan { tcp: None, ..plan }).unwrap();
+    nft(&world, &moved);
+    let_pass(&world, 100);
+    let report = traffic.stop().unwrap();
+    assert_eq!((report.udp_moved, report.udp_lost), (10, 0), "{report}");
+}
+
+#[test]
+fn traffic_to_nowhere_does_not_start() {
+    let (world, plan) = world_and_plan(Family::Ipv4);
+    let nowhere = SocketAddr::new(world.pods()[1].address(Family::Ipv4), PORT);
+    let ready_within = Duration::from_millis(300);
+    let plan = TrafficPlan { udp: Some(nowhere), tcp: None, ready_within, ..plan };
+    let error = Traffic::start(world.client().namespace(), plan).unwrap_err();
+    assert!(matches!(error, TestkitError::TrafficNotReady { kind: "flows", .. }), "{error}");
+}
+
+#[test]
+fn a_process_is_seen_starting_asked_to_end_and_killed() {
+    let world = World::builder().pods(0).remote_pods(0).build().unwrap();
+    let start = |script: &str| {
+        PortolanProcess::start(world.node().namespace(), Path::new("/bin/sh"), &["-c", script]).unwrap()
+    };
+    let mut polite = start(
+        "trap 'echo bye >&2; exit 3' TERM; ip -o link >&2; echo ready >&2; while :; do sleep 0.01; done",
+    );
+    polite.wait_for_output(10 * SECOND, "ready").unwrap();
+    assert!(polite.output().contains("eth1@"), "inside the node's namespace: {}", polite.output());
+    assert!(polite.resident_high_water().unwrap() >= polite.resident().unwrap().min(1));
+    assert_eq!(polite.terminate(10 * SECOND).unwrap().code(), Some(3));
+    assert!(polite.output().ends_with("bye\n"), "{}", polite.output());
+
+    let mut stubborn = start("trap '' TERM; echo ready; exec sleep 1000");
+    stubborn.wait_for_output(10 * SECOND, "ready").unwrap();
+    assert!(stubborn.terminate(Duration::from_millis(50)).is_err());
+    assert_eq!(stubborn.kill().unwrap().signal(), Some(9));
+}
+
+#[test]
+fn a_process_that_ends_early_fails_the_wait_with_its_words() {
+    let world = World::builder().pods(0).remote_pods(0).build().unwrap();
+    let script = ["-c", "echo no such flag >&2; exit 2"];
+    let mut process =
+        PortolanProcess::start(world.node().namespace(), Path::new("/bin/sh"), &script).unwrap();
+    let error = process.wait_until(10 * SECOND, "readiness", || false).unwrap_err();
+    assert!(
+        matches!(&error, TestkitError::ProcessEnded { stderr, .. } if stderr == "no such flag\n"),
+        "{error}"
+    );
+}
