@@ -1,0 +1,274 @@
+//! A world whose node runs the data plane.
+
+use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use portolan_backend::nft::Nftables;
+use portolan_backend::{Commit, Dataplane};
+use portolan_model::catalog::{Changes, PerFamily};
+use portolan_model::object::Kind;
+use portolan_model::world::Edit;
+use portolan_model::{
+    Catalog, Change, Family, Forwarding, LocalDetector, NodePortAddresses, Protocol, ServicePortName,
+    Settings,
+};
+use portolan_testkit::{Namespace, Probe, ProbeResult, World, eventually};
+use serde_json::json;
+
+use crate::{Place, Sender};
+
+/// Name of the node that runs the data plane; its zone is `a`.
+pub const NODE_NAME: &str = "n1";
+/// Name of the other node.
+pub const REMOTE_NODE_NAME: &str = "n2";
+/// Pods on the node; the last one is never an endpoint.
+pub const PODS: usize = 5;
+/// Pods on the other node; the last one is never an endpoint.
+pub const REMOTE_PODS: usize = 4;
+/// Where every pod answers, in every protocol.
+pub const TARGET_PORTS: [u16; 2] = [8080, 9090];
+/// All pods are in here, by family.
+pub const CLUSTER_CIDRS: [&str; 2] = ["10.244.0.0/16", "fd00:10:244::/48"];
+/// Cluster IPs are in here, by family.
+pub const SERVICE_CIDRS: [&str; 2] = ["10.96.0.0/24", "fd00:10:96::/112"];
+
+/// The discard port, where nobody listens.
+const CLOSED_PORT: u16 = 9;
+/// How long a new address may take to work.
+const ADDRESS_WITHIN: Duration = Duration::from_secs(10);
+/// The source ports of probes: above all node ports.
+const FIRST_SOURCE_PORT: u16 = 33_000;
+
+/// A world, the objects in it, and a data plane for each family on its node.
+#[derive(Debug)]
+pub struct Cluster {
+    pub(crate) world: World,
+    pub(crate) senders: Vec<Sender>,
+    catalog: Catalog,
+    planes: PerFamily<Nftables>,
+    settings: PerFamily<Settings>,
+    source_ports: HashMap<(u64, Protocol), u16>,
+    version: u64,
+    more_node_addresses: Vec<IpAddr>,
+    outside: HashSet<SocketAddr>,
+}
+
+impl Cluster {
+    /// A cluster without Services and with the settings of [`Cluster::usual_settings`].
+    pub fn new() -> Self {
+        let world = World::builder().pods(PODS).remote_pods(REMOTE_PODS).build().unwrap();
+        for pod in world.pods().iter().chain(world.remote_pods()) {
+            for protocol in [Protocol::Tcp, Protocol::Udp, Protocol::Sctp] {
+                TARGET_PORTS.iter().for_each(|port| world.serve(pod, protocol, *port).unwrap());
+            }
+        }
+        let settings = per_family(Self::usual_settings);
+        let mut catalog = Catalog::new(NODE_NAME);
+        let labels = json!({ "topology.kubernetes.io/zone": "a" });
+        let node = json!({ "metadata": { "name": NODE_NAME, "resourceVersion": "1", "labels": labels } });
+        catalog.apply(Edit::Upsert(Kind::Node, node).event().unwrap());
+        let planes = per_family(|family| open(&world, settings.get(family)));
+        let senders = Sender::all(&world);
+        let mut cluster = Self {
+            world,
+            senders,
+            catalog,
+            planes,
+            settings,
+            source_ports: HashMap::new(),
+            version: 0,
+            more_node_addresses: Vec::new(),
+            outside: HashSet::new(),
+        };
+        cluster.resync();
+        cluster
+    }
+
+    /// Local detector by cluster CIDR, node ports at the node's own address, everything known.
+    pub fn usual_settings(family: Family) -> Settings {
+        let node = portolan_testkit::Site::Local.node().of(family);
+        Settings {
+            family,
+            local_detector: LocalDetector::Cidr(cidr(CLUSTER_CIDRS, family)),
+            masquerade_all: false,
+            masquerade_bit: 14,
+            node_port_addresses: NodePortAddresses::Addresses(vec![node]),
+            node_ip: Some(node),
+            service_cidrs: vec![cidr(SERVICE_CIDRS, family)],
+        }
+    }
+
+    /// Who can send.
+    pub fn senders(&self) -> &[Sender] {
+        &self.senders
+    }
+
+    /// The sender of this name.
+    pub fn sender(&self, name: &str) -> &Sender {
+        self.senders.iter().find(|sender| sender.name == name).unwrap_or_else(|| panic!("no sender {name}"))
+    }
+
+    /// The namespaces.
+    pub const fn world(&self) -> &World {
+        &self.world
+    }
+
+    /// The settings of a family.
+    pub const fn settings(&self, family: Family) -> &Settings {
+        self.settings.get(family)
+    }
+
+    /// Gives both data planes other settings.
+    pub fn configure(&mut self, change: impl Fn(&mut Settings)) {
+        for family in Family::BOTH {
+            let settings = self.settings.get_mut(family);
+            change(settings);
+            self.planes.get_mut(family).configure(settings.clone());
+        }
+        self.resync();
+    }
+
+    /// Takes in changed objects as one transaction of each family.
+    pub fn apply(&mut self, edits: &[Edit]) -> Changes {
+        for edit in edits {
+            self.catalog.apply(edit.event().unwrap());
+        }
+        let changes = self.catalog.take_changes();
+        for family in Family::BOTH {
+            let own: Vec<Change> =
+                changes.changes.iter().filter(|change| change.family == family).cloned().collect();
+            let commit = self.planes.get_mut(family).apply(&own).unwrap();
+            assert!(commit.refused.is_empty(), "{family}: {:?}", commit.refused);
+        }
+        changes
+    }
+
+    /// Puts data planes that know nothing in the place of these, as a restart of the program would.
+    pub fn restart(&mut self) -> PerFamily<Commit> {
+        for family in Family::BOTH {
+            let mut plane = open(&self.world, self.settings.get(family));
+            let changes: Vec<Change> = self
+                .table(family)
+                .into_iter()
+                .map(|(name, new)| Change { name, family, old: None, new: Some(new) })
+                .collect();
+            plane.apply(&changes).unwrap();
+            *self.planes.get_mut(family) = plane;
+        }
+        self.resync()
+    }
+
+    /// Reads everything back and writes the difference.
+    pub fn resync(&mut self) -> PerFamily<Commit> {
+        per_family(|family| self.planes.get_mut(family).resync().unwrap())
+    }
+
+    /// Removes what only former Services needed, all of it.
+    pub fn collect(&mut self) {
+        for family in Family::BOTH {
+            let plane = self.planes.get_mut(family);
+            while plane.needs_collection() {
+                plane.collect().unwrap();
+            }
+        }
+    }
+
+    /// Removes the data planes' tables.
+    pub fn remove(&mut self) {
+        Family::BOTH.into_iter().for_each(|family| self.planes.get_mut(family).remove().unwrap());
+    }
+
+    /// The table of a family.
+    pub fn table(&self, family: Family) -> Vec<(Arc<ServicePortName>, Arc<Forwarding>)> {
+        self.catalog.forwardings(family).collect()
+    }
+
+    /// Gives the node more addresses, one of each family, and lets it send from them as a sender of its own.
+    pub fn add_node_addresses(&mut self, name: &str, addresses: [IpAddr; 2]) {
+        let [ipv4, ipv6] = addresses;
+        let lines = format!("addr add {ipv4}/32 dev lo\naddr add {ipv6}/128 dev lo nodad\n");
+        let namespace = self.world.node().namespace().clone();
+        namespace.ip(&lines).unwrap();
+        addresses.into_iter().for_each(|address| wait_for_address(&namespace, address));
+        self.more_node_addresses.extend(addresses);
+        self.senders.push(Sender { name: name.to_owned(), namespace, addresses, place: Place::Node });
+    }
+
+    /// Lets the outside client answer at an address that is not its own otherwise.
+    pub fn serve_outside(&mut self, at: SocketAddr) {
+        let namespace = self.world.client().namespace();
+        let options = if at.is_ipv4() { "/32 dev lo" } else { "/128 dev lo nodad" };
+        namespace.ip(&format!("addr add {}{options}\n", at.ip())).unwrap();
+        wait_for_address(namespace, at.ip());
+        let places = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp].map(|protocol| (protocol, at));
+        self.world.echo().listen_many(namespace, &places).unwrap();
+        self.outside.insert(at);
+    }
+
+    /// What `nft` says about everything in the node's namespace.
+    pub fn ruleset(&self) -> String {
+        self.world.node().namespace().output("nft", &["list", "ruleset"]).unwrap()
+    }
+
+    /// The next resource version.
+    pub(crate) const fn next_version(&mut self) -> u64 {
+        self.version += 1;
+        self.version
+    }
+
+    /// Whether a responder is there.
+    pub(crate) fn is_responder(&self, place: SocketAddr) -> bool {
+        self.outside.contains(&place) || (self.is_pod(place.ip()) && TARGET_PORTS.contains(&place.port()))
+    }
+
+    pub(crate) fn is_pod(&self, address: IpAddr) -> bool {
+        let mut pods = self.world.pods().iter().chain(self.world.remote_pods());
+        pods.any(|pod| pod.address(Family::of(address)) == address)
+    }
+
+    pub(crate) fn is_node_address(&self, address: IpAddr) -> bool {
+        address.is_loopback() || self.node_addresses().contains(&address)
+    }
+
+    pub(crate) fn node_addresses(&self) -> Vec<IpAddr> {
+        let own = self.world.node().all_addresses();
+        own.into_iter().chain(self.more_node_addresses.iter().copied()).collect()
+    }
+
+    /// A port that no other probe of this namespace has used for long: no flow that the kernel still
+    /// remembers is taken up again.
+    pub(crate) fn source_port(&mut self, namespace: u64, protocol: Protocol) -> u16 {
+        let next = self.source_ports.entry((namespace, protocol)).or_insert(FIRST_SOURCE_PORT);
+        let port = *next;
+        *next = next.checked_add(1).unwrap_or(FIRST_SOURCE_PORT);
+        port
+    }
+}
+
+impl Default for Cluster {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn open(world: &World, settings: &Settings) -> Nftables {
+    world.node().namespace().run(|| Nftables::open(settings.clone())).unwrap().unwrap()
+}
+
+/// The kernel makes the route of a new IPv6 address a moment later. Until then, nobody refuses.
+fn wait_for_address(namespace: &Namespace, address: IpAddr) {
+    let probe = Probe::new(Protocol::Tcp, SocketAddr::new(address, CLOSED_PORT));
+    let refused = || namespace.probe(probe.expecting_silence()).unwrap() == ProbeResult::Refused;
+    eventually(ADDRESS_WITHIN, "a new address takes packets", refused).unwrap();
+}
+
+fn cidr(texts: [&str; 2], family: Family) -> IpNet {
+    texts[usize::from(family == Family::Ipv6)].parse().unwrap()
+}
+
+fn per_family<T>(mut make: impl FnMut(Family) -> T) -> PerFamily<T> {
+    PerFamily { ipv4: make(Family::Ipv4), ipv6: make(Family::Ipv6) }
+}

@@ -1,0 +1,292 @@
+//! Packets sent, and the oracle's word on what became of them.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use portolan_model::oracle::{Fate, Oracle, Origin, Packet};
+use portolan_model::{Backend, Family, Forwarding, Frontend, Protocol, ServicePortName};
+use portolan_testkit::{Namespace, Probe, ProbeResult, probe_many};
+
+use crate::{Cluster, Sender};
+
+/// How unlikely it has to be that a set of backends is not seen whole by pure chance, as a power of ten:
+/// some thousand sets are looked at in one run.
+const CHANCE_EXPONENT: f64 = 11.0;
+/// Sets with more backends are not required to be seen whole.
+const LARGEST_COVERED_SET: usize = 4;
+
+/// One packet to send.
+#[derive(Debug, Clone)]
+pub struct Attempt {
+    /// Who sends it. Its address of the family is the source.
+    pub sender: Sender,
+    /// How.
+    pub protocol: Protocol,
+    /// Where to.
+    pub destination: SocketAddr,
+}
+
+/// What became of it.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// What was sent.
+    pub attempt: Attempt,
+    /// What the oracle says.
+    pub fate: Fate,
+    /// What happened.
+    pub result: ProbeResult,
+    /// Whose frontend it is, if anybody's.
+    pub owner: Option<Arc<ServicePortName>>,
+    /// The port that it was sent from, which no other packet of this sender had.
+    pub source_port: u16,
+}
+
+impl Attempt {
+    /// The family of the packet.
+    pub const fn family(&self) -> Family {
+        Family::of(self.destination.ip())
+    }
+
+    fn packet(&self) -> Packet<'_> {
+        Packet {
+            origin: self.sender.origin(),
+            source: if self.destination.ip().is_loopback() {
+                self.destination.ip()
+            } else {
+                self.sender.address(self.family())
+            },
+            destination: self.destination.ip(),
+            protocol: self.protocol,
+            port: self.destination.port(),
+        }
+    }
+}
+
+impl fmt::Display for Attempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} -> {} {}", self.sender.name, self.protocol, self.destination)
+    }
+}
+
+impl Cluster {
+    /// Sends each packet, and as many more as it takes to see every member of every small set of backends;
+    /// returns what went otherwise than the oracle says, in words.
+    pub fn faults(&mut self, attempts: &[Attempt]) -> Vec<String> {
+        let mut outcomes = self.attempt(attempts);
+        let more = missing(&outcomes);
+        outcomes.extend(self.attempt(&more));
+        let mut faults: Vec<_> = outcomes.iter().filter_map(|outcome| self.fault(outcome)).collect();
+        faults.extend(unseen(&outcomes));
+        faults.extend(unfaithful(&outcomes));
+        faults
+    }
+
+    /// Sends packets, all at the same time.
+    pub fn attempt(&mut self, attempts: &[Attempt]) -> Vec<Outcome> {
+        let mut outcomes = Vec::with_capacity(attempts.len());
+        for (attempt, (fate, owner)) in attempts.iter().zip(self.judge(attempts)) {
+            let source_port = self.source_port(attempt.sender.namespace.id(), attempt.protocol);
+            let (attempt, result) = (attempt.clone(), ProbeResult::TimedOut);
+            outcomes.push(Outcome { attempt, fate, result, owner, source_port });
+        }
+        let probes: Vec<(&Namespace, Probe)> =
+            outcomes.iter().map(|outcome| (&outcome.attempt.sender.namespace, self.probe(outcome))).collect();
+        let results = probe_many(&probes).unwrap();
+        for (outcome, result) in outcomes.iter_mut().zip(results) {
+            outcome.result = result;
+        }
+        outcomes
+    }
+
+    fn probe(&self, outcome: &Outcome) -> Probe {
+        let Outcome { attempt, fate, source_port, .. } = outcome;
+        let probe = Probe::new(attempt.protocol, attempt.destination);
+        let probe = probe.from(attempt.packet().source).from_port(*source_port);
+        if self.may_be_silent(attempt, fate) { probe.expecting_silence() } else { probe }
+    }
+
+    /// What the oracle says, and whose frontend it is.
+    pub fn judge(&self, attempts: &[Attempt]) -> Vec<(Fate, Option<Arc<ServicePortName>>)> {
+        let local_addresses = self.node_addresses();
+        let tables = Family::BOTH.map(|family| self.table(family));
+        let forwardings = tables.each_ref().map(|table| table.iter().map(|(_, f)| &**f).collect::<Vec<_>>());
+        let judge = |attempt: &Attempt| {
+            let index = usize::from(attempt.family() == Family::Ipv6);
+            let oracle = Oracle {
+                settings: self.settings(attempt.family()),
+                local_addresses: &local_addresses,
+                forwardings: &forwardings[index],
+            };
+            (oracle.fate(&attempt.packet()), owner(&tables[index], attempt))
+        };
+        attempts.iter().map(judge).collect()
+    }
+
+    /// Whether no answer is what the oracle says.
+    fn may_be_silent(&self, attempt: &Attempt, fate: &Fate) -> bool {
+        match fate {
+            Fate::Drop => true,
+            Fate::Reject => false,
+            Fate::Backends { set, masqueraded, .. } => set
+                .iter()
+                .zip(masqueraded)
+                .any(|(backend, masqueraded)| backend.address == attempt.packet().source && !masqueraded),
+            Fate::NotOurs => {
+                let Attempt { destination, protocol, .. } = attempt;
+                if self.is_responder(*destination) || self.is_pod(destination.ip()) {
+                    return false;
+                }
+                // Raw SCTP sockets of other probes keep the node's kernel from refusing.
+                !self.is_node_address(destination.ip()) || *protocol == Protocol::Sctp
+            }
+        }
+    }
+
+    /// What is wrong with an outcome.
+    fn fault(&self, outcome: &Outcome) -> Option<String> {
+        let Outcome { attempt, fate, result, .. } = outcome;
+        let fits = match (fate, result) {
+            (_, ProbeResult::TimedOut) => self.may_be_silent(attempt, fate),
+            (Fate::Backends { set, masqueraded, .. }, ProbeResult::Reached(reached)) => {
+                let mut candidates = set.iter().zip(masqueraded);
+                candidates.any(|(backend, masqueraded)| {
+                    backend.socket() == reached.backend
+                        && self.fits_source(outcome, reached.seen_source, *masqueraded)
+                })
+            }
+            (Fate::Reject, ProbeResult::Refused) => true,
+            (Fate::NotOurs, ProbeResult::Reached(reached)) => {
+                reached.backend == attempt.destination
+                    && self.fits_source(outcome, reached.seen_source, false)
+            }
+            // By the node or the pod itself, where nothing listens.
+            (Fate::NotOurs, ProbeResult::Refused | ProbeResult::Unreachable) => {
+                let destination = attempt.destination;
+                let answers = self.is_node_address(destination.ip()) || self.is_pod(destination.ip());
+                answers && !self.is_responder(destination)
+            }
+            _ => false,
+        };
+        (!fits).then(|| format!("{attempt}: {result:?}, but the oracle says {fate:?}"))
+    }
+
+    /// Without masquerading the source has to be untouched, port included. With it, another address of the
+    /// node may be the same by chance, where the node itself is the sender.
+    fn fits_source(&self, outcome: &Outcome, seen: SocketAddr, masqueraded: bool) -> bool {
+        let source = outcome.attempt.packet().source;
+        if masqueraded {
+            let from_node = outcome.attempt.sender.origin() == Origin::Node;
+            self.is_node_address(seen.ip()) && (from_node || seen.ip() != source)
+        } else {
+            seen == SocketAddr::new(source, outcome.source_port)
+        }
+    }
+}
+
+fn owner(
+    table: &[(Arc<ServicePortName>, Arc<Forwarding>)],
+    attempt: &Attempt,
+) -> Option<Arc<ServicePortName>> {
+    let (address, port) = (attempt.destination.ip(), attempt.destination.port());
+    let takes = |frontend: &Frontend| match *frontend {
+        Frontend::ClusterIp(ip, own) | Frontend::ExternalIp(ip, own) | Frontend::LoadBalancerIp(ip, own) => {
+            (ip, own) == (address, port)
+        }
+        Frontend::NodePort(own) => own == port,
+    };
+    let of_protocol = table.iter().filter(|(_, forwarding)| forwarding.protocol == attempt.protocol);
+    of_protocol.into_iter().find(|(_, f)| f.frontends.iter().any(takes)).map(|(name, _)| Arc::clone(name))
+}
+
+/// Packets that share a set of backends, drawn from anew by each.
+type Group<'a> = (Family, Option<&'a ServicePortName>, &'a [Backend]);
+
+fn groups(outcomes: &[Outcome]) -> BTreeMap<Group<'_>, Vec<&Outcome>> {
+    let mut groups: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for outcome in outcomes {
+        if let Fate::Backends { set, affinity: None, .. } = &outcome.fate {
+            let group = (outcome.attempt.family(), outcome.owner.as_deref(), set.as_slice());
+            groups.entry(group).or_default().push(outcome);
+        }
+    }
+    groups.retain(|(.., set), _| (2..=LARGEST_COVERED_SET).contains(&set.len()));
+    groups
+}
+
+/// So many draws from a set that it would be a wonder if a member never came.
+fn draws_needed(members: usize) -> usize {
+    let members = u32::try_from(members).map_or(f64::INFINITY, f64::from);
+    let per_draw = (1.0 - 1.0 / members).ln();
+    let needed = (-CHANCE_EXPONENT * std::f64::consts::LN_10 - members.ln()) / per_draw;
+    // Small and positive.
+    #[expect(clippy::cast_sign_loss, reason = "both logarithms are negative")]
+    let needed = needed.ceil() as usize;
+    needed
+}
+
+/// The attempts to repeat until every member of every small set must have been seen.
+fn missing(outcomes: &[Outcome]) -> Vec<Attempt> {
+    let mut more = Vec::new();
+    for ((.., set), members) in groups(outcomes) {
+        let needed = draws_needed(set.len()).saturating_sub(members.len());
+        more.extend(members.iter().cycle().take(needed).map(|outcome| outcome.attempt.clone()));
+    }
+    more
+}
+
+/// Backends that nobody has reached although they should have come up by chance.
+fn unseen(outcomes: &[Outcome]) -> Vec<String> {
+    let mut faults = Vec::new();
+    for ((family, owner, set), members) in groups(outcomes) {
+        // Who draws itself without masquerading gets no answer; see `may_be_silent`.
+        let silent = members.iter().any(|outcome| outcome.result.backend().is_none());
+        if silent {
+            continue;
+        }
+        let seen: BTreeSet<SocketAddr> =
+            members.iter().filter_map(|outcome| outcome.result.backend()).collect();
+        let never: Vec<_> =
+            set.iter().map(Backend::socket).filter(|backend| !seen.contains(backend)).collect();
+        if !never.is_empty() {
+            let service = owner.map(ToString::to_string).unwrap_or_default();
+            faults.push(format!(
+                "{service} {family}: {never:?} of {} never reached by {} packets",
+                set.len(),
+                members.len()
+            ));
+        }
+    }
+    faults
+}
+
+/// Clients that one Service with session affinity has sent to several backends, although the same ones were
+/// there to choose from each time.
+fn unfaithful(outcomes: &[Outcome]) -> Vec<String> {
+    let mut bindings: HashMap<_, (BTreeSet<&[Backend]>, BTreeSet<SocketAddr>)> = HashMap::new();
+    for outcome in outcomes {
+        let Fate::Backends { set, affinity: Some(_), .. } = &outcome.fate else { continue };
+        let source = outcome.attempt.packet().source;
+        let entry = bindings.entry((outcome.owner.as_deref(), source)).or_default();
+        entry.0.insert(set);
+        entry.1.extend(outcome.result.backend());
+    }
+    let unfaithful = bindings.into_iter().filter(|(_, (sets, reached))| sets.len() == 1 && reached.len() > 1);
+    unfaithful
+        .map(|((service, source), (_, reached))| {
+            let service = service.map(ToString::to_string).unwrap_or_default();
+            format!("{service}: {source} has affinity, but reached {reached:?}")
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn draws_grow_with_the_set() {
+        assert_eq!([1, 2, 3, 4].map(draws_needed), [0, 38, 66, 93]);
+    }
+}

@@ -1,0 +1,155 @@
+//! Rows of decision tables: a Service, its endpoints, and who reaches what.
+
+use std::net::SocketAddr;
+
+use portolan_model::oracle::Fate;
+use portolan_model::{Family, Protocol};
+use portolan_testkit::Site;
+
+use crate::objects::{CLUSTER_IPS, EXTERNAL_IPS, LOAD_BALANCER_IPS, NODE_PORT, PORT};
+use crate::{Attempt, Cluster, Endpoint, Sender, Service, TARGET_PORTS, slices};
+
+/// Where to reach the Service `default/web`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum At {
+    /// Its cluster IPs.
+    ClusterIp,
+    /// Its external IPs.
+    ExternalIp,
+    /// Its load-balancer IPs.
+    LoadBalancerIp,
+    /// Its node port on the node's own addresses.
+    NodePort,
+    /// Its node port on the loopback addresses.
+    LoopbackNodePort,
+    /// A port of its cluster IPs that it does not have.
+    WrongPort,
+    /// An address of the service CIDRs that no Service has.
+    Unallocated,
+}
+
+impl At {
+    /// All that takes external traffic.
+    pub const EXTERNAL: [Self; 3] = [Self::ExternalIp, Self::LoadBalancerIp, Self::NodePort];
+
+    /// The address of a family, and the port.
+    pub fn socket(self, family: Family) -> SocketAddr {
+        let index = usize::from(family == Family::Ipv6);
+        let fixed = |addresses: [&str; 2]| addresses[index].parse().unwrap();
+        let (address, port) = match self {
+            Self::ClusterIp => (fixed(CLUSTER_IPS), PORT),
+            Self::ExternalIp => (fixed(EXTERNAL_IPS), PORT),
+            Self::LoadBalancerIp => (fixed(LOAD_BALANCER_IPS), PORT),
+            Self::NodePort => (Site::Local.node().of(family), NODE_PORT),
+            Self::LoopbackNodePort => (fixed(["127.0.0.1", "::1"]), NODE_PORT),
+            Self::WrongPort => (fixed(CLUSTER_IPS), PORT + 1),
+            Self::Unallocated => (fixed(["10.96.0.99", "fd00:10:96::99"]), PORT),
+        };
+        SocketAddr::new(address, port)
+    }
+}
+
+impl Cluster {
+    /// Makes `default/web` this Service with these endpoints (see [`Endpoint`]).
+    pub fn put(&mut self, service: &Service, endpoints: &str) {
+        let version = self.next_version();
+        let mut edits = slices(&Endpoint::parse_all(endpoints), version);
+        edits.push(service.edit(version));
+        self.apply(&edits);
+    }
+
+    /// Gives `default/web` these endpoints.
+    pub fn put_endpoints(&mut self, endpoints: &str) {
+        let version = self.next_version();
+        self.apply(&slices(&Endpoint::parse_all(endpoints), version));
+    }
+
+    /// One row of a decision table. `expected` says for each sender what its packets meet, such as
+    /// `pod l1 r2, node l1* r2*, client drop`: names of endpoints (with `*` where they see an address of the
+    /// node instead of the sender's), `reject`, `drop` or `ignored`. The oracle has to say the same, and the
+    /// kernel has to do it, in every protocol and family.
+    ///
+    /// # Panics
+    ///
+    /// Where either does not.
+    pub fn check(&mut self, at: &[At], service: &Service, endpoints: &str, expected: &str) {
+        self.put(service, endpoints);
+        self.expect(at, expected, &format!("{endpoints:?}"));
+    }
+
+    /// As [`Cluster::check`], of the Service as it is; `row` names it in the message.
+    ///
+    /// # Panics
+    ///
+    /// Where the oracle or the kernel disagrees.
+    pub fn expect(&mut self, at: &[At], expected: &str, row: &str) {
+        self.expect_in(&Family::BOTH, at, expected, row);
+    }
+
+    /// As [`Cluster::expect`], in some families only.
+    ///
+    /// # Panics
+    ///
+    /// Where the oracle or the kernel disagrees.
+    pub fn expect_in(&mut self, families: &[Family], at: &[At], expected: &str, row: &str) {
+        let mut faults = Vec::new();
+        let mut attempts = Vec::new();
+        for clause in expected.split(", ") {
+            let (sender, words) = clause.split_once(' ').unwrap_or_else(|| panic!("no word on {clause}"));
+            let mut own = attempts_of(self.sender(sender), at);
+            own.retain(|attempt| families.contains(&attempt.family()));
+            for (attempt, (fate, _)) in own.iter().zip(self.judge(&own)) {
+                let says = in_words(&fate, attempt.family());
+                if says != words {
+                    faults.push(format!("{attempt}: expected {words}, but the oracle says {says}"));
+                }
+            }
+            attempts.extend(own);
+        }
+        faults.extend(self.faults(&attempts));
+        assert!(faults.is_empty(), "{row} at {at:?}: {expected}\n{}", faults.join("\n"));
+    }
+}
+
+/// A packet in every protocol and family to each place.
+pub fn attempts_of(sender: &Sender, at: &[At]) -> Vec<Attempt> {
+    let mut attempts = Vec::new();
+    for place in at {
+        for protocol in [Protocol::Tcp, Protocol::Udp, Protocol::Sctp] {
+            for family in Family::BOTH {
+                attempts.push(Attempt {
+                    sender: sender.clone(),
+                    protocol,
+                    destination: place.socket(family),
+                });
+            }
+        }
+    }
+    attempts
+}
+
+fn in_words(fate: &Fate, family: Family) -> String {
+    match fate {
+        Fate::Reject => "reject".to_owned(),
+        Fate::Drop => "drop".to_owned(),
+        Fate::NotOurs => "ignored".to_owned(),
+        Fate::Backends { set, masqueraded, .. } => {
+            let words = set.iter().zip(masqueraded).map(|(backend, masqueraded)| {
+                let name = name_of(backend.socket(), family);
+                if *masqueraded { name + "*" } else { name }
+            });
+            words.collect::<Vec<_>>().join(" ")
+        }
+    }
+}
+
+fn name_of(backend: SocketAddr, family: Family) -> String {
+    for (site, letter) in [(Site::Local, 'l'), (Site::Remote, 'r')] {
+        for number in 1..=9 {
+            if backend == SocketAddr::new(site.pod(number).of(family), TARGET_PORTS[0]) {
+                return format!("{letter}{number}");
+            }
+        }
+    }
+    backend.to_string()
+}

@@ -1,0 +1,87 @@
+//! Who sends.
+
+use std::net::IpAddr;
+
+use portolan_model::Family;
+use portolan_model::oracle::Origin;
+use portolan_testkit::{Addresses, Namespace, Pod, World};
+
+/// Where a sender is, as the node sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// A pod of the node, behind this interface.
+    Pod(String),
+    /// The node itself.
+    Node,
+    /// Elsewhere, behind this interface.
+    Remote(&'static str),
+}
+
+/// Somebody who sends packets.
+#[derive(Debug, Clone)]
+pub struct Sender {
+    /// As rows of tables call it.
+    pub name: String,
+    /// Where its sockets are.
+    pub namespace: Namespace,
+    /// The addresses that it sends from.
+    pub addresses: [IpAddr; 2],
+    /// Where it is.
+    pub place: Place,
+}
+
+impl Sender {
+    /// Everybody in a world: `l1`, `l2`, … and, the last one, `pod` on the node; `r1`, `r2`, … and `remote`
+    /// on the other node; the two nodes; the `client`. `gateway` is the node, too, but sends from an address
+    /// inside the cluster CIDR.
+    pub(crate) fn all(world: &World) -> Vec<Self> {
+        let mut senders = Vec::new();
+        for (number, pod) in world.pods().iter().enumerate() {
+            let name = numbered("l", number, world.pods().len(), "pod");
+            senders.push(Self::pod(name, pod, Place::Pod(pod.interface().to_owned())));
+        }
+        for (number, pod) in world.remote_pods().iter().enumerate() {
+            let name = numbered("r", number, world.remote_pods().len(), "remote");
+            senders.push(Self::pod(name, pod, Place::Remote("eth0")));
+        }
+        senders.push(Self::pod("client".to_owned(), world.client(), Place::Remote("eth1")));
+        let (node, remote_node) = (world.node(), world.remote_node());
+        let node_as = |name: &str, addresses: Addresses| Self {
+            name: name.to_owned(),
+            namespace: node.namespace().clone(),
+            addresses: addresses.both(),
+            place: Place::Node,
+        };
+        senders.push(node_as("node", node.addresses()));
+        senders.push(node_as("gateway", portolan_testkit::Site::Local.gateway()));
+        senders.push(Self {
+            name: "remote-node".to_owned(),
+            namespace: remote_node.namespace().clone(),
+            addresses: remote_node.addresses().both(),
+            place: Place::Remote("eth0"),
+        });
+        senders
+    }
+
+    /// The address of a family.
+    pub fn address(&self, family: Family) -> IpAddr {
+        self.addresses[usize::from(family == Family::Ipv6)]
+    }
+
+    /// The same for the oracle.
+    pub fn origin(&self) -> Origin<'_> {
+        match &self.place {
+            Place::Pod(interface) => Origin::Pod { input_interface: interface },
+            Place::Node => Origin::Node,
+            Place::Remote(interface) => Origin::Remote { input_interface: interface },
+        }
+    }
+
+    fn pod(name: String, pod: &Pod, place: Place) -> Self {
+        Self { name, namespace: pod.namespace().clone(), addresses: pod.addresses().both(), place }
+    }
+}
+
+fn numbered(prefix: &str, number: usize, count: usize, last: &str) -> String {
+    if number + 1 == count { last.to_owned() } else { format!("{prefix}{}", number + 1) }
+}

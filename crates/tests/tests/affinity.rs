@@ -1,0 +1,156 @@
+//! Session affinity: clients stay with their endpoint as long as they may.
+#![allow(clippy::unwrap_used, reason = "a test program: its helpers fail the test, too")]
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use portolan_model::Protocol;
+use portolan_testkit::eventually_some;
+use portolan_tests::{At, Attempt, Cluster, attempts_of, service};
+
+/// Longer than any test.
+const HOUR: u32 = 3600;
+
+/// Who has which endpoint: clients are told apart by address, Service ports by protocol.
+type Bindings = BTreeMap<(IpAddr, Protocol), SocketAddr>;
+
+fn everybody(cluster: &Cluster, at: &[At]) -> Vec<Attempt> {
+    cluster.senders().iter().flat_map(|sender| attempts_of(sender, at)).collect()
+}
+
+/// Sends one packet from everybody to each of these, and some more. Nobody may reach two endpoints.
+fn bindings(cluster: &mut Cluster, at: &[At]) -> Bindings {
+    let attempts = everybody(cluster, at);
+    let mut bindings = Bindings::new();
+    for outcome in [cluster.attempt(&attempts), cluster.attempt(&attempts)].concat() {
+        let attempt = outcome.attempt;
+        // A remote pod that draws itself gets no answer.
+        let Some(backend) = outcome.result.backend() else {
+            assert!(attempt.sender.name.starts_with('r'), "{attempt}: {:?}", outcome.result);
+            continue;
+        };
+        let client = (attempt.sender.address(attempt.family()), attempt.protocol);
+        let before = bindings.insert(client, backend);
+        assert!(before.is_none_or(|before| before == backend), "{attempt}: {backend} after {before:?}");
+    }
+    bindings
+}
+
+fn moved(before: &Bindings, after: &Bindings) -> Vec<SocketAddr> {
+    let both = before.iter().filter_map(|(client, backend)| Some((backend, after.get(client)?)));
+    both.filter(|(before, after)| before != after).map(|(before, _)| *before).collect()
+}
+
+#[test]
+fn a_client_stays_with_its_endpoint_at_every_frontend() {
+    let mut cluster = Cluster::new();
+    let frontends = [At::ClusterIp, At::ExternalIp, At::LoadBalancerIp, At::NodePort];
+    cluster.put(&service().external().affinity(HOUR), "Rl1 Rl2 Rl3 Rr2");
+    let bound = bindings(&mut cluster, &frontends);
+    let mut drawn: Vec<_> = bound.values().collect();
+    drawn.sort_unstable();
+    drawn.dedup();
+    assert_eq!(drawn.len(), 8, "clients are spread over four endpoints of each family: {bound:?}");
+    let attempts = everybody(&cluster, &frontends);
+    let faults = cluster.faults(&attempts);
+    assert!(faults.is_empty(), "{faults:#?}");
+}
+
+#[test]
+fn it_outlives_changes_of_other_endpoints_but_not_of_its_own() {
+    let mut cluster = Cluster::new();
+    let at = &[At::ClusterIp];
+    cluster.put(&service().affinity(HOUR), "Rl1 Rl2 Rl3");
+    let first = bindings(&mut cluster, at);
+    cluster.put_endpoints("Rl1 Rl2 Rl3 Rl4");
+    assert_eq!(moved(&first, &bindings(&mut cluster, at)), [], "one endpoint came");
+    cluster.put_endpoints("Rl2 Rl3 Rl4");
+    let second = bindings(&mut cluster, at);
+    let lost = moved(&first, &second);
+    assert!(
+        !lost.is_empty() && lost.iter().all(|backend| is_pod(&cluster, 0, *backend)),
+        "l1 went: {lost:?}"
+    );
+    assert_eq!(first.values().filter(|backend| is_pod(&cluster, 0, **backend)).count(), lost.len());
+    cluster.put_endpoints("Rl1 Rl2 Rl3 Rl4");
+    assert_eq!(moved(&second, &bindings(&mut cluster, at)), [], "l1 came back, too late");
+    cluster.put_endpoints("Rl1 Tl2 Rl3 Rl4");
+    let third = bindings(&mut cluster, at);
+    assert!(moved(&second, &third).iter().all(|backend| is_pod(&cluster, 1, *backend)), "l2 is terminating");
+    cluster.put_endpoints("");
+    cluster.expect(at, "pod reject, client reject", "all went");
+    cluster.put_endpoints("Rr1");
+    cluster.expect(at, "pod r1, client r1*", "another one came");
+}
+
+#[test]
+fn policies_share_it() {
+    let mut cluster = Cluster::new();
+    cluster.put(&service().external_local().affinity(HOUR), "Rl1 Rl2 Rr2");
+    let local = bindings(&mut cluster, &[At::ExternalIp]);
+    let after = bindings(&mut cluster, &[At::ClusterIp]);
+    assert_eq!(moved(&local, &after), [], "what external traffic got is good for internal traffic");
+    cluster.put(&service().external().affinity(HOUR), "Rl1 Rl2 Rr2");
+    let after = bindings(&mut cluster, &[At::ExternalIp, At::NodePort]);
+    assert_eq!(moved(&local, &after), [], "the policy changed");
+}
+
+#[test]
+fn it_outlives_a_restart_that_writes_nothing() {
+    let mut cluster = Cluster::new();
+    let at = &[At::ClusterIp, At::NodePort];
+    cluster.put(&service().external().affinity(HOUR), "Rl1 Rl2 Rl3");
+    cluster.put_endpoints("Rl2 Rl3 Rl4");
+    let before = bindings(&mut cluster, at);
+    let commits = cluster.restart();
+    for commit in [commits.ipv4, commits.ipv6] {
+        assert_eq!((commit.elements, commit.objects, commit.bytes), (0, 0, 0), "{commit:?}");
+    }
+    assert_eq!(moved(&before, &bindings(&mut cluster, at)), []);
+    cluster.put_endpoints("Rl1 Rl2 Rl3 Rl4");
+    assert_eq!(moved(&before, &bindings(&mut cluster, at)), [], "an endpoint came after the restart");
+}
+
+#[test]
+fn without_it_everybody_reaches_everything_again() {
+    let mut cluster = Cluster::new();
+    let at = &[At::ClusterIp];
+    cluster.put(&service().affinity(HOUR), "Rl1 Rl2 Rl3");
+    bindings(&mut cluster, at);
+    cluster.put(&service(), "Rl1 Rl2 Rl3");
+    // Each protocol and family has to see all three; see `Cluster::faults`.
+    cluster.expect(at, "pod l1 l2 l3", "affinity was turned off");
+    cluster.collect();
+    cluster.put(&service().affinity(HOUR), "Rl1 Rl2 Rl3");
+    bindings(&mut cluster, at);
+}
+
+/// Clients are looked at one after another, each once: looking keeps a binding alive.
+#[test]
+fn it_ends_when_its_time_is_over_and_not_before() {
+    let timeout = Duration::from_secs(2);
+    let mut cluster = Cluster::new();
+    cluster.put(&service().affinity(2), "Rl1 Rl2 Rl3 Rl4");
+    let before = bindings(&mut cluster, &[At::ClusterIp]);
+    let bound = Instant::now();
+    let clients = everybody(&cluster, &[At::ClusterIp]);
+    let pace = 3 * timeout / u32::try_from(clients.len()).unwrap();
+    let mut clients = clients.into_iter().zip(1..);
+    let mut next = clients.next();
+    let last = eventually_some(Duration::from_secs(30), "a client moved on", || {
+        let (attempt, _) = next.take_if(|(_, number)| bound.elapsed() >= *number * pace)?;
+        next = clients.next();
+        let outcome = cluster.attempt(std::slice::from_ref(&attempt)).remove(0);
+        let old = before.get(&(attempt.sender.address(attempt.family()), attempt.protocol))?;
+        let moved = outcome.result.backend().is_some_and(|new| new != *old);
+        let after = bound.elapsed();
+        assert!(!moved || after >= timeout, "{attempt} moved after {after:?}");
+        moved.then_some(after)
+    });
+    assert!(last.is_ok(), "{last:?}");
+}
+
+fn is_pod(cluster: &Cluster, index: usize, backend: SocketAddr) -> bool {
+    cluster.world().pods().get(index).is_some_and(|pod| pod.addresses().both().contains(&backend.ip()))
+}

@@ -1,0 +1,96 @@
+//! Who gets which endpoints: one line for each row of the decision tables.
+
+use portolan_tests::{At, Cluster, service};
+
+#[test]
+fn traffic_to_cluster_ips() {
+    let mut cluster = Cluster::new();
+    let (everywhere, local) = (service(), service().internal_local());
+    let at = &[At::ClusterIp];
+    for (service, endpoints, expected) in [
+        (&everywhere, "", "pod reject, node reject, remote reject, client reject"),
+        (&everywhere, "Nl1 Nr2", "pod reject, node reject, remote reject, client reject"),
+        (&everywhere, "Dl1 Dr2", "pod reject, client reject"),
+        (&everywhere, "Rl1 Rr2", "pod l1 r2, node l1* r2*, remote l1 r2, client l1* r2*"),
+        (&everywhere, "Tl1 Tr2", "pod l1 r2, node l1* r2*, remote l1 r2, client l1* r2*"),
+        (&everywhere, "Rl1 Tr2 Nl3", "pod l1, node l1*, remote l1, client l1*"),
+        (&everywhere, "Pl1 Tr2", "pod l1, client l1*"),
+        (&local, "", "pod reject, node reject, client reject"),
+        (&local, "Nl1 Nr2", "pod reject, node reject, client reject"),
+        (&local, "Rr1 Rr2", "pod drop, node drop, remote drop, client drop"),
+        (&local, "Tr1", "pod drop, client drop"),
+        (&local, "Rl1 Rl2 Rr1", "pod l1 l2, node l1* l2*, remote l1 l2, client l1* l2*"),
+        (&local, "Tl1 Rr2", "pod l1, node l1*, remote l1, client l1*"),
+        (&local, "Rl1 Tl2 Rr3", "pod l1, client l1*"),
+    ] {
+        cluster.check(at, service, endpoints, expected);
+    }
+}
+
+#[test]
+fn traffic_from_outside() {
+    let mut cluster = Cluster::new();
+    let (everywhere, local) = (service().external(), service().external_local());
+    for (service, endpoints, expected) in [
+        (&everywhere, "", "pod reject, node reject, remote reject, client reject"),
+        (&everywhere, "Nl1 Dr2", "pod reject, node reject, client reject"),
+        (&everywhere, "Rl1 Rr2", "pod l1* r2*, node l1* r2*, remote l1* r2*, client l1* r2*"),
+        (&everywhere, "Tl1 Nr2", "pod l1*, node l1*, client l1*"),
+        (&local, "", "pod reject, node reject, remote reject, client reject"),
+        (&local, "Rl1 Rr2", "pod l1 r2, node l1* r2*, client l1"),
+        (&local, "Rl1 Rl2 Rr1", "pod l1 l2 r1, node l1* l2* r1*, client l1 l2"),
+        (&local, "Rr1 Rr2", "pod r1 r2, node r1* r2*, client drop"),
+        (&local, "Rr1 Nl2 Tl3 Tr3", "pod r1, node r1*, client l3"),
+        (&local, "Tr1 Tr2", "pod r1 r2, node r1* r2*, client drop"),
+        (&local, "Rl1 Tl2 Rr3", "pod l1 r3, client l1"),
+    ] {
+        cluster.check(&At::EXTERNAL, service, endpoints, expected);
+    }
+}
+
+#[test]
+fn one_policy_says_nothing_about_the_other_traffic() {
+    let mut cluster = Cluster::new();
+    let internal = service().external().internal_local();
+    cluster.check(&[At::ClusterIp], &internal, "Rl1 Rr2", "pod l1, client l1*");
+    cluster.expect(&At::EXTERNAL, "pod l1* r2*, client l1* r2*", "internal Local");
+    cluster.check(&[At::ClusterIp], &service().external_local(), "Rl1 Rr2", "pod l1 r2, client l1* r2*");
+    let both = service().external_local().internal_local();
+    cluster.check(&[At::ClusterIp], &both, "Tr1 Tr2", "pod drop, node drop, client drop");
+    cluster.expect(&At::EXTERNAL, "pod r1 r2, node r1* r2*, client drop", "both Local");
+}
+
+#[test]
+fn topology_hints() {
+    // This node is n1, in zone a.
+    let mut cluster = Cluster::new();
+    let at = &[At::ClusterIp];
+    for (endpoints, expected) in [
+        ("Rl1{a} Rl2{b} Rr1{c} Rr2{a}", "pod l1 r2"),
+        ("Nl1{a} Rl2{b} Rr1{c} Nr2{a}", "pod l2 r1"),
+        ("Rl1{a} Rr2", "pod l1 r2"),
+        ("Rl1{a;n3} Rr2{b;n2} Rr3{a;n4}", "pod l1 r3"),
+        ("Rl1{a;n1} Rr2{a;n2}", "pod l1"),
+        ("Rl1{a;n1} Rr2", "pod l1 r2"),
+        ("Tl1{a} Tr2{b}", "pod l1 r2"),
+        ("Rl1{b} Rr2{a,b} Tl3{a}", "pod r2"),
+    ] {
+        cluster.check(at, &service(), endpoints, expected);
+    }
+    let local = service().external_local();
+    cluster.check(&At::EXTERNAL, &local, "Rl1{a} Rl2{b} Rr1{c} Rr2{a}", "pod l1 r2, client l1 l2");
+}
+
+#[test]
+fn what_nobody_has() {
+    let mut cluster = Cluster::new();
+    cluster.put(&service().external(), "Rl1");
+    let everybody =
+        |word: &str| ["pod", "node", "remote", "client"].map(|who| format!("{who} {word}")).join(", ");
+    cluster.expect(&[At::WrongPort], &everybody("reject"), "a port that the Service does not have");
+    cluster.expect(&[At::Unallocated], &everybody("drop"), "an address that no Service has");
+    cluster.expect(&[At::LoopbackNodePort], "node ignored", "node ports never answer on loopback");
+    cluster.configure(|settings| settings.service_cidrs.clear());
+    cluster.expect(&[At::WrongPort], &everybody("reject"), "service CIDRs not known");
+    cluster.expect(&[At::Unallocated], &everybody("ignored"), "service CIDRs not known");
+}

@@ -1,0 +1,106 @@
+//! Who sees whom: one line for each cell of the masquerading tables, for every local detector.
+
+use portolan_model::LocalDetector;
+use portolan_tests::{At, Cluster, service};
+
+#[test]
+fn with_a_cluster_cidr() {
+    // The node sends as `gateway` from an address inside the cluster CIDR, and counts as a pod then.
+    let mut cluster = Cluster::new();
+    let everywhere = service().external();
+    cluster.check(
+        &[At::ClusterIp],
+        &everywhere,
+        "Rl1 Rr1",
+        "pod l1 r1, node l1* r1*, gateway l1 r1, remote l1 r1, remote-node l1* r1*, client l1* r1*",
+    );
+    cluster.expect(
+        &At::EXTERNAL,
+        "pod l1* r1*, node l1* r1*, gateway l1* r1*, remote l1* r1*, remote-node l1* r1*, client l1* r1*",
+        "external Cluster",
+    );
+    cluster.check(
+        &At::EXTERNAL,
+        &service().external_local(),
+        "Rl1 Rr1",
+        "pod l1 r1, node l1* r1*, gateway l1 r1, remote l1 r1, remote-node l1, client l1",
+    );
+    cluster.check(
+        &[At::ClusterIp],
+        &service().internal_local(),
+        "Rl1 Rr1",
+        "pod l1, node l1*, gateway l1, remote l1, remote-node l1*, client l1*",
+    );
+}
+
+#[test]
+fn without_a_detector() {
+    let mut cluster = Cluster::new();
+    cluster.configure(|settings| settings.local_detector = LocalDetector::None);
+    let nobody = "pod l1 r1, node l1 r1, gateway l1 r1, remote l1 r1, client l1 r1";
+    cluster.check(&[At::ClusterIp], &service().external(), "Rl1 Rr1", nobody);
+    cluster.expect(&At::EXTERNAL, "pod l1* r1*, node l1* r1*, client l1* r1*", "external Cluster");
+    let local = service().external_local();
+    let expected = "pod l1, node l1* r1*, gateway l1* r1*, remote l1, client l1";
+    cluster.check(&At::EXTERNAL, &local, "Rl1 Rr1", expected);
+    cluster.check(&At::EXTERNAL, &local, "Rr1", "pod drop, node r1*, gateway r1*, remote drop, client drop");
+}
+
+#[test]
+fn with_an_interface_prefix() {
+    let mut cluster = Cluster::new();
+    cluster.configure(|settings| settings.local_detector = LocalDetector::InterfacePrefix("pod".into()));
+    let expected = "pod l1 r1, node l1* r1*, gateway l1* r1*, remote l1* r1*, client l1* r1*";
+    cluster.check(&[At::ClusterIp], &service().external(), "Rl1 Rr1", expected);
+    let expected = "pod l1 r1, node l1* r1*, gateway l1* r1*, remote l1, client l1";
+    cluster.check(&At::EXTERNAL, &service().external_local(), "Rl1 Rr1", expected);
+}
+
+#[test]
+fn with_a_bridge() {
+    // Only the pod called `pod` is behind this interface.
+    let mut cluster = Cluster::new();
+    let bridge = cluster.world().pods().last().map(|pod| pod.interface().to_owned()).unwrap_or_default();
+    cluster.configure(|settings| settings.local_detector = LocalDetector::Interface(bridge.as_str().into()));
+    let expected = "pod l1 r1, l2 l1* r1*, node l1* r1*, remote l1* r1*, client l1* r1*";
+    cluster.check(&[At::ClusterIp], &service().external(), "Rl1 Rr1", expected);
+    let expected = "pod l1 r1, l2 l1, node l1* r1*, remote l1, client l1";
+    cluster.check(&At::EXTERNAL, &service().external_local(), "Rl1 Rr1", expected);
+}
+
+#[test]
+fn masquerade_all_is_for_cluster_ips() {
+    let mut cluster = Cluster::new();
+    cluster.configure(|settings| settings.masquerade_all = true);
+    let everybody = "pod l1* r1*, node l1* r1*, remote l1* r1*, client l1* r1*";
+    cluster.check(&[At::ClusterIp], &service().external_local(), "Rl1 Rr1", everybody);
+    cluster.expect(&At::EXTERNAL, "pod l1 r1, node l1* r1*, client l1", "external Local");
+}
+
+#[test]
+fn every_mark_bit_will_do() {
+    let mut cluster = Cluster::new();
+    for bit in [0, 7, 8, 31] {
+        cluster.configure(|settings| settings.masquerade_bit = bit);
+        cluster.check(&[At::ClusterIp, At::NodePort], &service().external(), "Rl1", "client l1*");
+        cluster.expect(&[At::ClusterIp], "pod l1", "not marked");
+    }
+}
+
+#[test]
+fn pods_that_draw_themselves() {
+    let mut cluster = Cluster::new();
+    let (everywhere, local) = (service().external(), service().external_local().internal_local());
+    cluster.check(&[At::ClusterIp], &everywhere, "Rl1 Rl2 Rr1", "l1 l1* l2 r1, l2 l1 l2* r1, pod l1 l2 r1");
+    cluster.expect(&At::EXTERNAL, "l1 l1* l2* r1*, l2 l1* l2* r1*", "external Cluster");
+    cluster.check(&[At::ClusterIp], &local, "Rl1 Rr1", "l1 l1*");
+    cluster.expect(&At::EXTERNAL, "l1 l1* r1", "external Local");
+    cluster.check(&[At::ClusterIp], &everywhere, "Rl1? Rl2", "l1 l1* l2");
+    cluster.check(&[At::ClusterIp], &everywhere, "Rr1? Rl2", "r1 l2 r1*");
+    // Another node's business: unmasqueraded, such a packet finds no way back.
+    cluster.check(&[At::ClusterIp], &everywhere, "Rr1 Rl2", "r1 l2 r1");
+    for detector in [LocalDetector::None, LocalDetector::InterfacePrefix("pod".into())] {
+        cluster.configure(|settings| settings.local_detector = detector.clone());
+        cluster.check(&[At::ClusterIp], &everywhere, "Rl1 Rl2", "l1 l1* l2, pod l1 l2");
+    }
+}

@@ -1,0 +1,318 @@
+//! Random worlds and random edits of them: whatever is asked of the kernel, it answers as the oracle does.
+//!
+//! `PORTOLAN_SEED` names the first world (each failure prints its own), `PORTOLAN_ROUNDS` how many follow.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test program: its helpers fail the test, too"
+)]
+
+use std::collections::BTreeSet;
+use std::env;
+use std::net::{IpAddr, SocketAddr};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use portolan_model::catalog::PerFamily;
+use portolan_model::object::Kind;
+use portolan_model::world::{Edit, Pod, Ranges, Rng, World, random_edit};
+use portolan_model::{
+    Change, Family, Forwarding, Frontend, LocalDetector, NodePortAddresses, Protocol, Settings,
+};
+use portolan_tests::{
+    Attempt, CLUSTER_CIDRS, Cluster, NODE_NAME, REMOTE_NODE_NAME, SERVICE_CIDRS, TARGET_PORTS,
+};
+
+const FIRST_SEED: u64 = 1;
+const ROUNDS: u64 = 24;
+/// Worlds probed at the same time.
+const WORKERS: usize = 2;
+const SERVICES: usize = 6;
+const EDITS: usize = 10;
+/// Strays sent after each edit: packets to any virtual address at all.
+const STRAYS: usize = 60;
+const SENDERS: [&str; 8] = ["pod", "l1", "l4", "node", "gateway", "remote", "r1", "client"];
+const PROTOCOLS: [Protocol; 3] = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
+const PORTS: [u16; 3] = [53, 80, 443];
+const NODE_PORTS: [u16; 3] = [30001, 30002, 30003];
+
+#[test]
+fn the_kernel_agrees_with_the_oracle() {
+    let first = number("PORTOLAN_SEED").unwrap_or(FIRST_SEED);
+    let end = first + number("PORTOLAN_ROUNDS").unwrap_or(ROUNDS);
+    let next = AtomicU64::new(first);
+    let work = || {
+        let mut cluster = Cluster::new();
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= end {
+                return;
+            }
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| Round::new(&mut cluster, seed).run())) {
+                eprintln!("to see this again: PORTOLAN_SEED={seed} PORTOLAN_ROUNDS=1");
+                resume_unwind(panic);
+            }
+        }
+    };
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..WORKERS).map(|_| scope.spawn(work)).collect();
+        for worker in workers {
+            worker.join().unwrap_or_else(|panic| resume_unwind(panic));
+        }
+    });
+}
+
+fn number(variable: &str) -> Option<u64> {
+    env::var(variable)
+        .ok()
+        .map(|text| text.parse().unwrap_or_else(|_| panic!("{variable} is no number: {text}")))
+}
+
+/// One world from its beginning to its end.
+struct Round<'a> {
+    cluster: &'a mut Cluster,
+    rng: Rng,
+    ranges: Ranges,
+    world: World,
+    /// What has happened, for the message.
+    history: Vec<String>,
+}
+
+impl<'a> Round<'a> {
+    fn new(cluster: &'a mut Cluster, seed: u64) -> Self {
+        let mut rng = Rng::new(seed);
+        let ranges = ranges(cluster);
+        let world = World::random(&mut rng, SERVICES, &ranges);
+        Self { cluster, rng, ranges, world, history: Vec::new() }
+    }
+
+    fn run(mut self) {
+        self.change_settings();
+        let edits = self.world.edits();
+        let changed = self.apply(&edits);
+        self.probe(&changed);
+        for _ in 0..EDITS {
+            let edit = random_edit(&mut self.rng, &mut self.world, &self.ranges);
+            let changed = self.apply(std::slice::from_ref(&edit));
+            self.disturb();
+            self.probe(&changed);
+        }
+        let everything = self.everything();
+        self.probe(&everything);
+        self.assert_like_from_scratch();
+        self.empty();
+    }
+
+    fn apply(&mut self, edits: &[Edit]) -> Vec<(Family, Forwarding)> {
+        self.history.extend(edits.iter().map(in_words));
+        let changes = self.cluster.apply(edits).changes;
+        let sides = |change: Change| {
+            [change.old, change.new].into_iter().flatten().map(move |side| (change.family, (*side).clone()))
+        };
+        changes.into_iter().flat_map(sides).collect()
+    }
+
+    /// What happens to a data plane besides edits, now and then.
+    fn disturb(&mut self) {
+        match self.rng.below(10) {
+            0 => {
+                self.history.push("restart".to_owned());
+                self.cluster.restart();
+            }
+            1 => self.change_settings(),
+            2 => self.cluster.collect(),
+            3 => {
+                self.history.push("resync".to_owned());
+                self.cluster.resync();
+            }
+            _ => {}
+        }
+    }
+
+    fn change_settings(&mut self) {
+        let settings = PerFamily {
+            ipv4: random_settings(&mut self.rng, self.cluster, Family::Ipv4),
+            ipv6: random_settings(&mut self.rng, self.cluster, Family::Ipv6),
+        };
+        self.history.push(format!("{settings:?}"));
+        self.cluster.configure(|current| *current = settings.get(current.family).clone());
+    }
+
+    fn everything(&self) -> Vec<(Family, Forwarding)> {
+        let table = |family| self.cluster.table(family).into_iter().map(move |(_, f)| (family, (*f).clone()));
+        Family::BOTH.into_iter().flat_map(table).collect()
+    }
+
+    /// Everybody sends to every frontend of these, and somebody to many other places.
+    fn probe(&mut self, changed: &[(Family, Forwarding)]) {
+        let mut targets = BTreeSet::new();
+        for (family, forwarding) in changed {
+            for frontend in &forwarding.frontends {
+                for destination in self.destinations(*family, *frontend) {
+                    targets.insert((forwarding.protocol, destination));
+                }
+            }
+        }
+        let mut attempts = Vec::new();
+        for name in SENDERS {
+            let sender = self.cluster.sender(name);
+            let to = |&(protocol, destination): &_| Attempt { sender: sender.clone(), protocol, destination };
+            attempts.extend(targets.iter().map(to));
+        }
+        attempts.extend((0..STRAYS).map(|_| self.stray()));
+        let faults = self.cluster.faults(&attempts);
+        if !faults.is_empty() {
+            let history = self.history.join("\n");
+            panic!("{history}\n{} of {} packets:\n{}", faults.len(), attempts.len(), faults.join("\n"));
+        }
+    }
+
+    fn destinations(&self, family: Family, frontend: Frontend) -> Vec<SocketAddr> {
+        match frontend {
+            Frontend::ClusterIp(address, port)
+            | Frontend::ExternalIp(address, port)
+            | Frontend::LoadBalancerIp(address, port) => vec![SocketAddr::new(address, port)],
+            Frontend::NodePort(port) => {
+                let mut addresses = self.cluster.world().node().all_addresses();
+                addresses.retain(|address| Family::of(*address) == family);
+                addresses.into_iter().map(|address| SocketAddr::new(address, port)).collect()
+            }
+        }
+    }
+
+    /// A packet to any virtual address, any address of the node, or a pod itself.
+    fn stray(&mut self) -> Attempt {
+        let Ranges { cluster_ips, external_ips, load_balancer_ips, .. } = &self.ranges;
+        let node = self.cluster.world().node().all_addresses();
+        let unallocated = SERVICE_CIDRS.map(|cidr| cidr.parse::<ipnet::IpNet>().unwrap().broadcast());
+        let pod = self.cluster.world().pods()[1].addresses().both();
+        let addresses: [&[IpAddr]; 7] = [
+            &cluster_ips.ipv4,
+            &cluster_ips.ipv6,
+            external_ips,
+            load_balancer_ips,
+            &node,
+            &unallocated,
+            &pod,
+        ];
+        let address = **self.rng.pick(&addresses).and_then(|list| self.rng.pick(list)).as_ref().unwrap();
+        let ports: [&[u16]; 4] = [&PORTS, &[81], &NODE_PORTS, &TARGET_PORTS];
+        let port = *self.rng.pick(&ports).and_then(|list| self.rng.pick(list)).unwrap();
+        let protocol = *self.rng.pick(&PROTOCOLS).unwrap();
+        let sender = self.cluster.sender(self.rng.pick(&SENDERS).unwrap()).clone();
+        Attempt { sender, protocol, destination: SocketAddr::new(address, port) }
+    }
+
+    /// A data plane that starts anew finds nothing to do.
+    fn assert_like_from_scratch(&mut self) {
+        self.cluster.collect();
+        let commits = self.cluster.restart();
+        for commit in [commits.ipv4, commits.ipv6] {
+            assert_eq!((commit.elements, commit.objects), (0, 0), "{}\n{commit:?}", self.history.join("\n"));
+        }
+    }
+
+    /// When the last Service is gone, nothing is left of any.
+    fn empty(&mut self) {
+        let services = self.world.services.keys().map(|key| Edit::Delete(Kind::Service, key.clone()));
+        let slices = self.world.slices.keys().map(|key| Edit::Delete(Kind::EndpointSlice, key.clone()));
+        let edits: Vec<_> = services.chain(slices).collect();
+        self.apply(&edits);
+        self.cluster.collect();
+        self.cluster.configure(|settings| *settings = Cluster::usual_settings(settings.family));
+        let left = self.cluster.ruleset();
+        self.cluster.remove();
+        self.cluster.resync();
+        let fresh = self.cluster.ruleset();
+        assert_eq!(left, fresh, "{}", self.history.join("\n"));
+    }
+}
+
+fn in_words(edit: &Edit) -> String {
+    match edit {
+        Edit::Upsert(kind, object) => format!("{kind:?} {object}"),
+        Edit::Delete(kind, key) => format!("{kind:?} {key} deleted"),
+    }
+}
+
+/// A small world in the testkit's address plan, with all sorts of clashes.
+fn ranges(cluster: &Cluster) -> Ranges {
+    let parse = |text: &str| text.parse::<IpAddr>().unwrap();
+    let (world, own) = (cluster.world(), cluster.world().node().addresses());
+    let pod = |node: &str, number: usize, pod: &portolan_testkit::Pod| Pod {
+        addresses: PerFamily { ipv4: Some(pod.address(Family::Ipv4)), ipv6: Some(pod.address(Family::Ipv6)) },
+        // The second pod of each node does not say where it is.
+        node: (number != 1).then(|| node.to_owned()),
+    };
+    let site = |node: &'static str, pods: &[portolan_testkit::Pod]| {
+        let endpoints = pods.iter().take(pods.len() - 1).enumerate();
+        endpoints.map(|(number, own)| pod(node, number, own)).collect::<Vec<_>>()
+    };
+    let pods = [site(NODE_NAME, world.pods()), site(REMOTE_NODE_NAME, world.remote_pods())].concat();
+    let source_ranges = [
+        "10.244.1.0/24",
+        "203.0.113.0/24",
+        "192.168.100.0/24",
+        "0.0.0.0/0",
+        "fd00:10:244:1::/64",
+        "2001:db8:113::/64",
+    ];
+    Ranges {
+        namespace: "default".to_owned(),
+        cluster_ips: PerFamily {
+            ipv4: (1..=7).map(|host| parse(&format!("10.96.0.{host}"))).collect(),
+            ipv6: (1..=7).map(|host| parse(&format!("fd00:10:96::{host}"))).collect(),
+        },
+        external_ips: ["10.96.0.2", "198.51.100.1", "198.51.100.2", "2001:db8:51::1"]
+            .map(parse)
+            .into_iter()
+            .chain(own.both())
+            .collect(),
+        load_balancer_ips: [
+            "198.51.100.2",
+            "198.51.100.3",
+            "2001:db8:51::1",
+            "2001:db8:51::3",
+            "203.0.113.1",
+        ]
+        .map(parse)
+        .to_vec(),
+        source_ranges: source_ranges.iter().map(|range| range.parse().unwrap()).collect(),
+        ports: PORTS.to_vec(),
+        node_ports: NODE_PORTS.to_vec(),
+        target_ports: TARGET_PORTS.to_vec(),
+        pods,
+        nodes: ["n1", "n2", "n3"].map(str::to_owned).to_vec(),
+        zones: ["a", "b"].map(str::to_owned).to_vec(),
+    }
+}
+
+fn random_settings(rng: &mut Rng, cluster: &Cluster, family: Family) -> Settings {
+    let usual = Cluster::usual_settings(family);
+    let mut addresses = cluster.world().node().all_addresses();
+    addresses.retain(|address| Family::of(*address) == family);
+    addresses.sort_unstable();
+    let own_pods = ["10.244.1.0/24", "fd00:10:244:1::/64"][usize::from(family == Family::Ipv6)];
+    let cluster_cidr = CLUSTER_CIDRS[usize::from(family == Family::Ipv6)];
+    Settings {
+        local_detector: match rng.below(5) {
+            0 => LocalDetector::None,
+            1 => LocalDetector::Cidr(cluster_cidr.parse().unwrap()),
+            2 => LocalDetector::Cidr(own_pods.parse().unwrap()),
+            3 => LocalDetector::Interface("pod1".into()),
+            _ => LocalDetector::InterfacePrefix("pod".into()),
+        },
+        masquerade_all: rng.chance(20),
+        masquerade_bit: u8::try_from(rng.below(32)).unwrap(),
+        node_port_addresses: if rng.chance(40) {
+            NodePortAddresses::MatchAll
+        } else {
+            NodePortAddresses::Addresses(rng.some(&addresses, 3).into_iter().copied().collect())
+        },
+        node_ip: usual.node_ip.filter(|_| rng.chance(70)),
+        service_cidrs: if rng.chance(70) { usual.service_cidrs } else { Vec::new() },
+        family,
+    }
+}
