@@ -1,0 +1,60 @@
+# Two commands matter: `make demo` and `make test`. Each does all of its own set-up on a Debian machine that
+# has Rust and root.
+
+# Every system package that anything below needs.
+PACKAGES := build-essential ca-certificates conntrack iproute2 nftables procps util-linux
+
+CARGO ?= cargo
+
+.PHONY: demo test bench lint doc unit deny fuzz packages clean
+
+## See Services work, in network namespaces on this machine.
+demo: packages
+	$(CARGO) build --quiet --locked -p portolan
+	target/debug/portolan demo
+
+## Format, lints, docs and every test, packet tests included. Needs root.
+test: packages lint doc unit
+
+unit:
+	@test "$$(id -u)" = 0 || { echo "make test needs root: packet tests make network namespaces" >&2; exit 1; }
+	$(CARGO) test --quiet --locked --workspace --all-features
+
+lint:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --quiet --locked --workspace --all-targets --all-features -- -D warnings
+	$(CARGO) check --quiet --locked --manifest-path fuzz/Cargo.toml
+
+doc:
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --quiet --locked --workspace --no-deps --all-features
+
+## The table of docs/performance.md. Needs root, and a quiet machine.
+bench: packages
+	$(CARGO) build --quiet --locked --release -p portolan -p portolan-bench
+	target/release/portolan-bench
+
+## Licences, bans and sources of every dependency.
+deny:
+	command -v cargo-deny >/dev/null || $(CARGO) install --locked cargo-deny
+	$(CARGO) deny --locked check bans licenses sources
+
+## Every fuzz target for FUZZ_SECONDS each.
+FUZZ_SECONDS ?= 60
+fuzz: packages
+	command -v cargo-fuzz >/dev/null || $(CARGO) install --locked cargo-fuzz
+	for target in $$(cd fuzz && ls fuzz_targets | sed 's/\.rs$$//'); do \
+		RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run --sanitizer none $$target -- -max_total_time=$(FUZZ_SECONDS) || exit 1; \
+	done
+
+## Installs what is missing; needs root only then.
+packages:
+	@missing=$$(dpkg-query -W -f='$${Package} $${db:Status-Status}\n' $(PACKAGES) 2>/dev/null \
+		| awk '$$2 == "installed" { print $$1 }' | sort > /tmp/.portolan-have.$$$$; \
+		printf '%s\n' $(PACKAGES) | sort | comm -23 - /tmp/.portolan-have.$$$$; rm -f /tmp/.portolan-have.$$$$); \
+	if [ -n "$$missing" ]; then \
+		echo "installing $$missing"; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null; \
+	fi
+
+clean:
+	$(CARGO) clean

@@ -1,0 +1,16 @@
+//! Every message of the nf_tables subsystem, lists of elements included.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use portolan_wire::Frames;
+use portolan_wire::nftables::Event;
+
+fuzz_target!(|bytes: &[u8]| {
+    for frame in Frames::new(bytes).map_while(Result::ok) {
+        if let Ok(Event::NewElements(list) | Event::DeleteElements(list)) = Event::decode(&frame) {
+            list.elements().for_each(|element| {
+                let _ = element;
+            });
+        }
+    }
+});
