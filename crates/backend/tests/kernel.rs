@@ -26,3 +26,5 @@ mod restart;
 mod support;
 #[path = "kernel/table.rs"]
 mod table;
+#[path = "kernel/transactions.rs"]
+mod transactions;

@@ -172,3 +172,6 @@ pub(super) fn delete_class_element(transaction: &mut Transaction, family: Family
 fn class_key(number: u16) -> [u8; 4] {
     Value::new(0, number).0.to_ne_bytes()
 }
+
+#[cfg(test)]
+mod tests;

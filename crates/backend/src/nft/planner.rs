@@ -253,3 +253,6 @@ impl<T: Eq + Hash> Counted<T> {
         gone
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,100 @@
+//! What a change does to the kernel, seen in the kernel's own notifications.
+
+use std::net::IpAddr;
+
+use portolan_backend::Dataplane;
+use portolan_model::{Change, Family};
+use portolan_sock::{Protocol, Socket};
+use portolan_wire::nftables::{Data, Element, ElementList, Event};
+
+use super::support::{cluster_ip, collect, in_namespace, programmed, put, settings};
+
+/// Multicast group of `nf_tables` changes (`NFNLGRP_NFTABLES`).
+const GROUP: u32 = 7;
+
+/// What the kernel says that a change did, a line for each object.
+fn told(nftables: &mut impl Dataplane, changes: &[Change]) -> String {
+    let mut socket = Socket::open(Protocol::Netfilter).unwrap();
+    socket.subscribe(&[GROUP]).unwrap();
+    let commit = nftables.apply(changes).unwrap();
+    let mut text = format!("{} element operations, {} other objects\n", commit.elements, commit.objects);
+    let handle = |frame: &portolan_wire::Frame<'_>| {
+        let lines = match Event::decode(frame)? {
+            Event::NewElements(list) => elements("+", &list),
+            Event::DeleteElements(list) => elements("-", &list),
+            Event::NewChain(chain) => format!("+ chain {}\n", chain.name),
+            Event::NewRule(rule) => format!("+ rule of {}\n", rule.chain),
+            Event::Generation(_) => "commit\n".to_owned(),
+            other => format!("{other:?}\n"),
+        };
+        text.push_str(&lines);
+        Ok(())
+    };
+    socket.receive(handle).unwrap();
+    text
+}
+
+fn elements(sign: &str, list: &ElementList<'_>) -> String {
+    let line = |element: Element| {
+        let key = if list.set == "services" { address(&element.key) } else { numbers(&element.key) };
+        let data = match &element.data {
+            None => String::new(),
+            Some(Data::Verdict(verdict)) => format!(" : {verdict:?}"),
+            Some(Data::Value(bytes)) if list.set == "endpoints" => format!(" : {}", address(bytes)),
+            Some(Data::Value(bytes)) => format!(" : {}", numbers(bytes)),
+        };
+        format!("{sign} {} {key}{data}\n", list.set)
+    };
+    list.elements().map(|element| line(element.unwrap().to_owned())).collect()
+}
+
+/// An IPv4 address; the rest in hexadecimal.
+fn address(bytes: &[u8]) -> String {
+    let (address, rest) = bytes.split_at(4);
+    let address: [u8; 4] = address.try_into().unwrap();
+    let rest: Vec<String> = rest.chunks(4).map(|field| format!("{:x}", u32::from_be_bytes(field.try_into().unwrap()))).collect();
+    format!("{} . {}", IpAddr::from(address), rest.join(" . "))
+}
+
+fn numbers(bytes: &[u8]) -> String {
+    let words = bytes.chunks(4).map(|word| format!("{:#x}", u32::from_ne_bytes(word.try_into().unwrap())));
+    words.collect::<Vec<_>>().join(" . ")
+}
+
+#[test]
+fn one_endpoint_in_the_place_of_another_is_a_handful_of_elements_and_no_chain() {
+    in_namespace(|| {
+        let hosts = |last: u16| (1..10).chain([last]);
+        let others = (1..40).map(|number| put(&format!("other-{number}"), cluster_ip(Family::Ipv4, number, hosts(10))));
+        let mut nftables = programmed(settings(Family::Ipv4), &[]);
+        nftables.apply(&others.collect::<Vec<_>>()).unwrap();
+        nftables.apply(&[put("web", cluster_ip(Family::Ipv4, 100, hosts(10)))]).unwrap();
+        let told = told(&mut nftables, &[put("web", cluster_ip(Family::Ipv4, 100, hosts(77)))]);
+        insta::assert_snapshot!(told, @"");
+    });
+}
+
+#[test]
+fn one_endpoint_less_is_a_handful_of_elements_and_no_chain_where_the_class_is_known() {
+    in_namespace(|| {
+        let mut nftables = programmed(settings(Family::Ipv4), &[]);
+        nftables.apply(&[put("other", cluster_ip(Family::Ipv4, 1, 1..10))]).unwrap();
+        nftables.apply(&[put("web", cluster_ip(Family::Ipv4, 100, 1..11))]).unwrap();
+        let without_the_third = (1..11).filter(|&host| host != 3);
+        let told = told(&mut nftables, &[put("web", cluster_ip(Family::Ipv4, 100, without_the_third))]);
+        insta::assert_snapshot!(told, @"");
+    });
+}
+
+#[test]
+fn the_first_service_with_four_endpoints_makes_their_chains() {
+    in_namespace(|| {
+        let mut nftables = programmed(settings(Family::Ipv4), &[]);
+        nftables.apply(&[put("web", cluster_ip(Family::Ipv4, 1, 1..4))]).unwrap();
+        let first = told(&mut nftables, &[put("web", cluster_ip(Family::Ipv4, 1, 1..5))]);
+        insta::assert_snapshot!(first, @"");
+        let back = told(&mut nftables, &[put("web", cluster_ip(Family::Ipv4, 1, 1..4))]);
+        insta::assert_snapshot!(back, @"");
+        collect(&mut nftables);
+    });
+}
