@@ -1,0 +1,280 @@
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, mpsc};
+
+use portolan_model::{Frontend, Protocol, ServicePortName};
+use portolan_sock::{Errno, Refusal};
+use portolan_wire::conntrack::Tuple;
+
+use super::*;
+
+/// Long for a machine that does other things too.
+const WITHIN: Duration = Duration::from_secs(30);
+const FRONTEND: &str = "10.96.0.10:53";
+
+type Script = Box<dyn FnMut(&Check, &mut dyn FnMut(&Flow) -> bool) -> Result<Report, Error> + Send>;
+
+/// Answers from a script, with these addresses.
+struct Fake {
+    addresses: Vec<IpAddr>,
+    script: Script,
+}
+
+impl Kernel for Fake {
+    fn addresses(&mut self) -> Result<Vec<IpAddr>, SocketError> {
+        Ok(self.addresses.clone())
+    }
+
+    fn clean(&mut self, check: &Check, spare: &mut dyn FnMut(&Flow) -> bool) -> Result<Report, Error> {
+        (self.script)(check, spare)
+    }
+}
+
+fn no_node_ports() -> PerFamily<NodePortAddresses> {
+    let none = NodePortAddresses::Addresses(Vec::new());
+    PerFamily { ipv4: none.clone(), ipv6: none }
+}
+
+fn start(
+    script: impl FnMut(&Check, &mut dyn FnMut(&Flow) -> bool) -> Result<Report, Error> + Send + 'static,
+) -> (CleanerThread, mpsc::Receiver<Cleaned>) {
+    let (sender, reports) = channel();
+    let kernel = Fake { addresses: Vec::new(), script: Box::new(script) };
+    let report = move |cleaned| sender.send(cleaned).unwrap();
+    (CleanerThread::spawn_with(kernel, no_node_ports(), report).unwrap(), reports)
+}
+
+fn service(name: &str, frontend: Frontend, endpoint: &str) -> UdpService {
+    let name = ServicePortName {
+        namespace: "default".into(),
+        service: name.into(),
+        port: "".into(),
+        protocol: Protocol::Udp,
+    };
+    UdpService { name: Arc::new(name), frontends: vec![frontend], serving: vec![endpoint.parse().unwrap()] }
+}
+
+/// A Service at [`FRONTEND`].
+fn dns(endpoint: &str) -> UdpService {
+    let frontend: SocketAddr = FRONTEND.parse().unwrap();
+    service("dns", Frontend::ClusterIp(frontend.ip(), frontend.port()), endpoint)
+}
+
+fn flow(destination: &str, answers: &str) -> Flow {
+    let parse = |text: &str| {
+        let socket: SocketAddr = text.parse().unwrap();
+        (socket.ip(), socket.port())
+    };
+    let client = parse("10.1.0.1:40000");
+    Flow {
+        original: Tuple::with_ports(17, client, parse(destination)),
+        reply: Tuple::with_ports(17, parse(answers), client),
+        status: 0,
+        mark: None,
+        id: None,
+        timeout: None,
+        zone: None,
+    }
+}
+
+/// Which of three endpoints the check takes for serving behind [`FRONTEND`].
+fn valid(check: &Check) -> Vec<&'static str> {
+    let endpoints = ["10.1.0.4:53", "10.1.0.5:53", "10.1.0.6:53"];
+    endpoints
+        .into_iter()
+        .filter(|endpoint| check.judge(&flow(FRONTEND, endpoint)) == Verdict::Valid)
+        .collect()
+}
+
+fn refused() -> Report {
+    let refusal = Refusal { sequence: 1, errno: Errno::EBUSY, text: None, offset: None, missing: None };
+    Report { refused: 1, refusal: Some(refusal), ..Report::default() }
+}
+
+#[test]
+fn a_request_is_cleaned_up_and_reported() {
+    let (thread, reports) = start(|_, _| Ok(Report { deleted: 3, ..Report::default() }));
+    thread.requests().request(Family::Ipv6, vec![dns("10.1.0.4:53")]);
+    let cleaned = reports.recv_timeout(WITHIN).unwrap();
+    assert_eq!((cleaned.family, cleaned.outcome.unwrap().deleted), (Family::Ipv6, 3));
+    thread.requests().request(Family::Ipv6, Vec::new());
+    drop(thread);
+    assert!(reports.recv_timeout(WITHIN).is_err(), "nothing was asked for a second time");
+}
+
+#[test]
+fn requests_that_wait_become_one_with_the_latest_of_each_service_port() {
+    let (entered, inside) = channel();
+    let (go, gate) = channel();
+    let (thread, reports) = start(move |check, _| {
+        entered.send(valid(check)).unwrap();
+        gate.recv().unwrap();
+        Ok(Report::default())
+    });
+    let requests = thread.requests();
+    requests.request(Family::Ipv4, vec![dns("10.1.0.4:53")]);
+    assert_eq!(inside.recv_timeout(WITHIN).unwrap(), ["10.1.0.4:53"]);
+    requests.request(Family::Ipv4, vec![dns("10.1.0.5:53")]);
+    requests.request(Family::Ipv4, vec![dns("10.1.0.6:53")]);
+    go.send(()).unwrap();
+    assert_eq!(inside.recv_timeout(WITHIN).unwrap(), ["10.1.0.6:53"]);
+    go.send(()).unwrap();
+    drop(thread);
+    assert_eq!(reports.iter().count(), 2);
+}
+
+#[test]
+fn a_failure_and_a_refusal_are_tried_again_with_the_same_request() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let seen_inside = Arc::clone(&seen);
+    let (thread, reports) = start(move |check, _| {
+        let mut seen = seen_inside.lock().unwrap();
+        seen.push(valid(check));
+        match seen.len() {
+            1 => Err(Error::List(SocketError::Timeout)),
+            2 => Ok(refused()),
+            _ => Ok(Report::default()),
+        }
+    });
+    let begin = Instant::now();
+    thread.requests().request(Family::Ipv4, vec![dns("10.1.0.4:53")]);
+    let outcomes: Vec<_> = (0..3).map(|_| reports.recv_timeout(WITHIN).unwrap().outcome).collect();
+    assert!(matches!(&outcomes[..], [Err(Error::List(_)), Ok(again), Ok(_)] if again.refused == 1));
+    assert!(begin.elapsed() >= FIRST_RETRY * 3, "the second wait is twice as long");
+    drop(thread);
+    assert_eq!(*seen.lock().unwrap(), [["10.1.0.4:53"]; 3]);
+}
+
+#[test]
+fn a_failed_request_gives_way_to_a_newer_one_for_the_same_service_port_only() {
+    let (entered, inside) = channel();
+    let (go, gate) = channel();
+    let other = service("other", Frontend::ClusterIp([10, 96, 0, 11].into(), 53), "10.1.0.9:53");
+    let (thread, _reports) = start(move |check, _| {
+        let other = check.judge(&flow("10.96.0.11:53", "10.1.0.8:53"));
+        entered.send((valid(check), other)).unwrap();
+        gate.recv().unwrap()
+    });
+    let requests = thread.requests();
+    requests.request(Family::Ipv4, vec![dns("10.1.0.4:53"), other]);
+    assert_eq!(inside.recv_timeout(WITHIN).unwrap(), (vec!["10.1.0.4:53"], Verdict::Stale));
+    requests.request(Family::Ipv4, vec![dns("10.1.0.5:53")]);
+    go.send(Err(Error::Delete(SocketError::Timeout))).unwrap();
+    assert_eq!(inside.recv_timeout(WITHIN).unwrap(), (vec!["10.1.0.5:53"], Verdict::Stale));
+    go.send(Ok(Report::default())).unwrap();
+}
+
+#[test]
+fn a_failing_family_does_not_hold_up_the_other() {
+    let (thread, reports) = start(|check, _| match check.family() {
+        Family::Ipv4 => Err(Error::List(SocketError::Timeout)),
+        Family::Ipv6 => Ok(Report::default()),
+    });
+    thread.requests().request(Family::Ipv4, vec![dns("10.1.0.4:53")]);
+    assert!(reports.recv_timeout(WITHIN).unwrap().outcome.is_err());
+    thread.requests().request(Family::Ipv6, vec![dns("10.1.0.4:53")]);
+    let cleaned = reports.iter().find(|cleaned| cleaned.family == Family::Ipv6).unwrap();
+    assert!(cleaned.outcome.is_ok());
+}
+
+#[test]
+fn what_a_newer_request_says_spares_a_flow() {
+    let (entered, inside) = channel();
+    let (go, gate) = channel();
+    let (answer, spared) = channel();
+    let (thread, _reports) = start(move |_, spare| {
+        entered.send(()).unwrap();
+        gate.recv().unwrap();
+        let flows = [
+            flow(FRONTEND, "10.1.0.5:53"),
+            flow(FRONTEND, "10.1.0.6:53"),
+            flow("10.96.0.11:53", "10.1.0.6:53"),
+        ];
+        answer.send(flows.map(|flow| spare(&flow))).unwrap();
+        Ok(Report::default())
+    });
+    let requests = thread.requests();
+    requests.request(Family::Ipv4, vec![dns("10.1.0.4:53")]);
+    inside.recv_timeout(WITHIN).unwrap();
+    requests.request(Family::Ipv4, vec![dns("10.1.0.5:53")]);
+    // Of the other family: says nothing about these flows.
+    requests.request(Family::Ipv6, vec![dns("10.1.0.6:53")]);
+    go.send(()).unwrap();
+    assert_eq!(spared.recv_timeout(WITHIN).unwrap(), [true, false, false]);
+    for _ in 0..2 {
+        inside.recv_timeout(WITHIN).unwrap();
+        go.send(()).unwrap();
+        assert_eq!(spared.recv_timeout(WITHIN).unwrap(), [false, false, false], "nothing newer");
+    }
+}
+
+#[test]
+fn dropping_ends_the_thread_also_while_it_cleans_up_and_deletes_no_more() {
+    let (entered, inside) = channel();
+    let (thread, reports) = start(move |_, spare| {
+        entered.send(()).unwrap();
+        // As a long list of stale flows would, but with an end in case that this never works.
+        let end = Instant::now() + WITHIN;
+        while !spare(&flow(FRONTEND, "10.1.0.6:53")) {
+            assert!(Instant::now() < end, "flows are not spared");
+            std::thread::yield_now();
+        }
+        Ok(Report::default())
+    });
+    let requests = thread.requests();
+    requests.request(Family::Ipv4, vec![dns("10.1.0.4:53")]);
+    inside.recv_timeout(WITHIN).unwrap();
+    requests.request(Family::Ipv4, vec![dns("10.1.0.5:53")]);
+    drop(thread);
+    assert_eq!(reports.iter().count(), 1, "what waited is forgotten");
+}
+
+/// What a check that knows a node port says of a stale flow to it, at three addresses.
+fn node_port_verdicts(check: &Check) -> [Verdict; 3] {
+    ["192.0.2.1:30053", "192.0.2.2:30053", "127.0.0.1:30053"].map(|at| check.judge(&flow(at, at)))
+}
+
+#[test]
+fn node_ports_count_at_the_addresses_that_accept_them() {
+    use Verdict::{Foreign, Stale};
+    let (answer, verdicts) = channel();
+    let script: Script = Box::new(move |check, _| {
+        answer.send(node_port_verdicts(check)).unwrap();
+        Ok(Report::default())
+    });
+    let addresses = ["192.0.2.2", "127.0.0.1"].map(|text| text.parse().unwrap()).to_vec();
+    let thread = CleanerThread::spawn_with(Fake { addresses, script }, no_node_ports(), |_| {}).unwrap();
+    let requests = thread.requests();
+    let first = NodePortAddresses::Addresses(vec!["192.0.2.1".parse().unwrap()]);
+    let cases = [
+        (None, [Foreign, Foreign, Foreign]),
+        (Some(first), [Stale, Foreign, Foreign]),
+        (Some(NodePortAddresses::MatchAll), [Foreign, Stale, Foreign]),
+    ];
+    for (setting, want) in cases {
+        setting.into_iter().for_each(|setting| requests.configure(Family::Ipv4, setting));
+        requests.request(Family::Ipv4, vec![service("dns", Frontend::NodePort(30053), "10.1.0.4:53")]);
+        assert_eq!(verdicts.recv_timeout(WITHIN).unwrap(), want);
+    }
+}
+
+#[test]
+fn waits_after_failures_double_up_to_half_a_minute() {
+    let mut lane = lanes(no_node_ports()).ipv4;
+    let waits: Vec<_> = (0..12).map(|_| lane.fail(vec![dns("10.1.0.4:53")]).as_millis()).collect();
+    assert_eq!(waits, [100, 200, 400, 800, 1600, 3200, 6400, 12800, 25600, 30000, 30000, 30000]);
+    lane.failures = u32::MAX;
+    assert_eq!(lane.fail(Vec::new()), LONGEST_RETRY);
+    lane.succeed(Duration::ZERO);
+    assert_eq!(lane.fail(Vec::new()), FIRST_RETRY);
+}
+
+#[test]
+fn a_clean_up_is_followed_by_nine_times_as_much_rest() {
+    let mut lane = lanes(no_node_ports()).ipv4;
+    assert_eq!(lane.due(), None);
+    lane.pending.add(vec![dns("10.1.0.4:53")]);
+    let before = Instant::now();
+    lane.succeed(Duration::from_secs(2));
+    let rest = lane.due().unwrap().duration_since(before);
+    assert!(rest >= Duration::from_secs(18) && rest < Duration::from_secs(19), "{rest:?}");
+}
