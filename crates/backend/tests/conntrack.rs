@@ -160,6 +160,18 @@ fn a_cleaner_leaves_the_other_family_alone() {
 }
 
 #[test]
+fn a_flow_of_another_zone_is_deleted_from_there() {
+    in_net(&V4, |net| {
+        net.send(1001, V4.frontend, 53);
+        net.insert("udp", 1001, V4.frontend, 53);
+        assert_eq!(net.sources(), [1001, 1001]);
+        let dns = service("dns", vec![cluster_ip(V4.frontend, 53)], &[(V4.serving, 5353)]);
+        assert_eq!(clean(&V4, &Check::new(V4.family, [&dns], addresses(&V4))).deleted, 2);
+        assert_eq!(net.sources(), []);
+    });
+}
+
+#[test]
 fn spared_flows_stay() {
     in_net(&V4, |net| {
         net.send(1001, V4.frontend, 53);

@@ -121,17 +121,18 @@ impl Net {
         count
     }
 
-    /// Makes the kernel track a flow of another protocol.
+    /// Makes the kernel track a flow of another protocol, or one of UDP in another zone.
     pub(crate) fn insert(&self, protocol: &str, source_port: u16, to: IpAddr, port: u16) {
         let (source, destination) = (self.plan.node.to_string(), to.to_string());
         let (source_port, port) = (source_port.to_string(), port.to_string());
-        let state: &[&str] = match protocol {
+        let more: &[&str] = match protocol {
             "tcp" => &["--state", "SYN_SENT"],
-            _ => &["--state", "COOKIE_WAIT", "--orig-vtag", "1", "--reply-vtag", "1"],
+            "sctp" => &["--state", "COOKIE_WAIT", "--orig-vtag", "1", "--reply-vtag", "1"],
+            _ => &["--zone", "7"],
         };
         let addresses = ["-I", "-p", protocol, "-s", &source, "-d", &destination];
         let rest = ["--sport", &source_port, "--dport", &port, "-t", "100"];
-        self.namespace.output("conntrack", &[&addresses[..], &rest[..], state].concat()).unwrap();
+        self.namespace.output("conntrack", &[&addresses[..], &rest[..], more].concat()).unwrap();
     }
 
     /// Ends a flow and begins it again, until the kernel gives it another number: that is made of where in

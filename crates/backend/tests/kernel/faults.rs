@@ -99,7 +99,8 @@ fn a_change_while_the_table_is_in_doubt_is_not_lost() {
             let mut nftables = programmed(settings(family), &state);
             nft(&fault(family, "delete table T"));
             nftables.suspect();
-            let commit = nftables.apply(&[gone(&state[0]), put("new", cluster_ip(family, 50, [1, 2]))]).unwrap();
+            let commit =
+                nftables.apply(&[gone(&state[0]), put("new", cluster_ip(family, 50, [1, 2]))]).unwrap();
             assert!(commit.full);
             let fresh = in_namespace(|| {
                 let mut state: Vec<Change> = state[1..].to_vec();

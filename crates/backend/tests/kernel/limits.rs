@@ -24,7 +24,10 @@ fn many(family: Family, services: u16, first_host: u16) -> Vec<Change> {
         ];
         let hosts = (0..10).map(|host| first_host + number + host);
         let affinity = (number % 10 == 0).then_some(600);
-        put(&format!("service-{number}"), Forwarding { frontends, affinity, ..cluster_ip(family, number, hosts) })
+        put(
+            &format!("service-{number}"),
+            Forwarding { frontends, affinity, ..cluster_ip(family, number, hosts) },
+        )
     };
     (1..=services).map(one).collect()
 }

@@ -3,19 +3,20 @@
 use portolan_backend::Dataplane;
 use portolan_model::{Change, ExternalPolicy, Family, Forwarding, Frontend, LocalDetector, Settings};
 
-use super::support::{Edited, backends, cluster_ip, every_kind, in_namespace, ip, list, of, programmed, put, settings};
+use super::support::{
+    Edited, backends, cluster_ip, every_kind, in_namespace, ip, list, of, programmed, put, settings,
+};
 
 #[test]
 fn nft_lists_every_kind_of_service() {
     for family in Family::BOTH {
         in_namespace(|| {
-            let mut nftables = programmed(settings(family), &every_kind(family));
+            drop(programmed(settings(family), &every_kind(family)));
             let listing = list(family);
             for name in ["demo/web", "demo/ranges", "demo/internal-local-elsewhere"] {
                 assert!(listing.contains(&format!("comment \"{name}\"")), "{name}");
             }
-            let mut edited = Edited::new(7, 12);
-            nftables.apply(&of(family, &edited.first())).unwrap();
+            drop(programmed(settings(family), &of(family, &Edited::new(7, 12).first())));
             assert!(list(family).contains("comment \"default/svc-"), "of random Services, too");
         });
     }

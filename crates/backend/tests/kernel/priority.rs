@@ -29,7 +29,11 @@ fn the_priority_is_none_after_translation() {
             let (endpoint, length) = (ip(family, 244, 1), if family == Family::Ipv4 { 32 } else { 128 });
             run("link set lo up");
             run(&format!("addr add {endpoint}/{length} dev lo"));
-            run(if family == Family::Ipv4 { "route add default dev lo" } else { "-6 route add default dev lo" });
+            run(if family == Family::Ipv4 {
+                "route add default dev lo"
+            } else {
+                "-6 route add default dev lo"
+            });
             let external = |number| vec![Frontend::ExternalIp(ip(family, 96, number), 80)];
             let one = |number| cluster_ip(family, number, [1]);
             let local = ExternalPolicy::Local;
@@ -37,8 +41,19 @@ fn the_priority_is_none_after_translation() {
                 put("plain", one(1)),
                 put("affinity", Forwarding { affinity: Some(100), ..one(2) }),
                 put("external", Forwarding { frontends: external(3), ..one(3) }),
-                put("local", Forwarding { frontends: external(4), external_policy: local, local: backends(family, [1]), ..one(4) }),
-                put("local-elsewhere", Forwarding { frontends: external(5), external_policy: local, ..one(5) }),
+                put(
+                    "local",
+                    Forwarding {
+                        frontends: external(4),
+                        external_policy: local,
+                        local: backends(family, [1]),
+                        ..one(4)
+                    },
+                ),
+                put(
+                    "local-elsewhere",
+                    Forwarding { frontends: external(5), external_policy: local, ..one(5) },
+                ),
             ];
             let _nftables = programmed(settings(family), &state);
             nft("add table inet watch");

@@ -14,14 +14,24 @@ fn all_settings(family: Family) -> Vec<Settings> {
     };
     let plain = settings(family);
     vec![
-        Settings { local_detector: LocalDetector::Cidr(cidr("10.244.0.0/16", "2001:db8:f4::/48")), ..plain.clone() },
+        Settings {
+            local_detector: LocalDetector::Cidr(cidr("10.244.0.0/16", "2001:db8:f4::/48")),
+            ..plain.clone()
+        },
         Settings {
             local_detector: LocalDetector::Cidr(cidr("10.244.16.0/20", "2001:db8:f4::/61")),
             masquerade_bit: 0,
             ..plain.clone()
         },
-        Settings { local_detector: LocalDetector::Cidr(cidr("0.0.0.0/0", "::/0")), masquerade_bit: 31, ..plain.clone() },
-        Settings { local_detector: LocalDetector::Cidr(cidr("10.0.0.9/32", "2001:db8::9/128")), ..plain.clone() },
+        Settings {
+            local_detector: LocalDetector::Cidr(cidr("0.0.0.0/0", "::/0")),
+            masquerade_bit: 31,
+            ..plain.clone()
+        },
+        Settings {
+            local_detector: LocalDetector::Cidr(cidr("10.0.0.9/32", "2001:db8::9/128")),
+            ..plain.clone()
+        },
         Settings { local_detector: LocalDetector::Interface("cni0".into()), ..plain.clone() },
         Settings { local_detector: LocalDetector::Interface("an-interface-15".into()), ..plain.clone() },
         Settings { local_detector: LocalDetector::InterfacePrefix("veth".into()), ..plain.clone() },

@@ -130,8 +130,7 @@ pub(crate) fn every_kind(family: Family) -> Vec<Change> {
         local: backends(family, [2]),
         ..external(4, 30004)
     };
-    let local_elsewhere =
-        Forwarding { external_policy: ExternalPolicy::Local, ..external(5, 30005) };
+    let local_elsewhere = Forwarding { external_policy: ExternalPolicy::Local, ..external(5, 30005) };
     let affinity = Forwarding { affinity: Some(10_800), ..cluster_ip(family, 6, [1, 2, 3]) };
     let affinity_local = Forwarding {
         affinity: Some(60),

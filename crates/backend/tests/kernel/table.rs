@@ -132,7 +132,9 @@ impl Table {
                 "services" | "node-ports" => lines.extend(self.frontends(name, elements)),
                 "classes" | "endpoints" => {}
                 _ if name.starts_with("affinity") => {}
-                _ => lines.extend(elements.iter().map(|(key, (_, comment))| format!("{name}: {key:02x?} {comment}"))),
+                _ => lines.extend(
+                    elements.iter().map(|(key, (_, comment))| format!("{name}: {key:02x?} {comment}")),
+                ),
             }
         }
         self.check_nothing_is_left_over();
@@ -162,7 +164,8 @@ impl Table {
     /// The backends of an id, sorted. Panics where an index is missing or a backend has two.
     fn backends(&self, id: u32, first: u32) -> Vec<Vec<u8>> {
         let key = |index: u32| ([id.to_ne_bytes(), index.to_ne_bytes()].concat(), Vec::new());
-        let direct = (first..).map_while(|index| Some(bytes(self.elements["endpoints"].get(&key(index))?.0.as_ref())));
+        let direct =
+            (first..).map_while(|index| Some(bytes(self.elements["endpoints"].get(&key(index))?.0.as_ref())));
         let slots = if first == 0 { "affinity-endpoints" } else { "affinity-local-endpoints" };
         let by_slot = (first..).map_while(|index| {
             let slot = self.elements["affinity-choices"].get(&key(index))?.0.as_ref();
@@ -182,7 +185,11 @@ impl Table {
         for &id in &ids {
             found += self.backends(id, 0).len() + self.backends(id, LOCAL).len();
         }
-        assert_eq!(self.count("endpoints") + self.count("affinity-choices"), found, "an endpoint without an id");
+        assert_eq!(
+            self.count("endpoints") + self.count("affinity-choices"),
+            found,
+            "an endpoint without an id"
+        );
         for ((key, _), (slot, _)) in &self.elements["affinity-choices"] {
             let local = u32::from_ne_bytes(key[4..].try_into().unwrap()) >= LOCAL;
             slots.insert((local, number(slot.as_ref())));
@@ -202,7 +209,8 @@ fn read_elements(socket: &mut Socket, request: impl Fn() -> Request, count: Opti
             let Event::NewElements(list) = event else { panic!("{event:?}") };
             for element in list.elements() {
                 let element = element.unwrap().to_owned();
-                let comment = UserData::from_bytes(&element.userdata).comment_text().unwrap_or_default().to_owned();
+                let comment =
+                    UserData::from_bytes(&element.userdata).comment_text().unwrap_or_default().to_owned();
                 let key = (element.key, element.key_end.unwrap_or_default());
                 elements.insert(key, (element.data, comment));
                 listed += 1;
@@ -211,7 +219,11 @@ fn read_elements(socket: &mut Socket, request: impl Fn() -> Request, count: Opti
         if elements.len() == listed && count.is_none_or(|count| usize::try_from(count) == Ok(listed)) {
             return elements;
         }
-        assert!(Instant::now() < deadline, "{listed} listed, {} different, {count:?} counted", elements.len());
+        assert!(
+            Instant::now() < deadline,
+            "{listed} listed, {} different, {count:?} counted",
+            elements.len()
+        );
     }
 }
 

@@ -48,12 +48,13 @@ fn elements(sign: &str, list: &ElementList<'_>) -> String {
     list.elements().map(|element| line(element.unwrap().to_owned())).collect()
 }
 
-/// An IPv4 address; the rest in hexadecimal.
+/// An IPv4 address, a protocol if there is one, and a port.
 fn address(bytes: &[u8]) -> String {
     let (address, rest) = bytes.split_at(4);
     let address: [u8; 4] = address.try_into().unwrap();
-    let rest: Vec<String> = rest.chunks(4).map(|field| format!("{:x}", u32::from_be_bytes(field.try_into().unwrap()))).collect();
-    format!("{} . {}", IpAddr::from(address), rest.join(" . "))
+    let (protocol, port) = rest.split_at(rest.len() - 4);
+    let protocol = protocol.first().map_or(String::new(), |number| format!(" . protocol {number}"));
+    format!("{}{protocol} . {}", IpAddr::from(address), u16::from_be_bytes([port[0], port[1]]))
 }
 
 fn numbers(bytes: &[u8]) -> String {
@@ -65,12 +66,18 @@ fn numbers(bytes: &[u8]) -> String {
 fn one_endpoint_in_the_place_of_another_is_a_handful_of_elements_and_no_chain() {
     in_namespace(|| {
         let hosts = |last: u16| (1..10).chain([last]);
-        let others = (1..40).map(|number| put(&format!("other-{number}"), cluster_ip(Family::Ipv4, number, hosts(10))));
+        let others = (1..40)
+            .map(|number| put(&format!("other-{number}"), cluster_ip(Family::Ipv4, number, hosts(10))));
         let mut nftables = programmed(settings(Family::Ipv4), &[]);
         nftables.apply(&others.collect::<Vec<_>>()).unwrap();
         nftables.apply(&[put("web", cluster_ip(Family::Ipv4, 100, hosts(10)))]).unwrap();
         let told = told(&mut nftables, &[put("web", cluster_ip(Family::Ipv4, 100, hosts(77)))]);
-        insta::assert_snapshot!(told, @"");
+        insta::assert_snapshot!(told, @r"
+        2 element operations, 0 other objects
+        - endpoints 0xa0000 . 0x9 : 10.244.0.10 . 8080
+        + endpoints 0xa0000 . 0x9 : 10.244.0.77 . 8080
+        commit
+        ");
     });
 }
 
@@ -82,7 +89,15 @@ fn one_endpoint_less_is_a_handful_of_elements_and_no_chain_where_the_class_is_kn
         nftables.apply(&[put("web", cluster_ip(Family::Ipv4, 100, 1..11))]).unwrap();
         let without_the_third = (1..11).filter(|&host| host != 3);
         let told = told(&mut nftables, &[put("web", cluster_ip(Family::Ipv4, 100, without_the_third))]);
-        insta::assert_snapshot!(told, @"");
+        insta::assert_snapshot!(told, @r"
+        5 element operations, 0 other objects
+        - services 10.96.0.100 . protocol 6 . 80 : 0x8002
+        - endpoints 0x8000 . 0x2 : 10.244.0.3 . 8080
+        - endpoints 0x8000 . 0x9 : 10.244.0.10 . 8080
+        + services 10.96.0.100 . protocol 6 . 80 : 0x8001
+        + endpoints 0x8000 . 0x2 : 10.244.0.10 . 8080
+        commit
+        ");
     });
 }
 
@@ -92,9 +107,28 @@ fn the_first_service_with_four_endpoints_makes_their_chains() {
         let mut nftables = programmed(settings(Family::Ipv4), &[]);
         nftables.apply(&[put("web", cluster_ip(Family::Ipv4, 1, 1..4))]).unwrap();
         let first = told(&mut nftables, &[put("web", cluster_ip(Family::Ipv4, 1, 1..5))]);
-        insta::assert_snapshot!(first, @"");
+        insta::assert_snapshot!(first, @r#"
+        3 element operations, 2 other objects
+        + chain endpoints-4
+        + rule of endpoints-4
+        + rule of endpoints-4
+        + rule of endpoints-4
+        + chain internal-4
+        + rule of internal-4
+        + classes 0x2 : Goto("internal-4")
+        - services 10.96.0.1 . protocol 6 . 80 : 0x4001
+        + services 10.96.0.1 . protocol 6 . 80 : 0x4002
+        + endpoints 0x4000 . 0x3 : 10.244.0.4 . 8080
+        commit
+        "#);
         let back = told(&mut nftables, &[put("web", cluster_ip(Family::Ipv4, 1, 1..4))]);
-        insta::assert_snapshot!(back, @"");
+        insta::assert_snapshot!(back, @r"
+        3 element operations, 0 other objects
+        - services 10.96.0.1 . protocol 6 . 80 : 0x4002
+        - endpoints 0x4000 . 0x3 : 10.244.0.4 . 8080
+        + services 10.96.0.1 . protocol 6 . 80 : 0x4001
+        commit
+        ");
         collect(&mut nftables);
     });
 }

@@ -8,11 +8,11 @@ use portolan_model::{
     Backend, Catalog, ExternalPolicy, Family, Frontend, InternalPolicy, LocalDetector, NodePortAddresses,
 };
 
+use super::super::class::Balance;
 use super::super::element::{Set, read_number};
 use super::super::readback::View;
 use super::super::resync::Difference;
 use super::super::value::{LOCAL_OFFSET, MAX_CLASS, MAX_ID};
-use super::super::class::Balance;
 use super::*;
 
 /// Data and comment by set, key and end of the interval.
@@ -51,8 +51,8 @@ fn replay(model: &mut Model, changes: &Changeset, context: &str) {
 fn meaning(model: &Model, planner: &Planner) -> BTreeSet<String> {
     let classes: BTreeMap<u16, Class> = planner.classes.iter().collect();
     let mut backends = 0;
-    let mut line = |((set, key, end), (data, comment)): (&(Set, Vec<u8>, Vec<u8>), &(Vec<u8>, String))| {
-        match set {
+    let mut line =
+        |((set, key, end), (data, comment)): (&(Set, Vec<u8>, Vec<u8>), &(Vec<u8>, String))| match set {
             Set::Services | Set::NodePorts => {
                 let value = Value(read_number(data).unwrap());
                 let class = classes[&value.low()];
@@ -66,12 +66,12 @@ fn meaning(model: &Model, planner: &Planner) -> BTreeSet<String> {
             }
             Set::AffinityEndpoints | Set::AffinityLocalEndpoints => None,
             _ => Some(format!("{set:?} {key:02x?} {end:02x?} {comment}")),
-        }
-    };
+        };
     let lines = model.iter().filter_map(&mut line).collect();
     let values = model.iter().filter(|((set, ..), _)| matches!(set, Set::Services | Set::NodePorts));
     let ids: BTreeSet<u32> = values.map(|(_, (data, _))| Value(read_number(data).unwrap()).id()).collect();
-    let found = ids.iter().map(|&id| endpoints(model, id, 0).len() + endpoints(model, id, LOCAL_OFFSET).len());
+    let found =
+        ids.iter().map(|&id| endpoints(model, id, 0).len() + endpoints(model, id, LOCAL_OFFSET).len());
     assert_eq!(found.sum::<usize>(), backends, "an endpoint that nothing leads to");
     lines
 }
@@ -164,10 +164,14 @@ fn plans_fit_the_kernel_and_end_where_a_start_from_scratch_does() {
         let (fresh, fresh_model) = from_scratch(settings(family), &edited.now(family));
         assert_eq!(meaning(&model, &planner), meaning(&fresh_model, &fresh), "seed {seed}");
         planner.classes.take_idle();
-        let classes = |planner: &Planner| planner.classes.iter().map(|(_, class)| class).collect::<BTreeSet<_>>();
+        let classes =
+            |planner: &Planner| planner.classes.iter().map(|(_, class)| class).collect::<BTreeSet<_>>();
         assert_eq!(classes(&planner), classes(&fresh), "seed {seed}: classes in use");
-        let all_gone: Vec<Change> =
-            edited.now(family).into_iter().map(|change| Change { old: change.new, new: None, ..change }).collect();
+        let all_gone: Vec<Change> = edited
+            .now(family)
+            .into_iter()
+            .map(|change| Change { old: change.new, new: None, ..change })
+            .collect();
         let plan = planner.plan(&all_gone);
         replay(&mut model, &plan.elements, "the end");
         assert_eq!(model, Model::new());
@@ -209,7 +213,10 @@ fn without_a_free_id_a_service_port_is_refused_and_the_others_are_not() {
     let all = std::iter::from_fn(|| planner.ids.allocate()).count();
     assert_eq!(all, MAX_ID as usize - 1);
     let plan = planner.plan(&[web(2, 2), web(1, 3)]);
-    assert_eq!(plan.refused.iter().map(|refusal| refusal.name.to_string()).collect::<Vec<_>>(), ["demo/web-2"]);
+    assert_eq!(
+        plan.refused.iter().map(|refusal| refusal.name.to_string()).collect::<Vec<_>>(),
+        ["demo/web-2"]
+    );
     assert!(plan.refused[0].reason.contains("262,143 ids"), "{}", plan.refused[0].reason);
     replay(&mut model, &plan.elements, "one refused");
     planner.ids.release(77);
