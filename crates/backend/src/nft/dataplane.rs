@@ -189,6 +189,11 @@ impl Nftables {
         Ok(commit)
     }
 
+    /// Whether there are chains, or an affinity map, that nothing needs any more.
+    fn has_garbage(&self) -> bool {
+        !self.garbage.is_empty() || (self.affinity_map && !self.planner.classes.needs_affinity())
+    }
+
     fn keep(&mut self, chain: &str) {
         self.garbage.retain(|name| name != chain);
     }
@@ -252,8 +257,10 @@ impl Dataplane for Nftables {
             }
             State::Unknown => {
                 // What is planned is found again by the comparison.
-                self.planner.plan(changes);
-                self.resync()
+                let plan = self.planner.plan(changes);
+                let mut commit = self.resync()?;
+                commit.refused.extend(plan.refused);
+                Ok(commit)
             }
         }
     }
@@ -287,16 +294,16 @@ impl Dataplane for Nftables {
         }
         let outcome = if self.garbage.is_empty() && self.planner.classes.any_idle() {
             self.detach_idle_classes().map(|()| true)
-        } else if self.garbage.is_empty() {
-            Ok(false)
-        } else {
+        } else if self.has_garbage() {
             self.delete_garbage().map(|()| self.planner.classes.any_idle())
+        } else {
+            Ok(false)
         };
         self.noting_failure(outcome)
     }
 
     fn needs_collection(&self) -> bool {
-        self.state == State::InStep && (!self.garbage.is_empty() || self.planner.classes.any_idle())
+        self.state == State::InStep && (self.has_garbage() || self.planner.classes.any_idle())
     }
 
     fn remove(&mut self) -> Result<(), Error> {

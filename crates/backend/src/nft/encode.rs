@@ -11,7 +11,7 @@ use super::skeleton::{self, ChainBody, TABLE};
 use super::value::Value;
 
 /// Bytes that an element takes in a message besides key, data and comment.
-const ELEMENT_OVERHEAD: usize = 40;
+const ELEMENT_OVERHEAD: usize = 48;
 
 /// About how many bytes the element operations take in a transaction.
 pub(super) fn estimate(changes: &Changeset) -> usize {
@@ -58,29 +58,63 @@ pub(super) fn elements_in_parts(
     limit: usize,
     mut begin: impl FnMut() -> Transaction,
 ) -> Vec<Transaction> {
+    let limit = limit.saturating_sub(PART_OVERHEAD);
     let mut parts = Vec::new();
     let mut part = begin();
     for set in PART_ORDER {
         let operations = changes.in_key_order(set);
-        for same_key in operations.chunk_by(|(_, a), (_, b)| (a.key, a.key_end) == (b.key, b.key_end)) {
-            if part.len() + MESSAGE_MAX > limit && !part.is_empty() {
+        let mut rest = operations.as_slice();
+        while !rest.is_empty() {
+            let fitting = fitting(rest, limit.saturating_sub(part.len()));
+            if fitting == 0 && !part.is_empty() {
                 parts.push(std::mem::replace(&mut part, begin()));
+                continue;
             }
-            for (addition, operation) in same_key {
-                let kind = if *addition { ElementsOperation::Create } else { ElementsOperation::Delete };
-                let comment = UserData::comment(operation.comment);
-                let comment = if operation.comment.is_empty() { &[] } else { comment.as_bytes() };
-                let mut writer = part.elements(kind, wire_family(family), TABLE, set.name());
-                writer.push(&reference(operation, comment));
-            }
+            // Where not even one fits, sending it says so.
+            let (now, later) = rest.split_at(fitting.max(1));
+            write_keys(&mut part, family, set, now);
+            rest = later;
         }
     }
     parts.push(part);
     parts
 }
 
-/// More than two messages with one element each take, and the end of a batch.
-const MESSAGE_MAX: usize = 1024;
+/// More than the first messages of a set and the end of a batch take.
+const PART_OVERHEAD: usize = 1024;
+
+/// A message is closed before it has this many bytes, and the next one starts with names of the table and the set.
+const MESSAGE_LENGTH: usize = 60_000;
+const MESSAGE_OVERHEAD: usize = 128;
+
+/// How many of the operations, whole keys only, fit into this many bytes.
+fn fitting(operations: &[(bool, Operation<'_>)], room: usize) -> usize {
+    let (mut count, mut bytes) = (0, 2 * MESSAGE_OVERHEAD);
+    for same_key in operations.chunk_by(|(_, a), (_, b)| (a.key, a.key_end) == (b.key, b.key_end)) {
+        bytes += same_key.iter().map(|(_, operation)| element_bytes(operation)).sum::<usize>();
+        if bytes + bytes / MESSAGE_LENGTH * MESSAGE_OVERHEAD > room {
+            break;
+        }
+        count += same_key.len();
+    }
+    count
+}
+
+fn element_bytes(operation: &Operation<'_>) -> usize {
+    let Operation { key, key_end, data, comment } = operation;
+    ELEMENT_OVERHEAD + key.len() + key_end.len() + data.len() + comment.len()
+}
+
+fn write_keys(transaction: &mut Transaction, family: Family, set: Set, operations: &[(bool, Operation<'_>)]) {
+    for (addition, kind) in [(false, ElementsOperation::Delete), (true, ElementsOperation::Create)] {
+        let mut writer = transaction.elements(kind, wire_family(family), TABLE, set.name());
+        for (_, operation) in operations.iter().filter(|(is_addition, _)| *is_addition == addition) {
+            let comment = UserData::comment(operation.comment);
+            let comment = if operation.comment.is_empty() { &[] } else { comment.as_bytes() };
+            writer.push(&reference(operation, comment));
+        }
+    }
+}
 
 /// Backends, then what the checks need, then frontends.
 const PART_ORDER: [Set; 15] = [

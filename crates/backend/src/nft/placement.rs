@@ -112,7 +112,8 @@ impl Before {
 impl Placement {
     /// Places the backends of a forwarding, moving as little as possible.
     pub(crate) fn after(before: &Before, forwarding: &Forwarding) -> Self {
-        let limit = if forwarding.affinity.is_some() { usize::from(MAX_CLASS) } else { MAX_BACKENDS };
+        // A slot for every backend of either set.
+        let limit = if forwarding.affinity.is_some() { usize::from(MAX_CLASS) / 2 } else { MAX_BACKENDS };
         let cluster = limited(&forwarding.cluster, limit);
         let local = limited(&forwarding.local, limit);
         Self {
@@ -217,6 +218,58 @@ mod tests {
                 before = now.to_vec();
             }
         }
+    }
+
+    fn many(first: u32, count: u32) -> Vec<Backend> {
+        let address = |n: u32| IpAddr::V4(Ipv4Addr::from(0x0a00_0000 + n));
+        (first..first + count)
+            .map(|n| Backend { address: address(n), port: 80, may_hairpin: false })
+            .collect()
+    }
+
+    fn forwarding(cluster: Vec<Backend>, local: Vec<Backend>, affinity: Option<u32>) -> Forwarding {
+        Forwarding {
+            family: portolan_model::Family::Ipv4,
+            protocol: portolan_model::Protocol::Tcp,
+            frontends: Vec::new(),
+            has_endpoints: true,
+            cluster,
+            local,
+            internal_policy: portolan_model::InternalPolicy::Cluster,
+            external_policy: portolan_model::ExternalPolicy::Local,
+            affinity,
+            source_ranges: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn more_backends_than_indexes_are_cut_and_stay_dense() {
+        let mut last: Option<(Forwarding, Placement)> = None;
+        for (first, count) in [(0, 70_000), (5, 70_000), (5, 65_535), (9, 65_536), (0, 3)] {
+            let now = forwarding(many(first, count), many(first, count), None);
+            let before = last.as_ref().map(|(old, placement)| Before::of(old, placement)).unwrap_or_default();
+            let placement = Placement::after(&before, &now);
+            for (order, sorted) in [(&placement.cluster, &now.cluster), (&placement.local, &now.local)] {
+                assert_eq!(order.len(), sorted.len().min(MAX_BACKENDS));
+                let distinct: BTreeSet<SocketAddr> = order.backends(sorted).map(Backend::socket).collect();
+                assert_eq!(distinct.len(), order.len());
+            }
+            last = Some((now, placement));
+        }
+    }
+
+    #[test]
+    fn with_affinity_every_backend_that_has_an_index_has_a_slot() {
+        let now = forwarding(many(0, 20_000), many(50_000, 20_000), Some(60));
+        let placement = Placement::after(&Before::default(), &now);
+        let placed = placement.cluster.backends(&now.cluster).chain(placement.local.backends(&now.local));
+        let slots: BTreeSet<u16> = placed.map(|backend| placement.slot(backend.socket()).unwrap()).collect();
+        assert_eq!(slots.len(), placement.cluster.len() + placement.local.len());
+        assert_eq!(slots.len(), usize::from(MAX_CLASS) / 2 * 2);
+        let later = forwarding(many(10_000, 20_000), many(60_000, 20_000), Some(60));
+        let after = Placement::after(&Before::of(&now, &placement), &later);
+        let placed = after.cluster.backends(&later.cluster).chain(after.local.backends(&later.local));
+        assert!(placed.into_iter().all(|backend| after.slot(backend.socket()).is_some()));
     }
 
     #[test]
