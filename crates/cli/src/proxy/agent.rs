@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::bail;
+use portolan_backend::Dataplane;
 use portolan_backend::addresses::Addresses;
+use portolan_backend::conntrack::CleanerThread;
 use portolan_backend::engine::{self, Handle, Timing, Work};
 use portolan_backend::nft::Nftables;
-use portolan_backend::Dataplane;
-use portolan_model::catalog::{Changes, ObjectFault};
+use portolan_model::catalog::{Changes, ObjectFault, PerFamily};
 use portolan_model::object::Kind;
-use portolan_model::{Catalog, Change, Event, Family, Settings};
+use portolan_model::{Catalog, Change, Event, Family, NodePortAddresses, Settings};
 use portolan_node::address::NodeAddresses;
 use portolan_node::config::{Configuration, DetectLocalMode};
 use portolan_node::health::{Health, ListenAddresses, NodeState, Now, ServiceHealth, ServiceKey};
@@ -21,7 +22,7 @@ use portolan_watch::WatchEvent;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
-use super::reports::{Reporter, Synced};
+use super::reports::{self, Reporter, Synced};
 use super::settings;
 
 /// How long the start waits for the Node object to have addresses, as upstream does.
@@ -49,6 +50,7 @@ pub(super) struct Agent {
 /// The part that exists once the first complete state is known.
 struct Running {
     engine: Handle,
+    flows: CleanerThread,
     node_ips: NodeAddresses,
     settings: Vec<Settings>,
     service_health: Vec<(Family, ServiceHealth)>,
@@ -161,7 +163,10 @@ impl Agent {
     }
 
     fn node_changed(&mut self) {
-        let state = self.catalog.node().map(|node| NodeState { deleting: node.deleting, tainted: node.to_be_deleted });
+        let state = self
+            .catalog
+            .node()
+            .map(|node| NodeState { deleting: node.deleting, tainted: node.to_be_deleted });
         self.health.node(state);
     }
 
@@ -189,7 +194,8 @@ impl Agent {
         running.health_checks_changed |= !changes.health_checks.is_empty();
         let now = Now::read();
         for &family in &self.families {
-            let (of_family, others) = changes.changes.into_iter().partition(|change: &Change| change.family == family);
+            let (of_family, others) =
+                changes.changes.into_iter().partition(|change: &Change| change.family == family);
             changes.changes = others;
             let triggers = std::mem::take(changes.triggers.get_mut(family));
             let udp = changes.udp.iter().filter(|(of, _)| *of == family);
@@ -239,8 +245,13 @@ impl Agent {
             ports.push(dataplane.port());
             dataplanes.push((settings.family, Box::new(dataplane)));
         }
-        let reporter =
-            Reporter { health: self.health(), metrics: self.metrics(), done: self.done.clone() };
+        let flows = self.flow_cleaner(&settings)?;
+        let reporter = Reporter {
+            health: self.health(),
+            metrics: self.metrics(),
+            done: self.done.clone(),
+            flows: flows.requests(),
+        };
         let (max_retry, min_interval) = self.configuration.sync_periods();
         let timing = Timing { min_interval, max_retry, ..Timing::default() };
         let (engine, _) = engine::spawn(dataplanes, timing, move |report| reporter.take(report))?;
@@ -248,10 +259,20 @@ impl Agent {
         engine.start();
         let service_health = self.service_health(&node_ips, &addresses);
         self.running =
-            Some(Running { engine, node_ips, settings, service_health, health_checks_changed: true });
+            Some(Running { engine, flows, node_ips, settings, service_health, health_checks_changed: true });
         self.on_start.drain(..).for_each(|sender| drop(sender.send(ports.clone())));
         portolan_sock::memory::trim();
         Ok(())
+    }
+
+    fn flow_cleaner(&self, settings: &[Settings]) -> std::io::Result<CleanerThread> {
+        let none = NodePortAddresses::Addresses(Vec::new());
+        let mut node_ports = PerFamily { ipv4: none.clone(), ipv6: none };
+        for settings in settings {
+            *node_ports.get_mut(settings.family) = settings.node_port_addresses.clone();
+        }
+        let metrics = self.metrics();
+        CleanerThread::spawn(node_ports, move |cleaned| reports::flows_cleaned(&metrics, &cleaned))
     }
 
     /// The whole table, in pieces.
@@ -289,6 +310,7 @@ impl Agent {
             new.iter().filter(|settings| !running.settings.contains(settings)).cloned().collect();
         for settings in changed {
             tracing::info!(family = %settings.family, "settings changed: comparing everything");
+            running.flows.requests().configure(settings.family, settings.node_port_addresses.clone());
             running.engine.configure(settings);
         }
         if let Some(running) = &mut self.running {

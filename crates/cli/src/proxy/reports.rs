@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use portolan_backend::conntrack::{Cleaned, Requests};
 use portolan_backend::engine::Report;
 use portolan_model::Family;
 use portolan_node::health::{Health, Now};
@@ -20,10 +21,12 @@ pub(super) struct Reporter {
     pub(super) health: Arc<Health>,
     pub(super) metrics: Arc<ProxyMetrics>,
     pub(super) done: UnboundedSender<Synced>,
+    /// Takes the UDP Service ports whose stale flows are to go.
+    pub(super) flows: Requests,
 }
 
 impl Reporter {
-    pub(super) fn take(&self, report: Report) {
+    pub(super) fn take(&self, mut report: Report) {
         let (family, mode) = (report.family, "nftables");
         let now = Now::read();
         self.metrics.sync_finished(family, report.full, report.duration, report.outcome.is_ok(), now.wall);
@@ -51,6 +54,10 @@ impl Reporter {
                     self.metrics.committed(family, commit.kernel);
                 }
                 self.health.updated(family, now);
+                let udp = std::mem::take(&mut report.udp);
+                if !udp.is_empty() {
+                    self.flows.request(family, udp);
+                }
                 report.triggers.iter().for_each(|&trigger| self.programmed(family, trigger, now.wall));
                 // The receiver is gone only when the process ends.
                 let _ = self.done.send(Synced { family });
@@ -66,5 +73,17 @@ impl Reporter {
         let Ok(trigger) = u64::try_from(trigger) else { return };
         let latency = now.duration_since(UNIX_EPOCH + Duration::from_nanos(trigger));
         self.metrics.network_programmed(family, latency.unwrap_or_default());
+    }
+}
+
+/// Takes in what the clean-up of stale UDP flows did, on its own thread.
+pub(super) fn flows_cleaned(metrics: &ProxyMetrics, cleaned: &Cleaned) {
+    let (family, duration) = (cleaned.family, cleaned.duration);
+    match &cleaned.outcome {
+        Ok(report) => {
+            metrics.conntrack_reconciled(family, duration, report.deleted as u64);
+            tracing::debug!(%family, listed = report.listed, deleted = report.deleted, ?duration, "stale UDP flows removed");
+        }
+        Err(error) => tracing::error!(%family, %error, "stale UDP flows could not be removed; trying again"),
     }
 }

@@ -49,7 +49,11 @@ pub(super) fn node_addresses(node: Option<&Node>, configuration: &Configuration)
 }
 
 /// Where node ports of a family answer.
-pub(super) fn node_ports(configuration: &Configuration, node: &NodeAddresses, family: Family) -> NodePortMatch {
+pub(super) fn node_ports(
+    configuration: &Configuration,
+    node: &NodeAddresses,
+    family: Family,
+) -> NodePortMatch {
     NodePortMatch::resolve(&configuration.node_port_addresses(), node, family)
 }
 
