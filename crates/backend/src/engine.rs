@@ -125,7 +125,8 @@ pub fn spawn(
     report: impl FnMut(Report) + Send + 'static,
 ) -> std::io::Result<(Handle, JoinHandle<()>)> {
     let (sender, receiver) = channel();
-    let lanes = dataplanes.into_iter().map(|(family, dataplane)| Lane::new(family, dataplane, timing)).collect();
+    let lanes =
+        dataplanes.into_iter().map(|(family, dataplane)| Lane::new(family, dataplane, timing)).collect();
     let engine = Engine { lanes, receiver, report };
     let thread = std::thread::Builder::new().name("dataplane".into()).spawn(move || engine.run())?;
     Ok((Handle { sender }, thread))

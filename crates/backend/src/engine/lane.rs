@@ -65,11 +65,11 @@ impl Lane {
     }
 
     pub(super) fn queue(&mut self, work: Work) {
-        if !self.started {
+        if self.started {
+            self.changes.extend(work.changes);
+        } else {
             // Nothing is written before the start; the data plane only remembers.
             let _ = self.dataplane.apply(&work.changes);
-        } else {
-            self.changes.extend(work.changes);
         }
         self.work.triggers.extend(work.triggers);
         self.work.udp.extend(work.udp);
@@ -138,15 +138,12 @@ impl Lane {
             Some(_) => self.dataplane.apply(&changes).and_then(|_| self.dataplane.resync()),
         };
         let ended = Instant::now();
-        let (triggers, udp) = match &outcome {
-            Ok(commit) => {
-                self.succeeded(ended, commit.full);
-                (std::mem::take(&mut self.work.triggers), std::mem::take(&mut self.work.udp))
-            }
-            Err(_) => {
-                self.failed(ended);
-                (Vec::new(), Vec::new())
-            }
+        let Work { triggers, udp, .. } = if let Ok(commit) = &outcome {
+            self.succeeded(ended, commit.full);
+            std::mem::take(&mut self.work)
+        } else {
+            self.failed(ended);
+            Work::default()
         };
         let full = reason.is_some() || outcome.as_ref().is_ok_and(|commit| commit.full);
         let wrote = outcome.as_ref().is_ok_and(|commit| commit.elements + commit.objects > 0);

@@ -32,7 +32,7 @@ pub(crate) struct Operation<'a> {
     pub(crate) comment: &'a str,
 }
 
-/// The longest comment that nft accepts on an element (NFTNL_UDATA_COMMENT_MAXLEN less its final NUL).
+/// The longest comment that nft accepts on an element (`NFTNL_UDATA_COMMENT_MAXLEN` less its final NUL).
 const COMMENT_MAX: usize = 127;
 
 impl Changeset {
@@ -115,7 +115,10 @@ impl Changeset {
         operations
     }
 
-    fn operations<'a>(&'a self, entries: Option<&'a Vec<Entry>>) -> impl ExactSizeIterator<Item = Operation<'a>> {
+    fn operations<'a>(
+        &'a self,
+        entries: Option<&'a Vec<Entry>>,
+    ) -> impl ExactSizeIterator<Item = Operation<'a>> {
         entries.map(Vec::as_slice).unwrap_or_default().iter().map(|entry| self.operation(*entry))
     }
 
@@ -188,8 +191,10 @@ mod tests {
 
     #[test]
     fn difference_is_minimal() {
-        let old = [element(Set::Services, 1, 10), element(Set::Services, 2, 20), element(Set::Endpoints, 1, 5)];
-        let new = [element(Set::Services, 2, 21), element(Set::Services, 3, 30), element(Set::Endpoints, 1, 5)];
+        let old =
+            [element(Set::Services, 1, 10), element(Set::Services, 2, 20), element(Set::Endpoints, 1, 5)];
+        let new =
+            [element(Set::Services, 2, 21), element(Set::Services, 3, 30), element(Set::Endpoints, 1, 5)];
         let mut changes = Changeset::default();
         changes.difference(&old, &new, "demo/web:http");
         let keys = |operations: Vec<Operation<'_>>| -> Vec<Vec<u8>> {

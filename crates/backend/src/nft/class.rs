@@ -33,8 +33,9 @@ impl Class {
     /// The load-balancing chains that the chain of this class goes to.
     pub(crate) fn balances(self) -> impl Iterator<Item = Balance> {
         let (first, second) = match self {
-            Self::Internal(balance) | Self::External(balance) => (balance, None),
-            Self::ExternalLocal(balance, 0) => (balance, None),
+            Self::Internal(balance) | Self::External(balance) | Self::ExternalLocal(balance, 0) => {
+                (balance, None)
+            }
             Self::ExternalLocal(balance, local) => {
                 (balance, Some(Balance { local: true, backends: local, ..balance }))
             }
@@ -275,7 +276,15 @@ mod tests {
 
     #[test]
     fn other_names_are_not_classes() {
-        for name in ["services", "internal-", "internal-0", "internal-03", "external-3-x", "external-local-3", "internal-+3"] {
+        for name in [
+            "services",
+            "internal-",
+            "internal-0",
+            "internal-03",
+            "external-3-x",
+            "external-local-3",
+            "internal-+3",
+        ] {
             assert_eq!(name.parse::<Class>(), Err(NotAClass), "{name}");
         }
     }

@@ -61,7 +61,9 @@ pub(crate) fn elements(
     values: Values,
     node_ip: Option<IpAddr>,
 ) -> Vec<Element> {
-    let mut elements = Vec::with_capacity(forwarding.frontends.len() * 2 + forwarding.cluster.len() + forwarding.local.len());
+    let mut elements = Vec::with_capacity(
+        forwarding.frontends.len() * 2 + forwarding.cluster.len() + forwarding.local.len(),
+    );
     for frontend in &forwarding.frontends {
         push_frontend(&mut elements, forwarding, *frontend, values);
         push_source_ranges(&mut elements, forwarding, *frontend, node_ip);
@@ -97,7 +99,8 @@ pub(crate) fn hairpins(forwarding: &Forwarding) -> impl Iterator<Item = (Protoco
 
 /// The element of [`Set::HairpinConnections`] for an endpoint.
 pub(crate) fn hairpin_element(protocol: Protocol, endpoint: SocketAddr) -> Element {
-    let key = Key::EMPTY.address(endpoint.ip()).address(endpoint.ip()).protocol(protocol).port(endpoint.port());
+    let key =
+        Key::EMPTY.address(endpoint.ip()).address(endpoint.ip()).protocol(protocol).port(endpoint.port());
     plain(Set::HairpinConnections, key)
 }
 
@@ -118,9 +121,9 @@ fn plain(set: Set, key: Key) -> Element {
 fn push_frontend(elements: &mut Vec<Element>, forwarding: &Forwarding, frontend: Frontend, values: Values) {
     let protocol = forwarding.protocol;
     let (key, node_port) = match frontend {
-        Frontend::ClusterIp(ip, port) | Frontend::ExternalIp(ip, port) | Frontend::LoadBalancerIp(ip, port) => {
-            (service_key(ip, protocol, port), false)
-        }
+        Frontend::ClusterIp(ip, port)
+        | Frontend::ExternalIp(ip, port)
+        | Frontend::LoadBalancerIp(ip, port) => (service_key(ip, protocol, port), false),
         Frontend::NodePort(port) => (node_port_key(protocol, port), true),
     };
     let internal = matches!(frontend, Frontend::ClusterIp(..));
@@ -176,7 +179,13 @@ fn source_range(key: Key, range: IpNet) -> Element {
     }
 }
 
-fn push_backends(elements: &mut Vec<Element>, forwarding: &Forwarding, placement: &Placement, id: u32, values: Values) {
+fn push_backends(
+    elements: &mut Vec<Element>,
+    forwarding: &Forwarding,
+    placement: &Placement,
+    id: u32,
+    values: Values,
+) {
     if values == Values::default() {
         return;
     }

@@ -11,13 +11,13 @@ use portolan_wire::{Batch, Frame};
 
 use super::changeset::Changeset;
 use super::class::{Balance, Class};
+use super::element::Set;
 use super::encode;
 use super::expression::wire_family;
 use super::planner::{Plan, Planner};
 use super::readback;
 use super::resync::{Difference, foreign_chains};
 use super::skeleton::TABLE;
-use super::element::Set;
 use crate::dataplane::{Commit, Dataplane, Error};
 
 /// How often a comparison is tried while others keep changing the ruleset.

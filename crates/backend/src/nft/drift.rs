@@ -8,7 +8,7 @@ use portolan_wire::nftables::{Event, Family as WireFamily};
 
 use super::skeleton::TABLE;
 
-/// Multicast group of nf_tables changes (`NFNLGRP_NFTABLES`, `nfnetlink.h`).
+/// Multicast group of `nf_tables` changes (`NFNLGRP_NFTABLES`, `nfnetlink.h`).
 const GROUP_NFTABLES: u32 = 7;
 
 /// A subscription to the changes of the ruleset.

@@ -1,7 +1,9 @@
 //! Changesets and chains as messages of a transaction.
 
 use portolan_model::{Family, Settings};
-use portolan_wire::nftables::{DataRef, ElementRef, ElementsOperation, IfExists, Transaction, UserData, Verdict};
+use portolan_wire::nftables::{
+    DataRef, ElementRef, ElementsOperation, IfExists, Transaction, UserData, Verdict,
+};
 
 use super::changeset::{Changeset, Operation};
 use super::class::{Balance, Class};
@@ -36,7 +38,8 @@ pub(super) fn elements(transaction: &mut Transaction, family: Family, changes: &
         if operations.len() == 0 {
             continue;
         }
-        let mut writer = transaction.elements(ElementsOperation::Create, wire_family(family), TABLE, set.name());
+        let mut writer =
+            transaction.elements(ElementsOperation::Create, wire_family(family), TABLE, set.name());
         let mut last = ("", UserData::empty());
         for operation in operations {
             // The frontends of a Service port come one after the other with the same comment.

@@ -5,8 +5,9 @@
 use ipnet::IpNet;
 use portolan_model::{Family, LocalDetector, Settings};
 use portolan_wire::nftables::expr::{
-    Bitwise, Cmp, CmpOperation, Ct, CtKey, Dynset, DynsetOperation, Fib, FibFlags, FibResult, Immediate, Lookup,
-    Masq, Meta, MetaKey, Nat, NatFlags, NatType, Numgen, NumgenType, Payload, PayloadBase, Reject, RejectType,
+    Bitwise, Cmp, CmpOperation, Ct, CtKey, Dynset, DynsetOperation, Fib, FibFlags, FibResult, Immediate,
+    Lookup, Masq, Meta, MetaKey, Nat, NatFlags, NatType, Numgen, NumgenType, Payload, PayloadBase, Reject,
+    RejectType,
 };
 use portolan_wire::nftables::{Data, Expr, Register, Verdict};
 
@@ -20,7 +21,7 @@ const STATUS_DNAT: u32 = 0x20;
 const TYPE_LOCAL: u32 = 2;
 /// ICMP port unreachable (RFC 792).
 const ICMP_PORT_UNREACHABLE: u8 = 3;
-/// ICMPv6 port unreachable (RFC 4443).
+/// `ICMPv6` port unreachable (RFC 4443).
 const ICMPV6_PORT_UNREACHABLE: u8 = 4;
 
 /// Words that an address of the family takes.
@@ -60,7 +61,12 @@ pub(super) fn address(family: Family, side: Side, to: u8) -> Expr {
 pub(super) fn protocol_and_port(to: u8) -> [Expr; 2] {
     [
         meta(MetaKey::L4PROTO, to),
-        Expr::Payload(Payload { destination: word(to + 1), base: PayloadBase::TRANSPORT, offset: 2, length: 2 }),
+        Expr::Payload(Payload {
+            destination: word(to + 1),
+            base: PayloadBase::TRANSPORT,
+            offset: 2,
+            length: 2,
+        }),
     ]
 }
 
@@ -229,10 +235,9 @@ pub(super) fn address_is_local(side: Side) -> [Expr; 2] {
 /// `ip daddr != 127.0.0.0/8`, `ip6 daddr != ::1`
 pub(super) fn not_to_loopback(family: Family) -> [Expr; 2] {
     match family {
-        Family::Ipv4 => [
-            address_bytes(family, Side::Destination, 0, 1),
-            compare(0, CmpOperation::NEQ, [127]),
-        ],
+        Family::Ipv4 => {
+            [address_bytes(family, Side::Destination, 0, 1), compare(0, CmpOperation::NEQ, [127])]
+        }
         Family::Ipv6 => [
             address(family, Side::Destination, 0),
             compare(0, CmpOperation::NEQ, std::net::Ipv6Addr::LOCALHOST.octets()),

@@ -74,7 +74,8 @@ impl Order {
             }
         }
         let mut rest = (0..length as u16).filter(|&p| placed.get(usize::from(p)) == Some(&false));
-        let positions: Vec<u16> = by_index.into_iter().filter_map(|place| place.or_else(|| rest.next())).collect();
+        let positions: Vec<u16> =
+            by_index.into_iter().filter_map(|place| place.or_else(|| rest.next())).collect();
         Self::from_positions(positions)
     }
 
@@ -157,7 +158,8 @@ fn slots(before: &[(SocketAddr, u16)], cluster: &[Backend], local: &[Backend]) -
     used.sort_unstable();
     seen.sort_unstable();
     let fresh = (0..=MAX_CLASS).filter(|slot| seen.binary_search(slot).is_err());
-    let reused = (0..=MAX_CLASS).filter(|slot| seen.binary_search(slot).is_ok() && used.binary_search(slot).is_err());
+    let reused =
+        (0..=MAX_CLASS).filter(|slot| seen.binary_search(slot).is_ok() && used.binary_search(slot).is_err());
     let mut free = fresh.chain(reused);
     for (_, slot) in &mut result {
         if slot.is_none() {
@@ -179,7 +181,11 @@ mod tests {
     fn backends(last_octets: &BTreeSet<u8>) -> Vec<Backend> {
         last_octets
             .iter()
-            .map(|&octet| Backend { address: IpAddr::V4(Ipv4Addr::new(10, 0, 0, octet)), port: 80, may_hairpin: false })
+            .map(|&octet| Backend {
+                address: IpAddr::V4(Ipv4Addr::new(10, 0, 0, octet)),
+                port: 80,
+                may_hairpin: false,
+            })
             .collect()
     }
 

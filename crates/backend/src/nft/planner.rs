@@ -81,7 +81,11 @@ impl Planner {
 
     /// Places every Service port that waits: first those whose id and places `found` knows (from what the
     /// kernel has), then the others.
-    pub(crate) fn place_waiting(&mut self, found: impl Fn(&Forwarding) -> Option<(u32, Before)>, plan: &mut Plan) {
+    pub(crate) fn place_waiting(
+        &mut self,
+        found: impl Fn(&Forwarding) -> Option<(u32, Before)>,
+        plan: &mut Plan,
+    ) {
         let mut fresh = Vec::new();
         for (name, forwarding) in std::mem::take(&mut self.waiting) {
             match found(&forwarding) {
@@ -157,16 +161,19 @@ impl Planner {
         let placement = Placement::after(before, forwarding);
         let classes = ClassPair::of(forwarding, &placement);
         let id = match id {
-            0 if classes != ClassPair::default() => {
-                self.ids.allocate().ok_or("all 262,143 ids are in use: remove Services that are not needed")?
-            }
+            0 if classes != ClassPair::default() => self
+                .ids
+                .allocate()
+                .ok_or("all 262,143 ids are in use: remove Services that are not needed")?,
             id => id,
         };
         if self.acquire(classes, plan) {
             Ok(Placed { forwarding: forwarding.clone(), placement, id, classes })
         } else {
             self.ids.release(id);
-            Err("all 16,383 combinations of endpoint counts are in use: use fewer different numbers of endpoints")
+            Err(
+                "all 16,383 combinations of endpoint counts are in use: use fewer different numbers of endpoints",
+            )
         }
     }
 
@@ -175,7 +182,9 @@ impl Planner {
         let mut acquired = Vec::with_capacity(2);
         for class in classes.iter() {
             let Some((number, new)) = self.classes.acquire(class) else {
-                acquired.into_iter().for_each(|class| self.classes.release(class));
+                for class in acquired {
+                    self.classes.release(class);
+                }
                 return false;
             };
             if new {

@@ -103,7 +103,9 @@ impl View {
     /// The slots of an id, in the order of their indexes from `first` on.
     pub(super) fn choices(&self, id: u32, first: u32) -> Vec<u32> {
         (first..)
-            .map_while(|index| read_number(self.backend(Set::AffinityChoices, &choice_key(id, index))?.as_slice()))
+            .map_while(|index| {
+                read_number(self.backend(Set::AffinityChoices, &choice_key(id, index))?.as_slice())
+            })
             .collect()
     }
 
@@ -179,12 +181,13 @@ impl View {
                     None => self.strange.push((set, range)),
                 }
             }
-            (Set::Endpoints | Set::AffinityChoices | Set::AffinityEndpoints | Set::AffinityLocalEndpoints, Some(DataRef::Value(data))) => {
-                match Data::from_kernel(data) {
-                    Some(data) => self.backends.push((set, key, data)),
-                    None => self.strange.push((set, range)),
-                }
-            }
+            (
+                Set::Endpoints | Set::AffinityChoices | Set::AffinityEndpoints | Set::AffinityLocalEndpoints,
+                Some(DataRef::Value(data)),
+            ) => match Data::from_kernel(data) {
+                Some(data) => self.backends.push((set, key, data)),
+                None => self.strange.push((set, range)),
+            },
             (Set::Services | Set::NodePorts, Some(DataRef::Value(data))) => {
                 let data = Data::from_kernel(data).unwrap_or(Data::EMPTY);
                 self.frontends.insert((set, key), (data, hash_of(element)));

@@ -53,7 +53,10 @@ impl Difference {
         if !rebuild && planner.placed.is_empty() {
             adopt_classes(planner, view);
         }
-        planner.place_waiting(|forwarding| if rebuild { None } else { found(view, family, forwarding) }, &mut plan);
+        planner.place_waiting(
+            |forwarding| if rebuild { None } else { found(view, family, forwarding) },
+            &mut plan,
+        );
         let empty = View::default();
         let actual = if rebuild { &empty } else { view };
         let elements = elements(planner, actual);
@@ -178,9 +181,9 @@ fn has_shape(view: &View, planner: &Planner) -> bool {
     sets && awake
         && no_other_sets
         && skeleton::chains(&planner.settings).into_iter().all(|body| {
-            view.chains.get(&body.name).is_none_or(|actual| {
-                actual.clone().normalized().base == body.chain(family).normalized().base
-            })
+            view.chains
+                .get(&body.name)
+                .is_none_or(|actual| actual.clone().normalized().base == body.chain(family).normalized().base)
         })
 }
 
@@ -196,7 +199,9 @@ fn adopt_classes(planner: &mut Planner, view: &View) {
 fn found(view: &View, family: Family, forwarding: &Forwarding) -> Option<(u32, Before)> {
     let value = forwarding.frontends.iter().find_map(|frontend| {
         let (set, key) = match *frontend {
-            Frontend::ClusterIp(ip, port) | Frontend::ExternalIp(ip, port) | Frontend::LoadBalancerIp(ip, port) => {
+            Frontend::ClusterIp(ip, port)
+            | Frontend::ExternalIp(ip, port)
+            | Frontend::LoadBalancerIp(ip, port) => {
                 (Set::Services, service_key(ip, forwarding.protocol, port))
             }
             Frontend::NodePort(port) => (Set::NodePorts, node_port_key(forwarding.protocol, port)),
@@ -246,7 +251,9 @@ fn elements(planner: &Planner, view: &View) -> Changeset {
         comparison.want(&content::hairpin_element(protocol, socket), "");
     }
     if let NodePortAddresses::Addresses(addresses) = &planner.settings.node_port_addresses {
-        addresses.iter().for_each(|&address| comparison.want(&content::node_port_ip_element(address), ""));
+        for &address in addresses {
+            comparison.want(&content::node_port_ip_element(address), "");
+        }
     }
     comparison.finish()
 }

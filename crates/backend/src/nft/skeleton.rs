@@ -6,8 +6,8 @@
 use portolan_model::{Family, NodePortAddresses, Settings};
 use portolan_wire::nftables::expr::MetaKey;
 use portolan_wire::nftables::{
-    self as wire, BaseChain, ByteOrder, Chain, ChainType, DataType, Expr, Hook, Policy, Rule, SetData, SetFlags,
-    Table, UserData, concatenated,
+    self as wire, BaseChain, ByteOrder, Chain, ChainType, DataType, Expr, Hook, Policy, Rule, SetData,
+    SetFlags, Table, UserData, concatenated,
 };
 
 use super::class::{Balance, Class};
@@ -49,7 +49,11 @@ impl ChainBody {
     pub(crate) fn rules(&self, family: Family) -> impl Iterator<Item = Rule> + '_ {
         self.rules.iter().map(move |body| {
             let rule = Rule::new(wire_family(family), TABLE, self.name.as_str(), body.expressions.clone());
-            if body.comment.is_empty() { rule } else { Rule { userdata: UserData::comment(body.comment), ..rule } }
+            if body.comment.is_empty() {
+                rule
+            } else {
+                Rule { userdata: UserData::comment(body.comment), ..rule }
+            }
         })
     }
 
@@ -81,9 +85,7 @@ pub(crate) fn chains(settings: &Settings) -> Vec<ChainBody> {
 pub(crate) fn class_chain(settings: &Settings, class: Class) -> ChainBody {
     let to = |balance: Balance| rule([vec![goto(balance.to_string())]].concat());
     let rules = match class {
-        Class::Internal(balance) => {
-            internal_masquerade(settings).into_iter().chain([to(balance)]).collect()
-        }
+        Class::Internal(balance) => internal_masquerade(settings).into_iter().chain([to(balance)]).collect(),
         Class::External(balance) => {
             vec![commented(mark_for_masquerade(settings).to_vec(), "masquerade"), to(balance)]
         }
@@ -125,11 +127,19 @@ pub(crate) fn set(family: Family, set: Set) -> wire::Set {
     let (host, network) = (ByteOrder::Host, ByteOrder::Network);
     let endpoint = Some((vec![ip, port], network));
     let (key, order, data, comment) = match set {
-        Set::Services => (vec![ip, proto, port], network, Some((vec![mark], host)), "id and class of each frontend"),
-        Set::NodePorts => (vec![proto, port], network, Some((vec![mark], host)), "id and class of each node port"),
-        Set::Endpoints => (vec![mark, mark], host, endpoint, "id . index : endpoint; local ones from 0x10000 on"),
+        Set::Services => {
+            (vec![ip, proto, port], network, Some((vec![mark], host)), "id and class of each frontend")
+        }
+        Set::NodePorts => {
+            (vec![proto, port], network, Some((vec![mark], host)), "id and class of each node port")
+        }
+        Set::Endpoints => {
+            (vec![mark, mark], host, endpoint, "id . index : endpoint; local ones from 0x10000 on")
+        }
         Set::Classes => (vec![mark], host, None, "chain of each class"),
-        Set::AffinityChoices => (vec![mark, mark], host, Some((vec![mark], host)), "id . index : id and slot"),
+        Set::AffinityChoices => {
+            (vec![mark, mark], host, Some((vec![mark], host)), "id . index : id and slot")
+        }
         Set::AffinityEndpoints => (vec![mark], host, endpoint, "id and slot : endpoint"),
         Set::AffinityLocalEndpoints => (vec![mark], host, endpoint, "id and slot : local endpoint"),
         Set::Affinity => (vec![mark, ip], host, Some((vec![mark], host)), "id . client : id and slot"),
@@ -153,9 +163,11 @@ pub(crate) fn set(family: Family, set: Set) -> wire::Set {
     let userdata = UserData::set(order, data.map(|(_, order)| order), comment);
     let (flags, fields, size) = match set {
         Set::Affinity => (SetFlags::TIMEOUT.with(SetFlags::EVAL), Vec::new(), Some(AFFINITY_SIZE)),
-        Set::SourceRanges => {
-            (SetFlags::INTERVAL.with(SetFlags::CONCAT), key.iter().map(|&field| field_length(field)).collect(), None)
-        }
+        Set::SourceRanges => (
+            SetFlags::INTERVAL.with(SetFlags::CONCAT),
+            key.iter().map(|&field| field_length(field)).collect(),
+            None,
+        ),
         _ => (SetFlags::default(), Vec::new(), None),
     };
     let definition =
@@ -255,7 +267,8 @@ fn masquerading_rules(settings: &Settings) -> Vec<RuleBody> {
 /// `<key> @firewall-ips <key> . ip saddr != @source-ranges drop`
 fn firewall_rule(family: Family) -> RuleBody {
     let (key, words) = service_key(family);
-    let ranges = [key.clone(), vec![address(family, Side::Source, words), not_member(Set::SourceRanges, 0), drop()]];
+    let ranges =
+        [key.clone(), vec![address(family, Side::Source, words), not_member(Set::SourceRanges, 0), drop()]];
     rule([key, vec![member(Set::FirewallIps, 0)], ranges.concat()].concat())
 }
 
@@ -272,7 +285,10 @@ fn node_port_endpoints_rules(settings: &Settings) -> Vec<RuleBody> {
         let lookup = [&protocol_and_port(0)[..], &[member(set, 0)]].concat();
         rule([lookup, accepts_node_ports(settings), vec![verdict]].concat())
     };
-    vec![check(Set::NoLocalEndpointNodePorts, drop()), check(Set::NoEndpointNodePorts, reject(settings.family))]
+    vec![
+        check(Set::NoLocalEndpointNodePorts, drop()),
+        check(Set::NoEndpointNodePorts, reject(settings.family)),
+    ]
 }
 
 fn cluster_ips_rules(settings: &Settings) -> Vec<RuleBody> {
