@@ -69,9 +69,8 @@ async fn follow(
     };
     let pages = std::sync::Arc::new(metrics::Pages::new(metrics.clone(), &configuration));
     let hard_fail = configuration.bind_address_hard_fail;
-    let health_server = serve(
-        configuration.healthz_bind_address.map(|at| health::server(at, hard_fail, health, metrics)),
-    );
+    let health_server =
+        serve(configuration.healthz_bind_address.map(|at| health::server(at, hard_fail, health, metrics)));
     let metrics_server =
         serve(configuration.metrics_bind_address.map(|at| metrics::server(at, hard_fail, pages)));
     tracing::info!(node = node_name, version = env!("CARGO_PKG_VERSION"), "starting");
@@ -119,7 +118,9 @@ async fn drift(agent: &Rc<RefCell<Agent>>) -> anyhow::Error {
     };
     let Err(error) = on_readable(watch, |watch| {
         let families = watch.drifted()?;
-        families.into_iter().for_each(|family| agent.borrow_mut().drifted(family));
+        for family in families {
+            agent.borrow_mut().drifted(family);
+        }
         Ok(())
     })
     .await;

@@ -35,10 +35,10 @@ pub(crate) struct Options {
     /// How traffic of this node's pods is told from other traffic.
     #[arg(long, value_name = "MODE")]
     detect_local_mode: Option<LocalMode>,
-    /// The bridge of this node's pods, for BridgeInterface.
+    /// The bridge of this node's pods, for `BridgeInterface`.
     #[arg(long, value_name = "NAME")]
     pod_bridge_interface: Option<String>,
-    /// How the names of the pods' interfaces start, for InterfaceNamePrefix.
+    /// How the names of the pods' interfaces start, for `InterfaceNamePrefix`.
     #[arg(long, value_name = "PREFIX")]
     pod_interface_name_prefix: Option<String>,
     /// Addresses that accept node ports: CIDRs, or the word primary.
@@ -84,7 +84,7 @@ impl Options {
     pub(super) fn configuration(&self) -> anyhow::Result<Configuration> {
         let mut configuration = match &self.config {
             Some(path) => config::load(path)?,
-            None => self.from_flags()?,
+            None => self.flags()?,
         };
         if let Some(name) = &self.hostname_override {
             configuration.set_hostname_override(name).context("--hostname-override")?;
@@ -93,7 +93,7 @@ impl Options {
         Ok(configuration)
     }
 
-    fn from_flags(&self) -> anyhow::Result<Configuration> {
+    fn flags(&self) -> anyhow::Result<Configuration> {
         let mut configuration = Configuration {
             mode: self.proxy_mode.map(Mode::from),
             bind_address_hard_fail: self.bind_address_hard_fail,

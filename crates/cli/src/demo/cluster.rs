@@ -1,0 +1,150 @@
+//! The cluster of the demo: the world of namespaces, the API server and the proxy on the node.
+
+use std::env;
+use std::net::TcpListener;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use portolan_server::{Config, RunningServer, Server};
+use portolan_sock::{Protocol as NetlinkProtocol, Socket};
+use portolan_testkit::{Family, Pod, PortolanProcess, World};
+use portolan_wire::nftables::{Event, request};
+use serde_json::Value;
+
+use super::objects::{self, Service};
+
+/// Where the API server listens, on the node.
+pub(super) const API_SERVER: &str = "127.0.0.1:8001";
+/// The proxy says this once for each family.
+const IN_STEP: &str = "compared with the kernel and in step";
+const START_WITHIN: Duration = Duration::from_secs(20);
+/// `minSyncPeriod` holds back what comes within a second of another change. The demo measures changes that
+/// come after a pause, as most do.
+const PAUSE: Duration = Duration::from_millis(1_100);
+
+/// Everything that runs. The order of the fields is that of taking down.
+pub(super) struct Cluster {
+    proxy: Option<PortolanProcess>,
+    server: RunningServer,
+    pub(super) pods: Pods,
+    pub(super) world: World,
+    last_write: Instant,
+}
+
+/// Who does what.
+pub(super) struct Pods {
+    /// Backends from the start: two on the node, one on the other node.
+    pub(super) backends: [Pod; 3],
+    /// A backend that comes later.
+    pub(super) spare: Pod,
+    /// Sends requests, on the node.
+    pub(super) sender: Pod,
+    /// Sends requests, on the other node.
+    pub(super) remote_sender: Pod,
+}
+
+impl Cluster {
+    /// Opens the responders and starts the API server; no proxy yet.
+    pub(super) fn start(world: World) -> anyhow::Result<Self> {
+        let pods = Pods::of(&world)?;
+        let all = pods.backends.iter().chain([&pods.spare]);
+        for (pod, service) in all.flat_map(|pod| [(pod, &objects::WEB), (pod, &objects::DNS)]) {
+            world.serve(pod, service.protocol, service.target_port)?;
+        }
+        let config =
+            Config { service_ranges: objects::SERVICE_CIDRS.parse().context("ranges")?, ..Config::default() };
+        let listener = world.node().namespace().run(|| TcpListener::bind(API_SERVER))?;
+        let listener = listener.with_context(|| format!("cannot listen on {API_SERVER} of the node"))?;
+        let server = Server::start_on(config, listener)?;
+        let cluster = Self { proxy: None, server, pods, world, last_write: Instant::now() };
+        cluster.server.api().apply(objects::node())?;
+        Ok(cluster)
+    }
+
+    /// Starts the proxy; returns how long it took until the kernel had everything.
+    pub(super) fn start_proxy(&mut self) -> anyhow::Result<Duration> {
+        let program = env::current_exe().context("cannot find the own program")?;
+        let master = format!("http://{API_SERVER}");
+        let arguments = [
+            "proxy",
+            "--master",
+            &master,
+            "--hostname-override",
+            objects::NODE,
+            "--proxy-mode",
+            "nftables",
+            "--cluster-cidr",
+            objects::CLUSTER_CIDRS,
+        ];
+        let started = Instant::now();
+        let node = self.world.node().namespace();
+        let proxy = self.proxy.insert(PortolanProcess::start(node, &program, &arguments)?);
+        for family in Family::BOTH {
+            let what = format!("{family} in step");
+            proxy.wait_until(START_WITHIN, &what, || false).ok();
+        }
+        self.last_write = Instant::now();
+        Ok(started.elapsed())
+    }
+
+    /// Ends the proxy without asking it, as a crash would.
+    pub(super) fn kill_proxy(&mut self) -> anyhow::Result<()> {
+        let proxy = self.proxy.as_mut().context("the proxy is not running")?;
+        proxy.kill()?;
+        Ok(())
+    }
+
+    /// What the proxy has written.
+    pub(super) fn proxy_log(&self) -> String {
+        self.proxy.as_ref().map(PortolanProcess::output).unwrap_or_default()
+    }
+
+    /// Writes an object; returns when the API server has answered.
+    pub(super) fn apply(&mut self, object: Value) -> anyhow::Result<Instant> {
+        self.server.api().apply(object)?;
+        self.last_write = Instant::now();
+        Ok(self.last_write)
+    }
+
+    /// Writes the slices of a Service, one of each family; returns when the API server has answered the last.
+    pub(super) fn endpoints(&mut self, service: &Service, pods: &[Pod]) -> anyhow::Result<Instant> {
+        let pods: Vec<&Pod> = pods.iter().collect();
+        for family in Family::BOTH {
+            self.apply(service.slice(family, &pods))?;
+        }
+        Ok(self.last_write)
+    }
+
+    /// Lets the proxy come to rest.
+    pub(super) fn pause(&self) {
+        thread::sleep(PAUSE.saturating_sub(self.last_write.elapsed()));
+    }
+
+    /// How many times anybody has changed nftables rules on the node: the generation of the ruleset.
+    pub(super) fn commits(&self) -> anyhow::Result<u32> {
+        self.world.node().namespace().run(|| {
+            let mut generation = None;
+            Socket::open(NetlinkProtocol::Netfilter)?.query(&mut request::generation(), |frame| {
+                if let Event::Generation(now) = Event::decode(frame)? {
+                    generation = Some(now.id);
+                }
+                Ok(())
+            })?;
+            generation.context("the kernel does not say its generation")
+        })?
+    }
+}
+
+impl Pods {
+    fn of(world: &World) -> anyhow::Result<Self> {
+        let [first, second, spare, sender] = world.pods() else { bail!("four pods are needed") };
+        let [third, remote_sender] = world.remote_pods() else { bail!("two remote pods are needed") };
+        Ok(Self {
+            backends: [first, second, third].map(Pod::clone),
+            spare: spare.clone(),
+            sender: sender.clone(),
+            remote_sender: remote_sender.clone(),
+        })
+    }
+}
