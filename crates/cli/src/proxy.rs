@@ -110,8 +110,8 @@ async fn waiting(agent: &Rc<RefCell<Agent>>) -> anyhow::Error {
 
 /// Tells the engine when somebody else changes our tables.
 async fn drift(agent: &Rc<RefCell<Agent>>) -> anyhow::Error {
-    let started = agent.borrow_mut().started();
-    let Ok(ports) = started.await else { return std::future::pending().await };
+    let first_sync = agent.borrow_mut().first_sync();
+    let Ok(ports) = first_sync.await else { return std::future::pending().await };
     let watch = match DriftWatch::open(ports) {
         Ok(watch) => watch,
         Err(error) => return anyhow::Error::new(error).context("cannot subscribe to nftables changes"),

@@ -42,8 +42,8 @@ pub(super) struct Agent {
     metrics: Arc<ProxyMetrics>,
     done: UnboundedSender<Synced>,
     running: Option<Running>,
-    /// Told when the engine starts, with the ports of its sockets.
-    on_start: Vec<oneshot::Sender<Vec<u32>>>,
+    /// Told when everything is in the kernel for the first time, with the ports of the sockets that commit.
+    on_first_sync: Vec<oneshot::Sender<Vec<u32>>>,
     error: Option<anyhow::Error>,
 }
 
@@ -55,6 +55,10 @@ struct Running {
     settings: Vec<Settings>,
     service_health: Vec<(Family, ServiceHealth)>,
     health_checks_changed: bool,
+    /// Families whose first commit is not in the kernel yet.
+    unsynced: Vec<Family>,
+    /// Ports of the sockets that commit.
+    ports: Vec<u32>,
 }
 
 impl Agent {
@@ -75,7 +79,7 @@ impl Agent {
             since: Instant::now(),
             done,
             running: None,
-            on_start: Vec::new(),
+            on_first_sync: Vec::new(),
             error: None,
         }
     }
@@ -88,10 +92,11 @@ impl Agent {
         Arc::clone(&self.metrics)
     }
 
-    /// Resolves when the engine starts.
-    pub(super) fn started(&mut self) -> oneshot::Receiver<Vec<u32>> {
+    /// Resolves when everything is in the kernel for the first time. To listen to changes any earlier would only
+    /// mean to be flooded by our own.
+    pub(super) fn first_sync(&mut self) -> oneshot::Receiver<Vec<u32>> {
         let (sender, receiver) = oneshot::channel();
-        self.on_start.push(sender);
+        self.on_first_sync.push(sender);
         receiver
     }
 
@@ -136,6 +141,12 @@ impl Agent {
         self.metrics.no_local_endpoints(TrafficPolicy::Internal, family, counts.internal);
         self.metrics.no_local_endpoints(TrafficPolicy::External, family, counts.external);
         self.sync_health_checks(family);
+        let Some(running) = &mut self.running else { return };
+        running.unsynced.retain(|waiting| *waiting != family);
+        if running.unsynced.is_empty() {
+            let ports = running.ports.clone();
+            self.on_first_sync.drain(..).for_each(|sender| drop(sender.send(ports.clone())));
+        }
     }
 
     /// Somebody else changed our table.
@@ -258,9 +269,16 @@ impl Agent {
         self.send_everything(&engine);
         engine.start();
         let service_health = self.service_health(&node_ips, &addresses);
-        self.running =
-            Some(Running { engine, flows, node_ips, settings, service_health, health_checks_changed: true });
-        self.on_start.drain(..).for_each(|sender| drop(sender.send(ports.clone())));
+        self.running = Some(Running {
+            engine,
+            flows,
+            node_ips,
+            settings,
+            service_health,
+            health_checks_changed: true,
+            unsynced: self.families.clone(),
+            ports,
+        });
         portolan_sock::memory::trim();
         Ok(())
     }
