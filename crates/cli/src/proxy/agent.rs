@@ -144,6 +144,7 @@ impl Agent {
         let Some(running) = &mut self.running else { return };
         running.unsynced.retain(|waiting| *waiting != family);
         if running.unsynced.is_empty() {
+            portolan_sock::memory::trim();
             let ports = running.ports.clone();
             self.on_first_sync.drain(..).for_each(|sender| drop(sender.send(ports.clone())));
         }
@@ -279,7 +280,6 @@ impl Agent {
             unsynced: self.families.clone(),
             ports,
         });
-        portolan_sock::memory::trim();
         Ok(())
     }
 
