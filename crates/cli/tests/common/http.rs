@@ -1,0 +1,31 @@
+//! A small HTTP client inside a namespace.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use portolan_testkit::Namespace;
+
+/// An answer.
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    /// As sent, in lower case.
+    pub(crate) head: String,
+    pub(crate) body: String,
+}
+
+/// GET from inside a namespace; `None` when nobody answers.
+pub(crate) fn get(namespace: &Namespace, at: SocketAddr, path: &str) -> Option<Answer> {
+    namespace.run(|| get_here(at, path)).unwrap()
+}
+
+fn get_here(at: SocketAddr, path: &str) -> Option<Answer> {
+    let mut stream = TcpStream::connect_timeout(&at, Duration::from_secs(2)).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {at}\r\nConnection: close\r\n\r\n").ok()?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).ok()?;
+    let (head, body) = text.split_once("\r\n\r\n")?;
+    let status = head.split(' ').nth(1)?.parse().ok()?;
+    Some(Answer { status, head: head.to_lowercase(), body: body.to_owned() })
+}

@@ -1,0 +1,82 @@
+//! What the kernel says about the rules of a namespace, read without the data plane's own code.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+
+use portolan_sock::{Protocol, Socket};
+use portolan_testkit::{Family, Namespace};
+use portolan_wire::Frame;
+use portolan_wire::nftables::{Event, request};
+use serde_json::Value;
+
+/// The number that every commit of anybody in the namespace moves.
+pub(crate) fn generation(namespace: &Namespace) -> u32 {
+    let ask = || {
+        let mut generation = None;
+        let take = |frame: &Frame<'_>| {
+            if let Event::Generation(now) = Event::decode(frame)? {
+                generation = Some(now.id);
+            }
+            Ok(())
+        };
+        Socket::open(Protocol::Netfilter).unwrap().query(&mut request::generation(), take).unwrap();
+        generation.unwrap()
+    };
+    namespace.run(ask).unwrap()
+}
+
+/// Runs an nft command line.
+pub(crate) fn nft(namespace: &Namespace, command: &str) -> String {
+    namespace.output("nft", &command.split(' ').collect::<Vec<_>>()).unwrap()
+}
+
+/// Address, protocol and port of a frontend, and the backends behind it.
+pub(crate) type Frontends = BTreeMap<(SocketAddr, String), BTreeSet<SocketAddr>>;
+
+/// Which backends each address in the `services` map leads to.
+pub(crate) fn frontends(namespace: &Namespace, family: Family) -> Frontends {
+    let mut endpoints: BTreeMap<u64, BTreeSet<SocketAddr>> = BTreeMap::new();
+    for (key, value) in map_elements(namespace, family, "endpoints") {
+        let (id, index) = (number(&key[0]), number(&key[1]));
+        // Local endpoints are in the same map once more.
+        if index < 0x1_0000 {
+            endpoints.entry(id).or_default().insert(socket_address(&value["concat"]));
+        }
+    }
+    let elements = map_elements(namespace, family, "services").into_iter();
+    let frontend = |(key, value): (Vec<Value>, Value)| {
+        let address: IpAddr = key[0].as_str().unwrap().parse().unwrap();
+        let to = SocketAddr::new(address, u16::try_from(number(&key[2])).unwrap());
+        let id = number(&value) & !0x3fff;
+        ((to, key[1].as_str().unwrap().to_owned()), endpoints.get(&id).cloned().unwrap_or_default())
+    };
+    elements.map(frontend).collect()
+}
+
+fn map_elements(namespace: &Namespace, family: Family, map: &str) -> Vec<(Vec<Value>, Value)> {
+    let table = match family {
+        Family::Ipv4 => "ip portolan",
+        Family::Ipv6 => "ip6 portolan",
+    };
+    let listing: Value =
+        serde_json::from_str(&nft(namespace, &format!("-j list map {table} {map}"))).unwrap();
+    let maps = listing["nftables"].as_array().unwrap();
+    let found = maps.iter().find_map(|object| object.get("map")).unwrap();
+    let elements = found["elem"].as_array().cloned().unwrap_or_default();
+    elements.into_iter().map(|pair| (key(&pair[0]), pair[1].clone())).collect()
+}
+
+/// The parts of a key, with or without a comment around them.
+fn key(element: &Value) -> Vec<Value> {
+    let value = element.get("elem").map_or(element, |element| &element["val"]);
+    value["concat"].as_array().unwrap().clone()
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap()
+}
+
+fn socket_address(parts: &Value) -> SocketAddr {
+    let address: IpAddr = parts[0].as_str().unwrap().parse().unwrap();
+    SocketAddr::new(address, u16::try_from(number(&parts[1])).unwrap())
+}

@@ -1,0 +1,209 @@
+//! A cluster of one node with the real binary: a [`World`], an API server inside the node's namespace, and
+//! `portolan proxy` beside it. Everything ends with the values, also when a test fails.
+#![allow(dead_code, reason = "each test program uses its part")]
+
+pub(crate) mod http;
+pub(crate) mod kernel;
+pub(crate) mod objects;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use portolan_server::{Api, Config, Preconditions, Resource, RunningServer, Server, Target, WriteOptions};
+use portolan_testkit::{
+    Namespace, Pod, PortolanProcess, Probe, ProbeResult, Protocol, World, eventually, probe_many,
+};
+use serde_json::Value;
+use tempfile::TempDir;
+
+pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_portolan");
+pub(crate) const NODE: &str = "node1";
+/// Longer than anything takes on a busy machine; what has a promise in numbers is measured.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// What the proxy logs for each family when the kernel has all of its state.
+pub(crate) const IN_STEP: &str = "compared with the kernel and in step";
+/// Where every backend answers.
+pub(crate) const BACKEND_PORT: u16 = 8080;
+
+/// What tests change of the configuration; fields of a `KubeProxyConfiguration` as lines of YAML.
+pub(crate) struct Proxy<'a> {
+    pub(crate) yaml: &'a str,
+    pub(crate) master: SocketAddr,
+}
+
+/// A world with an API server in its node.
+pub(crate) struct Cluster {
+    pub(crate) world: World,
+    pub(crate) api: Arc<Api>,
+    pub(crate) address: SocketAddr,
+    server: Option<RunningServer>,
+    folder: TempDir,
+}
+
+impl Cluster {
+    /// Two pods on the node, one elsewhere, each a backend in both families; the API knows the node.
+    pub(crate) fn new() -> Self {
+        Self::with(true)
+    }
+
+    /// As [`Cluster::new`]; the API stores what no API server would.
+    pub(crate) fn without_validation() -> Self {
+        Self::with(false)
+    }
+
+    fn with(validate: bool) -> Self {
+        let world = world();
+        let listener = listen(world.node().namespace(), 0);
+        let address = listener.local_addr().unwrap();
+        let service_ranges = "10.96.0.0/16,fd00:96::/112".parse().unwrap();
+        let config = Config { service_ranges, validate, ..Config::default() };
+        let server = Server::start_on(config, listener).unwrap();
+        let api = Arc::clone(server.api());
+        let cluster = Self { world, api, address, server: Some(server), folder: TempDir::new().unwrap() };
+        cluster.apply(objects::node(&cluster.world));
+        cluster
+    }
+
+    /// Starts the proxy and waits until the kernel is in step with the API.
+    pub(crate) fn proxy(&self) -> PortolanProcess {
+        self.proxy_with("")
+    }
+
+    /// The same with further lines of configuration.
+    pub(crate) fn proxy_with(&self, yaml: &str) -> PortolanProcess {
+        let mut proxy = self.start_proxy(yaml);
+        in_step(&mut proxy);
+        proxy
+    }
+
+    /// Starts the proxy.
+    pub(crate) fn start_proxy(&self, yaml: &str) -> PortolanProcess {
+        start_proxy(&self.world, self.folder.path(), &Proxy { yaml, master: self.address })
+    }
+
+    /// Creates or replaces an object.
+    pub(crate) fn apply(&self, object: Value) {
+        self.api.apply(object).unwrap();
+    }
+
+    /// Deletes an object of namespace `default`, or a cluster-scoped one.
+    pub(crate) fn delete(&self, resource: Resource, name: &str) {
+        let cluster_scoped = matches!(resource, Resource::Node | Resource::ServiceCidr);
+        let namespace = if cluster_scoped { "" } else { "default" };
+        let target = Target { resource, namespace, name };
+        self.api.delete(target, &Preconditions::default(), WriteOptions::default()).unwrap();
+    }
+
+    /// A Service with one slice of these pods.
+    pub(crate) fn service(&self, service: Value, pods: &[&Pod]) {
+        let (name, ports) = (objects::name(&service).to_owned(), objects::ports(&service));
+        self.apply(service);
+        self.apply(objects::slice(&name, pods, &ports));
+    }
+}
+
+/// Two pods on the node, one elsewhere, each answering in both families over TCP and UDP.
+pub(crate) fn world() -> World {
+    let world = World::builder().pods(2).remote_pods(1).build().unwrap();
+    for pod in world.pods().iter().chain(world.remote_pods()) {
+        for protocol in [Protocol::Tcp, Protocol::Udp] {
+            world.serve(pod, protocol, BACKEND_PORT).unwrap();
+        }
+    }
+    world
+}
+
+/// A listener on loopback in a namespace; port 0 takes a free one.
+pub(crate) fn listen(namespace: &Namespace, port: u16) -> TcpListener {
+    namespace.run(|| TcpListener::bind(("127.0.0.1", port)).unwrap()).unwrap()
+}
+
+/// Starts the proxy on the node, without delay between two commits unless `yaml` says otherwise.
+pub(crate) fn start_proxy(world: &World, folder: &Path, proxy: &Proxy<'_>) -> PortolanProcess {
+    let path = folder.join("config.yaml");
+    fs::write(&path, configuration(proxy.yaml)).unwrap();
+    let master = format!("http://{}", proxy.master);
+    let arguments = ["proxy", "--config", path.to_str().unwrap(), "--master", &master];
+    PortolanProcess::start(world.node().namespace(), BINARY.as_ref(), &arguments).unwrap()
+}
+
+fn configuration(yaml: &str) -> String {
+    let mut text = format!(
+        "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nhostnameOverride: {NODE}\n"
+    );
+    let defaults = [
+        ("mode:", "mode: nftables"),
+        ("clusterCIDR:", "clusterCIDR: 10.244.0.0/16,fd00:10:244::/48"),
+        ("nftables:", "nftables: {minSyncPeriod: 0s}"),
+    ];
+    for (key, line) in defaults {
+        if !yaml.lines().any(|line| line.starts_with(key)) {
+            text.extend([line, "\n"]);
+        }
+    }
+    text + yaml
+}
+
+/// Waits until both families are compared with the kernel.
+pub(crate) fn in_step(proxy: &mut PortolanProcess) {
+    logged(proxy, IN_STEP, 2);
+}
+
+/// Waits until the log has so many of these.
+pub(crate) fn logged(proxy: &mut PortolanProcess, text: &str, times: usize) {
+    let outcome = eventually(PATIENCE, text, || {
+        let ended = proxy.ended();
+        assert!(ended.is_none(), "the proxy ended before {text:?}: {}", proxy.output());
+        proxy.output().matches(text).count() >= times
+    });
+    assert!(outcome.is_ok(), "{times} times {text:?} in: {}", proxy.output());
+}
+
+/// Waits until as many probes as it takes, from one place to one address, reach exactly these backends.
+pub(crate) fn reaches(from: &Namespace, protocol: Protocol, to: SocketAddr, pods: &[&Pod]) {
+    let wanted: BTreeSet<SocketAddr> = pods.iter().map(|pod| backend(pod, to.ip())).collect();
+    let mut seen = BTreeSet::new();
+    let outcome = eventually(PATIENCE, "exactly the right backends", || {
+        seen = backends(from, protocol, to);
+        seen == wanted
+    });
+    assert!(outcome.is_ok(), "{to} from {}: wanted {wanted:?}, saw {seen:?}", from.name());
+}
+
+/// The backends that a number of probes reach.
+pub(crate) fn backends(from: &Namespace, protocol: Protocol, to: SocketAddr) -> BTreeSet<SocketAddr> {
+    let probe = Probe::new(protocol, to).timeout(Duration::from_millis(250));
+    let results = from.probe_many(&[probe; 24]).unwrap();
+    results.iter().filter_map(ProbeResult::backend).collect()
+}
+
+/// Waits until a probe has this result.
+pub(crate) fn ends_as(from: &Namespace, protocol: Protocol, to: SocketAddr, wanted: ProbeResult) {
+    let mut seen = None;
+    let outcome = eventually(PATIENCE, "the right result", || {
+        seen = Some(from.probe(Probe::new(protocol, to).expecting_silence()).unwrap());
+        seen == Some(wanted)
+    });
+    assert!(outcome.is_ok(), "{to} from {}: wanted {wanted:?}, saw {seen:?}", from.name());
+}
+
+/// Every one of these is answered by somebody.
+pub(crate) fn all_work(probes: &[(&Namespace, Probe)]) {
+    for ((from, probe), result) in probes.iter().zip(probe_many(probes).unwrap()) {
+        assert!(result.backend().is_some(), "{probe:?} from {}: {result:?}", from.name());
+    }
+}
+
+/// Where a pod answers, in the family of `like`.
+pub(crate) fn backend(pod: &Pod, like: IpAddr) -> SocketAddr {
+    SocketAddr::new(pod.address(portolan_testkit::Family::of(like)), BACKEND_PORT)
+}
+
+/// `address:port` from text.
+pub(crate) fn at(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}

@@ -1,0 +1,248 @@
+//! The proxy ends and comes back, or somebody meddles with its table, under load: nobody notices. Needs root
+//! and nft, and fails without.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test stops at the first surprise"
+)]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use portolan_testkit::{
+    Family, Namespace, PortolanProcess, Probe, Protocol, Traffic, TrafficPlan, TrafficReport, World,
+    eventually,
+};
+use serde_json::json;
+
+use common::kernel::{Frontends, frontends, generation, nft};
+use common::{Cluster, PATIENCE, at, http, objects};
+
+/// Two Services, one of each family, that everybody uses in every way.
+fn busy_services(cluster: &Cluster) {
+    let pods: Vec<_> = cluster.world.pods().iter().chain(cluster.world.remote_pods()).collect();
+    cluster.service(objects::load_balancer("v4", "10.96.0.10", 30080, "198.51.100.7"), &pods);
+    cluster.service(objects::load_balancer("v6", "fd00:96::10", 30081, "2001:db8:100::7"), &pods);
+}
+
+/// Steady load from a pod, the node and outside, to a cluster IP, a node port and a load balancer's address.
+fn load(cluster: &Cluster) -> Vec<(&'static str, Traffic)> {
+    let (pod, node) = (cluster.world.pods()[0].namespace(), cluster.world.node().namespace());
+    let client = cluster.world.client().namespace();
+    let ways: [(&str, &Namespace, &str); 6] = [
+        ("pod to cluster IP", pod, "10.96.0.10:80"),
+        ("node to cluster IP, IPv6", node, "[fd00:96::10]:80"),
+        ("client to node port", client, "192.168.100.1:30080"),
+        ("pod to node port, IPv6", pod, "[fd00:192:168:100::1]:30081"),
+        ("client to load balancer", client, "198.51.100.7:80"),
+        ("node to load balancer", node, "198.51.100.7:80"),
+    ];
+    let plan = |to: &str| TrafficPlan {
+        tcp: Some(at(to)),
+        udp: Some(at(to)),
+        streams: 3,
+        connections_per_second: 40,
+        udp_flows: 3,
+        udp_interval: std::time::Duration::from_millis(20),
+        ready_within: PATIENCE,
+        ..TrafficPlan::default()
+    };
+    ways.map(|(name, from, to)| (name, Traffic::start(from, plan(to)).unwrap())).into()
+}
+
+fn assert_lossless(load: Vec<(&'static str, Traffic)>) {
+    for (name, traffic) in load {
+        let report: TrafficReport = traffic.stop().unwrap();
+        assert!(report.is_lossless() && report.connections_ok > 0 && report.udp_sent > 0, "{name}: {report}");
+    }
+}
+
+/// A number below `below`; each call with another one, the same in every run.
+fn next_random(state: &mut u64, below: u64) -> u64 {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    (*state >> 33) % below
+}
+
+#[test]
+fn restarts_under_load_lose_nothing_and_write_nothing() {
+    let cluster = Cluster::new();
+    busy_services(&cluster);
+    let mut proxy = cluster.proxy();
+    let load = load(&cluster);
+    let node = cluster.world.node().namespace();
+    let before = generation(node);
+    let mut random = 1;
+    for round in 0..120 {
+        match round % 3 {
+            0 => assert!(proxy.terminate(PATIENCE).unwrap().success(), "{}", proxy.output()),
+            1 => drop(proxy.kill().unwrap()),
+            _ => {
+                // In the middle of a start.
+                proxy.kill().unwrap();
+                proxy = cluster.start_proxy("");
+                thread::sleep(Duration::from_micros(next_random(&mut random, 40_000)));
+                proxy.kill().unwrap();
+            }
+        }
+        proxy = cluster.proxy();
+        assert_eq!(generation(node), before, "{}", proxy.output());
+    }
+    assert_lossless(load);
+    assert_eq!(generation(node), before, "{}", proxy.output());
+}
+
+/// Services `churn-0` and so on, every other one IPv6; their endpoints do not exist.
+const CHURNING: u16 = 40;
+
+fn churn_address(number: u16) -> String {
+    if number.is_multiple_of(2) { format!("10.96.1.{number}") } else { format!("fd00:96::1{number:02x}") }
+}
+
+/// The slice of a churning Service with some endpoints, and their addresses.
+fn churn_slice(number: u16, random: &mut u64) -> (serde_json::Value, BTreeSet<SocketAddr>) {
+    let name = format!("churn-{number}");
+    let family = if number.is_multiple_of(2) { Family::Ipv4 } else { Family::Ipv6 };
+    let mut slice = objects::slice(&name, &[], &[("tcp".to_owned(), family)]);
+    let (count, first) = (next_random(random, 12), next_random(random, 200));
+    let address = |offset: u64| match family {
+        Family::Ipv4 => format!("10.244.7.{}", first + offset),
+        Family::Ipv6 => format!("fd00:10:244:7::{:x}", first + offset),
+    };
+    let addresses: Vec<IpAddr> = (0..count).map(|offset| address(offset).parse().unwrap()).collect();
+    let endpoint = |address: &IpAddr| json!({"addresses": [address], "nodeName": "node7"});
+    slice["addressType"] = json!(if family == Family::Ipv4 { "IPv4" } else { "IPv6" });
+    slice["endpoints"] = addresses.iter().map(endpoint).collect();
+    (slice, addresses.into_iter().map(|address| SocketAddr::new(address, common::BACKEND_PORT)).collect())
+}
+
+/// Changes endpoints as fast as the API takes it until told to stop; answers how the Services ended up.
+fn churn(cluster: &Cluster, stop: &AtomicBool) -> Frontends {
+    let (mut state, mut random) = (Frontends::new(), 7);
+    let mut changes = 0_u64;
+    while !stop.load(Ordering::Relaxed) || state.len() < CHURNING.into() {
+        let number = u16::try_from(changes % u64::from(CHURNING)).unwrap();
+        let (slice, backends) = churn_slice(number, &mut random);
+        cluster.apply(slice);
+        state.insert(
+            (SocketAddr::new(churn_address(number).parse().unwrap(), 80), "tcp".to_owned()),
+            backends,
+        );
+        changes += 1;
+        thread::sleep(Duration::from_micros(next_random(&mut random, 4_000)));
+    }
+    state
+}
+
+#[test]
+fn killed_amid_changes_the_table_ends_as_the_api_says() {
+    let cluster = Cluster::new();
+    busy_services(&cluster);
+    for number in 0..CHURNING {
+        let mut service = objects::cluster_ip(&format!("churn-{number}"), &churn_address(number));
+        service["spec"]["ports"].as_array_mut().unwrap().truncate(1);
+        cluster.apply(service);
+    }
+    let mut proxy = cluster.proxy();
+    let load = load(&cluster);
+    let stop = AtomicBool::new(false);
+    let expected = thread::scope(|scope| {
+        let churning = scope.spawn(|| churn(&cluster, &stop));
+        let mut random = 3;
+        for _ in 0..40 {
+            thread::sleep(Duration::from_micros(next_random(&mut random, 120_000)));
+            proxy.kill().unwrap();
+            proxy = cluster.start_proxy("");
+        }
+        stop.store(true, Ordering::Relaxed);
+        churning.join().unwrap()
+    });
+    common::in_step(&mut proxy);
+    let node = cluster.world.node().namespace();
+    let read = || {
+        let all = Family::BOTH.into_iter().flat_map(|family| frontends(node, family));
+        all.filter(|((to, _), _)| expected.keys().any(|(other, _)| other == to)).collect::<Frontends>()
+    };
+    // A Service without endpoints has no frontend that leads anywhere.
+    let expected: Frontends =
+        expected.clone().into_iter().filter(|(_, backends)| !backends.is_empty()).collect();
+    let outcome = eventually(PATIENCE, "the table of the API's state", || read() == expected);
+    assert!(outcome.is_ok(), "{:#?}\n{:#?}", read(), expected);
+    assert_lossless(load);
+}
+
+/// What the proxy logs when it has mended its table.
+const MENDED: &str = "another program had changed our table; mended";
+const MENDED_WITHIN: Duration = Duration::from_secs(1);
+
+/// How many repairs the proxy counts.
+fn repairs(world: &World) -> u64 {
+    let answer = http::get(world.node().namespace(), at("127.0.0.1:10249"), "/metrics").unwrap();
+    let prefix = "portolan_dataplane_drift_repairs_total ";
+    answer.body.lines().find_map(|line| line.strip_prefix(prefix)).unwrap().parse().unwrap()
+}
+
+/// Damages the table in some ways; each must be mended, logged and counted.
+fn damage_and_watch(cluster: &Cluster, proxy: &mut PortolanProcess, commands: &[&str]) {
+    let (node, client) = (cluster.world.node().namespace(), cluster.world.client().namespace());
+    let read = || Family::BOTH.map(|family| frontends(node, family));
+    let whole = read();
+    let probes = ["10.96.0.10:80", "198.51.100.7:80", "192.168.100.1:30080", "[fd00:96::10]:80"]
+        .map(|to| Probe::new(Protocol::Tcp, at(to)).timeout(Duration::from_millis(50)));
+    for command in commands {
+        let (counted, logged) = (repairs(&cluster.world), proxy.output().matches(MENDED).count());
+        nft(node, command);
+        let started = Instant::now();
+        let mended = eventually(PATIENCE, "the repair", || {
+            client.probe_many(&probes).unwrap().iter().all(|result| result.backend().is_some())
+        });
+        let took = started.elapsed();
+        assert!(mended.is_ok() && took < MENDED_WITHIN, "{command}: {took:?} {}", proxy.output());
+        let count = eventually(PATIENCE, "the count", || repairs(&cluster.world) > counted);
+        assert!(count.is_ok(), "{command}: {}", proxy.output());
+        common::logged(proxy, MENDED, logged + 1);
+        let outcome = eventually(MENDED_WITHIN, "the whole table", || read() == whole);
+        assert!(outcome.is_ok(), "{command}: {:#?}", read());
+    }
+}
+
+#[test]
+fn damage_to_elements_is_mended_and_what_they_do_not_concern_goes_on() {
+    let cluster = Cluster::new();
+    busy_services(&cluster);
+    let mut proxy = cluster.proxy();
+    let load = load(&cluster);
+    assert_eq!(repairs(&cluster.world), 0);
+    let commands = [
+        "flush map ip6 portolan endpoints",
+        "delete element ip portolan services { 198.51.100.7 . tcp . 80 }",
+        "delete element ip6 portolan cluster-ips { fd00:96::10 }",
+        "flush map ip6 portolan services",
+        "delete element ip portolan node-port-ips { 192.168.100.1 }",
+    ];
+    damage_and_watch(&cluster, &mut proxy, &commands);
+    for (name, traffic) in load {
+        let report = traffic.stop().unwrap();
+        // What is established does not look at the elements again; new connections do.
+        let lost = report.streams_broken + report.udp_lost + report.udp_moved;
+        let concerned = name != "pod to cluster IP";
+        assert!(lost == 0 && (concerned || report.is_lossless()), "{name}: {report}");
+    }
+}
+
+#[test]
+fn a_table_that_others_remove_is_back_within_a_second() {
+    let cluster = Cluster::new();
+    busy_services(&cluster);
+    let mut proxy = cluster.proxy();
+    // Without the table the kernel no longer translates what is established either.
+    let _load = load(&cluster);
+    let commands = ["flush ruleset", "delete table ip portolan", "flush table ip6 portolan", "flush ruleset"];
+    damage_and_watch(&cluster, &mut proxy, &commands);
+}
