@@ -52,7 +52,8 @@ pub(crate) fn run(options: &Options) -> ExitCode {
 fn play(options: &Options) -> anyhow::Result<bool> {
     let mut screen = Screen::new();
     let mut cluster = steps::set_up(&mut screen)?;
-    let outcome = steps::show(&mut screen, &mut cluster).and_then(|()| finish(options, &mut screen, &cluster));
+    let outcome =
+        steps::show(&mut screen, &mut cluster).and_then(|()| finish(options, &mut screen, &cluster));
     if outcome.is_err() || screen.failures() > 0 {
         eprintln!("--- log of the proxy ---\n{}---", cluster.proxy_log());
     }
@@ -65,5 +66,6 @@ fn play(options: &Options) -> anyhow::Result<bool> {
 
 fn finish(options: &Options, screen: &mut Screen, cluster: &Cluster) -> anyhow::Result<()> {
     screen.table()?;
+    screen.line(&"  * after the changes of endpoints")?;
     if options.keep { keep::until_interrupted(screen, cluster) } else { Ok(()) }
 }

@@ -1,5 +1,6 @@
 //! The `portolan` binary: command line, wiring, exit codes. What it wires lives in the other rooms.
 
+mod demo;
 mod logging;
 mod proxy;
 mod serve;
@@ -25,15 +26,21 @@ enum Command {
     Proxy(Box<proxy::Options>),
     /// A Kubernetes-style API server for Services, for hosts without Kubernetes.
     Serve(serve::Options),
+    /// Shows Services at work: a small cluster in network namespaces on this machine.
+    Demo(demo::Options),
 }
 
 fn main() -> ExitCode {
     portolan_sock::memory::configure();
     let cli = Cli::parse();
-    logging::start(cli.v);
+    // The demo writes for people, and shows the proxy's log only if something goes wrong.
+    if !matches!(cli.command, Command::Demo(_)) {
+        logging::start(cli.v);
+    }
     let outcome = match cli.command {
         Command::Proxy(options) => proxy::run(&options),
         Command::Serve(options) => serve::run(options),
+        Command::Demo(options) => return demo::run(&options),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

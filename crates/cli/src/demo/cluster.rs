@@ -81,8 +81,7 @@ impl Cluster {
         let node = self.world.node().namespace();
         let proxy = self.proxy.insert(PortolanProcess::start(node, &program, &arguments)?);
         for family in Family::BOTH {
-            let what = format!("{family} in step");
-            proxy.wait_until(START_WITHIN, &what, || false).ok();
+            proxy.wait_for_output(START_WITHIN, &format!("{IN_STEP} family={family}"))?;
         }
         self.last_write = Instant::now();
         Ok(started.elapsed())
@@ -107,13 +106,12 @@ impl Cluster {
         Ok(self.last_write)
     }
 
-    /// Writes the slices of a Service, one of each family; returns when the API server has answered the last.
+    /// Writes the slices of a Service, one of each family; returns when the API server answered for IPv4.
     pub(super) fn endpoints(&mut self, service: &Service, pods: &[Pod]) -> anyhow::Result<Instant> {
         let pods: Vec<&Pod> = pods.iter().collect();
-        for family in Family::BOTH {
-            self.apply(service.slice(family, &pods))?;
-        }
-        Ok(self.last_write)
+        let answered = self.apply(service.slice(Family::Ipv4, &pods))?;
+        self.apply(service.slice(Family::Ipv6, &pods))?;
+        Ok(answered)
     }
 
     /// Lets the proxy come to rest.

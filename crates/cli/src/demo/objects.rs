@@ -85,6 +85,7 @@ impl Service {
             "metadata": { "namespace": "default", "name": self.name },
             "spec": {
                 "type": "LoadBalancer",
+                "clusterIP": self.cluster_ips().ipv4,
                 "clusterIPs": self.cluster_ips().both(),
                 "ipFamilyPolicy": "RequireDualStack",
                 "ports": [port],

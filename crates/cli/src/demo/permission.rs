@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, bail};
 
 /// Says that we are in a user namespace of our own already.
-const MARK: &str = "PORTOLAN_DEMO_USER_NAMESPACE";
+pub(super) const MARK: &str = "PORTOLAN_DEMO_USER_NAMESPACE";
 const UNSHARE: [&str; 4] = ["--user", "--map-root-user", "--net", "--"];
 
 /// Returns once this process may make network namespaces; for a plain user, that is after it has started

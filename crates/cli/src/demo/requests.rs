@@ -1,0 +1,204 @@
+//! Requests from everywhere to the Services, and what is to be expected of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+
+use portolan_testkit::{Family, Namespace, Pod, Probe, ProbeResult, Reached, probe_many};
+
+use super::cluster::Cluster;
+use super::objects::{self, Frontend, Nature, Service};
+
+/// Requests of one row. That one of three backends gets none of so many by chance happens once in 10^10 rows.
+const REQUESTS: u32 = 60;
+
+/// Who sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sender {
+    /// A pod on the node.
+    Pod,
+    /// A pod on the other node.
+    RemotePod,
+    /// The node itself.
+    Node,
+    /// Somebody outside of the cluster.
+    Client,
+    /// A pod that is a backend itself.
+    Backend,
+}
+
+/// Requests from one sender to one frontend.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Path {
+    pub(super) sender: Sender,
+    pub(super) service: &'static Service,
+    pub(super) frontend: Frontend,
+    pub(super) family: Family,
+}
+
+/// What became of the requests of a path: a row of the table.
+#[derive(Debug, Default)]
+pub(super) struct Row {
+    pub(super) from: String,
+    pub(super) to: String,
+    pub(super) sent: u32,
+    hits: BTreeMap<IpAddr, u32>,
+    /// Addresses that backends saw, in the sender's or the node's name.
+    sources: BTreeSet<(&'static str, IpAddr)>,
+    pub(super) faults: Vec<String>,
+}
+
+impl Sender {
+    pub(super) fn namespace(self, cluster: &Cluster) -> &Namespace {
+        self.pod(cluster).map_or_else(|| cluster.world.node().namespace(), Pod::namespace)
+    }
+
+    fn pod(self, cluster: &Cluster) -> Option<&Pod> {
+        let [backend, ..] = &cluster.pods.backends;
+        match self {
+            Self::Pod => Some(&cluster.pods.sender),
+            Self::RemotePod => Some(&cluster.pods.remote_sender),
+            Self::Node => None,
+            Self::Client => Some(cluster.world.client()),
+            Self::Backend => Some(backend),
+        }
+    }
+}
+
+impl Path {
+    /// An IPv4 path.
+    pub(super) const fn new(sender: Sender, service: &'static Service, frontend: Frontend) -> Self {
+        Self { sender, service, frontend, family: Family::Ipv4 }
+    }
+
+    /// The same with IPv6.
+    pub(super) const fn ipv6(self) -> Self {
+        Self { family: Family::Ipv6, ..self }
+    }
+
+    /// Where its requests go.
+    pub(super) const fn destination(self) -> SocketAddr {
+        self.service.at(self.frontend, self.family)
+    }
+
+    pub(super) const fn probe(self) -> Probe {
+        Probe::new(self.service.protocol, self.destination())
+    }
+
+    /// An empty row.
+    pub(super) fn row(self, cluster: &Cluster) -> Row {
+        let frontend = match self.frontend {
+            Frontend::ClusterIp => "cluster IP",
+            Frontend::NodePort => "node port",
+            Frontend::LoadBalancerIp => "load balancer",
+        };
+        let Service { name, protocol, .. } = self.service;
+        Row {
+            from: self.sender.namespace(cluster).name().to_owned(),
+            to: format!("{name} {frontend} {}/{protocol}", self.destination()),
+            ..Row::default()
+        }
+    }
+
+    /// Which of these backends may answer.
+    fn backends(self, pods: &[Pod]) -> BTreeSet<IpAddr> {
+        let outside = self.frontend != Frontend::ClusterIp;
+        let local_only = outside && self.service.nature == Nature::ExternalLocal;
+        let pods = pods.iter().filter(|pod| !(local_only && objects::is_remote(pod)));
+        pods.map(|pod| pod.address(self.family)).collect()
+    }
+
+    /// Whether the backend is to see the sender's own address: the node puts its own in its place for what
+    /// comes from outside with policy `Cluster`, for its own requests, and where a backend reaches itself.
+    fn keeps_source(self, own: Option<IpAddr>, backend: IpAddr) -> bool {
+        let outside = self.frontend != Frontend::ClusterIp;
+        let cluster_policy = outside && self.service.nature != Nature::ExternalLocal;
+        !cluster_policy && own.is_some_and(|own| own != backend)
+    }
+}
+
+impl Row {
+    /// Requests that a backend answered.
+    pub(super) fn answered(&self) -> u32 {
+        self.hits.values().sum()
+    }
+
+    /// How many of them a backend with these addresses did.
+    pub(super) fn hits_of(&self, addresses: &[IpAddr]) -> u32 {
+        addresses.iter().filter_map(|address| self.hits.get(address)).sum()
+    }
+
+    /// How many backends answered.
+    pub(super) fn backends(&self) -> usize {
+        self.hits.len()
+    }
+
+    pub(super) fn seen_sources(&self) -> String {
+        let of = |whose: &str| {
+            let addresses = self.sources.iter().filter(|(of, _)| *of == whose);
+            let addresses: Vec<String> = addresses.map(|(_, address)| address.to_string()).collect();
+            (!addresses.is_empty()).then(|| format!("{whose} {}", addresses.join(", ")))
+        };
+        [of("its own"), of("the node's")].into_iter().flatten().collect::<Vec<_>>().join("; ")
+    }
+
+    /// Takes in the answer to one request of a path.
+    pub(super) fn take(&mut self, path: Path, cluster: &Cluster, pods: &[Pod], result: ProbeResult) {
+        self.sent += 1;
+        let ProbeResult::Reached(Reached { backend, seen_source }) = result else {
+            return self.fault(format!("a request was not answered: {result:?}"));
+        };
+        let (backend, source) = (backend.ip(), seen_source.ip());
+        *self.hits.entry(backend).or_default() += 1;
+        let own = path.sender.pod(cluster).map(|pod| pod.address(path.family));
+        self.sources.insert((if own == Some(source) { "its own" } else { "the node's" }, source));
+        if !path.backends(pods).contains(&backend) {
+            self.fault(format!("{backend} answered, which is not to get such requests"));
+        }
+        let as_expected = if path.keeps_source(own, backend) {
+            own == Some(source)
+        } else {
+            cluster.world.node().all_addresses().contains(&source)
+        };
+        if !as_expected {
+            self.fault(format!("{backend} saw the request come from {source}"));
+        }
+    }
+
+    pub(super) fn fault(&mut self, text: String) {
+        self.faults.push(format!("{} to {}: {text}", self.from, self.to));
+    }
+}
+
+/// Sends requests along each path, all at the same time; `pods` are the ready endpoints, each of which should
+/// get some.
+pub(super) fn send(cluster: &Cluster, paths: &[Path], pods: &[Pod]) -> anyhow::Result<Vec<Row>> {
+    let mut rows = send_some(cluster, paths, pods, REQUESTS)?;
+    for (row, path) in rows.iter_mut().zip(paths) {
+        let idle: Vec<IpAddr> =
+            path.backends(pods).into_iter().filter(|backend| row.hits_of(&[*backend]) == 0).collect();
+        if path.service.nature != Nature::Affinity {
+            idle.into_iter().for_each(|backend| row.fault(format!("{backend} got no request")));
+        }
+    }
+    Ok(rows)
+}
+
+/// Sends so many requests along each path, and does not mind which backends get them.
+pub(super) fn send_some(
+    cluster: &Cluster,
+    paths: &[Path],
+    pods: &[Pod],
+    count: u32,
+) -> anyhow::Result<Vec<Row>> {
+    let repeated: Vec<Path> = paths.iter().flat_map(|path| (0..count).map(move |_| *path)).collect();
+    let probes: Vec<(&Namespace, Probe)> =
+        repeated.iter().map(|path| (path.sender.namespace(cluster), path.probe())).collect();
+    let mut results = probe_many(&probes)?.into_iter();
+    let rows = paths.iter().map(|path| {
+        let mut row = path.row(cluster);
+        let own = results.by_ref().take(count as usize);
+        own.for_each(|result| row.take(*path, cluster, pods, result));
+        row
+    });
+    Ok(rows.collect())
+}
