@@ -64,6 +64,25 @@ impl Attempt {
     }
 }
 
+impl Outcome {
+    /// Not masqueraded, and yet from another port of the node.
+    fn is_port_clash(&self) -> bool {
+        let (Fate::Backends { set, masqueraded, .. }, ProbeResult::Reached(reached)) =
+            (&self.fate, &self.result)
+        else {
+            return false;
+        };
+        let expects_masquerading = set
+            .iter()
+            .zip(masqueraded)
+            .any(|(backend, masqueraded)| *masqueraded && backend.socket() == reached.backend);
+        self.attempt.sender.origin() == Origin::Node
+            && !expects_masquerading
+            && reached.seen_source.ip() == self.attempt.packet().source
+            && reached.seen_source.port() != self.source_port
+    }
+}
+
 impl fmt::Display for Attempt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} -> {} {}", self.sender.name, self.protocol, self.destination)
@@ -77,10 +96,23 @@ impl Cluster {
         let mut outcomes = self.attempt(attempts);
         let more = missing(&outcomes);
         outcomes.extend(self.attempt(&more));
+        self.repeat_clashes(&mut outcomes);
         let mut faults: Vec<_> = outcomes.iter().filter_map(|outcome| self.fault(outcome)).collect();
         faults.extend(unseen(&outcomes));
         faults.extend(unfaithful(&outcomes));
         faults
+    }
+
+    /// What the node sends itself shares its addresses with what it masquerades, at random ports: where one
+    /// happens to be taken, the kernel chooses another. That is no news, twice or thrice in a row it would be.
+    fn repeat_clashes(&mut self, outcomes: &mut [Outcome]) {
+        for _ in 0..2 {
+            let mut clashes: Vec<&mut Outcome> = outcomes.iter_mut().filter(|o| o.is_port_clash()).collect();
+            let again: Vec<Attempt> = clashes.iter().map(|outcome| outcome.attempt.clone()).collect();
+            for (clash, outcome) in clashes.iter_mut().zip(self.attempt(&again)) {
+                **clash = outcome;
+            }
+        }
     }
 
     /// Sends packets, all at the same time.

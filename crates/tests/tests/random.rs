@@ -26,9 +26,9 @@ use portolan_tests::{
 };
 
 const FIRST_SEED: u64 = 1;
-const ROUNDS: u64 = 24;
+const ROUNDS: u64 = 40;
 /// Worlds probed at the same time.
-const WORKERS: usize = 2;
+const WORKERS: usize = 4;
 const SERVICES: usize = 6;
 const EDITS: usize = 10;
 /// Strays sent after each edit: packets to any virtual address at all.
