@@ -11,7 +11,8 @@ use portolan_testkit::{Namespace, Probe, ProbeResult, TestkitError};
 
 /// Connections at the same time: enough that each of three backends is most likely among them.
 const AT_ONCE: usize = 8;
-/// A connection made before its Service is known is tried again after this time.
+/// A connection made before its Service is known is tried again after this time, or a quarter of the time
+/// that it has been going on: a busy machine needs more.
 const IMPATIENCE: Duration = Duration::from_millis(2);
 const SHOWN_WITHIN: Duration = Duration::from_secs(5);
 /// A backend that has had no connection for this long will not get one.
@@ -39,7 +40,8 @@ struct Round {
 /// Tries until a first connection succeeds.
 pub(super) fn until_reached(namespace: &Namespace, probe: Probe, since: Instant) -> anyhow::Result<Duration> {
     loop {
-        if let ProbeResult::Reached(_) = namespace.probe(probe.timeout(IMPATIENCE))? {
+        let timeout = IMPATIENCE.max(since.elapsed() / 4);
+        if let ProbeResult::Reached(_) = namespace.probe(probe.timeout(timeout))? {
             return Ok(since.elapsed());
         }
         if since.elapsed() > SHOWN_WITHIN {

@@ -145,14 +145,14 @@ impl Row {
     pub(super) fn take(&mut self, path: Path, cluster: &Cluster, pods: &[Pod], result: ProbeResult) {
         self.sent += 1;
         let ProbeResult::Reached(Reached { backend, seen_source }) = result else {
-            return self.fault(format!("a request was not answered: {result:?}"));
+            return self.fault(&format!("a request was not answered: {result:?}"));
         };
         let (backend, source) = (backend.ip(), seen_source.ip());
         *self.hits.entry(backend).or_default() += 1;
         let own = path.sender.pod(cluster).map(|pod| pod.address(path.family));
         self.sources.insert((if own == Some(source) { "its own" } else { "the node's" }, source));
         if !path.backends(pods).contains(&backend) {
-            self.fault(format!("{backend} answered, which is not to get such requests"));
+            self.fault(&format!("{backend} answered, which is not to get such requests"));
         }
         let as_expected = if path.keeps_source(own, backend) {
             own == Some(source)
@@ -160,11 +160,11 @@ impl Row {
             cluster.world.node().all_addresses().contains(&source)
         };
         if !as_expected {
-            self.fault(format!("{backend} saw the request come from {source}"));
+            self.fault(&format!("{backend} saw the request come from {source}"));
         }
     }
 
-    pub(super) fn fault(&mut self, text: String) {
+    pub(super) fn fault(&mut self, text: &str) {
         self.faults.push(format!("{} to {}: {text}", self.from, self.to));
     }
 }
@@ -177,7 +177,9 @@ pub(super) fn send(cluster: &Cluster, paths: &[Path], pods: &[Pod]) -> anyhow::R
         let idle: Vec<IpAddr> =
             path.backends(pods).into_iter().filter(|backend| row.hits_of(&[*backend]) == 0).collect();
         if path.service.nature != Nature::Affinity {
-            idle.into_iter().for_each(|backend| row.fault(format!("{backend} got no request")));
+            for backend in idle {
+                row.fault(&format!("{backend} got no request"));
+            }
         }
     }
     Ok(rows)
@@ -201,4 +203,23 @@ pub(super) fn send_some(
         row
     });
     Ok(rows.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::demo::objects::{AUDIT, WEB};
+
+    #[test]
+    fn the_source_is_kept_where_nothing_has_to_come_back_through_the_node() {
+        let (own, other) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
+        let keeps = |service, frontend, own, backend| {
+            Path::new(Sender::Pod, service, frontend).keeps_source(own, backend)
+        };
+        assert!(keeps(&WEB, Frontend::ClusterIp, Some(own), other));
+        assert!(!keeps(&WEB, Frontend::ClusterIp, Some(own), own), "hairpin");
+        assert!(!keeps(&WEB, Frontend::ClusterIp, None, other), "the node");
+        assert!(!keeps(&WEB, Frontend::NodePort, Some(own), other), "policy Cluster");
+        assert!(keeps(&AUDIT, Frontend::NodePort, Some(own), other), "policy Local");
+    }
 }

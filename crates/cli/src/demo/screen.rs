@@ -2,7 +2,7 @@
 //! replaced, on a terminal only.
 
 use std::fmt::Display;
-use std::io::{self, IsTerminal, Stdout, Write};
+use std::io::{self, IsTerminal, Write};
 use std::time::Instant;
 
 use super::Finding;
@@ -19,7 +19,7 @@ const TITLE_WIDTH: usize = 62;
 
 /// The output, and what has been written to it.
 pub(super) struct Screen {
-    out: Stdout,
+    out: Box<dyn Write>,
     terminal: bool,
     started: Instant,
     steps: usize,
@@ -36,8 +36,10 @@ pub(super) struct Backend {
 
 impl Screen {
     pub(super) fn new() -> Self {
-        let out = io::stdout();
-        let terminal = out.is_terminal();
+        Self::over(Box::new(io::stdout()), io::stdout().is_terminal())
+    }
+
+    fn over(out: Box<dyn Write>, terminal: bool) -> Self {
         let started = Instant::now();
         Self { out, terminal, started, steps: 0, failures: 0, rows: Vec::new(), backends: Vec::new() }
     }
@@ -184,7 +186,60 @@ fn aligned(cells: &[String], widths: &[usize]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
     use super::*;
+
+    #[derive(Clone, Default)]
+    struct Paper(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Paper {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Two steps, the second of which finds a fault.
+    fn play(terminal: bool) -> (usize, String) {
+        let paper = Paper::default();
+        let mut screen = Screen::over(Box::new(paper.clone()), terminal);
+        let finding = |result: &str, faults: Vec<String>| Finding { result: result.to_owned(), faults };
+        screen.step("first", || Ok(((), finding("fine", vec![])))).unwrap();
+        screen.step("second", || Ok(((), finding("not fine", vec!["why".to_owned()])))).unwrap();
+        screen.verdict().unwrap();
+        let text = String::from_utf8(paper.0.lock().unwrap().clone()).unwrap();
+        (screen.failures(), text)
+    }
+
+    #[test]
+    fn a_fault_is_shown_and_counts() {
+        let (failures, text) = play(false);
+        let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        let [first, second, why, _, verdict] = lines.as_slice() else { panic!("{text}") };
+        assert_eq!(first, &["ok", "first", "fine"]);
+        assert_eq!(second, &["FAIL", "second", "not", "fine"]);
+        assert_eq!(why, &["why"]);
+        assert_eq!(verdict.join(" "), "1 of 2 steps did not go as expected.");
+        assert_eq!(failures, 1);
+    }
+
+    #[test]
+    fn a_step_that_breaks_off_counts() {
+        let mut screen = Screen::over(Box::new(io::sink()), false);
+        let outcome = screen.step("first", || -> anyhow::Result<((), Finding)> { anyhow::bail!("no") });
+        assert_eq!(format!("{:#}", outcome.unwrap_err()), "first: no");
+        assert_eq!(screen.failures(), 1);
+    }
+
+    #[test]
+    fn escape_sequences_are_for_terminals() {
+        assert!(!play(false).1.contains('\x1b'));
+        assert!(play(true).1.contains(CLEAR_LINE) && play(true).1.contains(RED));
+    }
 
     #[test]
     fn columns_are_as_wide_as_their_widest_cell() {

@@ -149,7 +149,7 @@ fn kinds(screen: &mut Screen, cluster: &Cluster) -> anyhow::Result<()> {
         let paths = senders.map(|(sender, frontend)| Path::new(sender, &CART, frontend));
         let mut rows = requests::send(cluster, &paths, backends)?;
         let scattered = rows.iter_mut().filter(|row| row.backends() != 1);
-        scattered.for_each(|row| row.fault(format!("{} backends, not one", row.backends())));
+        scattered.for_each(|row| row.fault(&format!("{} backends, not one", row.backends())));
         let Finding { result, faults } = summary(&rows);
         Ok((rows, Finding { result: format!("{result} for each client"), faults }))
     })?;
@@ -238,7 +238,9 @@ fn endpoint_joins(screen: &mut Screen, cluster: &mut Cluster) -> anyhow::Result<
             [Path::new(Sender::Client, &WEB, LoadBalancerIp), Path::new(Sender::Pod, &WEB, ClusterIp)];
         let mut rows = requests::send(cluster, &paths, &now)?;
         let finding = summary(&rows);
-        rows.iter_mut().for_each(|row| row.to.push_str(" *"));
+        for row in &mut rows {
+            row.to.push_str(" *");
+        }
         Ok((rows, finding))
     })?;
     screen.rows(rows);

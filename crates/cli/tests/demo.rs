@@ -1,0 +1,120 @@
+//! `portolan demo` as a newcomer runs it: as root, as a plain user, and interrupted. Needs root, and fails
+//! without.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first surprise")]
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use portolan_testkit::{can_create_namespaces, eventually};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// In the environment of a demo and of all that it starts.
+const MARK: &str = "PORTOLAN_TEST_OF_DEMO";
+const GONE_WITHIN: Duration = Duration::from_secs(10);
+/// What the demo may take on a quiet machine; a busy one gets three times as much.
+const RUN_TIME: Duration = Duration::from_secs(20);
+const NOBODY: [&str; 6] = ["--reuid", "65534", "--regid", "65534", "--clear-groups", "--"];
+
+#[test]
+fn as_root() {
+    assert!(can_create_namespaces(), "run this as root: it makes network namespaces");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_portolan"));
+    command.arg("demo");
+    assert_complete(&mut command, "as_root");
+}
+
+/// Where the kernel refuses user namespaces, the demo has to say so.
+#[test]
+fn as_plain_user() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    // The build may be where only its owner can read it.
+    let binary = folder.path().join("portolan");
+    fs::copy(env!("CARGO_BIN_EXE_portolan"), &binary).unwrap();
+    let mut command = as_nobody(&binary);
+    command.arg("demo");
+    let allowed = as_nobody("unshare".as_ref()).args(["--user", "--map-root-user", "--net", "true"]).output();
+    if allowed.unwrap().status.success() {
+        assert_complete(&mut command, "as_plain_user");
+    } else {
+        let output = command.output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && errors.contains("allow user namespaces"), "{errors}");
+    }
+}
+
+#[test]
+fn leaves_nothing_when_interrupted() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_portolan"));
+    command.args(["demo", "--keep"]).env(MARK, "interrupted").stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut demo = command.spawn().unwrap();
+    let mut lines = BufReader::new(demo.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().contains("Everything stays up until Ctrl-C")));
+    let running = processes("interrupted");
+    assert!(running.len() > 1, "the proxy runs, too: {running:?}");
+
+    let process = Pid::from_raw(demo.id().try_into().unwrap()).unwrap();
+    kill_process(process, Signal::INT).unwrap();
+    assert!(!demo.wait().unwrap().success());
+    assert_nothing_left("interrupted");
+}
+
+#[test]
+fn says_what_is_missing() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_portolan"));
+    let output = command.arg("demo").env("PATH", "/nowhere").output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success());
+    assert!(errors.contains("ip could not be started") && errors.contains("is it installed?"), "{errors}");
+}
+
+/// Runs it to its end: success, every step, plain text, and nothing left.
+fn assert_complete(command: &mut Command, mark: &str) {
+    let started = Instant::now();
+    let output = command.env(MARK, mark).stdin(Stdio::null()).output().unwrap();
+    let (took, text) = (started.elapsed(), String::from_utf8_lossy(&output.stdout));
+    assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    for line in [
+        "TCP from a pod, a pod of the other node, the node: cluster IP  180 of 180 answered, by 3 backends",
+        "TCP from outside and from a pod: node port, load balancer      180 of 180 answered, by 3 backends",
+        "TCP from a backend to its own Service (hairpin)                60 of 60 answered, by 3 backends",
+        "UDP: cluster IP, node port, load balancer                      180 of 180 answered, by 3 backends",
+        "IPv6, TCP and UDP                                              180 of 180 answered, by 3 backends",
+        "started again: it finds everything as it should be             0 commits",
+        " requests, 0 failed",
+        "All 21 steps went as expected",
+    ] {
+        assert!(text.contains(line), "{line:?} is not in\n{text}");
+    }
+    assert!(!text.contains('\x1b'), "escape sequences where there is no terminal:\n{text}");
+    assert!(took < RUN_TIME * 3, "{took:?}");
+    assert_nothing_left(mark);
+}
+
+fn assert_nothing_left(mark: &str) {
+    eventually(GONE_WITHIN, "the end of all processes of the demo", || processes(mark).is_empty()).unwrap();
+}
+
+/// The processes of the demo with this mark, zombies excepted.
+fn processes(mark: &str) -> Vec<String> {
+    let needle = format!("{MARK}={mark}\0");
+    let of_demo = |process: &Path| {
+        fs::read(process.join("environ")).is_ok_and(|environment| contains(&environment, needle.as_bytes()))
+    };
+    let all = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
+    all.filter(|process| of_demo(process)).map(|process| process.display().to_string()).collect()
+}
+
+fn contains(bytes: &[u8], needle: &[u8]) -> bool {
+    bytes.windows(needle.len()).any(|window| window == needle)
+}
+
+fn as_nobody(program: &Path) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(NOBODY).arg(program);
+    command
+}
