@@ -62,7 +62,9 @@ impl Cluster {
         let world = World::builder().pods(PODS).remote_pods(REMOTE_PODS).build().unwrap();
         for pod in world.pods().iter().chain(world.remote_pods()) {
             for protocol in [Protocol::Tcp, Protocol::Udp, Protocol::Sctp] {
-                TARGET_PORTS.iter().for_each(|port| world.serve(pod, protocol, *port).unwrap());
+                for port in TARGET_PORTS {
+                    world.serve(pod, protocol, port).unwrap();
+                }
             }
         }
         let settings = per_family(Self::usual_settings);
@@ -178,7 +180,9 @@ impl Cluster {
 
     /// Removes the data planes' tables.
     pub fn remove(&mut self) {
-        Family::BOTH.into_iter().for_each(|family| self.planes.get_mut(family).remove().unwrap());
+        for family in Family::BOTH {
+            self.planes.get_mut(family).remove().unwrap();
+        }
     }
 
     /// The table of a family.
@@ -192,7 +196,9 @@ impl Cluster {
         let lines = format!("addr add {ipv4}/32 dev lo\naddr add {ipv6}/128 dev lo nodad\n");
         let namespace = self.world.node().namespace().clone();
         namespace.ip(&lines).unwrap();
-        addresses.into_iter().for_each(|address| wait_for_address(&namespace, address));
+        for address in addresses {
+            wait_for_address(&namespace, address);
+        }
         self.more_node_addresses.extend(addresses);
         self.senders.push(Sender { name: name.to_owned(), namespace, addresses, place: Place::Node });
     }

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use portolan_model::oracle::{Fate, Oracle, Origin, Packet};
 use portolan_model::{Backend, Family, Forwarding, Frontend, Protocol, ServicePortName};
-use portolan_testkit::{Namespace, Probe, ProbeResult, probe_many};
+use portolan_testkit::{Namespace, Probe, ProbeResult, Reached, Site, probe_many};
 
 use crate::{Cluster, Sender};
 
@@ -184,14 +184,12 @@ impl Cluster {
             (Fate::Backends { set, masqueraded, .. }, ProbeResult::Reached(reached)) => {
                 let mut candidates = set.iter().zip(masqueraded);
                 candidates.any(|(backend, masqueraded)| {
-                    backend.socket() == reached.backend
-                        && self.fits_source(outcome, reached.seen_source, *masqueraded)
+                    backend.socket() == reached.backend && self.fits_source(outcome, reached, *masqueraded)
                 })
             }
             (Fate::Reject, ProbeResult::Refused) => true,
             (Fate::NotOurs, ProbeResult::Reached(reached)) => {
-                reached.backend == attempt.destination
-                    && self.fits_source(outcome, reached.seen_source, false)
+                reached.backend == attempt.destination && self.fits_source(outcome, reached, false)
             }
             // By the node or the pod itself, where nothing listens.
             (Fate::NotOurs, ProbeResult::Refused | ProbeResult::Unreachable) => {
@@ -204,16 +202,21 @@ impl Cluster {
         (!fits).then(|| format!("{attempt}: {result:?}, but the oracle says {fate:?}"))
     }
 
-    /// Without masquerading the source has to be untouched, port included. With it, another address of the
-    /// node may be the same by chance, where the node itself is the sender.
-    fn fits_source(&self, outcome: &Outcome, seen: SocketAddr, masqueraded: bool) -> bool {
-        let source = outcome.attempt.packet().source;
+    /// Without masquerading the source has to be untouched, port included. With it, it is the address of the
+    /// interface that leads to the backend.
+    fn fits_source(&self, outcome: &Outcome, reached: &Reached, masqueraded: bool) -> bool {
+        let seen = reached.seen_source;
         if masqueraded {
-            let from_node = outcome.attempt.sender.origin() == Origin::Node;
-            self.is_node_address(seen.ip()) && (from_node || seen.ip() != source)
+            seen.ip() == self.address_towards(reached.backend.ip())
         } else {
-            seen == SocketAddr::new(source, outcome.source_port)
+            seen == SocketAddr::new(outcome.attempt.packet().source, outcome.source_port)
         }
+    }
+
+    fn address_towards(&self, backend: IpAddr) -> IpAddr {
+        let family = Family::of(backend);
+        let local = self.world.pods().iter().any(|pod| pod.address(family) == backend);
+        if local { Site::Local.gateway().of(family) } else { Site::Local.node().of(family) }
     }
 }
 

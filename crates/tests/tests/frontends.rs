@@ -84,7 +84,9 @@ fn a_load_balancer_that_is_a_proxy_is_left_alone() {
     let proxy = |address: IpAddr| json!({ "ip": address, "ipMode": "Proxy" });
     let ingress = Family::BOTH.map(|family| proxy(At::LoadBalancerIp.socket(family).ip()));
     let service = service().external().with("/status/loadBalancer/ingress", json!(ingress));
-    Family::BOTH.into_iter().for_each(|family| cluster.serve_outside(At::LoadBalancerIp.socket(family)));
+    for family in Family::BOTH {
+        cluster.serve_outside(At::LoadBalancerIp.socket(family));
+    }
     cluster.check(&[At::LoadBalancerIp], &service, "Rl1", "pod ignored, node ignored, remote ignored");
     cluster.expect(&[At::ExternalIp, At::NodePort], "pod l1*, client l1*", "the rest of it");
 }
