@@ -11,6 +11,7 @@ use super::screen::Screen;
 
 const REFRESH: Duration = Duration::from_secs(1);
 const REQUESTS: u32 = 20;
+const WEB_SLICE: &str = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/web-ipv4";
 
 /// Says how to look around, and stays until Ctrl-C ends the process, and with it everything.
 pub(super) fn until_interrupted(screen: &mut Screen, cluster: &Cluster) -> anyhow::Result<()> {
@@ -55,6 +56,7 @@ fn hints(screen: &mut Screen, cluster: &Cluster) -> anyhow::Result<()> {
             "a request",
             format!("{client} bash -c 'exec 3<>/dev/tcp/{}/{}; head -1 <&3'", web.ip(), web.port()),
         ),
+        ("web without endpoints", format!("{node} curl -s -X DELETE http://{API_SERVER}{WEB_SLICE}")),
     ] {
         screen.line(&format_args!("  {what:<21} {command}"))?;
     }
