@@ -2,6 +2,7 @@
 //! `portolan proxy` beside it. Everything ends with the values, also when a test fails.
 #![allow(dead_code, reason = "each test program uses its part")]
 
+pub(crate) mod faulty;
 pub(crate) mod http;
 pub(crate) mod kernel;
 pub(crate) mod objects;
@@ -41,6 +42,7 @@ pub(crate) struct Cluster {
     pub(crate) api: Arc<Api>,
     pub(crate) address: SocketAddr,
     server: Option<RunningServer>,
+    config: Config,
     folder: TempDir,
 }
 
@@ -61,9 +63,10 @@ impl Cluster {
         let address = listener.local_addr().unwrap();
         let service_ranges = "10.96.0.0/16,fd00:96::/112".parse().unwrap();
         let config = Config { service_ranges, validate, ..Config::default() };
-        let server = Server::start_on(config, listener).unwrap();
+        let server = Server::start_on(config.clone(), listener).unwrap();
         let api = Arc::clone(server.api());
-        let cluster = Self { world, api, address, server: Some(server), folder: TempDir::new().unwrap() };
+        let folder = TempDir::new().unwrap();
+        let cluster = Self { world, api, address, server: Some(server), config, folder };
         cluster.apply(objects::node(&cluster.world));
         cluster
     }
@@ -83,6 +86,18 @@ impl Cluster {
     /// Starts the proxy.
     pub(crate) fn start_proxy(&self, yaml: &str) -> PortolanProcess {
         start_proxy(&self.world, self.folder.path(), &Proxy { yaml, master: self.address })
+    }
+
+    /// Stops the API server; its objects stay and can be changed.
+    pub(crate) fn stop_server(&mut self) {
+        drop(self.server.take());
+    }
+
+    /// Starts the API server again, where it was before.
+    pub(crate) fn restart_server(&mut self) {
+        let listener = listen(self.world.node().namespace(), self.address.port());
+        let (api, config) = (Arc::clone(&self.api), self.config.clone());
+        self.server = Some(Server::start_with(api, config, listener).unwrap());
     }
 
     /// Creates or replaces an object.

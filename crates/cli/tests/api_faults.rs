@@ -1,0 +1,195 @@
+//! The API server goes away, misbehaves and comes back: what worked goes on, then the new state is followed.
+//! Needs root and nft, and fails without.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test stops at the first surprise"
+)]
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use portolan_server::Resource;
+use portolan_testkit::{
+    Namespace, Pod, PortolanProcess, Probe, ProbeResult, Protocol, Traffic, TrafficPlan, World, eventually,
+};
+use serde_json::{Value, json};
+
+use common::faulty::{Fault, FaultyServer};
+use common::kernel::generation;
+use common::{
+    BINARY, Cluster, IN_STEP, PATIENCE, Proxy, all_work, at, in_step, listen, objects, reaches, start_proxy,
+};
+
+const STAYS: &str = "10.96.0.10:80";
+const MOVES: &str = "10.96.0.11:80";
+const GOES: &str = "10.96.0.12:80";
+const COMES: &str = "10.96.0.13:80";
+
+/// How long the API server is away: `PORTOLAN_OUTAGE_SECONDS`, or a time that keeps the suite short.
+fn outage() -> Duration {
+    let seconds = std::env::var("PORTOLAN_OUTAGE_SECONDS").ok();
+    Duration::from_secs(seconds.map_or(8, |seconds| seconds.parse().unwrap()))
+}
+
+/// The Services before the fault, or after it, with their slices.
+fn services(world: &World, after: bool) -> Vec<Value> {
+    let [here, there] = [&world.pods()[1], &world.remote_pods()[0]];
+    let others: [(&str, &str, &Pod); 2] = if after {
+        [("moves", MOVES, there), ("comes", COMES, here)]
+    } else {
+        [("moves", MOVES, here), ("goes", GOES, here)]
+    };
+    let mut objects = Vec::new();
+    for (name, to, pod) in others.into_iter().chain([("stays", STAYS, there)]) {
+        let service = objects::cluster_ip(name, &at(to).ip().to_string());
+        objects.push(objects::slice(name, &[pod], &objects::ports(&service)));
+        objects.push(service);
+    }
+    objects
+}
+
+fn works_as_before(world: &World) {
+    let from = world.pods()[0].namespace();
+    let probe = |to| Probe::new(Protocol::Tcp, at(to));
+    all_work(&[(from, probe(STAYS)), (from, probe(MOVES)), (from, probe(GOES))]);
+}
+
+/// Waits until everything is as it is after the fault; answers how long that took.
+fn follows(world: &World) -> Duration {
+    let started = Instant::now();
+    let from = world.pods()[0].namespace();
+    let [here, there] =
+        [&world.pods()[1], &world.remote_pods()[0]].map(|pod| Some(common::backend(pod, at(STAYS).ip())));
+    let wanted = [(STAYS, there), (MOVES, there), (GOES, None), (COMES, here)];
+    let probes = wanted.map(|(to, _)| Probe::new(Protocol::Tcp, at(to)).timeout(Duration::from_millis(50)));
+    let outcome = eventually(2 * PATIENCE + outage(), "the new state", || {
+        let results = from.probe_many(&probes).unwrap();
+        results.iter().map(ProbeResult::backend).eq(wanted.map(|(_, backend)| backend))
+    });
+    assert!(outcome.is_ok(), "{:?}", from.probe_many(&probes));
+    started.elapsed()
+}
+
+fn steady(world: &World) -> Traffic {
+    let plan = TrafficPlan { tcp: Some(at(STAYS)), udp: Some(at(STAYS)), ..TrafficPlan::default() };
+    Traffic::start(world.pods()[0].namespace(), plan).unwrap()
+}
+
+fn assert_lossless(traffic: Traffic) {
+    let report = traffic.stop().unwrap();
+    assert!(report.is_lossless() && report.connections_ok > 0, "{report}");
+}
+
+/// A free port on loopback of a namespace in which nobody else opens any.
+fn free_port(namespace: &Namespace) -> u16 {
+    listen(namespace, 0).local_addr().unwrap().port()
+}
+
+fn serve(world: &World, port: u16, manifests: &Path) -> PortolanProcess {
+    let listen = format!("127.0.0.1:{port}");
+    let arguments = ["serve", "--listen", &listen, "--manifests", manifests.to_str().unwrap()];
+    PortolanProcess::start(world.node().namespace(), BINARY.as_ref(), &arguments).unwrap()
+}
+
+fn write_manifests(world: &World, folder: &Path, after: bool) {
+    let items = [vec![objects::node(world)], services(world, after)].concat();
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
+    fs::write(folder.join("all.json"), list.to_string()).unwrap();
+}
+
+#[test]
+fn an_api_server_that_was_killed_comes_back_with_other_content() {
+    let world = common::world();
+    let (folder, manifests) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let port = free_port(world.node().namespace());
+    write_manifests(&world, manifests.path(), false);
+    let mut server = serve(&world, port, manifests.path());
+    let master = std::net::SocketAddr::from(([127, 0, 0, 1], port));
+    let mut proxy = start_proxy(&world, folder.path(), &Proxy { yaml: "", master });
+    in_step(&mut proxy);
+    works_as_before(&world);
+    let traffic = steady(&world);
+    let before = generation(world.node().namespace());
+
+    server.kill().unwrap();
+    let away = Instant::now();
+    while away.elapsed() < outage() {
+        works_as_before(&world);
+    }
+    assert_eq!(generation(world.node().namespace()), before, "nothing is written without an API server");
+    write_manifests(&world, manifests.path(), true);
+    let _server = serve(&world, port, manifests.path());
+    let took = follows(&world);
+    eprintln!("after {:?} without an API server, its state was followed in {took:?}", outage());
+    assert!(proxy.ended().is_none());
+    assert_lossless(traffic);
+}
+
+/// A server with this fault takes the place of the real one, then the real one is back with other content.
+fn survives(fault: Fault, requests: usize) {
+    let mut cluster = Cluster::new();
+    services(&cluster.world, false).into_iter().for_each(|object| cluster.apply(object));
+    let mut proxy = cluster.proxy();
+    works_as_before(&cluster.world);
+    let traffic = steady(&cluster.world);
+    let before = generation(cluster.world.node().namespace());
+
+    cluster.stop_server();
+    let faulty = FaultyServer::start(cluster.world.node().namespace(), cluster.address.port(), fault);
+    // One that starts meanwhile must leave everything alone, too.
+    let mut newcomer =
+        cluster.start_proxy("healthzBindAddress: 127.0.0.1:1\nmetricsBindAddress: 127.0.0.1:2\n");
+    let asked = eventually(PATIENCE, "requests", || faulty.requests() >= requests);
+    assert!(asked.is_ok(), "{fault:?}: {} requests {}", faulty.requests(), proxy.output());
+    works_as_before(&cluster.world);
+    assert_eq!(generation(cluster.world.node().namespace()), before, "{fault:?}: nothing is written");
+    assert!(newcomer.ended().is_none() && !newcomer.output().contains(IN_STEP), "{}", newcomer.output());
+    newcomer.terminate(PATIENCE).unwrap();
+    drop(faulty);
+    cluster.delete(Resource::Service, "goes");
+    services(&cluster.world, true).into_iter().for_each(|object| cluster.apply(object));
+    cluster.restart_server();
+    let took = follows(&cluster.world);
+    eprintln!("after {fault:?} the state was followed in {took:?}");
+    assert!(proxy.ended().is_none());
+    assert_lossless(traffic);
+    reaches(cluster.world.client().namespace(), Protocol::Udp, at(COMES), &[&cluster.world.pods()[1]]);
+}
+
+#[test]
+fn an_api_server_that_never_answers() {
+    survives(Fault::Silent, 8);
+}
+
+#[test]
+fn an_api_server_that_answers_with_errors() {
+    survives(Fault::Answers("HTTP/1.1 500 Internal Server Error\r\nContent-Length: 5\r\n\r\nouch\n"), 16);
+}
+
+#[test]
+fn an_api_server_that_answers_with_garbage() {
+    survives(Fault::Answers("\u{1}\u{2} this is not HTTP at all\r\n\r\n{]"), 16);
+}
+
+#[test]
+fn an_api_server_that_is_no_api_server() {
+    survives(Fault::Answers("HTTP/1.1 200 OK\r\nContent-Length: 21\r\n\r\n<html>Hello.</html>\r\n"), 16);
+}
+
+/// Believing half of a list would remove everything that is in the other half.
+#[test]
+fn an_api_server_that_breaks_off_in_the_middle_of_a_list() {
+    survives(
+        Fault::Answers(
+            "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 9000\r\n\r\n\
+             {\"kind\":\"List\",\"apiVersion\":\"v1\",\"metadata\":{\"resourceVersion\":\"7\"},\"items\":[",
+        ),
+        16,
+    );
+}

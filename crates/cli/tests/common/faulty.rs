@@ -1,0 +1,83 @@
+//! API servers that do not work.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use portolan_testkit::Namespace;
+
+/// What is wrong with the server.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Fault {
+    /// It accepts connections and never answers.
+    Silent,
+    /// It answers every request so, byte for byte, and closes the connection.
+    Answers(&'static str),
+}
+
+/// A server that does not work; gone, with its connections, when dropped.
+pub(crate) struct FaultyServer {
+    namespace: Namespace,
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    stop: AtomicBool,
+    requests: AtomicUsize,
+}
+
+impl FaultyServer {
+    /// Serves on loopback of a namespace.
+    pub(crate) fn start(namespace: &Namespace, port: u16, fault: Fault) -> Self {
+        let listener = super::listen(namespace, port);
+        let address = listener.local_addr().unwrap();
+        let shared = Arc::<Shared>::default();
+        let thread = {
+            let shared = Arc::clone(&shared);
+            std::thread::spawn(move || serve(&listener, fault, &shared))
+        };
+        Self { namespace: namespace.clone(), address, shared, thread: Some(thread) }
+    }
+
+    /// How many requests have come.
+    pub(crate) fn requests(&self) -> usize {
+        self.shared.requests.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for FaultyServer {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        // Wakes the thread; if this fails, the thread has ended.
+        let _ = self.namespace.run(|| TcpStream::connect(self.address).map(drop));
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn serve(listener: &TcpListener, fault: Fault, shared: &Shared) {
+    let mut silent = Vec::new();
+    for stream in listener.incoming() {
+        if shared.stop.load(Ordering::Relaxed) {
+            return;
+        }
+        let Ok(mut stream) = stream else { continue };
+        let _ = stream.set_read_timeout(Some(Duration::from_secs(5)));
+        let mut head = [0; 4096];
+        if !stream.read(&mut head).is_ok_and(|length| length > 0) {
+            continue;
+        }
+        shared.requests.fetch_add(1, Ordering::Relaxed);
+        match fault {
+            Fault::Silent => silent.push(stream),
+            Fault::Answers(answer) => drop(stream.write_all(answer.as_bytes())),
+        }
+    }
+}
