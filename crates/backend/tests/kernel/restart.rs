@@ -3,7 +3,9 @@
 use portolan_backend::Dataplane;
 use portolan_model::{Change, Family, LocalDetector, NodePortAddresses, Settings};
 
-use super::support::{Edited, collect, every_kind, in_namespace, ip, of, programmed, settings, started};
+use super::support::{
+    Edited, collect, every_kind, gone, in_namespace, ip, of, programmed, settings, started,
+};
 use super::table::{Table, generation};
 
 /// Every way in which settings reach rules.
@@ -55,7 +57,7 @@ fn all_settings(family: Family) -> Vec<Settings> {
 }
 
 /// Starts a data plane on what another one left and wants it to write nothing.
-fn restart_writes_nothing(settings: Settings, state: &[Change]) {
+fn restart_writes_nothing(settings: &Settings, state: &[Change]) {
     let family = settings.family;
     let (before, generation_before) = (Table::read(family), generation());
     let (mut nftables, commit) = started(settings.clone(), state);
@@ -74,7 +76,7 @@ fn a_restart_with_unchanged_input_writes_nothing() {
                 let mut state = every_kind(family);
                 drop(programmed(settings.clone(), &state));
                 state.reverse();
-                restart_writes_nothing(settings.clone(), &state);
+                restart_writes_nothing(&settings, &state);
             });
         }
     }
@@ -90,9 +92,9 @@ fn a_restart_after_edits_writes_nothing() {
                 for _ in 0..20 {
                     nftables.apply(&of(family, &edited.edit(3))).unwrap();
                 }
-                restart_writes_nothing(settings(family), &edited.now(family));
+                restart_writes_nothing(&settings(family), &edited.now(family));
                 collect(&mut nftables);
-                restart_writes_nothing(settings(family), &edited.now(family));
+                restart_writes_nothing(&settings(family), &edited.now(family));
             });
         }
     }
@@ -130,8 +132,34 @@ fn new_settings_are_programmed_on_the_old_table() {
                     Table::read(family).meaning()
                 });
                 assert_eq!(here, fresh);
-                restart_writes_nothing(settings, &state);
+                restart_writes_nothing(&settings, &state);
             }
+        });
+    }
+}
+
+#[test]
+fn what_a_former_run_left_is_collected() {
+    for family in Family::BOTH {
+        in_namespace(|| {
+            let state = every_kind(family);
+            drop(programmed(settings(family), &state));
+            let mut nftables = programmed(settings(family), &state[..1]);
+            assert!(Table::read(family).sets().contains("affinity"));
+            collect(&mut nftables);
+            assert!(!Table::read(family).sets().contains("affinity"));
+            // A map that nothing leads to, as after a fault between making it and its first Service.
+            let mut nftables = programmed(settings(family), &state);
+            nftables.apply(&state[1..].iter().map(gone).collect::<Vec<_>>()).unwrap();
+            nftables.collect().unwrap();
+            let mut nftables = programmed(settings(family), &state[..1]);
+            collect(&mut nftables);
+            let table = Table::read(family);
+            assert!(!table.sets().contains("affinity"));
+            let classes = ["endpoints-2", "internal-2"];
+            let others =
+                table.chains().into_iter().filter(|name| name.ends_with(|c: char| c.is_ascii_digit()));
+            assert_eq!(others.collect::<Vec<_>>(), classes);
         });
     }
 }

@@ -25,7 +25,9 @@ pub(crate) struct Table {
 }
 
 /// Data and comment by key and end of the interval.
-type Elements = BTreeMap<(Vec<u8>, Vec<u8>), (Option<Data>, String)>;
+type Elements = BTreeMap<Place, Content>;
+type Place = (Vec<u8>, Vec<u8>);
+type Content = (Option<Data>, String);
 
 /// The number that every commit of anybody moves.
 pub(crate) fn generation() -> u32 {
@@ -142,7 +144,7 @@ impl Table {
     }
 
     fn frontends(&self, set: &str, elements: &Elements) -> Vec<String> {
-        let line = |((key, _), (data, comment)): (&(Vec<u8>, Vec<u8>), &(Option<Data>, String))| {
+        let line = |((key, _), (data, comment)): (&Place, &Content)| {
             let value = number(data.as_ref());
             let (id, class) = (value >> 14 << 14, value & 0x3fff);
             let class = self.class(class);

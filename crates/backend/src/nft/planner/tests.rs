@@ -16,7 +16,9 @@ use super::super::value::{LOCAL_OFFSET, MAX_CLASS, MAX_ID};
 use super::*;
 
 /// Data and comment by set, key and end of the interval.
-type Model = BTreeMap<(Set, Vec<u8>, Vec<u8>), (Vec<u8>, String)>;
+type Model = BTreeMap<Place, Content>;
+type Place = (Set, Vec<u8>, Vec<u8>);
+type Content = (Vec<u8>, String);
 
 fn settings(family: Family) -> Settings {
     Settings {
@@ -51,22 +53,21 @@ fn replay(model: &mut Model, changes: &Changeset, context: &str) {
 fn meaning(model: &Model, planner: &Planner) -> BTreeSet<String> {
     let classes: BTreeMap<u16, Class> = planner.classes.iter().collect();
     let mut backends = 0;
-    let mut line =
-        |((set, key, end), (data, comment)): (&(Set, Vec<u8>, Vec<u8>), &(Vec<u8>, String))| match set {
-            Set::Services | Set::NodePorts => {
-                let value = Value(read_number(data).unwrap());
-                let class = classes[&value.low()];
-                let [cluster, local] = [0, LOCAL_OFFSET].map(|first| endpoints(model, value.id(), first));
-                check_counts(class, cluster.len(), local.len());
-                Some(format!("{set:?} {key:02x?} {comment} {class} {cluster:02x?} {local:02x?}"))
-            }
-            Set::Endpoints | Set::AffinityChoices => {
-                backends += 1;
-                None
-            }
-            Set::AffinityEndpoints | Set::AffinityLocalEndpoints => None,
-            _ => Some(format!("{set:?} {key:02x?} {end:02x?} {comment}")),
-        };
+    let mut line = |((set, key, end), (data, comment)): (&Place, &Content)| match set {
+        Set::Services | Set::NodePorts => {
+            let value = Value(read_number(data).unwrap());
+            let class = classes[&value.low()];
+            let [cluster, local] = [0, LOCAL_OFFSET].map(|first| endpoints(model, value.id(), first));
+            check_counts(class, cluster.len(), local.len());
+            Some(format!("{set:?} {key:02x?} {comment} {class} {cluster:02x?} {local:02x?}"))
+        }
+        Set::Endpoints | Set::AffinityChoices => {
+            backends += 1;
+            None
+        }
+        Set::AffinityEndpoints | Set::AffinityLocalEndpoints => None,
+        _ => Some(format!("{set:?} {key:02x?} {end:02x?} {comment}")),
+    };
     let lines = model.iter().filter_map(&mut line).collect();
     let values = model.iter().filter(|((set, ..), _)| matches!(set, Set::Services | Set::NodePorts));
     let ids: BTreeSet<u32> = values.map(|(_, (data, _))| Value(read_number(data).unwrap()).id()).collect();
