@@ -1,10 +1,14 @@
 //! What others do to our table, and what goes wrong.
 
 use portolan_backend::Dataplane;
-use portolan_backend::nft::DriftWatch;
+use portolan_backend::nft::{DriftWatch, Nftables};
 use portolan_model::{Change, Family};
+use portolan_sock::{Protocol, Socket};
+use portolan_wire::nftables::{Family as WireFamily, IfExists, Table as WireTable, Transaction};
 
-use super::support::{cluster_ip, every_kind, gone, in_namespace, list, nft, programmed, put, settings};
+use super::support::{
+    cluster_ip, collect, every_kind, gone, in_namespace, list, nft, programmed, put, settings,
+};
 use super::table::{Table, generation};
 
 const OUR_NAME: [(Family, &str); 2] = [(Family::Ipv4, "ip portolan"), (Family::Ipv6, "ip6 portolan")];
@@ -155,5 +159,36 @@ fn families_do_not_disturb_each_other() {
         planes[0].apply(&[gone(&put("more", cluster_ip(Family::Ipv4, 60, [1])))]).unwrap();
         assert_eq!(Table::read(Family::Ipv4).meaning(), v4.meaning());
         assert!(!list(Family::Ipv4).is_empty());
+    });
+}
+
+/// `NFT_TABLE_F_OWNER`: nobody but the socket that made the table may change it.
+const OWNED: u32 = 2;
+
+#[test]
+fn what_changes_after_a_first_comparison_that_failed_is_not_lost() {
+    in_namespace(|| {
+        let mut owner = Socket::open(Protocol::Netfilter).unwrap();
+        let mut transaction = Transaction::begin(owner.next_sequence(1), None);
+        let table = WireTable { flags: OWNED, ..WireTable::new(WireFamily::IPV4, "portolan") };
+        transaction.new_table(&table, IfExists::Fail);
+        owner.commit(&transaction.finish().unwrap()).unwrap();
+
+        let state = every_kind(Family::Ipv4);
+        let mut nftables = Nftables::open(settings(Family::Ipv4)).unwrap();
+        nftables.apply(&state).unwrap();
+        nftables.resync().unwrap_err();
+        let new = put("new", cluster_ip(Family::Ipv4, 50, [1, 2]));
+        nftables.apply(&[gone(&state[0]), new.clone()]).unwrap_err();
+        drop(owner);
+        nftables.resync().unwrap();
+        collect(&mut nftables);
+        let here = Table::read(Family::Ipv4).meaning();
+        let fresh = in_namespace(|| {
+            let state: Vec<Change> = state[1..].iter().cloned().chain([new]).collect();
+            drop(programmed(settings(Family::Ipv4), &state));
+            Table::read(Family::Ipv4).meaning()
+        });
+        assert_eq!(here, fresh);
     });
 }
