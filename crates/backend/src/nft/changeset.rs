@@ -168,8 +168,10 @@ pub(crate) fn comment_for(set: Set, comment: &str) -> &str {
     if has_comment(set) { truncated(comment) } else { "" }
 }
 
+/// Up to the first character that would spoil a listing: names from an API server that checks nothing may hold any.
 fn truncated(comment: &str) -> &str {
-    let mut end = comment.len().min(COMMENT_MAX);
+    let spoils = |byte: u8| byte.is_ascii_control() || byte == b'"';
+    let mut end = comment.bytes().take(COMMENT_MAX).position(spoils).unwrap_or(comment.len().min(COMMENT_MAX));
     while !comment.is_char_boundary(end) {
         end -= 1;
     }
@@ -205,5 +207,14 @@ mod tests {
         assert_eq!(keys(changes.additions(Set::Services).collect()), [number(2), number(3)]);
         assert_eq!(changes.additions(Set::Services).next().map(|o| o.comment), Some("demo/web:http"));
         assert_eq!(changes.len(), 4);
+    }
+
+    #[test]
+    fn comments_hold_nothing_that_spoils_a_listing() {
+        let comment = |text| comment_for(Set::Services, text);
+        assert_eq!(comment("demo/line\nbreak"), "demo/line");
+        assert_eq!(comment("demo/quote\"d"), "demo/quote");
+        assert_eq!(comment("demo/zero\0"), "demo/zero");
+        assert_eq!(comment(&"\u{1f40b}".repeat(40)).len(), 124, "no half character");
     }
 }
