@@ -6,30 +6,47 @@ use std::thread;
 use portolan_backend::{Dataplane, Error};
 use portolan_model::Family;
 use portolan_sock::{Protocol, Socket};
-use portolan_wire::nftables::{Chain, Family as WireFamily, IfExists, Rule, Table as WireTable, Transaction};
+use portolan_wire::nftables::{
+    Chain, ElementRef, ElementsOperation, Family as WireFamily, IfExists, Rule, Table as WireTable,
+    Transaction,
+};
 
 use super::support::{every_kind, in_namespace, nft, programmed, settings};
 use super::table::Table;
 
-/// Commits to a table of its own, one transaction after the other, until told to stop; answers how many.
+/// A cluster IP that no Service has.
+const STRAY: [u8; 4] = [10, 99, 9, 9];
+
+/// Commits to a table of its own and, by turns, puts an element into ours and takes it out, until told to stop.
+/// Answers how many commits that were.
 fn disturb(stop: &AtomicBool) -> usize {
     let mut socket = Socket::open(Protocol::Netfilter).unwrap();
     let mut commit = |write: &dyn Fn(&mut Transaction)| {
         let mut transaction = Transaction::begin(socket.next_sequence(10), None);
         write(&mut transaction);
-        socket.commit(&transaction.finish().unwrap()).unwrap();
+        socket.commit(&transaction.finish().unwrap())
     };
+    let foreign = "foreign";
     commit(&|transaction| {
-        transaction.new_table(&WireTable::new(WireFamily::IPV4, "foreign"), IfExists::Fail);
-        transaction.new_chain(&Chain::regular(WireFamily::IPV4, "foreign", "mine"), IfExists::Fail);
-    });
+        transaction.new_table(&WireTable::new(WireFamily::IPV4, foreign), IfExists::Fail);
+        transaction.new_chain(&Chain::regular(WireFamily::IPV4, foreign, "mine"), IfExists::Fail);
+    })
+    .unwrap();
     let mut commits = 0;
     while !stop.load(Ordering::Relaxed) {
         commit(&|transaction| {
-            transaction.append_rule(&Rule::new(WireFamily::IPV4, "foreign", "mine", Vec::new()));
-            transaction.flush_chain(WireFamily::IPV4, "foreign", "mine");
-        });
-        commits += 1;
+            transaction.append_rule(&Rule::new(WireFamily::IPV4, foreign, "mine", Vec::new()));
+            transaction.flush_chain(WireFamily::IPV4, foreign, "mine");
+        })
+        .unwrap();
+        for operation in [ElementsOperation::Add, ElementsOperation::Delete] {
+            // The data plane may have deleted it already.
+            let _ = commit(&|transaction| {
+                let mut writer = transaction.elements(operation, WireFamily::IPV4, "portolan", "cluster-ips");
+                writer.push(&ElementRef::key(&STRAY));
+            });
+        }
+        commits += 3;
     }
     commits
 }
@@ -43,7 +60,7 @@ fn a_comparison_among_foreign_commits_succeeds_or_gives_up_and_never_corrupts() 
         thread::scope(|scope| {
             let other = scope.spawn(|| disturb(&stop));
             let mut outcomes = [0, 0];
-            for _ in 0..30 {
+            for _ in 0..60 {
                 nft("flush map ip portolan endpoints");
                 nftables.suspect();
                 match nftables.resync() {

@@ -14,7 +14,7 @@ use super::table::{Table, generation};
 const OUR_NAME: [(Family, &str); 2] = [(Family::Ipv4, "ip portolan"), (Family::Ipv6, "ip6 portolan")];
 
 /// Faults as nft commands; `T` stands for our table, `A` for the address of the first cluster IP.
-const FAULTS: [&str; 27] = [
+const FAULTS: [&str; 28] = [
     "delete table T",
     "add table T { flags dormant ; }",
     "chain T filter-input { policy drop ; }",
@@ -42,17 +42,21 @@ const FAULTS: [&str; 27] = [
     "add chain T mine",
     "add chain T mine { type filter hook input priority 5 ; }",
     "add set T mine { type ipv4_addr ; }",
+    "delete element T no-endpoint-services { E . tcp . 80 } ; add element T no-endpoint-services { E . tcp . 80 comment other }",
 ];
 
 fn fault(family: Family, command: &str) -> String {
-    let (table, a, b, l) = match family {
-        Family::Ipv4 => ("ip portolan", "10.96.0.1", "10.99.9.9", "10.2.0.3"),
-        Family::Ipv6 => ("ip6 portolan", "2001:db8:60::1", "2001:db8:99::9", "2001:db8:2::3"),
+    let (table, a, b, e, l) = match family {
+        Family::Ipv4 => ("ip portolan", "10.96.0.1", "10.99.9.9", "10.96.0.8", "10.2.0.3"),
+        Family::Ipv6 => {
+            ("ip6 portolan", "2001:db8:60::1", "2001:db8:99::9", "2001:db8:60::8", "2001:db8:2::3")
+        }
     };
     let word = |word| match word {
         "T" => table,
         "A" => a,
         "B" => b,
+        "E" => e,
         "L" => l,
         other => other,
     };
