@@ -1,2 +1,60 @@
-//! The table that `make bench` prints.
-fn main() {}
+//! The table that `make bench` prints: how quickly, and with how much memory and processor time, the release
+//! build of `portolan proxy` follows an API server, by number of Services and endpoints.
+//!
+//! Flows in: the sizes to measure, the `portolan` binary. Flows out: one table, and the bars that it meets or
+//! misses. Everything happens in network namespaces that end with this process. It must not know how the proxy
+//! works inside, except for [`kernel`], which measures the kernel's part of a change alone.
+//!
+//! - [`workload`]: the objects, as a cluster's controllers write them
+//! - [`stage`]: namespaces, pods, an API server with the objects, listeners
+//! - [`proxy`]: the process under test
+//! - [`changes`], [`connect`], [`kernel`]: what is measured
+//! - [`table`], [`bars`], [`machine`]: what is printed
+
+mod bars;
+mod changes;
+mod connect;
+mod kernel;
+mod machine;
+mod options;
+mod proxy;
+mod run;
+mod stage;
+mod statistics;
+mod table;
+mod workload;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use options::Options;
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    match measure(&options) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) if options.strict => ExitCode::FAILURE,
+        Ok(false) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("portolan-bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Measures every size and prints; says whether all bars that apply were met.
+fn measure(options: &Options) -> anyhow::Result<bool> {
+    let binary = options.binary()?;
+    let machine = machine::describe();
+    println!("{machine}\n");
+    let mut figures = Vec::new();
+    for &size in &options.sizes() {
+        eprintln!("measuring {size}");
+        figures.push(run::measure(&binary, size, options.rounds())?);
+    }
+    println!("{}", table::render(&figures));
+    let bars = bars::judge(&figures);
+    bars.iter().for_each(|bar| println!("{bar}"));
+    Ok(bars.iter().all(|bar| bar.met != Some(false)))
+}

@@ -1,0 +1,85 @@
+//! What the figures have to meet.
+
+use std::fmt;
+
+use crate::run::Figures;
+use crate::statistics::ratio;
+use crate::workload::Size;
+
+const SMALL: Size = Size::new(100, 10);
+const USUAL: Size = Size::new(10_000, 10);
+const MANY: Size = Size::new(30_000, 4);
+const LARGE: Size = Size::new(50_000, 10);
+
+/// One bar and how the figures stand to it.
+#[derive(Debug)]
+pub(crate) struct Bar {
+    what: String,
+    unit: &'static str,
+    limit: f64,
+    measured: Option<f64>,
+    /// Whether it is met; nothing where its size was not measured.
+    pub(crate) met: Option<bool>,
+}
+
+impl Bar {
+    fn new(what: impl Into<String>, unit: &'static str, limit: f64, measured: Option<f64>) -> Self {
+        Self { what: what.into(), unit, limit, measured, met: measured.map(|value| value <= limit) }
+    }
+}
+
+impl fmt::Display for Bar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { what, unit, limit, .. } = self;
+        match (self.measured, self.met) {
+            (Some(value), Some(true)) => write!(f, "pass  {what}: {value:.3}{unit} (bar: {limit}{unit})"),
+            (Some(value), _) => write!(f, "FAIL  {what}: {value:.3}{unit} (bar: {limit}{unit})"),
+            (None, _) => write!(f, "----  {what}: not measured (bar: {limit}{unit})"),
+        }
+    }
+}
+
+/// Holds the figures to the bars.
+pub(crate) fn judge(figures: &[Figures]) -> Vec<Bar> {
+    let at = |size: Size| figures.iter().find(move |it| it.size == size);
+    let end_to_end = |size: Size| at(size).map(|it| it.changes.median().as_secs_f64() * 1e3);
+    let scaling = end_to_end(USUAL).zip(end_to_end(SMALL)).map(|(usual, small)| usual / small);
+    let mut bars = vec![
+        Bar::new(
+            format!("kernel commit of one change at {LARGE}, median"),
+            " ms",
+            0.1,
+            at(LARGE).map(|it| it.commits.changes.median().as_secs_f64() * 1e3),
+        ),
+        Bar::new(format!("one change end to end at {USUAL}, median"), " ms", 3.0, end_to_end(USUAL)),
+        Bar::new(format!("the same against {SMALL}"), " times", 1.5, scaling),
+        Bar::new(
+            format!("start to fully programmed at {USUAL}"),
+            " s",
+            2.0,
+            at(USUAL).map(|it| it.cold.duration.as_secs_f64()),
+        ),
+        Bar::new(
+            format!("CPU for 1,000 changes at {USUAL}"),
+            " s",
+            1.0,
+            at(USUAL).map(|it| it.burst.processor.max(it.burst_at_once.processor).as_secs_f64()),
+        ),
+    ];
+    bars.extend([(USUAL, 32.0), (MANY, 40.0)].map(|(size, limit)| memory(size, limit, at(size))));
+    bars.extend(figures.iter().flat_map(connections));
+    bars
+}
+
+/// The highest of all that was seen.
+fn memory(size: Size, limit: f64, figures: Option<&Figures>) -> Bar {
+    let measured = figures.map(|it| f64::from(it.high_water_cold.max(it.high_water_warm)) / 1024.0);
+    Bar::new(format!("resident high-water at {size}"), " MiB", limit, measured)
+}
+
+fn connections(figures: &Figures) -> [Bar; 2] {
+    let (vip, direct) = (&figures.connections.vip, &figures.connections.direct);
+    let of = |percent| ratio(vip.percentile(percent), direct.percentile(percent));
+    let what = |name| format!("connect() through a VIP against direct at {}, {name}", figures.size);
+    [Bar::new(what("p50"), " times", 1.05, Some(of(50))), Bar::new(what("p99"), " times", 1.2, Some(of(99)))]
+}

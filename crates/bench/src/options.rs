@@ -1,0 +1,72 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, ensure};
+use clap::Parser;
+
+use crate::workload::Size;
+
+/// Measures the release build of `portolan proxy` and prints one table.
+#[derive(Debug, Parser)]
+#[command(name = "portolan-bench", version)]
+pub(crate) struct Options {
+    /// Sizes to measure: Services x endpoints of each.
+    #[arg(long, value_name = "NxM,...", value_delimiter = ',')]
+    sizes: Vec<Size>,
+    /// Two small sizes and fewer rounds: to see that everything works.
+    #[arg(long)]
+    quick: bool,
+    /// The binary to measure; by default the one beside this program.
+    #[arg(long, value_name = "FILE")]
+    portolan: Option<PathBuf>,
+    /// Exit with 1 where a bar is missed.
+    #[arg(long)]
+    pub(crate) strict: bool,
+}
+
+/// How often each thing is measured.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rounds {
+    /// Single changes, of the whole and of the kernel's part.
+    pub(crate) changes: usize,
+    /// Single changes with the default minSyncPeriod, each after a pause longer than that.
+    pub(crate) paused_changes: usize,
+    /// Changes in a burst.
+    pub(crate) burst: usize,
+    /// Connections through the VIP, and as many direct.
+    pub(crate) connections: usize,
+}
+
+impl Options {
+    /// What to measure.
+    pub(crate) fn sizes(&self) -> Vec<Size> {
+        if !self.sizes.is_empty() {
+            return self.sizes.clone();
+        }
+        if self.quick { Size::QUICK.to_vec() } else { Size::ALL.to_vec() }
+    }
+
+    /// How often.
+    pub(crate) fn rounds(&self) -> Rounds {
+        if self.quick {
+            Rounds { changes: 20, paused_changes: 3, burst: 1_000, connections: 2_000 }
+        } else {
+            Rounds { changes: 50, paused_changes: 10, burst: 1_000, connections: 10_000 }
+        }
+    }
+
+    /// The binary to measure.
+    pub(crate) fn binary(&self) -> anyhow::Result<PathBuf> {
+        let binary = match &self.portolan {
+            Some(path) => path.clone(),
+            None => std::env::current_exe().context("where this program is")?.with_file_name("portolan"),
+        };
+        ensure!(
+            binary.is_file(),
+            "{} is not there: build it with `cargo build --release -p portolan`, or name another with --portolan",
+            binary.display()
+        );
+        Ok(binary)
+    }
+}

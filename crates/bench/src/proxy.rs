@@ -1,0 +1,176 @@
+//! The process under test: started, watched from outside, stopped.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, ChildStderr, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use portolan_testkit::eventually_some;
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::NamedTempFile;
+
+use crate::stage::Stage;
+use crate::workload::NODE;
+
+/// What the proxy logs for each family once the kernel has everything.
+const IN_STEP: &str = "compared with the kernel and in step";
+/// The families that it programs here.
+const FAMILIES: [&str; 2] = ["IPv4", "IPv6"];
+/// How long any start may take.
+const START_WITHIN: Duration = Duration::from_secs(120);
+/// How long a stop may take.
+const STOP_WITHIN: Duration = Duration::from_secs(10);
+
+/// A running proxy. Killed when dropped, and by the kernel when this process dies first.
+#[derive(Debug)]
+pub(crate) struct Proxy {
+    child: Child,
+    _configuration: NamedTempFile,
+}
+
+/// How a start went.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Start {
+    /// From the spawn to the last family in step.
+    pub(crate) duration: Duration,
+    /// Element operations that were written.
+    pub(crate) elements: u64,
+    /// Other objects that were written.
+    pub(crate) objects: u64,
+    /// Resident high-water at that moment, in KiB.
+    pub(crate) high_water: u32,
+}
+
+impl Proxy {
+    /// Starts `binary` on the node of a stage and waits until the kernel has everything.
+    pub(crate) fn start(
+        binary: &Path,
+        stage: &Stage,
+        min_sync_period: &str,
+    ) -> anyhow::Result<(Self, Start)> {
+        let configuration = configuration(min_sync_period)?;
+        let path = configuration.path().to_string_lossy().into_owned();
+        let arguments = ["proxy", "--master", &stage.url(), "--config", &path].map(str::to_owned);
+        let mut command = stage.node().command(binary);
+        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let spawned = Instant::now();
+        let mut child = command.spawn()?;
+        let stderr = child.stderr.take().context("the proxy's log")?;
+        let proxy = Self { child, _configuration: configuration };
+        let start = proxy.wait_until_in_step(spawned, &read(stderr))?;
+        Ok((proxy, start))
+    }
+
+    /// The most resident memory so far, in KiB (`VmHWM`).
+    pub(crate) fn high_water(&self) -> anyhow::Result<u32> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kib = line.and_then(|line| line.split_whitespace().next()).context("VmHWM")?;
+        Ok(kib.parse()?)
+    }
+
+    /// Processor time so far, user and system, of all threads: to the nanosecond from the scheduler where the
+    /// kernel says it (no thread of the proxy ends while it is measured), else in hundredths of a second.
+    pub(crate) fn processor_time(&self) -> anyhow::Result<Duration> {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id()))?;
+        let mut total = Duration::ZERO;
+        for task in tasks {
+            let text = fs::read_to_string(task?.path().join("schedstat"));
+            let Some(time) = text.ok().and_then(|text| text.split_whitespace().next()?.parse().ok()) else {
+                return self.processor_time_in_ticks();
+            };
+            total = total.saturating_add(Duration::from_nanos(time));
+        }
+        Ok(total)
+    }
+
+    /// Asks it to end and waits for that.
+    pub(crate) fn stop(mut self) -> anyhow::Result<()> {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).context("a process id")?;
+        kill_process(pid, Signal::TERM)?;
+        let status =
+            eventually_some(STOP_WITHIN, "the end of the proxy", || self.child.try_wait().ok().flatten())?;
+        ensure!(status.success(), "the proxy ended with {status}");
+        Ok(())
+    }
+
+    fn wait_until_in_step(
+        &self,
+        spawned: Instant,
+        lines: &Receiver<(Instant, String)>,
+    ) -> anyhow::Result<Start> {
+        let deadline = spawned + START_WITHIN;
+        let mut start = Start::default();
+        let mut waiting = FAMILIES.to_vec();
+        let mut log = String::new();
+        while !waiting.is_empty() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let Ok((at, line)) = lines.recv_timeout(left) else {
+                bail!("the proxy is not in step with the kernel; its log:\n{log}");
+            };
+            log.push_str(&line);
+            log.push('\n');
+            if !line.contains(IN_STEP) {
+                continue;
+            }
+            let fields = fields(&line);
+            waiting.retain(|family| fields.get("family") != Some(family));
+            start.duration = at.saturating_duration_since(spawned);
+            let number =
+                |name| fields.get(name).and_then(|text| text.parse::<u64>().ok()).unwrap_or_default();
+            start.elements = start.elements.saturating_add(number("elements"));
+            start.objects = start.objects.saturating_add(number("objects"));
+        }
+        start.high_water = self.high_water()?;
+        Ok(start)
+    }
+
+    fn processor_time_in_ticks(&self) -> anyhow::Result<Duration> {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
+        // The second field, a name in parentheses, may contain spaces.
+        let (_, rest) = stat.rsplit_once(')').context("stat")?;
+        let ticks =
+            rest.split_whitespace().skip(11).take(2).map(str::parse::<u64>).sum::<Result<u64, _>>()?;
+        Ok(Duration::from_millis(ticks.saturating_mul(10)))
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        // Both fail only for a process that has ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn configuration(min_sync_period: &str) -> anyhow::Result<NamedTempFile> {
+    let file = NamedTempFile::with_prefix("portolan-bench-")?;
+    let text = format!(
+        "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: nftables\n\
+         hostnameOverride: {NODE}\nclusterCIDR: 10.128.0.0/9\nnftables:\n  minSyncPeriod: {min_sync_period}\n"
+    );
+    fs::write(file.path(), text)?;
+    Ok(file)
+}
+
+/// The lines of the log with the moment at which each came.
+fn read(stderr: ChildStderr) -> Receiver<(Instant, String)> {
+    let (sender, receiver) = channel();
+    thread::spawn(move || {
+        for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+            // Nobody may be interested any more; the pipe has to be read all the same.
+            let _ = sender.send((Instant::now(), line));
+        }
+    });
+    receiver
+}
+
+/// The `name=value` fields of a line of the log.
+fn fields(line: &str) -> HashMap<&str, &str> {
+    line.split_whitespace().filter_map(|word| word.split_once('=')).collect()
+}
