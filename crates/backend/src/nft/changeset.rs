@@ -171,7 +171,8 @@ pub(crate) fn comment_for(set: Set, comment: &str) -> &str {
 /// Up to the first character that would spoil a listing: names from an API server that checks nothing may hold any.
 fn truncated(comment: &str) -> &str {
     let spoils = |byte: u8| byte.is_ascii_control() || byte == b'"';
-    let mut end = comment.bytes().take(COMMENT_MAX).position(spoils).unwrap_or(comment.len().min(COMMENT_MAX));
+    let mut end =
+        comment.bytes().take(COMMENT_MAX).position(spoils).unwrap_or(comment.len().min(COMMENT_MAX));
     while !comment.is_char_boundary(end) {
         end -= 1;
     }

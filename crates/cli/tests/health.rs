@@ -1,0 +1,168 @@
+//! Health, health-check node ports and metrics of the real binary. Needs root and nft, and fails without.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test stops at the first surprise"
+)]
+
+mod common;
+
+use std::net::{SocketAddr, TcpListener};
+
+use portolan_server::Resource;
+use portolan_testkit::{Pod, Protocol, eventually};
+use serde_json::{Value, json};
+
+use common::http::{Answer, get};
+use common::{Cluster, NODE, PATIENCE, at, logged, objects, reaches};
+
+const HEALTH: &str = "127.0.0.1:10256";
+const METRICS: &str = "127.0.0.1:10249";
+
+/// Waits until the node answers with this status.
+fn answers(cluster: &Cluster, to: SocketAddr, path: &str, status: u16) -> Answer {
+    let node = cluster.world.node().namespace();
+    let mut last = None;
+    let outcome = eventually(PATIENCE, "the status", || {
+        last = get(node, to, path);
+        last.as_ref().is_some_and(|answer| answer.status == status)
+    });
+    let last = last.unwrap();
+    assert!(outcome.is_ok(), "{path}: {} {} instead of {status}", last.status, last.body);
+    last
+}
+
+#[test]
+fn health_follows_the_node_object() {
+    let cluster = Cluster::new();
+    let _proxy = cluster.proxy();
+    let node = objects::node(&cluster.world);
+    let answer = answers(&cluster, at(HEALTH), "/healthz", 200);
+    let body: Value = serde_json::from_str(&answer.body).unwrap();
+    assert_eq!((&body["healthy"], &body["nodeEligible"]), (&json!(true), &json!(true)));
+    let mut tainted = node.clone();
+    tainted["spec"]["taints"] = json!([{"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"}]);
+    cluster.apply(tainted);
+    let answer = answers(&cluster, at(HEALTH), "/healthz", 503);
+    let body: Value = serde_json::from_str(&answer.body).unwrap();
+    assert_eq!((&body["healthy"], &body["nodeEligible"]), (&json!(true), &json!(false)));
+    answers(&cluster, at(HEALTH), "/livez", 200);
+    let mut other = node.clone();
+    other["spec"]["taints"] = json!([{"key": "other", "effect": "NoSchedule"}]);
+    cluster.apply(other);
+    answers(&cluster, at(HEALTH), "/healthz", 200);
+    let mut held = node;
+    held["metadata"]["finalizers"] = json!(["example.com/hold"]);
+    cluster.apply(held);
+    cluster.delete(Resource::Node, NODE);
+    answers(&cluster, at(HEALTH), "/healthz", 503);
+    answers(&cluster, at(HEALTH), "/livez", 200);
+}
+
+#[test]
+fn health_check_node_ports_follow_the_endpoints() {
+    let cluster = Cluster::new();
+    let [one, other] = cluster.world.pods() else { panic!("two pods") };
+    let elsewhere = &cluster.world.remote_pods()[0];
+    let _proxy = cluster.proxy();
+    let mut service = objects::load_balancer("web", "10.96.0.10", 30_080, "198.51.100.7");
+    service["spec"]["externalTrafficPolicy"] = json!("Local");
+    service["spec"]["healthCheckNodePort"] = json!(32_000);
+    let slice = |pods: &[&Pod]| objects::slice("web", pods, &objects::ports(&service));
+    cluster.service(service.clone(), &[one, other, elsewhere]);
+    let check = |pods: &[&Pod], status: u16, count: usize| {
+        cluster.apply(slice(pods));
+        let node = cluster.world.node().namespace();
+        let mut last = String::new();
+        let outcome = eventually(PATIENCE, "the count", || {
+            let Some(answer) = get(node, at("192.168.100.1:32000"), "/") else { return false };
+            let weight = format!("x-load-balancing-endpoint-weight: {count}");
+            last = format!("{} {} {}", answer.status, answer.head, answer.body);
+            let body: Value = serde_json::from_str(&answer.body).unwrap();
+            answer.status == status && answer.head.contains(&weight) && body["localEndpoints"] == json!(count)
+        });
+        assert!(outcome.is_ok(), "{count}: {last}");
+    };
+    check(&[one, other, elsewhere], 200, 2);
+    check(&[one, elsewhere], 200, 1);
+    check(&[elsewhere], 503, 0);
+    check(&[one, other], 200, 2);
+    // The port is free again when the Service does not ask for it any more.
+    service["spec"]["externalTrafficPolicy"] = json!("Cluster");
+    service["spec"].as_object_mut().unwrap().remove("healthCheckNodePort");
+    cluster.apply(service);
+    let node = cluster.world.node().namespace();
+    let free = || node.run(|| TcpListener::bind("192.168.100.1:32000").is_ok()).unwrap();
+    assert!(eventually(PATIENCE, "a free port", free).is_ok());
+}
+
+#[test]
+fn metrics_have_the_names_that_dashboards_know() {
+    let cluster = Cluster::new();
+    let pod = &cluster.world.pods()[0];
+    let _proxy = cluster.proxy();
+    cluster.service(objects::cluster_ip("web", "10.96.0.10"), &[pod]);
+    let mut slice = objects::slice("web", &[pod], &[("tcp".to_owned(), portolan_testkit::Family::Ipv4)]);
+    slice["metadata"]["annotations"] =
+        json!({"endpoints.kubernetes.io/last-change-trigger-time": "2200-01-01T00:00:00Z"});
+    cluster.apply(slice);
+    reaches(cluster.world.client().namespace(), Protocol::Tcp, at("10.96.0.10:80"), &[pod]);
+    answers(&cluster, at(HEALTH), "/healthz", 200);
+    answers(&cluster, at(HEALTH), "/livez", 200);
+    let names = [
+        "kubernetes_build_info{",
+        "kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"}",
+        "kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family=\"IPv6\"}",
+        "kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"}",
+        "kubeproxy_sync_partial_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"}",
+        "kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family=\"IPv4\"}",
+        "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds{ip_family=\"IPv4\"}",
+        "kubeproxy_network_programming_duration_seconds_count{ip_family=\"IPv4\"}",
+        "kubeproxy_sync_proxy_rules_no_local_endpoints_total{",
+        "kubeproxy_sync_proxy_rules_endpoint_changes_pending 0",
+        "kubeproxy_sync_proxy_rules_endpoint_changes_total 2",
+        "kubeproxy_sync_proxy_rules_service_changes_pending 0",
+        "kubeproxy_sync_proxy_rules_service_changes_total 1",
+        "kubeproxy_proxy_healthz_total{code=\"200\"}",
+        "kubeproxy_proxy_livez_total{code=\"200\"}",
+        "portolan_dataplane_commit_seconds_count{",
+        "portolan_dataplane_drift_repairs_total 0",
+        "process_resident_memory_bytes",
+    ];
+    let page = answers(&cluster, at(METRICS), "/metrics", 200).body;
+    for name in names {
+        assert!(page.lines().any(|line| line.starts_with(name)), "{name} in {page}");
+    }
+    assert_eq!(answers(&cluster, at(METRICS), "/proxyMode", 200).body, "nftables");
+}
+
+#[test]
+fn a_port_that_is_taken_is_taken_over_when_it_is_free() {
+    let cluster = Cluster::new();
+    let pod = &cluster.world.pods()[0];
+    let others =
+        cluster.world.node().namespace().run(|| TcpListener::bind("0.0.0.0:10256").unwrap()).unwrap();
+    let mut proxy = cluster.proxy();
+    logged(&mut proxy, "cannot listen", 1);
+    cluster.service(objects::cluster_ip("web", "10.96.0.10"), &[pod]);
+    reaches(cluster.world.client().namespace(), Protocol::Tcp, at("10.96.0.10:80"), &[pod]);
+    drop(others);
+    answers(&cluster, at(HEALTH), "/healthz", 200);
+}
+
+#[test]
+fn a_port_that_is_taken_is_fatal_where_that_is_asked_for() {
+    let cluster = Cluster::new();
+    for field in ["healthzBindAddress", "metricsBindAddress"] {
+        let _others =
+            cluster.world.node().namespace().run(|| TcpListener::bind("127.0.0.1:19999").unwrap()).unwrap();
+        let yaml = format!("bindAddressHardFail: true\n{field}: 127.0.0.1:19999\n");
+        let mut proxy = cluster.start_proxy(&yaml);
+        let status = proxy.wait_for_end(PATIENCE).unwrap();
+        assert_eq!(status.code(), Some(1), "{}", proxy.output());
+        let last = proxy.output().lines().last().unwrap_or_default().to_owned();
+        assert!(last.contains(field) && last.contains("127.0.0.1:19999"), "{}", proxy.output());
+    }
+}

@@ -1,0 +1,232 @@
+//! Configuration, the Node object, ServiceCIDRs and the node's addresses take effect on packets. Needs root and
+//! nft, and fails without.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test stops at the first surprise"
+)]
+
+mod common;
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use portolan_testkit::{Family, Namespace, Pod, Probe, ProbeResult, Protocol, eventually};
+use serde_json::{Value, json};
+
+use common::{Cluster, PATIENCE, at, ends_as, in_step, objects, reaches};
+
+const WEB: &str = "10.96.0.10:80";
+const WEB_V6: &str = "[fd00:96::10]:80";
+const NODE_PORT: &str = "192.168.100.1:30080";
+const NODE_PORT_OUTSIDE: &str = "203.0.113.1:30080";
+
+/// Services with one backend, which is elsewhere.
+fn web(cluster: &Cluster) -> &Pod {
+    let pod = &cluster.world.remote_pods()[0];
+    cluster.service(objects::load_balancer("web", "10.96.0.10", 30_080, "198.51.100.7"), &[pod]);
+    cluster.service(objects::cluster_ip("web-v6", "fd00:96::10"), &[pod]);
+    pod
+}
+
+/// The source address that the backend sees.
+fn seen_source(from: &Namespace, to: &str) -> IpAddr {
+    let result = from.probe(Probe::new(Protocol::Tcp, at(to))).unwrap();
+    result.seen_source().unwrap_or_else(|| panic!("{to} from {}: {result:?}", from.name()))
+}
+
+/// Whether the backend sees one of the node's addresses instead of the sender's.
+fn is_masqueraded(cluster: &Cluster, sender: &Pod, to: &str) -> bool {
+    let seen = seen_source(sender.namespace(), to);
+    let (own, node) = (sender.addresses().both(), cluster.world.node().all_addresses());
+    assert!(own.contains(&seen) != node.contains(&seen), "{to}: seen from {seen}");
+    node.contains(&seen)
+}
+
+#[test]
+fn a_service_cidr_added_later_drops_what_is_not_allocated() {
+    let cluster = Cluster::new();
+    let (pod, client) = (&cluster.world.pods()[0], cluster.world.client());
+    let to = at("10.97.0.5:8080");
+    client.add_addresses(&[to.ip()]).unwrap();
+    cluster.world.echo().listen(client.namespace(), Protocol::Tcp, to).unwrap();
+    let _proxy = cluster.proxy();
+    let reached = pod.namespace().probe(Probe::new(Protocol::Tcp, to)).unwrap();
+    assert_eq!(reached.backend(), Some(to));
+    cluster.apply(json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": {"name": "more"},
+        "spec": {"cidrs": ["10.97.0.0/24"]},
+    }));
+    ends_as(pod.namespace(), Protocol::Tcp, to, ProbeResult::TimedOut);
+    cluster.delete(portolan_server::Resource::ServiceCidr, "more");
+    let back = || pod.namespace().probe(Probe::new(Protocol::Tcp, to).expecting_silence()).unwrap().backend();
+    assert!(eventually(PATIENCE, "the way back", || back() == Some(to)).is_ok());
+}
+
+#[test]
+fn node_ports_follow_the_addresses_of_the_node() {
+    let cluster = Cluster::new();
+    let backend = web(&cluster);
+    let client = cluster.world.client().namespace();
+    let _proxy = cluster.proxy_with("nodePortAddresses: [192.168.100.0/24, 198.18.0.0/24]\n");
+    let later = at("198.18.0.9:30080");
+    reaches(client, Protocol::Tcp, at(NODE_PORT), &[backend]);
+    ends_as(client, Protocol::Tcp, at(NODE_PORT_OUTSIDE), ProbeResult::Refused);
+    ends_as(client, Protocol::Tcp, later, ProbeResult::TimedOut);
+    cluster.world.node().namespace().ip("addr add 198.18.0.9/32 dev eth0\n").unwrap();
+    reaches(client, Protocol::Tcp, later, &[backend]);
+    reaches(client, Protocol::Udp, later, &[backend]);
+    cluster.world.node().namespace().ip("addr del 198.18.0.9/32 dev eth0\n").unwrap();
+    ends_as(client, Protocol::Tcp, later, ProbeResult::TimedOut);
+    reaches(client, Protocol::Tcp, at(NODE_PORT), &[backend]);
+}
+
+#[test]
+fn topology_hints_follow_the_zone_of_the_node() {
+    let cluster = Cluster::new();
+    let [one, other] = cluster.world.pods() else { panic!("two pods") };
+    let service = objects::cluster_ip("web", "10.96.0.10");
+    let mut slice = objects::slice("web", &[one, other], &objects::ports(&service));
+    for (endpoint, zone) in slice["endpoints"].as_array_mut().unwrap().iter_mut().zip(["a", "b"]) {
+        endpoint["hints"] = json!({"forZones": [{"name": zone}]});
+    }
+    cluster.apply(service);
+    cluster.apply(slice);
+    let _proxy = cluster.proxy();
+    let client = cluster.world.client().namespace();
+    reaches(client, Protocol::Tcp, at(WEB), &[one]);
+    let zone = |zone: Value| {
+        let mut node = objects::node(&cluster.world);
+        node["metadata"]["labels"]["topology.kubernetes.io/zone"] = zone;
+        cluster.apply(node);
+    };
+    zone(json!("b"));
+    reaches(client, Protocol::Tcp, at(WEB), &[other]);
+    // Nothing is meant for this zone: everything is used.
+    zone(json!("c"));
+    reaches(client, Protocol::Tcp, at(WEB), &[one, other]);
+    zone(json!("a"));
+    reaches(client, Protocol::Tcp, at(WEB), &[one]);
+}
+
+#[test]
+fn who_is_masqueraded_is_configured() {
+    let cases = [
+        ("", false, true),
+        ("clusterCIDR: 203.0.113.0/24,2001:db8:113::/64\n", true, false),
+        ("nftables: {masqueradeAll: true}\n", true, true),
+        ("nftables: {masqueradeAll: true, masqueradeBit: 7}\n", true, true),
+        ("detectLocalMode: NodeCIDR\nclusterCIDR: ''\n", false, true),
+        ("detectLocalMode: InterfaceNamePrefix\ndetectLocal: {interfaceNamePrefix: pod}\n", false, true),
+        ("detectLocalMode: InterfaceNamePrefix\ndetectLocal: {interfaceNamePrefix: eth1}\n", true, false),
+        ("detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: pod1}\n", false, true),
+        ("clusterCIDR: ''\n", false, false),
+    ];
+    let cluster = Cluster::new();
+    let backend = web(&cluster);
+    for (yaml, pod, client) in cases {
+        let _proxy = cluster.proxy_with(yaml);
+        reaches(cluster.world.pods()[0].namespace(), Protocol::Tcp, at(WEB), &[backend]);
+        for to in [WEB, WEB_V6] {
+            assert_eq!(is_masqueraded(&cluster, &cluster.world.pods()[0], to), pod, "{yaml:?}: a pod, {to}");
+            assert_eq!(
+                is_masqueraded(&cluster, cluster.world.client(), to),
+                client,
+                "{yaml:?}: the client, {to}"
+            );
+        }
+        assert!(is_masqueraded(&cluster, cluster.world.client(), NODE_PORT), "{yaml:?}");
+    }
+}
+
+#[test]
+fn where_node_ports_answer_is_configured() {
+    let cases = [
+        ("", true, false),
+        ("nodePortAddresses: [primary]\n", true, false),
+        ("nodePortAddresses: [0.0.0.0/0]\n", true, true),
+        ("nodePortAddresses: [203.0.113.0/24]\n", false, true),
+        ("bindAddress: 203.0.113.1\n", false, true),
+    ];
+    let cluster = Cluster::new();
+    let backend = web(&cluster);
+    let client = cluster.world.client().namespace();
+    for (yaml, inside, outside) in cases {
+        let _proxy = cluster.proxy_with(yaml);
+        for (to, answers) in [(NODE_PORT, inside), (NODE_PORT_OUTSIDE, outside)] {
+            if answers {
+                reaches(client, Protocol::Tcp, at(to), &[backend]);
+            } else {
+                ends_as(client, Protocol::Tcp, at(to), ProbeResult::Refused);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_configuration_that_makes_no_sense_ends_the_start_and_names_the_field() {
+    let cluster = Cluster::new();
+    let cases = [
+        ("clusterCidr: 10.0.0.0/8\n", "clusterCidr"),
+        ("nftables: {minSyncPeriods: 0s}\n", "nftables.minSyncPeriods"),
+        ("nftables: {minSyncPeriod: soon}\n", "nftables.minSyncPeriod"),
+        ("nftables: {masqueradeBit: 32}\n", "nftables.masqueradeBit"),
+        ("clusterCIDR: 10.0.0.0/33\n", "clusterCIDR"),
+        ("nodePortAddresses: [everywhere]\n", "nodePortAddresses"),
+        ("detectLocalMode: Guess\n", "detectLocalMode"),
+        ("detectLocalMode: BridgeInterface\n", "detectLocal.bridgeInterface"),
+        ("healthzBindAddress: here\n", "healthzBindAddress"),
+        ("mode: ipvs\n", "mode"),
+        ("mode: userspace\n", "mode"),
+    ];
+    for (yaml, field) in cases {
+        let mut proxy = cluster.start_proxy(yaml);
+        let status = proxy.wait_for_end(PATIENCE).unwrap();
+        let output = proxy.output();
+        assert_eq!(status.code(), Some(1), "{yaml}: {output}");
+        assert!(output.contains(field), "{yaml}: {output}");
+    }
+}
+
+/// Changes the backend of `web` and measures until a new connection gets there.
+fn change(cluster: &Cluster, pod: &Pod) -> Duration {
+    let service = objects::cluster_ip("web", "10.96.0.10");
+    cluster.apply(objects::slice("web", &[pod], &objects::ports(&service)));
+    let started = Instant::now();
+    let wanted = SocketAddr::new(pod.address(Family::Ipv4), common::BACKEND_PORT);
+    let from = cluster.world.client().namespace();
+    let probe = Probe::new(Protocol::Tcp, at(WEB)).expecting_silence();
+    let outcome = eventually(PATIENCE, "the change", || from.probe(probe).unwrap().backend() == Some(wanted));
+    assert!(outcome.is_ok());
+    started.elapsed()
+}
+
+#[test]
+fn min_sync_period_delays_the_second_of_two_quick_changes_and_never_the_first() {
+    let cluster = Cluster::new();
+    let [one, other] = cluster.world.pods() else { panic!("two pods") };
+    cluster.service(objects::cluster_ip("web", "10.96.0.10"), &[one]);
+    let period = Duration::from_secs(1);
+    let proxy = cluster.proxy_with("nftables: {minSyncPeriod: 1s}\n");
+    // The commits of the start count as well; the pause after them is over when a change is quick again.
+    let quick = eventually(PATIENCE, "a quick change", || {
+        change(&cluster, other) < period / 2 && {
+            std::thread::sleep(period + Duration::from_millis(100));
+            change(&cluster, one) < period / 2
+        }
+    });
+    assert!(quick.is_ok(), "{}", proxy.output());
+    let second = change(&cluster, other);
+    assert!(second > period / 2 && second < 2 * period, "{second:?}");
+    drop(proxy);
+    let mut proxy = cluster.start_proxy("nftables: {minSyncPeriod: 0s}\n");
+    in_step(&mut proxy);
+    let started = Instant::now();
+    for _ in 0..5 {
+        change(&cluster, one);
+        change(&cluster, other);
+    }
+    assert!(started.elapsed() < period, "{:?}", started.elapsed());
+}
