@@ -8,6 +8,7 @@ mod tests;
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::convert::Infallible;
+use std::error::Error;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -145,7 +146,7 @@ impl<'a, S: FnMut(WatchEvent)> Driver<'a, S> {
         let is_page = matches!(query, Query::Page { .. });
         let request = self.collection.request(&query, watch_seconds).map_err(broken)?;
         let answer = time::timeout(self.timing.answer, self.client.send(request)).await;
-        let answer = answer.map_err(|_| RestartReason::Silent(self.timing.answer))?.map_err(broken)?;
+        let answer = answer.map_err(|_| RestartReason::Silent(self.timing.answer))?.map_err(unanswered)?;
         if answer.status() != StatusCode::OK {
             return Err(refused(answer).await);
         }
@@ -386,7 +387,18 @@ async fn refused(answer: http::Response<Body>) -> RestartReason {
     RestartReason::Refused(ApiStatus::from_answer(parts.status.as_u16(), &parts.headers, &body))
 }
 
-fn broken(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> RestartReason {
+/// Why a request had no answer.
+fn unanswered(error: kube::Error) -> RestartReason {
+    if is_connect(&error) { RestartReason::Unreachable(error.into()) } else { broken(error) }
+}
+
+/// Whether no connection could be made: hyper says so, somewhere below what kube says.
+fn is_connect(error: &(dyn Error + 'static)) -> bool {
+    error.downcast_ref::<hyper_util::client::legacy::Error>().is_some_and(|error| error.is_connect())
+        || error.source().is_some_and(is_connect)
+}
+
+fn broken(error: impl Into<Box<dyn Error + Send + Sync>>) -> RestartReason {
     RestartReason::Broken(error.into())
 }
 

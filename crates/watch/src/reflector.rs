@@ -9,9 +9,9 @@
 //!          Pages ── last page ────────────────────────────────┘
 //! ```
 //!
-//! The rules are those of client-go's reflector (KEP-3157 for streamed lists), with three differences: a
+//! The rules are those of client-go's reflector (KEP-3157 for streamed lists), with four differences: a
 //! list that breaks goes on at its page, a streamed list that ends without its end mark is replaced by
-//! pages, and pages are always read at the newest revision.
+//! pages, pages are always read at the newest revision, and a server that cannot be reached is tried more often.
 
 #[cfg(test)]
 mod tests;
@@ -47,7 +47,10 @@ pub enum RestartReason {
     /// The body ended in the middle of an object.
     #[error("the answer ended in the middle of an object")]
     Truncated,
-    /// The connection could not be made, or broke.
+    /// No connection could be made.
+    #[error("no connection: {0}")]
+    Unreachable(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The connection broke, or what came over it was no HTTP.
     #[error("the connection failed: {0}")]
     Broken(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// Nothing came for this long.
@@ -211,6 +214,7 @@ impl Reflector {
         let delay = match then {
             Then::Unavailable => self.unavailable_retry.mul_f64(1.0 + jitter.clamp(0.0, 1.0)),
             _ if refused_stream => Duration::ZERO,
+            _ if matches!(reason, RestartReason::Unreachable(_)) => self.backoff.unreachable(now, jitter),
             _ => self.backoff.failed(now, jitter).max(retry_after(reason).unwrap_or_default()),
         };
         self.go(then);
@@ -246,6 +250,7 @@ impl Reflector {
         match reason {
             RestartReason::Refused(status) => self.then_refused(status),
             RestartReason::ErrorEvent(status) => self.then_error_event(status),
+            RestartReason::Unreachable(_) => Then::Same,
             RestartReason::Truncated | RestartReason::Broken(_) if stream && !opened => Then::Same,
             _ if stream => Then::Pages { for_good: false },
             RestartReason::Garbage(_) => Then::Relist,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use portolan_model::Event;
 use portolan_model::object::Kind;
-use portolan_watch::{BackoffLimits, ClientSettings, Timing, WatchEvent, Watcher, connect};
+use portolan_watch::{BackoffLimits, ClientSettings, RestartReason, Timing, WatchEvent, Watcher, connect};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
@@ -305,4 +305,21 @@ async fn an_event_arrives_without_delay() {
         median = measure => median,
     };
     assert!(median < Duration::from_millis(10), "{median:?}");
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_told_from_one_that_breaks_off() {
+    let server = Server::start([("/api/v1/services", vec![vec![Act::Close]])]).await;
+    let seen = server.watch_until(|event| matches!(event, WatchEvent::Restarted { .. })).await;
+    assert!(
+        matches!(seen.last(), Some(WatchEvent::Restarted { reason: RestartReason::Broken(_), .. })),
+        "{seen:?}"
+    );
+    let unused = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let absent = Server { url: format!("http://{unused}"), ..server };
+    let seen = absent.watch_until(|event| matches!(event, WatchEvent::Restarted { .. })).await;
+    assert!(
+        matches!(seen.last(), Some(WatchEvent::Restarted { reason: RestartReason::Unreachable(_), .. })),
+        "{seen:?}"
+    );
 }
