@@ -27,6 +27,8 @@ struct Bad {
     what: &'static str,
     spoil: fn(&mut Value, &mut Value),
     log: &'static [&'static str],
+    /// Nothing of the object is left; it is told of each time it comes.
+    whole: bool,
 }
 
 /// Service and slice before they are spoilt.
@@ -44,66 +46,79 @@ const CASES: &[Bad] = &[
             service["spec"]["clusterIPs"] = json!(["10.96.0.999"]);
         },
         log: &["spec.clusterIPs", "10.96.0.999"],
+        whole: true,
     },
     Bad {
         what: "a Service port of 0",
         spoil: |service, _| service["spec"]["ports"][0]["port"] = json!(0),
         log: &["spec.ports[0].port"],
+        whole: false,
     },
     Bad {
         what: "a Service port of 70000",
         spoil: |service, _| service["spec"]["ports"][0]["port"] = json!(70_000),
         log: &["spec.ports[0].port", "70000"],
+        whole: false,
     },
     Bad {
         what: "a port that is text",
         spoil: |service, _| service["spec"]["ports"][0]["port"] = json!("http"),
         log: &["spec.ports[0].port"],
+        whole: false,
     },
     Bad {
         what: "ports that are no list",
         spoil: |service, _| service["spec"]["ports"] = json!("80/TCP"),
         log: &["spec.ports"],
+        whole: false,
     },
     Bad {
         what: "an unknown protocol",
         spoil: |service, _| service["spec"]["ports"][0]["protocol"] = json!("ICMP"),
         log: &["spec.ports[0].protocol", "ICMP"],
+        whole: false,
     },
     Bad {
         what: "a slice port of 0",
         spoil: |_, slice| slice["ports"][0]["port"] = json!(0),
         log: &["ports[0].port"],
+        whole: false,
     },
     Bad {
         what: "a slice port of 70000",
         spoil: |_, slice| slice["ports"][0]["port"] = json!(70_000),
         log: &["ports[0].port", "70000"],
+        whole: false,
     },
     Bad {
         what: "an IPv6 address in a slice of IPv4",
         spoil: |_, slice| slice["endpoints"][0]["addresses"] = json!(["fd00:10:244:1::b"]),
         log: &["endpoints[0].addresses", "fd00:10:244:1::b"],
+        whole: false,
     },
     Bad {
         what: "an unknown address type",
         spoil: |_, slice| slice["addressType"] = json!("IPX"),
         log: &["addressType", "IPX"],
+        whole: true,
     },
     Bad {
         what: "endpoints that are no list",
         spoil: |_, slice| slice["endpoints"] = json!({"a": 1}),
         log: &["endpoints"],
+        whole: false,
     },
     Bad {
         what: "an address that is a number",
         spoil: |_, slice| slice["endpoints"][0]["addresses"] = json!([1_234]),
         log: &["endpoints[0].addresses"],
+        whole: false,
     },
     Bad {
         what: "a spec that is a list",
         spoil: |service, _| service["spec"] = json!([1, 2, 3]),
         log: &["spec"],
+        whole: true,
     },
 ];
 
@@ -125,8 +140,16 @@ fn bad_objects_harm_only_themselves_and_work_once_mended() {
         let name = format!("bad-{number}");
         let (mut service, mut slice) = sound(&cluster, &name);
         (bad.spoil)(&mut service, &mut slice);
-        cluster.apply(slice);
-        cluster.apply(service);
+        cluster.apply(slice.clone());
+        cluster.apply(service.clone());
+        if !bad.whole {
+            // The same faults again are no news.
+            for object in [&mut slice, &mut service] {
+                object["metadata"]["annotations"] = json!({"touched": "again"});
+            }
+            cluster.apply(slice);
+            cluster.apply(service);
+        }
         let named = || {
             let lines = lines(&proxy.output(), &name);
             lines.into_iter().find(|line| bad.log.iter().all(|text| line.contains(text)))
@@ -207,6 +230,11 @@ fn two_services_that_claim_the_same_address_or_node_port() {
     reaches(from, Protocol::Tcp, at("10.96.0.32:80"), &[other]);
     reaches(from, Protocol::Tcp, at("10.96.0.31:80"), &[one]);
     let _ = shared.map(|to| reaches(from, Protocol::Tcp, to, &[one]));
+    for field in ["spec.ports[].nodePort", "spec.externalIPs"] {
+        let output = proxy.output();
+        let said = lines(&output, field);
+        assert!(!said.is_empty() && said.iter().all(|line| line.contains("second")), "{output}");
+    }
     cluster.delete(Resource::Service, "first");
     let _ = shared.map(|to| reaches(from, Protocol::Tcp, to, &[other]));
     reaches(from, Protocol::Udp, at("10.96.0.32:80"), &[other]);

@@ -394,7 +394,7 @@ fn unanswered(error: kube::Error) -> RestartReason {
 
 /// Whether no connection could be made: hyper says so, somewhere below what kube says.
 fn is_connect(error: &(dyn Error + 'static)) -> bool {
-    error.downcast_ref::<hyper_util::client::legacy::Error>().is_some_and(|error| error.is_connect())
+    error.downcast_ref().is_some_and(hyper_util::client::legacy::Error::is_connect)
         || error.source().is_some_and(is_connect)
 }
 

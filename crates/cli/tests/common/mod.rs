@@ -105,6 +105,13 @@ impl Cluster {
         self.api.apply(object).unwrap();
     }
 
+    /// Creates or replaces objects.
+    pub(crate) fn apply_all(&self, objects: Vec<Value>) {
+        for object in objects {
+            self.apply(object);
+        }
+    }
+
     /// Deletes an object of namespace `default`, or a cluster-scoped one.
     pub(crate) fn delete(&self, resource: Resource, name: &str) {
         let cluster_scoped = matches!(resource, Resource::Node | Resource::ServiceCidr);
