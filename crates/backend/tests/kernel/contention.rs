@@ -51,6 +51,15 @@ fn disturb(stop: &AtomicBool) -> usize {
     commits
 }
 
+/// Stops the other thread, also when the test panics.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn a_comparison_among_foreign_commits_succeeds_or_gives_up_and_never_corrupts() {
     in_namespace(|| {
@@ -59,6 +68,7 @@ fn a_comparison_among_foreign_commits_succeeds_or_gives_up_and_never_corrupts() 
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
             let other = scope.spawn(|| disturb(&stop));
+            let stop_at_end = Stop(&stop);
             let mut outcomes = [0, 0];
             for _ in 0..60 {
                 nft("flush map ip portolan endpoints");
@@ -72,7 +82,7 @@ fn a_comparison_among_foreign_commits_succeeds_or_gives_up_and_never_corrupts() 
                     Err(error) => panic!("{error}"),
                 }
             }
-            stop.store(true, Ordering::Relaxed);
+            drop(stop_at_end);
             let commits = other.join().unwrap();
             println!("{outcomes:?} mended and given up, among {commits} foreign commits");
             assert!(commits > 30);
