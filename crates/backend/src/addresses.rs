@@ -42,7 +42,7 @@ impl Addresses {
     pub fn changed(&mut self) -> Result<bool, SocketError> {
         match self.events.receive(|_| Ok(())) {
             Ok(count) => Ok(count > 0),
-            Err(SocketError::Overrun) => Ok(true),
+            Err(SocketError::Overrun | SocketError::Truncated { .. } | SocketError::Decode(_)) => Ok(true),
             Err(error) => Err(error),
         }
     }

@@ -58,12 +58,17 @@ pub enum Error {
 /// Before the first [`Dataplane::resync`] changes are only remembered: nothing is programmed, and nothing
 /// removed, before the complete desired state is known.
 pub trait Dataplane {
-    /// Takes changes in and commits them as one transaction. After an error the changes are remembered and
-    /// the next call must be [`Dataplane::resync`].
+    /// Takes changes in and commits them as one transaction. After an error the changes are remembered; the
+    /// next call compares everything, whichever it is.
     fn apply(&mut self, changes: &[Change]) -> Result<Commit, Error>;
 
-    /// Reads back what the kernel has and writes only the difference.
-    fn resync(&mut self) -> Result<Commit, Error>;
+    /// Takes changes in, reads back what the kernel has and writes only the difference.
+    fn compare(&mut self, changes: &[Change]) -> Result<Commit, Error>;
+
+    /// [`Dataplane::compare`] without changes.
+    fn resync(&mut self) -> Result<Commit, Error> {
+        self.compare(&[])
+    }
 
     /// Takes new settings; the next [`Dataplane::resync`] programs them.
     fn configure(&mut self, settings: Settings);

@@ -1,7 +1,7 @@
 //! The engine: one thread that owns the data planes and decides when they commit.
 //!
-//! Work and settings flow in over a channel, reports flow out through a callback. Each family is on its own: a
-//! fault of one never delays the other. The first change after a pause is committed at once; later ones wait
+//! Work and settings flow in over a channel, reports flow out through a callback. Each family has a queue, retries
+//! and deadlines of its own: a fault of one does not undo or hold back what the other has to do. The first change after a pause is committed at once; later ones wait
 //! until `min_interval` has passed since the last commit ended.
 
 mod lane;
@@ -176,18 +176,28 @@ impl<R: FnMut(Report)> Engine<R> {
     fn take(&mut self, message: Message) {
         let now = Instant::now();
         match message {
-            Message::Work(family, work) => self.lane(family).for_each(|lane| lane.queue(work.clone())),
+            Message::Work(family, work) => {
+                if let Some(lane) = self.lane(family) {
+                    lane.queue(work);
+                }
+            }
             Message::Start => self.lanes.iter_mut().for_each(|lane| lane.start(now)),
             Message::Configure(settings) => {
-                self.lane(settings.family).for_each(|lane| lane.configure(settings.clone(), now));
+                if let Some(lane) = self.lane(settings.family) {
+                    lane.configure(settings);
+                }
             }
-            Message::Compare(family) => self.lane(family).for_each(|lane| lane.suspect(now)),
+            Message::Compare(family) => {
+                if let Some(lane) = self.lane(family) {
+                    lane.suspect(now);
+                }
+            }
             Message::Stop => {}
         }
     }
 
-    fn lane(&mut self, family: Family) -> impl Iterator<Item = &mut Lane> {
-        self.lanes.iter_mut().filter(move |lane| lane.family() == family)
+    fn lane(&mut self, family: Family) -> Option<&mut Lane> {
+        self.lanes.iter_mut().find(|lane| lane.family() == family)
     }
 }
 

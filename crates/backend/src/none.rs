@@ -24,8 +24,9 @@ impl Dataplane for NoDataplane {
         Ok(Commit::default())
     }
 
-    fn resync(&mut self) -> Result<Commit, Error> {
-        Ok(Commit { full: true, ..Commit::default() })
+    fn compare(&mut self, changes: &[Change]) -> Result<Commit, Error> {
+        let commit = self.apply(changes)?;
+        Ok(Commit { full: true, ..commit })
     }
 
     fn configure(&mut self, _settings: Settings) {}

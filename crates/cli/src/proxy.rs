@@ -95,15 +95,13 @@ async fn serve(server: Option<portolan_node::http::Server>) -> portolan_node::ht
     }
 }
 
-/// Lets the agent look at its deadlines, as long as it has any.
+/// Lets the agent look at its deadlines.
 async fn waiting(agent: &Rc<RefCell<Agent>>) -> anyhow::Error {
     loop {
-        tokio::time::sleep(Duration::from_millis(250)).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
         let outcome = agent.borrow_mut().check_deadlines();
-        match outcome {
-            Ok(true) => {}
-            Ok(false) => return std::future::pending().await,
-            Err(error) => return error,
+        if let Err(error) = outcome {
+            return error;
         }
     }
 }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use portolan_model::catalog::UdpService;
 use portolan_model::{Change, Family, ServicePortName, Settings};
 
 use super::{Report, Timing, Work};
@@ -13,6 +14,8 @@ use crate::Dataplane;
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 /// Kernels before 6.2 keep a chain referenced for a moment.
 const COLLECT_PAUSE: Duration = Duration::from_secs(1);
+/// Trigger times kept while commits fail; each is one observation of a histogram.
+const TRIGGERS_MAX: usize = 65_536;
 /// Drift is mended at once, but not more often than this: somebody who writes to our table all the time must
 /// not keep the thread busy.
 const MEND_INTERVAL: Duration = Duration::from_millis(200);
@@ -24,7 +27,8 @@ pub(super) struct Lane {
     timing: Timing,
     started: bool,
     changes: Coalesced,
-    work: Work,
+    triggers: Vec<i64>,
+    udp: HashMap<Arc<ServicePortName>, UdpService>,
     /// Everything has to be compared.
     compare: Option<Reason>,
     /// The next commit may not start earlier.
@@ -51,7 +55,8 @@ impl Lane {
             timing,
             started: false,
             changes: Coalesced::default(),
-            work: Work::default(),
+            triggers: Vec::new(),
+            udp: HashMap::new(),
             compare: None,
             not_before: None,
             full_at: None,
@@ -71,8 +76,9 @@ impl Lane {
             // Nothing is written before the start; the data plane only remembers.
             let _ = self.dataplane.apply(&work.changes);
         }
-        self.work.triggers.extend(work.triggers);
-        self.work.udp.extend(work.udp);
+        let room = TRIGGERS_MAX.saturating_sub(self.triggers.len());
+        self.triggers.extend(work.triggers.into_iter().take(room));
+        self.udp.extend(work.udp.into_iter().map(|service| (service.name.clone(), service)));
     }
 
     pub(super) fn start(&mut self, now: Instant) {
@@ -83,7 +89,7 @@ impl Lane {
         }
     }
 
-    pub(super) fn configure(&mut self, settings: Settings, _now: Instant) {
+    pub(super) fn configure(&mut self, settings: Settings) {
         self.dataplane.configure(settings);
         if self.started {
             self.compare = Some(Reason::Planned);
@@ -124,7 +130,7 @@ impl Lane {
     }
 
     fn has_work(&self) -> bool {
-        self.compare.is_some() || !self.changes.is_empty() || !self.work.udp.is_empty()
+        self.compare.is_some() || !self.changes.is_empty() || !self.udp.is_empty()
     }
 
     fn commit(&mut self) -> Report {
@@ -133,17 +139,15 @@ impl Lane {
         let changes = self.changes.take();
         let outcome = match reason {
             None => self.dataplane.apply(&changes),
-            Some(_) if changes.is_empty() => self.dataplane.resync(),
-            // The comparison alone would find the changes too, but must first know of them.
-            Some(_) => self.dataplane.apply(&changes).and_then(|_| self.dataplane.resync()),
+            Some(_) => self.dataplane.compare(&changes),
         };
         let ended = Instant::now();
-        let Work { triggers, udp, .. } = if let Ok(commit) = &outcome {
+        let (triggers, udp) = if let Ok(commit) = &outcome {
             self.succeeded(ended, commit.full);
-            std::mem::take(&mut self.work)
+            (std::mem::take(&mut self.triggers), std::mem::take(&mut self.udp).into_values().collect())
         } else {
             self.failed(ended);
-            Work::default()
+            (Vec::new(), Vec::new())
         };
         let full = reason.is_some() || outcome.as_ref().is_ok_and(|commit| commit.full);
         let wrote = outcome.as_ref().is_ok_and(|commit| commit.elements + commit.objects > 0);

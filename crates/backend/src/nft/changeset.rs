@@ -108,11 +108,15 @@ impl Changeset {
     /// Deletions (`false`) and additions (`true`) of a set in the order of their keys, a deletion before the
     /// addition of the same key.
     pub(crate) fn in_key_order(&self, set: Set) -> Vec<(bool, Operation<'_>)> {
-        let deletions = self.deletions(set).map(|operation| (false, operation));
-        let additions = self.additions(set).map(|operation| (true, operation));
-        let mut operations: Vec<_> = deletions.chain(additions).collect();
+        let mut operations = self.deletions_first(set);
         operations.sort_by(|(a, x), (b, y)| (x.key, x.key_end, a).cmp(&(y.key, y.key_end, b)));
         operations
+    }
+
+    /// Deletions (`false`) and then additions (`true`) of a set.
+    pub(crate) fn deletions_first(&self, set: Set) -> Vec<(bool, Operation<'_>)> {
+        let deletions = self.deletions(set).map(|operation| (false, operation));
+        deletions.chain(self.additions(set).map(|operation| (true, operation))).collect()
     }
 
     fn operations<'a>(

@@ -16,7 +16,7 @@ use super::encode;
 use super::expression::wire_family;
 use super::planner::{Plan, Planner};
 use super::readback;
-use super::resync::{Difference, foreign_chains};
+use super::resync::{Difference, foreign_chains, has_hook};
 use super::skeleton::TABLE;
 use crate::dataplane::{Commit, Dataplane, Error};
 
@@ -168,9 +168,7 @@ impl Nftables {
         // What waited has its place now: from here on changes are planned, not just remembered.
         self.state = State::Unknown;
         let mut garbage = foreign_chains(&self.planner, &view);
-        if difference.rebuild {
-            garbage.clear();
-        }
+        garbage.retain(|name| !difference.rebuild && !has_hook(&view, name));
         let affinity_map = view.sets.contains_key(Set::Affinity.name()) && !difference.rebuild;
         drop(view);
         let mut commit = Commit::default();
@@ -255,19 +253,17 @@ impl Dataplane for Nftables {
                 let outcome = self.commit_plan(plan);
                 self.noting_failure(outcome)
             }
-            State::Unknown => {
-                // What is planned is found again by the comparison.
-                let plan = self.planner.plan(changes);
-                let mut commit = self.resync()?;
-                commit.refused.extend(plan.refused);
-                Ok(commit)
-            }
+            State::Unknown => self.compare(changes),
         }
     }
 
-    fn resync(&mut self) -> Result<Commit, Error> {
-        if self.state == State::InStep {
+    fn compare(&mut self, changes: &[Change]) -> Result<Commit, Error> {
+        if self.state == State::Waiting {
+            self.planner.remember(changes);
+        } else {
             self.state = State::Unknown;
+            // What is planned here is found again by the comparison; who is refused waits and is tried again.
+            self.planner.plan(changes);
         }
         for _ in 0..ATTEMPTS {
             match self.compare_and_write() {

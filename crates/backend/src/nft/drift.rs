@@ -56,7 +56,9 @@ impl DriftWatch {
         });
         match outcome {
             Ok(_) => Ok(drifted),
-            Err(SocketError::Overrun | SocketError::Decode(_)) => Ok(Family::BOTH.to_vec()),
+            Err(SocketError::Overrun | SocketError::Truncated { .. } | SocketError::Decode(_)) => {
+                Ok(Family::BOTH.to_vec())
+            }
             Err(error) => Err(error),
         }
     }

@@ -65,7 +65,11 @@ pub(super) fn elements_in_parts(
     let mut parts = Vec::new();
     let mut part = begin();
     for set in PART_ORDER {
-        let operations = changes.in_key_order(set);
+        let operations = match set {
+            // Ranges of the old and of the new may overlap under different keys.
+            Set::SourceRanges => changes.deletions_first(set),
+            set => changes.in_key_order(set),
+        };
         let mut rest = operations.as_slice();
         while !rest.is_empty() {
             let fitting = fitting(rest, limit.saturating_sub(part.len()));

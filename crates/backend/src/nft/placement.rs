@@ -19,6 +19,9 @@ pub(crate) struct Placement {
     pub(crate) local: Order,
     /// With session affinity: slot of each backend of either set, sorted by backend.
     pub(crate) slots: Box<[(SocketAddr, u16)]>,
+    /// With session affinity: the slot to give next. It goes round, so that a slot is given again as late as
+    /// possible and a binding to a backend that left does not find its successor.
+    pub(crate) next_slot: u16,
 }
 
 /// Backends by index, as positions in the sorted list of the forwarding table.
@@ -97,6 +100,8 @@ pub(crate) struct Before {
     pub(crate) local: Vec<SocketAddr>,
     /// Slots in use.
     pub(crate) slots: Vec<(SocketAddr, u16)>,
+    /// See [`Placement::next_slot`].
+    pub(crate) next_slot: u16,
 }
 
 impl Before {
@@ -106,6 +111,7 @@ impl Before {
             cluster: placement.cluster.backends(&forwarding.cluster).map(Backend::socket).collect(),
             local: placement.local.backends(&forwarding.local).map(Backend::socket).collect(),
             slots: placement.slots.to_vec(),
+            next_slot: placement.next_slot,
         }
     }
 }
@@ -117,13 +123,15 @@ impl Placement {
         let limit = if forwarding.affinity.is_some() { usize::from(MAX_CLASS) / 2 } else { MAX_BACKENDS };
         let cluster = limited(&forwarding.cluster, limit);
         let local = limited(&forwarding.local, limit);
+        let (slots, next_slot) = match forwarding.affinity {
+            Some(_) => slots(before, cluster, local),
+            None => (Box::default(), before.next_slot),
+        };
         Self {
             cluster: Order::after(before.cluster.iter().copied(), cluster),
             local: Order::after(before.local.iter().copied(), local),
-            slots: match forwarding.affinity {
-                Some(_) => slots(&before.slots, cluster, local),
-                None => Box::default(),
-            },
+            slots,
+            next_slot,
         }
     }
 
@@ -138,14 +146,13 @@ fn limited(backends: &[Backend], limit: usize) -> &[Backend] {
     backends.get(..backends.len().min(limit)).unwrap_or_default()
 }
 
-/// Keeps the slot of who stays; gives the lowest slot that nobody has now or had before to who comes, so
-/// that a binding to a backend that just left does not find its successor. Where all are used up, a slot
-/// just left is used again.
-fn slots(before: &[(SocketAddr, u16)], cluster: &[Backend], local: &[Backend]) -> Box<[(SocketAddr, u16)]> {
+/// Keeps the slot of who stays, and gives who comes the next one that nobody has. Answers the slot to give
+/// after that as well.
+fn slots(before: &Before, cluster: &[Backend], local: &[Backend]) -> (Box<[(SocketAddr, u16)]>, u16) {
     let mut sockets: Vec<SocketAddr> = cluster.iter().chain(local).map(Backend::socket).collect();
     sockets.sort_unstable();
     sockets.dedup();
-    let mut old = before.to_vec();
+    let mut old = before.slots.clone();
     old.sort_unstable();
     let kept = |socket: &SocketAddr| {
         let position = old.binary_search_by_key(socket, |&(socket, _)| socket).ok()?;
@@ -154,19 +161,15 @@ fn slots(before: &[(SocketAddr, u16)], cluster: &[Backend], local: &[Backend]) -
     let mut result: Vec<(SocketAddr, Option<u16>)> =
         sockets.iter().map(|socket| (*socket, kept(socket))).collect();
     let mut used: Vec<u16> = result.iter().filter_map(|&(_, slot)| slot).collect();
-    let mut seen: Vec<u16> = old.iter().map(|&(_, slot)| slot).collect();
     used.sort_unstable();
-    seen.sort_unstable();
-    let fresh = (0..=MAX_CLASS).filter(|slot| seen.binary_search(slot).is_err());
-    let reused =
-        (0..=MAX_CLASS).filter(|slot| seen.binary_search(slot).is_ok() && used.binary_search(slot).is_err());
-    let mut free = fresh.chain(reused);
-    for (_, slot) in &mut result {
-        if slot.is_none() {
-            *slot = free.next();
-        }
+    let start = before.next_slot.min(MAX_CLASS);
+    let mut free = (start..=MAX_CLASS).chain(0..start).filter(|slot| used.binary_search(slot).is_err());
+    let mut next = start;
+    for (_, slot) in result.iter_mut().filter(|(_, slot)| slot.is_none()) {
+        *slot = free.next();
+        next = slot.map_or(next, |slot| if slot == MAX_CLASS { 0 } else { slot + 1 });
     }
-    result.into_iter().filter_map(|(socket, slot)| Some((socket, slot?))).collect()
+    (result.into_iter().filter_map(|(socket, slot)| Some((socket, slot?))).collect(), next)
 }
 
 #[cfg(test)]
@@ -209,10 +212,10 @@ mod tests {
         #[test]
         fn slots_stay(steps in proptest::collection::vec(any::<BTreeSet<u8>>(), 1..6)) {
             let mut known: HashMap<SocketAddr, u16> = HashMap::new();
-            let mut before = Vec::new();
+            let mut before = Before::default();
             for step in steps {
                 let cluster = backends(&step);
-                let now = slots(&before, &cluster, &[]);
+                let (now, next_slot) = slots(&before, &cluster, &[]);
                 let distinct: BTreeSet<u16> = now.iter().map(|&(_, slot)| slot).collect();
                 prop_assert_eq!(distinct.len(), cluster.len());
                 for (socket, slot) in &now {
@@ -221,7 +224,7 @@ mod tests {
                     }
                 }
                 known = now.iter().copied().collect();
-                before = now.to_vec();
+                before = Before { slots: now.to_vec(), next_slot, ..Before::default() };
             }
         }
     }
@@ -279,10 +282,21 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_just_left_is_not_given_at_once() {
-        let [one, two] = [BTreeSet::from([1, 2]), BTreeSet::from([2, 3])].map(|set| backends(&set));
-        let first = slots(&[], &one, &[]);
-        let second = slots(&first, &two, &[]);
-        assert_eq!(second.iter().map(|&(_, slot)| slot).collect::<Vec<_>>(), [1, 2]);
+    fn a_slot_is_given_again_as_late_as_possible() {
+        let mut before = Before::default();
+        let mut given = Vec::new();
+        // A rolling update, each step a change of its own: one leaves, then its successor comes.
+        for step in
+            [BTreeSet::from([1, 2]), BTreeSet::from([1]), BTreeSet::from([1, 3]), BTreeSet::from([3, 4])]
+        {
+            let (now, next_slot) = slots(&before, &backends(&step), &[]);
+            given.push(now.iter().map(|&(_, slot)| slot).collect::<Vec<_>>());
+            before = Before { slots: now.to_vec(), next_slot, ..Before::default() };
+        }
+        assert_eq!(given, [vec![0, 1], vec![0], vec![0, 2], vec![2, 3]]);
+        let last = Before { next_slot: MAX_CLASS, ..before };
+        let (now, next_slot) = slots(&last, &backends(&BTreeSet::from([3, 4, 5, 6])), &[]);
+        assert_eq!(now.iter().map(|&(_, slot)| slot).collect::<Vec<_>>(), [2, 3, MAX_CLASS, 0]);
+        assert_eq!(next_slot, 1);
     }
 }

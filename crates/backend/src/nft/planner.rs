@@ -117,12 +117,13 @@ impl Planner {
                 self.count(forwarding, &mut Changeset::default());
                 self.placed.insert(name, placed);
             }
-            Err(reason) => plan.refused.push(Refusal { name, reason }),
+            Err(reason) => self.refuse(name, forwarding, reason, plan),
         }
     }
 
     fn plan_one(&mut self, change: &Change, plan: &mut Plan) {
         let old = self.placed.remove(&change.name);
+        self.waiting.remove(&change.name);
         let old_elements = old.as_ref().map(|old| self.elements(old)).unwrap_or_default();
         let before = old.as_ref().map(|old| Before::of(&old.forwarding, &old.placement)).unwrap_or_default();
         let id = old.as_ref().map_or(0, |old| old.id);
@@ -133,7 +134,7 @@ impl Planner {
             }
             Some(forwarding) => self
                 .placed_after(forwarding, &before, id, plan)
-                .map_err(|reason| plan.refused.push(Refusal { name: change.name.clone(), reason }))
+                .map_err(|reason| self.refuse(change.name.clone(), forwarding, reason, plan))
                 .ok(),
         };
         let new_elements = new.as_ref().map(|new| self.elements(new)).unwrap_or_default();
@@ -148,6 +149,18 @@ impl Planner {
         if let Some(new) = new {
             self.placed.insert(change.name.clone(), new);
         }
+    }
+
+    /// Lets a Service port wait: the next comparison tries again.
+    fn refuse(
+        &mut self,
+        name: Arc<ServicePortName>,
+        forwarding: &Arc<Forwarding>,
+        reason: &'static str,
+        plan: &mut Plan,
+    ) {
+        plan.refused.push(Refusal { name: name.clone(), reason });
+        self.waiting.insert(name, forwarding.clone());
     }
 
     /// Gives a forwarding its id, places and classes. On failure the id is free again.

@@ -150,22 +150,31 @@ impl View {
     /// A list taken while the kernel still moves the elements to a table of another size lacks some and has
     /// others twice; kernels that say how many there are let us notice.
     fn read_elements(&mut self, socket: &mut Socket, family: Family, set: Set) -> Result<(), SocketError> {
-        let mut count: u32 = 0;
+        let before = self.in_tables();
+        let first_backend = self.backends.len();
         socket.dump(&mut request::elements(wire_family(family), TABLE, set.name()), |frame| {
             if let Event::NewElements(list) = Event::decode(frame)? {
                 for element in list.elements() {
-                    count = count.saturating_add(1);
                     self.take(set, &element?);
                 }
             }
             Ok(())
         })?;
+        let new = self.backends.get_mut(first_backend..).unwrap_or_default();
+        new.sort_unstable();
+        let backends = new.chunk_by(|a, b| a.1 == b.1).count();
+        let count = backends + self.in_tables().saturating_sub(before);
         let expected = self.sets.get(set.name()).and_then(|set| set.element_count);
         let interval = set == Set::SourceRanges;
-        if !interval && expected.is_some_and(|expected| expected != count) {
+        if !interval && expected.is_some_and(|expected| expected as usize != count) {
             return Err(SocketError::Interrupted);
         }
         Ok(())
+    }
+
+    /// How many different elements there are besides backends.
+    fn in_tables(&self) -> usize {
+        self.frontends.len() + self.members.len() + self.classes.len() + self.strange.len()
     }
 
     fn take(&mut self, set: Set, element: &ElementRef<'_>) {
@@ -174,9 +183,10 @@ impl View {
         };
         let range = (key, end.flatten());
         match (set, element.data) {
-            (Set::Classes, Some(DataRef::Verdict(Verdict::Goto(chain)))) => {
-                let number = read_number(key.as_slice()).and_then(|number| u16::try_from(number).ok());
-                match number {
+            (Set::Classes, data) => {
+                // Any other verdict leads nowhere of ours, but the number is taken.
+                let chain = if let Some(DataRef::Verdict(Verdict::Goto(chain))) = data { chain } else { "" };
+                match read_number(key.as_slice()).and_then(|number| u16::try_from(number).ok()) {
                     Some(number) => drop(self.classes.insert(number, chain.to_owned())),
                     None => self.strange.push((set, range)),
                 }

@@ -28,6 +28,8 @@ pub(super) struct Difference {
     chains: Vec<ChainWork>,
     classes: Vec<ClassWork>,
     affinity_map: bool,
+    /// Base chains that somebody else made in our table: packets meet them until they are gone.
+    foreign_base_chains: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -60,9 +62,18 @@ impl Difference {
         let empty = View::default();
         let actual = if rebuild { &empty } else { view };
         let elements = elements(planner, actual);
-        let mut difference =
-            Self { elements, plan, rebuild, chains: Vec::new(), classes: Vec::new(), affinity_map: false };
+        let mut difference = Self {
+            elements,
+            plan,
+            rebuild,
+            chains: Vec::new(),
+            classes: Vec::new(),
+            affinity_map: false,
+            foreign_base_chains: Vec::new(),
+        };
         difference.compare_chains(planner, actual);
+        difference.foreign_base_chains = foreign_chains(planner, actual);
+        difference.foreign_base_chains.retain(|name| has_hook(actual, name));
         difference
     }
 
@@ -72,11 +83,13 @@ impl Difference {
             && self.chains.is_empty()
             && self.classes.is_empty()
             && !self.affinity_map
+            && self.foreign_base_chains.is_empty()
     }
 
     /// Objects to write that are not elements of Services.
     pub(super) fn objects(&self) -> usize {
-        self.chains.len() + self.classes.len() + usize::from(self.rebuild) + usize::from(self.affinity_map)
+        let chains = self.chains.len() + self.foreign_base_chains.len();
+        chains + self.classes.len() + usize::from(self.rebuild) + usize::from(self.affinity_map)
     }
 
     /// Writes all of the difference but the elements of Services.
@@ -98,6 +111,10 @@ impl Difference {
                 ChainWork::Make(body) => encode::chain(transaction, family, body),
                 ChainWork::Refill(body) => encode::refill(transaction, family, body),
             }
+        }
+        for chain in &self.foreign_base_chains {
+            transaction.flush_chain(wire_family(family), TABLE, chain);
+            transaction.delete_chain(wire_family(family), TABLE, chain);
         }
         for work in &self.classes {
             if work.replace {
@@ -142,6 +159,11 @@ impl Difference {
             self.chains.push(ChainWork::Refill(body));
         }
     }
+}
+
+/// Whether packets come to a chain by a hook of its own.
+pub(super) fn has_hook(view: &View, chain: &str) -> bool {
+    view.chains.get(chain).is_some_and(|chain| chain.base.is_some())
 }
 
 /// Names of chains that are there and that nothing of ours needs.
@@ -218,6 +240,7 @@ fn before(view: &View, family: Family, id: u32) -> Before {
         cluster: view.endpoints(family, id, 0),
         local: view.endpoints(family, id, LOCAL_OFFSET),
         slots: Vec::new(),
+        next_slot: 0,
     };
     for (first, set) in [(0, Set::AffinityEndpoints), (LOCAL_OFFSET, Set::AffinityLocalEndpoints)] {
         let slots: Vec<(SocketAddr, u16)> = view
@@ -232,6 +255,8 @@ fn before(view: &View, family: Family, id: u32) -> Before {
         order.extend(slots.iter().map(|&(socket, _)| socket));
         before.slots.extend(slots);
     }
+    let highest = before.slots.iter().map(|&(_, slot)| slot).max();
+    before.next_slot = highest.map_or(0, |slot| slot.saturating_add(1));
     before
 }
 
@@ -264,7 +289,7 @@ struct Comparison<'a> {
     seen: Seen,
 }
 
-/// How many elements of the kernel are wanted as they are: when all are, nothing is left over.
+/// The elements of the kernel whose keys are wanted; the others are left over.
 #[derive(Default)]
 struct Seen {
     frontends: HashSet<(Set, super::element::Key)>,

@@ -83,7 +83,7 @@ pub(crate) fn chains(settings: &Settings) -> Vec<ChainBody> {
 
 /// The chain of a class: who is masqueraded, and which load balancing follows.
 pub(crate) fn class_chain(settings: &Settings, class: Class) -> ChainBody {
-    let to = |balance: Balance| rule([vec![goto(balance.to_string())]].concat());
+    let to = |balance: Balance| rule(vec![goto(balance.to_string())]);
     let rules = match class {
         Class::Internal(balance) => internal_masquerade(settings).into_iter().chain([to(balance)]).collect(),
         Class::External(balance) => {

@@ -29,6 +29,8 @@ use super::settings;
 const NODE_WAIT: Duration = Duration::from_secs(30);
 /// How long the start then waits for pod CIDRs in `NodeCIDR` mode, as upstream does.
 const POD_CIDR_WAIT: Duration = Duration::from_secs(5 * 60);
+/// How long the start waits for every family before it listens for drift all the same.
+const DRIFT_WAIT: Duration = Duration::from_secs(60);
 /// Changes handed over at once at the start.
 const START_CHUNK: usize = 1_024;
 
@@ -45,6 +47,8 @@ pub(super) struct Agent {
     /// Told when everything is in the kernel for the first time, with the ports of the sockets that commit.
     on_first_sync: Vec<oneshot::Sender<Vec<u32>>>,
     error: Option<anyhow::Error>,
+    /// The node's addresses could not be listed: to be tried again.
+    addresses_unknown: bool,
 }
 
 /// The part that exists once the first complete state is known.
@@ -54,7 +58,8 @@ struct Running {
     node_ips: NodeAddresses,
     settings: Vec<Settings>,
     service_health: Vec<(Family, ServiceHealth)>,
-    health_checks_changed: bool,
+    /// Families whose health-check node ports are to be brought in step.
+    health_checks: Vec<Family>,
     /// Families whose first commit is not in the kernel yet.
     unsynced: Vec<Family>,
     /// Ports of the sockets that commit.
@@ -81,6 +86,7 @@ impl Agent {
             running: None,
             on_first_sync: Vec::new(),
             error: None,
+            addresses_unknown: false,
         }
     }
 
@@ -119,19 +125,25 @@ impl Agent {
         }
     }
 
-    /// Says whether there are deadlines left to look at.
-    pub(super) fn check_deadlines(&mut self) -> anyhow::Result<bool> {
+    /// Does what waits for time to pass.
+    pub(super) fn check_deadlines(&mut self) -> anyhow::Result<()> {
         if let Some(error) = self.error.take() {
             return Err(error);
         }
         if self.running.is_some() {
-            return Ok(false);
+            if self.addresses_unknown {
+                self.reconfigure();
+            }
+            if self.since.elapsed() > DRIFT_WAIT {
+                self.listen_for_drift();
+            }
+            return Ok(());
         }
         if self.lacks_pod_cidrs() && self.since.elapsed() > NODE_WAIT + POD_CIDR_WAIT {
             bail!("timeout waiting for PodCIDR allocation on node {:?}", self.catalog.node_name());
         }
         self.hand_over();
-        Ok(true)
+        Ok(())
     }
 
     /// A commit of a family is in the kernel.
@@ -144,6 +156,13 @@ impl Agent {
         let Some(running) = &mut self.running else { return };
         running.unsynced.retain(|waiting| *waiting != family);
         if running.unsynced.is_empty() {
+            self.listen_for_drift();
+        }
+    }
+
+    fn listen_for_drift(&mut self) {
+        let Some(running) = &self.running else { return };
+        if !self.on_first_sync.is_empty() {
             portolan_sock::memory::trim();
             let ports = running.ports.clone();
             self.on_first_sync.drain(..).for_each(|sender| drop(sender.send(ports.clone())));
@@ -180,6 +199,9 @@ impl Agent {
             .node()
             .map(|node| NodeState { deleting: node.deleting, tainted: node.to_be_deleted });
         self.health.node(state);
+        if self.configuration.detect_local_mode == DetectLocalMode::NodeCidr {
+            self.reconfigure();
+        }
     }
 
     /// Gives the engine what changed; starts it when the first complete state is known.
@@ -191,10 +213,10 @@ impl Agent {
             return;
         }
         let changes = self.catalog.take_changes();
+        self.metrics.changes_taken();
         if changes.is_empty() {
             return;
         }
-        self.metrics.changes_taken();
         if changes.service_cidrs {
             self.reconfigure();
         }
@@ -203,7 +225,10 @@ impl Agent {
 
     fn send(&mut self, mut changes: Changes) {
         let Some(running) = &mut self.running else { return };
-        running.health_checks_changed |= !changes.health_checks.is_empty();
+        if !changes.health_checks.is_empty() {
+            running.health_checks.clone_from(&self.families);
+        }
+        let mut idle = Vec::new();
         let now = Now::read();
         for &family in &self.families {
             let (of_family, others) =
@@ -213,15 +238,18 @@ impl Agent {
             let udp = changes.udp.iter().filter(|(of, _)| *of == family);
             let udp = udp.filter_map(|(_, name)| self.catalog.udp_service(name, family)).collect();
             let work = Work { changes: of_family, triggers, udp };
-            if work.changes.is_empty() && work.triggers.is_empty() && work.udp.is_empty() {
+            // Trigger times of what changed nothing here are nobody's latency.
+            if work.changes.is_empty() && work.udp.is_empty() {
+                idle.push(family);
                 continue;
             }
             self.metrics.sync_queued(family, now.wall);
             self.health.queued(family, now);
             running.engine.work(family, work);
         }
-        if running.health_checks_changed {
-            self.families.clone().into_iter().for_each(|family| self.sync_health_checks(family));
+        // The others follow their commits.
+        for family in idle {
+            self.sync_health_checks(family);
         }
     }
 
@@ -248,7 +276,8 @@ impl Agent {
             tracing::error!(node, "there is no such Node object: node ports answer on every address");
         }
         let node_ips = settings::node_addresses(self.catalog.node(), &self.configuration);
-        let addresses = interface_addresses();
+        // Never with an empty list in its place: that would close every node port.
+        let Some(addresses) = self.interface_addresses() else { return Ok(()) };
         let settings: Vec<Settings> = self.settings(&node_ips, &addresses);
         let mut dataplanes: Vec<(Family, Box<dyn Dataplane + Send>)> = Vec::new();
         let mut ports = Vec::new();
@@ -269,6 +298,7 @@ impl Agent {
         let (engine, _) = engine::spawn(dataplanes, timing, move |report| reporter.take(report))?;
         self.send_everything(&engine);
         engine.start();
+        self.metrics.changes_taken();
         let service_health = self.service_health(&node_ips, &addresses);
         self.running = Some(Running {
             engine,
@@ -276,7 +306,7 @@ impl Agent {
             node_ips,
             settings,
             service_health,
-            health_checks_changed: true,
+            health_checks: self.families.clone(),
             unsynced: self.families.clone(),
             ports,
         });
@@ -299,6 +329,7 @@ impl Agent {
         let now = Now::read();
         for &family in &self.families {
             self.metrics.sync_queued(family, now.wall);
+            self.health.updated(family, now);
             self.health.queued(family, now);
             let mut changes = Vec::with_capacity(START_CHUNK);
             for (name, forwarding) in self.catalog.forwardings(family) {
@@ -313,6 +344,19 @@ impl Agent {
         }
     }
 
+    /// The node's addresses, or nothing where they cannot be listed now: then what runs stays, and it is tried
+    /// again.
+    fn interface_addresses(&mut self) -> Option<Vec<IpAddr>> {
+        let listed = Addresses::open().and_then(|addresses| addresses.list());
+        if let Err(error) = &listed
+            && !self.addresses_unknown
+        {
+            tracing::error!(%error, "the node's addresses cannot be listed; trying again every second");
+        }
+        self.addresses_unknown = listed.is_err();
+        listed.ok()
+    }
+
     fn settings(&self, node_ips: &NodeAddresses, addresses: &[IpAddr]) -> Vec<Settings> {
         let of_family = |&family: &Family| {
             let cidrs = self.catalog.service_cidrs(family);
@@ -322,8 +366,12 @@ impl Agent {
     }
 
     fn reconfigure(&mut self) {
+        if self.running.is_none() {
+            return;
+        }
+        let Some(addresses) = self.interface_addresses() else { return };
         let Some(running) = &self.running else { return };
-        let new = self.settings(&running.node_ips, &interface_addresses());
+        let new = self.settings(&running.node_ips, &addresses);
         let changed: Vec<Settings> =
             new.iter().filter(|settings| !running.settings.contains(settings)).cloned().collect();
         for settings in changed {
@@ -349,6 +397,9 @@ impl Agent {
     /// Brings the health-check node ports of a family in step with the Catalog.
     fn sync_health_checks(&mut self, family: Family) {
         let Some(running) = &mut self.running else { return };
+        if !running.health_checks.contains(&family) {
+            return;
+        }
         let (mut ports, mut counts) = (BTreeMap::new(), BTreeMap::new());
         for (key, check) in self.catalog.health_checks() {
             let Some(count) = *check.local_ready.get(family) else { continue };
@@ -358,17 +409,9 @@ impl Agent {
         }
         for (_, servers) in running.service_health.iter_mut().filter(|(of, _)| *of == family) {
             let failures = servers.sync(&ports, &counts);
-            running.health_checks_changed = !failures.is_empty();
-        }
-    }
-}
-
-fn interface_addresses() -> Vec<IpAddr> {
-    match Addresses::open().and_then(|addresses| addresses.list()) {
-        Ok(addresses) => addresses,
-        Err(error) => {
-            tracing::error!(%error, "the node's addresses cannot be listed: node ports wait for the next change");
-            Vec::new()
+            if failures.is_empty() {
+                running.health_checks.retain(|waiting| *waiting != family);
+            }
         }
     }
 }

@@ -64,6 +64,7 @@ impl Reporter {
             }
             Err(error) => {
                 self.metrics.nftables_sync_failed(family);
+                self.health.queued(family, now);
                 tracing::error!(%family, mode, %error, "the commit failed; what was programmed stays, trying again");
             }
         }
