@@ -1,6 +1,6 @@
-//! The time of connect(): through a VIP, and to the same pod direct.
+//! The time of `connect()`: through a VIP, and to the same pod direct.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -24,7 +24,7 @@ pub(crate) struct Connections {
 pub(crate) fn measure(stage: &Stage, count: usize) -> anyhow::Result<Connections> {
     let client = stage.client().context("the client pod")?;
     client.run(|| {
-        let (vip, direct) = (stage.steady_vip(), stage.direct());
+        let (vip, direct) = (stage::STEADY_VIP, stage.direct());
         for _ in 0..WARM_UP {
             timed(stage, vip)?;
             timed(stage, direct)?;
@@ -40,9 +40,9 @@ pub(crate) fn measure(stage: &Stage, count: usize) -> anyhow::Result<Connections
 
 fn timed(stage: &Stage, to: SocketAddr) -> anyhow::Result<Duration> {
     let started = Instant::now();
-    let stream = stage::connect(to).with_context(|| format!("connect to {to}"))?;
+    let stream = TcpStream::connect(to);
     let time = started.elapsed();
-    drop(stream);
+    stage::close(&stream.with_context(|| format!("connect to {to}"))?)?;
     stage.drain();
     Ok(time)
 }

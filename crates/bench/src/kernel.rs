@@ -43,15 +43,15 @@ pub(crate) fn measure(size: Size, count: usize) -> anyhow::Result<Commits> {
         }
         dataplane.apply(&chunk)?;
         let first = dataplane.resync()?.kernel;
-        let changes = (0..count).map(|round| change(&mut catalog, &mut dataplane, size.change(round)));
+        let changes = (0..count).map(|round| change(&mut catalog, &mut dataplane, &size.change(round)));
         let changes = changes.collect::<anyhow::Result<Sample>>()?;
         dataplane.remove()?;
         Ok(Commits { first, changes })
     })?
 }
 
-fn change(catalog: &mut Catalog, dataplane: &mut Nftables, slice: Value) -> anyhow::Result<Duration> {
-    catalog.apply(endpoint_slice(&slice)?);
+fn change(catalog: &mut Catalog, dataplane: &mut Nftables, slice: &Value) -> anyhow::Result<Duration> {
+    catalog.apply(endpoint_slice(slice)?);
     let changes = catalog.take_changes().changes;
     ensure!(changes.len() == 1, "one endpoint change is {} changes", changes.len());
     let commit = dataplane.apply(&changes)?;

@@ -24,18 +24,20 @@ mod statistics;
 mod table;
 mod workload;
 
+use std::io;
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::Parser;
 
 use options::Options;
+use stage::Stage;
 
 fn main() -> ExitCode {
     let options = Options::parse();
     match measure(&options) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) if options.strict => ExitCode::FAILURE,
-        Ok(false) => ExitCode::SUCCESS,
+        Ok(met) if met || !options.strict => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("portolan-bench: {error:#}");
             ExitCode::FAILURE
@@ -46,6 +48,9 @@ fn main() -> ExitCode {
 /// Measures every size and prints; says whether all bars that apply were met.
 fn measure(options: &Options) -> anyhow::Result<bool> {
     let binary = options.binary()?;
+    if options.hold {
+        return hold(options).map(|()| true);
+    }
     let machine = machine::describe();
     println!("{machine}\n");
     let mut figures = Vec::new();
@@ -55,6 +60,21 @@ fn measure(options: &Options) -> anyhow::Result<bool> {
     }
     println!("{}", table::render(&figures));
     let bars = bars::judge(&figures);
-    bars.iter().for_each(|bar| println!("{bar}"));
+    for bar in &bars {
+        println!("{bar}");
+    }
     Ok(bars.iter().all(|bar| bar.met != Some(false)))
+}
+
+/// Keeps a stage for other tools.
+fn hold(options: &Options) -> anyhow::Result<()> {
+    let size = options.sizes().first().copied().context("a size")?;
+    let stage = Stage::build(size)?;
+    let (namespace, url) = (stage.node().path(), stage.url());
+    println!(
+        "nsenter --net={namespace} portolan proxy --master {url} --hostname-override {}",
+        workload::NODE
+    );
+    io::copy(&mut io::stdin(), &mut io::sink())?;
+    Ok(())
 }

@@ -20,6 +20,10 @@ pub(crate) struct Options {
     /// The binary to measure; by default the one beside this program.
     #[arg(long, value_name = "FILE")]
     portolan: Option<PathBuf>,
+    /// Only build the stage of the first size, print how to start a proxy on it, and wait for the end of the
+    /// standard input: for profilers.
+    #[arg(long)]
+    pub(crate) hold: bool,
     /// Exit with 1 where a bar is missed.
     #[arg(long)]
     pub(crate) strict: bool,

@@ -17,6 +17,10 @@ use crate::workload::{self, Size};
 const MOVING: Ipv4Addr = Ipv4Addr::new(10, 111, 0, 1);
 /// The Service that connections are timed through.
 const STEADY: Ipv4Addr = Ipv4Addr::new(10, 111, 0, 2);
+/// The VIP of the moving Service.
+pub(crate) const MOVING_VIP: SocketAddr = SocketAddr::new(IpAddr::V4(MOVING), SERVICE_PORT);
+/// The VIP of the steady Service.
+pub(crate) const STEADY_VIP: SocketAddr = SocketAddr::new(IpAddr::V4(STEADY), SERVICE_PORT);
 /// The port of all Services.
 const SERVICE_PORT: u16 = 80;
 /// The port of all endpoints.
@@ -89,16 +93,6 @@ impl Stage {
         workload::slice("bench", "moving", 0, &[pod])
     }
 
-    /// The VIP of the moving Service.
-    pub(crate) fn moving_vip(&self) -> SocketAddr {
-        SocketAddr::from((MOVING, SERVICE_PORT))
-    }
-
-    /// The VIP of the steady Service.
-    pub(crate) fn steady_vip(&self) -> SocketAddr {
-        SocketAddr::from((STEADY, SERVICE_PORT))
-    }
-
     /// The pod behind both Services, reached direct.
     pub(crate) fn direct(&self) -> SocketAddr {
         SocketAddr::from((self.pod(2), DIRECT_PORT))
@@ -158,11 +152,9 @@ impl Stage {
     }
 }
 
-/// One connection, closed at once and without a farewell: nothing of it stays in the client's kernel.
-pub(crate) fn connect(to: SocketAddr) -> std::io::Result<TcpStream> {
-    let stream = TcpStream::connect(to)?;
-    set_socket_linger(&stream, Some(Duration::ZERO))?;
-    Ok(stream)
+/// Lets a connection end without a farewell when it is dropped: nothing of it stays in the client's kernel.
+pub(crate) fn close(stream: &TcpStream) -> std::io::Result<()> {
+    Ok(set_socket_linger(stream, Some(Duration::ZERO))?)
 }
 
 fn load(api: &Api, size: Size) -> anyhow::Result<()> {

@@ -20,6 +20,8 @@ const FIRST_CLUSTER_IP: u32 = u32::from_be_bytes([10, 96, 1, 0]);
 const FIRST_ENDPOINT: u32 = u32::from_be_bytes([10, 128, 0, 0]);
 /// Endpoints that changes move others to.
 const FIRST_SPARE: u32 = u32::from_be_bytes([10, 192, 0, 0]);
+/// The API server here keeps no managed fields; as an annotation, as many bytes of them travel.
+const MANAGED_FIELDS: &str = "portolan.example/managed-fields";
 /// The name of the node that the proxy runs on.
 pub(crate) const NODE: &str = "node-0000";
 
@@ -127,26 +129,11 @@ pub(crate) fn service(namespace: &str, name: &str, address: Ipv4Addr) -> Value {
                 "app.kubernetes.io/component": "backend", "app.kubernetes.io/instance": name,
                 "app.kubernetes.io/managed-by": "Helm", "app.kubernetes.io/name": name,
             },
-            "annotations": {"kubectl.kubernetes.io/last-applied-configuration": applied},
-            "managedFields": [{
-                "apiVersion": "v1", "fieldsType": "FieldsV1", "manager": "kubectl-client-side-apply",
-                "operation": "Update", "time": "2025-03-11T09:14:27Z",
-                "fieldsV1": {
-                    "f:metadata": {
-                        "f:annotations": {".": {}, "f:kubectl.kubernetes.io/last-applied-configuration": {}},
-                        "f:labels": {
-                            ".": {}, "f:app.kubernetes.io/component": {}, "f:app.kubernetes.io/instance": {},
-                            "f:app.kubernetes.io/managed-by": {}, "f:app.kubernetes.io/name": {},
-                        },
-                    },
-                    "f:spec": {
-                        "f:internalTrafficPolicy": {}, "f:selector": {}, "f:sessionAffinity": {}, "f:type": {},
-                        "f:ports": {".": {}, "k:{\"port\":80,\"protocol\":\"TCP\"}": {
-                            ".": {}, "f:name": {}, "f:port": {}, "f:protocol": {}, "f:targetPort": {},
-                        }},
-                    },
-                },
-            }],
+            "annotations": {
+                "kubectl.kubernetes.io/last-applied-configuration": applied, MANAGED_FIELDS: service_fields().to_string(),
+                "meta.helm.sh/release-name": name, "meta.helm.sh/release-namespace": namespace,
+                "prometheus.io/path": "/metrics", "prometheus.io/port": "9090", "prometheus.io/scrape": "true",
+            },
         },
         "spec": {
             "type": "ClusterIP", "clusterIP": address, "clusterIPs": [address],
@@ -168,7 +155,10 @@ pub(crate) fn slice(namespace: &str, service: &str, part: usize, addresses: &[Ip
         "metadata": {
             "name": format!("{service}-x{part:04}"), "generateName": format!("{service}-"), "namespace": namespace,
             "creationTimestamp": "2025-03-11T09:14:27Z", "generation": 4,
-            "annotations": {"endpoints.kubernetes.io/last-change-trigger-time": "2025-03-11T09:15:02Z"},
+            "annotations": {
+                "endpoints.kubernetes.io/last-change-trigger-time": "2025-03-11T09:15:02Z",
+                MANAGED_FIELDS: slice_fields().to_string(),
+            },
             "labels": {
                 "app.kubernetes.io/component": "backend", "app.kubernetes.io/instance": service,
                 "app.kubernetes.io/managed-by": "Helm", "app.kubernetes.io/name": service,
@@ -178,23 +168,6 @@ pub(crate) fn slice(namespace: &str, service: &str, part: usize, addresses: &[Ip
             "ownerReferences": [{
                 "apiVersion": "v1", "kind": "Service", "name": service, "uid": uid(0),
                 "controller": true, "blockOwnerDeletion": true,
-            }],
-            "managedFields": [{
-                "apiVersion": "discovery.k8s.io/v1", "fieldsType": "FieldsV1", "manager": "kube-controller-manager",
-                "operation": "Update", "time": "2025-03-11T09:15:02Z",
-                "fieldsV1": {
-                    "f:addressType": {}, "f:endpoints": {}, "f:ports": {},
-                    "f:metadata": {
-                        "f:annotations": {".": {}, "f:endpoints.kubernetes.io/last-change-trigger-time": {}},
-                        "f:generateName": {},
-                        "f:labels": {
-                            ".": {}, "f:app.kubernetes.io/component": {}, "f:app.kubernetes.io/instance": {},
-                            "f:app.kubernetes.io/managed-by": {}, "f:app.kubernetes.io/name": {},
-                            "f:endpointslice.kubernetes.io/managed-by": {}, "f:kubernetes.io/service-name": {},
-                        },
-                        "f:ownerReferences": {".": {}, "k:{\"uid\":\"00000000-6f1d-4c52-9a2e-000000000000\"}": {}},
-                    },
-                },
             }],
         },
         "endpoints": endpoints,
@@ -226,6 +199,50 @@ fn endpoint(namespace: &str, service: &str, address: Ipv4Addr) -> Value {
             "name": format!("{service}-6f9c7d5b8d-{:05x}", pod & 0xf_ffff),
         },
     })
+}
+
+/// Who manages which field of a Service.
+fn service_fields() -> Value {
+    json!([{
+        "apiVersion": "v1", "fieldsType": "FieldsV1", "manager": "kubectl-client-side-apply",
+        "operation": "Update", "time": "2025-03-11T09:14:27Z",
+        "fieldsV1": {
+            "f:metadata": {
+                "f:annotations": {".": {}, "f:kubectl.kubernetes.io/last-applied-configuration": {}},
+                "f:labels": {
+                    ".": {}, "f:app.kubernetes.io/component": {}, "f:app.kubernetes.io/instance": {},
+                    "f:app.kubernetes.io/managed-by": {}, "f:app.kubernetes.io/name": {},
+                },
+            },
+            "f:spec": {
+                "f:internalTrafficPolicy": {}, "f:selector": {}, "f:sessionAffinity": {}, "f:type": {},
+                "f:ports": {".": {}, "k:{\"port\":80,\"protocol\":\"TCP\"}": {
+                    ".": {}, "f:name": {}, "f:port": {}, "f:protocol": {}, "f:targetPort": {},
+                }},
+            },
+        },
+    }])
+}
+
+/// Who manages which field of an EndpointSlice.
+fn slice_fields() -> Value {
+    json!([{
+        "apiVersion": "discovery.k8s.io/v1", "fieldsType": "FieldsV1", "manager": "kube-controller-manager",
+        "operation": "Update", "time": "2025-03-11T09:15:02Z",
+        "fieldsV1": {
+            "f:addressType": {}, "f:endpoints": {}, "f:ports": {},
+            "f:metadata": {
+                "f:annotations": {".": {}, "f:endpoints.kubernetes.io/last-change-trigger-time": {}},
+                "f:generateName": {},
+                "f:labels": {
+                    ".": {}, "f:app.kubernetes.io/component": {}, "f:app.kubernetes.io/instance": {},
+                    "f:app.kubernetes.io/managed-by": {}, "f:app.kubernetes.io/name": {},
+                    "f:endpointslice.kubernetes.io/managed-by": {}, "f:kubernetes.io/service-name": {},
+                },
+                "f:ownerReferences": {".": {}, "k:{\"uid\":\"00000000-6f1d-4c52-9a2e-000000000000\"}": {}},
+            },
+        },
+    }])
 }
 
 fn name(number: usize) -> String {
