@@ -41,7 +41,8 @@ pub struct Catalog {
     slices: Store<SliceRecord>,
     claims: Claims,
     cidrs: HashMap<ObjectKey, CidrRecord>,
-    namespaces: Interner<str>,
+    /// Names of namespaces and of ports.
+    names: Interner<str>,
     zones: Interner<[Box<str>]>,
     lists: Lists,
     pending: Pending,
@@ -91,7 +92,7 @@ impl Catalog {
             slices: Store::default(),
             claims: Claims::default(),
             cidrs: HashMap::new(),
-            namespaces: Interner::default(),
+            names: Interner::default(),
             zones: Interner::default(),
             lists: Lists::default(),
             pending: Pending::default(),

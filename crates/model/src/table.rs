@@ -9,15 +9,16 @@ use ipnet::IpNet;
 use crate::{Family, Protocol};
 
 /// The identity of a Service port. Prints as `namespace/service:port`, or `namespace/service` where the
-/// port has no name; the protocol is part of the identity but not of the text, as in kube-proxy.
+/// port has no name; the protocol is part of the identity but not of the text, as in kube-proxy. The texts are shared with the
+/// Catalog that made the name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServicePortName {
     /// Namespace of the Service.
-    pub namespace: Box<str>,
+    pub namespace: Arc<str>,
     /// Name of the Service.
-    pub service: Box<str>,
+    pub service: Arc<str>,
     /// Name of the port, empty where it has none.
-    pub port: Box<str>,
+    pub port: Arc<str>,
     /// Protocol of the port.
     pub protocol: Protocol,
 }

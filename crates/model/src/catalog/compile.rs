@@ -148,7 +148,7 @@ impl<'a> Compiler<'a> {
 
 fn port_name(record: &ServiceRecord, port: &ServicePort) -> ServicePortName {
     ServicePortName {
-        namespace: (&*record.namespace).into(),
+        namespace: record.namespace.clone(),
         service: record.name.clone(),
         port: port.name.clone(),
         protocol: port.protocol,
@@ -170,9 +170,9 @@ struct Targets<'a> {
 
 impl<'a> Targets<'a> {
     fn new(compiler: Compiler<'a>, record: &'a ServiceRecord, family: Family) -> Self {
-        let slices = record.slices.iter().filter_map(|id| compiler.slices.get(*id));
+        let slices = record.slices.as_slice().iter().filter_map(|id| compiler.slices.get(*id));
         let mut ports: Vec<_> = slices
-            .filter(|slice| slice.content.family == family)
+            .filter(|slice| slice.content.family() == family)
             .flat_map(|slice| {
                 slice.content.ports.iter().map(move |port| (&*port.name, port.protocol, port.port, slice))
             })
@@ -189,8 +189,7 @@ impl<'a> Targets<'a> {
         let matching = rest.iter().take_while(|(name, protocol, ..)| (*name, *protocol) == wanted);
         let mut endpoints = Vec::new();
         for (_, _, port, slice) in matching {
-            endpoints.reserve_exact(slice.content.endpoints.len());
-            endpoints.extend(slice.content.endpoints(*port, self.zone));
+            slice.content.expand(*port, self.zone, &mut endpoints);
         }
         selection::settle_duplicates(&mut endpoints);
         endpoints

@@ -11,11 +11,12 @@ use crate::{Family, Protocol};
 
 impl Catalog {
     pub(super) fn upsert_service(&mut self, object: Object<Service>, applied: &mut Applied) {
-        let Object { key, payload, faults, .. } = object;
+        let Object { key, mut payload, faults, .. } = object;
         if !payload.is_proxied() {
             self.delete_service(&key, applied);
             return report(applied, Kind::Service, &key, faults);
         }
+        payload.ports.iter_mut().for_each(|port| port.name = self.names.intern(&port.name));
         let id = self.service_id(&key.namespace, &key.name);
         let generation = self.lists.services.generation;
         let digest = fault_digest(&faults);
@@ -89,7 +90,7 @@ impl Catalog {
             self.delete_slice(&key, applied);
             return report(applied, Kind::EndpointSlice, &key, faults);
         };
-        let content = SliceContent::new(&payload, family, &self.node_name, &mut self.zones);
+        let content = SliceContent::new(&payload, family, &self.node_name, &mut self.names, &mut self.zones);
         let owner = self.service_id(&key.namespace, service);
         let digest = fault_digest(&faults);
         let known = self.slices.find(&key.namespace, &key.name);
@@ -134,12 +135,11 @@ impl Catalog {
     fn add_slice(&mut self, key: ObjectKey, owner: Id, content: SliceContent, fault_digest: u32) {
         self.touch(owner);
         self.note_udp(owner, &content);
-        let namespace = self.namespaces.intern(&*key.namespace);
+        let namespace = self.names.intern(&*key.namespace);
         let generation = self.lists.slices.generation;
         let record = SliceRecord { namespace, name: key.name, owner, generation, fault_digest, content };
         let slice = self.slices.insert(record);
         if let Some(record) = self.services.get_mut(owner) {
-            record.slices.reserve_exact(1);
             record.slices.push(slice);
         }
     }
@@ -160,7 +160,7 @@ impl Catalog {
         let Some(record) = self.slices.remove(id) else { return };
         self.note_udp(owner, &record.content);
         if let Some(service) = self.services.get_mut(owner) {
-            service.slices.retain(|slice| *slice != id);
+            service.slices.remove(id);
         }
         self.pending.triggers.remove(&owner);
         applied.changed = true;
@@ -170,7 +170,7 @@ impl Catalog {
         if content.ports.iter().any(|port| port.protocol == Protocol::Udp)
             && let Some(record) = self.services.get_mut(owner)
         {
-            *record.udp_touched.get_mut(content.family) = true;
+            *record.udp_touched.get_mut(content.family()) = true;
         }
     }
 
@@ -261,7 +261,7 @@ impl Catalog {
         if let Some(id) = self.services.find(namespace, name) {
             return id;
         }
-        let namespace: Arc<str> = self.namespaces.intern(namespace);
+        let namespace: Arc<str> = self.names.intern(namespace);
         self.services.insert(ServiceRecord::new(namespace, name.into()))
     }
 }

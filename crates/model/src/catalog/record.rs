@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::hash::{Hash, Hasher};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use super::PerFamily;
@@ -15,9 +15,9 @@ use crate::{Backend, Family};
 #[derive(Debug, Clone)]
 pub(super) struct ServiceRecord {
     pub(super) namespace: Arc<str>,
-    pub(super) name: Box<str>,
+    pub(super) name: Arc<str>,
     pub(super) service: Option<Service>,
-    pub(super) slices: Vec<Id>,
+    pub(super) slices: IdList,
     /// List in which the Service was last seen.
     pub(super) generation: u32,
     pub(super) fault_digest: u32,
@@ -42,12 +42,52 @@ pub(super) struct SliceRecord {
     pub(super) content: SliceContent,
 }
 
+/// Ids of the slices of a Service, without an allocation for the usual single one.
+#[derive(Debug, Clone, Default)]
+pub(super) enum IdList {
+    /// No slice.
+    #[default]
+    None,
+    /// One.
+    One(Id),
+    /// Several.
+    Many(Box<[Id]>),
+}
+
+impl IdList {
+    pub(super) fn as_slice(&self) -> &[Id] {
+        match self {
+            Self::None => &[],
+            Self::One(id) => std::slice::from_ref(id),
+            Self::Many(ids) => ids,
+        }
+    }
+
+    pub(super) fn push(&mut self, id: Id) {
+        *self = self.as_slice().iter().copied().chain([id]).collect();
+    }
+
+    pub(super) fn remove(&mut self, id: Id) {
+        *self = self.as_slice().iter().copied().filter(|known| *known != id).collect();
+    }
+}
+
+impl FromIterator<Id> for IdList {
+    fn from_iter<I: IntoIterator<Item = Id>>(ids: I) -> Self {
+        let ids: Box<[Id]> = ids.into_iter().collect();
+        match *ids {
+            [] => Self::None,
+            [id] => Self::One(id),
+            _ => Self::Many(ids),
+        }
+    }
+}
+
 /// What a slice says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SliceContent {
-    pub(super) family: Family,
     pub(super) ports: Box<[SlicePort]>,
-    pub(super) endpoints: Box<[CompactEndpoint]>,
+    endpoints: Endpoints,
     /// Distinct lists of zone hints, each sorted.
     pub(super) zone_sets: Box<[ZoneSet]>,
 }
@@ -55,11 +95,18 @@ pub(super) struct SliceContent {
 /// Zones of a hint, sorted, without duplicates; the same list is held once in a Catalog.
 pub(super) type ZoneSet = Arc<[Box<str>]>;
 
-/// An endpoint in 20 bytes. What its node name and node hints say about this node is decided once: the name
-/// of this node never changes. Its zone can, so zone hints stay by name.
+/// Endpoints of one family.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Endpoints {
+    Ipv4(Box<[CompactEndpoint<Ipv4Addr>]>),
+    Ipv6(Box<[CompactEndpoint<Ipv6Addr>]>),
+}
+
+/// An endpoint in 8 bytes, or 20 with an IPv6 address. What its node name and node hints say about this node is
+/// decided once: the name of this node never changes. Its zone can, so zone hints stay by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct CompactEndpoint {
-    address: IpAddr,
+struct CompactEndpoint<A> {
+    address: A,
     flags: u8,
     zone_set: u16,
 }
@@ -74,12 +121,12 @@ const NODE_HINT_HERE: u8 = 1 << 6;
 const ZONE_HINT: u8 = 1 << 7;
 
 impl ServiceRecord {
-    pub(super) fn new(namespace: Arc<str>, name: Box<str>) -> Self {
+    pub(super) fn new(namespace: Arc<str>, name: Arc<str>) -> Self {
         Self {
             namespace,
             name,
             service: None,
-            slices: Vec::new(),
+            slices: IdList::default(),
             generation: 0,
             fault_digest: 0,
             dirty: false,
@@ -93,7 +140,7 @@ impl ServiceRecord {
     }
 
     pub(super) fn is_vacant(&self) -> bool {
-        self.service.is_none() && self.slices.is_empty()
+        self.service.is_none() && self.slices.as_slice().is_empty()
     }
 }
 
@@ -121,26 +168,57 @@ impl SliceContent {
         slice: &EndpointSlice,
         family: Family,
         node: &str,
+        names: &mut Interner<str>,
         zones: &mut Interner<[Box<str>]>,
     ) -> Self {
+        let port = |port: &SlicePort| SlicePort { name: names.intern(&port.name), ..port.clone() };
+        let ports = slice.ports.iter().map(port).collect();
         let mut zone_sets: Vec<ZoneSet> = Vec::new();
-        let mut endpoints = Vec::with_capacity(slice.endpoints.len());
-        for endpoint in &slice.endpoints {
+        let mut compact = |endpoint: &SliceEndpoint| {
             let set = zone_set(slice, endpoint, zones);
             let zone_set = set.map(|set| position(&mut zone_sets, set));
-            endpoints.push(CompactEndpoint::new(slice, endpoint, node, zone_set));
-        }
-        Self {
-            family,
-            ports: slice.ports.clone(),
-            endpoints: endpoints.into_boxed_slice(),
-            zone_sets: zone_sets.into_boxed_slice(),
+            CompactEndpoint::new(slice, endpoint, node, zone_set)
+        };
+        let all = slice.endpoints.iter();
+        let endpoints = match family {
+            Family::Ipv4 => Endpoints::Ipv4(
+                all.filter_map(|endpoint| match endpoint.address {
+                    IpAddr::V4(address) => Some(compact(endpoint).at(address)),
+                    IpAddr::V6(_) => None,
+                })
+                .collect(),
+            ),
+            Family::Ipv6 => Endpoints::Ipv6(
+                all.filter_map(|endpoint| match endpoint.address {
+                    IpAddr::V6(address) => Some(compact(endpoint).at(address)),
+                    IpAddr::V4(_) => None,
+                })
+                .collect(),
+            ),
+        };
+        Self { ports, endpoints, zone_sets: zone_sets.into_boxed_slice() }
+    }
+
+    pub(super) const fn family(&self) -> Family {
+        match self.endpoints {
+            Endpoints::Ipv4(_) => Family::Ipv4,
+            Endpoints::Ipv6(_) => Family::Ipv6,
         }
     }
 
-    /// The endpoints behind one target port, as seen from a zone.
-    pub(super) fn endpoints(&self, port: u16, zone: Option<&str>) -> impl Iterator<Item = Endpoint> {
-        self.endpoints.iter().map(move |endpoint| endpoint.expand(port, &self.zone_sets, zone))
+    /// Appends the endpoints behind one target port, as seen from a zone.
+    pub(super) fn expand(&self, port: u16, zone: Option<&str>, into: &mut Vec<Endpoint>) {
+        let sets = &self.zone_sets;
+        match &self.endpoints {
+            Endpoints::Ipv4(list) => {
+                into.reserve_exact(list.len());
+                into.extend(list.iter().map(|endpoint| endpoint.expand(port, sets, zone)));
+            }
+            Endpoints::Ipv6(list) => {
+                into.reserve_exact(list.len());
+                into.extend(list.iter().map(|endpoint| endpoint.expand(port, sets, zone)));
+            }
+        }
     }
 }
 
@@ -170,7 +248,8 @@ fn position(sets: &mut Vec<ZoneSet>, set: ZoneSet) -> u16 {
     u16::try_from(index).unwrap_or(u16::MAX)
 }
 
-impl CompactEndpoint {
+impl CompactEndpoint<()> {
+    /// All but the address.
     fn new(slice: &EndpointSlice, endpoint: &SliceEndpoint, node: &str, zone_set: Option<u16>) -> Self {
         let on = slice.node(endpoint).filter(|name| !name.is_empty());
         let is_here = |name: &str| !node.is_empty() && name == node;
@@ -186,10 +265,17 @@ impl CompactEndpoint {
             (ZONE_HINT, zone_set.is_some()),
         ];
         let flags = pairs.iter().filter(|(_, set)| *set).fold(0, |flags, (flag, _)| flags | flag);
-        Self { address: endpoint.address, flags, zone_set: zone_set.unwrap_or(0) }
+        Self { address: (), flags, zone_set: zone_set.unwrap_or(0) }
     }
 
-    pub(super) const fn has(&self, flag: u8) -> bool {
+    fn at<A>(self, address: A) -> CompactEndpoint<A> {
+        let Self { flags, zone_set, .. } = self;
+        CompactEndpoint { address, flags, zone_set }
+    }
+}
+
+impl<A: Copy + Into<IpAddr>> CompactEndpoint<A> {
+    const fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0
     }
 
@@ -204,7 +290,7 @@ impl CompactEndpoint {
             || zone.is_some_and(|z| zones.is_some_and(|zones| zones.iter().any(|name| **name == *z)));
         let local = self.has(LOCAL);
         Endpoint {
-            backend: Backend { address: self.address, port, may_hairpin: local || self.has(NO_NODE) },
+            backend: Backend { address: self.address.into(), port, may_hairpin: local || self.has(NO_NODE) },
             ready: self.has(READY),
             serving: self.has(SERVING),
             terminating: self.has(TERMINATING),

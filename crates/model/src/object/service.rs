@@ -1,6 +1,7 @@
 //! Services: what a frontend is and which policies hold behind it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 
 use ipnet::IpNet;
 
@@ -46,7 +47,7 @@ pub struct Service {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServicePort {
     /// Name, empty where there is none.
-    pub name: Box<str>,
+    pub name: Arc<str>,
     /// Port on cluster, external and load-balancer IPs.
     pub port: u16,
     /// Node port, where there is one.

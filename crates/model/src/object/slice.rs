@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use serde::de::{IgnoredAny, SeqAccess};
 
@@ -33,7 +34,7 @@ pub struct EndpointSlice {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SlicePort {
     /// Name that a Service port is matched by; empty for the unnamed one.
-    pub name: Box<str>,
+    pub name: Arc<str>,
     /// Target port.
     pub port: u16,
     /// Protocol.

@@ -2,7 +2,8 @@ use super::*;
 
 #[test]
 fn what_is_kept_is_small() {
-    assert_eq!(size_of::<CompactEndpoint>(), 20);
+    assert_eq!(size_of::<CompactEndpoint<Ipv4Addr>>(), 8);
+    assert_eq!(size_of::<CompactEndpoint<Ipv6Addr>>(), 20);
     assert!(size_of::<SliceRecord>() <= 104, "{}", size_of::<SliceRecord>());
     assert!(size_of::<ServiceRecord>() <= 192, "{}", size_of::<ServiceRecord>());
 }
