@@ -21,6 +21,16 @@ pub struct Commit {
     pub refused: Vec<Refusal>,
 }
 
+impl Commit {
+    /// Counts another transaction in.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.elements += other.elements;
+        self.objects += other.objects;
+        self.bytes += other.bytes;
+        self.kernel += other.kernel;
+    }
+}
+
 /// One Service port that could not be programmed, while all others were.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {

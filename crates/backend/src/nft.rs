@@ -10,6 +10,7 @@ mod drift;
 mod element;
 mod encode;
 mod expression;
+mod load;
 mod placement;
 mod planner;
 mod readback;

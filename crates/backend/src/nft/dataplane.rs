@@ -14,6 +14,7 @@ use super::class::{Balance, Class};
 use super::element::Set;
 use super::encode;
 use super::expression::wire_family;
+use super::load::Pieces;
 use super::planner::{Plan, Planner};
 use super::readback;
 use super::resync::{Difference, foreign_chains, has_hook};
@@ -73,6 +74,7 @@ impl Nftables {
         }
         let mut transaction = self.begin(None);
         encode::skeleton(&mut transaction, &settings);
+        encode::base_chains(&mut transaction, &settings);
         encode::affinity_map(&mut transaction, family);
         for affinity in [None, Some(10_800)] {
             let balance = Balance { local: false, backends: 2, affinity };
@@ -162,9 +164,9 @@ impl Nftables {
     fn compare_and_write(&mut self) -> Result<Commit, Error> {
         let family = self.planner.settings.family;
         let generation = readback::generation(&mut self.socket)?;
-        let view = readback::read(&mut self.socket, family)?;
+        let mut view = readback::read(&mut self.socket, family)?;
         let exists = view.table.is_some();
-        let difference = Difference::between(&mut self.planner, &view);
+        let difference = Difference::between(&mut self.planner, &mut view);
         // What waited has its place now: from here on changes are planned, not just remembered.
         self.state = State::Unknown;
         let mut garbage = foreign_chains(&self.planner, &view);
@@ -175,7 +177,8 @@ impl Nftables {
         if !difference.is_empty() {
             let mut transaction = self.begin(Some(generation));
             difference.encode(&mut transaction, &self.planner, exists);
-            commit = self.write(transaction, &difference.elements)?;
+            commit =
+                if exists { self.write(transaction, &difference.elements)? } else { self.load(transaction)? };
         }
         commit.objects = difference.objects();
         commit.refused = difference.plan.refused;
@@ -185,6 +188,22 @@ impl Nftables {
         self.garbage = garbage;
         self.state = State::InStep;
         Ok(commit)
+    }
+
+    /// Fills a table that was not there before, piece by piece so that neither memory nor the time under the
+    /// kernel's lock grows with the cluster. The base chains come last: until then the table does nothing, so
+    /// that everything takes effect at once.
+    fn load(&mut self, skeleton: Transaction) -> Result<Commit, Error> {
+        let mut total = self.write(skeleton, &Changeset::default())?;
+        let mut pieces = Pieces::default();
+        while let Some(elements) = pieces.next(&self.planner) {
+            let transaction = self.begin(None);
+            total.add(&self.write(transaction, &elements)?);
+        }
+        let mut transaction = self.begin(None);
+        encode::base_chains(&mut transaction, &self.planner.settings);
+        total.add(&self.write(transaction, &Changeset::default())?);
+        Ok(total)
     }
 
     /// Whether there are chains, or an affinity map, that nothing needs any more.
@@ -265,12 +284,12 @@ impl Dataplane for Nftables {
             // What is planned here is found again by the comparison; who is refused waits and is tried again.
             self.planner.plan(changes);
         }
-        for _ in 0..ATTEMPTS {
+        for attempt in 0..ATTEMPTS {
             match self.compare_and_write() {
                 Err(
                     Error::Commit(CommitError::GenerationMoved | CommitError::Interrupted)
                     | Error::Socket(SocketError::Interrupted | SocketError::Overrun),
-                ) => std::thread::sleep(Duration::from_millis(2)),
+                ) => std::thread::sleep(Duration::from_millis(2 << attempt)),
                 outcome => return outcome,
             }
         }

@@ -120,6 +120,11 @@ impl<const N: usize> Bytes<N> {
         (bytes.len() <= N).then(|| Self::EMPTY.then(bytes))
     }
 
+    /// The same bytes with another capacity; `None` where they do not fit.
+    pub(crate) fn resized<const M: usize>(&self) -> Option<Bytes<M>> {
+        Bytes::from_kernel(self.as_slice())
+    }
+
     pub(crate) fn as_slice(&self) -> &[u8] {
         self.bytes.get(..usize::from(self.length)).unwrap_or_default()
     }
@@ -154,6 +159,12 @@ impl<const N: usize> Bytes<N> {
             self.length += length as u8;
         }
         self
+    }
+}
+
+impl<const N: usize> Default for Bytes<N> {
+    fn default() -> Self {
+        Self::EMPTY
     }
 }
 

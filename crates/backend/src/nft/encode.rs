@@ -152,15 +152,22 @@ fn reference<'a>(operation: &Operation<'a>, userdata: &'a [u8]) -> ElementRef<'a
     }
 }
 
-/// Makes the table with its sets and chains, all empty of Services.
+/// Makes the table with its sets and chains, all empty of Services, but no base chain.
 pub(super) fn skeleton(transaction: &mut Transaction, settings: &Settings) {
     let family = settings.family;
     transaction.new_table(&skeleton::table(family), IfExists::Keep);
     for set in Set::ALL.into_iter().filter(|&set| set != Set::Affinity) {
         transaction.new_set(&skeleton::set(family, set), IfExists::Keep);
     }
-    for body in skeleton::chains(settings) {
-        chain(transaction, family, &body);
+    for body in skeleton::chains(settings).iter().filter(|body| body.base.is_none()) {
+        chain(transaction, family, body);
+    }
+}
+
+/// Makes the chains that packets come to: only from here on does the table do anything.
+pub(super) fn base_chains(transaction: &mut Transaction, settings: &Settings) {
+    for body in skeleton::chains(settings).iter().filter(|body| body.base.is_some()) {
+        chain(transaction, settings.family, body);
     }
 }
 

@@ -203,6 +203,12 @@ pub(super) fn state_new() -> Vec<Expr> {
     ct_flag(CtKey::STATE, STATE_NEW)
 }
 
+/// `ct status ! dnat`: nobody has given the packet another destination.
+pub(super) fn status_not_dnat() -> Vec<Expr> {
+    let load = Expr::Ct(Ct::Load { key: CtKey::STATUS, destination: word(0), direction: None });
+    vec![load, and_xor(0, STATUS_DNAT, 0), compare(0, CmpOperation::EQ, 0_u32.to_ne_bytes())]
+}
+
 /// `ct status dnat`
 pub(super) fn status_dnat() -> Vec<Expr> {
     ct_flag(CtKey::STATUS, STATUS_DNAT)

@@ -40,7 +40,7 @@ pub(crate) struct Planner {
     pub(crate) settings: Settings,
     pub(crate) ids: Ids,
     pub(crate) classes: Classes,
-    pub(crate) placed: HashMap<Arc<ServicePortName>, Placed>,
+    pub(crate) placed: HashMap<Arc<ServicePortName>, Box<Placed>>,
     /// What is known but has no place yet.
     pub(crate) waiting: HashMap<Arc<ServicePortName>, Arc<Forwarding>>,
     pub(crate) cluster_ips: Counted<IpAddr>,
@@ -86,6 +86,7 @@ impl Planner {
         found: impl Fn(&Forwarding) -> Option<(u32, Before)>,
         plan: &mut Plan,
     ) {
+        self.placed.reserve(self.waiting.len());
         let mut fresh = Vec::new();
         for (name, forwarding) in std::mem::take(&mut self.waiting) {
             match found(&forwarding) {
@@ -115,7 +116,7 @@ impl Planner {
         match self.placed_after(forwarding, before, id, plan) {
             Ok(placed) => {
                 self.count(forwarding, &mut Changeset::default());
-                self.placed.insert(name, placed);
+                self.placed.insert(name, Box::new(placed));
             }
             Err(reason) => self.refuse(name, forwarding, reason, plan),
         }
@@ -147,7 +148,7 @@ impl Planner {
             old.classes.iter().for_each(|class| self.classes.release(class));
         }
         if let Some(new) = new {
-            self.placed.insert(change.name.clone(), new);
+            self.placed.insert(change.name.clone(), Box::new(new));
         }
     }
 

@@ -10,12 +10,21 @@ use portolan_wire::nftables::{
     self as wire, Chain, DataRef, ElementRef, Event, Rule, UserData, Verdict, request,
 };
 
-use super::element::{Data, Key, Set, read_address, read_number};
+use super::element::{Bytes, Data, Key, Set, read_address, read_number};
 use super::expression::wire_family;
 use super::skeleton::TABLE;
 
 /// A key with the end of its interval, where it has one.
 pub(super) type KeyRange = (Key, Option<Key>);
+
+/// Key of a frontend: an IPv6 address, protocol and port at most.
+pub(super) type FrontendKey = Bytes<24>;
+
+/// Key of an endpoint or choice: two numbers at most.
+pub(super) type BackendKey = Bytes<8>;
+
+/// Data of a frontend: a value, or nothing.
+pub(super) type FrontendData = Bytes<4>;
 
 /// The table as the kernel has it.
 #[derive(Debug, Default)]
@@ -25,11 +34,13 @@ pub(super) struct View {
     pub(super) rules: HashMap<String, Vec<Rule>>,
     pub(super) sets: HashMap<String, wire::Set>,
     /// Elements that carry a comment: data and hash of the comment.
-    pub(super) frontends: HashMap<(Set, Key), (Data, u64)>,
-    /// Elements of sets.
-    pub(super) members: HashSet<(Set, KeyRange)>,
+    pub(super) frontends: HashMap<(Set, FrontendKey), (FrontendData, u64)>,
+    /// Elements of other sets.
+    pub(super) members: HashSet<(Set, Key)>,
+    /// Elements of [`Set::SourceRanges`].
+    pub(super) ranges: HashSet<KeyRange>,
     /// Endpoints and choices, sorted.
-    pub(super) backends: Vec<(Set, Key, Data)>,
+    pub(super) backends: Vec<(Set, BackendKey, Data)>,
     /// Chain that each class leads to.
     pub(super) classes: HashMap<u16, String>,
     /// Elements that none of ours looks like.
@@ -91,8 +102,13 @@ pub(super) fn read(socket: &mut Socket, family: Family) -> Result<View, SocketEr
 impl View {
     /// The data of an endpoint or choice.
     pub(super) fn backend(&self, set: Set, key: &Key) -> Option<&Data> {
-        let place = self.backends.binary_search_by(|(s, k, _)| (*s, k).cmp(&(set, key))).ok()?;
-        self.backends.get(place).map(|(_, _, data)| data)
+        self.backends.get(self.backend_place(set, key)?).map(|(_, _, data)| data)
+    }
+
+    /// Where in the sorted list a backend is.
+    pub(super) fn backend_place(&self, set: Set, key: &Key) -> Option<usize> {
+        let key = key.resized()?;
+        self.backends.binary_search_by(|(s, k, _)| (*s, k).cmp(&(set, &key))).ok()
     }
 
     /// The endpoints of an id, in the order of their indexes from `first` on.
@@ -174,7 +190,8 @@ impl View {
 
     /// How many different elements there are besides backends.
     fn in_tables(&self) -> usize {
-        self.frontends.len() + self.members.len() + self.classes.len() + self.strange.len()
+        let tables = self.frontends.len() + self.members.len() + self.ranges.len();
+        tables + self.classes.len() + self.strange.len()
     }
 
     fn take(&mut self, set: Set, element: &ElementRef<'_>) {
@@ -194,19 +211,26 @@ impl View {
             (
                 Set::Endpoints | Set::AffinityChoices | Set::AffinityEndpoints | Set::AffinityLocalEndpoints,
                 Some(DataRef::Value(data)),
-            ) => match Data::from_kernel(data) {
-                Some(data) => self.backends.push((set, key, data)),
-                None => self.strange.push((set, range)),
+            ) => match (key.resized(), Data::from_kernel(data)) {
+                (Some(key), Some(data)) => self.backends.push((set, key, data)),
+                _ => self.strange.push((set, range)),
             },
             (Set::Services | Set::NodePorts, Some(DataRef::Value(data))) => {
-                let data = Data::from_kernel(data).unwrap_or(Data::EMPTY);
-                self.frontends.insert((set, key), (data, hash_of(element)));
+                self.take_frontend(set, key, FrontendData::from_kernel(data).unwrap_or_default(), element);
             }
             (_, None) if super::changeset::has_comment(set) => {
-                self.frontends.insert((set, key), (Data::EMPTY, hash_of(element)));
+                self.take_frontend(set, key, FrontendData::EMPTY, element);
             }
-            (_, None) => drop(self.members.insert((set, range))),
+            (Set::SourceRanges, None) => drop(self.ranges.insert(range)),
+            (_, None) => drop(self.members.insert((set, key))),
             _ => self.strange.push((set, range)),
+        }
+    }
+
+    fn take_frontend(&mut self, set: Set, key: Key, data: FrontendData, element: &ElementRef<'_>) {
+        match key.resized() {
+            Some(key) => drop(self.frontends.insert((set, key), (data, hash_of(element)))),
+            None => self.strange.push((set, (key, None))),
         }
     }
 }

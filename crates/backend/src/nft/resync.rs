@@ -3,15 +3,15 @@
 use std::collections::HashSet;
 use std::net::SocketAddr;
 
-use portolan_model::{Family, Forwarding, Frontend, NodePortAddresses};
+use portolan_model::{Family, Forwarding, Frontend};
 use portolan_wire::nftables::Transaction;
 
 use super::changeset::{Changeset, comment_for, has_comment};
 use super::class::{Balance, Class};
-use super::content;
 use super::element::{Data, Element, Set, node_port_key, read_number, service_key};
 use super::encode;
 use super::expression::wire_family;
+use super::load::shared_elements;
 use super::placement::Before;
 use super::planner::{Plan, Planner};
 use super::readback::{View, comment_hash};
@@ -48,7 +48,7 @@ struct ClassWork {
 
 impl Difference {
     /// Compares everything. Service ports that wait are placed, as the kernel has them where it has.
-    pub(super) fn between(planner: &mut Planner, view: &View) -> Self {
+    pub(super) fn between(planner: &mut Planner, view: &mut View) -> Self {
         let family = planner.settings.family;
         let rebuild = !has_shape(view, planner);
         let mut plan = Plan::default();
@@ -56,12 +56,14 @@ impl Difference {
             adopt_classes(planner, view);
         }
         planner.place_waiting(
-            |forwarding| if rebuild { None } else { found(view, family, forwarding) },
+            |forwarding| if rebuild { None } else { found(&*view, family, forwarding) },
             &mut plan,
         );
-        let empty = View::default();
-        let actual = if rebuild { &empty } else { view };
-        let elements = elements(planner, actual);
+        let mut empty = View::default();
+        let exists = view.table.is_some();
+        let actual = if rebuild { &mut empty } else { view };
+        // Without a table everything is missing: written piece by piece, see `Pieces`.
+        let elements = if exists { elements(planner, actual) } else { Changeset::default() };
         let mut difference = Self {
             elements,
             plan,
@@ -101,6 +103,9 @@ impl Difference {
                 transaction.delete_table(wire_family(family), TABLE);
             }
             encode::skeleton(transaction, settings);
+            if table_exists {
+                encode::base_chains(transaction, settings);
+            }
         }
         if self.affinity_map {
             encode::affinity_map(transaction, family);
@@ -228,7 +233,7 @@ fn found(view: &View, family: Family, forwarding: &Forwarding) -> Option<(u32, B
             }
             Frontend::NodePort(port) => (Set::NodePorts, node_port_key(forwarding.protocol, port)),
         };
-        let (data, _) = view.frontends.get(&(set, key))?;
+        let (data, _) = view.frontends.get(&(set, key.resized()?))?;
         read_number(data.as_slice()).map(Value)
     })?;
     let id = value.id();
@@ -261,65 +266,50 @@ fn before(view: &View, family: Family, id: u32) -> Before {
 }
 
 /// Compares every element, and removes what no Service port has.
-fn elements(planner: &Planner, view: &View) -> Changeset {
-    let mut comparison = Comparison { view, changes: Changeset::default(), seen: Seen::default() };
+fn elements(planner: &Planner, view: &mut View) -> Changeset {
+    let wanted = vec![false; view.backends.len()];
+    let mut comparison = Comparison { view, changes: Changeset::default(), wanted };
     for (name, placed) in &planner.placed {
         let comment = name.to_string();
         for element in planner.elements(placed) {
             comparison.want(&element, &comment);
         }
     }
-    for &address in planner.cluster_ips.iter() {
-        comparison.want(&content::cluster_ip_element(address), "");
-    }
-    for &(protocol, socket) in planner.hairpins.iter() {
-        comparison.want(&content::hairpin_element(protocol, socket), "");
-    }
-    if let NodePortAddresses::Addresses(addresses) = &planner.settings.node_port_addresses {
-        for &address in addresses {
-            comparison.want(&content::node_port_ip_element(address), "");
-        }
-    }
+    shared_elements(planner, |element| comparison.want(&element, ""));
     comparison.finish()
 }
 
+/// Takes out of the view what is wanted; what is left at the end is left over.
 struct Comparison<'a> {
-    view: &'a View,
+    view: &'a mut View,
     changes: Changeset,
-    seen: Seen,
-}
-
-/// The elements of the kernel whose keys are wanted; the others are left over.
-#[derive(Default)]
-struct Seen {
-    frontends: HashSet<(Set, super::element::Key)>,
-    members: HashSet<(Set, super::readback::KeyRange)>,
-    backends: Vec<(Set, super::element::Key)>,
+    /// Which backends of the view are wanted.
+    wanted: Vec<bool>,
 }
 
 impl Comparison<'_> {
     fn want(&mut self, element: &Element, comment: &str) {
         let comment = comment_for(element.set, comment);
-        if has_comment(element.set) {
-            let actual = self.view.frontends.get(&(element.set, element.key));
-            if actual.is_some() {
-                self.seen.frontends.insert((element.set, element.key));
-            }
-            let same = actual == Some(&(element.data, comment_hash(comment)));
+        let set = element.set;
+        if has_comment(set) {
+            let actual = element.key.resized().and_then(|key| self.view.frontends.remove(&(set, key)));
+            let same = actual.is_some_and(|(data, hash)| {
+                data.as_slice() == element.data.as_slice() && hash == comment_hash(comment)
+            });
             self.write(element, comment, actual.is_some(), same);
+        } else if set == Set::SourceRanges {
+            let there = self.view.ranges.remove(&(element.key, element.key_end));
+            self.write(element, comment, there, there);
         } else if element.data == Data::EMPTY {
-            let range = (element.key, element.key_end);
-            let there = self.view.members.contains(&(element.set, range));
-            if there {
-                self.seen.members.insert((element.set, range));
-            }
+            let there = self.view.members.remove(&(set, element.key));
             self.write(element, comment, there, there);
         } else {
-            let actual = self.view.backend(element.set, &element.key);
-            if actual.is_some() {
-                self.seen.backends.push((element.set, element.key));
+            let place = self.view.backend_place(set, &element.key);
+            if let Some(wanted) = place.and_then(|place| self.wanted.get_mut(place)) {
+                *wanted = true;
             }
-            self.write(element, comment, actual.is_some(), actual == Some(&element.data));
+            let same = self.view.backend(set, &element.key) == Some(&element.data);
+            self.write(element, comment, place.is_some(), same);
         }
     }
 
@@ -335,20 +325,17 @@ impl Comparison<'_> {
 
     fn finish(mut self) -> Changeset {
         for (set, key) in self.view.frontends.keys() {
-            if !self.seen.frontends.contains(&(*set, *key)) {
-                self.changes.delete(*set, key, None);
-            }
+            self.changes.delete(*set, &key.resized().unwrap_or_default(), None);
         }
-        for (set, (key, end)) in &self.view.members {
-            if !self.seen.members.contains(&(*set, (*key, *end))) {
-                self.changes.delete(*set, key, end.as_ref());
-            }
+        for (set, key) in &self.view.members {
+            self.changes.delete(*set, key, None);
         }
-        self.seen.backends.sort_unstable();
-        for (set, key, _) in &self.view.backends {
-            if self.seen.backends.binary_search(&(*set, *key)).is_err() {
-                self.changes.delete(*set, key, None);
-            }
+        for (key, end) in &self.view.ranges {
+            self.changes.delete(Set::SourceRanges, key, end.as_ref());
+        }
+        for ((set, key, _), _) in self.view.backends.iter().zip(&self.wanted).filter(|(_, wanted)| !**wanted)
+        {
+            self.changes.delete(*set, &key.resized().unwrap_or_default(), None);
         }
         for (set, (key, end)) in &self.view.strange {
             self.changes.delete(*set, key, end.as_ref());

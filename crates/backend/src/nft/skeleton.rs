@@ -15,8 +15,8 @@ use super::element::Set;
 use super::expression::{
     Side, address, address_is_local, address_words, delete, dnat, drop, goto, in_cidr, jump, local_pod, map,
     mark_for_masquerade, masquerade, member, meta, not_member, not_to_loopback, priority, protocol_and_port,
-    random, reject, reset_priority, service_key, set_meta, state_new, status_dnat, take_mark, update,
-    verdict_map, wire_family,
+    random, reject, reset_priority, service_key, set_meta, state_new, status_dnat, status_not_dnat,
+    take_mark, update, verdict_map, wire_family,
 };
 use super::value::{CLASS_MASK, ID_MASK, LOCAL_OFFSET};
 
@@ -199,6 +199,8 @@ fn commented(expressions: Vec<Expr>, comment: &'static str) -> RuleBody {
 
 fn base_chains() -> [ChainBody; 8] {
     let new = |chain: &str| rule([state_new(), vec![jump(chain)]].concat());
+    // Reject and drop are for packets that no Service has taken (and translated).
+    let untaken = |chain: &str| rule([state_new(), status_not_dnat(), vec![jump(chain)]].concat());
     let base = |name: &str, kind: ChainType, hook: Hook, priority: i32, rules: Vec<RuleBody>| ChainBody {
         name: name.into(),
         base: Some(BaseChain { kind, hook, priority, policy: Policy::Accept }),
@@ -213,9 +215,9 @@ fn base_chains() -> [ChainBody; 8] {
     [
         firewall("filter-prerouting-pre-dnat", Hook::PREROUTING),
         firewall("filter-output-pre-dnat", Hook::OUTPUT),
-        check("filter-input", Hook::INPUT, vec![new(node_port), new(service)]),
-        check("filter-forward", Hook::FORWARD, vec![new(service), new("cluster-ips-check")]),
-        check("filter-output", Hook::OUTPUT, vec![new(service), new("cluster-ips-check")]),
+        check("filter-input", Hook::INPUT, vec![untaken(node_port), untaken(service)]),
+        check("filter-forward", Hook::FORWARD, vec![untaken(service), untaken("cluster-ips-check")]),
+        check("filter-output", Hook::OUTPUT, vec![untaken(service), untaken("cluster-ips-check")]),
         nat("nat-prerouting", Hook::PREROUTING, -100, "services"),
         nat("nat-output", Hook::OUTPUT, -100, "services"),
         nat("nat-postrouting", Hook::POSTROUTING, 100, "masquerading"),

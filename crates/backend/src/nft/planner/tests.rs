@@ -10,8 +10,10 @@ use portolan_model::{
 
 use super::super::class::Balance;
 use super::super::element::{Set, read_number};
+use super::super::load::Pieces;
 use super::super::readback::View;
 use super::super::resync::Difference;
+use super::super::skeleton;
 use super::super::value::{LOCAL_OFFSET, MAX_CLASS, MAX_ID};
 use super::*;
 
@@ -102,10 +104,17 @@ fn endpoints(model: &Model, id: u32, first: u32) -> BTreeSet<Vec<u8>> {
 fn from_scratch(settings: Settings, state: &[Change]) -> (Planner, Model) {
     let mut planner = Planner::new(settings);
     planner.remember(state);
-    let difference = Difference::between(&mut planner, &View::default());
+    // A table that is there, but not of our shape.
+    let table = Some(skeleton::table(planner.settings.family));
+    let difference = Difference::between(&mut planner, &mut View { table, ..View::default() });
     assert!(difference.rebuild && difference.plan.refused.is_empty());
     let mut model = Model::new();
     replay(&mut model, &difference.elements, "first");
+    let (mut in_pieces, mut pieces) = (Model::new(), Pieces::default());
+    while let Some(piece) = pieces.next(&planner) {
+        replay(&mut in_pieces, &piece, "piece");
+    }
+    assert_eq!(in_pieces, model, "a first load in pieces");
     (planner, model)
 }
 

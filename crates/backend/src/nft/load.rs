@@ -1,0 +1,57 @@
+//! The first load, piece by piece.
+
+use portolan_model::NodePortAddresses;
+
+use super::changeset::{Changeset, comment_for};
+use super::content;
+use super::element::Element;
+use super::planner::Planner;
+
+/// Service ports in one piece.
+const PIECE: usize = 2_048;
+
+/// Hands out everything that a table should have, in pieces.
+#[derive(Debug, Default)]
+pub(super) struct Pieces {
+    shared: bool,
+    at: usize,
+}
+
+impl Pieces {
+    /// The next piece. The planner must not change between two.
+    pub(super) fn next(&mut self, planner: &Planner) -> Option<Changeset> {
+        let mut changes = Changeset::default();
+        if !self.shared {
+            self.shared = true;
+            shared_elements(planner, |element| changes.add(&element, ""));
+            return Some(changes);
+        }
+        if self.at >= planner.placed.len() {
+            return None;
+        }
+        let piece = planner.placed.iter().skip(self.at).take(PIECE);
+        self.at += PIECE;
+        for (name, placed) in piece {
+            let comment = name.to_string();
+            for element in planner.elements(placed) {
+                changes.add(&element, comment_for(element.set, &comment));
+            }
+        }
+        Some(changes)
+    }
+}
+
+/// Every element that belongs to no single Service port.
+pub(super) fn shared_elements(planner: &Planner, mut take: impl FnMut(Element)) {
+    for &address in planner.cluster_ips.iter() {
+        take(content::cluster_ip_element(address));
+    }
+    for &(protocol, socket) in planner.hairpins.iter() {
+        take(content::hairpin_element(protocol, socket));
+    }
+    if let NodePortAddresses::Addresses(addresses) = &planner.settings.node_port_addresses {
+        for &address in addresses {
+            take(content::node_port_ip_element(address));
+        }
+    }
+}
