@@ -24,8 +24,8 @@ mod statistics;
 mod table;
 mod workload;
 
-use std::io;
 use std::process::ExitCode;
+use std::{fs, io};
 
 use anyhow::Context as _;
 use clap::Parser;
@@ -47,10 +47,13 @@ fn main() -> ExitCode {
 
 /// Measures every size and prints; says whether all bars that apply were met.
 fn measure(options: &Options) -> anyhow::Result<bool> {
-    let binary = options.binary()?;
     if options.hold {
         return hold(options).map(|()| true);
     }
+    // A copy: a build that ends meanwhile must not change what is measured.
+    let folder = tempfile::tempdir()?;
+    let binary = folder.path().join("portolan");
+    fs::copy(options.binary()?, &binary)?;
     let machine = machine::describe();
     println!("{machine}\n");
     let mut figures = Vec::new();
