@@ -1,6 +1,6 @@
 //! The nftables data plane: Services and endpoints are set elements in a fixed skeleton of chains and rules.
 //!
-//! See `ARCHITECTURE.md` for the layout. [`Planner`](planner::Planner) is pure; [`Nftables`] is the edge.
+//! See `ARCHITECTURE.md` for the layout. The planner is pure; [`Nftables`] is the edge.
 
 mod changeset;
 mod class;
