@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use crate::object::{Kind, Node, ObjectKey};
+use crate::object::{Kind, Node, ObjectKey, ServicePort, SlicePort};
 use crate::{Family, Forwarding, ServicePortName};
 use claim::{Claims, claims_of, strength};
 use compile::{Compiled, Compiler};
@@ -41,8 +41,10 @@ pub struct Catalog {
     slices: Store<SliceRecord>,
     claims: Claims,
     cidrs: HashMap<ObjectKey, CidrRecord>,
-    /// Names of namespaces and of ports.
+    /// Names of namespaces and of Service ports.
     names: Interner<str>,
+    service_ports: Interner<[ServicePort]>,
+    slice_ports: Interner<[SlicePort]>,
     zones: Interner<[Box<str>]>,
     lists: Lists,
     pending: Pending,
@@ -93,6 +95,8 @@ impl Catalog {
             claims: Claims::default(),
             cidrs: HashMap::new(),
             names: Interner::default(),
+            service_ports: Interner::default(),
+            slice_ports: Interner::default(),
             zones: Interner::default(),
             lists: Lists::default(),
             pending: Pending::default(),

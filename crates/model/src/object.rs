@@ -11,7 +11,7 @@ mod slice;
 
 pub use node::{Node, ServiceCidr};
 pub use parse::{parse_address, parse_cidr, parse_time};
-pub use service::{DEFAULT_AFFINITY_SECONDS, MAX_AFFINITY_SECONDS, Service, ServicePort};
+pub use service::{DEFAULT_AFFINITY_SECONDS, External, MAX_AFFINITY_SECONDS, Service, ServicePort};
 pub use slice::{EndpointSlice, SliceEndpoint, SlicePort};
 
 use std::fmt;

@@ -61,10 +61,10 @@ impl Claim {
             None
         } else if cluster_ip == address {
             Some(Rank::ClusterIp)
-        } else if service.load_balancer_ips.contains(&address) {
+        } else if service.load_balancer_ips().contains(&address) {
             Some(Rank::LoadBalancerIp)
         } else {
-            service.external_ips.contains(&address).then_some(Rank::ExternalIp)
+            service.external_ips().contains(&address).then_some(Rank::ExternalIp)
         }
     }
 
@@ -91,9 +91,9 @@ impl Claim {
 pub(super) fn frontends(service: &Service, port: &ServicePort, family: Family) -> Vec<Frontend> {
     let Some(cluster_ip) = service.cluster_ip(family) else { return Vec::new() };
     let of_family = |ip: &&IpAddr| Family::of(**ip) == family && **ip != cluster_ip;
-    let external = service.external_ips.iter().filter(of_family);
-    let external = external.filter(|ip| !service.load_balancer_ips.contains(ip));
-    let load_balancer = service.load_balancer_ips.iter().filter(of_family);
+    let external = service.external_ips().iter().filter(of_family);
+    let external = external.filter(|ip| !service.load_balancer_ips().contains(ip));
+    let load_balancer = service.load_balancer_ips().iter().filter(of_family);
     let mut frontends = Vec::with_capacity(
         1 + external.clone().count() + load_balancer.clone().count() + usize::from(port.node_port.is_some()),
     );
@@ -109,7 +109,7 @@ pub(super) fn claims_of(service: Option<&Service>) -> Vec<RankedClaim> {
     let mut claims = Vec::new();
     let Some(service) = service else { return claims };
     for family in Family::BOTH {
-        for port in &service.ports {
+        for port in &*service.ports {
             let frontends = frontends(service, port, family);
             claims.extend(frontends.into_iter().map(|frontend| Claim::of(frontend, family, port.protocol)));
         }

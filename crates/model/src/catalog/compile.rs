@@ -80,7 +80,7 @@ impl<'a> Compiler<'a> {
     /// The health check server of a Service, if it has one.
     pub(super) fn health_check(self, id: Id) -> Option<HealthCheck> {
         let (record, service) = self.proxied(id)?;
-        let port = service.health_check_port.filter(|_| !service.ports.is_empty())?;
+        let port = service.health_check_port().filter(|_| !service.ports.is_empty())?;
         let mut local_ready = PerFamily::default();
         for family in Family::BOTH {
             if service.cluster_ip(family).is_some() {
@@ -101,7 +101,7 @@ impl<'a> Compiler<'a> {
             return Vec::new();
         }
         let targets = Targets::new(self, record, family);
-        let source_ranges = service.source_ranges.iter().filter(|net| Family::of(net.addr()) == family);
+        let source_ranges = service.source_ranges().iter().filter(|net| Family::of(net.addr()) == family);
         let mut within = WithinService::default();
         let mut forwardings = Vec::with_capacity(service.ports.len());
         for (index, port) in service.ports.iter().enumerate() {

@@ -6,7 +6,7 @@ use super::claim::{RankedClaim, claims_of, strength};
 use super::record::{ServiceRecord, SliceContent, SliceRecord, fault_digest};
 use super::store::Id;
 use super::{Applied, Catalog, CidrRecord, List, ObjectFault};
-use crate::object::{EndpointSlice, Fault, Kind, Node, Object, ObjectKey, Service, ServiceCidr};
+use crate::object::{EndpointSlice, Fault, Kind, Node, Object, ObjectKey, Service, ServiceCidr, ServicePort};
 use crate::{Family, Protocol};
 
 impl Catalog {
@@ -16,7 +16,7 @@ impl Catalog {
             self.delete_service(&key, applied);
             return report(applied, Kind::Service, &key, faults);
         }
-        payload.ports.iter_mut().for_each(|port| port.name = self.names.intern(&port.name));
+        payload.ports = self.shared_ports(&payload.ports);
         let id = self.service_id(&key.namespace, &key.name);
         let generation = self.lists.services.generation;
         let digest = fault_digest(&faults);
@@ -29,6 +29,13 @@ impl Catalog {
         if !same {
             self.replace_service(id, Some(payload), applied);
         }
+    }
+
+    /// Most Services have the same few lists of ports, and all of them the same few names.
+    fn shared_ports(&mut self, ports: &[ServicePort]) -> Arc<[ServicePort]> {
+        let port = |port: &ServicePort| ServicePort { name: self.names.intern(&port.name), ..port.clone() };
+        let ports: Vec<ServicePort> = ports.iter().map(port).collect();
+        self.service_ports.intern(&ports)
     }
 
     pub(super) fn delete_service(&mut self, key: &ObjectKey, applied: &mut Applied) {
@@ -90,7 +97,8 @@ impl Catalog {
             self.delete_slice(&key, applied);
             return report(applied, Kind::EndpointSlice, &key, faults);
         };
-        let content = SliceContent::new(&payload, family, &self.node_name, &mut self.names, &mut self.zones);
+        let content =
+            SliceContent::new(&payload, family, &self.node_name, &mut self.slice_ports, &mut self.zones);
         let owner = self.service_id(&key.namespace, service);
         let digest = fault_digest(&faults);
         let known = self.slices.find(&key.namespace, &key.name);

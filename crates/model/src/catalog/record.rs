@@ -86,7 +86,7 @@ impl FromIterator<Id> for IdList {
 /// What a slice says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SliceContent {
-    pub(super) ports: Box<[SlicePort]>,
+    pub(super) ports: Arc<[SlicePort]>,
     endpoints: Endpoints,
     /// Distinct lists of zone hints, each sorted.
     pub(super) zone_sets: Box<[ZoneSet]>,
@@ -168,11 +168,10 @@ impl SliceContent {
         slice: &EndpointSlice,
         family: Family,
         node: &str,
-        names: &mut Interner<str>,
+        ports: &mut Interner<[SlicePort]>,
         zones: &mut Interner<[Box<str>]>,
     ) -> Self {
-        let port = |port: &SlicePort| SlicePort { name: names.intern(&port.name), ..port.clone() };
-        let ports = slice.ports.iter().map(port).collect();
+        let ports = ports.intern(&slice.ports);
         let mut zone_sets: Vec<ZoneSet> = Vec::new();
         let mut compact = |endpoint: &SliceEndpoint| {
             let set = zone_set(slice, endpoint, zones);

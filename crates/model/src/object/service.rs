@@ -25,26 +25,33 @@ pub struct Service {
     /// IPv6 cluster IP.
     pub cluster_ipv6: Option<Ipv6Addr>,
     /// Ports, in the order given; of two with equal name and protocol only the later is kept.
-    pub ports: Box<[ServicePort]>,
-    /// `externalIPs` of both families, in the order given, without duplicates.
-    pub external_ips: Box<[IpAddr]>,
-    /// Load-balancer ingress IPs with ipMode VIP, of both families, in the order given.
-    pub load_balancer_ips: Box<[IpAddr]>,
-    /// Source ranges of both families, each list sorted and aggregated. A family that has a range of length
-    /// zero, or none at all, is not restricted and has no entry.
-    pub source_ranges: Box<[IpNet]>,
+    pub ports: Arc<[ServicePort]>,
+    /// What most Services have nothing of; absent where all of it is empty.
+    pub external: Option<Box<External>>,
     /// Session affinity by client IP, with its timeout in seconds.
     pub affinity: Option<u32>,
     /// `internalTrafficPolicy`.
     pub internal_policy: InternalPolicy,
     /// `externalTrafficPolicy`, Cluster where the type of the Service gives it no meaning.
     pub external_policy: ExternalPolicy,
+}
+
+/// How a Service is reached from outside, besides node ports.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct External {
+    /// `externalIPs` of both families, in the order given, without duplicates.
+    pub ips: Box<[IpAddr]>,
+    /// Load-balancer ingress IPs with ipMode VIP, of both families, in the order given.
+    pub load_balancer_ips: Box<[IpAddr]>,
+    /// Source ranges of both families, each list sorted and aggregated. A family that has a range of length
+    /// zero, or none at all, is not restricted and has no entry.
+    pub source_ranges: Box<[IpNet]>,
     /// Port of the health check server of a load balancer with external policy Local.
     pub health_check_port: Option<u16>,
 }
 
 /// One port of a Service.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ServicePort {
     /// Name, empty where there is none.
     pub name: Arc<str>,
@@ -65,6 +72,26 @@ impl Service {
         }
     }
 
+    /// See [`External::ips`].
+    pub fn external_ips(&self) -> &[IpAddr] {
+        self.external.as_ref().map_or(&[], |external| &external.ips)
+    }
+
+    /// See [`External::load_balancer_ips`].
+    pub fn load_balancer_ips(&self) -> &[IpAddr] {
+        self.external.as_ref().map_or(&[], |external| &external.load_balancer_ips)
+    }
+
+    /// See [`External::source_ranges`].
+    pub fn source_ranges(&self) -> &[IpNet] {
+        self.external.as_ref().map_or(&[], |external| &external.source_ranges)
+    }
+
+    /// See [`External::health_check_port`].
+    pub fn health_check_port(&self) -> Option<u16> {
+        self.external.as_ref()?.health_check_port
+    }
+
     /// Whether a node has anything to do for this Service.
     pub fn is_proxied(&self) -> bool {
         !self.foreign_proxy && (self.cluster_ipv4.is_some() || self.cluster_ipv6.is_some())
@@ -73,7 +100,7 @@ impl Service {
     /// Whether this port can be reached by external traffic in a family.
     pub fn externally_accessible(&self, port: &ServicePort, family: Family) -> bool {
         port.node_port.is_some()
-            || self.load_balancer_ips.iter().chain(&self.external_ips).any(|ip| Family::of(*ip) == family)
+            || self.load_balancer_ips().iter().chain(self.external_ips()).any(|ip| Family::of(*ip) == family)
     }
 }
 
@@ -158,26 +185,33 @@ impl ObjectBody for Service {
         if cluster_ipv4.is_none() && cluster_ipv6.is_none() {
             return Self::unproxied(false);
         }
-        let external_ips = addresses(spec.external_ips, faults, "spec.externalIPs");
-        let reachable = matches!(&*kind, "LoadBalancer" | "NodePort") || !external_ips.is_empty();
+        let ips = addresses(spec.external_ips, faults, "spec.externalIPs");
+        let reachable = matches!(&*kind, "LoadBalancer" | "NodePort") || !ips.is_empty();
         let local = policy_is_local(spec.external_policy, faults, "spec.externalTrafficPolicy");
         let external_policy =
             if reachable && local { ExternalPolicy::Local } else { ExternalPolicy::Cluster };
         let wants_health_check = kind == "LoadBalancer" && external_policy == ExternalPolicy::Local;
+        let ports = ports(spec.ports, faults).into();
+        let external = External {
+            ips,
+            load_balancer_ips: ingress_ips(status, faults),
+            source_ranges: source_ranges(spec.source_ranges, faults),
+            health_check_port: None,
+        };
+        let affinity = affinity(spec.affinity, spec.affinity_config, faults);
+        let internal_policy = internal_policy(spec.internal_policy, faults);
+        let health_check = spec.health_check_port;
+        let health_check_port = wants_health_check.then(|| health_check_port(health_check, faults)).flatten();
+        let external = External { health_check_port, ..external };
         Self {
             foreign_proxy,
             cluster_ipv4,
             cluster_ipv6,
-            ports: ports(spec.ports, faults),
-            external_ips,
-            load_balancer_ips: ingress_ips(status, faults),
-            source_ranges: source_ranges(spec.source_ranges, faults),
-            affinity: affinity(spec.affinity, spec.affinity_config, faults),
-            internal_policy: internal_policy(spec.internal_policy, faults),
+            ports,
+            external: (external != External::default()).then(|| Box::new(external)),
+            affinity,
+            internal_policy,
             external_policy,
-            health_check_port: wants_health_check
-                .then(|| health_check_port(spec.health_check_port, faults))
-                .flatten(),
         }
     }
 }
@@ -188,14 +222,11 @@ impl Service {
             foreign_proxy,
             cluster_ipv4: None,
             cluster_ipv6: None,
-            ports: Box::default(),
-            external_ips: Box::default(),
-            load_balancer_ips: Box::default(),
-            source_ranges: Box::default(),
+            ports: Arc::default(),
+            external: None,
             affinity: None,
             internal_policy: InternalPolicy::Cluster,
             external_policy: ExternalPolicy::Cluster,
-            health_check_port: None,
         }
     }
 }

@@ -31,7 +31,7 @@ pub struct EndpointSlice {
 }
 
 /// A port of an EndpointSlice.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlicePort {
     /// Name that a Service port is matched by; empty for the unnamed one.
     pub name: Arc<str>,

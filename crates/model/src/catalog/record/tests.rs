@@ -5,7 +5,7 @@ fn what_is_kept_is_small() {
     assert_eq!(size_of::<CompactEndpoint<Ipv4Addr>>(), 8);
     assert_eq!(size_of::<CompactEndpoint<Ipv6Addr>>(), 20);
     assert!(size_of::<SliceRecord>() <= 104, "{}", size_of::<SliceRecord>());
-    assert!(size_of::<ServiceRecord>() <= 192, "{}", size_of::<ServiceRecord>());
+    assert!(size_of::<ServiceRecord>() <= 136, "{}", size_of::<ServiceRecord>());
 }
 
 #[test]

@@ -50,17 +50,19 @@ fn everything_at_once() {
         foreign_proxy: false,
         cluster_ipv4: Some([10, 96, 0, 1].into()),
         cluster_ipv6: Some("2001:db8::1".parse().expect("an address")),
-        ports: Box::new([
+        ports: Arc::new([
             ServicePort { name: "dns".into(), port: 53, node_port: Some(30053), protocol: Protocol::Udp },
             ServicePort { name: "".into(), port: 80, node_port: None, protocol: Protocol::Tcp },
         ]),
-        external_ips: Box::new([ip("192.0.2.1"), ip("2001:db8::2")]),
-        load_balancer_ips: Box::new([ip("192.0.2.9"), ip("192.0.2.8")]),
-        source_ranges: Box::new(["10.0.0.0/8".parse().expect("a CIDR")]),
+        external: Some(Box::new(External {
+            ips: Box::new([ip("192.0.2.1"), ip("2001:db8::2")]),
+            load_balancer_ips: Box::new([ip("192.0.2.9"), ip("192.0.2.8")]),
+            source_ranges: Box::new(["10.0.0.0/8".parse().expect("a CIDR")]),
+            health_check_port: Some(31000),
+        })),
         affinity: Some(60),
         internal_policy: InternalPolicy::Local,
         external_policy: ExternalPolicy::Local,
-        health_check_port: Some(31000),
     };
     assert_eq!(object.payload, expected);
 }
@@ -155,7 +157,7 @@ fn a_range_of_length_zero_opens_its_family_only() {
         ranges.extend([json!("10.0.0.0/8"), json!("2001:db8::/32"), json!("nonsense")]);
         let spec = json!({ "clusterIP": "10.0.0.1", "ports": [], "loadBalancerSourceRanges": ranges });
         let object = service(spec, Value::Null);
-        assert_eq!(*object.payload.source_ranges, ["2001:db8::/32".parse::<IpNet>().expect("a CIDR")]);
+        assert_eq!(*object.payload.source_ranges(), ["2001:db8::/32".parse::<IpNet>().expect("a CIDR")]);
         assert_eq!(object.faults.len(), 1);
     }
 }
