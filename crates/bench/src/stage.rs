@@ -21,6 +21,9 @@ const STEADY: Ipv4Addr = Ipv4Addr::new(10, 111, 0, 2);
 pub(crate) const MOVING_VIP: SocketAddr = SocketAddr::new(IpAddr::V4(MOVING), SERVICE_PORT);
 /// The VIP of the steady Service.
 pub(crate) const STEADY_VIP: SocketAddr = SocketAddr::new(IpAddr::V4(STEADY), SERVICE_PORT);
+/// An address that is no Service's, for one rule written by hand.
+pub(crate) const RULE_VIP: SocketAddr =
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 112, 0, 1)), SERVICE_PORT);
 /// The port of all Services.
 const SERVICE_PORT: u16 = 80;
 /// The port of all endpoints.
@@ -37,6 +40,8 @@ pub(crate) struct Stage {
     world: World,
     server: RunningServer,
     listeners: Vec<TcpListener>,
+    /// The addresses behind the steady Service.
+    steady: Vec<Ipv4Addr>,
 }
 
 /// Mean size of the stored objects, in bytes.
@@ -58,7 +63,7 @@ impl Stage {
         let api = Arc::new(Api::new(&config));
         load(&api, size)?;
         let server = Server::start_with(api, config, listener)?;
-        let mut stage = Self { world, server, listeners: Vec::new() };
+        let mut stage = Self { world, server, listeners: Vec::new(), steady: Vec::new() };
         stage.listen()?;
         stage.apply(workload::node(stage.world.node().address(Family::Ipv4)))?;
         stage.apply(workload::service("bench", "moving", MOVING))?;
@@ -93,9 +98,20 @@ impl Stage {
         workload::slice("bench", "moving", 0, &[pod])
     }
 
-    /// The pod behind both Services, reached direct.
-    pub(crate) fn direct(&self) -> SocketAddr {
-        SocketAddr::from((self.pod(2), DIRECT_PORT))
+    /// The endpoints of the steady Service, reached direct.
+    pub(crate) fn direct(&self) -> impl Iterator<Item = SocketAddr> + Clone {
+        self.steady.iter().map(|&address| SocketAddr::from((address, DIRECT_PORT)))
+    }
+
+    /// Lets the node translate [`RULE_VIP`] by one rule that somebody wrote by hand.
+    pub(crate) fn add_rule(&self) -> anyhow::Result<()> {
+        let rule = format!(
+            "table ip bench {{\n chain prerouting {{\n type nat hook prerouting priority dstnat - 1;\n \
+             ip daddr {} tcp dport {SERVICE_PORT} dnat to {}:{TARGET_PORT}\n }}\n}}\n",
+            RULE_VIP.ip(),
+            self.pod(2)
+        );
+        Ok(self.node().output_with_input("nft", &["-f", "-"], &rule).map(drop)?)
     }
 
     /// Takes connections off the listeners' queues.
@@ -135,7 +151,7 @@ impl Stage {
     }
 
     /// A Service with as many endpoints as the others, every one of which answers.
-    fn add_steady(&self, endpoints: usize) -> anyhow::Result<()> {
+    fn add_steady(&mut self, endpoints: usize) -> anyhow::Result<()> {
         let pod = self.world.pods().get(2).context("the serving pod")?;
         let further =
             (1..endpoints).map(|index| Ipv4Addr::from_bits(FIRST_FURTHER.saturating_add(index as u32)));
@@ -145,10 +161,11 @@ impl Stage {
             pod.add_addresses(&added)?;
         }
         self.apply(workload::service("bench", "steady", STEADY))?;
-        addresses
-            .chunks(100)
-            .enumerate()
-            .try_for_each(|(part, chunk)| self.apply(workload::slice("bench", "steady", part, chunk)))
+        for (part, chunk) in addresses.chunks(100).enumerate() {
+            self.apply(workload::slice("bench", "steady", part, chunk))?;
+        }
+        self.steady = addresses;
+        Ok(())
     }
 }
 

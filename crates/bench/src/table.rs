@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::run::Figures;
-use crate::statistics::ratio;
+use crate::statistics::{Sample, ratio};
 
 type Row = (&'static str, fn(&Figures) -> String);
 
@@ -21,20 +21,11 @@ const ROWS: &[Row] = &[
     ("CPU for 1,000 changes, s", |it| seconds(it.burst.processor)),
     ("the same at minSyncPeriod 0s, s", |it| seconds(it.burst_at_once.processor)),
     ("1,000 changes at minSyncPeriod 0s, all in effect after, s", |it| seconds(it.burst_at_once.duration)),
-    ("connect() through a VIP, p50 / p99, us", |it| {
-        let vip = &it.connections.vip;
-        format!("{} / {}", micros(vip.median()), micros(vip.percentile(99)))
-    }),
-    ("connect() direct, p50 / p99, us", |it| {
-        let direct = &it.connections.direct;
-        format!("{} / {}", micros(direct.median()), micros(direct.percentile(99)))
-    }),
-    ("ratio, p50 / p99", |it| {
-        let (vip, direct) = (&it.connections.vip, &it.connections.direct);
-        let (p50, p99) =
-            (ratio(vip.median(), direct.median()), ratio(vip.percentile(99), direct.percentile(99)));
-        format!("{p50:.2} / {p99:.2}")
-    }),
+    ("connect() through a VIP, p50 / p99, us", |it| two_micros(&it.connections.vip)),
+    ("connect() through one rule written by hand, p50 / p99, us", |it| two_micros(&it.connections.rule)),
+    ("connect() direct, p50 / p99, us", |it| two_micros(&it.connections.direct)),
+    ("VIP against direct, p50 / p99", |it| two_ratios(&it.connections.vip, &it.connections.direct)),
+    ("one rule against direct, p50 / p99", |it| two_ratios(&it.connections.rule, &it.connections.direct)),
     ("mean Service / EndpointSlice, bytes of JSON", |it| {
         format!("{} / {}", it.bodies.service, it.bodies.slice)
     }),
@@ -90,8 +81,14 @@ fn fine_millis(duration: Duration) -> String {
     format!("{:.3}", duration.as_secs_f64() * 1e3)
 }
 
-fn micros(duration: Duration) -> String {
-    format!("{:.1}", duration.as_secs_f64() * 1e6)
+fn two_micros(sample: &Sample) -> String {
+    let micros = |percent| sample.percentile(percent).as_secs_f64() * 1e6;
+    format!("{:.1} / {:.1}", micros(50), micros(99))
+}
+
+fn two_ratios(sample: &Sample, base: &Sample) -> String {
+    let of = |percent| ratio(sample.percentile(percent), base.percentile(percent));
+    format!("{:.3} / {:.3}", of(50), of(99))
 }
 
 fn mebibytes(kibibytes: u32) -> String {
