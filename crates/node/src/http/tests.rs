@@ -1,7 +1,10 @@
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
+use super::connections::MAX_CONNECTIONS;
 use super::*;
 
 /// An answer as it came over the wire.
@@ -14,18 +17,47 @@ pub(crate) struct Got {
 
 /// Sends one request on a connection of its own.
 pub(crate) async fn request(address: SocketAddr, method: &str, path: &str) -> io::Result<Got> {
-    let mut stream = TcpStream::connect(address).await?;
-    let head = format!("{method} {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n");
-    stream.write_all(head.as_bytes()).await?;
-    let mut text = String::new();
-    stream.read_to_string(&mut text).await?;
-    let (head, body) = text.split_once("\r\n\r\n").ok_or(io::ErrorKind::UnexpectedEof)?;
+    request_with(address, method, path, &[], "").await
+}
+
+/// The same with headers and a body.
+pub(crate) async fn request_with(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &[&str],
+    body: &str,
+) -> io::Result<Got> {
+    let (head, body) = exchange(address, method, path, headers, body).await?;
     let mut lines = head.lines();
     let status = lines.next().and_then(|line| line.split(' ').nth(1)).and_then(|code| code.parse().ok());
     let shown = |line: &&str| !line.starts_with("Date:") && !line.starts_with("Connection:");
     let mut headers: Vec<String> = lines.filter(shown).map(str::to_owned).collect();
     headers.sort();
-    Ok(Got { status: status.ok_or(io::ErrorKind::InvalidData)?, headers, body: body.to_owned() })
+    let body = String::from_utf8(body).map_err(|_| io::ErrorKind::InvalidData)?;
+    Ok(Got { status: status.ok_or(io::ErrorKind::InvalidData)?, headers, body })
+}
+
+/// Head and body of an answer, as they are.
+pub(crate) async fn exchange(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &[&str],
+    body: &str,
+) -> io::Result<(String, Vec<u8>)> {
+    let mut stream = TcpStream::connect(address).await?;
+    let mut head = format!("{method} {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n");
+    headers.iter().for_each(|header| head.push_str(&format!("{header}\r\n")));
+    if !body.is_empty() {
+        head.push_str(&format!("Content-Length: {}\r\n", body.len()));
+    }
+    stream.write_all(format!("{head}\r\n{body}").as_bytes()).await?;
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).await?;
+    let end = bytes.windows(4).position(|four| four == b"\r\n\r\n").ok_or(io::ErrorKind::UnexpectedEof)?;
+    let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
+    Ok((head, bytes.split_off(end + 4)))
 }
 
 /// Runs a server in the background and waits until it listens.
@@ -41,7 +73,7 @@ pub(crate) fn loopback() -> SocketAddr {
 }
 
 fn hello(address: SocketAddr, hard_fail: bool) -> Server {
-    let handler = |_: &Request<Incoming>| answer(StatusCode::OK, PLAIN, "hello");
+    let handler = |_: &Request<Bytes>| answer(StatusCode::OK, PLAIN, "hello");
     Server::new("test", "testBindAddress", address, hard_fail, Arc::new(handler))
 }
 
@@ -137,17 +169,59 @@ async fn rubbish_and_silence_do_not_stop_a_server() {
 }
 
 #[tokio::test]
-async fn more_clients_than_the_limit_wait_for_their_turn() {
+async fn the_oldest_of_too_many_connections_makes_room() {
     let address = start(hello(loopback(), true)).await;
     let mut idle = Vec::new();
     for _ in 0..MAX_CONNECTIONS {
         idle.push(TcpStream::connect(address).await.expect("accepted"));
     }
-    let late = request(address, "GET", "/");
-    tokio::pin!(late);
-    let early = tokio::time::timeout(Duration::from_millis(200), &mut late).await;
-    assert!(early.is_err(), "the limit is reached");
-    drop(idle.pop());
-    let in_time = tokio::time::timeout(Duration::from_secs(10), &mut late).await.expect("its turn came");
-    assert_eq!(in_time.expect("an answer").status, 200);
+    // Each is served, although every place is taken by somebody who says nothing.
+    for _ in 0..3 {
+        assert_eq!(request(address, "GET", "/").await.expect("an answer").status, 200);
+    }
+    let mut byte = [0];
+    let oldest = idle.first_mut().expect("many").read(&mut byte);
+    let closed = tokio::time::timeout(Duration::from_secs(10), oldest).await.expect("it was closed");
+    assert!(matches!(closed, Ok(0) | Err(_)), "{closed:?}");
+}
+
+#[tokio::test]
+async fn what_is_too_large_is_refused() {
+    let address = start(hello(loopback(), true)).await;
+    let body = "x".repeat(17 * 1024);
+    assert_eq!(request_with(address, "PUT", "/", &[], &body).await.expect("an answer").status, 413);
+    let small = "x".repeat(1024);
+    assert_eq!(request_with(address, "PUT", "/", &[], &small).await.expect("an answer").status, 200);
+    let header = format!("X-Long: {}", "x".repeat(40 * 1024));
+    let refused = request_with(address, "GET", "/", &[&header], "").await;
+    assert!(refused.map_or(true, |got| got.status == 431), "a head of 40 KiB");
+}
+
+#[tokio::test]
+async fn head_has_the_headers_and_no_body() {
+    let address = start(hello(loopback(), true)).await;
+    let got = request(address, "HEAD", "/").await.expect("an answer");
+    assert_eq!((got.status, got.body.as_str()), (200, ""));
+    assert!(got.headers.contains(&"Content-Length: 5".to_owned()), "{:?}", got.headers);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_never_comes_is_not_waited_for() {
+    let server = hello(loopback(), true);
+    let mut bound = server.bound();
+    let run = server.run();
+    tokio::pin!(run);
+    let _ = tokio::time::timeout(Duration::from_millis(1), &mut run).await;
+    let address = bound.borrow_and_update().expect("it listens");
+    let client = async {
+        let mut stream = TcpStream::connect(address).await?;
+        stream.write_all(b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nab").await?;
+        let mut head = [0; 12];
+        stream.read_exact(&mut head).await?;
+        Ok::<_, io::Error>(head)
+    };
+    tokio::select! {
+        error = &mut run => panic!("{error}"),
+        head = client => assert_eq!(&head.expect("an answer"), b"HTTP/1.1 408"),
+    }
 }
