@@ -12,6 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 use hyper::StatusCode;
 
 pub use self::service::{ListenAddresses, ListenFailure, ServiceHealth, ServiceKey};
+pub(crate) use self::time::rfc3339_seconds;
 use self::time::{ZERO_TIME, rfc3339};
 use crate::address::Family;
 use crate::http::{self, Answer, Server};

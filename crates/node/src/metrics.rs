@@ -1,7 +1,8 @@
 //! Metrics in Prometheus' text format 0.0.4, and the server that shows them.
 //!
 //! The parts are plain atomics: [`Counter`], [`Gauge`], [`Histogram`], and [`Vector`], whose label values are
-//! all known when it is made and whose members appear after their first use. A [`Registry`] prints them.
+//! all known when it is made and whose members appear after their first use; a [`DynamicVector`] learns its
+//! label values as they come. A [`Registry`] prints them.
 //! [`ProxyMetrics`] is the list of what this program measures. There are no globals.
 
 // Every number of the text format is an f64.
@@ -13,17 +14,23 @@ use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-pub use self::labels::{Kind, Resource, TrafficPolicy};
+pub use self::build::BuildInfo;
+pub use self::dynamic::DynamicVector;
+pub use self::labels::{Kind, Reload, Resource, TrafficPolicy};
+pub use self::pages::{Pages, PagesSettings, SetVerbosity, server};
 pub use self::process::ProcessMetrics;
-pub use self::proxy::{BuildInfo, ProxyMetrics};
-pub use self::server::{Pages, server};
+pub use self::proxy::ProxyMetrics;
+use crate::address::Family;
 
+mod build;
+mod dynamic;
 mod labels;
+mod pages;
 mod process;
 mod proxy;
-mod server;
+mod stability;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 /// A count that only grows.
 #[derive(Debug, Default)]
@@ -148,6 +155,12 @@ impl Registry {
         metric
     }
 
+    /// How many metrics have a help text that starts so.
+    fn count_helps(&self, prefix: &str) -> u64 {
+        let families = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        families.values().filter(|shown| shown.help.starts_with(prefix)).count() as u64
+    }
+
     /// The whole page, sorted by name. A metric without samples is left out.
     pub fn page(&self) -> String {
         let mut page = String::with_capacity(32 * 1024);
@@ -226,6 +239,15 @@ fn sample(page: &mut String, name: &str, labels: &str, value: f64) {
     } else {
         writeln!(page, "{name}{{{labels}}} {value}")
     };
+}
+
+/// Label names and values as a sample shows them.
+fn labels_text<const N: usize>(labels: [(&'static str, &str); N]) -> String {
+    labels.map(|(name, value)| format!("{name}=\"{}\"", escape(value))).join(",")
+}
+
+fn escape(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
 /// A number as Go's `%g` prints it, which is what scrapers of kube-proxy see: `0.001`, `1.7e+09` (from a million

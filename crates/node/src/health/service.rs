@@ -38,12 +38,14 @@ pub enum ListenAddresses {
 }
 
 impl ListenAddresses {
-    /// From the node port addresses and the addresses that the node has now.
+    /// From the node port addresses and the addresses that the node has now. IPv6 link-local ones are left out:
+    /// without a zone nothing can listen there, and one that fails would close the Service's others.
     pub fn choose(node_ports: &NodePortMatch, family: Family, here: &[IpAddr]) -> Self {
         match node_ports {
             NodePortMatch::MatchAll => Self::All(family),
             NodePortMatch::Cidrs(_) => {
-                Self::These(node_ports.matching(family, here.iter().copied()).into_iter().collect())
+                let matching = node_ports.matching(family, here.iter().copied()).into_iter();
+                Self::These(matching.filter(|ip| !is_link_local(ip)).collect())
             }
         }
     }
@@ -71,6 +73,20 @@ pub struct ListenFailure {
     pub source: io::Error,
 }
 
+impl ListenFailure {
+    /// Reason and action of the Warning that kube-proxy attaches to the Service, as an Event.
+    pub const EVENT: (&str, &str) = ("FailedToStartServiceHealthcheck", "Listen");
+
+    /// The note of that Event, in kube-proxy's words.
+    pub fn event_note(&self, node: &str) -> String {
+        let Self { service, address, source } = self;
+        let (service, port) = (format!("{}/{}", service.namespace, service.name), address.port());
+        format!(
+            "node {node} failed to start healthcheck {service:?} on port {port}: listen on {address}: {source}"
+        )
+    }
+}
+
 /// The servers of one family's health-check node ports.
 pub struct ServiceHealth {
     runtime: Handle,
@@ -85,10 +101,17 @@ impl ServiceHealth {
         Self { runtime, addresses, health, servers: BTreeMap::new() }
     }
 
+    /// Listens elsewhere from the next sync on, because the node's addresses changed. What already listens where
+    /// it should goes on.
+    pub fn set_addresses(&mut self, addresses: ListenAddresses) {
+        self.addresses = addresses;
+    }
+
     /// Makes the open servers those of `services` (Service to port), then sets the count of local endpoints
     /// of each to that in `counts`, 0 where it has none.
     ///
-    /// A Service listens on all addresses or on none. What could not be opened is logged and returned.
+    /// A Service listens on all addresses or on none; but one that listens already keeps what it has while a new
+    /// address cannot be had yet (an IPv6 address is tentative at first, RFC 4862). What could not be opened is logged and returned.
     pub fn sync(
         &mut self,
         services: &BTreeMap<ServiceKey, u16>,
@@ -99,32 +122,40 @@ impl ServiceHealth {
         let mut failures = Vec::new();
         for (service, port) in services {
             let count = counts.get(service).copied().unwrap_or(0);
-            if let Some(server) = self.servers.get(service) {
-                server.count.store(count, Ordering::Relaxed);
-                continue;
+            let known = self.servers.remove(service);
+            let keep = known.is_some();
+            let mut server = known.unwrap_or_else(|| ServiceServer::new(*port));
+            server.count.store(count, Ordering::Relaxed);
+            let outcome = self.listen_everywhere(service, &mut server);
+            if outcome.is_ok() || keep {
+                self.servers.insert(service.clone(), server);
             }
-            match self.open(service, *port, count) {
-                Ok(server) => drop(self.servers.insert(service.clone(), server)),
-                Err(failure) => {
-                    tracing::error!(error = %failure, "no health-check node port");
-                    failures.push(failure);
-                }
+            if let Err(failure) = outcome {
+                tracing::error!(error = %failure, "no health-check node port");
+                failures.push(failure);
             }
         }
         failures
     }
 
-    fn open(&self, service: &ServiceKey, port: u16, count: usize) -> Result<ServiceServer, ListenFailure> {
-        let count = Arc::new(AtomicUsize::new(count));
-        let handler = handler(service.clone(), Arc::clone(&count), Arc::clone(&self.health));
-        let mut server = ServiceServer { port, count, listeners: Vec::new() };
-        for address in self.addresses.addresses() {
-            let address = SocketAddr::new(*address, port);
-            let listener = self.listen(address, Arc::clone(&handler));
+    /// Brings the listeners of a server in step with the addresses.
+    fn listen_everywhere(
+        &self,
+        service: &ServiceKey,
+        server: &mut ServiceServer,
+    ) -> Result<(), ListenFailure> {
+        let wanted = self.addresses.addresses();
+        server.listeners.retain(|ip, _| wanted.contains(ip));
+        for ip in wanted {
+            if server.listeners.contains_key(ip) {
+                continue;
+            }
+            let address = SocketAddr::new(*ip, server.port);
+            let handler = handler(service.clone(), Arc::clone(&server.count), Arc::clone(&self.health));
             let failure = |source| ListenFailure { service: service.clone(), address, source };
-            server.listeners.push(listener.map_err(failure)?);
+            server.listeners.insert(*ip, self.listen(address, handler).map_err(failure)?);
         }
-        Ok(server)
+        Ok(())
     }
 
     fn listen(&self, address: SocketAddr, handler: Handler) -> io::Result<Listener> {
@@ -142,7 +173,13 @@ impl ServiceHealth {
 struct ServiceServer {
     port: u16,
     count: Arc<AtomicUsize>,
-    listeners: Vec<Listener>,
+    listeners: BTreeMap<IpAddr, Listener>,
+}
+
+impl ServiceServer {
+    fn new(port: u16) -> Self {
+        Self { port, count: Arc::default(), listeners: BTreeMap::new() }
+    }
 }
 
 struct Listener {
@@ -158,6 +195,10 @@ impl Drop for Listener {
         }
         self.task.abort();
     }
+}
+
+fn is_link_local(ip: &IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
 
 /// Any path and any method: 200 if there is a local endpoint and the proxy is healthy.

@@ -101,12 +101,14 @@ async fn the_health_server_answers_and_counts() {
     let want = [length.as_str(), "Content-Type: application/json", "X-Content-Type-Options: nosniff"];
     assert_eq!(good.headers, want);
     assert_eq!(request(address, "DELETE", "/livez").await.expect("an answer").status, 200);
+    let head = request(address, "HEAD", "/healthz").await.expect("an answer");
+    assert_eq!((head.status, head.body.as_str()), (200, ""));
     for path in ["/", "/healthz/", "/metrics"] {
         assert_eq!(ask(path).await.status, 404, "{path}");
     }
     let page = metrics.page();
     for line in [
-        "kubeproxy_proxy_healthz_total{code=\"200\"} 1",
+        "kubeproxy_proxy_healthz_total{code=\"200\"} 2",
         "kubeproxy_proxy_healthz_total{code=\"503\"} 1",
         "kubeproxy_proxy_livez_total{code=\"200\"} 1",
     ] {
@@ -201,12 +203,41 @@ async fn a_taken_port_is_reported_and_tried_again() {
     let failed: Vec<_> = failures.iter().map(|failure| (&failure.service, failure.address)).collect();
     assert_eq!(failed, [(&service("web"), address)]);
     assert!(probe(Ipv6Addr::LOCALHOST, taken).await.is_err(), "all addresses or none");
+    let note = failures.first().map(|failure| failure.event_note("node-1"));
+    let want = format!(
+        "node node-1 failed to start healthcheck \"ns/web\" on port {taken}: listen on 127.0.0.1:{taken}: Address \
+         already in use (os error 98)"
+    );
+    assert_eq!(note.as_deref(), Some(want.as_str()));
     assert_eq!(services.sync(&wanted, &counts).len(), 1);
     drop(holder);
     assert!(services.sync(&wanted, &counts).is_empty());
     for loopback in [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {
         assert_eq!(probe(loopback, taken).await.expect("an answer").status, 200);
     }
+}
+
+#[tokio::test]
+async fn new_addresses_are_listened_on_and_old_ones_left() {
+    let health = Arc::new(Health::new(TIMEOUT));
+    let mut services = ServiceHealth::new(Handle::current(), v4_loopback(), health);
+    let free = free_port();
+    let (wanted, counts) = (port("web", free), count("web", 1));
+    assert!(services.sync(&wanted, &counts).is_empty());
+    // A connection that stays open shows that its listener did.
+    let mut kept = tokio::net::TcpStream::connect((Ipv4Addr::LOCALHOST, free)).await.expect("it listens");
+    services
+        .set_addresses(ListenAddresses::These(vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]));
+    assert!(services.sync(&wanted, &counts).is_empty());
+    assert_eq!(probe(Ipv6Addr::LOCALHOST, free).await.expect("an answer").status, 200);
+    let mut head = [0; 15];
+    tokio::io::AsyncWriteExt::write_all(&mut kept, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.expect("sent");
+    tokio::io::AsyncReadExt::read_exact(&mut kept, &mut head).await.expect("an answer");
+    assert_eq!(&head, b"HTTP/1.1 200 OK");
+    services.set_addresses(ListenAddresses::These(vec![Ipv6Addr::LOCALHOST.into()]));
+    assert!(services.sync(&wanted, &counts).is_empty());
+    assert!(probe(Ipv4Addr::LOCALHOST, free).await.is_err(), "it is closed");
+    assert_eq!(probe(Ipv6Addr::LOCALHOST, free).await.expect("an answer").status, 200);
 }
 
 #[tokio::test]
@@ -232,4 +263,10 @@ fn health_check_node_ports_listen_where_node_ports_do() {
     assert_eq!(choose(&inside), ListenAddresses::These(vec![Ipv4Addr::new(192, 0, 2, 7).into()]));
     let elsewhere = NodePortMatch::Cidrs(vec!["198.51.100.0/24".parse().expect("a CIDR")]);
     assert_eq!(choose(&elsewhere), ListenAddresses::These(Vec::new()));
+    let link_local: [IpAddr; 2] = ["fe80::1", "2001:db8::1"].map(|text| text.parse().expect("an address"));
+    let both = NodePortMatch::Cidrs(
+        ["fe80::/10", "2001:db8::/32"].map(|text| text.parse().expect("a CIDR")).to_vec(),
+    );
+    let chosen = ListenAddresses::choose(&both, Family::Ipv6, &link_local);
+    assert_eq!(chosen, ListenAddresses::These(vec!["2001:db8::1".parse().expect("an address")]));
 }

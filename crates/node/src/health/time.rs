@@ -1,6 +1,6 @@
 //! Times as Go writes them in JSON: RFC 3339, nanoseconds without trailing zeros. Always UTC.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Go's zero time.
 pub(super) const ZERO_TIME: &str = "0001-01-01T00:00:00Z";
@@ -8,7 +8,7 @@ pub(super) const ZERO_TIME: &str = "0001-01-01T00:00:00Z";
 const DAY: u64 = 86_400;
 
 /// A time from 1970 on; an earlier one is shown as 1970.
-pub(super) fn rfc3339(time: SystemTime) -> String {
+pub(crate) fn rfc3339(time: SystemTime) -> String {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     let (year, month, day) = civil(since.as_secs() / DAY);
     let second = since.as_secs() % DAY;
@@ -16,6 +16,12 @@ pub(super) fn rfc3339(time: SystemTime) -> String {
     let fraction = format!(".{:09}", since.subsec_nanos());
     let fraction = fraction.trim_end_matches('0').trim_end_matches('.');
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}{fraction}Z")
+}
+
+/// The same in whole seconds, as the times of API objects are.
+pub(crate) fn rfc3339_seconds(time: SystemTime) -> String {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    rfc3339(UNIX_EPOCH + Duration::from_secs(since.as_secs()))
 }
 
 /// Year, month and day of a count of days since 1970-01-01.
@@ -35,8 +41,6 @@ fn civil(days: u64) -> (u64, u64, u64) {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]

@@ -65,9 +65,8 @@ mod tests {
 
     #[test]
     fn a_host_without_ipv6_gets_an_ipv4_socket() {
-        let open = |address: SocketAddr, v6_only| match address.is_ipv6() {
-            true => Err(io::Error::from(Errno::AFNOSUPPORT)),
-            false => Ok((address, v6_only)),
+        let open = |address: SocketAddr, v6_only| {
+            if address.is_ipv6() { Err(io::Error::from(Errno::AFNOSUPPORT)) } else { Ok((address, v6_only)) }
         };
         let v4 = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 10256);
         for any in [v4, SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 10256)] {

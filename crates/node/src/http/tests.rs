@@ -47,12 +47,12 @@ pub(crate) async fn exchange(
     body: &str,
 ) -> io::Result<(String, Vec<u8>)> {
     let mut stream = TcpStream::connect(address).await?;
-    let mut head = format!("{method} {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n");
-    headers.iter().for_each(|header| head.push_str(&format!("{header}\r\n")));
-    if !body.is_empty() {
-        head.push_str(&format!("Content-Length: {}\r\n", body.len()));
-    }
-    stream.write_all(format!("{head}\r\n{body}").as_bytes()).await?;
+    let length = format!("Content-Length: {}", body.len());
+    let mut lines =
+        vec![format!("{method} {path} HTTP/1.1"), "Host: test".into(), "Connection: close".into()];
+    lines.extend(headers.iter().map(|&header| header.to_owned()));
+    lines.extend(Some(length).filter(|_| !body.is_empty()));
+    stream.write_all(format!("{}\r\n\r\n{body}", lines.join("\r\n")).as_bytes()).await?;
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes).await?;
     let end = bytes.windows(4).position(|four| four == b"\r\n\r\n").ok_or(io::ErrorKind::UnexpectedEof)?;

@@ -29,6 +29,29 @@ pub enum Resource {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind(pub Resource);
 
+/// What became of a changed configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reload {
+    /// It is in use.
+    Ok,
+    /// It has mistakes, or cannot be changed to while running; the one before stays in use.
+    Refused,
+}
+
+impl Labels for Reload {
+    fn all() -> Vec<Self> {
+        vec![Self::Ok, Self::Refused]
+    }
+
+    fn index(self) -> usize {
+        self as usize
+    }
+
+    fn text(self) -> String {
+        format!("result=\"{}\"", if self == Self::Ok { "ok" } else { "refused" })
+    }
+}
+
 impl Labels for Family {
     fn all() -> Vec<Self> {
         Self::BOTH.to_vec()

@@ -1,6 +1,7 @@
 //! `process_*`: what the kernel says about this process, under Prometheus' usual names.
 
 use std::fs;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::{Collect, Registry, sample};
 
@@ -19,6 +20,18 @@ pub enum ProcessMetrics {
     MaxFds,
     /// Unix time of the start.
     StartTime,
+    /// Limit of virtual bytes.
+    MaxVirtualMemory,
+    /// Bytes of IP packets received in this network namespace.
+    NetworkReceived,
+    /// Bytes of IP packets sent in this network namespace.
+    NetworkSent,
+}
+
+/// When this process started.
+pub(super) fn started() -> Option<SystemTime> {
+    let seconds = ProcessMetrics::StartTime.read()?;
+    Some(UNIX_EPOCH + Duration::try_from_secs_f64(seconds).ok()?)
 }
 
 impl ProcessMetrics {
@@ -30,8 +43,19 @@ impl ProcessMetrics {
         add("process_virtual_memory_bytes", "Virtual memory size in bytes.", Self::VirtualMemory);
         add("process_open_fds", "Number of open file descriptors.", Self::OpenFds);
         add("process_max_fds", "Maximum number of open file descriptors.", Self::MaxFds);
+        let help = "Maximum amount of virtual memory available in bytes.";
+        add("process_virtual_memory_max_bytes", help, Self::MaxVirtualMemory);
+        let help = "Number of bytes received by the process over the network.";
+        add("process_network_receive_bytes_total", help, Self::NetworkReceived);
+        let help = "Number of bytes sent by the process over the network.";
+        add("process_network_transmit_bytes_total", help, Self::NetworkSent);
+        Self::add_start_time_to(registry);
+    }
+
+    /// Shows the start time alone.
+    pub(super) fn add_start_time_to(registry: &Registry) {
         let help = "Start time of the process since unix epoch in seconds.";
-        add("process_start_time_seconds", help, Self::StartTime);
+        registry.add("process_start_time_seconds", help, Self::StartTime);
     }
 
     fn read(self) -> Option<f64> {
@@ -52,13 +76,23 @@ impl ProcessMetrics {
                 let boot = boot_time(&fs::read_to_string("/proc/stat").ok()?)?;
                 stat().map(|stat| boot as f64 + stat.start_ticks as f64 / ticks)
             }
+            Self::MaxVirtualMemory => {
+                let limit = rustix::process::getrlimit(rustix::process::Resource::As);
+                // No limit is shown as the largest number, as Prometheus' own libraries do.
+                Some(limit.current.unwrap_or(u64::MAX) as f64)
+            }
+            Self::NetworkReceived => octets("InOctets"),
+            Self::NetworkSent => octets("OutOctets"),
         }
     }
 }
 
 impl Collect for ProcessMetrics {
     fn kind(&self) -> &'static str {
-        if *self == Self::Cpu { "counter" } else { "gauge" }
+        match self {
+            Self::Cpu | Self::NetworkReceived | Self::NetworkSent => "counter",
+            _ => "gauge",
+        }
     }
 
     fn collect(&self, name: &str, labels: &str, page: &mut String) {
@@ -97,9 +131,28 @@ fn boot_time(stat: &str) -> Option<u64> {
     stat.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
 }
 
+fn octets(name: &str) -> Option<f64> {
+    ip_ext(&fs::read_to_string("/proc/self/net/netstat").ok()?, name).map(|octets| octets as f64)
+}
+
+/// A number of the `IpExt` group in `/proc/net/netstat`: a line of names, then one of numbers.
+fn ip_ext(netstat: &str, name: &str) -> Option<u64> {
+    let mut lines = netstat.lines().filter_map(|line| line.strip_prefix("IpExt:"));
+    let (names, numbers) = (lines.next()?, lines.next()?);
+    let position = names.split_ascii_whitespace().position(|candidate| candidate == name)?;
+    numbers.split_ascii_whitespace().nth(position)?.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn octets_are_found_by_name() {
+        let text = "TcpExt: A B\nTcpExt: 1 2\nIpExt: InNoRoutes InOctets OutOctets\nIpExt: 0 11 22\n";
+        assert_eq!((ip_ext(text, "InOctets"), ip_ext(text, "OutOctets")), (Some(11), Some(22)));
+        assert_eq!((ip_ext(text, "Other"), ip_ext("", "InOctets")), (None, None));
+    }
 
     #[test]
     fn the_name_of_a_process_does_not_confuse() {

@@ -4,29 +4,20 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::labels::{Code, Kind, Resource, TrafficPolicy};
-use super::{Collect, Counter, Gauge, Histogram, ProcessMetrics, Registry, Vector};
+use self::client::ClientMetrics;
+use self::dataplane::DataplaneMetrics;
+use self::sync::{ChangeMetrics, SyncMetrics};
+use super::labels::{Code, Kind, Reload, Resource, TrafficPolicy};
+use super::{BuildInfo, Counter, DynamicVector, Gauge, ProcessMetrics, Registry, Vector, stability};
 use crate::address::Family;
+
+mod client;
+mod dataplane;
+mod sync;
 
 /// 0.001 s doubled up to 16.384 s.
 const LATENCY: &[f64] = &[
     0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192, 16.384,
-];
-
-/// 0.25 s and 0.5 s, every second to a minute, every 5 s to two, every 30 s to five. The 0 in front comes
-/// from the way in which kube-proxy merges its lists, and is part of what dashboards see.
-const NETWORK_PROGRAMMING: &[f64] = &[
-    0.0, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0, 16.0,
-    17.0, 18.0, 19.0, 20.0, 21.0, 22.0, 23.0, 24.0, 25.0, 26.0, 27.0, 28.0, 29.0, 30.0, 31.0, 32.0, 33.0,
-    34.0, 35.0, 36.0, 37.0, 38.0, 39.0, 40.0, 41.0, 42.0, 43.0, 44.0, 45.0, 46.0, 47.0, 48.0, 49.0, 50.0,
-    51.0, 52.0, 53.0, 54.0, 55.0, 56.0, 57.0, 58.0, 59.0, 60.0, 65.0, 70.0, 75.0, 80.0, 85.0, 90.0, 95.0,
-    100.0, 105.0, 110.0, 115.0, 120.0, 150.0, 180.0, 210.0, 240.0, 270.0, 300.0,
-];
-
-/// From 10 µs, doubled up to 5.24 s: a commit of one change takes a small part of a millisecond.
-const COMMIT: &[f64] = &[
-    0.000_01, 0.000_02, 0.000_04, 0.000_08, 0.000_16, 0.000_32, 0.000_64, 0.001_28, 0.002_56, 0.005_12,
-    0.010_24, 0.020_48, 0.040_96, 0.081_92, 0.163_84, 0.327_68, 0.655_36, 1.310_72, 2.621_44, 5.242_88,
 ];
 
 /// Every metric of the program. Share it in an [`Arc`]; every method is cheap and takes `&self`.
@@ -39,41 +30,29 @@ pub struct ProxyMetrics {
     livez_total: Arc<Vector<Code, Counter>>,
     watch_restarts: Arc<Vector<Resource, Counter>>,
     bad_objects: Arc<Vector<Kind, Gauge>>,
+    client: ClientMetrics,
+    features: Arc<DynamicVector<2, Gauge>>,
+    reloads: Arc<Vector<Reload, Counter>>,
+    last_reload: Arc<Gauge>,
+    version: String,
 }
 
 type PerFamily<M> = Arc<Vector<Family, M>>;
-
-struct SyncMetrics {
-    duration: PerFamily<Histogram>,
-    full_duration: PerFamily<Histogram>,
-    partial_duration: PerFamily<Histogram>,
-    last_synced: PerFamily<Gauge>,
-    last_queued: PerFamily<Gauge>,
-    network_programming: PerFamily<Histogram>,
-    no_local_endpoints: Arc<Vector<(TrafficPolicy, Family), Gauge>>,
-}
-
-struct ChangeMetrics {
-    endpoints_pending: Arc<Gauge>,
-    endpoints_total: Arc<Counter>,
-    services_pending: Arc<Gauge>,
-    services_total: Arc<Counter>,
-}
-
-struct DataplaneMetrics {
-    nftables_sync_failures: PerFamily<Counter>,
-    nftables_cleanup_failures: PerFamily<Counter>,
-    conntrack_duration: PerFamily<Histogram>,
-    conntrack_deleted: PerFamily<Counter>,
-    commit_duration: PerFamily<Histogram>,
-    drift_repairs: Arc<Counter>,
-}
 
 impl ProxyMetrics {
     /// Every metric at zero. `build` is shown as `kubernetes_build_info`.
     pub fn new(build: BuildInfo) -> Self {
         let registry = Registry::default();
+        let version = build.git_version.clone();
         build.add_to(&registry);
+        let metrics = Self::with_registry(registry, version);
+        // The configuration that the program starts with is good, or it would not start.
+        metrics.last_reload.set(1.0);
+        stability::add_to(&metrics.registry);
+        metrics
+    }
+
+    fn with_registry(registry: Registry, version: String) -> Self {
         Self {
             sync: SyncMetrics::new(&registry),
             changes: ChangeMetrics::new(&registry),
@@ -98,6 +77,23 @@ impl ProxyMetrics {
                 "Objects with parts that cannot be used",
                 Vector::new(Gauge::default),
             ),
+            client: ClientMetrics::new(&registry),
+            features: registry.add(
+                "kubernetes_feature_enabled",
+                "[BETA] Stage of a feature gate, and 1 where it is on",
+                DynamicVector::new(["name", "stage"], Gauge::default),
+            ),
+            reloads: registry.add(
+                "portolan_config_reloads_total",
+                "Changed configurations that were applied or refused",
+                Vector::new(Counter::default),
+            ),
+            last_reload: registry.add(
+                "portolan_config_last_reload_successful",
+                "Whether the configuration in use is the one that was written last",
+                Gauge::default(),
+            ),
+            version,
             registry,
         }
     }
@@ -206,193 +202,42 @@ impl ProxyMetrics {
         self.bad_objects.with(Kind(resource), |gauge| gauge.set(objects as f64));
     }
 
+    /// The API server answered a request of HTTP method `verb` with status `code`, or did not answer at all.
+    /// `duration` lasts until the head of the answer.
+    pub fn request_finished(&self, verb: &str, host: &str, code: Option<u16>, duration: Duration) {
+        self.client.request_finished(verb, host, code, duration);
+    }
+
+    /// A request waited so long for its turn under `qps` and `burst`.
+    pub fn request_delayed(&self, verb: &str, host: &str, waited: Duration) {
+        self.client.request_delayed(verb, host, waited);
+    }
+
+    /// A changed configuration was applied or refused.
+    pub fn config_reload(&self, result: Reload) {
+        self.reloads.with(result, Counter::increment);
+        self.last_reload.set(if result == Reload::Ok { 1.0 } else { 0.0 });
+    }
+
+    /// Shows a feature gate; `stage` is `ALPHA`, `BETA`, `DEPRECATED`, or nothing for GA.
+    pub fn feature(&self, name: &str, stage: &str, enabled: bool) {
+        self.features.with([name, stage], |gauge| gauge.set(if enabled { 1.0 } else { 0.0 }));
+    }
+
+    /// The version in `kubernetes_build_info`.
+    pub(super) fn version(&self) -> &str {
+        &self.version
+    }
+
     /// The whole page.
     pub fn page(&self) -> String {
         self.registry.page()
     }
 }
 
-impl SyncMetrics {
-    fn new(registry: &Registry) -> Self {
-        let latency = || Vector::new(|| Histogram::new(LATENCY));
-        Self {
-            duration: registry.add(
-                "kubeproxy_sync_proxy_rules_duration_seconds",
-                alpha("SyncProxyRules latency in seconds"),
-                latency(),
-            ),
-            full_duration: registry.add(
-                "kubeproxy_sync_full_proxy_rules_duration_seconds",
-                alpha("SyncProxyRules latency in seconds for full resyncs"),
-                latency(),
-            ),
-            partial_duration: registry.add(
-                "kubeproxy_sync_partial_proxy_rules_duration_seconds",
-                alpha("SyncProxyRules latency in seconds for partial resyncs"),
-                latency(),
-            ),
-            last_synced: registry.add(
-                "kubeproxy_sync_proxy_rules_last_timestamp_seconds",
-                alpha("The last time proxy rules were successfully synced"),
-                Vector::new(Gauge::default),
-            ),
-            last_queued: registry.add(
-                "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds",
-                alpha("The last time a sync of proxy rules was queued"),
-                Vector::new(Gauge::default),
-            ),
-            network_programming: registry.add(
-                "kubeproxy_network_programming_duration_seconds",
-                alpha("In Cluster Network Programming Latency in seconds"),
-                Vector::new(|| Histogram::new(NETWORK_PROGRAMMING)),
-            ),
-            no_local_endpoints: registry.add(
-                "kubeproxy_sync_proxy_rules_no_local_endpoints_total",
-                alpha("Number of services with a Local traffic policy and no endpoints"),
-                Vector::new(Gauge::default),
-            ),
-        }
-    }
-}
-
-impl ChangeMetrics {
-    fn new(registry: &Registry) -> Self {
-        Self {
-            endpoints_pending: registry.add(
-                "kubeproxy_sync_proxy_rules_endpoint_changes_pending",
-                alpha("Pending proxy rules Endpoint changes"),
-                Gauge::default(),
-            ),
-            endpoints_total: registry.add(
-                "kubeproxy_sync_proxy_rules_endpoint_changes_total",
-                alpha("Cumulative proxy rules Endpoint changes"),
-                Counter::default(),
-            ),
-            services_pending: registry.add(
-                "kubeproxy_sync_proxy_rules_service_changes_pending",
-                alpha("Pending proxy rules Service changes"),
-                Gauge::default(),
-            ),
-            services_total: registry.add(
-                "kubeproxy_sync_proxy_rules_service_changes_total",
-                alpha("Cumulative proxy rules Service changes"),
-                Counter::default(),
-            ),
-        }
-    }
-}
-
-impl DataplaneMetrics {
-    fn new(registry: &Registry) -> Self {
-        Self {
-            nftables_sync_failures: registry.add(
-                "kubeproxy_sync_proxy_rules_nftables_sync_failures_total",
-                alpha("Cumulative proxy nftables sync failures"),
-                Vector::new(Counter::default),
-            ),
-            nftables_cleanup_failures: registry.add(
-                "kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total",
-                alpha("Cumulative proxy nftables cleanup failures"),
-                Vector::new(Counter::default),
-            ),
-            conntrack_duration: registry.add(
-                "kubeproxy_conntrack_reconciler_sync_duration_seconds",
-                alpha("ReconcileConntrackFlowsLatency latency in seconds"),
-                Vector::new(|| Histogram::new(LATENCY)),
-            ),
-            conntrack_deleted: registry.add(
-                "kubeproxy_conntrack_reconciler_deleted_entries_total",
-                alpha("Cumulative conntrack flows deleted by conntrack reconciler"),
-                Vector::new(Counter::default),
-            ),
-            commit_duration: registry.add(
-                "portolan_dataplane_commit_seconds",
-                "Time of one commit to the kernel",
-                Vector::new(|| Histogram::new(COMMIT)),
-            ),
-            drift_repairs: registry.add(
-                "portolan_dataplane_drift_repairs_total",
-                "Repairs of what another program changed in the kernel",
-                Counter::default(),
-            ),
-        }
-    }
-}
-
-/// The labels of `kubernetes_build_info`, which dashboards use to tell versions apart.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BuildInfo {
-    /// Full version with a leading `v`.
-    pub git_version: String,
-    /// Commit, or nothing if unknown.
-    pub git_commit: String,
-    /// `clean`, `dirty`, or nothing if unknown.
-    pub git_tree_state: String,
-    /// RFC 3339, or nothing if unknown.
-    pub build_date: String,
-}
-
-impl BuildInfo {
-    /// This crate's version and nothing else.
-    pub fn of_crate() -> Self {
-        Self {
-            git_version: concat!("v", env!("CARGO_PKG_VERSION")).into(),
-            git_commit: String::new(),
-            git_tree_state: String::new(),
-            build_date: String::new(),
-        }
-    }
-
-    fn add_to(self, registry: &Registry) {
-        registry.add(
-            "kubernetes_build_info",
-            "[ALPHA] A metric with a constant '1' value labeled by major, minor, git version, git commit, git \
-             tree state, build date, Go version, and compiler from which Kubernetes was built, and platform on \
-             which it is running.",
-            self,
-        );
-    }
-}
-
-impl Collect for BuildInfo {
-    fn kind(&self) -> &'static str {
-        "gauge"
-    }
-
-    fn collect(&self, name: &str, _: &str, page: &mut String) {
-        let mut numbers = self.git_version.trim_start_matches('v').split('.');
-        let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
-        // Go's names of platforms are what dashboards know.
-        let architecture = match std::env::consts::ARCH {
-            "x86_64" => "amd64",
-            "aarch64" => "arm64",
-            other => other,
-        };
-        let platform = format!("{}/{architecture}", std::env::consts::OS);
-        let labels = [
-            ("build_date", self.build_date.as_str()),
-            ("compiler", "rustc"),
-            ("git_commit", &self.git_commit),
-            ("git_tree_state", &self.git_tree_state),
-            ("git_version", &self.git_version),
-            ("go_version", ""),
-            ("major", major),
-            ("minor", minor),
-            ("platform", &platform),
-        ];
-        let labels: Vec<String> =
-            labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escape(value))).collect();
-        super::sample(page, name, &labels.join(","), 1.0);
-    }
-}
-
 /// Upstream's mark of metrics without a promise.
 fn alpha(help: &str) -> String {
     format!("[ALPHA] {help}")
-}
-
-fn escape(value: &str) -> String {
-    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
 fn unix_seconds(at: SystemTime) -> f64 {

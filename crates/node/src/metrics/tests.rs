@@ -2,10 +2,12 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use super::*;
 use crate::address::Family;
-use crate::config::{Configuration, Mode};
-use crate::http::tests::{loopback, request, start};
 
-fn metrics() -> ProxyMetrics {
+mod exposition;
+
+pub(crate) use exposition::read;
+
+pub(crate) fn metrics() -> ProxyMetrics {
     ProxyMetrics::new(BuildInfo {
         git_version: "v0.1.0".into(),
         git_commit: "abc".into(),
@@ -48,6 +50,7 @@ fn label_values_have_distinct_members() {
     check::<labels::Code>();
     check::<Resource>();
     check::<Kind>();
+    check::<Reload>();
 }
 
 #[test]
@@ -72,6 +75,12 @@ fn nothing_is_shown_before_its_first_use() {
     let page = metrics().page();
     let page = page.replace(&format!("/{}", platform()), "/PLATFORM");
     insta::assert_snapshot!(page, @r#"
+    # HELP disabled_metrics_total [BETA] Disabled metrics
+    # TYPE disabled_metrics_total counter
+    disabled_metrics_total 0
+    # HELP hidden_metrics_total [BETA] Hidden metrics
+    # TYPE hidden_metrics_total counter
+    hidden_metrics_total 0
     # HELP kubeproxy_sync_proxy_rules_endpoint_changes_pending [ALPHA] Pending proxy rules Endpoint changes
     # TYPE kubeproxy_sync_proxy_rules_endpoint_changes_pending gauge
     kubeproxy_sync_proxy_rules_endpoint_changes_pending 0
@@ -87,15 +96,21 @@ fn nothing_is_shown_before_its_first_use() {
     # HELP kubernetes_build_info [ALPHA] A metric with a constant '1' value labeled by major, minor, git version, git commit, git tree state, build date, Go version, and compiler from which Kubernetes was built, and platform on which it is running.
     # TYPE kubernetes_build_info gauge
     kubernetes_build_info{build_date="",compiler="rustc",git_commit="abc",git_tree_state="",git_version="v0.1.0",go_version="",major="0",minor="1",platform="linux/PLATFORM"} 1
+    # HELP portolan_config_last_reload_successful Whether the configuration in use is the one that was written last
+    # TYPE portolan_config_last_reload_successful gauge
+    portolan_config_last_reload_successful 1
     # HELP portolan_dataplane_drift_repairs_total Repairs of what another program changed in the kernel
     # TYPE portolan_dataplane_drift_repairs_total counter
     portolan_dataplane_drift_repairs_total 0
+    # HELP registered_metrics_total [BETA] Registered metrics by stability level and the version that deprecates them
+    # TYPE registered_metrics_total counter
+    registered_metrics_total{deprecated_version="",stability_level="ALPHA"} 21
+    registered_metrics_total{deprecated_version="",stability_level="BETA"} 4
     "#);
 }
 
-#[test]
-fn the_whole_page() {
-    let metrics = metrics();
+/// Uses every metric at least once.
+fn touch_everything(metrics: &ProxyMetrics) {
     let (at, quick, slow) = (
         UNIX_EPOCH + Duration::from_millis(1_772_359_200_500),
         Duration::from_micros(90),
@@ -124,8 +139,114 @@ fn the_whole_page() {
     metrics.drift_repaired();
     metrics.watch_restarted(Resource::EndpointSlices);
     metrics.bad_objects(Resource::Services, 1);
-    let page = metrics.page().replace(&format!("/{}", platform()), "/PLATFORM");
-    insta::assert_snapshot!("whole_page", page);
+    metrics.request_finished("GET", "10.0.0.1:443", Some(200), slow);
+    metrics.request_finished("GET", "10.0.0.1:443", None, slow);
+    metrics.request_delayed("GET", "10.0.0.1:443", quick);
+    metrics.config_reload(Reload::Ok);
+    metrics.config_reload(Reload::Refused);
+    metrics.feature("ComponentFlagz", "BETA", true);
+    metrics.feature("AllowServiceExternalIPs", "", false);
+}
+
+/// Names, types, labels and buckets are what dashboards and alerts are built on: this list changes on purpose or
+/// not at all. That it holds kube-proxy's is what the next test is for.
+#[test]
+fn the_golden_list() {
+    let metrics = metrics().with_process();
+    touch_everything(&metrics);
+    let mut list = String::new();
+    for shown in read(&metrics.page()).expect("a valid page") {
+        let labels: Vec<&str> = shown.label_names().into_iter().collect();
+        let _ = write!(list, "{} {} {{{}}}", shown.kind, shown.name, labels.join(","));
+        let bounds = shown.bounds();
+        let _ = if bounds.is_empty() { writeln!(list) } else { writeln!(list, " {}", bounds.join(" ")) };
+    }
+    insta::assert_snapshot!("golden_list", list);
+}
+
+/// kube-proxy 1.36 in nftables mode.
+#[test]
+fn every_metric_of_kube_proxy_is_there() {
+    const UPSTREAM: &str = "
+        histogram kubeproxy_sync_proxy_rules_duration_seconds ip_family
+        histogram kubeproxy_sync_full_proxy_rules_duration_seconds ip_family
+        histogram kubeproxy_sync_partial_proxy_rules_duration_seconds ip_family
+        gauge kubeproxy_sync_proxy_rules_last_timestamp_seconds ip_family
+        gauge kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds ip_family
+        histogram kubeproxy_network_programming_duration_seconds ip_family
+        gauge kubeproxy_sync_proxy_rules_endpoint_changes_pending -
+        counter kubeproxy_sync_proxy_rules_endpoint_changes_total -
+        gauge kubeproxy_sync_proxy_rules_service_changes_pending -
+        counter kubeproxy_sync_proxy_rules_service_changes_total -
+        gauge kubeproxy_sync_proxy_rules_no_local_endpoints_total ip_family,traffic_policy
+        counter kubeproxy_proxy_healthz_total code
+        counter kubeproxy_proxy_livez_total code
+        counter kubeproxy_sync_proxy_rules_nftables_sync_failures_total ip_family
+        counter kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total ip_family
+        histogram kubeproxy_conntrack_reconciler_sync_duration_seconds ip_family
+        counter kubeproxy_conntrack_reconciler_deleted_entries_total ip_family
+        gauge kubernetes_build_info build_date,compiler,git_commit,git_tree_state,git_version,go_version,major,minor,platform
+        gauge kubernetes_feature_enabled name,stage
+        counter rest_client_requests_total code,host,method
+        histogram rest_client_request_duration_seconds host,verb
+        histogram rest_client_rate_limiter_duration_seconds host,verb
+        counter registered_metrics_total deprecated_version,stability_level
+        counter hidden_metrics_total -
+        counter disabled_metrics_total -
+        counter process_cpu_seconds_total -
+        counter process_network_receive_bytes_total -
+        counter process_network_transmit_bytes_total -
+        gauge process_resident_memory_bytes -
+        gauge process_virtual_memory_bytes -
+        gauge process_virtual_memory_max_bytes -
+        gauge process_open_fds -
+        gauge process_max_fds -
+        gauge process_start_time_seconds -";
+    let metrics = metrics().with_process();
+    touch_everything(&metrics);
+    let page = read(&metrics.page()).expect("a valid page");
+    let mut wanted = Vec::new();
+    for line in UPSTREAM.trim().lines() {
+        let [kind, name, labels] = line.split_whitespace().collect::<Vec<_>>()[..] else { panic!("{line}") };
+        wanted.push(name);
+        let shown = page.iter().find(|shown| shown.name == name).unwrap_or_else(|| panic!("no {name}"));
+        let got: Vec<&str> = shown.label_names().into_iter().collect();
+        let got = if got.is_empty() { "-".to_owned() } else { got.join(",") };
+        assert_eq!((shown.kind.as_str(), got.as_str()), (kind, labels), "{name}");
+        let alpha = name.starts_with("kubeproxy_") || name.starts_with("rest_client_");
+        assert!(!alpha || shown.help.starts_with("[ALPHA] "), "{name}: {}", shown.help);
+    }
+    let ours = page.iter().filter(|shown| !wanted.contains(&shown.name.as_str()));
+    let unmarked: Vec<&str> =
+        ours.map(|shown| shown.name.as_str()).filter(|name| !name.starts_with("portolan_")).collect();
+    assert_eq!(unmarked, [""; 0], "what is ours alone says so");
+}
+
+#[test]
+fn values_arrive_where_they_belong() {
+    let metrics = metrics();
+    touch_everything(&metrics);
+    let page = metrics.page();
+    let shown = page.lines().filter(|line| !line.starts_with('#') && !line.contains("_bucket{"));
+    let shown = shown.filter(|line| !line.starts_with("kubernetes_build_info"));
+    insta::assert_snapshot!("values", shown.collect::<Vec<_>>().join("\n"));
+}
+
+#[test]
+fn hostile_label_values_stay_inside_their_quotes() {
+    let vector = DynamicVector::new(["host", "verb"], Counter::default);
+    vector.with(["a\"} 1\nb", "\\"], Counter::increment);
+    for other in 0..1000 {
+        vector.with([&other.to_string(), "GET"], Counter::increment);
+    }
+    let registry = Registry::default();
+    let vector = registry.add("v", "help", vector);
+    let page = read(&registry.page()).expect("a valid page");
+    let samples = &page.first().expect("one metric").samples;
+    assert_eq!(samples.len(), 512, "the number of members is bounded");
+    assert!(samples.iter().any(|sample| sample.labels.values().any(|value| value == "a\"} 1\nb")));
+    vector.with(["a\"} 1\nb", "\\"], |counter| counter.add(5));
+    assert!(registry.page().contains("v{host=\"a\\\"} 1\\nb\",verb=\"\\\\\"} 6\n"), "known members go on");
 }
 
 /// The last part of the platform label differs between machines.
@@ -135,34 +256,4 @@ fn platform() -> &'static str {
         "aarch64" => "arm64",
         other => other,
     }
-}
-
-#[tokio::test]
-async fn the_metrics_server_has_its_pages() {
-    let metrics = Arc::new(metrics().with_process());
-    let configuration = Configuration::default();
-    let pages = Arc::new(Pages::new(metrics, &configuration));
-    let address = start(server(loopback(), true, Arc::clone(&pages))).await;
-    let ask = |path: &'static str| async move {
-        let got = request(address, "GET", path).await.expect("an answer");
-        let content_type = got.headers.iter().find_map(|header| header.strip_prefix("Content-Type: "));
-        (got.status, content_type.map(str::to_owned).expect("a content type"), got.body)
-    };
-    let plain = |status, body: &str| (status, "text/plain; charset=utf-8".to_owned(), body.to_owned());
-    assert_eq!(ask("/healthz").await, plain(200, "ok"));
-    assert_eq!(ask("/healthz/ping").await, plain(200, "ok"));
-    assert_eq!(ask("/healthz?verbose").await, plain(200, "[+]ping ok\nhealthz check passed\n"));
-    assert_eq!(ask("/proxyMode").await, plain(200, "nftables"));
-    assert_eq!(ask("/proxyMode/").await, plain(404, "404 page not found\n"));
-    let (status, content_type, page) = ask("/metrics").await;
-    assert_eq!((status, content_type.as_str()), (200, "text/plain; version=0.0.4; charset=utf-8"));
-    assert!(page.contains("\nprocess_resident_memory_bytes "), "{page}");
-    let (_, content_type, configz) = ask("/configz").await;
-    assert_eq!(content_type, "application/json");
-    let configz: serde_json::Value = serde_json::from_str(&configz).expect("JSON");
-    let shown = configz.get("kubeproxy.config.k8s.io").expect("one component");
-    assert_eq!(shown.get("mode").and_then(|mode| mode.as_str()), Some("nftables"));
-    assert_eq!(shown.get("nodePortAddresses"), Some(&serde_json::json!(["primary"])));
-    pages.set_configuration(&Configuration { mode: Some(Mode::Ipvs), ..configuration });
-    assert_eq!(ask("/proxyMode").await, plain(200, "ipvs"));
 }

@@ -1,0 +1,68 @@
+//! `kubernetes_build_info`.
+
+use super::{Collect, Registry, labels_text, sample};
+
+/// The labels of `kubernetes_build_info`, which dashboards use to tell versions apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BuildInfo {
+    /// Full version with a leading `v`.
+    pub git_version: String,
+    /// Commit, or nothing if unknown.
+    pub git_commit: String,
+    /// `clean`, `dirty`, or nothing if unknown.
+    pub git_tree_state: String,
+    /// RFC 3339, or nothing if unknown.
+    pub build_date: String,
+}
+
+impl BuildInfo {
+    /// This crate's version and nothing else.
+    pub fn of_crate() -> Self {
+        Self {
+            git_version: concat!("v", env!("CARGO_PKG_VERSION")).into(),
+            git_commit: String::new(),
+            git_tree_state: String::new(),
+            build_date: String::new(),
+        }
+    }
+
+    pub(super) fn add_to(self, registry: &Registry) {
+        registry.add(
+            "kubernetes_build_info",
+            "[ALPHA] A metric with a constant '1' value labeled by major, minor, git version, git commit, git \
+             tree state, build date, Go version, and compiler from which Kubernetes was built, and platform on \
+             which it is running.",
+            self,
+        );
+    }
+}
+
+impl Collect for BuildInfo {
+    fn kind(&self) -> &'static str {
+        "gauge"
+    }
+
+    fn collect(&self, name: &str, _: &str, page: &mut String) {
+        let mut numbers = self.git_version.trim_start_matches('v').split('.');
+        let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
+        // Go's names of platforms are what dashboards know.
+        let architecture = match std::env::consts::ARCH {
+            "x86_64" => "amd64",
+            "aarch64" => "arm64",
+            other => other,
+        };
+        let platform = format!("{}/{architecture}", std::env::consts::OS);
+        let labels = [
+            ("build_date", self.build_date.as_str()),
+            ("compiler", "rustc"),
+            ("git_commit", &self.git_commit),
+            ("git_tree_state", &self.git_tree_state),
+            ("git_version", &self.git_version),
+            ("go_version", ""),
+            ("major", major),
+            ("minor", minor),
+            ("platform", &platform),
+        ];
+        sample(page, name, &labels_text(labels), 1.0);
+    }
+}

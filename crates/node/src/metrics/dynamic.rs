@@ -1,0 +1,59 @@
+//! Vectors whose label values are only known at run time.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::{Collect, labels_text};
+
+/// Members of one vector at most. Values come from a configuration and from an API server, so that more would
+/// mean that something is wrong with them.
+const MAX_MEMBERS: usize = 512;
+
+/// One metric for each combination of `N` label values that was used, in the order of their text.
+pub struct DynamicVector<const N: usize, M> {
+    names: [&'static str; N],
+    make: fn() -> M,
+    members: Mutex<BTreeMap<String, M>>,
+}
+
+impl<const N: usize, M> DynamicVector<N, M> {
+    /// `names` are the label names, sorted; `make` makes a member.
+    pub fn new(names: [&'static str; N], make: fn() -> M) -> Self {
+        Self { names, make, members: Mutex::default() }
+    }
+
+    /// Uses the member of some label values, in the order of the names. What would be one member too many is
+    /// not counted.
+    pub fn with(&self, values: [&str; N], use_it: impl FnOnce(&M)) {
+        let mut pairs = self.names.map(|name| (name, ""));
+        for (pair, value) in pairs.iter_mut().zip(values) {
+            pair.1 = value;
+        }
+        let labels = labels_text(pairs);
+        let mut members = self.lock();
+        if members.len() < MAX_MEMBERS || members.contains_key(&labels) {
+            use_it(members.entry(labels).or_insert_with(self.make));
+        }
+    }
+
+    /// Forgets every member.
+    pub fn clear(&self) {
+        self.lock().clear();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, M>> {
+        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<const N: usize, M: Collect> Collect for DynamicVector<N, M> {
+    fn kind(&self) -> &'static str {
+        (self.make)().kind()
+    }
+
+    fn collect(&self, name: &str, _: &str, page: &mut String) {
+        for (labels, member) in &*self.lock() {
+            member.collect(name, labels, page);
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! The metrics server: what kube-proxy shows on port 10249, path for path.
+//!
+//! Paths match exactly; a method matters only where it is said to.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use hyper::{Method, Request, StatusCode};
+use serde_json::json;
+
+use self::slis::Slis;
+use super::ProxyMetrics;
+use crate::config::{Configuration, Mode};
+use crate::http::{self, Answer, PLAIN, Server};
+
+mod debug;
+mod healthz;
+mod negotiate;
+mod slis;
+#[cfg(test)]
+mod tests;
+mod yaml;
+mod zpages;
+
+const TEXT_FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Changes klog's verbosity while the program runs.
+pub type SetVerbosity = Box<dyn Fn(u32) + Send + Sync>;
+
+/// What the pages show besides the metrics.
+pub struct PagesSettings<'a> {
+    /// The effective configuration.
+    pub configuration: &'a Configuration,
+    /// Every command-line flag with its value, for `/flagz`.
+    pub flags: Vec<(String, String)>,
+    /// For `/debug/flags/v`; without it that path refuses to change anything.
+    pub set_verbosity: Option<SetVerbosity>,
+    /// Name, stage (nothing for GA) and state of every feature gate, for `kubernetes_feature_enabled` and to
+    /// know whether `/flagz` and `/statusz` exist.
+    pub gates: Vec<(String, String, bool)>,
+}
+
+/// What the server shows. The configuration can be replaced while it runs.
+pub struct Pages {
+    metrics: Arc<ProxyMetrics>,
+    shown: Mutex<Shown>,
+    flags: Vec<(String, String)>,
+    flagz: bool,
+    statusz: bool,
+    set_verbosity: Option<SetVerbosity>,
+    slis: Slis,
+}
+
+struct Shown {
+    mode: Mode,
+    profiling: bool,
+    configz: String,
+}
+
+impl Pages {
+    /// Pages of these metrics. Shows the feature gates among the metrics, too.
+    pub fn new(metrics: Arc<ProxyMetrics>, settings: PagesSettings<'_>) -> Self {
+        let PagesSettings { configuration, mut flags, set_verbosity, gates } = settings;
+        for (name, stage, enabled) in &gates {
+            metrics.feature(name, stage, *enabled);
+        }
+        // Both gates are on unless somebody switches them off.
+        let on = |name: &str| gates.iter().find(|gate| gate.0 == name).is_none_or(|gate| gate.2);
+        flags.sort();
+        Self {
+            flagz: on("ComponentFlagz"),
+            statusz: on("ComponentStatusz"),
+            shown: Mutex::new(Shown::of(configuration)),
+            slis: Slis::new(),
+            metrics,
+            flags,
+            set_verbosity,
+        }
+    }
+
+    /// Shows another configuration from now on.
+    pub fn set_configuration(&self, configuration: &Configuration) {
+        *self.shown() = Shown::of(configuration);
+    }
+
+    fn answer(&self, request: &Request<Bytes>) -> Answer {
+        let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
+        match path {
+            "/metrics" => text_format(request, self.metrics.page()),
+            "/metrics/slis" if request.method() == Method::DELETE => {
+                self.slis.reset();
+                http::answer(StatusCode::OK, PLAIN, "metrics reset\n")
+            }
+            "/metrics/slis" => text_format(request, self.slis.page()),
+            "/healthz" => {
+                let (checked, body) = healthz::check(query);
+                if checked {
+                    self.slis.ping_succeeded();
+                }
+                http::answer(StatusCode::OK, PLAIN, body)
+            }
+            "/healthz/ping" => http::answer(StatusCode::OK, PLAIN, "ok"),
+            "/proxyMode" => http::answer(StatusCode::OK, PLAIN, self.shown().mode.name()),
+            "/configz" => http::answer(StatusCode::OK, http::JSON, self.shown().configz.clone()),
+            "/flagz" if self.flagz => zpages::flagz(request.headers(), &self.flags),
+            "/statusz" if self.statusz => {
+                zpages::statusz(request.headers(), self.metrics.version(), self.flagz)
+            }
+            _ if path.starts_with("/debug/") && self.shown().profiling => {
+                debug::answer(request, self.set_verbosity.as_deref())
+            }
+            _ => http::not_found(),
+        }
+    }
+
+    fn shown(&self) -> MutexGuard<'_, Shown> {
+        self.shown.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shown {
+    /// Upstream shows the configuration with the platform's defaults filled in.
+    fn of(configuration: &Configuration) -> Self {
+        let mode = configuration.mode_or_default();
+        let effective = Configuration {
+            mode: Some(mode),
+            node_port_addresses: configuration.node_port_addresses(),
+            ..configuration.clone()
+        };
+        let configz = json!({ "kubeproxy.config.k8s.io": effective.to_v1alpha1() }).to_string();
+        Self { mode, profiling: configuration.enable_profiling, configz }
+    }
+}
+
+/// The metrics server.
+pub fn server(address: SocketAddr, hard_fail: bool, pages: Arc<Pages>) -> Server {
+    let handler = move |request: &Request<Bytes>| pages.answer(request);
+    Server::new("metrics", "metricsBindAddress", address, hard_fail, Arc::new(handler))
+}
+
+fn text_format(request: &Request<Bytes>, page: String) -> Answer {
+    let answer = http::answer(StatusCode::OK, TEXT_FORMAT, Bytes::new());
+    http::compressed(request.headers(), answer, page)
+}
