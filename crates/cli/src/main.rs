@@ -8,6 +8,7 @@ mod serve;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use portolan_node::config::Logging;
 
 /// Kubernetes Services as virtual IPs in the Linux kernel.
 #[derive(Debug, Parser)]
@@ -35,7 +36,11 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     // The demo writes for people, and shows the proxy's log only if something goes wrong.
     if !matches!(cli.command, Command::Demo(_)) {
-        logging::start(cli.v);
+        let settings = Logging { verbosity: cli.v.into(), ..Logging::default() };
+        if let Err(error) = logging::start(&settings) {
+            eprintln!("{error:#}");
+            return ExitCode::FAILURE;
+        }
     }
     let outcome = match cli.command {
         Command::Proxy(options) => proxy::run(&options),

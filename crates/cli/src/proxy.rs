@@ -67,7 +67,13 @@ async fn follow(
         let agent = Rc::clone(&agent);
         watcher.run(move |event| agent.borrow_mut().take(event))
     };
-    let pages = std::sync::Arc::new(metrics::Pages::new(metrics.clone(), &configuration));
+    let pages = metrics::PagesSettings {
+        configuration: &configuration,
+        flags: Vec::new(),
+        set_verbosity: set_verbosity(),
+        gates: Vec::new(),
+    };
+    let pages = std::sync::Arc::new(metrics::Pages::new(metrics.clone(), pages));
     let hard_fail = configuration.bind_address_hard_fail;
     let health_server =
         serve(configuration.healthz_bind_address.map(|at| health::server(at, hard_fail, health, metrics)));
@@ -85,6 +91,12 @@ async fn follow(
         _ = terminate.recv() => Ok(()),
         _ = interrupt.recv() => Ok(()),
     }
+}
+
+/// What `/debug/flags/v` does.
+fn set_verbosity() -> Option<metrics::SetVerbosity> {
+    let log = crate::logging::handle()?;
+    Some(Box::new(move |verbosity| log.set_verbosity(verbosity)))
 }
 
 /// Runs a server, where one is configured.

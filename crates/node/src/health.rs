@@ -12,16 +12,14 @@ use std::time::{Duration, Instant, SystemTime};
 use hyper::StatusCode;
 
 pub use self::service::{ListenAddresses, ListenFailure, ServiceHealth, ServiceKey};
-pub(crate) use self::time::rfc3339_seconds;
-use self::time::{ZERO_TIME, rfc3339};
 use crate::address::Family;
 use crate::http::{self, Answer, Server};
 use crate::metrics::ProxyMetrics;
+use crate::time::{ZERO_TIME, rfc3339};
 
 mod service;
 #[cfg(test)]
 mod tests;
-mod time;
 
 /// One moment on both clocks: the monotonic one measures, the other is shown.
 #[derive(Clone, Copy, Debug)]

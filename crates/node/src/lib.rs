@@ -14,3 +14,4 @@ pub mod health;
 pub mod http;
 pub mod metrics;
 pub mod sysctl;
+pub mod time;

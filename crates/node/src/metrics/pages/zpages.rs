@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 
 use super::negotiate::{Form, Version, negotiate};
 use super::yaml::yaml;
-use crate::health::rfc3339_seconds;
 use crate::http::{self, Answer, PLAIN};
 use crate::metrics::process;
+use crate::time::rfc3339_seconds;
 
 /// The component that this program stands for.
 const COMPONENT: &str = "kube-proxy";

@@ -1,19 +1,17 @@
-//! Times as Go writes them in JSON: RFC 3339, nanoseconds without trailing zeros. Always UTC.
+//! Times for people and programs, always in UTC: as Go writes them in JSON (RFC 3339, nanoseconds without
+//! trailing zeros), and as parts.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Go's zero time.
-pub(super) const ZERO_TIME: &str = "0001-01-01T00:00:00Z";
+pub(crate) const ZERO_TIME: &str = "0001-01-01T00:00:00Z";
 
 const DAY: u64 = 86_400;
 
 /// A time from 1970 on; an earlier one is shown as 1970.
 pub(crate) fn rfc3339(time: SystemTime) -> String {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let (year, month, day) = civil(since.as_secs() / DAY);
-    let second = since.as_secs() % DAY;
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    let fraction = format!(".{:09}", since.subsec_nanos());
+    let Parts { year, month, day, hour, minute, second, nanosecond } = Parts::of(time);
+    let fraction = format!(".{nanosecond:09}");
     let fraction = fraction.trim_end_matches('0').trim_end_matches('.');
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}{fraction}Z")
 }
@@ -22,6 +20,36 @@ pub(crate) fn rfc3339(time: SystemTime) -> String {
 pub(crate) fn rfc3339_seconds(time: SystemTime) -> String {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     rfc3339(UNIX_EPOCH + Duration::from_secs(since.as_secs()))
+}
+
+/// A time in parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parts {
+    /// From 1970 on.
+    pub year: u64,
+    /// 1 to 12.
+    pub month: u64,
+    /// 1 to 31.
+    pub day: u64,
+    /// 0 to 23.
+    pub hour: u64,
+    /// 0 to 59.
+    pub minute: u64,
+    /// 0 to 59.
+    pub second: u64,
+    /// Below a second.
+    pub nanosecond: u32,
+}
+
+impl Parts {
+    /// A time from 1970 on; an earlier one counts as 1970.
+    pub fn of(time: SystemTime) -> Self {
+        let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let (year, month, day) = civil(since.as_secs() / DAY);
+        let second = since.as_secs() % DAY;
+        let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+        Self { year, month, day, hour, minute, second, nanosecond: since.subsec_nanos() }
+    }
 }
 
 /// Year, month and day of a count of days since 1970-01-01.
