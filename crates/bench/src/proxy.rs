@@ -172,5 +172,6 @@ fn read(stderr: ChildStderr) -> Receiver<(Instant, String)> {
 
 /// The `name=value` fields of a line of the log.
 fn fields(line: &str) -> HashMap<&str, &str> {
-    line.split_whitespace().filter_map(|word| word.split_once('=')).collect()
+    let pairs = line.split_whitespace().filter_map(|word| word.split_once('='));
+    pairs.map(|(name, value)| (name, value.trim_matches('"'))).collect()
 }

@@ -168,7 +168,7 @@ pub fn server(
         }
         _ => http::not_found(),
     };
-    Server::new("health", "healthzBindAddress", address, hard_fail, Arc::new(handler))
+    Server::new(http::HEALTH, "healthzBindAddress", address, hard_fail, Arc::new(handler))
 }
 
 fn json(status: u16, body: String) -> Answer {

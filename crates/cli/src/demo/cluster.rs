@@ -81,7 +81,7 @@ impl Cluster {
         let node = self.world.node().namespace();
         let proxy = self.proxy.insert(PortolanProcess::start(node, &program, &arguments)?);
         for family in Family::BOTH {
-            proxy.wait_for_output(START_WITHIN, &format!("{IN_STEP} family={family}"))?;
+            proxy.wait_for_output(START_WITHIN, &format!("\"{IN_STEP}\" family=\"{family}\""))?;
         }
         self.last_write = Instant::now();
         Ok(started.elapsed())
