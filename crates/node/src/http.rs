@@ -37,10 +37,6 @@ pub(crate) type Answer = Response<Full<Bytes>>;
 /// kube-proxy's pause after a failed bind.
 const BIND_RETRY: Duration = Duration::from_secs(5);
 
-/// Names of the two servers.
-pub(crate) const HEALTH: &str = "health";
-pub(crate) const METRICS: &str = "metrics";
-
 pub(crate) const JSON: &str = "application/json";
 pub(crate) const PLAIN: &str = "text/plain; charset=utf-8";
 
@@ -56,17 +52,6 @@ pub struct BindError {
     pub field: &'static str,
     /// What the system said.
     pub source: io::Error,
-}
-
-impl BindError {
-    /// Action of the Warning that kube-proxy attaches to the Node as an Event where this is fatal. The note is
-    /// the error's text.
-    pub const EVENT_ACTION: &str = "StartKubeProxy";
-
-    /// Reason of that Event.
-    pub fn event_reason(&self) -> &'static str {
-        if self.server == METRICS { "FailedToStartMetricServer" } else { "FailedToStartProxierHealthcheck" }
-    }
 }
 
 /// One server, not yet running.

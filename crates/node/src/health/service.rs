@@ -74,10 +74,7 @@ pub struct ListenFailure {
 }
 
 impl ListenFailure {
-    /// Reason and action of the Warning that kube-proxy attaches to the Service, as an Event.
-    pub const EVENT: (&str, &str) = ("FailedToStartServiceHealthcheck", "Listen");
-
-    /// The note of that Event, in kube-proxy's words.
+    /// The note of the Warning that the Service gets as an Event, in kube-proxy's words.
     pub fn event_note(&self, node: &str) -> String {
         let Self { service, address, source } = self;
         let (service, port) = (format!("{}/{}", service.namespace, service.name), address.port());
@@ -101,10 +98,14 @@ impl ServiceHealth {
         Self { runtime, addresses, health, servers: BTreeMap::new() }
     }
 
-    /// Listens elsewhere from the next sync on, because the node's addresses changed. What already listens where
-    /// it should goes on.
-    pub fn set_addresses(&mut self, addresses: ListenAddresses) {
+    /// Listens on these addresses from now on. What listens on one of them already goes on undisturbed; what
+    /// has to be opened is opened by the next [`ServiceHealth::sync`].
+    pub fn listen_on(&mut self, addresses: ListenAddresses) {
         self.addresses = addresses;
+        let wanted = self.addresses.addresses();
+        for server in self.servers.values_mut() {
+            server.listeners.retain(|listener| wanted.contains(&listener.address));
+        }
     }
 
     /// Makes the open servers those of `services` (Service to port), then sets the count of local endpoints
@@ -124,9 +125,10 @@ impl ServiceHealth {
             let count = counts.get(service).copied().unwrap_or(0);
             let known = self.servers.remove(service);
             let keep = known.is_some();
-            let mut server = known.unwrap_or_else(|| ServiceServer::new(*port));
+            let new = || ServiceServer { port: *port, ..ServiceServer::default() };
+            let mut server = known.unwrap_or_else(new);
             server.count.store(count, Ordering::Relaxed);
-            let outcome = self.listen_everywhere(service, &mut server);
+            let outcome = self.complete(service, &mut server);
             if outcome.is_ok() || keep {
                 self.servers.insert(service.clone(), server);
             }
@@ -138,22 +140,16 @@ impl ServiceHealth {
         failures
     }
 
-    /// Brings the listeners of a server in step with the addresses.
-    fn listen_everywhere(
-        &self,
-        service: &ServiceKey,
-        server: &mut ServiceServer,
-    ) -> Result<(), ListenFailure> {
-        let wanted = self.addresses.addresses();
-        server.listeners.retain(|ip, _| wanted.contains(ip));
-        for ip in wanted {
-            if server.listeners.contains_key(ip) {
+    /// Opens the listeners that a server lacks.
+    fn complete(&self, service: &ServiceKey, server: &mut ServiceServer) -> Result<(), ListenFailure> {
+        for &address in self.addresses.addresses() {
+            if server.listeners.iter().any(|listener| listener.address == address) {
                 continue;
             }
-            let address = SocketAddr::new(*ip, server.port);
             let handler = handler(service.clone(), Arc::clone(&server.count), Arc::clone(&self.health));
-            let failure = |source| ListenFailure { service: service.clone(), address, source };
-            server.listeners.insert(*ip, self.listen(address, handler).map_err(failure)?);
+            let socket = SocketAddr::new(address, server.port);
+            let failure = |source| ListenFailure { service: service.clone(), address: socket, source };
+            server.listeners.push(self.listen(socket, handler).map_err(failure)?);
         }
         Ok(())
     }
@@ -166,23 +162,19 @@ impl ServiceHealth {
             let error = http::serve(&served, &handler).await;
             tracing::debug!(%address, %error, "a health-check node port closed");
         });
-        Ok(Listener { socket, task: task.abort_handle() })
+        Ok(Listener { address: address.ip(), socket, task: task.abort_handle() })
     }
 }
 
+#[derive(Default)]
 struct ServiceServer {
     port: u16,
     count: Arc<AtomicUsize>,
-    listeners: BTreeMap<IpAddr, Listener>,
-}
-
-impl ServiceServer {
-    fn new(port: u16) -> Self {
-        Self { port, count: Arc::default(), listeners: BTreeMap::new() }
-    }
+    listeners: Vec<Listener>,
 }
 
 struct Listener {
+    address: IpAddr,
     socket: Arc<TcpListener>,
     task: AbortHandle,
 }

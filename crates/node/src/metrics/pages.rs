@@ -136,7 +136,7 @@ impl Shown {
 /// The metrics server.
 pub fn server(address: SocketAddr, hard_fail: bool, pages: Arc<Pages>) -> Server {
     let handler = move |request: &Request<Bytes>| pages.answer(request);
-    Server::new(http::METRICS, "metricsBindAddress", address, hard_fail, Arc::new(handler))
+    Server::new("metrics", "metricsBindAddress", address, hard_fail, Arc::new(handler))
 }
 
 fn text_format(request: &Request<Bytes>, page: String) -> Answer {
