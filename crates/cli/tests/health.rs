@@ -9,7 +9,8 @@
 
 mod common;
 
-use std::net::{SocketAddr, TcpListener};
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 
 use portolan_server::Resource;
 use portolan_testkit::{Pod, Protocol, eventually};
@@ -165,4 +166,34 @@ fn a_port_that_is_taken_is_fatal_where_that_is_asked_for() {
         let last = proxy.output().lines().last().unwrap_or_default().to_owned();
         assert!(last.contains(field) && last.contains("127.0.0.1:19999"), "{}", proxy.output());
     }
+}
+
+/// Sends bytes on a connection of its own and reads until the other side closes it.
+fn exchange(cluster: &Cluster, to: SocketAddr, bytes: &[u8]) -> String {
+    let talk = || {
+        let mut stream = TcpStream::connect(to).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(bytes).unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        String::from_utf8_lossy(&answer).into_owned()
+    };
+    cluster.world.node().namespace().run(talk).unwrap()
+}
+
+#[test]
+fn the_log_tells_more_as_soon_as_it_is_asked_to() {
+    const TOLD: &str = "a connection ended early";
+    let cluster = Cluster::new();
+    objects::node(&cluster.world);
+    let mut proxy = cluster.start_proxy("enableProfiling: true\n");
+    answers(&cluster, at(HEALTH), "/livez", 200);
+    exchange(&cluster, at(HEALTH), b"rubbish\r\n\r\n");
+    let put = b"PUT /debug/flags/v HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 1\r\n\r\n4";
+    let answer = exchange(&cluster, at(METRICS), put);
+    assert!(answer.ends_with("successfully set klog.logging.verbosity to 4\n"), "{answer}");
+    assert!(!proxy.output().contains(TOLD), "{}", proxy.output());
+    exchange(&cluster, at(HEALTH), b"rubbish\r\n\r\n");
+    logged(&mut proxy, TOLD, 1);
+    assert_eq!(answers(&cluster, at(METRICS), "/debug/pprof/heap", 501).status, 501);
 }
