@@ -198,6 +198,16 @@ async fn what_is_too_large_is_refused() {
 }
 
 #[tokio::test]
+async fn a_long_answer_arrives_whole() {
+    let long = "x".repeat(1024 * 1024);
+    let body = long.clone();
+    let handler = move |_: &Request<Bytes>| answer(StatusCode::OK, PLAIN, body.clone());
+    let server = Server::new("test", "testBindAddress", loopback(), true, Arc::new(handler));
+    let got = request(start(server).await, "GET", "/").await.expect("an answer");
+    assert!(got.body == long, "{} bytes", got.body.len());
+}
+
+#[tokio::test]
 async fn head_has_the_headers_and_no_body() {
     let address = start(hello(loopback(), true)).await;
     let got = request(address, "HEAD", "/").await.expect("an answer");
