@@ -17,11 +17,18 @@ pub(crate) struct Placement {
     pub(crate) cluster: Order,
     /// Local backends by index.
     pub(crate) local: Order,
-    /// With session affinity: slot of each backend of either set, sorted by backend.
-    pub(crate) slots: Box<[(SocketAddr, u16)]>,
-    /// With session affinity: the slot to give next. It goes round, so that a slot is given again as late as
-    /// possible and a binding to a backend that left does not find its successor.
-    pub(crate) next_slot: u16,
+    /// Most Service ports have no session affinity and never had.
+    slots: Option<Box<Slots>>,
+}
+
+/// What session affinity needs.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+struct Slots {
+    /// Slot of each backend of either set, sorted by backend.
+    by_backend: Box<[(SocketAddr, u16)]>,
+    /// The slot to give next. It goes round, so that a slot is given again as late as possible and a binding to
+    /// a backend that left does not find its successor.
+    next: u16,
 }
 
 /// Backends by index, as positions in the sorted list of the forwarding table.
@@ -100,7 +107,7 @@ pub(crate) struct Before {
     pub(crate) local: Vec<SocketAddr>,
     /// Slots in use.
     pub(crate) slots: Vec<(SocketAddr, u16)>,
-    /// See [`Placement::next_slot`].
+    /// The slot to give next, see [`Placement`].
     pub(crate) next_slot: u16,
 }
 
@@ -110,8 +117,8 @@ impl Before {
         Self {
             cluster: placement.cluster.backends(&forwarding.cluster).map(Backend::socket).collect(),
             local: placement.local.backends(&forwarding.local).map(Backend::socket).collect(),
-            slots: placement.slots.to_vec(),
-            next_slot: placement.next_slot,
+            slots: placement.slots.as_ref().map(|slots| slots.by_backend.to_vec()).unwrap_or_default(),
+            next_slot: placement.slots.as_ref().map_or(0, |slots| slots.next),
         }
     }
 }
@@ -123,22 +130,23 @@ impl Placement {
         let limit = if forwarding.affinity.is_some() { usize::from(MAX_CLASS) / 2 } else { MAX_BACKENDS };
         let cluster = limited(&forwarding.cluster, limit);
         let local = limited(&forwarding.local, limit);
-        let (slots, next_slot) = match forwarding.affinity {
+        let (by_backend, next) = match forwarding.affinity {
             Some(_) => slots(before, cluster, local),
             None => (Box::default(), before.next_slot),
         };
+        let slots = Slots { by_backend, next };
         Self {
             cluster: Order::after(before.cluster.iter().copied(), cluster),
             local: Order::after(before.local.iter().copied(), local),
-            slots,
-            next_slot,
+            slots: (slots != Slots::default()).then(|| Box::new(slots)),
         }
     }
 
     /// The slot of a backend.
     pub(crate) fn slot(&self, socket: SocketAddr) -> Option<u16> {
-        let position = self.slots.binary_search_by_key(&socket, |&(socket, _)| socket).ok()?;
-        self.slots.get(position).map(|&(_, slot)| slot)
+        let slots = &self.slots.as_ref()?.by_backend;
+        let position = slots.binary_search_by_key(&socket, |&(socket, _)| socket).ok()?;
+        slots.get(position).map(|&(_, slot)| slot)
     }
 }
 
@@ -240,14 +248,14 @@ mod tests {
         Forwarding {
             family: portolan_model::Family::Ipv4,
             protocol: portolan_model::Protocol::Tcp,
-            frontends: Vec::new(),
+            frontends: Box::default(),
             has_endpoints: true,
-            cluster,
-            local,
+            cluster: cluster.into(),
+            local: local.into(),
             internal_policy: portolan_model::InternalPolicy::Cluster,
             external_policy: portolan_model::ExternalPolicy::Local,
             affinity,
-            source_ranges: Vec::new(),
+            source_ranges: Box::default(),
         }
     }
 
