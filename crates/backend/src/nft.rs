@@ -5,6 +5,7 @@
 mod changeset;
 mod class;
 mod content;
+mod counted;
 mod dataplane;
 mod drift;
 mod element;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::connect::Connections;
 use crate::run::Figures;
 use crate::statistics::ratio;
 use crate::workload::Size;
@@ -77,9 +78,11 @@ fn memory(size: Size, limit: f64, figures: Option<&Figures>) -> Bar {
     Bar::new(format!("resident high-water at {size}"), " MiB", limit, measured)
 }
 
+/// Judged where most endpoints of a Service are: on another node.
 fn connections(figures: &Figures) -> [Bar; 2] {
-    let (vip, direct) = (&figures.connections.vip, &figures.connections.direct);
-    let of = |percent| ratio(vip.percentile(percent), direct.percentile(percent));
-    let what = |name| format!("connect() through a VIP against direct at {}, {name}", figures.size);
-    [Bar::new(what("p50"), " times", 1.05, Some(of(50))), Bar::new(what("p99"), " times", 1.2, Some(of(99)))]
+    let Connections { vip, direct, .. } = &figures.far;
+    [("p50", 50, 1.05), ("p99", 99, 1.2)].map(|(name, percent, limit)| {
+        let what = format!("connect() through a VIP against direct at {}, {name}", figures.size);
+        Bar::new(what, " times", limit, Some(ratio(vip.percentile(percent), direct.percentile(percent))))
+    })
 }

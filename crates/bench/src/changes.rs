@@ -19,13 +19,15 @@ use crate::workload::Size;
 const CHANGE_WITHIN: Duration = Duration::from_secs(30);
 /// Between two attempts to connect: leaves the processor to the others.
 const PAUSE: Duration = Duration::from_micros(20);
+/// Before each change: what the one before left to do is done, and every thread waits.
+const SHORT_PAUSE: Duration = Duration::from_millis(20);
 /// Longer than the default minSyncPeriod of a second.
 const LONG_PAUSE: Duration = Duration::from_millis(1_200);
 
 /// Times single changes, one after the other: a Service whose only endpoint was at a pod that refuses
 /// connections gets one that accepts them.
 pub(crate) fn single(stage: &Stage, count: usize) -> anyhow::Result<Sample> {
-    in_client(stage, || (0..count).map(|_| one(stage, Duration::ZERO)).collect())
+    in_client(stage, || (0..count).map(|_| one(stage, SHORT_PAUSE)).collect())
 }
 
 /// The same with a pause before each that is longer than the default minSyncPeriod.
@@ -95,7 +97,7 @@ fn connects(stage: &Stage) -> anyhow::Result<bool> {
     match TcpStream::connect(stage::MOVING_VIP) {
         Ok(stream) => {
             stage::close(&stream)?;
-            stage.drain();
+            stage.near.drain();
             Ok(true)
         }
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => Ok(false),

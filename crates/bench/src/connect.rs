@@ -7,6 +7,7 @@ use anyhow::Context as _;
 
 use crate::stage::{self, Stage};
 use crate::statistics::Sample;
+use crate::steady::Steady;
 
 /// Connections that nobody times: caches and tables warm up.
 const WARM_UP: usize = 200;
@@ -23,31 +24,34 @@ pub(crate) struct Connections {
 }
 
 /// Times as many connections each way, in turns, so that whatever else the machine does falls on all of them.
-pub(crate) fn measure(stage: &Stage, count: usize) -> anyhow::Result<Connections> {
-    stage.add_rule()?;
-    let client = stage.client().context("the client pod")?;
-    client.run(|| {
-        let mut direct = stage.direct().cycle();
-        let mut times = [const { Vec::new() }; 3];
-        for round in 0..WARM_UP.saturating_add(count) {
-            let ways = [Some(stage::STEADY_VIP), Some(stage::RULE_VIP), direct.next()];
-            for (to, times) in ways.into_iter().zip(&mut times) {
-                let time = timed(stage, to.context("an endpoint")?)?;
-                if round >= WARM_UP {
-                    times.push(time);
-                }
-            }
-        }
-        let [vip, rule, direct] = times.map(Sample::from_iter);
-        Ok(Connections { vip, rule, direct })
-    })?
+pub(crate) fn measure(stage: &Stage, to: &Steady, count: usize) -> anyhow::Result<Connections> {
+    to.add_rule(stage.node())?;
+    let connections = stage.client().context("the client pod")?.run(|| in_turns(to, count))??;
+    to.remove_rule(stage.node())?;
+    Ok(connections)
 }
 
-fn timed(stage: &Stage, to: SocketAddr) -> anyhow::Result<Duration> {
+fn in_turns(to: &Steady, count: usize) -> anyhow::Result<Connections> {
+    let mut direct = to.direct().cycle();
+    let mut times = [const { Vec::new() }; 3];
+    for round in 0..WARM_UP.saturating_add(count) {
+        let ways = [Some(to.vip()), Some(to.rule()), direct.next()];
+        for (way, times) in ways.into_iter().zip(&mut times) {
+            let time = timed(way.context("an endpoint")?)?;
+            to.drain();
+            if round >= WARM_UP {
+                times.push(time);
+            }
+        }
+    }
+    let [vip, rule, direct] = times.map(Sample::from_iter);
+    Ok(Connections { vip, rule, direct })
+}
+
+fn timed(to: SocketAddr) -> anyhow::Result<Duration> {
     let started = Instant::now();
     let stream = TcpStream::connect(to);
     let time = started.elapsed();
     stage::close(&stream.with_context(|| format!("connect to {to}"))?)?;
-    stage.drain();
     Ok(time)
 }

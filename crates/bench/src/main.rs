@@ -6,7 +6,7 @@
 //! works inside, except for [`kernel`], which measures the kernel's part of a change alone.
 //!
 //! - [`workload`]: the objects, as a cluster's controllers write them
-//! - [`stage`]: namespaces, pods, an API server with the objects, listeners
+//! - [`stage`], [`steady`]: namespaces, pods, an API server with the objects, Services that answer
 //! - [`proxy`]: the process under test
 //! - [`changes`], [`connect`], [`kernel`]: what is measured
 //! - [`table`], [`bars`], [`machine`]: what is printed
@@ -21,6 +21,7 @@ mod proxy;
 mod run;
 mod stage;
 mod statistics;
+mod steady;
 mod table;
 mod workload;
 

@@ -40,7 +40,10 @@ pub(crate) struct Figures {
     pub(crate) high_water_cold: u32,
     /// The same of the proxy that found everything in the kernel.
     pub(crate) high_water_warm: u32,
-    pub(crate) connections: Connections,
+    /// To pods of another node.
+    pub(crate) far: Connections,
+    /// To pods of the client's own node.
+    pub(crate) near: Connections,
 }
 
 /// Measures one size.
@@ -65,7 +68,8 @@ pub(crate) fn measure(binary: &Path, size: Size, rounds: Rounds) -> anyhow::Resu
     let changes = changes::single(&stage, rounds.changes)?;
     let burst_at_once = changes::burst(&stage, &proxy, size, rounds.burst, rounds.burst)?;
     let high_water_warm = proxy.high_water()?;
-    let connections = connect::measure(&stage, rounds.connections)?;
+    let far = connect::measure(&stage, &stage.far, rounds.connections)?;
+    let near = connect::measure(&stage, &stage.near, rounds.connections)?;
     proxy.stop()?;
 
     let bodies = stage.bodies();
@@ -83,6 +87,7 @@ pub(crate) fn measure(binary: &Path, size: Size, rounds: Rounds) -> anyhow::Resu
         burst_at_once,
         high_water_cold,
         high_water_warm,
-        connections,
+        far,
+        near,
     })
 }

@@ -1,5 +1,5 @@
-//! The stage of one size: a node with three pods in namespaces of their own, an API server on the node's
-//! loopback that holds the objects, and listeners in a pod.
+//! The stage of one size: a node with three pods and another node with one, each in a namespace of its own, an
+//! API server on the node's loopback that holds the objects, and Services that answer.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -11,37 +11,23 @@ use portolan_testkit::{Family, Namespace, Pod, World};
 use rustix::net::sockopt::set_socket_linger;
 use serde_json::Value;
 
+use crate::steady::{SERVICE_PORT, Steady};
 use crate::workload::{self, Size};
 
 /// The Service whose only endpoint moves.
 const MOVING: Ipv4Addr = Ipv4Addr::new(10, 111, 0, 1);
-/// The Service that connections are timed through.
-const STEADY: Ipv4Addr = Ipv4Addr::new(10, 111, 0, 2);
-/// The VIP of the moving Service.
+/// Its VIP.
 pub(crate) const MOVING_VIP: SocketAddr = SocketAddr::new(IpAddr::V4(MOVING), SERVICE_PORT);
-/// The VIP of the steady Service.
-pub(crate) const STEADY_VIP: SocketAddr = SocketAddr::new(IpAddr::V4(STEADY), SERVICE_PORT);
-/// An address that is no Service's, for one rule written by hand.
-pub(crate) const RULE_VIP: SocketAddr =
-    SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 112, 0, 1)), SERVICE_PORT);
-/// The port of all Services.
-const SERVICE_PORT: u16 = 80;
-/// The port of all endpoints.
-const TARGET_PORT: u16 = 8080;
-/// Where the serving pod is reached direct: another port, so that no connection meets the remains of one
-/// through the Service in the kernel's connection table.
-const DIRECT_PORT: u16 = 8081;
-/// The serving pod's further addresses, one for each further endpoint of the steady Service.
-const FIRST_FURTHER: u32 = u32::from_be_bytes([10, 244, 101, 0]);
 
 /// What everything is measured on. Dropped, all of it ends.
 #[derive(Debug)]
 pub(crate) struct Stage {
     world: World,
     server: RunningServer,
-    listeners: Vec<TcpListener>,
-    /// The addresses behind the steady Service.
-    steady: Vec<Ipv4Addr>,
+    /// A Service with its endpoints on another node, where most of a Service's endpoints are.
+    pub(crate) far: Steady,
+    /// A Service with its endpoints on the client's own node.
+    pub(crate) near: Steady,
 }
 
 /// Mean size of the stored objects, in bytes.
@@ -56,19 +42,21 @@ pub(crate) struct Bodies {
 impl Stage {
     /// Builds the namespaces and loads the objects.
     pub(crate) fn build(size: Size) -> anyhow::Result<Self> {
-        let world = World::builder().pods(3).remote_pods(0).build()?;
+        let world = World::builder().pods(3).remote_pods(1).build()?;
         let node = world.node().namespace();
         let listener = node.run(|| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))??;
         let config = Config::default();
         let api = Arc::new(Api::new(&config));
         load(&api, size)?;
         let server = Server::start_with(api, config, listener)?;
-        let mut stage = Self { world, server, listeners: Vec::new(), steady: Vec::new() };
-        stage.listen()?;
-        stage.apply(workload::node(stage.world.node().address(Family::Ipv4)))?;
-        stage.apply(workload::service("bench", "moving", MOVING))?;
-        stage.apply(stage.moving(false))?;
-        stage.add_steady(size.endpoints)?;
+        let pod = |pods: &[Pod], index: usize| pods.get(index).cloned().context("a pod");
+        let far = Steady::new("far", 2, &pod(world.remote_pods(), 0)?, size.endpoints)?;
+        let near = Steady::new("near", 3, &pod(world.pods(), 2)?, size.endpoints)?;
+        let stage = Self { world, server, far, near };
+        let node = workload::node(stage.world.node().address(Family::Ipv4));
+        let moving = [workload::service("bench", "moving", MOVING), stage.moving(false)];
+        let steady = stage.far.objects().into_iter().chain(stage.near.objects());
+        std::iter::once(node).chain(moving).chain(steady).try_for_each(|object| stage.apply(object))?;
         Ok(stage)
     }
 
@@ -98,29 +86,6 @@ impl Stage {
         workload::slice("bench", "moving", 0, &[pod])
     }
 
-    /// The endpoints of the steady Service, reached direct.
-    pub(crate) fn direct(&self) -> impl Iterator<Item = SocketAddr> + Clone {
-        self.steady.iter().map(|&address| SocketAddr::from((address, DIRECT_PORT)))
-    }
-
-    /// Lets the node translate [`RULE_VIP`] by one rule that somebody wrote by hand.
-    pub(crate) fn add_rule(&self) -> anyhow::Result<()> {
-        let rule = format!(
-            "table ip bench {{\n chain prerouting {{\n type nat hook prerouting priority dstnat - 1;\n \
-             ip daddr {} tcp dport {SERVICE_PORT} dnat to {}:{TARGET_PORT}\n }}\n}}\n",
-            RULE_VIP.ip(),
-            self.pod(2)
-        );
-        Ok(self.node().output_with_input("nft", &["-f", "-"], &rule).map(drop)?)
-    }
-
-    /// Takes connections off the listeners' queues.
-    pub(crate) fn drain(&self) {
-        for listener in &self.listeners {
-            while listener.accept().is_ok() {}
-        }
-    }
-
     /// The mean sizes of what the API server holds.
     pub(crate) fn bodies(&self) -> Bodies {
         let mean = |resource| {
@@ -138,34 +103,6 @@ impl Stage {
 
     fn pod(&self, index: usize) -> Ipv4Addr {
         self.world.pods().get(index).map_or(Ipv4Addr::UNSPECIFIED, |pod| pod.addresses().ipv4)
-    }
-
-    fn listen(&mut self) -> anyhow::Result<()> {
-        let pod = self.world.pods().get(2).context("the serving pod")?;
-        for port in [TARGET_PORT, DIRECT_PORT] {
-            let listener = pod.namespace().run(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))??;
-            listener.set_nonblocking(true)?;
-            self.listeners.push(listener);
-        }
-        Ok(())
-    }
-
-    /// A Service with as many endpoints as the others, every one of which answers.
-    fn add_steady(&mut self, endpoints: usize) -> anyhow::Result<()> {
-        let pod = self.world.pods().get(2).context("the serving pod")?;
-        let further =
-            (1..endpoints).map(|index| Ipv4Addr::from_bits(FIRST_FURTHER.saturating_add(index as u32)));
-        let addresses: Vec<Ipv4Addr> = std::iter::once(pod.addresses().ipv4).chain(further).collect();
-        let added: Vec<IpAddr> = addresses.iter().skip(1).copied().map(IpAddr::V4).collect();
-        if !added.is_empty() {
-            pod.add_addresses(&added)?;
-        }
-        self.apply(workload::service("bench", "steady", STEADY))?;
-        for (part, chunk) in addresses.chunks(100).enumerate() {
-            self.apply(workload::slice("bench", "steady", part, chunk))?;
-        }
-        self.steady = addresses;
-        Ok(())
     }
 }
 

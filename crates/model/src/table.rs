@@ -90,11 +90,11 @@ pub struct Forwarding {
     /// Protocol of the port (the same as in the name).
     pub protocol: Protocol,
     /// Frontends in a stable order, without duplicates: cluster IP, external IPs, load-balancer IPs, node port.
-    pub frontends: Vec<Frontend>,
+    pub frontends: Box<[Frontend]>,
     /// Cluster endpoints (`C` of the selection rules), sorted by address and port.
-    pub cluster: Vec<Backend>,
+    pub cluster: Box<[Backend]>,
     /// Local endpoints (`L`), sorted; empty where no policy uses them.
-    pub local: Vec<Backend>,
+    pub local: Box<[Backend]>,
     /// Whether the Service port has any usable endpoint anywhere (`A`): decides between reject and drop.
     pub has_endpoints: bool,
     /// Policy of the cluster IP.
@@ -105,7 +105,7 @@ pub struct Forwarding {
     pub affinity: Option<u32>,
     /// Sources allowed to reach the load-balancer IPs; empty means all. Of this family, sorted, aggregated
     /// so that no range contains another.
-    pub source_ranges: Vec<IpNet>,
+    pub source_ranges: Box<[IpNet]>,
 }
 
 /// One Service port before and after, in one family. At least one side is present.

@@ -82,14 +82,14 @@ fn work(names: &[&str]) -> Work {
         new: Some(Arc::new(Forwarding {
             family: Family::Ipv4,
             protocol: Protocol::Tcp,
-            frontends: Vec::new(),
-            cluster: Vec::new(),
-            local: Vec::new(),
+            frontends: Box::default(),
+            cluster: Box::default(),
+            local: Box::default(),
             has_endpoints: false,
             internal_policy: InternalPolicy::Cluster,
             external_policy: ExternalPolicy::Cluster,
             affinity: None,
-            source_ranges: Vec::new(),
+            source_ranges: Box::default(),
         })),
     };
     Work { changes: names.iter().map(change).collect(), triggers: vec![1], udp: Vec::new() }

@@ -21,7 +21,7 @@ pub(crate) struct ClassPair {
 impl ClassPair {
     pub(crate) fn of(forwarding: &Forwarding, placement: &Placement) -> Self {
         let balance = |local: bool| {
-            let order = if local { &placement.local } else { &placement.cluster };
+            let order = if local { placement.local() } else { &placement.cluster };
             let backends = u16::try_from(order.len()).ok().filter(|&n| n > 0)?;
             Some(Balance { local, backends, affinity: forwarding.affinity })
         };
@@ -35,7 +35,7 @@ impl ClassPair {
         let external = forwarding.externally_accessible().then(|| balance(false)).flatten().map(|cluster| {
             match forwarding.external_policy {
                 ExternalPolicy::Cluster => Class::External(cluster),
-                ExternalPolicy::Local => Class::ExternalLocal(cluster, placement.local.len() as u16),
+                ExternalPolicy::Local => Class::ExternalLocal(cluster, placement.local().len() as u16),
             }
         });
         Self { internal, external }
@@ -192,7 +192,7 @@ fn push_backends(
     let owner = Value::new(id, 0);
     let sets = [
         (&placement.cluster, &forwarding.cluster, 0, Set::AffinityEndpoints),
-        (&placement.local, &forwarding.local, LOCAL_OFFSET, Set::AffinityLocalEndpoints),
+        (placement.local(), &forwarding.local, LOCAL_OFFSET, Set::AffinityLocalEndpoints),
     ];
     for (order, sorted, offset, slot_set) in sets {
         for (index, backend) in (offset..).zip(order.backends(sorted)) {

@@ -120,11 +120,6 @@ impl<const N: usize> Bytes<N> {
         (bytes.len() <= N).then(|| Self::EMPTY.then(bytes))
     }
 
-    /// The same bytes with another capacity; `None` where they do not fit.
-    pub(crate) fn resized<const M: usize>(&self) -> Option<Bytes<M>> {
-        Bytes::from_kernel(self.as_slice())
-    }
-
     pub(crate) fn as_slice(&self) -> &[u8] {
         self.bytes.get(..usize::from(self.length)).unwrap_or_default()
     }

@@ -43,10 +43,10 @@ impl Pieces {
 
 /// Every element that belongs to no single Service port.
 pub(super) fn shared_elements(planner: &Planner, mut take: impl FnMut(Element)) {
-    for &address in planner.cluster_ips.iter() {
+    for address in planner.cluster_ips.iter() {
         take(content::cluster_ip_element(address));
     }
-    for &(protocol, socket) in planner.hairpins.iter() {
+    for (protocol, socket) in planner.hairpins.iter() {
         take(content::hairpin_element(protocol, socket));
     }
     if let NodePortAddresses::Addresses(addresses) = &planner.settings.node_port_addresses {

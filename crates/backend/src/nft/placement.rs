@@ -15,13 +15,20 @@ use super::value::{MAX_BACKENDS, MAX_CLASS};
 pub(crate) struct Placement {
     /// Cluster backends by index.
     pub(crate) cluster: Order,
+    /// Absent where it would say nothing, as for most Service ports.
+    rare: Option<Box<Rare>>,
+}
+
+/// What most Service ports do without.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+struct Rare {
     /// Local backends by index.
-    pub(crate) local: Order,
+    local: Order,
     /// With session affinity: slot of each backend of either set, sorted by backend.
-    pub(crate) slots: Box<[(SocketAddr, u16)]>,
+    slots: Box<[(SocketAddr, u16)]>,
     /// With session affinity: the slot to give next. It goes round, so that a slot is given again as late as
     /// possible and a binding to a backend that left does not find its successor.
-    pub(crate) next_slot: u16,
+    next_slot: u16,
 }
 
 /// Backends by index, as positions in the sorted list of the forwarding table.
@@ -100,7 +107,7 @@ pub(crate) struct Before {
     pub(crate) local: Vec<SocketAddr>,
     /// Slots in use.
     pub(crate) slots: Vec<(SocketAddr, u16)>,
-    /// See [`Placement::next_slot`].
+    /// The slot to give next, see [`Placement`].
     pub(crate) next_slot: u16,
 }
 
@@ -109,9 +116,9 @@ impl Before {
     pub(crate) fn of(forwarding: &Forwarding, placement: &Placement) -> Self {
         Self {
             cluster: placement.cluster.backends(&forwarding.cluster).map(Backend::socket).collect(),
-            local: placement.local.backends(&forwarding.local).map(Backend::socket).collect(),
-            slots: placement.slots.to_vec(),
-            next_slot: placement.next_slot,
+            local: placement.local().backends(&forwarding.local).map(Backend::socket).collect(),
+            slots: placement.rare.as_ref().map(|rare| rare.slots.to_vec()).unwrap_or_default(),
+            next_slot: placement.rare.as_ref().map_or(0, |rare| rare.next_slot),
         }
     }
 }
@@ -127,18 +134,24 @@ impl Placement {
             Some(_) => slots(before, cluster, local),
             None => (Box::default(), before.next_slot),
         };
+        let local = Order::after(before.local.iter().copied(), local);
+        let rare = Rare { local, slots, next_slot };
         Self {
             cluster: Order::after(before.cluster.iter().copied(), cluster),
-            local: Order::after(before.local.iter().copied(), local),
-            slots,
-            next_slot,
+            rare: (rare != Rare::default()).then(|| Box::new(rare)),
         }
+    }
+
+    /// Local backends by index.
+    pub(crate) fn local(&self) -> &Order {
+        self.rare.as_ref().map_or(&Order::Sorted(0), |rare| &rare.local)
     }
 
     /// The slot of a backend.
     pub(crate) fn slot(&self, socket: SocketAddr) -> Option<u16> {
-        let position = self.slots.binary_search_by_key(&socket, |&(socket, _)| socket).ok()?;
-        self.slots.get(position).map(|&(_, slot)| slot)
+        let slots = &self.rare.as_ref()?.slots;
+        let position = slots.binary_search_by_key(&socket, |&(socket, _)| socket).ok()?;
+        slots.get(position).map(|&(_, slot)| slot)
     }
 }
 
@@ -240,14 +253,14 @@ mod tests {
         Forwarding {
             family: portolan_model::Family::Ipv4,
             protocol: portolan_model::Protocol::Tcp,
-            frontends: Vec::new(),
+            frontends: Box::default(),
             has_endpoints: true,
-            cluster,
-            local,
+            cluster: cluster.into(),
+            local: local.into(),
             internal_policy: portolan_model::InternalPolicy::Cluster,
             external_policy: portolan_model::ExternalPolicy::Local,
             affinity,
-            source_ranges: Vec::new(),
+            source_ranges: Box::default(),
         }
     }
 
@@ -258,7 +271,7 @@ mod tests {
             let now = forwarding(many(first, count), many(first, count), None);
             let before = last.as_ref().map(|(old, placement)| Before::of(old, placement)).unwrap_or_default();
             let placement = Placement::after(&before, &now);
-            for (order, sorted) in [(&placement.cluster, &now.cluster), (&placement.local, &now.local)] {
+            for (order, sorted) in [(&placement.cluster, &now.cluster), (placement.local(), &now.local)] {
                 assert_eq!(order.len(), sorted.len().min(MAX_BACKENDS));
                 let distinct: BTreeSet<SocketAddr> = order.backends(sorted).map(Backend::socket).collect();
                 assert_eq!(distinct.len(), order.len());
@@ -271,13 +284,13 @@ mod tests {
     fn with_affinity_every_backend_that_has_an_index_has_a_slot() {
         let now = forwarding(many(0, 20_000), many(50_000, 20_000), Some(60));
         let placement = Placement::after(&Before::default(), &now);
-        let placed = placement.cluster.backends(&now.cluster).chain(placement.local.backends(&now.local));
+        let placed = placement.cluster.backends(&now.cluster).chain(placement.local().backends(&now.local));
         let slots: BTreeSet<u16> = placed.map(|backend| placement.slot(backend.socket()).unwrap()).collect();
-        assert_eq!(slots.len(), placement.cluster.len() + placement.local.len());
+        assert_eq!(slots.len(), placement.cluster.len() + placement.local().len());
         assert_eq!(slots.len(), usize::from(MAX_CLASS) / 2 * 2);
         let later = forwarding(many(10_000, 20_000), many(60_000, 20_000), Some(60));
         let after = Placement::after(&Before::of(&now, &placement), &later);
-        let placed = after.cluster.backends(&later.cluster).chain(after.local.backends(&later.local));
+        let placed = after.cluster.backends(&later.cluster).chain(after.local().backends(&later.local));
         assert!(placed.into_iter().all(|backend| after.slot(backend.socket()).is_some()));
     }
 

@@ -1,8 +1,7 @@
 //! The planner: changes of Service ports in, element operations and new classes out. Pure.
 
 use std::collections::HashMap;
-use std::hash::Hash;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use portolan_model::{Change, Forwarding, Protocol, ServicePortName, Settings};
@@ -10,6 +9,7 @@ use portolan_model::{Change, Forwarding, Protocol, ServicePortName, Settings};
 use super::changeset::Changeset;
 use super::class::{Class, Classes};
 use super::content::{self, ClassPair, Values};
+use super::counted::{Counted, CountedAddresses};
 use super::element::Element;
 use super::placement::{Before, Placement};
 use super::value::{Ids, Value};
@@ -24,14 +24,20 @@ pub(crate) struct Plan {
     pub(crate) refused: Vec<Refusal>,
 }
 
-/// One Service port and its place in the table.
+/// One Service port and its place in the table. There are as many as there are Service ports: what follows from
+/// the rest is not kept.
 #[derive(Debug)]
 pub(crate) struct Placed {
     pub(crate) forwarding: Arc<Forwarding>,
     pub(crate) placement: Placement,
     /// 0 where none has been needed yet.
     pub(crate) id: u32,
-    pub(crate) classes: ClassPair,
+}
+
+impl Placed {
+    fn classes(&self) -> ClassPair {
+        ClassPair::of(&self.forwarding, &self.placement)
+    }
 }
 
 /// Everything that the table should have.
@@ -43,7 +49,7 @@ pub(crate) struct Planner {
     pub(crate) placed: HashMap<Arc<ServicePortName>, Box<Placed>>,
     /// What is known but has no place yet.
     pub(crate) waiting: HashMap<Arc<ServicePortName>, Arc<Forwarding>>,
-    pub(crate) cluster_ips: Counted<IpAddr>,
+    pub(crate) cluster_ips: CountedAddresses,
     pub(crate) hairpins: Counted<(Protocol, SocketAddr)>,
 }
 
@@ -55,7 +61,7 @@ impl Planner {
             classes: Classes::default(),
             placed: HashMap::new(),
             waiting: HashMap::new(),
-            cluster_ips: Counted::default(),
+            cluster_ips: CountedAddresses::default(),
             hairpins: Counted::default(),
         }
     }
@@ -145,7 +151,7 @@ impl Planner {
         }
         if let Some(old) = &old {
             self.uncount(&old.forwarding, &mut plan.elements);
-            old.classes.iter().for_each(|class| self.classes.release(class));
+            old.classes().iter().for_each(|class| self.classes.release(class));
         }
         if let Some(new) = new {
             self.placed.insert(change.name.clone(), Box::new(new));
@@ -182,7 +188,7 @@ impl Planner {
             id => id,
         };
         if self.acquire(classes, plan) {
-            Ok(Placed { forwarding: forwarding.clone(), placement, id, classes })
+            Ok(Placed { forwarding: forwarding.clone(), placement, id })
         } else {
             self.ids.release(id);
             Err(
@@ -211,7 +217,8 @@ impl Planner {
 
     fn values(&self, placed: &Placed) -> Values {
         let value = |class: Option<Class>| Some(Value::new(placed.id, self.classes.number(class?)?));
-        Values { internal: value(placed.classes.internal), external: value(placed.classes.external) }
+        let ClassPair { internal, external } = placed.classes();
+        Values { internal: value(internal), external: value(external) }
     }
 
     fn count(&mut self, forwarding: &Forwarding, changes: &mut Changeset) {
@@ -238,42 +245,6 @@ impl Planner {
                 changes.remove(&content::hairpin_element(protocol, socket));
             }
         }
-    }
-}
-
-/// Values that several Service ports may share, with how many do.
-#[derive(Debug)]
-pub(crate) struct Counted<T> {
-    counts: HashMap<T, u32>,
-}
-
-impl<T> Default for Counted<T> {
-    fn default() -> Self {
-        Self { counts: HashMap::new() }
-    }
-}
-
-impl<T: Eq + Hash> Counted<T> {
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
-        self.counts.keys()
-    }
-
-    /// Says whether the value is new.
-    fn add(&mut self, value: T) -> bool {
-        let count = self.counts.entry(value).or_default();
-        *count += 1;
-        *count == 1
-    }
-
-    /// Says whether the value is gone.
-    fn remove(&mut self, value: &T) -> bool {
-        let Some(count) = self.counts.get_mut(value) else { return false };
-        *count -= 1;
-        let gone = *count == 0;
-        if gone {
-            self.counts.remove(value);
-        }
-        gone
     }
 }
 

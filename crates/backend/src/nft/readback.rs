@@ -1,30 +1,25 @@
 //! What the kernel has: the whole table, read once, in compact form.
 
-use std::collections::{HashMap, HashSet};
+mod rows;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
 
 use portolan_model::Family;
 use portolan_sock::{Socket, SocketError};
 use portolan_wire::nftables::{
-    self as wire, Chain, DataRef, ElementRef, Event, Rule, UserData, Verdict, request,
+    self as wire, Chain, DataRef, ElementRef, Event, Rule, SetData, UserData, Verdict, request,
 };
 
-use super::element::{Bytes, Data, Key, Set, read_address, read_number};
+use super::changeset::has_comment;
+use super::element::{Key, Set, read_address, read_number};
 use super::expression::wire_family;
-use super::skeleton::TABLE;
+use super::skeleton::{self, TABLE};
+use rows::{Row, Rows};
 
 /// A key with the end of its interval, where it has one.
 pub(super) type KeyRange = (Key, Option<Key>);
-
-/// Key of a frontend: an IPv6 address, protocol and port at most.
-pub(super) type FrontendKey = Bytes<24>;
-
-/// Key of an endpoint or choice: two numbers at most.
-pub(super) type BackendKey = Bytes<8>;
-
-/// Data of a frontend: a value, or nothing.
-pub(super) type FrontendData = Bytes<4>;
 
 /// The table as the kernel has it.
 #[derive(Debug, Default)]
@@ -33,14 +28,10 @@ pub(super) struct View {
     pub(super) chains: HashMap<String, Chain>,
     pub(super) rules: HashMap<String, Vec<Rule>>,
     pub(super) sets: HashMap<String, wire::Set>,
-    /// Elements that carry a comment: data and hash of the comment.
-    pub(super) frontends: HashMap<(Set, FrontendKey), (FrontendData, u64)>,
-    /// Elements of other sets.
-    pub(super) members: HashSet<(Set, Key)>,
+    /// The elements of each set but those below.
+    pub(super) rows: BTreeMap<Set, Rows>,
     /// Elements of [`Set::SourceRanges`].
     pub(super) ranges: HashSet<KeyRange>,
-    /// Endpoints and choices, sorted.
-    pub(super) backends: Vec<(Set, BackendKey, Data)>,
     /// Chain that each class leads to.
     pub(super) classes: HashMap<u16, String>,
     /// Elements that none of ours looks like.
@@ -95,20 +86,13 @@ pub(super) fn read(socket: &mut Socket, family: Family) -> Result<View, SocketEr
             view.read_elements(socket, family, set)?;
         }
     }
-    view.backends.sort_unstable();
     Ok(view)
 }
 
 impl View {
-    /// The data of an endpoint or choice.
-    pub(super) fn backend(&self, set: Set, key: &Key) -> Option<&Data> {
-        self.backends.get(self.backend_place(set, key)?).map(|(_, _, data)| data)
-    }
-
-    /// Where in the sorted list a backend is.
-    pub(super) fn backend_place(&self, set: Set, key: &Key) -> Option<usize> {
-        let key = key.resized()?;
-        self.backends.binary_search_by(|(s, k, _)| (*s, k).cmp(&(set, &key))).ok()
+    /// The data of an element.
+    pub(super) fn data(&self, set: Set, key: &Key) -> Option<&[u8]> {
+        self.rows.get(&set)?.get(key).map(|row| row.data)
     }
 
     /// The endpoints of an id, in the order of their indexes from `first` on.
@@ -119,15 +103,13 @@ impl View {
     /// The slots of an id, in the order of their indexes from `first` on.
     pub(super) fn choices(&self, id: u32, first: u32) -> Vec<u32> {
         (first..)
-            .map_while(|index| {
-                read_number(self.backend(Set::AffinityChoices, &choice_key(id, index))?.as_slice())
-            })
+            .map_while(|index| read_number(self.data(Set::AffinityChoices, &choice_key(id, index))?))
             .collect()
     }
 
     /// The endpoint behind a key.
     pub(super) fn endpoint(&self, family: Family, set: Set, key: Key) -> Option<SocketAddr> {
-        read_socket(family, self.backend(set, &key)?.as_slice())
+        read_socket(family, self.data(set, &key)?)
     }
 
     fn read_chains(&mut self, socket: &mut Socket, family: Family) -> Result<(), SocketError> {
@@ -166,21 +148,21 @@ impl View {
     /// A list taken while the kernel still moves the elements to a table of another size lacks some and has
     /// others twice; kernels that say how many there are let us notice.
     fn read_elements(&mut self, socket: &mut Socket, family: Family, set: Set) -> Result<(), SocketError> {
-        let before = self.in_tables();
-        let first_backend = self.backends.len();
+        let expected = self.sets.get(set.name()).and_then(|set| set.element_count);
+        let mut rows = rows_of(family, set);
+        rows.reserve(expected.unwrap_or_default() as usize);
+        let others = self.others();
         socket.dump(&mut request::elements(wire_family(family), TABLE, set.name()), |frame| {
             if let Event::NewElements(list) = Event::decode(frame)? {
                 for element in list.elements() {
-                    self.take(set, &element?);
+                    self.take(set, &mut rows, &element?);
                 }
             }
             Ok(())
         })?;
-        let new = self.backends.get_mut(first_backend..).unwrap_or_default();
-        new.sort_unstable();
-        let backends = new.chunk_by(|a, b| a.1 == b.1).count();
-        let count = backends + self.in_tables().saturating_sub(before);
-        let expected = self.sets.get(set.name()).and_then(|set| set.element_count);
+        rows.settle();
+        let count = rows.len() + self.others().saturating_sub(others);
+        self.rows.insert(set, rows);
         let interval = set == Set::SourceRanges;
         if !interval && expected.is_some_and(|expected| expected as usize != count) {
             return Err(SocketError::Interrupted);
@@ -188,13 +170,12 @@ impl View {
         Ok(())
     }
 
-    /// How many different elements there are besides backends.
-    fn in_tables(&self) -> usize {
-        let tables = self.frontends.len() + self.members.len() + self.ranges.len();
-        tables + self.classes.len() + self.strange.len()
+    /// How many elements there are that are no rows.
+    fn others(&self) -> usize {
+        self.ranges.len() + self.classes.len() + self.strange.len()
     }
 
-    fn take(&mut self, set: Set, element: &ElementRef<'_>) {
+    fn take(&mut self, set: Set, rows: &mut Rows, element: &ElementRef<'_>) {
         let (Some(key), end) = (Key::from_kernel(element.key), element.key_end.map(Key::from_kernel)) else {
             return;
         };
@@ -208,31 +189,27 @@ impl View {
                     None => self.strange.push((set, range)),
                 }
             }
-            (
-                Set::Endpoints | Set::AffinityChoices | Set::AffinityEndpoints | Set::AffinityLocalEndpoints,
-                Some(DataRef::Value(data)),
-            ) => match (key.resized(), Data::from_kernel(data)) {
-                (Some(key), Some(data)) => self.backends.push((set, key, data)),
-                _ => self.strange.push((set, range)),
-            },
-            (Set::Services | Set::NodePorts, Some(DataRef::Value(data))) => {
-                self.take_frontend(set, key, FrontendData::from_kernel(data).unwrap_or_default(), element);
-            }
-            (_, None) if super::changeset::has_comment(set) => {
-                self.take_frontend(set, key, FrontendData::EMPTY, element);
-            }
             (Set::SourceRanges, None) => drop(self.ranges.insert(range)),
-            (_, None) => drop(self.members.insert((set, key))),
+            (_, None | Some(DataRef::Value(_))) => {
+                let data = if let Some(DataRef::Value(data)) = element.data { data } else { &[] };
+                let comment = has_comment(set).then(|| hash_of(element));
+                if !rows.push(&Row { key: element.key, data, comment }) {
+                    self.strange.push((set, range));
+                }
+            }
             _ => self.strange.push((set, range)),
         }
     }
+}
 
-    fn take_frontend(&mut self, set: Set, key: Key, data: FrontendData, element: &ElementRef<'_>) {
-        match key.resized() {
-            Some(key) => drop(self.frontends.insert((set, key), (data, hash_of(element)))),
-            None => self.strange.push((set, (key, None))),
-        }
-    }
+/// No rows yet, of the shape that the elements of a set should have.
+fn rows_of(family: Family, set: Set) -> Rows {
+    let shape = skeleton::set(family, set);
+    let data_length = match shape.data {
+        Some(SetData::Value { length, .. }) => length,
+        Some(SetData::Verdict) | None => 0,
+    };
+    Rows::new(shape.key_length as usize, data_length as usize, has_comment(set))
 }
 
 /// The key of an index of an id.

@@ -6,9 +6,9 @@ use std::net::SocketAddr;
 use portolan_model::{Family, Forwarding, Frontend};
 use portolan_wire::nftables::Transaction;
 
-use super::changeset::{Changeset, comment_for, has_comment};
+use super::changeset::{Changeset, comment_for};
 use super::class::{Balance, Class};
-use super::element::{Data, Element, Set, node_port_key, read_number, service_key};
+use super::element::{Element, Key, Set, node_port_key, read_number, service_key};
 use super::encode;
 use super::expression::wire_family;
 use super::load::shared_elements;
@@ -233,8 +233,7 @@ fn found(view: &View, family: Family, forwarding: &Forwarding) -> Option<(u32, B
             }
             Frontend::NodePort(port) => (Set::NodePorts, node_port_key(forwarding.protocol, port)),
         };
-        let (data, _) = view.frontends.get(&(set, key.resized()?))?;
-        read_number(data.as_slice()).map(Value)
+        read_number(view.data(set, &key)?).map(Value)
     })?;
     let id = value.id();
     Some((id, before(view, family, id)))
@@ -267,8 +266,7 @@ fn before(view: &View, family: Family, id: u32) -> Before {
 
 /// Compares every element, and removes what no Service port has.
 fn elements(planner: &Planner, view: &mut View) -> Changeset {
-    let wanted = vec![false; view.backends.len()];
-    let mut comparison = Comparison { view, changes: Changeset::default(), wanted };
+    let mut comparison = Comparison { view, changes: Changeset::default() };
     for (name, placed) in &planner.placed {
         let comment = name.to_string();
         for element in planner.elements(placed) {
@@ -283,33 +281,22 @@ fn elements(planner: &Planner, view: &mut View) -> Changeset {
 struct Comparison<'a> {
     view: &'a mut View,
     changes: Changeset,
-    /// Which backends of the view are wanted.
-    wanted: Vec<bool>,
 }
 
 impl Comparison<'_> {
     fn want(&mut self, element: &Element, comment: &str) {
         let comment = comment_for(element.set, comment);
-        let set = element.set;
-        if has_comment(set) {
-            let actual = element.key.resized().and_then(|key| self.view.frontends.remove(&(set, key)));
-            let same = actual.is_some_and(|(data, hash)| {
-                data.as_slice() == element.data.as_slice() && hash == comment_hash(comment)
-            });
-            self.write(element, comment, actual.is_some(), same);
-        } else if set == Set::SourceRanges {
+        if element.set == Set::SourceRanges {
             let there = self.view.ranges.remove(&(element.key, element.key_end));
             self.write(element, comment, there, there);
-        } else if element.data == Data::EMPTY {
-            let there = self.view.members.remove(&(set, element.key));
-            self.write(element, comment, there, there);
         } else {
-            let place = self.view.backend_place(set, &element.key);
-            if let Some(wanted) = place.and_then(|place| self.wanted.get_mut(place)) {
-                *wanted = true;
-            }
-            let same = self.view.backend(set, &element.key) == Some(&element.data);
-            self.write(element, comment, place.is_some(), same);
+            let actual = self.view.rows.get_mut(&element.set).and_then(|rows| rows.take(&element.key));
+            let same = actual.is_some_and(|row| {
+                row.data == element.data.as_slice()
+                    && row.comment.is_none_or(|hash| hash == comment_hash(comment))
+            });
+            let there = actual.is_some();
+            self.write(element, comment, there, same);
         }
     }
 
@@ -324,18 +311,13 @@ impl Comparison<'_> {
     }
 
     fn finish(mut self) -> Changeset {
-        for (set, key) in self.view.frontends.keys() {
-            self.changes.delete(*set, &key.resized().unwrap_or_default(), None);
-        }
-        for (set, key) in &self.view.members {
-            self.changes.delete(*set, key, None);
+        for (set, rows) in &self.view.rows {
+            for key in rows.left() {
+                self.changes.delete(*set, &Key::from_kernel(key).unwrap_or_default(), None);
+            }
         }
         for (key, end) in &self.view.ranges {
             self.changes.delete(Set::SourceRanges, key, end.as_ref());
-        }
-        for ((set, key, _), _) in self.view.backends.iter().zip(&self.wanted).filter(|(_, wanted)| !**wanted)
-        {
-            self.changes.delete(*set, &key.resized().unwrap_or_default(), None);
         }
         for (set, (key, end)) in &self.view.strange {
             self.changes.delete(*set, key, end.as_ref());

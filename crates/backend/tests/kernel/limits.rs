@@ -26,7 +26,7 @@ fn many(family: Family, services: u16, first_host: u16) -> Vec<Change> {
         let affinity = number.is_multiple_of(10).then_some(600);
         put(
             &format!("service-{number}"),
-            Forwarding { frontends, affinity, ..cluster_ip(family, number, hosts) },
+            Forwarding { frontends: frontends.into(), affinity, ..cluster_ip(family, number, hosts) },
         )
     };
     (1..=services).map(one).collect()

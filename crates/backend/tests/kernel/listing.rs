@@ -31,18 +31,18 @@ fn example(family: Family) -> (Settings, Vec<Change>) {
     let mut web = cluster_ip(family, 1, [1, 2]);
     web.cluster[0].may_hairpin = true;
     let shop = Forwarding {
-        frontends: vec![
+        frontends: Box::new([
             Frontend::ClusterIp(ip(family, 96, 2), 80),
             Frontend::LoadBalancerIp(ip(family, 2, 2), 80),
             Frontend::NodePort(30080),
-        ],
+        ]),
         external_policy: ExternalPolicy::Local,
         local: backends(family, [3]),
         affinity: Some(10_800),
-        source_ranges: vec![text("192.0.2.0/24", "2001:db8:1::/48").parse().unwrap()],
+        source_ranges: Box::new([text("192.0.2.0/24", "2001:db8:1::/48").parse().unwrap()]),
         ..cluster_ip(family, 2, [3, 4])
     };
-    let gone = Forwarding { cluster: Vec::new(), has_endpoints: false, ..cluster_ip(family, 3, []) };
+    let gone = Forwarding { cluster: Box::default(), has_endpoints: false, ..cluster_ip(family, 3, []) };
     (settings, vec![put("web", web), put("shop", shop), put("gone", gone)])
 }
 

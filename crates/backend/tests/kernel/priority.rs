@@ -34,7 +34,7 @@ fn the_priority_is_none_after_translation() {
             } else {
                 "-6 route add default dev lo"
             });
-            let external = |number| vec![Frontend::ExternalIp(ip(family, 96, number), 80)];
+            let external = |number| Box::new([Frontend::ExternalIp(ip(family, 96, number), 80)]);
             let one = |number| cluster_ip(family, number, [1]);
             let local = ExternalPolicy::Local;
             let state = [

@@ -63,7 +63,7 @@ pub(crate) fn ip(family: Family, net: u8, host: u16) -> IpAddr {
     }
 }
 
-pub(crate) fn backends(family: Family, hosts: impl IntoIterator<Item = u16>) -> Vec<Backend> {
+pub(crate) fn backends(family: Family, hosts: impl IntoIterator<Item = u16>) -> Box<[Backend]> {
     hosts
         .into_iter()
         .map(|host| Backend { address: ip(family, 244, host), port: 8080, may_hairpin: false })
@@ -76,14 +76,14 @@ pub(crate) fn cluster_ip(family: Family, number: u16, hosts: impl IntoIterator<I
     Forwarding {
         family,
         protocol: Protocol::Tcp,
-        frontends: vec![Frontend::ClusterIp(ip(family, 96, number), 80)],
+        frontends: Box::new([Frontend::ClusterIp(ip(family, 96, number), 80)]),
         has_endpoints: !cluster.is_empty(),
         cluster,
-        local: Vec::new(),
+        local: Box::default(),
         internal_policy: InternalPolicy::Cluster,
         external_policy: ExternalPolicy::Cluster,
         affinity: None,
-        source_ranges: Vec::new(),
+        source_ranges: Box::default(),
     }
 }
 
@@ -109,18 +109,18 @@ pub(crate) fn gone(change: &Change) -> Change {
 /// One Service port of every kind.
 pub(crate) fn every_kind(family: Family) -> Vec<Change> {
     let external = |number: u16, node_port: u16| {
-        let frontends = vec![
+        let frontends = Box::new([
             Frontend::ClusterIp(ip(family, 96, number), 80),
             Frontend::ExternalIp(ip(family, 1, number), 80),
             Frontend::LoadBalancerIp(ip(family, 2, number), 80),
             Frontend::NodePort(node_port),
-        ];
+        ]);
         Forwarding { frontends, ..cluster_ip(family, number, [1, 2, 3]) }
     };
     let mut hairpin = cluster_ip(family, 1, [1, 2]);
     hairpin.cluster[0].may_hairpin = true;
     let node_port = Forwarding {
-        frontends: vec![Frontend::ClusterIp(ip(family, 96, 2), 53), Frontend::NodePort(30053)],
+        frontends: Box::new([Frontend::ClusterIp(ip(family, 96, 2), 53), Frontend::NodePort(30053)]),
         protocol: Protocol::Udp,
         ..cluster_ip(family, 2, [1])
     };
@@ -138,7 +138,7 @@ pub(crate) fn every_kind(family: Family) -> Vec<Change> {
         local: backends(family, [3]),
         ..external(7, 30007)
     };
-    let empty = Forwarding { cluster: Vec::new(), has_endpoints: false, ..external(8, 30008) };
+    let empty = Forwarding { cluster: Box::default(), has_endpoints: false, ..external(8, 30008) };
     let internal_local_elsewhere =
         Forwarding { internal_policy: InternalPolicy::Local, ..cluster_ip(family, 9, [1]) };
     let internal_local = Forwarding {
@@ -161,12 +161,12 @@ pub(crate) fn every_kind(family: Family) -> Vec<Change> {
     ]
 }
 
-fn source_ranges(family: Family) -> Vec<ipnet::IpNet> {
+fn source_ranges(family: Family) -> Box<[ipnet::IpNet]> {
     let texts = match family {
         Family::Ipv4 => ["10.0.0.0/8", "192.0.2.128/25"],
         Family::Ipv6 => ["2001:db8:1::/48", "2001:db8:5::/61"],
     };
-    texts.map(|text| text.parse().unwrap()).to_vec()
+    Box::new(texts.map(|text| text.parse().unwrap()))
 }
 
 /// A data plane that has compared and programmed these.

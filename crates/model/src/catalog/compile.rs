@@ -110,9 +110,9 @@ impl<'a> Compiler<'a> {
             let forwarding = Forwarding {
                 family,
                 protocol: port.protocol,
-                frontends: self.owned_frontends(id, service, port, family, &mut within),
-                cluster: selection.cluster,
-                local: selection.local,
+                frontends: self.owned_frontends(id, service, port, family, &mut within).into(),
+                cluster: selection.cluster.into(),
+                local: selection.local.into(),
                 has_endpoints: selection.has_endpoints,
                 internal_policy: service.internal_policy,
                 external_policy: service.external_policy,

@@ -155,7 +155,7 @@ fn one_cluster_ip_can_serve_two_services_on_different_ports() {
 fn the_first_by_name_keeps_a_contested_frontend() {
     let frontends = |catalog: &Catalog, name: &str| {
         let found = catalog.forwardings(Family::Ipv4).find(|(n, _)| &*n.service == name);
-        found.map(|(_, f)| f.frontends.clone()).unwrap_or_default()
+        found.map(|(_, f)| f.frontends.to_vec()).unwrap_or_default()
     };
     let taken = Frontend::ClusterIp([10, 96, 0, 1].into(), 80);
     let mut catalog = Catalog::new("n1");

@@ -39,19 +39,19 @@ fn forwarding() -> Forwarding {
     Forwarding {
         family: Family::Ipv4,
         protocol: Protocol::Tcp,
-        frontends: vec![
+        frontends: Box::new([
             Frontend::ClusterIp(ip(CLUSTER_IP), 80),
             Frontend::ExternalIp(ip(EXTERNAL_IP), 80),
             Frontend::LoadBalancerIp(ip(LOAD_BALANCER_IP), 80),
             Frontend::NodePort(30080),
-        ],
-        cluster: vec![backend(HERE, true), backend(THERE, false)],
-        local: Vec::new(),
+        ]),
+        cluster: Box::new([backend(HERE, true), backend(THERE, false)]),
+        local: Box::default(),
         has_endpoints: true,
         internal_policy: InternalPolicy::Cluster,
         external_policy: ExternalPolicy::Cluster,
         affinity: None,
-        source_ranges: Vec::new(),
+        source_ranges: Box::default(),
     }
 }
 
@@ -69,7 +69,7 @@ fn ask(
         Packet { origin, source: ip(source), destination: ip(to.0), protocol: Protocol::Tcp, port: to.1 };
     match oracle.fate(&packet) {
         Fate::Backends { set, masqueraded, .. } => {
-            let name = if set == forwarding.cluster { "C" } else { "L" };
+            let name = if *set == *forwarding.cluster { "C" } else { "L" };
             let flags: String = masqueraded.iter().map(|m| if *m { 'm' } else { '-' }).collect();
             assert_eq!(set.len(), masqueraded.len());
             format!("{name}{flags}")
@@ -98,7 +98,7 @@ fn internal_traffic() {
     assert_eq!(row(|_| {}), ["C--", "Cmm", "Cmm", "Cmm"]);
     assert_eq!(
         row(|f| {
-            f.cluster.clear();
+            f.cluster = Box::default();
             f.has_endpoints = false;
         }),
         ["Reject"; 4]
@@ -106,7 +106,7 @@ fn internal_traffic() {
     assert_eq!(
         row(|f| {
             f.internal_policy = InternalPolicy::Local;
-            f.local = vec![backend(HERE, true)];
+            f.local = Box::new([backend(HERE, true)]);
         }),
         ["L-", "Lm", "Lm", "Lm"]
     );
@@ -125,7 +125,7 @@ fn external_traffic() {
         assert_eq!(row(|_| {}), ["Cmm"; 4], "{to:?}");
         assert_eq!(
             row(|f| {
-                f.cluster.clear();
+                f.cluster = Box::default();
                 f.has_endpoints = false;
                 f.external_policy = ExternalPolicy::Local;
             }),
@@ -135,7 +135,7 @@ fn external_traffic() {
         assert_eq!(
             row(|f| {
                 f.external_policy = ExternalPolicy::Local;
-                f.local = vec![backend(HERE, true)];
+                f.local = Box::new([backend(HERE, true)]);
             }),
             ["C--", "Cmm", "L-", "L-"],
             "{to:?}"
@@ -198,20 +198,20 @@ fn hairpin_is_masqueraded_where_the_backend_may_be_here() {
 #[test]
 fn source_ranges_guard_load_balancer_ips_from_everybody() {
     let guarded =
-        Forwarding { source_ranges: vec!["203.0.113.0/24".parse().expect("a CIDR")], ..forwarding() };
+        Forwarding { source_ranges: Box::new(["203.0.113.0/24".parse().expect("a CIDR")]), ..forwarding() };
     assert_eq!(row(&settings(), &guarded, (LOAD_BALANCER_IP, 80)), ["Drop", "Drop", "Drop", "Cmm"]);
     for to in [(EXTERNAL_IP, 80), (NODE_IP, 30080)] {
         assert_eq!(row(&settings(), &guarded, to), ["Cmm"; 4], "{to:?}");
     }
     // Without endpoints: the wrong sources are dropped, the right ones refused.
-    let empty = Forwarding { cluster: Vec::new(), has_endpoints: false, ..guarded };
+    let empty = Forwarding { cluster: Box::default(), has_endpoints: false, ..guarded };
     assert_eq!(row(&settings(), &empty, (LOAD_BALANCER_IP, 80)), ["Drop", "Drop", "Drop", "Reject"]);
 }
 
 #[test]
 fn a_node_in_the_ranges_may_appear_as_the_load_balancer() {
     let ranges =
-        |cidr: &str| Forwarding { source_ranges: vec![cidr.parse().expect("a CIDR")], ..forwarding() };
+        |cidr: &str| Forwarding { source_ranges: Box::new([cidr.parse().expect("a CIDR")]), ..forwarding() };
     let to = (LOAD_BALANCER_IP, 80);
     assert_eq!(ask(&settings(), &ranges("172.16.0.0/16"), Origin::Node, LOAD_BALANCER_IP, to), "Cmm");
     assert_eq!(ask(&settings(), &ranges("203.0.113.0/24"), Origin::Node, LOAD_BALANCER_IP, to), "Drop");

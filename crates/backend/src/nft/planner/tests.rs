@@ -199,14 +199,14 @@ fn web(number: u16, backends: u16) -> Change {
     let forwarding = Forwarding {
         family: Family::Ipv4,
         protocol: Protocol::Tcp,
-        frontends: vec![Frontend::ClusterIp(ip(96), 80)],
+        frontends: Box::new([Frontend::ClusterIp(ip(96), 80)]),
         cluster: (1..=backends).map(backend).collect(),
-        local: Vec::new(),
+        local: Box::default(),
         has_endpoints: backends > 0,
         internal_policy: InternalPolicy::Cluster,
         external_policy: ExternalPolicy::Cluster,
         affinity: None,
-        source_ranges: Vec::new(),
+        source_ranges: Box::default(),
     };
     let name = ServicePortName {
         namespace: "demo".into(),
