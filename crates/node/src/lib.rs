@@ -10,7 +10,9 @@
 
 pub mod address;
 pub mod config;
+pub mod gates;
 pub mod health;
 pub mod http;
 pub mod metrics;
+mod nearest;
 pub mod sysctl;
