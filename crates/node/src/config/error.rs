@@ -36,7 +36,11 @@ impl FieldErrors {
         self.0.iter()
     }
 
-    pub(super) fn from_list(errors: Vec<FieldError>) -> Result<(), Self> {
+    /// Nothing wrong with an empty list.
+    ///
+    /// # Errors
+    /// The list, if it is not empty.
+    pub fn from_list(errors: Vec<FieldError>) -> Result<(), Self> {
         if errors.is_empty() { Ok(()) } else { Err(Self(errors)) }
     }
 }
