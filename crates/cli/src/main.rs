@@ -3,6 +3,7 @@
 mod demo;
 mod logging;
 mod proxy;
+mod reference;
 mod serve;
 
 use std::process::ExitCode;
@@ -12,13 +13,10 @@ use portolan_node::config::Logging;
 
 /// Kubernetes Services as virtual IPs in the Linux kernel.
 #[derive(Debug, Parser)]
-#[command(name = "portolan", version, about, propagate_version = true)]
+#[command(name = "portolan", version, propagate_version = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
-    /// How much to log: 0 what operators need, 2 what happens, 4 what is decided.
-    #[arg(short, long, global = true, default_value_t = 0)]
-    v: u8,
 }
 
 #[derive(Debug, Subcommand)]
@@ -26,32 +24,60 @@ enum Command {
     /// The node agent: turns Services into virtual IPs on this node, in the place of kube-proxy.
     Proxy(Box<proxy::Options>),
     /// A Kubernetes-style API server for Services, for hosts without Kubernetes.
-    Serve(serve::Options),
+    Serve {
+        #[command(flatten)]
+        options: serve::Options,
+        /// How much to log: 0 what operators need, 2 what happens, 4 what is decided.
+        #[arg(short, long, default_value_t = 0)]
+        v: u8,
+    },
     /// Shows Services at work: a small cluster in network namespaces on this machine.
     Demo(demo::Options),
+    /// Prints a script that completes this program's command line.
+    #[command(hide = true)]
+    Completions(reference::Completions),
+    /// Writes the manual pages.
+    #[command(hide = true)]
+    Man(reference::Man),
 }
 
 fn main() -> ExitCode {
     portolan_sock::memory::configure();
-    let cli = Cli::parse();
-    // The demo writes for people, and shows the proxy's log only if something goes wrong.
-    if !matches!(cli.command, Command::Demo(_)) {
-        let settings = Logging { verbosity: cli.v.into(), ..Logging::default() };
-        if let Err(error) = logging::start(&settings) {
-            eprintln!("{error:#}");
-            return ExitCode::FAILURE;
-        }
-    }
-    let outcome = match cli.command {
-        Command::Proxy(options) => proxy::run(&options),
-        Command::Serve(options) => serve::run(options),
-        Command::Demo(options) => return demo::run(&options),
-    };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
+    let cli = match Cli::try_parse_from(proxy::normalise(std::env::args_os())) {
+        Ok(cli) => cli,
         Err(error) => {
+            let _ = error.print();
+            return if error.use_stderr() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+        }
+    };
+    match run(cli.command) {
+        Ok(code) => code,
+        Err(error) if tracing::dispatcher::has_been_set() => {
             tracing::error!("{error:#}");
             ExitCode::FAILURE
         }
+        Err(error) => {
+            eprintln!("Error: {error:#}");
+            ExitCode::FAILURE
+        }
     }
+}
+
+fn run(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Proxy(options) => {
+            if !options.act()? {
+                proxy::run(&options)?;
+            }
+        }
+        Command::Serve { options, v } => {
+            logging::start(&Logging { verbosity: v.into(), ..Logging::default() })?;
+            serve::run(options)?;
+        }
+        // The demo writes for people, and shows the proxy's log only if something goes wrong.
+        Command::Demo(options) => return Ok(demo::run(&options)),
+        Command::Completions(options) => reference::completions(&options),
+        Command::Man(options) => reference::man(&options)?,
+    }
+    Ok(ExitCode::SUCCESS)
 }

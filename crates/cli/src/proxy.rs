@@ -22,11 +22,17 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use agent::Agent;
-pub(crate) use options::Options;
+pub(crate) use options::{Options, normalise};
 
 /// Runs the node agent until it is told to stop. What is programmed stays in the kernel.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    let configuration = options.configuration()?;
+    if options.cleanup || options.init_only {
+        bail!("--cleanup and --init-only are not available in this version");
+    }
+    let loaded = options.load()?;
+    crate::logging::start(&loaded.configuration.logging)?;
+    loaded.log();
+    let configuration = loaded.configuration;
     match configuration.mode {
         Some(Mode::Nftables) => {}
         None => tracing::info!(mode = "nftables", "no mode is configured: using nftables"),
@@ -41,7 +47,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         kubeconfig: Some(configuration.client_connection.kubeconfig.clone())
             .filter(|path| !path.is_empty())
             .map(Into::into),
-        master: options.master.clone(),
+        master: loaded.master,
     };
     let outcome = runtime.block_on(follow(configuration, node_name, families, client));
     // The engine's thread may be in a commit; it is atomic, and the kernel keeps what it has.

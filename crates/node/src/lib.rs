@@ -10,8 +10,10 @@
 
 pub mod address;
 pub mod config;
+pub mod gates;
 pub mod health;
 pub mod http;
 pub mod metrics;
+mod nearest;
 pub mod sysctl;
 pub mod time;

@@ -1,159 +1,185 @@
-//! The command line of `portolan proxy`, and the configuration it makes.
+//! The command line of `portolan proxy`, which is that of kube-proxy, and the configuration it makes.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use clap::{Args, ValueEnum};
-use portolan_node::address::{self, NodePortAddresses};
-use portolan_node::config::{self, Configuration, DetectLocalMode, Mode};
+use clap::{ArgMatches, Args, Command, FromArgMatches};
+use portolan_node::config::{self, Configuration, FieldErrors};
+use portolan_node::gates::{FeatureGates, Stage};
+
+use self::given::Given;
+use self::value::{KUBERNETES, VersionFlag};
+
+mod apply;
+mod arguments;
+mod flags;
+mod given;
+#[cfg(test)]
+mod tests;
+mod value;
+
+pub(crate) use self::arguments::normalise;
 
 /// Options of `portolan proxy`.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug)]
 pub(crate) struct Options {
-    /// KubeProxyConfiguration (v1alpha1) in YAML or JSON. With it, of the options only --master and
-    /// --hostname-override count.
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// Kubeconfig file; without it and without --master, in-cluster credentials are used.
-    #[arg(long, value_name = "FILE")]
-    kubeconfig: Option<String>,
+    given: Given,
+    /// Remove the rules of all modes and exit. Goes before `init_only`.
+    pub(crate) cleanup: bool,
+    /// Do only what needs privileges and exit.
+    pub(crate) init_only: bool,
+    /// Follow changes of the configuration file.
+    #[allow(dead_code, reason = "for the watch on the file")]
+    pub(crate) config_reload: bool,
+}
+
+/// What the command line and the configuration file say together.
+#[derive(Clone, Debug)]
+pub(crate) struct Loaded {
+    /// The effective configuration, validated.
+    pub(crate) configuration: Configuration,
     /// URL of the API server, in place of the kubeconfig's.
-    #[arg(long, value_name = "URL")]
-    pub(super) master: Option<String>,
-    /// Name of this node, in place of the host's name.
-    #[arg(long, value_name = "NAME")]
-    hostname_override: Option<String>,
-    /// Mode: nftables.
-    #[arg(long, value_name = "MODE")]
-    proxy_mode: Option<ProxyMode>,
-    /// This node's primary address, in place of the Node object's.
-    #[arg(long, value_name = "IP")]
-    bind_address: Option<String>,
-    /// CIDRs of the cluster's pods: one, or one of each family.
-    #[arg(long, value_name = "CIDR[,CIDR]", value_delimiter = ',')]
-    cluster_cidr: Vec<String>,
-    /// How traffic of this node's pods is told from other traffic.
-    #[arg(long, value_name = "MODE")]
-    detect_local_mode: Option<LocalMode>,
-    /// The bridge of this node's pods, for `BridgeInterface`.
-    #[arg(long, value_name = "NAME")]
-    pod_bridge_interface: Option<String>,
-    /// How the names of the pods' interfaces start, for `InterfaceNamePrefix`.
-    #[arg(long, value_name = "PREFIX")]
-    pod_interface_name_prefix: Option<String>,
-    /// Addresses that accept node ports: CIDRs, or the word primary.
-    #[arg(long, value_name = "CIDRS", value_delimiter = ',')]
-    nodeport_addresses: Vec<String>,
-    /// Masquerade all traffic to cluster IPs.
-    #[arg(long)]
-    masquerade_all: bool,
-    /// Address of the health server.
-    #[arg(long, value_name = "IP[:PORT]")]
-    healthz_bind_address: Option<String>,
-    /// Address of the metrics server.
-    #[arg(long, value_name = "IP[:PORT]")]
-    metrics_bind_address: Option<String>,
-    /// Fail where the health or the metrics server cannot listen.
-    #[arg(long)]
-    bind_address_hard_fail: bool,
+    pub(crate) master: Option<String>,
+    /// The configuration file.
+    pub(crate) file: Option<PathBuf>,
+    /// Every flag with its effective text, for `/flagz`.
+    pub(crate) flags: Vec<(String, String)>,
+    /// Every feature gate.
+    #[allow(dead_code, reason = "for the metrics page")]
+    pub(crate) gates: FeatureGates,
+    /// The version to report.
+    pub(crate) version: String,
+    /// What an operator should know, though it works.
+    notes: Vec<String>,
 }
 
-/// `--proxy-mode`
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum ProxyMode {
-    Nftables,
-    Iptables,
-    Ipvs,
-}
-
-/// `--detect-local-mode`
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum LocalMode {
-    #[value(name = "ClusterCIDR")]
-    ClusterCidr,
-    #[value(name = "NodeCIDR")]
-    NodeCidr,
-    #[value(name = "BridgeInterface")]
-    BridgeInterface,
-    #[value(name = "InterfaceNamePrefix")]
-    InterfaceNamePrefix,
+impl Loaded {
+    /// Logs what an operator should know, and the flags. Call it once the log is there.
+    pub(crate) fn log(&self) {
+        tracing::debug!(version = self.version, file = ?self.file, "loaded");
+        for note in &self.notes {
+            tracing::warn!("{note}");
+        }
+        for (flag, value) in &self.flags {
+            tracing::debug!(flag, value, "flag");
+        }
+    }
 }
 
 impl Options {
-    /// The effective configuration, validated.
-    pub(super) fn configuration(&self) -> anyhow::Result<Configuration> {
-        let mut configuration = match &self.config {
-            Some(path) => config::load(path)?,
-            None => self.flags()?,
-        };
-        if let Some(name) = &self.hostname_override {
-            configuration.set_hostname_override(name).context("--hostname-override")?;
+    /// Does what ends the process without further ado: `--version` and `--write-config-to`. True if it did.
+    pub(crate) fn act(&self) -> anyhow::Result<bool> {
+        match self.given.version("version") {
+            VersionFlag::Short => println!("Kubernetes {}", own_version()),
+            VersionFlag::Raw => println!("{}", raw_version()),
+            VersionFlag::No | VersionFlag::Report(_) => {
+                let Some(path) = self.given.non_empty("write-config-to") else { return Ok(false) };
+                let written = self.load()?.configuration.to_yaml();
+                std::fs::write(&path, written)
+                    .with_context(|| format!("--write-config-to: cannot write {path}"))?;
+            }
         }
-        configuration.validate()?;
-        Ok(configuration)
+        Ok(true)
     }
 
-    fn flags(&self) -> anyhow::Result<Configuration> {
-        let mut configuration = Configuration {
-            mode: self.proxy_mode.map(Mode::from),
-            bind_address_hard_fail: self.bind_address_hard_fail,
-            detect_local_mode: self.detect_local_mode.map(DetectLocalMode::from).unwrap_or_default(),
-            cluster_cidrs: parse_all("--cluster-cidr", &self.cluster_cidr)?,
-            node_port_addresses: self.node_port_addresses()?,
-            ..Configuration::default()
+    /// Reads the file, if there is one, and lays the flags that count over it.
+    ///
+    /// # Errors
+    /// Everything that is wrong, at once.
+    pub(crate) fn load(&self) -> anyhow::Result<Loaded> {
+        let given = &self.given;
+        let file = given.non_empty("config").map(PathBuf::from);
+        let mut notes = self.notes(file.as_deref());
+        let (mut configuration, mut errors) = match &file {
+            Some(path) => {
+                let (configuration, read) = config::load_with_notes(path)?;
+                notes.extend(read.iter().map(|note| format!("{}: {note}", path.display())));
+                (configuration, Vec::new())
+            }
+            None => apply::configuration(given),
         };
-        configuration.client_connection.kubeconfig = self.kubeconfig.clone().unwrap_or_default();
-        configuration.nftables.masquerade_all = self.masquerade_all;
-        configuration.detect_local.bridge_interface = self.pod_bridge_interface.clone().unwrap_or_default();
-        configuration.detect_local.interface_name_prefix =
-            self.pod_interface_name_prefix.clone().unwrap_or_default();
-        if let Some(text) = &self.bind_address {
-            configuration.bind_address = address::parse_ip(text).context("--bind-address")?;
+        apply::logging(given, &mut configuration.logging, &mut errors);
+        if let Some(name) = given.non_empty("hostname-override")
+            && let Err(error) = configuration.set_hostname_override(&name)
+        {
+            errors.push(error);
         }
-        let socket = |flag: &'static str, text: &str, port| {
-            address::parse_socket_address(text, port).with_context(|| flag)
+        if let Err(found) = configuration.validate() {
+            errors.extend(found.iter().cloned());
+        }
+        FieldErrors::from_list(errors.into_iter().map(apply::name_flag).collect())?;
+        let gates = configuration.gates();
+        notes.extend(gates.needless().map(needless));
+        let version = match given.version("version") {
+            VersionFlag::Report(version) => version,
+            _ => own_version(),
         };
-        if let Some(text) = &self.healthz_bind_address {
-            let at = socket("--healthz-bind-address", text, config::HEALTHZ_PORT)?;
-            configuration.healthz_bind_address = Some(at);
-        }
-        if let Some(text) = &self.metrics_bind_address {
-            let at = socket("--metrics-bind-address", text, config::METRICS_PORT)?;
-            configuration.metrics_bind_address = Some(at);
-        }
-        Ok(configuration)
+        let (master, flags) = (given.non_empty("master"), given.texts());
+        Ok(Loaded { configuration, master, file, flags, gates, version, notes })
     }
 
-    fn node_port_addresses(&self) -> anyhow::Result<NodePortAddresses> {
-        Ok(match self.nodeport_addresses.as_slice() {
-            [] => NodePortAddresses::Default,
-            [primary] if primary == "primary" => NodePortAddresses::Primary,
-            cidrs => NodePortAddresses::Cidrs(parse_all("--nodeport-addresses", cidrs)?),
-        })
+    fn notes(&self, file: Option<&Path>) -> Vec<String> {
+        let mut notes = Vec::new();
+        let ignored = self.given.flags().filter(|flag| !flag.with_config);
+        let ignored: Vec<String> = ignored.map(|flag| format!("--{}", flag.name)).collect();
+        if file.is_some() && !ignored.is_empty() {
+            notes.push(format!(
+                "the configuration file replaces these flags, which are ignored: {}",
+                ignored.join(", ")
+            ));
+        }
+        for flag in self.given.flags() {
+            if let Some(instead) = flag.deprecated {
+                notes.push(format!("--{} is deprecated: {instead}", flag.name));
+            }
+        }
+        notes
     }
 }
 
-fn parse_all<T: FromIterator<ipnet::IpNet>>(flag: &'static str, texts: &[String]) -> anyhow::Result<T> {
-    texts.iter().map(|text| address::parse_cidr(text).with_context(|| format!("{flag}: {text}"))).collect()
-}
-
-impl From<ProxyMode> for Mode {
-    fn from(mode: ProxyMode) -> Self {
-        match mode {
-            ProxyMode::Nftables => Self::Nftables,
-            ProxyMode::Iptables => Self::Iptables,
-            ProxyMode::Ipvs => Self::Ipvs,
-        }
+fn needless((gate, stage): (&str, Stage)) -> String {
+    match stage {
+        Stage::Deprecated => format!("feature gate {gate} is deprecated and will go: leave it out"),
+        _ => format!("feature gate {gate} is here to stay and will go as a gate: leave it out"),
     }
 }
 
-impl From<LocalMode> for DetectLocalMode {
-    fn from(mode: LocalMode) -> Self {
-        match mode {
-            LocalMode::ClusterCidr => Self::ClusterCidr,
-            LocalMode::NodeCidr => Self::NodeCidr,
-            LocalMode::BridgeInterface => Self::BridgeInterface,
-            LocalMode::InterfaceNamePrefix => Self::InterfaceNamePrefix,
-        }
+/// The version of kube-proxy that is followed, and ours.
+fn own_version() -> String {
+    format!("v{KUBERNETES}+portolan-{}", env!("CARGO_PKG_VERSION"))
+}
+
+fn raw_version() -> String {
+    let mut numbers = KUBERNETES.split('.');
+    let mut next = || numbers.next().unwrap_or_default();
+    let (major, minor, version) = (next(), next(), own_version());
+    let platform = format!("linux/{}", std::env::consts::ARCH);
+    format!("version.Info{{Major:{major:?}, Minor:{minor:?}, GitVersion:{version:?}, Platform:{platform:?}}}")
+}
+
+impl Args for Options {
+    fn augment_args(command: Command) -> Command {
+        command
+            .args(flags::FLAGS.iter().map(given::argument))
+            .args_override_self(true)
+            .disable_version_flag(true)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for Options {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let given = Given(matches.clone());
+        let [cleanup, init_only, config_reload] =
+            ["cleanup", "init-only", "config-reload"].map(|name| given.boolean(name));
+        Ok(Self { given, cleanup, init_only, config_reload })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
     }
 }

@@ -11,7 +11,7 @@ use super::reader::{
 use super::{
     ClientConnection, Configuration, Conntrack, DetectLocalMode, HEALTHZ_PORT, Iptables, Ipvs, LogFormat,
     Logging, METRICS_PORT, Mode, Nftables, OutputOptions, VmoduleItem, Winkernel, default_healthz,
-    default_metrics, validate,
+    default_metrics, source, validate,
 };
 use crate::address::{self, NodePortAddresses};
 
@@ -37,16 +37,20 @@ const LOG_FORMATS: &[(&str, LogFormat)] =
     &[("", LogFormat::Text), ("text", LogFormat::Text), ("json", LogFormat::Json)];
 const INT32_MAX: i64 = i32::MAX as i64;
 
-pub(super) fn parse(document: &str) -> Result<Configuration, ConfigError> {
-    let value: Value =
-        serde_saphyr::from_str(document).map_err(|error| ConfigError::Syntax(Box::new(error)))?;
-    let mut errors = Vec::new();
+/// The configuration, and what is only worth a note.
+pub(super) fn parse(document: &str) -> Result<(Configuration, Vec<FieldError>), ConfigError> {
+    let source = source::read(document)?;
+    let mut errors = source.duplicates;
     let mut configuration = Configuration::default();
-    Section::read_all(String::new(), value, &mut errors, |root| read(root, &mut configuration));
+    Section::read_all(String::new(), source.value, &mut errors, |root| read(root, &mut configuration));
     // A field that could not be read has its default here, so no mistake is reported twice.
     errors.extend(validate::validate(&configuration));
+    for error in &mut errors {
+        error.place = error.place.or_else(|| source.places.get(&error.path).copied());
+    }
+    let (notes, errors) = errors.into_iter().partition(|error| error.problem == Problem::Former);
     FieldErrors::from_list(errors)?;
-    Ok(configuration)
+    Ok((configuration, notes))
 }
 
 fn read(root: &mut Section<'_>, c: &mut Configuration) {
@@ -80,13 +84,16 @@ fn read(root: &mut Section<'_>, c: &mut Configuration) {
     root.read_unless_zero("configSyncPeriod", &mut c.config_sync_period, duration);
     root.read("portRange", &mut c.port_range, text);
     root.read("windowsRunAsService", &mut c.windows_run_as_service, boolean);
+    // Clusters that were upgraded often still have these.
+    root.former("udpIdleTimeout");
+    root.former("resourceContainer");
 }
 
 fn addresses(root: &mut Section<'_>, c: &mut Configuration) {
     let mut hostname = String::new();
     root.read("hostnameOverride", &mut hostname, text);
     if !hostname.is_empty()
-        && let Err(FieldError { path, problem }) = c.set_hostname_override(&hostname)
+        && let Err(FieldError { path, problem, .. }) = c.set_hostname_override(&hostname)
     {
         root.wrong(&path, problem);
     }
@@ -126,6 +133,7 @@ fn logging(s: &mut Section<'_>, c: &mut Logging) {
         s.read("filePattern", &mut item.file_pattern, text);
         s.read("verbosity", &mut item.verbosity, integer(0, INT32_MAX));
     });
+    s.former("sanitization");
     s.section("options", |s| {
         s.section("text", |s| output_options(s, &mut c.text));
         s.section("json", |s| output_options(s, &mut c.json));
@@ -176,6 +184,7 @@ fn winkernel(s: &mut Section<'_>, c: &mut Winkernel) {
 }
 
 fn conntrack(s: &mut Section<'_>, c: &mut Conntrack) {
+    s.former("max");
     s.read("maxPerCore", &mut c.max_per_core, integer(0, INT32_MAX));
     s.read("min", &mut c.min, integer(0, INT32_MAX));
     s.read("tcpEstablishedTimeout", &mut c.tcp_established_timeout, duration);

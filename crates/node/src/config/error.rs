@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use super::duration::DurationError;
 use crate::address::AddressError;
+use crate::gates::GateError;
 
 /// Why there is no configuration.
 #[derive(Debug, thiserror::Error)]
@@ -17,7 +18,7 @@ pub enum ConfigError {
         /// What the system said.
         source: std::io::Error,
     },
-    /// Not one YAML (or JSON) document, or a key twice in one mapping.
+    /// Not a YAML (or JSON) document.
     #[error("the configuration is not valid YAML: {0}")]
     Syntax(Box<serde_saphyr::Error>),
     /// Fields are wrong.
@@ -35,7 +36,11 @@ impl FieldErrors {
         self.0.iter()
     }
 
-    pub(super) fn from_list(errors: Vec<FieldError>) -> Result<(), Self> {
+    /// Nothing wrong with an empty list.
+    ///
+    /// # Errors
+    /// The list, if it is not empty.
+    pub fn from_list(errors: Vec<FieldError>) -> Result<(), Self> {
         if errors.is_empty() { Ok(()) } else { Err(Self(errors)) }
     }
 }
@@ -49,28 +54,72 @@ impl fmt::Display for FieldErrors {
 
 /// One field that is wrong.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[error("{path}: {problem}")]
 pub struct FieldError {
     /// Path of the field, such as `nftables.masqueradeBit` or `nodePortAddresses[1]`.
     pub path: String,
+    /// Where its name stands in the file; nothing if it is not there or there is no file.
+    pub place: Option<Place>,
     /// What is wrong with it.
     pub problem: Problem,
 }
 
 impl FieldError {
     pub(super) fn new(path: impl Into<String>, problem: Problem) -> Self {
-        Self { path: path.into(), problem }
+        Self { path: path.into(), place: None, problem }
     }
+}
+
+impl fmt::Display for FieldError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.place {
+            Some(Place { line, column }) => {
+                write!(f, "{} (line {line}, column {column}): {}", self.path, self.problem)
+            }
+            None => write!(f, "{}: {}", self.path, self.problem),
+        }
+    }
+}
+
+/// A place in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The line, from 1.
+    pub line: u64,
+    /// The character in it, from 1.
+    pub column: u64,
 }
 
 /// What is wrong with a field.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Problem {
     /// A field that does not exist there.
-    #[error("unknown field; known fields here: {}", .known.join(", "))]
+    #[error("unknown field; {}", meant_or_known(*.meant, .known))]
     UnknownField {
+        /// The field that was probably meant.
+        meant: Option<&'static str>,
         /// What does exist there.
         known: Vec<&'static str>,
+    },
+    /// A field that is there already.
+    #[error("written twice; leave one of them")]
+    Duplicate,
+    /// A field of an earlier version, which means nothing any more.
+    #[error("not part of v1alpha1 any more, and ignored; it can be deleted")]
+    Former,
+    /// A feature gate that cannot be set so.
+    #[error(transparent)]
+    Gate(#[from] GateError),
+    /// A setting that a feature gate must allow.
+    #[error("needs the feature gate {gate}; enable it under featureGates or leave this out")]
+    NeedsGate {
+        /// The gate.
+        gate: &'static str,
+    },
+    /// A bad quantity.
+    #[error("`{value}` is not a quantity; write a number, with a unit if need be: 4096, 64Ki, 1M")]
+    Quantity {
+        /// What was written.
+        value: String,
     },
     /// A field without which the document says nothing.
     #[error("missing; it must be `{want}`")]
@@ -156,4 +205,11 @@ pub enum Problem {
     /// A setting that only the text log format has.
     #[error("only for logging.format text; leave it out")]
     TextFormatOnly,
+}
+
+fn meant_or_known(meant: Option<&str>, known: &[&str]) -> String {
+    match meant {
+        Some(field) => format!("did you mean `{field}`?"),
+        None => format!("known fields here: {}", known.join(", ")),
+    }
 }

@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use super::duration::{DurationError, parse_duration};
 use super::error::{FieldError, Problem};
 use crate::address;
+use crate::nearest::nearest;
 
 /// One mapping of the document. Fields are taken out as they are read; what is left is unknown.
 pub(super) struct Section<'e> {
@@ -32,7 +33,7 @@ impl<'e> Section<'e> {
             Value::Null => Map::new(),
             other => {
                 let path = if path.is_empty() { "the document".into() } else { path };
-                errors.push(FieldError { path, problem: wrong_type(&other, "a mapping of fields") });
+                errors.push(FieldError::new(path, wrong_type(&other, "a mapping of fields")));
                 return false;
             }
         };
@@ -138,7 +139,14 @@ impl<'e> Section<'e> {
     /// Reports a mistake in a field of this mapping.
     pub(super) fn wrong(&mut self, name: &str, problem: Problem) {
         let path = self.path_of(name);
-        self.errors.push(FieldError { path, problem });
+        self.errors.push(FieldError::new(path, problem));
+    }
+
+    /// Notes that a field of an earlier version is written.
+    pub(super) fn former(&mut self, name: &'static str) {
+        if self.fields.remove(name).is_some() {
+            self.wrong(name, Problem::Former);
+        }
     }
 
     fn take(&mut self, name: &'static str) -> Option<Value> {
@@ -153,7 +161,8 @@ impl<'e> Section<'e> {
     fn report_unknown(mut self) {
         for name in std::mem::take(&mut self.fields).keys() {
             let known = self.known.clone();
-            self.wrong(name, Problem::UnknownField { known });
+            let meant = nearest(name, known.iter().copied());
+            self.wrong(name, Problem::UnknownField { meant, known });
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Back to a v1alpha1 object, for `/configz`.
+//! Back to a v1alpha1 object, for `/configz`, and to a file, for `--write-config-to`.
 
 use std::net::SocketAddr;
 
@@ -56,14 +56,37 @@ pub(super) fn to_v1alpha1(c: &Configuration) -> Value {
     object
 }
 
+/// Keys in alphabetical order, without the two fields that kube-proxy leaves out where they say nothing.
+pub(super) fn to_yaml(c: &Configuration) -> String {
+    let mut object = to_v1alpha1(c);
+    if let Some(fields) = object.as_object_mut() {
+        if c.feature_gates.is_empty() {
+            fields.remove("featureGates");
+        }
+        if !c.windows_run_as_service {
+            fields.remove("windowsRunAsService");
+        }
+    }
+    let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
+    // Text, numbers and mappings with text keys: nothing in such a value can be refused.
+    serde_saphyr::to_string_with_options(&object, options).unwrap_or_default()
+}
+
 fn client_connection(c: &Configuration) -> Value {
     json!({
         "kubeconfig": c.client_connection.kubeconfig,
         "acceptContentTypes": c.client_connection.accept_content_types,
         "contentType": c.client_connection.content_type,
-        "qps": c.client_connection.qps,
+        "qps": number(c.client_connection.qps),
         "burst": c.client_connection.burst,
     })
+}
+
+/// The shortest decimal that is this number: 7.3 and 5, not 7.300000190734863 and 5.0.
+fn number(value: f32) -> Value {
+    let text = value.to_string();
+    let whole = text.parse::<i64>().map(Value::from);
+    whole.or_else(|_| text.parse::<f64>().map(Value::from)).unwrap_or(Value::Null)
 }
 
 fn logging(c: &Logging) -> Value {

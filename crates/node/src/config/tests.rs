@@ -1,8 +1,9 @@
 use std::fmt::Debug;
 
-use proptest::prelude::*;
-
 use super::*;
+
+mod document;
+mod written;
 
 const HEAD: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
 
@@ -14,11 +15,12 @@ fn good(body: &str) -> Configuration {
     read(body).unwrap_or_else(|error| panic!("{body}\n{error}"))
 }
 
-/// The mistakes as text, one a line.
+/// The mistakes as text, one a line, without their places.
 fn mistakes(body: &str) -> String {
     match read(body) {
         Err(ConfigError::Invalid(errors)) => {
-            errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+            let told = errors.iter().map(|error| format!("{}: {}", error.path, error.problem));
+            told.collect::<Vec<_>>().join("\n")
         }
         Err(error) => panic!("{body}\n{error}"),
         Ok(_) => panic!("{body}\nis accepted"),
@@ -119,8 +121,6 @@ fn every_switch() {
     boolean("winkernel.enableDSR", |c| c.winkernel.enable_dsr, false);
     boolean("winkernel.forwardHealthCheckVip", |c| c.winkernel.forward_health_check_vip, false);
     boolean("conntrack.tcpBeLiberal", |c| c.conntrack.tcp_be_liberal, false);
-    boolean("logging.options.text.splitStream", |c| c.logging.text.split_stream, false);
-    boolean("logging.options.json.splitStream", |c| c.logging.json.split_stream, false);
 }
 
 #[test]
@@ -182,9 +182,6 @@ fn the_other_connection_and_logging_fields() {
     let set = [("1s", seconds(1)), ("2000000000", seconds(2)), ("0", seconds(5))];
     let bad = [("-1", "negative"), ("-1s", "negative"), ("x", "not a duration")];
     field("logging.flushFrequency", |c| c.logging.flush_frequency, seconds(5), &set, &bad);
-    let path = "logging.options.json.infoBufferSize";
-    let set = [("4Ki", "4Ki".to_owned()), ("4096", "4096".to_owned())];
-    field(path, |c| c.logging.json.info_buffer_size, "0".to_owned(), &set, &[("true", "not a text")]);
     let path = "logging.vmodule";
     let item = VmoduleItem { file_pattern: "proxy*".into(), verbosity: 4 };
     let set = [("[{filePattern: proxy*, verbosity: 4}]", vec![item]), ("[]", vec![])];
@@ -196,8 +193,14 @@ fn the_other_connection_and_logging_fields() {
     ];
     field(path, |c| c.logging.vmodule, vec![], &set, &bad);
     assert!(mistakes("logging: {format: json, vmodule: [{filePattern: a}]}").contains("format text"));
-    let set = [("{A: true, B: false}", BTreeMap::from([("A".into(), true), ("B".into(), false)]))];
-    let bad = [("{A: 1}", "featureGates.A: `1` is not true or false"), ("[A]", "a list is not a mapping")];
+    let gates = [("ComponentFlagz".into(), false), ("NativeHistograms".into(), true)];
+    let set = [("{NativeHistograms: true, ComponentFlagz: false}", BTreeMap::from(gates))];
+    let bad = [
+        ("{A: 1}", "featureGates.A: `1` is not true or false"),
+        ("[A]", "a list is not a mapping"),
+        ("{NoSuchGate: true}", "featureGates.NoSuchGate: unrecognized feature gate"),
+        ("{NFTablesProxyMode: false}", "featureGates.NFTablesProxyMode: cannot be set to false"),
+    ];
     field("featureGates", |c| c.feature_gates, BTreeMap::new(), &set, &bad);
     let set = [("\"1.35\"", "1.35".to_owned())];
     let bad = [("\"1.34\"", "write one of: 1.35"), ("1.35", "quotes")];
@@ -329,190 +332,37 @@ fn periods_of_the_mode_in_use() {
 }
 
 #[test]
-fn every_mistake_is_told_at_once() {
-    let text =
-        "kind: Config\nmode: fast\nnftables: {masqBit: 1, syncPeriod: 5}\nBindAddress: x\nconntrack: 4";
-    let Err(ConfigError::Invalid(errors)) = parse(text) else { panic!("it is invalid") };
-    insta::assert_snapshot!(errors, @r#"
-    the configuration is invalid:
-      apiVersion: missing; it must be `kubeproxy.config.k8s.io/v1alpha1`
-      kind: `Config` is not supported; write one of: KubeProxyConfiguration
-      mode: `fast` is not supported; write one of: nftables, iptables, ipvs
-      nftables.syncPeriod: `5`: not a duration; write numbers with units, such as 30s, 1h30m or 250ms
-      nftables.masqBit: unknown field; known fields here: masqueradeBit, masqueradeAll, syncPeriod, minSyncPeriod
-      conntrack: `4` is not a mapping of fields
-      BindAddress: unknown field; known fields here: apiVersion, kind, featureGates, clientConnection, logging, hostnameOverride, bindAddress, healthzBindAddress, metricsBindAddress, bindAddressHardFail, enableProfiling, showHiddenMetricsForVersion, mode, iptables, ipvs, nftables, winkernel, detectLocalMode, detectLocal, clusterCIDR, nodePortAddresses, oomScoreAdj, conntrack, configSyncPeriod, portRange, windowsRunAsService
-    "#);
-}
-
-#[test]
-fn the_head_is_required() {
-    for (text, part) in [
-        ("", "apiVersion: missing; it must be `kubeproxy.config.k8s.io/v1alpha1`"),
-        ("kind: KubeProxyConfiguration", "apiVersion: missing"),
-        ("apiVersion: v1\nkind: KubeProxyConfiguration", "apiVersion: `v1` is not supported"),
-        (
-            "apiVersion: kubeproxy.config.k8s.io/v1alpha1",
-            "kind: missing; it must be `KubeProxyConfiguration`",
-        ),
-        ("- a", "the document: a list is not a mapping of fields"),
-        ("just a text", "the document: the text `just a text` is not a mapping"),
-    ] {
-        let error = parse(text).expect_err(text).to_string();
-        assert!(error.contains(part), "{text}: {error}");
-    }
-}
-
-#[test]
-fn bad_yaml_is_told_with_its_place() {
-    for text in ["a: [", "a: 1\na: 2", "a: \"x", "a: 1\n---\nb: 2"] {
-        let error = parse(text).expect_err(text);
-        assert!(matches!(error, ConfigError::Syntax(_)), "{text}: {error}");
-        assert!(error.to_string().contains("line "), "{text}: {error}");
-    }
-}
-
-#[test]
-fn json_is_read_too() {
-    let text = "{\n\t\"apiVersion\": \"kubeproxy.config.k8s.io/v1alpha1\",\n\t\"kind\": \
-                \"KubeProxyConfiguration\",\n\t\"mode\": \"ipvs\"\n}";
-    assert_eq!(parse(text).expect("JSON with tabs").mode, Some(Mode::Ipvs));
-}
-
-#[test]
-fn a_missing_file_is_named() {
-    let error = load(Path::new("/nonexistent/config.yaml")).expect_err("no such file").to_string();
-    assert!(error.starts_with("cannot read configuration file /nonexistent/config.yaml: "), "{error}");
-}
-
-#[test]
-fn a_command_line_is_checked_by_the_same_rules() {
-    assert!(Configuration::default().validate().is_ok());
-    assert_eq!(Configuration::default(), good(""), "no flag and no field mean the same");
-    let mut c = Configuration::default();
-    c.nftables.masquerade_bit = 32;
-    c.nftables.sync_period = ZERO;
-    c.oom_score_adj = 2000;
-    c.client_connection.burst = -1;
-    c.metrics_bind_address = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
-    let errors = c.validate().expect_err("five mistakes and what follows");
-    let paths: Vec<&str> = errors.iter().map(|error| error.path.as_str()).collect();
-    let want = [
-        "clientConnection.burst",
-        "nftables.masqueradeBit",
-        "oomScoreAdj",
-        "nftables.syncPeriod",
-        "nftables.minSyncPeriod",
-        "metricsBindAddress",
-    ];
-    assert_eq!(paths, want);
-    assert!(c.set_hostname_override(" \t").is_err());
-}
-
-/// A document that sets every field to something other than its default.
-const FULL: &str = "
-featureGates: {NFTablesProxyMode: true}
-clientConnection: {kubeconfig: /k, acceptContentTypes: a/b, contentType: c/d, qps: 7.5, burst: 8}
-logging:
-  format: text
-  flushFrequency: 1s
-  verbosity: 3
-  vmodule: [{filePattern: a, verbosity: 2}]
-  options: {text: {splitStream: true, infoBufferSize: 1Ki}, json: {splitStream: true, infoBufferSize: \"5\"}}
-hostnameOverride: node-a
-bindAddress: fd00::1
-healthzBindAddress: 1.2.3.4:5
-metricsBindAddress: '[::1]:6'
-bindAddressHardFail: true
-enableProfiling: true
-showHiddenMetricsForVersion: '1.35'
-mode: iptables
-iptables: {masqueradeBit: 1, masqueradeAll: true, localhostNodePorts: false, syncPeriod: 2m, minSyncPeriod: 3s}
-ipvs: {syncPeriod: 1m, minSyncPeriod: 2s, scheduler: rr, excludeCIDRs: [10.0.0.0/8], strictARP: true,
-  tcpTimeout: 1s, tcpFinTimeout: 2s, udpTimeout: 3s}
-nftables: {masqueradeBit: 2, masqueradeAll: true, syncPeriod: 9m, minSyncPeriod: 0s}
-winkernel: {networkName: a, sourceVip: b, enableDSR: true, rootHnsEndpointName: c, forwardHealthCheckVip: true}
-detectLocalMode: BridgeInterface
-detectLocal: {bridgeInterface: br0, interfaceNamePrefix: veth}
-clusterCIDR: 10.0.0.0/8,fd00::/64
-nodePortAddresses: [10.0.0.0/8]
-oomScoreAdj: 5
-conntrack: {maxPerCore: 1, min: 2, tcpEstablishedTimeout: 3s, tcpCloseWaitTimeout: 4s, tcpBeLiberal: true,
-  udpTimeout: 5s, udpStreamTimeout: 6s}
-configSyncPeriod: 7s
-portRange: 1-2
-windowsRunAsService: true
-";
-
-#[test]
-fn what_is_written_back_reads_as_the_same() {
-    for body in ["", "nodePortAddresses: [primary]", FULL] {
-        let configuration = good(body);
-        let written = configuration.to_v1alpha1();
-        let again = parse(&written.to_string()).expect("what was written is valid");
-        assert_eq!(again, configuration);
-    }
-    // Every field has a place in the output that follows its value.
-    let (default, full) = (good("").to_v1alpha1(), good(FULL).to_v1alpha1());
-    let mut same = Vec::new();
-    same_leaves("", &default, &full, &mut same);
-    assert_eq!(same, [".apiVersion", ".kind", ".logging.format"]);
-}
-
-fn same_leaves(path: &str, left: &serde_json::Value, right: &serde_json::Value, same: &mut Vec<String>) {
-    match (left.as_object(), right.as_object()) {
-        (Some(left), Some(right)) => {
-            for (name, value) in left {
-                let other = right.get(name).unwrap_or(&serde_json::Value::Null);
-                same_leaves(&format!("{path}.{name}"), value, other, same);
-            }
+fn the_alpha_options_of_logging() {
+    let head = "featureGates: {LoggingAlphaOptions: true}\n";
+    for format in ["text", "json"] {
+        let options = |written: &str| format!("logging: {{options: {{{format}: {written}}}}}");
+        let get = |c: Configuration| if format == "text" { c.logging.text } else { c.logging.json };
+        let path = format!("logging.options.{format}");
+        assert_eq!(get(good("")), OutputOptions { split_stream: false, info_buffer_size: "0".into() });
+        let table = [
+            ("{splitStream: true}", true, "0"),
+            ("{splitStream: off}", false, "0"),
+            ("{infoBufferSize: 4Ki}", false, "4Ki"),
+            ("{infoBufferSize: 4096}", false, "4096"),
+            ("{infoBufferSize: null, splitStream: null}", false, "0"),
+        ];
+        for (written, split_stream, size) in table {
+            let got = get(good(&format!("{head}{}", options(written))));
+            assert_eq!(got, OutputOptions { split_stream, info_buffer_size: size.into() }, "{written}");
         }
-        _ if left == right => same.push(path.to_owned()),
-        _ => {}
-    }
-}
-
-proptest! {
-    #[test]
-    fn any_text_is_read_or_refused(text in "\\PC*|[-a-z0-9:\\[\\]{}#&*!|>'\"%@`,?\\n\\t ]{0,80}") {
-        let _ = parse(&text);
-        let _ = read(&text);
-    }
-
-    #[test]
-    fn a_damaged_document_is_read_or_refused(
-        edits in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 0..3u8), 1..8),
-    ) {
-        let mut bytes = format!("{HEAD}{FULL}").into_bytes();
-        for (place, byte, kind) in edits {
-            let place = place.index(bytes.len());
-            match kind {
-                0 => bytes[place] = byte,
-                1 => drop(bytes.remove(place)),
-                _ => bytes.insert(place, byte),
-            }
+        let bad = [
+            ("{splitStream: 1}", "splitStream: `1` is not true or false"),
+            ("{infoBufferSize: true}", "infoBufferSize: `true` is not a text"),
+            ("{infoBufferSize: many}", "infoBufferSize: `many` is not a quantity"),
+        ];
+        for (written, part) in bad {
+            let got = mistakes(&format!("{head}{}", options(written)));
+            assert!(got.starts_with(&format!("{path}.{part}")), "{got}");
         }
-        let _ = parse(&String::from_utf8_lossy(&bytes));
+        let got = mistakes(&options("{splitStream: true, infoBufferSize: 1}"));
+        assert_eq!(got.matches("needs the feature gate LoggingAlphaOptions").count(), 2, "{got}");
+        good(&options("{splitStream: false, infoBufferSize: 0Ki}"));
     }
-
-    #[test]
-    fn a_wrong_value_in_any_field_is_read_or_named(
-        field in 0..200usize,
-        value in prop_oneof!["[0-9a-f:./,smh-]{0,20}", Just("[]".to_owned()), Just("{a: [1]}".to_owned()),
-            any::<i64>().prop_map(|n| n.to_string()), any::<f64>().prop_map(|n| n.to_string())],
-    ) {
-        let Some(text) = with_value(field, &value) else { return Ok(()) };
-        if let Err(ConfigError::Invalid(errors)) = parse(&text) {
-            prop_assert!(errors.iter().all(|error| !error.path.is_empty()));
-        }
-    }
-}
-
-/// The full document with one of its values replaced.
-fn with_value(field: usize, value: &str) -> Option<String> {
-    let text = format!("{HEAD}{FULL}");
-    let (colon, _) = text.match_indices(": ").nth(field)?;
-    let (head, tail) = text.split_at(colon + 2);
-    let end = tail.find([',', '}', '\n']).unwrap_or(tail.len());
-    Some(format!("{head}{value}{}", &tail[end..]))
+    let got = mistakes("featureGates: {LoggingBetaOptions: false}\nlogging: {format: json}");
+    assert!(got.starts_with("logging.format: needs the feature gate LoggingBetaOptions"), "{got}");
 }

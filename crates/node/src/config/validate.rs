@@ -4,8 +4,9 @@ use ipnet::IpNet;
 
 use super::duration::format_duration;
 use super::error::{FieldError, Problem};
-use super::{Configuration, DetectLocalMode, LogFormat, Mode};
+use super::{Configuration, DetectLocalMode, LogFormat, Mode, OutputOptions, quantity};
 use crate::address::{AddressError, Family};
+use crate::gates::FeatureGates;
 
 /// The minor version before the one whose behaviour this is (v1.36).
 const PREVIOUS_MINOR: &str = "1.35";
@@ -13,6 +14,7 @@ const PREVIOUS_MINOR: &str = "1.35";
 pub(super) fn validate(c: &Configuration) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let mut wrong = |path: &str, problem| errors.push(FieldError::new(path, problem));
+    gates(c, &mut wrong);
     ranges(c, &mut wrong);
     sync_periods(c, &mut wrong);
     detect_local(c, &mut wrong);
@@ -27,6 +29,12 @@ pub(super) fn validate(c: &Configuration) -> Vec<FieldError> {
         wrong("configSyncPeriod", Problem::ZeroDuration);
     }
     errors
+}
+
+fn gates(c: &Configuration, wrong: &mut impl FnMut(&str, Problem)) {
+    for (name, error) in FeatureGates::from_map(&c.feature_gates).err().into_iter().flatten() {
+        wrong(&format!("featureGates.{name}"), error.into());
+    }
 }
 
 fn ranges(c: &Configuration, wrong: &mut impl FnMut(&str, Problem)) {
@@ -100,6 +108,26 @@ fn logging(c: &Configuration, wrong: &mut impl FnMut(&str, Problem)) {
             let problem = Problem::FilePattern { value: item.file_pattern.clone() };
             wrong(&format!("logging.vmodule[{index}].filePattern"), problem);
         }
+    }
+    let gates = c.gates();
+    if c.logging.format == LogFormat::Json && !gates.enabled("LoggingBetaOptions") {
+        wrong("logging.format", Problem::NeedsGate { gate: "LoggingBetaOptions" });
+    }
+    for (format, options) in [("text", &c.logging.text), ("json", &c.logging.json)] {
+        let mut wrong = |field: &str, problem| wrong(&format!("logging.options.{format}.{field}"), problem);
+        output_options(options, gates.enabled("LoggingAlphaOptions"), &mut wrong);
+    }
+}
+
+fn output_options(options: &OutputOptions, alpha: bool, wrong: &mut impl FnMut(&str, Problem)) {
+    let needs_gate = Problem::NeedsGate { gate: "LoggingAlphaOptions" };
+    if options.split_stream && !alpha {
+        wrong("splitStream", needs_gate.clone());
+    }
+    match quantity::is_zero(&options.info_buffer_size) {
+        None => wrong("infoBufferSize", Problem::Quantity { value: options.info_buffer_size.clone() }),
+        Some(false) if !alpha => wrong("infoBufferSize", needs_gate),
+        Some(_) => {}
     }
 }
 

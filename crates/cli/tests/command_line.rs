@@ -1,0 +1,84 @@
+//! The program's outside: exit codes, what goes to stdout and what to stderr, the name it is called by.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test stops at the first surprise"
+)]
+
+use std::path::Path;
+use std::process::Command;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_portolan");
+
+/// Exit code, stdout, stderr.
+fn run(program: &Path, arguments: &[&str]) -> (i32, String, String) {
+    let output = Command::new(program).args(arguments).output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
+}
+
+fn portolan(arguments: &[&str]) -> (i32, String, String) {
+    run(Path::new(PROGRAM), arguments)
+}
+
+#[test]
+fn what_was_asked_for_goes_to_stdout_and_ends_with_0() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, pages) = (folder.path().join("config.yaml"), folder.path().join("man"));
+    let (write, out) = (format!("--write-config-to={}", file.display()), pages.display().to_string());
+    let table: [(&[&str], &str); 9] = [
+        (&["--help"], "Usage: portolan <COMMAND>"),
+        (&["--version"], "portolan "),
+        (&["proxy", "--help"], "Usage: portolan proxy [OPTIONS]"),
+        (&["proxy", "-h", "--cleanup"], "Usage: portolan proxy [OPTIONS]"),
+        (&["proxy", "--version"], "Kubernetes v1.36.2+portolan-"),
+        (&["proxy", "--version=raw"], "version.Info{Major:\"1\""),
+        (&["proxy", &write, "--masquerade_all=t"], ""),
+        (&["completions", "zsh"], "#compdef portolan"),
+        (&["man", "--out", &out], ""),
+    ];
+    for (arguments, start) in table {
+        let (code, stdout, stderr) = portolan(arguments);
+        assert_eq!((code, stderr.as_str()), (0, ""), "{arguments:?}");
+        assert!(stdout.contains(start), "{arguments:?}: {stdout}");
+    }
+    assert!(std::fs::read_to_string(file).unwrap().contains("masqueradeAll: true"));
+    assert!(pages.join("portolan-proxy.1").exists());
+}
+
+#[test]
+fn a_mistake_goes_to_stderr_and_ends_with_1() {
+    let table: [(&[&str], &str); 8] = [
+        (&[], "Usage: portolan <COMMAND>"),
+        (&["proxy", "argument"], "unexpected argument 'argument'"),
+        (&["proxy", "--no-such-flag"], "Usage: portolan proxy [OPTIONS]"),
+        (&["proxy", "--source-vip=10.0.0.1"], "unexpected argument '--source-vip'"),
+        (&["proxy", "--iptables-sync-period=5"], "not a duration"),
+        (&["proxy", "--version=v1.2.3"], "--version"),
+        (
+            &["proxy", "--proxy-mode=fast", "--oom-score-adj=2000"],
+            "Error: the configuration is invalid:\n  --proxy-mode",
+        ),
+        (&["proxy", "--config=/nonexistent"], "Error: cannot read configuration file /nonexistent"),
+    ];
+    for (arguments, part) in table {
+        let (code, stdout, stderr) = portolan(arguments);
+        assert_eq!((code, stdout.as_str()), (1, ""), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(part), "{arguments:?}: {stderr}");
+    }
+}
+
+#[test]
+fn called_kube_proxy_it_is_the_proxy() {
+    let folder = tempfile::tempdir().unwrap();
+    let name = folder.path().join("kube-proxy");
+    std::os::unix::fs::symlink(PROGRAM, &name).unwrap();
+    let (code, stdout, _) = run(&name, &["--version"]);
+    assert_eq!(code, 0);
+    assert!(stdout.starts_with("Kubernetes v1.36.2"), "{stdout}");
+    let (code, _, stderr) = run(&name, &["proxy"]);
+    assert_eq!(code, 1, "kube-proxy takes no arguments");
+    assert!(stderr.contains("unexpected argument 'proxy'"), "{stderr}");
+}

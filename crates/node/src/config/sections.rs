@@ -1,0 +1,240 @@
+//! The sections of a configuration, each with kube-proxy's defaults.
+
+use std::time::Duration;
+
+use ipnet::IpNet;
+
+/// How to reach the API server.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClientConnection {
+    /// Path of a kubeconfig; empty means in-cluster credentials.
+    pub kubeconfig: String,
+    /// `Accept` header, if not empty.
+    pub accept_content_types: String,
+    /// `Content-Type` of requests.
+    pub content_type: String,
+    /// Requests a second; negative means no limit.
+    pub qps: f32,
+    /// Requests that may exceed `qps` for a moment.
+    pub burst: i32,
+}
+
+impl Default for ClientConnection {
+    fn default() -> Self {
+        Self {
+            kubeconfig: String::new(),
+            accept_content_types: String::new(),
+            content_type: "application/vnd.kubernetes.protobuf".into(),
+            qps: 5.0,
+            burst: 10,
+        }
+    }
+}
+
+/// The form of log lines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Text.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// Logging.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Logging {
+    /// Text or JSON.
+    pub format: LogFormat,
+    /// How often buffered lines are written.
+    pub flush_frequency: Duration,
+    /// klog's verbosity, 0 to 2147483647.
+    pub verbosity: u32,
+    /// Verbosity by source file pattern.
+    pub vmodule: Vec<VmoduleItem>,
+    /// Options of the text format.
+    pub text: OutputOptions,
+    /// Options of the JSON format.
+    pub json: OutputOptions,
+}
+
+impl Default for Logging {
+    fn default() -> Self {
+        Self {
+            format: LogFormat::Text,
+            flush_frequency: Duration::from_secs(5),
+            verbosity: 0,
+            vmodule: Vec::new(),
+            text: OutputOptions::default(),
+            json: OutputOptions::default(),
+        }
+    }
+}
+
+/// Verbosity for the source files that match a pattern.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VmoduleItem {
+    /// Base name of a source file, `*` and `?` allowed.
+    pub file_pattern: String,
+    /// Its verbosity.
+    pub verbosity: u32,
+}
+
+/// Output options of one log format.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutputOptions {
+    /// Errors to stderr, the rest to stdout.
+    pub split_stream: bool,
+    /// A Kubernetes quantity: bytes to buffer.
+    pub info_buffer_size: String,
+}
+
+impl Default for OutputOptions {
+    fn default() -> Self {
+        Self { split_stream: false, info_buffer_size: "0".into() }
+    }
+}
+
+/// The iptables section.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Iptables {
+    /// Bit of the packet mark, 0 to 31.
+    pub masquerade_bit: u8,
+    /// Masquerade all cluster-IP traffic.
+    pub masquerade_all: bool,
+    /// Node ports on loopback addresses.
+    pub localhost_node_ports: bool,
+    /// A full sync at least this often.
+    pub sync_period: Duration,
+    /// At least this long between two syncs.
+    pub min_sync_period: Duration,
+}
+
+impl Default for Iptables {
+    fn default() -> Self {
+        Self {
+            masquerade_bit: 14,
+            masquerade_all: false,
+            localhost_node_ports: true,
+            sync_period: Duration::from_secs(30),
+            min_sync_period: Duration::from_secs(1),
+        }
+    }
+}
+
+/// The ipvs section.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ipvs {
+    /// A full sync at least this often.
+    pub sync_period: Duration,
+    /// At least this long between two syncs.
+    pub min_sync_period: Duration,
+    /// The scheduler; empty means `rr`.
+    pub scheduler: String,
+    /// Virtual servers inside these are left alone.
+    pub exclude_cidrs: Vec<IpNet>,
+    /// Answer ARP strictly.
+    pub strict_arp: bool,
+    /// Idle TCP connections; zero leaves the kernel's value.
+    pub tcp_timeout: Duration,
+    /// TCP connections after FIN; zero leaves the kernel's value.
+    pub tcp_fin_timeout: Duration,
+    /// Idle UDP flows; zero leaves the kernel's value.
+    pub udp_timeout: Duration,
+}
+
+impl Default for Ipvs {
+    fn default() -> Self {
+        Self {
+            sync_period: Duration::from_secs(30),
+            min_sync_period: Duration::ZERO,
+            scheduler: String::new(),
+            exclude_cidrs: Vec::new(),
+            strict_arp: false,
+            tcp_timeout: Duration::ZERO,
+            tcp_fin_timeout: Duration::ZERO,
+            udp_timeout: Duration::ZERO,
+        }
+    }
+}
+
+/// The nftables section.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Nftables {
+    /// Bit of the packet mark, 0 to 31.
+    pub masquerade_bit: u8,
+    /// Masquerade all cluster-IP traffic.
+    pub masquerade_all: bool,
+    /// A full sync at least this often.
+    pub sync_period: Duration,
+    /// At least this long between two syncs; zero means none.
+    pub min_sync_period: Duration,
+}
+
+impl Default for Nftables {
+    fn default() -> Self {
+        Self {
+            masquerade_bit: 14,
+            masquerade_all: false,
+            sync_period: Duration::from_secs(30),
+            min_sync_period: Duration::from_secs(1),
+        }
+    }
+}
+
+/// The Windows section.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Winkernel {
+    /// Name of the HNS network.
+    pub network_name: String,
+    /// Source address of virtual IPs.
+    pub source_vip: String,
+    /// Direct server return.
+    pub enable_dsr: bool,
+    /// Name of the root endpoint.
+    pub root_hns_endpoint_name: String,
+    /// Forward the health check address.
+    pub forward_health_check_vip: bool,
+}
+
+/// The names that two modes of local detection need.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DetectLocal {
+    /// Name of the bridge.
+    pub bridge_interface: String,
+    /// Start of the interfaces' names.
+    pub interface_name_prefix: String,
+}
+
+/// Connection tracking settings. A zero leaves the kernel's own value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conntrack {
+    /// Tracked connections for each CPU.
+    pub max_per_core: i32,
+    /// Tracked connections at least.
+    pub min: i32,
+    /// Idle established TCP connections.
+    pub tcp_established_timeout: Duration,
+    /// TCP connections in CLOSE-WAIT.
+    pub tcp_close_wait_timeout: Duration,
+    /// Do not judge out-of-window segments.
+    pub tcp_be_liberal: bool,
+    /// One-way UDP flows.
+    pub udp_timeout: Duration,
+    /// Two-way UDP flows.
+    pub udp_stream_timeout: Duration,
+}
+
+impl Default for Conntrack {
+    fn default() -> Self {
+        Self {
+            max_per_core: 32_768,
+            min: 131_072,
+            tcp_established_timeout: Duration::from_secs(24 * 3600),
+            tcp_close_wait_timeout: Duration::from_secs(3600),
+            tcp_be_liberal: false,
+            udp_timeout: Duration::ZERO,
+            udp_stream_timeout: Duration::ZERO,
+        }
+    }
+}

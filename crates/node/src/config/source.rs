@@ -1,0 +1,181 @@
+//! From text to a value, with the place of every field in it.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
+
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
+use serde_saphyr::{DuplicateKeyPolicy, Error, Location, Options, Spanned};
+
+use super::error::{ConfigError, FieldError, Place, Problem};
+
+/// What a text says, and where.
+pub(super) struct Source {
+    pub(super) value: Value,
+    /// By path of the field, such as `nftables.masqueradeBit` or `nodePortAddresses[1]`.
+    pub(super) places: BTreeMap<String, Place>,
+    /// The first field that is written twice. Its last value counts.
+    pub(super) duplicates: Vec<FieldError>,
+}
+
+/// Reads the first document of a YAML or JSON text.
+pub(super) fn read(text: &str) -> Result<Source, ConfigError> {
+    let mut duplicates = Vec::new();
+    let tree = match first_document(text, DuplicateKeyPolicy::Error) {
+        Err(error) => {
+            duplicates.push(duplicate(&error).ok_or(ConfigError::Syntax(Box::new(error)))?);
+            let last = first_document(text, DuplicateKeyPolicy::LastWins);
+            last.map_err(|error| ConfigError::Syntax(Box::new(error)))?
+        }
+        Ok(tree) => tree,
+    };
+    let mut places = BTreeMap::new();
+    let value = tree.into_value(&mut String::new(), &mut places);
+    // The reader knows the key and its place; the path is that of the field which ended up there.
+    for FieldError { path, place, .. } in &mut duplicates {
+        if let Some((found, _)) = places.iter().find(|(_, at)| Some(**at) == *place) {
+            path.clone_from(found);
+        }
+    }
+    Ok(Source { value, places, duplicates })
+}
+
+/// kube-proxy reads one document and does not look at what follows.
+fn first_document(text: &str, duplicate_keys: DuplicateKeyPolicy) -> Result<Tree, Error> {
+    let options = || -> Options {
+        serde_saphyr::options! { duplicate_keys: duplicate_keys, legacy_octal_numbers: true }
+    };
+    match serde_saphyr::from_str_with_options(text, options()) {
+        Err(error) if matches!(error.without_snippet(), Error::MultipleDocuments { .. }) => {
+            let mut bytes = text.as_bytes();
+            let first = serde_saphyr::read_with_options(&mut bytes, options()).next();
+            first.unwrap_or(Ok(Tree::Leaf(Value::Null)))
+        }
+        outcome => outcome,
+    }
+}
+
+fn duplicate(error: &Error) -> Option<FieldError> {
+    let Error::DuplicateMappingKey { key, location, .. } = error.without_snippet() else { return None };
+    let mut found = FieldError::new(key.clone().unwrap_or_default(), Problem::Duplicate);
+    found.place = place(*location);
+    Some(found)
+}
+
+fn place(location: Location) -> Option<Place> {
+    let place = Place { line: location.line(), column: location.column() };
+    (location != Location::UNKNOWN).then_some(place)
+}
+
+/// A value in which the names of fields and the elements of lists know their places.
+enum Tree {
+    Leaf(Value),
+    List(Vec<Spanned<Tree>>),
+    Mapping(Vec<(Spanned<String>, Tree)>),
+}
+
+impl Tree {
+    /// `path` is that of this value; it is the same again at the end.
+    fn into_value(self, path: &mut String, places: &mut BTreeMap<String, Place>) -> Value {
+        let length = path.len();
+        match self {
+            Self::Leaf(value) => value,
+            Self::List(items) => {
+                let mut values = Vec::with_capacity(items.len());
+                for (index, item) in items.into_iter().enumerate() {
+                    let _ = write!(path, "[{index}]");
+                    note(path, item.referenced, places);
+                    values.push(item.value.into_value(path, places));
+                    path.truncate(length);
+                }
+                Value::Array(values)
+            }
+            Self::Mapping(fields) => {
+                let mut values = Map::new();
+                for (name, value) in fields {
+                    path.push_str(if length == 0 { "" } else { "." });
+                    path.push_str(&name.value);
+                    note(path, name.referenced, places);
+                    values.insert(name.value, value.into_value(path, places));
+                    path.truncate(length);
+                }
+                Value::Object(values)
+            }
+        }
+    }
+}
+
+fn note(path: &str, location: Location, places: &mut BTreeMap<String, Place>) {
+    if let Some(place) = place(location) {
+        places.insert(path.to_owned(), place);
+    }
+}
+
+impl<'de> Deserialize<'de> for Tree {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(TreeVisitor)
+    }
+}
+
+struct TreeVisitor;
+
+impl<'de> Visitor<'de> for TreeVisitor {
+    type Value = Tree;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Tree, E> {
+        Ok(Tree::Leaf(value.into()))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Tree, E> {
+        Ok(Tree::Leaf(value.into()))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Tree, E> {
+        Ok(Tree::Leaf(value.into()))
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Tree, E> {
+        let number = Number::from_f64(value).ok_or_else(|| E::custom("not a finite number"))?;
+        Ok(Tree::Leaf(Value::Number(number)))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Tree, E> {
+        Ok(Tree::Leaf(value.into()))
+    }
+
+    fn visit_unit<E>(self) -> Result<Tree, E> {
+        Ok(Tree::Leaf(Value::Null))
+    }
+
+    fn visit_none<E>(self) -> Result<Tree, E> {
+        Ok(Tree::Leaf(Value::Null))
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Tree, D::Error> {
+        Tree::deserialize(deserializer)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Tree, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = list.next_element()? {
+            items.push(item);
+        }
+        Ok(Tree::List(items))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut mapping: A) -> Result<Tree, A::Error> {
+        let mut fields = Vec::new();
+        while let Some(field) = mapping.next_entry()? {
+            fields.push(field);
+        }
+        Ok(Tree::Mapping(fields))
+    }
+
+    fn visit_bytes<E: serde::de::Error>(self, _: &[u8]) -> Result<Tree, E> {
+        Err(E::custom("binary data has no place in a configuration"))
+    }
+}

@@ -1,0 +1,96 @@
+use super::*;
+
+fn gates(values: &[(&str, bool)]) -> Result<FeatureGates, Vec<(String, GateError)>> {
+    FeatureGates::from_map(&values.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect())
+}
+
+fn stage_of(name: &str) -> Option<(Stage, bool)> {
+    FeatureGates::default().iter().find(|gate| gate.0 == name).map(|gate| (gate.1, gate.2))
+}
+
+#[test]
+fn no_gate_is_listed_twice() {
+    let listed: usize = known::GROUPS.iter().map(|group| group.names.len()).sum();
+    assert_eq!(FeatureGates::default().iter().count(), listed + 2);
+    for group in known::GROUPS {
+        assert!(group.names.is_sorted_by_key(|name| name.as_bytes()), "{:?}", group.names.first());
+    }
+}
+
+#[test]
+fn the_gates_that_matter_to_a_node_have_their_stages() {
+    let table = [
+        ("AllowServiceExternalIPs", Stage::Ga, true),
+        ("PreferSameTrafficDistribution", Stage::Ga, true),
+        ("MultiCIDRServiceAllocator", Stage::Ga, true),
+        ("NFTablesProxyMode", Stage::Ga, true),
+        ("ComponentFlagz", Stage::Beta, true),
+        ("ComponentStatusz", Stage::Beta, true),
+        ("NativeHistograms", Stage::Alpha, false),
+        ("ContextualLogging", Stage::Beta, true),
+        ("LoggingAlphaOptions", Stage::Alpha, false),
+        ("LoggingBetaOptions", Stage::Beta, true),
+        ("WatchListClient", Stage::Beta, true),
+        ("InOrderInformers", Stage::Ga, true),
+        ("ClientsAllowCBOR", Stage::Alpha, false),
+        ("AllAlpha", Stage::Alpha, false),
+        ("AllBeta", Stage::Beta, false),
+    ];
+    for (name, stage, enabled) in table {
+        assert_eq!(stage_of(name), Some((stage, enabled)), "{name}");
+    }
+    // Names that are gone: their behaviour is unconditional.
+    for name in ["ProxyTerminatingEndpoints", "TopologyAwareHints", "ServiceTrafficDistribution"] {
+        assert_eq!(stage_of(name), None, "{name}");
+    }
+}
+
+#[test]
+fn alpha_gates_are_off_and_ga_gates_on() {
+    for (name, stage, enabled) in FeatureGates::default().iter() {
+        match stage {
+            Stage::Alpha => assert!(!enabled, "{name}"),
+            Stage::Ga => assert!(enabled, "{name}"),
+            Stage::Beta | Stage::Deprecated => {}
+        }
+    }
+}
+
+#[test]
+fn what_is_set_is_on_or_off() {
+    let set = gates(&[("AllowServiceExternalIPs", false), ("NativeHistograms", true)]).expect("known gates");
+    assert!(!set.enabled("AllowServiceExternalIPs"));
+    assert!(set.enabled("NativeHistograms"));
+    assert!(set.enabled("NFTablesProxyMode"));
+    assert!(!set.enabled("NoSuchGate"));
+    let needless: Vec<_> = set.needless().collect();
+    assert_eq!(needless, [("AllowServiceExternalIPs", Stage::Ga)]);
+}
+
+#[test]
+fn every_mistake_is_told_with_its_mend() {
+    let errors = gates(&[
+        ("NFTablesProxyMode", false),
+        ("ComponentFlags", true),
+        ("SomethingElseEntirely", true),
+        ("WinDSR", true),
+    ])
+    .expect_err("three mistakes");
+    let told: Vec<String> = errors.iter().map(|(name, error)| format!("{name}: {error}")).collect();
+    insta::assert_snapshot!(told.join("\n"), @r"
+    ComponentFlags: unrecognized feature gate; did you mean `ComponentFlagz`?
+    NFTablesProxyMode: cannot be set to false: it is locked to true; leave it out
+    SomethingElseEntirely: unrecognized feature gate; Kubernetes 1.36 has none of that name: leave it out
+    ");
+}
+
+#[test]
+fn all_alpha_and_all_beta_spare_what_is_named() {
+    let set = gates(&[("AllAlpha", true), ("NativeHistograms", false)]).expect("known gates");
+    assert!(set.enabled("LoggingAlphaOptions") && set.enabled("AllAlpha"));
+    assert!(!set.enabled("NativeHistograms"));
+    assert!(!set.enabled("SELinuxMount"), "a beta gate");
+    let set = gates(&[("AllBeta", false), ("ComponentFlagz", true)]).expect("known gates");
+    assert!(set.enabled("ComponentFlagz") && !set.enabled("ComponentStatusz"));
+    assert!(set.enabled("AllowServiceExternalIPs"), "a GA gate");
+}

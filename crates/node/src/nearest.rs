@@ -1,0 +1,58 @@
+//! The known word that somebody probably meant.
+
+/// The word among `known` that is nearest to `written`, if it is near enough to be meant: the same but for
+/// upper and lower case, or apart by at most a third of its letters (Levenshtein), and by no more than three.
+pub(crate) fn nearest<'a>(written: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    // Nothing that long is a slip of the hand, and the comparison is quadratic.
+    if written.len() > 80 {
+        return None;
+    }
+    let lower = written.to_lowercase();
+    let scored = known.into_iter().map(|word| (distance(&lower, &word.to_lowercase()), word));
+    let (distance, word) = scored.min_by_key(|(distance, _)| *distance)?;
+    (distance <= 3.min(word.chars().count().div_ceil(3))).then_some(word)
+}
+
+/// How many letters must be added, dropped or replaced to get from one word to the other.
+fn distance(left: &str, right: &str) -> usize {
+    let right: Vec<char> = right.chars().collect();
+    let mut row: Vec<usize> = (0..=right.len()).collect();
+    for (index, letter) in left.chars().enumerate() {
+        let mut diagonal = index;
+        let mut before = index + 1;
+        for (slot, other) in row.iter_mut().skip(1).zip(&right) {
+            let replaced = diagonal + usize::from(letter != *other);
+            diagonal = *slot;
+            *slot = replaced.min(diagonal + 1).min(before + 1);
+            before = *slot;
+        }
+    }
+    // The first slot stays 0 above; with an empty right word the distance is the length of the left one.
+    if right.is_empty() { left.chars().count() } else { row.last().copied().unwrap_or_default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distances() {
+        let table = [("", "", 0), ("", "abc", 3), ("abc", "", 3), ("abc", "abc", 0), ("abc", "axc", 1)];
+        for (left, right, want) in table {
+            assert_eq!(distance(left, right), want, "{left} {right}");
+        }
+        assert_eq!(distance("kitten", "sitting"), 3);
+        assert_eq!(distance("sunday", "saturday"), 3);
+    }
+
+    #[test]
+    fn what_was_probably_meant() {
+        let known = ["clusterCIDR", "mode", "nodePortAddresses"];
+        assert_eq!(nearest("clusterCidr", known), Some("clusterCIDR"));
+        assert_eq!(nearest("nodePortAddress", known), Some("nodePortAddresses"));
+        assert_eq!(nearest("mod", known), Some("mode"));
+        assert_eq!(nearest("kind", known), None);
+        assert_eq!(nearest("x", []), None);
+        assert_eq!(nearest(&"m".repeat(81), known), None);
+    }
+}
