@@ -104,7 +104,9 @@ pub enum ClientError {
         source: Box<KubeconfigError>,
     },
     /// The kubeconfig does not say which context to use.
-    #[error("kubeconfig {path} has no current-context, and this is no pod with a service account: set current-context")]
+    #[error(
+        "kubeconfig {path} has no current-context, and this is no pod with a service account: set current-context"
+    )]
     NoContext {
         /// The file.
         path: PathBuf,
@@ -154,6 +156,12 @@ pub enum ClientError {
         /// What kube says.
         source: Box<kube::Error>,
     },
+    /// There is a certificate authority file or text, but no certificate in it.
+    #[error("certificate authority for {url}: there is no PEM certificate in it")]
+    NoAuthority {
+        /// The API server's URL.
+        url: String,
+    },
     /// `clientConnection.qps` and `burst`.
     #[error("clientConnection: {0}")]
     Limit(#[from] LimitError),
@@ -174,7 +182,7 @@ fn connect_in(settings: &ClientSettings, around: &Surroundings<'_>) -> Result<ku
         tracing::info!(proxy = %proxy.uri(), "the API server is reached through a proxy");
     }
     let credentials = Credentials::new(&target.user).map_err(|error| error.of(&target.url))?;
-    let config = transport::config(&target, None)?;
+    let config = transport::config(&target, None, target.lenient)?;
     let fault = |source| ClientError::Certificates { url: target.url.to_string(), source: Box::new(source) };
     let headers = config.extra_headers_layer().map_err(fault)?;
     let host = target.url.authority().map_or_else(String::new, ToString::to_string).into();

@@ -47,9 +47,7 @@ impl Collection {
         query: &Query<'_>,
         timeout: u64,
     ) -> Result<http::Request<Body>, http::Error> {
-        http::Request::get(self.uri(query, timeout))
-            .header(ACCEPT, JSON)
-            .body(Body::empty())
+        http::Request::get(self.uri(query, timeout)).header(ACCEPT, JSON).body(Body::empty())
     }
 
     /// Path and query. Parameters are sorted by name, like those of Go's clients, so that policies and audit

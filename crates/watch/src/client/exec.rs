@@ -34,7 +34,9 @@ pub enum ExecError {
     #[error("the kubeconfig's exec plug-in has no {0}")]
     Missing(&'static str),
     /// Only the stable protocols are spoken.
-    #[error("exec plug-in {command:?}: apiVersion {version:?} is not supported: use client.authentication.k8s.io/v1")]
+    #[error(
+        "exec plug-in {command:?}: apiVersion {version:?} is not supported: use client.authentication.k8s.io/v1"
+    )]
     Version {
         /// The plug-in.
         command: String,

@@ -20,7 +20,9 @@ const LONG_WAIT: Duration = Duration::from_secs(1);
 
 /// Why the two numbers make no limit.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[error("a limit of {qps} requests a second with a burst of {burst}: no request could ever be sent; set the burst to at least 1, or qps to a negative number for no limit")]
+#[error(
+    "a limit of {qps} requests a second with a burst of {burst}: no request could ever be sent; set the burst to at least 1, or qps to a negative number for no limit"
+)]
 pub struct LimitError {
     qps: f32,
     burst: i32,

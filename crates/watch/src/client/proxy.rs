@@ -170,7 +170,7 @@ fn excluded(url: &Uri, no_proxy: &str) -> bool {
         })
         .collect();
     let matcher = Matcher::builder().all("http://proxy").no(entries.join(",")).build();
-    matcher.intercept(url).is_none()
+    entries.contains(&"*") || matcher.intercept(url).is_none()
 }
 
 /// `host:port` and `[v6]:port`; a bare IPv6 address has no port.

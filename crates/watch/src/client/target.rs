@@ -9,7 +9,9 @@ mod tests;
 use std::path::{Path, PathBuf};
 
 use http::Uri;
-use kube::config::{AuthInfo, Cluster, Config, Context, Kubeconfig, NamedAuthInfo, NamedCluster, NamedContext};
+use kube::config::{
+    AuthInfo, Cluster, Config, Context, Kubeconfig, NamedAuthInfo, NamedCluster, NamedContext,
+};
 
 use super::{ClientError, ClientSettings};
 
@@ -119,13 +121,21 @@ fn text(path: &Path) -> String {
 fn made(cluster: Cluster, user: AuthInfo, lenient: bool) -> Result<Target, ClientError> {
     let context = Context { cluster: OWN.to_owned(), user: Some(OWN.to_owned()), ..Context::default() };
     let kubeconfig = Kubeconfig {
-        clusters: vec![NamedCluster { name: OWN.to_owned(), cluster: Some(cluster), ..NamedCluster::default() }],
+        clusters: vec![NamedCluster {
+            name: OWN.to_owned(),
+            cluster: Some(cluster),
+            ..NamedCluster::default()
+        }],
         auth_infos: vec![NamedAuthInfo {
             name: OWN.to_owned(),
             auth_info: Some(user),
             ..NamedAuthInfo::default()
         }],
-        contexts: vec![NamedContext { name: OWN.to_owned(), context: Some(context), ..NamedContext::default() }],
+        contexts: vec![NamedContext {
+            name: OWN.to_owned(),
+            context: Some(context),
+            ..NamedContext::default()
+        }],
         current_context: Some(OWN.to_owned()),
         ..Kubeconfig::default()
     };
@@ -146,9 +156,8 @@ fn complete(mut kubeconfig: Kubeconfig, master: Option<&str>, lenient: bool) -> 
     let context = kubeconfig.contexts.iter().find(|context| Some(&context.name) == current.as_ref());
     let context = context.and_then(|named| named.context.clone()).unwrap_or_default();
     let certificates = kubeconfig.auth_infos.iter().any(|user| {
-        let certificate = |user: &AuthInfo| {
-            user.client_certificate.is_some() || user.client_certificate_data.is_some()
-        };
+        let certificate =
+            |user: &AuthInfo| user.client_certificate.is_some() || user.client_certificate_data.is_some();
         Some(&user.name) == context.user.as_ref() && user.auth_info.as_ref().is_some_and(certificate)
     });
     let mut proxy = None;
@@ -162,13 +171,18 @@ fn complete(mut kubeconfig: Kubeconfig, master: Option<&str>, lenient: bool) -> 
         cluster.server = uri.transpose().map_err(Fault::Client)?.map(|uri| uri.to_string());
     }
     let mut seen = kubeconfig.clone();
-    without_files(&mut seen);
-    let Config { cluster_url, auth_info, .. } = Config::try_from(seen).map_err(Fault::Kube)?;
-    Ok(Target { kubeconfig, url: cluster_url, user: auth_info, proxy, lenient })
+    if lenient {
+        without_authority(&mut seen);
+    }
+    let Config { cluster_url, auth_info: mut user, .. } = Config::try_from(seen).map_err(Fault::Kube)?;
+    if let Some(cluster) = user.exec.as_mut().and_then(|exec| exec.cluster.as_mut()) {
+        cluster.proxy_url.clone_from(&proxy);
+    }
+    Ok(Target { kubeconfig, url: cluster_url, user, proxy, lenient })
 }
 
-/// Keeps kube from reading the certificate authority now.
-fn without_files(kubeconfig: &mut Kubeconfig) {
+/// As if the certificate authority were the system's.
+pub(super) fn without_authority(kubeconfig: &mut Kubeconfig) {
     for cluster in kubeconfig.clusters.iter_mut().filter_map(|named| named.cluster.as_mut()) {
         cluster.certificate_authority = None;
     }

@@ -22,7 +22,7 @@ fn settings(file: &Path) -> ClientSettings {
 fn config(cluster: &str) -> kube::Config {
     let file = kubeconfig(cluster, "token: secret");
     let target = Surroundings::of_process(|around| target::find(&settings(file.path()), around)).unwrap();
-    transport::config(&target, None).unwrap()
+    transport::config(&target, None, false).unwrap()
 }
 
 async fn error(cluster: &str, user: &str) -> String {
@@ -38,6 +38,19 @@ fn where_no_certificate_is_checked_no_authority_is_needed() {
         assert_eq!(config(cluster).root_cert, Some(Vec::new()), "{cluster}");
     }
     assert_eq!(config("server: 'https://h'").root_cert, None, "left to the system's");
+}
+
+#[tokio::test]
+async fn a_pod_without_a_certificate_authority_starts() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("token"), "t").unwrap();
+    for authority in [None, Some("no certificate")] {
+        if let Some(text) = authority {
+            std::fs::write(directory.path().join("ca.crt"), text).unwrap();
+        }
+        let around = Surroundings { variable: &|_| Some("1".to_owned()), service_account: directory.path() };
+        assert!(connect_in(&ClientSettings::default(), &around).is_ok(), "{authority:?}");
+    }
 }
 
 #[tokio::test]
@@ -58,7 +71,8 @@ async fn what_cannot_be_used_is_said_at_once() {
         ),
         ("server: 'http://127.0.0.1:1', proxy-url: 'ftp://p'", "", "is no proxy"),
         ("server: 'https://h', certificate-authority: /nonexistent/ca", "", "/nonexistent/ca"),
-        ("server: 'https://h', certificate-authority-data: '!'", "", "certificates for https://h"),
+        ("server: 'https://h', certificate-authority-data: '!'", "", "failed to load certificate authority"),
+        ("server: 'https://h', certificate-authority-data: aGk=", "", "no PEM certificate"),
         ("server: 'https://h', insecure-skip-tls-verify: true", "client-certificate-data: aGk=", "key"),
     ] {
         let error = error(cluster, user).await;
@@ -108,5 +122,8 @@ async fn a_token_file_goes_before_an_inline_token_while_it_is_there() {
 fn the_name_in_the_audit_log() {
     let agent = user_agent();
     let agent = agent.to_str().unwrap();
-    assert!(agent.starts_with("portolan/0.") && agent.ends_with(')') && agent.contains(" (linux/"), "{agent}");
+    assert!(
+        agent.starts_with("portolan/0.") && agent.ends_with(')') && agent.contains(" (linux/"),
+        "{agent}"
+    );
 }

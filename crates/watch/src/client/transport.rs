@@ -22,7 +22,7 @@ use kube::config::{Config, Kubeconfig};
 use super::ClientError;
 use super::credentials::Identity;
 use super::proxy::{self, Connector, Proxy};
-use super::target::Target;
+use super::target::{self, Target};
 
 /// A pool of connections.
 pub(super) type Http = legacy::Client<HttpsConnector<Connector>, Full<Bytes>>;
@@ -51,7 +51,7 @@ struct Held {
 impl Transport {
     /// Fails if the certificates cannot be used.
     pub(super) fn new(target: Target, proxy: Option<Proxy>) -> Result<Self, ClientError> {
-        let http = http(&target, proxy.as_ref(), None)?;
+        let http = http(&target, proxy.as_ref(), None, target.lenient)?;
         let held = Mutex::new(Held { http, material: material(&target, None), useless: None });
         Ok(Self { target, proxy, held })
     }
@@ -61,7 +61,7 @@ impl Transport {
         let material = material(&self.target, identity);
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         if held.material != material && held.useless != Some(material) {
-            match http(&self.target, self.proxy.as_ref(), identity) {
+            match http(&self.target, self.proxy.as_ref(), identity, false) {
                 Ok(http) => {
                     tracing::info!("certificates have changed: new connections use the new ones");
                     *held = Held { http, material, useless: None };
@@ -89,8 +89,13 @@ fn material(target: &Target, identity: Option<&Identity>) -> u64 {
     hasher.finish()
 }
 
-fn http(target: &Target, proxy: Option<&Proxy>, identity: Option<&Identity>) -> Result<Http, ClientError> {
-    let config = config(target, identity)?;
+fn http(
+    target: &Target,
+    proxy: Option<&Proxy>,
+    identity: Option<&Identity>,
+    lenient: bool,
+) -> Result<Http, ClientError> {
+    let config = config(target, identity, lenient)?;
     let fault = |source| ClientError::Certificates { url: target.url.to_string(), source: Box::new(source) };
     let tls = |tcp| config.rustls_https_connector_with_connector(tcp);
     let connector = proxy::connector(proxy, tls).map_err(fault)?;
@@ -101,15 +106,24 @@ fn http(target: &Target, proxy: Option<&Proxy>, identity: Option<&Identity>) -> 
         .build(connector))
 }
 
-/// kube's view of the target, its certificates read now.
-pub(super) fn config(target: &Target, identity: Option<&Identity>) -> Result<Config, ClientError> {
-    let fault = |source| ClientError::Certificates {
-        url: target.url.to_string(),
-        source: Box::new(kube::Error::InferKubeconfig(source)),
+/// kube's view of the target, its certificates read now. `lenient`: without a certificate authority if there is no
+/// usable one.
+pub(super) fn config(
+    target: &Target,
+    identity: Option<&Identity>,
+    lenient: bool,
+) -> Result<Config, ClientError> {
+    let read = authenticated(target, target.kubeconfig.clone());
+    let forgiven = lenient && read.is_err();
+    let mut config = match read {
+        Err(error) if lenient => {
+            tracing::error!(%error, "no certificate authority of the service account: using the system's");
+            let mut kubeconfig = target.kubeconfig.clone();
+            target::without_authority(&mut kubeconfig);
+            authenticated(target, kubeconfig)?
+        }
+        read => read?,
     };
-    let mut kubeconfig = target.kubeconfig.clone();
-    let forgiven = target.lenient && forgive(&mut kubeconfig);
-    let mut config = Config::try_from(kubeconfig).map_err(fault)?;
     // Plug-ins are run elsewhere.
     config.auth_info.exec = None;
     if let Some(identity) = identity {
@@ -125,16 +139,15 @@ pub(super) fn config(target: &Target, identity: Option<&Identity>) -> Result<Con
     Ok(config)
 }
 
-/// Leaves out a certificate authority that cannot be read. True if there was one.
-fn forgive(kubeconfig: &mut Kubeconfig) -> bool {
-    let mut forgiven = false;
-    for cluster in kubeconfig.clusters.iter_mut().filter_map(|named| named.cluster.as_mut()) {
-        let Some(path) = &cluster.certificate_authority else { continue };
-        if let Err(error) = std::fs::read(path) {
-            tracing::error!(path, %error, "no certificate authority of the service account: using the system's");
-            cluster.certificate_authority = None;
-            forgiven = true;
-        }
+fn authenticated(target: &Target, kubeconfig: Kubeconfig) -> Result<Config, ClientError> {
+    let url = || target.url.to_string();
+    let fault = |source| ClientError::Certificates {
+        url: url(),
+        source: Box::new(kube::Error::InferKubeconfig(source)),
+    };
+    let config = Config::try_from(kubeconfig).map_err(fault)?;
+    match &config.root_cert {
+        Some(authorities) if authorities.is_empty() => Err(ClientError::NoAuthority { url: url() }),
+        _ => Ok(config),
     }
-    forgiven
 }

@@ -1,9 +1,8 @@
 use super::*;
 
 fn choose(url: &str, configured: Option<&str>, variables: &[(&str, &str)]) -> Result<Option<String>, String> {
-    let lookup = |name: &str| {
-        variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
-    };
+    let lookup =
+        |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
     Proxy::choose(&url.parse().unwrap(), configured, lookup)
         .map(|proxy| proxy.map(|proxy| proxy.uri().to_string()))
         .map_err(|error| error.to_string())
@@ -21,7 +20,8 @@ fn the_kubeconfig_goes_before_the_environment() {
 
 #[test]
 fn the_variable_of_the_scheme_counts() {
-    let environment = [("HTTPS_PROXY", "http://s:1"), ("http_proxy", "http://p:1"), ("ALL_PROXY", "http://a:1")];
+    let environment =
+        [("HTTPS_PROXY", "http://s:1"), ("http_proxy", "http://p:1"), ("ALL_PROXY", "http://a:1")];
     assert_eq!(choose(API, None, &environment), Ok(Some("http://s:1/".into())));
     assert_eq!(choose("http://10.0.0.1", None, &environment), Ok(Some("http://p:1/".into())));
     assert_eq!(choose(API, None, &environment[1..]), Ok(None), "Go does not know ALL_PROXY");

@@ -14,8 +14,7 @@ impl World {
     }
 
     fn pod() -> Self {
-        let variables =
-            [("KUBERNETES_SERVICE_HOST", "10.96.0.1"), ("KUBERNETES_SERVICE_PORT", "443")].into();
+        let variables = [("KUBERNETES_SERVICE_HOST", "10.96.0.1"), ("KUBERNETES_SERVICE_PORT", "443")].into();
         let pod = Self { variables, ..Self::outside() };
         pod.write("token", "t0\n");
         pod
@@ -91,7 +90,9 @@ fn master_goes_before_the_kubeconfig_s_server() {
 
 #[test]
 fn a_kubeconfig_without_a_context_is_none() {
-    for text in ["", "{apiVersion: v1, kind: Config, clusters: [], contexts: [], users: []}", "current-context: ''"] {
+    for text in
+        ["", "{apiVersion: v1, kind: Config, clusters: [], contexts: [], users: []}", "current-context: ''"]
+    {
         let (pod, outside) = (World::pod(), World::outside());
         let (in_pod, file) = (pod.write("empty", text), outside.write("empty", text));
         assert_eq!(pod.url(Some(&in_pod), None), "https://10.96.0.1:443/", "{text:?}");
@@ -114,6 +115,7 @@ fn a_bad_kubeconfig_is_not_replaced_by_the_pod_s() {
 #[test]
 fn a_server_without_a_scheme_is_tls_where_there_are_certificates() {
     let world = World::outside();
+    world.write("ca.crt", "");
     for (cluster, user, url) in [
         ("", "", "http://10.0.0.1:6443/"),
         ("", "token: t", "http://10.0.0.1:6443/"),
@@ -129,6 +131,7 @@ fn a_server_without_a_scheme_is_tls_where_there_are_certificates() {
 #[test]
 fn paths_are_relative_to_the_kubeconfig_and_the_proxy_is_the_cluster_s() {
     let world = World::outside();
+    world.write("ca.crt", "");
     let cluster = "server: 'https://a', certificate-authority: ca.crt, proxy-url: 'http://p:1'";
     let target = world.find(Some(&world.kubeconfig(cluster, "tokenFile: t")), None).unwrap();
     let token = target.user.token_file.unwrap();
