@@ -3,14 +3,14 @@
 //! A token file is read at every request: there are few requests, and so a rotated token counts at once. After
 //! a 401 the source is asked again, and a request whose credential has changed meanwhile is sent once more.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::HeaderValue;
 use kube::config::AuthInfo;
-use secrecy::ExposeSecret as _;
+use secrecy::ExposeSecret;
 
 use super::ClientError;
 use super::exec::{ExecError, Plugin};
@@ -66,7 +66,7 @@ pub enum CredentialError {
 pub(super) enum Credentials {
     Fixed(Credential),
     File { path: PathBuf, last: Mutex<Option<HeaderValue>> },
-    Exec(Plugin),
+    Exec(Box<Plugin>),
 }
 
 impl Credentials {
@@ -75,7 +75,7 @@ impl Credentials {
         if let Some(provider) = &user.auth_provider {
             return Err(CredentialError::AuthProvider(provider.name.clone()));
         }
-        let inline = user.token.as_ref().map(|token| token.expose_secret()).filter(|token| !token.is_empty());
+        let inline = user.token.as_ref().map(ExposeSecret::expose_secret).filter(|token| !token.is_empty());
         let file = user.token_file.as_ref().filter(|file| !file.is_empty());
         let name = user.username.as_ref().filter(|name| !name.is_empty());
         match (name, file, inline) {
@@ -85,22 +85,21 @@ impl Credentials {
                 let pair = STANDARD.encode(format!("{name}:{password}"));
                 Ok(fixed(header("Basic", &pair, "password")?))
             }
-            (None, Some(file), inline) => Self::file(file.into(), inline),
+            (None, Some(file), inline) => Self::file(Path::new(file), inline),
             (None, None, Some(token)) => Ok(fixed(header("Bearer", token, "token")?)),
             (None, None, None) => match &user.exec {
-                Some(exec) => Ok(Self::Exec(Plugin::new(exec.clone())?)),
+                Some(exec) => Ok(Self::Exec(Box::new(Plugin::new(exec.clone())?))),
                 None => Ok(Self::Fixed(Credential::default())),
             },
         }
     }
 
     /// A token file goes before an inline token, which counts while the file cannot be read.
-    fn file(path: PathBuf, inline: Option<&str>) -> Result<Self, CredentialError> {
+    fn file(path: &Path, inline: Option<&str>) -> Result<Self, CredentialError> {
         let inline = inline.map(|token| header("Bearer", token, "token")).transpose()?;
-        let credentials = Self::File { path: path.clone(), last: Mutex::new(inline.clone()) };
-        match read(&path) {
+        match read(path) {
             Err(error) if inline.is_none() => Err(error),
-            _ => Ok(credentials),
+            _ => Ok(Self::File { path: path.to_owned(), last: Mutex::new(inline) }),
         }
     }
 
@@ -139,8 +138,8 @@ fn fixed(authorization: HeaderValue) -> Credentials {
     Credentials::Fixed(Credential { authorization: Some(authorization), identity: None })
 }
 
-fn read(path: &PathBuf) -> Result<HeaderValue, CredentialError> {
-    let fault = |source| CredentialError::TokenFile { path: path.clone(), source };
+fn read(path: &Path) -> Result<HeaderValue, CredentialError> {
+    let fault = |source| CredentialError::TokenFile { path: path.to_owned(), source };
     let token = std::fs::read_to_string(path).map_err(fault)?;
     match token.trim() {
         "" => Err(fault(std::io::Error::new(std::io::ErrorKind::UnexpectedEof, "the file is empty"))),

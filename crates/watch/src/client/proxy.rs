@@ -86,13 +86,11 @@ impl Proxy {
             "socks5" | "socks5h" => Some(Kind::Socks5),
             _ => None,
         });
-        match (kind, intercept) {
-            (Some(kind), Some(intercept)) => Ok(Self { kind, intercept }),
-            _ => {
-                let origin = if variable.is_empty() { "proxy-url of the kubeconfig" } else { variable };
-                Err(ClientError::Proxy { origin, proxy: without_password(proxy) })
-            }
+        if let (Some(kind), Some(intercept)) = (kind, intercept) {
+            return Ok(Self { kind, intercept });
         }
+        let origin = if variable.is_empty() { "proxy-url of the kubeconfig" } else { variable };
+        Err(ClientError::Proxy { origin, proxy: without_password(proxy) })
     }
 
     /// Where it is, without credentials.

@@ -64,23 +64,23 @@ const RELOAD: &str = "ReloadConfiguration";
 
 impl EventNote {
     /// The proxy is about to work; once, after the watches are set up.
-    pub fn starting(node: &str) -> Self {
-        Self::of_node(node, EventType::Normal, "Starting", START, "")
+    pub fn starting(node_name: &str) -> Self {
+        Self::of_node(node_name, EventType::Normal, "Starting", START, "")
     }
 
     /// The health server cannot listen, and `bindAddressHardFail` makes that an end.
-    pub fn failed_to_start_proxier_healthcheck(node: &str, note: &str) -> Self {
-        Self::of_node(node, EventType::Warning, "FailedToStartProxierHealthcheck", START, note)
+    pub fn failed_to_start_proxier_healthcheck(node_name: &str, note: &str) -> Self {
+        Self::of_node(node_name, EventType::Warning, "FailedToStartProxierHealthcheck", START, note)
     }
 
     /// The metrics server cannot listen, and `bindAddressHardFail` makes that an end.
-    pub fn failed_to_start_metric_server(node: &str, note: &str) -> Self {
-        Self::of_node(node, EventType::Warning, "FailedToStartMetricServer", START, note)
+    pub fn failed_to_start_metric_server(node_name: &str, note: &str) -> Self {
+        Self::of_node(node_name, EventType::Warning, "FailedToStartMetricServer", START, note)
     }
 
     /// The mode ipvs is configured, which upstream wants to remove.
-    pub fn ipvs_deprecation(node: &str, note: &str) -> Self {
-        Self::of_node(node, EventType::Warning, "IPVSDeprecation", START, note)
+    pub fn ipvs_deprecation(node_name: &str, note: &str) -> Self {
+        Self::of_node(node_name, EventType::Warning, "IPVSDeprecation", START, note)
     }
 
     /// A Service's health-check node port cannot be listened on. `service` is namespace and name.
@@ -95,22 +95,22 @@ impl EventNote {
     }
 
     /// A changed configuration file is in force. Not upstream's.
-    pub fn configuration_reloaded(node: &str, note: &str) -> Self {
-        Self::of_node(node, EventType::Normal, "ConfigurationReloaded", RELOAD, note)
+    pub fn configuration_reloaded(node_name: &str, note: &str) -> Self {
+        Self::of_node(node_name, EventType::Normal, "ConfigurationReloaded", RELOAD, note)
     }
 
     /// A changed configuration file was refused for these reasons; the one before stays. Not upstream's.
-    pub fn configuration_refused(node: &str, reasons: &str) -> Self {
-        Self::of_node(node, EventType::Warning, "ConfigurationRefused", RELOAD, reasons)
+    pub fn configuration_refused(node_name: &str, reasons: &str) -> Self {
+        Self::of_node(node_name, EventType::Warning, "ConfigurationRefused", RELOAD, reasons)
     }
 
     fn of_node(
-        node: &str,
+        node_name: &str,
         kind_of: EventType,
         reason: &'static str,
         action: &'static str,
         note: &str,
     ) -> Self {
-        Self { regarding: Regarding::node(node), kind_of, reason, action, note: note.into() }
+        Self { regarding: Regarding::node(node_name), kind_of, reason, action, note: note.into() }
     }
 }
