@@ -39,8 +39,9 @@ async fn what_is_recorded_is_stored() {
     let (recorder, poster) = Recorder::new(client.clone(), "host");
     tokio::spawn(poster.run());
     recorder.event(EventNote::starting("node-1"));
-    let refused = || recorder.event(EventNote::configuration_refused("node-1", "mode: unknown \"x\""));
-    (refused(), refused(), refused());
+    for _ in 0..3 {
+        recorder.event(EventNote::configuration_refused("node-1", "mode: unknown \"x\""));
+    }
     recorder.event(EventNote::failed_to_start_service_healthcheck(("web", "front"), "in use"));
     time::timeout(DEADLINE, recorder.flushed()).await.expect("events were not posted");
     assert_eq!(recorder.lost(), 0);

@@ -76,11 +76,6 @@ pub(crate) async fn get(client: &kube::Client, path: &str) -> u16 {
 /// Why a GET has no answer.
 pub(crate) async fn failure(client: &kube::Client) -> String {
     let error = open(client, "/").await.expect_err("an answer came");
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(&error);
-    while let Some(cause) = source {
-        text += &format!(": {cause}");
-        source = cause.source();
-    }
-    text
+    let causes = std::iter::successors(Some(&error as &dyn std::error::Error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }

@@ -94,6 +94,27 @@ async fn a_token_that_changes_under_a_request_is_read_again() {
 }
 
 #[tokio::test]
+async fn requests_wait_for_their_turn() {
+    let authority = Authority::new("ca");
+    let server = Server::start(authority.server(None)).await;
+    let home = Home::new();
+    let waits = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&waits);
+    let settings = ClientSettings {
+        qps: 20.0,
+        burst: 2,
+        on_request: Some(Arc::new(move |request: &RequestDone| seen.lock().unwrap().push(request.throttled))),
+        ..home.settings(&server, &authority, "", "")
+    };
+    let client = connect(&settings).await.unwrap();
+    futures::future::join_all((0..4).map(|_| get(&client, "/"))).await;
+    let mut waits: Vec<u128> = waits.lock().unwrap().iter().map(std::time::Duration::as_millis).collect();
+    waits.sort_unstable();
+    assert_eq!(waits[..2], [0, 0]);
+    assert!((1..=50).contains(&waits[2]) && (51..=100).contains(&waits[3]), "{waits:?}");
+}
+
+#[tokio::test]
 async fn requests_without_an_answer_are_counted_as_errors() {
     let (authority, other) = (Authority::new("ca"), Authority::new("other"));
     let server = Server::start(other.server(None)).await;
@@ -126,10 +147,10 @@ async fn a_client_certificate_is_required_and_rotated() {
     assert_eq!(get(&client, "/").await, 200, "a certificate whose key has not come yet is not used");
     home.write("client.key", &leaves[1].key);
     assert_eq!(get(&client, "/").await, 200);
-    let used: Vec<Vec<u8>> =
+    let presented: Vec<Vec<u8>> =
         server.requests().into_iter().filter_map(|request| request.certificate).collect();
     let ders = leaves.map(|leaf| leaf.der().to_vec());
-    assert_eq!(used, [&ders[0], &ders[0], &ders[1]].map(Clone::clone));
+    assert_eq!(presented, [&ders[0], &ders[0], &ders[1]].map(Clone::clone));
 }
 
 #[tokio::test]

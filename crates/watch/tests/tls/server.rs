@@ -167,10 +167,9 @@ impl Server {
             Answer::Say(401, "", r#"{"kind":"Status","code":401}"#.to_owned())
         } else {
             let next = state.answers.get_mut(path).and_then(VecDeque::pop_front);
-            next.unwrap_or_else(|| match path.starts_with("/api") {
-                true => Answer::Hang,
-                false => Answer::Say(200, "", "{}".to_owned()),
-            })
+            let of_api = path.starts_with("/api");
+            let other = if of_api { Answer::Hang } else { Answer::Say(200, "", "{}".to_owned()) };
+            next.unwrap_or(other)
         };
         request.code = match &answer {
             Answer::Say(code, ..) => *code,
