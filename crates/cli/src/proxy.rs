@@ -48,6 +48,11 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
             .filter(|path| !path.is_empty())
             .map(Into::into),
         master: loaded.master,
+        qps: configuration.client_connection.qps,
+        burst: configuration.client_connection.burst,
+        content_type: configuration.client_connection.content_type.clone(),
+        accept_content_types: configuration.client_connection.accept_content_types.clone(),
+        on_request: None,
     };
     let outcome = runtime.block_on(follow(configuration, node_name, families, client));
     // The engine's thread may be in a commit; it is atomic, and the kernel keeps what it has.

@@ -1,28 +1,95 @@
 //! The authenticated way to the API server: kubeconfig or service account in, `kube::Client` out.
 //!
-//! kube supplies credentials and TLS. The connector below is our own for four reasons: no delay by Nagle's
-//! algorithm, dead peers noticed by keep-alive probes, small read buffers, and no retries behind the
-//! reflectors' backs. Proxy variables of the environment are not looked at.
+//! kube reads kubeconfigs and makes TLS of them. The rest is our own, because it has to follow what changes
+//! under a process that runs for years: `target` finds the API server, `credentials` and `exec` say who we are
+//! for each request, `transport` holds connections and replaces them when certificates change, `proxy` goes
+//! through proxies, `limiter` keeps to the configured rate, `observed` tells what became of each request. There
+//! are no retries behind the reflectors' backs, but for one after a 401 when the credential has changed.
 
+mod credentials;
+mod exec;
+mod limiter;
+mod observed;
+mod proxy;
+mod target;
 #[cfg(test)]
 mod tests;
+mod transport;
 
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
 
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, USER_AGENT};
+use http::{HeaderValue, Request, StatusCode};
+use http_body_util::{BodyExt as _, Full};
 use kube::client::{Body, ConfigExt as _};
-use kube::config::{Config, InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::config::KubeconfigError;
 use tower::{BoxError, ServiceExt as _};
 
-/// Where the API server is and who we are.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+use self::credentials::{Credential, Credentials};
+use self::limiter::Limiter;
+use self::proxy::Proxy;
+use self::target::Surroundings;
+use self::transport::{Answer, Transport};
+
+pub use self::credentials::CredentialError;
+pub use self::exec::ExecError;
+pub use self::limiter::LimitError;
+pub use self::observed::{RequestDone, RequestHook};
+
+/// The one form that is written and read.
+pub(crate) const JSON: &str = "application/json";
+
+/// upstream's default, accepted as such.
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+
+/// Where the API server is, who we are, and how we behave (`clientConnection` and `--master`).
+#[derive(Clone)]
 pub struct ClientSettings {
     /// A kubeconfig file; its current context counts.
     pub kubeconfig: Option<PathBuf>,
     /// URL of the API server, in place of the kubeconfig's (`--master`).
     pub master: Option<String>,
+    /// Requests a second, of all kinds together; negative means no limit, 0 upstream's default of 5.
+    pub qps: f32,
+    /// Requests that may exceed `qps` for a moment; at least 1 where there is a limit.
+    pub burst: i32,
+    /// The form of what we send. We send JSON whatever it says; what differs from JSON and protobuf, upstream's
+    /// default, is warned of.
+    pub content_type: String,
+    /// The forms that we understand. We understand JSON; a list without it is warned of. Empty means no wish.
+    pub accept_content_types: String,
+    /// Told of each request.
+    pub on_request: Option<RequestHook>,
+}
+
+impl Default for ClientSettings {
+    fn default() -> Self {
+        Self {
+            kubeconfig: None,
+            master: None,
+            qps: limiter::DEFAULT_QPS,
+            burst: limiter::DEFAULT_BURST,
+            content_type: PROTOBUF.to_owned(),
+            accept_content_types: String::new(),
+            on_request: None,
+        }
+    }
+}
+
+impl std::fmt::Debug for ClientSettings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ClientSettings")
+            .field("kubeconfig", &self.kubeconfig)
+            .field("master", &self.master)
+            .field("qps", &self.qps)
+            .field("burst", &self.burst)
+            .field("content_type", &self.content_type)
+            .field("accept_content_types", &self.accept_content_types)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Why there is no way to the API server.
@@ -36,9 +103,27 @@ pub enum ClientError {
         /// What kube says.
         source: Box<KubeconfigError>,
     },
-    /// Neither kubeconfig nor master was given, and this is no pod with a service account.
-    #[error("no kubeconfig and no master is given, and this is no pod with a service account: {0}")]
-    InCluster(#[source] Box<InClusterError>),
+    /// The kubeconfig does not say which context to use.
+    #[error(
+        "kubeconfig {path} has no current-context, and this is no pod with a service account: set current-context"
+    )]
+    NoContext {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Neither kubeconfig nor master was given, and this is no pod.
+    #[error(
+        "no kubeconfig and no master is given, and this is no pod: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT must be set"
+    )]
+    NotInCluster,
+    /// The pod has no service account token.
+    #[error("service account token {path}: {source}; set automountServiceAccountToken, or give a kubeconfig")]
+    ServiceAccount {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
     /// The API server's URL is unusable.
     #[error("API server URL {url:?}: {reason}; write http://HOST:PORT or https://HOST:PORT")]
     Url {
@@ -47,121 +132,139 @@ pub enum ClientError {
         /// What is wrong with it.
         reason: &'static str,
     },
-    /// The kubeconfig asks for a proxy.
-    #[error("kubeconfig {path}: cluster {cluster:?} has a proxy-url, which is not supported; remove it")]
+    /// The proxy's URL is unusable.
+    #[error("{origin}: {proxy:?} is no proxy; write http://, https:// or socks5://HOST:PORT")]
     Proxy {
-        /// The file.
-        path: PathBuf,
-        /// Name of the cluster in it.
-        cluster: String,
+        /// What names it.
+        origin: &'static str,
+        /// The proxy, without credentials.
+        proxy: String,
     },
-    /// Credentials or certificates cannot be used.
+    /// Tokens, passwords or plug-ins cannot be used.
     #[error("credentials for {url}: {source}")]
     Credentials {
+        /// The API server's URL.
+        url: String,
+        /// What is wrong with them.
+        source: CredentialError,
+    },
+    /// Certificates cannot be used.
+    #[error("certificates for {url}: {source}")]
+    Certificates {
         /// The API server's URL.
         url: String,
         /// What kube says.
         source: Box<kube::Error>,
     },
+    /// There is a certificate authority file or text, but no certificate in it.
+    #[error("certificate authority for {url}: there is no PEM certificate in it")]
+    NoAuthority {
+        /// The API server's URL.
+        url: String,
+    },
+    /// `clientConnection.qps` and `burst`.
+    #[error("clientConnection: {0}")]
+    Limit(#[from] LimitError),
 }
 
-/// A connection must be made within this time.
-const CONNECT: Duration = Duration::from_secs(10);
-
-/// A peer that is silent for this long is probed, at this interval, and given up after three probes: a dead
-/// API server or a lost flow in a middlebox is noticed in about 30 s even where no timeout is due.
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
-const KEEPALIVE_PROBES: u32 = 3;
-
-/// Largest read of a body, in bytes; it bounds each chunk that the reflectors see.
-const READ_BUFFER: usize = 64 << 10;
-
-/// Makes the client. Nothing is sent yet; a token file or an exec plug-in is read here and again as needed.
-/// Must be called inside a tokio runtime.
+/// Makes the client. Nothing is sent yet, and plug-ins run at the first request; files are read here and again
+/// as needed. Must be called inside a tokio runtime.
 pub async fn connect(settings: &ClientSettings) -> Result<kube::Client, ClientError> {
-    let config = config(settings).await?;
-    let url = config.cluster_url.to_string();
-    client(config).map_err(|source| ClientError::Credentials { url, source: Box::new(source) })
+    Surroundings::of_process(|around| connect_in(settings, around))
 }
 
-async fn config(settings: &ClientSettings) -> Result<Config, ClientError> {
-    let config = match (&settings.kubeconfig, &settings.master) {
-        (Some(path), master) => from_file(path, master.as_deref()).await?,
-        (None, Some(master)) => Config::new(url(master)?),
-        (None, None) => Config::incluster().map_err(|source| ClientError::InCluster(Box::new(source)))?,
-    };
-    Ok(without_unused_roots(config))
-}
-
-fn without_unused_roots(mut config: Config) -> Config {
-    if config.cluster_url.scheme_str() == Some("http") || config.accept_invalid_certs {
-        // Without certificate authorities kube looks for the system's and fails where there are none, even
-        // if no certificate will be checked.
-        config.root_cert = Some(Vec::new());
-        config.root_cert_file = None;
+fn connect_in(settings: &ClientSettings, around: &Surroundings<'_>) -> Result<kube::Client, ClientError> {
+    let limiter = Limiter::new(settings.qps, settings.burst)?;
+    warn_of_content_types(settings);
+    let target = target::find(settings, around)?;
+    let proxy = Proxy::choose(&target.url, target.proxy.as_deref(), around.variable)?;
+    if let Some(proxy) = &proxy {
+        tracing::info!(proxy = %proxy.uri(), "the API server is reached through a proxy");
     }
-    config
-}
-
-async fn from_file(path: &Path, master: Option<&str>) -> Result<Config, ClientError> {
-    let fault = |source| ClientError::Kubeconfig { path: path.to_owned(), source: Box::new(source) };
-    let mut kubeconfig = Kubeconfig::read_from(path).map_err(fault)?;
-    let context =
-        kubeconfig.contexts.iter().find(|context| Some(&context.name) == kubeconfig.current_context.as_ref());
-    let cluster = context.and_then(|context| context.context.as_ref()).map(|context| context.cluster.clone());
-    for named in &mut kubeconfig.clusters {
-        let Some(details) = &mut named.cluster else { continue };
-        let proxy = details.proxy_url.as_ref().is_some_and(|proxy| !proxy.is_empty());
-        if proxy && cluster.as_ref() == Some(&named.name) {
-            return Err(ClientError::Proxy { path: path.to_owned(), cluster: named.name.clone() });
-        }
-        // Any value here keeps kube from reading HTTPS_PROXY; it is not used.
-        details.proxy_url = Some("http://unused".to_owned());
-        details.server = master.map(str::to_owned).or(details.server.take());
-    }
-    let mut config =
-        Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.map_err(fault)?;
-    config.cluster_url = url(&config.cluster_url.to_string())?;
-    Ok(config)
-}
-
-fn url(text: &str) -> Result<http::Uri, ClientError> {
-    let fault = |reason| ClientError::Url { url: text.to_owned(), reason };
-    let with_scheme = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
-    let uri: http::Uri = with_scheme.parse().map_err(|_| fault("is not a URL"))?;
-    if !matches!(uri.scheme_str(), Some("http" | "https")) {
-        return Err(fault("is neither http nor https"));
-    }
-    if uri.host().is_none_or(str::is_empty) {
-        return Err(fault("has no host"));
-    }
-    Ok(uri)
-}
-
-fn client(config: Config) -> Result<kube::Client, kube::Error> {
-    let connector = config.rustls_https_connector_with_connector(connector())?;
-    let http = hyper_util::client::legacy::Client::builder(TokioExecutor::new())
-        .pool_timer(TokioTimer::new())
-        .http1_max_buf_size(READ_BUFFER)
-        .build::<_, Body>(connector);
-    // A limit of requests per second (clientConnection.qps) would be the first layer.
+    let credentials = Credentials::new(&target.user).map_err(|error| error.of(&target.url))?;
+    let config = transport::config(&target, None, target.lenient)?;
+    let fault = |source| ClientError::Certificates { url: target.url.to_string(), source: Box::new(source) };
+    let headers = config.extra_headers_layer().map_err(fault)?;
+    let host = target.url.authority().map_or_else(String::new, ToString::to_string).into();
+    let hook = settings.on_request.clone();
+    let api = Arc::new(Api { limiter, credentials, transport: Transport::new(target, proxy)?, host, hook });
     let service = tower::ServiceBuilder::new()
         .layer(config.base_uri_layer())
-        .option_layer(config.auth_layer()?)
-        .layer(config.extra_headers_layer()?)
-        .map_err(BoxError::from)
-        .service(http);
+        .layer(headers)
+        .service(tower::service_fn(move |request| Arc::clone(&api).send(request)));
     Ok(kube::Client::new(service.map_err(BoxError::from), config.default_namespace))
 }
 
-fn connector() -> HttpConnector {
-    let mut connector = HttpConnector::new();
-    connector.enforce_http(false);
-    connector.set_nodelay(true);
-    connector.set_connect_timeout(Some(CONNECT));
-    connector.set_keepalive(Some(KEEPALIVE_IDLE));
-    connector.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
-    connector.set_keepalive_retries(Some(KEEPALIVE_PROBES));
-    connector
+fn warn_of_content_types(settings: &ClientSettings) {
+    let has_json = |types: &str| types.contains(JSON) || types.contains("*/*");
+    let ClientSettings { content_type, accept_content_types, .. } = settings;
+    if !content_type.is_empty() && content_type != PROTOBUF && !has_json(content_type) {
+        tracing::warn!(content_type, "clientConnection.contentType is not followed: JSON is used");
+    }
+    if !accept_content_types.is_empty() && !has_json(accept_content_types) {
+        tracing::warn!(
+            accept_content_types,
+            "clientConnection.acceptContentTypes is not followed: JSON is used"
+        );
+    }
+}
+
+/// `portolan/<version> (<os>/<arch>)` in Go's names, as it stands in the API server's audit log.
+fn user_agent() -> HeaderValue {
+    const AGENT: &str = concat!("portolan/", env!("CARGO_PKG_VERSION"));
+    let arch = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        "x86" => "386",
+        "powerpc64" if cfg!(target_endian = "little") => "ppc64le",
+        other => other,
+    };
+    let agent = format!("{AGENT} ({}/{arch})", std::env::consts::OS);
+    HeaderValue::try_from(agent).unwrap_or(HeaderValue::from_static(AGENT))
+}
+
+/// One API server: takes requests whose URI is complete.
+struct Api {
+    limiter: Limiter,
+    credentials: Credentials,
+    transport: Transport,
+    host: Arc<str>,
+    hook: Option<RequestHook>,
+}
+
+impl Api {
+    async fn send(self: Arc<Self>, request: Request<Body>) -> Result<Answer, BoxError> {
+        let (parts, body) = request.into_parts();
+        let mut request = Request::from_parts(parts, Full::new(body.collect().await?.to_bytes()));
+        request.headers_mut().insert(USER_AGENT, user_agent());
+        let credential = self.credentials.current().await?;
+        let answer = self.attempt(request.clone(), &credential).await?;
+        if answer.status() == StatusCode::UNAUTHORIZED
+            && let Some(other) = self.credentials.after_refusal(&credential).await
+        {
+            return self.attempt(request, &other).await;
+        }
+        Ok(answer)
+    }
+
+    async fn attempt(
+        &self,
+        mut request: Request<Full<Bytes>>,
+        credential: &Credential,
+    ) -> Result<Answer, BoxError> {
+        if let Some(authorization) = &credential.authorization {
+            request.headers_mut().insert(AUTHORIZATION, authorization.clone());
+        }
+        let verb = observed::verb(request.method());
+        let throttled = self.limiter.turn().await;
+        let http = self.transport.current(credential.identity.as_deref());
+        let start = Instant::now();
+        let answer = http.request(request).await;
+        if let Some(hook) = &self.hook {
+            let code = answer.as_ref().ok().map(|answer| answer.status().as_u16());
+            let host = Arc::clone(&self.host);
+            hook(&RequestDone { verb, host, code, duration: start.elapsed(), throttled });
+        }
+        Ok(answer?)
+    }
 }

@@ -9,6 +9,7 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use std::convert::Infallible;
 use std::error::Error;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -152,6 +153,7 @@ impl<'a, S: FnMut(WatchEvent)> Driver<'a, S> {
         }
         if self.reflector.opened(now()) {
             count(&self.counts.lists);
+            self.counts.unreadable.store(0, Ordering::Relaxed);
             self.batch.push(Event::ListStart(self.collection.kind));
         }
         if is_page {
@@ -238,13 +240,15 @@ impl<'a, S: FnMut(WatchEvent)> Driver<'a, S> {
             Some(Err(LineError::Restart(reason))) => return Err(reason),
             Some(Err(LineError::Object(_))) | None => {}
         }
-        let error = match Frame::parse(line)?.map(|frame| self.frame(&frame)) {
-            Some(Ok(())) => return Ok(()),
-            Some(Err(LineError::Restart(reason))) => return Err(reason),
-            Some(Err(LineError::Object(error))) => error,
-            None => ObjectError::NotAnEvent,
+        let Some(frame) = Frame::parse(line)? else {
+            self.fault(ObjectError::NotAnEvent);
+            return Ok(());
         };
-        self.fault(error);
+        match self.frame(&frame) {
+            Ok(()) => {}
+            Err(LineError::Restart(reason)) => return Err(reason),
+            Err(LineError::Object(error)) => self.fault(error),
+        }
         Ok(())
     }
 
@@ -305,6 +309,9 @@ impl<'a, S: FnMut(WatchEvent)> Driver<'a, S> {
 
     fn fault(&mut self, error: ObjectError) {
         count(&self.counts.faults);
+        if matches!(error, ObjectError::Decode(_)) {
+            count(&self.counts.unreadable);
+        }
         // In order: what came before the faulty object is handed on before the fault.
         self.flush();
         self.emit(WatchEvent::Fault { kind: self.collection.kind, error });

@@ -4,11 +4,12 @@
 //! needs: Services, EndpointSlices, this Node and ServiceCIDRs. Bytes flow in; [`WatchEvent`]s flow out to
 //! one consumer, in the order of each collection, batched as they arrived. A reflector's decisions are a pure
 //! state machine (`reflector`); `driver` does its I/O; `frame` and `list` cut bodies into objects without
-//! holding them. The crate must not know what the objects mean, nor of rules, netlink or metrics pages.
+//! holding them. In the other direction, [`events`] posts what an operator should see with `kubectl describe`. The crate must not know what the objects mean, nor of rules, netlink or metrics pages.
 
 mod backoff;
 mod client;
 mod driver;
+pub mod events;
 mod frame;
 mod list;
 mod reflector;
@@ -17,7 +18,9 @@ mod status;
 mod watcher;
 
 pub use backoff::BackoffLimits;
-pub use client::{ClientError, ClientSettings, connect};
+pub use client::{
+    ClientError, ClientSettings, CredentialError, ExecError, LimitError, RequestDone, RequestHook, connect,
+};
 pub use driver::{ObjectError, Timing};
 pub use frame::Garbage;
 pub use reflector::RestartReason;

@@ -1,13 +1,11 @@
 //! The four collections and the exact requests for them.
 
-use http::header::{ACCEPT, USER_AGENT};
+use http::header::ACCEPT;
 use kube::client::Body;
 use portolan_model::object::Kind;
 
+use crate::client::JSON;
 use crate::reflector::Query;
-
-/// `portolan/<version>`, as it stands in the API server's audit log.
-const AGENT: &str = concat!("portolan/", env!("CARGO_PKG_VERSION"));
 
 /// A collection and the part of it that a node needs.
 #[derive(Debug, Clone)]
@@ -49,10 +47,7 @@ impl Collection {
         query: &Query<'_>,
         timeout: u64,
     ) -> Result<http::Request<Body>, http::Error> {
-        http::Request::get(self.uri(query, timeout))
-            .header(ACCEPT, "application/json")
-            .header(USER_AGENT, AGENT)
-            .body(Body::empty())
+        http::Request::get(self.uri(query, timeout)).header(ACCEPT, JSON).body(Body::empty())
     }
 
     /// Path and query. Parameters are sorted by name, like those of Go's clients, so that policies and audit

@@ -49,8 +49,10 @@ pub struct KindCounts {
     pub restarts: AtomicU64,
     /// Lists that were begun.
     pub lists: AtomicU64,
-    /// Objects passed over.
+    /// Objects passed over, each time that one came.
     pub faults: AtomicU64,
+    /// Objects passed over since the collection was last read whole. Not a counter: for a gauge of bad objects.
+    pub unreadable: AtomicU64,
 }
 
 /// Counters since start, for metrics; may be read from any thread.

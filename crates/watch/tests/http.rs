@@ -96,7 +96,7 @@ impl Server {
     }
 
     async fn watcher(&self) -> Watcher {
-        let settings = ClientSettings { kubeconfig: None, master: Some(self.url.clone()) };
+        let settings = ClientSettings { master: Some(self.url.clone()), ..ClientSettings::default() };
         let fast = BackoffLimits { initial: Duration::from_millis(1), ..BackoffLimits::default() };
         let timing = Timing { backoff: fast, ..Timing::default() };
         Watcher::new(connect(&settings).await.unwrap(), "node-1").with_timing(timing)
@@ -177,7 +177,7 @@ async fn all_four_collections() {
         assert_eq!(requests.len(), 1, "{path}");
         let request = requests[0].to_ascii_lowercase();
         assert!(request.contains("\r\naccept: application/json\r\n"), "{request}");
-        let agent = format!("\r\nuser-agent: portolan/{}\r\n", env!("CARGO_PKG_VERSION"));
+        let agent = format!("\r\nuser-agent: portolan/{} (linux/", env!("CARGO_PKG_VERSION"));
         assert!(request.contains(&agent), "{request}");
     }
     assert!(server.requests(NODES)[0].contains("fieldSelector=metadata.name%3Dnode-1&"));

@@ -115,10 +115,8 @@ impl Agent {
                 }
                 self.hand_over();
             }
-            WatchEvent::Restarted { kind, reason, relist, delay } => {
-                self.metrics.watch_restarted(resource(kind));
-                tracing::info!(kind = kind.name(), ?reason, relist, ?delay, "the watch starts anew");
-            }
+            // The watch has logged it.
+            WatchEvent::Restarted { kind, .. } => self.metrics.watch_restarted(resource(kind)),
             WatchEvent::Fault { kind, error } => {
                 tracing::error!(kind = kind.name(), %error, "an object was skipped");
             }

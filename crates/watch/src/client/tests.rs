@@ -1,96 +1,129 @@
-use std::io::Write as _;
+use std::path::Path;
 
-use super::{ClientError, ClientSettings, config, connect, url};
+use kube::config::AuthInfo;
 
-fn kubeconfig(cluster: &str) -> tempfile::NamedTempFile {
-    let mut file = tempfile::NamedTempFile::new().unwrap();
-    write!(
-        file,
-        "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
-         contexts: [{{name: c, context: {{cluster: k, user: u}}}}]\n\
-         users: [{{name: u, user: {{token: secret}}}}]\n\
-         clusters: [{{name: k, cluster: {{{cluster}}}}}]\n"
-    )
-    .unwrap();
+use super::*;
+
+fn kubeconfig(cluster: &str, user: &str) -> tempfile::NamedTempFile {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let text = format!(
+        "{{apiVersion: v1, kind: Config, current-context: c,
+          contexts: [{{name: c, context: {{cluster: k, user: u}}}}],
+          users: [{{name: u, user: {{{user}}}}}], clusters: [{{name: k, cluster: {{{cluster}}}}}]}}"
+    );
+    std::fs::write(file.path(), text).unwrap();
     file
 }
 
-fn settings(file: &tempfile::NamedTempFile, master: Option<&str>) -> ClientSettings {
-    ClientSettings { kubeconfig: Some(file.path().to_owned()), master: master.map(str::to_owned) }
+fn settings(file: &Path) -> ClientSettings {
+    ClientSettings { kubeconfig: Some(file.to_owned()), ..ClientSettings::default() }
 }
 
-async fn error(settings: &ClientSettings) -> String {
-    match connect(settings).await {
+fn config(cluster: &str) -> kube::Config {
+    let file = kubeconfig(cluster, "token: secret");
+    let target = Surroundings::of_process(|around| target::find(&settings(file.path()), around)).unwrap();
+    transport::config(&target, None, false).unwrap()
+}
+
+async fn error(cluster: &str, user: &str) -> String {
+    match connect(&settings(kubeconfig(cluster, user).path())).await {
         Err(error) => error.to_string(),
         Ok(_) => "no error".to_owned(),
     }
 }
 
-#[tokio::test]
-async fn plain_http_needs_no_certificate_authority() {
-    let file = kubeconfig("server: 'http://127.0.0.1:8080'");
-    let settings = settings(&file, None);
-    assert_eq!(config(&settings).await.unwrap().root_cert, Some(Vec::new()));
-    assert!(connect(&settings).await.is_ok());
+#[test]
+fn where_no_certificate_is_checked_no_authority_is_needed() {
+    for cluster in ["server: 'http://h'", "server: 'https://h', insecure-skip-tls-verify: true"] {
+        assert_eq!(config(cluster).root_cert, Some(Vec::new()), "{cluster}");
+    }
+    assert_eq!(config("server: 'https://h'").root_cert, None, "left to the system's");
 }
 
 #[tokio::test]
-async fn unchecked_https_needs_no_certificate_authority() {
-    let file = kubeconfig("server: 'https://127.0.0.1:6443', insecure-skip-tls-verify: true");
-    let config = config(&settings(&file, None)).await.unwrap();
-    assert_eq!((config.root_cert, config.accept_invalid_certs), (Some(Vec::new()), true));
-}
-
-#[tokio::test]
-async fn https_without_an_authority_is_left_to_the_system_s() {
-    let file = kubeconfig("server: 'https://127.0.0.1:6443'");
-    assert_eq!(config(&settings(&file, None)).await.unwrap().root_cert, None);
-}
-
-#[tokio::test]
-async fn master_goes_before_the_kubeconfig_s_server() {
-    for cluster in ["server: 'https://127.0.0.1:6443'", "insecure-skip-tls-verify: false"] {
-        let file = kubeconfig(cluster);
-        let config = config(&settings(&file, Some("http://127.0.0.1:9"))).await.unwrap();
-        assert_eq!(config.cluster_url, "http://127.0.0.1:9");
-        assert!(config.root_cert.is_some());
+async fn a_pod_without_a_certificate_authority_starts() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("token"), "t").unwrap();
+    for authority in [None, Some("no certificate")] {
+        if let Some(text) = authority {
+            std::fs::write(directory.path().join("ca.crt"), text).unwrap();
+        }
+        let around = Surroundings { variable: &|_| Some("1".to_owned()), service_account: directory.path() };
+        assert!(connect_in(&ClientSettings::default(), &around).is_ok(), "{authority:?}");
     }
 }
 
 #[tokio::test]
-async fn master_alone() {
-    let settings = ClientSettings { kubeconfig: None, master: Some("127.0.0.1:8080".to_owned()) };
-    assert_eq!(config(&settings).await.unwrap().cluster_url, "http://127.0.0.1:8080");
-    assert!(connect(&settings).await.is_ok());
+async fn what_cannot_be_used_is_said_at_once() {
+    let http = "server: 'http://127.0.0.1:1'";
+    for (cluster, user, part) in [
+        (http, "username: u, token: t", "username and a token"),
+        (http, "tokenFile: /nonexistent/token", "/nonexistent/token"),
+        (http, "token: \"a\\nb\"", "cannot be sent in a header"),
+        (http, "auth-provider: {name: gcp}", "auth-provider \"gcp\" is not supported"),
+        (http, "exec: {apiVersion: client.authentication.k8s.io/v1}", "no command"),
+        (http, "exec: {command: c}", "no apiVersion"),
+        (http, "exec: {command: c, apiVersion: client.authentication.k8s.io/v1alpha1}", "v1alpha1"),
+        (
+            http,
+            "exec: {command: c, apiVersion: client.authentication.k8s.io/v1, interactiveMode: Always}",
+            "nobody is there",
+        ),
+        ("server: 'http://127.0.0.1:1', proxy-url: 'ftp://p'", "", "is no proxy"),
+        ("server: 'https://h', certificate-authority: /nonexistent/ca", "", "/nonexistent/ca"),
+        ("server: 'https://h', certificate-authority-data: '!'", "", "failed to load certificate authority"),
+        ("server: 'https://h', certificate-authority-data: aGk=", "", "no PEM certificate"),
+        ("server: 'https://h', insecure-skip-tls-verify: true", "client-certificate-data: aGk=", "key"),
+    ] {
+        let error = error(cluster, user).await;
+        assert!(error.contains(part), "{cluster} {user}: {error}");
+    }
 }
 
 #[tokio::test]
-async fn a_proxy_in_the_kubeconfig_is_named() {
-    let file = kubeconfig("server: 'http://127.0.0.1:8080', proxy-url: 'http://127.0.0.1:3128'");
-    let error = connect(&settings(&file, None)).await.err().unwrap();
-    assert!(matches!(&error, ClientError::Proxy { cluster, .. } if cluster == "k"), "{error}");
+async fn a_limit_that_lets_nothing_through_is_refused() {
+    let master = Some("http://127.0.0.1:1".to_owned());
+    let settings = ClientSettings { master, burst: 0, ..ClientSettings::default() };
+    assert!(matches!(connect(&settings).await, Err(ClientError::Limit(_))));
+    assert!(connect(&ClientSettings { qps: -1.0, ..settings }).await.is_ok());
 }
 
 #[tokio::test]
-async fn errors_name_the_file() {
-    let missing = ClientSettings { kubeconfig: Some("/nonexistent/config".into()), master: None };
-    let message = error(&missing).await;
-    assert!(message.starts_with("kubeconfig /nonexistent/config: "), "{message}");
-    let file = kubeconfig("certificate-authority-data: '!', server: 'https://127.0.0.1:1'");
-    let message = error(&settings(&file, None)).await;
-    assert!(message.contains(&file.path().display().to_string()), "{message}");
+async fn basic_authentication() {
+    let user = AuthInfo {
+        username: Some("me".to_owned()),
+        password: Some("a:b".to_owned().into()),
+        ..AuthInfo::default()
+    };
+    let credential = Credentials::new(&user).unwrap().current().await.unwrap();
+    let header = credential.authorization.unwrap();
+    assert_eq!(header, "Basic bWU6YTpi");
+    assert!(header.is_sensitive());
+}
+
+#[tokio::test]
+async fn a_token_file_goes_before_an_inline_token_while_it_is_there() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let path = file.path().to_owned();
+    let token_file = Some(path.to_string_lossy().into_owned());
+    let user = AuthInfo { token: Some("inline".to_owned().into()), token_file, ..AuthInfo::default() };
+    let credentials = Credentials::new(&user).unwrap();
+    let now = async || credentials.current().await.unwrap().authorization.unwrap();
+    assert_eq!(now().await, "Bearer inline", "an empty file has no token");
+    std::fs::write(&path, "first\n").unwrap();
+    assert_eq!(now().await, "Bearer first");
+    std::fs::write(&path, "second\n").unwrap();
+    assert_eq!(now().await, "Bearer second", "read at every request");
+    drop(file);
+    assert_eq!(now().await, "Bearer second", "the last one stays");
 }
 
 #[test]
-fn urls() {
-    assert_eq!(url("https://[::1]:6443/prefix").unwrap().path(), "/prefix");
-    for (text, reason) in [
-        ("ftp://a", "is neither http nor https"),
-        ("http://", "is not a URL"),
-        ("http:// a", "is not a URL"),
-        ("", "is not a URL"),
-    ] {
-        let error = url(text).unwrap_err().to_string();
-        assert!(error.contains(reason), "{text}: {error}");
-    }
+fn the_name_in_the_audit_log() {
+    let agent = user_agent();
+    let agent = agent.to_str().unwrap();
+    assert!(
+        agent.starts_with("portolan/0.") && agent.ends_with(')') && agent.contains(" (linux/"),
+        "{agent}"
+    );
 }

@@ -66,6 +66,7 @@ pub(super) struct Log {
     pub(super) batches: Vec<usize>,
     pub(super) restarts: u64,
     pub(super) lists: u64,
+    pub(super) unreadable: u64,
 }
 
 struct Script {
@@ -94,6 +95,7 @@ pub(super) async fn play(kind: Kind, answers: impl IntoIterator<Item = Answer>) 
     log.requests = script.requests.iter().map(|(uri, _)| uri.clone()).collect();
     log.restarts = counts.restarts.into_inner();
     log.lists = counts.lists.into_inner();
+    log.unreadable = counts.unreadable.into_inner();
     log
 }
 

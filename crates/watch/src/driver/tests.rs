@@ -317,6 +317,15 @@ async fn an_object_that_makes_no_sense_harms_only_itself() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn objects_that_make_no_sense_are_counted_until_the_next_list() {
+    let nameless = frame("ADDED", &json!({"metadata": {"namespace": "ns"}}));
+    let ill = listed() + &nameless + &frame("MODIFIED", &json!(7)) + &frame("RENAMED", &json!({}));
+    let first = ill + &error_event(410, "Expired");
+    assert_eq!(services([ok(&*first)]).await.unreadable, 2, "what is no object does not count");
+    assert_eq!(services([ok(first), ok(listed() + &nameless)]).await.unreadable, 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_item_that_makes_no_sense_harms_only_itself() {
     let items = [json!(7), service("a", "1"), json!({}), json!(null), service("b", "2")];
     let log = services([status(400), ok(page(&items, "50", ""))]).await;

@@ -1,0 +1,191 @@
+//! Whether a proxy stands between us and the API server, and the connector through it.
+
+#[cfg(test)]
+mod tests;
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use http::Uri;
+use hyper_rustls::{HttpsConnector, MaybeHttpsStream};
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::connect::proxy::{SocksV5, Tunnel};
+use hyper_util::client::proxy::matcher::{Intercept, Matcher};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tower::util::BoxCloneSyncService;
+use tower::{BoxError, ServiceExt as _};
+
+use super::ClientError;
+
+/// A connection to the API server or to a proxy before it; TLS to the API server comes on top.
+pub(super) type Connector = BoxCloneSyncService<Uri, MaybeHttpsStream<TokioIo<TcpStream>>, BoxError>;
+
+/// A connection must be made within this time.
+const CONNECT: Duration = Duration::from_secs(10);
+
+/// A peer that is silent for this long is probed, at this interval, and given up after three probes: a dead
+/// API server or a lost flow in a middlebox is noticed in about 30 s even where no timeout is due.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+const KEEPALIVE_PROBES: u32 = 3;
+
+/// A proxy of a kind that can be used.
+#[derive(Debug, Clone)]
+pub(super) struct Proxy {
+    kind: Kind,
+    intercept: Intercept,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Http,
+    Https,
+    Socks5,
+}
+
+impl Proxy {
+    /// The proxy for the API server at `url`: the kubeconfig's `proxy-url` for any server, or else what the
+    /// environment says by Go's rules.
+    pub(super) fn choose(
+        url: &Uri,
+        configured: Option<&str>,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<Option<Self>, ClientError> {
+        match configured.filter(|proxy| !proxy.is_empty()) {
+            Some(proxy) => Self::new(url, proxy, "").map(Some),
+            None => Self::of_environment(url, variable),
+        }
+    }
+
+    /// `HTTPS_PROXY` or `HTTP_PROXY` by the URL's scheme, less `NO_PROXY`; lower-case names count where the
+    /// others are missing; loopback is never proxied (Go: `golang.org/x/net/http/httpproxy`).
+    fn of_environment(
+        url: &Uri,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<Option<Self>, ClientError> {
+        let either = |names: [&str; 2]| names.into_iter().find_map(&variable).unwrap_or_default();
+        let names = match url.scheme_str() {
+            Some("https") => ["HTTPS_PROXY", "https_proxy"],
+            _ => ["HTTP_PROXY", "http_proxy"],
+        };
+        let proxy = either(names);
+        let no_proxy = either(["NO_PROXY", "no_proxy"]);
+        if proxy.is_empty() || loopback(url) || excluded(url, &no_proxy) {
+            return Ok(None);
+        }
+        Self::new(url, &proxy, names[0]).map(Some)
+    }
+
+    /// `variable` names where the proxy comes from, if not from the kubeconfig.
+    fn new(url: &Uri, proxy: &str, variable: &'static str) -> Result<Self, ClientError> {
+        let intercept = Matcher::builder().all(proxy).build().intercept(url);
+        let kind = intercept.as_ref().and_then(|intercept| match intercept.uri().scheme_str()? {
+            "http" => Some(Kind::Http),
+            "https" => Some(Kind::Https),
+            "socks5" | "socks5h" => Some(Kind::Socks5),
+            _ => None,
+        });
+        if let (Some(kind), Some(intercept)) = (kind, intercept) {
+            return Ok(Self { kind, intercept });
+        }
+        let origin = if variable.is_empty() { "proxy-url of the kubeconfig" } else { variable };
+        Err(ClientError::Proxy { origin, proxy: without_password(proxy) })
+    }
+
+    /// Where it is, without credentials.
+    pub(super) fn uri(&self) -> &Uri {
+        self.intercept.uri()
+    }
+
+    fn tunnel<C>(&self, connector: C) -> Tunnel<C> {
+        let tunnel = Tunnel::new(self.uri().clone(), connector);
+        match self.intercept.basic_auth() {
+            Some(auth) => tunnel.with_auth(auth.clone()),
+            None => tunnel,
+        }
+    }
+
+    fn socks(&self, connector: HttpConnector) -> SocksV5<HttpConnector> {
+        let socks = SocksV5::new(self.uri().clone(), connector);
+        match self.intercept.raw_auth() {
+            Some((user, password)) => socks.with_auth(user.to_owned(), password.to_owned()),
+            None => socks,
+        }
+    }
+}
+
+/// The connector, direct or through a proxy. `tls` makes the TLS layer for a proxy that is spoken to over TLS.
+pub(super) fn connector<E>(
+    proxy: Option<&Proxy>,
+    tls: impl FnOnce(HttpConnector) -> Result<HttpsConnector<HttpConnector>, E>,
+) -> Result<Connector, E> {
+    let plain = tcp();
+    Ok(match proxy {
+        None => BoxCloneSyncService::new(plain.map_response(MaybeHttpsStream::Http).map_err(BoxError::from)),
+        Some(proxy) => match proxy.kind {
+            Kind::Http => BoxCloneSyncService::new(
+                proxy.tunnel(plain).map_response(MaybeHttpsStream::Http).map_err(BoxError::from),
+            ),
+            Kind::Https => BoxCloneSyncService::new(proxy.tunnel(tls(plain)?).map_err(BoxError::from)),
+            Kind::Socks5 => BoxCloneSyncService::new(
+                proxy.socks(plain).map_response(MaybeHttpsStream::Http).map_err(BoxError::from),
+            ),
+        },
+    })
+}
+
+/// Our own for three reasons: no delay by Nagle's algorithm, dead peers noticed by keep-alive probes, and a
+/// limit for the time that a connection may take.
+fn tcp() -> HttpConnector {
+    let mut connector = HttpConnector::new();
+    connector.enforce_http(false);
+    connector.set_nodelay(true);
+    connector.set_connect_timeout(Some(CONNECT));
+    connector.set_keepalive(Some(KEEPALIVE_IDLE));
+    connector.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
+    connector.set_keepalive_retries(Some(KEEPALIVE_PROBES));
+    connector
+}
+
+fn host(url: &Uri) -> &str {
+    url.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']')
+}
+
+fn loopback(url: &Uri) -> bool {
+    let host = host(url);
+    host.eq_ignore_ascii_case("localhost") || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
+}
+
+/// Whether `NO_PROXY` names the host. An entry may end in a port, which then has to be the URL's.
+fn excluded(url: &Uri, no_proxy: &str) -> bool {
+    let port = url.port_u16().unwrap_or(if url.scheme_str() == Some("https") { 443 } else { 80 });
+    let entries: Vec<&str> = no_proxy
+        .split([',', ' '])
+        .filter_map(|entry| match split_port(entry.trim()) {
+            (host, Some(wanted)) => (wanted == port).then_some(host),
+            (host, None) => Some(host),
+        })
+        .collect();
+    let matcher = Matcher::builder().all("http://proxy").no(entries.join(",")).build();
+    entries.contains(&"*") || matcher.intercept(url).is_none()
+}
+
+/// `host:port` and `[v6]:port`; a bare IPv6 address has no port.
+fn split_port(entry: &str) -> (&str, Option<u16>) {
+    let Some((host, port)) = entry.rsplit_once(':') else { return (entry, None) };
+    let bare_v6 = host.contains(':') && !host.ends_with(']');
+    match port.parse() {
+        Ok(port) if !bare_v6 => (host.trim_start_matches('[').trim_end_matches(']'), Some(port)),
+        _ => (entry, None),
+    }
+}
+
+/// The proxy's text without its user information, for messages.
+fn without_password(proxy: &str) -> String {
+    match (proxy.split_once("://"), proxy.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://{host}"),
+        (None, Some((_, host))) => host.to_owned(),
+        (_, None) => proxy.to_owned(),
+    }
+}

@@ -1,0 +1,153 @@
+//! Connections to the API server, and new ones after the certificates on disk have changed.
+//!
+//! Before each request the files of the kubeconfig (certificate authority, client certificate and key) are read
+//! and compared with what the present connections were made with. What has changed counts for the next request:
+//! it gets a new pool of connections, answers that are still being read keep theirs to their end, and the old
+//! pool closes. A half-written change is no use and changes nothing.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::{Mutex, PoisonError};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use http::Request;
+use http_body_util::Full;
+use hyper_rustls::HttpsConnector;
+use hyper_util::client::legacy;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use kube::client::ConfigExt as _;
+use kube::config::{Config, Kubeconfig};
+
+use super::ClientError;
+use super::credentials::Identity;
+use super::proxy::{self, Connector, Proxy};
+use super::target::{self, Target};
+
+/// A pool of connections.
+pub(super) type Http = legacy::Client<HttpsConnector<Connector>, Full<Bytes>>;
+
+/// An answer whose body is still to come.
+pub(super) type Answer = <Http as tower::Service<Request<Full<Bytes>>>>::Response;
+
+/// Largest read of a body, in bytes; it bounds each chunk that the reflectors see.
+const READ_BUFFER: usize = 64 << 10;
+
+/// The way to one API server.
+pub(super) struct Transport {
+    target: Target,
+    proxy: Option<Proxy>,
+    held: Mutex<Held>,
+}
+
+struct Held {
+    http: Http,
+    /// Fingerprint of the certificates that `http` was made with.
+    material: u64,
+    /// Fingerprint of certificates that were found to be no use.
+    useless: Option<u64>,
+}
+
+impl Transport {
+    /// Fails if the certificates cannot be used.
+    pub(super) fn new(target: Target, proxy: Option<Proxy>) -> Result<Self, ClientError> {
+        let http = http(&target, proxy.as_ref(), None, target.lenient)?;
+        let held = Mutex::new(Held { http, material: material(&target, None), useless: None });
+        Ok(Self { target, proxy, held })
+    }
+
+    /// The pool for the next request.
+    pub(super) fn current(&self, identity: Option<&Identity>) -> Http {
+        let material = material(&self.target, identity);
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        if held.material != material && held.useless != Some(material) {
+            match http(&self.target, self.proxy.as_ref(), identity, false) {
+                Ok(http) => {
+                    tracing::info!("certificates have changed: new connections use the new ones");
+                    *held = Held { http, material, useless: None };
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "changed certificates are no use yet: using those before");
+                    held.useless = Some(material);
+                }
+            }
+        }
+        held.http.clone()
+    }
+}
+
+/// A fingerprint of the files' bytes and of what a plug-in gave. What is unreadable counts as its own value.
+fn material(target: &Target, identity: Option<&Identity>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    let clusters = target.kubeconfig.clusters.iter().filter_map(|named| named.cluster.as_ref());
+    let authorities = clusters.filter_map(|cluster| cluster.certificate_authority.as_ref());
+    let own = [&target.user.client_certificate, &target.user.client_key];
+    for path in authorities.chain(own.into_iter().flatten()) {
+        std::fs::read(path).ok().hash(&mut hasher);
+    }
+    identity.hash(&mut hasher);
+    hasher.finish()
+}
+
+fn http(
+    target: &Target,
+    proxy: Option<&Proxy>,
+    identity: Option<&Identity>,
+    lenient: bool,
+) -> Result<Http, ClientError> {
+    let config = config(target, identity, lenient)?;
+    let fault = |source| ClientError::Certificates { url: target.url.to_string(), source: Box::new(source) };
+    let tls = |tcp| config.rustls_https_connector_with_connector(tcp);
+    let connector = proxy::connector(proxy, tls).map_err(fault)?;
+    let connector = config.rustls_https_connector_with_connector(connector).map_err(fault)?;
+    Ok(legacy::Client::builder(TokioExecutor::new())
+        .pool_timer(TokioTimer::new())
+        .http1_max_buf_size(READ_BUFFER)
+        .build(connector))
+}
+
+/// kube's view of the target, its certificates read now. `lenient`: without a certificate authority if there is no
+/// usable one.
+pub(super) fn config(
+    target: &Target,
+    identity: Option<&Identity>,
+    lenient: bool,
+) -> Result<Config, ClientError> {
+    let read = authenticated(target, target.kubeconfig.clone());
+    let forgiven = lenient && read.is_err();
+    let mut config = match read {
+        Err(error) if lenient => {
+            tracing::error!(%error, "no certificate authority of the service account: using the system's");
+            let mut kubeconfig = target.kubeconfig.clone();
+            target::without_authority(&mut kubeconfig);
+            authenticated(target, kubeconfig)?
+        }
+        read => read?,
+    };
+    // Plug-ins are run elsewhere.
+    config.auth_info.exec = None;
+    if let Some(identity) = identity {
+        config.auth_info.client_certificate_data = Some(STANDARD.encode(&identity.certificate));
+        config.auth_info.client_key_data = Some(STANDARD.encode(&identity.key).into());
+    }
+    let unchecked = config.cluster_url.scheme_str() == Some("http") || config.accept_invalid_certs;
+    if unchecked || forgiven && config.rustls_client_config().is_err() {
+        // Without certificate authorities kube looks for the system's and fails where there are none, even if
+        // no certificate will be checked.
+        config.root_cert = Some(Vec::new());
+    }
+    Ok(config)
+}
+
+fn authenticated(target: &Target, kubeconfig: Kubeconfig) -> Result<Config, ClientError> {
+    let url = || target.url.to_string();
+    let fault = |source| ClientError::Certificates {
+        url: url(),
+        source: Box::new(kube::Error::InferKubeconfig(source)),
+    };
+    let config = Config::try_from(kubeconfig).map_err(fault)?;
+    match &config.root_cert {
+        Some(authorities) if authorities.is_empty() => Err(ClientError::NoAuthority { url: url() }),
+        _ => Ok(config),
+    }
+}

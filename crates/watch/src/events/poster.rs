@@ -1,0 +1,191 @@
+//! Sends events to the API server.
+
+use std::convert::Infallible;
+use std::error::Error;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt as _, Collected, Limited};
+use kube::client::Body;
+use tokio::time;
+
+use super::series::{Count, Recorded, Series, Step};
+use super::{Happened, Shared, wire};
+use crate::status::ApiStatus;
+
+/// Tries of an event, and the time between them (`maxTriesPerEvent`, `sleepDuration` in `tools/events`). The
+/// time varies by a fifth, so that the nodes of a cluster do not come all at once after an outage.
+const TRIES: u32 = 12;
+const PAUSE: Duration = Duration::from_secs(10);
+
+/// How long an answer may take.
+const ANSWER: Duration = Duration::from_secs(30);
+
+/// How much of an error answer is read.
+const ERROR_BODY: usize = 64 << 10;
+
+/// The other end of a [`super::Recorder`].
+#[derive(Debug)]
+pub struct Poster {
+    client: Client,
+    instance: String,
+    shared: Arc<Shared>,
+    series: Series,
+}
+
+/// `kube::Client` does not say what it is.
+struct Client(kube::Client);
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Client")
+    }
+}
+
+/// What became of a try.
+enum Outcome {
+    Posted,
+    /// The server says no, for good.
+    Refused(ApiStatus),
+    /// To be tried again after this time.
+    Later(Duration, Box<dyn Error + Send + Sync>),
+}
+
+/// The server is busy.
+#[derive(Debug, thiserror::Error)]
+#[error("the API server answered {0}")]
+struct Busy(ApiStatus);
+
+/// The server does not answer.
+#[derive(Debug, thiserror::Error)]
+#[error("no answer within {} s", ANSWER.as_secs())]
+struct Silent;
+
+impl Poster {
+    pub(super) fn new(client: kube::Client, host_name: &str, shared: Arc<Shared>) -> Self {
+        let instance = wire::instance(host_name);
+        Self { client: Client(client), instance, shared, series: Series::default() }
+    }
+
+    /// Runs until dropped. May be spawned.
+    pub async fn run(mut self) -> Infallible {
+        loop {
+            tokio::select! {
+                happened = self.shared.next() => {
+                    self.take(happened).await;
+                    self.shared.done();
+                }
+                () = until(self.series.due()) => {
+                    for step in self.series.expire(now()) {
+                        self.send(step).await;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn take(&mut self, Happened { note, at }: Happened) {
+        for step in self.series.expire(now()) {
+            self.send(step).await;
+        }
+        if let Some(step) = self.series.observe(note, at, now()) {
+            self.send(step).await;
+        }
+    }
+
+    async fn send(&self, step: Step) {
+        let (event, count) = match &step {
+            Step::Create(event) => (event, None),
+            Step::Patch(event, count) => (event, Some(*count)),
+        };
+        let outcome = match count {
+            Some(count) => self.deliver(event, || wire::patch(event, count)).await,
+            None => self.create(event, None).await,
+        };
+        match outcome {
+            // The object is gone, or never came to be.
+            Some(Outcome::Refused(status)) if count.is_some() && status.code == 404 => {
+                self.report(event, self.create(event, count).await);
+            }
+            outcome => self.report(event, outcome),
+        }
+    }
+
+    async fn create(&self, event: &Recorded, count: Option<Count>) -> Option<Outcome> {
+        self.deliver(event, || wire::create(event, count, &self.instance)).await
+    }
+
+    fn report(&self, event: &Recorded, outcome: Option<Outcome>) {
+        let reason = event.note.reason;
+        match outcome {
+            Some(Outcome::Posted) => return,
+            Some(Outcome::Refused(status)) => {
+                tracing::warn!(reason, %status, "the API server refused an event");
+            }
+            Some(Outcome::Later(_, error)) => {
+                tracing::warn!(reason, error, tries = TRIES, "an event could not be posted");
+            }
+            None => tracing::warn!(reason, "an event makes no request"),
+        }
+        self.shared.lose();
+    }
+
+    /// Tries until the API server has answered. Nothing if there is no request to send.
+    async fn deliver(
+        &self,
+        event: &Recorded,
+        request: impl Fn() -> Result<Request<Body>, http::Error>,
+    ) -> Option<Outcome> {
+        let mut tries = 0;
+        loop {
+            let outcome = self.attempt(request().ok()?).await;
+            tries += 1;
+            let Outcome::Later(pause, error) = &outcome else { return Some(outcome) };
+            if tries == TRIES {
+                return Some(outcome);
+            }
+            tracing::debug!(reason = event.note.reason, error, tries, "an event will be tried again");
+            time::sleep(*pause).await;
+        }
+    }
+
+    async fn attempt(&self, request: Request<Body>) -> Outcome {
+        let answer = time::timeout(ANSWER, self.exchange(request)).await;
+        let pause = PAUSE.mul_f64(0.9 + fastrand::f64() / 5.0);
+        match answer {
+            Err(_) => Outcome::Later(pause, Silent.into()),
+            Ok(Err(error)) => Outcome::Later(pause, error.into()),
+            Ok(Ok(None)) => Outcome::Posted,
+            Ok(Ok(Some(status))) => match status.retry_after {
+                Some(wait) => Outcome::Later(wait.max(PAUSE), Busy(status).into()),
+                None => Outcome::Refused(status),
+            },
+        }
+    }
+
+    /// The status, if the request was refused. An object that is there already is one of ours whose answer was
+    /// lost.
+    async fn exchange(&self, request: Request<Body>) -> Result<Option<ApiStatus>, kube::Error> {
+        let answer = self.client.0.send(request).await?;
+        let (parts, body) = answer.into_parts();
+        let body = Limited::new(body, ERROR_BODY).collect().await;
+        if parts.status.is_success() || parts.status == StatusCode::CONFLICT {
+            return Ok(None);
+        }
+        let body = body.map(Collected::to_bytes).unwrap_or_default();
+        Ok(Some(ApiStatus::from_answer(parts.status.as_u16(), &parts.headers, &body)))
+    }
+}
+
+async fn until(due: Option<Instant>) {
+    match due {
+        Some(due) => time::sleep_until(due.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The runtime's clock, which tests can hold.
+fn now() -> Instant {
+    time::Instant::now().into_std()
+}

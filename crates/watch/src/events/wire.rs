@@ -1,0 +1,116 @@
+//! Events as the API has them (`events.k8s.io/v1`).
+
+use std::time::SystemTime;
+
+use http::Request;
+use http::header::{ACCEPT, CONTENT_TYPE};
+use k8s_openapi::jiff::Timestamp;
+use kube::client::Body;
+use serde_json::{Value, json};
+
+use super::series::{Count, Recorded};
+use crate::client::JSON;
+
+/// The API server's limits (`pkg/apis/core/validation/events.go`; names: RFC 1123 subdomains), in bytes.
+const NOTE: usize = 1024;
+const INSTANCE: usize = 128;
+const NAME: usize = 253;
+
+/// Events about objects of the cluster live here.
+const DEFAULT_NAMESPACE: &str = "default";
+
+/// `kube-proxy`: whoever filters by it shall find ours.
+const CONTROLLER: &str = "kube-proxy";
+
+/// `kube-proxy-<host name>`.
+pub(super) fn instance(host_name: &str) -> String {
+    cut(&format!("{CONTROLLER}-{host_name}"), INSTANCE).to_owned()
+}
+
+/// The request for a new object.
+pub(super) fn create(
+    event: &Recorded,
+    count: Option<Count>,
+    instance: &str,
+) -> Result<Request<Body>, http::Error> {
+    let note = &event.note;
+    let mut object = json!({
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"name": name(event), "namespace": namespace(event)},
+        "eventTime": micro_time(event.at),
+        "reportingController": CONTROLLER,
+        "reportingInstance": instance,
+        "action": note.action,
+        "reason": note.reason,
+        "regarding": regarding(event),
+        "type": note.kind_of.name(),
+    });
+    if let Some(object) = object.as_object_mut() {
+        if !note.note.is_empty() {
+            object.insert("note".to_owned(), json!(cut(&note.note, NOTE)));
+        }
+        if let Some(count) = count {
+            object.insert("series".to_owned(), series(count));
+        }
+    }
+    Request::post(path(event))
+        .header(ACCEPT, JSON)
+        .header(CONTENT_TYPE, JSON)
+        .body(Body::from(object.to_string().into_bytes()))
+}
+
+/// The request for a new count.
+pub(super) fn patch(event: &Recorded, count: Count) -> Result<Request<Body>, http::Error> {
+    Request::patch(format!("{}/{}", path(event), name(event)))
+        .header(ACCEPT, JSON)
+        .header(CONTENT_TYPE, "application/merge-patch+json")
+        .body(Body::from(json!({"series": series(count)}).to_string().into_bytes()))
+}
+
+fn path(event: &Recorded) -> String {
+    format!("/apis/events.k8s.io/v1/namespaces/{}/events", namespace(event))
+}
+
+fn namespace(event: &Recorded) -> &str {
+    match &*event.note.regarding.namespace {
+        "" => DEFAULT_NAMESPACE,
+        namespace => namespace,
+    }
+}
+
+/// `<object>.<hex unix nanoseconds>`.
+fn name(event: &Recorded) -> String {
+    let suffix = format!(".{:x}", event.nanos);
+    let object = cut(&event.note.regarding.name, NAME.saturating_sub(suffix.len()));
+    format!("{}{suffix}", object.trim_end_matches(['.', '-']))
+}
+
+fn regarding(event: &Recorded) -> Value {
+    let regarding = &event.note.regarding;
+    let mut object = json!({"kind": regarding.kind, "apiVersion": "v1", "name": regarding.name});
+    if let Some(object) = object.as_object_mut()
+        && !regarding.namespace.is_empty()
+    {
+        object.insert("namespace".to_owned(), json!(regarding.namespace));
+    }
+    object
+}
+
+fn series(count: Count) -> Value {
+    json!({"count": count.count, "lastObservedTime": micro_time(count.last)})
+}
+
+/// RFC 3339 with six digits of a second, as `metav1.MicroTime`.
+fn micro_time(time: SystemTime) -> String {
+    format!("{:.6}", Timestamp::try_from(time).unwrap_or_default())
+}
+
+/// At most so many bytes, on a character's border.
+fn cut(text: &str, bytes: usize) -> &str {
+    let mut end = bytes.min(text.len());
+    while !text.is_char_boundary(end) {
+        end = end.saturating_sub(1);
+    }
+    text.get(..end).unwrap_or_default()
+}

@@ -1,0 +1,105 @@
+//! Credentials from a program.
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use serde_json::{Value, json};
+
+use crate::certificates::Authority;
+use crate::home::{Home, failure, get};
+use crate::server::Server;
+
+const USER: &str = "exec: {command: ./plugin, apiVersion: client.authentication.k8s.io/v1, \
+    args: [--cluster, a b], env: [{name: WHO, value: me}], interactiveMode: Never, provideClusterInfo: true}";
+
+/// A plug-in that notes each run and its input, and prints `credential`.
+fn home(status: &Value) -> Home {
+    let home = Home::new();
+    let script = "#!/bin/sh\n\
+        cd \"$(dirname \"$0\")\"\n\
+        echo \"$WHO $*\" >> runs\n\
+        printf %s \"$KUBERNETES_EXEC_INFO\" > input\n\
+        if [ -e broken ]; then echo no luck >&2; exit 3; fi\n\
+        cat credential\n";
+    home.write("plugin", script);
+    std::fs::set_permissions(home.path("plugin"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    prints(&home, status);
+    home
+}
+
+fn prints(home: &Home, status: &Value) {
+    let credential = json!({
+        "apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": status});
+    home.write("credential", &credential.to_string());
+}
+
+fn runs(home: &Home) -> usize {
+    home.read("runs").lines().count()
+}
+
+#[tokio::test]
+async fn a_token_is_kept_until_it_expires() {
+    let authority = Authority::new("ca");
+    let server = Server::start(authority.server(None)).await;
+    let home = home(&json!({"token": "t1", "expirationTimestamp": "2099-01-01T00:00:00Z"}));
+    let client = home.client(&server, &authority, USER).await;
+    server.state().token = Some("t1".to_owned());
+    assert_eq!(runs(&home), 0, "it runs when it is needed");
+    assert_eq!((get(&client, "/").await, get(&client, "/").await), (200, 200));
+    assert_eq!(home.read("runs"), "me --cluster a b\n");
+    let input: Value = serde_json::from_str(&home.read("input")).unwrap();
+    assert_eq!(input["apiVersion"], "client.authentication.k8s.io/v1");
+    assert_eq!(input["spec"]["interactive"], false);
+    let url = format!("https://{}", server.address);
+    assert!(input["spec"]["cluster"]["server"].as_str().unwrap().starts_with(&url), "{input}");
+    assert!(input["spec"]["cluster"]["certificate-authority-data"].is_string(), "{input}");
+
+    prints(&home, &json!({"token": "t2", "expirationTimestamp": "2020-01-01T00:00:00Z"}));
+    server.state().token = Some("t2".to_owned());
+    assert_eq!(get(&client, "/").await, 200, "a 401 makes it run again");
+    assert_eq!(runs(&home), 2);
+    assert_eq!(get(&client, "/").await, 200);
+    assert_eq!(runs(&home), 3, "what has expired is not used");
+}
+
+#[tokio::test]
+async fn a_plug_in_that_fails_is_quoted_and_tried_again() {
+    let authority = Authority::new("ca");
+    let server = Server::start(authority.server(None)).await;
+    let home = home(&json!({"token": "t"}));
+    home.write("broken", "");
+    let client = home.client(&server, &authority, USER).await;
+    let error = failure(&client).await;
+    assert!(error.contains("no luck") && error.contains("exit status: 3"), "{error}");
+    std::fs::remove_file(home.path("broken")).unwrap();
+    for (status, part) in [
+        (json!({}), "neither a token nor"),
+        (json!({"clientCertificateData": "a"}), "come together"),
+        (json!(null), "no status"),
+        (json!({"token": "t", "expirationTimestamp": "soon"}), "printed no usable ExecCredential"),
+    ] {
+        prints(&home, &status);
+        let error = failure(&client).await;
+        assert!(error.contains(part), "{error}");
+    }
+    prints(&home, &json!({"token": "t"}));
+    assert_eq!(get(&client, "/").await, 200);
+}
+
+#[tokio::test]
+async fn a_plug_in_gives_client_certificates() {
+    let (authority, clients) = (Authority::new("ca"), Authority::new("clients"));
+    let server = Server::start(authority.server(Some(&clients))).await;
+    let leaves = [clients.client(), clients.client()];
+    let status = |index: usize| {
+        json!({"clientCertificateData": leaves[index].certificate, "clientKeyData": leaves[index].key,
+            "expirationTimestamp": "2020-01-01T00:00:00Z"})
+    };
+    let home = home(&status(0));
+    let client = home.client(&server, &authority, USER).await;
+    assert_eq!(get(&client, "/").await, 200);
+    prints(&home, &status(1));
+    assert_eq!(get(&client, "/").await, 200);
+    let used: Vec<Vec<u8>> =
+        server.requests().into_iter().filter_map(|request| request.certificate).collect();
+    assert_eq!(used, leaves.map(|leaf| leaf.der().to_vec()));
+}

@@ -1,0 +1,127 @@
+//! The API server behind proxies.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use portolan_watch::connect;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, copy_bidirectional};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+
+use crate::certificates::Authority;
+use crate::home::{Home, failure, get};
+use crate::server::{Server, head};
+
+trait Io: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Io for T {}
+
+/// Accepts connections and gives them, after TLS if asked, to `serve`.
+async fn listen<F>(tls: Option<&Authority>, serve: impl Fn(Box<dyn Io>) -> F + Send + 'static) -> SocketAddr
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let acceptor = tls.map(|authority| TlsAcceptor::from(authority.server(None)));
+    tokio::spawn(async move {
+        loop {
+            let (socket, _) = listener.accept().await.unwrap();
+            let stream: Box<dyn Io> = match &acceptor {
+                Some(acceptor) => Box::new(acceptor.accept(socket).await.unwrap()),
+                None => Box::new(socket),
+            };
+            tokio::spawn(serve(stream));
+        }
+    });
+    address
+}
+
+type Log = Arc<Mutex<Vec<String>>>;
+
+/// Notes line and authorization of a CONNECT and joins the two sides.
+async fn tunnel(mut client: Box<dyn Io>, log: Log) {
+    let (line, headers) = head(&mut client).await.unwrap();
+    let authorization = headers.iter().find(|(name, _)| name == "proxy-authorization");
+    let authorization = authorization.map_or("", |(_, value)| value.as_str());
+    log.lock().unwrap().push(format!("{line} {authorization}"));
+    let target = line.split(' ').nth(1).unwrap().to_owned();
+    let mut server = TcpStream::connect(target).await.unwrap();
+    client.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
+    let _ = copy_bidirectional(&mut client, &mut server).await;
+}
+
+/// SOCKS 5 (RFC 1928) with a user name (RFC 1929).
+async fn socks(mut client: Box<dyn Io>, log: Log) {
+    let mut greeting = [0; 2];
+    client.read_exact(&mut greeting).await.unwrap();
+    let mut methods = vec![0; greeting[1].into()];
+    client.read_exact(&mut methods).await.unwrap();
+    assert!(methods.contains(&2), "{methods:?}");
+    client.write_all(&[5, 2]).await.unwrap();
+    let mut user = Vec::new();
+    client.read_u8().await.unwrap();
+    for _ in 0..2 {
+        let mut text = vec![0; client.read_u8().await.unwrap().into()];
+        client.read_exact(&mut text).await.unwrap();
+        user.push(String::from_utf8(text).unwrap());
+    }
+    client.write_all(&[1, 0]).await.unwrap();
+    let mut request = [0; 10];
+    client.read_exact(&mut request).await.unwrap();
+    assert_eq!(request[..4], [5, 1, 0, 1], "connect to an IPv4 address");
+    let address: [u8; 4] = request[4..8].try_into().unwrap();
+    let target = SocketAddr::from((address, u16::from_be_bytes([request[8], request[9]])));
+    log.lock().unwrap().push(format!("{target} {}", user.join(":")));
+    let mut server = TcpStream::connect(target).await.unwrap();
+    client.write_all(&[5, 0, 0, 1, 0, 0, 0, 0, 0, 0]).await.unwrap();
+    let _ = copy_bidirectional(&mut client, &mut server).await;
+}
+
+async fn through(scheme: &str, address: SocketAddr, server: &Server, authority: &Authority) {
+    let home = Home::new();
+    let proxy = format!(", proxy-url: '{scheme}://me:p%40ss@{address}'");
+    let client = connect(&home.settings(server, authority, "", &proxy)).await.unwrap();
+    assert_eq!(get(&client, "/through").await, 200);
+}
+
+#[tokio::test]
+async fn http_and_https_proxies() {
+    let authority = Authority::new("ca");
+    let server = Server::start(authority.server(None)).await;
+    for (scheme, tls) in [("http", None), ("https", Some(&authority))] {
+        let log = Log::default();
+        let shared = Arc::clone(&log);
+        let proxy = listen(tls, move |stream| tunnel(stream, Arc::clone(&shared))).await;
+        through(scheme, proxy, &server, &authority).await;
+        let expected = format!("CONNECT {} HTTP/1.1 Basic bWU6cEBzcw==", server.address);
+        assert_eq!(*log.lock().unwrap(), [expected], "{scheme}");
+    }
+    assert_eq!(server.requests_for("/through").len(), 2);
+}
+
+#[tokio::test]
+async fn a_socks_proxy() {
+    let authority = Authority::new("ca");
+    let server = Server::start(authority.server(None)).await;
+    let log = Log::default();
+    let shared = Arc::clone(&log);
+    let proxy = listen(None, move |stream| socks(stream, Arc::clone(&shared))).await;
+    through("socks5", proxy, &server, &authority).await;
+    assert_eq!(*log.lock().unwrap(), [format!("{} me:p@ss", server.address)]);
+}
+
+#[tokio::test]
+async fn a_proxy_that_refuses_is_named() {
+    let authority = Authority::new("ca");
+    let server = Server::start(authority.server(None)).await;
+    let proxy = listen(None, |mut stream: Box<dyn Io>| async move {
+        head(&mut stream).await.unwrap();
+        stream.write_all(b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n").await.unwrap();
+    });
+    let proxy = format!(", proxy-url: 'http://{}'", proxy.await);
+    let home = Home::new();
+    let client = connect(&home.settings(&server, &authority, "", &proxy)).await.unwrap();
+    let error = failure(&client).await;
+    assert!(error.contains("proxy authorization required"), "{error}");
+    assert!(server.requests().is_empty());
+}

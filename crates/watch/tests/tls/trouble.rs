@@ -1,0 +1,187 @@
+//! The watch against an API server in trouble.
+
+use std::time::Duration;
+
+use portolan_model::Event;
+use portolan_model::object::Kind;
+use portolan_watch::{BackoffLimits, RestartReason, Timing, WatchEvent, Watcher};
+use tokio::sync::mpsc;
+use tokio::time;
+
+use crate::certificates::Authority;
+use crate::home::Home;
+use crate::server::{Answer, DEADLINE, Server};
+
+const SERVICES: &str = "/api/v1/services";
+fn object(event: &str, name: &str, version: u32) -> String {
+    format!(
+        r#"{{"type":"{event}","object":{{"metadata":{{"name":"{name}","namespace":"ns","resourceVersion":"{version}"}}}}}}
+"#
+    )
+}
+
+fn end_mark(version: u32) -> String {
+    format!(
+        r#"{{"type":"BOOKMARK","object":{{"metadata":{{"resourceVersion":"{version}","annotations":{{"k8s.io/initial-events-end":"true"}}}}}}}}
+"#
+    )
+}
+
+const GONE: &str = r#"{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired"}}
+"#;
+
+/// What the watch of Services told, in short, until it was `sought` as often as given.
+async fn play(
+    server: &Server,
+    home: &Home,
+    authority: &Authority,
+    sought: &str,
+    times: usize,
+) -> Vec<String> {
+    let client = home.client(server, authority, "tokenFile: token").await;
+    let backoff = BackoffLimits { initial: Duration::from_millis(1), ..BackoffLimits::default() };
+    let timing = Timing {
+        backoff,
+        stream_pause: Duration::from_millis(300),
+        answer: Duration::from_millis(500),
+        ..Timing::default()
+    };
+    let (sender, mut events) = mpsc::unbounded_channel();
+    let watcher = Watcher::new(client, "node-1").with_timing(timing);
+    let counts = watcher.counts();
+    let run = watcher.run(move |event| sender.send(event).unwrap());
+    let mut seen = Vec::new();
+    let collect = async {
+        while seen.iter().filter(|event: &&String| event.starts_with(sought)).count() < times {
+            tell(events.recv().await.unwrap(), &mut seen);
+        }
+    };
+    tokio::select! {
+        never = run => match never {},
+        outcome = time::timeout(DEADLINE, collect) => outcome.expect("the event never came"),
+    }
+    let restarts = seen.iter().filter(|event| event.starts_with("restart")).count() as u64;
+    let counted = counts.of(Kind::Service).restarts.load(std::sync::atomic::Ordering::Relaxed);
+    assert!(counted >= restarts, "{counted} {seen:?}");
+    seen
+}
+
+fn tell(event: WatchEvent, seen: &mut Vec<String>) {
+    match event {
+        WatchEvent::Objects(events) => seen.extend(events.iter().filter_map(|event| match event {
+            Event::Service(object) => Some(format!("+{}", object.key)),
+            Event::ServiceDeleted(key) => Some(format!("-{key}")),
+            Event::ListStart(Kind::Service) => Some("start".to_owned()),
+            Event::ListEnd(Kind::Service) => Some("end".to_owned()),
+            _ => None,
+        })),
+        WatchEvent::Restarted { kind: Kind::Service, reason, relist, .. } => {
+            let reason = match reason {
+                RestartReason::Refused(status) => status.code.to_string(),
+                RestartReason::ErrorEvent(status) => format!("event {}", status.code),
+                RestartReason::Broken(_) => "broken".to_owned(),
+                RestartReason::Silent(_) => "silent".to_owned(),
+                other => other.to_string(),
+            };
+            seen.push(format!("restart {reason}{}", if relist { ", relist" } else { "" }));
+        }
+        WatchEvent::Fault { error, .. } => seen.push(format!("fault {error}")),
+        WatchEvent::Restarted { .. } => {}
+    }
+}
+
+async fn start() -> (Server, Home, Authority) {
+    let authority = Authority::new("ca");
+    let server = Server::start(authority.server(None)).await;
+    let home = Home::new();
+    home.write("token", "t");
+    (server, home, authority)
+}
+
+#[tokio::test]
+async fn an_expired_version_is_read_anew() {
+    let (server, home, authority) = start().await;
+    let feed = server.stream(SERVICES);
+    feed.send(object("ADDED", "a", 1) + &end_mark(5) + GONE).unwrap();
+    let again = server.stream(SERVICES);
+    again.send(object("ADDED", "b", 6) + &end_mark(7)).unwrap();
+    let seen = play(&server, &home, &authority, "end", 2).await;
+    assert_eq!(seen, ["start", "+ns/a", "end", "restart event 410, relist", "start", "+ns/b", "end"]);
+}
+
+#[tokio::test]
+async fn a_busy_server_is_left_alone_as_long_as_it_asks() {
+    let (server, home, authority) = start().await;
+    let busy = || Answer::Say(429, "Retry-After: 1\r\n", r#"{"kind":"Status","code":429}"#.to_owned());
+    server.answer(SERVICES, [busy()]);
+    server.stream(SERVICES).send(end_mark(5)).unwrap();
+    let seen = play(&server, &home, &authority, "end", 1).await;
+    assert_eq!(seen, ["restart 429", "start", "end"]);
+    let requests = server.requests_for(SERVICES);
+    let wait = requests[1].at - requests[0].at;
+    assert!((1..3).contains(&wait.as_secs()), "{wait:?}");
+}
+
+#[tokio::test]
+async fn a_server_that_fails_and_recovers() {
+    let (server, home, authority) = start().await;
+    let feed = server.stream(SERVICES);
+    feed.send(end_mark(5)).unwrap();
+    drop(feed);
+    let fails = || Answer::Say(500, "", r#"{"kind":"Status","code":500}"#.to_owned());
+    server.answer(SERVICES, [fails(), fails()]);
+    server.stream(SERVICES).send(object("ADDED", "a", 6)).unwrap();
+    let seen = play(&server, &home, &authority, "+", 1).await;
+    let early = "restart the API server closed the watch early";
+    assert_eq!(seen, ["start", "end", early, "restart 500", "restart 500", "+ns/a"]);
+    let last = server.requests_for(SERVICES).pop().unwrap();
+    assert!(last.line.contains("resourceVersion=5&"), "{}", last.line);
+}
+
+#[tokio::test]
+async fn half_an_object_is_no_object() {
+    let (server, home, authority) = start().await;
+    let feed = server.stream(SERVICES);
+    feed.send(end_mark(5) + &object("ADDED", "a", 6)).unwrap();
+    feed.send(object("MODIFIED", "a", 7)[..40].to_owned()).unwrap();
+    drop(feed);
+    let half = object("ADDED", "b", 7);
+    server.answer(SERVICES, [Answer::Cut(half[..half.len() / 2].to_owned())]);
+    server.stream(SERVICES).send(object("ADDED", "c", 7)).unwrap();
+    let seen = play(&server, &home, &authority, "+ns/c", 1).await;
+    let truncated = "restart the answer ended in the middle of an object";
+    assert_eq!(seen, ["start", "end", "+ns/a", truncated, "restart broken", "+ns/c"]);
+    let lines: Vec<String> = server.requests_for(SERVICES).into_iter().map(|request| request.line).collect();
+    assert!(lines[1..].iter().all(|line| line.contains("resourceVersion=6&")), "{lines:?}");
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_is_given_up_in_time() {
+    let (server, home, authority) = start().await;
+    server.answer(SERVICES, [Answer::Hang]);
+    let pausing = server.stream(SERVICES);
+    pausing.send(object("ADDED", "a", 1)).unwrap();
+    let page = r#"{"metadata":{"resourceVersion":"9"},"items":[]}"#;
+    server.answer(SERVICES, [Answer::Say(200, "", page.to_owned())]);
+    let seen = play(&server, &home, &authority, "end", 1).await;
+    assert_eq!(seen[0], "restart silent, relist", "no answer at all: {seen:?}");
+    assert!(seen.contains(&"end".to_owned()), "{seen:?}");
+}
+
+#[tokio::test]
+async fn a_token_that_the_server_no_longer_takes() {
+    let (server, home, authority) = start().await;
+    server.state().token = Some("t2".to_owned());
+    server.stream(SERVICES).send(end_mark(5)).unwrap();
+    let path = home.path("token");
+    let mut refusals = 0;
+    server.state().on_unauthorized = Some(Box::new(move || {
+        refusals += 1;
+        if refusals == 8 {
+            std::fs::write(&path, "t2").unwrap();
+        }
+    }));
+    let seen = play(&server, &home, &authority, "end", 1).await;
+    assert_eq!(seen.last().unwrap(), "end");
+    assert!(seen[..seen.len() - 2].iter().all(|event| event == "restart 401"), "{seen:?}");
+}
