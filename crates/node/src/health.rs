@@ -53,12 +53,12 @@ pub const TO_BE_DELETED_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 /// The state behind every health answer. Shared between the data plane, which reports, and the servers.
 #[derive(Debug)]
 pub struct Health {
-    timeout: Duration,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
+    timeout: Duration,
     v4: FamilyState,
     v6: FamilyState,
     node: Option<NodeState>,
@@ -73,7 +73,12 @@ struct FamilyState {
 impl Health {
     /// `timeout` is how long a change may wait before the proxy counts as unhealthy: twice the sync period.
     pub fn new(timeout: Duration) -> Self {
-        Self { timeout, state: Mutex::default() }
+        Self { state: Mutex::new(State { timeout, ..State::default() }) }
+    }
+
+    /// Another timeout from now on, also for changes that wait already.
+    pub fn set_timeout(&self, timeout: Duration) {
+        self.lock().timeout = timeout;
     }
 
     /// A change of this family waits to be applied.
@@ -95,7 +100,7 @@ impl Health {
     /// Whether no family has a change that waits for too long. The node's state does not count.
     pub fn is_healthy(&self, now: Now) -> bool {
         let state = self.lock();
-        [state.v4, state.v6].into_iter().all(|family| self.family_is_healthy(family, now))
+        [state.v4, state.v6].into_iter().all(|family| family.is_healthy(state.timeout, now))
     }
 
     /// Whether the node should get new traffic: seen, not being deleted, not tainted for it.
@@ -114,12 +119,12 @@ impl Health {
     }
 
     fn report(&self, now: Now, node_eligible: Option<bool>) -> (u16, String) {
-        let families = {
+        let (timeout, families) = {
             let state = self.lock();
-            [(Family::Ipv4, state.v4), (Family::Ipv6, state.v6)]
+            (state.timeout, [(Family::Ipv4, state.v4), (Family::Ipv6, state.v6)])
         };
         let status = families.into_iter().filter_map(|(family, state)| {
-            let healthy = self.family_is_healthy(state, now);
+            let healthy = state.is_healthy(timeout, now);
             state.last_updated.map(|last_updated| FamilyReport { family, last_updated, healthy })
         });
         let status: Vec<FamilyReport> = status.collect();
@@ -130,13 +135,15 @@ impl Health {
         (if good { 200 } else { 503 }, body(shown, now.wall, node_eligible, healthy, &status))
     }
 
-    fn family_is_healthy(&self, family: FamilyState, now: Now) -> bool {
-        let late = |since| now.monotonic.saturating_duration_since(since) >= self.timeout;
-        family.last_updated.is_none() || !family.oldest_pending.is_some_and(late)
-    }
-
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl FamilyState {
+    fn is_healthy(self, timeout: Duration, now: Now) -> bool {
+        let late = |since| now.monotonic.saturating_duration_since(since) >= timeout;
+        self.last_updated.is_none() || !self.oldest_pending.is_some_and(late)
     }
 }
 

@@ -10,7 +10,9 @@
 
 pub mod address;
 pub mod config;
+pub mod conntrack;
 pub mod health;
 pub mod http;
 pub mod metrics;
+pub mod oom;
 pub mod sysctl;

@@ -85,6 +85,16 @@ impl ServiceHealth {
         Self { runtime, addresses, health, servers: BTreeMap::new() }
     }
 
+    /// Listens on these addresses from now on. What listens on one of them already goes on undisturbed; what
+    /// has to be opened is opened by the next [`ServiceHealth::sync`].
+    pub fn listen_on(&mut self, addresses: ListenAddresses) {
+        self.addresses = addresses;
+        let wanted = self.addresses.addresses();
+        for server in self.servers.values_mut() {
+            server.listeners.retain(|listener| wanted.contains(&listener.address));
+        }
+    }
+
     /// Makes the open servers those of `services` (Service to port), then sets the count of local endpoints
     /// of each to that in `counts`, 0 where it has none.
     ///
@@ -99,11 +109,10 @@ impl ServiceHealth {
         let mut failures = Vec::new();
         for (service, port) in services {
             let count = counts.get(service).copied().unwrap_or(0);
-            if let Some(server) = self.servers.get(service) {
-                server.count.store(count, Ordering::Relaxed);
-                continue;
-            }
-            match self.open(service, *port, count) {
+            let known = self.servers.remove(service);
+            let server = known.unwrap_or_else(|| ServiceServer { port: *port, ..ServiceServer::default() });
+            server.count.store(count, Ordering::Relaxed);
+            match self.complete(service, server) {
                 Ok(server) => drop(self.servers.insert(service.clone(), server)),
                 Err(failure) => {
                     tracing::error!(error = %failure, "no health-check node port");
@@ -114,15 +123,20 @@ impl ServiceHealth {
         failures
     }
 
-    fn open(&self, service: &ServiceKey, port: u16, count: usize) -> Result<ServiceServer, ListenFailure> {
-        let count = Arc::new(AtomicUsize::new(count));
-        let handler = handler(service.clone(), Arc::clone(&count), Arc::clone(&self.health));
-        let mut server = ServiceServer { port, count, listeners: Vec::new() };
-        for address in self.addresses.addresses() {
-            let address = SocketAddr::new(*address, port);
-            let listener = self.listen(address, Arc::clone(&handler));
-            let failure = |source| ListenFailure { service: service.clone(), address, source };
-            server.listeners.push(listener.map_err(failure)?);
+    /// Opens the listeners that a server lacks.
+    fn complete(
+        &self,
+        service: &ServiceKey,
+        mut server: ServiceServer,
+    ) -> Result<ServiceServer, ListenFailure> {
+        for &address in self.addresses.addresses() {
+            if server.listeners.iter().any(|listener| listener.address == address) {
+                continue;
+            }
+            let handler = handler(service.clone(), Arc::clone(&server.count), Arc::clone(&self.health));
+            let socket = SocketAddr::new(address, server.port);
+            let failure = |source| ListenFailure { service: service.clone(), address: socket, source };
+            server.listeners.push(self.listen(socket, handler).map_err(failure)?);
         }
         Ok(server)
     }
@@ -135,10 +149,11 @@ impl ServiceHealth {
             let error = http::serve(&served, &handler).await;
             tracing::debug!(%address, %error, "a health-check node port closed");
         });
-        Ok(Listener { socket, task: task.abort_handle() })
+        Ok(Listener { address: address.ip(), socket, task: task.abort_handle() })
     }
 }
 
+#[derive(Default)]
 struct ServiceServer {
     port: u16,
     count: Arc<AtomicUsize>,
@@ -146,6 +161,7 @@ struct ServiceServer {
 }
 
 struct Listener {
+    address: IpAddr,
     socket: Arc<TcpListener>,
     task: AbortHandle,
 }

@@ -210,6 +210,42 @@ async fn a_taken_port_is_reported_and_tried_again() {
 }
 
 #[tokio::test]
+async fn listeners_follow_the_addresses_and_those_that_stay_are_not_disturbed() {
+    let health = Arc::new(Health::new(TIMEOUT));
+    let mut services = ServiceHealth::new(Handle::current(), v4_loopback(), health);
+    let free = free_port();
+    let (wanted, counts) = (port("web", free), count("web", 1));
+    assert!(services.sync(&wanted, &counts).is_empty());
+    // A connection that is open all the while.
+    let mut open = tokio::net::TcpStream::connect((Ipv4Addr::LOCALHOST, free)).await.expect("a connection");
+    services.listen_on(ListenAddresses::These(vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]));
+    assert!(services.sync(&wanted, &counts).is_empty());
+    for loopback in [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {
+        assert_eq!(probe(loopback, free).await.expect("an answer").status, 200);
+    }
+    let request = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n";
+    tokio::io::AsyncWriteExt::write_all(&mut open, request).await.expect("still open");
+    let mut answer = [0; 12];
+    tokio::io::AsyncReadExt::read_exact(&mut open, &mut answer).await.expect("still served");
+    assert_eq!(&answer, b"HTTP/1.1 200");
+    services.listen_on(ListenAddresses::These(vec![Ipv6Addr::LOCALHOST.into()]));
+    assert!(services.sync(&wanted, &counts).is_empty());
+    assert!(probe(Ipv4Addr::LOCALHOST, free).await.is_err(), "it is closed");
+    assert_eq!(probe(Ipv6Addr::LOCALHOST, free).await.expect("an answer").status, 200);
+}
+
+#[test]
+fn a_longer_timeout_counts_for_what_waits_already() {
+    let health = Health::new(TIMEOUT);
+    let late = Instant::now().checked_sub(TIMEOUT).expect("the machine is up for a minute");
+    health.updated(Family::Ipv4, Now::read());
+    health.queued(Family::Ipv4, Now { monotonic: late, ..Now::read() });
+    assert!(!health.is_healthy(Now::read()));
+    health.set_timeout(TIMEOUT * 2);
+    assert!(health.is_healthy(Now::read()));
+}
+
+#[tokio::test]
 async fn the_families_of_a_service_have_counts_of_their_own() {
     let health = Arc::new(Health::new(TIMEOUT));
     let open =
