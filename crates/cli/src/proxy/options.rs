@@ -9,6 +9,7 @@ use portolan_node::config::{self, Configuration, DetectLocalMode, Mode};
 
 /// Options of `portolan proxy`.
 #[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "flags are what they are")]
 pub(crate) struct Options {
     /// KubeProxyConfiguration (v1alpha1) in YAML or JSON. With it, of the options only --master and
     /// --hostname-override count.
@@ -19,7 +20,7 @@ pub(crate) struct Options {
     kubeconfig: Option<String>,
     /// URL of the API server, in place of the kubeconfig's.
     #[arg(long, value_name = "URL")]
-    pub(super) master: Option<String>,
+    master: Option<String>,
     /// Name of this node, in place of the host's name.
     #[arg(long, value_name = "NAME")]
     hostname_override: Option<String>,
@@ -56,6 +57,24 @@ pub(crate) struct Options {
     /// Fail where the health or the metrics server cannot listen.
     #[arg(long)]
     bind_address_hard_fail: bool,
+    /// Apply changes of the configuration file while running; with false, end when it changes.
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1,
+        default_missing_value = "true", require_equals = true)]
+    pub(super) config_reload: bool,
+    /// Remove everything that this program and kube-proxy put into the kernel, then end.
+    #[arg(long)]
+    pub(super) cleanup: bool,
+    /// Check this node and set its kernel settings, then end.
+    #[arg(long)]
+    pub(super) init_only: bool,
+}
+
+/// What the command line, and the file that it names, say together.
+#[derive(Debug, Clone)]
+pub(super) struct Loaded {
+    pub(super) configuration: Configuration,
+    pub(super) master: Option<String>,
+    pub(super) file: Option<PathBuf>,
 }
 
 /// `--proxy-mode`
@@ -80,8 +99,14 @@ enum LocalMode {
 }
 
 impl Options {
+    /// Reads the file, where one is named; everything is validated.
+    pub(super) fn load(&self) -> anyhow::Result<Loaded> {
+        let configuration = self.configuration()?;
+        Ok(Loaded { configuration, master: self.master.clone(), file: self.config.clone() })
+    }
+
     /// The effective configuration, validated.
-    pub(super) fn configuration(&self) -> anyhow::Result<Configuration> {
+    fn configuration(&self) -> anyhow::Result<Configuration> {
         let mut configuration = match &self.config {
             Some(path) => config::load(path)?,
             None => self.flags()?,
