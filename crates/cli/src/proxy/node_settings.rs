@@ -24,10 +24,15 @@ pub(super) fn apply_conntrack(configuration: &Configuration) {
     }
 }
 
-/// Sets the score for the out-of-memory killer.
+/// Sets the score for the out-of-memory killer, on a thread of its own: nobody has to wait for a second attempt.
 pub(super) fn apply_oom_score(configuration: &Configuration) {
     let score = configuration.oom_score_adj;
-    if let Err(error) = oom::adjust(&Host::default(), score) {
+    let adjust = move || {
+        if let Err(error) = oom::adjust(&Host::default(), score) {
+            tracing::debug!(score, %error, "the out-of-memory score stays as it is");
+        }
+    };
+    if let Err(error) = std::thread::Builder::new().name("oom-score".into()).spawn(adjust) {
         tracing::debug!(score, %error, "the out-of-memory score stays as it is");
     }
 }
