@@ -15,7 +15,6 @@ mod settings;
 use std::cell::RefCell;
 use std::convert::Infallible;
 use std::os::fd::AsRawFd;
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +22,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use portolan_backend::addresses::Addresses;
 use portolan_backend::nft::DriftWatch;
+use portolan_model::Family;
 use portolan_node::config::Configuration;
 use portolan_node::http::BindError;
 use portolan_node::metrics::Pages;
@@ -32,7 +32,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 
 use agent::{Agent, Surroundings};
+use checks::Finding;
 use events::{Note, Notes};
+use options::Loaded;
 pub(crate) use options::Options;
 use reload::Reload;
 use servers::{Servers, Shown};
@@ -45,12 +47,12 @@ struct Hooks {
     config_reloaded: Box<dyn Fn(bool)>,
 }
 
-/// What a start is made with.
+/// What the checks before the start left.
 struct Start {
-    configuration: Configuration,
-    master: Option<String>,
-    file: Option<PathBuf>,
-    surroundings: Surroundings,
+    loaded: Loaded,
+    node_name: String,
+    families: Vec<Family>,
+    findings: Vec<Finding>,
 }
 
 /// Runs the node agent until it is told to stop. What is programmed stays in the kernel.
@@ -59,26 +61,23 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         return cleanup::run();
     }
     let loaded = options.load()?;
-    let configuration = loaded.configuration;
+    let configuration = &loaded.configuration;
     let host_name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let node_name = configuration.node_name(&host_name)?;
     let families = settings::supported_families();
-    let findings = checks::before_the_start(&configuration, &families);
+    let findings = checks::before_the_start(configuration, &families);
     checks::report(&findings)?;
     if configuration.mode.is_none() {
         tracing::info!(mode = "nftables", "no mode is configured: using nftables");
     }
-    node_settings::apply_conntrack(&configuration);
+    node_settings::apply_conntrack(configuration);
     if options.init_only {
         return Ok(());
     }
-    node_settings::apply_oom_score(&configuration);
+    node_settings::apply_oom_score(configuration);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let notes = Notes::to(|note: Note| tracing::debug!(?note, "event"));
-    let (done, synced) = mpsc::unbounded_channel();
-    let surroundings = Surroundings { node_name, families, findings, notes, done };
-    let start = Start { configuration, master: loaded.master, file: loaded.file, surroundings };
-    let outcome = runtime.block_on(until_told_to_stop(follow(options, start, synced)));
+    let start = Start { loaded, node_name, families, findings };
+    let outcome = runtime.block_on(until_told_to_stop(follow(options, start)));
     // The engine's thread may be in a commit; it is atomic, and the kernel keeps what it has.
     runtime.shutdown_background();
     outcome
@@ -96,15 +95,15 @@ async fn until_told_to_stop(work: impl Future<Output = anyhow::Result<()>>) -> a
     }
 }
 
-async fn follow(
-    options: &Options,
-    start: Start,
-    mut synced: UnboundedReceiver<reports::Synced>,
-) -> anyhow::Result<()> {
-    let Start { configuration, master, file, surroundings } = start;
-    let (node_name, notes) = (surroundings.node_name.clone(), surroundings.notes.clone());
+async fn follow(options: &Options, start: Start) -> anyhow::Result<()> {
+    let Start { loaded: Loaded { configuration, master, file }, node_name, families, findings } = start;
     let settings = client_settings(&configuration, master);
     let client = portolan_watch::connect(&settings).await.context("API server")?;
+    let told = |note: Note| tracing::debug!(?note, "event");
+    let notes = Notes::to(told, || Box::pin(std::future::ready(())));
+    let (done, mut synced) = mpsc::unbounded_channel();
+    let surroundings =
+        Surroundings { node_name: node_name.clone(), families, findings, notes: notes.clone(), done };
     let agent = Agent::new(configuration.clone(), surroundings);
     let (health, metrics) = (agent.health(), agent.metrics());
     let agent = Rc::new(RefCell::new(agent));
@@ -162,7 +161,7 @@ async fn watching(
 /// A server that had to listen and cannot.
 async fn cannot_listen(mut failures: UnboundedReceiver<BindError>, notes: &Notes) -> BindError {
     let Some(error) = failures.recv().await else { return std::future::pending().await };
-    notes.tell(Note::cannot_listen(&error));
+    notes.tell_last(Note::cannot_listen(&error)).await;
     error
 }
 

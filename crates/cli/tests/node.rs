@@ -82,6 +82,33 @@ fn node_ports_and_their_health_checks_follow_the_addresses_of_the_node_object() 
 }
 
 #[test]
+fn health_checks_follow_addresses_that_come_and_go() {
+    let cluster = Cluster::new();
+    let mut service = objects::load_balancer("web", "10.96.0.10", 30_080, "198.51.100.7");
+    service["spec"]["externalTrafficPolicy"] = json!("Local");
+    service["spec"]["healthCheckNodePort"] = json!(32_000);
+    cluster.service(service, &[&cluster.world.pods()[0]]);
+    let yaml = "nodePortAddresses: [192.168.100.0/24, 198.18.0.0/24, 'fd00:192:168:100::/64']\n";
+    let proxy = cluster.proxy_with(yaml);
+    let node = cluster.world.node().namespace();
+    let answers = |address: &str| http::get(node, at(&format!("{address}:32000")), "/").is_some();
+    let open = |address: &str, wanted: bool| {
+        let outcome = eventually(PATIENCE, "the listener", || answers(address) == wanted);
+        assert!(outcome.is_ok(), "{address} {wanted}: {}", proxy.output());
+    };
+    open(INSIDE, true);
+    open("198.18.0.9", false);
+    node.ip("addr add 198.18.0.9/32 dev eth0\n").unwrap();
+    open("198.18.0.9", true);
+    assert!(answers(INSIDE));
+    node.ip("addr del 198.18.0.9/32 dev eth0\n").unwrap();
+    node.ip("addr add 198.18.0.10/32 dev eth0\n").unwrap();
+    open("198.18.0.10", true);
+    open("198.18.0.9", false);
+    assert!(answers(INSIDE));
+}
+
+#[test]
 fn a_source_range_with_the_node_in_it_follows_the_node() {
     let cluster = Cluster::new();
     let backend = &cluster.world.remote_pods()[0];

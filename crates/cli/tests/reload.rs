@@ -69,8 +69,8 @@ fn under_load_good_files_are_applied_bad_ones_refused_and_nothing_is_lost() {
         ("clientConnection: {kubeconfig: /nowhere}\n", "/nowhere"),
         (": {\n", "not valid YAML"),
     ];
-    for round in 0..good.len() {
-        reconfigure(&cluster, &mut proxy, good[round]);
+    for (round, yaml) in good.iter().enumerate() {
+        reconfigure(&cluster, &mut proxy, yaml);
         let compared = 2 + proxy.output().matches("settings changed: comparing everything").count();
         logged(&mut proxy, common::IN_STEP, compared);
         let shown = configz(&cluster, "127.0.0.1:10249").unwrap();
@@ -85,7 +85,7 @@ fn under_load_good_files_are_applied_bad_ones_refused_and_nothing_is_lost() {
         fs::write(cluster.configuration_file(), text).unwrap();
         logged(&mut proxy, REFUSED, refused + 1);
         let output = proxy.output();
-        let last = output.lines().filter(|line| line.contains(REFUSED)).next_back().unwrap();
+        let last = output.lines().rfind(|line| line.contains(REFUSED)).unwrap();
         assert!(last.contains(reason), "{last}");
         assert_eq!(configz(&cluster, "127.0.0.1:10249").unwrap(), shown, "the old one stays");
         // Taking a new configuration compares with the kernel; refusing one does not even read.

@@ -138,6 +138,7 @@ impl Agent {
         if let Some(running) = &self.running {
             running.engine.set_timing(timing(&self.configuration));
         }
+        self.review_families();
         self.reconfigure();
     }
 
@@ -170,6 +171,7 @@ impl Agent {
             if self.addresses_unknown {
                 self.reconfigure();
             }
+            self.retry_health_checks();
             if self.started_at.elapsed() > DRIFT_WAIT {
                 self.look_for_drift();
             }

@@ -1,7 +1,9 @@
 //! What this node tells the cluster as Events, with kube-proxy's reasons and actions. How they get there is not
 //! known here.
 
+use std::pin::Pin;
 use std::rc::Rc;
+use std::time::Duration;
 
 use portolan_node::health::ListenFailure;
 use portolan_node::http::BindError;
@@ -30,18 +32,34 @@ pub(super) enum Regarding {
     },
 }
 
+/// How long the end of the program waits for the Event that says why.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
 /// Where Events go. Telling never blocks.
 #[derive(Clone)]
-pub(super) struct Notes(Rc<dyn Fn(Note)>);
+pub(super) struct Notes {
+    sink: Rc<dyn Fn(Note)>,
+    flushed: Rc<dyn Fn() -> Flushed>,
+}
+
+/// Resolves when every Event that was told has been sent.
+type Flushed = Pin<Box<dyn Future<Output = ()>>>;
 
 impl Notes {
-    /// Hands every Event to this.
-    pub(super) fn to(sink: impl Fn(Note) + 'static) -> Self {
-        Self(Rc::new(sink))
+    /// Hands every Event to `sink`; `flushed` resolves when all of them are sent.
+    pub(super) fn to(sink: impl Fn(Note) + 'static, flushed: impl Fn() -> Flushed + 'static) -> Self {
+        Self { sink: Rc::new(sink), flushed: Rc::new(flushed) }
     }
 
     pub(super) fn tell(&self, note: Note) {
-        (self.0)(note);
+        (self.sink)(note);
+    }
+
+    /// Tells something after which the program ends; waits a moment for it to be sent.
+    pub(super) async fn tell_last(&self, note: Note) {
+        self.tell(note);
+        // Who ends does not wait for an API server that does not answer.
+        let _ = tokio::time::timeout(LAST_WORDS, (self.flushed)()).await;
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::time::{Duration, Instant};
 
 use portolan_model::Family;
 use portolan_node::address::NodeAddresses;
@@ -19,12 +20,29 @@ pub(super) struct HealthChecks {
     servers: ServiceHealth,
     /// They may not be as the Catalog says.
     stale: bool,
+    /// What could not be opened is tried again.
+    retry_at: Option<Instant>,
+    /// Attempts in a row that failed.
+    failures: u32,
 }
+
+/// Wait before what could not be opened is tried again; doubled with each failure up to the longest. An IPv6
+/// address that has just come is tentative for a second or two (RFC 4862) and cannot be listened on.
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+const LONGEST_RETRY: Duration = Duration::from_secs(60);
 
 impl HealthChecks {
     /// Something changed that they depend on.
     pub(super) const fn touch(&mut self) {
         self.stale = true;
+    }
+
+    fn tried(&mut self, failed: bool) {
+        self.stale = failed;
+        self.failures = if failed { self.failures.saturating_add(1) } else { 0 };
+        let doublings = self.failures.saturating_sub(1).min(16);
+        let wait = FIRST_RETRY.saturating_mul(1 << doublings).min(LONGEST_RETRY);
+        self.retry_at = failed.then(|| Instant::now() + wait);
     }
 }
 
@@ -34,7 +52,7 @@ impl Agent {
         let new = |&family: &Family| {
             let listen = listen_addresses(&self.configuration, &node_ips, family, addresses);
             let servers = ServiceHealth::new(runtime.clone(), listen.clone(), self.health());
-            HealthChecks { family, listen, servers, stale: true }
+            HealthChecks { family, listen, servers, stale: true, retry_at: None, failures: 0 }
         };
         self.families.iter().map(new).collect()
     }
@@ -58,7 +76,19 @@ impl Agent {
         }
     }
 
-    /// Brings the servers of a family in step with the Catalog. What fails is tried again after the next commit.
+    /// Tries again what could not be opened, when its time has come.
+    pub(super) fn retry_health_checks(&mut self) {
+        let now = Instant::now();
+        let due = |checks: &&HealthChecks| checks.retry_at.is_some_and(|at| at <= now);
+        let checks = self.running.iter().flat_map(|running| &running.health_checks);
+        let families: Vec<Family> = checks.filter(due).map(|checks| checks.family).collect();
+        for family in families {
+            self.sync_health_checks(family);
+        }
+    }
+
+    /// Brings the servers of a family in step with the Catalog. What fails is tried again after the next commit,
+    /// and after some time.
     pub(super) fn sync_health_checks(&mut self, family: Family) {
         let Some(running) = &mut self.running else { return };
         let (mut ports, mut counts) = (BTreeMap::new(), BTreeMap::new());
@@ -72,7 +102,7 @@ impl Agent {
             counts.insert(key, count as usize);
         }
         let failures = checks.servers.sync(&ports, &counts);
-        checks.stale = !failures.is_empty();
+        checks.tried(!failures.is_empty());
         for failure in failures {
             self.notes.tell(Note::no_health_check(self.catalog.node_name(), &failure));
         }

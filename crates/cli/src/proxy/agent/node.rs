@@ -11,7 +11,7 @@ use portolan_node::config::Configuration;
 use portolan_node::health::NodeState;
 
 use super::Agent;
-use crate::proxy::settings;
+use crate::proxy::{checks, settings};
 
 /// What the Node object said last. A Node without addresses or pod CIDRs has lost them for a moment, as when it
 /// is made anew: what it had before still describes what is on this node.
@@ -62,7 +62,19 @@ impl Agent {
             let (addresses, pod_cidrs) = (&self.node.addresses, &self.node.pod_cidrs);
             tracing::info!(?addresses, ?pod_cidrs, ?before, "the Node's addresses or pod CIDRs changed");
         }
+        self.review_families();
         self.reconfigure();
+    }
+
+    /// Tells what the configuration and the Node object, as they are now, leave to be desired. What would keep the
+    /// proxy from starting does not end one that runs.
+    pub(super) fn review_families(&mut self) {
+        if self.running.is_none() {
+            return;
+        }
+        if let Err(error) = checks::report(&self.new_family_findings()) {
+            tracing::error!("{error:#}; it goes on as well as it can");
+        }
     }
 
     pub(super) fn node_ips(&self) -> NodeAddresses {

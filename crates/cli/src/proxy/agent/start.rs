@@ -49,7 +49,8 @@ impl Agent {
             let node = self.catalog.node_name();
             tracing::error!(node, "there is no such Node object: node ports answer on every address");
         }
-        self.check_families()?;
+        checks::report(&self.new_family_findings())?;
+        self.warn_of_unknown_address();
         // Never with an empty list in its place: that would close every node port.
         let Some(addresses) = self.interface_addresses() else { return Ok(()) };
         let settings: Vec<Settings> = self.settings(&addresses);
@@ -85,10 +86,21 @@ impl Agent {
     }
 
     /// What can be said of families now that the Node object is known, less what was said before.
-    fn check_families(&self) -> anyhow::Result<()> {
-        let mut findings = self.family_findings(&self.configuration);
-        findings.retain(|finding| !self.findings.contains(finding));
-        checks::report(&findings)
+    pub(super) fn new_family_findings(&mut self) -> Vec<Finding> {
+        let all = self.family_findings(&self.configuration);
+        let new = all.iter().filter(|finding| !self.findings.contains(finding)).cloned().collect();
+        self.findings = all;
+        new
+    }
+
+    fn warn_of_unknown_address(&self) {
+        let node_ips = self.node_ips();
+        if node_ips.known(node_ips.primary).is_none() {
+            tracing::warn!(
+                family = %node_ips.primary,
+                "this node's own address is not known: let the Node object have an InternalIP, or set bindAddress"
+            );
+        }
     }
 
     fn family_findings(&self, configuration: &Configuration) -> Vec<Finding> {
