@@ -96,8 +96,9 @@ async fn until_told_to_stop(work: impl Future<Output = anyhow::Result<()>>) -> a
 }
 
 async fn follow(options: &Options, start: Start) -> anyhow::Result<()> {
-    let Start { loaded: Loaded { configuration, master, file }, node_name, families, findings } = start;
-    let settings = client_settings(&configuration, master);
+    let Start { loaded, node_name, families, findings } = start;
+    let (configuration, file) = (loaded.configuration, loaded.file);
+    let settings = client_settings(&configuration, loaded.master);
     let client = portolan_watch::connect(&settings).await.context("API server")?;
     let told = |note: Note| tracing::debug!(?note, "event");
     let notes = Notes::to(told, || Box::pin(std::future::ready(())));
