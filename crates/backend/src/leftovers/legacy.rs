@@ -24,10 +24,14 @@ const IPV6_ONLY: Programs = Programs { save: "ip6tables-save", restore: "ip6tabl
 /// Deletes the chains with the rules that lead to them, all of a table at once; says how many there were.
 /// Without the programs there is nothing to do.
 pub(super) fn remove_chains(family: Family) -> Result<usize, Error> {
-    let (named, only) = match family {
-        Family::Ipv4 => (IPV4, IPV4_ONLY),
-        Family::Ipv6 => (IPV6, IPV6_ONLY),
+    let (named, only, tables) = match family {
+        Family::Ipv4 => (IPV4, IPV4_ONLY, "/proc/thread-self/net/ip_tables_names"),
+        Family::Ipv6 => (IPV6, IPV6_ONLY, "/proc/thread-self/net/ip6_tables_names"),
     };
+    // The tables that the kernel has in this network namespace. Most hosts have none.
+    if !std::fs::read(tables).is_ok_and(|names| !names.is_empty()) {
+        return Ok(0);
+    }
     let programs = if is_there(named.save) {
         named
     } else if is_legacy(only.save) {
