@@ -57,6 +57,7 @@ enum Message {
     Work(Family, Work),
     Start,
     Configure(Settings),
+    Timing(Timing),
     Compare(Family),
     Stop,
 }
@@ -100,6 +101,11 @@ impl Handle {
     /// Hands over new settings for a family.
     pub fn configure(&self, settings: Settings) {
         self.send(Message::Configure(settings));
+    }
+
+    /// Hands over other intervals. They hold from the next commit on.
+    pub fn set_timing(&self, timing: Timing) {
+        self.send(Message::Timing(timing));
     }
 
     /// Says that somebody else may have changed the table of a family.
@@ -187,6 +193,7 @@ impl<R: FnMut(Report)> Engine<R> {
                     lane.configure(settings);
                 }
             }
+            Message::Timing(timing) => self.lanes.iter_mut().for_each(|lane| lane.set_timing(timing, now)),
             Message::Compare(family) => {
                 if let Some(lane) = self.lane(family) {
                     lane.suspect(now);

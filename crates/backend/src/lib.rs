@@ -1,13 +1,14 @@
 //! The data planes: what the forwarding table means becomes what the kernel does.
 //!
 //! Owns the [`Dataplane`] trait, the nftables data plane ([`nft`]), one that does nothing ([`none`]), and
-//! the clean-up of stale UDP flows ([`conntrack`]). Changes flow in, one kernel transaction flows out. It
+//! the clean-up of stale UDP flows ([`conntrack`]) and of what kube-proxy left behind ([`leftovers`]). Changes flow in, one kernel transaction flows out. It
 //! must not know where the objects came from: no API server, no configuration file, no async.
 
 pub mod addresses;
 pub mod conntrack;
 pub mod dataplane;
 pub mod engine;
+pub mod leftovers;
 pub mod nft;
 pub mod none;
 

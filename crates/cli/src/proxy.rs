@@ -1,121 +1,211 @@
 //! `portolan proxy`: wires watch, Catalog, engine, health and metrics together.
 
 mod agent;
+mod checks;
+mod cleanup;
+mod events;
+mod file;
+mod node_settings;
 mod options;
+mod reload;
 mod reports;
+mod servers;
 mod settings;
 
 use std::cell::RefCell;
 use std::convert::Infallible;
 use std::os::fd::AsRawFd;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use portolan_backend::addresses::Addresses;
 use portolan_backend::nft::DriftWatch;
-use portolan_node::config::{Configuration, Mode};
-use portolan_node::{health, metrics};
-use portolan_watch::{ClientSettings, Watcher};
+use portolan_model::Family;
+use portolan_node::config::{Configuration, Logging};
+use portolan_node::http::BindError;
+use portolan_node::metrics::{BuildInfo, Pages, PagesSettings, ProxyMetrics, SetVerbosity};
+use portolan_watch::events::Recorder;
+use portolan_watch::{ClientSettings, RequestDone, Watcher};
 use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::{self, UnboundedReceiver};
 
-use agent::Agent;
+use agent::{Agent, Surroundings};
+use checks::Finding;
+use events::Notes;
+use options::Loaded;
 pub(crate) use options::{Options, normalise};
+use reload::Reload;
+use servers::{Servers, Shown};
+
+/// What the checks before the start left.
+struct Start {
+    loaded: Loaded,
+    host_name: String,
+    node_name: String,
+    families: Vec<Family>,
+    findings: Vec<Finding>,
+}
 
 /// Runs the node agent until it is told to stop. What is programmed stays in the kernel.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    if options.cleanup || options.init_only {
-        bail!("--cleanup and --init-only are not available in this version");
+    if options.cleanup {
+        crate::logging::start(&Logging::default())?;
+        return cleanup::run();
     }
     let loaded = options.load()?;
     crate::logging::start(&loaded.configuration.logging)?;
     loaded.log();
-    let configuration = loaded.configuration;
-    match configuration.mode {
-        Some(Mode::Nftables) => {}
-        None => tracing::info!(mode = "nftables", "no mode is configured: using nftables"),
-        Some(other) => bail!("mode: {} is not available in this version: use nftables", other.name()),
-    }
+    let configuration = &loaded.configuration;
     let host_name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let node_name = configuration.node_name(&host_name)?;
     let families = settings::supported_families();
-    settings::probe(&families)?;
+    let findings = checks::before_the_start(configuration, &families);
+    checks::report(&findings)?;
+    if configuration.mode.is_none() {
+        tracing::info!(mode = "nftables", "no mode is configured: using nftables");
+    }
+    node_settings::apply_conntrack(configuration);
+    if options.init_only {
+        return Ok(());
+    }
+    node_settings::apply_oom_score(configuration);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let client = ClientSettings {
-        kubeconfig: Some(configuration.client_connection.kubeconfig.clone())
-            .filter(|path| !path.is_empty())
-            .map(Into::into),
-        master: loaded.master,
-        qps: configuration.client_connection.qps,
-        burst: configuration.client_connection.burst,
-        content_type: configuration.client_connection.content_type.clone(),
-        accept_content_types: configuration.client_connection.accept_content_types.clone(),
-        on_request: None,
-    };
-    let outcome = runtime.block_on(follow(configuration, node_name, families, client));
+    let start = Start { loaded, host_name, node_name, families, findings };
+    let outcome = runtime.block_on(until_told_to_stop(follow(options, start)));
     // The engine's thread may be in a commit; it is atomic, and the kernel keeps what it has.
     runtime.shutdown_background();
     outcome
 }
 
-async fn follow(
-    configuration: Configuration,
-    node_name: String,
-    families: Vec<portolan_model::Family>,
-    client: ClientSettings,
-) -> anyhow::Result<()> {
+/// Signals count from the very start, also for the first process of a container, which the kernel spares those
+/// that it does not handle.
+async fn until_told_to_stop(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let client = portolan_watch::connect(&client).await.context("API server")?;
-    let (sender, mut done) = mpsc::unbounded_channel();
-    let agent = Agent::new(configuration.clone(), node_name.clone(), families, sender);
-    let (health, metrics) = (agent.health(), agent.metrics());
-    let agent = Rc::new(RefCell::new(agent));
-    let watcher = Watcher::new(client, &node_name);
-    let watching = {
-        let agent = Rc::clone(&agent);
-        watcher.run(move |event| agent.borrow_mut().take(event))
-    };
-    let pages = metrics::PagesSettings {
-        configuration: &configuration,
-        flags: Vec::new(),
-        set_verbosity: set_verbosity(),
-        gates: Vec::new(),
-    };
-    let pages = std::sync::Arc::new(metrics::Pages::new(metrics.clone(), pages));
-    let hard_fail = configuration.bind_address_hard_fail;
-    let health_server =
-        serve(configuration.healthz_bind_address.map(|at| health::server(at, hard_fail, health, metrics)));
-    let metrics_server =
-        serve(configuration.metrics_bind_address.map(|at| metrics::server(at, hard_fail, pages)));
-    tracing::info!(node = node_name, version = env!("CARGO_PKG_VERSION"), "starting");
     tokio::select! {
-        never = watching => match never {},
-        error = health_server => Err(error.into()),
-        error = metrics_server => Err(error.into()),
-        error = waiting(&agent) => Err(error),
-        error = drift(&agent) => Err(error),
-        error = address_changes(&agent) => Err(error),
-        () = async { while let Some(step) = done.recv().await { agent.borrow_mut().synced(step); } } => Ok(()),
+        outcome = work => outcome,
         _ = terminate.recv() => Ok(()),
         _ = interrupt.recv() => Ok(()),
     }
 }
 
-/// What `/debug/flags/v` does.
-fn set_verbosity() -> Option<metrics::SetVerbosity> {
-    let log = crate::logging::handle()?;
-    Some(Box::new(move |verbosity| log.set_verbosity(verbosity)))
+async fn follow(options: &Options, start: Start) -> anyhow::Result<()> {
+    let Start { loaded, host_name, node_name, families, findings } = start;
+    let Loaded { configuration, file, .. } = &loaded;
+    let metrics = Arc::new(ProxyMetrics::new(BuildInfo::of_crate()).with_process());
+    let settings = client_settings(configuration, loaded.master.clone(), &metrics);
+    let client = portolan_watch::connect(&settings).await.context("API server")?;
+    let (recorder, poster) = Recorder::new(client.clone(), &host_name);
+    let notes = Notes::new(recorder, &node_name);
+    let (done, mut synced) = mpsc::unbounded_channel();
+    let surroundings = Surroundings {
+        node_name: node_name.clone(),
+        families,
+        findings,
+        metrics: Arc::clone(&metrics),
+        notes: notes.clone(),
+        done,
+    };
+    let agent = Agent::new(configuration.clone(), surroundings);
+    let health = agent.health();
+    let agent = Rc::new(RefCell::new(agent));
+    let (watchers, new_watchers) = mpsc::unbounded_channel();
+    let pages = Arc::new(Pages::new(Arc::clone(&metrics), pages_settings(&loaded)));
+    let (mut servers, failures) = Servers::new(Shown { health, metrics: Arc::clone(&metrics), pages: Arc::clone(&pages) });
+    servers.listen(configuration).await;
+    let reload = Reload {
+        options,
+        node_name: &node_name,
+        agent: Rc::clone(&agent),
+        servers,
+        pages,
+        watchers,
+        notes: notes.clone(),
+        metrics,
+    };
+    tracing::info!(node = node_name, version = env!("CARGO_PKG_VERSION"), "starting");
+    notes.starting();
+    tokio::select! {
+        never = watching(&agent, Watcher::new(client, &node_name), new_watchers) => match never {},
+        error = reload.run(file.as_deref()) => Err(error),
+        error = cannot_listen(failures, &notes) => Err(error.into()),
+        error = waiting(&agent) => Err(error),
+        error = drift(&agent) => Err(error),
+        error = address_changes(&agent) => Err(error),
+        never = take_over(&agent) => match never {},
+        never = poster.run() => match never {},
+        () = async { while let Some(step) = synced.recv().await { agent.borrow_mut().synced(step); } } => Ok(()),
+    }
 }
 
-/// Runs a server, where one is configured.
-async fn serve(server: Option<portolan_node::http::Server>) -> portolan_node::http::BindError {
-    match server {
-        Some(server) => server.run().await,
-        None => std::future::pending().await,
+/// Where the API server is and who we are.
+fn client_settings(
+    configuration: &Configuration,
+    master: Option<String>,
+    metrics: &Arc<ProxyMetrics>,
+) -> ClientSettings {
+    let connection = &configuration.client_connection;
+    let metrics = Arc::clone(metrics);
+    let count = move |done: &RequestDone| {
+        metrics.request_finished(done.verb, &done.host, done.code, done.duration);
+        metrics.request_delayed(done.verb, &done.host, done.throttled);
+    };
+    ClientSettings {
+        kubeconfig: (!connection.kubeconfig.is_empty()).then(|| connection.kubeconfig.clone().into()),
+        master,
+        qps: connection.qps,
+        burst: connection.burst,
+        content_type: connection.content_type.clone(),
+        accept_content_types: connection.accept_content_types.clone(),
+        on_request: Some(Arc::new(count)),
     }
+}
+
+/// What the pages of the metrics server show.
+fn pages_settings(loaded: &Loaded) -> PagesSettings<'_> {
+    let log = crate::logging::handle();
+    PagesSettings {
+        configuration: &loaded.configuration,
+        flags: loaded.flags.clone(),
+        set_verbosity: log.map(|log| Box::new(move |verbosity| log.set_verbosity(verbosity)) as SetVerbosity),
+        gates: loaded.gates.iter().map(|(name, stage, on)| (name.to_owned(), stage.name().to_owned(), on)).collect(),
+    }
+}
+
+/// Hands everything that the API server says to the agent. Another watcher takes the place of the one before;
+/// its first lists are compared with what is known, so that nothing is lost in between.
+async fn watching(
+    agent: &Rc<RefCell<Agent>>,
+    mut watcher: Watcher,
+    mut new: UnboundedReceiver<Watcher>,
+) -> Infallible {
+    loop {
+        let watching = watcher.run(|event| agent.borrow_mut().take(event));
+        watcher = tokio::select! {
+            never = watching => match never {},
+            Some(next) = new.recv() => next,
+        };
+    }
+}
+
+/// A server that had to listen and cannot.
+async fn cannot_listen(mut failures: UnboundedReceiver<BindError>, notes: &Notes) -> BindError {
+    let Some(error) = failures.recv().await else { return std::future::pending().await };
+    notes.cannot_listen(&error).await;
+    error
+}
+
+/// Removes what kube-proxy left, once all that it did is done by us.
+async fn take_over(agent: &Rc<RefCell<Agent>>) -> Infallible {
+    let in_step = agent.borrow_mut().in_step();
+    if in_step.await.is_ok() {
+        // Runs programs and waits for them. What it cannot remove it has logged.
+        let _ = tokio::task::spawn_blocking(cleanup::remove_leftovers).await;
+    }
+    std::future::pending().await
 }
 
 /// Lets the agent look at its deadlines.
@@ -131,8 +221,8 @@ async fn waiting(agent: &Rc<RefCell<Agent>>) -> anyhow::Error {
 
 /// Tells the engine when somebody else changes our tables.
 async fn drift(agent: &Rc<RefCell<Agent>>) -> anyhow::Error {
-    let first_sync = agent.borrow_mut().first_sync();
-    let Ok(ports) = first_sync.await else { return std::future::pending().await };
+    let time = agent.borrow_mut().drift_watch();
+    let Ok(ports) = time.await else { return std::future::pending().await };
     let watch = match DriftWatch::open(ports) {
         Ok(watch) => watch,
         Err(error) => return anyhow::Error::new(error).context("cannot subscribe to nftables changes"),

@@ -16,53 +16,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use portolan_testkit::{
-    Family, Namespace, PortolanProcess, Probe, Protocol, Traffic, TrafficPlan, TrafficReport, World,
-    eventually,
-};
+use portolan_testkit::{Family, PortolanProcess, Probe, Protocol, World, eventually};
 use serde_json::json;
 
 use common::kernel::{Frontends, frontends, generation, nft};
-use common::{Cluster, PATIENCE, at, http, objects};
-
-/// Two Services, one of each family, that everybody uses in every way.
-fn busy_services(cluster: &Cluster) {
-    let pods: Vec<_> = cluster.world.pods().iter().chain(cluster.world.remote_pods()).collect();
-    cluster.service(objects::load_balancer("v4", "10.96.0.10", 30080, "198.51.100.7"), &pods);
-    cluster.service(objects::load_balancer("v6", "fd00:96::10", 30081, "2001:db8:100::7"), &pods);
-}
-
-/// Steady load from a pod, the node and outside, to a cluster IP, a node port and a load balancer's address.
-fn load(cluster: &Cluster) -> Vec<(&'static str, Traffic)> {
-    let (pod, node) = (cluster.world.pods()[0].namespace(), cluster.world.node().namespace());
-    let client = cluster.world.client().namespace();
-    let ways: [(&str, &Namespace, &str); 6] = [
-        ("pod to cluster IP", pod, "10.96.0.10:80"),
-        ("node to cluster IP, IPv6", node, "[fd00:96::10]:80"),
-        ("client to node port", client, "192.168.100.1:30080"),
-        ("pod to node port, IPv6", pod, "[fd00:192:168:100::1]:30081"),
-        ("client to load balancer", client, "198.51.100.7:80"),
-        ("node to load balancer", node, "198.51.100.7:80"),
-    ];
-    let plan = |to: &str| TrafficPlan {
-        tcp: Some(at(to)),
-        udp: Some(at(to)),
-        streams: 3,
-        connections_per_second: 40,
-        udp_flows: 3,
-        udp_interval: std::time::Duration::from_millis(20),
-        ready_within: PATIENCE,
-        ..TrafficPlan::default()
-    };
-    ways.map(|(name, from, to)| (name, Traffic::start(from, plan(to)).unwrap())).into()
-}
-
-fn assert_lossless(load: Vec<(&'static str, Traffic)>) {
-    for (name, traffic) in load {
-        let report: TrafficReport = traffic.stop().unwrap();
-        assert!(report.is_lossless() && report.connections_ok > 0 && report.udp_sent > 0, "{name}: {report}");
-    }
-}
+use common::load::{assert_lossless, busy_services};
+use common::{Cluster, PATIENCE, at, http, load, objects};
 
 /// A number below `below`; each call with another one, the same in every run.
 fn next_random(state: &mut u64, below: u64) -> u64 {
@@ -75,7 +34,7 @@ fn restarts_under_load_lose_nothing_and_write_nothing() {
     let cluster = Cluster::new();
     busy_services(&cluster);
     let mut proxy = cluster.proxy();
-    let load = load(&cluster);
+    let load = load::start(&cluster);
     let node = cluster.world.node().namespace();
     let before = generation(node);
     let mut random = 1;
@@ -150,7 +109,7 @@ fn killed_amid_changes_the_table_ends_as_the_api_says() {
         cluster.apply(service);
     }
     let mut proxy = cluster.proxy();
-    let load = load(&cluster);
+    let load = load::start(&cluster);
     let stop = AtomicBool::new(false);
     let expected = thread::scope(|scope| {
         let churning = scope.spawn(|| churn(&cluster, &stop));
@@ -217,7 +176,7 @@ fn damage_to_elements_is_mended_and_what_they_do_not_concern_goes_on() {
     let cluster = Cluster::new();
     busy_services(&cluster);
     let mut proxy = cluster.proxy();
-    let load = load(&cluster);
+    let load = load::start(&cluster);
     assert_eq!(repairs(&cluster.world), 0);
     let commands = [
         "flush map ip6 portolan endpoints",
@@ -242,7 +201,7 @@ fn a_table_that_others_remove_is_back_within_a_second() {
     busy_services(&cluster);
     let mut proxy = cluster.proxy();
     // Without the table the kernel no longer translates what is established either.
-    let _load = load(&cluster);
+    let _load = load::start(&cluster);
     let commands = ["flush ruleset", "delete table ip portolan", "flush table ip6 portolan", "flush ruleset"];
     damage_and_watch(&cluster, &mut proxy, &commands);
 }

@@ -10,6 +10,7 @@
 mod claim;
 mod compile;
 mod event;
+mod faults;
 mod ingest;
 mod record;
 mod store;
@@ -29,6 +30,7 @@ use crate::object::{Kind, Node, ObjectKey, ServicePort, SlicePort};
 use crate::{Family, Forwarding, ServicePortName};
 use claim::{Claims, claims_of, strength};
 use compile::{Compiled, Compiler};
+use faults::FaultyObjects;
 use record::{Interner, ServiceRecord, SliceRecord};
 use store::{Id, Store};
 
@@ -48,6 +50,7 @@ pub struct Catalog {
     zones: Interner<[Box<str>]>,
     lists: Lists,
     pending: Pending,
+    faulty: FaultyObjects,
     health_checks: HashMap<Id, HealthCheck>,
     no_local: PerFamily<NoLocalEndpoints>,
     taken_cidrs: Vec<IpNet>,
@@ -100,6 +103,7 @@ impl Catalog {
             zones: Interner::default(),
             lists: Lists::default(),
             pending: Pending::default(),
+            faulty: FaultyObjects::default(),
             health_checks: HashMap::new(),
             no_local: PerFamily::default(),
             taken_cidrs: Vec::new(),
@@ -120,13 +124,22 @@ impl Catalog {
         let mut applied = Applied::default();
         match event {
             Event::Service(object) => self.upsert_service(object, &mut applied),
-            Event::ServiceDeleted(key) => self.delete_service(&key, &mut applied),
+            Event::ServiceDeleted(key) => {
+                self.faulty.forget(Kind::Service, &key);
+                self.delete_service(&key, &mut applied);
+            }
             Event::EndpointSlice(object) => self.upsert_slice(object, &mut applied),
-            Event::EndpointSliceDeleted(key) => self.delete_slice(&key, &mut applied),
+            Event::EndpointSliceDeleted(key) => {
+                self.faulty.forget(Kind::EndpointSlice, &key);
+                self.delete_slice(&key, &mut applied);
+            }
             Event::Node(object) => self.upsert_node(object, &mut applied),
             Event::NodeDeleted(_) => {}
             Event::ServiceCidr(object) => self.upsert_cidr(object, &mut applied),
-            Event::ServiceCidrDeleted(key) => applied.changed = self.cidrs.remove(&key).is_some(),
+            Event::ServiceCidrDeleted(key) => {
+                self.faulty.forget(Kind::ServiceCidr, &key);
+                applied.changed = self.cidrs.remove(&key).is_some();
+            }
             Event::ListStart(kind) => self.start_list(kind),
             Event::ListEnd(kind) => self.end_list(kind, &mut applied),
             Event::ServiceCidrsUnavailable => self.lists.cidrs.complete = true,
@@ -211,6 +224,12 @@ impl Catalog {
     pub fn udp_service(&self, name: &ServicePortName, family: Family) -> Option<UdpService> {
         let id = self.services.find(&name.namespace, &name.service)?;
         self.compiler().udp(id, family).into_iter().find(|udp| *udp.name == *name)
+    }
+
+    /// Number of objects of a kind with faults of their own, those that are left out as a whole included.
+    /// Conflicts between Services do not count.
+    pub fn faulty_objects(&self, kind: Kind) -> usize {
+        self.faulty.count(kind)
     }
 
     /// Every Service that lost a frontend to another one, with the fault that says so.

@@ -10,10 +10,12 @@
 
 pub mod address;
 pub mod config;
+pub mod conntrack;
 pub mod gates;
 pub mod health;
 pub mod http;
 pub mod metrics;
 mod nearest;
+pub mod oom;
 pub mod sysctl;
 pub mod time;

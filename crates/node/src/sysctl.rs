@@ -1,68 +1,144 @@
-//! Kernel settings under `/proc/sys`: read first, write only what differs.
+//! Kernel settings that live in files, under `/proc/sys` and `/sys`: read first, write only what differs.
+//!
+//! In flows a list of what is wanted; out flows what had to be written and what could not be. Nothing here
+//! decides whether a setting that stays wrong is fatal.
 
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why a kernel setting could not be made right.
-#[derive(Debug, thiserror::Error)]
-pub enum SysctlError {
-    /// The setting could not be written.
-    #[error("cannot set {} to {value}: {source}; set it on the node, or make /proc/sys writable", .path.display())]
-    Write {
-        /// The file of the setting.
-        path: PathBuf,
-        /// The value that it should have.
-        value: String,
-        /// What the kernel said.
-        source: io::Error,
-    },
-}
-
-/// Sets `name` (such as `net/ipv4/ip_forward`) to `value`; true if it had to be written.
-///
-/// A setting that cannot be read counts as different, so that a missing one is reported by the write.
-pub fn set(name: &str, value: &str) -> Result<bool, SysctlError> {
-    set_file(&Path::new("/proc/sys").join(name), value)
-}
-
-fn set_file(path: &Path, value: &str) -> Result<bool, SysctlError> {
-    if std::fs::read_to_string(path).is_ok_and(|now| now.trim() == value) {
-        return Ok(false);
-    }
-    let written = std::fs::OpenOptions::new()
-        .write(true)
-        .open(path)
-        .and_then(|mut file| io::Write::write_all(&mut file, value.as_bytes()));
-    written.map(|()| true).map_err(|source| SysctlError::Write {
-        path: path.into(),
-        value: value.into(),
-        source,
-    })
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
+mod tests;
 
-    #[test]
-    fn a_right_value_is_not_written_again() {
-        let name = "kernel/ostype";
-        let now = std::fs::read_to_string("/proc/sys/kernel/ostype").expect("every kernel has one");
-        assert!(!set(name, now.trim()).expect("already right"));
+/// Where sysctls are files.
+const PROC_SYS: &str = "/proc/sys/";
+
+/// One setting and the value that it should have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// The file: `/proc/sys/net/ipv4/ip_forward`.
+    pub path: &'static str,
+    /// The value.
+    pub value: u64,
+    /// Whether a higher value is right too.
+    pub bound: Bound,
+}
+
+/// Which values are right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bound {
+    /// This one.
+    Exactly,
+    /// This one and every higher one.
+    AtLeast,
+}
+
+impl Wanted {
+    /// A setting with one right value.
+    pub const fn exactly(path: &'static str, value: u64) -> Self {
+        Self { path, value, bound: Bound::Exactly }
     }
 
-    #[test]
-    fn a_missing_setting_is_named() {
-        let error = set("net/no_such_setting", "1").expect_err("it does not exist").to_string();
-        assert!(error.starts_with("cannot set /proc/sys/net/no_such_setting to 1: "), "{error}");
+    /// The command with which an operator sets it on the node.
+    pub fn command(&self) -> String {
+        match self.path.strip_prefix(PROC_SYS) {
+            Some(name) => format!("sysctl -w {}={}", name.replace('/', "."), self.value),
+            None => format!("echo {} > {}", self.value, self.path),
+        }
     }
 
-    #[test]
-    fn a_different_value_is_written_once() {
-        let path = std::env::temp_dir().join(format!("portolan-sysctl-{}", std::process::id()));
-        std::fs::write(&path, "0\n").expect("a scratch file");
-        let results = [set_file(&path, "1"), set_file(&path, "1")].map(|result| result.expect("writable"));
-        std::fs::remove_file(&path).expect("still there");
-        assert_eq!(results, [true, false]);
+    /// A setting that cannot be read counts as different, so that the write says why.
+    fn is_right(&self, present: Option<&str>) -> bool {
+        let Some(present) = present else { return false };
+        match self.bound {
+            Bound::Exactly => present == self.value.to_string(),
+            Bound::AtLeast => present.parse::<u64>().is_ok_and(|present| present >= self.value),
+        }
+    }
+}
+
+/// A setting that stays as it is.
+#[derive(Debug)]
+pub struct Refused {
+    /// What it should be.
+    pub wanted: Wanted,
+    /// What it is, where it can be read.
+    pub present: Option<String>,
+    /// Why it could not be written.
+    pub source: io::Error,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { wanted, present, source } = self;
+        let present = present.as_deref().unwrap_or("not readable");
+        let command = wanted.command();
+        write!(f, "{}: wanted {}, is {present} ({source}); run `{command}`", wanted.path, wanted.value)
+    }
+}
+
+/// What became of a list of settings.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// Settings that had another value.
+    pub written: Vec<Wanted>,
+    /// Settings that could not be made right.
+    pub refused: Vec<Refused>,
+}
+
+/// The files of a host: below `/`, or below a folder that stands for it.
+#[derive(Clone, Debug)]
+pub struct Host {
+    root: PathBuf,
+}
+
+impl Default for Host {
+    fn default() -> Self {
+        Self { root: "/".into() }
+    }
+}
+
+impl Host {
+    /// A host whose `/` is this folder.
+    pub fn below(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into() }
+    }
+
+    /// Makes settings right, in order; one that cannot be does not keep the others from being tried.
+    pub fn apply(&self, settings: &[Wanted]) -> Outcome {
+        let mut outcome = Outcome::default();
+        for &wanted in settings {
+            let present = self.read(wanted.path);
+            if wanted.is_right(present.as_deref()) {
+                continue;
+            }
+            match self.write(wanted.path, &wanted.value.to_string()) {
+                Ok(()) => outcome.written.push(wanted),
+                Err(source) => outcome.refused.push(Refused { wanted, present, source }),
+            }
+        }
+        outcome
+    }
+
+    /// The content of a file without blanks around it, where it can be read.
+    pub fn read(&self, path: &str) -> Option<String> {
+        let text = std::fs::read_to_string(self.file(path)).ok()?;
+        Some(text.trim().to_owned())
+    }
+
+    /// Writes a file that exists.
+    pub fn write(&self, path: &str, value: &str) -> io::Result<()> {
+        let mut file = std::fs::OpenOptions::new().write(true).open(self.file(path))?;
+        io::Write::write_all(&mut file, value.as_bytes())
+    }
+
+    /// The names in a folder; none where it cannot be read.
+    pub(crate) fn names(&self, folder: &str) -> Vec<String> {
+        let entries = std::fs::read_dir(self.file(folder)).into_iter().flatten().flatten();
+        entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+    }
+
+    fn file(&self, path: &str) -> PathBuf {
+        self.root.join(Path::new(path).strip_prefix("/").unwrap_or(Path::new(path)))
     }
 }

@@ -96,6 +96,13 @@ impl Lane {
         }
     }
 
+    /// Waits that are under way end no later than with the new intervals.
+    pub(super) fn set_timing(&mut self, timing: Timing, now: Instant) {
+        self.timing = timing;
+        let longest = if self.failures > 0 { timing.max_retry } else { timing.min_interval };
+        self.not_before = self.not_before.map(|at| at.min(now + longest));
+    }
+
     pub(super) fn suspect(&mut self, now: Instant) {
         if self.started && self.compare.is_none() {
             self.compare = Some(Reason::Drift);

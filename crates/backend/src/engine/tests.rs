@@ -149,6 +149,22 @@ fn the_second_of_two_quick_changes_waits_and_the_first_does_not() {
 }
 
 #[test]
+fn a_shorter_interval_ends_a_wait_that_is_under_way() {
+    let recorder = Recorder::default();
+    let (handle, thread, reports) =
+        engine(&recorder, Timing { min_interval: Duration::from_secs(60), ..quick() });
+    handle.start();
+    next(&reports);
+    handle.work(Family::Ipv4, work(&["a"]));
+    assert!(reports.recv_timeout(Duration::from_millis(50)).is_err(), "it waits for a minute");
+    handle.set_timing(quick());
+    assert!(next(&reports).outcome.is_ok());
+    assert_eq!(recorder.calls().pop(), Some(Call::Apply(vec!["demo/a".into()])));
+    handle.stop();
+    thread.join().unwrap();
+}
+
+#[test]
 fn a_failure_is_retried_with_everything_compared_and_loses_no_trigger() {
     let recorder = Recorder::default();
     let (handle, thread, reports) = engine(&recorder, quick());

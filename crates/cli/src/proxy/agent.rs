@@ -1,29 +1,30 @@
 //! The agent: events into the Catalog, changes to the engine, on the one thread that watches.
 
-use std::collections::BTreeMap;
-use std::net::IpAddr;
+mod health_checks;
+mod node;
+mod start;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::bail;
-use portolan_backend::Dataplane;
-use portolan_backend::addresses::Addresses;
 use portolan_backend::conntrack::CleanerThread;
-use portolan_backend::engine::{self, Handle, Timing, Work};
-use portolan_backend::nft::Nftables;
-use portolan_model::catalog::{Changes, ObjectFault, PerFamily};
+use portolan_backend::engine::{Handle, Timing, Work};
+use portolan_model::catalog::{Changes, ObjectFault};
 use portolan_model::object::Kind;
-use portolan_model::{Catalog, Change, Event, Family, NodePortAddresses, Settings};
-use portolan_node::address::NodeAddresses;
-use portolan_node::config::{Configuration, DetectLocalMode};
-use portolan_node::health::{Health, ListenAddresses, NodeState, Now, ServiceHealth, ServiceKey};
-use portolan_node::metrics::{BuildInfo, ProxyMetrics, Resource, TrafficPolicy};
+use portolan_model::{Catalog, Change, Event, Family, Settings};
+use portolan_node::config::Configuration;
+use portolan_node::health::{Health, Now};
+use portolan_node::metrics::{ProxyMetrics, Resource, TrafficPolicy};
 use portolan_watch::WatchEvent;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
-use super::reports::{self, Reporter, Synced};
-use super::settings;
+use super::checks::Finding;
+use super::events::Notes;
+use super::reports::Synced;
+use health_checks::HealthChecks;
+use node::OwnNode;
 
 /// How long the start waits for the Node object to have addresses, as upstream does.
 const NODE_WAIT: Duration = Duration::from_secs(30);
@@ -31,21 +32,27 @@ const NODE_WAIT: Duration = Duration::from_secs(30);
 const POD_CIDR_WAIT: Duration = Duration::from_secs(5 * 60);
 /// How long the start waits for every family before it listens for drift all the same.
 const DRIFT_WAIT: Duration = Duration::from_secs(60);
-/// Changes handed over at once at the start.
-const START_CHUNK: usize = 1_024;
 
 /// Everything between the watch and the engine.
 pub(super) struct Agent {
     configuration: Configuration,
     catalog: Catalog,
+    node: OwnNode,
     families: Vec<Family>,
-    since: Instant,
+    /// When everything but the Node object was known: from then on it is waited for with an end.
+    listed_at: Option<Instant>,
+    started_at: Instant,
     health: Arc<Health>,
     metrics: Arc<ProxyMetrics>,
+    notes: Notes,
+    /// What has been told about this node.
+    findings: Vec<Finding>,
     done: UnboundedSender<Synced>,
     running: Option<Running>,
-    /// Told when everything is in the kernel for the first time, with the ports of the sockets that commit.
-    on_first_sync: Vec<oneshot::Sender<Vec<u32>>>,
+    /// Told when it is time to look for drift, with the ports of the sockets that commit.
+    on_drift_watch: Vec<oneshot::Sender<Vec<u32>>>,
+    /// Told when every family is in the kernel for the first time.
+    on_in_step: Vec<oneshot::Sender<()>>,
     error: Option<anyhow::Error>,
     /// The node's addresses could not be listed: to be tried again.
     addresses_unknown: bool,
@@ -55,36 +62,43 @@ pub(super) struct Agent {
 struct Running {
     engine: Handle,
     flows: CleanerThread,
-    node_ips: NodeAddresses,
     settings: Vec<Settings>,
-    service_health: Vec<(Family, ServiceHealth)>,
-    /// Families whose health-check node ports are to be brought in step.
-    health_checks: Vec<Family>,
+    health_checks: Vec<HealthChecks>,
     /// Families whose first commit is not in the kernel yet.
     unsynced: Vec<Family>,
     /// Ports of the sockets that commit.
     ports: Vec<u32>,
 }
 
+/// What an agent is made with.
+pub(super) struct Surroundings {
+    pub(super) node_name: String,
+    pub(super) families: Vec<Family>,
+    pub(super) findings: Vec<Finding>,
+    pub(super) metrics: Arc<ProxyMetrics>,
+    pub(super) notes: Notes,
+    pub(super) done: UnboundedSender<Synced>,
+}
+
 impl Agent {
-    pub(super) fn new(
-        configuration: Configuration,
-        node_name: String,
-        families: Vec<Family>,
-        done: UnboundedSender<Synced>,
-    ) -> Self {
-        let (sync_period, _) = configuration.sync_periods();
+    pub(super) fn new(configuration: Configuration, surroundings: Surroundings) -> Self {
+        let Surroundings { node_name, families, findings, metrics, notes, done } = surroundings;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         Self {
             catalog: Catalog::new(node_name).with_triggers_since(i64::try_from(now).unwrap_or(i64::MAX)),
-            health: Arc::new(Health::new(sync_period.saturating_mul(2))),
-            metrics: Arc::new(ProxyMetrics::new(BuildInfo::of_crate()).with_process()),
+            node: OwnNode::default(),
+            health: Arc::new(Health::new(health_timeout(&configuration))),
+            metrics,
             configuration,
             families,
-            since: Instant::now(),
+            listed_at: None,
+            started_at: Instant::now(),
+            notes,
+            findings,
             done,
             running: None,
-            on_first_sync: Vec::new(),
+            on_drift_watch: Vec::new(),
+            on_in_step: Vec::new(),
             error: None,
             addresses_unknown: false,
         }
@@ -98,12 +112,35 @@ impl Agent {
         Arc::clone(&self.metrics)
     }
 
-    /// Resolves when everything is in the kernel for the first time. To listen to changes any earlier would only
-    /// mean to be flooded by our own.
-    pub(super) fn first_sync(&mut self) -> oneshot::Receiver<Vec<u32>> {
+    pub(super) fn configuration(&self) -> &Configuration {
+        &self.configuration
+    }
+
+    /// Resolves when it is time to look for drift. To listen to changes any earlier would only mean to be
+    /// flooded by our own.
+    pub(super) fn drift_watch(&mut self) -> oneshot::Receiver<Vec<u32>> {
         let (sender, receiver) = oneshot::channel();
-        self.on_first_sync.push(sender);
+        self.on_drift_watch.push(sender);
         receiver
+    }
+
+    /// Resolves when every family is in the kernel for the first time.
+    pub(super) fn in_step(&mut self) -> oneshot::Receiver<()> {
+        let (sender, receiver) = oneshot::channel();
+        self.on_in_step.push(sender);
+        receiver
+    }
+
+    /// Works by another configuration from now on. Nothing that is programmed goes before what replaces it is
+    /// there.
+    pub(super) fn configure(&mut self, configuration: Configuration) {
+        self.configuration = configuration;
+        self.health.set_timeout(health_timeout(&self.configuration));
+        if let Some(running) = &self.running {
+            running.engine.set_timing(timing(&self.configuration));
+        }
+        self.review_families();
+        self.reconfigure();
     }
 
     /// Takes in what the watch says.
@@ -113,6 +150,7 @@ impl Agent {
                 for event in events {
                     self.apply(event);
                 }
+                self.count_bad_objects();
                 self.hand_over();
             }
             // The watch has logged it.
@@ -132,13 +170,18 @@ impl Agent {
             if self.addresses_unknown {
                 self.reconfigure();
             }
-            if self.since.elapsed() > DRIFT_WAIT {
-                self.listen_for_drift();
+            self.retry_health_checks();
+            if self.started_at.elapsed() > DRIFT_WAIT {
+                self.look_for_drift();
             }
             return Ok(());
         }
-        if self.lacks_pod_cidrs() && self.since.elapsed() > NODE_WAIT + POD_CIDR_WAIT {
-            bail!("timeout waiting for PodCIDR allocation on node {:?}", self.catalog.node_name());
+        if self.lacks_pod_cidrs() && self.has_waited(NODE_WAIT + POD_CIDR_WAIT) {
+            let node = self.catalog.node_name();
+            if self.catalog.node().is_none() {
+                bail!("timeout waiting for node {node:?} to exist");
+            }
+            bail!("timeout waiting for PodCIDR allocation on node {node:?}");
         }
         self.hand_over();
         Ok(())
@@ -154,16 +197,20 @@ impl Agent {
         let Some(running) = &mut self.running else { return };
         running.unsynced.retain(|waiting| *waiting != family);
         if running.unsynced.is_empty() {
-            self.listen_for_drift();
+            for sender in self.on_in_step.drain(..) {
+                // Nobody waits any more where it fails.
+                let _ = sender.send(());
+            }
+            self.look_for_drift();
         }
     }
 
-    fn listen_for_drift(&mut self) {
+    fn look_for_drift(&mut self) {
         let Some(running) = &self.running else { return };
-        if !self.on_first_sync.is_empty() {
+        if !self.on_drift_watch.is_empty() {
             portolan_sock::memory::trim();
             let ports = running.ports.clone();
-            self.on_first_sync.drain(..).for_each(|sender| drop(sender.send(ports.clone())));
+            self.on_drift_watch.drain(..).for_each(|sender| drop(sender.send(ports.clone())));
         }
     }
 
@@ -191,21 +238,16 @@ impl Agent {
         applied.faults.iter().for_each(log_fault);
     }
 
-    fn node_changed(&mut self) {
-        let state = self
-            .catalog
-            .node()
-            .map(|node| NodeState { deleting: node.deleting, tainted: node.to_be_deleted });
-        self.health.node(state);
-        if self.configuration.detect_local_mode == DetectLocalMode::NodeCidr {
-            self.reconfigure();
+    fn count_bad_objects(&self) {
+        for kind in [Kind::Service, Kind::EndpointSlice, Kind::Node, Kind::ServiceCidr] {
+            self.metrics.bad_objects(resource(kind), self.catalog.faulty_objects(kind));
         }
     }
 
     /// Gives the engine what changed; starts it when the first complete state is known.
     fn hand_over(&mut self) {
         if self.running.is_none() {
-            if self.catalog.synced() && self.node_is_known() {
+            if self.may_start() {
                 self.error = self.start().err();
             }
             return;
@@ -224,7 +266,7 @@ impl Agent {
     fn send(&mut self, mut changes: Changes) {
         let Some(running) = &mut self.running else { return };
         if !changes.health_checks.is_empty() {
-            running.health_checks.clone_from(&self.families);
+            running.health_checks.iter_mut().for_each(HealthChecks::touch);
         }
         let mut idle = Vec::new();
         let now = Now::read();
@@ -250,168 +292,17 @@ impl Agent {
             self.sync_health_checks(family);
         }
     }
+}
 
-    fn node_is_known(&self) -> bool {
-        if self.lacks_pod_cidrs() {
-            return false;
-        }
-        let has_addresses = |node: &portolan_model::object::Node| {
-            !(node.internal_addresses.is_empty() && node.external_addresses.is_empty())
-        };
-        self.catalog.node().is_some_and(has_addresses)
-            || !self.configuration.bind_address.is_unspecified()
-            || self.since.elapsed() > NODE_WAIT
-    }
+/// A change that waits for longer makes the proxy unhealthy.
+fn health_timeout(configuration: &Configuration) -> Duration {
+    let (sync_period, _) = configuration.sync_periods();
+    sync_period.saturating_mul(2)
+}
 
-    fn lacks_pod_cidrs(&self) -> bool {
-        self.configuration.detect_local_mode == DetectLocalMode::NodeCidr
-            && self.catalog.node().is_none_or(|node| node.pod_cidrs.is_empty())
-    }
-
-    fn start(&mut self) -> anyhow::Result<()> {
-        if self.catalog.node().is_none() {
-            let node = self.catalog.node_name();
-            tracing::error!(node, "there is no such Node object: node ports answer on every address");
-        }
-        let node_ips = settings::node_addresses(self.catalog.node(), &self.configuration);
-        // Never with an empty list in its place: that would close every node port.
-        let Some(addresses) = self.interface_addresses() else { return Ok(()) };
-        let settings: Vec<Settings> = self.settings(&node_ips, &addresses);
-        let mut dataplanes: Vec<(Family, Box<dyn Dataplane + Send>)> = Vec::new();
-        let mut ports = Vec::new();
-        for settings in &settings {
-            let dataplane = Nftables::open(settings.clone())?;
-            ports.push(dataplane.port());
-            dataplanes.push((settings.family, Box::new(dataplane)));
-        }
-        let flows = self.flow_cleaner(&settings)?;
-        let reporter = Reporter {
-            health: self.health(),
-            metrics: self.metrics(),
-            done: self.done.clone(),
-            flows: flows.requests(),
-        };
-        let (max_retry, min_interval) = self.configuration.sync_periods();
-        let timing = Timing { min_interval, max_retry, ..Timing::default() };
-        let (engine, _) = engine::spawn(dataplanes, timing, move |report| reporter.take(report))?;
-        self.send_everything(&engine);
-        engine.start();
-        self.metrics.changes_taken();
-        let service_health = self.service_health(&node_ips, &addresses);
-        self.running = Some(Running {
-            engine,
-            flows,
-            node_ips,
-            settings,
-            service_health,
-            health_checks: self.families.clone(),
-            unsynced: self.families.clone(),
-            ports,
-        });
-        Ok(())
-    }
-
-    fn flow_cleaner(&self, settings: &[Settings]) -> std::io::Result<CleanerThread> {
-        let none = NodePortAddresses::Addresses(Vec::new());
-        let mut node_ports = PerFamily { ipv4: none.clone(), ipv6: none };
-        for settings in settings {
-            *node_ports.get_mut(settings.family) = settings.node_port_addresses.clone();
-        }
-        let metrics = self.metrics();
-        CleanerThread::spawn(node_ports, move |cleaned| reports::flows_cleaned(&metrics, &cleaned))
-    }
-
-    /// The whole table, in pieces.
-    fn send_everything(&mut self, engine: &Handle) {
-        self.catalog.drain_changes(|_| {});
-        let now = Now::read();
-        for &family in &self.families {
-            self.metrics.sync_queued(family, now.wall);
-            self.health.updated(family, now);
-            self.health.queued(family, now);
-            let mut changes = Vec::with_capacity(START_CHUNK);
-            for (name, forwarding) in self.catalog.forwardings(family) {
-                changes.push(Change { name, family, old: None, new: Some(forwarding) });
-                if changes.len() == START_CHUNK {
-                    let full = std::mem::replace(&mut changes, Vec::with_capacity(START_CHUNK));
-                    engine.work(family, Work { changes: full, ..Work::default() });
-                }
-            }
-            let udp = self.catalog.udp_services(family).collect();
-            engine.work(family, Work { changes, udp, ..Work::default() });
-        }
-    }
-
-    /// The node's addresses, or nothing where they cannot be listed now: then what runs stays, and it is tried
-    /// again.
-    fn interface_addresses(&mut self) -> Option<Vec<IpAddr>> {
-        let listed = Addresses::open().and_then(|addresses| addresses.list());
-        if let Err(error) = &listed
-            && !self.addresses_unknown
-        {
-            tracing::error!(%error, "the node's addresses cannot be listed; trying again every second");
-        }
-        self.addresses_unknown = listed.is_err();
-        listed.ok()
-    }
-
-    fn settings(&self, node_ips: &NodeAddresses, addresses: &[IpAddr]) -> Vec<Settings> {
-        let of_family = |&family: &Family| {
-            let cidrs = self.catalog.service_cidrs(family);
-            settings::settings(&self.configuration, family, self.catalog.node(), node_ips, addresses, cidrs)
-        };
-        self.families.iter().map(of_family).collect()
-    }
-
-    fn reconfigure(&mut self) {
-        if self.running.is_none() {
-            return;
-        }
-        let Some(addresses) = self.interface_addresses() else { return };
-        let Some(running) = &self.running else { return };
-        let new = self.settings(&running.node_ips, &addresses);
-        let changed: Vec<Settings> =
-            new.iter().filter(|settings| !running.settings.contains(settings)).cloned().collect();
-        for settings in changed {
-            tracing::info!(family = %settings.family, "settings changed: comparing everything");
-            running.flows.requests().configure(settings.family, settings.node_port_addresses.clone());
-            running.engine.configure(settings);
-        }
-        if let Some(running) = &mut self.running {
-            running.settings = new;
-        }
-    }
-
-    fn service_health(&self, node_ips: &NodeAddresses, addresses: &[IpAddr]) -> Vec<(Family, ServiceHealth)> {
-        let runtime = tokio::runtime::Handle::current();
-        let server = |&family: &Family| {
-            let node_ports = settings::node_ports(&self.configuration, node_ips, family);
-            let listen = ListenAddresses::choose(&node_ports, family, addresses);
-            (family, ServiceHealth::new(runtime.clone(), listen, self.health()))
-        };
-        self.families.iter().map(server).collect()
-    }
-
-    /// Brings the health-check node ports of a family in step with the Catalog.
-    fn sync_health_checks(&mut self, family: Family) {
-        let Some(running) = &mut self.running else { return };
-        if !running.health_checks.contains(&family) {
-            return;
-        }
-        let (mut ports, mut counts) = (BTreeMap::new(), BTreeMap::new());
-        for (key, check) in self.catalog.health_checks() {
-            let Some(count) = *check.local_ready.get(family) else { continue };
-            let key = ServiceKey { namespace: key.namespace.into(), name: key.name.into() };
-            ports.insert(key.clone(), check.port);
-            counts.insert(key, count as usize);
-        }
-        for (_, servers) in running.service_health.iter_mut().filter(|(of, _)| *of == family) {
-            let failures = servers.sync(&ports, &counts);
-            if failures.is_empty() {
-                running.health_checks.retain(|waiting| *waiting != family);
-            }
-        }
-    }
+fn timing(configuration: &Configuration) -> Timing {
+    let (max_retry, min_interval) = configuration.sync_periods();
+    Timing { min_interval, max_retry, ..Timing::default() }
 }
 
 fn kind_of(event: &Event) -> Option<Kind> {

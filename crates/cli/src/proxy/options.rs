@@ -29,7 +29,6 @@ pub(crate) struct Options {
     /// Do only what needs privileges and exit.
     pub(crate) init_only: bool,
     /// Follow changes of the configuration file.
-    #[allow(dead_code, reason = "for the watch on the file")]
     pub(crate) config_reload: bool,
 }
 
@@ -45,7 +44,6 @@ pub(crate) struct Loaded {
     /// Every flag with its effective text, for `/flagz`.
     pub(crate) flags: Vec<(String, String)>,
     /// Every feature gate.
-    #[allow(dead_code, reason = "for the metrics page")]
     pub(crate) gates: FeatureGates,
     /// The version to report.
     pub(crate) version: String,

@@ -3,11 +3,9 @@
 use std::net::IpAddr;
 use std::path::Path;
 
-use anyhow::Context as _;
-use portolan_backend::nft::Nftables;
-use portolan_model::object::Node;
+use ipnet::IpNet;
 use portolan_model::{Family, LocalDetector, NodePortAddresses, Settings};
-use portolan_node::address::{NodeAddresses, NodePortMatch};
+use portolan_node::address::{NodeAddresses, NodePortAddresses as Written, NodePortMatch};
 use portolan_node::config::{Configuration, DetectLocalMode};
 
 /// The families that this host can have: IPv6 only where the kernel has it and it is not switched off.
@@ -17,35 +15,38 @@ pub(super) fn supported_families() -> Vec<Family> {
     if ipv6 { Family::BOTH.to_vec() } else { vec![Family::Ipv4] }
 }
 
-/// Finds out whether the kernel has what the nftables mode needs, before anything else is done.
-pub(super) fn probe(families: &[Family]) -> anyhow::Result<()> {
-    for &family in families {
-        let neutral = Settings {
-            family,
-            local_detector: LocalDetector::None,
-            masquerade_all: true,
-            masquerade_bit: 0,
-            node_port_addresses: NodePortAddresses::MatchAll,
-            node_ip: None,
-            service_cidrs: Vec::new(),
-        };
-        Nftables::open(neutral)
-            .and_then(|mut dataplane| dataplane.probe())
-            .with_context(|| format!("checking for nftables, {family}"))?;
+/// Settings that mean nothing, to try out a data plane or to remove it.
+pub(super) fn neutral(family: Family) -> Settings {
+    Settings {
+        family,
+        local_detector: LocalDetector::None,
+        masquerade_all: true,
+        masquerade_bit: 0,
+        node_port_addresses: NodePortAddresses::MatchAll,
+        node_ip: None,
+        service_cidrs: Vec::new(),
     }
-    Ok(())
 }
 
-/// The addresses of a Node object in upstream's order.
-pub(super) fn node_addresses(node: Option<&Node>, configuration: &Configuration) -> NodeAddresses {
-    let listed: Vec<IpAddr> = node
-        .map(|node| node.internal_addresses.iter().chain(&node.external_addresses).copied().collect())
-        .unwrap_or_default();
+/// This node's own addresses, from those that its Node object lists, in upstream's order.
+pub(super) fn node_addresses(listed: &[IpAddr], bind_address: IpAddr) -> NodeAddresses {
     // The first address, and the first later one of the other family.
     let first = listed.first().copied();
     let other = listed.iter().copied().find(|ip| Some(Family::of(*ip)) != first.map(Family::of));
     let chosen: Vec<IpAddr> = first.into_iter().chain(other).collect();
-    NodeAddresses::choose(&chosen, configuration.bind_address)
+    NodeAddresses::choose(&chosen, bind_address)
+}
+
+/// `nodePortAddresses` with the node's own addresses in the place of `primary`.
+pub(super) fn expanded_node_ports(configuration: &Configuration, node: &NodeAddresses) -> Vec<IpNet> {
+    match configuration.node_port_addresses() {
+        Written::Default => Vec::new(),
+        Written::Primary => {
+            let known = Family::BOTH.into_iter().filter_map(|family| node.known(family));
+            known.map(IpNet::from).collect()
+        }
+        Written::Cidrs(cidrs) => cidrs,
+    }
 }
 
 /// Where node ports of a family answer.
@@ -57,41 +58,50 @@ pub(super) fn node_ports(
     NodePortMatch::resolve(&configuration.node_port_addresses(), node, family)
 }
 
+/// What is known of this node.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Node<'a> {
+    /// Its own addresses.
+    pub(super) ips: &'a NodeAddresses,
+    /// Its `spec.podCIDRs`.
+    pub(super) pod_cidrs: &'a [IpNet],
+    /// The addresses of its interfaces.
+    pub(super) addresses: &'a [IpAddr],
+}
+
 /// The settings of a family.
 pub(super) fn settings(
     configuration: &Configuration,
     family: Family,
-    node: Option<&Node>,
-    node_ips: &NodeAddresses,
-    interface_addresses: &[IpAddr],
-    service_cidrs: Vec<ipnet::IpNet>,
+    node: &Node<'_>,
+    service_cidrs: Vec<IpNet>,
 ) -> Settings {
-    let node_port_addresses = match node_ports(configuration, node_ips, family) {
+    let node_port_addresses = match node_ports(configuration, node.ips, family) {
         NodePortMatch::MatchAll => NodePortAddresses::MatchAll,
         cidrs @ NodePortMatch::Cidrs(_) => {
-            let matching = cidrs.matching(family, interface_addresses.iter().copied());
+            let matching = cidrs.matching(family, node.addresses.iter().copied());
             NodePortAddresses::Addresses(matching.into_iter().filter(|ip| !ip.is_loopback()).collect())
         }
     };
     Settings {
         family,
-        local_detector: local_detector(configuration, family, node),
+        local_detector: local_detector(configuration, family, node.pod_cidrs),
         masquerade_all: configuration.nftables.masquerade_all,
         masquerade_bit: configuration.nftables.masquerade_bit,
         node_port_addresses,
-        node_ip: node_ips.known(family),
+        node_ip: node.ips.known(family),
         service_cidrs,
     }
 }
 
-fn local_detector(configuration: &Configuration, family: Family, node: Option<&Node>) -> LocalDetector {
-    let first_of = |cidrs: &[ipnet::IpNet]| {
+fn local_detector(configuration: &Configuration, family: Family, pod_cidrs: &[IpNet]) -> LocalDetector {
+    let first_of = |cidrs: &[IpNet]| {
         let found = cidrs.iter().find(|cidr| Family::of(cidr.addr()) == family);
         found.map_or(LocalDetector::None, |cidr| LocalDetector::Cidr(cidr.trunc()))
     };
     match configuration.detect_local_mode {
         DetectLocalMode::ClusterCidr => first_of(&configuration.cluster_cidrs),
-        DetectLocalMode::NodeCidr => node.map_or(LocalDetector::None, |node| first_of(&node.pod_cidrs)),
+        DetectLocalMode::NodeCidr => first_of(pod_cidrs),
         DetectLocalMode::BridgeInterface => {
             LocalDetector::Interface(configuration.detect_local.bridge_interface.as_str().into())
         }

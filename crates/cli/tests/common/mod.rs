@@ -5,12 +5,13 @@
 pub(crate) mod faulty;
 pub(crate) mod http;
 pub(crate) mod kernel;
+pub(crate) mod load;
 pub(crate) mod objects;
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::net::{IpAddr, SocketAddr, TcpListener};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -88,6 +89,26 @@ impl Cluster {
         start_proxy(&self.world, self.folder.path(), &Proxy { yaml, master: self.address })
     }
 
+    /// The configuration file of the proxy.
+    pub(crate) fn configuration_file(&self) -> PathBuf {
+        self.folder.path().join("config.yaml")
+    }
+
+    /// Writes the configuration file in place, as [`Cluster::start_proxy`] does.
+    pub(crate) fn configure(&self, yaml: &str) {
+        fs::write(self.configuration_file(), configuration(yaml)).unwrap();
+    }
+
+    /// Runs the proxy with these arguments only.
+    pub(crate) fn run(&self, arguments: &[&str]) -> PortolanProcess {
+        PortolanProcess::start(self.world.node().namespace(), BINARY.as_ref(), arguments).unwrap()
+    }
+
+    /// URL of the API server.
+    pub(crate) fn master(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
     /// Stops the API server; its objects stay and can be changed.
     pub(crate) fn stop_server(&mut self) {
         drop(self.server.take());
@@ -153,7 +174,8 @@ pub(crate) fn start_proxy(world: &World, folder: &Path, proxy: &Proxy<'_>) -> Po
     PortolanProcess::start(world.node().namespace(), BINARY.as_ref(), &arguments).unwrap()
 }
 
-fn configuration(yaml: &str) -> String {
+/// A whole configuration with these fields.
+pub(crate) fn configuration(yaml: &str) -> String {
     let mut text = format!(
         "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nhostnameOverride: {NODE}\n"
     );

@@ -12,9 +12,10 @@ use crate::{Family, Protocol};
 impl Catalog {
     pub(super) fn upsert_service(&mut self, object: Object<Service>, applied: &mut Applied) {
         let Object { key, mut payload, faults, .. } = object;
+        let news = self.faulty.note(Kind::Service, &key, self.lists.services.generation, &faults);
         if !payload.is_proxied() {
             self.delete_service(&key, applied);
-            return report(applied, Kind::Service, &key, faults);
+            return report_if(news, applied, Kind::Service, &key, faults);
         }
         payload.ports = self.shared_ports(&payload.ports);
         let id = self.service_id(&key.namespace, &key.name);
@@ -23,9 +24,8 @@ impl Catalog {
         let Some(record) = self.services.get_mut(id) else { return };
         record.generation = generation;
         let same = record.service.as_ref() == Some(&payload);
-        if std::mem::replace(&mut record.fault_digest, digest) != digest || !same {
-            report(applied, Kind::Service, &key, faults);
-        }
+        let news = std::mem::replace(&mut record.fault_digest, digest) != digest || !same;
+        report_if(news, applied, Kind::Service, &key, faults);
         if !same {
             self.replace_service(id, Some(payload), applied);
         }
@@ -93,9 +93,10 @@ impl Catalog {
 
     pub(super) fn upsert_slice(&mut self, object: Object<EndpointSlice>, applied: &mut Applied) {
         let Object { key, payload, faults, .. } = object;
+        let news = self.faulty.note(Kind::EndpointSlice, &key, self.lists.slices.generation, &faults);
         let (Some(family), Some(service)) = (payload.family, payload.service.as_deref()) else {
             self.delete_slice(&key, applied);
-            return report(applied, Kind::EndpointSlice, &key, faults);
+            return report_if(news, applied, Kind::EndpointSlice, &key, faults);
         };
         let content =
             SliceContent::new(&payload, family, &self.node_name, &mut self.slice_ports, &mut self.zones);
@@ -104,9 +105,7 @@ impl Catalog {
         let known = self.slices.find(&key.namespace, &key.name);
         let (same, same_faults) =
             known.map_or((false, false), |id| self.revisit_slice(id, owner, &content, digest));
-        if !same || !same_faults {
-            report(applied, Kind::EndpointSlice, &key, faults);
-        }
+        report_if(!same || !same_faults, applied, Kind::EndpointSlice, &key, faults);
         if same {
             return;
         }
@@ -203,19 +202,21 @@ impl Catalog {
         }
         self.node = Some(payload);
         applied.changed = true;
-        report(applied, Kind::Node, &key, faults);
+        let news = self.faulty.note(Kind::Node, &key, 0, &faults);
+        report_if(news, applied, Kind::Node, &key, faults);
     }
 
     pub(super) fn upsert_cidr(&mut self, object: Object<ServiceCidr>, applied: &mut Applied) {
         let Object { key, payload: ServiceCidr { cidrs }, faults, .. } = object;
         let generation = self.lists.cidrs.generation;
+        let news = self.faulty.note(Kind::ServiceCidr, &key, generation, &faults);
         let known = self.cidrs.get_mut(&key);
         let same = known.as_ref().is_some_and(|record| record.cidrs == cidrs);
         if let Some(record) = known.filter(|_| same) {
             record.generation = generation;
-            return;
+            return report_if(news, applied, Kind::ServiceCidr, &key, faults);
         }
-        report(applied, Kind::ServiceCidr, &key, faults);
+        report_if(true, applied, Kind::ServiceCidr, &key, faults);
         self.cidrs.insert(key, CidrRecord { cidrs, generation });
         applied.changed = true;
     }
@@ -231,6 +232,7 @@ impl Catalog {
         let Some(list) = self.list(kind) else { return };
         list.complete = true;
         let current = list.generation;
+        self.faulty.end_list(kind, current);
         match kind {
             Kind::Service => self.end_service_list(current, applied),
             Kind::EndpointSlice => {
@@ -274,7 +276,11 @@ impl Catalog {
     }
 }
 
-fn report(applied: &mut Applied, kind: Kind, key: &ObjectKey, faults: Vec<Fault>) {
+/// Tells faults that are news.
+fn report_if(news: bool, applied: &mut Applied, kind: Kind, key: &ObjectKey, faults: Vec<Fault>) {
+    if !news {
+        return;
+    }
     let with_key = |fault| ObjectFault { kind, key: key.clone(), fault };
     applied.faults.extend(faults.into_iter().map(with_key));
 }

@@ -423,6 +423,37 @@ fn faults_are_told_once() {
 }
 
 #[test]
+fn what_is_left_out_as_a_whole_is_told_once_and_counted_while_it_is_there() {
+    let mut catalog = Catalog::new("n1");
+    let left_out = |address_type: &str| {
+        let Event::EndpointSlice(mut object) = slice("x-1", "x", "TCP", json!([ready("10.0.0.1")])) else {
+            panic!("a slice")
+        };
+        object.payload.family = None;
+        let (field, reason) = ("addressType".into(), address_type.into());
+        object.faults = vec![crate::object::Fault { field, reason }];
+        Event::EndpointSlice(object)
+    };
+    let list = |catalog: &mut Catalog, slice: Option<Event>| {
+        catalog.apply(Event::ListStart(Kind::EndpointSlice));
+        let told = slice.map_or(0, |slice| catalog.apply(slice).faults.len());
+        catalog.apply(Event::ListEnd(Kind::EndpointSlice));
+        (told, catalog.faulty_objects(Kind::EndpointSlice))
+    };
+    assert_eq!(list(&mut catalog, Some(left_out("FQDN"))), (1, 1));
+    assert_eq!(list(&mut catalog, Some(left_out("FQDN"))), (0, 1), "no news");
+    assert_eq!(list(&mut catalog, Some(left_out("other"))), (1, 1));
+    assert_eq!(catalog.faulty_objects(Kind::Service), 0);
+    assert_eq!(list(&mut catalog, None), (0, 0), "the list did not show it");
+    assert_eq!(list(&mut catalog, Some(left_out("FQDN"))), (1, 1));
+    let mended = slice("x-1", "x", "TCP", json!([ready("10.0.0.1")]));
+    assert_eq!(list(&mut catalog, Some(mended)), (0, 0));
+    catalog.apply(left_out("FQDN"));
+    catalog.apply(Event::EndpointSliceDeleted(key("x-1")));
+    assert_eq!(catalog.faulty_objects(Kind::EndpointSlice), 0);
+}
+
+#[test]
 fn duplicates_across_slices_do_not_depend_on_their_order() {
     let leaving = json!({ "addresses": ["10.0.0.1"], "nodeName": "n2",
         "conditions": { "ready": false, "serving": true, "terminating": true } });

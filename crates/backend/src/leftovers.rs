@@ -1,0 +1,83 @@
+//! What kube-proxy left in the kernel: found, and removed when it is no longer needed.
+//!
+//! Three places: the `kube-proxy` tables of its nftables mode, the `KUBE-` chains of its iptables mode where
+//! iptables is a front end of nftables (both over netlink, so that no program is needed), and the same chains
+//! in the kernel's older iptables (by its own programs, where they are installed). Removed is what kube-proxy's
+//! own clean-up removes; what other programs jump to, or kubelet owns, stays. IPVS is not looked at.
+
+mod chains;
+mod legacy;
+mod tables;
+
+use portolan_model::Family;
+
+/// What was removed.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Removed {
+    /// Tables of the nftables mode.
+    pub tables: usize,
+    /// Chains of the iptables mode.
+    pub chains: usize,
+}
+
+impl Removed {
+    /// Whether there was nothing to remove.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Why something could not be removed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Reading or changing the nftables ruleset failed.
+    #[error("kube-proxy's {what}, {family}: {source}")]
+    Nftables {
+        /// What was to be removed.
+        what: &'static str,
+        /// Its family.
+        family: Family,
+        /// What happened.
+        source: crate::Error,
+    },
+    /// A program is there but could not be run.
+    #[error("cannot run {program}: {source}")]
+    Start {
+        /// The program.
+        program: &'static str,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A program failed.
+    #[error("{program} failed ({status}): {message}")]
+    Failed {
+        /// The program.
+        program: &'static str,
+        /// How it ended.
+        status: std::process::ExitStatus,
+        /// What it wrote.
+        message: String,
+    },
+}
+
+/// Removes all of it in the network namespace of this thread, both families. What cannot be removed does not
+/// keep the rest from being removed. Blocks while the iptables programs run.
+pub fn remove() -> (Removed, Vec<Error>) {
+    let (mut removed, mut errors) = (Removed::default(), Vec::new());
+    for family in Family::BOTH {
+        let failed = |what| move |source| Error::Nftables { what, family, source };
+        match tables::remove_table(family).map_err(failed("table of the nftables mode")) {
+            Ok(tables) => removed.tables += usize::from(tables),
+            Err(error) => errors.push(error),
+        }
+        match tables::remove_chains(family).map_err(failed("chains of the iptables mode")) {
+            Ok(chains) => removed.chains += chains,
+            Err(error) => errors.push(error),
+        }
+        match legacy::remove_chains(family) {
+            Ok(chains) => removed.chains += chains,
+            Err(error) => errors.push(error),
+        }
+    }
+    (removed, errors)
+}

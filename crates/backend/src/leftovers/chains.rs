@@ -1,0 +1,129 @@
+//! Which chains of an iptables table are kube-proxy's, and may go.
+
+use std::collections::BTreeSet;
+
+/// The tables of iptables that kube-proxy writes to.
+pub(super) const TABLES: [&str; 3] = ["nat", "filter", "mangle"];
+
+/// The chains that the kernel enters by itself.
+const BUILT_IN: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
+/// Chains of the nat table that built-in chains jump to.
+const NAT: [&str; 4] = ["KUBE-SERVICES", "KUBE-NODEPORTS", "KUBE-POSTROUTING", "KUBE-PROXY-CANARY"];
+/// Chains of the filter table.
+const FILTER: [&str; 6] = [
+    "KUBE-SERVICES",
+    "KUBE-EXTERNAL-SERVICES",
+    "KUBE-FORWARD",
+    "KUBE-NODEPORTS",
+    "KUBE-PROXY-FIREWALL",
+    "KUBE-PROXY-CANARY",
+];
+/// Others jump to this one too, if they want what it marks to be masqueraded.
+const MARK_MASQ: &str = "KUBE-MARK-MASQ";
+/// How the names of the nat table's chains for single Services and endpoints start.
+const PER_SERVICE: [&str; 6] = ["KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-", "KUBE-SEP-", "KUBE-XLB-"];
+
+/// A rule that leads from one chain to another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Jump<R> {
+    pub(super) from: String,
+    pub(super) to: String,
+    /// Names the rule.
+    pub(super) rule: R,
+}
+
+/// What is to be removed from a table.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Plan<R> {
+    /// Chains, with all their rules.
+    pub(super) chains: BTreeSet<String>,
+    /// Rules of built-in chains that lead to them.
+    pub(super) rules: Vec<Jump<R>>,
+}
+
+/// Chooses among the chains of a table. A chain that a rule of a chain that stays leads to stays as well,
+/// unless it is one of the rules by which kube-proxy enters its chains.
+pub(super) fn plan<R>(table: &str, chains: impl Iterator<Item = String>, jumps: Vec<Jump<R>>) -> Plan<R> {
+    let mut chains: BTreeSet<String> = chains.filter(|chain| is_kube_proxys(table, chain)).collect();
+    loop {
+        let holds =
+            |jump: &&Jump<R>| !chains.contains(&jump.from) && !is_entry(jump) && chains.contains(&jump.to);
+        let Some(held) = jumps.iter().find(holds).map(|jump| jump.to.clone()) else { break };
+        chains.remove(&held);
+    }
+    let leads = |jump: &Jump<R>| is_entry(jump) && chains.contains(&jump.to);
+    let rules = jumps.into_iter().filter(leads).collect();
+    Plan { chains, rules }
+}
+
+/// kube-proxy enters its fixed chains from built-in ones.
+fn is_entry<R>(jump: &Jump<R>) -> bool {
+    BUILT_IN.contains(&jump.from.as_str())
+        && (NAT.contains(&jump.to.as_str()) || FILTER.contains(&jump.to.as_str()))
+}
+
+fn is_kube_proxys(table: &str, chain: &str) -> bool {
+    match table {
+        "nat" => {
+            NAT.contains(&chain)
+                || chain == MARK_MASQ
+                || PER_SERVICE.iter().any(|prefix| chain.starts_with(prefix))
+        }
+        "filter" => FILTER.contains(&chain),
+        "mangle" => chain == "KUBE-PROXY-CANARY",
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nat(chains: &[&str], jumps: &[(&str, &str)]) -> (Vec<String>, Vec<(String, String)>) {
+        let jumps = jumps.iter().map(|(from, to)| Jump { from: (*from).into(), to: (*to).into(), rule: () });
+        let plan = plan("nat", chains.iter().map(ToString::to_string), jumps.collect());
+        let rules = plan.rules.into_iter().map(|jump| (jump.from, jump.to)).collect();
+        (plan.chains.into_iter().collect(), rules)
+    }
+
+    #[test]
+    fn everything_of_the_iptables_mode_goes_and_nothing_of_others() {
+        let chains =
+            ["KUBE-SERVICES", "KUBE-SVC-A", "KUBE-SEP-A", "KUBE-KUBELET-CANARY", "CNI-HOSTPORT", "OUTPUT"];
+        let jumps = [
+            ("PREROUTING", "KUBE-SERVICES"),
+            ("OUTPUT", "KUBE-SERVICES"),
+            ("OUTPUT", "CNI-HOSTPORT"),
+            ("KUBE-SERVICES", "KUBE-SVC-A"),
+            ("KUBE-SVC-A", "KUBE-SEP-A"),
+        ];
+        let (chains, rules) = nat(&chains, &jumps);
+        assert_eq!(chains, ["KUBE-SEP-A", "KUBE-SERVICES", "KUBE-SVC-A"]);
+        let entry = |from: &str| (from.to_owned(), "KUBE-SERVICES".to_owned());
+        assert_eq!(rules, [entry("PREROUTING"), entry("OUTPUT")]);
+    }
+
+    #[test]
+    fn what_others_jump_to_stays_with_what_it_needs() {
+        let chains = ["KUBE-SERVICES", "KUBE-MARK-MASQ", "KUBE-SVC-A", "KUBE-SEP-A", "KUBE-LOAD-BALANCER"];
+        let jumps = [
+            ("KUBE-LOAD-BALANCER", "KUBE-MARK-MASQ"),
+            // Somebody's own rule.
+            ("PREROUTING", "KUBE-SVC-A"),
+            ("KUBE-SVC-A", "KUBE-SEP-A"),
+            ("KUBE-SERVICES", "KUBE-SVC-A"),
+        ];
+        let (chains, rules) = nat(&chains, &jumps);
+        assert_eq!(chains, ["KUBE-SERVICES"]);
+        assert!(rules.is_empty(), "{rules:?}");
+    }
+
+    #[test]
+    fn kubelets_chains_stay_in_every_table() {
+        let all = ["KUBE-FIREWALL", "KUBE-MARK-DROP", "KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY", "KUBE-X"];
+        for table in TABLES {
+            let plan = plan::<()>(table, all.iter().map(ToString::to_string), Vec::new());
+            assert!(plan.chains.is_empty(), "{table}: {:?}", plan.chains);
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! kube-proxy's chains in the kernel's older iptables, which only its own programs can change.
+
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+use std::process::{Command, Output, Stdio};
+
+use portolan_model::Family;
+
+use super::Error;
+use super::chains::{Jump, plan};
+
+/// The programs that read and write the rules of a family.
+struct Programs {
+    save: &'static str,
+    restore: &'static str,
+}
+
+const IPV4: Programs = Programs { save: "iptables-legacy-save", restore: "iptables-legacy-restore" };
+const IPV6: Programs = Programs { save: "ip6tables-legacy-save", restore: "ip6tables-legacy-restore" };
+/// Their names where there is but one iptables.
+const IPV4_ONLY: Programs = Programs { save: "iptables-save", restore: "iptables-restore" };
+const IPV6_ONLY: Programs = Programs { save: "ip6tables-save", restore: "ip6tables-restore" };
+
+/// Deletes the chains with the rules that lead to them, all of a table at once; says how many there were.
+/// Without the programs there is nothing to do.
+pub(super) fn remove_chains(family: Family) -> Result<usize, Error> {
+    let (named, only, tables) = match family {
+        Family::Ipv4 => (IPV4, IPV4_ONLY, "/proc/thread-self/net/ip_tables_names"),
+        Family::Ipv6 => (IPV6, IPV6_ONLY, "/proc/thread-self/net/ip6_tables_names"),
+    };
+    // The tables that the kernel has in this network namespace. Most hosts have none.
+    if !std::fs::read(tables).is_ok_and(|names| !names.is_empty()) {
+        return Ok(0);
+    }
+    let programs = if is_there(named.save) {
+        named
+    } else if is_legacy(only.save) {
+        only
+    } else {
+        return Ok(0);
+    };
+    let saved = run(programs.save, &[], "")?;
+    let (input, chains) = removal(&String::from_utf8_lossy(&saved.stdout));
+    if chains > 0 {
+        run(programs.restore, &["--noflush", "--wait", "5"], &input)?;
+    }
+    Ok(chains)
+}
+
+fn is_there(program: &str) -> bool {
+    let version = Command::new(program).arg("--version").stdin(Stdio::null()).output();
+    version.is_ok_and(|output| output.status.success())
+}
+
+/// Programs without a suffix may be front ends of nftables, whose rules are removed over netlink.
+fn is_legacy(program: &str) -> bool {
+    let version = Command::new(program).arg("--version").stdin(Stdio::null()).output();
+    version.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("legacy"))
+}
+
+fn run(program: &'static str, arguments: &[&str], input: &str) -> Result<Output, Error> {
+    let output =
+        run_with_input(program, arguments, input).map_err(|source| Error::Start { program, source })?;
+    if output.status.success() {
+        return Ok(output);
+    }
+    let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(Error::Failed { program, status: output.status, message })
+}
+
+fn run_with_input(program: &str, arguments: &[&str], input: &str) -> io::Result<Output> {
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn()?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // A program that ends early says why by its status.
+        let _ = stdin.write_all(input.as_bytes());
+    }
+    child.wait_with_output()
+}
+
+/// From what a save printed to what a restore has to read, and how many chains that removes.
+fn removal(saved: &str) -> (String, usize) {
+    let (mut text, mut removed) = (String::new(), 0);
+    let mut lines = saved.lines();
+    while let Some(line) = lines.next() {
+        let Some(table) = line.strip_prefix('*') else { continue };
+        let (mut chains, mut jumps) = (Vec::new(), Vec::new());
+        for line in lines.by_ref().take_while(|line| *line != "COMMIT") {
+            if let Some(chain) = line.strip_prefix(':') {
+                chains.extend(chain.split(' ').next().map(str::to_owned));
+            }
+            jumps.extend(jump(line));
+        }
+        let plan = plan(table, chains.into_iter(), jumps);
+        if plan.chains.is_empty() {
+            continue;
+        }
+        removed += plan.chains.len();
+        let _ = writeln!(text, "*{table}");
+        for jump in &plan.rules {
+            let _ = writeln!(text, "-D {}", jump.rule);
+        }
+        // Declaring a chain empties it.
+        for chain in &plan.chains {
+            let _ = writeln!(text, ":{chain} - [0:0]");
+        }
+        for chain in &plan.chains {
+            let _ = writeln!(text, "-X {chain}");
+        }
+        text.push_str("COMMIT\n");
+    }
+    (text, removed)
+}
+
+/// Where a rule leads; the rule without its `-A`.
+fn jump(line: &str) -> Option<Jump<&str>> {
+    let rule = line.strip_prefix("-A ")?;
+    let from = rule.split(' ').next()?;
+    let way = [" -j ", " -g "].into_iter().filter_map(|flag| Some(rule.rfind(flag)? + flag.len())).max()?;
+    let to = rule.get(way..)?.split(' ').next()?;
+    Some(Jump { from: from.to_owned(), to: to.to_owned(), rule })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn from_saved_rules_to_their_removal() {
+        let saved = "\
+# Generated by iptables-save
+*nat
+:PREROUTING ACCEPT [0:0]
+:KUBE-KUBELET-CANARY - [0:0]
+:KUBE-SERVICES - [0:0]
+:KUBE-SVC-X - [0:0]
+-A PREROUTING -m comment --comment \"kubernetes -j NOWHERE portals\" -j KUBE-SERVICES
+-A PREROUTING -i eth0 -j DNAT --to-destination 10.0.0.1
+-A KUBE-SERVICES -d 10.96.0.1/32 -p tcp -j KUBE-SVC-X
+COMMIT
+*raw
+:PREROUTING ACCEPT [0:0]
+COMMIT
+";
+        let (text, chains) = removal(saved);
+        assert_eq!(chains, 2);
+        insta::assert_snapshot!(text, @r#"
+        *nat
+        -D PREROUTING -m comment --comment "kubernetes -j NOWHERE portals" -j KUBE-SERVICES
+        :KUBE-SERVICES - [0:0]
+        :KUBE-SVC-X - [0:0]
+        -X KUBE-SERVICES
+        -X KUBE-SVC-X
+        COMMIT
+        "#);
+        assert_eq!(removal("*nat\n:PREROUTING ACCEPT [0:0]\nCOMMIT\n"), (String::new(), 0));
+    }
+}

@@ -1,0 +1,144 @@
+//! kube-proxy's tables and chains in the nftables ruleset, over netlink.
+
+use portolan_model::Family;
+use portolan_sock::{Protocol, Socket, SocketError};
+use portolan_wire::nftables::{Data, Event, Expr, Family as WireFamily, Rule, Transaction, Verdict, request};
+
+use super::chains::{Jump, Plan, TABLES, plan};
+use crate::Error;
+
+/// The table of kube-proxy's nftables mode.
+const KUBE_PROXY: &str = "kube-proxy";
+/// How often it is tried while others change the ruleset.
+const ATTEMPTS: u32 = 8;
+/// Sequence numbers for one transaction.
+const SEQUENCE_ROOM: u32 = 1 << 16;
+/// Chains for each transaction: small enough for any socket buffer.
+const CHAINS: usize = 512;
+
+/// Deletes the table of the nftables mode; says whether there was one.
+pub(super) fn remove_table(family: Family) -> Result<bool, Error> {
+    let family = wire_family(family);
+    let mut socket = Socket::open(Protocol::Netfilter)?;
+    let mut found = false;
+    consistently(|| {
+        found = false;
+        socket.dump(&mut request::tables(family), |frame| {
+            if let Event::NewTable(table) = Event::decode(frame)? {
+                found |= table.name == KUBE_PROXY && table.family == family;
+            }
+            Ok(())
+        })?;
+        Ok(())
+    })?;
+    if found {
+        commit(&mut socket, |transaction| {
+            transaction.delete_table(family, KUBE_PROXY);
+        })?;
+    }
+    Ok(found)
+}
+
+/// Deletes the chains of the iptables mode, with the rules that lead to them; says how many there were. The
+/// first transaction takes the way in, so that what remains for a moment does nothing.
+pub(super) fn remove_chains(family: Family) -> Result<usize, Error> {
+    let family = wire_family(family);
+    let mut socket = Socket::open(Protocol::Netfilter)?;
+    let mut removed = 0;
+    for table in TABLES {
+        let plan = consistently(|| read(&mut socket, family, table))?;
+        if plan.chains.is_empty() {
+            continue;
+        }
+        remove(&mut socket, family, table, &plan)?;
+        removed += plan.chains.len();
+    }
+    Ok(removed)
+}
+
+fn remove(socket: &mut Socket, family: WireFamily, table: &str, plan: &Plan<u64>) -> Result<(), Error> {
+    let chains: Vec<&String> = plan.chains.iter().collect();
+    if !plan.rules.is_empty() {
+        commit(socket, |transaction| {
+            for jump in &plan.rules {
+                transaction.delete_rule(family, table, &jump.from, jump.rule);
+            }
+        })?;
+    }
+    for chains in chains.chunks(CHAINS) {
+        commit(socket, |transaction| {
+            for chain in chains {
+                transaction.flush_chain(family, table, chain);
+            }
+        })?;
+    }
+    for chains in chains.chunks(CHAINS) {
+        commit(socket, |transaction| {
+            for chain in chains {
+                transaction.delete_chain(family, table, chain);
+            }
+        })?;
+    }
+    Ok(())
+}
+
+fn read(socket: &mut Socket, family: WireFamily, table: &str) -> Result<Plan<u64>, SocketError> {
+    let (mut chains, mut jumps) = (Vec::new(), Vec::new());
+    socket.dump(&mut request::chains(family), |frame| {
+        match Event::decode(frame)? {
+            Event::NewChain(chain) if chain.table == table && chain.family == family => {
+                chains.push(chain.name);
+            }
+            _ => {}
+        }
+        Ok(())
+    })?;
+    if !chains.iter().any(|chain| chain.starts_with("KUBE-")) {
+        return Ok(plan(table, std::iter::empty(), jumps));
+    }
+    socket.dump(&mut request::rules(family, table, None), |frame| {
+        match Event::decode(frame)? {
+            Event::NewRule(rule) if rule.table == table && rule.family == family => jumps.extend(jump(rule)),
+            _ => {}
+        }
+        Ok(())
+    })?;
+    Ok(plan(table, chains.into_iter(), jumps))
+}
+
+/// Where a rule leads, if it leads anywhere.
+fn jump(rule: Rule) -> Option<Jump<u64>> {
+    let target = rule.expressions.into_iter().find_map(|expression| match expression {
+        Expr::Immediate(immediate) => match immediate.data {
+            Data::Verdict(Verdict::Jump(to) | Verdict::Goto(to)) => Some(to),
+            _ => None,
+        },
+        _ => None,
+    });
+    Some(Jump { from: rule.chain, to: target?, rule: rule.handle? })
+}
+
+fn commit(socket: &mut Socket, fill: impl FnOnce(&mut Transaction)) -> Result<(), Error> {
+    let mut transaction = Transaction::begin(socket.next_sequence(SEQUENCE_ROOM), None);
+    fill(&mut transaction);
+    let batch = transaction.finish().map_err(SocketError::from)?;
+    Ok(socket.commit(&batch)?)
+}
+
+/// Reads again where the ruleset changed meanwhile.
+fn consistently<T>(mut read: impl FnMut() -> Result<T, SocketError>) -> Result<T, Error> {
+    for _ in 0..ATTEMPTS {
+        match read() {
+            Err(SocketError::Interrupted | SocketError::Overrun) => {}
+            outcome => return Ok(outcome?),
+        }
+    }
+    Err(Error::Contended { attempts: ATTEMPTS })
+}
+
+fn wire_family(family: Family) -> WireFamily {
+    match family {
+        Family::Ipv4 => WireFamily::IPV4,
+        Family::Ipv6 => WireFamily::IPV6,
+    }
+}

@@ -1,0 +1,119 @@
+//! Health-check node ports: in step with the Catalog, on the addresses of node ports.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use portolan_model::Family;
+use portolan_node::address::NodeAddresses;
+use portolan_node::config::Configuration;
+use portolan_node::health::{ListenAddresses, ServiceHealth, ServiceKey};
+
+use super::Agent;
+use crate::proxy::settings;
+
+/// The servers of one family.
+pub(super) struct HealthChecks {
+    family: Family,
+    listen: ListenAddresses,
+    servers: ServiceHealth,
+    /// They may not be as the Catalog says.
+    stale: bool,
+    /// What could not be opened is tried again.
+    retry_at: Option<Instant>,
+    /// Attempts in a row that failed.
+    failures: u32,
+}
+
+/// Wait before what could not be opened is tried again; doubled with each failure up to the longest. An IPv6
+/// address that has just come is tentative for a second or two (RFC 4862) and cannot be listened on.
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+const LONGEST_RETRY: Duration = Duration::from_secs(60);
+
+impl HealthChecks {
+    /// Something changed that they depend on.
+    pub(super) const fn touch(&mut self) {
+        self.stale = true;
+    }
+
+    fn tried(&mut self, failed: bool) {
+        self.stale = failed;
+        self.failures = if failed { self.failures.saturating_add(1) } else { 0 };
+        let doublings = self.failures.saturating_sub(1).min(16);
+        let wait = FIRST_RETRY.saturating_mul(1 << doublings).min(LONGEST_RETRY);
+        self.retry_at = failed.then(|| Instant::now() + wait);
+    }
+}
+
+impl Agent {
+    pub(super) fn new_health_checks(&self, addresses: &[IpAddr]) -> Vec<HealthChecks> {
+        let (runtime, node_ips) = (tokio::runtime::Handle::current(), self.node_ips());
+        let new = |&family: &Family| {
+            let listen = listen_addresses(&self.configuration, &node_ips, family, addresses);
+            let servers = ServiceHealth::new(runtime.clone(), listen.clone(), self.health());
+            HealthChecks { family, listen, servers, stale: true, retry_at: None, failures: 0 }
+        };
+        self.families.iter().map(new).collect()
+    }
+
+    /// Node ports may answer elsewhere now: their health checks follow at once.
+    pub(super) fn move_health_checks(&mut self, addresses: &[IpAddr]) {
+        let node_ips = self.node_ips();
+        let Some(running) = &mut self.running else { return };
+        let mut moved = Vec::new();
+        for checks in &mut running.health_checks {
+            let listen = listen_addresses(&self.configuration, &node_ips, checks.family, addresses);
+            if listen != checks.listen {
+                checks.listen = listen.clone();
+                checks.servers.listen_on(listen);
+                checks.stale = true;
+                moved.push(checks.family);
+            }
+        }
+        for family in moved {
+            self.sync_health_checks(family);
+        }
+    }
+
+    /// Tries again what could not be opened, when its time has come.
+    pub(super) fn retry_health_checks(&mut self) {
+        let now = Instant::now();
+        let due = |checks: &&HealthChecks| checks.retry_at.is_some_and(|at| at <= now);
+        let checks = self.running.iter().flat_map(|running| &running.health_checks);
+        let families: Vec<Family> = checks.filter(due).map(|checks| checks.family).collect();
+        for family in families {
+            self.sync_health_checks(family);
+        }
+    }
+
+    /// Brings the servers of a family in step with the Catalog. What fails is tried again after the next commit,
+    /// and after some time.
+    pub(super) fn sync_health_checks(&mut self, family: Family) {
+        let Some(running) = &mut self.running else { return };
+        let (mut ports, mut counts) = (BTreeMap::new(), BTreeMap::new());
+        let Some(checks) = running.health_checks.iter_mut().find(|c| c.family == family && c.stale) else {
+            return;
+        };
+        for (key, check) in self.catalog.health_checks() {
+            let Some(count) = *check.local_ready.get(family) else { continue };
+            let key = ServiceKey { namespace: key.namespace.into(), name: key.name.into() };
+            ports.insert(key.clone(), check.port);
+            counts.insert(key, count as usize);
+        }
+        let failures = checks.servers.sync(&ports, &counts);
+        checks.tried(!failures.is_empty());
+        for failure in failures {
+            self.notes.no_health_check(&failure);
+        }
+    }
+}
+
+fn listen_addresses(
+    configuration: &Configuration,
+    node_ips: &NodeAddresses,
+    family: Family,
+    addresses: &[IpAddr],
+) -> ListenAddresses {
+    let node_ports = settings::node_ports(configuration, node_ips, family);
+    ListenAddresses::choose(&node_ports, family, addresses)
+}

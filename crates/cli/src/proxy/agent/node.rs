@@ -1,0 +1,150 @@
+//! This node: what its Node object and its interfaces say, and what has to follow when they say something else.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use portolan_backend::addresses::Addresses;
+use portolan_model::object::Node;
+use portolan_model::{Family, Settings};
+use portolan_node::address::NodeAddresses;
+use portolan_node::config::Configuration;
+use portolan_node::health::NodeState;
+
+use super::Agent;
+use crate::proxy::{checks, settings};
+
+/// What the Node object said last. A Node without addresses or pod CIDRs has lost them for a moment, as when it
+/// is made anew: what it had before still describes what is on this node.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct OwnNode {
+    addresses: Vec<IpAddr>,
+    pod_cidrs: Vec<IpNet>,
+}
+
+impl OwnNode {
+    pub(super) fn has_addresses(&self) -> bool {
+        !self.addresses.is_empty()
+    }
+
+    pub(super) fn pod_cidrs(&self) -> &[IpNet] {
+        &self.pod_cidrs
+    }
+
+    /// One address of each family, after the configuration had its say.
+    pub(super) fn ips(&self, configuration: &Configuration) -> NodeAddresses {
+        settings::node_addresses(&self.addresses, configuration.bind_address)
+    }
+
+    /// Takes the object in; says whether anything is different.
+    fn take(&mut self, node: &Node) -> bool {
+        let before = self.clone();
+        let addresses: Vec<IpAddr> =
+            node.internal_addresses.iter().chain(&node.external_addresses).copied().collect();
+        if !addresses.is_empty() {
+            self.addresses = addresses;
+        }
+        if !node.pod_cidrs.is_empty() {
+            self.pod_cidrs.clone_from(&node.pod_cidrs);
+        }
+        *self != before
+    }
+}
+
+impl Agent {
+    pub(super) fn node_changed(&mut self) {
+        let Some(node) = self.catalog.node() else { return };
+        self.health.node(Some(NodeState { deleting: node.deleting, tainted: node.to_be_deleted }));
+        let before = self.node.clone();
+        if !self.node.take(node) {
+            return;
+        }
+        if self.running.is_some() {
+            let (addresses, pod_cidrs) = (&self.node.addresses, &self.node.pod_cidrs);
+            tracing::info!(?addresses, ?pod_cidrs, ?before, "the Node's addresses or pod CIDRs changed");
+        }
+        self.review_families();
+        self.reconfigure();
+    }
+
+    /// Tells what the configuration and the Node object, as they are now, leave to be desired. What would keep the
+    /// proxy from starting does not end one that runs.
+    pub(super) fn review_families(&mut self) {
+        if self.running.is_none() {
+            return;
+        }
+        if let Err(error) = checks::report(&self.new_family_findings()) {
+            tracing::error!("{error:#}; it goes on as well as it can");
+        }
+    }
+
+    pub(super) fn node_ips(&self) -> NodeAddresses {
+        self.node.ips(&self.configuration)
+    }
+
+    /// The node's addresses, or nothing where they cannot be listed now: then what runs stays, and it is tried
+    /// again.
+    pub(super) fn interface_addresses(&mut self) -> Option<Vec<IpAddr>> {
+        let listed = Addresses::open().and_then(|addresses| addresses.list());
+        if let Err(error) = &listed
+            && !self.addresses_unknown
+        {
+            tracing::error!(%error, "the node's addresses cannot be listed; trying again every second");
+        }
+        self.addresses_unknown = listed.is_err();
+        listed.ok()
+    }
+
+    pub(super) fn settings(&self, addresses: &[IpAddr]) -> Vec<Settings> {
+        let node_ips = self.node_ips();
+        let of_family = |&family: &Family| {
+            let cidrs = self.catalog.service_cidrs(family);
+            let node = settings::Node { ips: &node_ips, pod_cidrs: &self.node.pod_cidrs, addresses };
+            settings::settings(&self.configuration, family, &node, cidrs)
+        };
+        self.families.iter().map(of_family).collect()
+    }
+
+    /// Derives anew what depends on the configuration, the node and its addresses, and hands over what became
+    /// different.
+    pub(super) fn reconfigure(&mut self) {
+        if self.running.is_none() {
+            return;
+        }
+        let Some(addresses) = self.interface_addresses() else { return };
+        let new = self.settings(&addresses);
+        let Some(running) = &mut self.running else { return };
+        for settings in new.iter().filter(|settings| !running.settings.contains(settings)) {
+            tracing::info!(family = %settings.family, "settings changed: comparing everything");
+            running.flows.requests().configure(settings.family, settings.node_port_addresses.clone());
+            running.engine.configure(settings.clone());
+        }
+        running.settings = new;
+        self.move_health_checks(&addresses);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(internal: &[&str], external: &[&str], pod_cidrs: &[&str]) -> Node {
+        let ips = |texts: &[&str]| texts.iter().map(|text| text.parse().expect("an address")).collect();
+        Node {
+            internal_addresses: ips(internal),
+            external_addresses: ips(external),
+            pod_cidrs: pod_cidrs.iter().map(|text| text.parse().expect("a CIDR")).collect(),
+            ..Node::default()
+        }
+    }
+
+    #[test]
+    fn a_node_that_lost_everything_is_as_it_was() {
+        let mut own = OwnNode::default();
+        assert!(own.take(&node(&["192.0.2.1"], &["198.51.100.1"], &["10.0.0.0/24"])));
+        assert!(!own.take(&node(&["192.0.2.1"], &["198.51.100.1"], &["10.0.0.0/24"])));
+        assert!(!own.take(&node(&[], &[], &[])));
+        assert!(own.has_addresses() && own.pod_cidrs().len() == 1);
+        assert!(own.take(&node(&[], &["198.51.100.1"], &[])));
+        assert!(own.take(&node(&[], &[], &["10.0.1.0/24"])));
+    }
+}

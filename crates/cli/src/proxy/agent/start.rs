@@ -1,0 +1,147 @@
+//! The start: from the first complete state to a running engine.
+
+use std::time::{Duration, Instant};
+
+use portolan_backend::Dataplane;
+use portolan_backend::conntrack::CleanerThread;
+use portolan_backend::engine::{self, Handle, Work};
+use portolan_backend::nft::Nftables;
+use portolan_model::catalog::PerFamily;
+use portolan_model::{Change, Family, NodePortAddresses, Settings};
+use portolan_node::config::{Configuration, DetectLocalMode};
+use portolan_node::health::Now;
+
+use super::{Agent, NODE_WAIT, Running, timing};
+use crate::proxy::checks::{self, Finding};
+use crate::proxy::reports::{self, Reporter};
+use crate::proxy::settings;
+
+/// Changes handed over at once at the start.
+const START_CHUNK: usize = 1_024;
+
+impl Agent {
+    /// Whether everything is known that the first commit needs.
+    pub(super) fn may_start(&mut self) -> bool {
+        if !self.catalog.synced() {
+            return false;
+        }
+        self.listed_at.get_or_insert_with(Instant::now);
+        if self.lacks_pod_cidrs() {
+            return false;
+        }
+        self.node.has_addresses()
+            || !self.configuration.bind_address.is_unspecified()
+            || self.has_waited(NODE_WAIT)
+    }
+
+    /// Whether the Node object has been waited for this long. While the API server cannot be reached, nothing
+    /// is waited for.
+    pub(super) fn has_waited(&self, time: Duration) -> bool {
+        self.listed_at.is_some_and(|since| since.elapsed() > time)
+    }
+
+    pub(super) fn lacks_pod_cidrs(&self) -> bool {
+        self.configuration.detect_local_mode == DetectLocalMode::NodeCidr && self.node.pod_cidrs().is_empty()
+    }
+
+    pub(super) fn start(&mut self) -> anyhow::Result<()> {
+        if self.catalog.node().is_none() {
+            let node = self.catalog.node_name();
+            tracing::error!(node, "there is no such Node object: node ports answer on every address");
+        }
+        checks::report(&self.new_family_findings())?;
+        self.warn_of_unknown_address();
+        // Never with an empty list in its place: that would close every node port.
+        let Some(addresses) = self.interface_addresses() else { return Ok(()) };
+        let settings: Vec<Settings> = self.settings(&addresses);
+        let mut dataplanes: Vec<(Family, Box<dyn Dataplane + Send>)> = Vec::new();
+        let mut ports = Vec::new();
+        for settings in &settings {
+            let dataplane = Nftables::open(settings.clone())?;
+            ports.push(dataplane.port());
+            dataplanes.push((settings.family, Box::new(dataplane)));
+        }
+        let flows = self.flow_cleaner(&settings)?;
+        let reporter = Reporter {
+            health: self.health(),
+            metrics: self.metrics(),
+            done: self.done.clone(),
+            flows: flows.requests(),
+        };
+        let report = move |report| reporter.take(report);
+        let (engine, _) = engine::spawn(dataplanes, timing(&self.configuration), report)?;
+        self.send_everything(&engine);
+        engine.start();
+        self.metrics.changes_taken();
+        let health_checks = self.new_health_checks(&addresses);
+        let unsynced = self.families.clone();
+        self.running = Some(Running { engine, flows, settings, health_checks, unsynced, ports });
+        Ok(())
+    }
+
+    /// What keeps another configuration from being used on this node.
+    pub(in crate::proxy) fn objections(&self, configuration: &Configuration) -> Vec<String> {
+        let findings = self.family_findings(configuration);
+        findings.iter().filter(|finding| finding.is_fatal()).map(ToString::to_string).collect()
+    }
+
+    /// What can be said of families now that the Node object is known, less what was said before.
+    pub(super) fn new_family_findings(&mut self) -> Vec<Finding> {
+        let all = self.family_findings(&self.configuration);
+        let new = all.iter().filter(|finding| !self.findings.contains(finding)).cloned().collect();
+        self.findings = all;
+        new
+    }
+
+    fn warn_of_unknown_address(&self) {
+        let node_ips = self.node_ips();
+        if node_ips.known(node_ips.primary).is_none() {
+            tracing::warn!(
+                family = %node_ips.primary,
+                "this node's own address is not known: let the Node object have an InternalIP, or set bindAddress"
+            );
+        }
+    }
+
+    fn family_findings(&self, configuration: &Configuration) -> Vec<Finding> {
+        let node_ips = self.node.ips(configuration);
+        let cidrs = settings::expanded_node_ports(configuration, &node_ips);
+        let node = checks::Node {
+            primary: node_ips.primary,
+            pod_cidrs: self.node.pod_cidrs(),
+            port_cidrs: Some(&cidrs),
+        };
+        checks::of_families(configuration, &self.families, &node)
+    }
+
+    fn flow_cleaner(&self, settings: &[Settings]) -> std::io::Result<CleanerThread> {
+        let none = NodePortAddresses::Addresses(Vec::new());
+        let mut port_cidrs = PerFamily { ipv4: none.clone(), ipv6: none };
+        for settings in settings {
+            *port_cidrs.get_mut(settings.family) = settings.node_port_addresses.clone();
+        }
+        let metrics = self.metrics();
+        CleanerThread::spawn(port_cidrs, move |cleaned| reports::flows_cleaned(&metrics, &cleaned))
+    }
+
+    /// The whole table, in pieces.
+    fn send_everything(&mut self, engine: &Handle) {
+        self.catalog.drain_changes(|_| {});
+        let now = Now::read();
+        for &family in &self.families {
+            self.metrics.sync_queued(family, now.wall);
+            self.health.updated(family, now);
+            self.health.queued(family, now);
+            let mut changes = Vec::with_capacity(START_CHUNK);
+            for (name, forwarding) in self.catalog.forwardings(family) {
+                changes.push(Change { name, family, old: None, new: Some(forwarding) });
+                if changes.len() == START_CHUNK {
+                    let full = std::mem::replace(&mut changes, Vec::with_capacity(START_CHUNK));
+                    engine.work(family, Work { changes: full, ..Work::default() });
+                }
+            }
+            let udp = self.catalog.udp_services(family).collect();
+            engine.work(family, Work { changes, udp, ..Work::default() });
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! The checks at the start: everything that can be found out before anything is touched, told together.
+
+mod family;
+mod host;
+
+use std::net::SocketAddr;
+
+use anyhow::bail;
+use portolan_model::Family;
+use portolan_node::config::Configuration;
+
+pub(super) use family::{Node, of_families};
+
+/// Something about this node or its configuration that an operator should know.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Finding {
+    /// The configuration asks for a mode that there is not.
+    #[error("mode: {mode} is not available in this version; write nftables")]
+    Mode { mode: &'static str },
+    /// The process may not do what it is for.
+    #[error(
+        "the process lacks the capability {capability}; run it as root, or add the capability to its \
+         securityContext"
+    )]
+    Capability { capability: &'static str },
+    /// The kernel lacks something.
+    #[error("nftables, {family}: {reason}")]
+    Kernel { family: Family, reason: String },
+    /// The node's first address is of a family that it does not have.
+    #[error(
+        "no support for primary IP family \"{family}\": enable it in the kernel \
+         (net.ipv6.conf.all.disable_ipv6), or let the Node's first address or bindAddress be of the other family"
+    )]
+    PrimaryFamily { family: Family },
+    /// Packets are not passed on.
+    #[error(
+        "{path} is 0: traffic of pods and from outside is not passed on to endpoints; run `sysctl -w {name}=1`"
+    )]
+    Forwarding { path: &'static str, name: &'static str },
+    /// Node ports answer everywhere.
+    #[error(
+        "nodePortAddresses is not set: node ports answer on every address of this node; consider \
+         nodePortAddresses: [primary]"
+    )]
+    NodePortsEverywhere,
+    /// Node ports are not restricted in the secondary family.
+    #[error(
+        "cluster appears to be dual-stack but nodePortAddresses has only {primary} entries: {other} node ports \
+         answer on every address; add {other} CIDRs, or use primary"
+    )]
+    NodePortsOfPrimaryOnly { primary: Family, other: Family },
+    /// Node ports are not restricted in the primary family.
+    #[error(
+        "nodePortAddresses has no {primary} entry: {primary} node ports answer on every address; add {primary} \
+         CIDRs, or use primary"
+    )]
+    NodePortsWithoutPrimary { primary: Family },
+    /// A field has values of a family that is not the node's only.
+    #[error(
+        "{field} is {values}, none of which is {primary}, the primary family of this node; add one that is"
+    )]
+    OtherFamily { field: &'static str, values: String, primary: Family, fatal: bool },
+    /// A server listens on the other family.
+    #[error("{field} is {address}, which is not {primary}, the only family of this node")]
+    BindFamily { field: &'static str, address: SocketAddr, primary: Family },
+}
+
+impl Finding {
+    /// Whether the proxy cannot do its work like this.
+    pub(super) const fn is_fatal(&self) -> bool {
+        match self {
+            Self::Mode { .. }
+            | Self::Capability { .. }
+            | Self::Kernel { .. }
+            | Self::PrimaryFamily { .. }
+            | Self::OtherFamily { fatal: true, .. } => true,
+            Self::Forwarding { .. }
+            | Self::NodePortsEverywhere
+            | Self::NodePortsOfPrimaryOnly { .. }
+            | Self::NodePortsWithoutPrimary { .. }
+            | Self::OtherFamily { fatal: false, .. }
+            | Self::BindFamily { .. } => false,
+        }
+    }
+}
+
+/// Everything that can be said before the Node object is known. Changes nothing.
+pub(super) fn before_the_start(configuration: &Configuration, families: &[Family]) -> Vec<Finding> {
+    let mut findings = mode(configuration);
+    findings.extend(host::findings(families));
+    // Of the Node object nothing is known yet, unless the configuration decides.
+    let bound = configuration.bind_address;
+    let primary = match families {
+        _ if !bound.is_unspecified() => Some(Family::of(bound)),
+        [only] => Some(*only),
+        _ => None,
+    };
+    if let Some(primary) = primary {
+        let node = Node { primary, pod_cidrs: &[], port_cidrs: None };
+        findings.extend(of_families(configuration, families, &node));
+    }
+    findings
+}
+
+/// Whether there is such a mode.
+pub(super) fn mode(configuration: &Configuration) -> Vec<Finding> {
+    use portolan_node::config::Mode;
+    match configuration.mode {
+        None | Some(Mode::Nftables) => Vec::new(),
+        Some(other) => vec![Finding::Mode { mode: other.name() }],
+    }
+}
+
+/// Logs every finding; an error if one of them is fatal.
+pub(super) fn report(findings: &[Finding]) -> anyhow::Result<()> {
+    for finding in findings {
+        if finding.is_fatal() {
+            tracing::error!(fatal = true, "{finding}");
+        } else {
+            tracing::warn!("{finding}");
+        }
+    }
+    let fatal: Vec<String> =
+        findings.iter().filter(|finding| finding.is_fatal()).map(ToString::to_string).collect();
+    if !fatal.is_empty() {
+        bail!("this node cannot run the proxy: {}", fatal.join("; "));
+    }
+    Ok(())
+}

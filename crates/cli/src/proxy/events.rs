@@ -1,0 +1,61 @@
+//! What this node tells the cluster as Events.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use portolan_node::health::ListenFailure;
+use portolan_node::http::BindError;
+use portolan_watch::events::{EventNote, Recorder};
+
+/// How long the end of the program waits for the Event that says why.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// Tells; never blocks.
+#[derive(Clone)]
+pub(super) struct Notes {
+    recorder: Recorder,
+    node: Rc<str>,
+}
+
+impl Notes {
+    /// The Events of this node.
+    pub(super) fn new(recorder: Recorder, node_name: &str) -> Self {
+        Self { recorder, node: node_name.into() }
+    }
+
+    /// Once, when the watches are set up.
+    pub(super) fn starting(&self) {
+        self.recorder.event(EventNote::starting(&self.node));
+    }
+
+    /// A server that had to listen cannot, and the program is about to end: waits a moment for the Event to be
+    /// sent.
+    pub(super) async fn cannot_listen(&self, error: &BindError) {
+        let note = error.to_string();
+        self.recorder.event(match error.server {
+            "metrics" => EventNote::failed_to_start_metric_server(&self.node, &note),
+            _ => EventNote::failed_to_start_proxier_healthcheck(&self.node, &note),
+        });
+        // Who ends does not wait for an API server that does not answer.
+        let _ = tokio::time::timeout(LAST_WORDS, self.recorder.flushed()).await;
+    }
+
+    /// The health-check node port of a Service cannot be opened.
+    pub(super) fn no_health_check(&self, failure: &ListenFailure) {
+        let service = (failure.service.namespace.as_str(), failure.service.name.as_str());
+        let note = failure.event_note(&self.node);
+        self.recorder.event(EventNote::failed_to_start_service_healthcheck(service, &note));
+    }
+
+    /// A changed configuration file is in use.
+    pub(super) fn reloaded(&self, changes: &[&str]) {
+        let note = format!("changed: {}", changes.join(", "));
+        self.recorder.event(EventNote::configuration_reloaded(&self.node, &note));
+    }
+
+    /// A changed configuration file is not used.
+    pub(super) fn not_reloaded(&self, reasons: &str) {
+        let note = format!("the configuration in use stays: {reasons}");
+        self.recorder.event(EventNote::configuration_refused(&self.node, &note));
+    }
+}

@@ -1,0 +1,203 @@
+//! Notices that the content of a file is another one, however that came about: written in place, replaced by a
+//! rename, or behind a symlink that was swapped, as a mounted `ConfigMap` does it.
+//!
+//! inotify watches every folder on the way to the file in which a name decides where the way leads, and the
+//! file itself. A file that is being written counts when its writer closes it.
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
+
+use inotify::{Event, EventMask, Inotify, WatchDescriptor, WatchMask};
+use tokio::io::unix::AsyncFd;
+
+/// More links than this are a loop (`MAXSYMLINKS` of the kernel).
+const LINKS: usize = 40;
+/// How long until a watch that could not be set up is tried again.
+const RETRY: Duration = Duration::from_secs(5);
+/// Room for the events of one read.
+const BUFFER: usize = 8192;
+
+/// A file and the content that it had last.
+#[derive(Debug)]
+pub(super) struct FileWatch {
+    path: PathBuf,
+    content: Option<Vec<u8>>,
+    watch: Watch,
+}
+
+/// The folders and the file as they are now.
+#[derive(Debug)]
+struct Watch {
+    events: AsyncFd<Inotify>,
+    /// The folders, each with the names that matter in it.
+    folders: HashMap<WatchDescriptor, (PathBuf, HashSet<OsString>)>,
+    /// The file itself, where everything matters.
+    file: Option<WatchDescriptor>,
+}
+
+impl FileWatch {
+    /// Starts to watch. Must be called inside a tokio runtime.
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
+        let path = std::path::absolute(path)?;
+        let watch = Watch::set_up(&path)?;
+        Ok(Self { content: std::fs::read(&path).ok(), path, watch })
+    }
+
+    /// Resolves when there is another content. A file that is gone, or cannot be read, is waited for.
+    pub(super) async fn changed(&mut self) {
+        loop {
+            if let Err(error) = self.watch.relevant().await {
+                tracing::warn!(file = %self.path.display(), %error, "the configuration file cannot be watched; watching anew");
+            }
+            self.set_up_again().await;
+            match std::fs::read(&self.path) {
+                Ok(content) if self.content.as_ref() != Some(&content) => {
+                    self.content = Some(content);
+                    return;
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::warn!(file = %self.path.display(), %error, "the configuration file cannot be read; what is in use stays");
+                }
+            }
+        }
+    }
+
+    /// The way to the file may have become another one. Whatever happens to it from here on is noticed by the
+    /// new watch, whatever happened before shows when the file is read.
+    async fn set_up_again(&mut self) {
+        loop {
+            match Watch::set_up(&self.path) {
+                Ok(watch) => {
+                    self.watch = watch;
+                    return;
+                }
+                Err(error) => {
+                    tracing::warn!(file = %self.path.display(), %error, "the configuration file cannot be watched; trying again");
+                    tokio::time::sleep(RETRY).await;
+                }
+            }
+        }
+    }
+}
+
+impl Watch {
+    fn set_up(path: &Path) -> io::Result<Self> {
+        let inotify = Inotify::init()?;
+        let mut watches = inotify.watches();
+        let mut folders: HashMap<_, (PathBuf, HashSet<OsString>)> = HashMap::new();
+        let folder_mask = WatchMask::CREATE
+            | WatchMask::CLOSE_WRITE
+            | WatchMask::MOVED_TO
+            | WatchMask::DELETE_SELF
+            | WatchMask::MOVE_SELF
+            | WatchMask::ONLYDIR;
+        for (folder, name) in way(path) {
+            let descriptor = watches.add(&folder, folder_mask)?;
+            folders.entry(descriptor).or_insert((folder, HashSet::new())).1.insert(name);
+        }
+        // A file mounted by itself is written through another folder than ours.
+        let file = watches.add(path, WatchMask::CLOSE_WRITE | WatchMask::DELETE_SELF | WatchMask::MOVE_SELF);
+        Ok(Self { events: readable(inotify)?, folders, file: file.ok() })
+    }
+
+    /// Waits for events after which the file may have another content, and takes all that are there.
+    async fn relevant(&mut self) -> io::Result<()> {
+        loop {
+            let mut ready = self.events.readable_mut().await?;
+            let (mut buffer, mut relevant) = ([0; BUFFER], false);
+            loop {
+                match ready.get_inner_mut().read_events(&mut buffer) {
+                    Ok(events) => {
+                        for event in events {
+                            relevant |= is_relevant(&event, &self.folders, self.file.as_ref());
+                        }
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            ready.clear_ready();
+            if relevant {
+                return Ok(());
+            }
+        }
+    }
+}
+
+fn is_relevant(
+    event: &Event<&OsStr>,
+    folders: &HashMap<WatchDescriptor, (PathBuf, HashSet<OsString>)>,
+    file: Option<&WatchDescriptor>,
+) -> bool {
+    // Events were lost.
+    if event.mask.contains(EventMask::Q_OVERFLOW) || file == Some(&event.wd) {
+        return true;
+    }
+    let Some((folder, names)) = folders.get(&event.wd) else { return false };
+    // An event without a name is about the folder itself.
+    let Some(name) = event.name else { return true };
+    names.contains(name) && !(event.mask.contains(EventMask::CREATE) && will_be_closed(&folder.join(name)))
+}
+
+/// A new plain file has its writer still: it counts when it is closed. A link is complete at once.
+fn will_be_closed(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|metadata| metadata.is_file() && metadata.nlink() == 1)
+}
+
+#[expect(deprecated, reason = "its successor is unsafe; Inotify owns its descriptor for good")]
+fn readable(inotify: Inotify) -> io::Result<AsyncFd<Inotify>> {
+    AsyncFd::new(inotify)
+}
+
+/// Every folder and name that decide which file a path means: the name of each symlink on the way, and of the
+/// file itself. Ends early where something does not exist.
+fn way(path: &Path) -> Vec<(PathBuf, OsString)> {
+    let mut way = Vec::new();
+    let mut folder = PathBuf::from("/");
+    let mut ahead = names(path);
+    let mut links = 0;
+    while let Some(name) = ahead.pop() {
+        if name == ".." {
+            folder.pop();
+            continue;
+        }
+        let here = folder.join(&name);
+        let Ok(metadata) = here.symlink_metadata() else {
+            way.push((folder, name));
+            return way;
+        };
+        if metadata.is_symlink() && links < LINKS {
+            links += 1;
+            let Ok(target) = here.read_link() else { return way };
+            way.push((folder.clone(), name));
+            if target.is_absolute() {
+                folder = PathBuf::from("/");
+            }
+            ahead.extend(names(&target));
+        } else if ahead.is_empty() {
+            way.push((folder.clone(), name));
+        } else {
+            folder = here;
+        }
+    }
+    way
+}
+
+/// The names of a path, the last one first.
+fn names(path: &Path) -> Vec<OsString> {
+    let names = path.components().rev().filter_map(|component| match component {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some("..".into()),
+        _ => None,
+    });
+    names.collect()
+}
+
+#[cfg(test)]
+mod tests;

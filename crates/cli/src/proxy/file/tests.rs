@@ -1,0 +1,113 @@
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+use std::fs;
+use std::future::Future;
+use std::io::Write as _;
+use std::os::unix::fs::symlink;
+
+use super::*;
+
+/// Nothing that is there takes this long to be noticed.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+fn run<T>(test: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test)
+}
+
+async fn changes(watch: &mut FileWatch) {
+    tokio::time::timeout(PATIENCE, watch.changed()).await.expect("the change is noticed");
+}
+
+/// Whatever there is to be noticed is, and it changes nothing. Then a real change is noticed, so that it is
+/// known that the watch still works.
+async fn changes_only_with(watch: &mut FileWatch, content: &str, change: impl FnOnce()) {
+    let mut changed = Box::pin(watch.changed());
+    let quiet = tokio::time::timeout(Duration::from_millis(50), &mut changed).await;
+    assert!(quiet.is_err(), "there is nothing new");
+    change();
+    tokio::time::timeout(PATIENCE, changed).await.expect("the change is noticed");
+    assert_eq!(watch.content.as_deref(), Some(content.as_bytes()));
+}
+
+#[test]
+fn written_in_place_touched_and_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config");
+    fs::write(&path, "one").unwrap();
+    run(async {
+        let mut watch = FileWatch::open(&path).unwrap();
+        fs::write(&path, "two").unwrap();
+        changes(&mut watch).await;
+        // The same content, another file beside it, another time.
+        fs::write(&path, "two").unwrap();
+        fs::write(folder.path().join("other"), "x").unwrap();
+        fs::File::open(&path).unwrap().set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+        changes_only_with(&mut watch, "three", || {
+            fs::write(folder.path().join("new"), "three").unwrap();
+            fs::rename(folder.path().join("new"), &path).unwrap();
+        })
+        .await;
+        // The new file can be written in place too.
+        fs::write(&path, "four").unwrap();
+        changes(&mut watch).await;
+    });
+}
+
+#[test]
+fn a_file_that_is_being_written_counts_when_it_is_closed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config");
+    fs::write(&path, "one").unwrap();
+    run(async {
+        let mut watch = FileWatch::open(&path).unwrap();
+        let mut file = fs::File::create(&path).unwrap();
+        file.write_all(b"tw").unwrap();
+        changes_only_with(&mut watch, "two", move || file.write_all(b"o").unwrap()).await;
+    });
+}
+
+#[test]
+fn removed_and_made_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config");
+    fs::write(&path, "one").unwrap();
+    run(async {
+        let mut watch = FileWatch::open(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        changes_only_with(&mut watch, "two", || fs::write(&path, "two").unwrap()).await;
+        fs::rename(&path, folder.path().join("away")).unwrap();
+        changes_only_with(&mut watch, "three", || fs::write(&path, "three").unwrap()).await;
+    });
+}
+
+#[test]
+fn a_mounted_config_map_swaps_a_link() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let publish = |version: &str, content: &str| {
+        fs::create_dir(at(version)).unwrap();
+        fs::write(at(version).join("config"), content).unwrap();
+        symlink(version, at("..data_tmp")).unwrap();
+        fs::rename(at("..data_tmp"), at("..data")).unwrap();
+    };
+    publish("..1", "one");
+    symlink("..data/config", at("config")).unwrap();
+    run(async {
+        let mut watch = FileWatch::open(&at("config")).unwrap();
+        for (version, before, content) in [("..2", "..1", "two"), ("..3", "..2", "three")] {
+            publish(version, content);
+            changes(&mut watch).await;
+            fs::remove_dir_all(at(before)).unwrap();
+        }
+        publish("..4", "three");
+        changes_only_with(&mut watch, "five", || publish("..5", "five")).await;
+    });
+}
+
+#[test]
+fn links_in_a_circle_end() {
+    let folder = tempfile::tempdir().unwrap();
+    symlink("b", folder.path().join("a")).unwrap();
+    symlink("a", folder.path().join("b")).unwrap();
+    assert!(way(&folder.path().join("a")).len() <= LINKS + 1);
+}

@@ -1,0 +1,266 @@
+//! `--cleanup`, `--init-only`, the checks at the start, and taking over from kube-proxy. Needs root, nft and
+//! iptables, and fails without.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test stops at the first surprise"
+)]
+
+mod common;
+
+use portolan_testkit::{Family, Namespace, PortolanProcess, Protocol, Traffic, World, eventually};
+
+use common::kernel::nft;
+use common::load::{assert_lossless, busy_services};
+use common::{BINARY, Cluster, PATIENCE, at, load, objects, reaches};
+
+/// A table as kube-proxy's nftables mode has it, that leads one Service to one pod.
+fn kube_proxy_table(node: &Namespace, pod: &str) {
+    let rules = format!(
+        "add table ip kube-proxy\n\
+         add table ip6 kube-proxy\n\
+         add chain ip kube-proxy services\n\
+         add rule ip kube-proxy services ip daddr 10.96.0.10 meta l4proto {{ tcp, udp }} th dport 80 dnat to {pod}:8080\n\
+         add chain ip kube-proxy nat-prerouting {{ type nat hook prerouting priority -100; }}\n\
+         add rule ip kube-proxy nat-prerouting jump services\n\
+         add chain ip kube-proxy nat-output {{ type nat hook output priority -100; }}\n\
+         add rule ip kube-proxy nat-output jump services\n\
+         add chain ip kube-proxy nat-postrouting {{ type nat hook postrouting priority 100; }}\n"
+    );
+    node.output_with_input("nft", &["-f", "-"], &rules).unwrap();
+}
+
+/// The chains and jumps of kube-proxy's iptables mode, beside those of others, for one Service.
+fn iptables_rules(pod: &str) -> String {
+    format!(
+        "*mangle\n:KUBE-PROXY-CANARY - [0:0]\n:KUBE-IPTABLES-HINT - [0:0]\nCOMMIT\n\
+         *filter\n:KUBE-SERVICES - [0:0]\n:KUBE-FORWARD - [0:0]\n:KUBE-FIREWALL - [0:0]\n\
+         -A FORWARD -m comment --comment \"kubernetes forwarding rules\" -j KUBE-FORWARD\n\
+         -A OUTPUT -m conntrack --ctstate NEW -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES\n\
+         -A INPUT -j KUBE-FIREWALL\nCOMMIT\n\
+         *nat\n:KUBE-SERVICES - [0:0]\n:KUBE-SVC-A - [0:0]\n:KUBE-SEP-A - [0:0]\n:KUBE-MARK-MASQ - [0:0]\n:OTHERS - [0:0]\n\
+         -A PREROUTING -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES\n\
+         -A OUTPUT -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES\n\
+         -A PREROUTING -d 203.0.113.77/32 -j OTHERS\n\
+         -A KUBE-SERVICES -d 10.96.0.10/32 -p tcp -m tcp --dport 80 -j KUBE-SVC-A\n\
+         -A KUBE-SERVICES -d 10.96.0.10/32 -p udp -m udp --dport 80 -j KUBE-SVC-A\n\
+         -A KUBE-SVC-A -j KUBE-SEP-A\n\
+         -A KUBE-SEP-A -s {pod}/32 -j KUBE-MARK-MASQ\n\
+         -A KUBE-SEP-A -p tcp -m tcp -j DNAT --to-destination {pod}:8080\n\
+         -A KUBE-SEP-A -p udp -m udp -j DNAT --to-destination {pod}:8080\n\
+         -A KUBE-MARK-MASQ -j MARK --or-mark 0x4000\nCOMMIT\n"
+    )
+}
+
+/// The names of kube-proxy's chains that are there.
+fn kube_chains(node: &Namespace, save: &str) -> Vec<String> {
+    let saved = node.output(save, &[]).unwrap();
+    let chains = saved.lines().filter_map(|line| line.strip_prefix(":KUBE-")?.split(' ').next());
+    let mut chains: Vec<String> = chains.map(str::to_owned).collect();
+    chains.sort();
+    chains
+}
+
+/// A Service that works through what kube-proxy left, under load from everywhere.
+fn used_service(cluster: &Cluster) -> Vec<(&'static str, Traffic)> {
+    let pod = &cluster.world.pods()[0];
+    cluster.service(objects::cluster_ip("v4", "10.96.0.10"), &[pod]);
+    let from = [
+        ("pod", cluster.world.pods()[1].namespace()),
+        ("node", cluster.world.node().namespace()),
+        ("client", cluster.world.client().namespace()),
+    ];
+    let start = |namespace| Traffic::start(namespace, load::plan("10.96.0.10:80")).unwrap();
+    from.map(|(name, namespace)| (name, start(namespace))).into()
+}
+
+fn pod_address(world: &World) -> String {
+    world.pods()[0].address(Family::Ipv4).to_string()
+}
+
+fn gone(node: &Namespace, proxy: &PortolanProcess) {
+    let outcome = eventually(PATIENCE, "the end of kube-proxy's tables", || {
+        !nft(node, "list tables").contains("kube-proxy")
+    });
+    assert!(outcome.is_ok(), "{}", proxy.output());
+}
+
+#[test]
+fn the_nftables_mode_is_taken_over_without_a_loss() {
+    let cluster = Cluster::new();
+    let node = cluster.world.node().namespace();
+    kube_proxy_table(node, &pod_address(&cluster.world));
+    let load = used_service(&cluster);
+    let proxy = cluster.proxy();
+    gone(node, &proxy);
+    assert!(nft(node, "list tables").contains("table ip portolan"));
+    reaches(
+        cluster.world.client().namespace(),
+        Protocol::Tcp,
+        at("10.96.0.10:80"),
+        &[&cluster.world.pods()[0]],
+    );
+    assert_lossless(load);
+}
+
+#[test]
+fn nothing_is_taken_over_before_the_first_commit() {
+    let mut cluster = Cluster::new();
+    let node = cluster.world.node().namespace().clone();
+    kube_proxy_table(&node, &pod_address(&cluster.world));
+    let load = used_service(&cluster);
+    cluster.stop_server();
+    let mut proxy = cluster.start_proxy("");
+    common::logged(&mut proxy, "the watch starts anew", 4);
+    assert!(nft(&node, "list tables").contains("table ip kube-proxy"));
+    cluster.restart_server();
+    gone(&node, &proxy);
+    assert_lossless(load);
+}
+
+#[test]
+fn the_iptables_mode_is_taken_over_without_a_loss() {
+    for (restore, save) in
+        [("iptables-nft-restore", "iptables-nft-save"), ("iptables-legacy-restore", "iptables-legacy-save")]
+    {
+        let cluster = Cluster::new();
+        let node = cluster.world.node().namespace();
+        let rules = iptables_rules(&pod_address(&cluster.world));
+        if let Err(error) = node.output_with_input(restore, &["--noflush"], &rules) {
+            // A kernel without the older iptables has nothing of it to take over.
+            assert!(restore.contains("legacy"), "{error}");
+            continue;
+        }
+        assert_eq!(kube_chains(node, save).len(), 9, "{save}");
+        let load = used_service(&cluster);
+        let proxy = cluster.proxy();
+        let kept = ["FIREWALL", "IPTABLES-HINT"];
+        let outcome =
+            eventually(PATIENCE, "the end of kube-proxy's chains", || kube_chains(node, save) == kept);
+        assert!(outcome.is_ok(), "{:?} {}", kube_chains(node, save), proxy.output());
+        let saved = node.output(save, &[]).unwrap();
+        assert!(saved.contains("-A PREROUTING -d 203.0.113.77/32 -j OTHERS"), "{saved}");
+        assert!(saved.contains("-A INPUT -j KUBE-FIREWALL"), "{saved}");
+        assert_lossless(load);
+    }
+}
+
+#[test]
+fn cleanup_leaves_nothing_of_ours_or_kube_proxys_and_needs_no_api_server() {
+    let mut cluster = Cluster::new();
+    busy_services(&cluster);
+    let mut proxy = cluster.proxy();
+    proxy.terminate(PATIENCE).unwrap();
+    cluster.stop_server();
+    let node = cluster.world.node().namespace();
+    kube_proxy_table(node, &pod_address(&cluster.world));
+    let rules = iptables_rules(&pod_address(&cluster.world));
+    node.output_with_input("iptables-nft-restore", &["--noflush"], &rules).unwrap();
+    nft(node, "add table ip somebody");
+    // Twice: where nothing is left there is nothing to complain about. It wins over other actions.
+    for arguments in [&["proxy", "--cleanup"][..], &["proxy", "--cleanup", "--init-only"]] {
+        let mut cleanup = cluster.run(arguments);
+        let status = cleanup.wait_for_end(PATIENCE).unwrap();
+        assert_eq!(status.code(), Some(0), "{}", cleanup.output());
+        let tables = nft(node, "list tables");
+        assert!(!tables.contains("portolan") && !tables.contains("kube-proxy"), "{tables}");
+        assert!(tables.contains("table ip somebody"), "{tables}");
+        assert_eq!(kube_chains(node, "iptables-nft-save"), ["FIREWALL", "IPTABLES-HINT"]);
+    }
+}
+
+#[test]
+fn without_permission_cleanup_fails_and_the_start_names_the_capability() {
+    let cluster = Cluster::new();
+    busy_services(&cluster);
+    let proxy = cluster.proxy();
+    let node = cluster.world.node().namespace();
+    let without = |arguments: &[&str]| {
+        let drop = ["--bounding-set=-net_admin", "--inh-caps=-net_admin", "--", BINARY, "proxy"];
+        let arguments = [&drop[..], arguments].concat();
+        let mut process = PortolanProcess::start(node, "setpriv".as_ref(), &arguments).unwrap();
+        let status = process.wait_for_end(PATIENCE).unwrap();
+        (status.code(), process.output())
+    };
+    let (code, output) = without(&["--cleanup"]);
+    assert_eq!(code, Some(1), "{output}");
+    assert!(nft(node, "list tables").contains("table ip portolan"));
+    let (code, output) = without(&["--master", &cluster.master()]);
+    assert_eq!(code, Some(1), "{output}");
+    assert!(output.contains("CAP_NET_ADMIN") && output.contains("securityContext"), "{output}");
+    drop(proxy);
+}
+
+#[test]
+fn init_only_sets_what_the_node_needs_and_touches_no_rules() {
+    let cluster = Cluster::new();
+    let node = cluster.world.node().namespace();
+    cluster.configure("conntrack: {maxPerCore: 0, tcpEstablishedTimeout: 1h2m3s, tcpBeLiberal: true}\n");
+    let file = cluster.configuration_file();
+    let arguments = ["proxy", "--init-only", "--config", file.to_str().unwrap()];
+    let mut proxy = cluster.run(&arguments);
+    let status = proxy.wait_for_end(PATIENCE).unwrap();
+    assert_eq!(status.code(), Some(0), "{}", proxy.output());
+    let setting = |name: &str| node.output("cat", &[&format!("/proc/sys/net/netfilter/{name}")]).unwrap();
+    assert_eq!(setting("nf_conntrack_tcp_timeout_established"), "3723\n");
+    assert_eq!(setting("nf_conntrack_tcp_timeout_close_wait"), "3600\n");
+    assert_eq!(setting("nf_conntrack_tcp_be_liberal"), "1\n");
+    assert_eq!(nft(node, "list tables"), "");
+    // Everything is right already.
+    let mut proxy = cluster.run(&arguments);
+    assert_eq!(proxy.wait_for_end(PATIENCE).unwrap().code(), Some(0));
+    assert!(!proxy.output().contains("kernel setting"), "{}", proxy.output());
+    cluster.configure("mode: ipvs\n");
+    assert_eq!(cluster.run(&arguments).wait_for_end(PATIENCE).unwrap().code(), Some(1));
+}
+
+#[test]
+fn settings_that_cannot_be_written_are_told_once_with_the_command_and_services_work() {
+    let cluster = Cluster::new();
+    busy_services(&cluster);
+    cluster.configure("conntrack: {maxPerCore: 0, tcpEstablishedTimeout: 1h}\n");
+    let file = cluster.configuration_file();
+    // As in a container: the same files, read-only.
+    let script = format!(
+        "mount -o bind /proc/sys /proc/sys && mount -o remount,ro,bind /proc/sys && \
+         exec {BINARY} proxy --config {} --master {}",
+        file.display(),
+        cluster.master()
+    );
+    let node = cluster.world.node().namespace();
+    let arguments = ["--mount", "--propagation", "private", "sh", "-c", &script];
+    let mut proxy = PortolanProcess::start(node, "unshare".as_ref(), &arguments).unwrap();
+    common::in_step(&mut proxy);
+    let output = proxy.output();
+    assert_eq!(output.matches("kernel settings cannot be written").count(), 1, "{output}");
+    assert!(output.contains("sysctl -w net.netfilter.nf_conntrack_tcp_timeout_established=3600"), "{output}");
+    assert!(output.contains("is 432000 (Read-only file system"), "{output}");
+    let client = cluster.world.client().namespace();
+    let pods: Vec<_> = cluster.world.pods().iter().chain(cluster.world.remote_pods()).collect();
+    reaches(client, Protocol::Tcp, at("10.96.0.10:80"), &pods);
+}
+
+#[test]
+fn the_first_process_of_a_container_ends_when_it_is_told_to() {
+    let cluster = Cluster::new();
+    cluster.configure("");
+    let file = cluster.configuration_file();
+    let node = cluster.world.node().namespace();
+    let master = cluster.master();
+    for signal in ["TERM", "INT"] {
+        let arguments =
+            ["--pid", "--fork", "--kill-child", BINARY, "proxy", "--config", file.to_str().unwrap()];
+        let arguments = [&arguments[..], &["--master", &master]].concat();
+        let mut proxy = PortolanProcess::start(node, "unshare".as_ref(), &arguments).unwrap();
+        common::in_step(&mut proxy);
+        // The only child of unshare, which answers with its child's status.
+        let parent = proxy.id().to_string();
+        let children = node.output("pgrep", &["--parent", &parent]).unwrap();
+        node.output("kill", &["-s", signal, children.trim()]).unwrap();
+        let status = proxy.wait_for_end(PATIENCE).unwrap();
+        assert_eq!(status.code(), Some(0), "{signal}: {}", proxy.output());
+        assert!(nft(node, "list tables").contains("table ip portolan"), "what is programmed stays");
+    }
+}

@@ -1,0 +1,49 @@
+//! Steady load on Services of both families, that notices every packet lost.
+
+use portolan_testkit::{Namespace, Traffic, TrafficPlan, TrafficReport};
+
+use super::{Cluster, PATIENCE, at, objects};
+
+/// Two Services, one of each family, that everybody uses in every way.
+pub(crate) fn busy_services(cluster: &Cluster) {
+    let pods: Vec<_> = cluster.world.pods().iter().chain(cluster.world.remote_pods()).collect();
+    cluster.service(objects::load_balancer("v4", "10.96.0.10", 30080, "198.51.100.7"), &pods);
+    cluster.service(objects::load_balancer("v6", "fd00:96::10", 30081, "2001:db8:100::7"), &pods);
+}
+
+/// Steady load from a pod, the node and outside, to a cluster IP, a node port and a load balancer's address.
+pub(crate) fn start(cluster: &Cluster) -> Vec<(&'static str, Traffic)> {
+    let (pod, node) = (cluster.world.pods()[0].namespace(), cluster.world.node().namespace());
+    let client = cluster.world.client().namespace();
+    let ways: [(&str, &Namespace, &str); 6] = [
+        ("pod to cluster IP", pod, "10.96.0.10:80"),
+        ("node to cluster IP, IPv6", node, "[fd00:96::10]:80"),
+        ("client to node port", client, "192.168.100.1:30080"),
+        ("pod to node port, IPv6", pod, "[fd00:192:168:100::1]:30081"),
+        ("client to load balancer", client, "198.51.100.7:80"),
+        ("node to load balancer", node, "198.51.100.7:80"),
+    ];
+    ways.map(|(name, from, to)| (name, Traffic::start(from, plan(to)).unwrap())).into()
+}
+
+/// TCP streams and connections, and UDP flows, to one address.
+pub(crate) fn plan(to: &str) -> TrafficPlan {
+    TrafficPlan {
+        tcp: Some(at(to)),
+        udp: Some(at(to)),
+        streams: 3,
+        connections_per_second: 40,
+        udp_flows: 3,
+        udp_interval: std::time::Duration::from_millis(20),
+        ready_within: PATIENCE,
+        ..TrafficPlan::default()
+    }
+}
+
+/// Ends the load; nothing of it was lost.
+pub(crate) fn assert_lossless(load: Vec<(&'static str, Traffic)>) {
+    for (name, traffic) in load {
+        let report: TrafficReport = traffic.stop().unwrap();
+        assert!(report.is_lossless() && report.connections_ok > 0 && report.udp_sent > 0, "{name}: {report}");
+    }
+}

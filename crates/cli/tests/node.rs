@@ -1,0 +1,197 @@
+//! The Node object changes, comes late or goes while the proxy runs. Needs root and nft, and fails without.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test stops at the first surprise"
+)]
+
+mod common;
+
+use std::net::IpAddr;
+
+use portolan_server::Resource;
+use portolan_testkit::{Pod, Probe, ProbeResult, Protocol, eventually};
+use serde_json::{Value, json};
+
+use common::load::{assert_lossless, busy_services};
+use common::{Cluster, NODE, PATIENCE, at, ends_as, http, load, logged, objects, reaches};
+
+const INSIDE: &str = "192.168.100.1";
+const OUTSIDE: &str = "203.0.113.1";
+
+/// The Node object with these addresses.
+fn node_at(cluster: &Cluster, addresses: &[&str]) -> Value {
+    let mut node = objects::node(&cluster.world);
+    let list = addresses.iter().map(|address| json!({"type": "InternalIP", "address": address}));
+    node["status"]["addresses"] = list.collect();
+    node
+}
+
+fn with_pod_cidrs(cluster: &Cluster, cidrs: &[&str]) -> Value {
+    let mut node = objects::node(&cluster.world);
+    node["spec"]["podCIDRs"] = json!(cidrs);
+    node
+}
+
+fn seen_source(from: &Pod, to: &str) -> IpAddr {
+    let result = from.namespace().probe(Probe::new(Protocol::Tcp, at(to))).unwrap();
+    result.seen_source().unwrap_or_else(|| panic!("{to}: {result:?}"))
+}
+
+#[test]
+fn node_ports_and_their_health_checks_follow_the_addresses_of_the_node_object() {
+    let cluster = Cluster::new();
+    let backend = &cluster.world.pods()[0];
+    let mut service = objects::load_balancer("web", "10.96.0.10", 30_080, "198.51.100.7");
+    service["spec"]["externalTrafficPolicy"] = json!("Local");
+    service["spec"]["healthCheckNodePort"] = json!(32_000);
+    cluster.service(service, &[backend]);
+    cluster.service(objects::cluster_ip("v4", "10.96.0.11"), &[backend]);
+    cluster.service(objects::cluster_ip("v6", "fd00:96::11"), &[backend]);
+    cluster.apply(node_at(&cluster, &[INSIDE, "fd00:192:168:100::1"]));
+    let proxy = cluster.proxy();
+    let (node, client) = (cluster.world.node().namespace(), cluster.world.client().namespace());
+    let answers = |address: &str| {
+        http::get(node, at(&format!("{address}:32000")), "/").map(|answer| answer.status) == Some(200)
+    };
+    let check = |here: &str, elsewhere: &str| {
+        reaches(client, Protocol::Tcp, at(&format!("{here}:30080")), &[backend]);
+        ends_as(client, Protocol::Tcp, at(&format!("{elsewhere}:30080")), ProbeResult::Refused);
+        let moved = eventually(PATIENCE, "the health check", || answers(here) && !answers(elsewhere));
+        assert!(moved.is_ok(), "{}", proxy.output());
+    };
+    check(INSIDE, OUTSIDE);
+    // What does not depend on the node's addresses does not notice.
+    let ways = [("cluster IP", "10.96.0.11:80"), ("IPv6", "[fd00:96::11]:80")];
+    let load =
+        ways.map(|(name, to)| (name, portolan_testkit::Traffic::start(client, load::plan(to)).unwrap()));
+    cluster.apply(node_at(&cluster, &[OUTSIDE]));
+    check(OUTSIDE, INSIDE);
+    // A Node without any address is as it was.
+    cluster.apply(node_at(&cluster, &[]));
+    cluster.delete(Resource::Node, NODE);
+    let mut again = node_at(&cluster, &[]);
+    again["metadata"]["labels"] = json!({});
+    cluster.apply(again);
+    check(OUTSIDE, INSIDE);
+    cluster.apply(node_at(&cluster, &[INSIDE]));
+    check(INSIDE, OUTSIDE);
+    assert_lossless(load.into());
+}
+
+#[test]
+fn health_checks_follow_addresses_that_come_and_go() {
+    let cluster = Cluster::new();
+    let mut service = objects::load_balancer("web", "10.96.0.10", 30_080, "198.51.100.7");
+    service["spec"]["externalTrafficPolicy"] = json!("Local");
+    service["spec"]["healthCheckNodePort"] = json!(32_000);
+    cluster.service(service, &[&cluster.world.pods()[0]]);
+    let yaml = "nodePortAddresses: [192.168.100.0/24, 198.18.0.0/24, 'fd00:192:168:100::/64']\n";
+    let proxy = cluster.proxy_with(yaml);
+    let node = cluster.world.node().namespace();
+    let answers = |address: &str| http::get(node, at(&format!("{address}:32000")), "/").is_some();
+    let open = |address: &str, wanted: bool| {
+        let outcome = eventually(PATIENCE, "the listener", || answers(address) == wanted);
+        assert!(outcome.is_ok(), "{address} {wanted}: {}", proxy.output());
+    };
+    open(INSIDE, true);
+    open("198.18.0.9", false);
+    node.ip("addr add 198.18.0.9/32 dev eth0\n").unwrap();
+    open("198.18.0.9", true);
+    assert!(answers(INSIDE));
+    node.ip("addr del 198.18.0.9/32 dev eth0\n").unwrap();
+    node.ip("addr add 198.18.0.10/32 dev eth0\n").unwrap();
+    open("198.18.0.10", true);
+    open("198.18.0.9", false);
+    assert!(answers(INSIDE));
+}
+
+#[test]
+fn a_source_range_with_the_node_in_it_follows_the_node() {
+    let cluster = Cluster::new();
+    let backend = &cluster.world.remote_pods()[0];
+    let mut service = objects::load_balancer("web", "10.96.0.10", 30_080, "198.51.100.7");
+    service["spec"]["loadBalancerSourceRanges"] = json!(["203.0.113.1/32"]);
+    cluster.service(service, &[backend]);
+    let mut proxy = cluster.proxy();
+    let settings = "settings changed: comparing everything family=IPv4";
+    cluster.apply(node_at(&cluster, &[OUTSIDE, "fd00:192:168:100::1"]));
+    logged(&mut proxy, settings, 1);
+    let node = cluster.world.node().namespace();
+    let range = || common::kernel::nft(node, "list set ip portolan source-ranges");
+    let allowed = |wanted| {
+        let outcome = eventually(PATIENCE, "the rule", || {
+            range().contains("198.51.100.7 . tcp . 80 . 198.51.100.7") == wanted
+        });
+        assert!(outcome.is_ok(), "{}", range());
+    };
+    allowed(true);
+    cluster.apply(node_at(&cluster, &[INSIDE, "fd00:192:168:100::1"]));
+    allowed(false);
+}
+
+#[test]
+fn pod_cidrs_are_followed_without_a_restart_or_a_loss() {
+    let cluster = Cluster::new();
+    busy_services(&cluster);
+    let remote = &cluster.world.remote_pods()[0];
+    cluster.service(objects::cluster_ip("far", "10.96.0.11"), &[remote]);
+    let mut proxy = cluster.proxy_with("detectLocalMode: NodeCIDR\n");
+    let pod = &cluster.world.pods()[0];
+    let own = pod.addresses().both();
+    let local = |wanted: bool| {
+        let outcome = eventually(PATIENCE, "local detection", || {
+            own.contains(&seen_source(pod, "10.96.0.11:80")) == wanted
+        });
+        assert!(outcome.is_ok(), "{}", proxy.output());
+    };
+    local(true);
+    let load = load::start(&cluster);
+    cluster.apply(with_pod_cidrs(&cluster, &["10.244.99.0/24"]));
+    local(false);
+    // Taken away for a moment: what was known last still holds.
+    cluster.apply(with_pod_cidrs(&cluster, &[]));
+    cluster.apply(with_pod_cidrs(&cluster, &["10.244.1.0/24", "fd00:10:244:1::/64"]));
+    local(true);
+    assert_lossless(load);
+    assert!(proxy.ended().is_none());
+}
+
+#[test]
+fn a_node_that_is_not_there_yet_is_waited_for() {
+    let cluster = Cluster::new();
+    cluster.delete(Resource::Node, NODE);
+    busy_services(&cluster);
+    let mut proxy = cluster.start_proxy("detectLocalMode: NodeCIDR\n");
+    let healthz = || http::get(cluster.world.node().namespace(), at("127.0.0.1:10256"), "/healthz");
+    let outcome =
+        eventually(PATIENCE, "the health server", || healthz().is_some_and(|got| got.status == 503));
+    assert!(outcome.is_ok(), "{}", proxy.output());
+    cluster.apply(with_pod_cidrs(&cluster, &[]));
+    let outcome = eventually(PATIENCE, "a node", || healthz().is_some_and(|got| got.status == 200));
+    assert!(outcome.is_ok(), "{}", proxy.output());
+    assert!(!proxy.output().contains(common::IN_STEP), "there are no pod CIDRs yet");
+    cluster.apply(objects::node(&cluster.world));
+    common::in_step(&mut proxy);
+}
+
+#[test]
+fn a_primary_family_that_the_host_does_not_have_ends_the_start() {
+    let cluster = Cluster::new();
+    let node = cluster.world.node().namespace();
+    node.write_sysctls(&[("net/ipv6/conf/all/disable_ipv6".to_owned(), "1")]).unwrap();
+    cluster.apply(node_at(&cluster, &["fd00:192:168:100::1"]));
+    let mut proxy = cluster.start_proxy("clusterCIDR: 'fd00:10:244::/48'\n");
+    let status = proxy.wait_for_end(PATIENCE).unwrap();
+    let output = proxy.output();
+    assert_eq!(status.code(), Some(1), "{output}");
+    assert!(output.contains("clusterCIDR is fd00:10:244::/48"), "{output}");
+    let mut proxy = cluster.start_proxy("");
+    let status = proxy.wait_for_end(PATIENCE).unwrap();
+    let output = proxy.output();
+    assert_eq!(status.code(), Some(1), "{output}");
+    assert!(output.contains("no support for primary IP family"), "{output}");
+    assert!(!common::kernel::nft(node, "list tables").contains("portolan"), "nothing is touched");
+}

@@ -1,0 +1,229 @@
+//! The configuration file changes while the proxy runs. Needs root and nft, and fails without.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test stops at the first surprise"
+)]
+
+mod common;
+
+use std::fs;
+use std::net::IpAddr;
+use std::os::unix::fs::symlink;
+
+use portolan_testkit::{Pod, PortolanProcess, Probe, ProbeResult, Protocol, eventually};
+use serde_json::Value;
+
+use common::kernel::generation;
+use common::load::{assert_lossless, busy_services};
+use common::{Cluster, PATIENCE, at, configuration, ends_as, http, load, logged, objects, reaches};
+
+const TAKEN: &str = "the changed configuration is in use";
+const REFUSED: &str = "the changed configuration is refused";
+const NOTHING: &str = "the configuration file changed, but nothing of what is in use";
+
+/// What `/configz` shows.
+fn configz(cluster: &Cluster, metrics: &str) -> Option<Value> {
+    let answer = http::get(cluster.world.node().namespace(), at(metrics), "/configz")?;
+    let page: Value = serde_json::from_str(&answer.body).unwrap();
+    Some(page["kubeproxy.config.k8s.io"].clone())
+}
+
+/// Replaces the configuration and waits until it is in use.
+fn reconfigure(cluster: &Cluster, proxy: &mut PortolanProcess, yaml: &str) {
+    let before = proxy.output().matches(TAKEN).count();
+    cluster.configure(yaml);
+    logged(proxy, TAKEN, before + 1);
+}
+
+fn seen_source(cluster: &Cluster, from: &Pod) -> IpAddr {
+    let result = from.namespace().probe(Probe::new(Protocol::Tcp, at("10.96.0.10:80"))).unwrap();
+    let source = result.seen_source();
+    source.unwrap_or_else(|| panic!("{result:?} from {} of {:?}", from.namespace().name(), cluster.address))
+}
+
+#[test]
+fn under_load_good_files_are_applied_bad_ones_refused_and_nothing_is_lost() {
+    let cluster = Cluster::new();
+    busy_services(&cluster);
+    let mut proxy = cluster.proxy();
+    let load = load::start(&cluster);
+    let good = [
+        "nftables: {masqueradeAll: true, minSyncPeriod: 0s}\n",
+        "nftables: {masqueradeBit: 7, minSyncPeriod: 0s}\n",
+        "detectLocalMode: NodeCIDR\n",
+        "detectLocalMode: InterfaceNamePrefix\ndetectLocal: {interfaceNamePrefix: veth}\n",
+        "nodePortAddresses: [0.0.0.0/0, '::/0']\n",
+        "nodePortAddresses: [192.168.100.0/24, 'fd00:192:168:100::/64']\n",
+        "nftables: {syncPeriod: 10s, minSyncPeriod: 5s}\n",
+        "conntrack: {maxPerCore: 0, tcpEstablishedTimeout: 1h}\noomScoreAdj: -500\n",
+        "",
+    ];
+    let bad = [
+        ("nodePortAddresses: [everywhere]\nnftables: {masqueradeBit: 32}\n", "nftables.masqueradeBit"),
+        ("hostnameOverride: other\n", "hostnameOverride"),
+        ("mode: ipvs\n", "ipvs is not available"),
+        ("healthzBindAddress: 203.0.113.99:10256\n", "healthzBindAddress: cannot listen"),
+        ("clientConnection: {kubeconfig: /nowhere}\n", "/nowhere"),
+        (": {\n", "not valid YAML"),
+    ];
+    for (round, yaml) in good.iter().enumerate() {
+        reconfigure(&cluster, &mut proxy, yaml);
+        let compared = 2 + proxy.output().matches("settings changed: comparing everything").count();
+        logged(&mut proxy, common::IN_STEP, compared);
+        let shown = configz(&cluster, "127.0.0.1:10249").unwrap();
+        let Some((yaml, reason)) = bad.get(round) else { continue };
+        let generation = generation(cluster.world.node().namespace());
+        let refused = proxy.output().matches(REFUSED).count();
+        let text = configuration(yaml).replacen(
+            "hostnameOverride: node1\n",
+            "",
+            usize::from(yaml.starts_with("hostname")),
+        );
+        fs::write(cluster.configuration_file(), text).unwrap();
+        logged(&mut proxy, REFUSED, refused + 1);
+        let output = proxy.output();
+        let last = output.lines().rfind(|line| line.contains(REFUSED)).unwrap();
+        assert!(last.contains(reason), "{last}");
+        assert_eq!(configz(&cluster, "127.0.0.1:10249").unwrap(), shown, "the old one stays");
+        // Taking a new configuration compares with the kernel; refusing one does not even read.
+        assert_eq!(common::kernel::generation(cluster.world.node().namespace()), generation, "{yaml}");
+    }
+    // What the file says is in use already, in other words, and once more in the same.
+    let (taken, node) = (proxy.output().matches(TAKEN).count(), cluster.world.node().namespace());
+    let before = generation(node);
+    fs::write(cluster.configuration_file(), configuration("# in other words\n")).unwrap();
+    logged(&mut proxy, NOTHING, 1);
+    cluster.configure("# in other words\n");
+    assert_eq!((proxy.output().matches(TAKEN).count(), generation(node)), (taken, before));
+    assert_lossless(load);
+}
+
+#[test]
+fn what_a_new_configuration_says_is_what_packets_meet() {
+    let cluster = Cluster::new();
+    let backend = &cluster.world.remote_pods()[0];
+    cluster.service(objects::load_balancer("web", "10.96.0.10", 30_080, "198.51.100.7"), &[backend]);
+    let mut proxy = cluster.proxy();
+    let pod = &cluster.world.pods()[0];
+    let client = cluster.world.client().namespace();
+    let own = pod.addresses().both();
+    assert!(own.contains(&seen_source(&cluster, pod)));
+    cluster.configure("clusterCIDR: 203.0.113.0/24\nnodePortAddresses: [203.0.113.0/24]\n");
+    let masqueraded = || !own.contains(&seen_source(&cluster, pod));
+    assert!(eventually(PATIENCE, "another local detection", masqueraded).is_ok(), "{}", proxy.output());
+    reaches(client, Protocol::Tcp, at("203.0.113.1:30080"), &[backend]);
+    ends_as(client, Protocol::Tcp, at("192.168.100.1:30080"), ProbeResult::Refused);
+    reconfigure(&cluster, &mut proxy, "");
+    assert!(eventually(PATIENCE, "the first local detection", || !masqueraded()).is_ok());
+    ends_as(client, Protocol::Tcp, at("203.0.113.1:30080"), ProbeResult::Refused);
+    reaches(client, Protocol::Tcp, at("192.168.100.1:30080"), &[backend]);
+}
+
+#[test]
+fn servers_move_and_the_new_address_is_open_before_the_old_one_closes() {
+    let cluster = Cluster::new();
+    let mut proxy = cluster.proxy();
+    let node = cluster.world.node().namespace();
+    let answers = |address: &str, path: &str| http::get(node, at(address), path).map(|answer| answer.status);
+    reconfigure(
+        &cluster,
+        &mut proxy,
+        "healthzBindAddress: 192.168.100.1:10300\nmetricsBindAddress: 127.0.0.1:10301\n",
+    );
+    assert_eq!(answers("192.168.100.1:10300", "/livez"), Some(200));
+    assert_eq!(answers("127.0.0.1:10256", "/livez"), None);
+    assert_eq!(answers("127.0.0.1:10249", "/metrics"), None);
+    let shown = configz(&cluster, "127.0.0.1:10301").unwrap();
+    assert_eq!(shown["healthzBindAddress"], "192.168.100.1:10300");
+    // The same port of every address: the old one has to close first.
+    reconfigure(
+        &cluster,
+        &mut proxy,
+        "healthzBindAddress: 0.0.0.0:10300\nmetricsBindAddress: 127.0.0.1:10301\n",
+    );
+    let outcome = eventually(PATIENCE, "every address", || answers("127.0.0.1:10300", "/livez") == Some(200));
+    assert!(outcome.is_ok(), "{}", proxy.output());
+    reconfigure(&cluster, &mut proxy, "");
+    assert_eq!(answers("127.0.0.1:10256", "/livez"), Some(200));
+    assert_eq!(answers("127.0.0.1:10300", "/livez"), None);
+    let text = proxy.output();
+    let open = text.find("address=192.168.100.1:10300").expect("it listened there");
+    assert!(open < text.find(TAKEN).unwrap(), "{text}");
+}
+
+#[test]
+fn another_kubeconfig_is_followed_without_a_gap() {
+    let cluster = Cluster::new();
+    let [one, other] = cluster.world.pods() else { panic!("two pods") };
+    cluster.service(objects::cluster_ip("web", "10.96.0.10"), &[one]);
+    let kubeconfig = |name: &str, server: &str| {
+        let text = format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{{name: c, context: {{cluster: c, user: u}}}}]\n\
+             clusters: [{{name: c, cluster: {{server: '{server}'}}}}]\nusers: [{{name: u, user: {{}}}}]\n"
+        );
+        let path = cluster.configuration_file().with_file_name(name);
+        fs::write(&path, text).unwrap();
+        path
+    };
+    let yaml = |path: &std::path::Path| format!("clientConnection: {{kubeconfig: {}}}\n", path.display());
+    let first = yaml(&kubeconfig("first", &cluster.master()));
+    let nowhere = yaml(&kubeconfig("nowhere", "http://127.0.0.1:1"));
+    let second = yaml(&kubeconfig("second", &cluster.master()));
+    cluster.configure(&first);
+    let file = cluster.configuration_file();
+    let mut proxy = cluster.run(&["proxy", "--config", file.to_str().unwrap()]);
+    common::in_step(&mut proxy);
+    let client = cluster.world.client().namespace();
+    reaches(client, Protocol::Tcp, at("10.96.0.10:80"), &[one]);
+    let traffic = load::plan("10.96.0.10:80");
+    let load = vec![("client", portolan_testkit::Traffic::start(client, traffic).unwrap())];
+    reconfigure(&cluster, &mut proxy, &nowhere);
+    reconfigure(&cluster, &mut proxy, &second);
+    let pods = [one, other];
+    cluster.apply(objects::slice("web", &pods, &objects::ports(&objects::cluster_ip("web", "10.96.0.10"))));
+    reaches(client, Protocol::Tcp, at("10.96.0.10:80"), &pods);
+    assert_lossless(load);
+}
+
+#[test]
+fn a_mounted_config_map_is_followed() {
+    let cluster = Cluster::new();
+    let folder = tempfile::tempdir().unwrap();
+    let at_name = |name: &str| folder.path().join(name);
+    let publish = |version: &str, yaml: &str| {
+        fs::create_dir(at_name(version)).unwrap();
+        fs::write(at_name(version).join("config.conf"), configuration(yaml)).unwrap();
+        symlink(version, at_name("..data_tmp")).unwrap();
+        fs::rename(at_name("..data_tmp"), at_name("..data")).unwrap();
+    };
+    publish("..1", "");
+    symlink("..data/config.conf", at_name("config.conf")).unwrap();
+    let config = at_name("config.conf");
+    let arguments = ["proxy", "--config", config.to_str().unwrap(), "--master", &cluster.master()];
+    let mut proxy = cluster.run(&arguments);
+    common::in_step(&mut proxy);
+    let mut before = "..1".to_owned();
+    for version in 2..5 {
+        let name = format!("..{version}");
+        publish(&name, &format!("oomScoreAdj: {version}\n"));
+        logged(&mut proxy, TAKEN, version - 1);
+        fs::remove_dir_all(at_name(&before)).unwrap();
+        before = name;
+        let shown = configz(&cluster, "127.0.0.1:10249").unwrap();
+        assert_eq!(shown["oomScoreAdj"], version);
+        let score = || fs::read_to_string(format!("/proc/{}/oom_score_adj", proxy.id())).unwrap();
+        assert!(eventually(PATIENCE, "the score", || score().trim() == version.to_string()).is_ok());
+    }
+    // Ended as upstream ends, but also by a swap, where that is asked for.
+    proxy.terminate(PATIENCE).unwrap();
+    let mut proxy = cluster.run(&[&arguments[..], &["--config-reload=false"]].concat());
+    common::in_step(&mut proxy);
+    publish("..5", "oomScoreAdj: 5\n");
+    let status = proxy.wait_for_end(PATIENCE).unwrap();
+    assert_eq!(status.code(), Some(1), "{}", proxy.output());
+    let said = "content of the proxy server's configuration file was updated";
+    assert!(proxy.output().contains(said), "{}", proxy.output());
+}

@@ -1,0 +1,171 @@
+//! Which connection tracking settings the node should have (`conntrack` of the configuration).
+//!
+//! Pure, but for the number of processors, which the kernel tells in files. Names, order, conditions and the
+//! limit are those of kube-proxy (`pkg/proxy/conntrack/sysctls.go`).
+
+use std::time::Duration;
+
+use crate::config::Conntrack;
+use crate::sysctl::{Bound, Host, Wanted};
+
+const MAX: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
+const HASHSIZE: &str = "/sys/module/nf_conntrack/parameters/hashsize";
+const TCP_ESTABLISHED: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_established";
+const TCP_CLOSE_WAIT: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_close_wait";
+const TCP_BE_LIBERAL: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal";
+const UDP: &str = "/proc/sys/net/netfilter/nf_conntrack_udp_timeout";
+const UDP_STREAM: &str = "/proc/sys/net/netfilter/nf_conntrack_udp_timeout_stream";
+
+/// Whatever the number of processors asks for, no more entries than this.
+const MOST_ENTRIES: u64 = 1_048_576;
+/// Entries for each bucket of the hash table.
+const ENTRIES_PER_BUCKET: u64 = 4;
+
+/// The settings, in the order in which they are written. What the configuration leaves alone is not in it.
+pub fn settings(conntrack: &Conntrack, processors: usize) -> Vec<Wanted> {
+    let mut settings = Vec::new();
+    if let Some(entries) = entries(conntrack, processors) {
+        settings.push(Wanted::exactly(MAX, entries));
+        let buckets = entries / ENTRIES_PER_BUCKET;
+        settings.push(Wanted { path: HASHSIZE, value: buckets, bound: Bound::AtLeast });
+    }
+    settings.extend(timeout(TCP_ESTABLISHED, conntrack.tcp_established_timeout));
+    settings.extend(timeout(TCP_CLOSE_WAIT, conntrack.tcp_close_wait_timeout));
+    // False leaves the kernel's value: somebody else may have set it.
+    settings.extend(conntrack.tcp_be_liberal.then_some(Wanted::exactly(TCP_BE_LIBERAL, 1)));
+    settings.extend(timeout(UDP, conntrack.udp_timeout));
+    settings.extend(timeout(UDP_STREAM, conntrack.udp_stream_timeout));
+    settings
+}
+
+/// The processors of the host that are switched on. Limits on this process do not count: what is tracked is
+/// the traffic of the whole host.
+pub fn processors(host: &Host) -> usize {
+    const NODES: &str = "/sys/devices/system/node";
+    const PROCESSORS: &str = "/sys/devices/system/cpu";
+    let switched_on = |folder: &str| {
+        let names = host.names(folder).into_iter().filter(|name| numbered(name, "cpu"));
+        // The first processor often cannot be switched off and then has no such file.
+        names.filter(|name| host.read(&format!("{folder}/{name}/online")).as_deref() != Some("0")).count()
+    };
+    let nodes = host.names(NODES).into_iter().filter(|name| numbered(name, "node"));
+    let by_node: usize = nodes.map(|name| switched_on(&format!("{NODES}/{name}"))).sum();
+    let known = if by_node > 0 { by_node } else { switched_on(PROCESSORS) };
+    if known > 0 { known } else { std::thread::available_parallelism().map_or(1, usize::from) }
+}
+
+/// Entries of the table; nothing where it is to be left alone. The minimum may exceed the limit, which holds
+/// for what is scaled.
+fn entries(conntrack: &Conntrack, processors: usize) -> Option<u64> {
+    let per_core = u64::try_from(conntrack.max_per_core).unwrap_or(0);
+    let least = u64::try_from(conntrack.min).unwrap_or(0);
+    let scaled = per_core.saturating_mul(processors as u64);
+    match scaled {
+        0 => None,
+        scaled if scaled > MOST_ENTRIES => Some(MOST_ENTRIES),
+        scaled => Some(scaled.max(least)),
+    }
+}
+
+/// Whole seconds. kube-proxy turns less than a second into 0, which ends every connection at once; here it is
+/// one second.
+fn timeout(path: &'static str, timeout: Duration) -> Option<Wanted> {
+    (!timeout.is_zero()).then(|| Wanted::exactly(path, timeout.as_secs().max(1)))
+}
+
+/// `cpu12`, but not `cpufreq`.
+fn numbered(name: &str, prefix: &str) -> bool {
+    let number = name.strip_prefix(prefix).unwrap_or_default();
+    !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(conntrack: &Conntrack, processors: usize) -> Vec<String> {
+        settings(conntrack, processors).iter().map(Wanted::command).collect()
+    }
+
+    #[test]
+    fn the_defaults_of_a_small_host() {
+        insta::assert_debug_snapshot!(lines(&Conntrack::default(), 2), @r#"
+        [
+            "sysctl -w net.netfilter.nf_conntrack_max=131072",
+            "echo 32768 > /sys/module/nf_conntrack/parameters/hashsize",
+            "sysctl -w net.netfilter.nf_conntrack_tcp_timeout_established=86400",
+            "sysctl -w net.netfilter.nf_conntrack_tcp_timeout_close_wait=3600",
+        ]
+        "#);
+    }
+
+    #[test]
+    fn every_setting_in_its_order() {
+        let all = Conntrack {
+            max_per_core: 1,
+            min: 0,
+            tcp_established_timeout: Duration::from_secs(1),
+            tcp_close_wait_timeout: Duration::from_millis(2_900),
+            tcp_be_liberal: true,
+            udp_timeout: Duration::from_millis(10),
+            udp_stream_timeout: Duration::from_secs(4),
+        };
+        insta::assert_debug_snapshot!(lines(&all, 8), @r#"
+        [
+            "sysctl -w net.netfilter.nf_conntrack_max=8",
+            "echo 2 > /sys/module/nf_conntrack/parameters/hashsize",
+            "sysctl -w net.netfilter.nf_conntrack_tcp_timeout_established=1",
+            "sysctl -w net.netfilter.nf_conntrack_tcp_timeout_close_wait=2",
+            "sysctl -w net.netfilter.nf_conntrack_tcp_be_liberal=1",
+            "sysctl -w net.netfilter.nf_conntrack_udp_timeout=1",
+            "sysctl -w net.netfilter.nf_conntrack_udp_timeout_stream=4",
+        ]
+        "#);
+    }
+
+    #[test]
+    fn the_number_of_entries() {
+        let table = [
+            // Entries for each processor, least, processors: entries.
+            ((0, 131_072, 4), None),
+            ((32_768, 131_072, 1), Some(131_072)),
+            ((32_768, 131_072, 4), Some(131_072)),
+            ((32_768, 131_072, 5), Some(163_840)),
+            ((32_768, 131_072, 32), Some(1_048_576)),
+            ((32_768, 131_072, 33), Some(1_048_576)),
+            ((32_768, 0, 1), Some(32_768)),
+            // The least is not limited, unless what is scaled already is.
+            ((1, 2_000_000, 1), Some(2_000_000)),
+            ((1_048_577, 2_000_000, 1), Some(1_048_576)),
+        ];
+        for ((max_per_core, min, processors), wanted) in table {
+            let conntrack = Conntrack { max_per_core, min, ..Conntrack::default() };
+            assert_eq!(entries(&conntrack, processors), wanted, "{max_per_core} {min} {processors}");
+        }
+    }
+
+    #[test]
+    fn processors_are_counted_by_node_or_all_together() {
+        let folder = tempfile::tempdir().expect("a scratch folder");
+        let host = Host::below(folder.path());
+        let add = |path: &str, online: Option<&str>| {
+            let processor = folder.path().join("sys/devices/system").join(path);
+            std::fs::create_dir_all(&processor).expect("a folder");
+            if let Some(online) = online {
+                std::fs::write(processor.join("online"), online).expect("a file");
+            }
+        };
+        assert!(processors(&host) >= 1, "at least the one that runs this");
+        add("cpu/cpu0", None);
+        add("cpu/cpu1", Some("1\n"));
+        add("cpu/cpu2", Some("0\n"));
+        add("cpu/cpufreq", None);
+        assert_eq!(processors(&host), 2);
+        add("node/node0/cpu0", None);
+        add("node/node0/cpu1", Some("1\n"));
+        add("node/node1/cpu2", Some("1\n"));
+        add("node/node1/memory0", None);
+        add("node/power", None);
+        assert_eq!(processors(&host), 3);
+    }
+}

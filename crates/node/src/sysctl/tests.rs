@@ -1,0 +1,58 @@
+use std::fs;
+
+use super::*;
+
+const FORWARD: &str = "/proc/sys/net/ipv4/ip_forward";
+const HASHSIZE: &str = "/sys/module/nf_conntrack/parameters/hashsize";
+
+/// A host with some files in a scratch folder.
+fn host(files: &[(&str, &str)]) -> (tempfile::TempDir, Host) {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    for (path, content) in files {
+        let file = folder.path().join(path.trim_start_matches('/'));
+        fs::create_dir_all(file.parent().expect("not the root")).expect("a folder");
+        fs::write(file, content).expect("a file");
+    }
+    let host = Host::below(folder.path());
+    (folder, host)
+}
+
+#[test]
+fn what_differs_is_written_once() {
+    let (_folder, host) = host(&[(FORWARD, "0\n")]);
+    let wanted = [Wanted::exactly(FORWARD, 1)];
+    assert_eq!(host.apply(&wanted).written, wanted);
+    assert_eq!(host.read(FORWARD).as_deref(), Some("1"));
+    let again = host.apply(&wanted);
+    assert!(again.written.is_empty() && again.refused.is_empty(), "{again:?}");
+}
+
+#[test]
+fn more_than_the_least_is_left_alone() {
+    let (_folder, host) = host(&[(HASHSIZE, "65536\n")]);
+    let at_least = |value| [Wanted { path: HASHSIZE, value, bound: Bound::AtLeast }];
+    assert!(host.apply(&at_least(65_536)).written.is_empty());
+    assert!(host.apply(&at_least(1)).written.is_empty());
+    assert_eq!(host.apply(&at_least(65_537)).written.len(), 1);
+    assert_eq!(host.read(HASHSIZE).as_deref(), Some("65537"));
+}
+
+#[test]
+fn what_cannot_be_written_says_what_to_run_and_does_not_stop_the_rest() {
+    let (_folder, host) = host(&[(FORWARD, "0")]);
+    let missing = "/proc/sys/net/netfilter/nf_conntrack_max";
+    let outcome = host.apply(&[Wanted::exactly(missing, 5), Wanted::exactly(FORWARD, 1)]);
+    assert_eq!(outcome.written.len(), 1);
+    let text: Vec<String> = outcome.refused.iter().map(ToString::to_string).collect();
+    insta::assert_debug_snapshot!(text, @r#"
+    [
+        "/proc/sys/net/netfilter/nf_conntrack_max: wanted 5, is not readable (No such file or directory (os error 2)); run `sysctl -w net.netfilter.nf_conntrack_max=5`",
+    ]
+    "#);
+}
+
+#[test]
+fn files_outside_of_proc_sys_have_a_command_too() {
+    let wanted = Wanted::exactly(HASHSIZE, 9);
+    assert_eq!(wanted.command(), format!("echo 9 > {HASHSIZE}"));
+}
