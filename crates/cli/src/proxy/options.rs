@@ -105,7 +105,8 @@ impl Options {
         if let Err(found) = configuration.validate() {
             errors.extend(found.iter().cloned());
         }
-        FieldErrors::from_list(errors.into_iter().map(apply::name_flag).collect())?;
+        let errors = errors.into_iter().map(|error| apply::name_flag(given, error));
+        FieldErrors::from_list(errors.collect())?;
         let gates = configuration.gates();
         notes.extend(gates.needless().map(needless));
         let version = match given.version("version") {

@@ -8,7 +8,7 @@ use portolan_node::config::{
     METRICS_PORT, Mode, Problem,
 };
 
-use super::flags::FLAGS;
+use super::flags::{FLAGS, Flag};
 use super::given::Given;
 
 const MODES: [Mode; 3] = [Mode::Nftables, Mode::Iptables, Mode::Ipvs];
@@ -69,12 +69,18 @@ pub(super) fn logging(given: &Given, c: &mut Logging, errors: &mut Vec<FieldErro
     }
 }
 
-/// Puts the flag in the place of the field in what is wrong with a configuration that was made of flags.
-pub(super) fn name_flag(error: FieldError) -> FieldError {
+/// Puts the flag in the place of the field in what is wrong with a configuration. With a file, only for flags that
+/// are given: the others say nothing.
+pub(super) fn name_flag(given: &Given, error: FieldError) -> FieldError {
+    let has_file = given.is_given("config");
     // One flag stands for the fields of both modes.
-    let field = error.path.replace("nftables.", "iptables.");
-    let is_named = |name: &str| !name.is_empty() && (field == name || field.starts_with(&format!("{name}.")));
-    match FLAGS.iter().find(|flag| is_named(flag.field) || flag.field == error.path) {
+    let field = if has_file { error.path.clone() } else { error.path.replace("nftables.", "iptables.") };
+    let says = |flag: &&Flag| {
+        let rest = field.strip_prefix(flag.field).filter(|_| !flag.field.is_empty());
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+    };
+    let flags = FLAGS.iter().filter(|flag| !has_file || (flag.with_config && given.is_given(flag.name)));
+    match flags.into_iter().find(says) {
         Some(flag) => {
             let rest = field.strip_prefix(flag.field).unwrap_or_default();
             FieldError { path: format!("--{}{rest}", flag.name), ..error }

@@ -172,6 +172,44 @@ fn periods_of_hours_are_periods() {
     assert_eq!(c.sync_periods(), (seconds(5 * 3600), seconds(2 * 3600)));
 }
 
+/// The shape that kubeadm writes: every field, most of them empty.
+const KUBEADM: &str = "
+bindAddress: 0.0.0.0
+bindAddressHardFail: false
+clientConnection: {acceptContentTypes: \"\", burst: 0, contentType: \"\", kubeconfig: /var/lib/kube-proxy/kubeconfig.conf, qps: 0}
+clusterCIDR: 10.244.0.0/16
+configSyncPeriod: 0s
+conntrack: {maxPerCore: null, min: null, tcpBeLiberal: false, tcpCloseWaitTimeout: null,
+  tcpEstablishedTimeout: null, udpStreamTimeout: 0s, udpTimeout: 0s}
+detectLocal: {bridgeInterface: \"\", interfaceNamePrefix: \"\"}
+detectLocalMode: \"\"
+enableProfiling: false
+healthzBindAddress: \"\"
+hostnameOverride: \"\"
+iptables: {localhostNodePorts: null, masqueradeAll: false, masqueradeBit: null, minSyncPeriod: 0s, syncPeriod: 0s}
+ipvs: {excludeCIDRs: null, minSyncPeriod: 0s, scheduler: \"\", strictARP: false, syncPeriod: 0s, tcpFinTimeout: 0s,
+  tcpTimeout: 0s, udpTimeout: 0s}
+logging: {flushFrequency: 0, options: {json: {infoBufferSize: \"0\"}, text: {infoBufferSize: \"0\"}}, verbosity: 0}
+metricsBindAddress: \"\"
+mode: \"\"
+nftables: {masqueradeAll: false, masqueradeBit: null, minSyncPeriod: 0s, syncPeriod: 0s}
+nodePortAddresses: null
+oomScoreAdj: null
+portRange: \"\"
+showHiddenMetricsForVersion: \"\"
+winkernel: {enableDSR: false, forwardHealthCheckVip: false, networkName: \"\", rootHnsEndpointName: \"\", sourceVip: \"\"}
+";
+
+#[test]
+fn the_file_of_kubeadm_means_the_defaults() {
+    let mut want = Configuration::default();
+    want.client_connection.kubeconfig = "/var/lib/kube-proxy/kubeconfig.conf".into();
+    want.cluster_cidrs = vec!["10.244.0.0/16".parse().expect("a CIDR")];
+    // A zero that is written is a zero.
+    (want.iptables.min_sync_period, want.nftables.min_sync_period) = (ZERO, ZERO);
+    assert_eq!(good(KUBEADM), want);
+}
+
 proptest! {
     #[test]
     fn any_text_is_read_or_refused(text in "\\PC*|[-a-z0-9:\\[\\]{}#&*!|>'\"%@`,?\\n\\t ]{0,80}") {

@@ -50,7 +50,11 @@ fn logging_flags_lie_over_the_file() {
     let patterns: Vec<&str> = set.vmodule.iter().map(|item| item.file_pattern.as_str()).collect();
     assert_eq!(patterns, ["b", "a"], "flags go before the file");
     let error = with_file(body, &["--logging-format=json"]).expect_err("vmodule is for text").to_string();
-    assert!(error.contains("only for logging.format text"), "{error}");
+    assert!(error.contains("logging.vmodule: only for logging.format text"), "{error}");
+    let error = with_file("logging: {format: json}", &["--vmodule=a=1"])
+        .expect_err("the other way round")
+        .to_string();
+    assert!(error.contains("--vmodule: only for logging.format text"), "{error}");
 }
 
 #[test]
