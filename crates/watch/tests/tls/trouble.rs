@@ -185,3 +185,33 @@ async fn a_token_that_the_server_no_longer_takes() {
     assert_eq!(seen.last().unwrap(), "end");
     assert!(seen[..seen.len() - 2].iter().all(|event| event == "restart 401"), "{seen:?}");
 }
+
+#[tokio::test]
+async fn the_reason_of_a_failed_request_is_told_to_its_root() {
+    let (server, home, authority) = start().await;
+    let told = async |user: &str| {
+        let client = home.client(&server, &authority, user).await;
+        let (sender, mut reasons) = mpsc::unbounded_channel();
+        let run = Watcher::new(client, "node-1").run(move |event| {
+            if let WatchEvent::Restarted { reason, .. } = event {
+                sender.send(reason).unwrap();
+            }
+        });
+        tokio::select! {
+            never = run => match never {},
+            reason = time::timeout(DEADLINE, reasons.recv()) => reason.unwrap().unwrap(),
+        }
+    };
+    let missing = "exec: {command: /nonexistent/plugin, apiVersion: client.authentication.k8s.io/v1, \
+        installHint: get it}";
+    let reason = told(missing).await;
+    assert!(matches!(reason, RestartReason::Credentials(_)), "{reason}");
+    let text = reason.to_string();
+    assert!(text.starts_with("no credentials: exec plug-in ") && text.ends_with("; get it"), "{text}");
+    assert_eq!(text.matches("/nonexistent/plugin").count(), 1, "{text}");
+
+    server.state().tls = Authority::new("other").server(None);
+    let reason = told("tokenFile: token").await;
+    assert!(matches!(reason, RestartReason::Unreachable(_)), "{reason}");
+    assert!(reason.to_string().contains("UnknownIssuer"), "{reason}");
+}
