@@ -156,6 +156,14 @@ pub enum ClientError {
         /// What kube says.
         source: Box<kube::Error>,
     },
+    /// The kubeconfig's `as` and its relatives cannot be sent.
+    #[error("impersonation at {url}: {source}")]
+    Headers {
+        /// The API server's URL.
+        url: String,
+        /// What kube says.
+        source: Box<kube::Error>,
+    },
     /// There is a certificate authority file or text, but no certificate in it.
     #[error("certificate authority for {url}: there is no PEM certificate in it")]
     NoAuthority {
@@ -182,12 +190,12 @@ fn connect_in(settings: &ClientSettings, around: &Surroundings<'_>) -> Result<ku
         tracing::info!(proxy = %proxy.uri(), "the API server is reached through a proxy");
     }
     let credentials = Credentials::new(&target.user).map_err(|error| error.of(&target.url))?;
-    let config = transport::config(&target, None, target.lenient)?;
-    let fault = |source| ClientError::Certificates { url: target.url.to_string(), source: Box::new(source) };
+    let url = target.url.clone();
+    let (transport, config) = Transport::new(target, proxy)?;
+    let fault = |source| ClientError::Headers { url: url.to_string(), source: Box::new(source) };
     let headers = config.extra_headers_layer().map_err(fault)?;
-    let host = target.url.authority().map_or_else(String::new, ToString::to_string).into();
-    let hook = settings.on_request.clone();
-    let api = Arc::new(Api { limiter, credentials, transport: Transport::new(target, proxy)?, host, hook });
+    let host = url.authority().map_or_else(String::new, ToString::to_string).into();
+    let api = Arc::new(Api { limiter, credentials, transport, host, hook: settings.on_request.clone() });
     let service = tower::ServiceBuilder::new()
         .layer(config.base_uri_layer())
         .layer(headers)

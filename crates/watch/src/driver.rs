@@ -26,6 +26,7 @@ use serde::Deserialize;
 use tokio::time;
 
 use crate::backoff::BackoffLimits;
+use crate::client::CredentialError;
 use crate::frame::{Frame, Garbage, LineSplitter, json};
 use crate::list::ListSplitter;
 use crate::reflector::{Next, Query, Reflector, RestartReason};
@@ -396,13 +397,27 @@ async fn refused(answer: http::Response<Body>) -> RestartReason {
 
 /// Why a request had no answer.
 fn unanswered(error: kube::Error) -> RestartReason {
-    if is_connect(&error) { RestartReason::Unreachable(error.into()) } else { broken(error) }
+    let error = match error {
+        kube::Error::Service(cause) => cause,
+        error => error.into(),
+    };
+    if is_connect(&*error) {
+        RestartReason::Unreachable(error)
+    } else if is_credential(&*error) {
+        RestartReason::Credentials(error)
+    } else {
+        broken(error)
+    }
 }
 
 /// Whether no connection could be made: hyper says so, somewhere below what kube says.
 fn is_connect(error: &(dyn Error + 'static)) -> bool {
     error.downcast_ref().is_some_and(hyper_util::client::legacy::Error::is_connect)
         || error.source().is_some_and(is_connect)
+}
+
+fn is_credential(error: &(dyn Error + 'static)) -> bool {
+    error.is::<CredentialError>() || error.source().is_some_and(is_credential)
 }
 
 fn broken(error: impl Into<Box<dyn Error + Send + Sync>>) -> RestartReason {

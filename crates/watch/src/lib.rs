@@ -4,7 +4,9 @@
 //! needs: Services, EndpointSlices, this Node and ServiceCIDRs. Bytes flow in; [`WatchEvent`]s flow out to
 //! one consumer, in the order of each collection, batched as they arrived. A reflector's decisions are a pure
 //! state machine (`reflector`); `driver` does its I/O; `frame` and `list` cut bodies into objects without
-//! holding them. In the other direction, [`events`] posts what an operator should see with `kubectl describe`. The crate must not know what the objects mean, nor of rules, netlink or metrics pages.
+//! holding them. In the other direction, [`events`] posts what an operator should see with `kubectl describe`.
+//! All requests share one way out, [`connect`]: credentials, certificates, proxies and the limit of requests.
+//! The crate must not know what the objects mean, nor of rules, netlink or metrics pages.
 
 mod backoff;
 mod client;

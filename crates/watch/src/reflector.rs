@@ -16,6 +16,7 @@
 #[cfg(test)]
 mod tests;
 
+use std::error::Error;
 use std::time::{Duration, Instant};
 
 use crate::backoff::{Backoff, BackoffLimits};
@@ -48,11 +49,14 @@ pub enum RestartReason {
     #[error("the answer ended in the middle of an object")]
     Truncated,
     /// No connection could be made.
-    #[error("no connection: {0}")]
-    Unreachable(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("no connection: {}", causes(&**.0))]
+    Unreachable(#[source] Box<dyn Error + Send + Sync>),
+    /// There is no token, or an exec plug-in failed: nothing was sent.
+    #[error("no credentials: {}", causes(&**.0))]
+    Credentials(#[source] Box<dyn Error + Send + Sync>),
     /// The connection broke, or what came over it was no HTTP.
-    #[error("the connection failed: {0}")]
-    Broken(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("the connection failed: {}", causes(&**.0))]
+    Broken(#[source] Box<dyn Error + Send + Sync>),
     /// Nothing came for this long.
     #[error("the API server was silent for {} s", .0.as_secs())]
     Silent(Duration),
@@ -250,7 +254,7 @@ impl Reflector {
         match reason {
             RestartReason::Refused(status) => self.then_refused(status),
             RestartReason::ErrorEvent(status) => self.then_error_event(status),
-            RestartReason::Unreachable(_) => Then::Same,
+            RestartReason::Unreachable(_) | RestartReason::Credentials(_) => Then::Same,
             RestartReason::Truncated | RestartReason::Broken(_) if stream && !opened => Then::Same,
             _ if stream => Then::Pages { for_good: false },
             RestartReason::Garbage(_) => Then::Relist,
@@ -286,6 +290,20 @@ impl Reflector {
         let relist = status.expired() || status.too_large || self.stuck >= STUCK;
         if relist { Then::Relist } else { Then::Same }
     }
+}
+
+/// An error with what lies below it: hyper's say little without. What an error repeats of its cause comes once.
+fn causes(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        next = cause.source();
+    }
+    text
 }
 
 fn retry_after(reason: &RestartReason) -> Option<Duration> {

@@ -22,7 +22,7 @@ fn settings(file: &Path) -> ClientSettings {
 fn config(cluster: &str) -> kube::Config {
     let file = kubeconfig(cluster, "token: secret");
     let target = Surroundings::of_process(|around| target::find(&settings(file.path()), around)).unwrap();
-    transport::config(&target, None, false).unwrap()
+    Transport::new(target, None).unwrap().1
 }
 
 async fn error(cluster: &str, user: &str) -> String {
@@ -72,6 +72,7 @@ async fn what_cannot_be_used_is_said_at_once() {
         ("server: 'http://127.0.0.1:1', proxy-url: 'ftp://p'", "", "is no proxy"),
         ("server: 'https://h', certificate-authority: /nonexistent/ca", "", "/nonexistent/ca"),
         ("server: 'https://h', certificate-authority-data: '!'", "", "failed to load certificate authority"),
+        (http, "as: \"a\\nb\"", "impersonation"),
         ("server: 'https://h', certificate-authority-data: aGk=", "", "no PEM certificate"),
         ("server: 'https://h', insecure-skip-tls-verify: true", "client-certificate-data: aGk=", "key"),
     ] {

@@ -49,11 +49,14 @@ struct Held {
 }
 
 impl Transport {
-    /// Fails if the certificates cannot be used.
-    pub(super) fn new(target: Target, proxy: Option<Proxy>) -> Result<Self, ClientError> {
-        let http = http(&target, proxy.as_ref(), None, target.lenient)?;
-        let held = Mutex::new(Held { http, material: material(&target, None), useless: None });
-        Ok(Self { target, proxy, held })
+    /// The way, and kube's view of the target. Fails if the certificates cannot be used.
+    pub(super) fn new(target: Target, proxy: Option<Proxy>) -> Result<(Self, Config), ClientError> {
+        // Before the files are read for use: a change in between is noticed at the first request.
+        let material = material(&target, None);
+        let config = config(&target, None, target.lenient)?;
+        let http = http(&target, &config, proxy.as_ref())?;
+        let held = Mutex::new(Held { http, material, useless: None });
+        Ok((Self { target, proxy, held }, config))
     }
 
     /// The pool for the next request.
@@ -61,7 +64,7 @@ impl Transport {
         let material = material(&self.target, identity);
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         if held.material != material && held.useless != Some(material) {
-            match http(&self.target, self.proxy.as_ref(), identity, false) {
+            match self.renewed(identity) {
                 Ok(http) => {
                     tracing::info!("certificates have changed: new connections use the new ones");
                     *held = Held { http, material, useless: None };
@@ -73,6 +76,11 @@ impl Transport {
             }
         }
         held.http.clone()
+    }
+
+    fn renewed(&self, identity: Option<&Identity>) -> Result<Http, ClientError> {
+        let config = config(&self.target, identity, false)?;
+        http(&self.target, &config, self.proxy.as_ref())
     }
 }
 
@@ -89,13 +97,7 @@ fn material(target: &Target, identity: Option<&Identity>) -> u64 {
     hasher.finish()
 }
 
-fn http(
-    target: &Target,
-    proxy: Option<&Proxy>,
-    identity: Option<&Identity>,
-    lenient: bool,
-) -> Result<Http, ClientError> {
-    let config = config(target, identity, lenient)?;
+fn http(target: &Target, config: &Config, proxy: Option<&Proxy>) -> Result<Http, ClientError> {
     let fault = |source| ClientError::Certificates { url: target.url.to_string(), source: Box::new(source) };
     let tls = |tcp| config.rustls_https_connector_with_connector(tcp);
     let connector = proxy::connector(proxy, tls).map_err(fault)?;

@@ -76,6 +76,11 @@ pub(crate) async fn get(client: &kube::Client, path: &str) -> u16 {
 /// Why a GET has no answer.
 pub(crate) async fn failure(client: &kube::Client) -> String {
     let error = open(client, "/").await.expect_err("an answer came");
-    let causes = std::iter::successors(Some(&error as &dyn std::error::Error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+    let mut next: Option<&dyn std::error::Error> = Some(&error);
+    let mut texts = Vec::new();
+    while let Some(cause) = next {
+        texts.push(cause.to_string());
+        next = cause.source();
+    }
+    texts.join(": ")
 }

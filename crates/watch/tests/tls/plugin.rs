@@ -1,27 +1,31 @@
 //! Credentials from a program.
 
-use std::os::unix::fs::PermissionsExt as _;
-
 use serde_json::{Value, json};
 
 use crate::certificates::Authority;
 use crate::home::{Home, failure, get};
 use crate::server::Server;
 
-const USER: &str = "exec: {command: ./plugin, apiVersion: client.authentication.k8s.io/v1, \
-    args: [--cluster, a b], env: [{name: WHO, value: me}], interactiveMode: Never, provideClusterInfo: true}";
+/// The user whose plug-in is in this home.
+fn user(home: &Home) -> String {
+    format!(
+        "exec: {{command: ./plugin, apiVersion: client.authentication.k8s.io/v1, provideClusterInfo: true,
+          args: ['{}', --cluster, a b], env: [{{name: WHO, value: me}}], interactiveMode: Never}}",
+        home.path("script").display()
+    )
+}
 
 /// A plug-in that notes each run and its input, and prints `credential`.
 fn home(status: &Value) -> Home {
     let home = Home::new();
-    let script = "#!/bin/sh\n\
-        cd \"$(dirname \"$0\")\"\n\
+    let script = "cd \"$(dirname \"$0\")\"\n\
         echo \"$WHO $*\" >> runs\n\
         printf %s \"$KUBERNETES_EXEC_INFO\" > input\n\
         if [ -e broken ]; then echo no luck >&2; exit 3; fi\n\
         cat credential\n";
-    home.write("plugin", script);
-    std::fs::set_permissions(home.path("plugin"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    home.write("script", script);
+    // No program is written here: one that another test's child still has open cannot be run.
+    std::os::unix::fs::symlink("/bin/sh", home.path("plugin")).unwrap();
     prints(&home, status);
     home
 }
@@ -41,7 +45,7 @@ async fn a_token_is_kept_until_it_expires() {
     let authority = Authority::new("ca");
     let server = Server::start(authority.server(None)).await;
     let home = home(&json!({"token": "t1", "expirationTimestamp": "2099-01-01T00:00:00Z"}));
-    let client = home.client(&server, &authority, USER).await;
+    let client = home.client(&server, &authority, &user(&home)).await;
     server.state().token = Some("t1".to_owned());
     assert_eq!(runs(&home), 0, "it runs when it is needed");
     assert_eq!((get(&client, "/").await, get(&client, "/").await), (200, 200));
@@ -67,7 +71,7 @@ async fn a_plug_in_that_fails_is_quoted_and_tried_again() {
     let server = Server::start(authority.server(None)).await;
     let home = home(&json!({"token": "t"}));
     home.write("broken", "");
-    let client = home.client(&server, &authority, USER).await;
+    let client = home.client(&server, &authority, &user(&home)).await;
     let error = failure(&client).await;
     assert!(error.contains("no luck") && error.contains("exit status: 3"), "{error}");
     std::fs::remove_file(home.path("broken")).unwrap();
@@ -95,7 +99,7 @@ async fn a_plug_in_gives_client_certificates() {
             "expirationTimestamp": "2020-01-01T00:00:00Z"})
     };
     let home = home(&status(0));
-    let client = home.client(&server, &authority, USER).await;
+    let client = home.client(&server, &authority, &user(&home)).await;
     assert_eq!(get(&client, "/").await, 200);
     prints(&home, &status(1));
     assert_eq!(get(&client, "/").await, 200);

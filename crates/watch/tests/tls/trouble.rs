@@ -38,14 +38,20 @@ async fn play(
     sought: &str,
     times: usize,
 ) -> Vec<String> {
+    play_with(DEADLINE, server, home, authority, (sought, times)).await
+}
+
+/// As [`play`], where nothing may take longer than `patience`.
+async fn play_with(
+    patience: Duration,
+    server: &Server,
+    home: &Home,
+    authority: &Authority,
+    (sought, times): (&str, usize),
+) -> Vec<String> {
     let client = home.client(server, authority, "tokenFile: token").await;
     let backoff = BackoffLimits { initial: Duration::from_millis(1), ..BackoffLimits::default() };
-    let timing = Timing {
-        backoff,
-        stream_pause: Duration::from_millis(300),
-        answer: Duration::from_millis(500),
-        ..Timing::default()
-    };
+    let timing = Timing { backoff, stream_pause: patience, answer: patience, ..Timing::default() };
     let (sender, mut events) = mpsc::unbounded_channel();
     let watcher = Watcher::new(client, "node-1").with_timing(timing);
     let counts = watcher.counts();
@@ -163,7 +169,7 @@ async fn a_server_that_hangs_is_given_up_in_time() {
     pausing.send(object("ADDED", "a", 1)).unwrap();
     let page = r#"{"metadata":{"resourceVersion":"9"},"items":[]}"#;
     server.answer(SERVICES, [Answer::Say(200, "", page.to_owned())]);
-    let seen = play(&server, &home, &authority, "end", 1).await;
+    let seen = play_with(Duration::from_millis(400), &server, &home, &authority, ("end", 1)).await;
     assert_eq!(seen[0], "restart silent, relist", "no answer at all: {seen:?}");
     assert!(seen.contains(&"end".to_owned()), "{seen:?}");
 }
@@ -184,4 +190,34 @@ async fn a_token_that_the_server_no_longer_takes() {
     let seen = play(&server, &home, &authority, "end", 1).await;
     assert_eq!(seen.last().unwrap(), "end");
     assert!(seen[..seen.len() - 2].iter().all(|event| event == "restart 401"), "{seen:?}");
+}
+
+#[tokio::test]
+async fn the_reason_of_a_failed_request_is_told_to_its_root() {
+    let (server, home, authority) = start().await;
+    let told = async |user: &str| {
+        let client = home.client(&server, &authority, user).await;
+        let (sender, mut reasons) = mpsc::unbounded_channel();
+        let run = Watcher::new(client, "node-1").run(move |event| {
+            if let WatchEvent::Restarted { reason, .. } = event {
+                sender.send(reason).unwrap();
+            }
+        });
+        tokio::select! {
+            never = run => match never {},
+            reason = time::timeout(DEADLINE, reasons.recv()) => reason.unwrap().unwrap(),
+        }
+    };
+    let missing = "exec: {command: /nonexistent/plugin, apiVersion: client.authentication.k8s.io/v1, \
+        installHint: get it}";
+    let reason = told(missing).await;
+    assert!(matches!(reason, RestartReason::Credentials(_)), "{reason}");
+    let text = reason.to_string();
+    assert!(text.starts_with("no credentials: exec plug-in ") && text.ends_with("; get it"), "{text}");
+    assert_eq!(text.matches("/nonexistent/plugin").count(), 1, "{text}");
+
+    server.state().tls = Authority::new("other").server(None);
+    let reason = told("tokenFile: token").await;
+    assert!(matches!(reason, RestartReason::Unreachable(_)), "{reason}");
+    assert!(reason.to_string().contains("UnknownIssuer"), "{reason}");
 }
