@@ -26,9 +26,11 @@ fn packets(comment: &str) -> u64 {
 fn the_priority_is_none_after_translation() {
     for family in Family::BOTH {
         in_namespace(|| {
-            let (endpoint, length) = (ip(family, 244, 1), if family == Family::Ipv4 { 32 } else { 128 });
+            // Without "nodad" an IPv6 address is tentative for a moment, and nothing can listen on it.
+            let (endpoint, length) = (ip(family, 244, 1), if family == Family::Ipv4 { "32" } else { "128" });
+            let flag = if family == Family::Ipv4 { "" } else { " nodad" };
             run("link set lo up");
-            run(&format!("addr add {endpoint}/{length} dev lo"));
+            run(&format!("addr add {endpoint}/{length} dev lo{flag}"));
             run(if family == Family::Ipv4 {
                 "route add default dev lo"
             } else {
