@@ -114,7 +114,8 @@ async fn follow(options: &Options, start: Start) -> anyhow::Result<()> {
     let agent = Rc::new(RefCell::new(agent));
     let (watchers, new_watchers) = mpsc::unbounded_channel();
     let pages = Arc::new(Pages::new(Arc::clone(&metrics), pages_settings(&loaded)));
-    let (mut servers, failures) = Servers::new(Shown { health, metrics: Arc::clone(&metrics), pages: Arc::clone(&pages) });
+    let (mut servers, failures) =
+        Servers::new(Shown { health, metrics: Arc::clone(&metrics), pages: Arc::clone(&pages) });
     servers.listen(configuration).await;
     let reload = Reload {
         options,
@@ -171,7 +172,11 @@ fn pages_settings(loaded: &Loaded) -> PagesSettings<'_> {
         configuration: &loaded.configuration,
         flags: loaded.flags.clone(),
         set_verbosity: log.map(|log| Box::new(move |verbosity| log.set_verbosity(verbosity)) as SetVerbosity),
-        gates: loaded.gates.iter().map(|(name, stage, on)| (name.to_owned(), stage.name().to_owned(), on)).collect(),
+        gates: loaded
+            .gates
+            .iter()
+            .map(|(name, stage, on)| (name.to_owned(), stage.name().to_owned(), on))
+            .collect(),
     }
 }
 

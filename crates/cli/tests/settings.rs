@@ -84,6 +84,24 @@ fn node_ports_follow_the_addresses_of_the_node() {
 }
 
 #[test]
+fn external_ips_need_their_feature_gate() {
+    let cluster = Cluster::new();
+    let pod = &cluster.world.remote_pods()[0];
+    let mut service = objects::cluster_ip("web", "10.96.0.10");
+    service["spec"]["externalIPs"] = json!(["198.51.100.9"]);
+    cluster.service(service, &[pod]);
+    let (client, external) = (cluster.world.client().namespace(), at("198.51.100.9:80"));
+    let proxy = cluster.proxy();
+    reaches(client, Protocol::Tcp, external, &[pod]);
+    drop(proxy);
+    let _proxy = cluster.proxy_with("featureGates: {AllowServiceExternalIPs: false}\n");
+    reaches(client, Protocol::Tcp, at(WEB), &[pod]);
+    let probe = Probe::new(Protocol::Tcp, external).expecting_silence();
+    let gone = || client.probe(probe).unwrap().backend().is_none();
+    assert!(eventually(PATIENCE, "the external IP to go", gone).is_ok());
+}
+
+#[test]
 fn topology_hints_follow_the_zone_of_the_node() {
     let cluster = Cluster::new();
     let [one, other] = cluster.world.pods() else { panic!("two pods") };

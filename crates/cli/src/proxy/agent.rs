@@ -44,6 +44,8 @@ pub(super) struct Agent {
     started_at: Instant,
     health: Arc<Health>,
     metrics: Arc<ProxyMetrics>,
+    /// The feature gate `AllowServiceExternalIPs`.
+    allows_external_ips: bool,
     notes: Notes,
     /// What has been told about this node.
     findings: Vec<Finding>,
@@ -89,6 +91,7 @@ impl Agent {
             node: OwnNode::default(),
             health: Arc::new(Health::new(health_timeout(&configuration))),
             metrics,
+            allows_external_ips: configuration.gates().enabled("AllowServiceExternalIPs"),
             configuration,
             families,
             listed_at: None,
@@ -226,8 +229,13 @@ impl Agent {
         self.reconfigure();
     }
 
-    fn apply(&mut self, event: Event) {
+    fn apply(&mut self, mut event: Event) {
         let kind = kind_of(&event);
+        if let Event::Service(service) = &mut event
+            && !self.allows_external_ips
+        {
+            service.payload.ignore_external_ips();
+        }
         let applied = self.catalog.apply(event);
         match kind {
             Some(Kind::Service) => self.metrics.service_change(usize::from(applied.changed)),

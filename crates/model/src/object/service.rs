@@ -77,6 +77,14 @@ impl Service {
         self.external.as_ref().map_or(&[], |external| &external.ips)
     }
 
+    /// Forgets [`External::ips`]: the feature gate `AllowServiceExternalIPs` is off.
+    pub fn ignore_external_ips(&mut self) {
+        if let Some(external) = &mut self.external {
+            external.ips = Box::default();
+        }
+        self.external.take_if(|external| **external == External::default());
+    }
+
     /// See [`External::load_balancer_ips`].
     pub fn load_balancer_ips(&self) -> &[IpAddr] {
         self.external.as_ref().map_or(&[], |external| &external.load_balancer_ips)

@@ -163,6 +163,21 @@ fn a_range_of_length_zero_opens_its_family_only() {
 }
 
 #[test]
+fn external_ips_can_be_ignored() {
+    let ignored = |spec: Value| {
+        let mut service = service(spec, Value::Null).payload;
+        service.ignore_external_ips();
+        service
+    };
+    let spec = |ips: Value| json!({ "clusterIP": "10.0.0.1", "ports": [], "externalIPs": ips });
+    assert_eq!(ignored(spec(json!(["192.0.2.1"]))), service(spec(json!([])), Value::Null).payload);
+    let mut ranged = spec(json!(["192.0.2.1"]));
+    ranged["loadBalancerSourceRanges"] = json!(["10.0.0.0/8"]);
+    let service = ignored(ranged);
+    assert_eq!((service.external_ips().len(), service.source_ranges().len()), (0, 1));
+}
+
+#[test]
 fn external_policy_needs_a_type_that_is_reachable() {
     let policy = |spec: Value| {
         let mut spec = spec;
