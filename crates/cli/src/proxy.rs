@@ -188,6 +188,7 @@ async fn watching(
     mut new: UnboundedReceiver<Watcher>,
 ) -> Infallible {
     loop {
+        agent.borrow_mut().watched_by(watcher.counts());
         let watching = watcher.run(|event| agent.borrow_mut().take(event));
         watcher = tokio::select! {
             never = watching => match never {},

@@ -1,4 +1,4 @@
-//! The node around the data plane: configuration, health, metrics, addresses, sysctls.
+//! The node around the data plane: configuration, feature gates, health, metrics, addresses, sysctls.
 //!
 //! Owns: what an operator writes (`KubeProxyConfiguration` and its defaults), what an operator and a load
 //! balancer ask (health, metrics and the small HTTP servers that answer), and the rules by which a node's

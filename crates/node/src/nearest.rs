@@ -1,16 +1,23 @@
 //! The known word that somebody probably meant.
 
 /// The word among `known` that is nearest to `written`, if it is near enough to be meant: the same but for
-/// upper and lower case, or apart by at most a third of its letters (Levenshtein), and by no more than three.
+/// upper and lower case, apart by at most a third of its letters (Levenshtein) and by no more than three, or the
+/// only one that goes on where four letters or more leave off.
 pub(crate) fn nearest<'a>(written: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     // Nothing that long is a slip of the hand, and the comparison is quadratic.
     if written.len() > 80 {
         return None;
     }
     let lower = written.to_lowercase();
-    let scored = known.into_iter().map(|word| (distance(&lower, &word.to_lowercase()), word));
+    let known: Vec<&str> = known.into_iter().collect();
+    let scored = known.iter().map(|word| (distance(&lower, &word.to_lowercase()), *word));
     let (distance, word) = scored.min_by_key(|(distance, _)| *distance)?;
-    (distance <= 3.min(word.chars().count().div_ceil(3))).then_some(word)
+    if distance <= 3.min(word.chars().count().div_ceil(3)) {
+        return Some(word);
+    }
+    let mut longer = known.into_iter().filter(|word| word.to_lowercase().starts_with(&lower));
+    let only = longer.next().filter(|_| lower.chars().count() >= 4);
+    only.filter(|_| longer.next().is_none())
 }
 
 /// How many letters must be added, dropped or replaced to get from one word to the other.
@@ -52,6 +59,9 @@ mod tests {
         assert_eq!(nearest("nodePortAddress", known), Some("nodePortAddresses"));
         assert_eq!(nearest("mod", known), Some("mode"));
         assert_eq!(nearest("kind", known), None);
+        assert_eq!(nearest("nodeport", known), Some("nodePortAddresses"));
+        assert_eq!(nearest("nod", ["nodePortAddresses"]), None, "too short");
+        assert_eq!(nearest("nodeport", ["nodePortAddresses", "nodePortStuffAndMore"]), None, "two of them");
         assert_eq!(nearest("x", []), None);
         assert_eq!(nearest(&"m".repeat(81), known), None);
     }

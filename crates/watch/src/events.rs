@@ -12,6 +12,7 @@ mod tests;
 mod wire;
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
@@ -35,6 +36,16 @@ struct Shared {
     /// Events that wait or are being posted.
     pending: watch::Sender<usize>,
     lost: AtomicU64,
+    client: Mutex<Client>,
+}
+
+/// `kube::Client` does not say what it is.
+struct Client(kube::Client);
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Client")
+    }
 }
 
 /// An event and its time.
@@ -53,8 +64,9 @@ impl Recorder {
             wake: Notify::new(),
             pending: watch::Sender::new(0),
             lost: AtomicU64::new(0),
+            client: Mutex::new(Client(client)),
         });
-        (Self(Arc::clone(&shared)), Poster::new(client, host_name, shared))
+        (Self(Arc::clone(&shared)), Poster::new(host_name, shared))
     }
 
     /// Records an event that happens now.
@@ -72,6 +84,11 @@ impl Recorder {
         self.0.wake.notify_one();
     }
 
+    /// Another way to the API server from now on.
+    pub fn use_client(&self, client: kube::Client) {
+        *self.0.client.lock().unwrap_or_else(PoisonError::into_inner) = Client(client);
+    }
+
     /// Events that were not posted: too many at once, refused, or given up.
     pub fn lost(&self) -> u64 {
         self.0.lost.load(Ordering::Relaxed)
@@ -86,6 +103,10 @@ impl Recorder {
 }
 
 impl Shared {
+    fn client(&self) -> kube::Client {
+        self.client.lock().unwrap_or_else(PoisonError::into_inner).0.clone()
+    }
+
     async fn next(&self) -> Happened {
         loop {
             let happened = self.queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();

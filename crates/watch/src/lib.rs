@@ -25,6 +25,7 @@ pub use client::{
 };
 pub use driver::{ObjectError, Timing};
 pub use frame::Garbage;
+pub use kube::Client;
 pub use reflector::RestartReason;
 pub use status::ApiStatus;
 pub use watcher::{Counts, KindCounts, WatchEvent, Watcher};

@@ -5,6 +5,7 @@ mod node;
 mod start;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::bail;
@@ -16,7 +17,7 @@ use portolan_model::{Catalog, Change, Event, Family, Settings};
 use portolan_node::config::Configuration;
 use portolan_node::health::{Health, Now};
 use portolan_node::metrics::{ProxyMetrics, Resource, TrafficPolicy};
-use portolan_watch::WatchEvent;
+use portolan_watch::{Counts, WatchEvent};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
@@ -44,6 +45,8 @@ pub(super) struct Agent {
     started_at: Instant,
     health: Arc<Health>,
     metrics: Arc<ProxyMetrics>,
+    /// What the watcher counts.
+    counts: Arc<Counts>,
     /// The feature gate `AllowServiceExternalIPs`.
     allows_external_ips: bool,
     notes: Notes,
@@ -91,6 +94,7 @@ impl Agent {
             node: OwnNode::default(),
             health: Arc::new(Health::new(health_timeout(&configuration))),
             metrics,
+            counts: Arc::default(),
             allows_external_ips: configuration.gates().enabled("AllowServiceExternalIPs"),
             configuration,
             families,
@@ -160,6 +164,7 @@ impl Agent {
             WatchEvent::Restarted { kind, .. } => self.metrics.watch_restarted(resource(kind)),
             WatchEvent::Fault { kind, error } => {
                 tracing::error!(kind = kind.name(), %error, "an object was skipped");
+                self.count_bad_objects();
             }
         }
     }
@@ -246,9 +251,16 @@ impl Agent {
         applied.faults.iter().for_each(log_fault);
     }
 
+    /// Another watcher counts from now on.
+    pub(super) fn watched_by(&mut self, counts: Arc<Counts>) {
+        self.counts = counts;
+    }
+
     fn count_bad_objects(&self) {
         for kind in [Kind::Service, Kind::EndpointSlice, Kind::Node, Kind::ServiceCidr] {
-            self.metrics.bad_objects(resource(kind), self.catalog.faulty_objects(kind));
+            let unreadable = self.counts.of(kind).unreadable.load(Ordering::Relaxed) as usize;
+            let bad = self.catalog.faulty_objects(kind).saturating_add(unreadable);
+            self.metrics.bad_objects(resource(kind), bad);
         }
     }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use portolan_node::health::ListenFailure;
 use portolan_node::http::BindError;
+use portolan_watch::Client;
 use portolan_watch::events::{EventNote, Recorder};
 
 /// How long the end of the program waits for the Event that says why.
@@ -21,6 +22,11 @@ impl Notes {
     /// The Events of this node.
     pub(super) fn new(recorder: Recorder, node_name: &str) -> Self {
         Self { recorder, node: node_name.into() }
+    }
+
+    /// Another way to the API server from now on.
+    pub(super) fn use_client(&self, client: Client) {
+        self.recorder.use_client(client);
     }
 
     /// Once, when the watches are set up.

@@ -120,6 +120,7 @@ impl Reload<'_> {
         }
         let settings = client_settings(&new.configuration, new.master.clone(), &self.metrics);
         let client = portolan_watch::connect(&settings).await.context("clientConnection")?;
+        self.notes.use_client(client.clone());
         Ok(Some(Watcher::new(client, self.node_name)))
     }
 

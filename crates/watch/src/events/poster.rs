@@ -28,19 +28,9 @@ const ERROR_BODY: usize = 64 << 10;
 /// The other end of a [`super::Recorder`].
 #[derive(Debug)]
 pub struct Poster {
-    client: Client,
     instance: String,
     shared: Arc<Shared>,
     series: Series,
-}
-
-/// `kube::Client` does not say what it is.
-struct Client(kube::Client);
-
-impl std::fmt::Debug for Client {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Client")
-    }
 }
 
 /// What became of a try.
@@ -63,9 +53,9 @@ struct Busy(ApiStatus);
 struct Silent;
 
 impl Poster {
-    pub(super) fn new(client: kube::Client, host_name: &str, shared: Arc<Shared>) -> Self {
+    pub(super) fn new(host_name: &str, shared: Arc<Shared>) -> Self {
         let instance = wire::instance(host_name);
-        Self { client: Client(client), instance, shared, series: Series::default() }
+        Self { instance, shared, series: Series::default() }
     }
 
     /// Runs until dropped. May be spawned.
@@ -167,7 +157,7 @@ impl Poster {
     /// The status, if the request was refused. An object that is there already is one of ours whose answer was
     /// lost.
     async fn exchange(&self, request: Request<Body>) -> Result<Option<ApiStatus>, kube::Error> {
-        let answer = self.client.0.send(request).await?;
+        let answer = self.shared.client().send(request).await?;
         let (parts, body) = answer.into_parts();
         let body = Limited::new(body, ERROR_BODY).collect().await;
         if parts.status.is_success() || parts.status == StatusCode::CONFLICT {

@@ -186,7 +186,7 @@ fn everything_wrong_is_told_at_once_by_flag() {
     the configuration is invalid:
       --nodeport-addresses: `x` is not a CIDR; write an address and a prefix length, such as 10.0.0.0/16 or fd00::/64
       --proxy-mode: `fast` is not supported; write one of: nftables, iptables, ipvs
-      --feature-gates.Nftables: unrecognized feature gate; Kubernetes 1.36 has none of that name: leave it out
+      --feature-gates.Nftables: unrecognized feature gate; did you mean `NFTablesProxyMode`?
       --oom-score-adj: 2000 is out of range; write -1000 to 1000
       --conntrack-min: -1 is out of range; write 0 to 2147483647
       --iptables-min-sync-period: 2h0m0s is above syncPeriod (30s); write at most that

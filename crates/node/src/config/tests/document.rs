@@ -230,7 +230,11 @@ proptest! {
                 _ => bytes.insert(place, byte),
             }
         }
-        let _ = parse(&String::from_utf8_lossy(&bytes));
+        if let Ok(configuration) = parse(&String::from_utf8_lossy(&bytes)) {
+            let written = configuration.to_yaml();
+            let again = parse(&written).map_err(|error| TestCaseError::fail(format!("{error}\n{written}")))?;
+            prop_assert_eq!(again, configuration.effective());
+        }
     }
 
     #[test]
