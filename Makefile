@@ -6,7 +6,11 @@ PACKAGES := build-essential ca-certificates conntrack iproute2 nftables procps u
 
 CARGO ?= cargo
 
-.PHONY: demo test bench lint doc unit deny fuzz packages clean
+# The static binary is made for this target, with musl: no library is looked for at run time.
+STATIC_TARGET ?= $(shell uname -m)-unknown-linux-musl
+STATIC_OUTPUT ?= target/static/portolan
+
+.PHONY: demo test bench lint doc unit deny fuzz static docs packages clean
 
 ## See Services work, in network namespaces on this machine.
 demo: packages
@@ -29,9 +33,23 @@ doc:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --quiet --locked --workspace --no-deps --all-features
 
 ## The table of docs/performance.md. Needs root, and a quiet machine.
-bench: packages
+bench: packages static
 	$(CARGO) build --quiet --locked --release -p portolan -p portolan-bench
-	target/release/portolan-bench
+	target/release/portolan-bench --static-binary $(STATIC_OUTPUT)
+
+## One static binary in target/static, for images (deploy/image) and for hosts of any distribution.
+static: PACKAGES := build-essential ca-certificates musl-tools
+static: packages
+	rustup target list --installed | grep -qx $(STATIC_TARGET) || rustup target add $(STATIC_TARGET)
+	$(CARGO) build --quiet --locked --release -p portolan --target $(STATIC_TARGET)
+	mkdir -p $(dir $(STATIC_OUTPUT))
+	cp target/$(STATIC_TARGET)/release/portolan $(STATIC_OUTPUT)
+	@ls -l $(STATIC_OUTPUT)
+
+## The book of docs/ as HTML in target/book. Installs mdbook if it is missing, which takes some minutes.
+docs:
+	command -v mdbook >/dev/null || $(CARGO) install --locked mdbook
+	mdbook build docs --dest-dir $(abspath target/book)
 
 ## Licences, bans and sources of every dependency.
 deny:
