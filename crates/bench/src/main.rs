@@ -59,7 +59,8 @@ fn measure(options: &Options) -> anyhow::Result<bool> {
         fs::copy(from, &to).map(|_| to)
     };
     let binary = copy(options.binary()?, "portolan")?;
-    let static_binary = options.static_binary.clone().map(|from| copy(from, "portolan-static")).transpose()?;
+    let static_binary =
+        options.static_binary.clone().map(|from| copy(from, "portolan-static")).transpose()?;
     let machine = machine::describe();
     println!("{machine}\n");
     eprintln!("measuring without Services");
