@@ -10,6 +10,7 @@ use crate::workload::Size;
 /// Measures the release build of `portolan proxy` and prints one table.
 #[derive(Debug, Parser)]
 #[command(name = "portolan-bench", version)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 pub(crate) struct Options {
     /// Sizes to measure: Services x endpoints of each.
     #[arg(long, value_name = "NxM,...", value_delimiter = ',')]

@@ -2,6 +2,7 @@
 
 mod demo;
 mod logging;
+mod privilege;
 mod proxy;
 mod serve;
 
@@ -32,6 +33,7 @@ enum Command {
 
 fn main() -> ExitCode {
     portolan_sock::memory::configure();
+    privilege::raise_net_admin();
     let cli = Cli::parse();
     // The demo writes for people, and shows the proxy's log only if something goes wrong.
     if !matches!(cli.command, Command::Demo(_)) {

@@ -27,3 +27,5 @@ mod permissions;
 mod recorder;
 #[path = "deploy/units.rs"]
 mod units;
+#[path = "deploy/unprivileged.rs"]
+mod unprivileged;

@@ -94,7 +94,7 @@ fn blocks_are_closed() {
             match action.split_whitespace().next() {
                 Some("if" | "with" | "range" | "define") => depth += 1,
                 Some("end") => {
-                    depth = depth.checked_sub(1).unwrap_or_else(|| panic!("{name}: one end too many"))
+                    depth = depth.checked_sub(1).unwrap_or_else(|| panic!("{name}: one end too many"));
                 }
                 _ => {}
             }

@@ -38,14 +38,14 @@ fn exported() -> BTreeMap<String, BTreeSet<String>> {
     metrics
 }
 
-/// What an expression of PromQL names.
+/// What an expression of `PromQL` names.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Names {
     metrics: BTreeSet<String>,
     labels: BTreeSet<String>,
 }
 
-/// Reads an expression word by word: enough for what is written here, not a parser of PromQL.
+/// Reads an expression word by word: enough for what is written here, not a parser of `PromQL`.
 fn names(expression: &str) -> Names {
     const OPERATORS: [&str; 6] = ["and", "or", "unless", "offset", "bool", "vector"];
     const GROUPINGS: [&str; 6] = ["by", "without", "on", "ignoring", "group_left", "group_right"];
