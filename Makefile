@@ -18,8 +18,9 @@ demo: packages
 	target/debug/portolan demo
 
 ## Format, lints, docs and every test, packet tests included. Needs root.
-test: packages lint doc unit
+test: packages target/tools/promtool lint doc unit
 
+unit: export PATH := $(abspath target/tools):$(PATH)
 unit:
 	@test "$$(id -u)" = 0 || { echo "make test needs root: packet tests make network namespaces" >&2; exit 1; }
 	$(CARGO) test --quiet --locked --workspace --all-features
@@ -63,6 +64,13 @@ fuzz: packages
 	for target in $$(cd fuzz && ls fuzz_targets | sed 's/\.rs$$//'); do \
 		RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run --sanitizer none $$target -- -max_total_time=$(FUZZ_SECONDS) || exit 1; \
 	done
+
+# Only this program of a package whose installation would start a service.
+target/tools/promtool:
+	mkdir -p $(@D)
+	cd $(@D) && { apt-get download -qq prometheus || { apt-get update -qq && apt-get download -qq prometheus; }; } \
+		&& dpkg-deb --fsys-tarfile prometheus_*.deb | tar xf - --strip-components=3 ./usr/bin/promtool \
+		&& rm prometheus_*.deb && touch promtool
 
 ## Installs what is missing; needs root only then.
 packages:
