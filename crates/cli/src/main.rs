@@ -32,8 +32,8 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    portolan_sock::memory::configure();
     privilege::raise_net_admin();
+    portolan_sock::memory::configure();
     let cli = Cli::parse();
     // The demo writes for people, and shows the proxy's log only if something goes wrong.
     if !matches!(cli.command, Command::Demo(_)) {
