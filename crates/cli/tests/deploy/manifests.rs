@@ -141,3 +141,86 @@ fn roles_are_bound_to_the_account_of_the_daemon_set() {
     assert_eq!(set["spec"]["template"]["spec"]["serviceAccountName"], account["metadata"]["name"]);
     assert_eq!(set["metadata"]["namespace"], account["metadata"]["namespace"]);
 }
+
+/// The `config.conf` of a cluster of kubeadm 1.36 for which nothing was asked: every field, most of them empty.
+const KUBEADM: &str = r#"
+apiVersion: kubeproxy.config.k8s.io/v1alpha1
+bindAddress: 0.0.0.0
+bindAddressHardFail: false
+clientConnection:
+  acceptContentTypes: ""
+  burst: 0
+  contentType: ""
+  kubeconfig: /var/lib/kube-proxy/kubeconfig.conf
+  qps: 0
+clusterCIDR: 10.244.0.0/16
+configSyncPeriod: 0s
+conntrack:
+  maxPerCore: null
+  min: null
+  tcpBeLiberal: false
+  tcpCloseWaitTimeout: null
+  tcpEstablishedTimeout: null
+  udpStreamTimeout: 0s
+  udpTimeout: 0s
+detectLocal:
+  bridgeInterface: ""
+  interfaceNamePrefix: ""
+detectLocalMode: ""
+enableProfiling: false
+healthzBindAddress: ""
+hostnameOverride: ""
+iptables:
+  localhostNodePorts: null
+  masqueradeAll: false
+  masqueradeBit: null
+  minSyncPeriod: 0s
+  syncPeriod: 0s
+ipvs:
+  excludeCIDRs: null
+  minSyncPeriod: 0s
+  scheduler: ""
+  strictARP: false
+  syncPeriod: 0s
+  tcpFinTimeout: 0s
+  tcpTimeout: 0s
+  udpTimeout: 0s
+kind: KubeProxyConfiguration
+logging:
+  flushFrequency: 0
+  options:
+    json:
+      infoBufferSize: "0"
+    text:
+      infoBufferSize: "0"
+  verbosity: 0
+metricsBindAddress: ""
+mode: ""
+nftables:
+  masqueradeAll: false
+  masqueradeBit: null
+  minSyncPeriod: 0s
+  syncPeriod: 0s
+nodePortAddresses: null
+oomScoreAdj: null
+portRange: ""
+showHiddenMetricsForVersion: ""
+winkernel:
+  enableDSR: false
+  forwardHealthCheckVip: false
+  networkName: ""
+  rootHnsEndpointName: ""
+  sourceVip: ""
+"#;
+
+#[test]
+fn the_configuration_of_kubeadm_is_taken_as_it_is() {
+    let configuration = config::parse(KUBEADM).unwrap();
+    let everything_else = config::parse(
+        "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nclusterCIDR: 10.244.0.0/16\n\
+         clientConnection: {kubeconfig: /var/lib/kube-proxy/kubeconfig.conf}\nnftables: {minSyncPeriod: 0s}\n\
+         iptables: {minSyncPeriod: 0s}\n",
+    );
+    assert_eq!(configuration, everything_else.unwrap(), "what is empty has its default");
+    assert_eq!(configuration.mode_or_default(), Mode::Nftables);
+}
