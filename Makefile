@@ -2,7 +2,7 @@
 # has Rust and root.
 
 # Every system package that anything below needs.
-PACKAGES := build-essential ca-certificates conntrack iproute2 nftables procps util-linux
+PACKAGES := build-essential ca-certificates conntrack iproute2 iptables nftables procps util-linux
 
 CARGO ?= cargo
 
