@@ -2,7 +2,7 @@
 # has Rust and root.
 
 # Every system package that anything below needs.
-PACKAGES := build-essential ca-certificates conntrack iproute2 iptables nftables procps util-linux
+PACKAGES := build-essential ca-certificates conntrack iproute2 iptables libcap2-bin nftables procps util-linux
 
 CARGO ?= cargo
 
@@ -10,7 +10,7 @@ CARGO ?= cargo
 STATIC_TARGET ?= $(shell uname -m)-unknown-linux-musl
 STATIC_OUTPUT ?= target/static/portolan
 
-.PHONY: demo test bench lint doc unit deny fuzz static docs packages clean
+.PHONY: demo test bench lint doc unit deny fuzz static image docs packages clean
 
 ## See Services work, in network namespaces on this machine.
 demo: packages
@@ -46,6 +46,10 @@ static: packages
 	mkdir -p $(dir $(STATIC_OUTPUT))
 	cp target/$(STATIC_TARGET)/release/portolan $(STATIC_OUTPUT)
 	@ls -l $(STATIC_OUTPUT)
+
+## An image of the static binary, for docker load, podman load or ctr images import. Needs root.
+image: static packages
+	deploy/image/build.sh $(STATIC_OUTPUT) target/portolan-image.tar
 
 ## The book of docs/ as HTML in target/book. Installs mdbook if it is missing, which takes some minutes.
 docs:

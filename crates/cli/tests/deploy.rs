@@ -17,6 +17,8 @@ mod book;
 mod chart;
 #[path = "deploy/files.rs"]
 mod files;
+#[path = "deploy/image.rs"]
+mod image;
 #[path = "deploy/manifests.rs"]
 mod manifests;
 #[path = "deploy/monitoring.rs"]
