@@ -2,11 +2,15 @@
 # has Rust and root.
 
 # Every system package that anything below needs.
-PACKAGES := build-essential ca-certificates conntrack iproute2 nftables procps util-linux
+PACKAGES := build-essential ca-certificates conntrack iproute2 iptables libcap2-bin nftables procps util-linux
 
 CARGO ?= cargo
 
-.PHONY: demo test bench lint doc unit deny fuzz packages clean
+# The static binary is made for this target, with musl: no library is looked for at run time.
+STATIC_TARGET ?= $(shell uname -m)-unknown-linux-musl
+STATIC_OUTPUT ?= target/static/portolan
+
+.PHONY: demo test bench lint doc unit deny fuzz static image docs packages clean
 
 ## See Services work, in network namespaces on this machine.
 demo: packages
@@ -14,8 +18,9 @@ demo: packages
 	target/debug/portolan demo
 
 ## Format, lints, docs and every test, packet tests included. Needs root.
-test: packages lint doc unit
+test: packages target/tools/promtool lint doc unit
 
+unit: export PATH := $(abspath target/tools):$(PATH)
 unit:
 	@test "$$(id -u)" = 0 || { echo "make test needs root: packet tests make network namespaces" >&2; exit 1; }
 	$(CARGO) test --quiet --locked --workspace --all-features
@@ -29,9 +34,27 @@ doc:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --quiet --locked --workspace --no-deps --all-features
 
 ## The table of docs/performance.md. Needs root, and a quiet machine.
-bench: packages
+bench: packages static
 	$(CARGO) build --quiet --locked --release -p portolan -p portolan-bench
-	target/release/portolan-bench
+	target/release/portolan-bench --static-binary $(STATIC_OUTPUT)
+
+## One static binary in target/static, for images (deploy/image) and for hosts of any distribution.
+static: PACKAGES := build-essential ca-certificates musl-tools
+static: packages
+	rustup target list --installed | grep -qx $(STATIC_TARGET) || rustup target add $(STATIC_TARGET)
+	$(CARGO) build --quiet --locked --release -p portolan --target $(STATIC_TARGET)
+	mkdir -p $(dir $(STATIC_OUTPUT))
+	cp target/$(STATIC_TARGET)/release/portolan $(STATIC_OUTPUT)
+	@ls -l $(STATIC_OUTPUT)
+
+## An image of the static binary, for docker load, podman load or ctr images import. Needs root.
+image: static packages
+	deploy/image/build.sh $(STATIC_OUTPUT) target/portolan-image.tar
+
+## The book of docs/ as HTML in target/book. Installs mdbook if it is missing, which takes some minutes.
+docs:
+	command -v mdbook >/dev/null || $(CARGO) install --locked mdbook
+	mdbook build docs --dest-dir $(abspath target/book)
 
 ## Licences, bans and sources of every dependency.
 deny:
@@ -45,6 +68,13 @@ fuzz: packages
 	for target in $$(cd fuzz && ls fuzz_targets | sed 's/\.rs$$//'); do \
 		RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run --sanitizer none $$target -- -max_total_time=$(FUZZ_SECONDS) || exit 1; \
 	done
+
+# Only this program of a package whose installation would start a service.
+target/tools/promtool:
+	mkdir -p $(@D)
+	cd $(@D) && { apt-get download -qq prometheus || { apt-get update -qq && apt-get download -qq prometheus; }; } \
+		&& dpkg-deb --fsys-tarfile prometheus_*.deb | tar xf - --strip-components=3 ./usr/bin/promtool \
+		&& rm prometheus_*.deb && touch promtool
 
 ## Installs what is missing; needs root only then.
 packages:

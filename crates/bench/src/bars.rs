@@ -24,7 +24,13 @@ pub(crate) struct Bar {
 }
 
 impl Bar {
-    fn new(what: impl Into<String>, unit: &'static str, limit: f64, measured: Option<f64>) -> Self {
+    /// A bar that `measured` meets by not being above `limit`.
+    pub(crate) fn new(
+        what: impl Into<String>,
+        unit: &'static str,
+        limit: f64,
+        measured: Option<f64>,
+    ) -> Self {
         Self { what: what.into(), unit, limit, measured, met: measured.map(|value| value <= limit) }
     }
 }

@@ -8,12 +8,13 @@
 //! - [`workload`]: the objects, as a cluster's controllers write them
 //! - [`stage`], [`steady`]: namespaces, pods, an API server with the objects, Services that answer
 //! - [`proxy`]: the process under test
-//! - [`changes`], [`connect`], [`kernel`]: what is measured
+//! - [`changes`], [`connect`], [`kernel`], [`idle`]: what is measured
 //! - [`table`], [`bars`], [`machine`]: what is printed
 
 mod bars;
 mod changes;
 mod connect;
+mod idle;
 mod kernel;
 mod machine;
 mod options;
@@ -25,6 +26,7 @@ mod steady;
 mod table;
 mod workload;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::{fs, io};
 
@@ -53,17 +55,27 @@ fn measure(options: &Options) -> anyhow::Result<bool> {
     }
     // A copy: a build that ends meanwhile must not change what is measured.
     let folder = tempfile::tempdir()?;
-    let binary = folder.path().join("portolan");
-    fs::copy(options.binary()?, &binary)?;
+    let copy = |from: PathBuf, name: &str| -> io::Result<PathBuf> {
+        let to = folder.path().join(name);
+        fs::copy(from, &to).map(|_| to)
+    };
+    let binary = copy(options.binary()?, "portolan")?;
+    let static_binary =
+        options.static_binary.clone().map(|from| copy(from, "portolan-static")).transpose()?;
     let machine = machine::describe();
     println!("{machine}\n");
+    eprintln!("measuring without Services");
+    let idles = idle::measure(&binary, static_binary.as_deref())?;
     let mut figures = Vec::new();
     for &size in &options.sizes() {
         eprintln!("measuring {size}");
         figures.push(run::measure(&binary, size, options.rounds())?);
     }
-    println!("{}", table::render(&figures));
-    let bars = bars::judge(&figures);
+    let mut bars = idle::bars(&idles);
+    if !options.idle {
+        println!("{}", table::render(&figures));
+        bars.extend(bars::judge(&figures));
+    }
     for bar in &bars {
         println!("{bar}");
     }

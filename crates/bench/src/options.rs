@@ -10,6 +10,7 @@ use crate::workload::Size;
 /// Measures the release build of `portolan proxy` and prints one table.
 #[derive(Debug, Parser)]
 #[command(name = "portolan-bench", version)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 pub(crate) struct Options {
     /// Sizes to measure: Services x endpoints of each.
     #[arg(long, value_name = "NxM,...", value_delimiter = ',')]
@@ -20,6 +21,12 @@ pub(crate) struct Options {
     /// The binary to measure; by default the one beside this program.
     #[arg(long, value_name = "FILE")]
     portolan: Option<PathBuf>,
+    /// The static binary, as `make static` makes it.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) static_binary: Option<PathBuf>,
+    /// Only what is measured without Services: start to ready, resident memory, length of the static binary.
+    #[arg(long)]
+    pub(crate) idle: bool,
     /// Only build the stage of the first size, print how to start a proxy on it, and wait for the end of the
     /// standard input: for profilers.
     #[arg(long)]
@@ -45,6 +52,9 @@ pub(crate) struct Rounds {
 impl Options {
     /// What to measure.
     pub(crate) fn sizes(&self) -> Vec<Size> {
+        if self.idle {
+            return Vec::new();
+        }
         if !self.sizes.is_empty() {
             return self.sizes.clone();
         }

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use portolan_testkit::eventually_some;
+use portolan_testkit::{Namespace, eventually_some};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::NamedTempFile;
 
@@ -53,10 +53,20 @@ impl Proxy {
         stage: &Stage,
         min_sync_period: &str,
     ) -> anyhow::Result<(Self, Start)> {
+        Self::start_on(binary, stage.node(), &stage.url(), min_sync_period)
+    }
+
+    /// The same on any node, with the API server at `url`.
+    pub(crate) fn start_on(
+        binary: &Path,
+        node: &Namespace,
+        url: &str,
+        min_sync_period: &str,
+    ) -> anyhow::Result<(Self, Start)> {
         let configuration = configuration(min_sync_period)?;
         let path = configuration.path().to_string_lossy().into_owned();
-        let arguments = ["proxy", "--master", &stage.url(), "--config", &path].map(str::to_owned);
-        let mut command = stage.node().command(binary);
+        let arguments = ["proxy", "--master", url, "--config", &path].map(str::to_owned);
+        let mut command = node.command(binary);
         command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let spawned = Instant::now();
         let mut child = command.spawn()?;
@@ -68,10 +78,12 @@ impl Proxy {
 
     /// The most resident memory so far, in KiB (`VmHWM`).
     pub(crate) fn high_water(&self) -> anyhow::Result<u32> {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-        let kib = line.and_then(|line| line.split_whitespace().next()).context("VmHWM")?;
-        Ok(kib.parse()?)
+        self.memory("VmHWM:")
+    }
+
+    /// The resident memory now, in KiB (`VmRSS`).
+    pub(crate) fn resident(&self) -> anyhow::Result<u32> {
+        self.memory("VmRSS:")
     }
 
     /// Processor time so far, user and system, of all threads: to the nanosecond from the scheduler where the
@@ -97,6 +109,13 @@ impl Proxy {
             eventually_some(STOP_WITHIN, "the end of the proxy", || self.child.try_wait().ok().flatten())?;
         ensure!(status.success(), "the proxy ended with {status}");
         Ok(())
+    }
+
+    fn memory(&self, name: &'static str) -> anyhow::Result<u32> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        let kib = line.and_then(|line| line.split_whitespace().next()).context(name)?;
+        Ok(kib.parse()?)
     }
 
     fn wait_until_in_step(

@@ -2,6 +2,7 @@
 
 mod demo;
 mod logging;
+mod privilege;
 mod proxy;
 mod reference;
 mod serve;
@@ -42,6 +43,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    privilege::raise_net_admin();
     portolan_sock::memory::configure();
     let cli = match Cli::try_parse_from(proxy::normalise(std::env::args_os())) {
         Ok(cli) => cli,

@@ -113,7 +113,7 @@ fn nothing_is_taken_over_before_the_first_commit() {
     let load = used_service(&cluster);
     cluster.stop_server();
     let mut proxy = cluster.start_proxy("");
-    common::logged(&mut proxy, "the watch starts anew", 4);
+    common::logged(&mut proxy, "watch interrupted", 4);
     assert!(nft(&node, "list tables").contains("table ip kube-proxy"));
     cluster.restart_server();
     gone(&node, &proxy);

@@ -1,0 +1,159 @@
+//! A node without Services: how soon the agent is ready, what it holds when nothing happens, how long its file is.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use portolan_server::{Api, Config, RunningServer, Server};
+use portolan_testkit::{Family, Namespace, World};
+
+use crate::bars::Bar;
+use crate::proxy::Proxy;
+use crate::statistics::Sample;
+use crate::workload;
+
+/// How often the agent is started.
+const STARTS: usize = 11;
+/// Where the agent's health server listens by default.
+const HEALTHZ: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 10_256);
+/// How long /healthz may take after the kernel is in step.
+const HEALTHY_WITHIN: Duration = Duration::from_secs(10);
+/// Memory is idle once it has been the same for this long.
+const SAME_FOR: Duration = Duration::from_secs(5);
+/// And at the latest after this.
+const IDLE_WITHIN: Duration = Duration::from_secs(60);
+/// Between two looks.
+const POLL: Duration = Duration::from_millis(250);
+
+/// The figures of one binary.
+#[derive(Debug)]
+pub(crate) struct Idle {
+    /// How the binary is linked.
+    kind: &'static str,
+    /// From the spawn until both families are in step and /healthz says 200, with nothing in the kernel before.
+    ready: Sample,
+    /// `VmRSS` when it has come to rest, in KiB.
+    resident: u32,
+    /// The file, in bytes; nothing where no bar says how long it may be.
+    length: Option<u64>,
+}
+
+/// Measures the binary and, where there is one, the static one.
+pub(crate) fn measure(binary: &Path, static_binary: Option<&Path>) -> anyhow::Result<Vec<Idle>> {
+    let mut idles = vec![measure_one("dynamic", binary)?];
+    if let Some(path) = static_binary {
+        let length = fs::metadata(path)?.len();
+        idles.push(Idle { length: Some(length), ..measure_one("static", path)? });
+    }
+    Ok(idles)
+}
+
+/// The bars of a node without Services, and how the figures stand to them.
+pub(crate) fn bars(idles: &[Idle]) -> Vec<Bar> {
+    let mut bars = Vec::new();
+    for Idle { kind, ready, resident, .. } in idles {
+        let milliseconds = ready.median().as_secs_f64() * 1e3;
+        bars.push(Bar::new(
+            format!("start to ready without Services, {kind} binary, median"),
+            " ms",
+            150.0,
+            Some(milliseconds),
+        ));
+        let mebibytes = f64::from(*resident) / 1024.0;
+        bars.push(Bar::new(
+            format!("resident without Services, {kind} binary"),
+            " MiB",
+            12.0,
+            Some(mebibytes),
+        ));
+    }
+    let length = idles.iter().find_map(|idle| idle.length);
+    // A file's length is far below 2^52.
+    let mebibytes = length.map(|bytes| u32::try_from(bytes >> 10).map_or(f64::MAX, f64::from) / 1024.0);
+    bars.push(Bar::new("length of the static binary", " MiB", 15.0, mebibytes));
+    bars
+}
+
+fn measure_one(kind: &'static str, binary: &Path) -> anyhow::Result<Idle> {
+    let node = EmptyNode::build()?;
+    let mut ready = Vec::new();
+    for _ in 1..STARTS {
+        let (proxy, after) = node.start(binary)?;
+        ready.push(after);
+        proxy.stop()?;
+    }
+    let (proxy, after) = node.start(binary)?;
+    ready.push(after);
+    let resident = at_rest(&proxy)?;
+    proxy.stop()?;
+    Ok(Idle { kind, ready: ready.into_iter().collect(), resident, length: None })
+}
+
+/// A node in a namespace of its own with an API server that knows the node and nothing else.
+struct EmptyNode {
+    world: World,
+    server: RunningServer,
+}
+
+impl EmptyNode {
+    fn build() -> anyhow::Result<Self> {
+        let world = World::builder().pods(1).build()?;
+        let listener = world.node().namespace().run(|| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))??;
+        let config = Config::default();
+        let api = std::sync::Arc::new(Api::new(&config));
+        api.apply(workload::node(world.node().address(Family::Ipv4))).context("write the Node")?;
+        let server = Server::start_with(api, config, listener)?;
+        Ok(Self { world, server })
+    }
+
+    /// Starts the agent with nothing in the kernel; says after how long it was ready.
+    fn start(&self, binary: &Path) -> anyhow::Result<(Proxy, Duration)> {
+        let namespace = self.world.node().namespace();
+        namespace.output("nft", &["flush", "ruleset"])?;
+        let spawned = Instant::now();
+        let (proxy, _) = Proxy::start_on(binary, namespace, &self.server.url(), "1s")?;
+        wait_until_healthy(namespace)?;
+        Ok((proxy, spawned.elapsed()))
+    }
+}
+
+/// Asks often: what is measured is a few dozen milliseconds.
+fn wait_until_healthy(node: &Namespace) -> anyhow::Result<()> {
+    let deadline = Instant::now() + HEALTHY_WITHIN;
+    node.run(|| {
+        while Instant::now() < deadline {
+            if is_healthy().unwrap_or(false) {
+                return Ok(());
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        bail!("/healthz does not say 200 within {HEALTHY_WITHIN:?}")
+    })?
+}
+
+fn is_healthy() -> std::io::Result<bool> {
+    let mut stream = TcpStream::connect_timeout(&HEALTHZ, HEALTHY_WITHIN)?;
+    stream.set_read_timeout(Some(HEALTHY_WITHIN))?;
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer.starts_with("HTTP/1.1 200 "))
+}
+
+/// The resident memory once it does not change any more, in KiB.
+fn at_rest(proxy: &Proxy) -> anyhow::Result<u32> {
+    let deadline = Instant::now() + IDLE_WITHIN;
+    let (mut resident, mut since) = (proxy.resident()?, Instant::now());
+    while since.elapsed() < SAME_FOR && Instant::now() < deadline {
+        thread::sleep(POLL);
+        let now = proxy.resident()?;
+        if now != resident {
+            (resident, since) = (now, Instant::now());
+        }
+    }
+    Ok(resident)
+}

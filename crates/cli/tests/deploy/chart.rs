@@ -1,0 +1,160 @@
+//! The Helm chart: values, schema and templates agree, and the templates give what the manifests give.
+
+use std::collections::BTreeSet;
+
+use portolan_node::config;
+use serde_json::{Map, Value};
+
+use crate::files::{self, all_below, of_kind, one_yaml, read, run, tool, yaml};
+use crate::permissions;
+
+const CHART: &str = "deploy/helm/portolan";
+
+fn values() -> Value {
+    one_yaml(&format!("{CHART}/values.yaml"))
+}
+
+/// Name and text of every template.
+fn templates() -> Vec<(String, String)> {
+    let files = all_below(&files::path(&format!("{CHART}/templates")));
+    let texts = files.iter().map(|path| std::fs::read_to_string(path).unwrap());
+    files.iter().map(|path| path.display().to_string()).zip(texts).collect()
+}
+
+/// What stands between `{{` and `}}`, without the dashes.
+fn actions(text: &str) -> Vec<&str> {
+    let parts = text.split("{{").skip(1);
+    parts.map(|part| part.split("}}").next().unwrap().trim_matches('-').trim()).collect()
+}
+
+#[test]
+fn every_value_has_its_schema() {
+    fn compare(path: &str, value: &Value, schema: &Value) {
+        let (Some(value), Some(known)) = (value.as_object(), schema["properties"].as_object()) else {
+            return;
+        };
+        for (name, value) in value {
+            let schema = known.get(name).unwrap_or_else(|| panic!("{path}.{name} is not in the schema"));
+            assert!(has_type(value, schema), "{path}.{name}: {value} is not {schema}");
+            compare(&format!("{path}.{name}"), value, schema);
+        }
+        for name in known.keys().filter(|name| *name != "global") {
+            assert!(value.contains_key(name), "{path}.{name} is only in the schema");
+        }
+    }
+    let schema: Value = serde_json::from_str(&read(&format!("{CHART}/values.schema.json"))).unwrap();
+    compare("values", &values(), &schema);
+}
+
+fn has_type(value: &Value, schema: &Value) -> bool {
+    if let Some(members) = schema["enum"].as_array() {
+        return members.contains(value);
+    }
+    match schema["type"].as_str().unwrap() {
+        "object" => value.is_object(),
+        "array" => value.is_array(),
+        "string" => value.is_string(),
+        "boolean" => value.is_boolean(),
+        "integer" => value.is_i64(),
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn templates_use_the_values_that_there_are() {
+    let mut used = BTreeSet::new();
+    for (name, text) in templates() {
+        for action in actions(&text) {
+            for path in action.split(".Values.").skip(1) {
+                let end = path.find(|c: char| !c.is_alphanumeric() && c != '.').unwrap_or(path.len());
+                let path = path[..end].trim_end_matches('.');
+                let pointer = format!("/{}", path.replace('.', "/"));
+                assert!(values().pointer(&pointer).is_some(), "{name}: .Values.{path} is not in values.yaml");
+                used.insert(path.to_owned());
+            }
+        }
+    }
+    for (name, value) in values().as_object().unwrap() {
+        let inner = value.as_object().filter(|inner| !inner.is_empty()).cloned().unwrap_or_else(Map::new);
+        let whole = used.contains(name);
+        let parts = inner.keys().map(|key| format!("{name}.{key}")).collect::<Vec<_>>();
+        assert!(
+            whole || !parts.is_empty() && parts.iter().all(|part| used.contains(part)),
+            "{name} is not used"
+        );
+    }
+}
+
+#[test]
+fn blocks_are_closed() {
+    for (name, text) in templates() {
+        assert_eq!(text.matches("{{").count(), text.matches("}}").count(), "{name}");
+        let mut depth = 0_usize;
+        for action in actions(&text) {
+            match action.split_whitespace().next() {
+                Some("if" | "with" | "range" | "define") => depth += 1,
+                Some("end") => {
+                    depth = depth.checked_sub(1).unwrap_or_else(|| panic!("{name}: one end too many"));
+                }
+                _ => {}
+            }
+        }
+        assert_eq!(depth, 0, "{name}: a block is not closed");
+    }
+}
+
+#[test]
+fn included_templates_are_defined() {
+    let all = templates();
+    let named = |word: &str| -> BTreeSet<String> {
+        let start = format!("{word} \"");
+        let texts = all.iter().flat_map(|(_, text)| text.split(&start).skip(1));
+        texts.map(|rest| rest.split('"').next().unwrap().to_owned()).collect()
+    };
+    assert_eq!(named("include"), named("define"));
+}
+
+#[test]
+fn the_default_configuration_is_one_that_portolan_takes() {
+    let mut configuration = values()["configuration"].clone();
+    configuration["apiVersion"] = "kubeproxy.config.k8s.io/v1alpha1".into();
+    configuration["kind"] = "KubeProxyConfiguration".into();
+    config::parse(&configuration.to_string()).unwrap();
+    let base = one_yaml("deploy/kustomize/base/configmap.yaml");
+    let base = &yaml("config.conf", base["data"]["config.conf"].as_str().unwrap())[0];
+    for (name, value) in configuration.as_object().unwrap() {
+        assert_eq!(&base[name], value, "{name}");
+    }
+}
+
+/// As text without the actions, which stand only in names and labels there.
+#[test]
+fn the_role_is_that_of_the_manifests() {
+    let text = read(&format!("{CHART}/templates/rbac.yaml"));
+    let plain: Vec<String> =
+        text.lines().filter(|line| !line.trim_start().starts_with("{{")).map(without_actions).collect();
+    let chart = permissions::given("rbac.yaml", &plain.join("\n"));
+    assert_eq!(chart, permissions::given("base", &read("deploy/kustomize/base/rbac.yaml")));
+}
+
+fn without_actions(line: &str) -> String {
+    let Some((before, rest)) = line.split_once("{{") else { return line.to_owned() };
+    before.to_owned() + rest.split_once("}}").map_or("", |(_, after)| after)
+}
+
+/// Where helm is installed, its own opinion, and that the result is the base's.
+#[test]
+fn helm_renders_the_base() {
+    let url = "apiServer.url=https://192.0.2.1:6443";
+    let Some(mut lint) = tool("helm") else { return };
+    lint.args(["lint", "--strict", "--set", url]).arg(files::path(CHART));
+    run(lint);
+    let Some(mut template) = tool("helm") else { return };
+    template
+        .args(["template", "portolan", "--namespace", "kube-system", "--set", url])
+        .arg(files::path(CHART));
+    let rendered: Vec<Value> = yaml("chart", &run(template)).into_iter().filter(|it| !it.is_null()).collect();
+    let pod = |set: &Value| set["spec"]["template"]["spec"].clone();
+    let base = one_yaml("deploy/kustomize/base/daemonset.yaml");
+    assert_eq!(pod(of_kind(&rendered, "DaemonSet")), pod(&base));
+}

@@ -1,0 +1,66 @@
+//! Files of the repository, and tools of the machine.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_portolan");
+
+/// A path below the top of the repository.
+pub(crate) fn path(relative: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(relative)
+}
+
+pub(crate) fn read(relative: &str) -> String {
+    fs::read_to_string(path(relative)).unwrap_or_else(|error| panic!("{relative}: {error}"))
+}
+
+/// Every file below a folder.
+pub(crate) fn all_below(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() { files.extend(all_below(&path)) } else { files.push(path) }
+    }
+    files.sort();
+    files
+}
+
+/// The documents of a YAML text.
+pub(crate) fn yaml(name: &str, text: &str) -> Vec<Value> {
+    serde_saphyr::from_multiple(text).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// The only document of a YAML file.
+pub(crate) fn one_yaml(relative: &str) -> Value {
+    let mut documents = yaml(relative, &read(relative));
+    assert_eq!(documents.len(), 1, "{relative}");
+    documents.remove(0)
+}
+
+/// The only object of a kind.
+pub(crate) fn of_kind<'a>(objects: &'a [Value], kind: &str) -> &'a Value {
+    let mut found = objects.iter().filter(|object| object["kind"] == kind);
+    let object = found.next().unwrap_or_else(|| panic!("no {kind}"));
+    assert!(found.next().is_none(), "two of {kind}");
+    object
+}
+
+/// A tool, if this machine has it.
+pub(crate) fn tool(name: &str) -> Option<Command> {
+    let found = std::env::split_paths(&std::env::var_os("PATH")?).any(|folder| folder.join(name).is_file());
+    if !found {
+        eprintln!("{name} is not installed: left out");
+    }
+    found.then(|| Command::new(name))
+}
+
+/// Runs a tool to a good end and returns what it printed.
+pub(crate) fn run(mut command: Command) -> String {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let (stdout, stderr) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+    assert!(status.success(), "{command:?}: {status}\n{stdout}\n{stderr}");
+    stdout.into_owned()
+}

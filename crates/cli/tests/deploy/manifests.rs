@@ -1,0 +1,226 @@
+//! The Kubernetes manifests.
+
+use portolan_node::config::{self, Mode};
+use serde_json::{Value, json};
+
+use crate::files::{self, BINARY, all_below, of_kind, one_yaml, read, run, tool, yaml};
+
+const BASE: &str = "deploy/kustomize/base";
+
+fn daemon_set() -> Value {
+    one_yaml(&format!("{BASE}/daemonset.yaml"))
+}
+
+#[test]
+fn every_file_is_yaml_or_json() {
+    let mut checked = 0;
+    for path in all_below(&files::path("deploy")) {
+        let name = path.to_string_lossy().into_owned();
+        let text = std::fs::read_to_string(&path).unwrap();
+        match path.extension().and_then(|extension| extension.to_str()) {
+            Some("yaml") if !name.contains("/templates/") => drop(yaml(&name, &text)),
+            Some("json") => drop(serde_json::from_str::<Value>(&text).expect(&name)),
+            _ => continue,
+        }
+        checked += 1;
+    }
+    assert!(checked >= 10, "{checked} files");
+}
+
+#[test]
+fn the_agent_has_one_capability_and_nothing_else() {
+    let set = daemon_set();
+    let pod = &set["spec"]["template"]["spec"];
+    assert_eq!(pod["hostNetwork"], true);
+    assert_eq!(pod["priorityClassName"], "system-node-critical");
+    assert_eq!(pod["tolerations"], json!([{"operator": "Exists"}]));
+    assert_eq!(set["spec"]["updateStrategy"]["type"], "RollingUpdate");
+    let [agent] = pod["containers"].as_array().unwrap().as_slice() else { panic!("one container") };
+    let security = &agent["securityContext"];
+    assert_eq!(security["privileged"], false);
+    assert_eq!(security["readOnlyRootFilesystem"], true);
+    assert_eq!(security["runAsNonRoot"], true);
+    assert_eq!(security["capabilities"], json!({"drop": ["ALL"], "add": ["NET_ADMIN"]}));
+    assert_eq!(security["seccompProfile"]["type"], "RuntimeDefault");
+    let probe = |name: &str| agent[name]["httpGet"]["path"].as_str().unwrap().to_owned();
+    assert_eq!(
+        [probe("livenessProbe"), probe("readinessProbe"), probe("startupProbe")],
+        ["/livez", "/healthz", "/livez"]
+    );
+}
+
+#[test]
+fn the_command_lines_exist() {
+    let pod = &daemon_set()["spec"]["template"]["spec"];
+    for list in ["containers", "initContainers"] {
+        for container in pod[list].as_array().unwrap() {
+            let words: Vec<&str> =
+                container["command"].as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect();
+            let (program, options) = words.split_first().unwrap();
+            assert!(read("deploy/image/Dockerfile").contains(&format!("ENTRYPOINT [\"{program}\"]")));
+            assert!(options.contains(&"--hostname-override=$(NODE_NAME)"), "{options:?}");
+            assert_eq!(container["env"][0]["valueFrom"]["fieldRef"]["fieldPath"], "spec.nodeName");
+            let mut command = std::process::Command::new(BINARY);
+            command.args(options).arg("--help");
+            run(command);
+        }
+    }
+}
+
+#[test]
+fn the_configuration_is_one_that_portolan_takes() {
+    let map = one_yaml(&format!("{BASE}/configmap.yaml"));
+    let configuration = config::parse(map["data"]["config.conf"].as_str().unwrap()).unwrap();
+    assert_eq!(configuration.mode, Some(Mode::Nftables));
+    let kubeconfig_path = configuration.client_connection.kubeconfig;
+    let mount = &daemon_set()["spec"]["template"]["spec"]["containers"][0]["volumeMounts"][0]["mountPath"];
+    assert_eq!(kubeconfig_path, format!("{}/kubeconfig.conf", mount.as_str().unwrap()));
+    let kubeconfig = yaml("kubeconfig.conf", map["data"]["kubeconfig.conf"].as_str().unwrap());
+    assert_eq!(kubeconfig[0]["current-context"], kubeconfig[0]["contexts"][0]["name"]);
+}
+
+/// kubectl with a kustomize that knows folders as resources.
+fn kustomize(folder: &str) -> Option<Vec<Value>> {
+    let mut version = tool("kubectl")?;
+    version.args(["version", "--client", "--output=json"]);
+    let version: Value = serde_json::from_str(&run(version)).unwrap();
+    let minor = version["clientVersion"]["minor"].as_str().unwrap().trim_end_matches('+');
+    if minor.parse::<u32>().unwrap() < 21 {
+        eprintln!("kubectl 1.{minor} is too old for kustomize: left out");
+        return None;
+    }
+    let mut command = tool("kubectl")?;
+    command.arg("kustomize").arg(files::path(folder));
+    Some(yaml(folder, &run(command)))
+}
+
+#[test]
+fn kustomize_builds_the_base() {
+    let listed = one_yaml(&format!("{BASE}/kustomization.yaml"));
+    let mut files: Vec<Value> = Vec::new();
+    for resource in listed["resources"].as_array().unwrap() {
+        let name = format!("{BASE}/{}", resource.as_str().unwrap());
+        files.extend(yaml(&name, &read(&name)));
+    }
+    assert_eq!(files.len(), 5);
+    let Some(built) = kustomize(BASE) else { return };
+    assert_eq!(built.len(), files.len());
+    for object in &built {
+        assert!(files.contains(object), "{object:#}");
+    }
+}
+
+#[test]
+fn the_overlay_is_the_daemon_set_of_kubeadm() {
+    let Some(built) = kustomize("deploy/kustomize/overlays/kubeadm") else { return };
+    let [set] = built.as_slice() else { panic!("one object: {built:#?}") };
+    assert_eq!((&set["kind"], &set["metadata"]["name"]), (&json!("DaemonSet"), &json!("kube-proxy")));
+    let labels = json!({"k8s-app": "kube-proxy"});
+    assert_eq!(set["spec"]["selector"]["matchLabels"], labels);
+    let template = &set["spec"]["template"];
+    assert_eq!(template["metadata"]["labels"]["k8s-app"], "kube-proxy");
+    let pod = &template["spec"];
+    assert_eq!(pod["serviceAccountName"], "kube-proxy");
+    assert_eq!(pod["containers"][0]["name"], "kube-proxy");
+    assert_eq!(pod["volumes"], json!([{"name": "kube-proxy", "configMap": {"name": "kube-proxy"}}]));
+    let base = daemon_set();
+    let security = |set: &Value| set["spec"]["template"]["spec"]["containers"][0]["securityContext"].clone();
+    assert_eq!(security(set), security(&base));
+}
+
+#[test]
+fn roles_are_bound_to_the_account_of_the_daemon_set() {
+    let objects = yaml("rbac.yaml", &read(&format!("{BASE}/rbac.yaml")));
+    let (role, binding) = (of_kind(&objects, "ClusterRole"), of_kind(&objects, "ClusterRoleBinding"));
+    assert_eq!(binding["roleRef"]["name"], role["metadata"]["name"]);
+    let account = one_yaml(&format!("{BASE}/serviceaccount.yaml"));
+    let subject = &binding["subjects"][0];
+    assert_eq!(subject["name"], account["metadata"]["name"]);
+    assert_eq!(subject["namespace"], account["metadata"]["namespace"]);
+    let set = daemon_set();
+    assert_eq!(set["spec"]["template"]["spec"]["serviceAccountName"], account["metadata"]["name"]);
+    assert_eq!(set["metadata"]["namespace"], account["metadata"]["namespace"]);
+}
+
+/// The `config.conf` of a cluster of kubeadm 1.36 for which nothing was asked: every field, most of them empty.
+const KUBEADM: &str = r#"
+apiVersion: kubeproxy.config.k8s.io/v1alpha1
+bindAddress: 0.0.0.0
+bindAddressHardFail: false
+clientConnection:
+  acceptContentTypes: ""
+  burst: 0
+  contentType: ""
+  kubeconfig: /var/lib/kube-proxy/kubeconfig.conf
+  qps: 0
+clusterCIDR: 10.244.0.0/16
+configSyncPeriod: 0s
+conntrack:
+  maxPerCore: null
+  min: null
+  tcpBeLiberal: false
+  tcpCloseWaitTimeout: null
+  tcpEstablishedTimeout: null
+  udpStreamTimeout: 0s
+  udpTimeout: 0s
+detectLocal:
+  bridgeInterface: ""
+  interfaceNamePrefix: ""
+detectLocalMode: ""
+enableProfiling: false
+healthzBindAddress: ""
+hostnameOverride: ""
+iptables:
+  localhostNodePorts: null
+  masqueradeAll: false
+  masqueradeBit: null
+  minSyncPeriod: 0s
+  syncPeriod: 0s
+ipvs:
+  excludeCIDRs: null
+  minSyncPeriod: 0s
+  scheduler: ""
+  strictARP: false
+  syncPeriod: 0s
+  tcpFinTimeout: 0s
+  tcpTimeout: 0s
+  udpTimeout: 0s
+kind: KubeProxyConfiguration
+logging:
+  flushFrequency: 0
+  options:
+    json:
+      infoBufferSize: "0"
+    text:
+      infoBufferSize: "0"
+  verbosity: 0
+metricsBindAddress: ""
+mode: ""
+nftables:
+  masqueradeAll: false
+  masqueradeBit: null
+  minSyncPeriod: 0s
+  syncPeriod: 0s
+nodePortAddresses: null
+oomScoreAdj: null
+portRange: ""
+showHiddenMetricsForVersion: ""
+winkernel:
+  enableDSR: false
+  forwardHealthCheckVip: false
+  networkName: ""
+  rootHnsEndpointName: ""
+  sourceVip: ""
+"#;
+
+#[test]
+fn the_configuration_of_kubeadm_is_taken_as_it_is() {
+    let configuration = config::parse(KUBEADM).unwrap();
+    let everything_else = config::parse(
+        "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nclusterCIDR: 10.244.0.0/16\n\
+         clientConnection: {kubeconfig: /var/lib/kube-proxy/kubeconfig.conf}\nnftables: {minSyncPeriod: 0s}\n\
+         iptables: {minSyncPeriod: 0s}\n",
+    );
+    assert_eq!(configuration, everything_else.unwrap(), "what is empty has its default");
+    assert_eq!(configuration.mode_or_default(), Mode::Nftables);
+}

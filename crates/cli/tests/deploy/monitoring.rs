@@ -1,0 +1,181 @@
+//! Dashboard and alerts ask for metrics and labels that there are.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use crate::files::{self, one_yaml, read, run, tool};
+
+/// Names, types and labels of all that is exported; held to the program by the tests of crate `node`.
+const GOLDEN_LIST: &str = "crates/node/src/metrics/snapshots/portolan_node__metrics__tests__golden_list.snap";
+
+/// Labels that Prometheus adds.
+const TARGET_LABELS: [&str; 3] = ["job", "instance", "node"];
+
+/// Label names by metric, with the members of histograms.
+fn exported() -> BTreeMap<String, BTreeSet<String>> {
+    let list = read(GOLDEN_LIST);
+    let mut metrics = BTreeMap::from([("up".to_owned(), BTreeSet::new())]);
+    for line in list.lines() {
+        let mut words = line.split(' ');
+        let (Some(kind), Some(name), Some(labels)) = (words.next(), words.next(), words.next()) else {
+            continue;
+        };
+        let Some(labels) = labels.strip_prefix('{').and_then(|it| it.strip_suffix('}')) else { continue };
+        let labels: BTreeSet<String> =
+            labels.split(',').filter(|label| !label.is_empty()).map(str::to_owned).collect();
+        if kind == "histogram" {
+            for suffix in ["_count", "_sum"] {
+                metrics.insert(format!("{name}{suffix}"), labels.clone());
+            }
+            let labels = labels.iter().cloned().chain(["le".to_owned()]).collect();
+            metrics.insert(format!("{name}_bucket"), labels);
+        } else {
+            metrics.insert(name.to_owned(), labels);
+        }
+    }
+    assert!(metrics.len() > 30, "{metrics:?}");
+    metrics
+}
+
+/// What an expression of `PromQL` names.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Names {
+    metrics: BTreeSet<String>,
+    labels: BTreeSet<String>,
+}
+
+/// Reads an expression word by word: enough for what is written here, not a parser of `PromQL`.
+fn names(expression: &str) -> Names {
+    const OPERATORS: [&str; 6] = ["and", "or", "unless", "offset", "bool", "vector"];
+    const GROUPINGS: [&str; 6] = ["by", "without", "on", "ignoring", "group_left", "group_right"];
+    let mut names = Names::default();
+    let mut grouping = false;
+    let mut in_labels = false;
+    let mut rest = expression;
+    while let Some(first) = rest.chars().next() {
+        let word = rest.find(|c: char| !c.is_alphanumeric() && c != '_' && c != ':').unwrap_or(rest.len());
+        let (token, after) = rest.split_at(word.max(first.len_utf8()));
+        rest = after;
+        match first {
+            '"' => rest = rest.split_once('"').expect("a closed quote").1,
+            '[' => rest = rest.split_once(']').expect("a closed range").1,
+            '{' => in_labels = true,
+            '}' => in_labels = false,
+            '(' if grouping => in_labels = true,
+            ')' if grouping => (in_labels, grouping) = (false, false),
+            _ if !first.is_alphabetic() => {}
+            _ if in_labels => drop(names.labels.insert(token.to_owned())),
+            _ if GROUPINGS.contains(&token) => grouping = true,
+            _ if OPERATORS.contains(&token) || rest.trim_start().starts_with('(') => {}
+            // `sum by (label) (...)`: a function whose grouping comes first.
+            _ if GROUPINGS.iter().any(|word| rest.trim_start().starts_with(word)) => {}
+            _ => drop(names.metrics.insert(token.to_owned())),
+        }
+    }
+    names
+}
+
+#[test]
+fn expressions_are_read() {
+    let read = names(
+        r#"sum by (job, le) (rate(a_b_bucket{code!~"2..", x="y_z"}[10m])) > 30 and vector(0) or c_total == 200e6"#,
+    );
+    let set = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<BTreeSet<String>>();
+    assert_eq!(read.metrics, set(&["a_b_bucket", "c_total"]));
+    assert_eq!(read.labels, set(&["job", "le", "code", "x"]));
+}
+
+/// Every expression names metrics that are exported, and labels that one of them has.
+fn check(expressions: &[(String, String)]) {
+    let exported = exported();
+    for (what, expression) in expressions {
+        let Names { metrics, labels } = names(expression);
+        assert!(!metrics.is_empty(), "{what}: {expression}");
+        let mut known: BTreeSet<&str> = TARGET_LABELS.into();
+        for metric in &metrics {
+            let labels = exported.get(metric).unwrap_or_else(|| panic!("{what}: no metric {metric}"));
+            known.extend(labels.iter().map(String::as_str));
+        }
+        for label in &labels {
+            assert!(known.contains(label.as_str()), "{what}: no label {label} in {expression}");
+        }
+    }
+}
+
+#[test]
+fn alerts_name_metrics_that_are_exported() {
+    let rules = one_yaml("deploy/monitoring/alerts.yaml");
+    let mut expressions = Vec::new();
+    for group in rules["groups"].as_array().unwrap() {
+        for rule in group["rules"].as_array().unwrap() {
+            let name = rule["alert"].as_str().unwrap().to_owned();
+            for text in ["summary", "description"] {
+                assert!(rule["annotations"][text].is_string(), "{name} has no {text}");
+            }
+            assert!(rule["labels"]["severity"].is_string(), "{name} has no severity");
+            expressions.push((name, rule["expr"].as_str().unwrap().to_owned()));
+        }
+    }
+    let names: BTreeSet<&String> = expressions.iter().map(|(name, _)| name).collect();
+    assert_eq!(names.len(), expressions.len(), "two alerts of one name");
+    check(&expressions);
+    let documented = read("docs/metrics.md");
+    for name in names {
+        assert!(documented.contains(&format!("`{name}`")), "docs/metrics.md does not know {name}");
+    }
+    if let Some(mut promtool) = tool("promtool") {
+        promtool.args(["check", "rules"]).arg(files::path("deploy/monitoring/alerts.yaml"));
+        run(promtool);
+    }
+}
+
+#[test]
+fn the_dashboard_names_metrics_that_are_exported() {
+    let dashboard: Value = serde_json::from_str(&read("deploy/monitoring/dashboard.json")).unwrap();
+    let mut expressions = Vec::new();
+    let mut ids = BTreeSet::new();
+    for panel in dashboard["panels"].as_array().unwrap() {
+        assert!(ids.insert(panel["id"].as_u64().unwrap()), "two panels {}", panel["id"]);
+        let title = panel["title"].as_str().unwrap();
+        for target in panel["targets"].as_array().into_iter().flatten() {
+            expressions.push((title.to_owned(), target["expr"].as_str().unwrap().to_owned()));
+        }
+    }
+    assert!(expressions.len() > 20);
+    check(&expressions);
+}
+
+/// The page that explains the metrics has each of them, and no other.
+#[test]
+fn the_page_of_metrics_is_complete() {
+    let page = read("docs/metrics.md");
+    let exported = exported();
+    let family = |name: &str| {
+        let bare = ["_bucket", "_count", "_sum"].iter().find_map(|suffix| name.strip_suffix(suffix));
+        bare.filter(|bare| exported.contains_key(&format!("{bare}_bucket"))).unwrap_or(name).to_owned()
+    };
+    let families: BTreeSet<String> =
+        exported.keys().filter(|name| *name != "up").map(|name| family(name)).collect();
+    let prefixes = ["kubeproxy_", "portolan_", "rest_client_", "process_", "kubernetes_"];
+    let named: BTreeSet<String> = page
+        .split('`')
+        .skip(1)
+        .step_by(2)
+        .filter(|word| {
+            prefixes.iter().any(|prefix| word.starts_with(prefix)) && !word.contains(['*', ' ', '{'])
+        })
+        .map(str::to_owned)
+        .collect();
+    let own: BTreeSet<String> = families
+        .iter()
+        .filter(|name| prefixes.iter().any(|prefix| name.starts_with(prefix)))
+        .cloned()
+        .collect();
+    let missing: Vec<_> = own.difference(&named).collect();
+    // Of the metrics server's second page, which the list does not have.
+    let second_page = ["kubernetes_healthcheck", "kubernetes_healthchecks_total"];
+    let unknown: Vec<_> =
+        named.difference(&families).filter(|name| !second_page.contains(&name.as_str())).collect();
+    assert!(missing.is_empty() && unknown.is_empty(), "missing: {missing:?}, unknown: {unknown:?}");
+}

@@ -1,0 +1,63 @@
+//! The permissions that are asked for and those that are given.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use portolan_testkit::{Namespace, PortolanProcess};
+
+use crate::files::{BINARY, of_kind, read, yaml};
+use crate::recorder::Recorder;
+
+/// API group, resource, verb.
+type Permission = (String, String, String);
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The role of the manifests.
+pub(crate) fn given(name: &str, text: &str) -> BTreeSet<Permission> {
+    let objects = yaml(name, text);
+    let rules = of_kind(&objects, "ClusterRole")["rules"].as_array().unwrap().clone();
+    let words = |value: &serde_json::Value| -> Vec<String> {
+        value.as_array().unwrap().iter().map(|word| word.as_str().unwrap().to_owned()).collect()
+    };
+    let mut permissions = BTreeSet::new();
+    for rule in &rules {
+        for group in words(&rule["apiGroups"]) {
+            for resource in words(&rule["resources"]) {
+                for verb in words(&rule["verbs"]) {
+                    permissions.insert((group.clone(), resource.clone(), verb));
+                }
+            }
+        }
+    }
+    permissions
+}
+
+fn events(verb: &str) -> Permission {
+    ("events.k8s.io".to_owned(), "events".to_owned(), verb.to_owned())
+}
+
+/// Lists are asked for because the recorder refuses to stream them, as old API servers do.
+#[test]
+fn the_role_allows_what_is_asked_for_and_nothing_else() {
+    let given = given("rbac.yaml", &read("deploy/kustomize/base/rbac.yaml"));
+    // An Event is created at the start; a patch needs a repeated one, which does not come by itself.
+    let expected: BTreeSet<Permission> =
+        given.iter().filter(|permission| **permission != events("patch")).cloned().collect();
+    let node = Namespace::new("recorded").unwrap();
+    node.ip("link set lo up\n").unwrap();
+    let recorder = Recorder::start(&node);
+    let master = format!("http://{}", recorder.address());
+    let arguments =
+        ["proxy", "--master", &master, "--hostname-override", "node1", "--proxy-mode", "nftables"];
+    let mut proxy = PortolanProcess::start(&node, BINARY.as_ref(), &arguments).unwrap();
+    let outcome = proxy.wait_until(PATIENCE, "every permission is used", || {
+        let asked = recorder.permissions();
+        asked.is_superset(&expected) || !asked.is_subset(&given)
+    });
+    let asked = recorder.permissions();
+    let missing: Vec<_> = asked.difference(&given).collect();
+    let unused: Vec<_> = expected.difference(&asked).collect();
+    assert!(missing.is_empty() && unused.is_empty(), "not given: {missing:?}, not used: {unused:?}");
+    outcome.unwrap();
+}

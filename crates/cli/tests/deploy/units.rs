@@ -1,0 +1,59 @@
+//! The systemd units.
+
+use std::process::Command;
+
+use crate::files::{BINARY, path, read, run, tool};
+
+const UNITS: [&str; 2] = ["portolan-proxy", "portolan-serve"];
+
+/// The value of `NAME=` in a file of a unit's environment, without its quotes.
+fn options(unit: &str) -> String {
+    let text = read(&format!("deploy/systemd/{unit}.default"));
+    let name = format!("{}_OPTIONS=", unit.to_uppercase().replace('-', "_"));
+    let line = text.lines().find_map(|line| line.strip_prefix(&name));
+    line.unwrap_or_else(|| panic!("{unit}: no {name}")).trim_matches('"').to_owned()
+}
+
+#[test]
+fn systemd_has_no_complaint() {
+    let Some(_) = tool("systemd-analyze") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    for unit in UNITS {
+        let text = read(&format!("deploy/systemd/{unit}.service")).replace("/usr/bin/portolan", BINARY);
+        // The manual pages are not installed here.
+        let lines = text.lines().filter(|line| !line.starts_with("Documentation=man:"));
+        let file = folder.path().join(format!("{unit}.service"));
+        std::fs::write(&file, lines.collect::<Vec<_>>().join("\n")).unwrap();
+        let mut command = Command::new("systemd-analyze");
+        command.arg("verify").arg(&file);
+        let output = command.output().unwrap();
+        let complaints = String::from_utf8_lossy(&output.stderr);
+        let own: Vec<&str> = complaints.lines().filter(|line| line.contains("portolan-")).collect();
+        assert!(own.is_empty() && output.status.success(), "{unit}: {complaints}");
+    }
+}
+
+#[test]
+fn the_command_lines_exist() {
+    for unit in UNITS {
+        let text = read(&format!("deploy/systemd/{unit}.service"));
+        let (_, subcommand) = unit.split_once('-').unwrap();
+        let variable = format!("${}_OPTIONS", unit.to_uppercase().replace('-', "_"));
+        assert!(text.contains(&format!("ExecStart=/usr/bin/portolan {subcommand} {variable}\n")), "{unit}");
+        assert!(text.contains(&format!("EnvironmentFile=-/etc/default/{unit}\n")), "{unit}");
+        let mut command = Command::new(BINARY);
+        command.arg(subcommand).args(options(unit).split_whitespace()).arg("--help");
+        run(command);
+    }
+}
+
+#[test]
+fn the_user_of_the_units_is_made() {
+    let made = read("deploy/systemd/portolan.sysusers");
+    assert!(made.lines().any(|line| line.starts_with("u portolan ")), "{made}");
+    for unit in UNITS {
+        let text = read(&format!("deploy/systemd/{unit}.service"));
+        assert!(text.lines().any(|line| line == "User=portolan"), "{unit}");
+    }
+    assert!(path("deploy/systemd").is_dir());
+}

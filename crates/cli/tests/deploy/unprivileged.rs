@@ -1,0 +1,88 @@
+//! The binary as the manifests start it: no root, one capability, from the file.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use portolan_testkit::{Namespace, PortolanProcess};
+use rustix::fs::XattrFlags;
+
+use crate::files::{BINARY, one_yaml};
+use crate::recorder::Recorder;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// `struct vfs_cap_data` of `linux/capability.h`, revision 2: `CAP_NET_ADMIN` (12) permitted, nothing effective.
+fn net_admin_permitted() -> Vec<u8> {
+    [0x0200_0000_u32, 1 << 12, 0, 0, 0].iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// A copy of the binary as the image has it, which any user can start.
+fn image_file(folder: &Path) -> String {
+    let file = folder.join("portolan");
+    fs::copy(BINARY, &file).unwrap();
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).unwrap();
+    rustix::fs::setxattr(&file, "security.capability", &net_admin_permitted(), XattrFlags::empty()).unwrap();
+    file.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn the_user_of_the_manifests_programs_the_kernel() {
+    let set = one_yaml("deploy/kustomize/base/daemonset.yaml");
+    let security = &set["spec"]["template"]["spec"]["containers"][0]["securityContext"];
+    let user = format!("--reuid={}", security["runAsUser"]);
+    let group = format!("--regid={}", security["runAsGroup"]);
+    let folder = tempfile::tempdir().unwrap();
+    let file = image_file(folder.path());
+    let node = Namespace::new("unprivileged").unwrap();
+    node.ip("link set lo up\n").unwrap();
+    let recorder = Recorder::start(&node);
+    let master = format!("http://{}", recorder.address());
+    let arguments = [
+        &user,
+        &group,
+        "--clear-groups",
+        "--bounding-set=-all,+net_admin",
+        "--",
+        &file,
+        "proxy",
+        "--master",
+        &master,
+        "--hostname-override",
+        "node1",
+        "--proxy-mode",
+        "nftables",
+    ];
+    let mut proxy = PortolanProcess::start(&node, "setpriv".as_ref(), &arguments).unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    while proxy.output().matches("compared with the kernel and in step").count() < 2 {
+        assert!(proxy.ended().is_none() && Instant::now() < deadline, "{}", proxy.output());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let table = node.output("nft", &["list", "table", "ip", "portolan"]).unwrap();
+    assert!(table.contains("chain nat-prerouting"), "{table}");
+    let metrics = node.run(|| get("127.0.0.1:10249", "/metrics")).unwrap();
+    assert!(metrics.contains("\nprocess_open_fds "), "{metrics}");
+}
+
+fn get(at: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(at).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {at}\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// Without the capability it starts all the same, for what does not need it.
+#[test]
+fn help_needs_no_capability() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = image_file(folder.path());
+    let node = Namespace::new("incapable").unwrap();
+    let arguments = ["--reuid=65532", "--regid=65532", "--clear-groups", "--bounding-set=-all", "--", &file];
+    let help = node.output("setpriv", &[&arguments[..], &["proxy", "--help"]].concat()).unwrap();
+    assert!(help.contains("--hostname-override"), "{help}");
+}

@@ -1,0 +1,53 @@
+{{- define "portolan.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "portolan.serviceAccount" -}}
+{{- default (include "portolan.name" .) .Values.serviceAccount.name -}}
+{{- end -}}
+
+{{- define "portolan.image" -}}
+{{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) -}}
+{{- end -}}
+
+{{/* What the DaemonSet selects by: it must never change. */}}
+{{- define "portolan.selector" -}}
+app.kubernetes.io/name: {{ include "portolan.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "portolan.labels" -}}
+{{ include "portolan.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end -}}
+
+{{/* Command, environment and files that the agent and its init container have in common. */}}
+{{- define "portolan.command" -}}
+- /usr/local/bin/portolan
+- proxy
+- --config=/var/lib/kube-proxy/config.conf
+- --hostname-override=$(NODE_NAME)
+{{- range .Values.extraArgs }}
+- {{ . | quote }}
+{{- end }}
+{{- end -}}
+
+{{- define "portolan.environment" -}}
+env:
+  - name: NODE_NAME
+    valueFrom:
+      fieldRef:
+        fieldPath: spec.nodeName
+volumeMounts:
+  - name: kube-proxy
+    mountPath: /var/lib/kube-proxy
+    readOnly: true
+{{- end -}}
+
+{{/* The port of an IP:PORT, or a default for an address without one. */}}
+{{- define "portolan.port" -}}
+{{- $port := regexFind "[^\\]]:[0-9]+$|\\]:[0-9]+$" .address | regexFind "[0-9]+$" -}}
+{{- default .default $port -}}
+{{- end -}}

@@ -1,0 +1,43 @@
+#!/bin/sh
+# Makes an image without docker: one layer with the static binary, as `docker load`, `podman load`,
+# `ctr images import` and `skopeo copy docker-archive:FILE docker://REGISTRY/...` take it. The same binary gives the
+# same bytes. Needs root, which alone may set a file's capability, and setcap.
+#   deploy/image/build.sh BINARY OUTPUT [NAME:TAG]
+set -eu
+
+binary=${1:?the static binary}
+output=${2:?the file to write}
+name=${3:-portolan:0.1.0}
+
+case $(uname -m) in
+x86_64) architecture=amd64 ;;
+aarch64) architecture=arm64 ;;
+*) architecture=$(uname -m) ;;
+esac
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# kube-proxy is what the command of a DaemonSet made for kube-proxy starts.
+install -D -m 0755 "$binary" "$work/root/usr/local/bin/portolan"
+ln -s portolan "$work/root/usr/local/bin/kube-proxy"
+# Permitted, not effective: the program raises it itself, and also starts where the capability is not allowed.
+setcap cap_net_admin=p "$work/root/usr/local/bin/portolan"
+pack() { tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner --format=posix \
+	--pax-option=delete=atime,delete=ctime "$@"; }
+pack --xattrs --xattrs-include=security.capability -C "$work/root" -cf "$work/layer.tar" usr
+layer=$(sha256sum "$work/layer.tar" | cut -d' ' -f1)
+
+cat >"$work/config.json" <<JSON
+{"architecture":"$architecture","os":"linux","created":"1970-01-01T00:00:00Z",
+"config":{"User":"0:0","Entrypoint":["/usr/local/bin/portolan"],"Cmd":["proxy"]},
+"rootfs":{"type":"layers","diff_ids":["sha256:$layer"]},
+"history":[{"created":"1970-01-01T00:00:00Z","created_by":"deploy/image/build.sh"}]}
+JSON
+config=$(sha256sum "$work/config.json" | cut -d' ' -f1)
+mv "$work/layer.tar" "$work/$layer.tar"
+mv "$work/config.json" "$work/$config.json"
+printf '[{"Config":"%s.json","RepoTags":["%s"],"Layers":["%s.tar"]}]\n' "$config" "$name" "$layer" \
+	>"$work/manifest.json"
+pack -C "$work" -cf "$output" manifest.json "$config.json" "$layer.tar"
+echo "$output: $name, sha256:$config"
