@@ -116,7 +116,7 @@ fn a_source_range_with_the_node_in_it_follows_the_node() {
     service["spec"]["loadBalancerSourceRanges"] = json!(["203.0.113.1/32"]);
     cluster.service(service, &[backend]);
     let mut proxy = cluster.proxy();
-    let settings = "settings changed: comparing everything family=IPv4";
+    let settings = "\"settings changed: comparing everything\" family=\"IPv4\"";
     cluster.apply(node_at(&cluster, &[OUTSIDE, "fd00:192:168:100::1"]));
     logged(&mut proxy, settings, 1);
     let node = cluster.world.node().namespace();
