@@ -3,6 +3,8 @@
 
 # Every system package that anything below needs.
 PACKAGES := build-essential ca-certificates conntrack iproute2 iptables libcap2-bin nftables procps util-linux
+# And what the guest needs in which tests run on an older kernel. The kernel itself is only unpacked: tests/vm/base.
+VM_PACKAGES := busybox-static cpio kmod qemu-system-x86
 
 CARGO ?= cargo
 
@@ -10,20 +12,32 @@ CARGO ?= cargo
 STATIC_TARGET ?= $(shell uname -m)-unknown-linux-musl
 STATIC_OUTPUT ?= target/static/portolan
 
-.PHONY: demo test bench lint doc unit deny fuzz static image docs packages clean
+.PHONY: demo test bench lint doc unit vm-test deny fuzz static image docs packages clean
 
 ## See Services work, in network namespaces on this machine.
 demo: packages
 	$(CARGO) build --quiet --locked -p portolan
 	target/debug/portolan demo
 
-## Format, lints, docs and every test, packet tests included. Needs root.
+## Format, lints, docs and every test, packet tests included, some of them on Debian's kernel, too. Needs root.
 test: packages target/tools/promtool lint doc unit
+	@$(MAKE) --no-print-directory vm-test
 
 unit: export PATH := $(abspath target/tools):$(PATH)
 unit:
 	@test "$$(id -u)" = 0 || { echo "make test needs root: packet tests make network namespaces" >&2; exit 1; }
 	$(CARGO) test --quiet --locked --workspace --all-features
+
+## Tests of the kernel, a random world and the proxy on Debian 12's kernel (6.1) under qemu. Without the slowest:
+## everything in the guest is emulated.
+VM_SKIP := contention edits:: limits:: priority:: restart:: the_memory_of what_others_do
+vm-test: PACKAGES += $(VM_PACKAGES)
+vm-test: packages
+	$(CARGO) build --quiet --locked --workspace --all-features
+	PORTOLAN_ROUNDS=$${PORTOLAN_ROUNDS:-1} $(CARGO) test --quiet --locked --workspace --all-features \
+		--config 'target."cfg(all())".runner = "$(CURDIR)/tests/vm/run"' \
+		--test kernel --test conntrack --test random -- $(addprefix --skip ,$(VM_SKIP))
+	VM_PROGRAMS=$(CURDIR)/target/debug/portolan tests/vm/run tests/vm/proxy $(CURDIR)/target/debug/portolan
 
 lint:
 	$(CARGO) fmt --all --check
