@@ -132,8 +132,9 @@ fn it_ends_when_its_time_is_over_and_not_before() {
     let timeout = Duration::from_secs(2);
     let mut cluster = Cluster::new();
     cluster.put(&service().affinity(2), "Rl1 Rl2 Rl3 Rl4");
-    let before = bindings(&mut cluster, &[At::ClusterIp]);
+    // No client is bound before this.
     let bound = Instant::now();
+    let before = bindings(&mut cluster, &[At::ClusterIp]);
     let clients = everybody(&cluster, &[At::ClusterIp]);
     let pace = 3 * timeout / u32::try_from(clients.len()).unwrap();
     let mut clients = clients.into_iter().zip(1..);
