@@ -102,6 +102,30 @@ fn external_ips_need_their_feature_gate() {
 }
 
 #[test]
+fn the_value_that_chose_an_endpoint_never_leaves_the_node() {
+    let cluster = Cluster::new();
+    let backend = web(&cluster);
+    let node = cluster.world.node().namespace();
+    let nft = |command: &str| common::kernel::nft(node, command);
+    // Without this the kernel itself overwrites it in forwarded packets.
+    node.output("sysctl", &["-qw", "net.ipv4.ip_forward_update_priority=0"]).unwrap();
+    nft("add table inet watch");
+    nft("add chain inet watch out { type filter hook postrouting priority -200 ; }");
+    nft("add rule inet watch out meta priority != none counter comment \"leaked\"");
+    nft("add rule inet watch out th dport 8080 counter comment \"translated\"");
+    let _proxy = cluster.proxy();
+    for from in [cluster.world.client().namespace(), cluster.world.pods()[0].namespace(), node] {
+        for (protocol, to) in [(Protocol::Tcp, WEB), (Protocol::Udp, WEB), (Protocol::Tcp, WEB_V6)] {
+            reaches(from, protocol, at(to), &[backend]);
+        }
+    }
+    let rules = nft("list chain inet watch out");
+    let of = |comment: &str| rules.lines().find(|line| line.contains(comment)).unwrap().to_owned();
+    assert!(of("leaked").contains("packets 0 "), "{rules}");
+    assert!(!of("translated").contains("packets 0 "), "{rules}");
+}
+
+#[test]
 fn topology_hints_follow_the_zone_of_the_node() {
     let cluster = Cluster::new();
     let [one, other] = cluster.world.pods() else { panic!("two pods") };

@@ -194,6 +194,10 @@ pub(super) fn goto(chain: impl Into<String>) -> Expr {
     Expr::verdict(Verdict::Goto(chain.into()))
 }
 
+pub(super) fn accept() -> Expr {
+    Expr::verdict(Verdict::Accept)
+}
+
 pub(super) fn drop() -> Expr {
     Expr::verdict(Verdict::Drop)
 }
@@ -203,23 +207,18 @@ pub(super) fn state_new() -> Vec<Expr> {
     ct_flag(CtKey::STATE, STATE_NEW)
 }
 
-/// `ct status ! dnat`: nobody has given the packet another destination.
-pub(super) fn status_not_dnat() -> Vec<Expr> {
-    let load = Expr::Ct(Ct::Load { key: CtKey::STATUS, destination: word(0), direction: None });
-    vec![load, and_xor(0, STATUS_DNAT, 0), compare(0, CmpOperation::EQ, 0_u32.to_ne_bytes())]
-}
-
-/// `ct status dnat`
+/// `ct status dnat`: somebody has given the packet another destination.
 pub(super) fn status_dnat() -> Vec<Expr> {
     ct_flag(CtKey::STATUS, STATUS_DNAT)
 }
 
 fn ct_flag(key: CtKey, flag: u32) -> Vec<Expr> {
-    vec![
-        Expr::Ct(Ct::Load { key, destination: word(0), direction: None }),
-        and_xor(0, flag, 0),
-        compare(0, CmpOperation::NEQ, 0_u32.to_ne_bytes()),
-    ]
+    vec![Expr::Ct(Ct::Load { key, destination: word(0), direction: None }), and_xor(0, flag, 0), not_zero(0)]
+}
+
+/// `!= 0`
+pub(super) fn not_zero(register: u8) -> Expr {
+    compare(register, CmpOperation::NEQ, 0_u32.to_ne_bytes())
 }
 
 fn compare(register: u8, operation: CmpOperation, data: impl Into<Vec<u8>>) -> Expr {
@@ -313,7 +312,7 @@ pub(super) fn take_mark(settings: &Settings) -> [Expr; 6] {
     [
         meta(MetaKey::MARK, 0),
         and_xor(0, mark, 0),
-        compare(0, CmpOperation::NEQ, 0_u32.to_ne_bytes()),
+        not_zero(0),
         meta(MetaKey::MARK, 0),
         and_xor(0, u32::MAX, mark),
         set_meta(MetaKey::MARK, 0),

@@ -13,10 +13,10 @@ use portolan_wire::nftables::{
 use super::class::{Balance, Class};
 use super::element::Set;
 use super::expression::{
-    Side, address, address_is_local, address_words, delete, dnat, drop, goto, in_cidr, jump, local_pod, map,
-    mark_for_masquerade, masquerade, member, meta, not_member, not_to_loopback, priority, protocol_and_port,
-    random, reject, reset_priority, service_key, set_meta, state_new, status_dnat, status_not_dnat,
-    take_mark, update, verdict_map, wire_family,
+    Side, accept, address, address_is_local, address_words, delete, dnat, drop, goto, in_cidr, jump,
+    local_pod, map, mark_for_masquerade, masquerade, member, meta, not_member, not_to_loopback, not_zero,
+    priority, protocol_and_port, random, reject, reset_priority, service_key, set_meta, state_new,
+    status_dnat, take_mark, update, verdict_map, wire_family,
 };
 use super::value::{CLASS_MASK, ID_MASK, LOCAL_OFFSET};
 
@@ -76,6 +76,8 @@ pub(crate) fn chains(settings: &Settings) -> Vec<ChainBody> {
         ChainBody::regular("service-endpoints-check", service_endpoints_rules(settings.family)),
         ChainBody::regular("node-port-endpoints-check", node_port_endpoints_rules(settings)),
         ChainBody::regular("cluster-ips-check", cluster_ips_rules(settings)),
+        all_of("input-check", &["node-port-endpoints-check", "service-endpoints-check"]),
+        all_of("forward-check", &["service-endpoints-check", "cluster-ips-check"]),
     ];
     chains.extend(base_chains());
     chains
@@ -197,10 +199,21 @@ fn commented(expressions: Vec<Expr>, comment: &'static str) -> RuleBody {
     RuleBody { expressions, comment }
 }
 
+/// A chain that leads through others.
+fn all_of(name: &str, chains: &[&str]) -> ChainBody {
+    ChainBody::regular(name, chains.iter().map(|chain| rule(vec![jump(chain)])).collect())
+}
+
 fn base_chains() -> [ChainBody; 8] {
     let new = |chain: &str| rule([state_new(), vec![jump(chain)]].concat());
-    // Reject and drop are for packets that no Service has taken (and translated).
-    let untaken = |chain: &str| rule([state_new(), status_not_dnat(), vec![jump(chain)]].concat());
+    // Reject and drop are for packets that no Service has taken (and translated). In a packet that one has, the value
+    // that chose the endpoint has done its work.
+    let taken = [state_new(), status_dnat(), reset_priority(0).to_vec()].concat();
+    let untaken = |chain: &str| vec![rule([&taken[..], &[accept()]].concat()), new(chain)];
+    // Forwarding has overwritten the value in most packets (`ip_forward`), and most are not the first of their
+    // connection: the quickest way for these.
+    let carries = [vec![meta(MetaKey::PRIORITY, 0), not_zero(0)], taken.clone()].concat();
+    let forwarded = rule([status_dnat(), vec![accept()]].concat());
     let base = |name: &str, kind: ChainType, hook: Hook, priority: i32, rules: Vec<RuleBody>| ChainBody {
         name: name.into(),
         base: Some(BaseChain { kind, hook, priority, policy: Policy::Accept }),
@@ -211,13 +224,12 @@ fn base_chains() -> [ChainBody; 8] {
     let nat = |name, hook, priority, chain| {
         base(name, ChainType::Nat, hook, priority, vec![rule(vec![jump(chain)])])
     };
-    let (service, node_port) = ("service-endpoints-check", "node-port-endpoints-check");
     [
         firewall("filter-prerouting-pre-dnat", Hook::PREROUTING),
         firewall("filter-output-pre-dnat", Hook::OUTPUT),
-        check("filter-input", Hook::INPUT, vec![untaken(node_port), untaken(service)]),
-        check("filter-forward", Hook::FORWARD, vec![untaken(service), untaken("cluster-ips-check")]),
-        check("filter-output", Hook::OUTPUT, vec![untaken(service), untaken("cluster-ips-check")]),
+        check("filter-input", Hook::INPUT, untaken("input-check")),
+        check("filter-forward", Hook::FORWARD, vec![rule(carries), forwarded, new("forward-check")]),
+        check("filter-output", Hook::OUTPUT, untaken("forward-check")),
         nat("nat-prerouting", Hook::PREROUTING, -100, "services"),
         nat("nat-output", Hook::OUTPUT, -100, "services"),
         nat("nat-postrouting", Hook::POSTROUTING, 100, "masquerading"),
@@ -318,14 +330,15 @@ const fn offset(balance: Balance) -> u32 {
     if balance.local { LOCAL_OFFSET } else { 0 }
 }
 
-/// `meta priority set none dnat to meta priority & ID . numgen random mod N map @endpoints`
+/// `dnat to meta priority & ID . numgen random mod N map @endpoints`
 ///
 /// The second rule serves a packet that drew the last index at the very moment at which that was removed.
 fn plain_balance_rules(family: Family, balance: Balance) -> Vec<RuleBody> {
     let choose = |modulus: u16| {
         let mut expressions = priority(ID_MASK, 0).to_vec();
         expressions.extend([random(modulus, offset(balance), 1), map(Set::Endpoints, 0, 0)]);
-        rule([expressions, translate(family)].concat())
+        expressions.push(dnat(family, 0));
+        rule(expressions)
     };
     let mut rules = vec![choose(balance.backends)];
     if balance.backends > 1 {
@@ -333,11 +346,6 @@ fn plain_balance_rules(family: Family, balance: Balance) -> Vec<RuleBody> {
     }
     rules.push(rule(reset_priority(0).to_vec()));
     rules
-}
-
-/// `meta priority set none dnat to` what is in the first registers.
-fn translate(family: Family) -> Vec<Expr> {
-    [&reset_priority(8)[..], &[dnat(family, 0)]].concat()
 }
 
 /// Get or make the client's binding; follow it if its endpoint lives; else delete it and try once more.
@@ -360,8 +368,7 @@ fn affinity_rules(family: Family, balance: Balance, seconds: u32) -> Vec<RuleBod
     };
     let follow = || {
         let slots = if balance.local { Set::AffinityLocalEndpoints } else { Set::AffinityEndpoints };
-        let lookup = vec![meta(MetaKey::PRIORITY, 0), map(slots, 0, 0)];
-        rule([lookup, translate(family)].concat())
+        rule(vec![meta(MetaKey::PRIORITY, 0), map(slots, 0, 0), dnat(family, 0)])
     };
     let forget = rule([id_and_client(), vec![delete(Set::Affinity, 0, 0)]].concat());
     vec![
