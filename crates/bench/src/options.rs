@@ -66,7 +66,7 @@ impl Options {
         if self.quick {
             Rounds { changes: 20, paused_changes: 3, burst: 1_000, connections: 2_000 }
         } else {
-            Rounds { changes: 50, paused_changes: 10, burst: 1_000, connections: 10_000 }
+            Rounds { changes: 50, paused_changes: 10, burst: 1_000, connections: 5_000 }
         }
     }
 
