@@ -21,7 +21,9 @@ fn every_mistake_is_told_at_once() {
 }
 
 #[test]
-fn the_head_is_required() {
+pub(super) fn the_head_is_required() {
+    tested("apiVersion");
+    tested("kind");
     for (text, part) in [
         ("", "apiVersion: missing; it must be `kubeproxy.config.k8s.io/v1alpha1`"),
         ("kind: KubeProxyConfiguration", "apiVersion: missing"),
