@@ -35,7 +35,8 @@ fn an_error_is_one_line_of_klog() {
 /// lines of its log.
 fn proxy(arguments: &[&str]) -> Vec<String> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_portolan"));
-    let output = command.args(["proxy", "--proxy-mode=ipvs"]).args(arguments).output().expect("the binary runs");
+    let output =
+        command.args(["proxy", "--proxy-mode=ipvs"]).args(arguments).output().expect("the binary runs");
     assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0), "{arguments:?}");
     let log = String::from_utf8(output.stderr).expect("text");
     assert!(log.contains("ipvs is not available"), "{arguments:?}: {log}");
@@ -95,7 +96,11 @@ fn vmodule_lets_one_file_say_more() {
     let (with, many) = files(&["--vmodule=other=4,options=2"]);
     assert!(!without && with && many > few, "{few} and {many} lines");
     assert_eq!(files(&["--vmodule=other=4"]), (false, few));
-    assert_eq!(files(&["-v=2", "--vmodule=options=0"]), (true, files(&["-v=2"]).1), "a pattern hides nothing");
+    assert_eq!(
+        files(&["-v=2", "--vmodule=options=0"]),
+        (true, files(&["-v=2"]).1),
+        "a pattern hides nothing"
+    );
 }
 
 fn is_digits(text: &str, length: usize) -> bool {

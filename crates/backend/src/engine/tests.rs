@@ -92,7 +92,12 @@ fn work(names: &[&str]) -> Work {
             source_ranges: Box::default(),
         })),
     };
-    Work { changes: names.iter().map(change).collect(), triggers: vec![1], udp: Vec::new(), objects: ObjectChanges { services: 1, endpoint_slices: 2 } }
+    Work {
+        changes: names.iter().map(change).collect(),
+        triggers: vec![1],
+        udp: Vec::new(),
+        objects: ObjectChanges { services: 1, endpoint_slices: 2 },
+    }
 }
 
 fn engine(recorder: &Recorder, timing: Timing) -> (Handle, JoinHandle<()>, Receiver<Report>) {

@@ -53,13 +53,7 @@ const FIELDS: &[Field] = &[
         "",
         "Path of a kubeconfig; without one and without `--master`, in-cluster credentials are used.",
     ),
-    field(
-        "clientConnection.acceptContentTypes",
-        "text",
-        "",
-        "",
-        "Accepted; JSON is always asked for.",
-    ),
+    field("clientConnection.acceptContentTypes", "text", "", "", "Accepted; JSON is always asked for."),
     field(
         "clientConnection.contentType",
         "text",

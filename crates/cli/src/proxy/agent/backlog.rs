@@ -63,7 +63,11 @@ mod tests {
         backlog.endpoint_slice_changed();
         let first = Family::BOTH.map(|family| backlog.hand_over(family));
         backlog.handed_over();
-        assert_eq!(backlog.waiting(), ObjectChanges { services: 1, endpoint_slices: 1 }, "once, not per family");
+        assert_eq!(
+            backlog.waiting(),
+            ObjectChanges { services: 1, endpoint_slices: 1 },
+            "once, not per family"
+        );
         backlog.service_changed();
         let second = backlog.hand_over(Family::Ipv6);
         backlog.handed_over();

@@ -126,7 +126,8 @@ fn every_field_that_is_written_again_is_told() {
       logging.vmodule[0].verbosity (line 5, column 36): written twice; leave one of them
     ");
     // To override what an anchor brings along is not to write it twice.
-    let merged = "iptables: &base {masqueradeBit: 1, syncPeriod: 1m}\nnftables: {<<: *base, masqueradeBit: 3}";
+    let merged =
+        "iptables: &base {masqueradeBit: 1, syncPeriod: 1m}\nnftables: {<<: *base, masqueradeBit: 3}";
     assert_eq!(good(merged).nftables.masquerade_bit, 3);
 }
 
