@@ -6,6 +6,7 @@
 
 mod lane;
 
+use std::ops::AddAssign;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -49,6 +50,24 @@ pub struct Work {
     pub triggers: Vec<i64>,
     /// UDP Service ports whose stale flows are to be removed after the commit.
     pub udp: Vec<UdpService>,
+    /// How many changes of objects this stands for.
+    pub objects: ObjectChanges,
+}
+
+/// Numbers of changes of objects, whatever became of them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ObjectChanges {
+    /// Changes of Services.
+    pub services: usize,
+    /// Changes of EndpointSlices.
+    pub endpoint_slices: usize,
+}
+
+impl AddAssign for ObjectChanges {
+    fn add_assign(&mut self, others: Self) {
+        self.services = self.services.saturating_add(others.services);
+        self.endpoint_slices = self.endpoint_slices.saturating_add(others.endpoint_slices);
+    }
 }
 
 /// What the engine is told.
@@ -79,6 +98,8 @@ pub struct Report {
     pub triggers: Vec<i64>,
     /// See [`Work::udp`]; empty after a failure, which keeps them for the next attempt.
     pub udp: Vec<UdpService>,
+    /// See [`Work::objects`]; none after a failure, which keeps them for the next attempt.
+    pub objects: ObjectChanges,
 }
 
 /// The way to talk to a running engine.

@@ -113,7 +113,8 @@ impl Logger {
         look(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The verbosity that holds for the place that an event comes from: that of the first pattern that matches it.
+    /// The verbosity that holds for the place that an event comes from. As in klog, the first pattern that matches
+    /// it can only let more be shown.
     fn verbosity_at(&self, metadata: &Metadata<'_>) -> u32 {
         let matching = |settings: &Settings| {
             settings
@@ -122,7 +123,7 @@ impl Logger {
                 .find(|item| matches(&item.file_pattern, metadata))
                 .map(|item| item.verbosity)
         };
-        self.read(matching).unwrap_or_else(|| self.verbosity.load(Ordering::Relaxed))
+        self.read(matching).unwrap_or(0).max(self.verbosity.load(Ordering::Relaxed))
     }
 
     fn highest_verbosity(&self) -> u32 {

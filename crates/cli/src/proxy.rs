@@ -95,7 +95,7 @@ async fn until_told_to_stop(work: impl Future<Output = anyhow::Result<()>>) -> a
 async fn follow(options: &Options, start: Start) -> anyhow::Result<()> {
     let Start { loaded, host_name, node_name, families, findings } = start;
     let Loaded { configuration, file, .. } = &loaded;
-    let metrics = Arc::new(ProxyMetrics::new(BuildInfo::of_crate()).with_process());
+    let metrics = Arc::new(ProxyMetrics::new(BuildInfo::of_version(&loaded.version)).with_process());
     let settings = client_settings(configuration, loaded.master.clone(), &metrics);
     let client = portolan_watch::connect(&settings).await.context("API server")?;
     let (recorder, poster) = Recorder::new(client.clone(), &host_name);

@@ -113,7 +113,6 @@ fn metrics_have_the_names_that_dashboards_know() {
     answers(&cluster, at(HEALTH), "/healthz", 200);
     answers(&cluster, at(HEALTH), "/livez", 200);
     let names = [
-        "kubernetes_build_info{",
         "kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"}",
         "kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family=\"IPv6\"}",
         "kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"}",
@@ -122,9 +121,7 @@ fn metrics_have_the_names_that_dashboards_know() {
         "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds{ip_family=\"IPv4\"}",
         "kubeproxy_network_programming_duration_seconds_count{ip_family=\"IPv4\"}",
         "kubeproxy_sync_proxy_rules_no_local_endpoints_total{",
-        "kubeproxy_sync_proxy_rules_endpoint_changes_pending 0",
         "kubeproxy_sync_proxy_rules_endpoint_changes_total 2",
-        "kubeproxy_sync_proxy_rules_service_changes_pending 0",
         "kubeproxy_sync_proxy_rules_service_changes_total 1",
         "kubeproxy_proxy_healthz_total{code=\"200\"}",
         "kubeproxy_proxy_livez_total{code=\"200\"}",
@@ -132,11 +129,64 @@ fn metrics_have_the_names_that_dashboards_know() {
         "portolan_dataplane_drift_repairs_total 0",
         "process_resident_memory_bytes",
     ];
+    pending(&cluster, 0, 0);
     let page = answers(&cluster, at(METRICS), "/metrics", 200).body;
     for name in names {
         assert!(page.lines().any(|line| line.starts_with(name)), "{name} in {page}");
     }
     assert_eq!(answers(&cluster, at(METRICS), "/proxyMode", 200).body, "nftables");
+}
+
+/// What `/metrics` and `/statusz` have to say of versions: Kubernetes' and ours.
+fn reports_version(cluster: &Cluster, kubernetes: &str) {
+    let page = answers(cluster, at(METRICS), "/metrics", 200).body;
+    let build = page.lines().find(|line| line.starts_with("kubernetes_build_info{")).unwrap();
+    for label in [&format!("git_version=\"{kubernetes}\""), "major=\"1\"", "minor=\"36\""] {
+        assert!(build.contains(label), "{label} in {build}");
+    }
+    let own = concat!("portolan_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1");
+    assert!(page.lines().any(|line| line == own), "{own} in {page}");
+    let status = answers(cluster, at(METRICS), "/statusz", 200).body;
+    let binary = format!("Binary version: {}", kubernetes.trim_start_matches('v'));
+    assert!(status.lines().any(|line| line == binary), "{binary} in {status}");
+}
+
+#[test]
+fn the_version_is_that_of_the_kube_proxy_whose_place_this_takes() {
+    let cluster = Cluster::new();
+    let proxy = cluster.start_proxy("");
+    reports_version(&cluster, concat!("v1.36.2+portolan-", env!("CARGO_PKG_VERSION")));
+    drop(proxy);
+    let (file, master) = (cluster.configuration_file(), cluster.master());
+    let file = file.to_str().unwrap();
+    let _other = cluster.run(&["proxy", "--config", file, "--master", &master, "--version=v1.36.2-rc.1"]);
+    reports_version(&cluster, "v1.36.2-rc.1");
+}
+
+/// Waits until so many changes of Services and EndpointSlices are shown to wait.
+fn pending(cluster: &Cluster, services: usize, endpoint_slices: usize) {
+    let gauges = [("service", services), ("endpoint", endpoint_slices)]
+        .map(|(kind, value)| format!("kubeproxy_sync_proxy_rules_{kind}_changes_pending {value}"));
+    let mut page = String::new();
+    let outcome = eventually(PATIENCE, "the gauges", || {
+        page = answers(cluster, at(METRICS), "/metrics", 200).body;
+        gauges.iter().all(|gauge| page.lines().any(|line| line == gauge))
+    });
+    assert!(outcome.is_ok(), "{gauges:?} in {page}");
+}
+
+#[test]
+fn changes_are_pending_until_they_are_in_the_kernel() {
+    let cluster = Cluster::new();
+    let _proxy = cluster.proxy_with("nftables: {minSyncPeriod: 1h, syncPeriod: 1h}\n");
+    let pod = &cluster.world.pods()[0];
+    pending(&cluster, 0, 0);
+    cluster.service(objects::cluster_ip("web", "10.96.0.10"), &[pod]);
+    pending(&cluster, 1, 1);
+    cluster.service(objects::cluster_ip("db", "10.96.0.11"), &[pod]);
+    pending(&cluster, 2, 2);
+    cluster.configure("");
+    pending(&cluster, 0, 0);
 }
 
 #[test]

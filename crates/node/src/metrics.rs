@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 pub use self::build::BuildInfo;
 pub use self::dynamic::DynamicVector;
-pub use self::labels::{Kind, Reload, Resource, TrafficPolicy};
+pub use self::labels::{ObjectKind, Reload, Resource, TrafficPolicy};
 pub use self::pages::{Pages, PagesSettings, SetVerbosity, server};
 pub use self::process::ProcessMetrics;
 pub use self::proxy::ProxyMetrics;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use portolan_model::catalog::UdpService;
 use portolan_model::{Change, Family, ServicePortName, Settings};
 
-use super::{Report, Timing, Work};
+use super::{ObjectChanges, Report, Timing, Work};
 use crate::Dataplane;
 
 /// Wait before the first retry.
@@ -29,6 +29,7 @@ pub(super) struct Lane {
     changes: Coalesced,
     triggers: Vec<i64>,
     udp: HashMap<Arc<ServicePortName>, UdpService>,
+    objects: ObjectChanges,
     /// Everything has to be compared.
     compare: Option<Reason>,
     /// The next commit may not start earlier.
@@ -57,6 +58,7 @@ impl Lane {
             changes: Coalesced::default(),
             triggers: Vec::new(),
             udp: HashMap::new(),
+            objects: ObjectChanges::default(),
             compare: None,
             not_before: None,
             full_at: None,
@@ -79,6 +81,7 @@ impl Lane {
         let room = TRIGGERS_MAX.saturating_sub(self.triggers.len());
         self.triggers.extend(work.triggers.into_iter().take(room));
         self.udp.extend(work.udp.into_iter().map(|service| (service.name.clone(), service)));
+        self.objects += work.objects;
     }
 
     pub(super) fn start(&mut self, now: Instant) {
@@ -149,17 +152,26 @@ impl Lane {
             Some(_) => self.dataplane.compare(&changes),
         };
         let ended = Instant::now();
-        let (triggers, udp) = if let Ok(commit) = &outcome {
+        let mut report = Report {
+            family: self.family,
+            duration: ended - started,
+            full: reason.is_some() || outcome.as_ref().is_ok_and(|commit| commit.full),
+            repaired: false,
+            triggers: Vec::new(),
+            udp: Vec::new(),
+            objects: ObjectChanges::default(),
+            outcome,
+        };
+        if let Ok(commit) = &report.outcome {
+            report.repaired = reason == Some(Reason::Drift) && commit.elements + commit.objects > 0;
+            report.triggers = std::mem::take(&mut self.triggers);
+            report.udp = std::mem::take(&mut self.udp).into_values().collect();
+            report.objects = std::mem::take(&mut self.objects);
             self.succeeded(ended, commit.full);
-            (std::mem::take(&mut self.triggers), std::mem::take(&mut self.udp).into_values().collect())
         } else {
             self.failed(ended);
-            (Vec::new(), Vec::new())
-        };
-        let full = reason.is_some() || outcome.as_ref().is_ok_and(|commit| commit.full);
-        let wrote = outcome.as_ref().is_ok_and(|commit| commit.elements + commit.objects > 0);
-        let repaired = reason == Some(Reason::Drift) && wrote;
-        Report { family: self.family, duration: ended - started, full, repaired, outcome, triggers, udp }
+        }
+        report
     }
 
     fn succeeded(&mut self, now: Instant, full: bool) {

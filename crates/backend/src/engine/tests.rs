@@ -92,7 +92,12 @@ fn work(names: &[&str]) -> Work {
             source_ranges: Box::default(),
         })),
     };
-    Work { changes: names.iter().map(change).collect(), triggers: vec![1], udp: Vec::new() }
+    Work {
+        changes: names.iter().map(change).collect(),
+        triggers: vec![1],
+        udp: Vec::new(),
+        objects: ObjectChanges { services: 1, endpoint_slices: 2 },
+    }
 }
 
 fn engine(recorder: &Recorder, timing: Timing) -> (Handle, JoinHandle<()>, Receiver<Report>) {
@@ -174,10 +179,12 @@ fn a_failure_is_retried_with_everything_compared_and_loses_no_trigger() {
     handle.work(Family::Ipv4, work(&["a"]));
     let failed = next(&reports);
     assert!(failed.outcome.is_err() && failed.triggers.is_empty());
+    assert_eq!(failed.objects, ObjectChanges::default());
     assert!(next(&reports).outcome.is_err());
     let mended = next(&reports);
     assert!(mended.outcome.is_ok() && mended.full);
     assert_eq!(mended.triggers, [1]);
+    assert_eq!(mended.objects, ObjectChanges { services: 1, endpoint_slices: 2 });
     assert_eq!(
         recorder.calls()[1..],
         [Call::Apply(vec!["demo/a".into()]), Call::Compare(Vec::new()), Call::Compare(Vec::new())]

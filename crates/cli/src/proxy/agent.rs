@@ -1,5 +1,6 @@
 //! The agent: events into the Catalog, changes to the engine, on the one thread that watches.
 
+mod backlog;
 mod health_checks;
 mod node;
 mod start;
@@ -24,6 +25,7 @@ use tokio::sync::oneshot;
 use super::checks::Finding;
 use super::events::Notes;
 use super::reports::Synced;
+use backlog::Backlog;
 use health_checks::HealthChecks;
 use node::OwnNode;
 
@@ -38,6 +40,7 @@ const DRIFT_WAIT: Duration = Duration::from_secs(60);
 pub(super) struct Agent {
     configuration: Configuration,
     catalog: Catalog,
+    backlog: Backlog,
     node: OwnNode,
     families: Vec<Family>,
     /// When everything but the Node object was known: from then on it is waited for with an end.
@@ -91,6 +94,7 @@ impl Agent {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         Self {
             catalog: Catalog::new(node_name).with_triggers_since(i64::try_from(now).unwrap_or(i64::MAX)),
+            backlog: Backlog::default(),
             node: OwnNode::default(),
             health: Arc::new(Health::new(health_timeout(&configuration))),
             metrics,
@@ -159,6 +163,7 @@ impl Agent {
                 }
                 self.count_bad_objects();
                 self.hand_over();
+                self.show_backlog();
             }
             // The watch has logged it.
             WatchEvent::Restarted { kind, .. } => self.metrics.watch_restarted(resource(kind)),
@@ -198,6 +203,8 @@ impl Agent {
     /// A commit of a family is in the kernel.
     pub(super) fn synced(&mut self, step: Synced) {
         let family = step.family;
+        self.backlog.synced(family, step.objects);
+        self.show_backlog();
         let counts = self.catalog.no_local_endpoints(family);
         self.metrics.no_local_endpoints(TrafficPolicy::Internal, family, counts.internal);
         self.metrics.no_local_endpoints(TrafficPolicy::External, family, counts.external);
@@ -243,12 +250,22 @@ impl Agent {
         }
         let applied = self.catalog.apply(event);
         match kind {
-            Some(Kind::Service) => self.metrics.service_change(usize::from(applied.changed)),
-            Some(Kind::EndpointSlice) => self.metrics.endpoint_change(applied.changed),
+            Some(Kind::Service) => self.metrics.service_change(),
+            Some(Kind::EndpointSlice) => self.metrics.endpoint_change(),
             Some(Kind::Node) => self.node_changed(),
             Some(Kind::ServiceCidr) | None => {}
         }
+        match kind.filter(|_| applied.changed) {
+            Some(Kind::Service) => self.backlog.service_changed(),
+            Some(Kind::EndpointSlice) => self.backlog.endpoint_slice_changed(),
+            _ => {}
+        }
         applied.faults.iter().for_each(log_fault);
+    }
+
+    fn show_backlog(&self) {
+        let waiting = self.backlog.waiting();
+        self.metrics.changes_pending(waiting.services, waiting.endpoint_slices);
     }
 
     /// Another watcher counts from now on.
@@ -273,14 +290,13 @@ impl Agent {
             return;
         }
         let changes = self.catalog.take_changes();
-        self.metrics.changes_taken();
-        if changes.is_empty() {
-            return;
-        }
         if changes.service_cidrs {
             self.reconfigure();
         }
-        self.send(changes);
+        if !changes.is_empty() {
+            self.send(changes);
+        }
+        self.backlog.handed_over();
     }
 
     fn send(&mut self, mut changes: Changes) {
@@ -297,7 +313,7 @@ impl Agent {
             let triggers = std::mem::take(changes.triggers.get_mut(family));
             let udp = changes.udp.iter().filter(|(of, _)| *of == family);
             let udp = udp.filter_map(|(_, name)| self.catalog.udp_service(name, family)).collect();
-            let work = Work { changes: of_family, triggers, udp };
+            let mut work = Work { changes: of_family, triggers, udp, ..Work::default() };
             // Trigger times of what changed nothing here are nobody's latency.
             if work.changes.is_empty() && work.udp.is_empty() {
                 idle.push(family);
@@ -305,6 +321,7 @@ impl Agent {
             }
             self.metrics.sync_queued(family, now.wall);
             self.health.queued(family, now);
+            work.objects = self.backlog.hand_over(family);
             running.engine.work(family, work);
         }
         // The others follow their commits.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use portolan_backend::conntrack::{Cleaned, Requests};
-use portolan_backend::engine::Report;
+use portolan_backend::engine::{ObjectChanges, Report};
 use portolan_model::Family;
 use portolan_node::health::{Health, Now};
 use portolan_node::metrics::ProxyMetrics;
@@ -14,6 +14,8 @@ use tokio::sync::mpsc::UnboundedSender;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Synced {
     pub(super) family: Family,
+    /// The changes of objects that were in it.
+    pub(super) objects: ObjectChanges,
 }
 
 /// Takes reports in.
@@ -60,7 +62,7 @@ impl Reporter {
                 }
                 report.triggers.iter().for_each(|&trigger| self.programmed(family, trigger, now.wall));
                 // The receiver is gone only when the process ends.
-                let _ = self.done.send(Synced { family });
+                let _ = self.done.send(Synced { family, objects: report.objects });
             }
             Err(error) => {
                 self.metrics.nftables_sync_failed(family);

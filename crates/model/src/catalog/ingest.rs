@@ -190,7 +190,13 @@ impl Catalog {
     /// Stores this node. A change of zone touches the Services whose endpoints have zone hints.
     pub(super) fn upsert_node(&mut self, object: Object<Node>, applied: &mut Applied) {
         let Object { key, payload, faults, .. } = object;
-        if key.name != self.node_name || self.node.as_ref() == Some(&payload) {
+        if key.name != self.node_name {
+            return;
+        }
+        // What is left out of an object may be all that changed.
+        let news = self.faulty.note(Kind::Node, &key, 0, &faults);
+        report_if(news, applied, Kind::Node, &key, faults);
+        if self.node.as_ref() == Some(&payload) {
             return;
         }
         if self.node.as_ref().and_then(|node| node.zone.as_ref()) != payload.zone.as_ref() {
@@ -202,8 +208,6 @@ impl Catalog {
         }
         self.node = Some(payload);
         applied.changed = true;
-        let news = self.faulty.note(Kind::Node, &key, 0, &faults);
-        report_if(news, applied, Kind::Node, &key, faults);
     }
 
     pub(super) fn upsert_cidr(&mut self, object: Object<ServiceCidr>, applied: &mut Applied) {

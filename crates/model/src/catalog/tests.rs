@@ -1,12 +1,14 @@
 use std::collections::BTreeMap;
 
-use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
 use crate::object::{decode_endpoint_slice, decode_node, decode_service, decode_service_cidr};
-use crate::world::{Edit, Ranges, Rng, World, random_edit};
-use crate::{Change, ExternalPolicy, Frontend, Protocol};
+use crate::{Change, Frontend, Protocol};
+
+mod contested;
+mod faults;
+mod random;
 
 type Table = BTreeMap<(Family, ServicePortName), Forwarding>;
 
@@ -14,19 +16,6 @@ fn table(catalog: &Catalog) -> Table {
     let of =
         |family| catalog.forwardings(family).map(move |(name, f)| ((family, (*name).clone()), (*f).clone()));
     Family::BOTH.into_iter().flat_map(of).collect()
-}
-
-/// Applies changes as a back end would, checking that each starts where the last one ended.
-fn replay(mirror: &mut Table, changes: Vec<Change>) {
-    for Change { name, family, old, new } in changes {
-        assert_ne!(old, new, "{name} changed into itself");
-        let key = (family, (*name).clone());
-        assert_eq!(mirror.get(&key), old.as_deref(), "what {name} was before");
-        match new {
-            Some(new) => mirror.insert(key, (*new).clone()),
-            None => mirror.remove(&key),
-        };
-    }
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "`json!` makes values")]
@@ -143,65 +132,6 @@ fn a_slice_that_moves_leaves_nothing_behind() {
 }
 
 #[test]
-fn one_cluster_ip_can_serve_two_services_on_different_ports() {
-    let mut catalog = Catalog::new("n1");
-    catalog.apply(cluster_ip("a", "10.96.0.1", 80));
-    let applied = catalog.apply(cluster_ip("b", "10.96.0.1", 81));
-    assert_eq!(applied.faults, []);
-    assert!(table(&catalog).values().all(|f| f.frontends.len() == 1));
-}
-
-#[test]
-fn the_first_by_name_keeps_a_contested_frontend() {
-    let frontends = |catalog: &Catalog, name: &str| {
-        let found = catalog.forwardings(Family::Ipv4).find(|(n, _)| &*n.service == name);
-        found.map(|(_, f)| f.frontends.to_vec()).unwrap_or_default()
-    };
-    let taken = Frontend::ClusterIp([10, 96, 0, 1].into(), 80);
-    let mut catalog = Catalog::new("n1");
-    assert_eq!(catalog.apply(cluster_ip("b", "10.96.0.1", 80)).faults, []);
-    assert_eq!(frontends(&catalog, "b"), [taken]);
-
-    // A stronger claim displaces it, and says whom it harms.
-    let applied = catalog.apply(cluster_ip("a", "10.96.0.1", 80));
-    let [fault] = &*applied.faults else { panic!("one fault: {applied:?}") };
-    assert_eq!(fault.key, key("b"));
-    insta::assert_snapshot!(fault.fault, @"spec.clusterIPs: 10.96.0.1 80/TCP (IPv4) already belongs to Service ns/a; choose another");
-    assert_eq!((frontends(&catalog, "a"), frontends(&catalog, "b")), (vec![taken], vec![]));
-    assert_eq!(catalog.conflicts().map(|c| c.key).collect::<Vec<_>>(), [key("b")]);
-    catalog.take_changes();
-
-    // A weaker one gets nothing and is told so itself.
-    let applied = catalog.apply(cluster_ip("c", "10.96.0.1", 80));
-    assert_eq!(applied.faults.iter().map(|f| f.key.clone()).collect::<Vec<_>>(), [key("c")]);
-
-    // The next in line inherits, though nothing was said about it.
-    catalog.apply(Event::ServiceDeleted(key("a")));
-    assert_eq!((frontends(&catalog, "b"), frontends(&catalog, "c")), (vec![taken], vec![]));
-    assert_eq!(summary(&catalog.take_changes().changes).len(), 3);
-}
-
-#[test]
-fn namespaces_sort_before_names() {
-    let in_namespace = |namespace: &str, name: &str| {
-        let spec = json!({ "clusterIP": "10.96.0.1", "ports": [{ "port": 80 }] });
-        let object = json!({ "metadata": { "namespace": namespace, "name": name }, "spec": spec });
-        Event::Service(decode_service(object.to_string().as_bytes()).expect("decodes"))
-    };
-    for order in [[("a", "z"), ("b", "a")], [("b", "a"), ("a", "z")]] {
-        let mut catalog = Catalog::new("n1");
-        let applied = order.map(|(namespace, name)| catalog.apply(in_namespace(namespace, name)));
-        assert_eq!(applied[1].faults[0].key, ObjectKey::new("b", "a"));
-    }
-    // Equal names in two namespaces are two Services, and only one of them has the frontend.
-    let mut catalog = Catalog::new("n1");
-    catalog.apply(in_namespace("b", "web"));
-    catalog.apply(in_namespace("a", "web"));
-    let owners: Vec<_> = catalog.forwardings(Family::Ipv4).filter(|(_, f)| !f.frontends.is_empty()).collect();
-    assert_eq!(owners.iter().map(|(name, _)| &*name.namespace).collect::<Vec<_>>(), ["a"]);
-}
-
-#[test]
 fn an_external_policy_without_external_frontends_selects_nothing() {
     // External IPs of the other family only.
     let spec = json!({
@@ -239,38 +169,6 @@ fn endpoints_without_a_node_are_not_local_but_may_hairpin() {
     nameless.apply(slice("s", "web", "TCP", json!([{ "addresses": ["10.0.0.1"], "nodeName": "" }])));
     let (_, forwarding) = nameless.forwardings(Family::Ipv4).next().expect("one Service");
     assert!(forwarding.cluster[0].may_hairpin && forwarding.local.is_empty());
-}
-
-#[test]
-fn external_ips_cannot_take_a_cluster_ip_over() {
-    let mut catalog = Catalog::new("n1");
-    let spec = json!({ "clusterIP": "10.96.0.9", "ports": [{ "port": 80 }], "externalIPs": ["10.96.0.1"] });
-    catalog.apply(service("aaa", spec));
-    let applied = catalog.apply(cluster_ip("web", "10.96.0.1", 80));
-    assert_eq!(applied.faults.iter().map(|f| f.key.clone()).collect::<Vec<_>>(), [key("aaa")]);
-    let counts: BTreeMap<_, _> =
-        catalog.forwardings(Family::Ipv4).map(|(n, f)| (n.service.clone(), f.frontends.len())).collect();
-    assert_eq!(counts, [("aaa".into(), 1), ("web".into(), 1)].into());
-}
-
-#[test]
-fn node_ports_are_contested_within_a_family_only() {
-    let spec = |ip: &str| json!({ "type": "NodePort", "clusterIP": ip, "ports": [{ "port": 80, "nodePort": 30080 }] });
-    let mut catalog = Catalog::new("n1");
-    catalog.apply(service("a", spec("10.96.0.1")));
-    assert_eq!(catalog.apply(service("b", spec("2001:db8::1"))).faults, []);
-    let applied = catalog.apply(service("c", spec("10.96.0.2")));
-    assert_eq!(&*applied.faults[0].fault.field, "spec.ports[].nodePort");
-}
-
-#[test]
-fn the_earlier_of_two_ports_keeps_a_frontend_within_a_service() {
-    let ports = json!([{ "name": "x", "port": 80 }, { "name": "y", "port": 80 }]);
-    let mut catalog = Catalog::new("n1");
-    catalog.apply(service("a", json!({ "clusterIP": "10.96.0.1", "ports": ports })));
-    let counts: Vec<_> =
-        catalog.forwardings(Family::Ipv4).map(|(n, f)| (n.port.clone(), f.frontends.len())).collect();
-    assert_eq!(counts, [("x".into(), 1), ("y".into(), 0)]);
 }
 
 #[test]
@@ -411,49 +309,6 @@ fn conntrack_is_checked_for_udp_only() {
 }
 
 #[test]
-fn faults_are_told_once() {
-    let bad =
-        || service("web", json!({ "clusterIP": "10.96.0.1", "ports": [{ "port": 80 }, { "port": 0 }] }));
-    let mut catalog = Catalog::new("n1");
-    assert_eq!(catalog.apply(bad()).faults.len(), 1);
-    assert_eq!(catalog.apply(bad()), Applied::default());
-    let ports = json!([{ "port": 80 }, { "port": 70000 }]);
-    let applied = catalog.apply(service("web", json!({ "clusterIP": "10.96.0.1", "ports": ports })));
-    assert_eq!((applied.changed, applied.faults.len()), (false, 1), "a new fault, the same meaning");
-}
-
-#[test]
-fn what_is_left_out_as_a_whole_is_told_once_and_counted_while_it_is_there() {
-    let mut catalog = Catalog::new("n1");
-    let left_out = |address_type: &str| {
-        let Event::EndpointSlice(mut object) = slice("x-1", "x", "TCP", json!([ready("10.0.0.1")])) else {
-            panic!("a slice")
-        };
-        object.payload.family = None;
-        let (field, reason) = ("addressType".into(), address_type.into());
-        object.faults = vec![crate::object::Fault { field, reason }];
-        Event::EndpointSlice(object)
-    };
-    let list = |catalog: &mut Catalog, slice: Option<Event>| {
-        catalog.apply(Event::ListStart(Kind::EndpointSlice));
-        let told = slice.map_or(0, |slice| catalog.apply(slice).faults.len());
-        catalog.apply(Event::ListEnd(Kind::EndpointSlice));
-        (told, catalog.faulty_objects(Kind::EndpointSlice))
-    };
-    assert_eq!(list(&mut catalog, Some(left_out("FQDN"))), (1, 1));
-    assert_eq!(list(&mut catalog, Some(left_out("FQDN"))), (0, 1), "no news");
-    assert_eq!(list(&mut catalog, Some(left_out("other"))), (1, 1));
-    assert_eq!(catalog.faulty_objects(Kind::Service), 0);
-    assert_eq!(list(&mut catalog, None), (0, 0), "the list did not show it");
-    assert_eq!(list(&mut catalog, Some(left_out("FQDN"))), (1, 1));
-    let mended = slice("x-1", "x", "TCP", json!([ready("10.0.0.1")]));
-    assert_eq!(list(&mut catalog, Some(mended)), (0, 0));
-    catalog.apply(left_out("FQDN"));
-    catalog.apply(Event::EndpointSliceDeleted(key("x-1")));
-    assert_eq!(catalog.faulty_objects(Kind::EndpointSlice), 0);
-}
-
-#[test]
 fn duplicates_across_slices_do_not_depend_on_their_order() {
     let leaving = json!({ "addresses": ["10.0.0.1"], "nodeName": "n2",
         "conditions": { "ready": false, "serving": true, "terminating": true } });
@@ -480,183 +335,4 @@ fn drained_changes_are_not_told_again() {
     let name = catalog.forwardings(Family::Ipv4).next().expect("one").0;
     assert!(catalog.forwarding(&name, Family::Ipv4).is_some());
     assert!(catalog.forwarding(&name, Family::Ipv6).is_none());
-}
-
-/// What one Catalog says, as far as it can be compared with another's.
-fn portrait(catalog: &Catalog) -> impl PartialEq + std::fmt::Debug {
-    let mut conflicts: Vec<String> = catalog.conflicts().map(|c| format!("{}: {}", c.key, c.fault)).collect();
-    conflicts.sort();
-    let mut udp: Vec<UdpService> =
-        Family::BOTH.into_iter().flat_map(|family| catalog.udp_services(family)).collect();
-    udp.sort_by(|a, b| (&a.name, &a.frontends).cmp(&(&b.name, &b.frontends)));
-    let counts = Family::BOTH.map(|family| catalog.no_local_endpoints(family));
-    let cidrs = Family::BOTH.map(|family| catalog.service_cidrs(family));
-    (table(catalog), conflicts, udp, catalog.health_checks(), counts, cidrs)
-}
-
-/// A world, its zone and its CIDR, and the Catalog and mirror that follow it event by event.
-struct Follower {
-    rng: Rng,
-    ranges: Ranges,
-    world: World,
-    zone: &'static str,
-    cidrs: Option<&'static str>,
-    catalog: Catalog,
-    mirror: Table,
-}
-
-impl Follower {
-    fn new(seed: u64) -> Self {
-        let (mut rng, ranges) = (Rng::new(seed), Ranges::example());
-        let world = World::random(&mut rng, 6, &ranges);
-        let mut edits = world.edits();
-        // Any order of arrival will do.
-        for last in (1..edits.len()).rev() {
-            edits.swap(last, rng.below(last + 1));
-        }
-        let (catalog, mirror) = (Catalog::new("n1"), Table::new());
-        let mut follower = Self { rng, ranges, world, zone: "", cidrs: None, catalog, mirror };
-        for edit in edits {
-            follower.tell(&edit);
-        }
-        follower
-    }
-
-    fn tell(&mut self, edit: &Edit) {
-        self.catalog.apply(edit.event().expect("worlds decode"));
-    }
-
-    fn step(&mut self) {
-        match self.rng.below(12) {
-            0 => self.relist(Kind::Service),
-            1 => self.relist(Kind::EndpointSlice),
-            2 => {
-                self.zone = ["", "z1", "z2"][self.rng.below(3)];
-                self.catalog.apply(node(self.zone));
-            }
-            3 => {
-                self.cidrs = [None, Some("10.96.0.0/12"), Some("2001:db8::/64")][self.rng.below(3)];
-                self.catalog.apply(match self.cidrs {
-                    Some(text) => cidr("main", &[text]),
-                    None => Event::ServiceCidrDeleted(ObjectKey::new("", "main")),
-                });
-            }
-            4 | 5 => self.take(),
-            _ => {
-                let edit = random_edit(&mut self.rng, &mut self.world, &self.ranges);
-                self.tell(&edit);
-            }
-        }
-    }
-
-    /// The connection was lost, things happened meanwhile, and a list tells how it is now.
-    fn relist(&mut self, kind: Kind) {
-        let objects = if kind == Kind::Service { &mut self.world.services } else { &mut self.world.slices };
-        objects.retain(|_, _| self.rng.chance(80));
-        let list: Vec<Edit> = objects.values().map(|value| Edit::Upsert(kind, value.clone())).collect();
-        self.catalog.apply(Event::ListStart(kind));
-        let before =
-            if kind == Kind::Service { self.catalog.service_count() } else { self.catalog.slice_count() };
-        for edit in &list {
-            self.tell(edit);
-        }
-        let after =
-            if kind == Kind::Service { self.catalog.service_count() } else { self.catalog.slice_count() };
-        assert!(after >= before, "a list removes nothing before its end");
-        self.catalog.apply(Event::ListEnd(kind));
-    }
-
-    fn take(&mut self) {
-        let changes = self.catalog.take_changes();
-        for change in changes.changes.iter().filter(|change| change.name.protocol == Protocol::Udp) {
-            assert!(*changes.conntrack_check.get(change.family), "{} changed", change.name);
-        }
-        replay(&mut self.mirror, changes.changes);
-        assert_eq!(self.mirror, table(&self.catalog), "the changes lead to the table");
-    }
-
-    /// The same world told to a new Catalog.
-    fn told_afresh(&self) -> Catalog {
-        let mut catalog = Catalog::new("n1");
-        catalog.apply(node(self.zone));
-        if let Some(text) = self.cidrs {
-            catalog.apply(cidr("main", &[text]));
-        }
-        for edit in self.world.edits() {
-            catalog.apply(edit.event().expect("worlds decode"));
-        }
-        catalog.take_changes();
-        catalog
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(384))]
-
-    #[test]
-    fn incremental_equals_from_scratch(seed in any::<u64>(), steps in 0_usize..60) {
-        let mut follower = Follower::new(seed);
-        for _ in 0..steps {
-            follower.step();
-        }
-        follower.take();
-        let scratch = follower.told_afresh();
-        prop_assert_eq!(portrait(&follower.catalog), portrait(&scratch));
-    }
-
-    #[test]
-    fn saying_it_again_changes_nothing(seed in any::<u64>(), steps in 0_usize..20) {
-        let mut follower = Follower::new(seed);
-        for _ in 0..steps {
-            follower.step();
-        }
-        follower.take();
-        for edit in follower.world.edits() {
-            let applied = follower.catalog.apply(edit.event().expect("worlds decode"));
-            prop_assert!(!applied.changed, "{:?}", edit);
-        }
-        prop_assert!(!follower.catalog.has_pending());
-        prop_assert!(follower.catalog.take_changes().is_empty());
-    }
-
-    #[test]
-    fn nothing_is_kept_of_a_world_that_is_gone(seed in any::<u64>(), steps in 0_usize..20) {
-        let mut follower = Follower::new(seed);
-        for _ in 0..steps {
-            follower.step();
-        }
-        for kind in [Kind::Service, Kind::EndpointSlice] {
-            follower.catalog.apply(Event::ListStart(kind));
-            follower.catalog.apply(Event::ListEnd(kind));
-        }
-        follower.world.services.clear();
-        follower.world.slices.clear();
-        follower.take();
-        let catalog = &follower.catalog;
-        prop_assert_eq!((catalog.services.len(), catalog.slices.len()), (0, 0));
-        prop_assert_eq!(catalog.claims.len(), 0);
-        prop_assert!(catalog.health_checks.is_empty() && catalog.pending.triggers.is_empty());
-        prop_assert_eq!(Family::BOTH.map(|f| catalog.no_local_endpoints(f)), [NoLocalEndpoints::default(); 2]);
-    }
-
-    /// Every frontend has one owner, and the invariants that data planes rely on hold.
-    #[test]
-    fn laws_of_the_table(seed in any::<u64>()) {
-        let follower = Follower::new(seed);
-        for family in Family::BOTH {
-            let mut seen = std::collections::HashSet::new();
-            for (name, forwarding) in follower.catalog.forwardings(family) {
-                for frontend in &forwarding.frontends {
-                    let (claim, _) = claim::Claim::of(*frontend, family, name.protocol);
-                    prop_assert!(seen.insert(claim), "{} has {:?} twice", name, frontend);
-                }
-                let accessible = forwarding.externally_accessible();
-                let no_cluster = forwarding.cluster.is_empty();
-                prop_assert!(!(accessible && forwarding.has_endpoints && no_cluster), "{}: {:?}", name, forwarding);
-                let uses_local = forwarding.internal_policy == crate::InternalPolicy::Local
-                    || forwarding.external_policy == ExternalPolicy::Local;
-                prop_assert!(uses_local || forwarding.local.is_empty());
-            }
-        }
-    }
 }

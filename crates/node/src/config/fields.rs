@@ -53,19 +53,13 @@ const FIELDS: &[Field] = &[
         "",
         "Path of a kubeconfig; without one and without `--master`, in-cluster credentials are used.",
     ),
-    field(
-        "clientConnection.acceptContentTypes",
-        "text",
-        "",
-        "",
-        "`Accept` header of requests to the API server.",
-    ),
+    field("clientConnection.acceptContentTypes", "text", "", "", "Accepted; JSON is always asked for."),
     field(
         "clientConnection.contentType",
         "text",
         "application/vnd.kubernetes.protobuf",
         "",
-        "`Content-Type` of requests to the API server.",
+        "Accepted; JSON is always sent.",
     ),
     field(
         "clientConnection.qps",
@@ -87,7 +81,7 @@ const FIELDS: &[Field] = &[
         "duration or nanoseconds",
         "5s",
         "above 0; 0 means the default",
-        "How often buffered log lines are written.",
+        "Accepted; lines are written at once.",
     ),
     field("logging.verbosity", "uint32", "0", "at most 2147483647", "How much to log; see `-v`."),
     field(
@@ -109,7 +103,7 @@ const FIELDS: &[Field] = &[
         "quantity",
         "0",
         "needs the gate LoggingAlphaOptions",
-        "How much to buffer of what is no error.",
+        "Accepted; lines are written at once.",
     ),
     field(
         "logging.options.json.splitStream",
@@ -123,7 +117,7 @@ const FIELDS: &[Field] = &[
         "quantity",
         "0",
         "needs the gate LoggingAlphaOptions",
-        "As for text.",
+        "Accepted; lines are written at once.",
     ),
     field(
         "hostnameOverride",

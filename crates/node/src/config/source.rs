@@ -13,37 +13,26 @@ use super::error::{ConfigError, FieldError, Place, Problem};
 pub(super) struct Source {
     pub(super) value: Value,
     /// By path of the field, such as `nftables.masqueradeBit` or `nodePortAddresses[1]`.
-    pub(super) places: BTreeMap<String, Place>,
-    /// The first field that is written twice. Its last value counts.
+    pub(super) places: Places,
+    /// Every field that is there already, in the order of the text. The last value counts.
     pub(super) duplicates: Vec<FieldError>,
 }
 
+type Places = BTreeMap<String, Place>;
+
 /// Reads the first document of a YAML or JSON text.
 pub(super) fn read(text: &str) -> Result<Source, ConfigError> {
-    let mut duplicates = Vec::new();
-    let tree = match first_document(text, DuplicateKeyPolicy::Error) {
-        Err(error) => {
-            duplicates.push(duplicate(&error).ok_or(ConfigError::Syntax(Box::new(error)))?);
-            let last = first_document(text, DuplicateKeyPolicy::LastWins);
-            last.map_err(|error| ConfigError::Syntax(Box::new(error)))?
-        }
-        Ok(tree) => tree,
-    };
-    let mut places = BTreeMap::new();
-    let value = tree.into_value(&mut String::new(), &mut places);
-    // The reader knows the key and its place; the path is that of the field which ended up there.
-    for FieldError { path, place, .. } in &mut duplicates {
-        if let Some((found, _)) = places.iter().find(|(_, at)| Some(**at) == *place) {
-            path.clone_from(found);
-        }
-    }
-    Ok(Source { value, places, duplicates })
+    let tree = first_document(text).map_err(|error| ConfigError::Syntax(Box::new(error)))?;
+    let mut source = Source { value: Value::Null, places: Places::new(), duplicates: Vec::new() };
+    source.value = tree.into_value(&mut String::new(), &mut source);
+    Ok(source)
 }
 
 /// kube-proxy reads one document and does not look at what follows.
-fn first_document(text: &str, duplicate_keys: DuplicateKeyPolicy) -> Result<Tree, Error> {
+fn first_document(text: &str) -> Result<Tree, Error> {
+    // With `LastWins` every pair of a mapping is shown; a [`Tree`] keeps them all.
     let options = || -> Options {
-        serde_saphyr::options! { duplicate_keys: duplicate_keys, legacy_octal_numbers: true }
+        serde_saphyr::options! { duplicate_keys: DuplicateKeyPolicy::LastWins, legacy_octal_numbers: true }
     };
     match serde_saphyr::from_str_with_options(text, options()) {
         Err(error) if matches!(error.without_snippet(), Error::MultipleDocuments { .. }) => {
@@ -53,13 +42,6 @@ fn first_document(text: &str, duplicate_keys: DuplicateKeyPolicy) -> Result<Tree
         }
         outcome => outcome,
     }
-}
-
-fn duplicate(error: &Error) -> Option<FieldError> {
-    let Error::DuplicateMappingKey { key, location, .. } = error.without_snippet() else { return None };
-    let mut found = FieldError::new(key.clone().unwrap_or_default(), Problem::Duplicate);
-    found.place = place(*location);
-    Some(found)
 }
 
 fn place(location: Location) -> Option<Place> {
@@ -75,8 +57,8 @@ enum Tree {
 }
 
 impl Tree {
-    /// `path` is that of this value; it is the same again at the end.
-    fn into_value(self, path: &mut String, places: &mut BTreeMap<String, Place>) -> Value {
+    /// Notes places and duplicates in `source`. `path` is that of this value; it is the same again at the end.
+    fn into_value(self, path: &mut String, source: &mut Source) -> Value {
         let length = path.len();
         match self {
             Self::Leaf(value) => value,
@@ -84,8 +66,8 @@ impl Tree {
                 let mut values = Vec::with_capacity(items.len());
                 for (index, item) in items.into_iter().enumerate() {
                     let _ = write!(path, "[{index}]");
-                    note(path, item.referenced, places);
-                    values.push(item.value.into_value(path, places));
+                    source.note(path, item.referenced);
+                    values.push(item.value.into_value(path, source));
                     path.truncate(length);
                 }
                 Value::Array(values)
@@ -95,8 +77,11 @@ impl Tree {
                 for (name, value) in fields {
                     path.push_str(if length == 0 { "" } else { "." });
                     path.push_str(&name.value);
-                    note(path, name.referenced, places);
-                    values.insert(name.value, value.into_value(path, places));
+                    source.note(path, name.referenced);
+                    if values.contains_key(&name.value) {
+                        source.note_duplicate(path, name.referenced);
+                    }
+                    values.insert(name.value, value.into_value(path, source));
                     path.truncate(length);
                 }
                 Value::Object(values)
@@ -105,9 +90,16 @@ impl Tree {
     }
 }
 
-fn note(path: &str, location: Location, places: &mut BTreeMap<String, Place>) {
-    if let Some(place) = place(location) {
-        places.insert(path.to_owned(), place);
+impl Source {
+    fn note(&mut self, path: &str, location: Location) {
+        if let Some(place) = place(location) {
+            self.places.insert(path.to_owned(), place);
+        }
+    }
+
+    fn note_duplicate(&mut self, path: &str, location: Location) {
+        let place = place(location);
+        self.duplicates.push(FieldError { place, ..FieldError::new(path, Problem::Duplicate) });
     }
 }
 

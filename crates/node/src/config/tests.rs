@@ -1,3 +1,5 @@
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 
 use super::*;
@@ -27,6 +29,34 @@ fn mistakes(body: &str) -> String {
     }
 }
 
+thread_local! {
+    /// Paths of the fields that this thread has tested.
+    static TESTED: RefCell<BTreeSet<String>> = RefCell::default();
+}
+
+fn tested(path: &str) {
+    TESTED.with_borrow_mut(|paths| paths.insert(path.to_owned()));
+}
+
+#[test]
+fn every_field_is_tested() {
+    every_switch();
+    every_free_text();
+    every_duration();
+    every_whole_number();
+    the_other_connection_and_logging_fields();
+    addresses();
+    the_node_name();
+    modes();
+    cidrs();
+    node_port_addresses();
+    the_alpha_options_of_logging();
+    document::the_head_is_required();
+    let known: BTreeSet<String> = fields().iter().map(|field| field.path.to_owned()).collect();
+    assert_eq!(TESTED.take(), known);
+    assert_eq!(known.len(), fields().len(), "a field is there twice");
+}
+
 /// A YAML document for a dotted path and a value.
 fn yaml(path: &str, value: &str) -> String {
     let mut text = String::new();
@@ -48,6 +78,7 @@ fn field<T: PartialEq + Debug>(
     set: &[(&str, T)],
     bad: &[(&str, &str)],
 ) {
+    tested(path);
     assert_eq!(get(good("")), default, "default of {path}");
     assert_eq!(get(good(&yaml(path, "null"))), default, "{path}: null");
     for (value, want) in set {
@@ -338,6 +369,8 @@ fn the_alpha_options_of_logging() {
         let options = |written: &str| format!("logging: {{options: {{{format}: {written}}}}}");
         let get = |c: Configuration| if format == "text" { c.logging.text } else { c.logging.json };
         let path = format!("logging.options.{format}");
+        tested(&format!("{path}.splitStream"));
+        tested(&format!("{path}.infoBufferSize"));
         assert_eq!(get(good("")), OutputOptions { split_stream: false, info_buffer_size: "0".into() });
         let table = [
             ("{splitStream: true}", true, "0"),

@@ -1,11 +1,12 @@
-//! `kubernetes_build_info`.
+//! `kubernetes_build_info`, which tells the version of kube-proxy that is followed, and `portolan_build_info`.
 
 use super::{Collect, Registry, labels_text, sample};
 
 /// The labels of `kubernetes_build_info`, which dashboards use to tell versions apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BuildInfo {
-    /// Full version with a leading `v`.
+    /// Version of Kubernetes with a leading `v`. Stock alerts compare its first two numbers with those of the
+    /// other components of the cluster.
     pub git_version: String,
     /// Commit, or nothing if unknown.
     pub git_commit: String,
@@ -16,10 +17,10 @@ pub struct BuildInfo {
 }
 
 impl BuildInfo {
-    /// This crate's version and nothing else.
-    pub fn of_crate() -> Self {
+    /// This version of Kubernetes, with a leading `v`, and nothing else.
+    pub fn of_version(git_version: impl Into<String>) -> Self {
         Self {
-            git_version: concat!("v", env!("CARGO_PKG_VERSION")).into(),
+            git_version: git_version.into(),
             git_commit: String::new(),
             git_tree_state: String::new(),
             build_date: String::new(),
@@ -34,6 +35,20 @@ impl BuildInfo {
              which it is running.",
             self,
         );
+        registry.add("portolan_build_info", "1, with the version of Portolan", OwnVersion);
+    }
+}
+
+/// The version of this program, whichever version it reports to others.
+struct OwnVersion;
+
+impl Collect for OwnVersion {
+    fn kind(&self) -> &'static str {
+        "gauge"
+    }
+
+    fn collect(&self, name: &str, _: &str, page: &mut String) {
+        sample(page, name, &labels_text([("version", env!("CARGO_PKG_VERSION"))]), 1.0);
     }
 }
 

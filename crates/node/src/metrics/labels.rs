@@ -25,9 +25,9 @@ pub enum Resource {
     ServiceCidrs,
 }
 
-/// The kind of a [`Resource`], as a label.
+/// The label `kind`: what an object of a [`Resource`] calls itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kind(pub Resource);
+pub struct ObjectKind(pub Resource);
 
 /// What became of a changed configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,7 +133,7 @@ impl Labels for Resource {
     }
 }
 
-impl Labels for Kind {
+impl Labels for ObjectKind {
     fn all() -> Vec<Self> {
         Resource::all().into_iter().map(Self).collect()
     }

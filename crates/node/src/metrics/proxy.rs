@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use self::client::ClientMetrics;
 use self::dataplane::DataplaneMetrics;
 use self::sync::{ChangeMetrics, SyncMetrics};
-use super::labels::{Code, Kind, Reload, Resource, TrafficPolicy};
+use super::labels::{Code, ObjectKind, Reload, Resource, TrafficPolicy};
 use super::{BuildInfo, Counter, DynamicVector, Gauge, ProcessMetrics, Registry, Vector, stability};
 use crate::address::Family;
 
@@ -29,7 +29,7 @@ pub struct ProxyMetrics {
     healthz_total: Arc<Vector<Code, Counter>>,
     livez_total: Arc<Vector<Code, Counter>>,
     watch_restarts: Arc<Vector<Resource, Counter>>,
-    bad_objects: Arc<Vector<Kind, Gauge>>,
+    bad_objects: Arc<Vector<ObjectKind, Gauge>>,
     client: ClientMetrics,
     features: Arc<DynamicVector<2, Gauge>>,
     reloads: Arc<Vector<Reload, Counter>>,
@@ -40,7 +40,7 @@ pub struct ProxyMetrics {
 type PerFamily<M> = Arc<Vector<Family, M>>;
 
 impl ProxyMetrics {
-    /// Every metric at zero. `build` is shown as `kubernetes_build_info`.
+    /// Every metric at zero. `build` is shown as `kubernetes_build_info`; `portolan_build_info` comes with it.
     pub fn new(build: BuildInfo) -> Self {
         let registry = Registry::default();
         let version = build.git_version.clone();
@@ -69,7 +69,7 @@ impl ProxyMetrics {
             ),
             watch_restarts: registry.add(
                 "portolan_watch_restarts_total",
-                "Watches that had to list again",
+                "Watches that ended early or could not begin, whether or not they had to list again",
                 Vector::new(Counter::default),
             ),
             bad_objects: registry.add(
@@ -131,24 +131,20 @@ impl ProxyMetrics {
         self.sync.network_programming.with(family, |histogram| histogram.observe(latency.as_secs_f64()));
     }
 
-    /// An EndpointSlice event was accepted; `changed` if it changes endpoints.
-    pub fn endpoint_change(&self, changed: bool) {
+    /// An EndpointSlice event was accepted.
+    pub fn endpoint_change(&self) {
         self.changes.endpoints_total.increment();
-        if changed {
-            self.changes.endpoints_pending.add(1.0);
-        }
     }
 
-    /// A Service event was accepted; `pending` Services now wait to be synced.
-    pub fn service_change(&self, pending: usize) {
+    /// A Service event was accepted.
+    pub fn service_change(&self) {
         self.changes.services_total.increment();
-        self.changes.services_pending.set(pending as f64);
     }
 
-    /// Every change that waited is being synced.
-    pub fn changes_taken(&self) {
-        self.changes.endpoints_pending.set(0.0);
-        self.changes.services_pending.set(0.0);
+    /// So many changes of Services and EndpointSlices are not in the kernel yet.
+    pub fn changes_pending(&self, services: usize, endpoint_slices: usize) {
+        self.changes.services_pending.set(services as f64);
+        self.changes.endpoints_pending.set(endpoint_slices as f64);
     }
 
     /// How many Service ports with this policy `Local` have endpoints elsewhere but none here.
@@ -192,14 +188,14 @@ impl ProxyMetrics {
         self.dataplane.drift_repairs.increment();
     }
 
-    /// A watch had to list again.
+    /// A list or a watch was interrupted and began again.
     pub fn watch_restarted(&self, resource: Resource) {
         self.watch_restarts.with(resource, Counter::increment);
     }
 
     /// So many objects of a kind have parts that cannot be used.
     pub fn bad_objects(&self, resource: Resource, objects: usize) {
-        self.bad_objects.with(Kind(resource), |gauge| gauge.set(objects as f64));
+        self.bad_objects.with(ObjectKind(resource), |gauge| gauge.set(objects as f64));
     }
 
     /// The API server answered a request of HTTP method `verb` with status `code`, or did not answer at all.

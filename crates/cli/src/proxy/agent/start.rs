@@ -72,7 +72,6 @@ impl Agent {
         let (engine, _) = engine::spawn(dataplanes, timing(&self.configuration), report)?;
         self.send_everything(&engine);
         engine.start();
-        self.metrics.changes_taken();
         let health_checks = self.new_health_checks(&addresses);
         let unsynced = self.families.clone();
         self.running = Some(Running { engine, flows, settings, health_checks, unsynced, ports });
@@ -141,7 +140,9 @@ impl Agent {
                 }
             }
             let udp = self.catalog.udp_services(family).collect();
-            engine.work(family, Work { changes, udp, ..Work::default() });
+            let objects = self.backlog.hand_over(family);
+            engine.work(family, Work { changes, udp, objects, ..Work::default() });
         }
+        self.backlog.handed_over();
     }
 }

@@ -82,6 +82,17 @@ fn every_flag_is_in_the_table() {
 }
 
 #[test]
+fn flags_that_do_nothing_are_taken() {
+    for (name, good) in [("machine-id-file", "/a,/b"), ("boot-id-file", "/c")] {
+        let set = loaded(&[&format!("--{name}={good}")]);
+        assert_eq!((flagz(&set, name).as_str(), &set.configuration), (good, &Configuration::default()));
+        assert!(set.notes.is_empty(), "{:?}", set.notes);
+        assert_eq!(flagz(&loaded(&[&format!("--{name}")[..], good]), name), good);
+        assert!(parse(&[&format!("--{name}")]).is_err(), "--{name} without a value");
+    }
+}
+
+#[test]
 fn no_flags_mean_the_defaults() {
     let none = loaded(&[]);
     assert_eq!(none.configuration, Configuration::default());

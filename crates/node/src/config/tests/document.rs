@@ -21,7 +21,9 @@ fn every_mistake_is_told_at_once() {
 }
 
 #[test]
-fn the_head_is_required() {
+pub(super) fn the_head_is_required() {
+    tested("apiVersion");
+    tested("kind");
     for (text, part) in [
         ("", "apiVersion: missing; it must be `kubeproxy.config.k8s.io/v1alpha1`"),
         ("kind: KubeProxyConfiguration", "apiVersion: missing"),
@@ -99,6 +101,34 @@ fn fields_written_twice_are_told_and_hide_no_other_mistake() {
     the configuration is invalid:
       mode (line 4, column 1): written twice; leave one of them
     ");
+}
+
+#[test]
+fn every_field_that_is_written_again_is_told() {
+    let told = |body: &str| read(body).expect_err(body).to_string();
+    let sections = "iptables: {masqueradeBit: 1, masqueradeBit: 2}\nconntrack:\n  min: 1\n  max: 2\n  min: 3\n\
+                    iptables: {masqueradeAll: x}";
+    insta::assert_snapshot!(told(sections), @r"
+    the configuration is invalid:
+      iptables.masqueradeBit (line 3, column 30): written twice; leave one of them
+      conntrack.min (line 7, column 3): written twice; leave one of them
+      iptables (line 8, column 1): written twice; leave one of them
+      iptables.masqueradeAll (line 8, column 12): the text `x` is not true or false
+    ");
+    insta::assert_snapshot!(told("mode: ipvs\nmode: fast\nmode: iptables"), @r"
+    the configuration is invalid:
+      mode (line 4, column 1): written twice; leave one of them
+      mode (line 5, column 1): written twice; leave one of them
+    ");
+    let in_a_list = "logging:\n  vmodule:\n  - {filePattern: a, verbosity: 1, verbosity: 2}";
+    insta::assert_snapshot!(told(in_a_list), @r"
+    the configuration is invalid:
+      logging.vmodule[0].verbosity (line 5, column 36): written twice; leave one of them
+    ");
+    // To override what an anchor brings along is not to write it twice.
+    let merged =
+        "iptables: &base {masqueradeBit: 1, syncPeriod: 1m}\nnftables: {<<: *base, masqueradeBit: 3}";
+    assert_eq!(good(merged).nftables.masquerade_bit, 3);
 }
 
 #[test]

@@ -144,7 +144,10 @@ async fn the_status_tells_version_and_paths() {
     let (address, _) = served(pages(&configuration)).await;
     let (_, _, text) = get(address, "/statusz", &[]).await;
     let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with("Started: ")).collect();
-    assert!(lines.contains(&"kube-proxy statusz") && lines.contains(&"Binary version: 0.1.0"), "{text}");
+    assert!(
+        lines.contains(&"kube-proxy statusz") && lines.contains(&"Binary version: 1.36.2+portolan-0.1.0"),
+        "{text}"
+    );
     let accept = "Accept: application/json;g=config.k8s.io;v=v1beta1;as=Statusz";
     let (_, _, body) = get(address, "/statusz", &[accept]).await;
     let object: serde_json::Value = serde_json::from_str(&body).expect("JSON");

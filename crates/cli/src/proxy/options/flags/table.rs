@@ -74,7 +74,7 @@ pub(in crate::proxy::options) const FLAGS: &[Flag] = &[
         "kube-api-content-type",
         Text,
         "application/vnd.kubernetes.protobuf",
-        "Content type of requests",
+        "Accepted; JSON is always used",
     )
     .field("clientConnection.contentType"),
     flag(API, "kube-api-qps", Number, "5", "Requests a second, on average; negative means no limit")
@@ -248,7 +248,7 @@ pub(in crate::proxy::options) const FLAGS: &[Flag] = &[
         .field("logging.vmodule")
         .counts_with_config(),
     flag(LOG, "logging-format", Text, "text", "text or json").field("logging.format").counts_with_config(),
-    flag(LOG, "log-flush-frequency", Duration, "5s", "How often buffered log lines are written")
+    flag(LOG, "log-flush-frequency", Duration, "5s", "Accepted; lines are written at once")
         .field("logging.flushFrequency")
         .counts_with_config(),
     flag(
@@ -265,7 +265,7 @@ pub(in crate::proxy::options) const FLAGS: &[Flag] = &[
         "log-text-info-buffer-size",
         Quantity,
         "0",
-        "How much to buffer of what is no error (text; gate LoggingAlphaOptions)",
+        "Accepted; lines are written at once (text; gate LoggingAlphaOptions)",
     )
     .field("logging.options.text.infoBufferSize")
     .counts_with_config(),
@@ -283,7 +283,7 @@ pub(in crate::proxy::options) const FLAGS: &[Flag] = &[
         "log-json-info-buffer-size",
         Quantity,
         "0",
-        "How much to buffer of what is no error (json; gate LoggingAlphaOptions)",
+        "Accepted; lines are written at once (json; gate LoggingAlphaOptions)",
     )
     .field("logging.options.json.infoBufferSize")
     .counts_with_config(),

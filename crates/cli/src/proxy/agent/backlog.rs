@@ -1,0 +1,91 @@
+//! How many changes of objects are not in the kernel yet: for the gauges of pending changes.
+
+use portolan_backend::engine::ObjectChanges;
+use portolan_model::Family;
+use portolan_model::catalog::PerFamily;
+
+/// Changes on their way from the watch to the kernel. Until the first commit, that is everything there is.
+#[derive(Debug, Default)]
+pub(super) struct Backlog {
+    /// Not handed over yet.
+    collected: ObjectChanges,
+    /// Handed over, not reported back.
+    queued: PerFamily<ObjectChanges>,
+}
+
+impl Backlog {
+    pub(super) fn service_changed(&mut self) {
+        self.collected += ObjectChanges { services: 1, ..ObjectChanges::default() };
+    }
+
+    pub(super) fn endpoint_slice_changed(&mut self) {
+        self.collected += ObjectChanges { endpoint_slices: 1, ..ObjectChanges::default() };
+    }
+
+    /// What was collected goes to the engine as work of this family, which is to report it back.
+    pub(super) fn hand_over(&mut self, family: Family) -> ObjectChanges {
+        *self.queued.get_mut(family) += self.collected;
+        self.collected
+    }
+
+    /// Every family that has something to do was told.
+    pub(super) fn handed_over(&mut self) {
+        self.collected = ObjectChanges::default();
+    }
+
+    /// The engine reports this back.
+    pub(super) fn synced(&mut self, family: Family, done: ObjectChanges) {
+        let queued = self.queued.get_mut(family);
+        queued.services = queued.services.saturating_sub(done.services);
+        queued.endpoint_slices = queued.endpoint_slices.saturating_sub(done.endpoint_slices);
+    }
+
+    /// All that waits. What waits in both families counts once.
+    pub(super) fn waiting(&self) -> ObjectChanges {
+        let PerFamily { ipv4, ipv6 } = self.queued;
+        let mut all = ObjectChanges {
+            services: ipv4.services.max(ipv6.services),
+            endpoint_slices: ipv4.endpoint_slices.max(ipv6.endpoint_slices),
+        };
+        all += self.collected;
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_queued_while_a_commit_is_under_way_waits_for_the_next_one() {
+        let mut backlog = Backlog::default();
+        backlog.service_changed();
+        backlog.endpoint_slice_changed();
+        let first = Family::BOTH.map(|family| backlog.hand_over(family));
+        backlog.handed_over();
+        assert_eq!(
+            backlog.waiting(),
+            ObjectChanges { services: 1, endpoint_slices: 1 },
+            "once, not per family"
+        );
+        backlog.service_changed();
+        let second = backlog.hand_over(Family::Ipv6);
+        backlog.handed_over();
+        assert_eq!(backlog.waiting(), ObjectChanges { services: 2, endpoint_slices: 1 });
+        backlog.synced(Family::Ipv6, first[1]);
+        assert_eq!(backlog.waiting(), ObjectChanges { services: 1, endpoint_slices: 1 });
+        backlog.synced(Family::Ipv4, first[0]);
+        assert_eq!(backlog.waiting(), ObjectChanges { services: 1, endpoint_slices: 0 });
+        backlog.synced(Family::Ipv6, second);
+        assert_eq!(backlog.waiting(), ObjectChanges::default());
+    }
+
+    #[test]
+    fn what_no_family_has_to_do_does_not_wait() {
+        let mut backlog = Backlog::default();
+        backlog.endpoint_slice_changed();
+        assert_eq!(backlog.waiting(), ObjectChanges { services: 0, endpoint_slices: 1 });
+        backlog.handed_over();
+        assert_eq!(backlog.waiting(), ObjectChanges::default());
+    }
+}

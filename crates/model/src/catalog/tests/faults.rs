@@ -1,0 +1,67 @@
+//! What cannot be used of an object: told once, counted while it is there.
+
+use super::*;
+
+#[test]
+fn faults_are_told_once() {
+    let bad =
+        || service("web", json!({ "clusterIP": "10.96.0.1", "ports": [{ "port": 80 }, { "port": 0 }] }));
+    let mut catalog = Catalog::new("n1");
+    assert_eq!(catalog.apply(bad()).faults.len(), 1);
+    assert_eq!(catalog.apply(bad()), Applied::default());
+    let ports = json!([{ "port": 80 }, { "port": 70000 }]);
+    let applied = catalog.apply(service("web", json!({ "clusterIP": "10.96.0.1", "ports": ports })));
+    assert_eq!((applied.changed, applied.faults.len()), (false, 1), "a new fault, the same meaning");
+}
+
+#[test]
+fn what_is_left_out_as_a_whole_is_told_once_and_counted_while_it_is_there() {
+    let mut catalog = Catalog::new("n1");
+    let left_out = |address_type: &str| {
+        let Event::EndpointSlice(mut object) = slice("x-1", "x", "TCP", json!([ready("10.0.0.1")])) else {
+            panic!("a slice")
+        };
+        object.payload.family = None;
+        let (field, reason) = ("addressType".into(), address_type.into());
+        object.faults = vec![crate::object::Fault { field, reason }];
+        Event::EndpointSlice(object)
+    };
+    let list = |catalog: &mut Catalog, slice: Option<Event>| {
+        catalog.apply(Event::ListStart(Kind::EndpointSlice));
+        let told = slice.map_or(0, |slice| catalog.apply(slice).faults.len());
+        catalog.apply(Event::ListEnd(Kind::EndpointSlice));
+        (told, catalog.faulty_objects(Kind::EndpointSlice))
+    };
+    assert_eq!(list(&mut catalog, Some(left_out("FQDN"))), (1, 1));
+    assert_eq!(list(&mut catalog, Some(left_out("FQDN"))), (0, 1), "no news");
+    assert_eq!(list(&mut catalog, Some(left_out("other"))), (1, 1));
+    assert_eq!(catalog.faulty_objects(Kind::Service), 0);
+    assert_eq!(list(&mut catalog, None), (0, 0), "the list did not show it");
+    assert_eq!(list(&mut catalog, Some(left_out("FQDN"))), (1, 1));
+    let mended = slice("x-1", "x", "TCP", json!([ready("10.0.0.1")]));
+    assert_eq!(list(&mut catalog, Some(mended)), (0, 0));
+    catalog.apply(left_out("FQDN"));
+    catalog.apply(Event::EndpointSliceDeleted(key("x-1")));
+    assert_eq!(catalog.faulty_objects(Kind::EndpointSlice), 0);
+}
+
+/// This node with such an address.
+fn node_at(address: &str) -> Event {
+    let status = json!({ "addresses": [{ "type": "InternalIP", "address": address }] });
+    let object = json!({ "metadata": { "name": "n1" }, "status": status });
+    Event::Node(decode_node(object.to_string().as_bytes()).expect("decodes"))
+}
+
+#[test]
+fn a_node_that_differs_only_in_what_is_left_out_of_it_is_news() {
+    let mut catalog = Catalog::new("n1");
+    catalog.apply(node(""));
+    let mut tell = |event| {
+        let Applied { changed, faults } = catalog.apply(event);
+        (changed, faults.len(), catalog.faulty_objects(Kind::Node))
+    };
+    assert_eq!(tell(node_at("10.0.0.300")), (false, 1, 1));
+    assert_eq!(tell(node_at("10.0.0.300")), (false, 0, 1), "no news");
+    assert_eq!(tell(node_at("here")), (false, 1, 1), "another fault, the same meaning");
+    assert_eq!(tell(node("")), (false, 0, 0), "mended");
+}

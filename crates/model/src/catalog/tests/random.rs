@@ -1,0 +1,199 @@
+//! Random worlds, told event by event.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::ExternalPolicy;
+use crate::world::{Edit, Ranges, Rng, World, random_edit};
+
+/// Applies changes as a back end would, checking that each starts where the last one ended.
+fn replay(mirror: &mut Table, changes: Vec<Change>) {
+    for Change { name, family, old, new } in changes {
+        assert_ne!(old, new, "{name} changed into itself");
+        let key = (family, (*name).clone());
+        assert_eq!(mirror.get(&key), old.as_deref(), "what {name} was before");
+        match new {
+            Some(new) => mirror.insert(key, (*new).clone()),
+            None => mirror.remove(&key),
+        };
+    }
+}
+
+/// What one Catalog says, as far as it can be compared with another's.
+fn portrait(catalog: &Catalog) -> impl PartialEq + std::fmt::Debug {
+    let mut conflicts: Vec<String> = catalog.conflicts().map(|c| format!("{}: {}", c.key, c.fault)).collect();
+    conflicts.sort();
+    let mut udp: Vec<UdpService> =
+        Family::BOTH.into_iter().flat_map(|family| catalog.udp_services(family)).collect();
+    udp.sort_by(|a, b| (&a.name, &a.frontends).cmp(&(&b.name, &b.frontends)));
+    let counts = Family::BOTH.map(|family| catalog.no_local_endpoints(family));
+    let cidrs = Family::BOTH.map(|family| catalog.service_cidrs(family));
+    (table(catalog), conflicts, udp, catalog.health_checks(), counts, cidrs)
+}
+
+/// A world, its zone and its CIDR, and the Catalog and mirror that follow it event by event.
+struct Follower {
+    rng: Rng,
+    ranges: Ranges,
+    world: World,
+    zone: &'static str,
+    cidrs: Option<&'static str>,
+    catalog: Catalog,
+    mirror: Table,
+}
+
+impl Follower {
+    fn new(seed: u64) -> Self {
+        let (mut rng, ranges) = (Rng::new(seed), Ranges::example());
+        let world = World::random(&mut rng, 6, &ranges);
+        let mut edits = world.edits();
+        // Any order of arrival will do.
+        for last in (1..edits.len()).rev() {
+            edits.swap(last, rng.below(last + 1));
+        }
+        let (catalog, mirror) = (Catalog::new("n1"), Table::new());
+        let mut follower = Self { rng, ranges, world, zone: "", cidrs: None, catalog, mirror };
+        for edit in edits {
+            follower.tell(&edit);
+        }
+        follower
+    }
+
+    fn tell(&mut self, edit: &Edit) {
+        self.catalog.apply(edit.event().expect("worlds decode"));
+    }
+
+    fn step(&mut self) {
+        match self.rng.below(12) {
+            0 => self.relist(Kind::Service),
+            1 => self.relist(Kind::EndpointSlice),
+            2 => {
+                self.zone = ["", "z1", "z2"][self.rng.below(3)];
+                self.catalog.apply(node(self.zone));
+            }
+            3 => {
+                self.cidrs = [None, Some("10.96.0.0/12"), Some("2001:db8::/64")][self.rng.below(3)];
+                self.catalog.apply(match self.cidrs {
+                    Some(text) => cidr("main", &[text]),
+                    None => Event::ServiceCidrDeleted(ObjectKey::new("", "main")),
+                });
+            }
+            4 | 5 => self.take(),
+            _ => {
+                let edit = random_edit(&mut self.rng, &mut self.world, &self.ranges);
+                self.tell(&edit);
+            }
+        }
+    }
+
+    /// The connection was lost, things happened meanwhile, and a list tells how it is now.
+    fn relist(&mut self, kind: Kind) {
+        let objects = if kind == Kind::Service { &mut self.world.services } else { &mut self.world.slices };
+        objects.retain(|_, _| self.rng.chance(80));
+        let list: Vec<Edit> = objects.values().map(|value| Edit::Upsert(kind, value.clone())).collect();
+        self.catalog.apply(Event::ListStart(kind));
+        let before =
+            if kind == Kind::Service { self.catalog.service_count() } else { self.catalog.slice_count() };
+        for edit in &list {
+            self.tell(edit);
+        }
+        let after =
+            if kind == Kind::Service { self.catalog.service_count() } else { self.catalog.slice_count() };
+        assert!(after >= before, "a list removes nothing before its end");
+        self.catalog.apply(Event::ListEnd(kind));
+    }
+
+    fn take(&mut self) {
+        let changes = self.catalog.take_changes();
+        for change in changes.changes.iter().filter(|change| change.name.protocol == Protocol::Udp) {
+            assert!(*changes.conntrack_check.get(change.family), "{} changed", change.name);
+        }
+        replay(&mut self.mirror, changes.changes);
+        assert_eq!(self.mirror, table(&self.catalog), "the changes lead to the table");
+    }
+
+    /// The same world told to a new Catalog.
+    fn told_afresh(&self) -> Catalog {
+        let mut catalog = Catalog::new("n1");
+        catalog.apply(node(self.zone));
+        if let Some(text) = self.cidrs {
+            catalog.apply(cidr("main", &[text]));
+        }
+        for edit in self.world.edits() {
+            catalog.apply(edit.event().expect("worlds decode"));
+        }
+        catalog.take_changes();
+        catalog
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(384))]
+
+    #[test]
+    fn incremental_equals_from_scratch(seed in any::<u64>(), steps in 0_usize..60) {
+        let mut follower = Follower::new(seed);
+        for _ in 0..steps {
+            follower.step();
+        }
+        follower.take();
+        let scratch = follower.told_afresh();
+        prop_assert_eq!(portrait(&follower.catalog), portrait(&scratch));
+    }
+
+    #[test]
+    fn saying_it_again_changes_nothing(seed in any::<u64>(), steps in 0_usize..20) {
+        let mut follower = Follower::new(seed);
+        for _ in 0..steps {
+            follower.step();
+        }
+        follower.take();
+        for edit in follower.world.edits() {
+            let applied = follower.catalog.apply(edit.event().expect("worlds decode"));
+            prop_assert!(!applied.changed, "{:?}", edit);
+        }
+        prop_assert!(!follower.catalog.has_pending());
+        prop_assert!(follower.catalog.take_changes().is_empty());
+    }
+
+    #[test]
+    fn nothing_is_kept_of_a_world_that_is_gone(seed in any::<u64>(), steps in 0_usize..20) {
+        let mut follower = Follower::new(seed);
+        for _ in 0..steps {
+            follower.step();
+        }
+        for kind in [Kind::Service, Kind::EndpointSlice] {
+            follower.catalog.apply(Event::ListStart(kind));
+            follower.catalog.apply(Event::ListEnd(kind));
+        }
+        follower.world.services.clear();
+        follower.world.slices.clear();
+        follower.take();
+        let catalog = &follower.catalog;
+        prop_assert_eq!((catalog.services.len(), catalog.slices.len()), (0, 0));
+        prop_assert_eq!(catalog.claims.len(), 0);
+        prop_assert!(catalog.health_checks.is_empty() && catalog.pending.triggers.is_empty());
+        prop_assert_eq!(Family::BOTH.map(|f| catalog.no_local_endpoints(f)), [NoLocalEndpoints::default(); 2]);
+    }
+
+    /// Every frontend has one owner, and the invariants that data planes rely on hold.
+    #[test]
+    fn laws_of_the_table(seed in any::<u64>()) {
+        let follower = Follower::new(seed);
+        for family in Family::BOTH {
+            let mut seen = std::collections::HashSet::new();
+            for (name, forwarding) in follower.catalog.forwardings(family) {
+                for frontend in &forwarding.frontends {
+                    let (claim, _) = claim::Claim::of(*frontend, family, name.protocol);
+                    prop_assert!(seen.insert(claim), "{} has {:?} twice", name, frontend);
+                }
+                let accessible = forwarding.externally_accessible();
+                let no_cluster = forwarding.cluster.is_empty();
+                prop_assert!(!(accessible && forwarding.has_endpoints && no_cluster), "{}: {:?}", name, forwarding);
+                let uses_local = forwarding.internal_policy == crate::InternalPolicy::Local
+                    || forwarding.external_policy == ExternalPolicy::Local;
+                prop_assert!(uses_local || forwarding.local.is_empty());
+            }
+        }
+    }
+}
