@@ -21,6 +21,8 @@ mod chart;
 mod files;
 #[path = "deploy/image.rs"]
 mod image;
+#[path = "deploy/kustomize.rs"]
+mod kustomize;
 #[path = "deploy/makefile.rs"]
 mod makefile;
 #[path = "deploy/manifests.rs"]
