@@ -30,13 +30,13 @@ demo: packages-base
 	target/debug/portolan demo
 
 ## Format, lints, docs and every test, packet tests included, some of them on Debian's kernel, too. Needs root.
-test: packages-base packages-test $(TOOLS) lint doc unit
+test: packages-base lint doc unit
 	@$(MAKE) --no-print-directory vm-test
 
 unit: export PATH := $(abspath target/tools):$(PATH)
 # A test that finds one of these missing fails; otherwise it would leave itself out.
 unit: export PORTOLAN_TEST_TOOLS := systemd-analyze $(notdir $(TOOLS))
-unit:
+unit: packages-base packages-test $(TOOLS)
 	@test "$$(id -u)" = 0 || { echo "make test needs root: packet tests make network namespaces" >&2; exit 1; }
 	$(CARGO) test --quiet --locked --workspace --all-features
 
