@@ -1,4 +1,4 @@
-//! The folders of kustomize, and what happens to the DaemonSet of kubeadm.
+//! The folders of kustomize, and what becomes of the daemon set of kubeadm.
 //!
 //! What the kustomizations use of kustomize is little, and is done here; a kubectl that is new enough has to come to
 //! the same result.
@@ -47,9 +47,13 @@ fn built(folder: &str) -> Vec<Value> {
         let is_folder = files::path(&name).is_dir();
         objects.extend(if is_folder { built(&name) } else { yaml(&name, &read(&name)) });
     }
-    list("patches").iter().for_each(|patch| apply(patch, &mut objects));
+    for patch in list("patches") {
+        apply(&patch, &mut objects);
+    }
     for image in list("images") {
-        objects.iter_mut().for_each(|object| set_image(object, &image));
+        for object in &mut objects {
+            set_image(object, &image);
+        }
     }
     let known = ["apiVersion", "kind", "resources", "patches", "images"];
     assert!(kustomization.as_object().unwrap().keys().all(|key| known.contains(&key.as_str())));
@@ -70,8 +74,8 @@ fn apply(patch: &Value, objects: &mut Vec<Value>) {
     let target = &patch["target"];
     let object = objects.iter_mut().find(|object| is(object, target, &target["name"])).unwrap();
     for operation in content.as_array().unwrap() {
-        let path = operation["path"].as_str().unwrap();
-        let (parent, name) = path.rsplit_once('/').unwrap();
+        let pointer = operation["path"].as_str().unwrap();
+        let (parent, name) = pointer.rsplit_once('/').unwrap();
         let slot = &mut object.pointer_mut(parent).unwrap_or_else(|| panic!("{parent}"))[name];
         assert_eq!(slot.is_null(), operation["op"] == "add", "{operation}");
         *slot = operation["value"].clone();
