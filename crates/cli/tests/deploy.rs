@@ -1,8 +1,10 @@
 //! What is in `deploy/` and `docs/` fits the program: manifests, chart, units, dashboard, alerts, links. The
 //! permissions are compared with what the real binary asks an API server for, which needs root.
 //!
-//! Where their own tools are installed (kubectl from 1.21 on, helm, promtool, systemd-analyze), these have a look
-//! too; Debian 12 has no helm, and no kubectl that is new enough.
+//! Their own tools have a look, too. `make test` provides promtool, systemd-analyze and kubectl, and a test that does
+//! not find them there fails. Two are only asked where they are installed: helm, which Debian does not have, and a
+//! kubectl from 1.21 on, whose kustomize knows folders as resources: that of Debian 12 is 1.20, that of Debian 13
+//! will do.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -19,6 +21,10 @@ mod chart;
 mod files;
 #[path = "deploy/image.rs"]
 mod image;
+#[path = "deploy/kustomize.rs"]
+mod kustomize;
+#[path = "deploy/makefile.rs"]
+mod makefile;
 #[path = "deploy/manifests.rs"]
 mod manifests;
 #[path = "deploy/monitoring.rs"]

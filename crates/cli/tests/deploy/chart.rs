@@ -142,6 +142,58 @@ fn without_actions(line: &str) -> String {
     before.to_owned() + rest.split_once("}}").map_or("", |(_, after)| after)
 }
 
+/// The expressions of the templates, whose syntax is the same in helm, against the program's reading.
+#[test]
+fn bind_addresses_are_read_as_the_program_reads_them() {
+    let helpers = read(&format!("{CHART}/templates/_helpers.tpl"));
+    let expression = |function: &str| {
+        let (_, rest) = helpers.split_once(&format!("{function} \"")).expect(function);
+        let literal = format!("\"{}\"", rest.split('"').next().unwrap());
+        regex::Regex::new(&serde_json::from_str::<String>(&literal).unwrap()).unwrap()
+    };
+    let (with_port, parts) = (expression("regexFind"), expression("regexReplaceAll"));
+    assert!(helpers.contains("\"${1}${2}\""));
+    let addresses = [
+        "0.0.0.0:10256",
+        "127.0.0.1:99",
+        "127.0.0.1",
+        "0.0.0.0",
+        "::",
+        "::1",
+        "[::]:77",
+        "[::1]:5",
+        "fd00::1:2",
+    ];
+    for address in addresses {
+        let text = format!(
+            "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nhealthzBindAddress: '{address}'\n"
+        );
+        let read = config::parse(&text).unwrap().healthz_bind_address.unwrap();
+        let port =
+            with_port.find(address).map_or("10256", |found| found.as_str().rsplit(':').next().unwrap());
+        assert_eq!(port, read.port().to_string(), "{address}");
+        assert_eq!(parts.replace_all(address, "${1}${2}"), read.ip().to_string(), "{address}");
+    }
+}
+
+/// A server of one address does not answer at the node's, which a probe without a host asks.
+#[test]
+fn probes_ask_where_the_server_listens() {
+    let set = read(&format!("{CHART}/templates/daemonset.yaml"));
+    assert_eq!((set.matches("Probe:").count(), set.matches("\"portolan.probe\"").count()), (3, 3));
+    assert!(!set.contains("httpGet"));
+    let helpers = read(&format!("{CHART}/templates/_helpers.tpl"));
+    let (_, probe) = helpers.split_once("define \"portolan.probe\"").unwrap();
+    assert!(probe.contains("include \"portolan.host\" .address") && probe.contains("host: {{ . | quote }}"));
+}
+
+#[test]
+fn the_schema_knows_the_modes_of_this_version() {
+    let schema: Value = serde_json::from_str(&read(&format!("{CHART}/values.schema.json"))).unwrap();
+    let modes = &schema["properties"]["configuration"]["properties"]["mode"]["enum"];
+    assert_eq!(modes, &serde_json::json!(["", "nftables"]));
+}
+
 /// Where helm is installed, its own opinion, and that the result is the base's.
 #[test]
 fn helm_renders_the_base() {

@@ -48,13 +48,27 @@ pub(crate) fn of_kind<'a>(objects: &'a [Value], kind: &str) -> &'a Value {
     object
 }
 
-/// A tool, if this machine has it.
+/// Tools that the Makefile has provided: the names, with spaces between them.
+const PROVIDED: &str = "PORTOLAN_TEST_TOOLS";
+
+/// A tool, if this machine has it; it must have those that the Makefile provides.
 pub(crate) fn tool(name: &str) -> Option<Command> {
-    let found = std::env::split_paths(&std::env::var_os("PATH")?).any(|folder| folder.join(name).is_file());
-    if !found {
+    let found = tools(name).into_iter().next();
+    if found.is_none() {
+        let provided = std::env::var(PROVIDED).unwrap_or_default();
+        assert!(
+            !provided.split(' ').any(|tool| tool == name),
+            "{name} is not there, although {PROVIDED} names it"
+        );
         eprintln!("{name} is not installed: left out");
     }
-    found.then(|| Command::new(name))
+    found.map(Command::new)
+}
+
+/// Every program of a name, in the order of `PATH`.
+pub(crate) fn tools(name: &str) -> Vec<PathBuf> {
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&folders).map(|folder| folder.join(name)).filter(|path| path.is_file()).collect()
 }
 
 /// Runs a tool to a good end and returns what it printed.

@@ -3,7 +3,7 @@
 use portolan_node::config::{self, Mode};
 use serde_json::{Value, json};
 
-use crate::files::{self, BINARY, all_below, of_kind, one_yaml, read, run, tool, yaml};
+use crate::files::{self, BINARY, all_below, of_kind, one_yaml, read, run, yaml};
 
 const BASE: &str = "deploy/kustomize/base";
 
@@ -77,55 +77,6 @@ fn the_configuration_is_one_that_portolan_takes() {
     assert_eq!(kubeconfig_path, format!("{}/kubeconfig.conf", mount.as_str().unwrap()));
     let kubeconfig = yaml("kubeconfig.conf", map["data"]["kubeconfig.conf"].as_str().unwrap());
     assert_eq!(kubeconfig[0]["current-context"], kubeconfig[0]["contexts"][0]["name"]);
-}
-
-/// kubectl with a kustomize that knows folders as resources.
-fn kustomize(folder: &str) -> Option<Vec<Value>> {
-    let mut version = tool("kubectl")?;
-    version.args(["version", "--client", "--output=json"]);
-    let version: Value = serde_json::from_str(&run(version)).unwrap();
-    let minor = version["clientVersion"]["minor"].as_str().unwrap().trim_end_matches('+');
-    if minor.parse::<u32>().unwrap() < 21 {
-        eprintln!("kubectl 1.{minor} is too old for kustomize: left out");
-        return None;
-    }
-    let mut command = tool("kubectl")?;
-    command.arg("kustomize").arg(files::path(folder));
-    Some(yaml(folder, &run(command)))
-}
-
-#[test]
-fn kustomize_builds_the_base() {
-    let listed = one_yaml(&format!("{BASE}/kustomization.yaml"));
-    let mut files: Vec<Value> = Vec::new();
-    for resource in listed["resources"].as_array().unwrap() {
-        let name = format!("{BASE}/{}", resource.as_str().unwrap());
-        files.extend(yaml(&name, &read(&name)));
-    }
-    assert_eq!(files.len(), 5);
-    let Some(built) = kustomize(BASE) else { return };
-    assert_eq!(built.len(), files.len());
-    for object in &built {
-        assert!(files.contains(object), "{object:#}");
-    }
-}
-
-#[test]
-fn the_overlay_is_the_daemon_set_of_kubeadm() {
-    let Some(built) = kustomize("deploy/kustomize/overlays/kubeadm") else { return };
-    let [set] = built.as_slice() else { panic!("one object: {built:#?}") };
-    assert_eq!((&set["kind"], &set["metadata"]["name"]), (&json!("DaemonSet"), &json!("kube-proxy")));
-    let labels = json!({"k8s-app": "kube-proxy"});
-    assert_eq!(set["spec"]["selector"]["matchLabels"], labels);
-    let template = &set["spec"]["template"];
-    assert_eq!(template["metadata"]["labels"]["k8s-app"], "kube-proxy");
-    let pod = &template["spec"];
-    assert_eq!(pod["serviceAccountName"], "kube-proxy");
-    assert_eq!(pod["containers"][0]["name"], "kube-proxy");
-    assert_eq!(pod["volumes"], json!([{"name": "kube-proxy", "configMap": {"name": "kube-proxy"}}]));
-    let base = daemon_set();
-    let security = |set: &Value| set["spec"]["template"]["spec"]["containers"][0]["securityContext"].clone();
-    assert_eq!(security(set), security(&base));
 }
 
 #[test]

@@ -46,8 +46,26 @@ volumeMounts:
     readOnly: true
 {{- end -}}
 
-{{/* The port of an IP:PORT, or a default for an address without one. */}}
+{{/* The port of an IPV4:PORT or an [IPV6]:PORT, or a default for an address without one. */}}
 {{- define "portolan.port" -}}
-{{- $port := regexFind "[^\\]]:[0-9]+$|\\]:[0-9]+$" .address | regexFind "[0-9]+$" -}}
+{{- $port := regexFind "^([^:]+|\\[.+\\]):[0-9]+$" .address | regexFind "[0-9]+$" -}}
 {{- default .default $port -}}
+{{- end -}}
+
+{{/* The IP of an IP or IP:PORT, without brackets; nothing for one that means every address. */}}
+{{- define "portolan.host" -}}
+{{- $host := regexReplaceAll "^([^:]+):[0-9]+$|^\\[(.+)\\](:[0-9]+)?$" . "${1}${2}" -}}
+{{- if not (has $host (list "0.0.0.0" "::")) -}}
+{{- $host -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What probes ask. Without a host that is the node's address, at which a server of one address does not answer. */}}
+{{- define "portolan.probe" -}}
+httpGet:
+  {{- with include "portolan.host" .address }}
+  host: {{ . | quote }}
+  {{- end }}
+  path: {{ .path }}
+  port: healthz
 {{- end -}}

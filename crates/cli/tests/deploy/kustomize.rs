@@ -1,0 +1,192 @@
+//! The folders of kustomize, and what becomes of the daemon set of kubeadm.
+//!
+//! What the kustomizations use of kustomize is little, and is done here; a kubectl that is new enough has to come to
+//! the same result.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::files::{self, one_yaml, read, run, tool, tools, yaml};
+
+const BASE: &str = "deploy/kustomize/base";
+const OVERLAY: &str = "deploy/kustomize/overlays/kubeadm";
+
+/// The objects of a folder.
+fn build(folder: &str) -> Vec<Value> {
+    let built = built(folder);
+    if let Some(kubectl) = tools("kubectl").iter().find(|kubectl| knows_folders(kubectl)) {
+        let mut command = Command::new(kubectl);
+        command.arg("kustomize").arg(files::path(folder));
+        let theirs = yaml(folder, &run(command));
+        assert_eq!(theirs.len(), built.len(), "{folder}");
+        for object in &theirs {
+            assert!(built.contains(object), "{folder}: {object:#}");
+        }
+    }
+    built
+}
+
+/// Whether its kustomize takes folders as resources: from kubectl 1.21 on. Debian 12 has 1.20, Debian 13 will do.
+fn knows_folders(kubectl: &Path) -> bool {
+    let mut command = Command::new(kubectl);
+    command.args(["version", "--client", "--output=json"]);
+    let version: Value = serde_json::from_str(&run(command)).unwrap();
+    let minor = version["clientVersion"]["minor"].as_str().unwrap().trim_end_matches('+');
+    minor.parse::<u32>().unwrap() >= 21
+}
+
+/// Reads a kustomization as far as ours go; what it does not know is an error.
+fn built(folder: &str) -> Vec<Value> {
+    let kustomization = one_yaml(&format!("{folder}/kustomization.yaml"));
+    let mut objects = Vec::new();
+    let list = |name: &str| kustomization[name].as_array().cloned().unwrap_or_default();
+    for resource in list("resources") {
+        let name = format!("{folder}/{}", resource.as_str().unwrap());
+        let is_folder = files::path(&name).is_dir();
+        objects.extend(if is_folder { built(&name) } else { yaml(&name, &read(&name)) });
+    }
+    for patch in list("patches") {
+        apply(&patch, &mut objects);
+    }
+    for image in list("images") {
+        for object in &mut objects {
+            set_image(object, &image);
+        }
+    }
+    let known = ["apiVersion", "kind", "resources", "patches", "images"];
+    assert!(kustomization.as_object().unwrap().keys().all(|key| known.contains(&key.as_str())));
+    objects
+}
+
+fn apply(patch: &Value, objects: &mut Vec<Value>) {
+    let content = yaml("patch", patch["patch"].as_str().unwrap()).remove(0);
+    let is = |object: &Value, target: &Value, name: &Value| {
+        object["kind"] == target["kind"] && object["metadata"]["name"] == *name
+    };
+    let before = objects.len();
+    if content["$patch"] == "delete" {
+        objects.retain(|object| !is(object, &content, &content["metadata"]["name"]));
+        assert_eq!(objects.len(), before - 1, "{content}");
+        return;
+    }
+    let target = &patch["target"];
+    let object = objects.iter_mut().find(|object| is(object, target, &target["name"])).unwrap();
+    for operation in content.as_array().unwrap() {
+        let pointer = operation["path"].as_str().unwrap();
+        let (parent, name) = pointer.rsplit_once('/').unwrap();
+        let slot = &mut object.pointer_mut(parent).unwrap_or_else(|| panic!("{parent}"))[name];
+        assert_eq!(slot.is_null(), operation["op"] == "add", "{operation}");
+        *slot = operation["value"].clone();
+    }
+}
+
+fn set_image(object: &mut Value, image: &Value) {
+    for list in ["containers", "initContainers"] {
+        let Some(containers) = object.pointer_mut(&format!("/spec/template/spec/{list}")) else { continue };
+        for container in containers.as_array_mut().unwrap() {
+            if container["image"].as_str().unwrap().split(':').next() == image["name"].as_str() {
+                let (name, tag) = (image["newName"].as_str().unwrap(), image["newTag"].as_str().unwrap());
+                container["image"] = format!("{name}:{tag}").into();
+            }
+        }
+    }
+}
+
+#[test]
+fn the_base_is_its_files() {
+    let kinds: Vec<Value> = build(BASE).iter().map(|object| object["kind"].clone()).collect();
+    assert_eq!(kinds, ["ServiceAccount", "ClusterRole", "ClusterRoleBinding", "ConfigMap", "DaemonSet"]);
+}
+
+fn overlay() -> Value {
+    let mut built = build(OVERLAY);
+    assert_eq!(built.len(), 1, "{built:#?}");
+    built.remove(0)
+}
+
+#[test]
+fn the_overlay_is_the_daemon_set_of_kubeadm() {
+    let (set, theirs) = (overlay(), kubeadm());
+    for path in
+        ["/kind", "/metadata/name", "/metadata/namespace", "/metadata/labels/k8s-app", "/spec/selector"]
+    {
+        assert_eq!(set.pointer(path).unwrap(), theirs.pointer(path).unwrap(), "{path}");
+    }
+    let (template, pod) = (&set["spec"]["template"], &set["spec"]["template"]["spec"]);
+    assert_eq!(template["metadata"]["labels"]["k8s-app"], "kube-proxy");
+    assert_eq!(pod["serviceAccountName"], "kube-proxy");
+    assert_eq!(pod["containers"][0]["name"], "kube-proxy");
+    assert_eq!(pod["volumes"], json!([{"name": "kube-proxy", "configMap": {"name": "kube-proxy"}}]));
+    let base = one_yaml(&format!("{BASE}/daemonset.yaml"));
+    let security = |set: &Value| set["spec"]["template"]["spec"]["containers"][0]["securityContext"].clone();
+    assert_eq!(security(&set), security(&base));
+}
+
+/// What kubeadm creates, as far as it matters for what becomes of it.
+fn kubeadm() -> Value {
+    let labels = json!({"k8s-app": "kube-proxy"});
+    let container = json!({
+        "name": "kube-proxy",
+        "image": "registry.k8s.io/kube-proxy:v1.36.0",
+        "command": ["/usr/local/bin/kube-proxy", "--config=/var/lib/kube-proxy/config.conf"],
+        "securityContext": {"privileged": true},
+        "volumeMounts": [
+            {"name": "kube-proxy", "mountPath": "/var/lib/kube-proxy"},
+            {"name": "xtables-lock", "mountPath": "/run/xtables.lock"},
+            {"name": "lib-modules", "mountPath": "/lib/modules", "readOnly": true},
+        ],
+    });
+    let volumes = json!([
+        {"name": "kube-proxy", "configMap": {"name": "kube-proxy"}},
+        {"name": "xtables-lock", "hostPath": {"path": "/run/xtables.lock", "type": "FileOrCreate"}},
+        {"name": "lib-modules", "hostPath": {"path": "/lib/modules"}},
+    ]);
+    json!({
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {"name": "kube-proxy", "namespace": "kube-system", "labels": labels},
+        "spec": {
+            "selector": {"matchLabels": labels},
+            "updateStrategy": {"type": "RollingUpdate"},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {"containers": [container], "volumes": volumes, "serviceAccountName": "kube-proxy"},
+            },
+        },
+    })
+}
+
+fn host_paths(set: &Value) -> usize {
+    let volumes = set["spec"]["template"]["spec"]["volumes"].as_array().unwrap();
+    volumes.iter().filter(|volume| volume["hostPath"].is_object()).count()
+}
+
+/// `kubectl apply` takes away only what an earlier apply has noted in the object, and kubeadm notes nothing: it is a
+/// strategic merge patch then, which leaves every volume.
+#[test]
+fn kubeadm_s_daemon_set_has_to_be_replaced() {
+    assert_eq!(host_paths(&overlay()), 0);
+    if let Some(mut kubectl) = tool("kubectl") {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("kubeadm.json");
+        std::fs::write(&file, kubeadm().to_string()).unwrap();
+        kubectl
+            .args(["patch", "--local", "--type=strategic", "--output=json", "--patch"])
+            .arg(overlay().to_string());
+        kubectl.arg("--filename").arg(file);
+        let applied: Value = serde_json::from_str(&run(kubectl)).unwrap();
+        assert_eq!(
+            applied["spec"]["template"]["spec"]["containers"][0]["securityContext"]["privileged"],
+            false
+        );
+        assert_eq!(host_paths(&applied), 2);
+    }
+    let page = read("docs/migrate.md");
+    assert!(page.contains(&format!("kubectl kustomize {OVERLAY} | kubectl replace --save-config -f -")));
+    assert!(
+        !page.contains(&format!("apply -k {OVERLAY}"))
+            && !read(&format!("{OVERLAY}/kustomization.yaml")).contains("apply -k")
+    );
+}

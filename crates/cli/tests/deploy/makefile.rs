@@ -1,0 +1,37 @@
+//! The Makefile: every target installs what it needs itself.
+
+use std::process::Command;
+
+use crate::files::{path, run};
+
+/// What `make -n` would run.
+fn plan(target: &str) -> String {
+    let mut command = Command::new("make");
+    command
+        .args(["--dry-run", target])
+        .arg("-C")
+        .arg(path(""))
+        .env_remove("MAKEFLAGS")
+        .env_remove("MAKELEVEL");
+    run(command)
+}
+
+#[test]
+fn every_target_installs_what_it_needs() {
+    let needs = [
+        ("demo", &["iproute2", "nftables"][..]),
+        ("test", &["conntrack", "iproute2", "nftables", "systemd", "qemu-system-x86", "cpio"]),
+        ("vm-test", &["nftables", "qemu-system-x86", "cpio"]),
+        ("bench", &["nftables", "musl-tools"]),
+        ("static", &["musl-tools"]),
+        ("image", &["musl-tools", "libcap2-bin"]),
+    ];
+    for (target, packages) in needs {
+        let plan = plan(target);
+        let lists = plan.lines().filter(|line| line.contains("for package in"));
+        let installed: Vec<&str> = lists.flat_map(|line| line.split([' ', ';'])).collect();
+        for package in packages {
+            assert!(installed.contains(package), "make {target} does not install {package}: {installed:?}");
+        }
+    }
+}
