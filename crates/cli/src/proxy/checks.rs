@@ -111,8 +111,8 @@ pub(super) fn mode(configuration: &Configuration) -> Vec<Finding> {
     }
 }
 
-/// Logs every finding; an error if one of them is fatal.
-pub(super) fn report(findings: &[Finding]) -> anyhow::Result<()> {
+/// Logs every finding.
+pub(super) fn log(findings: &[Finding]) {
     for finding in findings {
         if finding.is_fatal() {
             tracing::error!(fatal = true, "{finding}");
@@ -120,6 +120,10 @@ pub(super) fn report(findings: &[Finding]) -> anyhow::Result<()> {
             tracing::warn!("{finding}");
         }
     }
+}
+
+/// An error if one of the findings is fatal.
+pub(super) fn judge(findings: &[Finding]) -> anyhow::Result<()> {
     let fatal: Vec<String> =
         findings.iter().filter(|finding| finding.is_fatal()).map(ToString::to_string).collect();
     if !fatal.is_empty() {

@@ -49,7 +49,8 @@ impl Agent {
             let node = self.catalog.node_name();
             tracing::error!(node, "there is no such Node object: node ports answer on every address");
         }
-        checks::report(&self.new_family_findings())?;
+        checks::log(&self.new_family_findings());
+        checks::judge(&self.findings)?;
         self.warn_of_unknown_address();
         // Never with an empty list in its place: that would close every node port.
         let Some(addresses) = self.interface_addresses() else { return Ok(()) };
