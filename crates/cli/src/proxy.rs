@@ -68,7 +68,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     if configuration.mode.is_none() {
         tracing::info!(mode = "nftables", "no mode is configured: using nftables");
     }
-    node_settings::apply_conntrack(configuration);
+    node_settings::apply_conntrack(configuration, &findings);
     if options.init_only {
         return Ok(());
     }

@@ -10,11 +10,17 @@
 
 mod common;
 
+use std::os::unix::fs::PermissionsExt as _;
+use std::{fs, io};
+
 use portolan_testkit::{Family, Namespace, PortolanProcess, Protocol, Traffic, World, eventually};
 
 use common::kernel::nft;
 use common::load::{assert_lossless, busy_services};
 use common::{BINARY, Cluster, PATIENCE, at, load, objects, reaches};
+
+/// The tables of the older iptables; there is no such file where the kernel does not have it.
+const LEGACY_TABLES: &str = "/proc/thread-self/net/ip_tables_names";
 
 /// A table as kube-proxy's nftables mode has it, that leads one Service to one pod.
 fn kube_proxy_table(node: &Namespace, pod: &str) {
@@ -128,9 +134,13 @@ fn the_iptables_mode_is_taken_over_without_a_loss() {
         let cluster = Cluster::new();
         let node = cluster.world.node().namespace();
         let rules = iptables_rules(&pod_address(&cluster.world));
+        node.output(restore, &["--version"]).unwrap();
         if let Err(error) = node.output_with_input(restore, &["--noflush"], &rules) {
             // A kernel without the older iptables has nothing of it to take over.
-            assert!(restore.contains("legacy"), "{error}");
+            let names = node.run(|| fs::metadata(LEGACY_TABLES)).unwrap();
+            let missing = names.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+            assert!(restore.contains("legacy") && missing, "{error} {names:?}");
+            eprintln!("the older iptables is not taken over from: this kernel has none");
             continue;
         }
         assert_eq!(kube_chains(node, save).len(), 9, "{save}");
@@ -169,6 +179,70 @@ fn cleanup_leaves_nothing_of_ours_or_kube_proxys_and_needs_no_api_server() {
         assert!(tables.contains("table ip somebody"), "{tables}");
         assert_eq!(kube_chains(node, "iptables-nft-save"), ["FIREWALL", "IPTABLES-HINT"]);
     }
+}
+
+/// A bare network namespace with a table of the older iptables; nothing where the kernel does not have it.
+fn legacy_node(name: &str) -> Option<Namespace> {
+    let node = Namespace::new(name).unwrap();
+    node.output("iptables-legacy-restore", &["--version"]).unwrap();
+    let table = node.output("iptables-legacy", &["-t", "nat", "-N", "KUBE-SERVICES"]);
+    let names = node.run(|| fs::read_to_string(LEGACY_TABLES)).unwrap();
+    match (table, names) {
+        (Ok(_), Ok(names)) if names.contains("nat") => Some(node),
+        (Err(_), Err(error)) if error.kind() == io::ErrorKind::NotFound => {
+            eprintln!("not tested: this kernel does not have the older iptables");
+            None
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn ended(node: &Namespace, program: &str, arguments: &[&str]) -> (Option<i32>, String) {
+    let mut process = PortolanProcess::start(node, program.as_ref(), arguments).unwrap();
+    let status = process.wait_for_end(PATIENCE).unwrap();
+    (status.code(), process.output())
+}
+
+#[test]
+fn cleanup_without_the_programs_of_the_older_iptables_says_what_may_be_left() {
+    let Some(node) = legacy_node("no-iptables") else { return };
+    let (code, output) = ended(&node, "env", &["PATH=/nowhere", BINARY, "proxy", "--cleanup"]);
+    assert_eq!(code, Some(1), "{output}");
+    assert!(output.contains("iptables-legacy-restore, which could remove chains"), "{output}");
+    assert_eq!(kube_chains(&node, "iptables-legacy-save"), ["SERVICES"]);
+    let (code, output) = ended(&node, BINARY, &["proxy", "--cleanup"]);
+    assert_eq!(code, Some(0), "{output}");
+    assert!(kube_chains(&node, "iptables-legacy-save").is_empty());
+}
+
+#[test]
+fn cleanup_by_a_user_who_cannot_see_the_older_iptables_says_what_may_be_left() {
+    let Some(node) = legacy_node("unprivileged") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("portolan");
+    fs::copy(BINARY, &file).unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let capabilities =
+        ["--inh-caps=-all,+net_admin", "--ambient-caps=-all,+net_admin", "--bounding-set=-all,+net_admin"];
+    let user = ["--reuid=65532", "--regid=65532", "--clear-groups"];
+    let program = [file.to_str().unwrap(), "proxy", "--cleanup"];
+    let (code, output) = ended(&node, "setpriv", &[&user[..], &capabilities, &program].concat());
+    assert_eq!(code, Some(1), "{output}");
+    assert!(output.contains("ip_tables_names cannot be read (Permission denied"), "{output}");
+    assert!(output.contains("as root on the node"), "{output}");
+    assert_eq!(kube_chains(&node, "iptables-legacy-save"), ["SERVICES"]);
+}
+
+#[test]
+fn cleanup_removes_the_device_of_the_ipvs_mode() {
+    let node = Namespace::new("ipvs").unwrap();
+    node.ip("link add kube-ipvs0 type bridge\naddr add 10.96.0.10/32 dev kube-ipvs0\n").unwrap();
+    let (code, output) = ended(&node, BINARY, &["proxy", "--cleanup"]);
+    assert!(output.contains("removed what kube-proxy's IPVS mode left"), "{output}");
+    assert!(!node.output("ip", &["link"]).unwrap().contains("kube-ipvs0"));
+    // A kernel without IPVS, as one without virtual servers, has nothing else of it.
+    assert_eq!(code, Some(0), "{output}");
+    assert!(!node.output("ip", &["address"]).unwrap().contains("10.96.0.10"));
 }
 
 #[test]

@@ -126,7 +126,7 @@ impl Reload<'_> {
 
     async fn apply(&mut self, old: &Configuration, new: Configuration) {
         if old.conntrack != new.conntrack {
-            node_settings::apply_conntrack(&new);
+            node_settings::apply_conntrack(&new, &[]);
         }
         if old.oom_score_adj != new.oom_score_adj {
             node_settings::apply_oom_score(&new);

@@ -41,6 +41,9 @@ fn the_user_of_the_manifests_programs_the_kernel() {
     node.ip("link set lo up\n").unwrap();
     let recorder = Recorder::start(&node);
     let master = format!("http://{}", recorder.address());
+    // As many entries as there are, so that every setting is right or may be written by this user.
+    let entries = node.output("cat", &["/proc/sys/net/netfilter/nf_conntrack_max"]).unwrap();
+    let entries = format!("--conntrack-min={}", entries.trim());
     let arguments = [
         &user,
         &group,
@@ -55,6 +58,8 @@ fn the_user_of_the_manifests_programs_the_kernel() {
         "node1",
         "--proxy-mode",
         "nftables",
+        "--conntrack-max-per-core=1",
+        &entries,
     ];
     let mut proxy = PortolanProcess::start(&node, "setpriv".as_ref(), &arguments).unwrap();
     let deadline = Instant::now() + PATIENCE;
@@ -62,6 +67,8 @@ fn the_user_of_the_manifests_programs_the_kernel() {
         assert!(proxy.ended().is_none() && Instant::now() < deadline, "{}", proxy.output());
         std::thread::sleep(Duration::from_millis(10));
     }
+    let output = proxy.output();
+    assert!(!output.contains("kernel settings cannot be written"), "{output}");
     let table = node.output("nft", &["list", "table", "ip", "portolan"]).unwrap();
     assert!(table.contains("chain nat-prerouting"), "{table}");
     let metrics = node.run(|| get("127.0.0.1:10249", "/metrics")).unwrap();
