@@ -117,7 +117,7 @@ async fn follow(options: &Options, start: Start) -> anyhow::Result<()> {
     let pages = Arc::new(Pages::new(Arc::clone(&metrics), pages_settings(&loaded)));
     let (mut servers, failures) =
         Servers::new(Shown { health, metrics: Arc::clone(&metrics), pages: Arc::clone(&pages) });
-    servers.listen(configuration).await;
+    servers.listen(configuration);
     let reload = Reload {
         options,
         node_name: &node_name,

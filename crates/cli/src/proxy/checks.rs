@@ -70,6 +70,12 @@ pub(super) enum Finding {
         "{field} is {values}, none of which is {primary}, the primary family of this node; add one that is"
     )]
     OtherFamily { field: &'static str, values: String, primary: Family, fatal: bool },
+    /// Local traffic is to be told by what the node does not have.
+    #[error(
+        "detectLocalMode is NodeCIDR and the Node has no spec.podCIDRs, so that nothing would be told from local \
+         traffic: let the cluster allocate them, or choose another mode"
+    )]
+    NoPodCidrs,
     /// A server listens on the other family.
     #[error("{field} is {address}, which is not {primary}, the only family of this node")]
     BindFamily { field: &'static str, address: SocketAddr, primary: Family },
@@ -83,6 +89,7 @@ impl Finding {
             | Self::Capability { .. }
             | Self::Kernel { .. }
             | Self::PrimaryFamily { .. }
+            | Self::NoPodCidrs
             | Self::OtherFamily { fatal: true, .. } => true,
             Self::Forwarding { .. }
             | Self::KernelSettings { .. }

@@ -16,7 +16,7 @@ use super::agent::Agent;
 use super::events::Notes;
 use super::file::FileWatch;
 use super::options::{Loaded, Options};
-use super::servers::Servers;
+use super::servers::{Prepared, Servers};
 use super::{checks, client_settings, node_settings};
 
 /// Where upstream's behaviour is asked for, the proxy ends with this.
@@ -91,9 +91,9 @@ impl Reload<'_> {
         if changes.is_empty() {
             return Ok(changes);
         }
-        self.check(&old, &new.configuration)?;
+        let prepared = self.check(&old, &new.configuration)?;
         let watcher = self.watcher(&old, &new).await?;
-        self.apply(&old, new.configuration).await;
+        self.apply(&old, new.configuration, prepared).await;
         if let Some(watcher) = watcher {
             // The receiver lives as long as this.
             let _ = self.watchers.send(watcher);
@@ -101,16 +101,18 @@ impl Reload<'_> {
         Ok(changes)
     }
 
-    /// Everything that keeps a configuration from being used, at once.
-    fn check(&self, old: &Configuration, new: &Configuration) -> anyhow::Result<()> {
+    /// Everything that keeps a configuration from being used, at once; what is open for it already where nothing
+    /// does.
+    fn check(&self, old: &Configuration, new: &Configuration) -> anyhow::Result<Prepared> {
         let mut reasons: Vec<String> = checks::mode(new).iter().map(ToString::to_string).collect();
         reasons.extend(fixed(old, new));
         reasons.extend(self.agent.borrow().objections(new));
-        reasons.extend(self.servers.obstacles(new));
-        if !reasons.is_empty() {
-            bail!("{}", reasons.join("; "));
+        match self.servers.prepare(new) {
+            Ok(prepared) if reasons.is_empty() => return Ok(prepared),
+            Ok(_) => {}
+            Err(obstacles) => reasons.extend(obstacles),
         }
-        Ok(())
+        bail!("{}", reasons.join("; "))
     }
 
     /// A watcher with the new way to the API server, if it is another one.
@@ -124,7 +126,7 @@ impl Reload<'_> {
         Ok(Some(Watcher::new(client, self.node_name)))
     }
 
-    async fn apply(&mut self, old: &Configuration, new: Configuration) {
+    async fn apply(&mut self, old: &Configuration, new: Configuration, prepared: Prepared) {
         if old.conntrack != new.conntrack {
             node_settings::apply_conntrack(&new, &[]);
         }
@@ -137,7 +139,7 @@ impl Reload<'_> {
             tracing::error!(%error, "the log stays as it is");
         }
         self.pages.set_configuration(&new);
-        self.servers.listen(&new).await;
+        self.servers.follow(&new, prepared).await;
         self.agent.borrow_mut().configure(new);
     }
 }
