@@ -248,6 +248,15 @@ fn a_node_without_pod_cidrs_keeps_its_local_detection() {
 }
 
 #[test]
+fn what_is_ignored_in_a_changed_file_is_told() {
+    let cluster = Cluster::new();
+    let mut proxy = cluster.proxy();
+    reconfigure(&cluster, &mut proxy, "resourceContainer: /kube-proxy\noomScoreAdj: 5\n");
+    let output = proxy.output();
+    assert!(output.contains("resourceContainer"), "{output}");
+}
+
+#[test]
 fn another_kubeconfig_is_followed_without_a_gap() {
     let cluster = Cluster::new();
     let [one, other] = cluster.world.pods() else { panic!("two pods") };

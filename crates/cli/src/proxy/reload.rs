@@ -45,7 +45,7 @@ impl Reload<'_> {
             Err(error) => return error,
         };
         // It may have changed between the first reading and the start of the watch.
-        let mut changed = !self.is_in_use();
+        let mut changed = watch.content().is_some_and(|content| !self.is_in_use(content));
         loop {
             if !changed {
                 watch.changed().await;
@@ -54,17 +54,18 @@ impl Reload<'_> {
             if !self.options.config_reload {
                 return anyhow::anyhow!(ENDS);
             }
-            self.reload().await;
+            self.reload(watch.content().unwrap_or_default()).await;
         }
     }
 
-    fn is_in_use(&self) -> bool {
-        let loaded = self.options.load();
+    fn is_in_use(&self, content: &[u8]) -> bool {
+        let loaded = self.options.load_content(content);
         loaded.is_ok_and(|loaded| loaded.configuration == *self.agent.borrow().configuration())
     }
 
-    async fn reload(&mut self) {
-        match self.check_and_apply().await {
+    /// Works by what was read when the file changed: read once more it may be half of what comes next.
+    async fn reload(&mut self, content: &[u8]) {
+        match self.check_and_apply(content).await {
             Ok(changes) => {
                 self.metrics.config_reload(metrics::Reload::Ok);
                 if changes.is_empty() {
@@ -84,8 +85,9 @@ impl Reload<'_> {
     }
 
     /// Answers the fields that changed.
-    async fn check_and_apply(&mut self) -> anyhow::Result<Vec<&'static str>> {
-        let new = self.options.load()?;
+    async fn check_and_apply(&mut self, content: &[u8]) -> anyhow::Result<Vec<&'static str>> {
+        let new = self.options.load_content(content)?;
+        new.log_notes();
         let old = self.agent.borrow().configuration().clone();
         let changes = changes(&old, &new.configuration);
         if changes.is_empty() {

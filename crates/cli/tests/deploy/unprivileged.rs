@@ -29,6 +29,20 @@ fn image_file(folder: &Path) -> String {
     file.to_str().unwrap().to_owned()
 }
 
+/// A configuration that anybody can read, below a folder that others may only pass through.
+fn configuration(folder: &Path, entries: &str) -> String {
+    let passage = folder.join("passage");
+    fs::create_dir_all(passage.join("etc")).unwrap();
+    fs::set_permissions(&passage, fs::Permissions::from_mode(0o711)).unwrap();
+    let file = passage.join("etc/config.yaml");
+    let text = format!(
+        "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nhostnameOverride: node1\n\
+         mode: nftables\nconntrack: {{maxPerCore: 1, min: {entries}}}\n"
+    );
+    fs::write(&file, text).unwrap();
+    file.to_str().unwrap().to_owned()
+}
+
 #[test]
 fn the_user_of_the_manifests_programs_the_kernel() {
     let set = one_yaml("deploy/kustomize/base/daemonset.yaml");
@@ -43,7 +57,7 @@ fn the_user_of_the_manifests_programs_the_kernel() {
     let master = format!("http://{}", recorder.address());
     // As many entries as there are, so that every setting is right or may be written by this user.
     let entries = node.output("cat", &["/proc/sys/net/netfilter/nf_conntrack_max"]).unwrap();
-    let entries = format!("--conntrack-min={}", entries.trim());
+    let config = configuration(folder.path(), entries.trim());
     let arguments = [
         &user,
         &group,
@@ -54,12 +68,8 @@ fn the_user_of_the_manifests_programs_the_kernel() {
         "proxy",
         "--master",
         &master,
-        "--hostname-override",
-        "node1",
-        "--proxy-mode",
-        "nftables",
-        "--conntrack-max-per-core=1",
-        &entries,
+        "--config",
+        &config,
     ];
     let mut proxy = PortolanProcess::start(&node, "setpriv".as_ref(), &arguments).unwrap();
     let deadline = Instant::now() + PATIENCE;
