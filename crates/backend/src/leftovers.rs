@@ -13,7 +13,7 @@ mod tables;
 
 use portolan_model::Family;
 
-pub use ipvs::{DEVICE as IPVS_DEVICE, Ipvs, has_device as has_ipvs_device, remove as remove_ipvs};
+pub use ipvs::{DEVICE as IPVS_DEVICE, has_device as has_ipvs_device, remove as remove_ipvs};
 
 /// What was removed.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -49,6 +49,15 @@ pub enum Error {
     Device {
         /// What happened.
         source: portolan_sock::SocketError,
+    },
+    /// There are virtual servers, which is all that is left of the IPVS mode, or anybody else's.
+    #[error(
+        "{count} IPVS virtual servers are left, which this version does not remove: if they are kube-proxy's, run \
+         `ipvsadm --clear` on the node"
+    )]
+    VirtualServersLeft {
+        /// How many.
+        count: usize,
     },
     /// The virtual servers of the IPVS mode cannot be counted.
     #[error(

@@ -294,7 +294,6 @@ fn init_only_sets_what_the_node_needs_and_touches_no_rules() {
 fn settings_that_cannot_be_written_are_told_once_with_the_command_and_services_work() {
     let cluster = Cluster::new();
     busy_services(&cluster);
-    cluster.configure("conntrack: {maxPerCore: 0, tcpEstablishedTimeout: 1h}\n");
     let file = cluster.configuration_file();
     // As in a container: the same files, read-only.
     let script = format!(
@@ -305,11 +304,19 @@ fn settings_that_cannot_be_written_are_told_once_with_the_command_and_services_w
     );
     let node = cluster.world.node().namespace();
     let arguments = ["--mount", "--propagation", "private", "sh", "-c", &script];
+    let setting = "sysctl -w net.netfilter.nf_conntrack_tcp_timeout_established=3600";
+    // Told also where something else ends the start: who mends one mends the other.
+    let lines = "conntrack: {maxPerCore: 0, tcpEstablishedTimeout: 1h}\n";
+    cluster.configure(&format!("mode: ipvs\n{lines}"));
+    let (code, output) = ended(node, "unshare", &arguments);
+    assert_eq!(code, Some(1), "{output}");
+    assert!(output.contains("ipvs is not available") && output.contains(setting), "{output}");
+    cluster.configure(lines);
     let mut proxy = PortolanProcess::start(node, "unshare".as_ref(), &arguments).unwrap();
     common::in_step(&mut proxy);
     let output = proxy.output();
     assert_eq!(output.matches("kernel settings cannot be written").count(), 1, "{output}");
-    assert!(output.contains("sysctl -w net.netfilter.nf_conntrack_tcp_timeout_established=3600"), "{output}");
+    assert!(output.contains(setting), "{output}");
     assert!(output.contains("is 432000 (Read-only file system"), "{output}");
     let client = cluster.world.client().namespace();
     let pods: Vec<_> = cluster.world.pods().iter().chain(cluster.world.remote_pods()).collect();

@@ -14,15 +14,6 @@ const SERVERS: &str = "/proc/thread-self/net/ip_vs";
 /// How often an inconsistent list is asked for again.
 const ATTEMPTS: usize = 5;
 
-/// What became of the leftovers of the IPVS mode.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Ipvs {
-    /// The device was there, and is gone.
-    pub device_removed: bool,
-    /// Virtual servers that are left, whoever made them.
-    pub virtual_servers: usize,
-}
-
 /// Whether the device is in the network namespace of this thread.
 ///
 /// # Errors
@@ -32,22 +23,13 @@ pub fn has_device() -> Result<bool, Error> {
     index.map(|index| index.is_some()).map_err(|source| Error::Device { source })
 }
 
-/// Removes the device in the network namespace of this thread and counts the virtual servers, which stay.
-///
-/// # Errors
-/// One for the device, one for the list of virtual servers.
-pub fn remove() -> (Ipvs, Vec<Error>) {
-    let (mut ipvs, mut errors) = (Ipvs::default(), Vec::new());
-    match remove_device() {
-        Ok(removed) => ipvs.device_removed = removed,
-        Err(source) => errors.push(Error::Device { source }),
-    }
-    match std::fs::read_to_string(SERVERS) {
-        Ok(list) => ipvs.virtual_servers = count(&list),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(source) => errors.push(Error::VirtualServers { file: SERVERS, source }),
-    }
-    (ipvs, errors)
+/// Removes the device in the network namespace of this thread; says whether there was one, and what stays. Virtual
+/// servers do, whoever made them.
+pub fn remove() -> (bool, Vec<Error>) {
+    let removed = remove_device().map_err(|source| Error::Device { source });
+    let left = virtual_servers_left(std::fs::read_to_string(SERVERS));
+    let (removed, error) = removed.map_or_else(|error| (false, Some(error)), |removed| (removed, None));
+    (removed, error.into_iter().chain(left).collect())
 }
 
 fn remove_device() -> Result<bool, SocketError> {
@@ -69,12 +51,22 @@ fn index(socket: &mut Socket) -> Result<Option<u32>, SocketError> {
             }
             Ok(())
         });
-        last = listed.map(|_| found);
+        last = listed.map(|()| found);
         if !matches!(last, Err(SocketError::Interrupted | SocketError::Overrun)) {
             break;
         }
     }
     last
+}
+
+fn virtual_servers_left(list: io::Result<String>) -> Option<Error> {
+    match list.as_deref().map(count) {
+        Ok(0) => None,
+        Ok(count) => Some(Error::VirtualServersLeft { count }),
+        // A kernel without IPVS.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(_) => list.err().map(|source| Error::VirtualServers { file: SERVERS, source }),
+    }
 }
 
 /// Virtual servers start their lines with a protocol or a mark; their destinations with an arrow.
@@ -88,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn virtual_servers_are_counted() {
+    fn virtual_servers_are_told() {
         let list = "\
 IP Virtual Server version 1.2.1 (size=4096)
 Prot LocalAddress:Port Scheduler Flags
@@ -98,8 +90,16 @@ TCP  0A600001:01BB rr
 UDP  0A60000A:0035 rr 
 FWM  00000001 wlc 
 ";
-        assert_eq!(count(list), 3);
-        let none: String = list.lines().take(3).map(|line| format!("{line}\n")).collect();
-        assert_eq!(count(&none), 0);
+        let left = |list: &str| virtual_servers_left(Ok(list.to_owned()));
+        assert!(matches!(left(list), Some(Error::VirtualServersLeft { count: 3 })));
+        let none = list.lines().take(3).collect::<Vec<_>>().join("\n");
+        assert!(left(&none).is_none());
+    }
+
+    #[test]
+    fn a_list_that_is_not_there_is_empty_and_one_that_cannot_be_read_is_told() {
+        let failed = |kind: io::ErrorKind| virtual_servers_left(Err(kind.into()));
+        assert!(failed(io::ErrorKind::NotFound).is_none());
+        assert!(matches!(failed(io::ErrorKind::PermissionDenied), Some(Error::VirtualServers { .. })));
     }
 }

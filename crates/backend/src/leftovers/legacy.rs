@@ -28,12 +28,12 @@ pub(super) fn remove_chains(family: Family) -> Result<usize, Error> {
         Family::Ipv6 => (IPV6, IPV6_ONLY, "/proc/thread-self/net/ip6_tables_names"),
     };
     // The tables that the kernel has in this network namespace. Most hosts have none, and no such file.
-    let names = match std::fs::read_to_string(file) {
-        Ok(names) => names,
+    let present = match std::fs::read_to_string(file) {
+        Ok(present) => present,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
         Err(source) => return Err(Error::Unreadable { file, family, source }),
     };
-    let tables: Vec<&str> = names.lines().filter(|name| TABLES.contains(name)).collect();
+    let tables: Vec<&str> = present.lines().filter(|table| TABLES.contains(table)).collect();
     if tables.is_empty() {
         return Ok(0);
     }

@@ -21,11 +21,16 @@ pub(super) fn run() -> anyhow::Result<()> {
             }
         }
     }
-    let (errors, ipvs_failures) = (remove_leftovers(), remove_ipvs());
+    let (device_removed, ipvs_errors) = leftovers::remove_ipvs();
+    if device_removed {
+        tracing::info!(device = IPVS_DEVICE, "removed what kube-proxy's IPVS mode left");
+    }
+    let mut errors = remove_leftovers();
+    errors.extend(ipvs_errors);
     for error in &errors {
         tracing::error!(%error, "what kube-proxy left cannot be removed");
     }
-    failures += errors.len() + ipvs_failures;
+    failures += errors.len();
     if failures > 0 {
         bail!("encountered {failures} errors while tearing down rules; see above");
     }
@@ -56,35 +61,4 @@ fn remove_leftovers() -> Vec<Error> {
         tracing::info!(tables, chains, "removed what kube-proxy left");
     }
     errors
-}
-
-/// Removes the device of kube-proxy's IPVS mode; answers how much of that mode stays.
-fn remove_ipvs() -> usize {
-    let (ipvs, errors) = leftovers::remove_ipvs();
-    for error in &errors {
-        tracing::error!(%error, "what kube-proxy's IPVS mode left cannot be removed");
-    }
-    if ipvs.device_removed {
-        tracing::info!(device = IPVS_DEVICE, "removed what kube-proxy's IPVS mode left");
-    }
-    let virtual_servers = ipvs.virtual_servers;
-    match (virtual_servers, ipvs.device_removed) {
-        (0, _) => errors.len(),
-        (_, true) => {
-            tracing::error!(
-                virtual_servers,
-                "kube-proxy's IPVS mode left virtual servers, which this version does not remove: run `ipvsadm \
-                 --clear` on the node"
-            );
-            errors.len() + 1
-        }
-        // Without the device they may be anybody's.
-        (_, false) => {
-            tracing::warn!(
-                virtual_servers,
-                "there are IPVS virtual servers: if they are kube-proxy's, run `ipvsadm --clear` on the node"
-            );
-            errors.len()
-        }
-    }
 }
