@@ -184,14 +184,19 @@ fn cleanup_leaves_nothing_of_ours_or_kube_proxys_and_needs_no_api_server() {
 /// A bare network namespace with a table of the older iptables; nothing where the kernel does not have it.
 fn legacy_node(name: &str) -> Option<Namespace> {
     let node = Namespace::new(name).unwrap();
+    add_legacy_table(&node).then_some(node)
+}
+
+/// Adds a chain of kube-proxy to the older iptables; false where the kernel does not have it.
+fn add_legacy_table(node: &Namespace) -> bool {
     node.output("iptables-legacy-restore", &["--version"]).unwrap();
     let table = node.output("iptables-legacy", &["-t", "nat", "-N", "KUBE-SERVICES"]);
     let names = node.run(|| fs::read_to_string(LEGACY_TABLES)).unwrap();
     match (table, names) {
-        (Ok(_), Ok(names)) if names.contains("nat") => Some(node),
+        (Ok(_), Ok(names)) if names.contains("nat") => true,
         (Err(_), Err(error)) if error.kind() == io::ErrorKind::NotFound => {
             eprintln!("not tested: this kernel does not have the older iptables");
-            None
+            false
         }
         other => panic!("{other:?}"),
     }
@@ -231,6 +236,26 @@ fn cleanup_by_a_user_who_cannot_see_the_older_iptables_says_what_may_be_left() {
     assert!(output.contains("ip_tables_names cannot be read (Permission denied"), "{output}");
     assert!(output.contains("as root on the node"), "{output}");
     assert_eq!(kube_chains(&node, "iptables-legacy-save"), ["SERVICES"]);
+}
+
+#[test]
+fn a_take_over_that_cannot_look_into_the_older_iptables_is_told_and_goes_on() {
+    let cluster = Cluster::new();
+    let node = cluster.world.node().namespace();
+    if !add_legacy_table(node) {
+        return;
+    }
+    cluster.configure("");
+    let file = cluster.configuration_file();
+    let program = ["PATH=/nowhere", BINARY, "proxy", "--config", file.to_str().unwrap()];
+    let master = cluster.master();
+    let arguments = [&program[..], &["--master", &master]].concat();
+    let mut proxy = PortolanProcess::start(node, "env".as_ref(), &arguments).unwrap();
+    common::logged(&mut proxy, "iptables-legacy-restore, which could remove chains", 1);
+    let output = proxy.output();
+    let told = output.lines().find(|line| line.contains("which could remove chains")).unwrap();
+    assert!(told.starts_with('W') && told.contains("what kube-proxy left cannot be removed"), "{told}");
+    assert!(proxy.ended().is_none());
 }
 
 #[test]
