@@ -3,13 +3,17 @@
 //! Three places: the `kube-proxy` tables of its nftables mode, the `KUBE-` chains of its iptables mode where
 //! iptables is a front end of nftables (both over netlink, so that no program is needed), and the same chains
 //! in the kernel's older iptables (by its own programs, where they are installed). Removed is what kube-proxy's
-//! own clean-up removes; what other programs jump to, or kubelet owns, stays. IPVS is not looked at.
+//! own clean-up removes; what other programs jump to, or kubelet owns, stays. Of the IPVS mode only the network
+//! device goes, and only when that is asked for; its virtual servers are counted.
 
 mod chains;
+mod ipvs;
 mod legacy;
 mod tables;
 
 use portolan_model::Family;
+
+pub use ipvs::{DEVICE as IPVS_DEVICE, has_device as has_ipvs_device, remove as remove_ipvs};
 
 /// What was removed.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -39,6 +43,60 @@ pub enum Error {
         family: Family,
         /// What happened.
         source: crate::Error,
+    },
+    /// The network device of the IPVS mode cannot be looked for, or not be removed.
+    #[error("network device {device}: {source}; run `ip link delete {device}` on the node", device = IPVS_DEVICE)]
+    Device {
+        /// What happened.
+        source: portolan_sock::SocketError,
+    },
+    /// There are virtual servers, which is all that is left of the IPVS mode, or anybody else's.
+    #[error(
+        "{count} IPVS virtual servers are left, which this version does not remove: if they are kube-proxy's, run \
+         `ipvsadm --clear` on the node"
+    )]
+    VirtualServersLeft {
+        /// How many.
+        count: usize,
+    },
+    /// The virtual servers of the IPVS mode cannot be counted.
+    #[error(
+        "{file} cannot be read ({source}), so virtual servers of kube-proxy's IPVS mode may be left: run \
+         `ipvsadm --clear` on the node"
+    )]
+    VirtualServers {
+        /// Their list.
+        file: &'static str,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// Nobody but root can see whether the older iptables has tables here.
+    #[error(
+        "{file} cannot be read ({source}), so chains of kube-proxy in the kernel's older iptables ({family}) would \
+         stay; if it ever ran in iptables mode here, run `portolan proxy --cleanup` or `kube-proxy --cleanup` as \
+         root on the node, or restart the node"
+    )]
+    Unreadable {
+        /// The list of tables.
+        file: &'static str,
+        /// Its family.
+        family: Family,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The older iptables has tables, and nothing that could look into them is installed.
+    #[error(
+        "the kernel's older iptables has tables here ({family}: {tables}), and {program}, which could remove chains \
+         of kube-proxy from them, is not installed; if it ever ran in iptables mode here, run `portolan proxy \
+         --cleanup` where {program} is installed or `kube-proxy --cleanup` on the node, or restart the node"
+    )]
+    NoProgram {
+        /// The family.
+        family: Family,
+        /// The tables that kube-proxy may have written to.
+        tables: String,
+        /// What is missing.
+        program: &'static str,
     },
     /// A program is there but could not be run.
     #[error("cannot run {program}: {source}")]

@@ -63,11 +63,12 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let node_name = configuration.node_name(&host_name)?;
     let families = settings::supported_families();
     let findings = checks::before_the_start(configuration, &families);
-    checks::report(&findings)?;
+    checks::log(&findings);
+    checks::judge(&findings)?;
     if configuration.mode.is_none() {
         tracing::info!(mode = "nftables", "no mode is configured: using nftables");
     }
-    node_settings::apply_conntrack(configuration);
+    node_settings::apply_conntrack(configuration, &findings);
     if options.init_only {
         return Ok(());
     }
@@ -116,7 +117,7 @@ async fn follow(options: &Options, start: Start) -> anyhow::Result<()> {
     let pages = Arc::new(Pages::new(Arc::clone(&metrics), pages_settings(&loaded)));
     let (mut servers, failures) =
         Servers::new(Shown { health, metrics: Arc::clone(&metrics), pages: Arc::clone(&pages) });
-    servers.listen(configuration).await;
+    servers.listen(configuration);
     let reload = Reload {
         options,
         node_name: &node_name,
@@ -209,7 +210,7 @@ async fn take_over(agent: &Rc<RefCell<Agent>>) -> Infallible {
     let in_step = agent.borrow_mut().in_step();
     if in_step.await.is_ok() {
         // Runs programs and waits for them. What it cannot remove it has logged.
-        let _ = tokio::task::spawn_blocking(cleanup::remove_leftovers).await;
+        let _ = tokio::task::spawn_blocking(cleanup::take_over).await;
     }
     std::future::pending().await
 }

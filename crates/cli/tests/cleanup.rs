@@ -10,11 +10,17 @@
 
 mod common;
 
+use std::os::unix::fs::PermissionsExt as _;
+use std::{fs, io};
+
 use portolan_testkit::{Family, Namespace, PortolanProcess, Protocol, Traffic, World, eventually};
 
 use common::kernel::nft;
 use common::load::{assert_lossless, busy_services};
 use common::{BINARY, Cluster, PATIENCE, at, load, objects, reaches};
+
+/// The tables of the older iptables; there is no such file where the kernel does not have it.
+const LEGACY_TABLES: &str = "/proc/thread-self/net/ip_tables_names";
 
 /// A table as kube-proxy's nftables mode has it, that leads one Service to one pod.
 fn kube_proxy_table(node: &Namespace, pod: &str) {
@@ -128,9 +134,13 @@ fn the_iptables_mode_is_taken_over_without_a_loss() {
         let cluster = Cluster::new();
         let node = cluster.world.node().namespace();
         let rules = iptables_rules(&pod_address(&cluster.world));
+        node.output(restore, &["--version"]).unwrap();
         if let Err(error) = node.output_with_input(restore, &["--noflush"], &rules) {
             // A kernel without the older iptables has nothing of it to take over.
-            assert!(restore.contains("legacy"), "{error}");
+            let names = node.run(|| fs::metadata(LEGACY_TABLES)).unwrap();
+            let missing = names.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+            assert!(restore.contains("legacy") && missing, "{error} {names:?}");
+            eprintln!("the older iptables is not taken over from: this kernel has none");
             continue;
         }
         assert_eq!(kube_chains(node, save).len(), 9, "{save}");
@@ -169,6 +179,95 @@ fn cleanup_leaves_nothing_of_ours_or_kube_proxys_and_needs_no_api_server() {
         assert!(tables.contains("table ip somebody"), "{tables}");
         assert_eq!(kube_chains(node, "iptables-nft-save"), ["FIREWALL", "IPTABLES-HINT"]);
     }
+}
+
+/// A bare network namespace with a table of the older iptables; nothing where the kernel does not have it.
+fn legacy_node(name: &str) -> Option<Namespace> {
+    let node = Namespace::new(name).unwrap();
+    add_legacy_table(&node).then_some(node)
+}
+
+/// Adds a chain of kube-proxy to the older iptables; false where the kernel does not have it.
+fn add_legacy_table(node: &Namespace) -> bool {
+    node.output("iptables-legacy-restore", &["--version"]).unwrap();
+    let table = node.output("iptables-legacy", &["-t", "nat", "-N", "KUBE-SERVICES"]);
+    let names = node.run(|| fs::read_to_string(LEGACY_TABLES)).unwrap();
+    match (table, names) {
+        (Ok(_), Ok(names)) if names.contains("nat") => true,
+        (Err(_), Err(error)) if error.kind() == io::ErrorKind::NotFound => {
+            eprintln!("not tested: this kernel does not have the older iptables");
+            false
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn ended(node: &Namespace, program: &str, arguments: &[&str]) -> (Option<i32>, String) {
+    let mut process = PortolanProcess::start(node, program.as_ref(), arguments).unwrap();
+    let status = process.wait_for_end(PATIENCE).unwrap();
+    (status.code(), process.output())
+}
+
+#[test]
+fn cleanup_without_the_programs_of_the_older_iptables_says_what_may_be_left() {
+    let Some(node) = legacy_node("no-iptables") else { return };
+    let (code, output) = ended(&node, "env", &["PATH=/nowhere", BINARY, "proxy", "--cleanup"]);
+    assert_eq!(code, Some(1), "{output}");
+    assert!(output.contains("iptables-legacy-restore, which could remove chains"), "{output}");
+    assert_eq!(kube_chains(&node, "iptables-legacy-save"), ["SERVICES"]);
+    let (code, output) = ended(&node, BINARY, &["proxy", "--cleanup"]);
+    assert_eq!(code, Some(0), "{output}");
+    assert!(kube_chains(&node, "iptables-legacy-save").is_empty());
+}
+
+#[test]
+fn cleanup_by_a_user_who_cannot_see_the_older_iptables_says_what_may_be_left() {
+    let Some(node) = legacy_node("unprivileged") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("portolan");
+    fs::copy(BINARY, &file).unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let capabilities =
+        ["--inh-caps=-all,+net_admin", "--ambient-caps=-all,+net_admin", "--bounding-set=-all,+net_admin"];
+    let user = ["--reuid=65532", "--regid=65532", "--clear-groups"];
+    let program = [file.to_str().unwrap(), "proxy", "--cleanup"];
+    let (code, output) = ended(&node, "setpriv", &[&user[..], &capabilities, &program].concat());
+    assert_eq!(code, Some(1), "{output}");
+    assert!(output.contains("ip_tables_names cannot be read (Permission denied"), "{output}");
+    assert!(output.contains("as root on the node"), "{output}");
+    assert_eq!(kube_chains(&node, "iptables-legacy-save"), ["SERVICES"]);
+}
+
+#[test]
+fn a_take_over_that_cannot_look_into_the_older_iptables_is_told_and_goes_on() {
+    let cluster = Cluster::new();
+    let node = cluster.world.node().namespace();
+    if !add_legacy_table(node) {
+        return;
+    }
+    cluster.configure("");
+    let file = cluster.configuration_file();
+    let program = ["PATH=/nowhere", BINARY, "proxy", "--config", file.to_str().unwrap()];
+    let master = cluster.master();
+    let arguments = [&program[..], &["--master", &master]].concat();
+    let mut proxy = PortolanProcess::start(node, "env".as_ref(), &arguments).unwrap();
+    common::logged(&mut proxy, "iptables-legacy-restore, which could remove chains", 1);
+    let output = proxy.output();
+    let told = output.lines().find(|line| line.contains("which could remove chains")).unwrap();
+    assert!(told.starts_with('W') && told.contains("what kube-proxy left cannot be removed"), "{told}");
+    assert!(proxy.ended().is_none());
+}
+
+#[test]
+fn cleanup_removes_the_device_of_the_ipvs_mode() {
+    let node = Namespace::new("ipvs").unwrap();
+    node.ip("link add kube-ipvs0 type bridge\naddr add 10.96.0.10/32 dev kube-ipvs0\n").unwrap();
+    let (code, output) = ended(&node, BINARY, &["proxy", "--cleanup"]);
+    assert!(output.contains("removed what kube-proxy's IPVS mode left"), "{output}");
+    assert!(!node.output("ip", &["link"]).unwrap().contains("kube-ipvs0"));
+    // A kernel without IPVS, as one without virtual servers, has nothing else of it.
+    assert_eq!(code, Some(0), "{output}");
+    assert!(!node.output("ip", &["address"]).unwrap().contains("10.96.0.10"));
 }
 
 #[test]
@@ -220,7 +319,6 @@ fn init_only_sets_what_the_node_needs_and_touches_no_rules() {
 fn settings_that_cannot_be_written_are_told_once_with_the_command_and_services_work() {
     let cluster = Cluster::new();
     busy_services(&cluster);
-    cluster.configure("conntrack: {maxPerCore: 0, tcpEstablishedTimeout: 1h}\n");
     let file = cluster.configuration_file();
     // As in a container: the same files, read-only.
     let script = format!(
@@ -231,11 +329,19 @@ fn settings_that_cannot_be_written_are_told_once_with_the_command_and_services_w
     );
     let node = cluster.world.node().namespace();
     let arguments = ["--mount", "--propagation", "private", "sh", "-c", &script];
+    let setting = "sysctl -w net.netfilter.nf_conntrack_tcp_timeout_established=3600";
+    // Told also where something else ends the start: who mends one mends the other.
+    let lines = "conntrack: {maxPerCore: 0, tcpEstablishedTimeout: 1h}\n";
+    cluster.configure(&format!("mode: ipvs\n{lines}"));
+    let (code, output) = ended(node, "unshare", &arguments);
+    assert_eq!(code, Some(1), "{output}");
+    assert!(output.contains("ipvs is not available") && output.contains(setting), "{output}");
+    cluster.configure(lines);
     let mut proxy = PortolanProcess::start(node, "unshare".as_ref(), &arguments).unwrap();
     common::in_step(&mut proxy);
     let output = proxy.output();
     assert_eq!(output.matches("kernel settings cannot be written").count(), 1, "{output}");
-    assert!(output.contains("sysctl -w net.netfilter.nf_conntrack_tcp_timeout_established=3600"), "{output}");
+    assert!(output.contains(setting), "{output}");
     assert!(output.contains("is 432000 (Read-only file system"), "{output}");
     let client = cluster.world.client().namespace();
     let pods: Vec<_> = cluster.world.pods().iter().chain(cluster.world.remote_pods()).collect();

@@ -178,6 +178,31 @@ fn a_node_that_is_not_there_yet_is_waited_for() {
 }
 
 #[test]
+fn what_is_fatal_ends_the_start_whatever_else_happens_until_then() {
+    let cluster = Cluster::new();
+    busy_services(&cluster);
+    // Only the Node object shows that the pod CIDRs are not of the primary family.
+    cluster.apply(with_pod_cidrs(&cluster, &["fd00:10:244:1::/64"]));
+    let (service, pods) = (objects::cluster_ip("churn", "10.96.0.12"), cluster.world.pods());
+    cluster.service(service.clone(), &[&pods[0]]);
+    let ports = objects::ports(&service);
+    let mut proxy = cluster.start_proxy("detectLocalMode: NodeCIDR\n");
+    // Endpoints come and go all the time.
+    let mut backends = pods.iter().cycle();
+    let ended = eventually(PATIENCE, "the end", || {
+        cluster.apply(objects::slice("churn", &[backends.next().unwrap()], &ports));
+        proxy.ended().is_some()
+    });
+    assert!(ended.is_ok(), "{}", proxy.output());
+    let status = proxy.wait_for_end(PATIENCE).unwrap();
+    let output = proxy.output();
+    assert_eq!(status.code(), Some(1), "{output}");
+    assert!(output.contains("the Node's spec.podCIDRs is fd00:10:244:1::/64"), "{output}");
+    let tables = common::kernel::nft(cluster.world.node().namespace(), "list tables");
+    assert!(!tables.contains("portolan"), "nothing is touched: {tables}");
+}
+
+#[test]
 fn a_primary_family_that_the_host_does_not_have_ends_the_start() {
     let cluster = Cluster::new();
     let node = cluster.world.node().namespace();

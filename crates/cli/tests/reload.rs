@@ -10,8 +10,9 @@
 mod common;
 
 use std::fs;
-use std::net::IpAddr;
+use std::net::{IpAddr, TcpListener};
 use std::os::unix::fs::symlink;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use portolan_testkit::{Pod, PortolanProcess, Probe, ProbeResult, Protocol, eventually};
 use serde_json::Value;
@@ -122,36 +123,137 @@ fn what_a_new_configuration_says_is_what_packets_meet() {
     reaches(client, Protocol::Tcp, at("192.168.100.1:30080"), &[backend]);
 }
 
+fn answers(cluster: &Cluster, address: &str, path: &str) -> Option<u16> {
+    http::get(cluster.world.node().namespace(), at(address), path).map(|answer| answer.status)
+}
+
+/// Moves the health server while somebody asks for it all the time, first where it was.
+fn move_health(cluster: &Cluster, proxy: &mut PortolanProcess, yaml: &str, from: &str, to: &str) {
+    let (moved, asked) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // When it has left the old address, it must be at the new one.
+            while !moved.load(Ordering::Relaxed) {
+                let answer = answers(cluster, from, "/livez").or_else(|| answers(cluster, to, "/livez"));
+                assert_eq!(answer, Some(200), "from {from} to {to}");
+                asked.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        reconfigure(cluster, proxy, yaml);
+        let enough = asked.load(Ordering::Relaxed) + 2;
+        let polled = eventually(PATIENCE, "an answer", || asked.load(Ordering::Relaxed) >= enough);
+        moved.store(true, Ordering::Relaxed);
+        assert!(polled.is_ok());
+    });
+    let output = proxy.output();
+    let opened = output.rfind(&format!("\"listening\" server=\"health\" address=\"{to}\"")).expect(&output);
+    let closed = output.rfind(&format!("\"not listening any more\" address=\"{from}\"")).expect(&output);
+    assert!(opened < closed, "from {from} to {to}: {output}");
+    assert_eq!(answers(cluster, from, "/livez"), None);
+}
+
 #[test]
 fn servers_move_and_the_new_address_is_open_before_the_old_one_closes() {
     let cluster = Cluster::new();
-    let mut proxy = cluster.proxy();
-    let node = cluster.world.node().namespace();
-    let answers = |address: &str, path: &str| http::get(node, at(address), path).map(|answer| answer.status);
-    reconfigure(
-        &cluster,
-        &mut proxy,
+    let here = ("127.0.0.1:10298", "healthzBindAddress: 127.0.0.1:10298\n");
+    let there = (
+        "192.168.100.1:10300",
         "healthzBindAddress: 192.168.100.1:10300\nmetricsBindAddress: 127.0.0.1:10301\n",
     );
-    assert_eq!(answers("192.168.100.1:10300", "/livez"), Some(200));
-    assert_eq!(answers("127.0.0.1:10256", "/livez"), None);
-    assert_eq!(answers("127.0.0.1:10249", "/metrics"), None);
-    let shown = configz(&cluster, "127.0.0.1:10301").unwrap();
-    assert_eq!(shown["healthzBindAddress"], "192.168.100.1:10300");
+    let mut proxy = cluster.proxy_with(here.1);
+    for _ in 0..3 {
+        move_health(&cluster, &mut proxy, there.1, here.0, there.0);
+        assert_eq!(answers(&cluster, "127.0.0.1:10249", "/metrics"), None);
+        let shown = configz(&cluster, "127.0.0.1:10301").unwrap();
+        assert_eq!(shown["healthzBindAddress"], there.0);
+        move_health(&cluster, &mut proxy, here.1, there.0, here.0);
+    }
     // The same port of every address: the old one has to close first.
-    reconfigure(
-        &cluster,
-        &mut proxy,
-        "healthzBindAddress: 0.0.0.0:10300\nmetricsBindAddress: 127.0.0.1:10301\n",
-    );
-    let outcome = eventually(PATIENCE, "every address", || answers("127.0.0.1:10300", "/livez") == Some(200));
-    assert!(outcome.is_ok(), "{}", proxy.output());
+    reconfigure(&cluster, &mut proxy, "healthzBindAddress: 0.0.0.0:10298\n");
+    let everywhere = || answers(&cluster, "192.168.100.1:10298", "/livez") == Some(200);
+    assert!(eventually(PATIENCE, "every address", everywhere).is_ok(), "{}", proxy.output());
     reconfigure(&cluster, &mut proxy, "");
-    assert_eq!(answers("127.0.0.1:10256", "/livez"), Some(200));
-    assert_eq!(answers("127.0.0.1:10300", "/livez"), None);
-    let text = proxy.output();
-    let open = text.find("address=\"192.168.100.1:10300\"").expect("it listened there");
-    assert!(open < text.find(TAKEN).unwrap(), "{text}");
+    assert_eq!(answers(&cluster, "127.0.0.1:10256", "/livez"), Some(200));
+    assert_eq!(answers(&cluster, "127.0.0.1:10298", "/livez"), None);
+}
+
+#[test]
+fn servers_that_have_to_listen_swap_their_addresses() {
+    let cluster = Cluster::new();
+    let yaml = |health: &str, metrics: &str| {
+        format!("bindAddressHardFail: true\nhealthzBindAddress: {health}\nmetricsBindAddress: {metrics}\n")
+    };
+    let (one, other) = ("127.0.0.1:10401", "127.0.0.1:10402");
+    let mut proxy = cluster.proxy_with(&yaml(one, other));
+    for (health, metrics) in [(other, one), (one, other), ("0.0.0.0:10402", "0.0.0.0:10401"), (one, other)] {
+        reconfigure(&cluster, &mut proxy, &yaml(health, metrics));
+        let [health, metrics] = [health, metrics].map(|address| address.replace("0.0.0.0", "127.0.0.1"));
+        let swapped = || {
+            answers(&cluster, &health, "/livez") == Some(200)
+                && answers(&cluster, &metrics, "/metrics") == Some(200)
+        };
+        let outcome = eventually(PATIENCE, "both servers", swapped);
+        assert!(outcome.is_ok() && proxy.ended().is_none(), "{}", proxy.output());
+        assert_eq!(answers(&cluster, &health, "/metrics"), Some(404));
+    }
+    // One that stays is in the way of the other.
+    cluster.configure(&yaml(other, other));
+    logged(&mut proxy, REFUSED, 1);
+    // So is somebody else, but only once our own is gone.
+    let others =
+        cluster.world.node().namespace().run(|| TcpListener::bind("192.168.100.1:10401").unwrap()).unwrap();
+    reconfigure(&cluster, &mut proxy, &yaml("0.0.0.0:10401", other));
+    logged(&mut proxy, "cannot listen; trying again", 1);
+    assert_eq!(answers(&cluster, other, "/metrics"), Some(200));
+    drop(others);
+    let outcome = eventually(PATIENCE, "the address", || answers(&cluster, one, "/livez") == Some(200));
+    assert!(outcome.is_ok() && proxy.ended().is_none(), "{}", proxy.output());
+}
+
+#[test]
+fn a_server_that_has_to_listen_from_now_on_is_tried_before() {
+    let cluster = Cluster::new();
+    let taken = || TcpListener::bind("127.0.0.1:10411").unwrap();
+    let others = cluster.world.node().namespace().run(taken).unwrap();
+    let mut proxy = cluster.proxy_with("metricsBindAddress: 127.0.0.1:10411\n");
+    let hard_fail = "bindAddressHardFail: true\nmetricsBindAddress: 127.0.0.1:10411\n";
+    cluster.configure(hard_fail);
+    logged(&mut proxy, REFUSED, 1);
+    assert!(
+        proxy.output().contains("metricsBindAddress: cannot listen on 127.0.0.1:10411"),
+        "{}",
+        proxy.output()
+    );
+    drop(others);
+    reconfigure(&cluster, &mut proxy, &format!("{hard_fail}oomScoreAdj: 5\n"));
+    assert_eq!(answers(&cluster, "127.0.0.1:10411", "/metrics"), Some(200));
+}
+
+#[test]
+fn a_node_without_pod_cidrs_keeps_its_local_detection() {
+    let cluster = Cluster::new();
+    let mut node = objects::node(&cluster.world);
+    node["spec"]["podCIDRs"] = serde_json::json!([]);
+    cluster.apply(node);
+    busy_services(&cluster);
+    let mut proxy = cluster.proxy();
+    cluster.configure("detectLocalMode: NodeCIDR\n");
+    logged(&mut proxy, REFUSED, 1);
+    assert!(proxy.output().contains("the Node has no spec.podCIDRs"), "{}", proxy.output());
+    let settings = "settings changed: comparing everything";
+    assert!(!proxy.output().contains(settings), "{}", proxy.output());
+    cluster.apply(objects::node(&cluster.world));
+    logged(&mut proxy, "the Node's addresses or pod CIDRs changed", 1);
+    reconfigure(&cluster, &mut proxy, "detectLocalMode: NodeCIDR\noomScoreAdj: 5\n");
+}
+
+#[test]
+fn what_is_ignored_in_a_changed_file_is_told() {
+    let cluster = Cluster::new();
+    let mut proxy = cluster.proxy();
+    reconfigure(&cluster, &mut proxy, "resourceContainer: /kube-proxy\noomScoreAdj: 5\n");
+    let output = proxy.output();
+    assert!(output.contains("resourceContainer"), "{output}");
 }
 
 #[test]

@@ -72,8 +72,20 @@ pub fn load(path: &Path) -> Result<Configuration, ConfigError> {
 /// # Errors
 /// As [`load`].
 pub fn load_with_notes(path: &Path) -> Result<(Configuration, Vec<FieldError>), ConfigError> {
-    let read = std::fs::read_to_string(path);
-    document::parse(&read.map_err(|source| ConfigError::Read { path: path.into(), source })?)
+    let read = std::fs::read(path);
+    parse_content(path, read.map_err(|source| ConfigError::Read { path: path.into(), source })?)
+}
+
+/// As [`load_with_notes`], of a file whose content was read before.
+///
+/// # Errors
+/// As [`load`].
+pub fn parse_content(path: &Path, content: Vec<u8>) -> Result<(Configuration, Vec<FieldError>), ConfigError> {
+    let text = String::from_utf8(content).map_err(|error| {
+        let source = std::io::Error::new(std::io::ErrorKind::InvalidData, error);
+        ConfigError::Read { path: path.into(), source }
+    })?;
+    document::parse(&text)
 }
 
 /// How packets are forwarded.

@@ -9,6 +9,10 @@ use crate::config::Conntrack;
 use crate::sysctl::{Bound, Host, Wanted};
 
 const MAX: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
+/// Everybody may read it. In the host's network namespace whoever has `CAP_NET_ADMIN` there may write it; in any
+/// other nobody may (`nf_conntrack_standalone_init_sysctl` and `net_ctl_permissions` of the kernel).
+const BUCKETS: &str = "/proc/sys/net/netfilter/nf_conntrack_buckets";
+/// The same number, for the user root only, to read and to write; runtimes may have only one of them writable.
 const HASHSIZE: &str = "/sys/module/nf_conntrack/parameters/hashsize";
 const TCP_ESTABLISHED: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_established";
 const TCP_CLOSE_WAIT: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_close_wait";
@@ -27,7 +31,12 @@ pub fn settings(conntrack: &Conntrack, processors: usize) -> Vec<Wanted> {
     if let Some(entries) = entries(conntrack, processors) {
         settings.push(Wanted::exactly(MAX, entries));
         let buckets = entries / ENTRIES_PER_BUCKET;
-        settings.push(Wanted { path: HASHSIZE, value: buckets, bound: Bound::AtLeast });
+        settings.push(Wanted {
+            path: BUCKETS,
+            value: buckets,
+            bound: Bound::AtLeast,
+            instead: Some(HASHSIZE),
+        });
     }
     settings.extend(timeout(TCP_ESTABLISHED, conntrack.tcp_established_timeout));
     settings.extend(timeout(TCP_CLOSE_WAIT, conntrack.tcp_close_wait_timeout));
@@ -92,7 +101,7 @@ mod tests {
         insta::assert_debug_snapshot!(lines(&Conntrack::default(), 2), @r#"
         [
             "sysctl -w net.netfilter.nf_conntrack_max=131072",
-            "echo 32768 > /sys/module/nf_conntrack/parameters/hashsize",
+            "sysctl -w net.netfilter.nf_conntrack_buckets=32768",
             "sysctl -w net.netfilter.nf_conntrack_tcp_timeout_established=86400",
             "sysctl -w net.netfilter.nf_conntrack_tcp_timeout_close_wait=3600",
         ]
@@ -113,7 +122,7 @@ mod tests {
         insta::assert_debug_snapshot!(lines(&all, 8), @r#"
         [
             "sysctl -w net.netfilter.nf_conntrack_max=8",
-            "echo 2 > /sys/module/nf_conntrack/parameters/hashsize",
+            "sysctl -w net.netfilter.nf_conntrack_buckets=2",
             "sysctl -w net.netfilter.nf_conntrack_tcp_timeout_established=1",
             "sysctl -w net.netfilter.nf_conntrack_tcp_timeout_close_wait=2",
             "sysctl -w net.netfilter.nf_conntrack_tcp_be_liberal=1",

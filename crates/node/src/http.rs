@@ -10,6 +10,7 @@ use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -54,12 +55,45 @@ pub struct BindError {
     pub source: io::Error,
 }
 
+/// An address that is open already, for a [`Server`] to serve on. Clients that connect before it runs wait.
+#[derive(Debug)]
+pub struct Opened(std::net::TcpListener);
+
+impl Opened {
+    /// Opens an address as [`Server::run`] does.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn open(address: SocketAddr) -> io::Result<Self> {
+        listen(address, Wildcard::BothFamilies).map(Self)
+    }
+}
+
+/// Whether a failure ends a server; can be changed while it runs.
+#[derive(Clone, Debug)]
+pub struct HardFail(Arc<AtomicBool>);
+
+impl HardFail {
+    /// Whether it does now.
+    pub fn get(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// From now on.
+    pub fn set(&self, hard_fail: bool) {
+        self.0.store(hard_fail, Ordering::Relaxed);
+    }
+}
+
 /// One server, not yet running.
 pub struct Server {
     name: &'static str,
     field: &'static str,
     address: SocketAddr,
-    hard_fail: bool,
+    hard_fail: HardFail,
+    /// Until it has listened once, no failure ends it.
+    patient: bool,
+    opened: Option<Opened>,
     handler: Handler,
     bound: watch::Sender<Option<SocketAddr>>,
 }
@@ -73,7 +107,25 @@ impl Server {
         hard_fail: bool,
         handler: Handler,
     ) -> Self {
-        Self { name, field, address, hard_fail, handler, bound: watch::Sender::new(None) }
+        let (hard_fail, bound) = (HardFail(Arc::new(hard_fail.into())), watch::Sender::new(None));
+        Self { name, field, address, hard_fail, patient: false, opened: None, handler, bound }
+    }
+
+    /// Serves on what is open already, which has to be its own address.
+    #[must_use]
+    pub fn on(self, opened: Opened) -> Self {
+        Self { opened: Some(opened), ..self }
+    }
+
+    /// Does not end because the address cannot be opened, even with hard-fail, before it was open once.
+    #[must_use]
+    pub fn patient(self) -> Self {
+        Self { patient: true, ..self }
+    }
+
+    /// Changes whether a failure ends it.
+    pub fn hard_fail(&self) -> HardFail {
+        self.hard_fail.clone()
     }
 
     /// Shows the address that the server listens on, once it does; port 0 has become a real one there.
@@ -85,14 +137,14 @@ impl Server {
     /// Go does; a specific one for itself.
     ///
     /// A bind failure is logged and tried again every 5 s. With hard-fail it ends the server: only then does
-    /// this return.
-    pub async fn run(self) -> BindError {
+    /// this return; see [`Server::patient`].
+    pub async fn run(mut self) -> BindError {
         loop {
             let Err(source) = self.listen_and_serve().await;
             let (server, address, field) = (self.name, self.address, self.field);
             self.bound.send_replace(None);
             let error = BindError { server, address, field, source };
-            if self.hard_fail {
+            if self.hard_fail.get() && !self.patient {
                 return error;
             }
             tracing::error!(server, %address, error = %error.source, "cannot listen; trying again in 5 s");
@@ -100,8 +152,10 @@ impl Server {
         }
     }
 
-    async fn listen_and_serve(&self) -> io::Result<Infallible> {
-        let listener = TcpListener::from_std(listen(self.address, Wildcard::BothFamilies)?)?;
+    async fn listen_and_serve(&mut self) -> io::Result<Infallible> {
+        let Opened(listener) = self.opened.take().map_or_else(|| Opened::open(self.address), Ok)?;
+        let listener = TcpListener::from_std(listener)?;
+        self.patient = false;
         let address = listener.local_addr()?;
         tracing::info!(server = self.name, %address, "listening");
         self.bound.send_replace(Some(address));

@@ -22,6 +22,8 @@ pub struct Wanted {
     pub value: u64,
     /// Whether a higher value is right too.
     pub bound: Bound,
+    /// Another file of the same setting, to be written where the first cannot be.
+    pub instead: Option<&'static str>,
 }
 
 /// Which values are right.
@@ -36,7 +38,7 @@ pub enum Bound {
 impl Wanted {
     /// A setting with one right value.
     pub const fn exactly(path: &'static str, value: u64) -> Self {
-        Self { path, value, bound: Bound::Exactly }
+        Self { path, value, bound: Bound::Exactly, instead: None }
     }
 
     /// The command with which an operator sets it on the node.
@@ -108,16 +110,38 @@ impl Host {
     pub fn apply(&self, settings: &[Wanted]) -> Outcome {
         let mut outcome = Outcome::default();
         for &wanted in settings {
-            let present = self.read(wanted.path);
-            if wanted.is_right(present.as_deref()) {
-                continue;
-            }
-            match self.write(wanted.path, &wanted.value.to_string()) {
-                Ok(()) => outcome.written.push(wanted),
-                Err(source) => outcome.refused.push(Refused { wanted, present, source }),
+            let write = |path| self.write(path, &wanted.value.to_string());
+            match self.make_right(wanted, write) {
+                Some(Ok(())) => outcome.written.push(wanted),
+                Some(Err(refused)) => outcome.refused.push(refused),
+                None => {}
             }
         }
         outcome
+    }
+
+    /// The settings that are not right and that this process may not write. Changes nothing.
+    pub fn refusals(&self, settings: &[Wanted]) -> Vec<Refused> {
+        let open = |path: &str| self.open(path).map(drop);
+        let refused = |&wanted: &Wanted| self.make_right(wanted, open)?.err();
+        settings.iter().filter_map(refused).collect()
+    }
+
+    /// Nothing where a setting is right, else what became of it.
+    fn make_right(
+        &self,
+        wanted: Wanted,
+        write: impl Fn(&'static str) -> io::Result<()>,
+    ) -> Option<Result<(), Refused>> {
+        let present = self.read(wanted.path);
+        if wanted.is_right(present.as_deref()) {
+            return None;
+        }
+        let written = write(wanted.path).or_else(|source| match wanted.instead.map(&write) {
+            Some(Ok(())) => Ok(()),
+            _ => Err(Refused { wanted, present, source }),
+        });
+        Some(written)
     }
 
     /// The content of a file without blanks around it, where it can be read.
@@ -128,8 +152,12 @@ impl Host {
 
     /// Writes a file that exists.
     pub fn write(&self, path: &str, value: &str) -> io::Result<()> {
-        let mut file = std::fs::OpenOptions::new().write(true).open(self.file(path))?;
-        io::Write::write_all(&mut file, value.as_bytes())
+        io::Write::write_all(&mut self.open(path)?, value.as_bytes())
+    }
+
+    /// A file that exists, to be written. To open the file of a setting changes nothing.
+    fn open(&self, path: &str) -> io::Result<std::fs::File> {
+        std::fs::OpenOptions::new().write(true).open(self.file(path))
     }
 
     /// The names in a folder; none where it cannot be read.

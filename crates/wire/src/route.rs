@@ -145,6 +145,11 @@ pub fn set_link_flags(index: u32, flags: u32, mask: u32) -> Request {
     Request::new(RTM_NEWLINK, NLM_F_ACK, &link_header(index, flags, mask), |_| {})
 }
 
+/// Removes an interface.
+pub fn delete_link(index: u32) -> Request {
+    Request::new(RTM_DELLINK, NLM_F_ACK, &link_header(index, 0, 0), |_| {})
+}
+
 impl Event {
     /// Reads a message.
     pub fn decode(frame: &Frame<'_>) -> Result<Self, DecodeError> {

@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 use portolan_model::Family;
 
 use super::Error;
-use super::chains::{Jump, plan};
+use super::chains::{Jump, TABLES, plan};
 
 /// The programs that read and write the rules of a family.
 struct Programs {
@@ -22,14 +22,19 @@ const IPV4_ONLY: Programs = Programs { save: "iptables-save", restore: "iptables
 const IPV6_ONLY: Programs = Programs { save: "ip6tables-save", restore: "ip6tables-restore" };
 
 /// Deletes the chains with the rules that lead to them, all of a table at once; says how many there were.
-/// Without the programs there is nothing to do.
 pub(super) fn remove_chains(family: Family) -> Result<usize, Error> {
-    let (named, only, tables) = match family {
+    let (named, only, file) = match family {
         Family::Ipv4 => (IPV4, IPV4_ONLY, "/proc/thread-self/net/ip_tables_names"),
         Family::Ipv6 => (IPV6, IPV6_ONLY, "/proc/thread-self/net/ip6_tables_names"),
     };
-    // The tables that the kernel has in this network namespace. Most hosts have none.
-    if !std::fs::read(tables).is_ok_and(|names| !names.is_empty()) {
+    // The tables that the kernel has in this network namespace. Most hosts have none, and no such file.
+    let present = match std::fs::read_to_string(file) {
+        Ok(present) => present,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        Err(source) => return Err(Error::Unreadable { file, family, source }),
+    };
+    let tables: Vec<&str> = present.lines().filter(|table| TABLES.contains(table)).collect();
+    if tables.is_empty() {
         return Ok(0);
     }
     let programs = if is_there(named.save) {
@@ -37,7 +42,7 @@ pub(super) fn remove_chains(family: Family) -> Result<usize, Error> {
     } else if is_legacy(only.save) {
         only
     } else {
-        return Ok(0);
+        return Err(Error::NoProgram { family, tables: tables.join(", "), program: named.restore });
     };
     let saved = run(programs.save, &[], "")?;
     let (input, chains) = removal(&String::from_utf8_lossy(&saved.stdout));

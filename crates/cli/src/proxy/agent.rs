@@ -284,7 +284,8 @@ impl Agent {
     /// Gives the engine what changed; starts it when the first complete state is known.
     fn hand_over(&mut self) {
         if self.running.is_none() {
-            if self.may_start() {
+            // What keeps it from starting ends the program at the next deadline, whatever comes until then.
+            if self.error.is_none() && self.may_start() {
                 self.error = self.start().err();
             }
             return;

@@ -24,7 +24,10 @@ pub(super) enum Finding {
     )]
     Capability { capability: &'static str },
     /// The kernel lacks something.
-    #[error("nftables, {family}: {reason}")]
+    #[error(
+        "nftables, {family}: {reason}; it takes Linux 5.13 or newer with nftables, NAT and conntrack: let the node \
+         load the modules nf_tables and nft_chain_nat (`modprobe`), or boot a kernel that has them"
+    )]
     Kernel { family: Family, reason: String },
     /// The node's first address is of a family that it does not have.
     #[error(
@@ -37,6 +40,13 @@ pub(super) enum Finding {
         "{path} is 0: traffic of pods and from outside is not passed on to endpoints; run `sysctl -w {name}=1`"
     )]
     Forwarding { path: &'static str, name: &'static str },
+    /// Settings that are not right and stay so.
+    #[error(
+        "kernel settings cannot be written here and stay as they are: {}; run the commands on the node, make \
+         /proc/sys writable for this process, or set conntrack.maxPerCore and the conntrack timeouts to 0",
+        settings.join("; ")
+    )]
+    KernelSettings { settings: Vec<String> },
     /// Node ports answer everywhere.
     #[error(
         "nodePortAddresses is not set: node ports answer on every address of this node; consider \
@@ -60,6 +70,12 @@ pub(super) enum Finding {
         "{field} is {values}, none of which is {primary}, the primary family of this node; add one that is"
     )]
     OtherFamily { field: &'static str, values: String, primary: Family, fatal: bool },
+    /// Local traffic is to be told by what the node does not have.
+    #[error(
+        "detectLocalMode is NodeCIDR and the Node has no spec.podCIDRs, so that nothing would be told from local \
+         traffic: let the cluster allocate them, or choose another mode"
+    )]
+    NoPodCidrs,
     /// A server listens on the other family.
     #[error("{field} is {address}, which is not {primary}, the only family of this node")]
     BindFamily { field: &'static str, address: SocketAddr, primary: Family },
@@ -73,8 +89,10 @@ impl Finding {
             | Self::Capability { .. }
             | Self::Kernel { .. }
             | Self::PrimaryFamily { .. }
+            | Self::NoPodCidrs
             | Self::OtherFamily { fatal: true, .. } => true,
             Self::Forwarding { .. }
+            | Self::KernelSettings { .. }
             | Self::NodePortsEverywhere
             | Self::NodePortsOfPrimaryOnly { .. }
             | Self::NodePortsWithoutPrimary { .. }
@@ -82,12 +100,17 @@ impl Finding {
             | Self::BindFamily { .. } => false,
         }
     }
+
+    /// Whether this says all that there is to say of a kernel setting.
+    pub(super) fn tells_of_setting(&self, setting: &str) -> bool {
+        matches!(self, Self::KernelSettings { settings } if settings.iter().any(|told| told == setting))
+    }
 }
 
 /// Everything that can be said before the Node object is known. Changes nothing.
 pub(super) fn before_the_start(configuration: &Configuration, families: &[Family]) -> Vec<Finding> {
     let mut findings = mode(configuration);
-    findings.extend(host::findings(families));
+    findings.extend(host::findings(configuration, families));
     // Of the Node object nothing is known yet, unless the configuration decides.
     let bound = configuration.bind_address;
     let primary = match families {
@@ -111,8 +134,8 @@ pub(super) fn mode(configuration: &Configuration) -> Vec<Finding> {
     }
 }
 
-/// Logs every finding; an error if one of them is fatal.
-pub(super) fn report(findings: &[Finding]) -> anyhow::Result<()> {
+/// Logs every finding.
+pub(super) fn log(findings: &[Finding]) {
     for finding in findings {
         if finding.is_fatal() {
             tracing::error!(fatal = true, "{finding}");
@@ -120,6 +143,10 @@ pub(super) fn report(findings: &[Finding]) -> anyhow::Result<()> {
             tracing::warn!("{finding}");
         }
     }
+}
+
+/// An error if one of the findings is fatal.
+pub(super) fn judge(findings: &[Finding]) -> anyhow::Result<()> {
     let fatal: Vec<String> =
         findings.iter().filter(|finding| finding.is_fatal()).map(ToString::to_string).collect();
     if !fatal.is_empty() {

@@ -1,17 +1,12 @@
 //! `--cleanup`, and what kube-proxy left behind when this node's proxy is another one now.
 
-use std::path::Path;
-
 use anyhow::bail;
 use portolan_backend::Dataplane as _;
-use portolan_backend::leftovers;
+use portolan_backend::leftovers::{self, Error, IPVS_DEVICE};
 use portolan_backend::nft::Nftables;
 use portolan_model::Family;
 
 use super::settings;
-
-/// The network device of kube-proxy's IPVS mode.
-const IPVS_DEVICE: &str = "/sys/class/net/kube-ipvs0";
 
 /// Removes our tables and what kube-proxy left, both families; needs no API server.
 pub(super) fn run() -> anyhow::Result<()> {
@@ -26,29 +21,44 @@ pub(super) fn run() -> anyhow::Result<()> {
             }
         }
     }
-    failures += remove_leftovers();
+    let (device_removed, ipvs_errors) = leftovers::remove_ipvs();
+    if device_removed {
+        tracing::info!(device = IPVS_DEVICE, "removed what kube-proxy's IPVS mode left");
+    }
+    let mut errors = remove_leftovers();
+    errors.extend(ipvs_errors);
+    for error in &errors {
+        tracing::error!(%error, "what kube-proxy left cannot be removed");
+    }
+    failures += errors.len();
     if failures > 0 {
         bail!("encountered {failures} errors while tearing down rules; see above");
     }
     Ok(())
 }
 
-/// Removes what kube-proxy's nftables and iptables modes left; answers how much failed.
-pub(super) fn remove_leftovers() -> usize {
+/// Removes what kube-proxy left for whoever does its work now. What stays is only told.
+pub(super) fn take_over() {
+    for error in remove_leftovers() {
+        tracing::warn!(%error, "what kube-proxy left cannot be removed");
+    }
+    match leftovers::has_ipvs_device() {
+        Ok(false) => {}
+        Ok(true) => tracing::warn!(
+            device = IPVS_DEVICE,
+            "kube-proxy's IPVS mode left this device and virtual servers, which stay as long as the proxy runs: \
+             run `ipvsadm --clear` and `ip link delete kube-ipvs0` on the node"
+        ),
+        Err(error) => tracing::warn!(%error, "whether kube-proxy's IPVS mode left something is not known"),
+    }
+}
+
+/// Removes what kube-proxy's nftables and iptables modes left; answers what failed.
+fn remove_leftovers() -> Vec<Error> {
     let (removed, errors) = leftovers::remove();
     if !removed.is_empty() {
         let (tables, chains) = (removed.tables, removed.chains);
         tracing::info!(tables, chains, "removed what kube-proxy left");
     }
-    for error in &errors {
-        tracing::error!(%error, "what kube-proxy left cannot be removed");
-    }
-    if Path::new(IPVS_DEVICE).exists() {
-        tracing::warn!(
-            device = "kube-ipvs0",
-            "kube-proxy's IPVS mode left this device and virtual servers, which are not removed by this \
-             version: run `ipvsadm --clear` and `ip link delete kube-ipvs0` on the node"
-        );
-    }
-    errors.len()
+    errors
 }

@@ -47,6 +47,11 @@ impl FileWatch {
         Ok(Self { content: std::fs::read(&path).ok(), path, watch })
     }
 
+    /// What the file held when it was read last; nothing if it could not be read since the start.
+    pub(super) fn content(&self) -> Option<&[u8]> {
+        self.content.as_deref()
+    }
+
     /// Resolves when there is another content. A file that is gone, or cannot be read, is waited for.
     pub(super) async fn changed(&mut self) {
         loop {
@@ -96,8 +101,13 @@ impl Watch {
             | WatchMask::DELETE_SELF
             | WatchMask::MOVE_SELF
             | WatchMask::ONLYDIR;
-        for (folder, name) in way(path) {
-            let descriptor = watches.add(&folder, folder_mask)?;
+        for Step { folder, name, plain } in way(path) {
+            let descriptor = match watches.add(&folder, folder_mask) {
+                Ok(descriptor) => descriptor,
+                // Who may only pass through a folder cannot watch it; whole folders are seldom exchanged.
+                Err(error) if plain && error.kind() == io::ErrorKind::PermissionDenied => continue,
+                Err(error) => return Err(error),
+            };
             folders.entry(descriptor).or_insert((folder, HashSet::new())).1.insert(name);
         }
         // A file mounted by itself is written through another folder than ours.
@@ -155,9 +165,18 @@ fn readable(inotify: Inotify) -> io::Result<AsyncFd<Inotify>> {
     AsyncFd::new(inotify)
 }
 
-/// Every folder and name that decide which file a path means: the name of each symlink on the way, and of the
-/// file itself. Ends early where something does not exist.
-fn way(path: &Path) -> Vec<(PathBuf, OsString)> {
+/// A name that decides which file a path means.
+#[derive(Debug)]
+struct Step {
+    folder: PathBuf,
+    name: OsString,
+    /// It is a folder itself.
+    plain: bool,
+}
+
+/// Every name on the way to a file: of folders, of symlinks, and of the file itself. Ends early where something
+/// does not exist.
+fn way(path: &Path) -> Vec<Step> {
     let mut way = Vec::new();
     let mut folder = PathBuf::from("/");
     let mut ahead = names(path);
@@ -169,19 +188,18 @@ fn way(path: &Path) -> Vec<(PathBuf, OsString)> {
         }
         let here = folder.join(&name);
         let Ok(metadata) = here.symlink_metadata() else {
-            way.push((folder, name));
+            way.push(Step { folder, name, plain: false });
             return way;
         };
+        let plain = !metadata.is_symlink() && !ahead.is_empty();
+        way.push(Step { folder: folder.clone(), name, plain });
         if metadata.is_symlink() && links < LINKS {
             links += 1;
             let Ok(target) = here.read_link() else { return way };
-            way.push((folder.clone(), name));
             if target.is_absolute() {
                 folder = PathBuf::from("/");
             }
             ahead.extend(names(&target));
-        } else if ahead.is_empty() {
-            way.push((folder.clone(), name));
         } else {
             folder = here;
         }

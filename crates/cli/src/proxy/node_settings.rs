@@ -1,27 +1,35 @@
 //! What the configuration asks of the node itself: connection tracking and the out-of-memory killer.
 
 use portolan_node::config::Configuration;
-use portolan_node::sysctl::Host;
+use portolan_node::sysctl::{Host, Wanted};
 use portolan_node::{conntrack, oom};
 
+use super::checks::{self, Finding};
+
+/// The connection tracking settings that are not right and cannot be made right, each with the command that
+/// sets it. Changes nothing.
+pub(super) fn conntrack_refusals(configuration: &Configuration, host: &Host) -> Vec<String> {
+    let refused = host.refusals(&wanted(configuration, host));
+    refused.iter().map(ToString::to_string).collect()
+}
+
 /// Makes the connection tracking settings right. kube-proxy does not start where it cannot; here Services are
-/// more important than that: what stays wrong is told with the commands that set it.
-pub(super) fn apply_conntrack(configuration: &Configuration) {
+/// more important than that: what stays wrong is told with the commands that set it, less what was told before.
+pub(super) fn apply_conntrack(configuration: &Configuration, told: &[Finding]) {
     let host = Host::default();
-    let wanted = conntrack::settings(&configuration.conntrack, conntrack::processors(&host));
-    let outcome = host.apply(&wanted);
+    let outcome = host.apply(&wanted(configuration, &host));
     for setting in outcome.written {
         tracing::info!(setting = setting.path, value = setting.value, "kernel setting written");
     }
-    if !outcome.refused.is_empty() {
-        let settings: Vec<String> = outcome.refused.iter().map(ToString::to_string).collect();
-        let settings = settings.join("; ");
-        tracing::warn!(
-            settings,
-            "kernel settings cannot be written here and stay as they are: run the commands on the node, make \
-             /proc/sys writable for this process, or set conntrack.maxPerCore and the conntrack timeouts to 0"
-        );
+    let mut settings: Vec<String> = outcome.refused.iter().map(ToString::to_string).collect();
+    settings.retain(|setting| !told.iter().any(|finding| finding.tells_of_setting(setting)));
+    if !settings.is_empty() {
+        checks::log(&[Finding::KernelSettings { settings }]);
     }
+}
+
+fn wanted(configuration: &Configuration, host: &Host) -> Vec<Wanted> {
+    conntrack::settings(&configuration.conntrack, conntrack::processors(host))
 }
 
 /// Sets the score for the out-of-memory killer, on a thread of its own: nobody has to wait for a second attempt.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
-use portolan_node::config::{self, Configuration, FieldErrors};
+use portolan_node::config::{self, ConfigError, Configuration, FieldError, FieldErrors};
 use portolan_node::gates::{FeatureGates, Stage};
 
 use self::given::Given;
@@ -19,6 +19,9 @@ mod tests;
 mod value;
 
 pub(crate) use self::arguments::normalise;
+
+/// What a file says, and what is only worth a note.
+type ReadOutcome = Result<(Configuration, Vec<FieldError>), ConfigError>;
 
 /// Options of `portolan proxy`.
 #[derive(Clone, Debug)]
@@ -55,11 +58,16 @@ impl Loaded {
     /// Logs what an operator should know, and the flags. Call it once the log is there.
     pub(crate) fn log(&self) {
         tracing::debug!(version = self.version, file = ?self.file, "loaded");
-        for note in &self.notes {
-            tracing::warn!("{note}");
-        }
+        self.log_notes();
         for (flag, value) in &self.flags {
             tracing::debug!(flag, value, "flag");
+        }
+    }
+
+    /// Logs what an operator should know.
+    pub(crate) fn log_notes(&self) {
+        for note in &self.notes {
+            tracing::warn!("{note}");
         }
     }
 }
@@ -85,13 +93,25 @@ impl Options {
     /// # Errors
     /// Everything that is wrong, at once.
     pub(crate) fn load(&self) -> anyhow::Result<Loaded> {
+        self.load_with(config::load_with_notes)
+    }
+
+    /// As [`Options::load`], of a file with this content.
+    ///
+    /// # Errors
+    /// Everything that is wrong, at once.
+    pub(crate) fn load_content(&self, content: &[u8]) -> anyhow::Result<Loaded> {
+        self.load_with(|path| config::parse_content(path, content.to_vec()))
+    }
+
+    fn load_with(&self, read: impl FnOnce(&Path) -> ReadOutcome) -> anyhow::Result<Loaded> {
         let given = &self.given;
         let file = given.non_empty("config").map(PathBuf::from);
         let mut notes = self.notes(file.as_deref());
         let (mut configuration, mut errors) = match &file {
             Some(path) => {
-                let (configuration, read) = config::load_with_notes(path)?;
-                notes.extend(read.iter().map(|note| format!("{}: {note}", path.display())));
+                let (configuration, found) = read(path)?;
+                notes.extend(found.iter().map(|note| format!("{}: {note}", path.display())));
                 (configuration, Vec::new())
             }
             None => apply::configuration(given),

@@ -16,7 +16,7 @@ use super::agent::Agent;
 use super::events::Notes;
 use super::file::FileWatch;
 use super::options::{Loaded, Options};
-use super::servers::Servers;
+use super::servers::{Prepared, Servers};
 use super::{checks, client_settings, node_settings};
 
 /// Where upstream's behaviour is asked for, the proxy ends with this.
@@ -45,7 +45,7 @@ impl Reload<'_> {
             Err(error) => return error,
         };
         // It may have changed between the first reading and the start of the watch.
-        let mut changed = !self.is_in_use();
+        let mut changed = watch.content().is_some_and(|content| !self.is_in_use(content));
         loop {
             if !changed {
                 watch.changed().await;
@@ -54,17 +54,18 @@ impl Reload<'_> {
             if !self.options.config_reload {
                 return anyhow::anyhow!(ENDS);
             }
-            self.reload().await;
+            self.reload(watch.content().unwrap_or_default()).await;
         }
     }
 
-    fn is_in_use(&self) -> bool {
-        let loaded = self.options.load();
+    fn is_in_use(&self, content: &[u8]) -> bool {
+        let loaded = self.options.load_content(content);
         loaded.is_ok_and(|loaded| loaded.configuration == *self.agent.borrow().configuration())
     }
 
-    async fn reload(&mut self) {
-        match self.check_and_apply().await {
+    /// Works by what was read when the file changed: read once more it may be half of what comes next.
+    async fn reload(&mut self, content: &[u8]) {
+        match self.check_and_apply(content).await {
             Ok(changes) => {
                 self.metrics.config_reload(metrics::Reload::Ok);
                 if changes.is_empty() {
@@ -84,16 +85,17 @@ impl Reload<'_> {
     }
 
     /// Answers the fields that changed.
-    async fn check_and_apply(&mut self) -> anyhow::Result<Vec<&'static str>> {
-        let new = self.options.load()?;
+    async fn check_and_apply(&mut self, content: &[u8]) -> anyhow::Result<Vec<&'static str>> {
+        let new = self.options.load_content(content)?;
+        new.log_notes();
         let old = self.agent.borrow().configuration().clone();
         let changes = changes(&old, &new.configuration);
         if changes.is_empty() {
             return Ok(changes);
         }
-        self.check(&old, &new.configuration)?;
+        let prepared = self.check(&old, &new.configuration)?;
         let watcher = self.watcher(&old, &new).await?;
-        self.apply(&old, new.configuration).await;
+        self.apply(&old, new.configuration, prepared).await;
         if let Some(watcher) = watcher {
             // The receiver lives as long as this.
             let _ = self.watchers.send(watcher);
@@ -101,16 +103,18 @@ impl Reload<'_> {
         Ok(changes)
     }
 
-    /// Everything that keeps a configuration from being used, at once.
-    fn check(&self, old: &Configuration, new: &Configuration) -> anyhow::Result<()> {
+    /// Everything that keeps a configuration from being used, at once; what is open for it already where nothing
+    /// does.
+    fn check(&self, old: &Configuration, new: &Configuration) -> anyhow::Result<Prepared> {
         let mut reasons: Vec<String> = checks::mode(new).iter().map(ToString::to_string).collect();
         reasons.extend(fixed(old, new));
         reasons.extend(self.agent.borrow().objections(new));
-        reasons.extend(self.servers.obstacles(new));
-        if !reasons.is_empty() {
-            bail!("{}", reasons.join("; "));
+        match self.servers.prepare(new) {
+            Ok(prepared) if reasons.is_empty() => return Ok(prepared),
+            Ok(_) => {}
+            Err(obstacles) => reasons.extend(obstacles),
         }
-        Ok(())
+        bail!("{}", reasons.join("; "))
     }
 
     /// A watcher with the new way to the API server, if it is another one.
@@ -124,9 +128,9 @@ impl Reload<'_> {
         Ok(Some(Watcher::new(client, self.node_name)))
     }
 
-    async fn apply(&mut self, old: &Configuration, new: Configuration) {
+    async fn apply(&mut self, old: &Configuration, new: Configuration, prepared: Prepared) {
         if old.conntrack != new.conntrack {
-            node_settings::apply_conntrack(&new);
+            node_settings::apply_conntrack(&new, &[]);
         }
         if old.oom_score_adj != new.oom_score_adj {
             node_settings::apply_oom_score(&new);
@@ -137,7 +141,7 @@ impl Reload<'_> {
             tracing::error!(%error, "the log stays as it is");
         }
         self.pages.set_configuration(&new);
-        self.servers.listen(&new).await;
+        self.servers.follow(&new, prepared).await;
         self.agent.borrow_mut().configure(new);
     }
 }

@@ -29,6 +29,20 @@ fn image_file(folder: &Path) -> String {
     file.to_str().unwrap().to_owned()
 }
 
+/// A configuration that anybody can read, below a folder that others may only pass through.
+fn configuration(folder: &Path, entries: &str) -> String {
+    let passage = folder.join("passage");
+    fs::create_dir_all(passage.join("etc")).unwrap();
+    fs::set_permissions(&passage, fs::Permissions::from_mode(0o711)).unwrap();
+    let file = passage.join("etc/config.yaml");
+    let text = format!(
+        "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nhostnameOverride: node1\n\
+         mode: nftables\nconntrack: {{maxPerCore: 1, min: {entries}}}\n"
+    );
+    fs::write(&file, text).unwrap();
+    file.to_str().unwrap().to_owned()
+}
+
 #[test]
 fn the_user_of_the_manifests_programs_the_kernel() {
     let set = one_yaml("deploy/kustomize/base/daemonset.yaml");
@@ -41,6 +55,9 @@ fn the_user_of_the_manifests_programs_the_kernel() {
     node.ip("link set lo up\n").unwrap();
     let recorder = Recorder::start(&node);
     let master = format!("http://{}", recorder.address());
+    // As many entries as there are, so that every setting is right or may be written by this user.
+    let entries = node.output("cat", &["/proc/sys/net/netfilter/nf_conntrack_max"]).unwrap();
+    let config = configuration(folder.path(), entries.trim());
     let arguments = [
         &user,
         &group,
@@ -51,10 +68,8 @@ fn the_user_of_the_manifests_programs_the_kernel() {
         "proxy",
         "--master",
         &master,
-        "--hostname-override",
-        "node1",
-        "--proxy-mode",
-        "nftables",
+        "--config",
+        &config,
     ];
     let mut proxy = PortolanProcess::start(&node, "setpriv".as_ref(), &arguments).unwrap();
     let deadline = Instant::now() + PATIENCE;
@@ -62,6 +77,8 @@ fn the_user_of_the_manifests_programs_the_kernel() {
         assert!(proxy.ended().is_none() && Instant::now() < deadline, "{}", proxy.output());
         std::thread::sleep(Duration::from_millis(10));
     }
+    let output = proxy.output();
+    assert!(!output.contains("kernel settings cannot be written"), "{output}");
     let table = node.output("nft", &["list", "table", "ip", "portolan"]).unwrap();
     assert!(table.contains("chain nat-prerouting"), "{table}");
     let metrics = node.run(|| get("127.0.0.1:10249", "/metrics")).unwrap();

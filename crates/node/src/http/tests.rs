@@ -139,6 +139,34 @@ async fn a_taken_port_is_tried_every_five_seconds() {
     assert_eq!(*bound.borrow_and_update(), Some(address));
 }
 
+#[tokio::test(start_paused = true)]
+async fn who_is_patient_tries_on_until_it_listens() {
+    let (holder, address) = taken();
+    let server = hello(address, true).patient();
+    let mut bound = server.bound();
+    let run = server.run();
+    tokio::pin!(run);
+    tokio::time::timeout(Duration::from_secs(7), &mut run).await.expect_err("it keeps trying");
+    drop(holder);
+    tokio::time::timeout(Duration::from_secs(4), &mut run).await.expect_err("it serves");
+    assert_eq!(*bound.borrow_and_update(), Some(address));
+}
+
+#[tokio::test]
+async fn what_is_open_already_is_served_and_hard_fail_can_come_later() {
+    let opened = Opened::open(loopback()).unwrap();
+    let address = opened.0.local_addr().unwrap();
+    let server = hello(address, false);
+    let (hard_fail, mut bound) = (server.hard_fail(), server.bound());
+    let handed = tokio::spawn(server.on(opened).run());
+    bound.wait_for(|bound| *bound == Some(address)).await.unwrap();
+    let late = hello(address, false);
+    late.hard_fail().set(true);
+    assert_eq!(late.run().await.source.kind(), io::ErrorKind::AddrInUse);
+    assert!(!hard_fail.get() && !handed.is_finished());
+    handed.abort();
+}
+
 #[tokio::test]
 async fn hard_fail_ends_with_the_reason() {
     let (_holder, address) = taken();

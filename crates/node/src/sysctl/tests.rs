@@ -30,7 +30,7 @@ fn what_differs_is_written_once() {
 #[test]
 fn more_than_the_least_is_left_alone() {
     let (_folder, host) = host(&[(HASHSIZE, "65536\n")]);
-    let at_least = |value| [Wanted { path: HASHSIZE, value, bound: Bound::AtLeast }];
+    let at_least = |value| [Wanted { bound: Bound::AtLeast, ..Wanted::exactly(HASHSIZE, value) }];
     assert!(host.apply(&at_least(65_536)).written.is_empty());
     assert!(host.apply(&at_least(1)).written.is_empty());
     assert_eq!(host.apply(&at_least(65_537)).written.len(), 1);
@@ -55,4 +55,23 @@ fn what_cannot_be_written_says_what_to_run_and_does_not_stop_the_rest() {
 fn files_outside_of_proc_sys_have_a_command_too() {
     let wanted = Wanted::exactly(HASHSIZE, 9);
     assert_eq!(wanted.command(), format!("echo 9 > {HASHSIZE}"));
+}
+
+#[test]
+fn what_one_file_refuses_another_one_takes() {
+    let (_folder, host) = host(&[(HASHSIZE, "1\n")]);
+    let wanted = Wanted { instead: Some(HASHSIZE), ..Wanted::exactly(FORWARD, 5) };
+    assert!(host.refusals(&[wanted]).is_empty());
+    assert_eq!(host.read(HASHSIZE).as_deref(), Some("1"), "to ask changes nothing");
+    assert_eq!(host.apply(&[wanted]).written, [wanted]);
+    assert_eq!(host.read(HASHSIZE).as_deref(), Some("5"));
+}
+
+#[test]
+fn refusals_are_known_before_anything_is_written() {
+    let (_folder, host) = host(&[(FORWARD, "0")]);
+    let missing = Wanted::exactly("/proc/sys/net/netfilter/nf_conntrack_max", 5);
+    let refused = host.refusals(&[missing, Wanted::exactly(FORWARD, 1)]);
+    assert_eq!(refused.iter().map(|refused| refused.wanted).collect::<Vec<_>>(), [missing]);
+    assert_eq!(host.read(FORWARD).as_deref(), Some("0"));
 }

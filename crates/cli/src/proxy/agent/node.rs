@@ -72,7 +72,9 @@ impl Agent {
         if self.running.is_none() {
             return;
         }
-        if let Err(error) = checks::report(&self.new_family_findings()) {
+        let new = self.new_family_findings();
+        checks::log(&new);
+        if let Err(error) = checks::judge(&new) {
             tracing::error!("{error:#}; it goes on as well as it can");
         }
     }

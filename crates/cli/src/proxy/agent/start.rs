@@ -49,7 +49,8 @@ impl Agent {
             let node = self.catalog.node_name();
             tracing::error!(node, "there is no such Node object: node ports answer on every address");
         }
-        checks::report(&self.new_family_findings())?;
+        checks::log(&self.new_family_findings());
+        checks::judge(&self.findings)?;
         self.warn_of_unknown_address();
         // Never with an empty list in its place: that would close every node port.
         let Some(addresses) = self.interface_addresses() else { return Ok(()) };
@@ -80,7 +81,12 @@ impl Agent {
 
     /// What keeps another configuration from being used on this node.
     pub(in crate::proxy) fn objections(&self, configuration: &Configuration) -> Vec<String> {
-        let findings = self.family_findings(configuration);
+        let mut findings = self.family_findings(configuration);
+        // The start waits for pod CIDRs; what runs would go on without any.
+        let by_pod_cidrs = configuration.detect_local_mode == DetectLocalMode::NodeCidr;
+        if self.running.is_some() && by_pod_cidrs && self.node.pod_cidrs().is_empty() {
+            findings.push(Finding::NoPodCidrs);
+        }
         findings.iter().filter(|finding| finding.is_fatal()).map(ToString::to_string).collect()
     }
 

@@ -2,15 +2,16 @@
 
 use portolan_backend::nft::Nftables;
 use portolan_model::Family;
+use portolan_node::config::Configuration;
 use portolan_node::sysctl::Host;
 
 use super::Finding;
-use crate::proxy::settings;
+use crate::proxy::{node_settings, settings};
 
 /// `CAP_NET_ADMIN` (`linux/capability.h`).
 const NET_ADMIN: u32 = 12;
 
-pub(super) fn findings(families: &[Family]) -> Vec<Finding> {
+pub(super) fn findings(configuration: &Configuration, families: &[Family]) -> Vec<Finding> {
     let host = Host::default();
     let mut findings = Vec::new();
     let status = host.read("/proc/self/status").unwrap_or_default();
@@ -21,6 +22,9 @@ pub(super) fn findings(families: &[Family]) -> Vec<Finding> {
         findings.extend(families.iter().filter_map(|&family| kernel(family)));
     }
     findings.extend(families.iter().filter_map(|&family| forwarding(&host, family)));
+    // Conntrack's settings are there at the latest since the trial.
+    let settings = node_settings::conntrack_refusals(configuration, &host);
+    findings.extend((!settings.is_empty()).then_some(Finding::KernelSettings { settings }));
     findings
 }
 

@@ -21,6 +21,17 @@ fn with_file(body: &str, arguments: &[&str]) -> anyhow::Result<Loaded> {
 }
 
 #[test]
+fn what_was_read_counts_whatever_the_file_holds_by_now() {
+    let (_folder, path) = file("oomScoreAdj: 7\n");
+    let options = parse(&[&format!("--config={}", path.display())]).expect("a command line");
+    let content = std::fs::read(&path).expect("a file");
+    std::fs::write(&path, "apiVersion: kube").expect("a file");
+    assert_eq!(options.load_content(&content).expect("a configuration").configuration.oom_score_adj, 7);
+    let error = format!("{:#}", options.load_content(&[0xff]).expect_err("no text"));
+    assert!(error.contains("config.yaml") && error.contains("utf-8"), "{error}");
+}
+
+#[test]
 fn the_file_replaces_the_flags_and_says_so() {
     let arguments = [
         "--proxy-mode=bogus",
