@@ -103,6 +103,17 @@ pub enum ClientError {
         /// What kube says.
         source: Box<KubeconfigError>,
     },
+    /// The kubeconfig file is not in the form of one. What stands there may be a token or a password: only the
+    /// place is told.
+    #[error("kubeconfig {path}: no usable YAML of a Config at line {line}, column {column}")]
+    KubeconfigForm {
+        /// The file.
+        path: PathBuf,
+        /// Counted from 1; 0 is unknown.
+        line: u64,
+        /// Counted from 1; 0 is unknown.
+        column: u64,
+    },
     /// The kubeconfig does not say which context to use.
     #[error(
         "kubeconfig {path} has no current-context, and this is no pod with a service account: set current-context"
@@ -155,6 +166,12 @@ pub enum ClientError {
         url: String,
         /// What kube says.
         source: Box<kube::Error>,
+    },
+    /// The client certificate or its key is no PEM. What stands there may be the key: it is not told.
+    #[error("client certificate for {url}: it or its key is no PEM text")]
+    Identity {
+        /// The API server's URL.
+        url: String,
     },
     /// The kubeconfig's `as` and its relatives cannot be sent.
     #[error("impersonation at {url}: {source}")]

@@ -11,6 +11,7 @@ use std::time::Duration;
 use k8s_openapi::jiff::Timestamp;
 use kube::config::{ExecConfig, ExecInteractiveMode};
 use serde::Deserialize;
+use serde_json::error::Category;
 use serde_json::json;
 use tokio::process::Command;
 use tokio::sync::Mutex;
@@ -79,7 +80,7 @@ pub enum ExecError {
     Output {
         /// The plug-in.
         command: String,
-        /// What is wrong with it.
+        /// What is wrong with it, without a word of it.
         reason: String,
     },
 }
@@ -204,9 +205,9 @@ impl Plugin {
 
     fn read(&self, output: &[u8]) -> Result<Held, ExecError> {
         let fault = |reason: String| ExecError::Output { command: self.command.clone(), reason };
-        let printed: Printed = serde_json::from_slice(output).map_err(|error| fault(error.to_string()))?;
+        let printed: Printed = serde_json::from_slice(output).map_err(|error| fault(place(&error)))?;
         if printed.kind != "ExecCredential" || printed.api_version != self.version {
-            return Err(fault(format!("it is a {} {:?}", printed.api_version, printed.kind)));
+            return Err(fault(format!("it is no ExecCredential of {}", self.version)));
         }
         let Status { expiration_timestamp: expires, token, client_certificate_data, client_key_data } =
             printed.status.ok_or_else(|| fault("it has no status".to_owned()))?;
@@ -223,4 +224,16 @@ impl Plugin {
         }
         Ok(Held { credential: Credential { authorization, identity }, expires })
     }
+}
+
+/// Where the output is wrong, and in what sense. What stands there may be the token: it is not told, as serde
+/// would.
+fn place(error: &serde_json::Error) -> String {
+    let fault = match error.classify() {
+        Category::Data => "a field has a wrong type or value",
+        Category::Syntax => "this is no JSON",
+        Category::Eof => "it ends in the middle",
+        Category::Io => "it cannot be read",
+    };
+    format!("{fault} (line {}, column {})", error.line(), error.column())
 }

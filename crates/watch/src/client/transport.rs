@@ -16,7 +16,7 @@ use http_body_util::Full;
 use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use kube::client::ConfigExt as _;
+use kube::client::{ConfigExt as _, RustlsTlsError};
 use kube::config::{Config, Kubeconfig};
 
 use super::ClientError;
@@ -98,7 +98,11 @@ fn material(target: &Target, identity: Option<&Identity>) -> u64 {
 }
 
 fn http(target: &Target, config: &Config, proxy: Option<&Proxy>) -> Result<Http, ClientError> {
-    let fault = |source| ClientError::Certificates { url: target.url.to_string(), source: Box::new(source) };
+    let url = || target.url.to_string();
+    let fault = |source| match source {
+        kube::Error::RustlsTls(RustlsTlsError::InvalidIdentityPem(_)) => ClientError::Identity { url: url() },
+        source => ClientError::Certificates { url: url(), source: Box::new(source) },
+    };
     let tls = |tcp| config.rustls_https_connector_with_connector(tcp);
     let connector = proxy::connector(proxy, tls).map_err(fault)?;
     let connector = config.rustls_https_connector_with_connector(connector).map_err(fault)?;

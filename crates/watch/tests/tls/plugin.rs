@@ -1,10 +1,14 @@
 //! Credentials from a program.
 
+use portolan_watch::{WatchEvent, Watcher};
 use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::time;
 
 use crate::certificates::Authority;
 use crate::home::{Home, failure, get};
-use crate::server::Server;
+use crate::log::Log;
+use crate::server::{DEADLINE, Server};
 
 /// The user whose plug-in is in this home.
 fn user(home: &Home) -> String {
@@ -87,6 +91,43 @@ async fn a_plug_in_that_fails_is_quoted_and_tried_again() {
     }
     prints(&home, &json!({"token": "t"}));
     assert_eq!(get(&client, "/").await, 200);
+}
+
+/// A plug-in may print a bare token, or its JSON in a form that we do not know.
+#[tokio::test]
+async fn what_a_plug_in_prints_is_not_told() {
+    let authority = Authority::new("ca");
+    let server = Server::start(authority.server(None)).await;
+    let home = home(&json!({}));
+    let client = home.client(&server, &authority, &user(&home)).await;
+    let (log, _listening) = Log::listen();
+    for (output, part) in [
+        ("\"hunter2\"".to_owned(), "wrong type or value (line 1, column 9)"),
+        ("hunter2".to_owned(), "no JSON (line 1, column 1)"),
+        ("{\n\"token\": \"hunter2".to_owned(), "in the middle (line 2, "),
+        (json!({"apiVersion": "client.authentication.k8s.io/v1", "kind": "hunter2"}).to_string(), "no ExecC"),
+        (
+            json!({"status": {"token": "t", "expirationTimestamp": "hunter2"}}).to_string(),
+            "wrong type or value",
+        ),
+        (json!({"status": {"hunter2": 1, "token": ["hunter2"]}}).to_string(), "wrong type or value"),
+    ] {
+        home.write("credential", &output);
+        let (sender, mut reasons) = mpsc::unbounded_channel();
+        let run = Watcher::new(client.clone(), "node-1").run(move |event| {
+            if let WatchEvent::Restarted { reason, .. } = event {
+                sender.send(format!("{reason} {reason:?}")).unwrap();
+            }
+        });
+        let reason = tokio::select! {
+            never = run => match never {},
+            reason = time::timeout(DEADLINE, reasons.recv()) => reason.unwrap().unwrap(),
+        };
+        assert!(reason.contains(part) && !reason.contains("hunter2"), "{reason}");
+        let told = log.text();
+        assert!(told.contains(part) && told.contains("WARN"), "{part}: {told}");
+        assert!(!told.contains("hunter2"), "{told}");
+    }
 }
 
 #[tokio::test]

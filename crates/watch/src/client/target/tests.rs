@@ -1,6 +1,7 @@
 use super::*;
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 
 /// A pod's environment and mounts, and a place for kubeconfigs.
 struct World {
