@@ -1,6 +1,10 @@
 //! Credentials from a program.
 
 use portolan_watch::{WatchEvent, Watcher};
+use rustix::thread::{
+    CapabilitiesSecureBits, CapabilitySet, capabilities, capability_is_in_ambient_set,
+    configure_capability_in_ambient_set, set_capabilities, set_capabilities_secure_bits,
+};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time;
@@ -25,6 +29,8 @@ fn home(status: &Value) -> Home {
     let script = "cd \"$(dirname \"$0\")\"\n\
         echo \"$WHO $*\" >> runs\n\
         printf %s \"$KUBERNETES_EXEC_INFO\" > input\n\
+        grep ^Cap /proc/self/status > capabilities\n\
+        if [ -e verbose ]; then cat /dev/zero >&2; fi\n\
         if [ -e broken ]; then echo no luck >&2; exit 3; fi\n\
         cat credential\n";
     home.write("script", script);
@@ -127,6 +133,45 @@ async fn what_a_plug_in_prints_is_not_told() {
         let told = log.text();
         assert!(told.contains(part) && told.contains("WARN"), "{part}: {told}");
         assert!(!told.contains("hunter2"), "{told}");
+    }
+}
+
+#[tokio::test]
+async fn a_plug_in_does_not_inherit_ambient_capabilities() {
+    // Of this thread. Root, too, has no more than ambient capabilities then.
+    let capability = CapabilitySet::NET_ADMIN;
+    let raised = capabilities(None).and_then(|mut sets| {
+        sets.inheritable |= capability;
+        set_capabilities(None, sets)?;
+        configure_capability_in_ambient_set(capability, true)?;
+        set_capabilities_secure_bits(CapabilitiesSecureBits::NO_ROOT)
+    });
+    if let Err(error) = raised {
+        eprintln!("skipped: this user has no ambient capabilities to give: {error}");
+        return;
+    }
+    let authority = Authority::new("ca");
+    let server = Server::start(authority.server(None)).await;
+    let home = home(&json!({"token": "t"}));
+    let client = home.client(&server, &authority, &user(&home)).await;
+    assert_eq!(get(&client, "/").await, 200);
+    let seen = home.read("capabilities");
+    for set in ["CapPrm", "CapEff", "CapAmb"] {
+        assert!(seen.contains(&format!("{set}:\t0000000000000000\n")), "{seen}");
+    }
+    assert!(capability_is_in_ambient_set(capability).unwrap(), "this thread keeps it");
+}
+
+#[tokio::test]
+async fn a_plug_in_that_writes_without_end_is_stopped() {
+    let authority = Authority::new("ca");
+    let server = Server::start(authority.server(None)).await;
+    let home = home(&json!({"token": "t".repeat(2 << 20)}));
+    let client = home.client(&server, &authority, &user(&home)).await;
+    for _ in ["standard output", "standard error"] {
+        let error = failure(&client).await;
+        assert!(error.contains("wrote more than 1048576 bytes"), "{error}");
+        home.write("verbose", "");
     }
 }
 
