@@ -3,10 +3,11 @@
 //! kube reads kubeconfigs and makes TLS of them. The rest is our own, because it has to follow what changes
 //! under a process that runs for years: `target` finds the API server, `credentials` and `exec` say who we are
 //! for each request, `transport` holds connections and replaces them when certificates change, `proxy` goes
-//! through proxies, `limiter` keeps to the configured rate, `observed` tells what became of each request. There
-//! are no retries behind the reflectors' backs, but for one after a 401 when the credential has changed.
+//! through proxies, `limiter` keeps to the configured rate, `deadline` to the time that an answer may take,
+//! `observed` tells what became of each request. There are no retries behind the reflectors' backs, but for one after a 401 when the credential has changed.
 
 mod credentials;
+pub(crate) mod deadline;
 mod exec;
 mod limiter;
 mod observed;
@@ -30,6 +31,7 @@ use tower::{BoxError, ServiceExt as _};
 
 use self::credentials::{Credential, Credentials};
 use self::limiter::Limiter;
+use self::observed::Underway;
 use self::proxy::Proxy;
 use self::target::Surroundings;
 use self::transport::{Answer, Transport};
@@ -283,13 +285,11 @@ impl Api {
         let verb = observed::verb(request.method());
         let throttled = self.limiter.turn().await;
         let http = self.transport.current(credential.identity.as_deref());
-        let start = Instant::now();
-        let answer = http.request(request).await;
-        if let Some(hook) = &self.hook {
-            let code = answer.as_ref().ok().map(|answer| answer.status().as_u16());
-            let host = Arc::clone(&self.host);
-            hook(&RequestDone { verb, host, code, duration: start.elapsed(), throttled });
-        }
-        Ok(answer?)
+        let (hook, host) = (self.hook.as_ref(), &self.host);
+        let mut underway = Underway { hook, verb, host, throttled, start: Instant::now(), code: None };
+        let within = deadline::of(request.extensions());
+        let answer = deadline::in_time(within, http.request(request)).await?;
+        underway.code = Some(answer.status().as_u16());
+        Ok(answer)
     }
 }

@@ -10,6 +10,7 @@ use tower::BoxError;
 
 use super::series::{Count, QUIET, REFRESH, Recorded};
 use super::*;
+use crate::client::deadline;
 
 /// How the API server takes a request.
 #[derive(Clone, Copy)]
@@ -69,7 +70,10 @@ impl Api {
             Reply::Code(code) => Response::builder().status(StatusCode::from_u16(code)?),
             Reply::Busy(seconds) => Response::builder().status(429).header("Retry-After", seconds),
             Reply::NoConnection => return Err("connection refused".into()),
-            Reply::Silence => std::future::pending().await,
+            Reply::Silence => {
+                let within = deadline::of(&parts.extensions);
+                return deadline::in_time(within, std::future::pending::<Result<_, BoxError>>()).await;
+            }
         };
         Ok(answer.body(Body::empty())?)
     }
