@@ -141,7 +141,6 @@ async fn every_event_has_upstream_s_words() {
             "FailedToStartMetricServer",
             "StartKubeProxy",
         ),
-        (EventNote::ipvs_deprecation("n", "x"), "Warning", "IPVSDeprecation", "StartKubeProxy"),
         (failed("x"), "Warning", "FailedToStartServiceHealthcheck", "Listen"),
         (
             EventNote::configuration_reloaded("n", "x"),
@@ -170,9 +169,9 @@ async fn every_event_has_upstream_s_words() {
         );
         assert_eq!(body["note"], "x");
     }
-    assert_eq!(sent[3].line, format!("POST {EVENTS}/ns/events"));
+    assert_eq!(sent[2].line, format!("POST {EVENTS}/ns/events"));
     let service = json!({"kind": "Service", "apiVersion": "v1", "name": "web", "namespace": "ns"});
-    assert_eq!(sent[3].body["regarding"], service);
+    assert_eq!(sent[2].body["regarding"], service);
     let names: std::collections::HashSet<_> =
         sent.iter().map(|sent| sent.body["metadata"]["name"].as_str()).collect();
     assert_eq!(names.len(), sent.len(), "no two events share a name");
