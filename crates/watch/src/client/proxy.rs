@@ -59,12 +59,13 @@ impl Proxy {
     }
 
     /// `HTTPS_PROXY` or `HTTP_PROXY` by the URL's scheme, less `NO_PROXY`; lower-case names count where the
-    /// others are missing; loopback is never proxied (Go: `golang.org/x/net/http/httpproxy`).
+    /// others are missing or empty; loopback is never proxied (Go: `golang.org/x/net/http/httpproxy`).
     fn of_environment(
         url: &Uri,
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<Option<Self>, ClientError> {
-        let either = |names: [&str; 2]| names.into_iter().find_map(&variable).unwrap_or_default();
+        let given = |name: &str| variable(name).filter(|value| !value.is_empty());
+        let either = |names: [&str; 2]| names.into_iter().find_map(given).unwrap_or_default();
         let names = match url.scheme_str() {
             Some("https") => ["HTTPS_PROXY", "https_proxy"],
             _ => ["HTTP_PROXY", "http_proxy"],
@@ -167,8 +168,27 @@ fn excluded(url: &Uri, no_proxy: &str) -> bool {
             (host, None) => Some(host),
         })
         .collect();
-    let matcher = Matcher::builder().all("http://proxy").no(entries.join(",")).build();
-    entries.contains(&"*") || matcher.intercept(url).is_none()
+    let host = host(url);
+    entries.contains(&"*")
+        || if host.parse::<IpAddr>().is_ok() {
+            let matcher = Matcher::builder().all("http://proxy").no(entries.join(",")).build();
+            matcher.intercept(url).is_none()
+        } else {
+            entries.iter().any(|entry| covers(entry, host))
+        }
+}
+
+/// Whether an entry of `NO_PROXY` means this name: `example.org` with all below it, `.example.org` or
+/// `*.example.org` only what is below it.
+fn covers(entry: &str, host: &str) -> bool {
+    let domain = entry.strip_prefix('*').filter(|rest| rest.starts_with('.')).unwrap_or(entry);
+    let domain = domain.to_ascii_lowercase();
+    let host = host.to_ascii_lowercase();
+    let below = match host.strip_suffix(&domain) {
+        Some(below) if !domain.is_empty() => below,
+        _ => return false,
+    };
+    domain.starts_with('.') || below.is_empty() || below.ends_with('.')
 }
 
 /// `host:port` and `[v6]:port`; a bare IPv6 address has no port.
