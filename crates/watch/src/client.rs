@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, USER_AGENT};
+use http::header::{AUTHORIZATION, PROXY_AUTHORIZATION, USER_AGENT};
 use http::{HeaderValue, Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use kube::client::{Body, ConfigExt as _};
@@ -281,6 +281,9 @@ impl Api {
     ) -> Result<Answer, BoxError> {
         if let Some(authorization) = &credential.authorization {
             request.headers_mut().insert(AUTHORIZATION, authorization.clone());
+        }
+        if let Some(authorization) = self.transport.proxy_authorization() {
+            request.headers_mut().insert(PROXY_AUTHORIZATION, authorization.clone());
         }
         let verb = observed::verb(request.method());
         let throttled = self.limiter.turn().await;
