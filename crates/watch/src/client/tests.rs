@@ -86,13 +86,9 @@ async fn what_cannot_be_used_is_said_at_once() {
 /// Display, Debug and all sources.
 async fn everything_said(settings: &ClientSettings) -> String {
     let Err(error) = connect(settings).await else { return "no error".to_owned() };
-    let mut said = format!("{error} {error:?}");
-    let mut next = std::error::Error::source(&error);
-    while let Some(cause) = next {
-        said += &format!(" {cause} {cause:?}");
-        next = cause.source();
-    }
-    said
+    let first: &dyn std::error::Error = &error;
+    let causes = std::iter::successors(Some(first), |cause| cause.source());
+    causes.map(|cause| format!("{cause} {cause:?}")).collect::<Vec<_>>().join(" ")
 }
 
 #[tokio::test]

@@ -184,7 +184,7 @@ async fn a_server_that_hangs_is_given_up_in_time() {
     let observed = Arc::clone(&done);
     let settings = ClientSettings {
         on_request: Some(Arc::new(move |request: &RequestDone| {
-            observed.lock().unwrap().push(request.clone())
+            observed.lock().unwrap().push(request.clone());
         })),
         ..home.settings(&server, &authority, "tokenFile: token", "")
     };
