@@ -43,7 +43,6 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    privilege::raise_net_admin();
     portolan_sock::memory::configure();
     let cli = match Cli::try_parse_from(proxy::normalise(std::env::args_os())) {
         Ok(cli) => cli,
@@ -69,17 +68,32 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Proxy(options) => {
             if !options.act()? {
+                privilege::raise();
                 proxy::run(&options)?;
             }
         }
         Command::Serve { options, v } => {
+            let given_up = privilege::give_up();
             logging::start(&Logging { verbosity: v.into(), ..Logging::default() })?;
+            if let Err(error) = given_up {
+                tracing::warn!(%error, "CAP_NET_ADMIN is of no use here but could not be given up");
+            }
             serve::run(options)?;
         }
         // The demo writes for people, and shows the proxy's log only if something goes wrong.
-        Command::Demo(options) => return Ok(demo::run(&options)),
-        Command::Completions(options) => reference::completions(&options),
-        Command::Man(options) => reference::man(&options)?,
+        Command::Demo(options) => {
+            privilege::give_up_unless_effective()?;
+            return Ok(demo::run(&options));
+        }
+        Command::Completions(options) => {
+            // Text to standard output: it does no harm where the kernel refuses.
+            let _ = privilege::give_up();
+            reference::completions(&options);
+        }
+        Command::Man(options) => {
+            let _ = privilege::give_up();
+            reference::man(&options)?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -3,10 +3,11 @@
 //! kube reads kubeconfigs and makes TLS of them. The rest is our own, because it has to follow what changes
 //! under a process that runs for years: `target` finds the API server, `credentials` and `exec` say who we are
 //! for each request, `transport` holds connections and replaces them when certificates change, `proxy` goes
-//! through proxies, `limiter` keeps to the configured rate, `observed` tells what became of each request. There
-//! are no retries behind the reflectors' backs, but for one after a 401 when the credential has changed.
+//! through proxies, `limiter` keeps to the configured rate, `deadline` to the time that an answer may take,
+//! `observed` tells what became of each request. There are no retries behind the reflectors' backs, but for one after a 401 when the credential has changed.
 
 mod credentials;
+pub(crate) mod deadline;
 mod exec;
 mod limiter;
 mod observed;
@@ -21,7 +22,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, USER_AGENT};
+use http::header::{AUTHORIZATION, PROXY_AUTHORIZATION, USER_AGENT};
 use http::{HeaderValue, Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use kube::client::{Body, ConfigExt as _};
@@ -30,6 +31,7 @@ use tower::{BoxError, ServiceExt as _};
 
 use self::credentials::{Credential, Credentials};
 use self::limiter::Limiter;
+use self::observed::Underway;
 use self::proxy::Proxy;
 use self::target::Surroundings;
 use self::transport::{Answer, Transport};
@@ -103,6 +105,17 @@ pub enum ClientError {
         /// What kube says.
         source: Box<KubeconfigError>,
     },
+    /// The kubeconfig file is not in the form of one. What stands there may be a token or a password: only the
+    /// place is told.
+    #[error("kubeconfig {path}: no usable YAML of a Config at line {line}, column {column}")]
+    KubeconfigForm {
+        /// The file.
+        path: PathBuf,
+        /// Counted from 1; 0 is unknown.
+        line: u64,
+        /// Counted from 1; 0 is unknown.
+        column: u64,
+    },
     /// The kubeconfig does not say which context to use.
     #[error(
         "kubeconfig {path} has no current-context, and this is no pod with a service account: set current-context"
@@ -155,6 +168,12 @@ pub enum ClientError {
         url: String,
         /// What kube says.
         source: Box<kube::Error>,
+    },
+    /// The client certificate or its key is no PEM. What stands there may be the key: it is not told.
+    #[error("client certificate for {url}: it or its key is no PEM text")]
+    Identity {
+        /// The API server's URL.
+        url: String,
     },
     /// The kubeconfig's `as` and its relatives cannot be sent.
     #[error("impersonation at {url}: {source}")]
@@ -263,16 +282,17 @@ impl Api {
         if let Some(authorization) = &credential.authorization {
             request.headers_mut().insert(AUTHORIZATION, authorization.clone());
         }
+        if let Some(authorization) = self.transport.proxy_authorization() {
+            request.headers_mut().insert(PROXY_AUTHORIZATION, authorization.clone());
+        }
         let verb = observed::verb(request.method());
         let throttled = self.limiter.turn().await;
         let http = self.transport.current(credential.identity.as_deref());
-        let start = Instant::now();
-        let answer = http.request(request).await;
-        if let Some(hook) = &self.hook {
-            let code = answer.as_ref().ok().map(|answer| answer.status().as_u16());
-            let host = Arc::clone(&self.host);
-            hook(&RequestDone { verb, host, code, duration: start.elapsed(), throttled });
-        }
-        Ok(answer?)
+        let (hook, host) = (self.hook.as_ref(), &self.host);
+        let mut underway = Underway { hook, verb, host, throttled, start: Instant::now(), code: None };
+        let within = deadline::of(request.extensions());
+        let answer = deadline::in_time(within, http.request(request)).await?;
+        underway.code = Some(answer.status().as_u16());
+        Ok(answer)
     }
 }

@@ -27,6 +27,7 @@ use tokio::time;
 
 use crate::backoff::BackoffLimits;
 use crate::client::CredentialError;
+use crate::client::deadline::{AnswerWithin, Silent};
 use crate::frame::{Frame, Garbage, LineSplitter, json};
 use crate::list::ListSplitter;
 use crate::reflector::{Next, Query, Reflector, RestartReason};
@@ -39,7 +40,7 @@ use crate::watcher::{KindCounts, WatchEvent, count};
 pub struct Timing {
     /// Delays after failures.
     pub backoff: BackoffLimits,
-    /// How long an answer may take to begin, and a list to go on.
+    /// How long an answer may take to begin, from when its request is sent, and a list to go on.
     pub answer: Duration,
     /// How long a streamed list may pause before its end mark. A server that does not know streamed lists
     /// but does not refuse them either would never send one.
@@ -146,9 +147,9 @@ impl<'a, S: FnMut(WatchEvent)> Driver<'a, S> {
             self.timing.watch_seconds.saturating_add(fastrand::u64(..self.timing.watch_seconds.max(1)));
         let query = self.reflector.query();
         let is_page = matches!(query, Query::Page { .. });
-        let request = self.collection.request(&query, watch_seconds).map_err(broken)?;
-        let answer = time::timeout(self.timing.answer, self.client.send(request)).await;
-        let answer = answer.map_err(|_| RestartReason::Silent(self.timing.answer))?.map_err(unanswered)?;
+        let mut request = self.collection.request(&query, watch_seconds).map_err(broken)?;
+        request.extensions_mut().insert(AnswerWithin(self.timing.answer));
+        let answer = self.client.send(request).await.map_err(unanswered)?;
         if answer.status() != StatusCode::OK {
             return Err(refused(answer).await);
         }
@@ -401,7 +402,9 @@ fn unanswered(error: kube::Error) -> RestartReason {
         kube::Error::Service(cause) => cause,
         error => error.into(),
     };
-    if is_connect(&*error) {
+    if let Some(Silent(wait)) = error.downcast_ref() {
+        RestartReason::Silent(*wait)
+    } else if is_connect(&*error) {
         RestartReason::Unreachable(error)
     } else if is_credential(&*error) {
         RestartReason::Credentials(error)

@@ -56,7 +56,8 @@ struct Happened {
 }
 
 impl Recorder {
-    /// A recorder and the other end, which has to run for anything to be sent. `host_name` is the system's: it
+    /// A recorder and the other end, which has to run for anything to be sent. The client is to come from
+    /// [`connect`](crate::connect), which keeps to the time that an answer may take. `host_name` is the system's: it
     /// makes the events' `reportingInstance`.
     pub fn new(client: kube::Client, host_name: &str) -> (Self, Poster) {
         let shared = Arc::new(Shared {

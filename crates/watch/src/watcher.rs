@@ -89,7 +89,8 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// A watcher for the node of this name.
+    /// A watcher for the node of this name. The client is to come from [`connect`](crate::connect), which keeps to
+    /// the time that an answer may take.
     pub fn new(client: kube::Client, node_name: &str) -> Self {
         Self { client, node_name: node_name.into(), timing: Timing::default(), counts: Arc::default() }
     }

@@ -83,6 +83,35 @@ fn the_user_of_the_manifests_programs_the_kernel() {
     assert!(table.contains("chain nat-prerouting"), "{table}");
     let metrics = node.run(|| get("127.0.0.1:10249", "/metrics")).unwrap();
     assert!(metrics.contains("\nprocess_open_fds "), "{metrics}");
+    let limits = fs::read_to_string(format!("/proc/{}/limits", proxy.id())).unwrap();
+    let core = limits.lines().find_map(|line| line.strip_prefix("Max core file size")).unwrap();
+    assert_eq!(core.split_whitespace().collect::<Vec<_>>(), ["0", "0", "bytes"], "a core dump has tokens");
+}
+
+/// A server on the network has no use for the capability, whether it comes from the file or with root.
+#[test]
+fn serve_gives_the_capability_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = image_file(folder.path());
+    let node = Namespace::new("serve").unwrap();
+    node.ip("link set lo up\n").unwrap();
+    let user = ["--reuid=65532", "--regid=65532", "--clear-groups", "--bounding-set=-all,+net_admin", "--"];
+    let root = ["--inh-caps=+net_admin", "--ambient-caps=+net_admin", "--"];
+    for who in [&user[..], &root[..]] {
+        let arguments = [who, &[&file, "serve", "--listen", "127.0.0.1:0"]].concat();
+        let mut serve = PortolanProcess::start(&node, "setpriv".as_ref(), &arguments).unwrap();
+        serve.wait_for_output(PATIENCE, "127.0.0.1:").unwrap();
+        let threads: Vec<_> = fs::read_dir(format!("/proc/{}/task", serve.id())).unwrap().collect();
+        assert!(!threads.is_empty());
+        for thread in threads {
+            let status = fs::read_to_string(thread.unwrap().path().join("status")).unwrap();
+            for set in ["CapInh:", "CapPrm:", "CapEff:", "CapAmb:"] {
+                let mask = status.lines().find_map(|line| line.strip_prefix(set)).unwrap().trim();
+                assert_eq!(u64::from_str_radix(mask, 16).unwrap() >> 12 & 1, 0, "{who:?}: {status}");
+            }
+        }
+        serve.terminate(PATIENCE).unwrap();
+    }
 }
 
 fn get(at: &str, path: &str) -> String {

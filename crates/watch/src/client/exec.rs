@@ -7,19 +7,28 @@
 use std::process::{ExitStatus, Output, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
+use std::{io, thread};
 
 use k8s_openapi::jiff::Timestamp;
 use kube::config::{ExecConfig, ExecInteractiveMode};
+use rustix::thread::clear_ambient_capability_set;
 use serde::Deserialize;
+use serde_json::error::Category;
 use serde_json::json;
-use tokio::process::Command;
-use tokio::sync::Mutex;
+use tokio::io::{AsyncRead, AsyncReadExt as _};
+use tokio::process::{Child, Command};
+use tokio::runtime::Handle;
+use tokio::sync::{Mutex, oneshot};
 use tokio::time;
 
 use super::credentials::{Credential, Identity, header};
 
 /// A run must end within this time; the requests that wait for it have little more.
 const WAIT: Duration = Duration::from_secs(50);
+
+/// A plug-in that writes more bytes than this, to standard output or to standard error, is killed. Certificates
+/// and tokens have a few thousand.
+const LARGEST: u64 = 1 << 20;
 
 /// So many characters of a plug-in's complaint are passed on.
 const COMPLAINT: usize = 256;
@@ -52,7 +61,7 @@ pub enum ExecError {
         /// The plug-in.
         command: String,
         /// What the system says.
-        source: std::io::Error,
+        source: io::Error,
         /// The kubeconfig's `installHint`.
         hint: String,
     },
@@ -63,6 +72,12 @@ pub enum ExecError {
         command: String,
         /// How long it was waited for.
         wait: Duration,
+    },
+    /// It prints without end.
+    #[error("exec plug-in {command:?} wrote more than {} bytes", LARGEST)]
+    TooMuch {
+        /// The plug-in.
+        command: String,
     },
     /// It said no.
     #[error("exec plug-in {command:?} failed with {status}: {complaint}")]
@@ -79,7 +94,7 @@ pub enum ExecError {
     Output {
         /// The plug-in.
         command: String,
-        /// What is wrong with it.
+        /// What is wrong with it, without a word of it.
         reason: String,
     },
 }
@@ -154,14 +169,33 @@ impl Plugin {
     }
 
     async fn run(&self) -> Result<Held, ExecError> {
-        let output = time::timeout(WAIT, self.command().output()).await;
-        let output = output
-            .map_err(|_| ExecError::Late { command: self.command.clone(), wait: WAIT })?
-            .map_err(|source| self.not_started(source))?;
+        let output = time::timeout(WAIT, self.output()).await;
+        let output = output.map_err(|_| ExecError::Late { command: self.command.clone(), wait: WAIT })??;
         if !output.status.success() {
             return Err(self.failed(&output));
         }
         self.read(&output.stdout)
+    }
+
+    async fn output(&self) -> Result<Output, ExecError> {
+        let mut child = spawn(self.command()).await.map_err(|source| self.not_started(source))?;
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        let (stdout, stderr) = tokio::try_join!(self.all_of(stdout), self.all_of(stderr))?;
+        let status = child.wait().await.map_err(|source| self.not_started(source))?;
+        Ok(Output { status, stdout, stderr })
+    }
+
+    /// All that comes out of a pipe, if that is not too much.
+    async fn all_of(&self, pipe: Option<impl AsyncRead + Unpin>) -> Result<Vec<u8>, ExecError> {
+        let mut bytes = Vec::new();
+        if let Some(pipe) = pipe {
+            let mut pipe = pipe.take(LARGEST.saturating_add(1));
+            pipe.read_to_end(&mut bytes).await.map_err(|source| self.not_started(source))?;
+        }
+        if bytes.len() as u64 > LARGEST {
+            return Err(ExecError::TooMuch { command: self.command.clone() });
+        }
+        Ok(bytes)
     }
 
     fn command(&self) -> Command {
@@ -173,7 +207,7 @@ impl Plugin {
             }
         }
         command.env(INPUT, self.input());
-        command.stdin(Stdio::null()).kill_on_drop(true);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         command
     }
 
@@ -185,7 +219,7 @@ impl Plugin {
         json!({"kind": "ExecCredential", "apiVersion": self.version, "spec": spec}).to_string()
     }
 
-    fn not_started(&self, source: std::io::Error) -> ExecError {
+    fn not_started(&self, source: io::Error) -> ExecError {
         let hint = self.config.install_hint.as_deref().unwrap_or_default().trim();
         let hint = if hint.is_empty() { String::new() } else { format!("; {hint}") };
         ExecError::Start { command: self.command.clone(), source, hint }
@@ -204,9 +238,9 @@ impl Plugin {
 
     fn read(&self, output: &[u8]) -> Result<Held, ExecError> {
         let fault = |reason: String| ExecError::Output { command: self.command.clone(), reason };
-        let printed: Printed = serde_json::from_slice(output).map_err(|error| fault(error.to_string()))?;
+        let printed: Printed = serde_json::from_slice(output).map_err(|error| fault(place(&error)))?;
         if printed.kind != "ExecCredential" || printed.api_version != self.version {
-            return Err(fault(format!("it is a {} {:?}", printed.api_version, printed.kind)));
+            return Err(fault(format!("it is no ExecCredential of {}", self.version)));
         }
         let Status { expiration_timestamp: expires, token, client_certificate_data, client_key_data } =
             printed.status.ok_or_else(|| fault("it has no status".to_owned()))?;
@@ -223,4 +257,30 @@ impl Plugin {
         }
         Ok(Held { credential: Credential { authorization, identity }, expires })
     }
+}
+
+/// Starts a plug-in with none of our ambient capabilities (`capabilities(7)`), which a system service may have
+/// from systemd and every child would inherit. The set belongs to a thread: this one lives for one start.
+async fn spawn(mut command: Command) -> io::Result<Child> {
+    let runtime = Handle::current();
+    let (sender, receiver) = oneshot::channel();
+    thread::Builder::new().name("plug-in".to_owned()).spawn(move || {
+        let _runtime = runtime.enter();
+        let cleared = clear_ambient_capability_set().map_err(io::Error::from);
+        // A child that nobody waits for any more is killed.
+        let _ = sender.send(cleared.and_then(|()| command.spawn()));
+    })?;
+    receiver.await.unwrap_or_else(|_| Err(io::ErrorKind::Interrupted.into()))
+}
+
+/// Where the output is wrong, and in what sense. What stands there may be the token: it is not told, as serde
+/// would.
+fn place(error: &serde_json::Error) -> String {
+    let fault = match error.classify() {
+        Category::Data => "a field has a wrong type or value",
+        Category::Syntax => "this is no JSON",
+        Category::Eof => "it ends in the middle",
+        Category::Io => "it cannot be read",
+    };
+    format!("{fault} (line {}, column {})", error.line(), error.column())
 }

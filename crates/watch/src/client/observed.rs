@@ -1,7 +1,7 @@
 //! What became of each request, for whoever counts them.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::Method;
 
@@ -27,8 +27,35 @@ impl RequestDone {
     }
 }
 
-/// Called after each request on the task that made it; it must not block.
+/// Called after each request on the task that made it, also where nobody waits for the answer any more; it must
+/// not block.
 pub type RequestHook = Arc<dyn Fn(&RequestDone) + Send + Sync>;
+
+/// A request on its way. It is reported when this is dropped: where a deadline passes, all that still happens is
+/// that the request is dropped.
+pub(super) struct Underway<'a> {
+    pub(super) hook: Option<&'a RequestHook>,
+    pub(super) verb: &'static str,
+    pub(super) host: &'a Arc<str>,
+    pub(super) throttled: Duration,
+    pub(super) start: Instant,
+    /// Nothing until there is an answer.
+    pub(super) code: Option<u16>,
+}
+
+impl Drop for Underway<'_> {
+    fn drop(&mut self) {
+        if let Some(hook) = self.hook {
+            hook(&RequestDone {
+                verb: self.verb,
+                host: Arc::clone(self.host),
+                code: self.code,
+                duration: self.start.elapsed(),
+                throttled: self.throttled,
+            });
+        }
+    }
+}
 
 /// The `verb` label of a method.
 pub(super) fn verb(method: &Method) -> &'static str {

@@ -1,25 +1,30 @@
 //! Whether a proxy stands between us and the API server, and the connector through it.
 
+mod stream;
 #[cfg(test)]
 mod tests;
 
 use std::net::IpAddr;
 use std::time::Duration;
 
-use http::Uri;
+use http::{HeaderValue, Uri};
 use hyper_rustls::{HttpsConnector, MaybeHttpsStream};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::connect::proxy::{SocksV5, Tunnel};
 use hyper_util::client::proxy::matcher::{Intercept, Matcher};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
-use tower::util::BoxCloneSyncService;
+use tower::util::{BoxCloneSyncService, MapResponse};
 use tower::{BoxError, ServiceExt as _};
 
+use self::stream::Stream;
 use super::ClientError;
 
 /// A connection to the API server or to a proxy before it; TLS to the API server comes on top.
-pub(super) type Connector = BoxCloneSyncService<Uri, MaybeHttpsStream<TokioIo<TcpStream>>, BoxError>;
+pub(super) type Connector = BoxCloneSyncService<Uri, MaybeHttpsStream<TokioIo<Stream>>, BoxError>;
+
+/// A connection by TCP.
+pub(super) type Tcp = MapResponse<HttpConnector, fn(TokioIo<TcpStream>) -> TokioIo<Stream>>;
 
 /// A connection must be made within this time.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -35,6 +40,9 @@ const KEEPALIVE_PROBES: u32 = 3;
 pub(super) struct Proxy {
     kind: Kind,
     intercept: Intercept,
+    /// The API server speaks plain HTTP, so that an HTTP proxy is given each request and no tunnel is asked for:
+    /// many proxies allow tunnels to port 443 only (Go: `net/http.Transport`).
+    forwards: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,12 +67,13 @@ impl Proxy {
     }
 
     /// `HTTPS_PROXY` or `HTTP_PROXY` by the URL's scheme, less `NO_PROXY`; lower-case names count where the
-    /// others are missing; loopback is never proxied (Go: `golang.org/x/net/http/httpproxy`).
+    /// others are missing or empty; loopback is never proxied (Go: `golang.org/x/net/http/httpproxy`).
     fn of_environment(
         url: &Uri,
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<Option<Self>, ClientError> {
-        let either = |names: [&str; 2]| names.into_iter().find_map(&variable).unwrap_or_default();
+        let given = |name: &str| variable(name).filter(|value| !value.is_empty());
+        let either = |names: [&str; 2]| names.into_iter().find_map(given).unwrap_or_default();
         let names = match url.scheme_str() {
             Some("https") => ["HTTPS_PROXY", "https_proxy"],
             _ => ["HTTP_PROXY", "http_proxy"],
@@ -87,7 +96,8 @@ impl Proxy {
             _ => None,
         });
         if let (Some(kind), Some(intercept)) = (kind, intercept) {
-            return Ok(Self { kind, intercept });
+            let forwards = kind != Kind::Socks5 && url.scheme_str() == Some("http");
+            return Ok(Self { kind, intercept, forwards });
         }
         let origin = if variable.is_empty() { "proxy-url of the kubeconfig" } else { variable };
         Err(ClientError::Proxy { origin, proxy: without_password(proxy) })
@@ -98,6 +108,16 @@ impl Proxy {
         self.intercept.uri()
     }
 
+    /// Whether it is spoken to over TLS.
+    pub(super) fn is_tls(&self) -> bool {
+        self.kind == Kind::Https
+    }
+
+    /// What goes with each request that the proxy forwards (`Proxy-Authorization`).
+    pub(super) fn authorization(&self) -> Option<&HeaderValue> {
+        self.intercept.basic_auth().filter(|_| self.forwards)
+    }
+
     fn tunnel<C>(&self, connector: C) -> Tunnel<C> {
         let tunnel = Tunnel::new(self.uri().clone(), connector);
         match self.intercept.basic_auth() {
@@ -106,7 +126,7 @@ impl Proxy {
         }
     }
 
-    fn socks(&self, connector: HttpConnector) -> SocksV5<HttpConnector> {
+    fn socks<C>(&self, connector: C) -> SocksV5<C> {
         let socks = SocksV5::new(self.uri().clone(), connector);
         match self.intercept.raw_auth() {
             Some((user, password)) => socks.with_auth(user.to_owned(), password.to_owned()),
@@ -118,11 +138,23 @@ impl Proxy {
 /// The connector, direct or through a proxy. `tls` makes the TLS layer for a proxy that is spoken to over TLS.
 pub(super) fn connector<E>(
     proxy: Option<&Proxy>,
-    tls: impl FnOnce(HttpConnector) -> Result<HttpsConnector<HttpConnector>, E>,
+    tls: impl FnOnce(Tcp) -> Result<HttpsConnector<Tcp>, E>,
 ) -> Result<Connector, E> {
-    let plain = tcp();
+    let forwards = proxy.is_some_and(|proxy| proxy.forwards);
+    let plain: Tcp = tcp().map_response(if forwards { Stream::forwarding } else { Stream::direct });
     Ok(match proxy {
         None => BoxCloneSyncService::new(plain.map_response(MaybeHttpsStream::Http).map_err(BoxError::from)),
+        Some(proxy) if forwards => {
+            let uri = proxy.uri().clone();
+            let to_proxy = move |_: Uri| uri.clone();
+            match proxy.kind {
+                Kind::Https => BoxCloneSyncService::new(tls(plain)?.map_request(to_proxy)),
+                Kind::Http | Kind::Socks5 => {
+                    let plain = plain.map_response(MaybeHttpsStream::Http).map_err(BoxError::from);
+                    BoxCloneSyncService::new(plain.map_request(to_proxy))
+                }
+            }
+        }
         Some(proxy) => match proxy.kind {
             Kind::Http => BoxCloneSyncService::new(
                 proxy.tunnel(plain).map_response(MaybeHttpsStream::Http).map_err(BoxError::from),
@@ -167,8 +199,27 @@ fn excluded(url: &Uri, no_proxy: &str) -> bool {
             (host, None) => Some(host),
         })
         .collect();
-    let matcher = Matcher::builder().all("http://proxy").no(entries.join(",")).build();
-    entries.contains(&"*") || matcher.intercept(url).is_none()
+    let host = host(url);
+    entries.contains(&"*")
+        || if host.parse::<IpAddr>().is_ok() {
+            let matcher = Matcher::builder().all("http://proxy").no(entries.join(",")).build();
+            matcher.intercept(url).is_none()
+        } else {
+            entries.iter().any(|entry| covers(entry, host))
+        }
+}
+
+/// Whether an entry of `NO_PROXY` means this name: `example.org` with all below it, `.example.org` or
+/// `*.example.org` only what is below it.
+fn covers(entry: &str, host: &str) -> bool {
+    let domain = entry.strip_prefix('*').filter(|rest| rest.starts_with('.')).unwrap_or(entry);
+    let domain = domain.to_ascii_lowercase();
+    let host = host.to_ascii_lowercase();
+    let below = match host.strip_suffix(&domain) {
+        Some(below) if !domain.is_empty() => below,
+        _ => return false,
+    };
+    domain.starts_with('.') || below.is_empty() || below.ends_with('.')
 }
 
 /// `host:port` and `[v6]:port`; a bare IPv6 address has no port.

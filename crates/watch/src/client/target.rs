@@ -6,11 +6,12 @@
 #[cfg(test)]
 mod tests;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use http::Uri;
 use kube::config::{
-    AuthInfo, Cluster, Config, Context, Kubeconfig, NamedAuthInfo, NamedCluster, NamedContext,
+    AuthInfo, Cluster, Config, Context, Kubeconfig, KubeconfigError, NamedAuthInfo, NamedCluster,
+    NamedContext,
 };
 
 use super::{ClientError, ClientSettings};
@@ -62,7 +63,7 @@ pub(super) fn find(settings: &ClientSettings, around: &Surroundings<'_>) -> Resu
 }
 
 fn from_file(path: &Path, master: Option<&str>, around: &Surroundings<'_>) -> Result<Target, ClientError> {
-    let fault = |source| ClientError::Kubeconfig { path: path.to_owned(), source: Box::new(source) };
+    let fault = |source| unusable(path, source);
     let kubeconfig = Kubeconfig::read_from(path).map_err(fault)?;
     if kubeconfig.current_context.as_ref().is_none_or(String::is_empty) {
         // client-go takes this for a file without content.
@@ -79,6 +80,17 @@ fn from_file(path: &Path, master: Option<&str>, around: &Surroundings<'_>) -> Re
         Fault::Kube(source) => fault(source),
         Fault::Client(error) => error,
     })
+}
+
+fn unusable(path: &Path, source: KubeconfigError) -> ClientError {
+    let path = path.to_owned();
+    match source {
+        KubeconfigError::Parse(error) => {
+            let (line, column) = error.location().map_or((0, 0), |place| (place.line(), place.column()));
+            ClientError::KubeconfigForm { path, line, column }
+        }
+        source => ClientError::Kubeconfig { path, source: Box::new(source) },
+    }
 }
 
 fn from_master(master: &str) -> Result<Target, ClientError> {
@@ -140,13 +152,13 @@ fn made(cluster: Cluster, user: AuthInfo, lenient: bool) -> Result<Target, Clien
         ..Kubeconfig::default()
     };
     complete(kubeconfig, None, lenient).map_err(|error| match error {
-        Fault::Kube(source) => ClientError::Kubeconfig { path: PathBuf::new(), source: Box::new(source) },
+        Fault::Kube(source) => unusable(Path::new(""), source),
         Fault::Client(error) => error,
     })
 }
 
 enum Fault {
-    Kube(kube::config::KubeconfigError),
+    Kube(KubeconfigError),
     Client(ClientError),
 }
 

@@ -1,5 +1,7 @@
 use std::path::Path;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use kube::config::AuthInfo;
 
 use super::*;
@@ -78,6 +80,39 @@ async fn what_cannot_be_used_is_said_at_once() {
     ] {
         let error = error(cluster, user).await;
         assert!(error.contains(part), "{cluster} {user}: {error}");
+    }
+}
+
+/// Display, Debug and all sources.
+async fn everything_said(settings: &ClientSettings) -> String {
+    let Err(error) = connect(settings).await else { return "no error".to_owned() };
+    let first: &dyn std::error::Error = &error;
+    let causes = std::iter::successors(Some(first), |cause| cause.source());
+    causes.map(|cause| format!("{cause} {cause:?}")).collect::<Vec<_>>().join(" ")
+}
+
+#[tokio::test]
+async fn what_stands_in_a_broken_file_is_not_quoted() {
+    let http = "server: 'http://127.0.0.1:1'";
+    let bytes = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(bytes.path(), b"hunter2\xff").unwrap();
+    let line = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(line.path(), "hunter2\nhunter2").unwrap();
+    let key = "-----BEGIN PRIVATE KEY-----hunter2";
+    let key = format!("client-certificate-data: aGk=, client-key-data: {}", STANDARD.encode(key));
+    for (cluster, user, part) in [
+        (http, "token: 'a', exec: hunter2", "line 3, column "),
+        (http, "token: [hunter2]", "line 3, column "),
+        (http, "exec: {env: [hunter2]}", "line 3, column "),
+        (http, "token: hunter2}, \"", "line "),
+        (http, &format!("tokenFile: {}", bytes.path().display()), "token file"),
+        (http, &format!("tokenFile: {}", line.path().display()), "cannot be sent in a header"),
+        ("server: 'https://h', insecure-skip-tls-verify: true", &key, "no PEM"),
+    ] {
+        let said = everything_said(&settings(kubeconfig(cluster, user).path())).await;
+        assert!(said.contains(part), "{user}: {said}");
+        // pki-types shows a line as its bytes.
+        assert!(!said.contains("hunter2") && !said.contains("104, 117, 110"), "{user}: {said}");
     }
 }
 

@@ -11,12 +11,12 @@ use std::sync::{Mutex, PoisonError};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use http::Request;
+use http::{HeaderValue, Request};
 use http_body_util::Full;
 use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use kube::client::ConfigExt as _;
+use kube::client::{ConfigExt as _, RustlsTlsError};
 use kube::config::{Config, Kubeconfig};
 
 use super::ClientError;
@@ -53,7 +53,7 @@ impl Transport {
     pub(super) fn new(target: Target, proxy: Option<Proxy>) -> Result<(Self, Config), ClientError> {
         // Before the files are read for use: a change in between is noticed at the first request.
         let material = material(&target, None);
-        let config = config(&target, None, target.lenient)?;
+        let config = config(&target, proxy.as_ref(), None, target.lenient)?;
         let http = http(&target, &config, proxy.as_ref())?;
         let held = Mutex::new(Held { http, material, useless: None });
         Ok((Self { target, proxy, held }, config))
@@ -78,8 +78,13 @@ impl Transport {
         held.http.clone()
     }
 
+    /// What the proxy wants to see with each request.
+    pub(super) fn proxy_authorization(&self) -> Option<&HeaderValue> {
+        self.proxy.as_ref().and_then(Proxy::authorization)
+    }
+
     fn renewed(&self, identity: Option<&Identity>) -> Result<Http, ClientError> {
-        let config = config(&self.target, identity, false)?;
+        let config = config(&self.target, self.proxy.as_ref(), identity, false)?;
         http(&self.target, &config, self.proxy.as_ref())
     }
 }
@@ -98,7 +103,11 @@ fn material(target: &Target, identity: Option<&Identity>) -> u64 {
 }
 
 fn http(target: &Target, config: &Config, proxy: Option<&Proxy>) -> Result<Http, ClientError> {
-    let fault = |source| ClientError::Certificates { url: target.url.to_string(), source: Box::new(source) };
+    let url = || target.url.to_string();
+    let fault = |source| match source {
+        kube::Error::RustlsTls(RustlsTlsError::InvalidIdentityPem(_)) => ClientError::Identity { url: url() },
+        source => ClientError::Certificates { url: url(), source: Box::new(source) },
+    };
     let tls = |tcp| config.rustls_https_connector_with_connector(tcp);
     let connector = proxy::connector(proxy, tls).map_err(fault)?;
     let connector = config.rustls_https_connector_with_connector(connector).map_err(fault)?;
@@ -112,6 +121,7 @@ fn http(target: &Target, config: &Config, proxy: Option<&Proxy>) -> Result<Http,
 /// usable one.
 pub(super) fn config(
     target: &Target,
+    proxy: Option<&Proxy>,
     identity: Option<&Identity>,
     lenient: bool,
 ) -> Result<Config, ClientError> {
@@ -132,7 +142,9 @@ pub(super) fn config(
         config.auth_info.client_certificate_data = Some(STANDARD.encode(&identity.certificate));
         config.auth_info.client_key_data = Some(STANDARD.encode(&identity.key).into());
     }
-    let unchecked = config.cluster_url.scheme_str() == Some("http") || config.accept_invalid_certs;
+    // The certificate of a proxy is checked also where the API server has none.
+    let plain = config.cluster_url.scheme_str() == Some("http") && !proxy.is_some_and(Proxy::is_tls);
+    let unchecked = plain || config.accept_invalid_certs;
     if unchecked || forgiven && config.rustls_client_config().is_err() {
         // Without certificate authorities kube looks for the system's and fails where there are none, even if
         // no certificate will be checked.

@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 use tokio::time::{self, Instant};
 use tower::BoxError;
 
+use crate::client::deadline;
 use crate::driver::{Driver, Timing};
 use crate::request::Collection;
 use crate::watcher::{KindCounts, WatchEvent};
@@ -107,7 +108,8 @@ fn client(script: Arc<Mutex<Script>>, done: Arc<Notify>) -> kube::Client {
             script.answers.pop_front()
         };
         let done = Arc::clone(&done);
-        async move {
+        let within = deadline::of(request.extensions());
+        let answer = async move {
             match answer {
                 Some(Answer::Refuse) => Err(BoxError::from("connection refused")),
                 Some(Answer::Say(code, retry_after, steps)) => Ok(say(code, retry_after, steps)),
@@ -117,7 +119,8 @@ fn client(script: Arc<Mutex<Script>>, done: Arc<Notify>) -> kube::Client {
                     Ok(std::future::pending().await)
                 }
             }
-        }
+        };
+        deadline::in_time(within, answer)
     });
     kube::Client::new(service, "default")
 }

@@ -47,7 +47,7 @@ pub struct EventNote {
     /// The object that it is about.
     pub regarding: Regarding,
     /// Whether it is worth a look.
-    pub kind_of: EventType,
+    pub event_type: EventType,
     /// Why, in one word for machines, at most 128 bytes.
     pub reason: &'static str,
     /// What was being done, in one word for machines, at most 128 bytes.
@@ -78,16 +78,11 @@ impl EventNote {
         Self::of_node(node_name, EventType::Warning, "FailedToStartMetricServer", START, note)
     }
 
-    /// The mode ipvs is configured, which upstream wants to remove.
-    pub fn ipvs_deprecation(node_name: &str, note: &str) -> Self {
-        Self::of_node(node_name, EventType::Warning, "IPVSDeprecation", START, note)
-    }
-
     /// A Service's health-check node port cannot be listened on. `service` is namespace and name.
     pub fn failed_to_start_service_healthcheck(service: (&str, &str), note: &str) -> Self {
         Self {
             regarding: Regarding::service(service.0, service.1),
-            kind_of: EventType::Warning,
+            event_type: EventType::Warning,
             reason: "FailedToStartServiceHealthcheck",
             action: "Listen",
             note: note.into(),
@@ -106,11 +101,11 @@ impl EventNote {
 
     fn of_node(
         node_name: &str,
-        kind_of: EventType,
+        event_type: EventType,
         reason: &'static str,
         action: &'static str,
         note: &str,
     ) -> Self {
-        Self { regarding: Regarding::node(node_name), kind_of, reason, action, note: note.into() }
+        Self { regarding: Regarding::node(node_name), event_type, reason, action, note: note.into() }
     }
 }

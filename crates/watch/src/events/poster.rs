@@ -12,6 +12,7 @@ use tokio::time;
 
 use super::series::{Count, Recorded, Series, Step};
 use super::{Happened, Shared, wire};
+use crate::client::deadline::AnswerWithin;
 use crate::status::ApiStatus;
 
 /// Tries of an event, and the time between them (`maxTriesPerEvent`, `sleepDuration` in `tools/events`). The
@@ -19,7 +20,7 @@ use crate::status::ApiStatus;
 const TRIES: u32 = 12;
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// How long an answer may take.
+/// How long an answer may take to begin, and to end.
 const ANSWER: Duration = Duration::from_secs(30);
 
 /// How much of an error answer is read.
@@ -46,11 +47,6 @@ enum Outcome {
 #[derive(Debug, thiserror::Error)]
 #[error("the API server answered {0}")]
 struct Busy(ApiStatus);
-
-/// The server does not answer.
-#[derive(Debug, thiserror::Error)]
-#[error("no answer within {} s", ANSWER.as_secs())]
-struct Silent;
 
 impl Poster {
     pub(super) fn new(host_name: &str, shared: Arc<Shared>) -> Self {
@@ -141,13 +137,12 @@ impl Poster {
     }
 
     async fn attempt(&self, request: Request<Body>) -> Outcome {
-        let answer = time::timeout(ANSWER, self.exchange(request)).await;
+        let answer = self.exchange(request).await;
         let pause = PAUSE.mul_f64(0.9 + fastrand::f64() / 5.0);
         match answer {
-            Err(_) => Outcome::Later(pause, Silent.into()),
-            Ok(Err(error)) => Outcome::Later(pause, error.into()),
-            Ok(Ok(None)) => Outcome::Posted,
-            Ok(Ok(Some(status))) => match status.retry_after {
+            Err(error) => Outcome::Later(pause, error.into()),
+            Ok(None) => Outcome::Posted,
+            Ok(Some(status)) => match status.retry_after {
                 Some(wait) => Outcome::Later(wait.max(PAUSE), Busy(status).into()),
                 None => Outcome::Refused(status),
             },
@@ -156,14 +151,15 @@ impl Poster {
 
     /// The status, if the request was refused. An object that is there already is one of ours whose answer was
     /// lost.
-    async fn exchange(&self, request: Request<Body>) -> Result<Option<ApiStatus>, kube::Error> {
+    async fn exchange(&self, mut request: Request<Body>) -> Result<Option<ApiStatus>, kube::Error> {
+        request.extensions_mut().insert(AnswerWithin(ANSWER));
         let answer = self.shared.client().send(request).await?;
         let (parts, body) = answer.into_parts();
-        let body = Limited::new(body, ERROR_BODY).collect().await;
+        let body = time::timeout(ANSWER, Limited::new(body, ERROR_BODY).collect()).await;
         if parts.status.is_success() || parts.status == StatusCode::CONFLICT {
             return Ok(None);
         }
-        let body = body.map(Collected::to_bytes).unwrap_or_default();
+        let body = body.ok().and_then(Result::ok).map(Collected::to_bytes).unwrap_or_default();
         Ok(Some(ApiStatus::from_answer(parts.status.as_u16(), &parts.headers, &body)))
     }
 }

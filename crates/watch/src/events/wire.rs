@@ -44,7 +44,7 @@ pub(super) fn create(
         "action": note.action,
         "reason": note.reason,
         "regarding": regarding(event),
-        "type": note.kind_of.name(),
+        "type": note.event_type.name(),
     });
     if let Some(object) = object.as_object_mut() {
         if !note.note.is_empty() {

@@ -4,6 +4,7 @@
 
 mod certificates;
 mod home;
+mod log;
 mod plugin;
 mod proxies;
 mod rotation;

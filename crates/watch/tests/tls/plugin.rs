@@ -1,10 +1,18 @@
 //! Credentials from a program.
 
+use portolan_watch::{WatchEvent, Watcher};
+use rustix::thread::{
+    CapabilitiesSecureBits, CapabilitySet, capabilities, capability_is_in_ambient_set,
+    configure_capability_in_ambient_set, set_capabilities, set_capabilities_secure_bits,
+};
 use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::time;
 
 use crate::certificates::Authority;
 use crate::home::{Home, failure, get};
-use crate::server::Server;
+use crate::log::Log;
+use crate::server::{DEADLINE, Server};
 
 /// The user whose plug-in is in this home.
 fn user(home: &Home) -> String {
@@ -21,6 +29,8 @@ fn home(status: &Value) -> Home {
     let script = "cd \"$(dirname \"$0\")\"\n\
         echo \"$WHO $*\" >> runs\n\
         printf %s \"$KUBERNETES_EXEC_INFO\" > input\n\
+        grep ^Cap /proc/self/status > capabilities\n\
+        if [ -e verbose ]; then cat /dev/zero >&2; fi\n\
         if [ -e broken ]; then echo no luck >&2; exit 3; fi\n\
         cat credential\n";
     home.write("script", script);
@@ -87,6 +97,82 @@ async fn a_plug_in_that_fails_is_quoted_and_tried_again() {
     }
     prints(&home, &json!({"token": "t"}));
     assert_eq!(get(&client, "/").await, 200);
+}
+
+/// A plug-in may print a bare token, or its JSON in a form that we do not know.
+#[tokio::test]
+async fn what_a_plug_in_prints_is_not_told() {
+    let authority = Authority::new("ca");
+    let server = Server::start(authority.server(None)).await;
+    let home = home(&json!({}));
+    let client = home.client(&server, &authority, &user(&home)).await;
+    let (log, _listening) = Log::listen();
+    for (output, part) in [
+        ("\"hunter2\"".to_owned(), "wrong type or value (line 1, column 9)"),
+        ("hunter2".to_owned(), "no JSON (line 1, column 1)"),
+        ("{\n\"token\": \"hunter2".to_owned(), "in the middle (line 2, "),
+        (json!({"apiVersion": "client.authentication.k8s.io/v1", "kind": "hunter2"}).to_string(), "no ExecC"),
+        (
+            json!({"status": {"token": "t", "expirationTimestamp": "hunter2"}}).to_string(),
+            "wrong type or value",
+        ),
+        (json!({"status": {"hunter2": 1, "token": ["hunter2"]}}).to_string(), "wrong type or value"),
+    ] {
+        home.write("credential", &output);
+        let (sender, mut reasons) = mpsc::unbounded_channel();
+        let run = Watcher::new(client.clone(), "node-1").run(move |event| {
+            if let WatchEvent::Restarted { reason, .. } = event {
+                sender.send(format!("{reason} {reason:?}")).unwrap();
+            }
+        });
+        let reason = tokio::select! {
+            never = run => match never {},
+            reason = time::timeout(DEADLINE, reasons.recv()) => reason.unwrap().unwrap(),
+        };
+        assert!(reason.contains(part) && !reason.contains("hunter2"), "{reason}");
+        let told = log.text();
+        assert!(told.contains(part) && told.contains("WARN"), "{part}: {told}");
+        assert!(!told.contains("hunter2"), "{told}");
+    }
+}
+
+#[tokio::test]
+async fn a_plug_in_does_not_inherit_ambient_capabilities() {
+    // Of this thread. Root, too, has no more than ambient capabilities then.
+    let capability = CapabilitySet::NET_ADMIN;
+    let raised = capabilities(None).and_then(|mut sets| {
+        sets.inheritable |= capability;
+        set_capabilities(None, sets)?;
+        configure_capability_in_ambient_set(capability, true)?;
+        set_capabilities_secure_bits(CapabilitiesSecureBits::NO_ROOT)
+    });
+    if let Err(error) = raised {
+        eprintln!("skipped: this user has no ambient capabilities to give: {error}");
+        return;
+    }
+    let authority = Authority::new("ca");
+    let server = Server::start(authority.server(None)).await;
+    let home = home(&json!({"token": "t"}));
+    let client = home.client(&server, &authority, &user(&home)).await;
+    assert_eq!(get(&client, "/").await, 200);
+    let seen = home.read("capabilities");
+    for set in ["CapPrm", "CapEff", "CapAmb"] {
+        assert!(seen.contains(&format!("{set}:\t0000000000000000\n")), "{seen}");
+    }
+    assert!(capability_is_in_ambient_set(capability).unwrap(), "this thread keeps it");
+}
+
+#[tokio::test]
+async fn a_plug_in_that_writes_without_end_is_stopped() {
+    let authority = Authority::new("ca");
+    let server = Server::start(authority.server(None)).await;
+    let home = home(&json!({"token": "t".repeat(2 << 20)}));
+    let client = home.client(&server, &authority, &user(&home)).await;
+    for _ in ["standard output", "standard error"] {
+        let error = failure(&client).await;
+        assert!(error.contains("wrote more than 1048576 bytes"), "{error}");
+        home.write("verbose", "");
+    }
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
-use portolan_watch::connect;
+use portolan_watch::{ClientSettings, connect};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
@@ -97,6 +97,35 @@ async fn http_and_https_proxies() {
         assert_eq!(*log.lock().unwrap(), [expected], "{scheme}");
     }
     assert_eq!(server.requests_for("/through").len(), 2);
+}
+
+/// Notes a request and answers in the place of the API server.
+async fn forward(mut client: Box<dyn Io>, log: Log) {
+    while let Some((line, headers)) = head(&mut client).await {
+        let header = |name| headers.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value);
+        log.lock().unwrap().push(format!("{line} {} {}", header("host"), header("proxy-authorization")));
+        client.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}").await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_plain_api_server_is_forwarded_to() {
+    let authority = Authority::new("ca");
+    let unused = Server::start(authority.server(None)).await;
+    for (scheme, tls) in [("http", None), ("https", Some(&authority))] {
+        let log = Log::default();
+        let shared = Arc::clone(&log);
+        let address = listen(tls, move |stream| forward(stream, Arc::clone(&shared))).await;
+        let home = Home::new();
+        let proxy = format!(", proxy-url: '{scheme}://me:p%40ss@{address}'");
+        let master = Some("http://api.test:8080".to_owned());
+        let settings = ClientSettings { master, ..home.settings(&unused, &authority, "", &proxy) };
+        let client = connect(&settings).await.unwrap();
+        assert_eq!((get(&client, "/a").await, get(&client, "/b?c").await), (200, 200));
+        let expected = ["a", "b?c"]
+            .map(|path| format!("GET http://api.test:8080/{path} HTTP/1.1 api.test:8080 Basic bWU6cEBzcw=="));
+        assert_eq!(*log.lock().unwrap(), expected, "{scheme}");
+    }
 }
 
 #[tokio::test]

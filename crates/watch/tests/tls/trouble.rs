@@ -1,10 +1,13 @@
 //! The watch against an API server in trouble.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use portolan_model::Event;
 use portolan_model::object::Kind;
-use portolan_watch::{BackoffLimits, RestartReason, Timing, WatchEvent, Watcher};
+use portolan_watch::{
+    BackoffLimits, Client, ClientSettings, RequestDone, RestartReason, Timing, WatchEvent, Watcher, connect,
+};
 use tokio::sync::mpsc;
 use tokio::time;
 
@@ -30,6 +33,13 @@ fn end_mark(version: u32) -> String {
 const GONE: &str = r#"{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired"}}
 "#;
 
+/// For what is to be given up.
+const IMPATIENT: Duration = Duration::from_millis(400);
+
+fn page() -> Answer {
+    Answer::Say(200, "", r#"{"metadata":{"resourceVersion":"9"},"items":[]}"#.to_owned())
+}
+
 /// What the watch of Services told, in short, until it was `sought` as often as given.
 async fn play(
     server: &Server,
@@ -38,18 +48,17 @@ async fn play(
     sought: &str,
     times: usize,
 ) -> Vec<String> {
-    play_with(DEADLINE, server, home, authority, (sought, times)).await
+    let client = home.client(server, authority, "tokenFile: token").await;
+    play_with(DEADLINE, client, (sought, times), |_| ()).await
 }
 
-/// As [`play`], where nothing may take longer than `patience`.
+/// As [`play`], where nothing may take longer than `patience`. `after` sees everything that is told.
 async fn play_with(
     patience: Duration,
-    server: &Server,
-    home: &Home,
-    authority: &Authority,
+    client: Client,
     (sought, times): (&str, usize),
+    mut after: impl FnMut(&str),
 ) -> Vec<String> {
-    let client = home.client(server, authority, "tokenFile: token").await;
     let backoff = BackoffLimits { initial: Duration::from_millis(1), ..BackoffLimits::default() };
     let timing = Timing { backoff, stream_pause: patience, answer: patience, ..Timing::default() };
     let (sender, mut events) = mpsc::unbounded_channel();
@@ -59,7 +68,9 @@ async fn play_with(
     let mut seen = Vec::new();
     let collect = async {
         while seen.iter().filter(|event: &&String| event.starts_with(sought)).count() < times {
+            let before = seen.len();
             tell(events.recv().await.unwrap(), &mut seen);
+            seen[before..].iter().for_each(|told| after(told));
         }
     };
     tokio::select! {
@@ -167,11 +178,77 @@ async fn a_server_that_hangs_is_given_up_in_time() {
     server.answer(SERVICES, [Answer::Hang]);
     let pausing = server.stream(SERVICES);
     pausing.send(object("ADDED", "a", 1)).unwrap();
-    let page = r#"{"metadata":{"resourceVersion":"9"},"items":[]}"#;
-    server.answer(SERVICES, [Answer::Say(200, "", page.to_owned())]);
-    let seen = play_with(Duration::from_millis(400), &server, &home, &authority, ("end", 1)).await;
+    // On a busy machine the patience may end before the connection is made.
+    server.answer(SERVICES, std::iter::repeat_with(page).take(50));
+    let done = Arc::new(Mutex::new(Vec::new()));
+    let observed = Arc::clone(&done);
+    let settings = ClientSettings {
+        on_request: Some(Arc::new(move |request: &RequestDone| {
+            observed.lock().unwrap().push(request.clone());
+        })),
+        ..home.settings(&server, &authority, "tokenFile: token", "")
+    };
+    let client = connect(&settings).await.unwrap();
+    let seen = play_with(IMPATIENT, client, ("end", 1), |_| ()).await;
     assert_eq!(seen[0], "restart silent, relist", "no answer at all: {seen:?}");
     assert!(seen.contains(&"end".to_owned()), "{seen:?}");
+    let done = done.lock().unwrap();
+    let given_up: Vec<&RequestDone> = done.iter().filter(|request| request.duration >= IMPATIENT).collect();
+    assert!(given_up.iter().any(|request| request.code_label() == "<error>"), "{done:?}");
+}
+
+/// The wait for a credential is no silence of the API server.
+#[tokio::test]
+async fn a_slow_plug_in_is_waited_for() {
+    let (server, home, authority) = start().await;
+    server.stream(SERVICES).send(end_mark(5)).unwrap();
+    server.answer(SERVICES, std::iter::repeat_with(page).take(50));
+    let credential =
+        r#"{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"t"}}"#;
+    home.write("credential", credential);
+    let user = format!(
+        "exec: {{command: /bin/sh, args: ['-c', 'sleep 1; cat {}'],
+          apiVersion: client.authentication.k8s.io/v1}}",
+        home.path("credential").display()
+    );
+    let client = home.client(&server, &authority, &user).await;
+    // Where somebody loses patience, the plug-in is killed and starts anew, for ever.
+    let seen = play_with(IMPATIENT, client, ("end", 1), |_| ()).await;
+    assert_eq!(seen.last().unwrap(), "end", "{seen:?}");
+}
+
+/// The server's certificate changes first, and nothing else than a connection by it is possible. Then its
+/// authority is written.
+#[tokio::test]
+async fn new_certificates_need_no_new_list() {
+    let (server, home, authority) = start().await;
+    let feed = server.stream(SERVICES);
+    feed.send(object("ADDED", "a", 4) + &end_mark(5)).unwrap();
+    server.answer(SERVICES, [Answer::Cut(object("ADDED", "b", 6))]);
+    server.stream(SERVICES).send(object("ADDED", "c", 7)).unwrap();
+    let client = home.client(&server, &authority, "tokenFile: token").await;
+    let second = Authority::new("second");
+    let mut feed = Some(feed);
+    let seen = play_with(DEADLINE, client, ("+ns/c", 1), |told| {
+        if told == "end" {
+            server.state().tls = second.server(None);
+            feed = None;
+        } else if told.contains("UnknownIssuer") {
+            home.write("ca.crt", &second.pem);
+        }
+    })
+    .await;
+    let early = "restart the API server closed the watch early";
+    assert_eq!(seen[..6], ["start", "+ns/a", "end", early, "+ns/b", "restart broken"]);
+    assert!(
+        seen[6].contains("UnknownIssuer") && seen.iter().all(|told| !told.contains("relist")),
+        "{seen:?}"
+    );
+    let requests = server.requests_for(SERVICES);
+    let lines: Vec<&str> = requests.iter().map(|request| &*request.line).collect();
+    assert!(lines[1].contains("resourceVersion=5&") && lines[2].contains("resourceVersion=6&"), "{lines:?}");
+    assert_eq!(lines.len(), 3);
+    assert_ne!(requests[1].connection, requests[2].connection);
 }
 
 #[tokio::test]

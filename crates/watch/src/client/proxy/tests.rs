@@ -25,6 +25,9 @@ fn the_variable_of_the_scheme_counts() {
     assert_eq!(choose(API, None, &environment), Ok(Some("http://s:1/".into())));
     assert_eq!(choose("http://10.0.0.1", None, &environment), Ok(Some("http://p:1/".into())));
     assert_eq!(choose(API, None, &environment[1..]), Ok(None), "Go does not know ALL_PROXY");
+    let empty = [("HTTPS_PROXY", ""), ("https_proxy", "http://s:1"), ("NO_PROXY", ""), ("no_proxy", "a.b")];
+    assert_eq!(choose(API, None, &empty), Ok(Some("http://s:1/".into())), "as if it were not there");
+    assert_eq!(choose("https://a.b", None, &empty), Ok(None));
 }
 
 #[test]
@@ -38,7 +41,22 @@ fn what_is_not_proxied() {
     }
     assert!(!no(API, "10.0.0.1:443"), "another port");
     assert!(no("https://[fd00::1]:6443", "[fd00::1]:6443") && no("https://[fd00::1]", "fd00::/8"));
-    assert!(no("https://api.example.org", ".example.org") && !no("https://example.org.evil", "example.org"));
+    for (host, no_proxy, wanted) in [
+        ("example.org", "example.org", true),
+        ("api.Example.org", "Example.ORG", true),
+        ("api.example.org", ".example.org", true),
+        ("a.b.example.org", "*.example.org", true),
+        ("example.org", ".example.org", false),
+        ("example.org", "*.example.org", false),
+        ("example.org.evil", "example.org", false),
+        ("notexample.org", "example.org", false),
+        ("org", "example.org", false),
+        ("example.org", ", ,", false),
+        ("example.org", "example.org:443", true),
+        ("example.org", ".org:6443", false),
+    ] {
+        assert_eq!(no(&format!("https://{host}"), no_proxy), wanted, "{host} {no_proxy}");
+    }
     for url in ["https://localhost:6443", "https://127.0.0.9", "https://[::1]:1"] {
         assert!(no(url, ""), "{url}");
     }

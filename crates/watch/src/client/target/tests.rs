@@ -1,6 +1,7 @@
 use super::*;
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 
 /// A pod's environment and mounts, and a place for kubeconfigs.
 struct World {
@@ -104,10 +105,13 @@ fn a_kubeconfig_without_a_context_is_none() {
 #[test]
 fn a_bad_kubeconfig_is_not_replaced_by_the_pod_s() {
     let pod = World::pod();
-    for (name, text) in [("broken", "}"), ("lost", "current-context: nowhere")] {
-        let error = pod.find(Some(&pod.write(name, text)), None).unwrap_err();
-        assert!(matches!(&error, ClientError::Kubeconfig { path, .. } if path.ends_with(name)), "{error}");
-    }
+    let broken = pod.find(Some(&pod.write("broken", "}")), None).unwrap_err();
+    assert!(
+        matches!(&broken, ClientError::KubeconfigForm { path, .. } if path.ends_with("broken")),
+        "{broken}"
+    );
+    let lost = pod.find(Some(&pod.write("lost", "current-context: nowhere")), None).unwrap_err();
+    assert!(matches!(&lost, ClientError::Kubeconfig { path, .. } if path.ends_with("lost")), "{lost}");
     let error = pod.find(Some(Path::new("/nonexistent/config")), None).unwrap_err().to_string();
     assert!(error.starts_with("kubeconfig /nonexistent/config: "), "{error}");
 }

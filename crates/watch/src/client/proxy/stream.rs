@@ -1,0 +1,74 @@
+//! A connection that knows whether a proxy at its other end forwards single requests.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use hyper_util::client::legacy::connect::{Connected, Connection};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+/// TCP. Requests to a forwarding proxy name the whole URL (RFC 9112, 3.2.2).
+pub(in crate::client) struct Stream {
+    tcp: TcpStream,
+    forwarding: bool,
+}
+
+impl Stream {
+    /// To the API server, or through a tunnel.
+    pub(super) fn direct(tcp: TokioIo<TcpStream>) -> TokioIo<Self> {
+        TokioIo::new(Self { tcp: tcp.into_inner(), forwarding: false })
+    }
+
+    /// To a proxy that forwards.
+    pub(super) fn forwarding(tcp: TokioIo<TcpStream>) -> TokioIo<Self> {
+        TokioIo::new(Self { tcp: tcp.into_inner(), forwarding: true })
+    }
+}
+
+impl Connection for Stream {
+    fn connected(&self) -> Connected {
+        self.tcp.connected().proxy(self.forwarding)
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.tcp).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.tcp).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.tcp).poll_write_vectored(context, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.tcp.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.tcp).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.tcp).poll_shutdown(context)
+    }
+}
