@@ -7,9 +7,10 @@ mod proxy;
 mod reference;
 mod serve;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use portolan_node::config::Logging;
 
 /// Kubernetes Services as virtual IPs in the Linux kernel.
@@ -44,7 +45,7 @@ enum Command {
 
 fn main() -> ExitCode {
     portolan_sock::memory::configure();
-    let cli = match Cli::try_parse_from(proxy::normalise(std::env::args_os())) {
+    let cli = match parse(std::env::args_os().collect()) {
         Ok(cli) => cli,
         Err(error) => {
             let _ = error.print();
@@ -62,6 +63,15 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
+    let mut command = Cli::command();
+    if proxy::is_kube_proxy(&arguments) {
+        command = command.mut_subcommand("proxy", |proxy| proxy.override_usage("kube-proxy [OPTIONS]"));
+    }
+    let matches = command.try_get_matches_from_mut(proxy::normalise(arguments))?;
+    Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
 }
 
 fn run(command: Command) -> anyhow::Result<ExitCode> {

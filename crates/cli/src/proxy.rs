@@ -36,7 +36,7 @@ use agent::{Agent, Surroundings};
 use checks::Finding;
 use events::Notes;
 use options::Loaded;
-pub(crate) use options::{Options, normalise};
+pub(crate) use options::{Options, is_kube_proxy, normalise};
 use reload::Reload;
 use servers::{Servers, Shown};
 

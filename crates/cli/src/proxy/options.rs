@@ -18,7 +18,7 @@ mod given;
 mod tests;
 mod value;
 
-pub(crate) use self::arguments::normalise;
+pub(crate) use self::arguments::{is_kube_proxy, normalise};
 
 /// What a file says, and what is only worth a note.
 type ReadOutcome = Result<(Configuration, Vec<FieldError>), ConfigError>;
@@ -172,7 +172,11 @@ fn raw_version() -> String {
     let mut numbers = KUBERNETES.split('.');
     let mut next = || numbers.next().unwrap_or_default();
     let (major, minor, version) = (next(), next(), own_version());
-    let platform = format!("linux/{}", std::env::consts::ARCH);
+    let platform = match std::env::consts::ARCH {
+        "x86_64" => "linux/amd64".to_owned(),
+        "aarch64" => "linux/arm64".to_owned(),
+        other => format!("linux/{other}"),
+    };
     format!("version.Info{{Major:{major:?}, Minor:{minor:?}, GitVersion:{version:?}, Platform:{platform:?}}}")
 }
 

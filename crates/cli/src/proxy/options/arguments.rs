@@ -10,13 +10,20 @@ const KUBE_PROXY: &str = "kube-proxy";
 /// The command that it then is.
 const PROXY: &str = "proxy";
 
+/// Whether the program was called `kube-proxy`.
+pub(crate) fn is_kube_proxy(arguments: &[OsString]) -> bool {
+    arguments
+        .first()
+        .is_some_and(|program| Path::new(program).file_name().is_some_and(|name| name == KUBE_PROXY))
+}
+
 /// Puts `proxy` in where the program is called `kube-proxy`, and hyphens for the underscores in the names of the
 /// proxy's flags. Empty arguments of the proxy that are no value are left out: kube-proxy tolerates them.
 pub(crate) fn normalise(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut arguments = arguments.into_iter();
     let program = arguments.next().unwrap_or_default();
-    let is_kube_proxy = Path::new(&program).file_name().is_some_and(|name| name == KUBE_PROXY);
-    let command = if is_kube_proxy { Some(PROXY.into()) } else { arguments.next() };
+    let command =
+        if is_kube_proxy(std::slice::from_ref(&program)) { Some(PROXY.into()) } else { arguments.next() };
     let is_proxy = command.as_ref().is_some_and(|command| command == PROXY);
     let mut normal: Vec<OsString> = std::iter::once(program).chain(command).collect();
     let mut is_value = false;

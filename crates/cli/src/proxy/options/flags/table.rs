@@ -48,8 +48,14 @@ pub(in crate::proxy::options) const FLAGS: &[Flag] = &[
     .field("showHiddenMetricsForVersion"),
     flag(ACTION, "write-config-to", File, "", "Write the effective configuration to this file and exit")
         .counts_with_config(),
-    flag(ACTION, "cleanup", Boolean, "false", "Remove the rules of all modes from this node and exit")
-        .counts_with_config(),
+    flag(
+        ACTION,
+        "cleanup",
+        Boolean,
+        "false",
+        "Remove the rules of all modes from this node and exit; with 0 only where nothing is left",
+    )
+    .counts_with_config(),
     flag(ACTION, "init-only", Boolean, "false", "Do only what needs privileges and exit")
         .counts_with_config(),
     flag(
