@@ -177,14 +177,9 @@ mod tests {
     #[test]
     fn ranges_in_use_are_refused_either_way_round() {
         let neighbours = Neighbours { pods: &[net("10.0.0.0/16")], nodes: &[net("192.168.0.7/32")] };
-        for (text, user) in
-            [("10.0.3.0/24", "pods"), ("10.0.0.0/8", "pods"), ("192.168.0.0/24", "nodes")]
-        {
+        for (text, user) in [("10.0.3.0/24", "pods"), ("10.0.0.0/8", "pods"), ("192.168.0.0/24", "nodes")] {
             let refusal = check_range(net(text), neighbours).unwrap_err();
-            assert!(
-                matches!(refusal, RangeRefusal::InUse { user: found, .. } if found == user),
-                "{refusal}"
-            );
+            assert!(matches!(refusal, RangeRefusal::InUse { user: found, .. } if found == user), "{refusal}");
         }
         assert!(check_range(net("10.1.0.0/16"), neighbours).is_ok());
     }

@@ -123,9 +123,9 @@ impl AddressPools {
 
     /// Whether the address is given out, by the ranges that have it.
     pub fn is_taken(&self, address: IpAddr) -> bool {
-        self.pools.iter().any(|pool| {
-            pool.range.offset_of(address).is_some_and(|offset| pool.pool.is_taken(offset))
-        })
+        self.pools
+            .iter()
+            .any(|pool| pool.range.offset_of(address).is_some_and(|offset| pool.pool.is_taken(offset)))
     }
 
     /// Whether this address can be had: some ready range gives it, and no one has it.
