@@ -88,10 +88,10 @@ impl Bitmap {
             if let Some((_, last)) = self.run_over(index) {
                 (index, bit) = (last.checked_add(1)?, 0);
             } else if let Some(chunk) = self.partial.get(&index) {
-                match chunk.next_absent(bit) {
-                    Some(bit) => return Some(join(index, bit)),
-                    None => (index, bit) = (index.checked_add(1)?, 0),
+                if let Some(bit) = chunk.next_absent(bit) {
+                    return Some(join(index, bit));
                 }
+                (index, bit) = (index.checked_add(1)?, 0);
             } else {
                 return Some(join(index, bit));
             }

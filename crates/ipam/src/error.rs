@@ -1,5 +1,7 @@
 //! Why a Service gets no address or node port: the field, its value, and what to do about it.
 
+use std::fmt;
+
 use thiserror::Error;
 
 use crate::{
@@ -87,12 +89,12 @@ pub enum Refusal {
 }
 
 impl FieldError {
-    pub(crate) fn new(field: impl Into<String>, value: impl ToString, reason: Refusal) -> Self {
+    pub(crate) fn new(field: impl Into<String>, value: &dyn fmt::Display, reason: Refusal) -> Self {
         Self { field: field.into(), value: value.to_string(), reason }
     }
 
     pub(crate) fn policy(policy: IpFamilyPolicy, reason: Refusal) -> Self {
-        Self::new("spec.ipFamilyPolicy", policy.name(), reason)
+        Self::new("spec.ipFamilyPolicy", &policy.name(), reason)
     }
 
     /// Whether the client could have known better: 422 Invalid. Else it is 500 `InternalError` upstream: nothing is

@@ -165,7 +165,7 @@ fn structure(spec: &ServiceSpec, old: Option<&ServiceSpec>) -> Vec<FieldError> {
     check_first(spec, &mut errors);
     check_addresses(spec, &mut errors);
     if spec.ip_families.len() > 2 {
-        errors.push(FieldError::new("spec.ipFamilies", join(&spec.ip_families), Refusal::TooMany));
+        errors.push(FieldError::new("spec.ipFamilies", &join(&spec.ip_families), Refusal::TooMany));
     }
     if let [first, second, ..] = spec.ip_families.as_slice()
         && first == second
@@ -187,7 +187,7 @@ fn forbidden_for_external_name(spec: &ServiceSpec) -> Vec<FieldError> {
         ("spec.ipFamilyPolicy", policy.to_owned()),
     ];
     let given = fields.into_iter().filter(|(_, value)| !value.is_empty());
-    given.map(|(field, value)| FieldError::new(field, value, Refusal::ForbiddenForExternalName)).collect()
+    given.map(|(field, value)| FieldError::new(field, &value, Refusal::ForbiddenForExternalName)).collect()
 }
 
 fn check_first(spec: &ServiceSpec, errors: &mut Vec<FieldError>) {
@@ -202,7 +202,7 @@ fn check_first(spec: &ServiceSpec, errors: &mut Vec<FieldError>) {
 fn check_addresses(spec: &ServiceSpec, errors: &mut Vec<FieldError>) {
     let texts = spec.cluster_ips.as_slice();
     if texts.len() > 2 {
-        errors.push(FieldError::new(CLUSTER_IPS, texts.join(","), Refusal::TooMany));
+        errors.push(FieldError::new(CLUSTER_IPS, &texts.join(","), Refusal::TooMany));
     }
     let mut seen = Vec::new();
     for (index, text) in texts.iter().enumerate() {

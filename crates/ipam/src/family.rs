@@ -36,6 +36,7 @@ impl Family {
     }
 
     /// The other one.
+    #[must_use]
     pub const fn other(self) -> Self {
         match self {
             Self::Ipv4 => Self::Ipv6,

@@ -16,6 +16,7 @@ pub mod pool;
 pub mod pools;
 pub mod random;
 pub mod range;
+pub mod record;
 pub mod repair;
 pub mod service;
 pub mod update;

@@ -1,7 +1,7 @@
 //! From a Service as a client wrote it to the Service as it is stored, and what has to be taken and given back for that.
 //!
 //! Making a plan changes nothing, so a dry run is a plan that is thrown away. A plan is carried out in one transaction
-//! of the store: the Service, an IPAddress for each address taken, and none for each released. In memory,
+//! of the store: the Service, an `IPAddress` for each address taken, and none for each released. In memory,
 //! [`Allocations::take`] comes before the transaction, and after it the release of what the Service held (it succeeded)
 //! or of what was taken (it did not).
 
@@ -14,9 +14,9 @@ use crate::{
     families::decide,
     family::{Families, parse_address},
     node_port::NodePorts,
-    pools::AddressPools,
+    pools::{AddressError, AddressPools},
     random::Random,
-    service::{Claims, Protocol, ServiceKey, ServiceSpec},
+    service::{Claims, Protocol, ServiceKey, ServicePort, ServiceSpec},
     update::{carry_over, normalise_create},
 };
 
@@ -43,7 +43,7 @@ pub struct Planner<'a> {
     pub holders: &'a dyn Holders,
 }
 
-/// Who holds an address or a node port, as the store's IPAddress objects tell.
+/// Who holds an address or a node port, as the store's `IPAddress` objects tell.
 pub trait Holders {
     /// Who holds the address.
     fn of_address(&self, address: IpAddr) -> Holder;
@@ -170,7 +170,7 @@ impl Planner<'_> {
         if both_need && old.health_check_node_port != 0 {
             let number = new.health_check_node_port;
             if number != old.health_check_node_port {
-                return Err(vec![FieldError::new(HEALTH_CHECK, number, Refusal::Immutable)]);
+                return Err(vec![FieldError::new(HEALTH_CHECK, &number, Refusal::Immutable)]);
             }
         }
         Draft::new(self, owner, old.claims(), random).finish(new, Some(old))
@@ -237,7 +237,7 @@ impl<'a> Draft<'a> {
     fn addresses(&mut self, spec: &mut ServiceSpec) {
         for address in spec.cluster_ips.iter().filter_map(|text| parse_address(text)) {
             if let Err(reason) = self.claim_address(address) {
-                self.errors.push(FieldError::new(CLUSTER_IPS, spec.cluster_ips.join(","), reason));
+                self.errors.push(FieldError::new(CLUSTER_IPS, &spec.cluster_ips.join(","), reason));
             }
         }
         for family in spec.ip_families.iter().skip(spec.cluster_ips.len()) {
@@ -247,7 +247,7 @@ impl<'a> Draft<'a> {
                     self.take.addresses.push(address);
                     spec.cluster_ips.push(address.to_string());
                 }
-                Err(error) => self.errors.push(FieldError::new(CLUSTER_IPS, "", error.into())),
+                Err(error) => self.errors.push(FieldError::new(CLUSTER_IPS, &"", error.into())),
             }
         }
         if let Some(first) = spec.cluster_ips.first() {
@@ -264,7 +264,7 @@ impl<'a> Draft<'a> {
         }
         match (self.planner.allocations.addresses.check(address), holder) {
             (Ok(()), _) => self.take.addresses.push(address),
-            (Err(crate::pools::AddressError::Allocated { .. }), Holder::Service(holder)) => {
+            (Err(AddressError::Allocated { .. }), Holder::Service(holder)) => {
                 return Err(Refusal::HeldBy(holder));
             }
             (Err(error), _) => return Err(error.into()),
@@ -283,22 +283,16 @@ impl<'a> Draft<'a> {
             seen.push(pair);
             if let Err(reason) = result {
                 let field = format!("spec.ports[{index}].nodePort");
-                self.errors.push(FieldError::new(field, port.node_port, reason));
+                self.errors.push(FieldError::new(field, &port.node_port, reason));
             }
         }
     }
 
     /// In a new Service, entries of one `port`, such as DNS over TCP and UDP, share a node port.
-    fn missing_ports(&mut self, spec: &mut ServiceSpec, shares: bool) {
+    fn missing_ports(&mut self, spec: &mut ServiceSpec, is_new: bool) {
         for index in 0..spec.ports.len() {
             let Some(port) = spec.ports.get(index).filter(|port| port.node_port == 0) else { continue };
-            let shared = spec.ports.iter().find(|other| other.port == port.port && other.node_port != 0);
-            let shared = shared.map(|other| other.node_port).filter(|number| {
-                let is_used = |other: &crate::service::ServicePort| {
-                    (other.protocol, other.node_port) == (port.protocol, *number)
-                };
-                shares && !spec.ports.iter().any(is_used)
-            });
+            let shared = if is_new { shared_node_port(&spec.ports, port) } else { None };
             let number = shared.or_else(|| self.next_port(&format!("spec.ports[{index}].nodePort")));
             if let (Some(number), Some(port)) = (number, spec.ports.get_mut(index)) {
                 port.node_port = number;
@@ -315,7 +309,7 @@ impl<'a> Draft<'a> {
         let is_node_port = spec.ports.iter().any(|port| port.node_port == number);
         let result = if is_node_port { Err(Refusal::PortAllocated) } else { self.claim_port(number) };
         if let Err(reason) = result {
-            self.errors.push(FieldError::new(HEALTH_CHECK, number, reason));
+            self.errors.push(FieldError::new(HEALTH_CHECK, &number, reason));
         }
     }
 
@@ -350,8 +344,15 @@ impl<'a> Draft<'a> {
         let found = ports.find(&skip, self.random);
         match found {
             Some(number) => self.take.ports.push(number),
-            None => self.errors.push(FieldError::new(field, "", Refusal::PortsFull(ports.range()))),
+            None => self.errors.push(FieldError::new(field, &"", Refusal::PortsFull(ports.range()))),
         }
         found
     }
+}
+
+/// The node port of another entry with the same `port`, if it is free for this one's protocol.
+fn shared_node_port(ports: &[ServicePort], port: &ServicePort) -> Option<u16> {
+    let number = ports.iter().find(|other| other.port == port.port && other.node_port != 0)?.node_port;
+    let is_used = ports.iter().any(|other| other.protocol == port.protocol && other.node_port == number);
+    (!is_used).then_some(number)
 }

@@ -1,9 +1,9 @@
-//! The audit: Services, IPAddress objects, ranges and node ports as they are, compared with what they should be.
+//! The audit: Services, `IPAddress` objects, ranges and node ports as they are, compared with what they should be.
 //!
 //! It writes nothing. Each [`Finding`] says what is wrong and what may be done about it without asking; the caller does
 //! that, or only reports it for a cluster that is not its own. Rules and times are those of
 //! `pkg/registry/core/service/ipallocator/controller/repairip.go` and `.../portallocator/controller/repair.go`.
-//! Deviations: addresses are compared as addresses and not as texts; an IPAddress that another controller manages is
+//! Deviations: addresses are compared as addresses and not as texts; an `IPAddress` that another controller manages is
 //! reported and left alone; a port that was leaked once and is in flight later starts anew.
 
 use std::{
@@ -29,9 +29,9 @@ mod tests;
 pub const PERIOD: u64 = 180;
 /// The sighting of a leaked node port at which it is freed. Between two lies one [`PERIOD`].
 pub const SIGHTINGS_TO_RELEASE: u8 = 3;
-/// How old an IPAddress without Service is before it goes, in seconds: its Service may not be visible yet.
+/// How old an `IPAddress` without Service is before it goes, in seconds: its Service may not be visible yet.
 pub const ORPHAN_GRACE: u64 = 60;
-/// How old an IPAddress of a Service that does not list it is before it goes, in seconds, if it came after the Service:
+/// How old an `IPAddress` of a Service that does not list it is before it goes, in seconds, if it came after the Service:
 /// a failed write may be in the course of being undone.
 pub const UNLISTED_GRACE: u64 = 5;
 
@@ -40,7 +40,7 @@ pub const UNLISTED_GRACE: u64 = 5;
 pub struct Observed<'a> {
     /// All Services, in the order in which they have a right to what several of them claim: the oldest first.
     pub services: &'a [ServiceObject],
-    /// All IPAddress objects.
+    /// All `IPAddress` objects.
     pub addresses: &'a [AddressObject],
     /// The ranges of all ServiceCIDRs.
     pub ranges: &'a [AddressRange],
@@ -65,7 +65,7 @@ pub struct ServiceObject {
     pub created: u64,
 }
 
-/// An IPAddress (networking.k8s.io/v1).
+/// An `IPAddress` (networking.k8s.io/v1).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AddressObject {
     /// Its name.
@@ -123,7 +123,7 @@ pub struct Finding {
 pub enum Subject {
     /// A Service.
     Service(ServiceKey),
-    /// An IPAddress.
+    /// An `IPAddress`.
     Address(IpAddr),
     /// A node port that is recorded as given out.
     Port(u16),
@@ -141,10 +141,10 @@ pub enum Problem {
     /// A cluster IP in no range.
     #[error("cluster IP {0} is in no configured range; recreate the Service")]
     AddressOutOfRange(IpAddr),
-    /// A cluster IP without IPAddress.
+    /// A cluster IP without `IPAddress`.
     #[error("cluster IP {0} is not allocated")]
     AddressNotAllocated(IpAddr),
-    /// A cluster IP whose IPAddress points to a Service that does not exist, or to no Service.
+    /// A cluster IP whose `IPAddress` points to a Service that does not exist, or to no Service.
     #[error("cluster IP {0} is allocated to something that is no Service")]
     AddressWronglyHeld(IpAddr),
     /// A cluster IP that something else has by right.
@@ -155,13 +155,13 @@ pub enum Problem {
         /// `namespace/name` of the Service, or what else it is.
         holder: String,
     },
-    /// An IPAddress without the labels of an allocated cluster IP.
+    /// An `IPAddress` without the labels of an allocated cluster IP.
     #[error("the IPAddress of cluster IP {0} has wrong labels")]
     WrongLabels(IpAddr),
-    /// An IPAddress of this allocator that points to no Service.
+    /// An `IPAddress` of this allocator that points to no Service.
     #[error("IPAddress {0} does not belong to a Service")]
     NoService(IpAddr),
-    /// An IPAddress whose Service is gone.
+    /// An `IPAddress` whose Service is gone.
     #[error("IPAddress {address} belongs to Service {service}, which does not exist")]
     Orphan {
         /// The address.
@@ -169,7 +169,7 @@ pub enum Problem {
         /// The Service that it names.
         service: ServiceKey,
     },
-    /// An IPAddress whose Service has other cluster IPs.
+    /// An `IPAddress` whose Service has other cluster IPs.
     #[error("IPAddress {address} belongs to Service {service}, which does not have it")]
     Unlisted {
         /// The address.
@@ -206,11 +206,11 @@ pub enum Problem {
 pub enum Mend {
     /// Nothing: a human has to decide, or it is too early.
     Nothing,
-    /// Create an IPAddress for this Service.
+    /// Create an `IPAddress` for this Service.
     CreateAddress(IpAddr, ServiceKey),
-    /// Delete the IPAddress and create one for this Service.
+    /// Delete the `IPAddress` and create one for this Service.
     ReplaceAddress(IpAddr, ServiceKey),
-    /// Delete the IPAddress.
+    /// Delete the `IPAddress`.
     DeleteAddress(IpAddr),
     /// Record the node port as given out.
     RecordPort(u16),

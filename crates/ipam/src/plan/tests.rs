@@ -2,7 +2,7 @@ use std::collections::HashMap;
 
 use super::*;
 use crate::{
-    AddressError, AddressRange, IpFamilyPolicy, NodePortRange, ServicePort, ServiceType,
+    AddressRange, IpFamilyPolicy, NodePortRange, ServiceType,
     family::Family::{self, Ipv4, Ipv6},
 };
 
@@ -13,13 +13,23 @@ mod ports;
 pub(super) struct Cluster {
     pub(super) allocations: Allocations,
     pub(super) families: Families,
-    pub(super) holders: HashMap<IpAddr, Holder>,
+    pub(super) holders: Table,
     seed: fastrand::Rng,
 }
 
-impl Holders for HashMap<IpAddr, Holder> {
+/// Who holds which address.
+#[derive(Default)]
+pub(super) struct Table(HashMap<IpAddr, Holder>);
+
+impl Table {
+    fn insert(&mut self, address: IpAddr, holder: Holder) {
+        self.0.insert(address, holder);
+    }
+}
+
+impl Holders for Table {
     fn of_address(&self, address: IpAddr) -> Holder {
-        self.get(&address).cloned().unwrap_or(Holder::Unknown)
+        self.0.get(&address).cloned().unwrap_or(Holder::Unknown)
     }
 
     fn of_port(&self, _: u16) -> Holder {
@@ -36,7 +46,7 @@ impl Cluster {
         let port_range = NodePortRange::new(30_000, 30_019).unwrap();
         let allocations = Allocations { addresses, ports: NodePorts::new(port_range) };
         let seed = fastrand::Rng::with_seed(11);
-        Self { allocations, families: Families::dual(Ipv4), holders: HashMap::new(), seed }
+        Self { allocations, families: Families::dual(Ipv4), holders: Table::default(), seed }
     }
 
     pub(super) fn dual() -> Self {

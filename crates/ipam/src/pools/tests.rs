@@ -10,7 +10,9 @@ fn address(text: &str) -> IpAddr {
 
 fn pools(texts: &[&str]) -> AddressPools {
     let mut pools = AddressPools::new();
-    texts.iter().for_each(|text| pools.add(range(text), true, []));
+    for text in texts {
+        pools.add(range(text), true, []);
+    }
     pools
 }
 

@@ -1,4 +1,4 @@
-//! Services against IPAddress objects, from both sides.
+//! Services against `IPAddress` objects, from both sides.
 
 use std::{collections::HashMap, net::IpAddr};
 
@@ -35,7 +35,7 @@ struct Sides<'a> {
     observed: &'a Observed<'a>,
     services: &'a Services<'a>,
     objects: HashMap<IpAddr, &'a AddressObject>,
-    /// IPAddress objects that this audit asks for, and for which Service.
+    /// `IPAddress` objects that this audit asks for, and for which Service.
     created: HashMap<IpAddr, &'a ServiceKey>,
     audit: &'a mut Audit,
 }
@@ -62,7 +62,7 @@ impl<'a> Sides<'a> {
         self.audit.report(Subject::Service(key.clone()), problem, mend);
     }
 
-    /// What is wrong with the IPAddress of a good cluster IP.
+    /// What is wrong with the `IPAddress` of a good cluster IP.
     fn allocation(&self, key: &ServiceKey, address: IpAddr) -> Option<(Problem, Mend)> {
         if let Some(holder) = self.created.get(&address) {
             return (*holder != key).then(|| duplicate(address, holder.to_string()));
@@ -75,7 +75,7 @@ impl<'a> Sides<'a> {
         match &object.parent {
             Parent::Service(parent) if parent == key => {
                 let has_labels = object.is_managed && object.has_family_label;
-                (!has_labels).then(|| (Problem::WrongLabels(address), replace))
+                (!has_labels).then_some((Problem::WrongLabels(address), replace))
             }
             Parent::Other if !object.is_managed => {
                 Some(duplicate(address, "something that is no Service".to_owned()))
@@ -122,7 +122,7 @@ impl<'a> Sides<'a> {
     }
 }
 
-/// Seconds for which an IPAddress that its Service does not list is left alone.
+/// Seconds for which an `IPAddress` that its Service does not list is left alone.
 fn grace(service: &ServiceObject, object: &AddressObject, age: u64) -> Option<u64> {
     let is_external_name = service.spec.service_type == ServiceType::ExternalName;
     let grace = if is_external_name {
