@@ -74,7 +74,7 @@ const RESERVED: [(&str, &str); 8] = [
     ("ff00::/8", "multicast (RFC 4291)"),
 ];
 
-/// Checks one range. 240.0.0.0/4, reserved for the future in 1989, is let pass: some networks use it.
+/// Checks one range. ServiceCIDRs may overlap each other. 240.0.0.0/4, reserved for the future in 1989, is let pass: some networks use it.
 pub fn check_range(net: IpNet, neighbours: Neighbours<'_>) -> Result<AddressRange, RangeRefusal> {
     let range = AddressRange::new(net)?;
     if range.usable() == 0 {

@@ -203,6 +203,7 @@ fn check_addresses(spec: &ServiceSpec, errors: &mut Vec<FieldError>) {
     let texts = spec.cluster_ips.as_slice();
     if texts.len() > 2 {
         errors.push(FieldError::new(CLUSTER_IPS, &texts.join(","), Refusal::TooMany));
+        return;
     }
     let mut seen = Vec::new();
     for (index, text) in texts.iter().enumerate() {

@@ -5,7 +5,10 @@
 //! [`Allocations::take`] comes before the transaction, and after it the release of what the Service held (it succeeded)
 //! or of what was taken (it did not).
 
-use std::net::IpAddr;
+use std::{
+    collections::{HashMap, HashSet},
+    net::IpAddr,
+};
 
 use thiserror::Error;
 
@@ -16,7 +19,7 @@ use crate::{
     node_port::NodePorts,
     pools::{AddressError, AddressPools},
     random::Random,
-    service::{Claims, Protocol, ServiceKey, ServicePort, ServiceSpec},
+    service::{Claims, Protocol, ServiceKey, ServiceSpec},
     update::{carry_over, normalise_create},
 };
 
@@ -196,12 +199,17 @@ impl Planner<'_> {
     }
 }
 
-/// A plan in the making.
+/// A plan in the making. A Service may list very many ports, so each is looked up and none is searched for.
 struct Draft<'a> {
     planner: Planner<'a>,
     owner: &'a ServiceKey,
     random: &'a mut dyn Random,
     held: Claims,
+    /// The cluster's node ports, as they are when all that this plan takes is taken, and what the Service held is, too.
+    ports: NodePorts,
+    held_ports: HashSet<u16>,
+    /// Node ports that the Service has in the end.
+    own_ports: HashSet<u16>,
     take: Claims,
     keep: Claims,
     errors: Vec<FieldError>,
@@ -209,8 +217,22 @@ struct Draft<'a> {
 
 impl<'a> Draft<'a> {
     fn new(planner: Planner<'a>, owner: &'a ServiceKey, held: Claims, random: &'a mut dyn Random) -> Self {
-        let (take, keep) = (Claims::default(), Claims::default());
-        Self { planner, owner, random, held, take, keep, errors: Vec::new() }
+        let mut ports = planner.allocations.ports.clone();
+        for port in &held.ports {
+            ports.take(*port);
+        }
+        Self {
+            planner,
+            owner,
+            random,
+            ports,
+            held_ports: held.ports.iter().copied().collect(),
+            held,
+            own_ports: HashSet::new(),
+            take: Claims::default(),
+            keep: Claims::default(),
+            errors: Vec::new(),
+        }
     }
 
     fn finish(mut self, mut spec: ServiceSpec, old: Option<&ServiceSpec>) -> Result<Plan, Vec<FieldError>> {
@@ -229,7 +251,9 @@ impl<'a> Draft<'a> {
         if !self.errors.is_empty() {
             return Err(self.errors);
         }
-        let release = self.held.without(&self.keep);
+        let mut release = self.held;
+        release.addresses.retain(|address| !self.keep.addresses.contains(address));
+        release.ports.retain(|port| !self.own_ports.contains(port));
         let release = self.planner.held_by(self.owner, &release);
         Ok(Plan { spec, take: self.take, keep: self.keep, release })
     }
@@ -275,12 +299,10 @@ impl<'a> Draft<'a> {
     /// Asked-for numbers first, so that none is chosen for one port that another asks for. One number may serve two
     /// protocols.
     fn explicit_ports(&mut self, spec: &ServiceSpec) {
-        let mut seen: Vec<(Protocol, u16)> = Vec::new();
+        let mut seen = HashSet::new();
         for (index, port) in spec.ports.iter().enumerate().filter(|(_, port)| port.node_port != 0) {
-            let pair = (port.protocol, port.node_port);
-            let result =
-                if seen.contains(&pair) { Err(Refusal::PortTwice) } else { self.claim_port(port.node_port) };
-            seen.push(pair);
+            let is_new = seen.insert((port.protocol, port.node_port));
+            let result = if is_new { self.claim_port(port.node_port) } else { Err(Refusal::PortTwice) };
             if let Err(reason) = result {
                 let field = format!("spec.ports[{index}].nodePort");
                 self.errors.push(FieldError::new(field, &port.node_port, reason));
@@ -290,12 +312,21 @@ impl<'a> Draft<'a> {
 
     /// In a new Service, entries of one `port`, such as DNS over TCP and UDP, share a node port.
     fn missing_ports(&mut self, spec: &mut ServiceSpec, is_new: bool) {
-        for index in 0..spec.ports.len() {
-            let Some(port) = spec.ports.get(index).filter(|port| port.node_port == 0) else { continue };
-            let shared = if is_new { shared_node_port(&spec.ports, port) } else { None };
-            let number = shared.or_else(|| self.next_port(&format!("spec.ports[{index}].nodePort")));
-            if let (Some(number), Some(port)) = (number, spec.ports.get_mut(index)) {
-                port.node_port = number;
+        let mut numbers: HashMap<u16, u16> = HashMap::new();
+        let mut used: HashSet<(Protocol, u16)> = HashSet::new();
+        for port in spec.ports.iter().filter(|port| is_new && port.node_port != 0) {
+            numbers.entry(port.port).or_insert(port.node_port);
+            used.insert((port.protocol, port.node_port));
+        }
+        for (index, port) in spec.ports.iter_mut().enumerate().filter(|(_, port)| port.node_port == 0) {
+            let shared = numbers.get(&port.port).filter(|number| !used.contains(&(port.protocol, **number)));
+            let number = shared.copied().or_else(|| self.next_port(&format!("spec.ports[{index}].nodePort")));
+            // The next entry would not get one either.
+            let Some(number) = number else { return };
+            port.node_port = number;
+            if is_new {
+                numbers.entry(port.port).or_insert(number);
+                used.insert((port.protocol, number));
             }
         }
     }
@@ -306,7 +337,7 @@ impl<'a> Draft<'a> {
             spec.health_check_node_port = self.next_port(HEALTH_CHECK).unwrap_or(0);
             return;
         }
-        let is_node_port = spec.ports.iter().any(|port| port.node_port == number);
+        let is_node_port = self.own_ports.contains(&number);
         let result = if is_node_port { Err(Refusal::PortAllocated) } else { self.claim_port(number) };
         if let Err(reason) = result {
             self.errors.push(FieldError::new(HEALTH_CHECK, &number, reason));
@@ -314,45 +345,35 @@ impl<'a> Draft<'a> {
     }
 
     fn claim_port(&mut self, number: u16) -> Result<(), Refusal> {
-        if self.keep.ports.contains(&number) || self.take.ports.contains(&number) {
+        if self.own_ports.contains(&number) {
             return Ok(());
         }
         let holder = self.planner.holders.of_port(number);
-        if self.held.ports.contains(&number)
-            || matches!(&holder, Holder::Service(holder) if holder == self.owner)
-        {
+        let is_own = matches!(&holder, Holder::Service(holder) if holder == self.owner);
+        if self.held_ports.contains(&number) || is_own {
             self.keep.ports.push(number);
-            return Ok(());
+        } else if !self.ports.range().contains(number) {
+            return Err(Refusal::PortNotInRange(self.ports.range()));
+        } else if self.ports.take(number) {
+            self.take.ports.push(number);
+        } else if let Holder::Service(holder) = holder {
+            return Err(Refusal::HeldBy(holder));
+        } else {
+            return Err(Refusal::PortAllocated);
         }
-        let ports = &self.planner.allocations.ports;
-        if !ports.range().contains(number) {
-            return Err(Refusal::PortNotInRange(ports.range()));
-        }
-        if ports.is_taken(number) {
-            return Err(match holder {
-                Holder::Service(holder) => Refusal::HeldBy(holder),
-                Holder::Unknown | Holder::Other => Refusal::PortAllocated,
-            });
-        }
-        self.take.ports.push(number);
+        self.own_ports.insert(number);
         Ok(())
     }
 
     fn next_port(&mut self, field: &str) -> Option<u16> {
-        let ports = &self.planner.allocations.ports;
-        let skip = [self.take.ports.as_slice(), &self.held.ports].concat();
-        let found = ports.find(&skip, self.random);
-        match found {
-            Some(number) => self.take.ports.push(number),
-            None => self.errors.push(FieldError::new(field, &"", Refusal::PortsFull(ports.range()))),
-        }
-        found
+        let Some(number) = self.ports.find(self.random) else {
+            let full = Refusal::PortsFull(self.ports.range());
+            self.errors.push(FieldError::new(field, &"", full));
+            return None;
+        };
+        self.ports.take(number);
+        self.take.ports.push(number);
+        self.own_ports.insert(number);
+        Some(number)
     }
-}
-
-/// The node port of another entry with the same `port`, if it is free for this one's protocol.
-fn shared_node_port(ports: &[ServicePort], port: &ServicePort) -> Option<u16> {
-    let number = ports.iter().find(|other| other.port == port.port && other.node_port != 0)?.node_port;
-    let is_used = ports.iter().any(|other| other.protocol == port.protocol && other.node_port == number);
-    (!is_used).then_some(number)
 }

@@ -1,7 +1,7 @@
 //! What of a Service decides its addresses and node ports. The texts that a client wrote are kept as they are; they
 //! are compared as addresses.
 
-use std::{fmt, net::IpAddr};
+use std::{collections::HashSet, fmt, net::IpAddr};
 
 use crate::family::{Family, parse_address};
 
@@ -167,11 +167,11 @@ impl ServiceSpec {
 
     /// The node ports that a Service with this spec holds, each once, the health-check node port last.
     pub fn held_ports(&self) -> Vec<u16> {
-        let mut held = Vec::new();
+        let (mut held, mut seen) = (Vec::new(), HashSet::new());
         let ports = if self.may_have_node_ports() { self.ports.as_slice() } else { &[] };
         let health_check = self.needs_health_check_port().then_some(self.health_check_node_port);
         for port in ports.iter().map(|port| port.node_port).chain(health_check) {
-            if port != 0 && !held.contains(&port) {
+            if port != 0 && seen.insert(port) {
                 held.push(port);
             }
         }
@@ -197,13 +197,5 @@ impl Claims {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.addresses.is_empty() && self.ports.is_empty()
-    }
-
-    /// Those that are not in the other.
-    #[must_use]
-    pub fn without(&self, other: &Self) -> Self {
-        let addresses = self.addresses.iter().filter(|address| !other.addresses.contains(address));
-        let ports = self.ports.iter().filter(|port| !other.ports.contains(port));
-        Self { addresses: addresses.copied().collect(), ports: ports.copied().collect() }
     }
 }

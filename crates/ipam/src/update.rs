@@ -1,6 +1,8 @@
 //! What an update takes over from the stored Service, and what a change of type clears: the part of
 //! `pkg/registry/core/service/{strategy,storage/storage}.go` that is about addresses and node ports.
 
+use std::collections::{HashMap, HashSet};
+
 use crate::service::{ServicePort, ServiceSpec, ServiceType};
 
 /// Brings `clusterIP` and `clusterIPs` of a new Service in line: clients older than dual stack write only the first.
@@ -46,10 +48,11 @@ fn normalise_update(spec: &mut ServiceSpec, old: &ServiceSpec) {
 
 /// Ports of the same name keep their node port, unless another port of the new object uses it.
 fn copy_node_ports(spec: &mut ServiceSpec, old: &[ServicePort]) {
-    let used: Vec<u16> = spec.ports.iter().map(|port| port.node_port).filter(|port| *port != 0).collect();
+    let used: HashSet<u16> = spec.ports.iter().map(|port| port.node_port).collect();
+    let old: HashMap<&str, u16> = old.iter().map(|port| (port.name.as_str(), port.node_port)).collect();
     for port in spec.ports.iter_mut().filter(|port| port.node_port == 0) {
-        let stored = old.iter().find(|stored| stored.name == port.name).map(|stored| stored.node_port);
-        port.node_port = stored.filter(|stored| !used.contains(stored)).unwrap_or(0);
+        let stored = old.get(port.name.as_str()).filter(|stored| !used.contains(stored));
+        port.node_port = stored.copied().unwrap_or(0);
     }
 }
 
@@ -62,8 +65,8 @@ fn clear_for_type(spec: &mut ServiceSpec, old: &ServiceSpec) {
         clear_if_same(&mut spec.ip_family_policy, &old.ip_family_policy);
     }
     if old.may_have_node_ports() && !spec.may_have_node_ports() {
-        let is_stored = |port: &ServicePort| old.ports.iter().any(|old| old.node_port == port.node_port);
-        if spec.ports.iter().all(|port| port.node_port == 0 || is_stored(port)) {
+        let stored: HashSet<u16> = old.ports.iter().map(|port| port.node_port).collect();
+        if spec.ports.iter().all(|port| port.node_port == 0 || stored.contains(&port.node_port)) {
             spec.ports.iter_mut().for_each(|port| port.node_port = 0);
         }
     }

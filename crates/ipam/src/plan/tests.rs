@@ -2,7 +2,7 @@ use std::collections::HashMap;
 
 use super::*;
 use crate::{
-    AddressRange, IpFamilyPolicy, NodePortRange, ServiceType,
+    AddressRange, IpFamilyPolicy, NodePortRange, ServicePort, ServiceType,
     family::Family::{self, Ipv4, Ipv6},
 };
 

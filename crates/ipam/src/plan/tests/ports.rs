@@ -135,3 +135,32 @@ fn health_check_node_ports_come_and_go_with_local() {
     (other.health_check_node_port, other.ports[0].node_port) = (30_008, 30_008);
     assert_eq!(cluster.create(other).unwrap_err()[0].reason, Refusal::PortAllocated);
 }
+
+/// Quadratic work would take minutes here.
+#[test]
+fn a_service_of_very_many_ports_is_refused_soon() {
+    let mut cluster = Cluster::dual();
+    let old = cluster.stored(node_port(vec![port("", Tcp, 80, 30_001)]));
+    let entry = |index: u32, node_port: u16| port(&index.to_string(), Tcp, index as u16, node_port);
+    let range = cluster.allocations.ports.range();
+    for asked in [0, 30_002, 40_000] {
+        let spec = node_port((0..200_000).map(|index| entry(index, asked)).collect());
+        let errors = cluster.create(spec.clone()).unwrap_err();
+        let reason = errors.last().map(|error| &error.reason);
+        let expected = if asked == 0 { Refusal::PortsFull(range) } else { Refusal::PortTwice };
+        assert_eq!(reason, Some(&expected));
+        assert!(cluster.update(spec, &old).is_err());
+    }
+}
+
+#[test]
+fn the_only_free_port_is_not_given_twice_in_one_service() {
+    let mut cluster = Cluster::dual();
+    let all = (30_000..30_019).map(|number| port(&number.to_string(), Tcp, number, number)).collect();
+    cluster.stored(node_port(all));
+    let two = vec![port("a", Tcp, 1, 0), port("b", Tcp, 2, 0)];
+    let errors = cluster.create(node_port(two)).unwrap_err();
+    assert_eq!((errors.len(), errors[0].field.as_str()), (1, "spec.ports[1].nodePort"));
+    let one = local(node_port(vec![port("a", Tcp, 1, 0)]));
+    assert_eq!(cluster.create(one).unwrap_err()[0].field, "spec.healthCheckNodePort");
+}
