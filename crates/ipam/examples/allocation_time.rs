@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let mut seed = fastrand::Rng::with_seed(2);
         let start = Instant::now();
         for _ in 0..ROUNDS {
-            let address = pools.find(Family::Ipv4, &[], &mut || seed.u64(..))?;
+            let address = pools.find(Family::Ipv4, &mut || seed.u64(..))?;
             pools.take(address);
             pools.release(address);
         }

@@ -148,7 +148,7 @@ impl NodePorts {
 
     /// A free port; it stays free.
     pub fn find(&self, random: &mut dyn Random) -> Option<u16> {
-        self.port(self.pool.find(&[], random)?)
+        self.port(self.pool.find(random)?)
     }
 
     /// Which ports are taken, rising.

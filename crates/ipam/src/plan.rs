@@ -265,8 +265,7 @@ impl<'a> Draft<'a> {
             }
         }
         for family in spec.ip_families.iter().skip(spec.cluster_ips.len()) {
-            let skip = [self.take.addresses.as_slice(), &self.held.addresses].concat();
-            match self.planner.allocations.addresses.find(*family, &skip, self.random) {
+            match self.planner.allocations.addresses.find(*family, self.random) {
                 Ok(address) => {
                     self.take.addresses.push(address);
                     spec.cluster_ips.push(address.to_string());

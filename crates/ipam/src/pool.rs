@@ -1,5 +1,7 @@
 //! Numbers from 0 up, of which some are taken: what address ranges and node ports have in common.
 
+use std::ops::Range;
+
 use crate::{bitmap::Bitmap, random::Random};
 
 /// The numbers below a size. The lowest are the static band, used for those who do not ask for a certain number only
@@ -52,32 +54,24 @@ impl Pool {
         self.taken.iter()
     }
 
-    /// A free number that is not in `skip`: the first at or after a random one of the upper band, going round in it,
-    /// else one of the static band in the same way (`pkg/registry/core/service/allocator/bitmap.go`). It stays free.
-    pub fn find(&self, skip: &[u64], random: &mut dyn Random) -> Option<u64> {
+    /// A free number: the first at or after a random one of the upper band, going round in it, else one of the static
+    /// band in the same way (`pkg/registry/core/service/allocator/bitmap.go`). It stays free.
+    pub fn find(&self, random: &mut dyn Random) -> Option<u64> {
         if self.free() == 0 {
             return None;
         }
-        let upper = self.band..self.size;
         let start = self.band.saturating_add(random.below(self.size.saturating_sub(self.band)));
-        self.find_round(upper, start, skip).or_else(|| {
+        self.find_round(self.band..self.size, start).or_else(|| {
             let start = random.below(self.band);
-            self.find_round(0..self.band, start, skip)
+            self.find_round(0..self.band, start)
         })
     }
 
-    fn find_round(&self, band: std::ops::Range<u64>, start: u64, skip: &[u64]) -> Option<u64> {
-        self.find_between(start, band.end, skip).or_else(|| self.find_between(band.start, start, skip))
+    fn find_round(&self, band: Range<u64>, start: u64) -> Option<u64> {
+        self.find_in(start..band.end).or_else(|| self.find_in(band.start..start))
     }
 
-    fn find_between(&self, from: u64, end: u64, skip: &[u64]) -> Option<u64> {
-        let mut from = from;
-        loop {
-            let number = self.taken.next_absent(from).filter(|number| *number < end)?;
-            if !skip.contains(&number) {
-                return Some(number);
-            }
-            from = number.checked_add(1)?;
-        }
+    fn find_in(&self, part: Range<u64>) -> Option<u64> {
+        self.taken.next_absent(part.start).filter(|number| *number < part.end)
     }
 }

@@ -146,18 +146,12 @@ impl AddressPools {
         self.change(address, Pool::release)
     }
 
-    /// A free address of the family that is not in `skip`, of the first ready range that has one; it stays free.
-    pub fn find(
-        &self,
-        family: Family,
-        skip: &[IpAddr],
-        random: &mut dyn Random,
-    ) -> Result<IpAddr, AddressError> {
+    /// A free address of the family, of the first ready range that has one; it stays free.
+    pub fn find(&self, family: Family, random: &mut dyn Random) -> Result<IpAddr, AddressError> {
         let mut is_any_ready = false;
         for RangePool { range, pool, .. } in self.ready().filter(|pool| pool.range.family() == family) {
             is_any_ready = true;
-            let skip: Vec<u64> = skip.iter().filter_map(|address| range.offset_of(*address)).collect();
-            if let Some(address) = pool.find(&skip, random).and_then(|offset| range.address_at(offset)) {
+            if let Some(address) = pool.find(random).and_then(|offset| range.address_at(offset)) {
                 return Ok(address);
             }
         }

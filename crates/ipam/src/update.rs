@@ -38,9 +38,7 @@ pub fn carry_over(spec: &mut ServiceSpec, old: &ServiceSpec) {
 fn normalise_update(spec: &mut ServiceSpec, old: &ServiceSpec) {
     let is_single_same = spec.cluster_ip == old.cluster_ip;
     let is_plural_same = spec.cluster_ips == old.cluster_ips;
-    if spec.cluster_ips.is_empty() && is_single_same {
-        spec.cluster_ips.clone_from(&old.cluster_ips);
-    } else if !is_single_same && is_plural_same {
+    if !is_single_same && is_plural_same {
         let given = (!spec.cluster_ip.is_empty()).then(|| spec.cluster_ip.clone());
         spec.cluster_ips = given.into_iter().collect();
     }

@@ -82,3 +82,15 @@ fn scattered_numbers_are_kept_as_short_lists() {
     let bitmap: Bitmap = (0..1000).map(|i| i << 40).collect();
     assert!(bitmap.partial.values().all(|chunk| matches!(chunk, Chunk::Few(list) if list.len() == 1)));
 }
+
+#[test]
+fn a_chunk_that_empties_is_a_short_list_again() {
+    let mut bitmap: Bitmap = (0..4095).collect();
+    assert!(matches!(bitmap.partial[&0], Chunk::Bits(_)));
+    for number in 10..4095 {
+        bitmap.remove(number);
+    }
+    assert!(matches!(&bitmap.partial[&0], Chunk::Few(list) if list.len() == 10));
+    bitmap.remove(3);
+    assert_eq!(bitmap.iter().collect::<Vec<_>>(), [0, 1, 2, 4, 5, 6, 7, 8, 9]);
+}

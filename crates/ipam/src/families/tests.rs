@@ -152,6 +152,9 @@ fn a_preference_sticks_when_the_cluster_changes() {
     let mut same = stored.clone();
     decide(&mut same, Some(&stored), Families::dual(Ipv4)).unwrap();
     assert_eq!(same, stored);
+    let mut other_type = ServiceSpec { service_type: ServiceType::NodePort, ..stored.clone() };
+    decide(&mut other_type, Some(&stored), Families::dual(Ipv4)).unwrap();
+    assert_eq!(other_type.ip_families, V46);
     let stored = with_ips(spec(Some(PreferDualStack), V46), &["10.0.0.1", "fd00::1"]);
     let mut same = stored.clone();
     decide(&mut same, Some(&stored), Families::single(Ipv4)).unwrap();

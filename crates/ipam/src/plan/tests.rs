@@ -141,6 +141,10 @@ fn refused_addresses_are_told_on_the_list() {
     let other = ServiceKey::new("default", "other");
     cluster.holders.insert(address("10.0.0.3"), Holder::Service(other.clone()));
     assert_eq!(refused(&mut cluster, "10.0.0.3"), Refusal::HeldBy(other));
+    // What is held in this Service's name already is its own, such as after a restore of the store.
+    cluster.holders.insert(address("10.0.0.3"), Holder::Service(owner()));
+    let plan = cluster.create(asking(&["10.0.0.3"], SingleStack)).unwrap();
+    assert_eq!((plan.take.is_empty(), plan.keep.addresses), (true, vec![address("10.0.0.3")]));
     cluster.holders.insert(address("10.0.0.3"), Holder::Other);
     assert_eq!(refused(&mut cluster, "10.0.0.3"), Refusal::Address(taken));
 }

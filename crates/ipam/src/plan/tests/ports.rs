@@ -164,3 +164,16 @@ fn the_only_free_port_is_not_given_twice_in_one_service() {
     let one = local(node_port(vec![port("a", Tcp, 1, 0)]));
     assert_eq!(cluster.create(one).unwrap_err()[0].field, "spec.healthCheckNodePort");
 }
+
+/// Repair records such a port again; until then no plan for its own Service gives it another meaning.
+#[test]
+fn a_held_port_that_is_not_recorded_is_not_chosen() {
+    let mut cluster = Cluster::dual();
+    let all = (30_000..=30_019).map(|number| port(&number.to_string(), Tcp, number, number)).collect();
+    cluster.stored(node_port(all));
+    let old = node_port(vec![port("a", Tcp, 1, 30_019)]);
+    cluster.allocations.ports.release(30_019);
+    let new = ServiceSpec { ports: vec![port("a", Tcp, 1, 0), port("b", Tcp, 2, 0)], ..old.clone() };
+    let errors = cluster.update(new, &old).unwrap_err();
+    assert_eq!((errors.len(), errors[0].field.as_str()), (1, "spec.ports[1].nodePort"));
+}
