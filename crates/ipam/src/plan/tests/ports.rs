@@ -177,3 +177,17 @@ fn a_held_port_that_is_not_recorded_is_not_chosen() {
     let errors = cluster.update(new, &old).unwrap_err();
     assert_eq!((errors.len(), errors[0].field.as_str()), (1, "spec.ports[1].nodePort"));
 }
+
+/// As upstream has it: only a new Service shares.
+#[test]
+fn an_update_gives_each_entry_a_number_of_its_own() {
+    let mut cluster = Cluster::dual();
+    let old = cluster.stored(node_port(vec![port("a", Tcp, 53, 30_001)]));
+    let two = vec![port("a", Tcp, 53, 0), port("b", Udp, 53, 0)];
+    let plan = cluster.update(node_port(two.clone()), &old).unwrap();
+    assert_eq!(plan.spec.ports[0].node_port, 30_001);
+    assert_eq!(plan.take.ports, [plan.spec.ports[1].node_port]);
+    let old =
+        ServiceSpec { service_type: ServiceType::ClusterIp, ports: two.clone(), ..node_port(Vec::new()) };
+    assert_eq!(cluster.update(node_port(two), &old).unwrap().take.ports.len(), 2);
+}
