@@ -1,7 +1,5 @@
 //! Whether a range may hold cluster IPs at all, and whether it is in the way of something else.
 
-use std::net::IpAddr;
-
 use ipnet::IpNet;
 use thiserror::Error;
 
@@ -117,23 +115,6 @@ pub fn check_configured(
     }
 }
 
-/// Whether a ServiceCIDR may go: each of its ranges lies in one that stays, or none of the addresses given out would be
-/// left without a range. Returns the first address that stands against it. `others` are the ranges of ServiceCIDRs that
-/// are not being deleted themselves; two deleted together must not vouch for each other.
-pub fn blocks_deletion(
-    leaving: &[AddressRange],
-    others: &[AddressRange],
-    allocated: impl IntoIterator<Item = IpAddr>,
-) -> Option<IpAddr> {
-    if leaving.iter().all(|range| others.iter().any(|other| other.covers(*range))) {
-        return None;
-    }
-    allocated.into_iter().find(|address| {
-        leaving.iter().any(|range| range.accepts(*address))
-            && !others.iter().any(|range| range.accepts(*address))
-    })
-}
-
 /// Whether the two have an address in common.
 pub fn overlap(one: IpNet, other: IpNet) -> bool {
     one.contains(&other.network()) || other.contains(&one.network())
@@ -200,21 +181,5 @@ mod tests {
         assert!(matches!(check(&["10.0.0.0/24", "10.1.0.0/16"]), Err(RangeRefusal::SameFamily(..))));
         assert!(matches!(check(&[]), Err(RangeRefusal::Count(0))));
         assert!(matches!(check(&["10.0.0.0/24", "fd00::/112", "fd01::/112"]), Err(RangeRefusal::Count(3))));
-    }
-
-    #[test]
-    fn a_range_goes_when_nothing_would_be_left_without_one() {
-        let range = |text: &str| AddressRange::new(net(text)).unwrap();
-        let (wide, narrow) = (range("192.168.0.0/16"), range("192.168.1.0/24"));
-        let addresses =
-            |texts: &[&str]| -> Vec<IpAddr> { texts.iter().map(|text| text.parse().unwrap()).collect() };
-        let edge = addresses(&["192.168.1.7", "192.168.1.0"]);
-        // The narrow one lies in the wide one; the wide one's addresses at the narrow one's edges have no other.
-        assert_eq!(blocks_deletion(&[narrow], &[wide], edge.clone()), None);
-        assert_eq!(blocks_deletion(&[wide], &[narrow], edge.clone()), Some(edge[1]));
-        assert_eq!(blocks_deletion(&[wide], &[narrow], addresses(&["192.168.1.7"])), None);
-        assert_eq!(blocks_deletion(&[narrow], &[], edge.clone()), Some(edge[0]));
-        assert_eq!(blocks_deletion(&[narrow], &[], addresses(&["10.0.0.1"])), None);
-        assert_eq!(blocks_deletion(&[narrow, range("fd00::/64")], &[wide], edge), None);
     }
 }

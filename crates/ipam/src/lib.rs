@@ -19,6 +19,7 @@ pub mod range;
 pub mod record;
 pub mod repair;
 pub mod service;
+pub mod service_cidr;
 pub mod update;
 
 pub use error::{FieldError, Refusal};
