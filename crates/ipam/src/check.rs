@@ -1,0 +1,185 @@
+//! Whether a range may hold cluster IPs at all, and whether it is in the way of something else.
+
+use ipnet::IpNet;
+use thiserror::Error;
+
+use crate::{
+    family::Family,
+    range::{AddressRange, RangeError},
+};
+
+/// What the network uses otherwise.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Neighbours<'a> {
+    /// Ranges that pods get their addresses from.
+    pub pods: &'a [IpNet],
+    /// Networks, or single addresses as /32 and /128, of nodes.
+    pub nodes: &'a [IpNet],
+}
+
+/// Why a range may not hold cluster IPs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum RangeRefusal {
+    /// Not a range.
+    #[error(transparent)]
+    Range(#[from] RangeError),
+    /// No Service could be reached there.
+    #[error("{range} overlaps {reserved}, which is {use_}; choose another range")]
+    Reserved {
+        /// The range.
+        range: IpNet,
+        /// The special-purpose range.
+        reserved: IpNet,
+        /// What it is for.
+        use_: &'static str,
+    },
+    /// A packet would have two possible meanings.
+    #[error("{range} overlaps {other}, which is a range of {user}; choose another range")]
+    InUse {
+        /// The range.
+        range: IpNet,
+        /// The other one.
+        other: IpNet,
+        /// `pods` or `nodes`.
+        user: &'static str,
+    },
+    /// The primary range has fewer than 8 addresses.
+    #[error("{0} has fewer than 8 addresses; the primary range is at least a /29 (IPv4) or /125 (IPv6)")]
+    TooSmall(IpNet),
+    /// A range that has no address to give.
+    #[error("{0} has no address that can be given to a Service; use at least a /30 (IPv4) or /127 (IPv6)")]
+    Empty(IpNet),
+    /// Two configured ranges with addresses in common.
+    #[error("{0} and {1} overlap; choose ranges that have no address in common")]
+    Overlap(IpNet, IpNet),
+    /// Two configured ranges of one family.
+    #[error("{0} and {1} are of the same family; give one IPv4 and one IPv6 range")]
+    SameFamily(IpNet, IpNet),
+    /// None or more than two.
+    #[error("{0} ranges; give one, or one of each family")]
+    Count(usize),
+}
+
+/// Special-purpose addresses (RFC 6890 and IANA's registries) that a packet for a Service can not or must not have.
+const RESERVED: [(&str, &str); 8] = [
+    ("0.0.0.0/8", "this network (RFC 791)"),
+    ("127.0.0.0/8", "loopback (RFC 1122)"),
+    ("169.254.0.0/16", "link-local (RFC 3927)"),
+    ("224.0.0.0/4", "multicast (RFC 5771)"),
+    ("::/127", "unspecified and loopback (RFC 4291)"),
+    ("::ffff:0:0/96", "IPv4-mapped (RFC 4291)"),
+    ("fe80::/10", "link-local (RFC 4291)"),
+    ("ff00::/8", "multicast (RFC 4291)"),
+];
+
+/// Checks one range. ServiceCIDRs may overlap each other. 240.0.0.0/4, reserved for the future in 1989, is let pass: some networks use it.
+pub fn check_range(net: IpNet, neighbours: Neighbours<'_>) -> Result<AddressRange, RangeRefusal> {
+    let range = AddressRange::new(net)?;
+    if range.usable() == 0 {
+        return Err(RangeRefusal::Empty(net));
+    }
+    for (reserved, use_) in RESERVED {
+        if let Some(reserved) = reserved.parse().ok().filter(|reserved| overlap(net, *reserved)) {
+            return Err(RangeRefusal::Reserved { range: net, reserved, use_ });
+        }
+    }
+    for (others, user) in [(neighbours.pods, "pods"), (neighbours.nodes, "nodes")] {
+        if let Some(other) = others.iter().copied().find(|other| overlap(net, *other)) {
+            return Err(RangeRefusal::InUse { range: net, other, user });
+        }
+    }
+    Ok(range)
+}
+
+/// Checks the ranges of `--service-cluster-ip-range`: one, or one of each family, the primary of at least 8 addresses.
+/// A secondary range needs only one. Host bits are cut off, as the flag's reader upstream does.
+pub fn check_configured(
+    nets: &[IpNet],
+    neighbours: Neighbours<'_>,
+) -> Result<Vec<AddressRange>, RangeRefusal> {
+    match *nets {
+        [first, second] if overlap(first, second) => return Err(RangeRefusal::Overlap(first, second)),
+        [first, second] if first.max_prefix_len() == second.max_prefix_len() => {
+            return Err(RangeRefusal::SameFamily(first, second));
+        }
+        [_] | [_, _] => {}
+        _ => return Err(RangeRefusal::Count(nets.len())),
+    }
+    let ranges: Result<Vec<_>, _> = nets.iter().map(|net| check_range(net.trunc(), neighbours)).collect();
+    let ranges = ranges?;
+    match ranges.first().map(|range| range.net()) {
+        Some(primary) if primary.max_prefix_len().saturating_sub(primary.prefix_len()) < 3 => {
+            Err(RangeRefusal::TooSmall(primary))
+        }
+        _ => Ok(ranges),
+    }
+}
+
+/// Whether the two have an address in common.
+pub fn overlap(one: IpNet, other: IpNet) -> bool {
+    one.contains(&other.network()) || other.contains(&one.network())
+}
+
+/// The family of a network.
+pub fn family_of(net: IpNet) -> Family {
+    Family::of(net.network())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn net(text: &str) -> IpNet {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn special_addresses_are_refused_with_their_use() {
+        for (text, part) in [
+            ("0.0.0.0/0", "this network"),
+            ("127.0.0.0/16", "loopback"),
+            ("126.0.0.0/7", "loopback"),
+            ("169.254.0.0/24", "link-local"),
+            ("239.0.0.0/24", "multicast"),
+            ("::/64", "unspecified"),
+            ("::ffff:10.0.0.0/120", "IPv4-mapped"),
+            ("fe80::/64", "link-local"),
+            ("ff02::/112", "multicast"),
+        ] {
+            let refusal = check_range(net(text), Neighbours::default()).unwrap_err();
+            assert!(matches!(refusal, RangeRefusal::Reserved { .. }), "{refusal}");
+            assert!(refusal.to_string().contains(part), "{refusal}");
+        }
+        for text in ["10.96.0.0/12", "fd00::/64", "240.0.0.0/24", "172.16.0.0/12", "2001:db8::/64"] {
+            assert_eq!(check_range(net(text), Neighbours::default()).unwrap().net(), net(text));
+        }
+    }
+
+    #[test]
+    fn ranges_in_use_are_refused_either_way_round() {
+        let neighbours = Neighbours { pods: &[net("10.0.0.0/16")], nodes: &[net("192.168.0.7/32")] };
+        for (text, user) in [("10.0.3.0/24", "pods"), ("10.0.0.0/8", "pods"), ("192.168.0.0/24", "nodes")] {
+            let refusal = check_range(net(text), neighbours).unwrap_err();
+            assert!(matches!(refusal, RangeRefusal::InUse { user: found, .. } if found == user), "{refusal}");
+        }
+        assert!(check_range(net("10.1.0.0/16"), neighbours).is_ok());
+    }
+
+    #[test]
+    fn configured_ranges() {
+        let check = |texts: &[&str]| {
+            let nets: Vec<IpNet> = texts.iter().map(|text| net(text)).collect();
+            check_configured(&nets, Neighbours::default())
+        };
+        assert_eq!(check(&["10.0.0.5/24", "fd00::/112"]).unwrap().len(), 2);
+        assert_eq!(check(&["10.0.0.0/29"]).unwrap().len(), 1);
+        assert_eq!(check(&["fd00::/125", "10.0.0.0/30"]).unwrap().len(), 2);
+        assert!(matches!(check(&["10.0.0.0/30"]), Err(RangeRefusal::TooSmall(_))));
+        assert!(matches!(check(&["fd00::/126"]), Err(RangeRefusal::TooSmall(_))));
+        assert!(matches!(check(&["10.0.0.0/24", "fd00::/128"]), Err(RangeRefusal::Empty(_))));
+        assert!(matches!(check(&["10.0.0.0/24", "10.0.0.0/16"]), Err(RangeRefusal::Overlap(..))));
+        assert!(matches!(check(&["10.0.0.0/24", "10.1.0.0/16"]), Err(RangeRefusal::SameFamily(..))));
+        assert!(matches!(check(&[]), Err(RangeRefusal::Count(0))));
+        assert!(matches!(check(&["10.0.0.0/24", "fd00::/112", "fd01::/112"]), Err(RangeRefusal::Count(3))));
+    }
+}

@@ -1,0 +1,118 @@
+//! IP families, and addresses as the API writes them.
+
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
+
+/// An IP family, spelled `IPv4` or `IPv6` in `ipFamilies` and in the label `ipaddress.kubernetes.io/ip-family`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Family {
+    /// Internet protocol version 4.
+    Ipv4,
+    /// Internet protocol version 6.
+    Ipv6,
+}
+
+/// The families that a cluster has ranges for, in the order of `--service-cluster-ip-range`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Families {
+    primary: Family,
+    dual: bool,
+}
+
+impl Family {
+    /// `IPv4` or `IPv6`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ipv4 => "IPv4",
+            Self::Ipv6 => "IPv6",
+        }
+    }
+
+    /// The family of an address; an IPv4-mapped IPv6 address counts as IPv4.
+    pub const fn of(address: IpAddr) -> Self {
+        if address.to_canonical().is_ipv4() { Self::Ipv4 } else { Self::Ipv6 }
+    }
+
+    /// The other one.
+    #[must_use]
+    pub const fn other(self) -> Self {
+        match self {
+            Self::Ipv4 => Self::Ipv6,
+            Self::Ipv6 => Self::Ipv4,
+        }
+    }
+
+    /// Bits of an address.
+    pub const fn bits(self) -> u8 {
+        match self {
+            Self::Ipv4 => 32,
+            Self::Ipv6 => 128,
+        }
+    }
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl Families {
+    /// One family only.
+    pub const fn single(primary: Family) -> Self {
+        Self { primary, dual: false }
+    }
+
+    /// Both families, this one first.
+    pub const fn dual(primary: Family) -> Self {
+        Self { primary, dual: true }
+    }
+
+    /// The family that a Service has unless it asks for another.
+    pub const fn primary(self) -> Family {
+        self.primary
+    }
+
+    /// Whether there are ranges of both families.
+    pub const fn is_dual(self) -> bool {
+        self.dual
+    }
+
+    /// Whether there is a range of this family.
+    pub fn contains(self, family: Family) -> bool {
+        self.dual || self.primary == family
+    }
+}
+
+/// The address that a text of the API stands for. As upstream's reader of stored objects, it takes leading zeros in
+/// IPv4 as decimal; an IPv4-mapped IPv6 address is its IPv4 address.
+pub fn parse_address(text: &str) -> Option<IpAddr> {
+    if text.contains(':') {
+        return text.parse::<Ipv6Addr>().ok().map(|address| IpAddr::V6(address).to_canonical());
+    }
+    let mut parts = text.split('.').map(octet);
+    let octets = [parts.next()??, parts.next()??, parts.next()??, parts.next()??];
+    parts.next().is_none().then(|| Ipv4Addr::from(octets).into())
+}
+
+fn octet(text: &str) -> Option<u8> {
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leading_zeros_and_mapped_addresses_are_read() {
+        let read = |text: &str| parse_address(text).map(|address| address.to_string());
+        assert_eq!(read("010.096.000.001").as_deref(), Some("10.96.0.1"));
+        assert_eq!(read("::ffff:10.0.0.1").as_deref(), Some("10.0.0.1"));
+        assert_eq!(read("FD00:0::1").as_deref(), Some("fd00::1"));
+        for text in ["", "None", "10.0.0", "10.0.0.1.2", "10.0.0.+1", "10.0.0.256", "fd00::/64", "10.0..1"] {
+            assert_eq!(read(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,378 @@
+//! From a Service as a client wrote it to the Service as it is stored, and what has to be taken and given back for that.
+//!
+//! Making a plan changes nothing, so a dry run is a plan that is thrown away. A plan is carried out in one transaction
+//! of the store: the Service, an `IPAddress` for each address taken, and none for each released. In memory,
+//! [`Allocations::take`] comes before the transaction, and after it the release of what the Service held (it succeeded)
+//! or of what was taken (it did not).
+
+use std::{
+    collections::{HashMap, HashSet},
+    net::IpAddr,
+};
+
+use thiserror::Error;
+
+use crate::{
+    error::{CLUSTER_IPS, FieldError, HEALTH_CHECK, Refusal},
+    families::decide,
+    family::{Families, parse_address},
+    node_port::NodePorts,
+    pools::{AddressError, AddressPools},
+    random::Random,
+    service::{Claims, Protocol, ServiceKey, ServiceSpec},
+    update::{carry_over, normalise_create},
+};
+
+#[cfg(test)]
+mod tests;
+
+/// All that is given out in a cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Allocations {
+    /// Cluster IPs.
+    pub addresses: AddressPools,
+    /// Node ports and health-check node ports.
+    pub ports: NodePorts,
+}
+
+/// Makes plans.
+#[derive(Clone, Copy)]
+pub struct Planner<'a> {
+    /// The families of the configured ranges.
+    pub families: Families,
+    /// What is given out.
+    pub allocations: &'a Allocations,
+    /// To whom.
+    pub holders: &'a dyn Holders,
+}
+
+/// Who holds an address or a node port, as the store's `IPAddress` objects tell.
+pub trait Holders {
+    /// Who holds the address.
+    fn of_address(&self, address: IpAddr) -> Holder;
+    /// Who holds the node port.
+    fn of_port(&self, port: u16) -> Holder;
+}
+
+/// Who holds something.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Holder {
+    /// Nobody, or it is not known.
+    Unknown,
+    /// A Service.
+    Service(ServiceKey),
+    /// Something that is no Service, such as a Gateway.
+    Other,
+}
+
+/// A store that does not tell who holds what. Whoever claims to hold an address may then give it back.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoHolders;
+
+/// What to write, and what that takes. Applied whole or not at all.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    /// The complete spec.
+    pub spec: ServiceSpec,
+    /// What the Service gets.
+    pub take: Claims,
+    /// What it has and keeps.
+    pub keep: Claims,
+    /// What it has and gives back once the write has succeeded, and not before.
+    pub release: Claims,
+}
+
+/// A plan made from an older state: someone was faster. Make another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum Conflict {
+    /// The address is taken, or its range is gone.
+    #[error("{0} is no longer free")]
+    Address(IpAddr),
+    /// The node port is taken.
+    #[error("node port {0} is no longer free")]
+    Port(u16),
+}
+
+impl Holders for NoHolders {
+    fn of_address(&self, _: IpAddr) -> Holder {
+        Holder::Unknown
+    }
+
+    fn of_port(&self, _: u16) -> Holder {
+        Holder::Unknown
+    }
+}
+
+impl Allocations {
+    /// Takes all of these, or none of them and says which stands against it.
+    pub fn take(&mut self, claims: &Claims) -> Result<(), Conflict> {
+        let mut taken = Claims::default();
+        let result = self.take_each(claims, &mut taken);
+        if result.is_err() {
+            self.release(&taken);
+        }
+        result
+    }
+
+    /// Frees these. What is free already is no error.
+    pub fn release(&mut self, claims: &Claims) {
+        for address in &claims.addresses {
+            self.addresses.release(*address);
+        }
+        for port in &claims.ports {
+            self.ports.release(*port);
+        }
+    }
+
+    fn take_each(&mut self, claims: &Claims, taken: &mut Claims) -> Result<(), Conflict> {
+        for address in &claims.addresses {
+            self.addresses.check(*address).map_err(|_| Conflict::Address(*address))?;
+            self.addresses.take(*address);
+            taken.addresses.push(*address);
+        }
+        for port in &claims.ports {
+            if !self.ports.take(*port) {
+                return Err(Conflict::Port(*port));
+            }
+            taken.ports.push(*port);
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Planner<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Planner").field("families", &self.families).finish_non_exhaustive()
+    }
+}
+
+impl Planner<'_> {
+    /// For a new Service.
+    pub fn create(
+        self,
+        owner: &ServiceKey,
+        mut spec: ServiceSpec,
+        random: &mut dyn Random,
+    ) -> Result<Plan, Vec<FieldError>> {
+        normalise_create(&mut spec);
+        decide(&mut spec, None, self.families)?;
+        Draft::new(self, owner, Claims::default(), random).finish(spec, None)
+    }
+
+    /// For a changed Service. `new` is what the client wrote.
+    pub fn update(
+        self,
+        owner: &ServiceKey,
+        mut new: ServiceSpec,
+        old: &ServiceSpec,
+        random: &mut dyn Random,
+    ) -> Result<Plan, Vec<FieldError>> {
+        carry_over(&mut new, old);
+        decide(&mut new, Some(old), self.families)?;
+        let both_need = new.needs_health_check_port() && old.needs_health_check_port();
+        if both_need && old.health_check_node_port != 0 {
+            let number = new.health_check_node_port;
+            if number != old.health_check_node_port {
+                return Err(vec![FieldError::new(HEALTH_CHECK, &number, Refusal::Immutable)]);
+            }
+        }
+        Draft::new(self, owner, old.claims(), random).finish(new, Some(old))
+    }
+
+    /// What a deleted Service gives back. What it only claims to hold, but another one does, it does not.
+    pub fn delete(self, owner: &ServiceKey, old: &ServiceSpec) -> Claims {
+        self.held_by(owner, &old.claims())
+    }
+
+    fn held_by(self, owner: &ServiceKey, claims: &Claims) -> Claims {
+        let is_own = |holder: Holder| match holder {
+            Holder::Unknown => true,
+            Holder::Service(holder) => holder == *owner,
+            Holder::Other => false,
+        };
+        let addresses = claims.addresses.iter().copied();
+        let ports = claims.ports.iter().copied();
+        Claims {
+            addresses: addresses.filter(|address| is_own(self.holders.of_address(*address))).collect(),
+            ports: ports.filter(|port| is_own(self.holders.of_port(*port))).collect(),
+        }
+    }
+}
+
+/// A plan in the making. A Service may list very many ports, so each is looked up and none is searched for.
+struct Draft<'a> {
+    planner: Planner<'a>,
+    owner: &'a ServiceKey,
+    random: &'a mut dyn Random,
+    held: Claims,
+    /// The cluster's node ports, as they are when all that this plan takes is taken, and what the Service held is, too.
+    ports: NodePorts,
+    held_ports: HashSet<u16>,
+    /// Node ports that the Service has in the end.
+    own_ports: HashSet<u16>,
+    take: Claims,
+    keep: Claims,
+    errors: Vec<FieldError>,
+}
+
+impl<'a> Draft<'a> {
+    fn new(planner: Planner<'a>, owner: &'a ServiceKey, held: Claims, random: &'a mut dyn Random) -> Self {
+        let mut ports = planner.allocations.ports.clone();
+        for port in &held.ports {
+            ports.take(*port);
+        }
+        Self {
+            planner,
+            owner,
+            random,
+            ports,
+            held_ports: held.ports.iter().copied().collect(),
+            held,
+            own_ports: HashSet::new(),
+            take: Claims::default(),
+            keep: Claims::default(),
+            errors: Vec::new(),
+        }
+    }
+
+    fn finish(mut self, mut spec: ServiceSpec, old: Option<&ServiceSpec>) -> Result<Plan, Vec<FieldError>> {
+        if spec.needs_address() {
+            self.addresses(&mut spec);
+        }
+        if spec.may_have_node_ports() {
+            self.explicit_ports(&spec);
+        }
+        if spec.needs_node_ports() {
+            self.missing_ports(&mut spec, old.is_none());
+        }
+        if spec.needs_health_check_port() {
+            self.health_check_port(&mut spec);
+        }
+        if !self.errors.is_empty() {
+            return Err(self.errors);
+        }
+        let mut release = self.held;
+        release.addresses.retain(|address| !self.keep.addresses.contains(address));
+        release.ports.retain(|port| !self.own_ports.contains(port));
+        let release = self.planner.held_by(self.owner, &release);
+        Ok(Plan { spec, take: self.take, keep: self.keep, release })
+    }
+
+    fn addresses(&mut self, spec: &mut ServiceSpec) {
+        for address in spec.cluster_ips.iter().filter_map(|text| parse_address(text)) {
+            if let Err(reason) = self.claim_address(address) {
+                self.errors.push(FieldError::new(CLUSTER_IPS, &spec.cluster_ips.join(","), reason));
+            }
+        }
+        for family in spec.ip_families.iter().skip(spec.cluster_ips.len()) {
+            match self.planner.allocations.addresses.find(*family, self.random) {
+                Ok(address) => {
+                    self.take.addresses.push(address);
+                    spec.cluster_ips.push(address.to_string());
+                }
+                Err(error) => self.errors.push(FieldError::new(CLUSTER_IPS, &"", error.into())),
+            }
+        }
+        if let Some(first) = spec.cluster_ips.first() {
+            spec.cluster_ip.clone_from(first);
+        }
+    }
+
+    fn claim_address(&mut self, address: IpAddr) -> Result<(), Refusal> {
+        let holder = self.planner.holders.of_address(address);
+        let is_own = matches!(&holder, Holder::Service(holder) if holder == self.owner);
+        if self.held.addresses.contains(&address) || is_own {
+            self.keep.addresses.push(address);
+            return Ok(());
+        }
+        match (self.planner.allocations.addresses.check(address), holder) {
+            (Ok(()), _) => self.take.addresses.push(address),
+            (Err(AddressError::Allocated { .. }), Holder::Service(holder)) => {
+                return Err(Refusal::HeldBy(holder));
+            }
+            (Err(error), _) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    /// Asked-for numbers first, so that none is chosen for one port that another asks for. One number may serve two
+    /// protocols.
+    fn explicit_ports(&mut self, spec: &ServiceSpec) {
+        let mut seen = HashSet::new();
+        for (index, port) in spec.ports.iter().enumerate().filter(|(_, port)| port.node_port != 0) {
+            let is_new = seen.insert((port.protocol, port.node_port));
+            let result = if is_new { self.claim_port(port.node_port) } else { Err(Refusal::PortTwice) };
+            if let Err(reason) = result {
+                let field = format!("spec.ports[{index}].nodePort");
+                self.errors.push(FieldError::new(field, &port.node_port, reason));
+            }
+        }
+    }
+
+    /// In a new Service, entries of one `port`, such as DNS over TCP and UDP, share a node port.
+    fn missing_ports(&mut self, spec: &mut ServiceSpec, is_new: bool) {
+        let mut numbers: HashMap<u16, u16> = HashMap::new();
+        let mut used: HashSet<(Protocol, u16)> = HashSet::new();
+        for port in spec.ports.iter().filter(|port| is_new && port.node_port != 0) {
+            numbers.entry(port.port).or_insert(port.node_port);
+            used.insert((port.protocol, port.node_port));
+        }
+        for (index, port) in spec.ports.iter_mut().enumerate().filter(|(_, port)| port.node_port == 0) {
+            let shared = numbers.get(&port.port).filter(|number| !used.contains(&(port.protocol, **number)));
+            let number = shared.copied().or_else(|| self.next_port(&format!("spec.ports[{index}].nodePort")));
+            // The next entry would not get one either.
+            let Some(number) = number else { return };
+            port.node_port = number;
+            if is_new {
+                numbers.entry(port.port).or_insert(number);
+                used.insert((port.protocol, number));
+            }
+        }
+    }
+
+    fn health_check_port(&mut self, spec: &mut ServiceSpec) {
+        let number = spec.health_check_node_port;
+        if number == 0 {
+            spec.health_check_node_port = self.next_port(HEALTH_CHECK).unwrap_or(0);
+            return;
+        }
+        let is_node_port = self.own_ports.contains(&number);
+        let result = if is_node_port { Err(Refusal::PortAllocated) } else { self.claim_port(number) };
+        if let Err(reason) = result {
+            self.errors.push(FieldError::new(HEALTH_CHECK, &number, reason));
+        }
+    }
+
+    fn claim_port(&mut self, number: u16) -> Result<(), Refusal> {
+        if self.own_ports.contains(&number) {
+            return Ok(());
+        }
+        let holder = self.planner.holders.of_port(number);
+        let is_own = matches!(&holder, Holder::Service(holder) if holder == self.owner);
+        if self.held_ports.contains(&number) || is_own {
+            self.keep.ports.push(number);
+        } else if !self.ports.range().contains(number) {
+            return Err(Refusal::PortNotInRange(self.ports.range()));
+        } else if self.ports.take(number) {
+            self.take.ports.push(number);
+        } else if let Holder::Service(holder) = holder {
+            return Err(Refusal::HeldBy(holder));
+        } else {
+            return Err(Refusal::PortAllocated);
+        }
+        self.own_ports.insert(number);
+        Ok(())
+    }
+
+    fn next_port(&mut self, field: &str) -> Option<u16> {
+        let Some(number) = self.ports.find(self.random) else {
+            let full = Refusal::PortsFull(self.ports.range());
+            self.errors.push(FieldError::new(field, &"", full));
+            return None;
+        };
+        self.ports.take(number);
+        self.take.ports.push(number);
+        self.own_ports.insert(number);
+        Some(number)
+    }
+}

@@ -1,0 +1,144 @@
+//! Services against `IPAddress` objects, from both sides.
+
+use std::{collections::HashMap, net::IpAddr};
+
+use super::{
+    AddressObject, Audit, Mend, ORPHAN_GRACE, Observed, Parent, Problem, ServiceObject, Subject,
+    UNLISTED_GRACE,
+};
+use crate::{
+    family::{Family, parse_address},
+    service::{ServiceKey, ServiceType},
+};
+
+type Services<'a> = HashMap<&'a ServiceKey, &'a ServiceObject>;
+
+pub(super) fn audit(observed: &Observed<'_>, services: &Services<'_>, audit: &mut Audit) {
+    let mut sides = Sides {
+        observed,
+        services,
+        objects: observed.addresses.iter().map(|object| (object.address, object)).collect(),
+        created: HashMap::new(),
+        audit,
+    };
+    for service in observed.services.iter().filter(|service| service.spec.needs_address()) {
+        for text in &service.spec.cluster_ips {
+            sides.cluster_ip(service, text);
+        }
+    }
+    for object in observed.addresses.iter().filter(|object| object.is_managed) {
+        sides.object(object);
+    }
+}
+
+struct Sides<'a> {
+    observed: &'a Observed<'a>,
+    services: &'a Services<'a>,
+    objects: HashMap<IpAddr, &'a AddressObject>,
+    /// `IPAddress` objects that this audit asks for, and for which Service.
+    created: HashMap<IpAddr, &'a ServiceKey>,
+    audit: &'a mut Audit,
+}
+
+impl<'a> Sides<'a> {
+    fn cluster_ip(&mut self, service: &'a ServiceObject, text: &str) {
+        let key = &service.key;
+        let (problem, mend) = match parse_address(text) {
+            None => (Problem::NotAnAddress(text.to_owned()), Mend::Nothing),
+            Some(address) if !self.observed.families.contains(Family::of(address)) => {
+                (Problem::FamilyNotConfigured(address), Mend::Nothing)
+            }
+            Some(address) if !self.observed.ranges.iter().any(|range| range.accepts(address)) => {
+                (Problem::AddressOutOfRange(address), Mend::Nothing)
+            }
+            Some(address) => match self.allocation(key, address) {
+                Some(found) => found,
+                None => return,
+            },
+        };
+        if let Mend::CreateAddress(address, _) | Mend::ReplaceAddress(address, _) = &mend {
+            self.created.insert(*address, key);
+        }
+        self.audit.report(Subject::Service(key.clone()), problem, mend);
+    }
+
+    /// What is wrong with the `IPAddress` of a good cluster IP.
+    fn allocation(&self, key: &ServiceKey, address: IpAddr) -> Option<(Problem, Mend)> {
+        if let Some(holder) = self.created.get(&address) {
+            return (*holder != key).then(|| duplicate(address, holder.to_string()));
+        }
+        let Some(object) = self.objects.get(&address) else {
+            let mend = Mend::CreateAddress(address, key.clone());
+            return Some((Problem::AddressNotAllocated(address), mend));
+        };
+        let replace = Mend::ReplaceAddress(address, key.clone());
+        match &object.parent {
+            Parent::Service(parent) if parent == key => {
+                let has_labels = object.is_managed && object.has_family_label;
+                (!has_labels).then_some((Problem::WrongLabels(address), replace))
+            }
+            Parent::Other if !object.is_managed => {
+                Some(duplicate(address, "something that is no Service".to_owned()))
+            }
+            Parent::Other => Some((Problem::AddressWronglyHeld(address), replace)),
+            Parent::Service(parent) => match self.services.get(parent) {
+                None => Some((Problem::AddressWronglyHeld(address), replace)),
+                Some(other) if lists(other, address) => Some(duplicate(address, parent.to_string())),
+                // The other side deletes the object, or waits; then it is this Service's turn.
+                Some(_) => None,
+            },
+        }
+    }
+
+    fn object(&mut self, object: &AddressObject) {
+        let address = object.address;
+        if self.created.contains_key(&address) {
+            return;
+        }
+        let age = self.observed.now.saturating_sub(object.created);
+        let problem = match &object.parent {
+            Parent::Other => Problem::NoService(address),
+            Parent::Service(key) => match self.services.get(key) {
+                None => {
+                    if age <= ORPHAN_GRACE {
+                        self.audit.recheck_in(ORPHAN_GRACE.saturating_sub(age).saturating_add(1));
+                        return;
+                    }
+                    Problem::Orphan { address, service: key.clone() }
+                }
+                Some(service) if lists(service, address) => return,
+                Some(service) => {
+                    if let Some(rest) = grace(service, object, age) {
+                        self.audit.recheck_in(rest);
+                        return;
+                    }
+                    // The Service that does list it, if any, is looked at again at once.
+                    self.audit.recheck_in(0);
+                    Problem::Unlisted { address, service: key.clone() }
+                }
+            },
+        };
+        self.audit.report(Subject::Address(address), problem, Mend::DeleteAddress(address));
+    }
+}
+
+/// Seconds for which an `IPAddress` that its Service does not list is left alone.
+fn grace(service: &ServiceObject, object: &AddressObject, age: u64) -> Option<u64> {
+    let is_external_name = service.spec.service_type == ServiceType::ExternalName;
+    let grace = if is_external_name {
+        ORPHAN_GRACE
+    } else if object.created > service.created {
+        UNLISTED_GRACE
+    } else {
+        0
+    };
+    grace.checked_sub(age).filter(|rest| *rest > 0)
+}
+
+fn lists(service: &ServiceObject, address: IpAddr) -> bool {
+    service.spec.addresses().contains(&address)
+}
+
+fn duplicate(address: IpAddr, holder: String) -> (Problem, Mend) {
+    (Problem::AddressDuplicate { address, holder }, Mend::Nothing)
+}

@@ -1,0 +1,201 @@
+//! What of a Service decides its addresses and node ports. The texts that a client wrote are kept as they are; they
+//! are compared as addresses.
+
+use std::{collections::HashSet, fmt, net::IpAddr};
+
+use crate::family::{Family, parse_address};
+
+/// What `clusterIPs` of a headless Service holds.
+pub const NONE: &str = "None";
+
+/// `spec.type`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[allow(missing_docs)]
+pub enum ServiceType {
+    #[default]
+    ClusterIp,
+    NodePort,
+    LoadBalancer,
+    ExternalName,
+}
+
+/// `spec.ipFamilyPolicy`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IpFamilyPolicy {
+    /// One family.
+    SingleStack,
+    /// Both where the cluster has both.
+    PreferDualStack,
+    /// Both, or an error.
+    RequireDualStack,
+}
+
+/// Transport protocol of a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[allow(missing_docs)]
+pub enum Protocol {
+    #[default]
+    Tcp,
+    Udp,
+    Sctp,
+}
+
+/// The fields of a Service's `spec` that matter here, with the API's defaults filled in.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ServiceSpec {
+    /// `type`.
+    pub service_type: ServiceType,
+    /// `clusterIP`; empty if unset.
+    pub cluster_ip: String,
+    /// `clusterIPs`.
+    pub cluster_ips: Vec<String>,
+    /// `ipFamilies`.
+    pub ip_families: Vec<Family>,
+    /// `ipFamilyPolicy`.
+    pub ip_family_policy: Option<IpFamilyPolicy>,
+    /// Whether `selector` has an entry.
+    pub has_selector: bool,
+    /// `ports`.
+    pub ports: Vec<ServicePort>,
+    /// Whether `allocateLoadBalancerNodePorts` is set to false.
+    pub no_load_balancer_node_ports: bool,
+    /// Whether `externalTrafficPolicy` is `Local`.
+    pub is_external_local: bool,
+    /// `healthCheckNodePort`; 0 if unset.
+    pub health_check_node_port: u16,
+}
+
+/// An entry of `spec.ports`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ServicePort {
+    /// `name`; empty if unset.
+    pub name: String,
+    /// `protocol`.
+    pub protocol: Protocol,
+    /// `port`.
+    pub port: u16,
+    /// `nodePort`; 0 if unset.
+    pub node_port: u16,
+}
+
+/// `namespace/name` of a Service.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ServiceKey {
+    /// `metadata.namespace`.
+    pub namespace: String,
+    /// `metadata.name`.
+    pub name: String,
+}
+
+impl ServiceKey {
+    /// From its parts.
+    pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
+        Self { namespace: namespace.into(), name: name.into() }
+    }
+}
+
+impl fmt::Display for ServiceKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+impl IpFamilyPolicy {
+    /// As the API writes it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::SingleStack => "SingleStack",
+            Self::PreferDualStack => "PreferDualStack",
+            Self::RequireDualStack => "RequireDualStack",
+        }
+    }
+}
+
+impl Protocol {
+    /// As the API writes it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "TCP",
+            Self::Udp => "UDP",
+            Self::Sctp => "SCTP",
+        }
+    }
+}
+
+impl ServiceSpec {
+    /// Whether the Service asks for no address of its own.
+    pub fn is_headless(&self) -> bool {
+        self.cluster_ips.first().unwrap_or(&self.cluster_ip) == NONE
+    }
+
+    /// Headless, and its endpoints are written by hand: the cluster's families do not bind it.
+    pub fn is_headless_without_selector(&self) -> bool {
+        self.is_headless() && !self.has_selector
+    }
+
+    /// Whether the Service has a type with addresses: every type but ExternalName.
+    pub fn may_have_address(&self) -> bool {
+        self.service_type != ServiceType::ExternalName
+    }
+
+    /// Whether the Service gets an address of its own.
+    pub fn needs_address(&self) -> bool {
+        self.may_have_address() && !self.is_headless()
+    }
+
+    /// Whether node ports that the client wrote count.
+    pub fn may_have_node_ports(&self) -> bool {
+        matches!(self.service_type, ServiceType::NodePort | ServiceType::LoadBalancer)
+    }
+
+    /// Whether each port gets a node port.
+    pub fn needs_node_ports(&self) -> bool {
+        self.may_have_node_ports()
+            && !(self.service_type == ServiceType::LoadBalancer && self.no_load_balancer_node_ports)
+    }
+
+    /// Whether load balancers ask this Service's nodes for their health.
+    pub fn needs_health_check_port(&self) -> bool {
+        self.service_type == ServiceType::LoadBalancer && self.is_external_local
+    }
+
+    /// The addresses that a Service with this spec holds.
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        let texts = if self.needs_address() { self.cluster_ips.as_slice() } else { &[] };
+        texts.iter().filter_map(|text| parse_address(text)).collect()
+    }
+
+    /// The node ports that a Service with this spec holds, each once, the health-check node port last.
+    pub fn held_ports(&self) -> Vec<u16> {
+        let (mut held, mut seen) = (Vec::new(), HashSet::new());
+        let ports = if self.may_have_node_ports() { self.ports.as_slice() } else { &[] };
+        let health_check = self.needs_health_check_port().then_some(self.health_check_node_port);
+        for port in ports.iter().map(|port| port.node_port).chain(health_check) {
+            if port != 0 && seen.insert(port) {
+                held.push(port);
+            }
+        }
+        held
+    }
+
+    /// What a Service with this spec holds.
+    pub fn claims(&self) -> Claims {
+        Claims { addresses: self.addresses(), ports: self.held_ports() }
+    }
+}
+
+/// Addresses and node ports.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Claims {
+    /// Cluster IPs.
+    pub addresses: Vec<IpAddr>,
+    /// Node ports, health-check node ports among them.
+    pub ports: Vec<u16>,
+}
+
+impl Claims {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.addresses.is_empty() && self.ports.is_empty()
+    }
+}
