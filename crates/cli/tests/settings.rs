@@ -111,7 +111,7 @@ fn the_value_that_chose_an_endpoint_never_leaves_the_node() {
     node.output("sysctl", &["-qw", "net.ipv4.ip_forward_update_priority=0"]).unwrap();
     nft("add table inet watch");
     nft("add chain inet watch out { type filter hook postrouting priority -200 ; }");
-    nft("add rule inet watch out meta priority != none counter comment \"leaked\"");
+    nft("add rule inet watch out th dport 8080 meta priority != none counter comment \"leaked\"");
     nft("add rule inet watch out th dport 8080 counter comment \"translated\"");
     let _proxy = cluster.proxy();
     for from in [cluster.world.client().namespace(), cluster.world.pods()[0].namespace(), node] {
