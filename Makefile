@@ -30,8 +30,7 @@ demo: packages-base
 	target/debug/portolan demo
 
 ## Format, lints, docs and every test, packet tests included, some of them on Debian's kernel, too. Needs root.
-test: packages-base lint doc unit
-	@$(MAKE) --no-print-directory vm-test
+test: packages-base lint doc vm-test unit
 
 unit: export PATH := $(abspath target/tools):$(PATH)
 # A test that finds one of these missing fails; otherwise it would leave itself out.
