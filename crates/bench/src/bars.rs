@@ -84,11 +84,13 @@ fn memory(size: Size, limit: f64, figures: Option<&Figures>) -> Bar {
     Bar::new(format!("resident high-water at {size}"), " MiB", limit, measured)
 }
 
-/// Judged where most endpoints of a Service are: on another node.
-fn connections(figures: &Figures) -> [Bar; 2] {
-    let Connections { vip, direct, .. } = &figures.far;
-    [("p50", 50, 1.05), ("p99", 99, 1.2)].map(|(name, percent, limit)| {
-        let what = format!("connect() through a VIP against direct at {}, {name}", figures.size);
-        Bar::new(what, " times", limit, Some(ratio(vip.percentile(percent), direct.percentile(percent))))
+fn connections(figures: &Figures) -> impl Iterator<Item = Bar> {
+    let places = [("another node", &figures.far), ("its own node", &figures.near)];
+    places.into_iter().flat_map(|(place, Connections { vip, direct, .. })| {
+        [("p50", 50, 1.05), ("p99", 99, 1.2)].map(|(name, percent, limit)| {
+            let what =
+                format!("connect() to a pod of {place}, VIP against direct at {}, {name}", figures.size);
+            Bar::new(what, " times", limit, Some(ratio(vip.percentile(percent), direct.percentile(percent))))
+        })
     })
 }

@@ -5,9 +5,9 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use portolan_testkit::{Namespace, PortolanProcess};
+use portolan_testkit::{Namespace, PortolanProcess, eventually};
 use rustix::fs::XattrFlags;
 
 use crate::files::{BINARY, one_yaml};
@@ -72,11 +72,10 @@ fn the_user_of_the_manifests_programs_the_kernel() {
         &config,
     ];
     let mut proxy = PortolanProcess::start(&node, "setpriv".as_ref(), &arguments).unwrap();
-    let deadline = Instant::now() + PATIENCE;
-    while proxy.output().matches("compared with the kernel and in step").count() < 2 {
-        assert!(proxy.ended().is_none() && Instant::now() < deadline, "{}", proxy.output());
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    let outcome = eventually(PATIENCE, "both families in step", || {
+        proxy.ended().is_some() || proxy.output().matches("compared with the kernel and in step").count() == 2
+    });
+    assert!(outcome.is_ok() && proxy.ended().is_none(), "{}", proxy.output());
     let output = proxy.output();
     assert!(!output.contains("kernel settings cannot be written"), "{output}");
     let table = node.output("nft", &["list", "table", "ip", "portolan"]).unwrap();

@@ -7,7 +7,7 @@ use crate::object::{Fault, Kind, ObjectKey};
 
 /// Objects with faults, by kind and name; those without are not in it.
 #[derive(Debug, Clone, Default)]
-pub(super) struct FaultyObjects(HashMap<(Kind, ObjectKey), Faulty>);
+pub(super) struct FaultyObjects(HashMap<Kind, HashMap<ObjectKey, Faulty>>);
 
 #[derive(Debug, Clone, Copy)]
 struct Faulty {
@@ -24,24 +24,27 @@ impl FaultyObjects {
             return false;
         }
         let digest = fault_digest(faults);
-        let before = self.0.insert((kind, key.clone()), Faulty { digest, generation });
+        let of_kind = self.0.entry(kind).or_default();
+        let before = of_kind.insert(key.clone(), Faulty { digest, generation });
         before.is_none_or(|before| before.digest != digest)
     }
 
     /// The object is gone.
     pub(super) fn forget(&mut self, kind: Kind, key: &ObjectKey) {
-        if !self.0.is_empty() {
-            self.0.remove(&(kind, key.clone()));
+        if let Some(of_kind) = self.0.get_mut(&kind) {
+            of_kind.remove(key);
         }
     }
 
     /// A list is complete: whatever of its kind it did not show is gone.
     pub(super) fn end_list(&mut self, kind: Kind, generation: u32) {
-        self.0.retain(|(of, _), faulty| *of != kind || faulty.generation == generation);
+        if let Some(of_kind) = self.0.get_mut(&kind) {
+            of_kind.retain(|_, faulty| faulty.generation == generation);
+        }
     }
 
     /// Number of objects of a kind.
     pub(super) fn count(&self, kind: Kind) -> usize {
-        self.0.keys().filter(|(of, _)| *of == kind).count()
+        self.0.get(&kind).map_or(0, HashMap::len)
     }
 }
