@@ -18,7 +18,7 @@ use crate::{
     resource::Resource,
     schema::FieldValidation,
     store::Scope,
-    store::{MemoryStore, Store},
+    store::{MemoryStore, Store, Transaction},
 };
 
 #[cfg(test)]
@@ -275,7 +275,7 @@ impl Api {
         }
         let Ok(snapshot) = self.store.snapshot(Resource::Event, &Scope::default(), None) else { return };
         if let Some(oldest) = snapshot.objects.iter().min_by_key(|event| event.revision()) {
-            let removed = self.store.remove(Resource::Event, oldest.key(), oldest.revision());
+            let removed = self.commit(Transaction::remove(Resource::Event, oldest.key(), oldest.revision()));
             tracing::debug!(event = oldest.key(), ok = removed.is_ok(), "oldest Event dropped");
         }
     }

@@ -3,6 +3,7 @@
 use std::{fmt, net::IpAddr, net::SocketAddr, path::PathBuf, str::FromStr};
 
 use ipnet::IpNet;
+use portolan_store::History;
 use thiserror::Error;
 
 /// Settings of one server.
@@ -24,15 +25,6 @@ pub struct Config {
     pub manifests: Option<PathBuf>,
     /// How much of the past is kept for watches that resume and lists that page.
     pub history: History,
-}
-
-/// How much history each resource keeps. A watch or page from before it is answered with 410 Expired.
-#[derive(Debug, Clone, Copy)]
-pub struct History {
-    /// Most changes kept.
-    pub max_changes: usize,
-    /// Most bytes kept of objects that are no longer current.
-    pub max_superseded_bytes: usize,
 }
 
 /// One or two CIDRs, the first being the primary family's.
@@ -91,12 +83,6 @@ impl Default for Config {
             manifests: None,
             history: History::default(),
         }
-    }
-}
-
-impl Default for History {
-    fn default() -> Self {
-        Self { max_changes: 65_536, max_superseded_bytes: 8 << 20 }
     }
 }
 

@@ -148,6 +148,12 @@ pub enum ApiError {
     NotAcceptable,
 }
 
+impl From<portolan_schema::ShapeError> for ApiError {
+    fn from(error: portolan_schema::ShapeError) -> Self {
+        Self::WrongType { field: error.field, expected: error.expected, got: error.got }
+    }
+}
+
 /// One field and what is wrong with it.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{field}: {message}")]

@@ -18,25 +18,23 @@ mod api;
 mod config;
 mod error;
 mod http;
-mod json;
 mod kinds;
 mod manifests;
 mod metadata;
 mod names;
-mod object;
-mod resource;
-mod schema;
 mod selector;
 mod server;
-mod store;
+
+use portolan_schema::{json, resource, shape as schema};
+use portolan_store as store;
 
 pub use allocate::{AllocationError, Allocator, NextFree, Protocol};
 pub use api::{Api, Effect, Outcome, Part, Preconditions, Target, WriteOptions};
-pub use config::{Config, ConfigError, History, PortRange, ServiceRanges};
+pub use config::{Config, ConfigError, PortRange, ServiceRanges};
 pub use error::{ApiError, CauseReason, FieldError};
-pub use json::Object;
-pub use object::{Draft, Pairs, StoredObject};
-pub use resource::{Info, Resource};
-pub use schema::FieldValidation;
+pub use portolan_schema::{Info, Object, Resource, shape::FieldValidation};
+pub use portolan_store::{
+    Change, Changes, CommitError, Committed, Draft, Expired, History, MemoryStore, Pairs, Scope, Snapshot,
+    Step, Store, StoredObject, Transaction,
+};
 pub use server::{Error, RunningServer, Server, serve};
-pub use store::{Change, Changes, Expired, MemoryStore, Scope, Snapshot, Store, Superseded};

@@ -6,8 +6,8 @@
 use crate::{
     error::ApiError,
     names::{is_label_value, is_qualified_name},
-    object::{Pairs, StoredObject},
     resource::Resource,
+    store::{Pairs, StoredObject},
 };
 
 #[cfg(test)]

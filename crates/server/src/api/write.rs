@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use futures::FutureExt as _;
 use serde_json::Value;
 
 use super::{Api, Change, Effect, Outcome, Part, Preconditions, Target, WriteOptions};
@@ -14,10 +15,10 @@ use crate::{
         service::{self, claims::Claims},
     },
     metadata,
-    object::{Draft, StoredObject},
     resource::Resource,
     schema::{self, FieldValidation},
-    store::Superseded,
+    store::{CommitError, Committed, Transaction},
+    store::{Draft, StoredObject},
 };
 
 /// How often a generated name is tried anew when it is taken.
@@ -46,7 +47,7 @@ impl Api {
             claims(resource, &object).release_except(&held, allocator, &key);
             return Ok(outcome(&draft.at(self.store.revision()), Effect::Created, warnings));
         }
-        if let Ok(stored) = self.store.put(resource, draft, None) {
+        if let Ok(stored) = self.put(resource, draft, None) {
             Ok(outcome(&stored, Effect::Created, warnings))
         } else {
             claims(resource, &object).release_except(&held, allocator, &key);
@@ -122,6 +123,23 @@ impl Api {
             }
             _ => Err(target.not_found()),
         }
+    }
+
+    /// In a store of this process, whose commits are done when they return.
+    pub(super) fn commit(&self, transaction: Transaction) -> Result<Committed, CommitError> {
+        let unknown = || Err(CommitError::Unknown("it did not end in time".to_owned()));
+        self.store.commit(transaction).now_or_never().unwrap_or_else(unknown)
+    }
+
+    fn put(
+        &self,
+        resource: Resource,
+        draft: Draft,
+        expected: Option<u64>,
+    ) -> Result<Arc<StoredObject>, CommitError> {
+        let committed = self.commit(Transaction::put(resource, draft, expected))?;
+        let missing = || CommitError::Unknown("the store did not return the object".to_owned());
+        committed.objects.into_iter().next().ok_or_else(missing)
     }
 
     /// Checks types and drops unknown fields; with validation off, of metadata only.
@@ -268,8 +286,8 @@ impl Api {
         if options.dry_run {
             return Ok(outcome(&draft.at(stored.revision()), Effect::Updated, warnings));
         }
-        let put = self.store.put(target.resource, draft, Some(stored.revision()));
-        let stored: Arc<StoredObject> = put.map_err(|error| superseded(target, stored.revision(), error))?;
+        let put = self.put(target.resource, draft, Some(stored.revision()));
+        let stored: Arc<StoredObject> = put.map_err(|error| superseded(target, stored.revision(), &error))?;
         Ok(outcome(&stored, Effect::Updated, warnings))
     }
 
@@ -286,8 +304,10 @@ impl Api {
             return Ok(outcome);
         }
         let key = target.key();
-        let removed = self.store.remove(target.resource, &key, stored.revision());
-        outcome.revision = removed.map_err(|error| superseded(target, stored.revision(), error))?;
+        let removed = self
+            .commit(Transaction::remove(target.resource, &key, stored.revision()))
+            .map(|done| done.revision);
+        outcome.revision = removed.map_err(|error| superseded(target, stored.revision(), &error))?;
         outcome.object = stored.body_at(outcome.revision);
         claims(target.resource, object).release_except(&Claims::default(), allocator, &key);
         Ok(outcome)
@@ -361,8 +381,12 @@ fn conflict(target: Target<'_>, what: &'static str, given: &str, stored: &str) -
     }
 }
 
-fn superseded(target: Target<'_>, expected: u64, error: Superseded) -> ApiError {
-    let actual = error.actual.map_or_else(|| "none".to_owned(), |revision| revision.to_string());
+fn superseded(target: Target<'_>, expected: u64, error: &CommitError) -> ApiError {
+    let actual = match error {
+        CommitError::Conflict { actual, .. } => *actual,
+        _ => None,
+    };
+    let actual = actual.map_or_else(|| "none".to_owned(), |revision| revision.to_string());
     conflict(target, "metadata.resourceVersion", &expected.to_string(), &actual)
 }
 

@@ -15,10 +15,9 @@ use super::{Answer, query::Query, route::Collection, selector};
 use crate::{
     api::Api,
     error::{ApiError, FieldError},
-    object::StoredObject,
     resource::Resource,
     selector::Selector,
-    store::{Scope, Store},
+    store::{Scope, Store, StoredObject},
 };
 
 /// How long a read waits for a revision that has not happened yet (upstream: 3 s).

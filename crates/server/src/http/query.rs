@@ -10,7 +10,7 @@ impl Query {
     pub(super) fn parse(text: &str) -> Result<Self, ApiError> {
         let pairs = text.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            Ok((decode_form(name)?, decode_form(value)?))
+            Ok::<_, ApiError>((decode_form(name)?, decode_form(value)?))
         });
         Ok(Self(pairs.collect::<Result<_, _>>()?))
     }

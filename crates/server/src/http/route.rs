@@ -64,7 +64,7 @@ impl Collection {
 
 impl Named {
     /// The object itself, found in a collection.
-    pub(super) fn of(collection: &Collection, object: &crate::object::StoredObject) -> Self {
+    pub(super) fn of(collection: &Collection, object: &crate::store::StoredObject) -> Self {
         let namespace = Some(object.namespace()).filter(|name| !name.is_empty()).map(str::to_owned);
         Self { resource: collection.resource, namespace, name: object.name().to_owned(), part: Part::Main }
     }

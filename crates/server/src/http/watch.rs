@@ -26,9 +26,8 @@ use super::{
 use crate::{
     api::Api,
     error::{ApiError, FieldError},
-    object::StoredObject,
     selector::Selector,
-    store::{Change, Store},
+    store::{Change, Store, StoredObject},
 };
 
 /// Changes read from the store at a time.

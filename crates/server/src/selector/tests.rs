@@ -1,7 +1,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::object::Draft;
+use crate::store::Draft;
 
 fn service(labels: &serde_json::Value, cluster_ip: &str) -> StoredObject {
     let value = json!({

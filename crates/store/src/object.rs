@@ -6,9 +6,9 @@
 use bytes::Bytes;
 use serde_json::Value;
 
-use crate::{
+use portolan_schema::{
+    Resource,
     json::{self, Object},
-    resource::Resource,
 };
 
 const REVISION_PREFIX: &[u8] = b"\"resourceVersion\":\"";

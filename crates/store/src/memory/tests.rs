@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
+use crate::Draft;
 
 const SERVICE: Resource = Resource::Service;
 
@@ -17,6 +18,26 @@ fn store(max_changes: usize) -> MemoryStore {
     MemoryStore::starting_at(History { max_changes, max_superseded_bytes: usize::MAX }, 100)
 }
 
+/// The operations of a transaction of one step.
+impl MemoryStore {
+    fn put(
+        &self,
+        resource: Resource,
+        draft: Draft,
+        expected: Option<u64>,
+    ) -> Result<Arc<StoredObject>, CommitError> {
+        self.commit_now(Transaction::put(resource, draft, expected)).map(|done| done.objects[0].clone())
+    }
+
+    fn remove(&self, resource: Resource, key: &str, expected: u64) -> Result<u64, CommitError> {
+        self.commit_now(Transaction::remove(resource, key, expected)).map(|done| done.revision)
+    }
+}
+
+fn conflict(key: &str, actual: Option<u64>) -> CommitError {
+    CommitError::Conflict { step: 0, resource: SERVICE, key: key.into(), actual }
+}
+
 fn keys(snapshot: &Snapshot) -> Vec<&str> {
     snapshot.objects.iter().map(|object| object.key()).collect()
 }
@@ -26,9 +47,9 @@ fn writes_check_what_is_there() {
     let store = store(10);
     assert_eq!(store.put(SERVICE, draft("a/b", 1), None).unwrap().revision(), 101);
     let taken = store.put(SERVICE, draft("a/b", 1), None).unwrap_err();
-    assert_eq!(taken, Superseded { actual: Some(101) });
-    assert_eq!(store.put(SERVICE, draft("a/b", 2), Some(100)).unwrap_err(), Superseded { actual: Some(101) });
-    assert_eq!(store.remove(SERVICE, "a/c", 101).unwrap_err(), Superseded { actual: None });
+    assert_eq!(taken, conflict("a/b", Some(101)));
+    assert_eq!(store.put(SERVICE, draft("a/b", 2), Some(100)).unwrap_err(), conflict("a/b", Some(101)));
+    assert_eq!(store.remove(SERVICE, "a/c", 101).unwrap_err(), conflict("a/c", None));
     assert_eq!(store.remove(SERVICE, "a/b", 101), Ok(102));
     assert_eq!((store.revision(), store.count(SERVICE)), (102, 0));
 }

@@ -1,21 +1,43 @@
-//! Where objects live: one revision counter, the current objects, and enough history to resume and to page.
+//! Where objects live: one revision counter, the current objects, enough history to resume and to page, and
+//! transactions.
 //!
-//! Everything the server reads goes through [`Store`]; a durable store replaces [`MemoryStore`] behind it. Reads are
-//! served from memory in any case (a durable store keeps the same cache), writes return when they are as safe as the
-//! store promises.
+//! Everything the server reads goes through [`Store`]. Reads come from memory in every store: what is durable and
+//! therefore *published*. Writes are transactions, all or nothing, and return when they are published. Stores differ
+//! in where the truth is: in this process ([`MemoryStore`]), in a file, in etcd. It must not know of HTTP, validation
+//! or allocation.
 
 mod memory;
+mod object;
+mod tables;
+mod transaction;
 
 use std::{fmt, sync::Arc};
 
+use futures::future::BoxFuture;
+use portolan_schema::Resource;
 use thiserror::Error;
 use tokio::sync::watch;
 
-pub use self::memory::MemoryStore;
-use crate::{
-    object::{Draft, StoredObject},
-    resource::Resource,
+pub use self::{
+    memory::MemoryStore,
+    object::{Draft, Pairs, StoredObject},
+    transaction::{CommitError, Committed, Step, Transaction},
 };
+
+/// How much history each resource keeps. A watch or page from before it is answered with 410 Expired.
+#[derive(Debug, Clone, Copy)]
+pub struct History {
+    /// Most changes kept.
+    pub max_changes: usize,
+    /// Most bytes kept of objects that are no longer current.
+    pub max_superseded_bytes: usize,
+}
+
+impl Default for History {
+    fn default() -> Self {
+        Self { max_changes: 65_536, max_superseded_bytes: 8 << 20 }
+    }
+}
 
 /// A versioned store of objects with one global, strictly increasing revision.
 pub trait Store: fmt::Debug + Send + Sync + 'static {
@@ -31,16 +53,18 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// All objects in `scope`, in key order, as they are now or as they were right after revision `at`.
     fn snapshot(&self, resource: Resource, scope: &Scope<'_>, at: Option<u64>) -> Result<Snapshot, Expired>;
 
-    /// Writes one object. `expected` is the revision it must have now, `None` if it must not exist.
-    fn put(
-        &self,
-        resource: Resource,
-        draft: Draft,
-        expected: Option<u64>,
-    ) -> Result<Arc<StoredObject>, Superseded>;
+    /// The object with this key as the next transaction will find it: with every transaction that has been accepted,
+    /// published or not.
+    fn latest(&self, resource: Resource, key: &str) -> Option<Arc<StoredObject>>;
 
-    /// Removes the object, which must be at revision `expected`; returns the revision of the removal.
-    fn remove(&self, resource: Resource, key: &str, expected: u64) -> Result<u64, Superseded>;
+    /// Does all steps of the transaction or none. A store of this process judges the conditions and takes the
+    /// transaction's place in the order before this returns, so that [`Store::latest`] shows it; the future is ready
+    /// once it is as safe as the store promises, and published. Dropping the future does not undo anything.
+    fn commit(&self, transaction: Transaction) -> BoxFuture<'static, Result<Committed, CommitError>>;
+
+    /// Waits until what is published is at least as new as the truth was at the call; returns its revision. To be
+    /// called before a transaction that met a conflict is made again.
+    fn refresh(&self) -> BoxFuture<'static, Result<u64, CommitError>>;
 
     /// At most `limit` changes with a revision greater than `after`, in order, none missing.
     fn changes(&self, resource: Resource, after: u64, limit: usize) -> Result<Changes, Expired>;
@@ -95,12 +119,4 @@ pub struct Expired {
     pub requested: u64,
     /// The oldest revision that can be asked.
     pub oldest: u64,
-}
-
-/// The object is not at the expected revision.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("the object is at revision {actual:?}, not the expected one")]
-pub struct Superseded {
-    /// Revision of the object now; `None` if it does not exist.
-    pub actual: Option<u64>,
 }

@@ -6,7 +6,7 @@ use serde_json::Value;
 pub type Object = serde_json::Map<String, Value>;
 
 /// Name of a JSON value's type, for messages.
-pub(crate) fn type_name(value: &Value) -> &'static str {
+pub fn type_name(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "boolean",
@@ -19,42 +19,42 @@ pub(crate) fn type_name(value: &Value) -> &'static str {
 }
 
 /// The object at `key`.
-pub(crate) fn object<'a>(map: &'a Object, key: &str) -> Option<&'a Object> {
+pub fn object<'a>(map: &'a Object, key: &str) -> Option<&'a Object> {
     map.get(key).and_then(Value::as_object)
 }
 
 /// The object at `key`, made if nothing is there; `None` where something else is there.
-pub(crate) fn object_mut<'a>(map: &'a mut Object, key: &str) -> Option<&'a mut Object> {
+pub fn object_mut<'a>(map: &'a mut Object, key: &str) -> Option<&'a mut Object> {
     map.entry(key).or_insert_with(|| Value::Object(Object::new())).as_object_mut()
 }
 
 /// The text at `key`; absent and empty are the same in this API.
-pub(crate) fn text<'a>(map: &'a Object, key: &str) -> Option<&'a str> {
+pub fn text<'a>(map: &'a Object, key: &str) -> Option<&'a str> {
     map.get(key).and_then(Value::as_str).filter(|text| !text.is_empty())
 }
 
 /// The integer at `key`; absent and 0 are the same in this API.
-pub(crate) fn integer(map: &Object, key: &str) -> Option<i64> {
+pub fn integer(map: &Object, key: &str) -> Option<i64> {
     map.get(key).and_then(Value::as_i64).filter(|number| *number != 0)
 }
 
 /// The elements of the list at `key`; empty if absent.
-pub(crate) fn list<'a>(map: &'a Object, key: &str) -> &'a [Value] {
+pub fn list<'a>(map: &'a Object, key: &str) -> &'a [Value] {
     map.get(key).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
 /// The objects in the list at `key`, for change; other elements are skipped.
-pub(crate) fn objects_mut<'a>(map: &'a mut Object, key: &str) -> impl Iterator<Item = &'a mut Object> {
+pub fn objects_mut<'a>(map: &'a mut Object, key: &str) -> impl Iterator<Item = &'a mut Object> {
     map.get_mut(key).and_then(Value::as_array_mut).into_iter().flatten().filter_map(Value::as_object_mut)
 }
 
 /// The texts in the list at `key`.
-pub(crate) fn texts<'a>(map: &'a Object, key: &str) -> impl Iterator<Item = &'a str> {
+pub fn texts<'a>(map: &'a Object, key: &str) -> impl Iterator<Item = &'a str> {
     list(map, key).iter().filter_map(Value::as_str)
 }
 
 /// Sets `key` where it is absent, null or an empty text.
-pub(crate) fn default_text(map: &mut Object, key: &str, value: &str) {
+pub fn default_text(map: &mut Object, key: &str, value: &str) {
     let unset = match map.get(key) {
         None | Some(Value::Null) => true,
         Some(Value::String(text)) => text.is_empty(),

@@ -6,8 +6,9 @@ mod tables;
 
 use serde_json::Value;
 
+use thiserror::Error;
+
 use crate::{
-    error::ApiError,
     json::{Object, type_name},
     resource::Resource,
 };
@@ -27,17 +28,34 @@ pub enum FieldValidation {
     Strict,
 }
 
+/// A field holds the wrong JSON type.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{field}: expected {expected}, got {got}")]
+pub struct ShapeError {
+    /// Path of the field.
+    pub field: String,
+    /// What belongs there.
+    pub expected: &'static str,
+    /// What is there.
+    pub got: &'static str,
+}
+
 /// Type of a field.
 #[derive(Debug)]
-pub(crate) enum Type {
+pub enum Type {
+    /// A string.
     Text,
+    /// A boolean.
     Bool,
+    /// A 32-bit integer.
     Int32,
+    /// A 64-bit integer.
     Int64,
     /// An int32 or a text (`targetPort`).
     IntOrText,
     /// Anything; kept as it is.
     Any,
+    /// Values of one type.
     List(&'static Type),
     /// Any names, values of one type.
     Map(&'static Type),
@@ -47,17 +65,17 @@ pub(crate) enum Type {
 
 /// Name and type of a field.
 #[derive(Debug)]
-pub(crate) struct Field(pub(crate) &'static str, pub(crate) Type);
+pub struct Field(pub &'static str, pub Type);
 
 /// Checks the types of the whole object, drops nulls and unknown fields; returns the paths of the latter.
-pub(crate) fn conform(resource: Resource, object: &mut Object) -> Result<Vec<String>, ApiError> {
+pub fn conform(resource: Resource, object: &mut Object) -> Result<Vec<String>, ShapeError> {
     let mut walk = Walk::default();
     walk.members(object, tables::of(resource))?;
     Ok(walk.unknown)
 }
 
 /// The same for `metadata` alone; other fields are left as they are.
-pub(crate) fn conform_metadata(object: &mut Object) -> Result<Vec<String>, ApiError> {
+pub fn conform_metadata(object: &mut Object) -> Result<Vec<String>, ShapeError> {
     let mut walk = Walk::default();
     if let Some(metadata) = object.get_mut("metadata") {
         walk.at("metadata", |walk| walk.value(metadata, &Type::Object(tables::METADATA)))?;
@@ -72,7 +90,7 @@ struct Walk {
 }
 
 impl Walk {
-    fn members(&mut self, object: &mut Object, fields: &[Field]) -> Result<(), ApiError> {
+    fn members(&mut self, object: &mut Object, fields: &[Field]) -> Result<(), ShapeError> {
         object.retain(|_, value| !value.is_null());
         let unknown: Vec<String> = object
             .keys()
@@ -92,7 +110,7 @@ impl Walk {
         Ok(())
     }
 
-    fn value(&mut self, value: &mut Value, kind: &Type) -> Result<(), ApiError> {
+    fn value(&mut self, value: &mut Value, kind: &Type) -> Result<(), ShapeError> {
         match (kind, value) {
             (Type::Any, _)
             | (Type::Text | Type::IntOrText, Value::String(_))
@@ -117,7 +135,7 @@ impl Walk {
         }
     }
 
-    fn wrong_type(&self, kind: &Type, value: &Value) -> ApiError {
+    fn wrong_type(&self, kind: &Type, value: &Value) -> ShapeError {
         let expected = match kind {
             Type::Text => "a string",
             Type::Bool => "a boolean",
@@ -128,7 +146,7 @@ impl Walk {
             Type::Map(_) | Type::Object(_) => "an object",
             Type::Any => "a value",
         };
-        ApiError::WrongType { field: self.path.clone(), expected, got: type_name(value) }
+        ShapeError { field: self.path.clone(), expected, got: type_name(value) }
     }
 
     fn joined(&self, name: &str) -> String {

@@ -1,0 +1,210 @@
+//! What is published: the current objects and the history of each resource.
+
+use std::{
+    borrow::Borrow,
+    cmp::Ordering,
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    ops::Bound,
+    sync::Arc,
+};
+
+use portolan_schema::Resource;
+
+use crate::{Change, Changes, Expired, History, Scope, Snapshot, StoredObject};
+
+/// All that is published.
+#[derive(Debug)]
+pub(crate) struct Tables {
+    revision: u64,
+    limits: History,
+    resources: [Table; Resource::ALL.len()],
+}
+
+/// Objects of one resource.
+#[derive(Debug, Default)]
+struct Table {
+    objects: BTreeSet<ByKey>,
+    history: VecDeque<Change>,
+    /// Bytes of objects that only the history keeps alive.
+    superseded_bytes: usize,
+    /// The revision of the last change that the history has dropped.
+    compacted: u64,
+}
+
+/// An object ordered by its key, so that the key is stored once.
+#[derive(Debug)]
+struct ByKey(Arc<StoredObject>);
+
+impl Tables {
+    /// Nothing yet; the last revision is `revision`, and nothing before it is known.
+    pub(crate) fn new(limits: History, revision: u64) -> Self {
+        let resources = std::array::from_fn(|_| Table { compacted: revision, ..Table::default() });
+        Self { revision, limits, resources }
+    }
+
+    /// The last revision.
+    pub(crate) fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// The object with this key.
+    pub(crate) fn get(&self, resource: Resource, key: &str) -> Option<Arc<StoredObject>> {
+        self.table(resource)?.get(key)
+    }
+
+    /// How many objects of the resource there are.
+    pub(crate) fn count(&self, resource: Resource) -> usize {
+        self.table(resource).map_or(0, |table| table.objects.len())
+    }
+
+    /// An object from before this process: part of the first state, not a change.
+    #[expect(dead_code, reason = "durable stores load")]
+    pub(crate) fn load(&mut self, resource: Resource, object: StoredObject) {
+        if let Some(table) = self.resources.get_mut(resource.index()) {
+            table.objects.replace(ByKey(Arc::new(object)));
+        }
+    }
+
+    /// Publishes a change. Changes come in the order of their revisions.
+    pub(crate) fn apply(&mut self, resource: Resource, change: Change) {
+        let limits = self.limits;
+        self.revision = self.revision.max(change.revision);
+        let Some(table) = self.resources.get_mut(resource.index()) else { return };
+        match (&change.new, &change.old) {
+            (Some(new), _) => {
+                table.objects.replace(ByKey(Arc::clone(new)));
+            }
+            (None, Some(old)) => {
+                table.objects.remove(old.key());
+            }
+            (None, None) => return,
+        }
+        table.record(change, limits);
+    }
+
+    /// All objects in `scope`, as [`crate::Store::snapshot`] has it.
+    pub(crate) fn snapshot(
+        &self,
+        resource: Resource,
+        scope: &Scope<'_>,
+        at: Option<u64>,
+    ) -> Result<Snapshot, Expired> {
+        let revision = at.unwrap_or(self.revision);
+        let empty = || Snapshot { revision, objects: Vec::new() };
+        let Some(table) = self.table(resource) else { return Ok(empty()) };
+        if revision < table.compacted || revision > self.revision {
+            return Err(Expired { requested: revision, oldest: table.compacted });
+        }
+        let objects = if revision == self.revision {
+            table.objects_in(scope).cloned().collect()
+        } else {
+            table.objects_at(scope, revision)
+        };
+        Ok(Snapshot { revision, objects })
+    }
+
+    /// Changes after a revision, as [`crate::Store::changes`] has it.
+    pub(crate) fn changes(&self, resource: Resource, after: u64, limit: usize) -> Result<Changes, Expired> {
+        let Some(table) = self.table(resource) else {
+            return Ok(Changes { changes: Vec::new(), through: self.revision });
+        };
+        // A revision that this store never gave out belongs to an earlier life whose clock was ahead: waiting for it
+        // would starve the client, so it is told to list again.
+        if after < table.compacted || after > self.revision {
+            return Err(Expired { requested: after, oldest: table.compacted });
+        }
+        let start = table.history.partition_point(|change| change.revision <= after);
+        let changes: Vec<Change> = table.history.range(start..).take(limit).cloned().collect();
+        let complete = start.saturating_add(changes.len()) == table.history.len();
+        let last = changes.last().map_or(after, |change| change.revision);
+        Ok(Changes { changes, through: if complete { self.revision } else { last } })
+    }
+
+    fn table(&self, resource: Resource) -> Option<&Table> {
+        self.resources.get(resource.index())
+    }
+}
+
+impl Table {
+    fn get(&self, key: &str) -> Option<Arc<StoredObject>> {
+        self.objects.get(key).map(|object| Arc::clone(&object.0))
+    }
+
+    fn objects_in<'a>(&'a self, scope: &Scope<'a>) -> impl Iterator<Item = &'a Arc<StoredObject>> {
+        let namespace = scope.namespace.map(|name| format!("{name}/"));
+        let start = namespace.clone().unwrap_or_default();
+        let from = match scope.after {
+            Some(after) if after >= start.as_str() => Bound::Excluded(after.to_owned()),
+            _ => Bound::Included(start),
+        };
+        let range = self.objects.range::<str, _>((from.as_ref().map(String::as_str), Bound::Unbounded));
+        range.map(|object| &object.0).take_while(move |object| {
+            namespace.as_ref().is_none_or(|prefix| object.key().starts_with(prefix))
+        })
+    }
+
+    /// The objects as they were at an older revision: today's, with each later change undone.
+    fn objects_at(&self, scope: &Scope<'_>, revision: u64) -> Vec<Arc<StoredObject>> {
+        let mut objects: BTreeMap<&str, &Arc<StoredObject>> =
+            self.objects_in(scope).map(|object| (object.key(), object)).collect();
+        for change in self.history.iter().rev().take_while(|change| change.revision > revision) {
+            match (&change.old, &change.new) {
+                (Some(old), _) if scope.holds(old) => {
+                    objects.insert(old.key(), old);
+                }
+                (None, Some(new)) => {
+                    objects.remove(new.key());
+                }
+                _ => {}
+            }
+        }
+        objects.into_values().cloned().collect()
+    }
+
+    fn record(&mut self, change: Change, limits: History) {
+        self.superseded_bytes = self.superseded_bytes.saturating_add(old_bytes(&change));
+        self.history.push_back(change);
+        while self.history.len() > limits.max_changes || self.superseded_bytes > limits.max_superseded_bytes {
+            let Some(oldest) = self.history.pop_front() else { return };
+            self.superseded_bytes = self.superseded_bytes.saturating_sub(old_bytes(&oldest));
+            self.compacted = oldest.revision;
+        }
+    }
+}
+
+impl Scope<'_> {
+    fn holds(&self, object: &StoredObject) -> bool {
+        self.namespace.is_none_or(|namespace| namespace == object.namespace())
+            && self.after.is_none_or(|after| object.key() > after)
+    }
+}
+
+fn old_bytes(change: &Change) -> usize {
+    change.old.as_ref().map_or(0, |old| old.body().len())
+}
+
+impl Borrow<str> for ByKey {
+    fn borrow(&self) -> &str {
+        self.0.key()
+    }
+}
+
+impl PartialEq for ByKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.key() == other.0.key()
+    }
+}
+
+impl Eq for ByKey {}
+
+impl PartialOrd for ByKey {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for ByKey {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.key().cmp(other.0.key())
+    }
+}
