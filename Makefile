@@ -3,12 +3,12 @@
 
 # The system packages that targets need, each list installed by `packages-NAME`.
 PACKAGES_base := build-essential ca-certificates conntrack iproute2 iptables libcap2-bin nftables procps util-linux
-# For systemd-analyze. Without systemd-sysv it is no machine's first process.
-PACKAGES_test := systemd
+# systemd for systemd-analyze. Without systemd-sysv it is no machine's first process.
+PACKAGES_test := ipset systemd
 PACKAGES_static := build-essential ca-certificates musl-tools
 PACKAGES_image := libcap2-bin
 # What the guest needs in which tests run on an older kernel. The kernel itself is only unpacked: tests/vm/base.
-PACKAGES_vm := busybox-static cpio kmod qemu-system-x86
+PACKAGES_vm := busybox-static cpio ipset ipvsadm kmod qemu-system-x86
 PACKAGES := $(addprefix packages-,base test static image vm)
 
 # Programs of packages whose installation would do more: start a service, or collide with another kubectl.

@@ -13,8 +13,12 @@ mod sets;
 mod tables;
 
 use portolan_model::Family;
+use portolan_sock::SocketError;
 
 pub use ipvs::DEVICE as IPVS_DEVICE;
+
+/// How often a list is read while others change what it lists.
+const ATTEMPTS: u32 = 8;
 
 /// What was removed.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -55,7 +59,7 @@ pub enum Error {
     #[error("network device {device}: {source}; run `ip link delete {device}` on the node", device = IPVS_DEVICE)]
     Device {
         /// What happened.
-        source: portolan_sock::SocketError,
+        source: SocketError,
     },
     /// The virtual servers of the IPVS mode cannot be listed, or not be removed.
     #[error(
@@ -64,7 +68,7 @@ pub enum Error {
     )]
     VirtualServers {
         /// What happened.
-        source: portolan_sock::SocketError,
+        source: SocketError,
     },
     /// Something makes virtual servers as quickly as they are removed.
     #[error(
@@ -79,7 +83,7 @@ pub enum Error {
     #[error("ipsets of kube-proxy's IPVS mode: {source}; see `ipset list -n` on the node")]
     Sets {
         /// What happened.
-        source: portolan_sock::SocketError,
+        source: SocketError,
     },
     /// A rule of somebody else refers to ipsets of kube-proxy's.
     #[error(
@@ -174,4 +178,15 @@ fn remove_rules(family: Family, removed: &mut Removed, errors: &mut Vec<Error>) 
         Ok(chains) => removed.chains += chains,
         Err(error) => errors.push(error),
     }
+}
+
+/// Lists again where what is listed changed meanwhile.
+fn consistently<T>(mut read: impl FnMut() -> Result<T, SocketError>) -> Result<T, SocketError> {
+    for _ in 1..ATTEMPTS {
+        match read() {
+            Err(SocketError::Interrupted | SocketError::Overrun) => {}
+            outcome => return outcome,
+        }
+    }
+    read()
 }

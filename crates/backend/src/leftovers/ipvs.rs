@@ -4,12 +4,10 @@ use portolan_sock::{Errno, Protocol, Socket, SocketError};
 use portolan_wire::route::Event;
 use portolan_wire::{generic, ipvs, route};
 
-use super::Error;
+use super::{Error, consistently};
 
 /// The network device of the IPVS mode. Its addresses make this host take in what is for cluster IPs.
 pub const DEVICE: &str = "kube-ipvs0";
-/// How often an inconsistent list is asked for again.
-const ATTEMPTS: usize = 5;
 
 /// Removes all virtual servers in the network namespace of this thread, and then the device; says how many there were.
 /// `None` says that there is no such device: without it, virtual servers are somebody else's.
@@ -80,16 +78,4 @@ fn count(socket: &mut Socket, family: u16) -> Result<usize, SocketError> {
         })?;
         Ok(count)
     })
-}
-
-/// Asks again where the list is inconsistent.
-fn consistently<T>(mut list: impl FnMut() -> Result<T, SocketError>) -> Result<T, SocketError> {
-    let mut last = list();
-    for _ in 1..ATTEMPTS {
-        if !matches!(last, Err(SocketError::Interrupted | SocketError::Overrun)) {
-            break;
-        }
-        last = list();
-    }
-    last
 }

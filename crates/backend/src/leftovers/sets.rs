@@ -9,7 +9,7 @@ use portolan_model::Family;
 use portolan_sock::{Errno, Protocol, Socket, SocketError};
 use portolan_wire::ipset::{self, Event};
 
-use super::Error;
+use super::{Error, consistently};
 
 /// The IPv4 sets (`pkg/proxy/ipvs/ipset.go`).
 const NAMES: [&str; 17] = [
@@ -33,11 +33,9 @@ const NAMES: [&str; 17] = [
 ];
 /// There where the kernel has ipset, loaded or built in.
 const MODULE: &str = "/sys/module/ip_set";
-/// The kernel lets go of a set a moment after the rule that refers to it is gone.
+/// The kernel ends a deleted nftables rule, and with it what that refers to, in the background.
 const PATIENCE: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(20);
-/// How often an inconsistent list is asked for again.
-const ATTEMPTS: usize = 5;
 
 /// Removes the sets in the network namespace of this thread; says how many there were. Rules that refer to them have
 /// to be gone.
@@ -77,27 +75,23 @@ fn is_missing(module: &Path) -> bool {
 /// Those of the sets here that kube-proxy makes.
 fn kube_proxys(socket: &mut Socket) -> Result<BTreeSet<String>, SocketError> {
     let known = names();
-    let mut last = Ok(BTreeSet::new());
-    for _ in 0..ATTEMPTS {
+    let listed = consistently(|| {
         let mut found = BTreeSet::new();
-        let listed = socket.dump(&mut ipset::names(), |frame| {
+        socket.dump(&mut ipset::names(), |frame| {
             if let Event::Set { name } = Event::decode(frame)?
                 && known.contains(&name)
             {
                 found.insert(name);
             }
             Ok(())
-        });
-        last = match listed {
-            // A kernel without ipset.
-            Err(SocketError::Refused(refusal)) if refusal.errno == Errno::EINVAL => Ok(BTreeSet::new()),
-            listed => listed.map(|()| found),
-        };
-        if !matches!(last, Err(SocketError::Interrupted | SocketError::Overrun)) {
-            break;
-        }
+        })?;
+        Ok(found)
+    });
+    match listed {
+        // A kernel without ipset.
+        Err(SocketError::Refused(refusal)) if refusal.errno == Errno::EINVAL => Ok(BTreeSet::new()),
+        listed => listed,
     }
-    last
 }
 
 /// Removes a set; false says that something refers to it.
