@@ -7,8 +7,9 @@ PACKAGES_base := build-essential ca-certificates conntrack iproute2 iptables lib
 PACKAGES_test := ipset python3-pip systemd unzip
 PACKAGES_static := build-essential ca-certificates musl-tools
 PACKAGES_image := libcap2-bin
-# What the guest needs in which tests run on an older kernel. The kernel itself is only unpacked: tests/vm/base.
-PACKAGES_vm := busybox-static cpio ipset ipvsadm kmod qemu-system-x86
+# What the guest needs in which tests run on an older kernel. The kernel and, where it is not installed, the emulator
+# are only unpacked: tests/vm/base, tests/vm/qemu.
+PACKAGES_vm := busybox-static cpio ipset ipvsadm kmod
 PACKAGES := $(addprefix packages-,base test static image vm)
 
 # Programs of packages whose installation would do more: start a service, or collide with another kubectl.
