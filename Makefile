@@ -86,7 +86,7 @@ docs:
 ## Licences, bans and sources of every dependency.
 deny: export PATH := $(abspath target/tools/released):$(PATH)
 deny: $(RELEASED)
-	$(CARGO) deny --locked check --hide-inclusion-graph bans licenses sources
+	$(CARGO) deny --locked --log-level error check bans licenses sources
 
 ## Every fuzz target for FUZZ_SECONDS each.
 FUZZ_SECONDS ?= 60
