@@ -5,13 +5,20 @@ use std::{fmt, net::IpAddr, net::SocketAddr, path::PathBuf, str::FromStr};
 use ipnet::IpNet;
 use thiserror::Error;
 
+use crate::{
+    security::TlsSettings,
+    server::{Checks, Limits, Metrics},
+};
+
 /// Settings of one server.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Where [`Server::start`](crate::Server::start) listens; port 0 lets the kernel choose.
     pub listen: SocketAddr,
-    /// Allows plain HTTP on an address that other hosts can reach. Off unless asked for: there is no TLS and no
-    /// authentication yet.
+    /// How clients connect, and whether they have to say who they are.
+    pub transport: Transport,
+    /// Allows plain HTTP on an address that other hosts can reach, for networks that end at this host, as those of
+    /// tests do. The command line does not offer it.
     pub insecure_allow_non_loopback: bool,
     /// Ranges that cluster IPs are given from (`--service-cluster-ip-range`).
     pub service_ranges: ServiceRanges,
@@ -24,6 +31,22 @@ pub struct Config {
     pub manifests: Option<PathBuf>,
     /// How much of the past is kept for watches that resume and lists that page.
     pub history: History,
+    /// How much clients may ask for at a time.
+    pub limits: Limits,
+    /// What `/readyz` asks; other rooms add theirs.
+    pub checks: Checks,
+    /// What `/metrics` shows besides the server's own; other rooms add theirs.
+    pub metrics: Metrics,
+}
+
+/// How clients connect.
+#[derive(Debug, Clone, Default)]
+pub enum Transport {
+    /// Plain HTTP, in which everybody who can connect may do everything.
+    #[default]
+    PlainHttp,
+    /// TLS, with client certificates or tokens.
+    Tls(Box<TlsSettings>),
 }
 
 /// How much history each resource keeps. A watch or page from before it is answered with 410 Expired.
@@ -90,6 +113,10 @@ impl Default for Config {
             validate: true,
             manifests: None,
             history: History::default(),
+            transport: Transport::default(),
+            limits: Limits::default(),
+            checks: Checks::default(),
+            metrics: Metrics::default(),
         }
     }
 }

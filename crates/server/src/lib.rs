@@ -26,17 +26,21 @@ mod names;
 mod object;
 mod resource;
 mod schema;
+mod security;
 mod selector;
 mod server;
 mod store;
 
 pub use allocate::{AllocationError, Allocator, NextFree, Protocol};
 pub use api::{Api, Effect, Outcome, Part, Preconditions, Target, WriteOptions};
-pub use config::{Config, ConfigError, History, PortRange, ServiceRanges};
+pub use config::{Config, ConfigError, History, PortRange, ServiceRanges, Transport};
 pub use error::{ApiError, CauseReason, FieldError};
 pub use json::Object;
 pub use object::{Draft, Pairs, StoredObject};
 pub use resource::{Info, Resource};
 pub use schema::FieldValidation;
-pub use server::{Error, RunningServer, Server, serve};
+pub use security::{ClientFiles, Kubeconfig, Pki, Role, SecurityError, TlsSettings, server_names};
+pub use server::{
+    Check, Checks, Collect, Error, Limits, MetricKind, Metrics, Page, RunningServer, Server, serve,
+};
 pub use store::{Change, Changes, Expired, MemoryStore, Scope, Snapshot, Store, Superseded};
