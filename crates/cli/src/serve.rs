@@ -1,22 +1,39 @@
 //! `portolan serve`: options in, the API server running.
 
+mod kubeconfig;
+mod tls;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::Context as _;
-use clap::{Args, ValueEnum};
-use portolan_server::{Config, PortRange, ServiceRanges};
+use clap::{Args, Subcommand, ValueEnum};
+use portolan_node::config::parse_duration;
+use portolan_server::{Config, Limits, PortRange, ServiceRanges};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
+
+/// Where the server keeps what has to outlive it, unless another folder is given.
+const DATA_DIR: &str = "/var/lib/portolan";
 
 /// Options of `portolan serve`.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Options {
-    /// Address to listen on, in plain HTTP.
-    #[arg(long, default_value = "127.0.0.1:8001", value_name = "IP:PORT")]
+    #[command(subcommand)]
+    action: Option<Action>,
+    /// Address to listen on, with TLS.
+    #[arg(long, default_value = "127.0.0.1:6443", value_name = "IP:PORT")]
     listen: SocketAddr,
-    /// Allow plain HTTP on an address that other hosts can reach. There is no authentication yet.
-    #[arg(long)]
-    insecure_allow_non_loopback: bool,
+    /// Folder for what has to outlive the process, such as the certificate authority in its folder pki.
+    #[arg(long, default_value = DATA_DIR, value_name = "DIR")]
+    data_dir: PathBuf,
+    #[command(flatten)]
+    tls: tls::TlsOptions,
+    /// After SIGTERM, keep serving for this long while /readyz says 503, so that clients go elsewhere first.
+    #[arg(long, default_value = "0s", value_name = "DURATION", value_parser = parse_duration)]
+    shutdown_delay_duration: Duration,
     /// One or two CIDRs that cluster IPs are given from, the first being of the primary family.
     #[arg(long, default_value = "10.96.0.0/12", value_name = "CIDR[,CIDR]")]
     service_cluster_ip_range: ServiceRanges,
@@ -31,6 +48,13 @@ pub(crate) struct Options {
     validation: Validation,
 }
 
+/// What else can be done with the server's data.
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Prints a kubeconfig with new credentials; the server need not run, and need not have run.
+    Kubeconfig(kubeconfig::Options),
+}
+
 /// Whether objects are checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Validation {
@@ -40,33 +64,52 @@ enum Validation {
     Ignore,
 }
 
-/// Serves until SIGTERM or SIGINT.
+/// Serves until SIGTERM or SIGINT, or does what else was asked for.
 pub(crate) fn run(options: Options) -> anyhow::Result<()> {
+    if let Some(Action::Kubeconfig(options)) = &options.action {
+        return kubeconfig::run(options);
+    }
+    raise_file_limit();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
-        let listener = tokio::net::TcpListener::bind(options.listen)
-            .await
-            .with_context(|| format!("--listen: cannot listen on {}", options.listen))?;
-        let address = listener.local_addr()?;
-        let config = Config {
-            listen: options.listen,
-            insecure_allow_non_loopback: options.insecure_allow_non_loopback,
-            service_ranges: options.service_cluster_ip_range,
-            node_ports: options.service_node_port_range,
-            validate: options.validation == Validation::Strict,
-            manifests: options.manifests,
-            ..Config::default()
-        };
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        tracing::info!(%address, "serving the Kubernetes API");
-        portolan_server::serve(config, listener, async move {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            }
-        })
-        .await?;
-        Ok(())
+    runtime.block_on(serve(options))
+}
+
+async fn serve(options: Options) -> anyhow::Result<()> {
+    let listener = tokio::net::TcpListener::bind(options.listen)
+        .await
+        .with_context(|| format!("--listen: cannot listen on {}", options.listen))?;
+    let address = listener.local_addr()?;
+    let limits = Limits { shutdown_delay: options.shutdown_delay_duration, ..Limits::default() };
+    let transport =
+        options.tls.transport(options.listen, &options.data_dir, &options.service_cluster_ip_range);
+    let config = Config {
+        listen: options.listen,
+        transport,
+        limits,
+        service_ranges: options.service_cluster_ip_range,
+        node_ports: options.service_node_port_range,
+        validate: options.validation == Validation::Strict,
+        manifests: options.manifests,
+        ..Config::default()
+    };
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tracing::info!(%address, "serving the Kubernetes API");
+    portolan_server::serve(config, listener, async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
     })
+    .await?;
+    Ok(())
+}
+
+/// Every connection is an open file. The usual soft limit of 1024 is there for programs that use select(2).
+fn raise_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    if let Err(error) = raised {
+        tracing::warn!(%error, limit = limit.current, "the number of open files stays limited");
+    }
 }

@@ -28,7 +28,7 @@ impl Kubeconfig {
             "client-certificate-data": STANDARD.encode(client.certificate),
             "client-key-data": STANDARD.encode(client.key),
         });
-        Self::new(pki, server, authority, user, credentials)
+        Self::new(pki, server, authority, user, &credentials)
     }
 
     /// With a new token.
@@ -40,7 +40,7 @@ impl Kubeconfig {
         user: &str,
     ) -> Result<Self, PkiError> {
         let credentials = json!({"token": pki.issue_token(role, user)?});
-        Self::new(pki, server, authority, user, credentials)
+        Self::new(pki, server, authority, user, &credentials)
     }
 
     /// The text, which is YAML. It is a secret.
@@ -59,7 +59,7 @@ impl Kubeconfig {
         server: &str,
         authority: Option<&str>,
         user: &str,
-        credentials: Value,
+        credentials: &Value,
     ) -> Result<Self, PkiError> {
         let authority = match authority {
             Some(authority) => authority.to_owned(),

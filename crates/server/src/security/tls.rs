@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::SystemTime;
 
-use http::HeaderMap;
+use http::{HeaderMap, header};
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime, pem::PemObject as _};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
@@ -97,9 +97,18 @@ impl Security {
 
     /// Who sends this request.
     pub(crate) fn identify(&self, peer: &Peer, headers: &HeaderMap) -> Result<Identity, Unauthorized> {
-        let current = self.current();
-        let certificate = peer.identity(&current.verifier, SystemTime::now());
-        authentication::identify(certificate, headers, &current.tokens)
+        let now = SystemTime::now();
+        let identify = || {
+            let current = self.current();
+            authentication::identify(peer.identity(&current.verifier, now), headers, &current.tokens)
+        };
+        let first = identify();
+        if first.is_err() && headers.contains_key(header::AUTHORIZATION) {
+            // A token may have been made a moment ago.
+            self.refresh(now);
+            return identify();
+        }
+        first
     }
 
     /// When the server's certificate ends.
@@ -279,5 +288,33 @@ impl ClientCertVerifier for AskOnly {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.0.supported_verify_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn the_own_certificate_is_renewed_while_the_server_runs() {
+        let folder = tempfile::tempdir().unwrap();
+        let security = Security::load(TlsSettings {
+            pki: folder.path().join("pki"),
+            names: vec!["localhost".to_owned()],
+            certificate: None,
+            client_authorities: None,
+            tokens: None,
+        });
+        let security = security.unwrap();
+        let (first, config) = (security.certificate_end().unwrap(), security.server_config());
+        let now = SystemTime::now();
+        security.refresh(now + Duration::from_secs(200 * 24 * 60 * 60));
+        assert_eq!(security.certificate_end().unwrap(), first);
+        assert!(Arc::ptr_eq(&config, &security.server_config()), "nothing was read anew");
+        security.refresh(now + Duration::from_secs(300 * 24 * 60 * 60));
+        assert!(security.certificate_end().unwrap() > first);
+        assert!(!Arc::ptr_eq(&config, &security.server_config()));
     }
 }

@@ -94,16 +94,14 @@ fn fields(line: &str) -> Option<Vec<String>> {
     let mut fields = Vec::new();
     let mut rest = line.trim_end_matches('\r');
     loop {
-        let (field, behind) = match rest.trim_start().strip_prefix('"') {
-            Some(quoted) => quoted_field(quoted)?,
-            None => {
-                let end = rest.find(',').unwrap_or(rest.len());
-                let (field, behind) = rest.split_at(end);
-                if field.contains('"') {
-                    return None;
-                }
-                (field.trim().to_owned(), behind)
+        let (field, behind) = if let Some(quoted) = rest.trim_start().strip_prefix('"') {
+            quoted_field(quoted)?
+        } else {
+            let (field, behind) = rest.split_at(rest.find(',').unwrap_or(rest.len()));
+            if field.contains('"') {
+                return None;
             }
+            (field.trim().to_owned(), behind)
         };
         fields.push(field);
         if behind.is_empty() {

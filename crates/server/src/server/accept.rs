@@ -65,7 +65,7 @@ impl Clients {
         let count = counts.entry(client).or_default();
         if *count >= self.share {
             // The first of every thousand: a flood shall not fill the log.
-            if self.requests.connections_refused.fetch_add(1, Relaxed) % 1000 == 0 {
+            if self.requests.connections_refused.fetch_add(1, Relaxed).is_multiple_of(1000) {
                 tracing::warn!(%client, connections = *count, "connection closed: the client has too many");
             }
             return None;
