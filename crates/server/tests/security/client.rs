@@ -140,7 +140,7 @@ impl Client {
         let mut head =
             format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n", body.len());
         for (name, value) in &self.headers {
-            head += &format!("{name}: {value}\r\n");
+            head.extend([name, ": ", value, "\r\n"]);
         }
         stream.get_mut().write_all(format!("{head}\r\n{body}").as_bytes()).unwrap();
     }

@@ -11,8 +11,8 @@ use crate::client::{DEADLINE, Secure, service, start};
 
 async fn client(secure: &Secure, role: Role, with_token: bool) -> Client {
     let make = if with_token { Kubeconfig::with_token } else { Kubeconfig::with_certificate };
-    let made = make(&secure.pki, &secure.server.url(), None, role, role.default_user()).unwrap();
-    let given = Given::from_yaml(made.text()).unwrap();
+    let printed = make(&secure.pki, &secure.server.url(), None, role, role.default_user()).unwrap();
+    let given = Given::from_yaml(printed.text()).unwrap();
     let config = Config::from_custom_kubeconfig(given, &KubeConfigOptions::default()).await.unwrap();
     Client::try_from(config).unwrap()
 }
