@@ -14,6 +14,8 @@ use portolan_server::{Config, Limits, PortRange, ServiceRanges};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 
+/// Files that are no connections: the store, manifests, the log, the runtime.
+const OTHER_FILES: usize = 100;
 /// Where the server keeps what has to outlive it, unless another folder is given.
 const DATA_DIR: &str = "/var/lib/portolan";
 
@@ -69,17 +71,17 @@ pub(crate) fn run(options: Options) -> anyhow::Result<()> {
     if let Some(Action::Kubeconfig(options)) = &options.action {
         return kubeconfig::run(options);
     }
-    raise_file_limit();
+    let files = raise_file_limit();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(serve(options))
+    runtime.block_on(serve(options, files))
 }
 
-async fn serve(options: Options) -> anyhow::Result<()> {
+async fn serve(options: Options, files: usize) -> anyhow::Result<()> {
     let listener = tokio::net::TcpListener::bind(options.listen)
         .await
         .with_context(|| format!("--listen: cannot listen on {}", options.listen))?;
     let address = listener.local_addr()?;
-    let limits = Limits { shutdown_delay: options.shutdown_delay_duration, ..Limits::default() };
+    let limits = Limits { shutdown_delay: options.shutdown_delay_duration, ..limits(files) };
     let transport =
         options.tls.transport(options.listen, &options.data_dir, &options.service_cluster_ip_range);
     let config = Config {
@@ -105,11 +107,32 @@ async fn serve(options: Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Every connection is an open file. The usual soft limit of 1024 is there for programs that use select(2).
-fn raise_file_limit() {
+/// Every connection is an open file. The usual soft limit of 1024 is there for programs that use select(2). Returns
+/// how many files there may be.
+fn raise_file_limit() -> usize {
     let limit = getrlimit(Resource::Nofile);
     let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
-    if let Err(error) = raised {
+    if let Err(error) = &raised {
         tracing::warn!(%error, limit = limit.current, "the number of open files stays limited");
+    }
+    let files = if raised.is_ok() { limit.maximum } else { limit.current };
+    files.and_then(|files| usize::try_from(files).ok()).unwrap_or(usize::MAX)
+}
+
+/// As many connections as there can be files, up to the usual number.
+fn limits(files: usize) -> Limits {
+    let usual = Limits::default();
+    let connections = usual.connections.min(files.saturating_sub(OTHER_FILES)).max(1);
+    Limits { connections, connections_of_one_client: connections.div_ceil(2), ..usual }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_leave_files_for_others() {
+        let pair = |files| (limits(files).connections, limits(files).connections_of_one_client);
+        assert_eq!((pair(usize::MAX), pair(1_024), pair(10)), ((4096, 2048), (924, 462), (1, 1)));
     }
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::authorization::Role;
 use super::pki::{Pki, PkiError};
-use super::stamp;
+use super::stamp::{self, Owner};
 
 /// A kubeconfig for one user of one server.
 pub struct Kubeconfig(String);
@@ -50,7 +50,7 @@ impl Kubeconfig {
 
     /// Writes it to a file that only its owner may read.
     pub fn write(&self, path: &Path) -> io::Result<()> {
-        stamp::write(path, &self.0)
+        stamp::write(path, &self.0, Owner::Writer)
     }
 
     /// `authority` is the PEM text that the server is verified with, if not by the own authority.

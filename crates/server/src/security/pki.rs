@@ -15,7 +15,8 @@ use thiserror::Error;
 
 use super::authorization::Role;
 use super::certificate::{self, Facts, LIFE, Pair, Purpose};
-use super::{stamp, tokens};
+use super::stamp::{self, Owner};
+use super::tokens;
 
 /// Why the folder cannot be used.
 #[derive(Debug, Error)]
@@ -66,7 +67,10 @@ impl Pki {
     /// Opens the folder; makes it, and an authority in it, where they are missing.
     pub fn open(folder: impl Into<PathBuf>) -> Result<Self, PkiError> {
         let pki = Self { folder: folder.into() };
-        DirBuilder::new().recursive(true).mode(0o700).create(&pki.folder).map_err(at(&pki.folder))?;
+        if !pki.folder.is_dir() {
+            DirBuilder::new().recursive(true).mode(0o700).create(&pki.folder).map_err(at(&pki.folder))?;
+            stamp::inherit_owner(&pki.folder).map_err(at(&pki.folder))?;
+        }
         pki.make_private()?;
         let _lock = pki.lock()?;
         pki.authority(SystemTime::now())?;
@@ -99,7 +103,23 @@ impl Pki {
     /// The server's certificate and key: those of the folder, or new ones where these are missing, do not belong
     /// together, are of another authority, lack one of `names`, or have less than a third of their life left.
     pub(super) fn server(&self, names: &[String], now: SystemTime) -> Result<Pair, PkiError> {
+        if let Some(pair) = self.good_server(names, now)? {
+            return Ok(pair);
+        }
         let _lock = self.lock()?;
+        // Another process may have made it meanwhile.
+        if let Some(pair) = self.good_server(names, now)? {
+            return Ok(pair);
+        }
+        let pair = self.issue(Purpose::Server { names }, now)?;
+        self.write("server.key", &pair.key)?;
+        self.write("server.crt", &pair.certificate)?;
+        tracing::info!(folder = %self.folder.display(), ?names, "a new certificate for the server");
+        Ok(pair)
+    }
+
+    /// The server's certificate and key that are there, if they will do.
+    fn good_server(&self, names: &[String], now: SystemTime) -> Result<Option<Pair>, PkiError> {
         let authority = Facts::of_pem(&self.read("ca.crt")?);
         let stored = match (self.read_if_there("server.crt")?, self.read_if_there("server.key")?) {
             (Some(certificate), Some(key)) => Some(Pair { certificate, key }),
@@ -113,14 +133,7 @@ impl Pki {
                 && pair.is_of_authority(authority.as_ref()?);
             Some(fits)
         };
-        if let Some(pair) = stored.filter(|pair| is_good(pair) == Some(true)) {
-            return Ok(pair);
-        }
-        let pair = self.issue(Purpose::Server { names }, now)?;
-        self.write("server.key", &pair.key)?;
-        self.write("server.crt", &pair.certificate)?;
-        tracing::info!(folder = %self.folder.display(), ?names, "a new certificate for the server");
-        Ok(pair)
+        Ok(stored.filter(|pair| is_good(pair) == Some(true)))
     }
 
     /// The hashes of the own tokens.
@@ -180,6 +193,7 @@ impl Pki {
         let path = self.path("lock");
         let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
         let file = file.map_err(at(&path))?;
+        stamp::inherit_owner(&path).map_err(at(&path))?;
         file.lock().map_err(at(&path))?;
         Ok(file)
     }
@@ -214,7 +228,7 @@ impl Pki {
 
     fn write(&self, name: &str, text: &str) -> Result<(), PkiError> {
         let path = self.path(name);
-        stamp::write(&path, text).map_err(at(&path))
+        stamp::write(&path, text, Owner::Folder).map_err(at(&path))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, chown};
 use std::path::{Path, PathBuf};
 
 /// No certificate, key or token file is larger.
@@ -27,9 +27,18 @@ pub(super) fn read(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
+/// To whom a new file belongs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// Who writes it.
+    Writer,
+    /// Whoever owns the folder, if root writes it.
+    Folder,
+}
+
 /// Writes a file that only its owner may read, under another name first: after a crash the file is what it was or
 /// what it is to be.
-pub(super) fn write(path: &Path, text: &str) -> io::Result<()> {
+pub(super) fn write(path: &Path, text: &str, owner: Owner) -> io::Result<()> {
     let temporary = temporary(path);
     // One that a crash left behind.
     match fs::remove_file(&temporary) {
@@ -39,6 +48,9 @@ pub(super) fn write(path: &Path, text: &str) -> io::Result<()> {
     let written = (|| {
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
         file.write_all(text.as_bytes())?;
+        if owner == Owner::Folder {
+            inherit_owner(&temporary)?;
+        }
         file.sync_all()?;
         fs::rename(&temporary, path)
     })();
@@ -49,6 +61,23 @@ pub(super) fn write(path: &Path, text: &str) -> io::Result<()> {
     match path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         Some(folder) => File::open(folder)?.sync_all(),
         None => Ok(()),
+    }
+}
+
+/// Gives what root has made to the owner of the folder that it is in: what an administrator does by hand in the folder
+/// of a server has to be readable for the server.
+pub(super) fn inherit_owner(path: &Path) -> io::Result<()> {
+    let (Some(folder), found) =
+        (path.parent().filter(|folder| !folder.as_os_str().is_empty()), fs::metadata(path)?)
+    else {
+        return Ok(());
+    };
+    let folder = fs::metadata(folder)?;
+    // Uid 0 alone may give files away, and has no need to where the folder is its own.
+    if found.uid() == 0 && folder.uid() != 0 {
+        chown(path, Some(folder.uid()), Some(folder.gid()))
+    } else {
+        Ok(())
     }
 }
 
@@ -70,7 +99,7 @@ mod tests {
         fs::write(temporary(&path), "half").unwrap();
         fs::write(&path, "old").unwrap();
         let before = stamp(&path);
-        write(&path, "new").unwrap();
+        write(&path, "new", Owner::Folder).unwrap();
         assert_eq!(read(&path).unwrap(), "new");
         assert_ne!(stamp(&path), before);
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);

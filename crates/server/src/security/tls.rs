@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, header};
 use rustls::crypto::ring::default_provider;
@@ -23,6 +23,8 @@ use super::pki::{Pki, PkiError};
 use super::stamp::{self, Stamp};
 use super::tokens::{Form, TokenFileError, Tokens};
 
+/// A renewal that fails is tried again after this.
+const RENEWAL_PAUSE: Duration = Duration::from_secs(60);
 /// TLS sessions that clients may take up again.
 const SESSIONS: usize = 1024;
 
@@ -68,8 +70,14 @@ pub(crate) struct Security {
     settings: TlsSettings,
     pki: Pki,
     current: RwLock<Arc<Current>>,
-    /// The files as they were when they were last read, whether or not they could be used.
-    seen: Mutex<Vec<Stamp>>,
+    seen: Mutex<Seen>,
+}
+
+/// The files as they were when they were last read, whether or not they could be used, and when that was.
+#[derive(Debug)]
+struct Seen {
+    stamps: Vec<Stamp>,
+    at: SystemTime,
 }
 
 /// One state of the files.
@@ -85,8 +93,9 @@ impl Security {
     /// Reads all files; makes the own ones that are missing.
     pub(crate) fn load(settings: TlsSettings) -> Result<Self, SecurityError> {
         let pki = Pki::open(&settings.pki)?;
-        let current = Current::load(&settings, &pki, SystemTime::now())?;
-        let seen = Mutex::new(stamps(&settings, &pki));
+        let now = SystemTime::now();
+        let current = Current::load(&settings, &pki, now)?;
+        let seen = Mutex::new(Seen { stamps: stamps(&settings, &pki), at: now });
         Ok(Self { settings, pki, current: RwLock::new(Arc::new(current)), seen })
     }
 
@@ -122,7 +131,8 @@ impl Security {
         let old = self.settings.certificate.is_none()
             && self.current().certificate.as_ref().is_some_and(|facts| facts.is_old(now));
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        if !old && *seen == stamps(&self.settings, &self.pki) {
+        let paused = now < seen.at + RENEWAL_PAUSE;
+        if (!old || paused) && seen.stamps == stamps(&self.settings, &self.pki) {
             return;
         }
         match Current::load(&self.settings, &self.pki, now) {
@@ -132,7 +142,7 @@ impl Security {
             }
             Err(error) => tracing::error!(%error, "changed files cannot be used; those before stay in use"),
         }
-        *seen = stamps(&self.settings, &self.pki);
+        *seen = Seen { stamps: stamps(&self.settings, &self.pki), at: now };
     }
 
     fn current(&self) -> Arc<Current> {
@@ -293,8 +303,6 @@ impl ClientCertVerifier for AskOnly {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
