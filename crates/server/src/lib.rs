@@ -1,17 +1,18 @@
 //! A small Kubernetes-style API server for Services without Kubernetes.
 //!
 //! Owns: the objects (Services, EndpointSlices, Nodes, ServiceCIDRs, Events), their versions and history, the HTTP
-//! face that ordinary Kubernetes clients speak, and the folder of manifests that it can follow.
+//! face that ordinary Kubernetes clients speak, TLS and who may do what, and the folder of manifests that it can follow.
 //!
 //! Flows in: HTTP requests, manifest files, calls on [`Api`] from the same process. Flows out: HTTP answers and
 //! watch streams, taken straight from the stored bytes.
 //!
 //! Must not know: the proxy, rules, netlink. It never reads the host's network state.
 //!
-//! The path of a write: [`http`](self) or manifests -> [`Api`] (decode, default, validate, allocate) -> [`Store`]
+//! The path of a request: `server` (connections, TLS, limits) -> `security` (who, and whether that one may) ->
+//! [`http`](self). The path of a write: [`http`](self) or manifests -> [`Api`] (decode, default, validate, allocate) -> [`Store`]
 //! (versions, history) -> every watch of that resource. The path of a read: [`Store`] snapshot -> bytes on the wire.
-//! Seams for what comes later: [`Store`] (durable stores), [`Allocator`] (bands, repair), [`serve`] (TLS wraps the
-//! listener there).
+//! Seams for what comes later: [`Store`] (durable stores), [`Allocator`] (bands, repair), [`Metrics`] and
+//! [`Checks`] (what other rooms show and what makes them ready).
 
 mod allocate;
 mod api;

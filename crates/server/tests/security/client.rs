@@ -125,7 +125,11 @@ impl Client {
 
     /// A connection on which the handshake is done.
     pub(crate) fn connect(&self) -> std::io::Result<Stream> {
-        let socket = TcpStream::connect(self.address)?;
+        self.connect_over(TcpStream::connect(self.address)?)
+    }
+
+    /// The same over a socket that is connected.
+    pub(crate) fn connect_over(&self, socket: TcpStream) -> std::io::Result<Stream> {
         socket.set_read_timeout(Some(DEADLINE))?;
         let name = ServerName::try_from(self.name.clone()).unwrap();
         let connection = ClientConnection::new(Arc::new(self.config()), name).unwrap();

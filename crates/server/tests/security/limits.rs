@@ -73,6 +73,43 @@ fn one_client_cannot_take_all_connections() {
     });
 }
 
+/// A socket to the server from an address of loopback.
+fn socket_from(source: &str, secure: &Secure) -> TcpStream {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let stream = runtime.block_on(async {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind(format!("{source}:0").parse().unwrap()).unwrap();
+        socket.connect(secure.address).await.unwrap().into_std().unwrap()
+    });
+    stream.set_nonblocking(false).unwrap();
+    stream
+}
+
+#[test]
+fn a_flood_of_one_client_leaves_room_for_another() {
+    let limits = Limits { connections: 24, connections_of_one_client: 20, ..Limits::default() };
+    let secure = limited(limits);
+    let admin = secure.client(Role::Admin);
+    let flood: Vec<_> = (0..300).map(|_| socket(&secure)).collect();
+    let mut stream = admin.connect_over(socket_from("127.0.0.2", &secure)).unwrap();
+    assert_eq!(admin.ask_on(&mut stream, "GET", SERVICES, "").code, 200);
+    assert!(admin.connect().is_err());
+    drop(flood);
+    until("the first client is let in again", || admin.connect().is_ok());
+}
+
+#[test]
+fn a_head_that_comes_in_drops_has_its_time() {
+    let secure = limited(Limits { header_time: SHORT, ..Limits::default() });
+    let mut stream = secure.client(Role::Admin).connect().unwrap();
+    stream.get_mut().sock.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+    stream.get_mut().write_all(b"GET /api HTTP/1.1\r\nx-slow: ").unwrap();
+    until("the connection is closed", || {
+        let is_gone = stream.get_mut().write_all(b"x").is_err();
+        is_gone || is_closed(&mut stream)
+    });
+}
+
 #[test]
 fn with_all_connections_taken_others_wait() {
     let secure = limited(Limits { connections: 2, ..Limits::default() });

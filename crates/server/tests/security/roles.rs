@@ -3,16 +3,17 @@ use std::time::{Duration, SystemTime};
 use portolan_server::{Pki, Role};
 use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, Issuer, KeyPair};
 
-use crate::client::{Client, SERVICES, Secure, metric, start, start_with};
+use crate::client::{Client, SERVICES, Secure, metric, read_head, start, start_with};
 
 const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
 
 /// The codes for a list, a watch, a create, a read of a path, and a list of what only some may see.
 fn codes(client: &Client) -> [u16; 5] {
-    let watch = format!("{SLICES}?watch=true&timeoutSeconds=1");
+    let mut watch = client.connect().unwrap();
+    client.send(&mut watch, "GET", &format!("{SLICES}?watch=true"), "");
     [
         client.get(SLICES).code,
-        client.get(&watch).code,
+        read_head(&mut watch).0,
         client.create("").code,
         client.get("/metrics").code,
         client.get("/api/v1/namespaces").code,
