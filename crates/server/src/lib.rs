@@ -9,9 +9,9 @@
 //! Must not know: the proxy, rules, netlink. It never reads the host's network state.
 //!
 //! The path of a request: `server` (connections, TLS, limits) -> `security` (who, and whether that one may) ->
-//! [`http`](self). The path of a write: [`http`](self) or manifests -> [`Api`] (decode, default, validate, allocate) -> [`Store`]
-//! (versions, history) -> every watch of that resource. The path of a read: [`Store`] snapshot -> bytes on the wire.
-//! Seams for what comes later: [`Store`] (durable stores), [`Allocator`] (bands, repair), [`Metrics`] and
+//! [`http`](self). The path of a write: [`http`](self) or manifests -> [`Api`] (decode, default, validate, allocate)
+//! -> [`Store`] (versions, history) -> every watch of that resource. The path of a read: [`Store`] snapshot -> bytes
+//! on the wire. Seams for what comes later: [`Store`] (durable stores), [`Allocator`] (bands, repair), [`Metrics`] and
 //! [`Checks`] (what other rooms show and what makes them ready).
 
 mod allocate;
