@@ -3,8 +3,8 @@
 //! Owns: the files below the folder `pki`, the TLS set-up made from them, who a connection or a token speaks for, and
 //! the decision whether that one may do what it asks for.
 //!
-//! Flows in: files, certificates and tokens of clients, [`Attributes`](crate::http::Attributes) of requests. Flows
-//! out: what TLS needs, an [`Identity`], a yes or no.
+//! Flows in: files, certificates and tokens of clients, what requests ask for. Flows
+//! out: what TLS needs, an identity, a yes or no.
 //!
 //! Must not know: sockets, HTTP answers, objects.
 
