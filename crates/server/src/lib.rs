@@ -1,17 +1,18 @@
 //! A small Kubernetes-style API server for Services without Kubernetes.
 //!
 //! Owns: the objects (Services, EndpointSlices, Nodes, ServiceCIDRs, Events), their versions and history, the HTTP
-//! face that ordinary Kubernetes clients speak, and the folder of manifests that it can follow.
+//! face that ordinary Kubernetes clients speak, TLS and who may do what, and the folder of manifests that it can follow.
 //!
 //! Flows in: HTTP requests, manifest files, calls on [`Api`] from the same process. Flows out: HTTP answers and
 //! watch streams, taken straight from the stored bytes.
 //!
 //! Must not know: the proxy, rules, netlink. It never reads the host's network state.
 //!
-//! The path of a write: [`http`](self) or manifests -> [`Api`] (decode, default, validate, allocate) -> [`Store`]
-//! (versions, history) -> every watch of that resource. The path of a read: [`Store`] snapshot -> bytes on the wire.
-//! Seams for what comes later: [`Store`] (durable stores), [`Allocator`] (bands, repair), [`serve`] (TLS wraps the
-//! listener there).
+//! The path of a request: `server` (connections, TLS, limits) -> `security` (who, and whether that one may) ->
+//! [`http`](self). The path of a write: [`http`](self) or manifests -> [`Api`] (decode, default, validate, allocate)
+//! -> [`Store`] (versions, history) -> every watch of that resource. The path of a read: [`Store`] snapshot -> bytes
+//! on the wire. Seams for what comes later: [`Store`] (durable stores), [`Allocator`] (bands, repair), [`Metrics`] and
+//! [`Checks`] (what other rooms show and what makes them ready).
 
 mod allocate;
 mod api;
@@ -22,6 +23,7 @@ mod kinds;
 mod manifests;
 mod metadata;
 mod names;
+mod security;
 mod selector;
 mod server;
 
@@ -30,11 +32,14 @@ use portolan_store as store;
 
 pub use allocate::{AllocationError, Allocator, NextFree, Protocol};
 pub use api::{Api, Effect, Outcome, Part, Preconditions, Target, WriteOptions};
-pub use config::{Config, ConfigError, PortRange, ServiceRanges};
+pub use config::{Config, ConfigError, PortRange, ServiceRanges, Transport};
 pub use error::{ApiError, CauseReason, FieldError};
 pub use portolan_schema::{Info, Object, Resource, shape::FieldValidation};
 pub use portolan_store::{
     Change, Changes, CommitError, Committed, Draft, Expired, History, MemoryStore, Pairs, Scope, Snapshot,
     Step, Store, StoredObject, Transaction,
 };
-pub use server::{Error, RunningServer, Server, serve};
+pub use security::{ClientFiles, Kubeconfig, Pki, Role, SecurityError, TlsSettings, server_names};
+pub use server::{
+    Check, Checks, Collect, Error, Limits, MetricKind, Metrics, Page, RunningServer, Server, serve,
+};
