@@ -1,219 +1,297 @@
 //! The fields of each kind. Source: the API types of Kubernetes v1.36 (`core/v1`, `discovery/v1`, `networking/v1`,
-//! `events/v1`, `meta/v1`). Parts that this project never reads are kept unexamined (`Any`).
+//! `events/v1`).
 
 use super::{
-    Field, Type,
-    Type::{Any, Bool, Int32, Int64, IntOrText, List, Map, Object, Text},
+    Struct, Type,
+    Type::{Bool, Int32, IntOrText, Json, List, Map, MicroTime, Object, Quantity, Text},
+    field,
+    meta::{self, CONDITION, OBJECT_REFERENCE, TEXT_MAP, TEXTS},
+    structure,
 };
 use crate::resource::Resource;
 
 /// The fields of the resource's objects.
-pub(super) fn of(resource: Resource) -> &'static [Field] {
+pub(super) const fn of(resource: Resource) -> &'static Struct {
     match resource {
-        Resource::Service => SERVICE,
-        Resource::Node => NODE,
-        Resource::Namespace => NAMESPACE,
-        Resource::EndpointSlice => ENDPOINT_SLICE,
-        Resource::ServiceCidr => SERVICE_CIDR,
-        Resource::Event => EVENT,
+        Resource::Service => &SERVICE,
+        Resource::Node => &NODE,
+        Resource::Namespace => &NAMESPACE,
+        Resource::EndpointSlice => &ENDPOINT_SLICE,
+        Resource::ServiceCidr => &SERVICE_CIDR,
+        Resource::Event => &EVENT,
     }
 }
 
-const TEXTS: Type = List(&Text);
-const TEXT_MAP: Type = Map(&Text);
+pub(crate) static SERVICE: Struct = structure(
+    "Service",
+    "",
+    &[
+        field("apiVersion", 0, Text, ""),
+        field("kind", 0, Text, ""),
+        field("metadata", 0, Object(&meta::OBJECT_META), ""),
+        field("spec", 0, Object(&SERVICE_SPEC), ""),
+        field("status", 0, Object(&SERVICE_STATUS), ""),
+    ],
+);
 
-pub(super) const METADATA: &[Field] = &[
-    Field("name", Text),
-    Field("generateName", Text),
-    Field("namespace", Text),
-    Field("selfLink", Text),
-    Field("uid", Text),
-    Field("resourceVersion", Text),
-    Field("generation", Int64),
-    Field("creationTimestamp", Text),
-    Field("deletionTimestamp", Text),
-    Field("deletionGracePeriodSeconds", Int64),
-    Field("labels", TEXT_MAP),
-    Field("annotations", TEXT_MAP),
-    Field("ownerReferences", List(&Object(OWNER_REFERENCE))),
-    Field("finalizers", TEXTS),
-    Field("managedFields", List(&Any)),
-];
+pub(crate) static SERVICE_SPEC: Struct = structure(
+    "ServiceSpec",
+    "",
+    &[
+        field("type", 0, Text, ""),
+        field("clusterIP", 0, Text, ""),
+        field("clusterIPs", 0, TEXTS, ""),
+        field("ipFamilies", 0, TEXTS, ""),
+        field("ipFamilyPolicy", 0, Text, ""),
+        field("ports", 0, List(&Object(&SERVICE_PORT)), ""),
+        field("selector", 0, TEXT_MAP, ""),
+        field("sessionAffinity", 0, Text, ""),
+        field("sessionAffinityConfig", 0, Object(&AFFINITY_CONFIG), ""),
+        field("externalIPs", 0, TEXTS, ""),
+        field("externalName", 0, Text, ""),
+        field("externalTrafficPolicy", 0, Text, ""),
+        field("internalTrafficPolicy", 0, Text, ""),
+        field("trafficDistribution", 0, Text, ""),
+        field("healthCheckNodePort", 0, Int32, ""),
+        field("loadBalancerIP", 0, Text, ""),
+        field("loadBalancerClass", 0, Text, ""),
+        field("loadBalancerSourceRanges", 0, TEXTS, ""),
+        field("allocateLoadBalancerNodePorts", 0, Bool, ""),
+        field("publishNotReadyAddresses", 0, Bool, ""),
+    ],
+);
 
-const OWNER_REFERENCE: &[Field] = &[
-    Field("apiVersion", Text),
-    Field("kind", Text),
-    Field("name", Text),
-    Field("uid", Text),
-    Field("controller", Bool),
-    Field("blockOwnerDeletion", Bool),
-];
+pub(crate) static SERVICE_PORT: Struct = structure(
+    "ServicePort",
+    "",
+    &[
+        field("name", 0, Text, ""),
+        field("protocol", 0, Text, ""),
+        field("appProtocol", 0, Text, ""),
+        field("port", 0, Int32, ""),
+        field("targetPort", 0, IntOrText, ""),
+        field("nodePort", 0, Int32, ""),
+    ],
+);
 
-const OBJECT_REFERENCE: &[Field] = &[
-    Field("apiVersion", Text),
-    Field("kind", Text),
-    Field("name", Text),
-    Field("namespace", Text),
-    Field("uid", Text),
-    Field("resourceVersion", Text),
-    Field("fieldPath", Text),
-];
+pub(crate) static AFFINITY_CONFIG: Struct = structure(
+    "AffinityConfig",
+    "",
+    &[field("clientIP", 0, Object(&structure("", "", &[field("timeoutSeconds", 0, Int32, "")])), "")],
+);
 
-const CONDITION: &[Field] = &[
-    Field("type", Text),
-    Field("status", Text),
-    Field("observedGeneration", Int64),
-    Field("lastTransitionTime", Text),
-    Field("reason", Text),
-    Field("message", Text),
-];
+pub(crate) static SERVICE_STATUS: Struct = structure(
+    "ServiceStatus",
+    "",
+    &[
+        field(
+            "loadBalancer",
+            0,
+            Object(&structure("", "", &[field("ingress", 0, List(&Object(&INGRESS)), "")])),
+            "",
+        ),
+        field("conditions", 0, List(&Object(&CONDITION)), ""),
+    ],
+);
 
-const SERVICE: &[Field] = &[
-    Field("apiVersion", Text),
-    Field("kind", Text),
-    Field("metadata", Object(METADATA)),
-    Field("spec", Object(SERVICE_SPEC)),
-    Field("status", Object(SERVICE_STATUS)),
-];
+pub(crate) static INGRESS: Struct = structure(
+    "Ingress",
+    "",
+    &[
+        field("ip", 0, Text, ""),
+        field("hostname", 0, Text, ""),
+        field("ipMode", 0, Text, ""),
+        field(
+            "ports",
+            0,
+            List(&Object(&structure(
+                "",
+                "",
+                &[field("port", 0, Int32, ""), field("protocol", 0, Text, ""), field("error", 0, Text, "")],
+            ))),
+            "",
+        ),
+    ],
+);
 
-const SERVICE_SPEC: &[Field] = &[
-    Field("type", Text),
-    Field("clusterIP", Text),
-    Field("clusterIPs", TEXTS),
-    Field("ipFamilies", TEXTS),
-    Field("ipFamilyPolicy", Text),
-    Field("ports", List(&Object(SERVICE_PORT))),
-    Field("selector", TEXT_MAP),
-    Field("sessionAffinity", Text),
-    Field("sessionAffinityConfig", Object(AFFINITY_CONFIG)),
-    Field("externalIPs", TEXTS),
-    Field("externalName", Text),
-    Field("externalTrafficPolicy", Text),
-    Field("internalTrafficPolicy", Text),
-    Field("trafficDistribution", Text),
-    Field("healthCheckNodePort", Int32),
-    Field("loadBalancerIP", Text),
-    Field("loadBalancerClass", Text),
-    Field("loadBalancerSourceRanges", TEXTS),
-    Field("allocateLoadBalancerNodePorts", Bool),
-    Field("publishNotReadyAddresses", Bool),
-];
+pub(crate) static NODE: Struct = structure(
+    "Node",
+    "",
+    &[
+        field("apiVersion", 0, Text, ""),
+        field("kind", 0, Text, ""),
+        field("metadata", 0, Object(&meta::OBJECT_META), ""),
+        field("spec", 0, Object(&NODE_SPEC), ""),
+        field("status", 0, Object(&NODE_STATUS), ""),
+    ],
+);
 
-const SERVICE_PORT: &[Field] = &[
-    Field("name", Text),
-    Field("protocol", Text),
-    Field("appProtocol", Text),
-    Field("port", Int32),
-    Field("targetPort", IntOrText),
-    Field("nodePort", Int32),
-];
+pub(crate) static NODE_SPEC: Struct = structure(
+    "NodeSpec",
+    "",
+    &[
+        field("podCIDR", 0, Text, ""),
+        field("podCIDRs", 0, TEXTS, ""),
+        field("providerID", 0, Text, ""),
+        field("unschedulable", 0, Bool, ""),
+        field("taints", 0, List(&Json), ""),
+        field("configSource", 0, Json, ""),
+        field("externalID", 0, Text, ""),
+    ],
+);
 
-const AFFINITY_CONFIG: &[Field] = &[Field("clientIP", Object(&[Field("timeoutSeconds", Int32)]))];
+pub(crate) static NODE_STATUS: Struct = structure(
+    "NodeStatus",
+    "",
+    &[
+        field(
+            "addresses",
+            0,
+            List(&Object(&structure("", "", &[field("type", 0, Text, ""), field("address", 0, Text, "")]))),
+            "",
+        ),
+        field("conditions", 0, List(&Json), ""),
+        field("capacity", 0, Map(&Quantity), ""),
+        field("allocatable", 0, Map(&Quantity), ""),
+        field("phase", 0, Text, ""),
+        field("daemonEndpoints", 0, Json, ""),
+        field("nodeInfo", 0, Json, ""),
+        field("images", 0, List(&Json), ""),
+        field("volumesInUse", 0, TEXTS, ""),
+        field("volumesAttached", 0, List(&Json), ""),
+        field("config", 0, Json, ""),
+        field("runtimeHandlers", 0, List(&Json), ""),
+        field("features", 0, Json, ""),
+        field("declaredFeatures", 0, TEXTS, ""),
+    ],
+);
 
-const SERVICE_STATUS: &[Field] = &[
-    Field("loadBalancer", Object(&[Field("ingress", List(&Object(INGRESS)))])),
-    Field("conditions", List(&Object(CONDITION))),
-];
+pub(crate) static NAMESPACE: Struct = structure(
+    "Namespace",
+    "",
+    &[
+        field("apiVersion", 0, Text, ""),
+        field("kind", 0, Text, ""),
+        field("metadata", 0, Object(&meta::OBJECT_META), ""),
+        field("spec", 0, Object(&structure("", "", &[field("finalizers", 0, TEXTS, "")])), ""),
+        field(
+            "status",
+            0,
+            Object(&structure(
+                "",
+                "",
+                &[field("phase", 0, Text, ""), field("conditions", 0, List(&Json), "")],
+            )),
+            "",
+        ),
+    ],
+);
 
-const INGRESS: &[Field] = &[
-    Field("ip", Text),
-    Field("hostname", Text),
-    Field("ipMode", Text),
-    Field("ports", List(&Object(&[Field("port", Int32), Field("protocol", Text), Field("error", Text)]))),
-];
+pub(crate) static ENDPOINT_SLICE: Struct = structure(
+    "EndpointSlice",
+    "",
+    &[
+        field("apiVersion", 0, Text, ""),
+        field("kind", 0, Text, ""),
+        field("metadata", 0, Object(&meta::OBJECT_META), ""),
+        field("addressType", 0, Text, ""),
+        field("endpoints", 0, List(&Object(&ENDPOINT)), ""),
+        field("ports", 0, List(&Object(&ENDPOINT_PORT)), ""),
+    ],
+);
 
-const NODE: &[Field] = &[
-    Field("apiVersion", Text),
-    Field("kind", Text),
-    Field("metadata", Object(METADATA)),
-    Field("spec", Object(NODE_SPEC)),
-    Field("status", Object(NODE_STATUS)),
-];
+pub(crate) static ENDPOINT: Struct = structure(
+    "Endpoint",
+    "",
+    &[
+        field("addresses", 0, TEXTS, ""),
+        field(
+            "conditions",
+            0,
+            Object(&structure(
+                "",
+                "",
+                &[
+                    field("ready", 0, Bool, ""),
+                    field("serving", 0, Bool, ""),
+                    field("terminating", 0, Bool, ""),
+                ],
+            )),
+            "",
+        ),
+        field("hostname", 0, Text, ""),
+        field("nodeName", 0, Text, ""),
+        field("zone", 0, Text, ""),
+        field("targetRef", 0, Object(&OBJECT_REFERENCE), ""),
+        field(
+            "hints",
+            0,
+            Object(&structure("", "", &[field("forZones", 0, NAMED, ""), field("forNodes", 0, NAMED, "")])),
+            "",
+        ),
+        field("deprecatedTopology", 0, TEXT_MAP, ""),
+    ],
+);
 
-const NODE_SPEC: &[Field] = &[
-    Field("podCIDR", Text),
-    Field("podCIDRs", TEXTS),
-    Field("providerID", Text),
-    Field("unschedulable", Bool),
-    Field("taints", List(&Any)),
-    Field("configSource", Any),
-    Field("externalID", Text),
-];
+const NAMED: Type = List(&Object(&structure("", "", &[field("name", 0, Text, "")])));
 
-const NODE_STATUS: &[Field] = &[
-    Field("addresses", List(&Object(&[Field("type", Text), Field("address", Text)]))),
-    Field("conditions", List(&Any)),
-    Field("capacity", Map(&Any)),
-    Field("allocatable", Map(&Any)),
-    Field("phase", Text),
-    Field("daemonEndpoints", Any),
-    Field("nodeInfo", Any),
-    Field("images", List(&Any)),
-    Field("volumesInUse", TEXTS),
-    Field("volumesAttached", List(&Any)),
-    Field("config", Any),
-    Field("runtimeHandlers", List(&Any)),
-    Field("features", Any),
-    Field("declaredFeatures", TEXTS),
-];
+pub(crate) static ENDPOINT_PORT: Struct = structure(
+    "EndpointPort",
+    "",
+    &[
+        field("name", 0, Text, ""),
+        field("protocol", 0, Text, ""),
+        field("port", 0, Int32, ""),
+        field("appProtocol", 0, Text, ""),
+    ],
+);
 
-const NAMESPACE: &[Field] = &[
-    Field("apiVersion", Text),
-    Field("kind", Text),
-    Field("metadata", Object(METADATA)),
-    Field("spec", Object(&[Field("finalizers", TEXTS)])),
-    Field("status", Object(&[Field("phase", Text), Field("conditions", List(&Any))])),
-];
+pub(crate) static SERVICE_CIDR: Struct = structure(
+    "ServiceCidr",
+    "",
+    &[
+        field("apiVersion", 0, Text, ""),
+        field("kind", 0, Text, ""),
+        field("metadata", 0, Object(&meta::OBJECT_META), ""),
+        field("spec", 0, Object(&structure("", "", &[field("cidrs", 0, TEXTS, "")])), ""),
+        field(
+            "status",
+            0,
+            Object(&structure("", "", &[field("conditions", 0, List(&Object(&CONDITION)), "")])),
+            "",
+        ),
+    ],
+);
 
-const ENDPOINT_SLICE: &[Field] = &[
-    Field("apiVersion", Text),
-    Field("kind", Text),
-    Field("metadata", Object(METADATA)),
-    Field("addressType", Text),
-    Field("endpoints", List(&Object(ENDPOINT))),
-    Field("ports", List(&Object(ENDPOINT_PORT))),
-];
-
-const ENDPOINT: &[Field] = &[
-    Field("addresses", TEXTS),
-    Field("conditions", Object(&[Field("ready", Bool), Field("serving", Bool), Field("terminating", Bool)])),
-    Field("hostname", Text),
-    Field("nodeName", Text),
-    Field("zone", Text),
-    Field("targetRef", Object(OBJECT_REFERENCE)),
-    Field("hints", Object(&[Field("forZones", NAMED), Field("forNodes", NAMED)])),
-    Field("deprecatedTopology", TEXT_MAP),
-];
-
-const NAMED: Type = List(&Object(&[Field("name", Text)]));
-
-const ENDPOINT_PORT: &[Field] =
-    &[Field("name", Text), Field("protocol", Text), Field("port", Int32), Field("appProtocol", Text)];
-
-const SERVICE_CIDR: &[Field] = &[
-    Field("apiVersion", Text),
-    Field("kind", Text),
-    Field("metadata", Object(METADATA)),
-    Field("spec", Object(&[Field("cidrs", TEXTS)])),
-    Field("status", Object(&[Field("conditions", List(&Object(CONDITION)))])),
-];
-
-const EVENT: &[Field] = &[
-    Field("apiVersion", Text),
-    Field("kind", Text),
-    Field("metadata", Object(METADATA)),
-    Field("eventTime", Text),
-    Field("series", Object(&[Field("count", Int32), Field("lastObservedTime", Text)])),
-    Field("reportingController", Text),
-    Field("reportingInstance", Text),
-    Field("action", Text),
-    Field("reason", Text),
-    Field("regarding", Object(OBJECT_REFERENCE)),
-    Field("related", Object(OBJECT_REFERENCE)),
-    Field("note", Text),
-    Field("type", Text),
-    Field("deprecatedSource", Any),
-    Field("deprecatedFirstTimestamp", Text),
-    Field("deprecatedLastTimestamp", Text),
-    Field("deprecatedCount", Int32),
-];
+pub(crate) static EVENT: Struct = structure(
+    "Event",
+    "",
+    &[
+        field("apiVersion", 0, Text, ""),
+        field("kind", 0, Text, ""),
+        field("metadata", 0, Object(&meta::OBJECT_META), ""),
+        field("eventTime", 0, MicroTime, ""),
+        field(
+            "series",
+            0,
+            Object(&structure(
+                "",
+                "",
+                &[field("count", 0, Int32, ""), field("lastObservedTime", 0, MicroTime, "")],
+            )),
+            "",
+        ),
+        field("reportingController", 0, Text, ""),
+        field("reportingInstance", 0, Text, ""),
+        field("action", 0, Text, ""),
+        field("reason", 0, Text, ""),
+        field("regarding", 0, Object(&OBJECT_REFERENCE), ""),
+        field("related", 0, Object(&OBJECT_REFERENCE), ""),
+        field("note", 0, Text, ""),
+        field("type", 0, Text, ""),
+        field("deprecatedSource", 0, Json, ""),
+        field("deprecatedFirstTimestamp", 0, Text, ""),
+        field("deprecatedLastTimestamp", 0, Text, ""),
+        field("deprecatedCount", 0, Int32, ""),
+    ],
+);
