@@ -193,3 +193,8 @@ impl Field {
 pub const fn of(resource: Resource) -> &'static Struct {
     tables::of(resource)
 }
+
+/// The fields of a list of the resource's objects.
+pub const fn list_of(resource: Resource) -> &'static Struct {
+    tables::list_of(resource)
+}
