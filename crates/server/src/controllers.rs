@@ -5,6 +5,9 @@ pub(crate) mod kubernetes_service;
 pub(crate) mod repair;
 pub(crate) mod service_cidr;
 
+#[cfg(test)]
+mod tests;
+
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use tokio::{sync::watch, task::JoinSet};
