@@ -110,7 +110,7 @@ pub(crate) fn now() -> String {
     rfc3339(seconds)
 }
 
-/// Now, in microseconds, as a MicroTime has it.
+/// Now, in microseconds, as a `MicroTime` has it.
 pub(crate) fn now_micro() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let seconds = rfc3339(since.as_secs());
