@@ -29,7 +29,7 @@ enum Command {
     /// A Kubernetes-style API server for Services, for hosts without Kubernetes.
     Serve {
         #[command(flatten)]
-        options: serve::Options,
+        options: Box<serve::Options>,
         /// How much to log: 0 what operators need, 2 what happens, 4 what is decided.
         #[arg(short, long, default_value_t = 0)]
         v: u8,
@@ -91,7 +91,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             if let Err(error) = given_up {
                 tracing::warn!(%error, "CAP_NET_ADMIN is of no use here but could not be given up");
             }
-            serve::run(options)?;
+            return serve::run(*options);
         }
         Command::CheckIps(options) => {
             let _ = privilege::give_up();

@@ -6,6 +6,7 @@
 mod blocking;
 mod checks;
 mod commit;
+mod metrics;
 mod write;
 
 pub use self::blocking::Blocking;
@@ -20,7 +21,7 @@ use portolan_ipam::{Families, NodePortRange};
 use serde_json::Value;
 
 use crate::{
-    allocate::{AllocatorMetrics, Ledger},
+    allocate::Ledger,
     config::{Config, ServiceRanges},
     controllers::{repair::RepairMetrics, service_cidr},
     error::ApiError,
@@ -260,13 +261,6 @@ impl Api {
         self.write(|ledger| self.decide_change(ledger, target, part, change.clone(), options)).await
     }
 
-    /// What the allocator has done and how full it is.
-    pub fn allocator_metrics(&self) -> AllocatorMetrics {
-        let mut ledger = self.write_lock();
-        ledger.follow(&*self.store);
-        ledger.metrics()
-    }
-
     fn write_lock(&self) -> MutexGuard<'_, Ledger> {
         // A write that panicked stored nothing; at worst an address stays taken until the next start.
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
@@ -292,15 +286,6 @@ impl Api {
         let mut ledger = self.write_lock();
         ledger.follow(&*self.store);
         ledger.takes_repair()
-    }
-
-    /// What the repair loop has found so far.
-    pub fn repair_metrics(&self) -> RepairMetrics {
-        self.repair.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    pub(crate) fn count_repair(&self, count: impl FnOnce(&mut RepairMetrics)) {
-        count(&mut self.repair.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
     async fn ensure_namespace(&self, name: &str) -> Result<(), ApiError> {

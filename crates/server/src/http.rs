@@ -1,5 +1,6 @@
 //! The HTTP face: paths to operations, operations to answers. Thin; all rules live in `api` and `store`.
 
+mod attributes;
 mod body;
 mod discovery;
 mod list;
@@ -15,6 +16,7 @@ use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 
+pub(crate) use self::attributes::{Attributes, Target};
 use self::{
     query::Query,
     route::{Collection, Named, Route},
@@ -27,7 +29,7 @@ use crate::{
     selector::Selector,
 };
 
-type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
+pub(crate) type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
 /// Answers requests from one [`Api`].
 #[derive(Debug, Clone)]
@@ -57,7 +59,6 @@ impl Handler {
         let route = Route::parse(request.uri().path())?;
         let query = Query::parse(request.uri().query().unwrap_or_default())?;
         match route {
-            Route::Health => Ok(plain_text("ok")),
             Route::Document(document) => {
                 body::check_accept(request.headers())?;
                 only(request.method(), &Method::GET)?;
@@ -245,10 +246,6 @@ fn only(method: &Method, allowed: &Method) -> Result<(), ApiError> {
 
 fn not_allowed(method: &Method) -> ApiError {
     ApiError::MethodNotAllowed { method: method.to_string() }
-}
-
-fn plain_text(text: &'static str) -> Answer {
-    with_type("text/plain; charset=utf-8", StatusCode::OK, Bytes::from_static(text.as_bytes()))
 }
 
 fn json_answer(code: StatusCode, body: Bytes) -> Answer {

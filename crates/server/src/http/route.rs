@@ -13,7 +13,6 @@ use crate::{
 /// What a path names.
 #[derive(Debug)]
 pub(super) enum Route {
-    Health,
     /// A fixed discovery document.
     Document(Value),
     Collection(Collection),
@@ -42,7 +41,6 @@ impl Route {
         let segments: Vec<String> = segments.collect::<Option<_>>().ok_or(ApiError::UnknownPath)?;
         let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
         let route = match segments.as_slice() {
-            ["healthz" | "livez" | "readyz", ..] => Some(Self::Health),
             ["version"] => Some(Self::Document(discovery::version())),
             ["api"] => Some(Self::Document(discovery::core_versions())),
             ["apis"] => Some(Self::Document(discovery::groups())),
@@ -126,7 +124,6 @@ mod tests {
 
     fn shape(path: &str) -> String {
         match Route::parse(path) {
-            Ok(Route::Health) => "health".to_owned(),
             Ok(Route::Document(document)) => document["kind"].as_str().unwrap_or("document").to_owned(),
             Ok(Route::Collection(it)) => format!("{:?} in {:?}", it.resource, it.namespace),
             Ok(Route::Named(it)) => format!("{:?} {:?} {} {:?}", it.resource, it.namespace, it.name, it.part),
@@ -137,7 +134,6 @@ mod tests {
     #[test]
     fn paths() {
         for (path, expected) in [
-            ("/livez/ping", "health"),
             ("/api", "APIVersions"),
             ("/apis", "APIGroupList"),
             ("/apis/discovery.k8s.io", "APIGroup"),
