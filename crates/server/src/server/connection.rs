@@ -42,6 +42,9 @@ pub(super) struct Shared {
     pub(super) limits: Limits,
 }
 
+/// What is left of the last answer has this time to be sent, after the end of a connection was begun.
+const LINGER: Duration = Duration::from_millis(200);
+
 /// Serves one connection until either side ends it.
 pub(super) async fn serve(stream: TcpStream, shared: Arc<Shared>, stopping: watch::Receiver<bool>) {
     // Without this, an event that follows another waits for the client's delayed acknowledgement.
@@ -53,7 +56,10 @@ pub(super) async fn serve(stream: TcpStream, shared: Arc<Shared>, stopping: watc
         return http(stream, Peer::default(), false, shared, stopping).await;
     };
     let accepting = TlsAcceptor::from(security.server_config()).accept(stream);
-    let accepted = tokio::time::timeout(shared.limits.handshake_time, accepting).await;
+    let accepted = tokio::select! {
+        accepted = tokio::time::timeout(shared.limits.handshake_time, accepting) => accepted,
+        () = stopped(stopping.clone()) => return,
+    };
     match accepted.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
         Ok(stream) => {
             let tls = stream.get_ref().1;
@@ -86,7 +92,7 @@ async fn http(
         }
     });
     let io = TokioIo::new(stream);
-    let end = end(stopping, changes, limits.idle_time);
+    let end = end(stopping, changes.clone(), limits.idle_time);
     let result = if is_http2 {
         let mut builder = http2::Builder::new(TokioExecutor::new());
         builder.timer(TokioTimer::new()).max_concurrent_streams(STREAMS).max_header_list_size(HEAD);
@@ -97,7 +103,7 @@ async fn http(
             result = connection.as_mut() => result,
             () = end => {
                 connection.as_mut().graceful_shutdown();
-                finish(connection, &limits).await
+                finish(connection, changes, &limits).await
             }
         }
     } else {
@@ -109,7 +115,7 @@ async fn http(
             result = connection.as_mut() => result,
             () = end => {
                 connection.as_mut().graceful_shutdown();
-                finish(connection, &limits).await
+                finish(connection, changes, &limits).await
             }
         }
     };
@@ -118,19 +124,30 @@ async fn http(
     }
 }
 
-/// Requests under way get the time that they may take; a connection that has none then is cut off.
-async fn finish(connection: impl Future<Output = hyper::Result<()>>, limits: &Limits) -> hyper::Result<()> {
-    let time = limits.request_time + limits.shutdown_grace;
-    tokio::time::timeout(time, connection).await.unwrap_or(Ok(()))
+/// Waits for the requests under way. A connection on which none ever came does not end by itself: it is cut off.
+async fn finish(
+    connection: impl Future<Output = hyper::Result<()>>,
+    active: watch::Receiver<usize>,
+    limits: &Limits,
+) -> hyper::Result<()> {
+    tokio::select! {
+        result = connection => result,
+        () = unused(active, LINGER) => Ok(()),
+        () = tokio::time::sleep(limits.request_time) => Ok(()),
+    }
 }
 
 /// Ready when the server stops or the connection has been without a request for `idle`.
-async fn end(mut stopping: watch::Receiver<bool>, active: watch::Receiver<usize>, idle: Duration) {
+async fn end(stopping: watch::Receiver<bool>, active: watch::Receiver<usize>, idle: Duration) {
     tokio::select! {
-        // The sender outlives every task; were it gone, the server would be stopping too.
-        _ = stopping.wait_for(|stopping| *stopping) => {}
+        () = stopped(stopping) => {}
         () = unused(active, idle) => {}
     }
+}
+
+async fn stopped(mut stopping: watch::Receiver<bool>) {
+    // The sender outlives every task; were it gone, the server would be stopping too.
+    let _ = stopping.wait_for(|stopping| *stopping).await;
 }
 
 async fn unused(mut active: watch::Receiver<usize>, idle: Duration) {

@@ -44,6 +44,20 @@ fn a_write_that_does_not_end_is_not_waited_for_for_ever() {
 }
 
 #[test]
+fn connections_without_a_request_are_not_waited_for() {
+    let secure = start();
+    let admin = secure.client(Role::Admin);
+    let mut used = admin.connect().unwrap();
+    assert_eq!(admin.ask_on(&mut used, "GET", SERVICES, "").code, 200);
+    let _open = [used, admin.connect().unwrap()];
+    // In the middle of its handshake.
+    let _socket = std::net::TcpStream::connect(secure.address).unwrap();
+    let begin = std::time::Instant::now();
+    secure.server.stop().unwrap();
+    assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
+}
+
+#[test]
 fn clients_are_sent_away_first() {
     let limits = Limits { shutdown_delay: Duration::from_secs(2), ..Limits::default() };
     let secure = start_with(|config, _, _| config.limits = limits);
