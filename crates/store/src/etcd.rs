@@ -85,6 +85,10 @@ impl EtcdStore {
 }
 
 impl Shared {
+    fn failed(&self, reason: String) -> OpenError {
+        OpenError::Etcd { endpoints: self.client.names().to_owned(), reason }
+    }
+
     async fn commit(&self, transaction: Transaction) -> Result<Committed, CommitError> {
         let deadline = self.client.deadline();
         commit::check(&transaction, |resource, key| self.published.read().get(resource, key))?;

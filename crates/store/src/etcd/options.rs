@@ -63,7 +63,7 @@ impl Default for EtcdOptions {
             tls: None,
             credentials: None,
             timeout: Duration::from_secs(10),
-            compaction: Some(Duration::from_mins(10)),
+            compaction: Some(Duration::from_secs(600)),
         }
     }
 }
