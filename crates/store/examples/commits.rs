@@ -7,7 +7,15 @@
 //!
 //! `etcd` without an address starts the `etcd` of `PATH`.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::cast_precision_loss, unreachable_pub, dead_code)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    unreachable_pub,
+    dead_code
+)]
+#![allow(clippy::cast_precision_loss)]
 
 #[path = "../tests/stores/support/etcd.rs"]
 mod etcd;
@@ -89,12 +97,12 @@ async fn measure(store: &Arc<dyn Store>, clients: usize, numbers: &Arc<AtomicUsi
     } else {
         (
             times.len() as f64 / syncs as f64,
-            (after.sync_time - before.sync_time) / u32::try_from(syncs).unwrap(),
+            after.sync_time.saturating_sub(before.sync_time) / u32::try_from(syncs).unwrap(),
         )
     };
-    let part = |part: f64| times[(times.len() as f64 * part) as usize];
+    let part = |percent: usize| times[times.len() * percent / 100];
     let rate = times.len() as f64 / took;
-    println!("{clients:7}   {rate:9.0}   {:?}   {:?}   {group:.1}   {sync:?}", part(0.5), part(0.99));
+    println!("{clients:7}   {rate:9.0}   {:?}   {:?}   {group:.1}   {sync:?}", part(50), part(99));
 }
 
 fn transaction(number: usize) -> Transaction {

@@ -75,7 +75,7 @@ impl Layout {
             return Place::Head;
         }
         // A group has a dot in its name, a plural has none.
-        let slashes = if name.split('/').next().is_some_and(|first| first.contains('.')) { 1 } else { 0 };
+        let slashes = usize::from(name.split('/').next().is_some_and(|first| first.contains('.')));
         let end = name.match_indices('/').nth(slashes).map(|(position, _)| position);
         let split = end.and_then(|end| name.split_at_checked(end));
         let object =

@@ -54,8 +54,8 @@ async fn writer() {
                 let (expected, count) = store.latest(NODE, &counter).map_or((None, 0), |object| {
                     (Some(object.revision()), content(&object).parse::<usize>().unwrap())
                 });
-                let counted = put(NODE, &counter, &(count + 1).to_string(), expected);
-                let steps = vec![put(SERVICE, &key, "1", None), put(SLICE, &key, "1", None), counted];
+                let one_more = put(NODE, &counter, &(count + 1).to_string(), expected);
+                let steps = vec![put(SERVICE, &key, "1", None), put(SLICE, &key, "1", None), one_more];
                 let done = commit(&*store, steps).await.unwrap();
                 writeln!(std::io::stdout(), "done {key} {}", done.revision).unwrap();
             }

@@ -7,6 +7,7 @@ mod crash;
 mod servers;
 mod suite;
 mod support;
+mod tls;
 
 use support::World;
 

@@ -79,22 +79,19 @@ pub async fn exactly_one_creates_a_key(world: World) {
 pub async fn accepted_writes_are_the_latest(world: World) {
     let store = &*world.store;
     let put_first = store.commit(Transaction { steps: vec![put(SERVICE, "n/a", "1", None)] });
-    if !world.is_etcd() {
-        let accepted = store.latest(SERVICE, "n/a").unwrap();
-        let steps = vec![put(SERVICE, "n/a", "2", Some(accepted.revision()))];
-        let put_second = store.commit(Transaction { steps });
-        let accepted = store.latest(SERVICE, "n/a").unwrap();
-        let removed = store.commit(Transaction { steps: vec![remove(SERVICE, "n/a", accepted.revision())] });
-        assert!(store.latest(SERVICE, "n/a").is_none());
-        let (first, second) = (put_first.await.unwrap(), put_second.await.unwrap());
-        assert_eq!(
-            (first.revision + 1, second.revision + 1),
-            (second.revision, removed.await.unwrap().revision)
-        );
-    } else {
+    if world.is_etcd() {
         put_first.await.unwrap();
         assert_eq!(content(&store.latest(SERVICE, "n/a").unwrap()), "1");
+        return;
     }
+    let accepted = store.latest(SERVICE, "n/a").unwrap();
+    let steps = vec![put(SERVICE, "n/a", "2", Some(accepted.revision()))];
+    let put_second = store.commit(Transaction { steps });
+    let accepted = store.latest(SERVICE, "n/a").unwrap();
+    let removed = store.commit(Transaction { steps: vec![remove(SERVICE, "n/a", accepted.revision())] });
+    assert!(store.latest(SERVICE, "n/a").is_none());
+    let (first, second) = (put_first.await.unwrap(), put_second.await.unwrap());
+    assert_eq!((first.revision + 1, second.revision + 1), (second.revision, removed.await.unwrap().revision));
 }
 
 pub async fn a_write_is_carried_out_even_if_nobody_waits(world: World) {

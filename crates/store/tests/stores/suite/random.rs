@@ -104,7 +104,7 @@ pub async fn any_order_of_transactions_is_as_the_model_has_it(world: World) {
         let steps = steps(&plans, &state, last);
         let judged = judge(&steps, &state);
         let outcome = commit(store, steps.clone()).await;
-        assert_eq!(outcome.as_ref().map(|_| ()), judged.as_ref().map(|()| ()), "seed {seed}: {steps:?}");
+        assert_eq!(outcome.as_ref().map(drop), judged.as_ref().copied(), "seed {seed}: {steps:?}");
         let Ok(done) = outcome else { continue };
         // Deletions have revisions, too; they are found in the changes.
         for resource in RESOURCES {
