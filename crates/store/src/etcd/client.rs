@@ -33,6 +33,9 @@ use crate::OpenError;
 /// Pause before the servers are tried once more.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
+/// The part of the time-out that one attempt may take.
+const PATIENCE: u32 = 4;
+
 /// The cluster.
 #[derive(Debug)]
 pub(super) struct Client {
@@ -144,7 +147,9 @@ impl Client {
     {
         let deadline = self.deadline();
         loop {
-            let failure = match self.once(path, &request, deadline).await {
+            // A server that hangs shall not use up the time that the others have.
+            let patience = Instant::now().checked_add(self.timeout / PATIENCE).unwrap_or(deadline);
+            let failure = match self.once(path, &request, patience.min(deadline)).await {
                 Err(failure) if failure.is_passing() => failure,
                 done => return done,
             };

@@ -186,7 +186,11 @@ async fn watch(shared: &Shared, position: &mut Position) -> End {
     };
     debug!(next = position.next, "following etcd");
     loop {
-        let answer = match stream.message().await {
+        let message = tokio::select! {
+            message = stream.message() => message,
+            () = shared.behind.notified() => return End::Broken("it does not show what was written".into()),
+        };
+        let answer = match message {
             Ok(Some(answer)) => answer,
             Ok(None) => return End::Broken("the server ended it".into()),
             Err(status) => return End::Broken(status.to_string()),

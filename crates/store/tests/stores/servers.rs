@@ -314,6 +314,25 @@ async fn another_endpoint_is_used_when_one_is_dead() {
 }
 
 #[tokio::test]
+async fn an_endpoint_that_hangs_is_left() {
+    let Some(etcd) = Etcd::start() else { return };
+    let proxy = Proxy::start(etcd.port()).await;
+    let timeout = Duration::from_secs(8);
+    let endpoints = vec![proxy.endpoint(), etcd.endpoint()];
+    let several = EtcdOptions { endpoints, timeout, ..options(&etcd, PREFIX) };
+    let store = EtcdStore::connect(several, history()).await.unwrap();
+    insist(&store, "n/a").await;
+    proxy.stall();
+    let begin = Instant::now();
+    // A read is made again elsewhere, and a write that the watch does not show moves the watch.
+    store.refresh().await.unwrap();
+    let done = commit(&store, vec![put(SERVICE, "n/b", "1", None)]).await.unwrap();
+    assert!(begin.elapsed() < timeout, "only when the connection was given up");
+    assert_eq!(store.get(SERVICE, "n/b").unwrap().revision(), done.revision);
+    assert_eq!(store.metrics().loads, 1);
+}
+
+#[tokio::test]
 async fn old_revisions_are_compacted_by_any_number_of_servers() {
     let Some(etcd) = Etcd::start() else { return };
     let soon = EtcdOptions { compaction: Some(Duration::from_millis(50)), ..options(&etcd, PREFIX) };
