@@ -38,9 +38,6 @@ use crate::{
     tables::Tables,
 };
 
-#[cfg(test)]
-mod tests;
-
 /// Objects in etcd, and the same objects and the last changes in memory.
 ///
 /// A revision is etcd's, times 256, plus the position within the transaction; every server on the same etcd gives the
