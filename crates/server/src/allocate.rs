@@ -85,7 +85,7 @@ impl Ledger {
         self.families
     }
 
-    /// The primary family's first choice where a stored Service is from before families were stored.
+    /// The spec of a stored Service; one from before there were families gets those that it means.
     pub(crate) fn stored_spec(&self, object: &Object) -> ServiceSpec {
         let mut spec = json::object(object, "spec").map(|spec| Reading::of(spec).spec).unwrap_or_default();
         default_on_read(&mut spec, self.families.primary());

@@ -49,7 +49,7 @@ pub(super) fn delete(api: &Api, resource: Resource, name: &str) {
     gone.unwrap();
 }
 
-fn patch(api: &Api, name: &str, spec: Value) -> Result<Value, ApiError> {
+fn patch(api: &Api, name: &str, spec: &Value) -> Result<Value, ApiError> {
     let patch = json!({"spec": spec}).as_object().unwrap().clone();
     let options = WriteOptions::default();
     let outcome = api.blocking().merge_patch(target(Resource::Service, name), Part::Main, patch, options)?;
@@ -170,13 +170,13 @@ fn changes_of_type_take_and_give_back_in_one_write() {
     let api = api("10.0.0.0/24");
     create(&api, "a", &json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local"})).unwrap();
     assert_eq!(keys(&api, Resource::NodePort).len(), 2, "one for the port and one for the health check");
-    let spec = patch(&api, "a", json!({"type": "ClusterIP"})).unwrap();
+    let spec = patch(&api, "a", &json!({"type": "ClusterIP"})).unwrap();
     assert_eq!(keys(&api, Resource::NodePort), Vec::<String>::new());
     assert_eq!(keys(&api, Resource::IpAddress), [spec["clusterIP"].as_str().unwrap()]);
-    let spec = patch(&api, "a", json!({"type": "ExternalName", "externalName": "a.example"})).unwrap();
+    let spec = patch(&api, "a", &json!({"type": "ExternalName", "externalName": "a.example"})).unwrap();
     assert_eq!((spec.get("clusterIP"), spec.get("ipFamilies")), (None, None));
     assert_eq!(keys(&api, Resource::IpAddress), Vec::<String>::new());
-    let spec = patch(&api, "a", json!({"type": "NodePort", "externalName": null})).unwrap();
+    let spec = patch(&api, "a", &json!({"type": "NodePort", "externalName": null})).unwrap();
     assert_eq!(keys(&api, Resource::IpAddress), [spec["clusterIP"].as_str().unwrap()]);
     assert_eq!(keys(&api, Resource::NodePort).len(), 1);
     let headless = create(&api, "h", &json!({"clusterIP": "None", "selector": {"a": "b"}})).unwrap();
@@ -188,10 +188,10 @@ fn changes_of_type_take_and_give_back_in_one_write() {
 fn the_second_family_comes_and_goes() {
     let api = api("10.0.0.0/24,fd00::/112");
     create(&api, "a", &json!({})).unwrap();
-    let spec = patch(&api, "a", json!({"ipFamilyPolicy": "PreferDualStack"})).unwrap();
+    let spec = patch(&api, "a", &json!({"ipFamilyPolicy": "PreferDualStack"})).unwrap();
     assert_eq!(spec["ipFamilies"], json!(["IPv4", "IPv6"]));
     assert_eq!(keys(&api, Resource::IpAddress).len(), 2);
-    let spec = patch(&api, "a", json!({"ipFamilyPolicy": "SingleStack"})).unwrap();
+    let spec = patch(&api, "a", &json!({"ipFamilyPolicy": "SingleStack"})).unwrap();
     assert_eq!(keys(&api, Resource::IpAddress), [spec["clusterIP"].as_str().unwrap()]);
 }
 

@@ -113,8 +113,10 @@ impl Api {
         };
         let Write { transaction, effect, removed, warnings, exchange } = write;
         ledger.depart(&exchange.take);
-        let under_way = UnderWay { api: self, take: exchange.take.clone() };
         let commit = self.store.commit(transaction);
+        // It takes the lock when it is dropped.
+        drop(ledger);
+        let under_way = UnderWay { api: self, take: exchange.take.clone() };
         let rest = Box::new(Rest { effect, removed, warnings, exchange });
         Ok(Submitted::Write(commit, under_way, rest))
     }

@@ -29,22 +29,23 @@ impl Api {
 
 impl Collect for Api {
     fn collect(&self, page: &mut Page) {
-        addresses(page, &self.allocator_metrics());
-        ports(page, &self.allocator_metrics());
+        let metrics = self.allocator_metrics();
+        addresses(page, &metrics);
+        ports(page, &metrics);
         repair(page, &self.repair_metrics());
     }
 }
 
 fn addresses(page: &mut Page, metrics: &AllocatorMetrics) {
-    let gauges: [(&str, &str, fn(&(u64, u64)) -> u64); 2] = [
-        ("kube_apiserver_clusterip_allocator_allocated_ips", "Cluster IPs that are given out.", |it| it.0),
-        ("kube_apiserver_clusterip_allocator_available_ips", "Cluster IPs that are left.", |it| it.1),
-    ];
-    for (name, help, value) in gauges {
-        page.family(name, MetricKind::Gauge, help);
-        for (cidr, usage) in &metrics.addresses {
-            page.sample(name, &[("cidr", cidr)], number(value(usage)));
-        }
+    let name = "kube_apiserver_clusterip_allocator_allocated_ips";
+    page.family(name, MetricKind::Gauge, "Cluster IPs that are given out.");
+    for (cidr, (allocated, _)) in &metrics.addresses {
+        page.sample(name, &[("cidr", cidr)], number(*allocated));
+    }
+    let name = "kube_apiserver_clusterip_allocator_available_ips";
+    page.family(name, MetricKind::Gauge, "Cluster IPs that are left.");
+    for (cidr, (_, available)) in &metrics.addresses {
+        page.sample(name, &[("cidr", cidr)], number(*available));
     }
     let name = "kube_apiserver_clusterip_allocator_allocation_total";
     page.family(name, MetricKind::Counter, "Cluster IPs that this server gave out.");

@@ -2,18 +2,18 @@ use serde_json::json;
 
 use super::*;
 
-fn object(value: serde_json::Value) -> Object {
+fn object(value: &serde_json::Value) -> Object {
     value.as_object().unwrap().clone()
 }
 
 fn service(name: &str, age: u64, spec: &serde_json::Value) -> Object {
     let created = format!("2026-01-01T00:00:{:02}Z", 59 - age);
-    object(json!({"metadata": {"namespace": "n", "name": name, "creationTimestamp": created}, "spec": spec}))
+    object(&json!({"metadata": {"namespace": "n", "name": name, "creationTimestamp": created}, "spec": spec}))
 }
 
 fn cluster() -> Cluster {
     let mut cluster = Cluster::new("30000-30010".parse().unwrap());
-    cluster.add_service_cidr(&object(json!({"spec": {"cidrs": ["10.0.0.0/24"]}})));
+    cluster.add_service_cidr(&object(&json!({"spec": {"cidrs": ["10.0.0.0/24"]}})));
     cluster
 }
 
@@ -47,7 +47,7 @@ fn addresses_that_are_known_to_be_missing_are_missed() {
     let mut cluster = cluster();
     cluster.add_service(&service("a", 9, &json!({"clusterIP": "10.0.0.1", "ports": [{"port": 1}]})));
     cluster.knows_addresses();
-    cluster.add_address(&object(json!({"metadata": {"name": "no address"}})));
+    cluster.add_address(&object(&json!({"metadata": {"name": "no address"}})));
     let found = lines(cluster);
     assert_eq!(found[0], "Service n/a: cluster IP 10.0.0.1 is not allocated [ClusterIPNotAllocated]");
 }

@@ -2,10 +2,11 @@
 
 use std::{collections::BTreeMap, sync::Arc, thread};
 
+use portolan_store::{DurableStore, History, MemoryStore, Store};
+
 use super::*;
 
 const THREADS: u64 = 8;
-const ROUNDS: usize = 300;
 
 fn spec(random: &mut fastrand::Rng) -> Value {
     let mut spec = json!({});
@@ -72,25 +73,37 @@ fn recorded(api: &Api, resource: Resource) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn nothing_is_held_twice_and_nothing_is_lost() {
+fn nothing_is_held_twice_and_nothing_is_lost_in_memory() {
+    run(Arc::new(MemoryStore::new(History::default())), 300);
+}
+
+/// Here what is accepted is not yet what is published.
+#[test]
+fn nothing_is_held_twice_and_nothing_is_lost_in_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    run(Arc::new(DurableStore::open(folder.path(), History::default()).unwrap()), 60);
+}
+
+fn run(store: Arc<dyn Store>, rounds: usize) {
     let config = Config {
         service_ranges: "10.0.0.0/27,fd00::/123".parse().unwrap(),
         node_ports: "30000-30030".parse().unwrap(),
         ..Config::default()
     };
     // Two servers on one store, as on etcd, where one may be slower than the other.
-    let first = Arc::new(Api::new(&config));
-    let second = Arc::new(block_on(Api::open(Arc::clone(first.store()), &config)));
-    let threads: Vec<_> = (0..THREADS)
-        .map(|seed| {
-            let api = Arc::clone(if seed % 2 == 0 { &first } else { &second });
-            thread::spawn(move || {
+    let first = Arc::new(block_on(Api::open(Arc::clone(&store), &config)));
+    let second = Arc::new(block_on(Api::open(store, &config)));
+    thread::scope(|scope| {
+        for seed in 0..THREADS {
+            let api = if seed % 2 == 0 { &first } else { &second };
+            scope.spawn(move || {
                 let mut random = fastrand::Rng::with_seed(seed);
-                (0..ROUNDS).for_each(|_| change(&api, &mut random));
-            })
-        })
-        .collect();
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
+                for _ in 0..rounds {
+                    change(api, &mut random);
+                }
+            });
+        }
+    });
     let (addresses, ports) = held(&first);
     assert!(!addresses.is_empty() && !ports.is_empty());
     assert_eq!(recorded(&first, Resource::IpAddress), addresses);
