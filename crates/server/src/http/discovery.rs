@@ -51,7 +51,7 @@ pub(super) fn resources(group: &str, version: &str) -> Option<Value> {
 }
 
 fn infos() -> impl Iterator<Item = &'static Info> {
-    Resource::ALL.into_iter().map(Resource::info)
+    Resource::served().map(Resource::info)
 }
 
 fn group_entry(name: &str) -> Option<Value> {
@@ -68,11 +68,14 @@ fn resource_entries(info: &Info) -> Vec<Value> {
     if let Some(object) = main.as_object_mut().filter(|_| !info.short_names.is_empty()) {
         object.insert("shortNames".to_owned(), json!(info.short_names));
     }
-    let status = info.has_status.then(|| {
+    if let Some(object) = main.as_object_mut().filter(|_| !info.categories.is_empty()) {
+        object.insert("categories".to_owned(), json!(info.categories));
+    }
+    let below = info.subresources.iter().map(|part| {
         json!({
-            "name": format!("{}/status", info.plural), "singularName": "", "namespaced": info.namespaced,
-            "kind": info.kind, "verbs": ["get", "patch", "update"],
+            "name": format!("{}/{part}", info.plural), "singularName": "", "namespaced": info.namespaced,
+            "kind": info.kind, "verbs": info.subresource_verbs(part),
         })
     });
-    std::iter::once(main).chain(status).collect()
+    std::iter::once(main).chain(below).collect()
 }

@@ -84,7 +84,9 @@ fn in_group(group: &str, version: &str, rest: &[&str]) -> Option<Route> {
     match *rest {
         [] => discovery::resources(group, version).map(Route::Document),
         ["namespaces", name] if group.is_empty() => named(resource("namespaces")?, None, name, None),
-        ["namespaces", _, "status" | "finalize"] if group.is_empty() => None,
+        ["namespaces", name, part @ ("status" | "finalize")] if group.is_empty() => {
+            named(resource("namespaces")?, None, name, Some(part))
+        }
         ["namespaces", namespace, plural, ref rest @ ..] => {
             let resource = resource(plural).filter(|it| it.info().namespaced)?;
             match *rest {
@@ -110,8 +112,9 @@ fn collection(resource: Resource, namespace: Option<&str>) -> Route {
 fn named(resource: Resource, namespace: Option<&str>, name: &str, part: Option<&str>) -> Option<Route> {
     let part = match part {
         None => Part::Main,
-        Some("status") if resource.info().has_status => Part::Status,
-        Some(_) => return None,
+        Some(part) if !resource.info().subresources.contains(&part) => return None,
+        Some("finalize") => Part::Finalize,
+        Some(_) => Part::Status,
     };
     let namespace = namespace.map(str::to_owned);
     Some(Route::Named(Named { resource, namespace, name: name.to_owned(), part }))
@@ -145,7 +148,10 @@ mod tests {
             ("/api/v1/namespaces/a/services/b/status", r#"Service Some("a") b Status"#),
             ("/api/v1/namespaces", "Namespace in None"),
             ("/api/v1/namespaces/a", "Namespace None a Main"),
+            ("/api/v1/namespaces/a/status", "Namespace None a Status"),
+            ("/api/v1/namespaces/a/finalize", "Namespace None a Finalize"),
             ("/api/v1/nodes/n/status", "Node None n Status"),
+            ("/api/v1/nodes/n/finalize", "NotFound"),
             ("/apis/discovery.k8s.io/v1/endpointslices", "EndpointSlice in None"),
             ("/apis/networking.k8s.io/v1/servicecidrs/kubernetes", "ServiceCidr None kubernetes Main"),
             ("/api/v1/namespaces/a/nodes", "NotFound"),
