@@ -61,8 +61,8 @@ impl Apply {
                 "unknown fields in a configuration to apply: {unknown}"
             )));
         }
-        if let Some(list) = duplicates(Node::root(resource), &configuration, "") {
-            return Err(PatchError::Malformed(format!("{list}: two elements have the same keys")));
+        if let Some(reason) = bad_list(Node::root(resource), &configuration, "") {
+            return Err(PatchError::Malformed(reason));
         }
         Ok(Self { resource, configuration, force })
     }
@@ -234,15 +234,21 @@ fn merge_elements(node: Node, live: &mut Vec<Value>, applied: &[(String, &Value)
             None => order.push(Ok(element)),
         }
     }
+    let shared: Vec<&str> = applied
+        .iter()
+        .map(|(step, _)| step.as_str())
+        .filter(|step| counterparts.contains_key(*step))
+        .collect();
+    let mut shared = shared.into_iter().peekable();
     let mut rest = applied.iter();
-    let mut done: HashSet<&str> = HashSet::new();
     for element in order {
         match element {
             Ok(element) => live.push(element),
-            Err(step) if done.contains(step.as_str()) => {}
+            // The configuration has it later.
+            Err(step) if shared.peek() != Some(&step.as_str()) => {}
             Err(step) => {
+                shared.next();
                 for (applied_step, value) in rest.by_ref() {
-                    done.insert(applied_step);
                     live.push(merged_element(node, counterparts.remove(applied_step), value));
                     if *applied_step == step {
                         break;
@@ -317,19 +323,22 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// The path of a list that has two elements with the same keys, if there is one.
-fn duplicates(node: Node, members: &Object, path: &str) -> Option<String> {
+/// What is wrong with the first list whose elements cannot be told apart.
+fn bad_list(node: Node, members: &Object, path: &str) -> Option<String> {
     members.iter().find_map(|(name, value)| {
         let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
         let node = node.member(name);
         match node.form(value) {
-            Form::Whole => None,
-            Form::Members(members) => duplicates(node, members, &path),
+            Form::Whole => node
+                .keys()
+                .filter(|_| value.is_array())
+                .map(|keys| format!("{path}: an element has none of its keys: {}", keys.join(", "))),
+            Form::Members(members) => bad_list(node, members, &path),
             Form::Elements(elements) => {
                 let mut known = HashSet::new();
                 elements.into_iter().find_map(|(step, element)| match element {
-                    _ if !known.insert(step) => Some(path.clone()),
-                    Value::Object(members) => duplicates(node.element(), members, &path),
+                    _ if !known.insert(step) => Some(format!("{path}: two elements have the same keys")),
+                    Value::Object(members) => bad_list(node.element(), members, &path),
                     _ => None,
                 })
             }

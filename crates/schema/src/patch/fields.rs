@@ -12,7 +12,7 @@ use crate::json::{Object, type_name};
 
 /// A set of fields of one object.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Fields {
+pub(super) struct Fields {
     /// Whether the place itself is in the set.
     pub(super) itself: bool,
     /// What is in the set below; no empty ones.
@@ -26,7 +26,7 @@ impl Fields {
     }
 
     /// Whether nothing is in the set.
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         !self.itself && self.inner.is_empty()
     }
 
@@ -44,7 +44,7 @@ impl Fields {
     }
 
     /// Adds all that is in `other`.
-    pub fn add(&mut self, other: &Self) {
+    pub(super) fn add(&mut self, other: &Self) {
         self.itself |= other.itself;
         for (step, fields) in &other.inner {
             match self.inner.get_mut(step) {
@@ -57,7 +57,7 @@ impl Fields {
     }
 
     /// Removes all that is in `other`.
-    pub fn subtract(&mut self, other: &Self) {
+    pub(super) fn subtract(&mut self, other: &Self) {
         self.itself &= !other.itself;
         if other.inner.is_empty() {
             return;
@@ -72,7 +72,7 @@ impl Fields {
 
     /// What is in both.
     #[must_use]
-    pub fn common(&self, other: &Self) -> Self {
+    pub(super) fn common(&self, other: &Self) -> Self {
         let mut common = Self { itself: self.itself && other.itself, inner: BTreeMap::new() };
         for (step, fields) in &self.inner {
             if let Some(other) = other.inner.get(step) {
@@ -83,7 +83,7 @@ impl Fields {
     }
 
     /// The paths of all that is in the set: `.spec.ports[port=80,protocol="TCP"].targetPort`.
-    pub fn paths(&self) -> Vec<String> {
+    pub(super) fn paths(&self) -> Vec<String> {
         let mut paths = Vec::new();
         self.collect_paths(&mut String::new(), &mut paths);
         paths
@@ -102,7 +102,7 @@ impl Fields {
     }
 
     /// Reads the JSON form.
-    pub fn decode(value: &Value) -> Result<Self, String> {
+    pub(super) fn decode(value: &Value) -> Result<Self, String> {
         let Value::Object(members) = value else {
             return Err(format!("a set of fields is an object, not of type {}", type_name(value)));
         };
@@ -120,7 +120,7 @@ impl Fields {
     }
 
     /// The JSON form.
-    pub fn encode(self) -> Value {
+    pub(super) fn encode(self) -> Value {
         let mut members = Object::new();
         if self.itself && !self.inner.is_empty() {
             members.insert(".".to_owned(), Value::Object(Object::new()));

@@ -82,6 +82,14 @@ impl Node {
         }
     }
 
+    /// The fields that tell the elements of this list apart, if they are objects.
+    pub(super) fn keys(self) -> Option<&'static [&'static str]> {
+        match self.merge {
+            Merge::Keyed { keys, .. } => Some(keys),
+            _ => None,
+        }
+    }
+
     /// Whether this value has a fixed set of fields.
     pub(super) fn is_object(self) -> bool {
         self.table().is_some()

@@ -109,8 +109,8 @@ fn tracks_metadata(name: &str) -> bool {
     !untracked.contains(&name)
 }
 
-/// Every field of a value. The places of objects and lists themselves count if `places` says so; those of elements
-/// always do.
+/// Every field of a value. The places of objects and lists themselves count if they are empty or `places` says so;
+/// those of elements always do.
 fn all(node: Node, value: &Value, places: bool) -> Fields {
     let mut fields = Fields::default();
     match node.form(value) {
@@ -122,7 +122,7 @@ fn all(node: Node, value: &Value, places: bool) -> Fields {
             }
         }
         Form::Elements(elements) => {
-            fields.itself = places;
+            fields.itself = places || elements.is_empty();
             for (step, value) in elements {
                 let mut inner = all(node.element(), value, places);
                 inner.itself = true;
