@@ -29,7 +29,7 @@ use portolan_schema::{json, resource, shape as schema};
 use portolan_store as store;
 
 pub use allocate::{AllocationError, Allocator, NextFree, Protocol};
-pub use api::{Api, Effect, Outcome, Part, Preconditions, Target, WriteOptions};
+pub use api::{Api, Blocking, Effect, Outcome, Part, Preconditions, Target, WriteOptions};
 pub use config::{Config, ConfigError, PortRange, ServiceRanges};
 pub use error::{ApiError, CauseReason, FieldError};
 pub use portolan_schema::{Info, Object, Resource, shape::FieldValidation};
