@@ -82,7 +82,8 @@ pub(super) async fn fresh_enough(
     match freshness {
         Freshness::Any => Ok(()),
         Freshness::Latest => {
-            store.refresh().await.map(|_| ()).map_err(|error| ApiError::Unavailable { reason: error.to_string() })
+            store.refresh().await?;
+            Ok(())
         }
         Freshness::Revision(revision) => wait_for(store, resource, revision).await,
     }
