@@ -112,9 +112,9 @@ pub enum Presence {
 }
 
 /// A table row: an optional field whose zero value reads as absent.
-pub(crate) const fn field(name: &'static str, tag: u32, kind: Type, doc: &'static str) -> Field {
+pub(crate) const fn field(name: &'static str, tag: u32, kind: Type) -> Field {
     let (merge, presence) = (Merge::Default, Presence::Value);
-    Field { name, tag, kind, merge, presence, required: false, default: None, doc }
+    Field { name, tag, kind, merge, presence, required: false, default: None, doc: "" }
 }
 
 /// A table.
@@ -140,6 +140,12 @@ impl Struct {
 }
 
 impl Field {
+    /// With this description.
+    pub(crate) const fn doc(mut self, doc: &'static str) -> Self {
+        self.doc = doc;
+        self
+    }
+
     /// Held by pointer.
     pub(crate) const fn pointer(mut self) -> Self {
         self.presence = Presence::Pointer;
@@ -192,4 +198,9 @@ impl Field {
 /// The fields of the resource's objects.
 pub const fn of(resource: Resource) -> &'static Struct {
     tables::of(resource)
+}
+
+/// The fields of a list of the resource's objects.
+pub const fn list_of(resource: Resource) -> &'static Struct {
+    tables::list_of(resource)
 }

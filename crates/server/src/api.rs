@@ -84,6 +84,8 @@ pub enum Part {
     Main,
     /// `status` alone.
     Status,
+    /// `spec.finalizers` alone, of a Namespace.
+    Finalize,
 }
 
 /// One object by name.

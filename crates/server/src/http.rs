@@ -28,7 +28,7 @@ use self::{
     route::{Collection, Named, Route},
 };
 use crate::{
-    api::{Api, Change, Effect, Outcome, Preconditions, WriteOptions},
+    api::{Api, Change, Effect, Outcome, Part, Preconditions, WriteOptions},
     error::{ApiError, FieldError},
     json::{self, Object},
     schema::FieldValidation,
@@ -101,7 +101,9 @@ impl Handler {
                 let outcome = self.api.create(collection.resource, namespace, object, options).await?;
                 Ok(written(&presenter, outcome))
             }
-            Method::DELETE if info.writable => self.delete_collection(request, query, collection).await,
+            Method::DELETE if info.collection_deletable => {
+                self.delete_collection(request, query, collection).await
+            }
             _ => Err(not_allowed(request.method())),
         }
     }
@@ -112,7 +114,7 @@ impl Handler {
         query: &Query,
         named: &Named,
     ) -> Result<Answer, ApiError> {
-        let reading = *request.method() == Method::GET;
+        let reading = *request.method() == Method::GET && named.part != Part::Finalize;
         if reading && (named.watch || query.flag("watch")?) {
             return self.watch(request.headers(), query, &named.collection(), Some(&named.name));
         }
@@ -125,7 +127,8 @@ impl Handler {
             let object = object.ok_or_else(|| target.not_found())?;
             return Ok(presenter.object(StatusCode::OK, object.body().clone()));
         }
-        if !named.resource.info().writable || named.watch {
+        let putting = *request.method() == Method::PUT;
+        if !named.resource.info().writable || named.watch || named.part == Part::Finalize && !putting {
             return Err(not_allowed(request.method()));
         }
         let options = write_options(query)?;
@@ -140,7 +143,7 @@ impl Handler {
                 let change = Change::Merge(patch);
                 Ok(written(&presenter, self.api.change(target, named.part, change, options).await?))
             }
-            Method::DELETE if named.part == crate::api::Part::Main => {
+            Method::DELETE if named.part == Part::Main => {
                 let (preconditions, options) = delete_options(request, options).await?;
                 Ok(deleted(&presenter, named, self.api.delete(target, &preconditions, options).await?))
             }

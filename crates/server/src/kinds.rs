@@ -18,7 +18,7 @@ pub(crate) fn set_defaults(resource: Resource, object: &mut Object) {
     match resource {
         Resource::EndpointSlice => endpoint_slice::set_defaults(object),
         Resource::Node => node::set_defaults(object),
-        Resource::Service | Resource::Namespace | Resource::ServiceCidr | Resource::Event => {}
+        _ => {}
     }
 }
 
@@ -29,7 +29,7 @@ pub(crate) fn validate(resource: Resource, object: &Object, old: Option<&Object>
         Resource::EndpointSlice => endpoint_slice::validate(object, old),
         Resource::Node => node::validate(object),
         Resource::ServiceCidr => service_cidr::validate(object, old),
-        Resource::Namespace | Resource::Event => Vec::new(),
+        _ => Vec::new(),
     }
 }
 

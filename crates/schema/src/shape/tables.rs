@@ -1,297 +1,79 @@
-//! The fields of each kind. Source: the API types of Kubernetes v1.36 (`core/v1`, `discovery/v1`, `networking/v1`,
-//! `events/v1`).
+//! The fields of each kind, a file for each family of types. Source: the API types of Kubernetes v1.36 (`core/v1`,
+//! `discovery/v1`, `networking/v1`, `events/v1`, `coordination/v1`).
+
+mod endpoints;
+mod event;
+mod internal;
+mod lease;
+mod namespace;
+mod network;
+mod node;
+mod service;
 
 use super::{
-    Struct, Type,
-    Type::{Bool, Int32, IntOrText, Json, List, Map, MicroTime, Object, Quantity, Text},
+    Struct,
+    Type::{List, Object},
     field,
-    meta::{self, CONDITION, OBJECT_REFERENCE, TEXT_MAP, TEXTS},
+    meta::{API_VERSION, KIND, LIST_META},
     structure,
 };
 use crate::resource::Resource;
 
-/// The fields of the resource's objects.
+/// The table of a resource's objects.
 pub(super) const fn of(resource: Resource) -> &'static Struct {
     match resource {
-        Resource::Service => &SERVICE,
-        Resource::Node => &NODE,
-        Resource::Namespace => &NAMESPACE,
-        Resource::EndpointSlice => &ENDPOINT_SLICE,
-        Resource::ServiceCidr => &SERVICE_CIDR,
-        Resource::Event => &EVENT,
+        Resource::Service => &service::SERVICE,
+        Resource::Node => &node::NODE,
+        Resource::Namespace => &namespace::NAMESPACE,
+        Resource::EndpointSlice => &endpoints::ENDPOINT_SLICE,
+        Resource::ServiceCidr => &network::SERVICE_CIDR,
+        Resource::Event => &event::EVENT,
+        Resource::CoreEvent => &event::CORE_EVENT,
+        Resource::Endpoints => &endpoints::ENDPOINTS,
+        Resource::IpAddress => &network::IP_ADDRESS,
+        Resource::Lease => &lease::LEASE,
+        Resource::NodePort => &internal::NODE_PORT,
     }
 }
 
-pub(crate) static SERVICE: Struct = structure(
-    "Service",
-    "",
-    &[
-        field("apiVersion", 0, Text, ""),
-        field("kind", 0, Text, ""),
-        field("metadata", 0, Object(&meta::OBJECT_META), ""),
-        field("spec", 0, Object(&SERVICE_SPEC), ""),
-        field("status", 0, Object(&SERVICE_STATUS), ""),
-    ],
-);
+/// The table of a list of a resource's objects.
+pub(super) const fn list_of(resource: Resource) -> &'static Struct {
+    match resource {
+        Resource::Service => &SERVICE_LIST,
+        Resource::Node => &NODE_LIST,
+        Resource::Namespace => &NAMESPACE_LIST,
+        Resource::EndpointSlice => &ENDPOINT_SLICE_LIST,
+        Resource::ServiceCidr => &SERVICE_CIDR_LIST,
+        Resource::Event => &EVENT_LIST,
+        Resource::CoreEvent => &CORE_EVENT_LIST,
+        Resource::Endpoints => &ENDPOINTS_LIST,
+        Resource::IpAddress => &IP_ADDRESS_LIST,
+        Resource::Lease => &LEASE_LIST,
+        Resource::NodePort => &NODE_PORT_LIST,
+    }
+}
 
-pub(crate) static SERVICE_SPEC: Struct = structure(
-    "ServiceSpec",
-    "",
-    &[
-        field("type", 0, Text, ""),
-        field("clusterIP", 0, Text, ""),
-        field("clusterIPs", 0, TEXTS, ""),
-        field("ipFamilies", 0, TEXTS, ""),
-        field("ipFamilyPolicy", 0, Text, ""),
-        field("ports", 0, List(&Object(&SERVICE_PORT)), ""),
-        field("selector", 0, TEXT_MAP, ""),
-        field("sessionAffinity", 0, Text, ""),
-        field("sessionAffinityConfig", 0, Object(&AFFINITY_CONFIG), ""),
-        field("externalIPs", 0, TEXTS, ""),
-        field("externalName", 0, Text, ""),
-        field("externalTrafficPolicy", 0, Text, ""),
-        field("internalTrafficPolicy", 0, Text, ""),
-        field("trafficDistribution", 0, Text, ""),
-        field("healthCheckNodePort", 0, Int32, ""),
-        field("loadBalancerIP", 0, Text, ""),
-        field("loadBalancerClass", 0, Text, ""),
-        field("loadBalancerSourceRanges", 0, TEXTS, ""),
-        field("allocateLoadBalancerNodePorts", 0, Bool, ""),
-        field("publishNotReadyAddresses", 0, Bool, ""),
-    ],
-);
+macro_rules! lists {
+    ($($list:ident = $name:literal of $item:path;)*) => {
+        $(static $list: Struct = structure($name, "A list of objects of one kind.", &[
+            API_VERSION,
+            KIND,
+            field("metadata", 1, Object(&LIST_META)).doc("Metadata of the list."),
+            field("items", 2, List(&Object(&$item))).doc("The objects.").required(),
+        ]);)*
+    };
+}
 
-pub(crate) static SERVICE_PORT: Struct = structure(
-    "ServicePort",
-    "",
-    &[
-        field("name", 0, Text, ""),
-        field("protocol", 0, Text, ""),
-        field("appProtocol", 0, Text, ""),
-        field("port", 0, Int32, ""),
-        field("targetPort", 0, IntOrText, ""),
-        field("nodePort", 0, Int32, ""),
-    ],
-);
-
-pub(crate) static AFFINITY_CONFIG: Struct = structure(
-    "AffinityConfig",
-    "",
-    &[field("clientIP", 0, Object(&structure("", "", &[field("timeoutSeconds", 0, Int32, "")])), "")],
-);
-
-pub(crate) static SERVICE_STATUS: Struct = structure(
-    "ServiceStatus",
-    "",
-    &[
-        field(
-            "loadBalancer",
-            0,
-            Object(&structure("", "", &[field("ingress", 0, List(&Object(&INGRESS)), "")])),
-            "",
-        ),
-        field("conditions", 0, List(&Object(&CONDITION)), ""),
-    ],
-);
-
-pub(crate) static INGRESS: Struct = structure(
-    "Ingress",
-    "",
-    &[
-        field("ip", 0, Text, ""),
-        field("hostname", 0, Text, ""),
-        field("ipMode", 0, Text, ""),
-        field(
-            "ports",
-            0,
-            List(&Object(&structure(
-                "",
-                "",
-                &[field("port", 0, Int32, ""), field("protocol", 0, Text, ""), field("error", 0, Text, "")],
-            ))),
-            "",
-        ),
-    ],
-);
-
-pub(crate) static NODE: Struct = structure(
-    "Node",
-    "",
-    &[
-        field("apiVersion", 0, Text, ""),
-        field("kind", 0, Text, ""),
-        field("metadata", 0, Object(&meta::OBJECT_META), ""),
-        field("spec", 0, Object(&NODE_SPEC), ""),
-        field("status", 0, Object(&NODE_STATUS), ""),
-    ],
-);
-
-pub(crate) static NODE_SPEC: Struct = structure(
-    "NodeSpec",
-    "",
-    &[
-        field("podCIDR", 0, Text, ""),
-        field("podCIDRs", 0, TEXTS, ""),
-        field("providerID", 0, Text, ""),
-        field("unschedulable", 0, Bool, ""),
-        field("taints", 0, List(&Json), ""),
-        field("configSource", 0, Json, ""),
-        field("externalID", 0, Text, ""),
-    ],
-);
-
-pub(crate) static NODE_STATUS: Struct = structure(
-    "NodeStatus",
-    "",
-    &[
-        field(
-            "addresses",
-            0,
-            List(&Object(&structure("", "", &[field("type", 0, Text, ""), field("address", 0, Text, "")]))),
-            "",
-        ),
-        field("conditions", 0, List(&Json), ""),
-        field("capacity", 0, Map(&Quantity), ""),
-        field("allocatable", 0, Map(&Quantity), ""),
-        field("phase", 0, Text, ""),
-        field("daemonEndpoints", 0, Json, ""),
-        field("nodeInfo", 0, Json, ""),
-        field("images", 0, List(&Json), ""),
-        field("volumesInUse", 0, TEXTS, ""),
-        field("volumesAttached", 0, List(&Json), ""),
-        field("config", 0, Json, ""),
-        field("runtimeHandlers", 0, List(&Json), ""),
-        field("features", 0, Json, ""),
-        field("declaredFeatures", 0, TEXTS, ""),
-    ],
-);
-
-pub(crate) static NAMESPACE: Struct = structure(
-    "Namespace",
-    "",
-    &[
-        field("apiVersion", 0, Text, ""),
-        field("kind", 0, Text, ""),
-        field("metadata", 0, Object(&meta::OBJECT_META), ""),
-        field("spec", 0, Object(&structure("", "", &[field("finalizers", 0, TEXTS, "")])), ""),
-        field(
-            "status",
-            0,
-            Object(&structure(
-                "",
-                "",
-                &[field("phase", 0, Text, ""), field("conditions", 0, List(&Json), "")],
-            )),
-            "",
-        ),
-    ],
-);
-
-pub(crate) static ENDPOINT_SLICE: Struct = structure(
-    "EndpointSlice",
-    "",
-    &[
-        field("apiVersion", 0, Text, ""),
-        field("kind", 0, Text, ""),
-        field("metadata", 0, Object(&meta::OBJECT_META), ""),
-        field("addressType", 0, Text, ""),
-        field("endpoints", 0, List(&Object(&ENDPOINT)), ""),
-        field("ports", 0, List(&Object(&ENDPOINT_PORT)), ""),
-    ],
-);
-
-pub(crate) static ENDPOINT: Struct = structure(
-    "Endpoint",
-    "",
-    &[
-        field("addresses", 0, TEXTS, ""),
-        field(
-            "conditions",
-            0,
-            Object(&structure(
-                "",
-                "",
-                &[
-                    field("ready", 0, Bool, ""),
-                    field("serving", 0, Bool, ""),
-                    field("terminating", 0, Bool, ""),
-                ],
-            )),
-            "",
-        ),
-        field("hostname", 0, Text, ""),
-        field("nodeName", 0, Text, ""),
-        field("zone", 0, Text, ""),
-        field("targetRef", 0, Object(&OBJECT_REFERENCE), ""),
-        field(
-            "hints",
-            0,
-            Object(&structure("", "", &[field("forZones", 0, NAMED, ""), field("forNodes", 0, NAMED, "")])),
-            "",
-        ),
-        field("deprecatedTopology", 0, TEXT_MAP, ""),
-    ],
-);
-
-const NAMED: Type = List(&Object(&structure("", "", &[field("name", 0, Text, "")])));
-
-pub(crate) static ENDPOINT_PORT: Struct = structure(
-    "EndpointPort",
-    "",
-    &[
-        field("name", 0, Text, ""),
-        field("protocol", 0, Text, ""),
-        field("port", 0, Int32, ""),
-        field("appProtocol", 0, Text, ""),
-    ],
-);
-
-pub(crate) static SERVICE_CIDR: Struct = structure(
-    "ServiceCidr",
-    "",
-    &[
-        field("apiVersion", 0, Text, ""),
-        field("kind", 0, Text, ""),
-        field("metadata", 0, Object(&meta::OBJECT_META), ""),
-        field("spec", 0, Object(&structure("", "", &[field("cidrs", 0, TEXTS, "")])), ""),
-        field(
-            "status",
-            0,
-            Object(&structure("", "", &[field("conditions", 0, List(&Object(&CONDITION)), "")])),
-            "",
-        ),
-    ],
-);
-
-pub(crate) static EVENT: Struct = structure(
-    "Event",
-    "",
-    &[
-        field("apiVersion", 0, Text, ""),
-        field("kind", 0, Text, ""),
-        field("metadata", 0, Object(&meta::OBJECT_META), ""),
-        field("eventTime", 0, MicroTime, ""),
-        field(
-            "series",
-            0,
-            Object(&structure(
-                "",
-                "",
-                &[field("count", 0, Int32, ""), field("lastObservedTime", 0, MicroTime, "")],
-            )),
-            "",
-        ),
-        field("reportingController", 0, Text, ""),
-        field("reportingInstance", 0, Text, ""),
-        field("action", 0, Text, ""),
-        field("reason", 0, Text, ""),
-        field("regarding", 0, Object(&OBJECT_REFERENCE), ""),
-        field("related", 0, Object(&OBJECT_REFERENCE), ""),
-        field("note", 0, Text, ""),
-        field("type", 0, Text, ""),
-        field("deprecatedSource", 0, Json, ""),
-        field("deprecatedFirstTimestamp", 0, Text, ""),
-        field("deprecatedLastTimestamp", 0, Text, ""),
-        field("deprecatedCount", 0, Int32, ""),
-    ],
-);
+lists! {
+    SERVICE_LIST = "io.k8s.api.core.v1.ServiceList" of service::SERVICE;
+    NODE_LIST = "io.k8s.api.core.v1.NodeList" of node::NODE;
+    NAMESPACE_LIST = "io.k8s.api.core.v1.NamespaceList" of namespace::NAMESPACE;
+    ENDPOINT_SLICE_LIST = "io.k8s.api.discovery.v1.EndpointSliceList" of endpoints::ENDPOINT_SLICE;
+    SERVICE_CIDR_LIST = "io.k8s.api.networking.v1.ServiceCIDRList" of network::SERVICE_CIDR;
+    EVENT_LIST = "io.k8s.api.events.v1.EventList" of event::EVENT;
+    CORE_EVENT_LIST = "io.k8s.api.core.v1.EventList" of event::CORE_EVENT;
+    ENDPOINTS_LIST = "io.k8s.api.core.v1.EndpointsList" of endpoints::ENDPOINTS;
+    IP_ADDRESS_LIST = "io.k8s.api.networking.v1.IPAddressList" of network::IP_ADDRESS;
+    LEASE_LIST = "io.k8s.api.coordination.v1.LeaseList" of lease::LEASE;
+    NODE_PORT_LIST = "portolan.internal.v1.NodePortList" of internal::NODE_PORT;
+}

@@ -142,6 +142,17 @@ pub(super) fn restored(resource: Resource, part: Part, mut new: Object, old: &Ob
             };
             object
         }
+        Part::Finalize => {
+            let finalizers = json::object(&new, "spec").and_then(|spec| spec.get("finalizers")).cloned();
+            let mut object = old.clone();
+            if let Some(spec) = json::object_mut(&mut object, "spec") {
+                match finalizers {
+                    Some(finalizers) => spec.insert("finalizers".to_owned(), finalizers),
+                    None => spec.remove("finalizers"),
+                };
+            }
+            object
+        }
         Part::Main => {
             if resource.info().has_status {
                 match old.get("status") {

@@ -135,7 +135,7 @@ impl<'a> Clause<'a> {
     }
 
     /// The encoding, whatever transformation goes with it.
-    fn encoding(&self) -> Option<Encoding> {
+    pub(super) fn encoding(&self) -> Option<Encoding> {
         [Encoding::Json, Encoding::Yaml, Encoding::Protobuf]
             .into_iter()
             .find(|encoding| self.takes(encoding.media_type()))
@@ -244,7 +244,11 @@ mod tests {
             ("application/json;as=Table;g=meta.k8s.io;v=v1beta1", Content::Object, "Json Table(V1Beta1)"),
             ("application/json;as=Table;g=meta.k8s.io;v=v2,application/json", Content::List, "Json Whole"),
             ("application/json;as=Table;g=other;v=v1", Content::List, "NotAcceptable"),
-            ("application/vnd.kubernetes.protobuf;as=Table;g=meta.k8s.io;v=v1", Content::List, "NotAcceptable"),
+            (
+                "application/vnd.kubernetes.protobuf;as=Table;g=meta.k8s.io;v=v1",
+                Content::List,
+                "NotAcceptable",
+            ),
             (metadata, Content::List, "Protobuf Metadata(V1)"),
             (metadata, Content::Object, "Json Whole"),
         ] {

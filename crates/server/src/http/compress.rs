@@ -31,7 +31,9 @@ pub(super) fn accepts_gzip(headers: &HeaderMap) -> bool {
 
 /// The answer, packed if it is known to be large. Watches have no known size and are never packed.
 pub(super) fn pack(answer: Answer) -> Answer {
-    if answer.body().size_hint().lower() < THRESHOLD || answer.headers().contains_key(header::CONTENT_ENCODING) {
+    if answer.body().size_hint().lower() < THRESHOLD
+        || answer.headers().contains_key(header::CONTENT_ENCODING)
+    {
         return answer;
     }
     let (mut head, body) = answer.into_parts();

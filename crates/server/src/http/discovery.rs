@@ -88,7 +88,9 @@ impl Document {
     fn plain(self) -> Value {
         match self {
             Self::Version => version(),
-            Self::Core => json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}),
+            Self::Core => {
+                json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []})
+            }
             Self::Groups => groups(),
             Self::Group(name) => {
                 let mut entry = group_entry(name);
@@ -134,7 +136,8 @@ impl Tagged {
     /// The bytes, or 304 if the client has them.
     fn answer(&self, media_type: &'static str, headers: &HeaderMap) -> Answer {
         let quoted = format!("\"{}\"", self.tag);
-        let known = headers.get_all(header::IF_NONE_MATCH).into_iter().filter_map(|value| value.to_str().ok());
+        let known =
+            headers.get_all(header::IF_NONE_MATCH).into_iter().filter_map(|value| value.to_str().ok());
         let known = known
             .flat_map(|value| value.split(','))
             .any(|tag| tag.trim().trim_start_matches("W/") == quoted || tag.trim() == "*");
@@ -174,7 +177,7 @@ fn groups() -> Value {
 }
 
 fn infos() -> impl Iterator<Item = &'static Info> {
-    Resource::ALL.into_iter().map(Resource::info)
+    Resource::served().map(Resource::info)
 }
 
 fn in_version(group: &str, version: &str) -> Option<&'static Info> {
@@ -214,29 +217,18 @@ fn resource_entries(info: &Info) -> Vec<Value> {
         "name": info.plural, "singularName": info.singular, "namespaced": info.namespaced,
         "kind": info.kind, "verbs": info.verbs(),
     });
-    for (key, values) in [("shortNames", info.short_names), ("categories", categories(info))] {
+    for (key, values) in [("shortNames", info.short_names), ("categories", info.categories)] {
         if !values.is_empty() {
             main[key] = json!(values);
         }
     }
-    let subresources = subresources(info).into_iter().map(|name| {
+    let subresources = info.subresources.iter().map(|name| {
         json!({
             "name": format!("{}/{name}", info.plural), "singularName": "", "namespaced": info.namespaced,
-            "kind": info.kind, "verbs": SUBRESOURCE_VERBS,
+            "kind": info.kind, "verbs": info.subresource_verbs(name),
         })
     });
     std::iter::once(main).chain(subresources).collect()
-}
-
-const SUBRESOURCE_VERBS: &[&str] = &["get", "patch", "update"];
-
-fn subresources(info: &Info) -> Vec<&'static str> {
-    info.has_status.then_some("status").into_iter().collect()
-}
-
-/// Names that stand for several resources in tools: `kubectl get all`.
-fn categories(info: &Info) -> &'static [&'static str] {
-    if info.kind == "Service" { &["all"] } else { &[] }
 }
 
 #[cfg(test)]

@@ -18,11 +18,7 @@ use super::{
     query::Query,
     table::{self, IncludeObject},
 };
-use crate::{
-    error::ApiError,
-    json::Object,
-    resource::Resource,
-};
+use crate::{error::ApiError, json::Object, resource::Resource};
 
 /// Presents the objects of one resource to one client.
 #[derive(Debug, Clone)]
@@ -142,9 +138,7 @@ impl Presenter {
             let value = match self.format.view {
                 View::Whole => return stored,
                 View::Metadata(version) => table::partial(&object, version),
-                View::Table(version) => {
-                    table::row(self.resource, &object, self.include, version, self.now)
-                }
+                View::Table(version) => table::row(self.resource, &object, self.include, version, self.now),
             };
             Bytes::from(value.to_string())
         };

@@ -51,7 +51,9 @@ impl Route {
             ["openapi", "v2"] => Some(Self::Document(Document::OpenApiV2)),
             ["openapi", "v3"] => Some(Self::Document(Document::OpenApiV3Index)),
             ["openapi", "v3", "api", version] => Document::openapi("", version).map(Self::Document),
-            ["openapi", "v3", "apis", group, version] => Document::openapi(group, version).map(Self::Document),
+            ["openapi", "v3", "apis", group, version] => {
+                Document::openapi(group, version).map(Self::Document)
+            }
             ["apis", group] => Document::group(group).map(Self::Document),
             ["api", version, rest @ ..] => in_version("", version, rest),
             ["apis", group, version, rest @ ..] => in_version(group, version, rest),
@@ -90,9 +92,7 @@ fn in_version(group: &str, version: &str, rest: &[&str]) -> Option<Route> {
     let ["watch", rest @ ..] = rest else { return in_group(group, version, rest) };
     match in_group(group, version, rest)? {
         Route::Collection(collection) => Some(Route::Collection(Collection { watch: true, ..collection })),
-        Route::Named(named) if named.part == Part::Main => {
-            Some(Route::Named(Named { watch: true, ..named }))
-        }
+        Route::Named(named) if named.part == Part::Main => Some(Route::Named(Named { watch: true, ..named })),
         _ => None,
     }
 }
@@ -130,8 +130,9 @@ fn collection(resource: Resource, namespace: Option<&str>) -> Route {
 fn named(resource: Resource, namespace: Option<&str>, name: &str, part: Option<&str>) -> Option<Route> {
     let part = match part {
         None => Part::Main,
-        Some("status") if resource.info().has_status => Part::Status,
-        Some(_) => return None,
+        Some(part) if !resource.info().subresources.contains(&part) => return None,
+        Some("finalize") => Part::Finalize,
+        Some(_) => Part::Status,
     };
     let namespace = namespace.map(str::to_owned);
     Some(Route::Named(Named { resource, namespace, name: name.to_owned(), part, watch: false }))
@@ -176,7 +177,10 @@ mod tests {
             ("/api/v1/namespaces/a/services/b/status", r#"Service Some("a") b Status"#),
             ("/api/v1/namespaces", "Namespace in None"),
             ("/api/v1/namespaces/a", "Namespace None a Main"),
+            ("/api/v1/namespaces/a/status", "Namespace None a Status"),
+            ("/api/v1/namespaces/a/finalize", "Namespace None a Finalize"),
             ("/api/v1/nodes/n/status", "Node None n Status"),
+            ("/api/v1/nodes/n/finalize", "NotFound"),
             ("/apis/discovery.k8s.io/v1/endpointslices", "EndpointSlice in None"),
             ("/apis/networking.k8s.io/v1/servicecidrs/kubernetes", "ServiceCidr None kubernetes Main"),
             ("/api/v1/namespaces/a/nodes", "NotFound"),

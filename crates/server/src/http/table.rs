@@ -10,11 +10,7 @@ mod service;
 
 use serde_json::{Value, json};
 
-use super::{
-    accept::MetaVersion,
-    age::age,
-    query::Query,
-};
+use super::{accept::MetaVersion, age::age, query::Query};
 use crate::{
     error::{ApiError, FieldError},
     json::{self, Object},
@@ -124,8 +120,7 @@ const AGE: Column = column("Age", "Time since the object was created.");
 const PLAIN: &[Column] = &[NAME, AGE];
 const NAMESPACE: &[Column] =
     &[NAME, column("Status", "Whether the namespace is in use or about to be deleted."), AGE];
-const SERVICE_CIDR: &[Column] =
-    &[NAME, column("CIDRs", "The ranges that cluster IPs are given from."), AGE];
+const SERVICE_CIDR: &[Column] = &[NAME, column("CIDRs", "The ranges that cluster IPs are given from."), AGE];
 const IP_ADDRESS: &[Column] = &[NAME, column("ParentRef", "The object that the address belongs to."), AGE];
 const LEASE: &[Column] = &[NAME, column("Holder", "Who holds the lease."), AGE];
 

@@ -5,9 +5,7 @@ use std::sync::LazyLock;
 use http::HeaderMap;
 use serde_json::{Value, json};
 
-use super::{
-    Document, SUBRESOURCE_VERBS, Tagged, categories, group_names, infos, subresources, versions,
-};
+use super::{Document, Tagged, group_names, infos, versions};
 use crate::{
     http::{Answer, accept::Clause},
     resource::Info,
@@ -37,15 +35,14 @@ impl Aggregation {
     pub(super) fn answer(self, document: Document, headers: &HeaderMap) -> Answer {
         static CORE: [LazyLock<Tagged>; 2] =
             [LazyLock::new(|| list("v2", &[""])), LazyLock::new(|| list("v2beta1", &[""]))];
-        static GROUPS: [LazyLock<Tagged>; 2] = [
-            LazyLock::new(|| list("v2", &group_names())),
-            LazyLock::new(|| list("v2beta1", &group_names())),
-        ];
+        static GROUPS: [LazyLock<Tagged>; 2] =
+            [LazyLock::new(|| list("v2", &group_names())), LazyLock::new(|| list("v2beta1", &group_names()))];
         let [v2, v2_beta1] = if document == Document::Core { &CORE } else { &GROUPS };
         // Clients compare the whole text.
         match self {
-            Self::V2 => v2
-                .answer("application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList", headers),
+            Self::V2 => {
+                v2.answer("application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList", headers)
+            }
             Self::V2Beta1 => v2_beta1
                 .answer("application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList", headers),
         }
@@ -82,14 +79,15 @@ fn resource(info: &Info) -> Value {
         "singularResource": info.singular,
         "verbs": info.verbs(),
     });
-    for (key, values) in [("shortNames", info.short_names), ("categories", categories(info))] {
+    for (key, values) in [("shortNames", info.short_names), ("categories", info.categories)] {
         if !values.is_empty() {
             entry[key] = json!(values);
         }
     }
-    let subresources: Vec<Value> = subresources(info)
-        .into_iter()
-        .map(|name| json!({"subresource": name, "responseKind": kind, "verbs": SUBRESOURCE_VERBS}))
+    let subresources: Vec<Value> = info
+        .subresources
+        .iter()
+        .map(|name| json!({"subresource": name, "responseKind": kind, "verbs": info.subresource_verbs(name)}))
         .collect();
     if !subresources.is_empty() {
         entry["subresources"] = subresources.into();

@@ -28,7 +28,12 @@ impl ListBody {
     pub(in crate::http) fn new(head: &str, objects: Vec<Bytes>) -> Self {
         let bodies: usize = objects.iter().map(Bytes::len).sum();
         let left = head.len() + bodies + objects.len().saturating_sub(1) + END.len();
-        Self { head: Bytes::copy_from_slice(head.as_bytes()), objects: objects.into_iter(), first: true, left: left as u64 }
+        Self {
+            head: Bytes::copy_from_slice(head.as_bytes()),
+            objects: objects.into_iter(),
+            first: true,
+            left: left as u64,
+        }
     }
 
     /// The whole list at once.

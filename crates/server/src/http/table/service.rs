@@ -51,9 +51,11 @@ fn external_ip(object: &Object, spec: &Object) -> Value {
         "ExternalName" => return json::text(spec, "externalName").unwrap_or_default().into(),
         "LoadBalancer" => {
             let balancer = status(object).and_then(|status| json::object(status, "loadBalancer"));
-            addresses.extend(balancer.into_iter().flat_map(|balancer| objects(balancer, "ingress")).filter_map(
-                |ingress| json::text(ingress, "ip").or_else(|| json::text(ingress, "hostname")),
-            ));
+            addresses.extend(
+                balancer.into_iter().flat_map(|balancer| objects(balancer, "ingress")).filter_map(
+                    |ingress| json::text(ingress, "ip").or_else(|| json::text(ingress, "hostname")),
+                ),
+            );
             addresses.sort_unstable();
             addresses.dedup();
         }

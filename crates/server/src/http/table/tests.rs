@@ -62,7 +62,8 @@ fn endpoint_slices() {
 
 #[test]
 fn endpoints() {
-    let addresses = |count: u8| (1..=count).map(|it| json!({"ip": format!("10.0.0.{it}")})).collect::<Vec<_>>();
+    let addresses =
+        |count: u8| (1..=count).map(|it| json!({"ip": format!("10.0.0.{it}")})).collect::<Vec<_>>();
     for (subsets, expected) in [
         (json!([]), "<none>"),
         (json!([{"addresses": addresses(2)}]), "10.0.0.1,10.0.0.2"),
@@ -93,7 +94,8 @@ fn nodes() {
         cells(Resource::Node, node).join(" "),
         "x Ready,SchedulingDisabled edge,worker 3m v1.36.0 10.0.0.1 192.0.2.1 Debian 6.1 <unknown>"
     );
-    let status = |status| cells(Resource::Node, json!({"metadata": {}, "status": {"conditions": status}}))[1].clone();
+    let status =
+        |status| cells(Resource::Node, json!({"metadata": {}, "status": {"conditions": status}}))[1].clone();
     assert_eq!(status(json!([])), "Unknown");
     assert_eq!(status(json!([{"type": "Ready", "status": "Unknown"}])), "NotReady");
 }
@@ -104,7 +106,8 @@ fn small_kinds() {
     assert_eq!(cells(Resource::Namespace, namespace), ["x", "Active", "3m"]);
     let cidr = json!({"metadata": {}, "spec": {"cidrs": ["10.96.0.0/16", "fd00::/112"]}});
     assert_eq!(cells(Resource::ServiceCidr, cidr), ["x", "10.96.0.0/16,fd00::/112", "3m"]);
-    let parent = json!({"spec": {"parentRef": {"resource": "services", "namespace": "default", "name": "web"}}});
+    let parent =
+        json!({"spec": {"parentRef": {"resource": "services", "namespace": "default", "name": "web"}}});
     assert_eq!(ip_address(parent.as_object().unwrap(), NOW)[1], "services/default/web");
     let lease = json!({"spec": {"holderIdentity": "me"}});
     assert_eq!(super::lease(lease.as_object().unwrap(), NOW)[1], "me");
