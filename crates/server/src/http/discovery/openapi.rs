@@ -15,6 +15,8 @@ use crate::{
 
 /// What kubectl before 1.27 takes alone; later ones fall back to it.
 const V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+/// The same as the answer names it: Go refuses a media type with an `@`.
+const V2_PROTOBUF_ANSWER: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 const JSON: &str = "application/json";
 /// How long a document may be kept whose address holds its hash: a year.
 const IMMUTABLE: &str = "public, immutable, max-age=31536000";
@@ -44,12 +46,14 @@ static V3_INDEX: LazyLock<Tagged> = LazyLock::new(|| {
 pub(super) fn v2(accept: &Accept<'_>, headers: &HeaderMap) -> Result<Answer, ApiError> {
     let as_json = accept.choose(|clause| {
         let as_json = clause.takes(JSON);
-        // Older servers and clients leave the `@` out of the name or escape it.
-        let as_protobuf = clause.takes(V2_PROTOBUF)
-            || clause.takes("application/com.github.proto-openapi.spec.v2.v1.0+protobuf");
+        let as_protobuf = clause.takes(V2_PROTOBUF) || clause.takes(V2_PROTOBUF_ANSWER);
         (as_json || as_protobuf).then_some(as_json)
     })?;
-    Ok(if as_json { V2_AS_JSON.answer(JSON, headers) } else { V2_AS_PROTOBUF.answer(V2_PROTOBUF, headers) })
+    Ok(if as_json {
+        V2_AS_JSON.answer(JSON, headers)
+    } else {
+        V2_AS_PROTOBUF.answer(V2_PROTOBUF_ANSWER, headers)
+    })
 }
 
 pub(super) fn v3_index(accept: &Accept<'_>, headers: &HeaderMap) -> Result<Answer, ApiError> {
