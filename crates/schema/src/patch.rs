@@ -23,6 +23,7 @@ use crate::{
 };
 
 pub use apply::Apply;
+pub use fields::Fields;
 pub use json_patch::{JsonPatch, MAX_OPERATIONS};
 pub use managed::Writer;
 pub use merge::merge;

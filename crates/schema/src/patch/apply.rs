@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::{
     Conflict, PatchError,
-    fields::{Fields, member_step},
+    fields::Fields,
     managed::{Key, Managers, Operation, Owned, Writer, recorded},
     node::{Form, Node},
     ownership::{Difference, Scope},
@@ -84,7 +84,8 @@ impl Apply {
         let mut managers = Managers::decode_stored(recorded(before));
         if managers.0.is_empty() && live.is_some() {
             let everything = scope.compare(&nothing, before);
-            managers.record(self.resource, &everything, Writer { manager: BEFORE_FIRST_APPLY, ..writer });
+            let writer = Writer { manager: BEFORE_FIRST_APPLY, ..writer };
+            managers.record(self.resource, &everything, &everything.changed, writer);
         }
         let own = Key::new(Operation::Apply, self.resource, writer);
         let previous = managers.0.remove(&own);

@@ -12,7 +12,7 @@ use crate::json::{Object, type_name};
 
 /// A set of fields of one object.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Fields {
+pub struct Fields {
     /// Whether the place itself is in the set.
     pub(super) itself: bool,
     /// What is in the set below; no empty ones.

@@ -8,7 +8,7 @@ use std::fmt;
 use serde_json::Value;
 
 use super::PatchError;
-use crate::json::{Object, type_name};
+use crate::json::{MAX_DEPTH, Object, fits_depth, type_name};
 
 #[cfg(test)]
 mod tests;
@@ -19,9 +19,6 @@ pub const MAX_OPERATIONS: usize = 10_000;
 const MAX_COPIED: usize = 8 << 20;
 /// Most list elements and values that the operations of one patch may touch beside their own.
 const MAX_WORK: usize = 1 << 26;
-/// Objects and lists within each other in the result; one decoded from JSON or YAML has no more.
-const MAX_DEPTH: usize = 120;
-
 /// A decoded JSON patch.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JsonPatch(Vec<Operation>);
@@ -256,7 +253,7 @@ impl Patching {
     fn check_depth(&mut self, path: &Pointer, value: &Value) -> Result<(), Failure> {
         let allowed = MAX_DEPTH.checked_sub(path.0.len()).ok_or(Failure::TooDeep)?;
         let mut seen = 0;
-        let fits = is_no_deeper(value, allowed, &mut seen);
+        let fits = fits_depth(value, allowed, &mut seen);
         self.spend(seen)?;
         if fits { Ok(()) } else { Err(Failure::TooDeep) }
     }
@@ -294,20 +291,6 @@ fn index(part: &str, length: usize) -> Result<usize, Failure> {
     let number: usize = digits.parse().map_err(|_| bad())?;
     let index = if digits.len() < part.len() { length.checked_sub(number) } else { Some(number) };
     index.filter(|index| *index < length).ok_or_else(bad)
-}
-
-/// Whether no more than `allowed` objects and lists are within each other; counts the values looked at.
-fn is_no_deeper(value: &Value, allowed: usize, seen: &mut usize) -> bool {
-    *seen += 1;
-    match value {
-        Value::Object(members) => {
-            allowed > 0 && members.values().all(|value| is_no_deeper(value, allowed - 1, seen))
-        }
-        Value::Array(elements) => {
-            allowed > 0 && elements.iter().all(|value| is_no_deeper(value, allowed - 1, seen))
-        }
-        _ => true,
-    }
 }
 
 /// Roughly the bytes that a copy takes; stops counting above `limit`.

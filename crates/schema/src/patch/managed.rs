@@ -8,8 +8,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::{
-    PatchError,
-    fields::Fields,
+    Fields, PatchError,
     ownership::{Difference, Scope},
 };
 use crate::{
@@ -47,11 +46,17 @@ pub fn created(resource: Resource, object: &mut Object, writer: Writer<'_>) {
     let scope = Scope { resource, subresource: writer.subresource };
     let difference = scope.compare(&Object::new(), object);
     let mut managers = Managers::default();
-    managers.record(resource, &difference, writer);
+    managers.record(resource, &difference, &difference.changed, writer);
     managers.store(object);
 }
 
-/// Records what the write that made `new` of `old` did to the owners of fields.
+/// Every field of an object that a write to `subresource` may be credited with.
+pub fn present(resource: Resource, subresource: &str, object: &Object) -> Fields {
+    Scope { resource, subresource }.compare(&Object::new(), object).changed
+}
+
+/// Records what the write that made `new` of `old` did to the owners of fields. Of the fields that are new or changed,
+/// the writer gets those in `asked`; the others were filled in by the server and belong to nobody.
 ///
 /// `new` holds the `managedFields` that the client sent, if any: it may edit them, or reset them by a list without
 /// entries. An object whose owners are not recorded stays so until the first apply.
@@ -59,6 +64,7 @@ pub fn updated(
     resource: Resource,
     old: &Object,
     new: &mut Object,
+    asked: &Fields,
     writer: Writer<'_>,
 ) -> Result<(), PatchError> {
     let given = json::object_mut(new, "metadata").and_then(|metadata| metadata.remove("managedFields"));
@@ -76,7 +82,7 @@ pub fn updated(
         _ => Managers::decode_stored(live),
     };
     if !managers.0.is_empty() {
-        managers.record(resource, &difference, writer);
+        managers.record(resource, &difference, asked, writer);
     }
     managers.store(new);
     Ok(())
@@ -175,16 +181,23 @@ impl Managers {
         Self::decode(entries.unwrap_or_default()).unwrap_or_default()
     }
 
-    /// Gives the writer what it changed, and takes that and what is gone from all others.
-    pub(super) fn record(&mut self, resource: Resource, difference: &Difference, writer: Writer<'_>) {
+    /// Gives the writer what of `asked` has changed, and takes what has changed or is gone from all others.
+    pub(super) fn record(
+        &mut self,
+        resource: Resource,
+        difference: &Difference,
+        asked: &Fields,
+        writer: Writer<'_>,
+    ) {
         if difference.is_empty() {
             return;
         }
         let own = Key::new(Operation::Update, resource, writer);
         self.take(difference, &own);
-        if !difference.changed.is_empty() {
+        let gained = difference.changed.common(asked);
+        if !gained.is_empty() {
             let owned = self.0.entry(own).or_default();
-            owned.fields.add(&difference.changed);
+            owned.fields.add(&gained);
             owned.time = Some(writer.now.to_owned());
             self.cap();
         }

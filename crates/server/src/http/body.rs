@@ -8,13 +8,12 @@ use serde_json::Value;
 
 use crate::{
     error::ApiError,
-    json::{Object, type_name},
+    json::{MAX_DEPTH, Object, fits_depth, type_name},
 };
 
 /// As upstream's `MaxRequestBodyBytes`.
 const LIMIT: usize = 3 << 20;
 const ACCEPTED: &str = "application/json, application/yaml";
-const ACCEPTED_PATCHES: &str = "application/merge-patch+json";
 
 /// The object in the body, JSON or YAML by its Content-Type.
 pub(super) async fn read_object(request: Request<Incoming>) -> Result<Object, ApiError> {
@@ -33,21 +32,12 @@ pub(super) async fn read_optional_object(request: Request<Incoming>) -> Result<O
     if body.is_empty() { Ok(None) } else { object(from_json(&body)?).map(Some) }
 }
 
-/// The merge patch in the body.
-pub(super) async fn read_merge_patch(request: Request<Incoming>) -> Result<Object, ApiError> {
-    let media_type = media_type(request.headers());
-    if media_type != ACCEPTED_PATCHES {
-        return Err(ApiError::UnsupportedMediaType { got: media_type, accepted: ACCEPTED_PATCHES });
-    }
-    object(from_json(&read(request).await?)?)
-}
-
-fn media_type(headers: &HeaderMap) -> String {
+pub(super) fn media_type(headers: &HeaderMap) -> String {
     let value = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
 }
 
-async fn read(request: Request<Incoming>) -> Result<Bytes, ApiError> {
+pub(super) async fn read(request: Request<Incoming>) -> Result<Bytes, ApiError> {
     let too_large = || ApiError::TooLarge { limit: LIMIT };
     let body = request.into_body();
     if body.size_hint().lower() > LIMIT as u64 {
@@ -60,18 +50,24 @@ async fn read(request: Request<Incoming>) -> Result<Bytes, ApiError> {
     }
 }
 
-fn from_json(body: &[u8]) -> Result<Value, ApiError> {
+pub(super) fn from_json(body: &[u8]) -> Result<Value, ApiError> {
     serde_json::from_slice(body)
         .map_err(|error| ApiError::Undecodable { format: "JSON", reason: error.to_string() })
 }
 
-fn from_yaml(body: &[u8]) -> Result<Value, ApiError> {
+pub(super) fn from_yaml(body: &[u8]) -> Result<Value, ApiError> {
     let refused = |reason: String| ApiError::Undecodable { format: "YAML", reason };
     let text = std::str::from_utf8(body).map_err(|error| refused(error.to_string()))?;
-    serde_saphyr::from_str(text).map_err(|error| refused(error.to_string()))
+    let value = serde_saphyr::from_str(text).map_err(|error| refused(error.to_string()))?;
+    // Other than the JSON decoder, that of YAML takes what could not be read again from the store.
+    if fits_depth(&value, MAX_DEPTH, &mut 0) {
+        Ok(value)
+    } else {
+        Err(refused(format!("more than {MAX_DEPTH} objects and lists are within each other")))
+    }
 }
 
-fn object(value: Value) -> Result<Object, ApiError> {
+pub(super) fn object(value: Value) -> Result<Object, ApiError> {
     match value {
         Value::Object(object) => Ok(object),
         other => Err(ApiError::WrongType {

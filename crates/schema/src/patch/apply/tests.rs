@@ -38,7 +38,8 @@ fn forced(live: &Object, manager: &str, more: Value) -> Object {
 fn written(live: &Object, manager: &str, more: Value) -> Object {
     let mut new = live.clone();
     crate::patch::merge(&mut new, &object(more));
-    managed::updated(Resource::Service, live, &mut new, writer(manager)).unwrap();
+    let asked = managed::present(Resource::Service, "", &new);
+    managed::updated(Resource::Service, live, &mut new, &asked, writer(manager)).unwrap();
     new
 }
 

@@ -44,7 +44,8 @@ fn without(object: Object, pointer: &str) -> Object {
 
 fn written(old: &Object, new: &Object, writer: Writer<'_>) -> Object {
     let mut new = new.clone();
-    updated(Resource::Service, old, &mut new, writer).unwrap();
+    let asked = present(Resource::Service, writer.subresource, &new);
+    updated(Resource::Service, old, &mut new, &asked, writer).unwrap();
     new
 }
 
@@ -114,6 +115,20 @@ fn changed_fields_go_to_the_writer_and_removed_ones_to_nobody() {
 }
 
 #[test]
+fn what_the_server_fills_in_belongs_to_nobody() {
+    let old = made_by(
+        "one",
+        object(json!({"metadata": {}, "spec": {"type": "ClusterIP", "ports": [{"port": 80}]}})),
+    );
+    let asked = with(old.clone(), "/spec/type", json!("NodePort"));
+    let asked = present(Resource::Service, "", &asked);
+    let mut new = with(old.clone(), "/spec/type", json!("NodePort"));
+    new["spec"]["ports"][0]["nodePort"] = 30_000.into();
+    updated(Resource::Service, &old, &mut new, &asked, writer("two")).unwrap();
+    assert_eq!(owners(&new)[1..], ["two Update: .spec.type"]);
+}
+
+#[test]
 fn an_entry_of_an_element_without_protocol_is_that_of_tcp() {
     let old = made_by("one", object(json!({"metadata": {}, "spec": {"ports": [{"port": 80}]}})));
     let new = with(old.clone(), "/spec/ports", json!([{"port": 80, "protocol": "TCP"}]));
@@ -177,7 +192,9 @@ fn clients_can_forget_keep_and_edit_the_record() {
         (json!({"operation": "Apply", "fieldsV1": {"x": {}}}), "fieldsV1: \"x\" is not a field"),
     ] {
         let mut edited = with(old.clone(), "/metadata/managedFields", json!([entry, bad]));
-        let error = updated(Resource::Service, &old, &mut edited, writer("two")).unwrap_err().to_string();
+        let error = updated(Resource::Service, &old, &mut edited, &Fields::default(), writer("two"))
+            .unwrap_err()
+            .to_string();
         assert!(error.starts_with("metadata.managedFields[1]: ") && error.contains(reason), "{error}");
     }
 }
