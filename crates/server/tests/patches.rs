@@ -226,19 +226,20 @@ fn ordinary_writes_record_their_writers() {
         "the default is the writer's, the node port nobody's"
     );
 
-    let status = json!({"status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}}, "metadata": {"labels": {"a": "b"}}});
+    let condition = |kind: &str, status: &str| json!({"type": kind, "status": status, "lastTransitionTime": "2030-01-01T00:00:00Z", "reason": "R", "message": ""});
+    let status =
+        json!({"status": {"conditions": [condition("C", "True")]}, "metadata": {"labels": {"a": "b"}}});
     let path = format!("{}/status?fieldManager=cloud", web());
     let patched = patch(address, &path, MERGE, &status).expect(200);
     assert_eq!(managers(&patched), ["cloud Update/status", "maker Update", "tester Update"]);
     let applied = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
         "spec": {"type": "ClusterIP"},
-        "status": {"conditions": [{"type": "A", "status": "True", "lastTransitionTime": "2030-01-01T00:00:00Z",
-            "reason": "R", "message": ""}]}});
+        "status": {"conditions": [condition("A", "True")]}});
     let path = format!("{}/status?fieldManager=ssa", web());
     let patched = patch(address, &path, APPLY, &applied).expect(200);
     assert_eq!(managers(&patched)[0], "ssa Apply/status");
     assert_eq!(
-        (&patched["spec"]["type"], &patched["status"]["conditions"][0]["type"]),
+        (&patched["spec"]["type"], &patched["status"]["conditions"][1]["type"]),
         (&json!("NodePort"), &json!("A"))
     );
 

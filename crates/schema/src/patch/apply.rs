@@ -107,25 +107,13 @@ impl Apply {
         }
         managers.take(&difference, &own);
         if !named.is_empty() {
-            managers.0.insert(own, self.owned(named, previous, &difference, writer));
+            managers.0.insert(own, owned(named, previous, &difference, writer));
         }
         if writer.manager == KUBECTL {
             self.keep_last_applied(&mut object);
         }
         managers.store(&mut object);
         Ok(object)
-    }
-
-    fn owned(
-        &self,
-        fields: Fields,
-        previous: Option<Owned>,
-        difference: &Difference,
-        writer: Writer<'_>,
-    ) -> Owned {
-        let time = previous.filter(|previous| difference.is_empty() && previous.fields == fields);
-        let time = time.map_or_else(|| Some(writer.now.to_owned()), |previous| previous.time);
-        Owned { fields, time }
     }
 
     /// Where client-side apply has left its annotation, it says what was applied last.
@@ -145,6 +133,13 @@ impl Apply {
         }
         *annotation = format!("{}\n", Value::Object(configuration)).into();
     }
+}
+
+/// What an applier owns from now on. An apply that changes nothing keeps its time.
+fn owned(fields: Fields, previous: Option<Owned>, difference: &Difference, writer: Writer<'_>) -> Owned {
+    let time = previous.filter(|previous| difference.is_empty() && previous.fields == fields);
+    let time = time.map_or_else(|| Some(writer.now.to_owned()), |previous| previous.time);
+    Owned { fields, time }
 }
 
 /// The text of [`PatchError::Conflicts`], as upstream has it.

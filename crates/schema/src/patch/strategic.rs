@@ -25,14 +25,14 @@ const SET_ORDER: &str = "$setElementOrder/";
 
 /// Changes `object` as `patch` says.
 pub fn merge(resource: Resource, object: &mut Object, patch: &Object) -> Result<(), PatchError> {
-    members(Node::root(resource), object, patch, &mut Path::default())
+    members(Node::root(resource), object, patch, &mut Place::default())
 }
 
 /// Where in the patch the walk is, for messages.
 #[derive(Default)]
-struct Path(Vec<String>);
+struct Place(Vec<String>);
 
-impl Path {
+impl Place {
     fn at<T>(&mut self, part: String, inner: impl FnOnce(&mut Self) -> T) -> T {
         self.0.push(part);
         let result = inner(self);
@@ -53,8 +53,8 @@ impl Path {
     }
 }
 
-fn members(node: Node, target: &mut Object, patch: &Object, path: &mut Path) -> Result<(), PatchError> {
-    match directive(patch, path)? {
+fn members(node: Node, target: &mut Object, patch: &Object, place: &mut Place) -> Result<(), PatchError> {
+    match directive(patch, place)? {
         Some(Directive::Delete) => {
             target.clear();
             return Ok(());
@@ -62,22 +62,24 @@ fn members(node: Node, target: &mut Object, patch: &Object, path: &mut Path) -> 
         Some(Directive::Replace) => target.clear(),
         Some(Directive::Merge) | None => {}
     }
-    retain_keys(target, patch, path)?;
+    retain_keys(target, patch, place)?;
     for (name, value) in patch {
         if !name.starts_with('$') {
-            path.at(name.clone(), |path| {
+            place.at(name.clone(), |place| {
                 let lists =
                     (patch.get(&format!("{DELETE_FROM}{name}")), patch.get(&format!("{SET_ORDER}{name}")));
-                member(node.member(name), target, name, Some(value), lists, path)
+                member(node.member(name), target, name, Some(value), lists, place)
             })?;
         } else if let Some(name) = name.strip_prefix(DELETE_FROM).or_else(|| name.strip_prefix(SET_ORDER)) {
             if !patch.contains_key(name) && target.contains_key(name) {
                 let lists =
                     (patch.get(&format!("{DELETE_FROM}{name}")), patch.get(&format!("{SET_ORDER}{name}")));
-                path.at(name.to_owned(), |path| member(node.member(name), target, name, None, lists, path))?;
+                place.at(name.to_owned(), |place| {
+                    member(node.member(name), target, name, None, lists, place)
+                })?;
             }
         } else if name != PATCH && name != RETAIN_KEYS {
-            return Err(path.malformed(&format!("unknown directive \"{name}\"")));
+            return Err(place.malformed(&format!("unknown directive \"{name}\"")));
         }
     }
     Ok(())
@@ -90,7 +92,7 @@ fn member(
     name: &str,
     value: Option<&Value>,
     (deleted, order): (Option<&Value>, Option<&Value>),
-    path: &mut Path,
+    place: &mut Place,
 ) -> Result<(), PatchError> {
     let key = match node.merge {
         Merge::Keyed { patch_key: Some(key), .. } => Some(Some(key)),
@@ -106,17 +108,17 @@ fn member(
                 target.insert(name.to_owned(), Value::Object(Object::new()));
             }
             if let Some(Value::Object(target)) = target.get_mut(name) {
-                members(node, target, patch, path)?;
+                members(node, target, patch, place)?;
             }
         }
         (Some(Value::Array(_)) | None, Some(key)) => {
-            let patch = list(value, path)?;
-            let edit = ListEdit { patch, deleted: list(deleted, path)?, order: list(order, path)?, key };
+            let patch = list(value, place)?;
+            let edit = ListEdit { patch, deleted: list(deleted, place)?, order: list(order, place)?, key };
             if !target.get(name).is_some_and(Value::is_array) {
                 target.insert(name.to_owned(), Value::Array(Vec::new()));
             }
             if let Some(Value::Array(elements)) = target.get_mut(name) {
-                edit.apply(node, elements, path)?;
+                edit.apply(node, elements, place)?;
             }
         }
         (Some(value), _) => {
@@ -135,24 +137,24 @@ enum Directive {
     Delete,
 }
 
-fn directive(patch: &Object, path: &Path) -> Result<Option<Directive>, PatchError> {
+fn directive(patch: &Object, place: &Place) -> Result<Option<Directive>, PatchError> {
     match patch.get(PATCH).map(|value| value.as_str().unwrap_or_default()) {
         None => Ok(None),
         Some("merge") => Ok(Some(Directive::Merge)),
         Some("replace") => Ok(Some(Directive::Replace)),
         Some("delete") => Ok(Some(Directive::Delete)),
-        Some(_) => Err(path.malformed("$patch is not one of merge, replace, delete")),
+        Some(_) => Err(place.malformed("$patch is not one of merge, replace, delete")),
     }
 }
 
-fn retain_keys(target: &mut Object, patch: &Object, path: &Path) -> Result<(), PatchError> {
+fn retain_keys(target: &mut Object, patch: &Object, place: &Place) -> Result<(), PatchError> {
     let Some(keys) = patch.get(RETAIN_KEYS) else { return Ok(()) };
-    let keys: HashSet<&str> = list(Some(keys), path)?.iter().filter_map(Value::as_str).collect();
+    let keys: HashSet<&str> = list(Some(keys), place)?.iter().filter_map(Value::as_str).collect();
     let stray = patch
         .iter()
         .find(|(name, value)| !name.starts_with('$') && !value.is_null() && !keys.contains(name.as_str()));
     if let Some((name, _)) = stray {
-        return Err(path.malformed(&format!("$retainKeys does not name \"{name}\", which the patch sets")));
+        return Err(place.malformed(&format!("$retainKeys does not name \"{name}\", which the patch sets")));
     }
     target.retain(|name, _| keys.contains(name.as_str()));
     Ok(())
@@ -168,10 +170,10 @@ struct ListEdit<'a> {
 }
 
 impl ListEdit<'_> {
-    fn apply(&self, node: Node, elements: &mut Vec<Value>, path: &mut Path) -> Result<(), PatchError> {
+    fn apply(&self, node: Node, elements: &mut Vec<Value>, place: &mut Place) -> Result<(), PatchError> {
         let live: HashMap<String, usize> = self.positions(elements);
         match self.key {
-            Some(key) => self.merge_objects(node, key, elements, path)?,
+            Some(key) => self.merge_objects(node, key, elements, place)?,
             None => self.merge_scalars(elements),
         }
         let order = if self.order.is_empty() { self.patch } else { self.order };
@@ -195,25 +197,24 @@ impl ListEdit<'_> {
         node: Node,
         key: &str,
         elements: &mut Vec<Value>,
-        path: &mut Path,
+        place: &mut Place,
     ) -> Result<(), PatchError> {
         let mut deleted = HashSet::new();
         let mut ordinary = Vec::new();
         for (index, element) in self.patch.iter().enumerate() {
-            path.at(format!("[{index}]"), |path| {
+            place.at(format!("[{index}]"), |place| {
                 let Value::Object(element) = element else {
                     let got = type_name(element);
                     return Err(
-                        path.failed(&format!("an element of this list is an object, this is of type {got}"))
+                        place.failed(&format!("an element of this list is an object, this is of type {got}"))
                     );
                 };
-                let directive = directive(element, path)?;
+                let directive = directive(element, place)?;
                 match (directive, element.get(key)) {
                     (Some(Directive::Replace), _) => elements.clear(),
                     (_, None | Some(Value::Null)) => {
-                        return Err(
-                            path.failed(&format!("the element has no \"{key}\", the merge key of this list"))
-                        );
+                        return Err(place
+                            .failed(&format!("the element has no \"{key}\", the merge key of this list")));
                     }
                     (Some(Directive::Delete), Some(value)) => {
                         deleted.insert(value.to_string());
@@ -233,7 +234,7 @@ impl ListEdit<'_> {
                 elements.push(Value::Object(Object::new()));
             }
             if let Some(Value::Object(target)) = elements.get_mut(position) {
-                path.at(format!("[{index}]"), |path| members(node.element(), target, patch, path))?;
+                place.at(format!("[{index}]"), |place| members(node.element(), target, patch, place))?;
             }
         }
         Ok(())
@@ -290,13 +291,13 @@ impl ListEdit<'_> {
 }
 
 /// The list in a directive or a field; an absent one is empty.
-fn list<'a>(value: Option<&'a Value>, path: &Path) -> Result<&'a [Value], PatchError> {
+fn list<'a>(value: Option<&'a Value>, place: &Place) -> Result<&'a [Value], PatchError> {
     match value {
         None => Ok(&[]),
         Some(Value::Array(elements)) => Ok(elements),
         Some(other) => {
             let got = type_name(other);
-            Err(path.malformed(&format!("a list belongs here, this is of type {got}")))
+            Err(place.malformed(&format!("a list belongs here, this is of type {got}")))
         }
     }
 }
