@@ -177,8 +177,8 @@ mod tests {
 
     use super::*;
 
-    fn decoded(value: Value) -> Fields {
-        Fields::decode(&value).unwrap()
+    fn decoded(value: &Value) -> Fields {
+        Fields::decode(value).unwrap()
     }
 
     #[test]
@@ -187,7 +187,7 @@ mod tests {
             "f:metadata": {"f:finalizers": {".": {}, "v:\"a\"": {}}},
             "f:spec": {"f:ports": {"k:{\"port\":80,\"protocol\":\"TCP\"}": {".": {}, "f:port": {}}}, "f:type": {}},
         });
-        let fields = decoded(value.clone());
+        let fields = decoded(&value);
         assert_eq!(
             fields.paths(),
             [
@@ -199,7 +199,7 @@ mod tests {
             ]
         );
         assert_eq!(fields.encode(), value);
-        let spaced = decoded(json!({"k:{ \"protocol\":\"TCP\", \"port\": 80}": {}}));
+        let spaced = decoded(&json!({"k:{ \"protocol\":\"TCP\", \"port\": 80}": {}}));
         assert_eq!(spaced.encode(), json!({"k:{\"port\":80,\"protocol\":\"TCP\"}": {}}));
         for bad in [json!([]), json!({"f:a": 1}), json!({"a": {}}), json!({"k:[]": {}}), json!({"v:": {}})] {
             assert!(Fields::decode(&bad).is_err(), "{bad}");
@@ -208,10 +208,10 @@ mod tests {
 
     #[test]
     fn a_place_and_what_is_below_it_are_told_apart() {
-        let mut fields = decoded(json!({"f:a": {".": {}, "f:b": {}}}));
-        fields.subtract(&decoded(json!({"f:a": {}})));
-        assert_eq!(fields, decoded(json!({"f:a": {"f:b": {}}})));
-        fields.subtract(&decoded(json!({"f:a": {"f:b": {}}})));
+        let mut fields = decoded(&json!({"f:a": {".": {}, "f:b": {}}}));
+        fields.subtract(&decoded(&json!({"f:a": {}})));
+        assert_eq!(fields, decoded(&json!({"f:a": {"f:b": {}}})));
+        fields.subtract(&decoded(&json!({"f:a": {"f:b": {}}})));
         assert!(fields.is_empty() && fields.inner.is_empty());
     }
 
@@ -221,7 +221,9 @@ mod tests {
             (any::<bool>(), proptest::collection::btree_map("f:[a-c]", inner, 0..3)).prop_map(
                 |(itself, inner)| {
                     let mut fields = Fields { itself, inner: BTreeMap::new() };
-                    inner.into_iter().for_each(|(step, inner)| fields.put(step, inner));
+                    for (step, inner) in inner {
+                        fields.put(step, inner);
+                    }
                     fields
                 },
             )

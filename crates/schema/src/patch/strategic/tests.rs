@@ -8,11 +8,13 @@ fn patched(object: Value, patch: &Value) -> Result<Value, PatchError> {
     merge(Resource::Service, &mut object, patch.as_object().unwrap()).map(|()| Value::Object(object))
 }
 
-fn ports(ports: Value) -> Value {
+fn ports(ports: impl Into<Value>) -> Value {
+    let ports = ports.into();
     json!({"spec": {"ports": ports}})
 }
 
-fn finalizers(finalizers: Value) -> Value {
+fn finalizers(finalizers: impl Into<Value>) -> Value {
+    let finalizers = finalizers.into();
     json!({"metadata": {"finalizers": finalizers}})
 }
 
