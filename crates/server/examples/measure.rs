@@ -60,10 +60,10 @@ fn main() {
 fn fill(api: &Api) {
     for number in 0..OBJECTS {
         let name = format!("service-{number}");
-        api.apply(json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name},
+        api.blocking().apply(json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name},
             "spec": {"selector": {"app": name}, "ports": [{"name": "http", "port": 80, "targetPort": 8080}]}}))
         .unwrap();
-        api.apply(slice(number, true)).unwrap();
+        api.blocking().apply(slice(number, true)).unwrap();
     }
 }
 
@@ -128,7 +128,7 @@ fn latency(server: &portolan_server::RunningServer) {
     for change in 0..CHANGES {
         let object = slice(change % OBJECTS, change >= OBJECTS);
         let start = Instant::now();
-        server.api().apply(object).unwrap();
+        server.api().blocking().apply(object).unwrap();
         stored.push(start.elapsed());
         written.push(events.recv().unwrap() - start);
     }

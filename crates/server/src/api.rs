@@ -1,9 +1,14 @@
 //! The front door of the objects: every write, from HTTP, manifests or the same process, passes here.
 //!
-//! One write at a time: read the stored object, build the new one, default, validate, allocate, store. What the
-//! allocator gave is given back if a later step fails, and what a write frees is released only after it succeeded.
+//! One write at a time is decided: read the stored object, build the new one, default, validate, allocate, and hand the
+//! transaction to the store. Many may be waiting for the store at once.
 
+mod blocking;
+mod checks;
+mod commit;
 mod write;
+
+pub use self::blocking::Blocking;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,7 +16,7 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use crate::{
-    allocate::{Allocator, NextFree},
+    allocate::{AllocatorMetrics, Ledger},
     config::Config,
     error::ApiError,
     json::{self, Object},
@@ -32,8 +37,7 @@ const MAX_EVENTS: usize = 1000;
 pub struct Api {
     store: Arc<dyn Store>,
     /// Also the write lock.
-    allocator: Mutex<Box<dyn Allocator>>,
-    families: Vec<&'static str>,
+    ledger: Mutex<Ledger>,
     validate: bool,
 }
 
@@ -104,7 +108,7 @@ pub struct Preconditions {
 }
 
 /// New content of an object.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) enum Change {
     /// PUT: the whole object.
     Replace(Object),
@@ -115,18 +119,12 @@ pub(crate) enum Change {
 impl Api {
     /// A fresh in-memory API with the Namespaces and the ServiceCIDR that a cluster has from the start.
     pub fn new(config: &Config) -> Self {
-        let allocator = NextFree::new(&config.service_ranges, config.node_ports);
-        Self::over(Arc::new(MemoryStore::new(config.history)), Box::new(allocator), config)
+        Self::over(Arc::new(MemoryStore::new(config.history)), config)
     }
 
-    /// An API over a given store and allocator, which must agree with each other.
-    pub fn over(store: Arc<dyn Store>, allocator: Box<dyn Allocator>, config: &Config) -> Self {
-        let families = config.service_ranges.iter().map(|range| match range {
-            ipnet::IpNet::V4(_) => "IPv4",
-            ipnet::IpNet::V6(_) => "IPv6",
-        });
-        let families = families.collect();
-        let api = Self { store, allocator: Mutex::new(allocator), families, validate: config.validate };
+    /// An API over a given store.
+    pub fn over(store: Arc<dyn Store>, config: &Config) -> Self {
+        let api = Self { store, ledger: Mutex::new(Ledger::new(config)), validate: config.validate };
         api.bootstrap(config);
         api
     }
@@ -136,58 +134,63 @@ impl Api {
         &self.store
     }
 
+    /// The writes for plain threads.
+    pub fn blocking(&self) -> Blocking<'_> {
+        Blocking(self)
+    }
+
     /// Creates an object. The namespace may be left to the body.
-    pub fn create(
+    pub async fn create(
         &self,
         resource: Resource,
         namespace: &str,
         object: Object,
         options: WriteOptions,
     ) -> Result<Outcome, ApiError> {
-        let mut allocator = self.write_lock();
-        let outcome = self.create_locked(&mut **allocator, resource, namespace, object, options)?;
+        let decide =
+            |ledger: &mut Ledger| self.decide_create(ledger, resource, namespace, object.clone(), options);
+        let outcome = self.write(decide).await?;
         if resource == Resource::Event && !options.dry_run {
-            self.drop_oldest_event();
+            self.drop_oldest_event().await;
         }
         Ok(outcome)
     }
 
     /// Replaces an object, or its status; checks `metadata.resourceVersion` if the body has one.
-    pub fn update(
+    pub async fn update(
         &self,
         target: Target<'_>,
         part: Part,
         object: Object,
         options: WriteOptions,
     ) -> Result<Outcome, ApiError> {
-        self.change(target, part, Change::Replace(object), options)
+        self.change(target, part, Change::Replace(object), options).await
     }
 
     /// Applies a merge patch (RFC 7386) to an object, or to its status.
-    pub fn merge_patch(
+    pub async fn merge_patch(
         &self,
         target: Target<'_>,
         part: Part,
         patch: Object,
         options: WriteOptions,
     ) -> Result<Outcome, ApiError> {
-        self.change(target, part, Change::Merge(patch), options)
+        self.change(target, part, Change::Merge(patch), options).await
     }
 
     /// Deletes an object; one with finalizers is marked and goes when the last of them is removed.
-    pub fn delete(
+    pub async fn delete(
         &self,
         target: Target<'_>,
         preconditions: &Preconditions,
         options: WriteOptions,
     ) -> Result<Outcome, ApiError> {
-        let mut allocator = self.write_lock();
-        self.delete_locked(&mut **allocator, target, preconditions, options)
+        self.write(|ledger| self.decide_delete(ledger, target, preconditions, options)).await
     }
 
     /// Makes the stored object as `object` says, `status` included: creates it, or replaces what is there. Objects
     /// without a namespace go to `default`.
-    pub fn apply(&self, object: Value) -> Result<Outcome, ApiError> {
+    pub async fn apply(&self, object: Value) -> Result<Outcome, ApiError> {
         let Value::Object(mut object) = object else {
             return Err(ApiError::WrongType {
                 field: "(the whole object)".to_owned(),
@@ -215,32 +218,38 @@ impl Api {
             object.remove("status");
         }
         let main = match self.store.get(resource, &target.key()) {
-            Some(_) => self.update(target, Part::Main, object, options)?,
-            None => self.create(resource, namespace, object, options)?,
+            Some(_) => self.update(target, Part::Main, object, options).await?,
+            None => self.create(resource, namespace, object, options).await?,
         };
         let Some(status) = status.filter(|_| resource.info().has_status) else { return Ok(main) };
         let patch = [("status".to_owned(), status)].into_iter().collect();
-        let outcome = self.merge_patch(target, Part::Status, patch, options)?;
+        let outcome = self.merge_patch(target, Part::Status, patch, options).await?;
         let effect = if outcome.effect == Effect::Unchanged { main.effect } else { outcome.effect };
         let effect = if main.effect == Effect::Created { Effect::Created } else { effect };
         Ok(Outcome { effect, warnings: main.warnings, ..outcome })
     }
 
     /// Replaces or patches an object, or its status.
-    pub(crate) fn change(
+    pub(crate) async fn change(
         &self,
         target: Target<'_>,
         part: Part,
         change: Change,
         options: WriteOptions,
     ) -> Result<Outcome, ApiError> {
-        let mut allocator = self.write_lock();
-        self.change_locked(&mut **allocator, target, part, change, options)
+        self.write(|ledger| self.decide_change(ledger, target, part, change.clone(), options)).await
     }
 
-    fn write_lock(&self) -> MutexGuard<'_, Box<dyn Allocator>> {
-        // A write that panicked stored nothing; at worst an address stays taken.
-        self.allocator.lock().unwrap_or_else(PoisonError::into_inner)
+    /// What the allocator has done and how full it is.
+    pub fn allocator_metrics(&self) -> AllocatorMetrics {
+        let mut ledger = self.write_lock();
+        ledger.follow(&*self.store);
+        ledger.metrics()
+    }
+
+    fn write_lock(&self) -> MutexGuard<'_, Ledger> {
+        // A write that panicked stored nothing; at worst an address stays taken until the next start.
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn bootstrap(&self, config: &Config) {
@@ -266,18 +275,19 @@ impl Api {
     }
 
     fn bootstrap_one(&self, object: Value) {
-        if let Err(error) = self.apply(object) {
+        if let Err(error) = self.blocking().apply(object) {
             tracing::error!(%error, "an object that every cluster has could not be made");
         }
     }
 
-    fn drop_oldest_event(&self) {
+    async fn drop_oldest_event(&self) {
         if self.store.count(Resource::Event) <= MAX_EVENTS {
             return;
         }
         let Ok(snapshot) = self.store.snapshot(Resource::Event, &Scope::default(), None) else { return };
         if let Some(oldest) = snapshot.objects.iter().min_by_key(|event| event.revision()) {
-            let removed = self.commit(Transaction::remove(Resource::Event, oldest.key(), oldest.revision()));
+            let remove = Transaction::remove(Resource::Event, oldest.key(), oldest.revision());
+            let removed = self.store.commit(remove).await;
             tracing::debug!(event = oldest.key(), ok = removed.is_ok(), "oldest Event dropped");
         }
     }

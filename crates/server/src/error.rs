@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 use thiserror::Error;
 
-use crate::{allocate::AllocationError, resource::Resource};
+use crate::{resource::Resource, store::CommitError};
 
 /// Why a request was refused.
 #[derive(Debug, Clone, PartialEq, Error)]
@@ -135,6 +135,26 @@ pub enum ApiError {
         /// Limit in bytes.
         limit: usize,
     },
+    /// The store does not take objects as large as this.
+    #[error("{0}")]
+    TooLargeToStore(String),
+    /// Other writers were faster, again and again.
+    #[error("Operation cannot be fulfilled on {} \"{name}\": others keep changing what it depends on; try again", qualified(*.resource))]
+    Contended {
+        /// What kind of object was changed by others.
+        resource: Resource,
+        /// Its name.
+        name: String,
+    },
+    /// Something that the client can not mend.
+    #[error("Internal error occurred: {0}")]
+    Internal(String),
+    /// The store cannot write now.
+    #[error("{0}; try again")]
+    Unavailable(String),
+    /// It is not known whether the write was done.
+    #[error("{0}; read the object to find out")]
+    Unconfirmed(String),
     /// The body's media type is not understood here.
     #[error("the body of the request was in an unknown format: Content-Type {got} is not one of {accepted}")]
     UnsupportedMediaType {
@@ -151,6 +171,21 @@ pub enum ApiError {
 impl From<portolan_schema::ShapeError> for ApiError {
     fn from(error: portolan_schema::ShapeError) -> Self {
         Self::WrongType { field: error.field, expected: error.expected, got: error.got }
+    }
+}
+
+impl From<CommitError> for ApiError {
+    fn from(error: CommitError) -> Self {
+        let text = error.to_string();
+        match error {
+            CommitError::Conflict { resource, key, .. } => {
+                let name = key.rsplit('/').next().unwrap_or_default().to_owned();
+                Self::Contended { resource, name }
+            }
+            CommitError::TooLarge(_) => Self::TooLargeToStore(text),
+            CommitError::Unavailable(_) => Self::Unavailable(text),
+            CommitError::Unknown(_) => Self::Unconfirmed(text),
+        }
     }
 }
 
@@ -212,12 +247,6 @@ impl FieldError {
         Self::new(CauseReason::FieldValueTooMany, field, message)
     }
 
-    /// An address or port that the allocator refused.
-    pub fn allocation(field: impl Into<String>, value: impl Into<Value>, error: &AllocationError) -> Self {
-        let message = format!("Invalid value: {}: {error}", value.into());
-        Self::new(CauseReason::FieldValueInvalid, field, message)
-    }
-
     fn new(reason: CauseReason, field: impl Into<String>, message: String) -> Self {
         Self { reason, field: field.into(), message }
     }
@@ -241,7 +270,7 @@ impl ApiError {
 
     /// Seconds after which a retry may help, for the `Retry-After` header.
     pub fn retry_after_seconds(&self) -> Option<u32> {
-        matches!(self, Self::FutureRevision { .. }).then_some(1)
+        matches!(self, Self::FutureRevision { .. } | Self::Unavailable(_)).then_some(1)
     }
 
     /// The `Status` object.
@@ -276,12 +305,14 @@ impl ApiError {
             Self::MethodNotAllowed { .. } => ("MethodNotAllowed", 405),
             Self::NotAcceptable => ("NotAcceptable", 406),
             Self::AlreadyExists { .. } => ("AlreadyExists", 409),
-            Self::Conflict { .. } => ("Conflict", 409),
+            Self::Conflict { .. } | Self::Contended { .. } => ("Conflict", 409),
             Self::Expired { .. } => ("Expired", 410),
-            Self::TooLarge { .. } => ("RequestEntityTooLarge", 413),
+            Self::TooLarge { .. } | Self::TooLargeToStore(_) => ("RequestEntityTooLarge", 413),
             Self::UnsupportedMediaType { .. } => ("UnsupportedMediaType", 415),
             Self::Invalid { .. } | Self::InvalidOptions { .. } => ("Invalid", 422),
-            Self::FutureRevision { .. } => ("Timeout", 504),
+            Self::Internal(_) => ("InternalError", 500),
+            Self::Unavailable(_) => ("ServiceUnavailable", 503),
+            Self::FutureRevision { .. } | Self::Unconfirmed(_) => ("Timeout", 504),
         }
     }
 
@@ -289,7 +320,8 @@ impl ApiError {
         match self {
             Self::NotFound { resource, name }
             | Self::AlreadyExists { resource, name }
-            | Self::Conflict { resource, name, .. } => {
+            | Self::Conflict { resource, name, .. }
+            | Self::Contended { resource, name } => {
                 let info = resource.info();
                 Some(json!({"name": name, "group": info.group, "kind": info.plural}))
             }

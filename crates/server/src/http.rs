@@ -85,7 +85,7 @@ impl Handler {
                 let options = write_options(query)?;
                 let object = body::read_object(request).await?;
                 let namespace = collection.namespace.as_deref().unwrap_or_default();
-                let outcome = self.api.create(collection.resource, namespace, object, options)?;
+                let outcome = self.api.create(collection.resource, namespace, object, options).await?;
                 Ok(written(outcome))
             }
             Method::DELETE if info.writable => self.delete_collection(request, query, collection).await,
@@ -123,15 +123,17 @@ impl Handler {
         match *request.method() {
             Method::PUT => {
                 let object = body::read_object(request).await?;
-                Ok(written(self.api.change(target, named.part, Change::Replace(object), options)?))
+                let change = Change::Replace(object);
+                Ok(written(self.api.change(target, named.part, change, options).await?))
             }
             Method::PATCH => {
                 let patch = body::read_merge_patch(request).await?;
-                Ok(written(self.api.change(target, named.part, Change::Merge(patch), options)?))
+                let change = Change::Merge(patch);
+                Ok(written(self.api.change(target, named.part, change, options).await?))
             }
             Method::DELETE if named.part == crate::api::Part::Main => {
                 let (preconditions, options) = delete_options(request, options).await?;
-                Ok(deleted(named, self.api.delete(target, &preconditions, options)?))
+                Ok(deleted(named, self.api.delete(target, &preconditions, options).await?))
             }
             _ => Err(not_allowed(request.method())),
         }
@@ -149,7 +151,7 @@ impl Handler {
         let mut objects = Vec::new();
         for object in list::current(&self.api, collection, &selector)? {
             let named = Named::of(collection, &object);
-            match self.api.delete(named.target(), &preconditions, options) {
+            match self.api.delete(named.target(), &preconditions, options).await {
                 Ok(outcome) => objects.push(outcome.object),
                 Err(ApiError::NotFound { .. }) => {}
                 Err(error) => return Err(error),
