@@ -7,6 +7,7 @@ use serde_json::Value;
 use crate::{
     error::{ApiError, FieldError},
     json::{self, Object},
+    kinds::network::parse_address,
     names,
     resource::Resource,
 };
@@ -115,6 +116,10 @@ fn name_error(resource: Resource, metadata: &Object) -> Option<FieldError> {
         Resource::Service | Resource::Namespace => (
             names::is_dns_label(name),
             "must be a DNS-1123 label: at most 63 lower-case letters, digits and inner hyphens",
+        ),
+        Resource::IpAddress => (
+            parse_address(name).is_some_and(|address| address.to_string() == name),
+            "must be an IP address in canonical form (RFC 5952 for IPv6)",
         ),
         _ => (
             names::is_dns_subdomain(name),

@@ -7,6 +7,7 @@ use super::{Part, Preconditions, Target};
 use crate::{
     error::{ApiError, FieldError},
     json::{self, Object, type_name},
+    kinds::namespace,
     metadata,
     resource::Resource,
     store::StoredObject,
@@ -154,6 +155,9 @@ pub(super) fn restored(resource: Resource, part: Part, mut new: Object, old: &Ob
             object
         }
         Part::Main => {
+            if resource == Resource::Namespace {
+                namespace::restore_spec(&mut new, old);
+            }
             if resource.info().has_status {
                 match old.get("status") {
                     Some(status) => new.insert("status".to_owned(), status.clone()),

@@ -187,7 +187,7 @@ impl Api {
         if resource == Resource::Service {
             return self.prepare_service(ledger, object, old);
         }
-        kinds::set_defaults(resource, object);
+        kinds::prepare(resource, object, old);
         self.check(resource, object, old)?;
         Ok(Exchange::default())
     }
