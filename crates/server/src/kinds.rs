@@ -3,6 +3,7 @@
 pub(crate) mod namespace;
 pub(crate) mod network;
 pub(crate) mod service;
+pub(crate) mod service_cidr;
 
 mod endpoint_slice;
 mod endpoints;
@@ -10,7 +11,8 @@ mod event;
 mod ip_address;
 mod lease;
 mod node;
-mod service_cidr;
+
+use portolan_ipam::check::Neighbours;
 
 use crate::{
     error::FieldError,
@@ -29,8 +31,8 @@ pub(crate) fn prepare(resource: Resource, object: &mut Object, old: Option<&Obje
         Resource::Endpoints => endpoints::set_defaults(object),
         Resource::Node => node::set_defaults(object),
         Resource::Namespace => namespace::prepare(object, old),
+        Resource::ServiceCidr => service_cidr::set_defaults(object),
         Resource::Service
-        | Resource::ServiceCidr
         | Resource::IpAddress
         | Resource::Event
         | Resource::CoreEvent
@@ -47,7 +49,7 @@ pub(crate) fn validate(resource: Resource, object: &Object, old: Option<&Object>
         Resource::Endpoints => endpoints::validate(object, old),
         Resource::Node => node::validate(object, old),
         Resource::Namespace => namespace::validate(object),
-        Resource::ServiceCidr => service_cidr::validate(object, old),
+        Resource::ServiceCidr => service_cidr::validate(object, old, Neighbours::default()),
         Resource::IpAddress => ip_address::validate(object, old),
         Resource::Event | Resource::CoreEvent => event::validate(resource, object, old),
         Resource::Lease => lease::validate(object),
