@@ -8,6 +8,7 @@ pub mod json;
 pub mod protobuf;
 pub mod resource;
 pub mod shape;
+pub mod view;
 
 pub use json::Object;
 pub use resource::{Info, Resource};

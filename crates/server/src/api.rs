@@ -17,6 +17,7 @@ use bytes::Bytes;
 use futures::executor::block_on;
 use ipnet::IpNet;
 use portolan_ipam::{Families, NodePortRange};
+use portolan_schema::view;
 use serde_json::Value;
 
 use crate::{
@@ -169,8 +170,8 @@ impl Api {
     ) -> Result<Outcome, ApiError> {
         let decide =
             |ledger: &mut Ledger| self.decide_create(ledger, resource, namespace, object.clone(), options);
-        let outcome = self.write(decide).await?;
-        if resource == Resource::Event && !options.dry_run {
+        let outcome = self.write(decide).await?.seen_as(resource);
+        if resource.stored() == Resource::Event && !options.dry_run {
             self.drop_oldest_event().await;
         }
         Ok(outcome)
@@ -205,7 +206,8 @@ impl Api {
         preconditions: &Preconditions,
         options: WriteOptions,
     ) -> Result<Outcome, ApiError> {
-        self.write(|ledger| self.decide_delete(ledger, target, preconditions, options)).await
+        let decided = self.write(|ledger| self.decide_delete(ledger, target, preconditions, options)).await;
+        decided.map(|outcome| outcome.seen_as(target.resource))
     }
 
     /// Makes the stored object as `object` says, `status` included: creates it, or replaces what is there. Objects
@@ -237,7 +239,7 @@ impl Api {
         if status.is_none() {
             object.remove("status");
         }
-        let main = match self.store.get(resource, &target.key()) {
+        let main = match self.store.get(resource.stored(), &target.key()) {
             Some(_) => self.update(target, Part::Main, object, options).await?,
             None => self.create(resource, namespace, object, options).await?,
         };
@@ -257,7 +259,9 @@ impl Api {
         change: Change,
         options: WriteOptions,
     ) -> Result<Outcome, ApiError> {
-        self.write(|ledger| self.decide_change(ledger, target, part, change.clone(), options)).await
+        let decided =
+            self.write(|ledger| self.decide_change(ledger, target, part, change.clone(), options)).await;
+        decided.map(|outcome| outcome.seen_as(target.resource))
     }
 
     /// What the allocator has done and how full it is.
@@ -328,6 +332,16 @@ impl Api {
             let remove = Transaction::remove(Resource::Event, oldest.key(), oldest.revision());
             let removed = self.store.commit(remove).await;
             tracing::debug!(event = oldest.key(), ok = removed.is_ok(), "oldest Event dropped");
+        }
+    }
+}
+
+impl Outcome {
+    /// With the object as clients of this resource see it.
+    fn seen_as(self, resource: Resource) -> Self {
+        match view::seen_body(resource, &self.object) {
+            Some(object) => Self { object: object.into(), ..self },
+            None => self,
         }
     }
 }

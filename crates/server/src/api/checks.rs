@@ -87,6 +87,18 @@ pub(super) fn check_preconditions(
     }
 }
 
+/// A PUT says on which version it is based, where the kind cannot do without.
+pub(super) fn check_unconditional(target: Target<'_>, new: &Object) -> Result<(), ApiError> {
+    let metadata = json::object(new, "metadata");
+    let given = metadata.map_or(Ok(None), metadata::given_revision)?;
+    if given.is_some() || target.resource.info().unconditional_update {
+        return Ok(());
+    }
+    let error =
+        FieldError::required("metadata.resourceVersion", "an update says on which version it is based");
+    Err(ApiError::invalid(target.resource, target.name, vec![error]))
+}
+
 pub(super) fn check_delete(
     target: Target<'_>,
     stored: &StoredObject,

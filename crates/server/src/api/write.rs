@@ -4,13 +4,14 @@ use std::{net::IpAddr, sync::Arc};
 
 use ipnet::IpNet;
 use portolan_ipam::{ServiceKey, check::Neighbours};
+use portolan_schema::view;
 use serde_json::Value;
 
 use super::{
     Api, Change, Effect, Outcome, Part, Preconditions, Target, WriteOptions,
     checks::{
-        bump_generation, check_delete, check_preconditions, conflict, is_finished_deletion, match_url,
-        restored, update_metadata, wrong_metadata,
+        bump_generation, check_delete, check_preconditions, check_unconditional, conflict,
+        is_finished_deletion, match_url, restored, update_metadata, wrong_metadata,
     },
     commit::{Decision, Exchange, Write},
 };
@@ -38,18 +39,19 @@ impl Api {
         options: WriteOptions,
     ) -> Result<Decision, ApiError> {
         match_url(resource, namespace, None, &mut object)?;
-        let warnings = self.conform(resource, &mut object, options)?;
+        let mut warnings = self.conform(resource, &mut object, options)?;
         if !resource.info().create_keeps_status {
             object.remove("status");
         }
         let key = self.fresh_name(resource, namespace, &mut object)?;
         let exchange = self.prepare(ledger, resource, &mut object, None)?;
-        let draft = Draft::new(resource, &object);
+        warnings.extend(self.remarks(resource, &object));
+        let draft = draft(resource, object);
         if options.dry_run {
             let outcome = outcome(&draft.at(self.store.revision()), Effect::Created, warnings);
             return Ok(Decision::Done(outcome));
         }
-        let step = Step::Put { resource, draft, expected: None };
+        let step = Step::Put { resource: resource.stored(), draft, expected: None };
         let transaction = self.transaction(ledger, &key, &exchange, step);
         Ok(Decision::Write(Write { transaction, effect: Effect::Created, removed: None, warnings, exchange }))
     }
@@ -63,12 +65,15 @@ impl Api {
         options: WriteOptions,
     ) -> Result<Decision, ApiError> {
         let resource = target.resource;
-        let Some(stored) = self.store.latest(resource, &target.key()) else {
+        let Some(stored) = self.store.latest(resource.stored(), &target.key()) else {
             return self.create_on_update(ledger, target, part, change, options);
         };
-        let old = stored.decode();
+        let old = view::seen(resource, stored.decode());
         let mut new = match change {
-            Change::Replace(object) => object,
+            Change::Replace(object) => {
+                check_unconditional(target, &object)?;
+                object
+            }
             Change::Merge(patch) => merged(&old, patch),
         };
         match_url(resource, target.namespace, Some(target.name), &mut new)?;
@@ -85,7 +90,8 @@ impl Api {
         preconditions: &Preconditions,
         options: WriteOptions,
     ) -> Result<Decision, ApiError> {
-        let stored = self.store.latest(target.resource, &target.key()).ok_or_else(|| target.not_found())?;
+        let stored =
+            self.store.latest(target.resource.stored(), &target.key()).ok_or_else(|| target.not_found())?;
         let mut object = stored.decode();
         check_delete(target, &stored, &object, preconditions)?;
         let Some(metadata) = json::object_mut(&mut object, "metadata") else {
@@ -99,7 +105,7 @@ impl Api {
         }
         metadata.insert("deletionTimestamp".to_owned(), metadata::now().into());
         metadata.insert("deletionGracePeriodSeconds".to_owned(), 0.into());
-        let draft = Draft::new(target.resource, &object);
+        let draft = Draft::new(target.resource.stored(), &object);
         Ok(self.decide_put(ledger, target, &stored, draft, (options, Vec::new(), Exchange::default())))
     }
 
@@ -168,7 +174,7 @@ impl Api {
             }
             let key = Target { resource, namespace, name: name_of(object) }.key();
             tries -= 1;
-            if self.store.latest(resource, &key).is_none() {
+            if self.store.latest(resource.stored(), &key).is_none() {
                 return Ok(key);
             }
             if tries == 0 {
@@ -251,6 +257,11 @@ impl Api {
         check(Neighbours { pods: &pods, nodes: &nodes })
     }
 
+    /// What the client should hear about the object.
+    fn remarks(&self, resource: Resource, object: &Object) -> Vec<String> {
+        if self.validate { kinds::warnings(resource, object) } else { Vec::new() }
+    }
+
     /// What changes hands, and the object itself.
     fn transaction(&self, ledger: &Ledger, key: &str, exchange: &Exchange, step: Step) -> Transaction {
         let (namespace, name) = key.split_once('/').unwrap_or(("", key));
@@ -266,7 +277,7 @@ impl Api {
         target: Target<'_>,
         (stored, old): (Arc<StoredObject>, &Object),
         mut new: Object,
-        (options, warnings): (WriteOptions, Vec<String>),
+        (options, mut warnings): (WriteOptions, Vec<String>),
     ) -> Result<Decision, ApiError> {
         let resource = target.resource;
         update_metadata(target, &mut new, old)?;
@@ -277,7 +288,8 @@ impl Api {
         if kinds::bumps_generation(resource, &new, old) {
             bump_generation(&mut new);
         }
-        let draft = Draft::new(resource, &new);
+        warnings.extend(self.remarks(resource, &new));
+        let draft = draft(resource, new);
         Ok(self.decide_put(ledger, target, &stored, draft, (options, warnings, exchange)))
     }
 
@@ -295,7 +307,7 @@ impl Api {
         if options.dry_run {
             return Decision::Done(outcome(&draft.at(stored.revision()), Effect::Updated, warnings));
         }
-        let step = Step::Put { resource: target.resource, draft, expected: Some(stored.revision()) };
+        let step = Step::Put { resource: target.resource.stored(), draft, expected: Some(stored.revision()) };
         let transaction = self.transaction(ledger, stored.key(), &exchange, step);
         Decision::Write(Write { transaction, effect: Effect::Updated, removed: None, warnings, exchange })
     }
@@ -317,7 +329,7 @@ impl Api {
             exchange.release = ledger.plan_removal(&*self.store, &service_key(object), &spec);
         }
         let key = stored.key().into();
-        let step = Step::Remove { resource: target.resource, key, expected: stored.revision() };
+        let step = Step::Remove { resource: target.resource.stored(), key, expected: stored.revision() };
         let transaction = self.transaction(ledger, stored.key(), &exchange, step);
         Decision::Write(Write {
             transaction,
@@ -327,6 +339,11 @@ impl Api {
             exchange,
         })
     }
+}
+
+/// The object as it is stored.
+fn draft(resource: Resource, object: Object) -> Draft {
+    Draft::new(resource.stored(), &view::stored(resource, object))
 }
 
 fn outcome(stored: &StoredObject, effect: Effect, warnings: Vec<String>) -> Outcome {
