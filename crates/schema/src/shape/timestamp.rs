@@ -7,7 +7,7 @@ const EPOCH: i64 = 719_468;
 const ERA: i64 = 146_097;
 
 /// Seconds since 1970 and nanoseconds. The offset from UTC may be given as `Z` or `±hh:mm`.
-pub(crate) fn parse(text: &str) -> Option<(i64, u32)> {
+pub fn parse(text: &str) -> Option<(i64, u32)> {
     let (date, rest) = text.split_at_checked(10)?;
     let (clock, rest) = rest.strip_prefix(['T', 't'])?.split_at_checked(8)?;
     let [year, month, day] = numbers(date, b'-', [4, 2, 2])?;

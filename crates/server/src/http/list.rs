@@ -32,7 +32,7 @@ pub(super) async fn answer(
     let page = Page::parse(query)?;
     fresh_enough(&**api.store(), collection.resource, page.freshness).await?;
     let (metadata, objects) = page.read(api, collection, &selector)?;
-    Ok(presenter.list(&metadata, objects))
+    presenter.list(&metadata, objects)
 }
 
 /// The objects that match now.
@@ -46,7 +46,7 @@ pub(super) fn current(
 }
 
 /// A complete list as an answer.
-pub(super) fn whole(presenter: &Presenter, revision: u64, objects: Vec<Bytes>) -> Answer {
+pub(super) fn whole(presenter: &Presenter, revision: u64, objects: Vec<Bytes>) -> Result<Answer, ApiError> {
     presenter.list(&json!({"resourceVersion": revision.to_string()}), objects)
 }
 
