@@ -43,11 +43,13 @@ pub(crate) struct Handler {
     api: Arc<Api>,
     /// Becomes true when the server stops; watches end then.
     stopping: tokio::sync::watch::Receiver<bool>,
+    /// Events that watches have in common.
+    frames: Arc<watch::SharedFrames>,
 }
 
 impl Handler {
     pub(crate) fn new(api: Arc<Api>, stopping: tokio::sync::watch::Receiver<bool>) -> Self {
-        Self { api, stopping }
+        Self { api, stopping, frames: Arc::default() }
     }
 
     /// Answers one request; errors become Status objects.
@@ -159,7 +161,8 @@ impl Handler {
         name: Option<&str>,
     ) -> Result<Answer, ApiError> {
         let presenter = Presenter::new(headers, query, collection.resource, Content::Watch)?;
-        watch::answer(&self.api, self.stopping.clone(), presenter, query, collection, name)
+        let (stopping, frames) = (self.stopping.clone(), Arc::clone(&self.frames));
+        watch::answer(&self.api, stopping, presenter, frames, query, collection, name)
     }
 
     /// Deletes what the selectors match, one by one; answers with the list of what went.

@@ -5,6 +5,7 @@
 //! cursor, and is then told so (410 Expired) and closed.
 
 mod frames;
+mod shared;
 
 use std::{sync::Arc, time::Duration, vec};
 
@@ -16,6 +17,7 @@ use http_body_util::{BodyExt, StreamBody};
 use tokio::{sync::watch, time::Instant};
 
 use self::frames::{EventKind, Frames, Framing};
+pub(super) use self::shared::SharedFrames;
 use super::{
     Answer,
     accept::Encoding,
@@ -44,6 +46,7 @@ pub(super) fn answer(
     api: &Arc<Api>,
     stopping: watch::Receiver<bool>,
     presenter: Presenter,
+    shared: Arc<SharedFrames>,
     query: &Query,
     collection: &Collection,
     name: Option<&str>,
@@ -56,7 +59,7 @@ pub(super) fn answer(
         signal: api.store().subscribe(collection.resource),
         collection: collection.clone(),
         selector,
-        framing: Framing::new(presenter),
+        framing: Framing::new(presenter, shared),
         stopping,
         start: Some(start),
         initial: Vec::new().into_iter(),
@@ -251,7 +254,7 @@ impl Watch {
             (Some(old), None) => (EventKind::Deleted, old.body_at(change.revision)),
             (None, None) => return Ok(()),
         };
-        self.framing.push(frames, kind, &body)
+        self.framing.push_change(frames, kind, change.revision, &body)
     }
 
     async fn wake(&mut self) -> Wake {

@@ -1,11 +1,18 @@
 //! Watch events as bytes: in JSON one object a line, in protobuf one frame after its length.
 
+use std::sync::Arc;
+
 use bytes::{BufMut, Bytes, BytesMut};
 use serde_json::json;
 
+use super::shared::{Key, SharedFrames};
 use crate::{
     error::ApiError,
-    http::{accept::Encoding, present::Presenter, protobuf},
+    http::{
+        accept::{Encoding, View},
+        present::Presenter,
+        protobuf,
+    },
 };
 
 /// Bytes that are collected for one write to the socket.
@@ -29,6 +36,7 @@ pub(super) struct Frames(BytesMut);
 #[derive(Debug)]
 pub(super) struct Framing {
     presenter: Presenter,
+    shared: Arc<SharedFrames>,
     /// Whether nothing has been sent yet.
     first: bool,
 }
@@ -70,12 +78,36 @@ impl Frames {
 }
 
 impl Framing {
-    pub(super) fn new(presenter: Presenter) -> Self {
-        Self { presenter, first: true }
+    pub(super) fn new(presenter: Presenter, shared: Arc<SharedFrames>) -> Self {
+        Self { presenter, shared, first: true }
     }
 
     pub(super) fn encoding(&self) -> Encoding {
         self.presenter.format.encoding
+    }
+
+    /// Adds the event of a change, which other watches will send, too.
+    pub(super) fn push_change(
+        &mut self,
+        frames: &mut Frames,
+        kind: EventKind,
+        revision: u64,
+        stored: &Bytes,
+    ) -> Result<(), ApiError> {
+        let format = self.presenter.format;
+        // Rows of tables hold ages and, the first one, columns.
+        if format.is_stored() || matches!(format.view, View::Table(_)) {
+            return self.push(frames, kind, stored);
+        }
+        let shared = Arc::clone(&self.shared);
+        let key = Key { resource: self.presenter.resource, revision, kind, format };
+        let frame = shared.get_or_make(key, || {
+            let mut frames = Frames::default();
+            self.push(&mut frames, kind, stored)?;
+            Ok(frames.0.freeze())
+        })?;
+        frames.push(&frame);
+        Ok(())
     }
 
     /// Adds the event of an object, whose stored form is given.
