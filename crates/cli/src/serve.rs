@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
-use portolan_server::{Config, PortRange, ServiceRanges};
+use portolan_server::{Config, NodePortRange, ServiceRanges};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Options of `portolan serve`.
@@ -22,7 +22,7 @@ pub(crate) struct Options {
     service_cluster_ip_range: ServiceRanges,
     /// Ports that node ports are given from.
     #[arg(long, default_value = "30000-32767", value_name = "FIRST-LAST")]
-    service_node_port_range: PortRange,
+    service_node_port_range: NodePortRange,
     /// Folder of YAML or JSON manifests to keep the objects in step with.
     #[arg(long, value_name = "DIR")]
     manifests: Option<PathBuf>,

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use crate::{
-    allocate::{Allocator, NextFree},
+    allocate::{AllocatorMetrics, Ledger},
     config::Config,
     error::ApiError,
     json::{self, Object},
@@ -37,8 +37,7 @@ const MAX_EVENTS: usize = 1000;
 pub struct Api {
     store: Arc<dyn Store>,
     /// Also the write lock.
-    allocator: Mutex<Box<dyn Allocator>>,
-    families: Vec<&'static str>,
+    ledger: Mutex<Ledger>,
     validate: bool,
 }
 
@@ -120,18 +119,12 @@ pub(crate) enum Change {
 impl Api {
     /// A fresh in-memory API with the Namespaces and the ServiceCIDR that a cluster has from the start.
     pub fn new(config: &Config) -> Self {
-        let allocator = NextFree::new(&config.service_ranges, config.node_ports);
-        Self::over(Arc::new(MemoryStore::new(config.history)), Box::new(allocator), config)
+        Self::over(Arc::new(MemoryStore::new(config.history)), config)
     }
 
-    /// An API over a given store and allocator, which must agree with each other.
-    pub fn over(store: Arc<dyn Store>, allocator: Box<dyn Allocator>, config: &Config) -> Self {
-        let families = config.service_ranges.iter().map(|range| match range {
-            ipnet::IpNet::V4(_) => "IPv4",
-            ipnet::IpNet::V6(_) => "IPv6",
-        });
-        let families = families.collect();
-        let api = Self { store, allocator: Mutex::new(allocator), families, validate: config.validate };
+    /// An API over a given store.
+    pub fn over(store: Arc<dyn Store>, config: &Config) -> Self {
+        let api = Self { store, ledger: Mutex::new(Ledger::new(config)), validate: config.validate };
         api.bootstrap(config);
         api
     }
@@ -154,9 +147,8 @@ impl Api {
         object: Object,
         options: WriteOptions,
     ) -> Result<Outcome, ApiError> {
-        let decide = |allocator: &mut dyn Allocator| {
-            self.decide_create(allocator, resource, namespace, object.clone(), options)
-        };
+        let decide =
+            |ledger: &mut Ledger| self.decide_create(ledger, resource, namespace, object.clone(), options);
         let outcome = self.write(decide).await?;
         if resource == Resource::Event && !options.dry_run {
             self.drop_oldest_event().await;
@@ -193,7 +185,7 @@ impl Api {
         preconditions: &Preconditions,
         options: WriteOptions,
     ) -> Result<Outcome, ApiError> {
-        self.write(|_| self.decide_delete(target, preconditions, options)).await
+        self.write(|ledger| self.decide_delete(ledger, target, preconditions, options)).await
     }
 
     /// Makes the stored object as `object` says, `status` included: creates it, or replaces what is there. Objects
@@ -245,12 +237,19 @@ impl Api {
         change: Change,
         options: WriteOptions,
     ) -> Result<Outcome, ApiError> {
-        self.write(|allocator| self.decide_change(allocator, target, part, change.clone(), options)).await
+        self.write(|ledger| self.decide_change(ledger, target, part, change.clone(), options)).await
     }
 
-    fn write_lock(&self) -> MutexGuard<'_, Box<dyn Allocator>> {
-        // A write that panicked stored nothing; at worst an address stays taken.
-        self.allocator.lock().unwrap_or_else(PoisonError::into_inner)
+    /// What the allocator has done and how full it is.
+    pub fn allocator_metrics(&self) -> AllocatorMetrics {
+        let mut ledger = self.write_lock();
+        ledger.follow(&*self.store);
+        ledger.metrics()
+    }
+
+    fn write_lock(&self) -> MutexGuard<'_, Ledger> {
+        // A write that panicked stored nothing; at worst an address stays taken until the next start.
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn bootstrap(&self, config: &Config) {

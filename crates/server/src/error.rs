@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 use thiserror::Error;
 
-use crate::{allocate::AllocationError, resource::Resource, store::CommitError};
+use crate::{resource::Resource, store::CommitError};
 
 /// Why a request was refused.
 #[derive(Debug, Clone, PartialEq, Error)]
@@ -146,6 +146,9 @@ pub enum ApiError {
         /// Its name.
         name: String,
     },
+    /// Something that the client can not mend.
+    #[error("Internal error occurred: {0}")]
+    Internal(String),
     /// The store cannot write now.
     #[error("{0}; try again")]
     Unavailable(String),
@@ -249,12 +252,6 @@ impl FieldError {
         Self::new(CauseReason::FieldValueTooMany, field, message)
     }
 
-    /// An address or port that the allocator refused.
-    pub fn allocation(field: impl Into<String>, value: impl Into<Value>, error: &AllocationError) -> Self {
-        let message = format!("Invalid value: {}: {error}", value.into());
-        Self::new(CauseReason::FieldValueInvalid, field, message)
-    }
-
     fn new(reason: CauseReason, field: impl Into<String>, message: String) -> Self {
         Self { reason, field: field.into(), message }
     }
@@ -318,6 +315,7 @@ impl ApiError {
             Self::TooLarge { .. } | Self::TooLargeToStore(_) => ("RequestEntityTooLarge", 413),
             Self::UnsupportedMediaType { .. } => ("UnsupportedMediaType", 415),
             Self::Invalid { .. } | Self::InvalidOptions { .. } => ("Invalid", 422),
+            Self::Internal(_) => ("InternalError", 500),
             Self::Unavailable(_) => ("ServiceUnavailable", 503),
             Self::FutureRevision { .. } | Self::Unconfirmed(_) => ("Timeout", 504),
         }

@@ -10,8 +10,7 @@
 //!
 //! The path of a write: [`http`](self) or manifests -> [`Api`] (decode, default, validate, allocate) -> [`Store`]
 //! (versions, history) -> every watch of that resource. The path of a read: [`Store`] snapshot -> bytes on the wire.
-//! Seams for what comes later: [`Store`] (durable stores), [`Allocator`] (bands, repair), [`serve`] (TLS wraps the
-//! listener there).
+//! Who holds which address is in objects of the store; `portolan-ipam` decides who gets which.
 
 mod allocate;
 mod api;
@@ -28,10 +27,11 @@ mod server;
 use portolan_schema::{json, resource, shape as schema};
 use portolan_store as store;
 
-pub use allocate::{AllocationError, Allocator, NextFree, Protocol};
+pub use allocate::{AllocationScope, AllocatorMetrics};
 pub use api::{Api, Blocking, Effect, Outcome, Part, Preconditions, Target, WriteOptions};
-pub use config::{Config, ConfigError, PortRange, ServiceRanges};
+pub use config::{Config, ConfigError, ServiceRanges};
 pub use error::{ApiError, CauseReason, FieldError};
+pub use portolan_ipam::{NodePortRange, node_port::NodePortRangeError};
 pub use portolan_schema::{Info, Object, Resource, shape::FieldValidation};
 pub use portolan_store::{
     Change, Changes, CommitError, Committed, Draft, Expired, History, MemoryStore, Pairs, Scope, Snapshot,

@@ -7,11 +7,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use futures::future::BoxFuture;
+use portolan_ipam::{Claims, ServiceSpec};
+
 use super::{Api, Effect, Outcome};
 use crate::{
-    allocate::Allocator,
+    allocate::Ledger,
     error::ApiError,
-    kinds::service::claims::Claims,
     store::{CommitError, Committed, StoredObject, Transaction},
 };
 
@@ -43,39 +45,54 @@ pub(super) struct Write {
     pub(super) exchange: Exchange,
 }
 
-/// Addresses and ports that a write takes and gives back.
+/// What a write takes and gives back.
 #[derive(Debug, Default)]
 pub(super) struct Exchange {
-    /// The Service that does.
-    pub(super) owner: String,
-    /// What it held before.
-    pub(super) before: Claims,
-    /// What it holds after.
-    pub(super) after: Claims,
+    /// What is new.
+    pub(super) take: Claims,
+    /// What is free afterwards.
+    pub(super) release: Claims,
+    /// The spec as the client wrote it.
+    pub(super) asked: ServiceSpec,
+}
+
+/// A write under way; whatever becomes of it, the ledger is told.
+struct UnderWay<'a> {
+    api: &'a Api,
+    take: Claims,
 }
 
 impl Api {
     /// Decides and stores until the store has no objection. `decide` must not depend on what it decided before.
     pub(super) async fn write(
         &self,
-        mut decide: impl FnMut(&mut dyn Allocator) -> Result<Decision, ApiError>,
+        mut decide: impl FnMut(&mut Ledger) -> Result<Decision, ApiError>,
     ) -> Result<Outcome, ApiError> {
         let start = Instant::now();
+        let mut is_fresh = false;
         loop {
-            let (commit, effect, removed, warnings, exchange) = {
-                let mut allocator = self.write_lock();
-                match decide(&mut **allocator)? {
-                    Decision::Done(outcome) => return Ok(outcome),
-                    Decision::Write(write) => {
-                        let commit = self.store.commit(write.transaction);
-                        (commit, write.effect, write.removed, write.warnings, write.exchange)
+            let seen = self.store.revision();
+            let decided = self.decide_and_submit(&mut decide);
+            let (commit, under_way, rest) = match decided {
+                Ok(Submitted::Done(outcome)) => return Ok(outcome),
+                Ok(Submitted::Write(commit, under_way, rest)) => (commit, under_way, rest),
+                // It may have been refused for something that is no longer true.
+                Err(error) if !is_fresh => {
+                    is_fresh = true;
+                    if self.store.refresh().await? == seen {
+                        return Err(error);
                     }
+                    continue;
                 }
+                Err(error) => return Err(error),
             };
             let result = commit.await;
-            exchange.settle(result.is_ok(), &mut **self.write_lock());
+            drop(under_way);
             match result {
-                Ok(committed) => return outcome_of(committed, effect, removed.as_deref(), warnings),
+                Ok(committed) => {
+                    self.settle(&rest.exchange);
+                    return outcome_of(committed, rest);
+                }
                 Err(CommitError::Conflict { .. }) if start.elapsed() < DEADLINE => {
                     self.store.refresh().await?;
                 }
@@ -83,22 +100,58 @@ impl Api {
             }
         }
     }
-}
 
-impl Exchange {
-    fn settle(&self, is_done: bool, allocator: &mut dyn Allocator) {
-        let (lost, kept) = if is_done { (&self.before, &self.after) } else { (&self.after, &self.before) };
-        lost.release_except(kept, allocator, &self.owner);
+    fn decide_and_submit(
+        &self,
+        decide: &mut impl FnMut(&mut Ledger) -> Result<Decision, ApiError>,
+    ) -> Result<Submitted<'_>, ApiError> {
+        let mut ledger = self.write_lock();
+        ledger.follow(&*self.store);
+        let write = match decide(&mut ledger)? {
+            Decision::Done(outcome) => return Ok(Submitted::Done(outcome)),
+            Decision::Write(write) => write,
+        };
+        let Write { transaction, effect, removed, warnings, exchange } = write;
+        ledger.depart(&exchange.take);
+        let under_way = UnderWay { api: self, take: exchange.take.clone() };
+        let commit = self.store.commit(transaction);
+        Ok(Submitted::Write(commit, under_way, Rest { effect, removed, warnings, exchange }))
+    }
+
+    fn settle(&self, exchange: &Exchange) {
+        let Exchange { take, release, asked } = exchange;
+        if !take.is_empty() || !release.is_empty() {
+            let mut ledger = self.write_lock();
+            ledger.retire(&*self.store, release);
+            ledger.count_taken(take, asked);
+        }
     }
 }
 
-fn outcome_of(
-    committed: Committed,
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        if !self.take.is_empty() {
+            self.api.write_lock().arrive(&*self.api.store, &self.take);
+        }
+    }
+}
+
+enum Submitted<'a> {
+    Done(Outcome),
+    Write(BoxFuture<'static, Result<Committed, CommitError>>, UnderWay<'a>, Rest),
+}
+
+/// What is left of a [`Write`] when its transaction is with the store.
+struct Rest {
     effect: Effect,
-    removed: Option<&StoredObject>,
+    removed: Option<Arc<StoredObject>>,
     warnings: Vec<String>,
-) -> Result<Outcome, ApiError> {
+    exchange: Exchange,
+}
+
+fn outcome_of(committed: Committed, rest: Rest) -> Result<Outcome, ApiError> {
     let Committed { revision, objects } = committed;
+    let Rest { effect, removed, warnings, .. } = rest;
     if let Some(removed) = removed {
         return Ok(Outcome { object: removed.body_at(revision), revision, effect, warnings });
     }

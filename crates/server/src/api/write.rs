@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use portolan_ipam::ServiceKey;
 use serde_json::Value;
 
 use super::{
@@ -13,17 +14,14 @@ use super::{
     commit::{Decision, Exchange, Write},
 };
 use crate::{
-    allocate::Allocator,
-    error::{ApiError, FieldError},
+    allocate::{Ledger, Reading, refused},
+    error::ApiError,
     json::{self, Object},
-    kinds::{
-        self,
-        service::{self, claims::Claims},
-    },
+    kinds::{self, service},
     metadata,
     resource::Resource,
     schema::{self, FieldValidation},
-    store::{Draft, StoredObject, Transaction},
+    store::{Draft, Step, StoredObject, Transaction},
 };
 
 /// How often a generated name is tried anew when it is taken.
@@ -32,7 +30,7 @@ const NAME_TRIES: usize = 8;
 impl Api {
     pub(super) fn decide_create(
         &self,
-        allocator: &mut dyn Allocator,
+        ledger: &mut Ledger,
         resource: Resource,
         namespace: &str,
         mut object: Object,
@@ -44,28 +42,20 @@ impl Api {
             object.remove("status");
         }
         let key = self.fresh_name(resource, namespace, &mut object)?;
-        self.prepare(resource, &mut object, None)?;
-        let before = Claims::default();
-        self.allocate(allocator, resource, &mut object, &before, &key)?;
+        let exchange = self.prepare(ledger, resource, &mut object, None)?;
         let draft = Draft::new(resource, &object);
-        let after = claims(resource, &object);
         if options.dry_run {
-            after.release_except(&before, allocator, &key);
             let outcome = outcome(&draft.at(self.store.revision()), Effect::Created, warnings);
             return Ok(Decision::Done(outcome));
         }
-        Ok(Decision::Write(Write {
-            transaction: Transaction::put(resource, draft, None),
-            effect: Effect::Created,
-            removed: None,
-            warnings,
-            exchange: Exchange { owner: key, before, after },
-        }))
+        let step = Step::Put { resource, draft, expected: None };
+        let transaction = self.transaction(ledger, &key, &exchange, step);
+        Ok(Decision::Write(Write { transaction, effect: Effect::Created, removed: None, warnings, exchange }))
     }
 
     pub(super) fn decide_change(
         &self,
-        allocator: &mut dyn Allocator,
+        ledger: &mut Ledger,
         target: Target<'_>,
         part: Part,
         change: Change,
@@ -73,7 +63,7 @@ impl Api {
     ) -> Result<Decision, ApiError> {
         let resource = target.resource;
         let Some(stored) = self.store.latest(resource, &target.key()) else {
-            return self.create_on_update(allocator, target, part, change, options);
+            return self.create_on_update(ledger, target, part, change, options);
         };
         let old = stored.decode();
         let mut new = match change {
@@ -84,11 +74,12 @@ impl Api {
         check_preconditions(target, &stored, &old, &new)?;
         let warnings = self.conform(resource, &mut new, options)?;
         let new = restored(resource, part, new, &old);
-        self.decide_update(allocator, target, (stored, &old), new, (options, warnings))
+        self.decide_update(ledger, target, (stored, &old), new, (options, warnings))
     }
 
     pub(super) fn decide_delete(
         &self,
+        ledger: &mut Ledger,
         target: Target<'_>,
         preconditions: &Preconditions,
         options: WriteOptions,
@@ -100,7 +91,7 @@ impl Api {
             return Err(target.not_found());
         };
         if json::list(metadata, "finalizers").is_empty() {
-            return Ok(decide_removal(target, stored, &object, options));
+            return Ok(self.decide_removal(ledger, target, stored, &object, options));
         }
         if metadata.contains_key("deletionTimestamp") {
             return Ok(Decision::Done(outcome(&stored, Effect::Unchanged, Vec::new())));
@@ -108,12 +99,12 @@ impl Api {
         metadata.insert("deletionTimestamp".to_owned(), metadata::now().into());
         metadata.insert("deletionGracePeriodSeconds".to_owned(), 0.into());
         let draft = Draft::new(target.resource, &object);
-        Ok(decide_put(target, &stored, draft, options, (Vec::new(), Exchange::default())))
+        Ok(self.decide_put(ledger, target, &stored, draft, (options, Vec::new(), Exchange::default())))
     }
 
     fn create_on_update(
         &self,
-        allocator: &mut dyn Allocator,
+        ledger: &mut Ledger,
         target: Target<'_>,
         part: Part,
         change: Change,
@@ -126,7 +117,7 @@ impl Api {
                 if let Some(uid) = uid {
                     return Err(conflict(target, "metadata.uid", uid, "none: it does not exist"));
                 }
-                self.decide_create(allocator, target.resource, target.namespace, object, options)
+                self.decide_create(ledger, target.resource, target.namespace, object, options)
             }
             _ => Err(target.not_found()),
         }
@@ -185,55 +176,71 @@ impl Api {
         }
     }
 
-    /// Defaults and validates; `old` is the stored object on update.
-    fn prepare(&self, resource: Resource, object: &mut Object, old: Option<&Object>) -> Result<(), ApiError> {
-        let mut errors = Vec::new();
-        if resource == Resource::Service {
-            errors.extend(self.prepare_service(object, old));
-        } else {
-            kinds::set_defaults(resource, object);
-        }
-        if self.validate && errors.is_empty() {
-            errors = kinds::validate(resource, object, old);
-        }
-        // Addresses come after validation, so that an invalid Service never takes one.
-        if self.validate && !errors.is_empty() {
-            return Err(ApiError::invalid(resource, name_of(object), errors));
-        }
-        Ok(())
-    }
-
-    fn prepare_service(&self, object: &mut Object, old: Option<&Object>) -> Option<FieldError> {
-        if let Some(old) = old {
-            service::carry_over(object, old);
-        }
-        let old_spec = old.and_then(|old| json::object(old, "spec"));
-        let spec = json::object_mut(object, "spec")?;
-        service::normalise(spec, old_spec);
-        let undecided = service::families::decide(spec, old_spec, &self.families).err();
-        service::set_defaults(object);
-        undecided
-    }
-
-    fn allocate(
+    /// Defaults, plans and validates; `old` is the stored object on update. Nothing is taken before it is all well.
+    fn prepare(
         &self,
-        allocator: &mut dyn Allocator,
+        ledger: &mut Ledger,
         resource: Resource,
         object: &mut Object,
-        held: &Claims,
-        owner: &str,
-    ) -> Result<(), ApiError> {
-        if resource != Resource::Service {
-            return Ok(());
+        old: Option<&Object>,
+    ) -> Result<Exchange, ApiError> {
+        if resource == Resource::Service {
+            return self.prepare_service(ledger, object, old);
         }
-        let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) else { return Ok(()) };
-        service::claims::allocate(spec, held, allocator, owner, !self.validate)
-            .map_err(|errors| ApiError::invalid(resource, name_of(object), errors))
+        kinds::set_defaults(resource, object);
+        self.check(resource, object, old)?;
+        Ok(Exchange::default())
+    }
+
+    fn prepare_service(
+        &self,
+        ledger: &mut Ledger,
+        object: &mut Object,
+        old: Option<&Object>,
+    ) -> Result<Exchange, ApiError> {
+        if let Some(old) = old {
+            service::clear_for_type(object, old);
+        }
+        service::set_defaults(object);
+        let owner = service_key(object);
+        let Some(spec) = json::object_mut(object, "spec") else { return Ok(Exchange::default()) };
+        let reading = Reading::of(spec);
+        if !reading.is_complete() {
+            self.check(Resource::Service, object, old)?;
+        }
+        let old_spec = old.map(|old| ledger.stored_spec(old));
+        let asked = reading.spec.clone();
+        let plan = ledger.plan(&*self.store, &owner, asked.clone(), old_spec.as_ref()).map_err(|errors| {
+            ledger.count_refused(&errors);
+            // Of a changed Service, what the plan would have cleared is not wrong.
+            let others =
+                if old.is_none() { kinds::validate(Resource::Service, object, None) } else { Vec::new() };
+            refused(name_of(object), errors, others)
+        })?;
+        if let Some(spec) = json::object_mut(object, "spec") {
+            reading.write(&plan.spec, spec);
+        }
+        self.check(Resource::Service, object, old)?;
+        Ok(Exchange { take: plan.take, release: plan.release, asked })
+    }
+
+    fn check(&self, resource: Resource, object: &Object, old: Option<&Object>) -> Result<(), ApiError> {
+        let errors = if self.validate { kinds::validate(resource, object, old) } else { Vec::new() };
+        if errors.is_empty() { Ok(()) } else { Err(ApiError::invalid(resource, name_of(object), errors)) }
+    }
+
+    /// What changes hands, and the object itself.
+    fn transaction(&self, ledger: &Ledger, key: &str, exchange: &Exchange, step: Step) -> Transaction {
+        let (namespace, name) = key.split_once('/').unwrap_or(("", key));
+        let owner = ServiceKey::new(namespace, name);
+        let mut steps = ledger.steps(&*self.store, &owner, &exchange.take, &exchange.release);
+        steps.push(step);
+        Transaction { steps }
     }
 
     fn decide_update(
         &self,
-        allocator: &mut dyn Allocator,
+        ledger: &mut Ledger,
         target: Target<'_>,
         (stored, old): (Arc<StoredObject>, &Object),
         mut new: Object,
@@ -242,63 +249,62 @@ impl Api {
         let resource = target.resource;
         update_metadata(target, &mut new, old)?;
         if is_finished_deletion(&new, old) {
-            return Ok(decide_removal(target, stored, old, options));
+            return Ok(self.decide_removal(ledger, target, stored, old, options));
         }
-        self.prepare(resource, &mut new, Some(old))?;
-        let owner = target.key();
-        let before = claims(resource, old);
-        self.allocate(allocator, resource, &mut new, &before, &owner)?;
+        let exchange = self.prepare(ledger, resource, &mut new, Some(old))?;
         if kinds::bumps_generation(resource, &new, old) {
             bump_generation(&mut new);
         }
-        let after = claims(resource, &new);
-        if options.dry_run {
-            after.release_except(&before, allocator, &owner);
-        }
         let draft = Draft::new(resource, &new);
-        Ok(decide_put(target, &stored, draft, options, (warnings, Exchange { owner, before, after })))
+        Ok(self.decide_put(ledger, target, &stored, draft, (options, warnings, exchange)))
     }
-}
 
-fn decide_put(
-    target: Target<'_>,
-    stored: &StoredObject,
-    draft: Draft,
-    options: WriteOptions,
-    (warnings, exchange): (Vec<String>, Exchange),
-) -> Decision {
-    if draft.is_same_as(stored) {
-        return Decision::Done(outcome(stored, Effect::Unchanged, warnings));
+    fn decide_put(
+        &self,
+        ledger: &Ledger,
+        target: Target<'_>,
+        stored: &StoredObject,
+        draft: Draft,
+        (options, warnings, exchange): (WriteOptions, Vec<String>, Exchange),
+    ) -> Decision {
+        if draft.is_same_as(stored) {
+            return Decision::Done(outcome(stored, Effect::Unchanged, warnings));
+        }
+        if options.dry_run {
+            return Decision::Done(outcome(&draft.at(stored.revision()), Effect::Updated, warnings));
+        }
+        let step = Step::Put { resource: target.resource, draft, expected: Some(stored.revision()) };
+        let transaction = self.transaction(ledger, stored.key(), &exchange, step);
+        Decision::Write(Write { transaction, effect: Effect::Updated, removed: None, warnings, exchange })
     }
-    if options.dry_run {
-        return Decision::Done(outcome(&draft.at(stored.revision()), Effect::Updated, warnings));
-    }
-    Decision::Write(Write {
-        transaction: Transaction::put(target.resource, draft, Some(stored.revision())),
-        effect: Effect::Updated,
-        removed: None,
-        warnings,
-        exchange,
-    })
-}
 
-fn decide_removal(
-    target: Target<'_>,
-    stored: Arc<StoredObject>,
-    object: &Object,
-    options: WriteOptions,
-) -> Decision {
-    if options.dry_run {
-        return Decision::Done(outcome(&stored, Effect::Deleted, Vec::new()));
+    fn decide_removal(
+        &self,
+        ledger: &Ledger,
+        target: Target<'_>,
+        stored: Arc<StoredObject>,
+        object: &Object,
+        options: WriteOptions,
+    ) -> Decision {
+        if options.dry_run {
+            return Decision::Done(outcome(&stored, Effect::Deleted, Vec::new()));
+        }
+        let mut exchange = Exchange::default();
+        if target.resource == Resource::Service {
+            let spec = ledger.stored_spec(object);
+            exchange.release = ledger.plan_removal(&*self.store, &service_key(object), &spec);
+        }
+        let key = stored.key().into();
+        let step = Step::Remove { resource: target.resource, key, expected: stored.revision() };
+        let transaction = self.transaction(ledger, stored.key(), &exchange, step);
+        Decision::Write(Write {
+            transaction,
+            effect: Effect::Deleted,
+            removed: Some(stored),
+            warnings: Vec::new(),
+            exchange,
+        })
     }
-    let owner = target.key();
-    Decision::Write(Write {
-        transaction: Transaction::remove(target.resource, &owner, stored.revision()),
-        effect: Effect::Deleted,
-        removed: Some(stored),
-        warnings: Vec::new(),
-        exchange: Exchange { owner, before: claims(target.resource, object), after: Claims::default() },
-    })
 }
 
 fn outcome(stored: &StoredObject, effect: Effect, warnings: Vec<String>) -> Outcome {
@@ -309,11 +315,10 @@ fn name_of(object: &Object) -> &str {
     json::object(object, "metadata").and_then(|metadata| json::text(metadata, "name")).unwrap_or_default()
 }
 
-fn claims(resource: Resource, object: &Object) -> Claims {
-    match json::object(object, "spec") {
-        Some(spec) if resource == Resource::Service => Claims::of(spec),
-        _ => Claims::default(),
-    }
+fn service_key(object: &Object) -> ServiceKey {
+    let metadata = json::object(object, "metadata");
+    let text = |key| metadata.and_then(|metadata| json::text(metadata, key)).unwrap_or_default();
+    ServiceKey::new(text("namespace"), text("name"))
 }
 
 /// RFC 7386: null removes, objects merge, everything else replaces.

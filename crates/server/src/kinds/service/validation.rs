@@ -4,13 +4,11 @@ mod ports;
 
 use serde_json::Value;
 
-use super::{
-    is_externally_accessible, is_headless, may_have_node_ports, needs_health_check_port, service_type,
-};
+use super::{is_externally_accessible, needs_health_check_port, service_type};
 use crate::{
     error::FieldError,
     json::{self, Object},
-    kinds::network::{FAMILIES, family_of, parse_address, parse_cidr, unusable},
+    kinds::network::{FAMILIES, parse_address, parse_cidr, unusable},
     names,
 };
 
@@ -29,7 +27,8 @@ pub(crate) fn validate(object: &Object, old: Option<&Object>) -> Vec<FieldError>
     let mut errors = Vec::new();
     enumerations(spec, &mut errors);
     ports::check(spec, &mut errors);
-    cluster_ips(spec, &mut errors);
+    let old = old.and_then(|old| json::object(old, "spec"));
+    cluster_ips(spec, old, &mut errors);
     for (key, value) in json::object(spec, "selector").into_iter().flatten() {
         let value = value.as_str().unwrap_or_default();
         if !names::is_qualified_name(key) || !names::is_label_value(value) {
@@ -41,7 +40,7 @@ pub(crate) fn validate(object: &Object, old: Option<&Object>) -> Vec<FieldError>
     load_balancer(object, spec, &mut errors);
     health_check_port(spec, &mut errors);
     ingress(object, spec, &mut errors);
-    if let Some(old) = old.and_then(|old| json::object(old, "spec")) {
+    if let Some(old) = old {
         transition(spec, old, &mut errors);
     }
     errors
@@ -63,66 +62,21 @@ fn enumerations(spec: &Object, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn cluster_ips(spec: &Object, errors: &mut Vec<FieldError>) {
-    let single = json::text(spec, "clusterIP");
-    let texts: Vec<&str> = json::texts(spec, "clusterIPs").collect();
-    let families: Vec<&str> = json::texts(spec, "ipFamilies").collect();
-    if service_type(spec) == "ExternalName" {
-        for key in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
-            if json::text(spec, key).is_some() || !json::list(spec, key).is_empty() {
-                errors.push(FieldError::forbidden(
-                    format!("spec.{key}"),
-                    "may not be set for type ExternalName",
-                ));
-            }
-        }
-        return;
-    }
-    if single != texts.first().copied() {
-        let value = single.unwrap_or_default();
-        errors.push(FieldError::invalid("spec.clusterIP", value, "must be the same as spec.clusterIPs[0]"));
-    }
-    for (index, text) in texts.iter().enumerate() {
-        errors.extend(cluster_ip(index, text, &texts, families.get(index).copied()));
-    }
-    if let [first, second] = texts.as_slice()
-        && parse_address(first).map(family_of) == parse_address(second).map(family_of)
-    {
-        let why = "the two cluster IPs must be of different families";
-        errors.push(FieldError::invalid("spec.clusterIPs", texts.join(","), why));
-    }
-    for (key, count) in [("clusterIPs", texts.len()), ("ipFamilies", families.len())] {
-        if count > 2 {
-            errors.push(FieldError::too_many(format!("spec.{key}"), count, 2));
+/// That families have names, and addresses are spelled as they should be. Addresses that are stored may stay as they
+/// are.
+fn cluster_ips(spec: &Object, old: Option<&Object>, errors: &mut Vec<FieldError>) {
+    let stored: Vec<&str> = old.into_iter().flat_map(|old| json::texts(old, "clusterIPs")).collect();
+    for (index, text) in json::texts(spec, "clusterIPs").enumerate() {
+        if text != "None" && !stored.contains(&text) && parse_address(text).is_none() {
+            let why = "must be a valid IP address, without leading zeros and not IPv4 inside IPv6";
+            errors.push(FieldError::invalid(format!("spec.clusterIPs[{index}]"), text, why));
         }
     }
-    for (index, family) in families.iter().enumerate() {
-        let field = format!("spec.ipFamilies[{index}]");
-        if !FAMILIES.contains(family) {
-            errors.push(FieldError::not_supported(field, family, &FAMILIES));
-        } else if families.iter().take(index).any(|earlier| earlier == family) {
-            errors.push(FieldError::duplicate(field, *family));
+    for (index, family) in json::texts(spec, "ipFamilies").enumerate() {
+        if !FAMILIES.contains(&family) {
+            errors.push(FieldError::not_supported(format!("spec.ipFamilies[{index}]"), family, &FAMILIES));
         }
     }
-    if is_headless(spec) && may_have_node_ports(spec) {
-        let why = "may not be None for type NodePort or LoadBalancer";
-        errors.push(FieldError::invalid("spec.clusterIPs[0]", "None", why));
-    }
-}
-
-fn cluster_ip(index: usize, text: &str, all: &[&str], family: Option<&str>) -> Option<FieldError> {
-    let field = format!("spec.clusterIPs[{index}]");
-    if text == "None" {
-        let alone = all.len() == 1;
-        return (!alone).then(|| FieldError::invalid(field, text, "None must be the only value"));
-    }
-    let Some(address) = parse_address(text) else {
-        return Some(FieldError::invalid(field, text, "must be a valid IP address"));
-    };
-    let fits = family.is_none_or(|family| family == family_of(address));
-    (!fits).then(|| {
-        FieldError::invalid(field, text, "must be of the family in spec.ipFamilies at the same index")
-    })
 }
 
 fn affinity(spec: &Object, errors: &mut Vec<FieldError>) {
@@ -241,29 +195,12 @@ fn ingress_entry(entry: &Object, field: &str, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// What may not change from the stored Service.
+/// What may not change from the stored Service, beside its address and ports.
 fn transition(spec: &Object, old: &Object, errors: &mut Vec<FieldError>) {
-    let external_name = |spec| service_type(spec) == "ExternalName";
-    if external_name(spec) || external_name(old) {
-        return;
-    }
-    let keys: &[&str] = if is_headless(old) { &["clusterIPs"] } else { &["clusterIPs", "ipFamilies"] };
-    for key in keys {
-        let (new, stored) = (json::list(spec, key).first(), json::list(old, key).first());
-        if stored.is_some() && new != stored {
-            let value = new.cloned().unwrap_or_default();
-            errors.push(FieldError::invalid(format!("spec.{key}[0]"), value, "may not change once set"));
-        }
-    }
-    let both = |is: fn(&Object) -> bool| is(spec) && is(old);
-    let is_load_balancer: fn(&Object) -> bool = |spec| service_type(spec) == "LoadBalancer";
-    for (key, fixed) in [
-        ("loadBalancerClass", both(is_load_balancer)),
-        ("healthCheckNodePort", both(needs_health_check_port) && old.contains_key("healthCheckNodePort")),
-    ] {
-        if fixed && spec.get(key) != old.get(key) {
-            let value = spec.get(key).cloned().unwrap_or_default();
-            errors.push(FieldError::invalid(format!("spec.{key}"), value, "field is immutable"));
-        }
+    let key = "loadBalancerClass";
+    let is_load_balancer = |spec| service_type(spec) == "LoadBalancer";
+    if is_load_balancer(spec) && is_load_balancer(old) && spec.get(key) != old.get(key) {
+        let value = spec.get(key).cloned().unwrap_or_default();
+        errors.push(FieldError::invalid(format!("spec.{key}"), value, "field is immutable"));
     }
 }

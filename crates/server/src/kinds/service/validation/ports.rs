@@ -39,9 +39,6 @@ pub(super) fn check(spec: &Object, errors: &mut Vec<FieldError>) {
         }
         if let Some(number) = json::integer(port, "nodePort") {
             node_port(number, service_type(spec), field("nodePort"), errors);
-            if !seen.node_ports.insert((protocol, number)) {
-                errors.push(FieldError::duplicate(field("nodePort"), number));
-            }
         }
     }
 }
@@ -50,7 +47,6 @@ pub(super) fn check(spec: &Object, errors: &mut Vec<FieldError>) {
 struct Seen<'a> {
     names: HashSet<&'a str>,
     ports: HashSet<(&'a str, i64)>,
-    node_ports: HashSet<(&'a str, i64)>,
 }
 
 fn check_port(port: &Object, field: impl Fn(&str) -> String, errors: &mut Vec<FieldError>) {
