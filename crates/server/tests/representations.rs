@@ -1,4 +1,4 @@
-//! The representations of objects: Table, PartialObjectMetadata, YAML, protobuf; in lists, single and in watches.
+//! The representations of objects: Table, metadata alone, YAML, protobuf; in lists, single and in watches.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod common;

@@ -61,8 +61,8 @@ impl Presenter {
             let decoded = objects.iter().map(|stored| self.decoded(stored));
             let encoded = match self.format.view {
                 View::Metadata(version) => {
-                    let items = decoded.map(|object| table::partial(&object, version)).collect();
-                    protobuf::partial_list(version.api_version(), metadata, items)?
+                    let items: Vec<Value> = decoded.map(|object| table::partial(&object, version)).collect();
+                    protobuf::partial_list(version.api_version(), metadata, &items)?
                 }
                 View::Whole | View::Table(_) => protobuf::list(self.resource, metadata, decoded)?,
             };

@@ -26,7 +26,7 @@ pub(super) fn list(
 pub(super) fn partial_list(
     api_version: &str,
     metadata: &Value,
-    objects: Vec<Value>,
+    objects: &[Value],
 ) -> Result<Bytes, ApiError> {
     let list = json!({
         "apiVersion": api_version, "kind": "PartialObjectMetadataList", "metadata": metadata,
