@@ -6,6 +6,7 @@
 
 pub mod json;
 pub mod openapi;
+pub mod patch;
 pub mod protobuf;
 pub mod resource;
 pub mod shape;

@@ -5,6 +5,8 @@
 use serde_json::{Value, json};
 use thiserror::Error;
 
+use portolan_schema::patch::PatchError;
+
 use crate::{resource::Resource, store::CommitError};
 
 /// Why a request was refused.
@@ -93,6 +95,9 @@ pub enum ApiError {
         /// The URL's value.
         url: String,
     },
+    /// A patch cannot be understood or done, or conflicts with other owners of fields.
+    #[error(transparent)]
+    Patch(PatchError),
     /// A query parameter cannot be understood.
     #[error("query parameter {parameter}: {reason}: \"{value}\"")]
     BadParameter {
@@ -306,6 +311,12 @@ impl ApiError {
             | Self::Undecodable { .. }
             | Self::Mismatch { .. }
             | Self::BadParameter { .. } => ("BadRequest", 400),
+            Self::Patch(error) => match error {
+                PatchError::Malformed(_) | PatchError::Shape(_) => ("BadRequest", 400),
+                PatchError::TooLarge(_) => ("RequestEntityTooLarge", 413),
+                PatchError::Failed(_) => ("Invalid", 422),
+                PatchError::Conflicts(_) => ("Conflict", 409),
+            },
             Self::NotFound { .. } | Self::UnknownPath => ("NotFound", 404),
             Self::MethodNotAllowed { .. } => ("MethodNotAllowed", 405),
             Self::NotAcceptable | Self::Unencodable(_) => ("NotAcceptable", 406),
@@ -334,6 +345,13 @@ impl ApiError {
                 let info = resource.info();
                 let causes: Vec<Value> = errors.iter().map(cause).collect();
                 Some(json!({"name": name, "group": info.group, "kind": info.kind, "causes": causes}))
+            }
+            Self::Patch(PatchError::Conflicts(conflicts)) => {
+                let causes = conflicts.iter().map(|conflict| {
+                    let message = format!("conflict with {}", conflict.owner);
+                    json!({"reason": "FieldManagerConflict", "message": message, "field": conflict.field})
+                });
+                Some(json!({"causes": causes.collect::<Vec<_>>()}))
             }
             Self::InvalidOptions { what, error } => {
                 Some(json!({"group": "meta.k8s.io", "kind": what, "causes": [cause(error)]}))

@@ -6,6 +6,7 @@ mod body;
 mod compress;
 mod discovery;
 mod list;
+mod patch;
 mod present;
 mod protobuf;
 mod query;
@@ -28,7 +29,7 @@ use self::{
     route::{Collection, Named, Route},
 };
 use crate::{
-    api::{Api, Change, Effect, Outcome, Part, Preconditions, WriteOptions},
+    api::{Api, Change, Effect, FieldManager, Outcome, Part, Preconditions, WriteOptions},
     error::{ApiError, FieldError},
     json::{self, Object},
     schema::FieldValidation,
@@ -97,7 +98,7 @@ impl Handler {
             }
             Method::POST if info.writable && info.namespaced == collection.namespace.is_some() => {
                 let presenter = Presenter::new(headers, query, collection.resource, Content::Object)?;
-                let options = write_options(query)?;
+                let options = write_options(headers, query)?;
                 let object = body::read_object(request, collection.resource).await?;
                 let namespace = collection.namespace.as_deref().unwrap_or_default();
                 let outcome = self.api.create(collection.resource, namespace, object, options).await?;
@@ -133,7 +134,7 @@ impl Handler {
         if !named.resource.info().writable || named.watch || named.part == Part::Finalize && !putting {
             return Err(not_allowed(request.method()));
         }
-        let options = write_options(query)?;
+        let options = write_options(request.headers(), query)?;
         match *request.method() {
             Method::PUT => {
                 let object = body::read_object(request, named.resource).await?;
@@ -141,8 +142,7 @@ impl Handler {
                 written(&presenter, self.api.change(target, named.part, change, options).await?)
             }
             Method::PATCH => {
-                let patch = body::read_merge_patch(request).await?;
-                let change = Change::Merge(patch);
+                let change = patch::read(request, target.resource, query).await?;
                 written(&presenter, self.api.change(target, named.part, change, options).await?)
             }
             Method::DELETE if named.part == Part::Main => {
@@ -174,7 +174,8 @@ impl Handler {
     ) -> Result<Answer, ApiError> {
         let presenter = Presenter::new(request.headers(), query, collection.resource, Content::List)?;
         let selector = selector(query, collection)?;
-        let (preconditions, options) = delete_options(request, write_options(query)?).await?;
+        let options = write_options(request.headers(), query)?;
+        let (preconditions, options) = delete_options(request, options).await?;
         let mut objects = Vec::new();
         for object in list::current(&self.api, collection, &selector)? {
             let named = Named::of(collection, &object);
@@ -193,7 +194,7 @@ fn selector(query: &Query, collection: &Collection) -> Result<Selector, ApiError
     Selector::parse(collection.resource, text("labelSelector"), text("fieldSelector"))
 }
 
-fn write_options(query: &Query) -> Result<WriteOptions, ApiError> {
+fn write_options(headers: &HeaderMap, query: &Query) -> Result<WriteOptions, ApiError> {
     let dry_run = match query.get("dryRun") {
         None | Some("") => false,
         Some("All") => true,
@@ -205,7 +206,20 @@ fn write_options(query: &Query) -> Result<WriteOptions, ApiError> {
         Some("Strict") => FieldValidation::Strict,
         Some(other) => return Err(bad_option("fieldValidation", other, &["Ignore", "Warn", "Strict"])),
     };
-    Ok(WriteOptions { dry_run, field_validation })
+    let field_manager = field_manager(headers, query)?;
+    Ok(WriteOptions { dry_run, field_validation, field_manager })
+}
+
+/// The owner of what is written: who the client says it is, or else what its program is called.
+fn field_manager(headers: &HeaderMap, query: &Query) -> Result<FieldManager, ApiError> {
+    if let Some(name) = query.get("fieldManager").filter(|name| !name.is_empty()) {
+        return FieldManager::new(name).map_err(|rule| ApiError::InvalidOptions {
+            what: "Options",
+            error: FieldError::invalid("fieldManager", name, rule),
+        });
+    }
+    let agent = headers.get(header::USER_AGENT).and_then(|agent| agent.to_str().ok());
+    Ok(FieldManager::of_user_agent(agent.unwrap_or_default()))
 }
 
 fn bad_option(field: &str, value: &str, supported: &[&str]) -> ApiError {

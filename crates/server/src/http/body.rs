@@ -9,14 +9,13 @@ use serde_json::Value;
 
 use crate::{
     error::ApiError,
-    json::{Object, type_name},
+    json::{MAX_DEPTH, Object, fits_depth, type_name},
     resource::Resource,
 };
 
 /// As upstream's `MaxRequestBodyBytes`.
 const LIMIT: usize = 3 << 20;
 const ACCEPTED: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
-const ACCEPTED_PATCHES: &str = "application/merge-patch+json";
 
 /// How a body is encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,15 +39,6 @@ pub(super) async fn read_delete_options(request: Request<Incoming>) -> Result<Op
     if body.is_empty() { Ok(None) } else { decode(&body, encoding?, ("v1", "DeleteOptions")).map(Some) }
 }
 
-/// The merge patch in the body.
-pub(super) async fn read_merge_patch(request: Request<Incoming>) -> Result<Object, ApiError> {
-    let media_type = media_type(request.headers());
-    if media_type != ACCEPTED_PATCHES {
-        return Err(ApiError::UnsupportedMediaType { got: media_type, accepted: ACCEPTED_PATCHES });
-    }
-    object(from_json(&read(request).await?)?)
-}
-
 fn encoding(headers: &HeaderMap) -> Result<Encoding, ApiError> {
     let media_type = media_type(headers);
     match media_type.as_str() {
@@ -69,12 +59,12 @@ fn decode(body: &[u8], encoding: Encoding, assumed: (&str, &str)) -> Result<Obje
     }
 }
 
-fn media_type(headers: &HeaderMap) -> String {
+pub(super) fn media_type(headers: &HeaderMap) -> String {
     let value = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
 }
 
-async fn read(request: Request<Incoming>) -> Result<Bytes, ApiError> {
+pub(super) async fn read(request: Request<Incoming>) -> Result<Bytes, ApiError> {
     let too_large = || ApiError::TooLarge { limit: LIMIT };
     let body = request.into_body();
     if body.size_hint().lower() > LIMIT as u64 {
@@ -87,18 +77,24 @@ async fn read(request: Request<Incoming>) -> Result<Bytes, ApiError> {
     }
 }
 
-fn from_json(body: &[u8]) -> Result<Value, ApiError> {
+pub(super) fn from_json(body: &[u8]) -> Result<Value, ApiError> {
     serde_json::from_slice(body)
         .map_err(|error| ApiError::Undecodable { format: "JSON", reason: error.to_string() })
 }
 
-fn from_yaml(body: &[u8]) -> Result<Value, ApiError> {
+pub(super) fn from_yaml(body: &[u8]) -> Result<Value, ApiError> {
     let refused = |reason: String| ApiError::Undecodable { format: "YAML", reason };
     let text = std::str::from_utf8(body).map_err(|error| refused(error.to_string()))?;
-    serde_saphyr::from_str(text).map_err(|error| refused(error.to_string()))
+    let value = serde_saphyr::from_str(text).map_err(|error| refused(error.to_string()))?;
+    // Other than the JSON decoder, that of YAML takes what could not be read again from the store.
+    if fits_depth(&value, MAX_DEPTH, &mut 0) {
+        Ok(value)
+    } else {
+        Err(refused(format!("more than {MAX_DEPTH} objects and lists are within each other")))
+    }
 }
 
-fn object(value: Value) -> Result<Object, ApiError> {
+pub(super) fn object(value: Value) -> Result<Object, ApiError> {
     match value {
         Value::Object(object) => Ok(object),
         other => Err(ApiError::WrongType {
