@@ -6,10 +6,15 @@
 mod blocking;
 mod checks;
 mod commit;
+mod ownership;
+mod patch;
 mod write;
 
-pub use self::blocking::Blocking;
-pub(crate) use self::commit::{Decision, Write};
+pub use self::{blocking::Blocking, ownership::FieldManager};
+pub(crate) use self::{
+    commit::{Decision, Write},
+    patch::Change,
+};
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -17,9 +22,11 @@ use bytes::Bytes;
 use futures::executor::block_on;
 use ipnet::IpNet;
 use portolan_ipam::{Families, NodePortRange};
-use portolan_schema::view;
 use serde_json::Value;
 
+use portolan_schema::{patch::Patch, view};
+
+use self::ownership::Owners;
 use crate::{
     allocate::{AllocatorMetrics, Ledger},
     config::{Config, ServiceRanges},
@@ -57,6 +64,8 @@ pub struct WriteOptions {
     pub dry_run: bool,
     /// What to do about unknown fields.
     pub field_validation: FieldValidation,
+    /// Who is to own the fields that are written.
+    pub field_manager: FieldManager,
 }
 
 /// What a write did.
@@ -116,15 +125,6 @@ pub struct Preconditions {
     pub resource_version: Option<String>,
 }
 
-/// New content of an object.
-#[derive(Debug, Clone)]
-pub(crate) enum Change {
-    /// PUT: the whole object.
-    Replace(Object),
-    /// PATCH with `application/merge-patch+json` (RFC 7386).
-    Merge(Object),
-}
-
 impl Api {
     /// A fresh in-memory API with the Namespaces and the ServiceCIDR that a cluster has from the start.
     pub fn new(config: &Config) -> Self {
@@ -168,8 +168,10 @@ impl Api {
         object: Object,
         options: WriteOptions,
     ) -> Result<Outcome, ApiError> {
-        let decide =
-            |ledger: &mut Ledger| self.decide_create(ledger, resource, namespace, object.clone(), options);
+        let decide = |ledger: &mut Ledger| {
+            let new = (object.clone(), Owners::of_create(options));
+            self.decide_create(ledger, resource, namespace, new, options)
+        };
         let outcome = self.write(decide).await?.seen_as(resource);
         if resource.stored() == Resource::Event && !options.dry_run {
             self.drop_oldest_event().await;
@@ -196,7 +198,7 @@ impl Api {
         patch: Object,
         options: WriteOptions,
     ) -> Result<Outcome, ApiError> {
-        self.change(target, part, Change::Merge(patch), options).await
+        self.change(target, part, Change::Patch(Patch::Merge(patch)), options).await
     }
 
     /// Deletes an object; one with finalizers is marked and goes when the last of them is removed.

@@ -8,12 +8,14 @@ use portolan_schema::view;
 use serde_json::Value;
 
 use super::{
-    Api, Change, Effect, Outcome, Part, Preconditions, Target, WriteOptions,
+    Api, Effect, Outcome, Part, Preconditions, Target, WriteOptions,
     checks::{
         bump_generation, check_delete, check_preconditions, check_unconditional, conflict,
         is_finished_deletion, match_url, restored, update_metadata, wrong_metadata,
     },
     commit::{Decision, Exchange, Write},
+    ownership::Owners,
+    patch::{self, Change},
 };
 use crate::{
     allocate::{Ledger, Reading, refused},
@@ -35,7 +37,7 @@ impl Api {
         ledger: &mut Ledger,
         resource: Resource,
         namespace: &str,
-        mut object: Object,
+        (mut object, mut owners): (Object, Owners),
         options: WriteOptions,
     ) -> Result<Decision, ApiError> {
         match_url(resource, namespace, None, &mut object)?;
@@ -44,7 +46,7 @@ impl Api {
             object.remove("status");
         }
         let key = self.fresh_name(resource, namespace, &mut object)?;
-        let exchange = self.prepare(ledger, resource, &mut object, None)?;
+        let exchange = self.prepare(ledger, resource, &mut object, None, &mut owners)?;
         warnings.extend(self.remarks(resource, &object));
         let draft = draft(resource, object);
         if options.dry_run {
@@ -69,18 +71,19 @@ impl Api {
             return self.create_on_update(ledger, target, part, change, options);
         };
         let old = view::seen(resource, stored.decode());
-        let mut new = match change {
-            Change::Replace(object) => {
-                check_unconditional(target, &object)?;
-                object
-            }
-            Change::Merge(patch) => merged(&old, patch),
-        };
+        let is_patch = change.is_patch();
+        let (mut new, owners) = change.onto(resource, part, &old, options)?;
+        if !is_patch {
+            check_unconditional(target, &new)?;
+        }
         match_url(resource, target.namespace, Some(target.name), &mut new)?;
         check_preconditions(target, &stored, &old, &new)?;
-        let warnings = self.conform(resource, &mut new, options)?;
+        let conformed = self.conform(resource, &mut new, options);
+        let warnings = conformed.map_err(|error| {
+            if is_patch { patch::bad_result(resource, target.name, error) } else { error }
+        })?;
         let new = restored(resource, part, new, &old);
-        self.decide_update(ledger, target, (stored, &old), new, (options, warnings))
+        self.decide_update(ledger, target, (stored, &old), (new, owners), (options, warnings))
     }
 
     pub(super) fn decide_delete(
@@ -117,17 +120,19 @@ impl Api {
         change: Change,
         options: WriteOptions,
     ) -> Result<Decision, ApiError> {
-        match change {
-            Change::Replace(mut object) if target.resource.info().create_on_update && part == Part::Main => {
-                match_url(target.resource, target.namespace, Some(target.name), &mut object)?;
-                let uid = json::object(&object, "metadata").and_then(|metadata| json::text(metadata, "uid"));
-                if let Some(uid) = uid {
-                    return Err(conflict(target, "metadata.uid", uid, "none: it does not exist"));
-                }
-                self.decide_create(ledger, target.resource, target.namespace, object, options)
+        let (mut object, owners) = match change {
+            Change::Replace(object) if target.resource.info().create_on_update && part == Part::Main => {
+                (object, Owners::of_create(options))
             }
-            _ => Err(target.not_found()),
+            Change::Apply(apply) if part == Part::Main => patch::applied(&apply, part, None, options)?,
+            _ => return Err(target.not_found()),
+        };
+        match_url(target.resource, target.namespace, Some(target.name), &mut object)?;
+        let uid = json::object(&object, "metadata").and_then(|metadata| json::text(metadata, "uid"));
+        if let Some(uid) = uid {
+            return Err(conflict(target, "metadata.uid", uid, "none: it does not exist"));
         }
+        self.decide_create(ledger, target.resource, target.namespace, (object, owners), options)
     }
 
     /// Checks types and drops unknown fields; with validation off, of metadata only.
@@ -190,11 +195,13 @@ impl Api {
         resource: Resource,
         object: &mut Object,
         old: Option<&Object>,
+        owners: &mut Owners,
     ) -> Result<Exchange, ApiError> {
         if resource == Resource::Service {
-            return self.prepare_service(ledger, object, old);
+            return self.prepare_service(ledger, object, old, owners);
         }
         kinds::prepare(resource, object, old);
+        owners.note_defaulted(resource, object);
         self.check(resource, object, old)?;
         Ok(Exchange::default())
     }
@@ -204,11 +211,13 @@ impl Api {
         ledger: &mut Ledger,
         object: &mut Object,
         old: Option<&Object>,
+        owners: &mut Owners,
     ) -> Result<Exchange, ApiError> {
         if let Some(old) = old {
             service::clear_for_type(object, old);
         }
         service::set_defaults(object);
+        owners.note_defaulted(Resource::Service, object);
         let owner = service_key(object);
         let Some(spec) = json::object_mut(object, "spec") else { return Ok(Exchange::default()) };
         let reading = Reading::of(spec);
@@ -276,7 +285,7 @@ impl Api {
         ledger: &mut Ledger,
         target: Target<'_>,
         (stored, old): (Arc<StoredObject>, &Object),
-        mut new: Object,
+        (mut new, mut owners): (Object, Owners),
         (options, mut warnings): (WriteOptions, Vec<String>),
     ) -> Result<Decision, ApiError> {
         let resource = target.resource;
@@ -284,7 +293,8 @@ impl Api {
         if is_finished_deletion(&new, old) {
             return Ok(self.decide_removal(ledger, target, stored, old, options));
         }
-        let exchange = self.prepare(ledger, resource, &mut new, Some(old))?;
+        let exchange = self.prepare(ledger, resource, &mut new, Some(old), &mut owners)?;
+        owners.record_update(resource, old, &mut new)?;
         if kinds::bumps_generation(resource, &new, old) {
             bump_generation(&mut new);
         }
@@ -358,33 +368,4 @@ fn service_key(object: &Object) -> ServiceKey {
     let metadata = json::object(object, "metadata");
     let text = |key| metadata.and_then(|metadata| json::text(metadata, key)).unwrap_or_default();
     ServiceKey::new(text("namespace"), text("name"))
-}
-
-/// RFC 7386: null removes, objects merge, everything else replaces.
-fn merged(old: &Object, patch: Object) -> Object {
-    let mut result = old.clone();
-    merge(&mut result, patch);
-    result
-}
-
-fn merge(target: &mut Object, patch: Object) {
-    for (key, value) in patch {
-        match value {
-            Value::Null => {
-                target.remove(&key);
-            }
-            Value::Object(patch) => {
-                let entry = target.entry(key).or_insert_with(|| Value::Object(Object::new()));
-                if !entry.is_object() {
-                    *entry = Value::Object(Object::new());
-                }
-                if let Value::Object(inner) = entry {
-                    merge(inner, patch);
-                }
-            }
-            other => {
-                target.insert(key, other);
-            }
-        }
-    }
 }
