@@ -1,5 +1,5 @@
 //! What is special about single kinds, as clients see it over HTTP.
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod common;
 
