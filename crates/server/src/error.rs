@@ -77,10 +77,10 @@ pub enum ApiError {
         /// Paths of the fields.
         fields: Vec<String>,
     },
-    /// The body is not JSON or YAML.
+    /// The body is not what its Content-Type says.
     #[error("the body cannot be decoded as {format}: {reason}")]
     Undecodable {
-        /// `JSON` or `YAML`.
+        /// `JSON`, `YAML` or `protobuf`.
         format: &'static str,
         /// The decoder's message, with the position.
         reason: String,
@@ -173,6 +173,9 @@ pub enum ApiError {
         "only the following media types are produced: application/json, application/yaml, application/vnd.kubernetes.protobuf"
     )]
     NotAcceptable,
+    /// The object cannot be encoded as the client wants it.
+    #[error("{0}")]
+    Unencodable(String),
 }
 
 impl From<portolan_schema::ShapeError> for ApiError {
@@ -316,7 +319,7 @@ impl ApiError {
             },
             Self::NotFound { .. } | Self::UnknownPath => ("NotFound", 404),
             Self::MethodNotAllowed { .. } => ("MethodNotAllowed", 405),
-            Self::NotAcceptable => ("NotAcceptable", 406),
+            Self::NotAcceptable | Self::Unencodable(_) => ("NotAcceptable", 406),
             Self::AlreadyExists { .. } => ("AlreadyExists", 409),
             Self::Conflict { .. } | Self::Contended { .. } => ("Conflict", 409),
             Self::Expired { .. } => ("Expired", 410),

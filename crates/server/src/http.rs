@@ -44,11 +44,13 @@ pub(crate) struct Handler {
     api: Arc<Api>,
     /// Becomes true when the server stops; watches end then.
     stopping: tokio::sync::watch::Receiver<bool>,
+    /// Events that watches have in common.
+    frames: Arc<watch::SharedFrames>,
 }
 
 impl Handler {
     pub(crate) fn new(api: Arc<Api>, stopping: tokio::sync::watch::Receiver<bool>) -> Self {
-        Self { api, stopping }
+        Self { api, stopping, frames: Arc::default() }
     }
 
     /// Answers one request; errors become Status objects.
@@ -97,10 +99,10 @@ impl Handler {
             Method::POST if info.writable && info.namespaced == collection.namespace.is_some() => {
                 let presenter = Presenter::new(headers, query, collection.resource, Content::Object)?;
                 let options = write_options(headers, query)?;
-                let object = body::read_object(request).await?;
+                let object = body::read_object(request, collection.resource).await?;
                 let namespace = collection.namespace.as_deref().unwrap_or_default();
                 let outcome = self.api.create(collection.resource, namespace, object, options).await?;
-                Ok(written(&presenter, outcome))
+                written(&presenter, outcome)
             }
             Method::DELETE if info.collection_deletable => {
                 self.delete_collection(request, query, collection).await
@@ -123,10 +125,10 @@ impl Handler {
         let target = named.target();
         if reading {
             let freshness = list::Freshness::of(query.number("resourceVersion")?);
-            list::fresh_enough(&**self.api.store(), target.resource, freshness).await?;
-            let object = self.api.store().get(target.resource, &target.key());
+            list::fresh_enough(&**self.api.store(), target.resource.stored(), freshness).await?;
+            let object = self.api.store().get(target.resource.stored(), &target.key());
             let object = object.ok_or_else(|| target.not_found())?;
-            return Ok(presenter.object(StatusCode::OK, object.body().clone()));
+            return presenter.object(StatusCode::OK, object.body().clone());
         }
         let putting = *request.method() == Method::PUT;
         if !named.resource.info().writable || named.watch || named.part == Part::Finalize && !putting {
@@ -135,17 +137,17 @@ impl Handler {
         let options = write_options(request.headers(), query)?;
         match *request.method() {
             Method::PUT => {
-                let object = body::read_object(request).await?;
+                let object = body::read_object(request, named.resource).await?;
                 let change = Change::Replace(object);
-                Ok(written(&presenter, self.api.change(target, named.part, change, options).await?))
+                written(&presenter, self.api.change(target, named.part, change, options).await?)
             }
             Method::PATCH => {
                 let change = patch::read(request, target.resource, query).await?;
-                Ok(written(&presenter, self.api.change(target, named.part, change, options).await?))
+                written(&presenter, self.api.change(target, named.part, change, options).await?)
             }
             Method::DELETE if named.part == Part::Main => {
                 let (preconditions, options) = delete_options(request, options).await?;
-                Ok(deleted(&presenter, named, self.api.delete(target, &preconditions, options).await?))
+                deleted(&presenter, named, self.api.delete(target, &preconditions, options).await?)
             }
             _ => Err(not_allowed(request.method())),
         }
@@ -159,7 +161,8 @@ impl Handler {
         name: Option<&str>,
     ) -> Result<Answer, ApiError> {
         let presenter = Presenter::new(headers, query, collection.resource, Content::Watch)?;
-        watch::answer(&self.api, self.stopping.clone(), presenter, query, collection, name)
+        let (stopping, frames) = (self.stopping.clone(), Arc::clone(&self.frames));
+        watch::answer(&self.api, stopping, presenter, frames, query, collection, name)
     }
 
     /// Deletes what the selectors match, one by one; answers with the list of what went.
@@ -182,7 +185,7 @@ impl Handler {
                 Err(error) => return Err(error),
             }
         }
-        Ok(list::whole(&presenter, self.api.store().revision(), objects))
+        list::whole(&presenter, self.api.store().revision(), objects)
     }
 }
 
@@ -228,7 +231,7 @@ async fn delete_options(
     request: Request<Incoming>,
     mut options: WriteOptions,
 ) -> Result<(Preconditions, WriteOptions), ApiError> {
-    let Some(body) = body::read_optional_object(request).await? else {
+    let Some(body) = body::read_delete_options(request).await? else {
         return Ok((Preconditions::default(), options));
     };
     let supported = ["Background", "Foreground", "Orphan"];
@@ -242,19 +245,19 @@ async fn delete_options(
     Ok((Preconditions { uid: text("uid"), resource_version: text("resourceVersion") }, options))
 }
 
-fn written(presenter: &Presenter, outcome: Outcome) -> Answer {
+fn written(presenter: &Presenter, outcome: Outcome) -> Result<Answer, ApiError> {
     let code = if outcome.effect == Effect::Created { StatusCode::CREATED } else { StatusCode::OK };
-    let mut answer = presenter.object(code, outcome.object);
+    let mut answer = presenter.object(code, outcome.object)?;
     for warning in outcome.warnings {
         let quoted = warning.replace('\\', "\\\\").replace('"', "\\\"");
         if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
             answer.headers_mut().append(header::WARNING, value);
         }
     }
-    answer
+    Ok(answer)
 }
 
-fn deleted(presenter: &Presenter, named: &Named, outcome: Outcome) -> Answer {
+fn deleted(presenter: &Presenter, named: &Named, outcome: Outcome) -> Result<Answer, ApiError> {
     let info = named.resource.info();
     if outcome.effect != Effect::Deleted || info.delete_returns_object {
         return presenter.object(StatusCode::OK, outcome.object);
@@ -265,7 +268,7 @@ fn deleted(presenter: &Presenter, named: &Named, outcome: Outcome) -> Answer {
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
         "details": {"name": named.name, "group": info.group, "kind": info.plural, "uid": uid},
     });
-    present::document(StatusCode::OK, presenter.format.encoding, false, &status)
+    Ok(present::document(StatusCode::OK, presenter.format.encoding, false, &status))
 }
 
 fn refusal(error: &ApiError, encoding: Encoding) -> Answer {

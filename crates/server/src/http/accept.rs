@@ -149,8 +149,8 @@ impl<'a> Clause<'a> {
             Encoding::Json => true,
             // A stream of YAML has no frames that clients know of.
             Encoding::Yaml => !framed,
-            // Upstream has no message for a Table.
-            Encoding::Protobuf => !matches!(view, View::Table(_)),
+            // There is no message for a Table; what is older than v1 is for JSON clients only.
+            Encoding::Protobuf => matches!(view, View::Whole | View::Metadata(MetaVersion::V1)),
         };
         let streamed = match self.parameter("stream") {
             None | Some("") => true,

@@ -4,32 +4,59 @@ use bytes::Bytes;
 use http::{HeaderMap, Request, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Body, Incoming};
+use portolan_schema::protobuf;
 use serde_json::Value;
 
 use crate::{
     error::ApiError,
     json::{MAX_DEPTH, Object, fits_depth, type_name},
+    resource::Resource,
 };
 
 /// As upstream's `MaxRequestBodyBytes`.
 const LIMIT: usize = 3 << 20;
-const ACCEPTED: &str = "application/json, application/yaml";
+const ACCEPTED: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
 
-/// The object in the body, JSON or YAML by its Content-Type.
-pub(super) async fn read_object(request: Request<Incoming>) -> Result<Object, ApiError> {
-    let media_type = media_type(request.headers());
-    let yaml = match media_type.as_str() {
-        "" | "application/json" => false,
-        "application/yaml" => true,
-        _ => return Err(ApiError::UnsupportedMediaType { got: media_type, accepted: ACCEPTED }),
-    };
-    object(if yaml { from_yaml(&read(request).await?)? } else { from_json(&read(request).await?)? })
+/// How a body is encoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Encoding {
+    Json,
+    Yaml,
+    Protobuf,
 }
 
-/// The object in the body, or `None` if the body is empty.
-pub(super) async fn read_optional_object(request: Request<Incoming>) -> Result<Option<Object>, ApiError> {
+/// The object in the body, by its Content-Type.
+pub(super) async fn read_object(request: Request<Incoming>, resource: Resource) -> Result<Object, ApiError> {
+    let info = resource.info();
+    let encoding = encoding(request.headers())?;
+    decode(&read(request).await?, encoding, (info.api_version, info.kind))
+}
+
+/// The `DeleteOptions` in the body, or `None` if the body is empty.
+pub(super) async fn read_delete_options(request: Request<Incoming>) -> Result<Option<Object>, ApiError> {
+    let encoding = encoding(request.headers());
     let body = read(request).await?;
-    if body.is_empty() { Ok(None) } else { object(from_json(&body)?).map(Some) }
+    if body.is_empty() { Ok(None) } else { decode(&body, encoding?, ("v1", "DeleteOptions")).map(Some) }
+}
+
+fn encoding(headers: &HeaderMap) -> Result<Encoding, ApiError> {
+    let media_type = media_type(headers);
+    match media_type.as_str() {
+        "" | "application/json" => Ok(Encoding::Json),
+        "application/yaml" => Ok(Encoding::Yaml),
+        protobuf::MEDIA_TYPE => Ok(Encoding::Protobuf),
+        _ => Err(ApiError::UnsupportedMediaType { got: media_type, accepted: ACCEPTED }),
+    }
+}
+
+/// The object in a body; `assumed` are the apiVersion and kind of a protobuf body that does not name them.
+fn decode(body: &[u8], encoding: Encoding, assumed: (&str, &str)) -> Result<Object, ApiError> {
+    match encoding {
+        Encoding::Json => object(from_json(body)?),
+        Encoding::Yaml => object(from_yaml(body)?),
+        Encoding::Protobuf => protobuf::decode(body, assumed, protobuf::Limits::default())
+            .map_err(|error| ApiError::Undecodable { format: "protobuf", reason: error.to_string() }),
+    }
 }
 
 pub(super) fn media_type(headers: &HeaderMap) -> String {
