@@ -10,6 +10,7 @@ pub mod patch;
 pub mod protobuf;
 pub mod resource;
 pub mod shape;
+pub mod view;
 
 pub use json::Object;
 pub use resource::{Info, Resource};

@@ -10,12 +10,19 @@ mod ownership;
 mod patch;
 mod write;
 
-pub(crate) use self::patch::Change;
 pub use self::{blocking::Blocking, ownership::FieldManager};
+pub(crate) use self::{
+    commit::{Decision, Write},
+    patch::Change,
+};
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use futures::executor::block_on;
+use ipnet::IpNet;
+use portolan_ipam::{Families, NodePortRange};
+use portolan_schema::view;
 use serde_json::Value;
 
 use portolan_schema::patch::Patch;
@@ -23,7 +30,8 @@ use portolan_schema::patch::Patch;
 use self::ownership::Owners;
 use crate::{
     allocate::{AllocatorMetrics, Ledger},
-    config::Config,
+    config::{Config, ServiceRanges},
+    controllers::{repair::RepairMetrics, service_cidr},
     error::ApiError,
     json::{self, Object},
     resource::Resource,
@@ -44,6 +52,9 @@ pub struct Api {
     store: Arc<dyn Store>,
     /// Also the write lock.
     ledger: Mutex<Ledger>,
+    repair: Mutex<RepairMetrics>,
+    ranges: ServiceRanges,
+    pod_ranges: Vec<IpNet>,
     validate: bool,
 }
 
@@ -118,13 +129,25 @@ pub struct Preconditions {
 impl Api {
     /// A fresh in-memory API with the Namespaces and the ServiceCIDR that a cluster has from the start.
     pub fn new(config: &Config) -> Self {
-        Self::over(Arc::new(MemoryStore::new(config.history)), config)
+        block_on(Self::open(Arc::new(MemoryStore::new(config.history)), config))
     }
 
-    /// An API over a given store.
-    pub fn over(store: Arc<dyn Store>, config: &Config) -> Self {
-        let api = Self { store, ledger: Mutex::new(Ledger::new(config)), validate: config.validate };
-        api.bootstrap(config);
+    /// An API over a given store, in which whatever every cluster has is made if it is not there.
+    pub async fn open(store: Arc<dyn Store>, config: &Config) -> Self {
+        let api = Self {
+            store,
+            ledger: Mutex::new(Ledger::new(config)),
+            repair: Mutex::default(),
+            ranges: config.service_ranges.clone(),
+            pod_ranges: config.pod_ranges.clone(),
+            validate: config.validate,
+        };
+        for name in ["default", "kube-system", "kube-public", "kube-node-lease"] {
+            if let Err(error) = api.ensure_namespace(name).await {
+                tracing::error!(name, %error, "Namespace not made");
+            }
+        }
+        service_cidr::sync(&api).await;
         api
     }
 
@@ -150,8 +173,8 @@ impl Api {
             let new = (object.clone(), Owners::of_create(options));
             self.decide_create(ledger, resource, namespace, new, options)
         };
-        let outcome = self.write(decide).await?;
-        if resource == Resource::Event && !options.dry_run {
+        let outcome = self.write(decide).await?.seen_as(resource);
+        if resource.stored() == Resource::Event && !options.dry_run {
             self.drop_oldest_event().await;
         }
         Ok(outcome)
@@ -186,7 +209,8 @@ impl Api {
         preconditions: &Preconditions,
         options: WriteOptions,
     ) -> Result<Outcome, ApiError> {
-        self.write(|ledger| self.decide_delete(ledger, target, preconditions, options)).await
+        let decided = self.write(|ledger| self.decide_delete(ledger, target, preconditions, options)).await;
+        decided.map(|outcome| outcome.seen_as(target.resource))
     }
 
     /// Makes the stored object as `object` says, `status` included: creates it, or replaces what is there. Objects
@@ -218,7 +242,7 @@ impl Api {
         if status.is_none() {
             object.remove("status");
         }
-        let main = match self.store.get(resource, &target.key()) {
+        let main = match self.store.get(resource.stored(), &target.key()) {
             Some(_) => self.update(target, Part::Main, object, options).await?,
             None => self.create(resource, namespace, object, options).await?,
         };
@@ -238,7 +262,9 @@ impl Api {
         change: Change,
         options: WriteOptions,
     ) -> Result<Outcome, ApiError> {
-        self.write(|ledger| self.decide_change(ledger, target, part, change.clone(), options)).await
+        let decided =
+            self.write(|ledger| self.decide_change(ledger, target, part, change.clone(), options)).await;
+        decided.map(|outcome| outcome.seen_as(target.resource))
     }
 
     /// What the allocator has done and how full it is.
@@ -253,31 +279,50 @@ impl Api {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn bootstrap(&self, config: &Config) {
-        for name in ["default", "kube-system", "kube-public", "kube-node-lease"] {
-            self.bootstrap_one(serde_json::json!({
-                "apiVersion": "v1", "kind": "Namespace",
-                "metadata": {"name": name, "labels": {"kubernetes.io/metadata.name": name}},
-                "spec": {"finalizers": ["kubernetes"]},
-                "status": {"phase": "Active"},
-            }));
-        }
-        let cidrs: Vec<String> = config.service_ranges.iter().map(|range| range.to_string()).collect();
-        let ready = serde_json::json!({
-            "type": "Ready", "status": "True", "reason": "", "lastTransitionTime": crate::metadata::now(),
-            "message": "Kubernetes Service CIDR is ready",
-        });
-        self.bootstrap_one(serde_json::json!({
-            "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",
-            "metadata": {"name": "kubernetes"},
-            "spec": {"cidrs": cidrs},
-            "status": {"conditions": [ready]},
-        }));
+    /// The configured ranges of cluster IPs.
+    pub(crate) fn ranges(&self) -> &ServiceRanges {
+        &self.ranges
     }
 
-    fn bootstrap_one(&self, object: Value) {
-        if let Err(error) = self.blocking().apply(object) {
-            tracing::error!(%error, "an object that every cluster has could not be made");
+    /// The families of these.
+    pub(crate) fn families(&self) -> Families {
+        self.write_lock().families()
+    }
+
+    /// The range of node ports.
+    pub(crate) fn node_port_range(&self) -> NodePortRange {
+        self.write_lock().node_port_range()
+    }
+
+    /// Whether a Service has lost the IPAddress of an address that it has, since this was last asked.
+    pub(crate) fn lacks_address(&self) -> bool {
+        let mut ledger = self.write_lock();
+        ledger.follow(&*self.store);
+        ledger.takes_repair()
+    }
+
+    /// What the repair loop has found so far.
+    pub fn repair_metrics(&self) -> RepairMetrics {
+        self.repair.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn count_repair(&self, count: impl FnOnce(&mut RepairMetrics)) {
+        count(&mut self.repair.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    async fn ensure_namespace(&self, name: &str) -> Result<(), ApiError> {
+        if self.store.latest(Resource::Namespace, name).is_some() {
+            return Ok(());
+        }
+        let namespace = serde_json::json!({
+            "metadata": {"name": name, "labels": {"kubernetes.io/metadata.name": name}},
+            "spec": {"finalizers": ["kubernetes"]},
+            "status": {"phase": "Active"},
+        });
+        let namespace = namespace.as_object().cloned().unwrap_or_default();
+        match self.create(Resource::Namespace, "", namespace, WriteOptions::default()).await {
+            Ok(_) | Err(ApiError::AlreadyExists { .. }) => Ok(()),
+            Err(error) => Err(error),
         }
     }
 
@@ -290,6 +335,16 @@ impl Api {
             let remove = Transaction::remove(Resource::Event, oldest.key(), oldest.revision());
             let removed = self.store.commit(remove).await;
             tracing::debug!(event = oldest.key(), ok = removed.is_ok(), "oldest Event dropped");
+        }
+    }
+}
+
+impl Outcome {
+    /// With the object as clients of this resource see it.
+    fn seen_as(self, resource: Resource) -> Self {
+        match view::seen_body(resource, &self.object) {
+            Some(object) => Self { object: object.into(), ..self },
+            None => self,
         }
     }
 }

@@ -1,6 +1,10 @@
 //! What the server is told at start. Plain fields; the command line fills them.
 
-use std::{net::SocketAddr, path::PathBuf, str::FromStr};
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    str::FromStr,
+};
 
 use ipnet::IpNet;
 use portolan_ipam::{
@@ -22,6 +26,12 @@ pub struct Config {
     pub service_ranges: ServiceRanges,
     /// Range that node ports are given from (`--service-node-port-range`).
     pub node_ports: NodePortRange,
+    /// Ranges that pods have (`--cluster-cidr`); no range of cluster IPs may overlap them.
+    pub pod_ranges: Vec<IpNet>,
+    /// Whether the Service `default/kubernetes` is kept at the first address of the primary range.
+    pub kubernetes_service: bool,
+    /// The endpoint of that Service, where it is not the address listened on (`--advertise-address`).
+    pub advertise_address: Option<IpAddr>,
     /// Whether objects are checked (`--validation`). Off, only well-formed JSON and metadata are asked for, so that
     /// clients can be tested with objects that no API server would store.
     pub validate: bool,
@@ -56,6 +66,9 @@ impl Default for Config {
             insecure_allow_non_loopback: false,
             service_ranges: ServiceRanges::default(),
             node_ports: NodePortRange::default(),
+            pod_ranges: Vec::new(),
+            kubernetes_service: false,
+            advertise_address: None,
             validate: true,
             manifests: None,
             history: History::default(),

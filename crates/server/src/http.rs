@@ -125,8 +125,8 @@ impl Handler {
         let target = named.target();
         if reading {
             let freshness = list::Freshness::of(query.number("resourceVersion")?);
-            list::fresh_enough(&**self.api.store(), target.resource, freshness).await?;
-            let object = self.api.store().get(target.resource, &target.key());
+            list::fresh_enough(&**self.api.store(), target.resource.stored(), freshness).await?;
+            let object = self.api.store().get(target.resource.stored(), &target.key());
             let object = object.ok_or_else(|| target.not_found())?;
             return presenter.object(StatusCode::OK, object.body().clone());
         }

@@ -14,8 +14,11 @@
 
 mod allocate;
 mod api;
+pub mod audit;
 mod config;
+mod controllers;
 mod error;
+mod events;
 mod http;
 mod kinds;
 mod manifests;
@@ -30,6 +33,7 @@ use portolan_store as store;
 pub use allocate::{AllocationScope, AllocatorMetrics};
 pub use api::{Api, Blocking, Effect, FieldManager, Outcome, Part, Preconditions, Target, WriteOptions};
 pub use config::{Config, ConfigError, ServiceRanges};
+pub use controllers::repair::RepairMetrics;
 pub use error::{ApiError, CauseReason, FieldError};
 pub use portolan_ipam::{NodePortRange, node_port::NodePortRangeError};
 pub use portolan_schema::{Info, Object, Resource, shape::FieldValidation};

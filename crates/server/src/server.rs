@@ -22,7 +22,7 @@ use tokio::{
 };
 
 use self::stall::StallGuard;
-use crate::{api::Api, config::Config, http::Handler, manifests::Follower, store::Store};
+use crate::{api::Api, config::Config, controllers, http::Handler, manifests::Follower, store::Store};
 
 /// A client that takes no bytes for this long, while there are some for it, is disconnected.
 const WRITE_STALL: Duration = Duration::from_secs(60);
@@ -175,6 +175,7 @@ async fn serve_api(
     check_address(config, address)?;
     let (stop, stopping) = watch::channel(false);
     let mut tasks = JoinSet::new();
+    controllers::start(&api, config, address, &stopping, &mut tasks).await;
     if let Some(folder) = &config.manifests {
         let follower = Follower::start(Arc::clone(&api), folder.clone()).await;
         let follower = follower.map_err(|source| Error::Manifests { folder: folder.clone(), source })?;

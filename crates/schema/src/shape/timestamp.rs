@@ -23,12 +23,12 @@ pub fn parse(text: &str) -> Option<(i64, u32)> {
 }
 
 /// Written in whole seconds; `None` outside of the years 0000 to 9999.
-pub(crate) fn whole(seconds: i64) -> Option<String> {
+pub fn whole(seconds: i64) -> Option<String> {
     Some(format!("{}Z", civil(seconds)?))
 }
 
 /// Written with six digits of fraction, the rest cut off.
-pub(crate) fn micro(seconds: i64, nanos: u32) -> Option<String> {
+pub fn micro(seconds: i64, nanos: u32) -> Option<String> {
     (nanos < 1_000_000_000).then_some(())?;
     Some(format!("{}.{:06}Z", civil(seconds)?, nanos / 1_000))
 }

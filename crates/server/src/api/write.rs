@@ -1,14 +1,17 @@
 //! The steps of a write, under the write lock. Nothing here is stored or taken for good: a decision says what would be.
 
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
 
-use portolan_ipam::ServiceKey;
+use ipnet::IpNet;
+use portolan_ipam::{ServiceKey, check::Neighbours};
+use portolan_schema::view;
+use serde_json::Value;
 
 use super::{
     Api, Effect, Outcome, Part, Preconditions, Target, WriteOptions,
     checks::{
-        bump_generation, check_delete, check_preconditions, conflict, is_finished_deletion, match_url,
-        restored, update_metadata, wrong_metadata,
+        bump_generation, check_delete, check_preconditions, check_unconditional, conflict,
+        is_finished_deletion, match_url, restored, update_metadata, wrong_metadata,
     },
     commit::{Decision, Exchange, Write},
     ownership::Owners,
@@ -22,7 +25,7 @@ use crate::{
     metadata,
     resource::Resource,
     schema::{self, FieldValidation},
-    store::{Draft, Step, StoredObject, Transaction},
+    store::{Draft, Scope, Step, StoredObject, Transaction},
 };
 
 /// How often a generated name is tried anew when it is taken.
@@ -38,18 +41,19 @@ impl Api {
         options: WriteOptions,
     ) -> Result<Decision, ApiError> {
         match_url(resource, namespace, None, &mut object)?;
-        let warnings = self.conform(resource, &mut object, options)?;
+        let mut warnings = self.conform(resource, &mut object, options)?;
         if !resource.info().create_keeps_status {
             object.remove("status");
         }
         let key = self.fresh_name(resource, namespace, &mut object)?;
         let exchange = self.prepare(ledger, resource, &mut object, None, &mut owners)?;
-        let draft = Draft::new(resource, &object);
+        warnings.extend(self.remarks(resource, &object));
+        let draft = draft(resource, object);
         if options.dry_run {
             let outcome = outcome(&draft.at(self.store.revision()), Effect::Created, warnings);
             return Ok(Decision::Done(outcome));
         }
-        let step = Step::Put { resource, draft, expected: None };
+        let step = Step::Put { resource: resource.stored(), draft, expected: None };
         let transaction = self.transaction(ledger, &key, &exchange, step);
         Ok(Decision::Write(Write { transaction, effect: Effect::Created, removed: None, warnings, exchange }))
     }
@@ -63,11 +67,14 @@ impl Api {
         options: WriteOptions,
     ) -> Result<Decision, ApiError> {
         let resource = target.resource;
-        let Some(stored) = self.store.latest(resource, &target.key()) else {
+        let Some(stored) = self.store.latest(resource.stored(), &target.key()) else {
             return self.create_on_update(ledger, target, part, change, options);
         };
-        let old = stored.decode();
+        let old = view::seen(resource, stored.decode());
         let is_patch = change.is_patch();
+        if let Change::Replace(object) = &change {
+            check_unconditional(target, object)?;
+        }
         let (mut new, owners) = change.onto(resource, part, &old, options)?;
         match_url(resource, target.namespace, Some(target.name), &mut new)?;
         check_preconditions(target, &stored, &old, &new)?;
@@ -86,7 +93,8 @@ impl Api {
         preconditions: &Preconditions,
         options: WriteOptions,
     ) -> Result<Decision, ApiError> {
-        let stored = self.store.latest(target.resource, &target.key()).ok_or_else(|| target.not_found())?;
+        let stored =
+            self.store.latest(target.resource.stored(), &target.key()).ok_or_else(|| target.not_found())?;
         let mut object = stored.decode();
         check_delete(target, &stored, &object, preconditions)?;
         let Some(metadata) = json::object_mut(&mut object, "metadata") else {
@@ -100,7 +108,7 @@ impl Api {
         }
         metadata.insert("deletionTimestamp".to_owned(), metadata::now().into());
         metadata.insert("deletionGracePeriodSeconds".to_owned(), 0.into());
-        let draft = Draft::new(target.resource, &object);
+        let draft = Draft::new(target.resource.stored(), &object);
         Ok(self.decide_put(ledger, target, &stored, draft, (options, Vec::new(), Exchange::default())))
     }
 
@@ -171,7 +179,7 @@ impl Api {
             }
             let key = Target { resource, namespace, name: name_of(object) }.key();
             tries -= 1;
-            if self.store.latest(resource, &key).is_none() {
+            if self.store.latest(resource.stored(), &key).is_none() {
                 return Ok(key);
             }
             if tries == 0 {
@@ -192,7 +200,7 @@ impl Api {
         if resource == Resource::Service {
             return self.prepare_service(ledger, object, old, owners);
         }
-        kinds::set_defaults(resource, object);
+        kinds::prepare(resource, object, old);
         owners.note_defaulted(resource, object);
         self.check(resource, object, old)?;
         Ok(Exchange::default())
@@ -233,8 +241,34 @@ impl Api {
     }
 
     fn check(&self, resource: Resource, object: &Object, old: Option<&Object>) -> Result<(), ApiError> {
-        let errors = if self.validate { kinds::validate(resource, object, old) } else { Vec::new() };
+        let errors = match resource {
+            _ if !self.validate => Vec::new(),
+            Resource::ServiceCidr => {
+                self.with_neighbours(|it| kinds::service_cidr::validate(object, old, it))
+            }
+            _ => kinds::validate(resource, object, old),
+        };
         if errors.is_empty() { Ok(()) } else { Err(ApiError::invalid(resource, name_of(object), errors)) }
+    }
+
+    /// What else the network uses, as far as it is known: ranges of pods, and addresses of nodes.
+    fn with_neighbours<T>(&self, check: impl FnOnce(Neighbours<'_>) -> T) -> T {
+        let (mut pods, mut nodes) = (self.pod_ranges.clone(), Vec::new());
+        let snapshot = self.store.snapshot(Resource::Node, &Scope::default(), None);
+        for node in snapshot.map(|snapshot| snapshot.objects).unwrap_or_default() {
+            let node = Value::Object(node.decode());
+            let cidrs = node.pointer("/spec/podCIDRs").and_then(Value::as_array).into_iter().flatten();
+            pods.extend(cidrs.filter_map(|cidr| cidr.as_str()?.parse::<IpNet>().ok()));
+            let addresses = node.pointer("/status/addresses").and_then(Value::as_array).into_iter().flatten();
+            let addresses = addresses.filter_map(|it| it.get("address")?.as_str()?.parse::<IpAddr>().ok());
+            nodes.extend(addresses.map(IpNet::from));
+        }
+        check(Neighbours { pods: &pods, nodes: &nodes })
+    }
+
+    /// What the client should hear about the object.
+    fn remarks(&self, resource: Resource, object: &Object) -> Vec<String> {
+        if self.validate { kinds::warnings(resource, object) } else { Vec::new() }
     }
 
     /// What changes hands, and the object itself.
@@ -252,7 +286,7 @@ impl Api {
         target: Target<'_>,
         (stored, old): (Arc<StoredObject>, &Object),
         (mut new, mut owners): (Object, Owners),
-        (options, warnings): (WriteOptions, Vec<String>),
+        (options, mut warnings): (WriteOptions, Vec<String>),
     ) -> Result<Decision, ApiError> {
         let resource = target.resource;
         update_metadata(target, &mut new, old)?;
@@ -264,7 +298,8 @@ impl Api {
         if kinds::bumps_generation(resource, &new, old) {
             bump_generation(&mut new);
         }
-        let draft = Draft::new(resource, &new);
+        warnings.extend(self.remarks(resource, &new));
+        let draft = draft(resource, new);
         Ok(self.decide_put(ledger, target, &stored, draft, (options, warnings, exchange)))
     }
 
@@ -282,7 +317,7 @@ impl Api {
         if options.dry_run {
             return Decision::Done(outcome(&draft.at(stored.revision()), Effect::Updated, warnings));
         }
-        let step = Step::Put { resource: target.resource, draft, expected: Some(stored.revision()) };
+        let step = Step::Put { resource: target.resource.stored(), draft, expected: Some(stored.revision()) };
         let transaction = self.transaction(ledger, stored.key(), &exchange, step);
         Decision::Write(Write { transaction, effect: Effect::Updated, removed: None, warnings, exchange })
     }
@@ -304,7 +339,7 @@ impl Api {
             exchange.release = ledger.plan_removal(&*self.store, &service_key(object), &spec);
         }
         let key = stored.key().into();
-        let step = Step::Remove { resource: target.resource, key, expected: stored.revision() };
+        let step = Step::Remove { resource: target.resource.stored(), key, expected: stored.revision() };
         let transaction = self.transaction(ledger, stored.key(), &exchange, step);
         Decision::Write(Write {
             transaction,
@@ -314,6 +349,11 @@ impl Api {
             exchange,
         })
     }
+}
+
+/// The object as it is stored.
+fn draft(resource: Resource, object: Object) -> Draft {
+    Draft::new(resource.stored(), &view::stored(resource, object))
 }
 
 fn outcome(stored: &StoredObject, effect: Effect, warnings: Vec<String>) -> Outcome {

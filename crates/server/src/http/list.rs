@@ -30,7 +30,7 @@ pub(super) async fn answer(
 ) -> Result<Answer, ApiError> {
     let selector = selector(query, collection)?;
     let page = Page::parse(query)?;
-    fresh_enough(&**api.store(), collection.resource, page.freshness).await?;
+    fresh_enough(&**api.store(), collection.resource.stored(), page.freshness).await?;
     let (metadata, objects) = page.read(api, collection, &selector)?;
     presenter.list(&metadata, objects)
 }
@@ -41,7 +41,8 @@ pub(super) fn current(
     collection: &Collection,
     selector: &Selector,
 ) -> Result<Vec<Arc<StoredObject>>, ApiError> {
-    let snapshot = api.store().snapshot(collection.resource, &collection.scope(), None).map_err(expired)?;
+    let snapshot =
+        api.store().snapshot(collection.resource.stored(), &collection.scope(), None).map_err(expired)?;
     Ok(snapshot.objects.into_iter().filter(|object| selector.matches(object)).collect())
 }
 
@@ -184,7 +185,7 @@ impl Page {
         selector: &Selector,
     ) -> Result<(Value, Vec<Bytes>), ApiError> {
         let scope = Scope { after: self.after.as_deref(), ..collection.scope() };
-        let snapshot = api.store().snapshot(collection.resource, &scope, self.at);
+        let snapshot = api.store().snapshot(collection.resource.stored(), &scope, self.at);
         let snapshot = snapshot.map_err(|error| self.expired(error))?;
         let mut rest = snapshot.objects.into_iter();
         let limit = self.limit.unwrap_or(usize::MAX);

@@ -45,7 +45,7 @@ impl Presenter {
 
     /// One object as an answer.
     pub(super) fn object(&self, code: StatusCode, stored: Bytes) -> Result<Answer, ApiError> {
-        if self.format.is_stored() && !self.pretty {
+        if self.passes_stored_bytes() && !self.pretty {
             return Ok(answer(code, Encoding::Json, stored));
         }
         let object = self.decoded(&stored);
@@ -78,7 +78,7 @@ impl Presenter {
 
     /// The object of a watch event in JSON; `first` for the first one of the watch.
     pub(super) fn event_json(&self, stored: &Bytes, first: bool) -> Bytes {
-        if self.format.is_stored() {
+        if self.passes_stored_bytes() {
             return stored.clone();
         }
         let presenter = Self { now: now(), ..self.clone() };
@@ -90,8 +90,15 @@ impl Presenter {
         self.message(self.decoded(stored))
     }
 
+    /// Whether stored bytes are the answer as they are.
+    pub(super) fn passes_stored_bytes(&self) -> bool {
+        let format = Format { encoding: Encoding::Json, view: View::Whole };
+        self.format == format && self.resource.stored() == self.resource
+    }
+
+    /// An object as the clients of this resource see it.
     fn decoded(&self, stored: &Bytes) -> Object {
-        serde_json::from_slice(stored).unwrap_or_default()
+        portolan_schema::view::seen(self.resource, serde_json::from_slice(stored).unwrap_or_default())
     }
 
     /// What is encoded in protobuf of an object.
@@ -148,13 +155,14 @@ impl Presenter {
         let item = |stored: Bytes| {
             let object = self.decoded(&stored);
             let value = match self.format.view {
-                View::Whole => return stored,
+                View::Whole => Value::Object(object),
                 View::Metadata(version) => table::partial(&object, version),
                 View::Table(version) => table::row(self.resource, &object, self.include, version, self.now),
             };
             Bytes::from(value.to_string())
         };
-        if self.format.view == View::Whole { objects } else { objects.into_iter().map(item).collect() }
+        let untouched = self.format.view == View::Whole && self.resource.stored() == self.resource;
+        if untouched { objects } else { objects.into_iter().map(item).collect() }
     }
 }
 

@@ -56,7 +56,7 @@ pub(super) fn answer(
     let start = Start::parse(query)?;
     let watch = Watch {
         store: Arc::clone(api.store()),
-        signal: api.store().subscribe(collection.resource),
+        signal: api.store().subscribe(collection.resource.stored()),
         collection: collection.clone(),
         selector,
         framing: Framing::new(presenter, shared),
@@ -176,7 +176,7 @@ impl Watch {
     }
 
     async fn begin(&mut self, start: Start) -> Result<(), ApiError> {
-        let resource = self.collection.resource;
+        let resource = self.collection.resource.stored();
         match start {
             Start::Now => {
                 fresh_enough(&*self.store, resource, Freshness::Latest).await?;
@@ -230,7 +230,7 @@ impl Watch {
         let mut frames = Frames::default();
         while !frames.is_full() {
             let changes =
-                self.store.changes(self.collection.resource, self.cursor, BATCH).map_err(expired)?;
+                self.store.changes(self.collection.resource.stored(), self.cursor, BATCH).map_err(expired)?;
             for change in &changes.changes {
                 self.push_change(&mut frames, change)?;
             }
