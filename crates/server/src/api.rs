@@ -22,10 +22,9 @@ use bytes::Bytes;
 use futures::executor::block_on;
 use ipnet::IpNet;
 use portolan_ipam::{Families, NodePortRange};
-use portolan_schema::view;
 use serde_json::Value;
 
-use portolan_schema::patch::Patch;
+use portolan_schema::{patch::Patch, view};
 
 use self::ownership::Owners;
 use crate::{

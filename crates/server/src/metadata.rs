@@ -108,7 +108,7 @@ pub(crate) fn now() -> String {
     timestamp::whole(since_epoch().0).unwrap_or_default()
 }
 
-/// Now, in microseconds, as a MicroTime has it.
+/// Now, in microseconds, as a `MicroTime` has it.
 pub(crate) fn now_micro() -> String {
     let (seconds, nanos) = since_epoch();
     timestamp::micro(seconds, nanos).unwrap_or_default()

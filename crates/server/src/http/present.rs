@@ -8,6 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full};
+use portolan_schema::view;
 use serde_json::{Value, json};
 
 use super::{
@@ -98,7 +99,7 @@ impl Presenter {
 
     /// An object as the clients of this resource see it.
     fn decoded(&self, stored: &Bytes) -> Object {
-        portolan_schema::view::seen(self.resource, serde_json::from_slice(stored).unwrap_or_default())
+        view::seen(self.resource, serde_json::from_slice(stored).unwrap_or_default())
     }
 
     /// What is encoded in protobuf of an object.
