@@ -69,6 +69,32 @@ pub struct Conflict {
     pub field: String,
 }
 
+/// Most bytes of a message; what it quotes comes from clients and may be as long as a request.
+const MAX_MESSAGE: usize = 1000;
+
+impl PatchError {
+    fn malformed(message: impl Into<String>) -> Self {
+        Self::Malformed(shortened(message.into()))
+    }
+
+    fn too_large(message: impl Into<String>) -> Self {
+        Self::TooLarge(shortened(message.into()))
+    }
+
+    fn failed(message: impl Into<String>) -> Self {
+        Self::Failed(shortened(message.into()))
+    }
+}
+
+fn shortened(mut message: String) -> String {
+    if message.len() > MAX_MESSAGE {
+        let end = (0..=MAX_MESSAGE).rev().find(|end| message.is_char_boundary(*end)).unwrap_or(0);
+        message.truncate(end);
+        message.push_str("...");
+    }
+    message
+}
+
 impl Patch {
     /// The object after the patch. What the patch leaves may have unknown fields and wrong types.
     pub fn apply(&self, resource: Resource, object: &Object) -> Result<Object, PatchError> {
@@ -78,7 +104,7 @@ impl Patch {
                 Value::Object(object) => return Ok(object),
                 other => {
                     let got = type_name(&other);
-                    return Err(PatchError::Failed(format!(
+                    return Err(PatchError::failed(format!(
                         "the JSON patch leaves a value of type {got} instead of an object"
                     )));
                 }

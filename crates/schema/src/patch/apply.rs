@@ -44,25 +44,25 @@ impl Apply {
         let info = resource.info();
         for (name, expected) in [("apiVersion", info.api_version), ("kind", info.kind)] {
             if json::text(&configuration, name) != Some(expected) {
-                return Err(PatchError::Malformed(format!(
+                return Err(PatchError::malformed(format!(
                     "{name} must be {expected} in a configuration to apply"
                 )));
             }
         }
         if recorded(&configuration).is_some() {
-            return Err(PatchError::Malformed(
+            return Err(PatchError::malformed(
                 "metadata.managedFields must not be in a configuration to apply".to_owned(),
             ));
         }
         let unknown = shape::conform(resource, &mut configuration)?;
         if !unknown.is_empty() {
             let unknown = unknown.join(", ");
-            return Err(PatchError::Malformed(format!(
+            return Err(PatchError::malformed(format!(
                 "unknown fields in a configuration to apply: {unknown}"
             )));
         }
         if let Some(reason) = bad_list(Node::root(resource), &configuration, "") {
-            return Err(PatchError::Malformed(reason));
+            return Err(PatchError::malformed(reason));
         }
         Ok(Self { resource, configuration, force })
     }

@@ -59,19 +59,19 @@ impl JsonPatch {
     pub fn decode(patch: Value) -> Result<Self, PatchError> {
         let Value::Array(operations) = patch else {
             let got = type_name(&patch);
-            return Err(PatchError::Malformed(format!(
+            return Err(PatchError::malformed(format!(
                 "a JSON patch is a list of operations, this is of type {got}"
             )));
         };
         if operations.len() > MAX_OPERATIONS {
-            return Err(PatchError::TooLarge(format!(
+            return Err(PatchError::too_large(format!(
                 "the JSON patch has {} operations, at most {MAX_OPERATIONS} are allowed",
                 operations.len()
             )));
         }
         let operations = operations.into_iter().enumerate().map(|(index, operation)| {
             Operation::decode(operation)
-                .map_err(|reason| PatchError::Malformed(format!("JSON patch operation {index}: {reason}")))
+                .map_err(|reason| PatchError::malformed(format!("JSON patch operation {index}: {reason}")))
         });
         Ok(Self(operations.collect::<Result<_, _>>()?))
     }
@@ -83,10 +83,10 @@ impl JsonPatch {
             patching.run(operation).map_err(|failure| {
                 let place = format!("JSON patch operation {index} ({operation}): ");
                 match failure {
-                    Failure::TooMuch => PatchError::TooLarge(format!(
+                    Failure::TooMuch => PatchError::too_large(format!(
                         "{place}moves or copies too much; send the result in a merge patch"
                     )),
-                    failure => PatchError::Failed(format!("{place}{}", failure.reason())),
+                    failure => PatchError::failed(format!("{place}{}", failure.reason())),
                 }
             })?;
         }

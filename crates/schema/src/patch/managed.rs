@@ -170,7 +170,7 @@ impl Managers {
         let mut managers = Self::default();
         for (index, entry) in entries.iter().enumerate() {
             let (key, owned) = decode_entry(entry)
-                .map_err(|reason| PatchError::Failed(format!("metadata.managedFields[{index}]: {reason}")))?;
+                .map_err(|reason| PatchError::failed(format!("metadata.managedFields[{index}]: {reason}")))?;
             managers.0.entry(key).or_default().merge(owned);
         }
         Ok(managers)

@@ -41,11 +41,11 @@ impl Place {
     }
 
     fn malformed(&self, what: &str) -> PatchError {
-        PatchError::Malformed(format!("strategic merge patch, at {}: {what}", self.text()))
+        PatchError::malformed(format!("strategic merge patch, at {}: {what}", self.text()))
     }
 
     fn failed(&self, what: &str) -> PatchError {
-        PatchError::Failed(format!("strategic merge patch, at {}: {what}", self.text()))
+        PatchError::failed(format!("strategic merge patch, at {}: {what}", self.text()))
     }
 
     fn text(&self) -> String {

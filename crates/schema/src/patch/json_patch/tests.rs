@@ -70,6 +70,13 @@ fn what_cannot_be_done_fails_the_patch() {
 }
 
 #[test]
+fn messages_stay_short() {
+    let operation = json!([{"op": "remove", "path": format!("/{}", "\u{e9}".repeat(100_000))}]);
+    let message = run(json!({}), operation).unwrap_err();
+    assert!(message.len() < 1100 && message.ends_with("..."), "{message}");
+}
+
+#[test]
 fn patches_that_are_none_are_refused() {
     for (patch, reason) in [
         (json!({}), "a JSON patch is a list of operations"),
