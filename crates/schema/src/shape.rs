@@ -7,6 +7,7 @@
 mod conform;
 pub mod meta;
 mod tables;
+pub mod timestamp;
 
 use crate::resource::Resource;
 
@@ -109,6 +110,24 @@ pub enum Presence {
     Always,
     /// A pointer: a zero that was set differs from absence.
     Pointer,
+}
+
+impl Type {
+    /// What belongs in such a field, for messages.
+    pub(crate) const fn description(&self) -> &'static str {
+        match self {
+            Self::Text => "a string",
+            Self::Bool => "a boolean",
+            Self::Int32 => "a 32-bit integer",
+            Self::Int64 => "a 64-bit integer",
+            Self::IntOrText => "a 32-bit integer or a string",
+            Self::Time | Self::MicroTime => "an RFC 3339 time",
+            Self::Quantity => "a quantity such as 100m or 4Gi",
+            Self::Json => "a value",
+            Self::List(_) => "a list",
+            Self::Map(_) | Self::Object(_) | Self::FieldsV1 => "an object",
+        }
+    }
 }
 
 /// A table row: an optional field whose zero value reads as absent.

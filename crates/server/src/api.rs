@@ -7,10 +7,15 @@ mod blocking;
 mod checks;
 mod commit;
 mod metrics;
+mod ownership;
+mod patch;
 mod write;
 
-pub use self::blocking::Blocking;
-pub(crate) use self::commit::{Decision, Write};
+pub use self::{blocking::Blocking, ownership::FieldManager};
+pub(crate) use self::{
+    commit::{Decision, Write},
+    patch::Change,
+};
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -20,6 +25,9 @@ use ipnet::IpNet;
 use portolan_ipam::{Families, NodePortRange};
 use serde_json::Value;
 
+use portolan_schema::{patch::Patch, view};
+
+use self::ownership::Owners;
 use crate::{
     allocate::Ledger,
     config::{Config, ServiceRanges},
@@ -57,6 +65,8 @@ pub struct WriteOptions {
     pub dry_run: bool,
     /// What to do about unknown fields.
     pub field_validation: FieldValidation,
+    /// Who is to own the fields that are written.
+    pub field_manager: FieldManager,
 }
 
 /// What a write did.
@@ -116,15 +126,6 @@ pub struct Preconditions {
     pub resource_version: Option<String>,
 }
 
-/// New content of an object.
-#[derive(Debug, Clone)]
-pub(crate) enum Change {
-    /// PUT: the whole object.
-    Replace(Object),
-    /// PATCH with `application/merge-patch+json` (RFC 7386).
-    Merge(Object),
-}
-
 impl Api {
     /// A fresh in-memory API with the Namespaces and the ServiceCIDR that a cluster has from the start.
     pub fn new(config: &Config) -> Self {
@@ -168,10 +169,12 @@ impl Api {
         object: Object,
         options: WriteOptions,
     ) -> Result<Outcome, ApiError> {
-        let decide =
-            |ledger: &mut Ledger| self.decide_create(ledger, resource, namespace, object.clone(), options);
-        let outcome = self.write(decide).await?;
-        if resource == Resource::Event && !options.dry_run {
+        let decide = |ledger: &mut Ledger| {
+            let new = (object.clone(), Owners::of_create(options));
+            self.decide_create(ledger, resource, namespace, new, options)
+        };
+        let outcome = self.write(decide).await?.seen_as(resource);
+        if resource.stored() == Resource::Event && !options.dry_run {
             self.drop_oldest_event().await;
         }
         Ok(outcome)
@@ -196,7 +199,7 @@ impl Api {
         patch: Object,
         options: WriteOptions,
     ) -> Result<Outcome, ApiError> {
-        self.change(target, part, Change::Merge(patch), options).await
+        self.change(target, part, Change::Patch(Patch::Merge(patch)), options).await
     }
 
     /// Deletes an object; one with finalizers is marked and goes when the last of them is removed.
@@ -206,7 +209,8 @@ impl Api {
         preconditions: &Preconditions,
         options: WriteOptions,
     ) -> Result<Outcome, ApiError> {
-        self.write(|ledger| self.decide_delete(ledger, target, preconditions, options)).await
+        let decided = self.write(|ledger| self.decide_delete(ledger, target, preconditions, options)).await;
+        decided.map(|outcome| outcome.seen_as(target.resource))
     }
 
     /// Makes the stored object as `object` says, `status` included: creates it, or replaces what is there. Objects
@@ -238,7 +242,7 @@ impl Api {
         if status.is_none() {
             object.remove("status");
         }
-        let main = match self.store.get(resource, &target.key()) {
+        let main = match self.store.get(resource.stored(), &target.key()) {
             Some(_) => self.update(target, Part::Main, object, options).await?,
             None => self.create(resource, namespace, object, options).await?,
         };
@@ -258,7 +262,9 @@ impl Api {
         change: Change,
         options: WriteOptions,
     ) -> Result<Outcome, ApiError> {
-        self.write(|ledger| self.decide_change(ledger, target, part, change.clone(), options)).await
+        let decided =
+            self.write(|ledger| self.decide_change(ledger, target, part, change.clone(), options)).await;
+        decided.map(|outcome| outcome.seen_as(target.resource))
     }
 
     fn write_lock(&self) -> MutexGuard<'_, Ledger> {
@@ -313,6 +319,16 @@ impl Api {
             let remove = Transaction::remove(Resource::Event, oldest.key(), oldest.revision());
             let removed = self.store.commit(remove).await;
             tracing::debug!(event = oldest.key(), ok = removed.is_ok(), "oldest Event dropped");
+        }
+    }
+}
+
+impl Outcome {
+    /// With the object as clients of this resource see it.
+    fn seen_as(self, resource: Resource) -> Self {
+        match view::seen_body(resource, &self.object) {
+            Some(object) => Self { object: object.into(), ..self },
+            None => self,
         }
     }
 }

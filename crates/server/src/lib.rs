@@ -32,7 +32,7 @@ use portolan_schema::{json, resource, shape as schema};
 use portolan_store as store;
 
 pub use allocate::{AllocationScope, AllocatorMetrics};
-pub use api::{Api, Blocking, Effect, Outcome, Part, Preconditions, Target, WriteOptions};
+pub use api::{Api, Blocking, Effect, FieldManager, Outcome, Part, Preconditions, Target, WriteOptions};
 pub use config::{Config, ConfigError, ServiceRanges, Transport};
 pub use controllers::repair::RepairMetrics;
 pub use error::{ApiError, CauseReason, FieldError};

@@ -174,9 +174,9 @@ fn generation_of_slices_counts_content_and_labels() {
 fn events_are_bounded() {
     let api = api(true);
     for number in 0..MAX_EVENTS + 5 {
-        let event = json!({"apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": format!("e{number}")}});
+        let event = json!({"apiVersion": "v1", "kind": "Event", "metadata": {"name": format!("e{number}")}});
         let event = event.as_object().unwrap().clone();
-        api.blocking().create(Resource::Event, "default", event, WriteOptions::default()).unwrap();
+        api.blocking().create(Resource::CoreEvent, "default", event, WriteOptions::default()).unwrap();
     }
     assert_eq!(api.store().count(Resource::Event), MAX_EVENTS);
     assert!(api.store().get(Resource::Event, "default/e4").is_none());
