@@ -13,7 +13,7 @@ PACKAGES_vm := busybox-static cpio ipset ipvsadm kmod
 PACKAGES := $(addprefix packages-,base test static image vm)
 
 # Programs of packages whose installation would do more: start a service, or collide with another kubectl.
-TOOLS := target/tools/kubectl target/tools/promtool
+TOOLS := target/tools/etcd target/tools/kubectl target/tools/promtool
 # Programs that Debian does not have, or not in this version: tests/tools.txt.
 RELEASED := $(addprefix target/tools/released/,cargo-deny helm kubectl)
 
@@ -96,6 +96,7 @@ fuzz: packages-base
 		RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run --sanitizer none $$target -- -max_total_time=$(FUZZ_SECONDS) || exit 1; \
 	done
 
+target/tools/etcd: PACKAGE := etcd-server
 target/tools/kubectl: PACKAGE := kubernetes-client
 target/tools/promtool: PACKAGE := prometheus
 $(TOOLS):

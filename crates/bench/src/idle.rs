@@ -105,7 +105,7 @@ impl EmptyNode {
         let listener = world.node().namespace().run(|| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))??;
         let config = Config::default();
         let api = std::sync::Arc::new(Api::new(&config));
-        api.apply(workload::node(world.node().address(Family::Ipv4))).context("write the Node")?;
+        api.blocking().apply(workload::node(world.node().address(Family::Ipv4))).context("write the Node")?;
         let server = Server::start_with(api, config, listener)?;
         Ok(Self { world, server })
     }

@@ -79,7 +79,7 @@ impl Stage {
 
     /// Writes an object in the API server.
     pub(crate) fn apply(&self, object: Value) -> anyhow::Result<()> {
-        self.server.api().apply(object).map(drop).context("write an object")
+        self.server.api().blocking().apply(object).map(drop).context("write an object")
     }
 
     /// The EndpointSlice of the moving Service: its endpoint is at a pod that listens, or at one that does not.
@@ -125,7 +125,7 @@ pub(crate) fn close(stream: &TcpStream) -> std::io::Result<()> {
 
 fn load(api: &Api, size: Size) -> anyhow::Result<()> {
     for object in size.services().chain(size.slices()) {
-        let outcome = api.apply(object).context("write an object")?;
+        let outcome = api.blocking().apply(object).context("write an object")?;
         ensure!(outcome.warnings.is_empty(), "the API server found fault: {:?}", outcome.warnings);
     }
     Ok(())

@@ -1,16 +1,22 @@
 //! `portolan serve`: options in, the API server running.
 
 mod kubeconfig;
+mod stores;
 mod tls;
 
+use std::net::IpAddr;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::check_ips;
 use anyhow::Context as _;
 use clap::{Args, Subcommand, ValueEnum};
+use ipnet::IpNet;
 use portolan_node::config::parse_duration;
-use portolan_server::{Config, Limits, PortRange, ServiceRanges};
+use portolan_server::{Api, Config, Limits, NodePortRange, ServiceRanges};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -32,6 +38,12 @@ pub(crate) struct Options {
     #[arg(long, default_value = DATA_DIR, value_name = "DIR")]
     data_dir: PathBuf,
     #[command(flatten)]
+    store: stores::StoreOptions,
+    /// Look once for addresses and node ports that are not as they should be, mend what may be mended, print what was
+    /// found, and end: with 0 if nothing is wrong any more, 2 if something is, 1 if it could not be found out.
+    #[arg(long)]
+    repair_once: bool,
+    #[command(flatten)]
     tls: tls::TlsOptions,
     /// After SIGTERM, keep serving for this long while /readyz says 503, so that clients go elsewhere first.
     #[arg(long, default_value = "0s", value_name = "DURATION", value_parser = parse_duration)]
@@ -41,7 +53,14 @@ pub(crate) struct Options {
     service_cluster_ip_range: ServiceRanges,
     /// Ports that node ports are given from.
     #[arg(long, default_value = "30000-32767", value_name = "FIRST-LAST")]
-    service_node_port_range: PortRange,
+    service_node_port_range: NodePortRange,
+    /// Ranges that pods have; no range of cluster IPs may overlap them.
+    #[arg(long, value_name = "CIDR,...", value_delimiter = ',')]
+    cluster_cidr: Vec<IpNet>,
+    /// Address at which others reach this server, as the endpoint of the Service default/kubernetes; the address
+    /// listened on, unless that is loopback or all.
+    #[arg(long, value_name = "IP")]
+    advertise_address: Option<IpAddr>,
     /// Folder of YAML or JSON manifests to keep the objects in step with.
     #[arg(long, value_name = "DIR")]
     manifests: Option<PathBuf>,
@@ -67,16 +86,19 @@ enum Validation {
 }
 
 /// Serves until SIGTERM or SIGINT, or does what else was asked for.
-pub(crate) fn run(options: Options) -> anyhow::Result<()> {
+pub(crate) fn run(options: Options) -> anyhow::Result<ExitCode> {
     if let Some(Action::Kubeconfig(options)) = &options.action {
-        return kubeconfig::run(options);
+        return kubeconfig::run(options).map(|()| ExitCode::SUCCESS);
     }
     let files = raise_file_limit();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(serve(options, files))
 }
 
-async fn serve(options: Options, files: usize) -> anyhow::Result<()> {
+async fn serve(options: Options, files: usize) -> anyhow::Result<ExitCode> {
+    if options.repair_once {
+        return repair_once(options).await;
+    }
     let listener = tokio::net::TcpListener::bind(options.listen)
         .await
         .with_context(|| format!("--listen: cannot listen on {}", options.listen))?;
@@ -84,27 +106,50 @@ async fn serve(options: Options, files: usize) -> anyhow::Result<()> {
     let limits = Limits { shutdown_delay: options.shutdown_delay_duration, ..limits(files) };
     let transport =
         options.tls.transport(options.listen, &options.data_dir, &options.service_cluster_ip_range);
+    let (store, data_dir) = (options.store, options.data_dir);
     let config = Config {
         listen: options.listen,
         transport,
         limits,
         service_ranges: options.service_cluster_ip_range,
         node_ports: options.service_node_port_range,
+        pod_ranges: options.cluster_cidr,
+        kubernetes_service: true,
+        advertise_address: options.advertise_address,
         validate: options.validation == Validation::Strict,
         manifests: options.manifests,
         ..Config::default()
     };
+    let store = store.open(&data_dir, &config).await?;
+    let api = Arc::new(Api::open(store, &config).await);
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     tracing::info!(%address, "serving the Kubernetes API");
-    portolan_server::serve(config, listener, async move {
+    portolan_server::serve_with(api, config, listener, async move {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
     })
     .await?;
-    Ok(())
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn repair_once(options: Options) -> anyhow::Result<ExitCode> {
+    let config = Config {
+        service_ranges: options.service_cluster_ip_range,
+        node_ports: options.service_node_port_range,
+        ..Config::default()
+    };
+    let store = options.store.open(&options.data_dir, &config).await?;
+    let api = Api::open(store, &config).await;
+    let (found, left) = api.repair_once().await?;
+    check_ips::print(&found, check_ips::Output::Text)?;
+    if !found.is_clean() {
+        println!("after repair:");
+        return check_ips::print(&left, check_ips::Output::Text);
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Every connection is an open file. The usual soft limit of 1024 is there for programs that use select(2). Returns

@@ -12,7 +12,7 @@ mod common;
 
 use std::net::SocketAddr;
 
-use portolan_server::{Draft, Resource};
+use portolan_server::{Draft, Resource, Transaction};
 use portolan_testkit::{Family, Namespace, Probe, Protocol, Traffic, TrafficPlan, eventually};
 use serde_json::{Value, json};
 
@@ -238,7 +238,8 @@ fn two_services_that_claim_the_same_address_or_node_port() {
 fn store(cluster: &Cluster, resource: Resource, object: Value) {
     let Value::Object(mut object) = object else { panic!("an object") };
     object["metadata"]["namespace"] = json!("default");
-    cluster.api.store().put(resource, Draft::new(resource, &object), None).unwrap();
+    let put = Transaction::put(resource, Draft::new(resource, &object), None);
+    cluster.api.blocking().commit(put).unwrap();
 }
 
 #[test]

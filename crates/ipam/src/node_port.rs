@@ -146,6 +146,11 @@ impl NodePorts {
         self.offset(port).is_some_and(|offset| self.pool.release(offset))
     }
 
+    /// Frees a port that was in use; see [`Pool::retire`].
+    pub fn retire(&mut self, port: u16) -> bool {
+        self.offset(port).is_some_and(|offset| self.pool.retire(offset))
+    }
+
     /// A free port; it stays free.
     pub fn find(&self, random: &mut dyn Random) -> Option<u16> {
         self.port(self.pool.find(random)?)

@@ -44,6 +44,9 @@ pub struct Planner<'a> {
     pub allocations: &'a Allocations,
     /// To whom.
     pub holders: &'a dyn Holders,
+    /// Whether a Service that can not be as it is asked for is planned all the same, without what can not be had: for
+    /// servers that test clients with objects that no API server would store. There is an error only where this is off.
+    pub is_lenient: bool,
 }
 
 /// Who holds an address or a node port, as the store's `IPAddress` objects tell.
@@ -155,8 +158,8 @@ impl Planner<'_> {
         random: &mut dyn Random,
     ) -> Result<Plan, Vec<FieldError>> {
         normalise_create(&mut spec);
-        decide(&mut spec, None, self.families)?;
-        Draft::new(self, owner, Claims::default(), random).finish(spec, None)
+        self.settle(decide(&mut spec, None, self.families))?;
+        Draft::new(self, owner, &spec, Claims::default(), random).finish(spec, None)
     }
 
     /// For a changed Service. `new` is what the client wrote.
@@ -168,20 +171,24 @@ impl Planner<'_> {
         random: &mut dyn Random,
     ) -> Result<Plan, Vec<FieldError>> {
         carry_over(&mut new, old);
-        decide(&mut new, Some(old), self.families)?;
+        self.settle(decide(&mut new, Some(old), self.families))?;
         let both_need = new.needs_health_check_port() && old.needs_health_check_port();
         if both_need && old.health_check_node_port != 0 {
             let number = new.health_check_node_port;
             if number != old.health_check_node_port {
-                return Err(vec![FieldError::new(HEALTH_CHECK, &number, Refusal::Immutable)]);
+                self.settle(Err(vec![FieldError::new(HEALTH_CHECK, &number, Refusal::Immutable)]))?;
             }
         }
-        Draft::new(self, owner, old.claims(), random).finish(new, Some(old))
+        Draft::new(self, owner, &new, old.claims(), random).finish(new, Some(old))
     }
 
     /// What a deleted Service gives back. What it only claims to hold, but another one does, it does not.
     pub fn delete(self, owner: &ServiceKey, old: &ServiceSpec) -> Claims {
         self.held_by(owner, &old.claims())
+    }
+
+    fn settle(self, result: Result<(), Vec<FieldError>>) -> Result<(), Vec<FieldError>> {
+        result.or_else(|errors| if self.is_lenient { Ok(()) } else { Err(errors) })
     }
 
     fn held_by(self, owner: &ServiceKey, claims: &Claims) -> Claims {
@@ -216,8 +223,19 @@ struct Draft<'a> {
 }
 
 impl<'a> Draft<'a> {
-    fn new(planner: Planner<'a>, owner: &'a ServiceKey, held: Claims, random: &'a mut dyn Random) -> Self {
-        let mut ports = planner.allocations.ports.clone();
+    fn new(
+        planner: Planner<'a>,
+        owner: &'a ServiceKey,
+        spec: &ServiceSpec,
+        held: Claims,
+        random: &'a mut dyn Random,
+    ) -> Self {
+        // Most Services have no use for node ports.
+        let mut ports = if spec.may_have_node_ports() {
+            planner.allocations.ports.clone()
+        } else {
+            NodePorts::new(planner.allocations.ports.range())
+        };
         for port in &held.ports {
             ports.take(*port);
         }
@@ -248,9 +266,7 @@ impl<'a> Draft<'a> {
         if spec.needs_health_check_port() {
             self.health_check_port(&mut spec);
         }
-        if !self.errors.is_empty() {
-            return Err(self.errors);
-        }
+        self.planner.settle(if self.errors.is_empty() { Ok(()) } else { Err(self.errors) })?;
         let mut release = self.held;
         release.addresses.retain(|address| !self.keep.addresses.contains(address));
         release.ports.retain(|port| !self.own_ports.contains(port));
@@ -286,6 +302,8 @@ impl<'a> Draft<'a> {
             return Ok(());
         }
         match (self.planner.allocations.addresses.check(address), holder) {
+            // Twice in one list is refused before, but where the planner is lenient.
+            (Ok(()), _) if self.take.addresses.contains(&address) => {}
             (Ok(()), _) => self.take.addresses.push(address),
             (Err(AddressError::Allocated { .. }), Holder::Service(holder)) => {
                 return Err(Refusal::HeldBy(holder));

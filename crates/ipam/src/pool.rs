@@ -1,6 +1,9 @@
 //! Numbers from 0 up, of which some are taken: what address ranges and node ports have in common.
 
-use std::ops::Range;
+use std::{
+    collections::{HashSet, VecDeque},
+    ops::Range,
+};
 
 use crate::{bitmap::Bitmap, random::Random};
 
@@ -11,12 +14,23 @@ pub struct Pool {
     size: u64,
     band: u64,
     taken: Bitmap,
+    resting: Resting,
 }
+
+/// Numbers freed of late, the latest last. Other nodes may still know them by what they meant.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Resting {
+    order: VecDeque<u64>,
+    members: HashSet<u64>,
+}
+
+/// Most numbers that rest; of a small pool it is a quarter.
+const MOST_RESTING: u64 = 1024;
 
 impl Pool {
     /// All free.
     pub fn new(size: u64, band: u64) -> Self {
-        Self { size, band: band.min(size), taken: Bitmap::new() }
+        Self { size, band: band.min(size), taken: Bitmap::new(), resting: Resting::default() }
     }
 
     /// How many numbers there are.
@@ -41,12 +55,25 @@ impl Pool {
 
     /// Takes the number; false if it is taken or not in the pool.
     pub fn take(&mut self, number: u64) -> bool {
-        number < self.size && self.taken.insert(number)
+        let is_free = number < self.size && self.taken.insert(number);
+        if is_free {
+            self.resting.wake(number);
+        }
+        is_free
     }
 
     /// Frees the number; false if it was not taken.
     pub fn release(&mut self, number: u64) -> bool {
         self.taken.remove(number)
+    }
+
+    /// Frees the number, which was in use: as long as there are others, and it was not long ago, it is not found again.
+    pub fn retire(&mut self, number: u64) -> bool {
+        let was_taken = self.taken.remove(number);
+        if was_taken {
+            self.resting.add(number, self.size.checked_div(4).unwrap_or(0).min(MOST_RESTING));
+        }
+        was_taken
     }
 
     /// Which are taken, rising.
@@ -67,11 +94,66 @@ impl Pool {
         })
     }
 
+    /// One that does not rest, else one that does.
     fn find_round(&self, band: Range<u64>, start: u64) -> Option<u64> {
-        self.find_in(start..band.end).or_else(|| self.find_in(band.start..start))
+        let find = |may_rest| {
+            self.find_in(start..band.end, may_rest).or_else(|| self.find_in(band.start..start, may_rest))
+        };
+        find(false).or_else(|| find(true))
     }
 
-    fn find_in(&self, part: Range<u64>) -> Option<u64> {
-        self.taken.next_absent(part.start).filter(|number| *number < part.end)
+    fn find_in(&self, mut part: Range<u64>, may_rest: bool) -> Option<u64> {
+        loop {
+            let number = self.taken.next_absent(part.start).filter(|number| *number < part.end)?;
+            if may_rest || !self.resting.members.contains(&number) {
+                return Some(number);
+            }
+            part.start = number.saturating_add(1);
+        }
+    }
+}
+
+impl Resting {
+    fn add(&mut self, number: u64, most: u64) {
+        self.order.push_back(number);
+        self.members.insert(number);
+        while self.order.len() as u64 > most {
+            let Some(oldest) = self.order.pop_front() else { return };
+            self.members.remove(&oldest);
+        }
+    }
+
+    fn wake(&mut self, number: u64) {
+        if self.members.remove(&number) {
+            self.order.retain(|other| *other != number);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_freed_of_late_comes_last() {
+        let mut seed = fastrand::Rng::with_seed(3);
+        let mut pool = Pool::new(64, 16);
+        let mut find = |pool: &Pool| pool.find(&mut || seed.u64(..)).unwrap();
+        (0..64).for_each(|number| assert!(pool.take(number)));
+        for number in [20, 21, 22, 3] {
+            assert!(pool.retire(number));
+        }
+        assert!(pool.release(30));
+        assert!(!pool.retire(30), "it was free");
+        assert_eq!(find(&pool), 30, "the only one that does not rest");
+        assert!(pool.take(30));
+        let again = find(&pool);
+        assert!((20..=22).contains(&again), "before the static band is touched: {again}");
+        assert!(pool.take(again) && pool.retire(again));
+        // A quarter of the pool rests at most: the oldest are like others again.
+        (32..48).for_each(|number| assert!(pool.retire(number)));
+        for _ in 0..50 {
+            assert!((20..=22).contains(&find(&pool)));
+        }
     }
 }

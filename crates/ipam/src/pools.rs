@@ -146,6 +146,11 @@ impl AddressPools {
         self.change(address, Pool::release)
     }
 
+    /// Frees an address that was in use; see [`Pool::retire`].
+    pub fn retire(&mut self, address: IpAddr) -> bool {
+        self.change(address, Pool::retire)
+    }
+
     /// A free address of the family, of the first ready range that has one; it stays free.
     pub fn find(&self, family: Family, random: &mut dyn Random) -> Result<IpAddr, AddressError> {
         let mut is_any_ready = false;

@@ -5,8 +5,12 @@
 //! Decoded JSON and bytes flow in and out. It must not know of I/O, clocks, stores, HTTP, or which values make sense.
 
 pub mod json;
+pub mod openapi;
+pub mod patch;
+pub mod protobuf;
 pub mod resource;
 pub mod shape;
+pub mod view;
 
 pub use json::Object;
 pub use resource::{Info, Resource};

@@ -1,20 +1,35 @@
 //! The table of resources that this server has: names, scope, verbs and what may be selected on.
 
-/// A resource that the server stores.
+mod table;
+
+#[cfg(test)]
+mod tests;
+
+/// A resource of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Resource {
     /// `v1` Service.
     Service,
     /// `v1` Node.
     Node,
-    /// `v1` Namespace; made by the server, read-only for clients.
+    /// `v1` Namespace.
     Namespace,
+    /// `v1` Endpoints.
+    Endpoints,
+    /// `v1` Event: the stored objects are those of [`Resource::Event`], seen with other names of fields.
+    CoreEvent,
     /// `discovery.k8s.io/v1` EndpointSlice.
     EndpointSlice,
     /// `networking.k8s.io/v1` ServiceCIDR.
     ServiceCidr,
+    /// `networking.k8s.io/v1` IPAddress.
+    IpAddress,
     /// `events.k8s.io/v1` Event.
     Event,
+    /// `coordination.k8s.io/v1` Lease.
+    Lease,
+    /// One object for each node port that is given out, named by its number; for the server alone.
+    NodePort,
 }
 
 /// What clients see of a [`Resource`].
@@ -35,14 +50,24 @@ pub struct Info {
     pub singular: &'static str,
     /// Abbreviations that tools accept.
     pub short_names: &'static [&'static str],
+    /// Groups of resources that tools ask for together (`kubectl get all`).
+    pub categories: &'static [&'static str],
+    /// Whether clients see it at all: in paths, in discovery and in documents.
+    pub served: bool,
     /// Whether objects live in a namespace.
     pub namespaced: bool,
+    /// Paths below an object: `status`, and `finalize` for namespaces.
+    pub subresources: &'static [&'static str],
     /// Whether `/status` exists.
     pub has_status: bool,
     /// Whether clients may write.
     pub writable: bool,
+    /// Whether a whole collection may be deleted at once.
+    pub collection_deletable: bool,
     /// Whether PUT to a missing name creates it.
     pub create_on_update: bool,
+    /// Whether PUT without a resourceVersion overwrites whatever is there.
+    pub unconditional_update: bool,
     /// Whether a completed DELETE answers with the object instead of a Status.
     pub delete_returns_object: bool,
     /// Whether a create through the main endpoint keeps the body's `status`.
@@ -52,19 +77,37 @@ pub struct Info {
 }
 
 impl Resource {
-    /// Every resource, in the order of discovery.
-    pub const ALL: [Self; 6] =
-        [Self::Service, Self::Node, Self::Namespace, Self::EndpointSlice, Self::ServiceCidr, Self::Event];
+    /// Every resource; those of one group stand together.
+    pub const ALL: [Self; 11] = [
+        Self::Service,
+        Self::Node,
+        Self::Namespace,
+        Self::Endpoints,
+        Self::CoreEvent,
+        Self::EndpointSlice,
+        Self::ServiceCidr,
+        Self::IpAddress,
+        Self::Event,
+        Self::Lease,
+        Self::NodePort,
+    ];
+
+    /// The resources that clients see.
+    pub fn served() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(|resource| resource.info().served)
+    }
 
     /// The fixed facts about this resource.
     pub const fn info(self) -> &'static Info {
+        table::of(self)
+    }
+
+    /// The resource as which its objects are stored: itself, but for a second view of the same objects.
+    #[must_use]
+    pub const fn stored(self) -> Self {
         match self {
-            Self::Service => &SERVICE,
-            Self::Node => &NODE,
-            Self::Namespace => &NAMESPACE,
-            Self::EndpointSlice => &ENDPOINT_SLICE,
-            Self::ServiceCidr => &SERVICE_CIDR,
-            Self::Event => &EVENT,
+            Self::CoreEvent => Self::Event,
+            other => other,
         }
     }
 
@@ -75,15 +118,15 @@ impl Resource {
 
     /// The resource at `/api/v1/{plural}` or `/apis/{group}/{version}/{plural}`.
     pub fn by_path(group: &str, version: &str, plural: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|resource| {
+        Self::served().find(|resource| {
             let info = resource.info();
             info.group == group && info.version == version && info.plural == plural
         })
     }
 
-    /// The resource of an object with this `apiVersion` and `kind`.
+    /// The resource of a client's object with this `apiVersion` and `kind`.
     pub fn by_kind(api_version: &str, kind: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|resource| {
+        Self::served().find(|resource| {
             let info = resource.info();
             info.api_version == api_version && info.kind == kind
         })
@@ -92,113 +135,21 @@ impl Resource {
 
 impl Info {
     /// Verbs of the main endpoint, as discovery lists them.
-    pub fn verbs(&self) -> &'static [&'static str] {
-        if self.writable {
-            &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
-        } else {
-            &["get", "list", "watch"]
+    pub const fn verbs(&self) -> &'static [&'static str] {
+        match (self.writable, self.collection_deletable) {
+            (true, true) => {
+                &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
+            }
+            (true, false) => &["create", "delete", "get", "list", "patch", "update", "watch"],
+            (false, _) => &["get", "list", "watch"],
+        }
+    }
+
+    /// Verbs of a subresource; a Namespace is finalized by PUT alone.
+    pub fn subresource_verbs(&self, subresource: &str) -> &'static [&'static str] {
+        match subresource {
+            "finalize" => &["update"],
+            _ => &["get", "patch", "update"],
         }
     }
 }
-
-static SERVICE: Info = Info {
-    group: "",
-    version: "v1",
-    api_version: "v1",
-    kind: "Service",
-    plural: "services",
-    singular: "service",
-    short_names: &["svc"],
-    namespaced: true,
-    has_status: true,
-    writable: true,
-    create_on_update: true,
-    delete_returns_object: true,
-    create_keeps_status: false,
-    selectable: &["spec.clusterIP", "spec.type"],
-};
-
-static NODE: Info = Info {
-    group: "",
-    version: "v1",
-    api_version: "v1",
-    kind: "Node",
-    plural: "nodes",
-    singular: "node",
-    short_names: &["no"],
-    namespaced: false,
-    has_status: true,
-    writable: true,
-    create_on_update: false,
-    delete_returns_object: false,
-    create_keeps_status: true,
-    selectable: &["spec.unschedulable"],
-};
-
-static NAMESPACE: Info = Info {
-    group: "",
-    version: "v1",
-    api_version: "v1",
-    kind: "Namespace",
-    plural: "namespaces",
-    singular: "namespace",
-    short_names: &["ns"],
-    namespaced: false,
-    has_status: false,
-    writable: false,
-    create_on_update: false,
-    delete_returns_object: true,
-    create_keeps_status: true,
-    selectable: &["status.phase"],
-};
-
-static ENDPOINT_SLICE: Info = Info {
-    group: "discovery.k8s.io",
-    version: "v1",
-    api_version: "discovery.k8s.io/v1",
-    kind: "EndpointSlice",
-    plural: "endpointslices",
-    singular: "endpointslice",
-    short_names: &[],
-    namespaced: true,
-    has_status: false,
-    writable: true,
-    create_on_update: false,
-    delete_returns_object: false,
-    create_keeps_status: true,
-    selectable: &[],
-};
-
-static SERVICE_CIDR: Info = Info {
-    group: "networking.k8s.io",
-    version: "v1",
-    api_version: "networking.k8s.io/v1",
-    kind: "ServiceCIDR",
-    plural: "servicecidrs",
-    singular: "servicecidr",
-    short_names: &[],
-    namespaced: false,
-    has_status: true,
-    writable: true,
-    create_on_update: false,
-    delete_returns_object: false,
-    create_keeps_status: false,
-    selectable: &[],
-};
-
-static EVENT: Info = Info {
-    group: "events.k8s.io",
-    version: "v1",
-    api_version: "events.k8s.io/v1",
-    kind: "Event",
-    plural: "events",
-    singular: "event",
-    short_names: &["ev"],
-    namespaced: true,
-    has_status: false,
-    writable: true,
-    create_on_update: true,
-    delete_returns_object: false,
-    create_keeps_status: true,
-    selectable: &["reason", "type"],
-};

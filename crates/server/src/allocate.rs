@@ -1,264 +1,332 @@
-//! Cluster IPs and node ports: who holds which, and which is next.
+//! Cluster IPs and node ports: what is given out, by the objects of the store, and what a Service gets and gives back.
 //!
-//! [`Allocator`] is the seam for a better one (durable, with repair). The server calls it under its write lock and
-//! undoes what it took if the write fails.
+//! [`Ledger`] lies under the write lock. It follows the published IPAddress, ServiceCIDR and NodePort objects, and knows
+//! what the writes under way take beyond these. It is never the truth: a transaction asks for each object that it takes
+//! to be absent. Which address a Service gets is decided by `portolan-ipam`; here are its objects and the JSON.
 
-use std::{
-    collections::HashMap,
-    fmt,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
-};
-
-use ipnet::IpNet;
-use thiserror::Error;
-
-use crate::config::{PortRange, ServiceRanges};
-
+mod records;
+mod refusal;
+mod spec;
+mod steps;
 #[cfg(test)]
 mod tests;
+mod usage;
 
-/// Gives out cluster IPs and node ports. An owner is the key of a Service, `namespace/name`.
-pub trait Allocator: Send + fmt::Debug {
-    /// Takes this address for `owner`; taking again what one holds is fine.
-    fn claim_address(&mut self, address: IpAddr, owner: &str) -> Result<(), AllocationError>;
+use std::{collections::HashSet, net::IpAddr};
 
-    /// Takes a free address of the family.
-    fn next_address(&mut self, ipv6: bool, owner: &str) -> Result<IpAddr, AllocationError>;
+use portolan_ipam::{
+    AddressPools, AddressRange, Allocations, Claims, Family, FieldError, NodePortRange, NodePorts, Plan,
+    Planner, ServiceKey, ServiceSpec, families::default_on_read, family::Families,
+    service_cidr::blocks_deletion,
+};
 
-    /// Gives the address back, if `owner` holds it.
-    fn release_address(&mut self, address: IpAddr, owner: &str);
-
-    /// Takes this port for `owner`; taking again what one holds is fine.
-    fn claim_port(&mut self, protocol: Protocol, port: u16, owner: &str) -> Result<(), AllocationError>;
-
-    /// Takes a port that is free for every protocol.
-    fn next_port(&mut self, protocol: Protocol, owner: &str) -> Result<u16, AllocationError>;
-
-    /// Gives the port back, if `owner` holds it.
-    fn release_port(&mut self, protocol: Protocol, port: u16, owner: &str);
-}
-
-/// Transport protocol of a node port.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
-pub enum Protocol {
-    Tcp,
-    Udp,
-    Sctp,
-}
-
-/// Why an address or port was not given.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum AllocationError {
-    /// Another Service has the address.
-    #[error("provided IP is already allocated to Service {owner}")]
-    AddressTaken {
-        /// `namespace/name` of the holder.
-        owner: String,
+use self::records::{Recorded, port_of};
+pub use self::usage::{AllocatorMetrics, Scope as AllocationScope};
+pub(crate) use self::{
+    records::{
+        Cidr, FAMILY, MANAGED_BY, MANAGER, address_draft, address_of, parent_of, port_draft, ready_condition,
     },
-    /// The address is in none of the ranges, or is a network or broadcast address.
-    #[error("the provided IP is not in a valid range; the range of cluster IPs is {ranges}")]
-    AddressOutOfRange {
-        /// The configured ranges.
-        ranges: String,
-    },
-    /// No range of this family is configured.
-    #[error("no cluster IP range of family {family} is configured")]
-    NoSuchFamily {
-        /// `IPv4` or `IPv6`.
-        family: &'static str,
-    },
-    /// Every address is taken.
-    #[error("range is full: every address of {range} is allocated")]
-    RangeFull {
-        /// The range.
-        range: IpNet,
-    },
-    /// Another Service has the port.
-    #[error("provided port is already allocated to Service {owner}")]
-    PortTaken {
-        /// `namespace/name` of the holder.
-        owner: String,
-    },
-    /// The port is not in the range.
-    #[error("provided port is not in the valid range. The range of valid ports is {range}")]
-    PortOutOfRange {
-        /// The configured range.
-        range: PortRange,
-    },
-    /// Every port is taken.
-    #[error("range is full: every port of {range} is allocated")]
-    PortsFull {
-        /// The range.
-        range: PortRange,
-    },
-}
+    refusal::refused,
+    spec::Reading,
+};
+use crate::{
+    config::Config,
+    json::{self, Object},
+    resource::Resource,
+    store::{Change, Expired, Scope, Step, Store},
+};
 
-/// In memory; the next address is the one after the last given, which keeps a released address unused for long.
+/// Changes read at once.
+const BATCH: usize = 512;
+
+/// See the module.
 #[derive(Debug)]
-pub struct NextFree {
-    pools: Vec<Pool>,
-    addresses: HashMap<IpAddr, Box<str>>,
-    node_ports: PortRange,
-    next_port: u16,
-    ports: HashMap<(Protocol, u16), Box<str>>,
+pub(crate) struct Ledger {
+    families: Families,
+    is_lenient: bool,
+    allocations: Allocations,
+    cidrs: Vec<Cidr>,
+    /// The revisions up to which ServiceCIDRs, IPAddresses and NodePorts are in here; none of all if anything is not.
+    followed: Option<[u64; FOLLOWED.len()]>,
+    /// Taken by writes that the store has not answered yet.
+    in_flight: (HashSet<IpAddr>, HashSet<u16>),
+    /// Whether a Service has been seen to have lost the IPAddress of an address that it has.
+    lacks_address: bool,
+    random: fastrand::Rng,
+    metrics: AllocatorMetrics,
 }
 
-/// The usable addresses of one range, as numbers, both ends in it.
-#[derive(Debug)]
-struct Pool {
-    range: IpNet,
-    first: u128,
-    last: u128,
-    next: u128,
-}
+const FOLLOWED: [Resource; 3] = [Resource::ServiceCidr, Resource::IpAddress, Resource::NodePort];
 
-impl Protocol {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Tcp, Self::Udp, Self::Sctp];
-
-    /// From the API's text; an absent protocol is TCP.
-    pub fn from_api(text: Option<&str>) -> Option<Self> {
-        match text {
-            None | Some("TCP") => Some(Self::Tcp),
-            Some("UDP") => Some(Self::Udp),
-            Some("SCTP") => Some(Self::Sctp),
-            Some(_) => None,
-        }
-    }
-}
-
-impl NextFree {
-    /// Nothing is allocated yet.
-    pub fn new(ranges: &ServiceRanges, node_ports: PortRange) -> Self {
+impl Ledger {
+    /// Nothing is known yet; see [`Ledger::follow`].
+    pub(crate) fn new(config: &Config) -> Self {
+        let families: Vec<Family> =
+            config.service_ranges.iter().map(|range| Family::of(range.addr())).collect();
+        let primary = families.first().copied().unwrap_or(Family::Ipv4);
         Self {
-            pools: ranges.iter().map(Pool::new).collect(),
-            addresses: HashMap::new(),
-            node_ports,
-            next_port: node_ports.first(),
-            ports: HashMap::new(),
+            families: if families.len() > 1 { Families::dual(primary) } else { Families::single(primary) },
+            is_lenient: !config.validate,
+            allocations: Allocations {
+                addresses: AddressPools::new(),
+                ports: NodePorts::new(config.node_ports),
+            },
+            cidrs: Vec::new(),
+            followed: None,
+            in_flight: <_>::default(),
+            lacks_address: false,
+            random: fastrand::Rng::new(),
+            metrics: AllocatorMetrics::default(),
         }
     }
 
-    fn is_usable(&self, address: IpAddr) -> bool {
-        let number = to_number(address);
-        self.pools.iter().any(|pool| {
-            is_ipv6(pool.range) == address.is_ipv6() && (pool.first..=pool.last).contains(&number)
-        })
+    /// The families of the configured ranges.
+    pub(crate) fn families(&self) -> Families {
+        self.families
     }
 
-    fn is_port_free(&self, port: u16) -> bool {
-        Protocol::ALL.iter().all(|protocol| !self.ports.contains_key(&(*protocol, port)))
+    /// The spec of a stored Service; one from before there were families gets those that it means.
+    pub(crate) fn stored_spec(&self, object: &Object) -> ServiceSpec {
+        let mut spec = json::object(object, "spec").map(|spec| Reading::of(spec).spec).unwrap_or_default();
+        default_on_read(&mut spec, self.families.primary());
+        spec
     }
-}
 
-impl Allocator for NextFree {
-    fn claim_address(&mut self, address: IpAddr, owner: &str) -> Result<(), AllocationError> {
-        if !self.is_usable(address) {
-            let ranges: Vec<String> = self.pools.iter().map(|pool| pool.range.to_string()).collect();
-            return Err(AllocationError::AddressOutOfRange { ranges: ranges.join(",") });
+    /// Brings the ledger in step with what is published.
+    pub(crate) fn follow(&mut self, store: &dyn Store) {
+        let followed = self.followed.take();
+        if let Some(followed) = followed
+            && let Ok(followed) = self.catch_up(store, followed)
+        {
+            self.followed = Some(followed);
+        } else {
+            self.followed = self.read(store).ok();
         }
-        match self.addresses.get(&address) {
-            Some(holder) if **holder != *owner => {
-                Err(AllocationError::AddressTaken { owner: holder.to_string() })
+    }
+
+    /// The range of node ports.
+    pub(crate) fn node_port_range(&self) -> NodePortRange {
+        self.allocations.ports.range()
+    }
+
+    /// Whether repair is needed, since it was last asked.
+    pub(crate) fn takes_repair(&mut self) -> bool {
+        std::mem::take(&mut self.lacks_address)
+    }
+
+    /// What must be as it is for a ServiceCIDR to go, or an address that stands against it.
+    pub(crate) fn free_service_cidr(&self, store: &dyn Store, name: &str) -> Result<Vec<Step>, IpAddr> {
+        let (leaving, others): (Vec<&Cidr>, Vec<&Cidr>) = self
+            .cidrs
+            .iter()
+            .filter(|cidr| &*cidr.name == name || !cidr.is_going)
+            .partition(|cidr| &*cidr.name == name);
+        let ranges = |cidrs: &[&Cidr]| cidrs.iter().flat_map(|cidr| cidr.ranges.clone()).collect::<Vec<_>>();
+        let snapshot = store.snapshot(Resource::IpAddress, &Scope::default(), None);
+        let objects = snapshot.map(|snapshot| snapshot.objects).unwrap_or_default();
+        let managed = objects.iter().filter(|object| object.labels().get(MANAGED_BY) == Some(MANAGER));
+        let addresses = managed.filter_map(|object| address_of(object));
+        if let Some(address) = blocks_deletion(&ranges(&leaving), &ranges(&others), addresses) {
+            return Err(address);
+        }
+        let resource = Resource::ServiceCidr;
+        let require =
+            |cidr: &&Cidr| Step::Require { resource, key: cidr.name.clone(), expected: Some(cidr.revision) };
+        Ok(others.iter().map(require).collect())
+    }
+
+    /// What a new Service, or a changed one, gets and gives back.
+    pub(crate) fn plan(
+        &mut self,
+        store: &dyn Store,
+        owner: &ServiceKey,
+        new: ServiceSpec,
+        old: Option<&ServiceSpec>,
+    ) -> Result<Plan, Vec<FieldError>> {
+        let Self { families, is_lenient, allocations, random, .. } = self;
+        let planner =
+            Planner { families: *families, allocations, holders: &Recorded(store), is_lenient: *is_lenient };
+        let mut random = || random.u64(..);
+        match old {
+            Some(old) => planner.update(owner, new, old, &mut random),
+            None => planner.create(owner, new, &mut random),
+        }
+    }
+
+    /// What a Service that goes gives back.
+    pub(crate) fn plan_removal(&self, store: &dyn Store, owner: &ServiceKey, old: &ServiceSpec) -> Claims {
+        let Self { families, is_lenient, allocations, .. } = self;
+        let holders = &Recorded(store);
+        Planner { families: *families, allocations, holders, is_lenient: *is_lenient }.delete(owner, old)
+    }
+
+    /// A write that takes these is under way.
+    pub(crate) fn depart(&mut self, take: &Claims) {
+        for address in &take.addresses {
+            self.allocations.addresses.take(*address);
+            self.in_flight.0.insert(*address);
+        }
+        for port in &take.ports {
+            self.allocations.ports.take(*port);
+            self.in_flight.1.insert(*port);
+        }
+    }
+
+    /// The write under way has been answered, or nobody waits for the answer any more. What it took and is not recorded
+    /// is free again; should it be recorded later, the ledger will follow.
+    pub(crate) fn arrive(&mut self, store: &dyn Store, take: &Claims) {
+        for address in &take.addresses {
+            self.in_flight.0.remove(address);
+            if store.latest(Resource::IpAddress, &address.to_string()).is_none() {
+                self.allocations.addresses.release(*address);
             }
-            _ => {
-                self.addresses.insert(address, owner.into());
-                Ok(())
+        }
+        for port in &take.ports {
+            self.in_flight.1.remove(port);
+            if store.latest(Resource::NodePort, &port.to_string()).is_none() {
+                self.allocations.ports.release(*port);
             }
         }
     }
 
-    fn next_address(&mut self, ipv6: bool, owner: &str) -> Result<IpAddr, AllocationError> {
-        let family = if ipv6 { "IPv6" } else { "IPv4" };
-        let pool = self.pools.iter_mut().find(|pool| is_ipv6(pool.range) == ipv6);
-        let pool = pool.ok_or(AllocationError::NoSuchFamily { family })?;
-        // One candidate more than there are holders must be free, unless the range itself ends first.
-        for _ in 0..=self.addresses.len() {
-            let address = from_number(pool.take(), ipv6);
-            if let std::collections::hash_map::Entry::Vacant(e) = self.addresses.entry(address) {
-                e.insert(owner.into());
-                return Ok(address);
+    /// A Service has given these back.
+    pub(crate) fn retire(&mut self, store: &dyn Store, released: &Claims) {
+        for address in &released.addresses {
+            self.retire_address(store, *address);
+        }
+        for port in &released.ports {
+            self.retire_port(store, *port);
+        }
+    }
+
+    fn retire_address(&mut self, store: &dyn Store, address: IpAddr) {
+        let is_held = self.in_flight.0.contains(&address)
+            || store.latest(Resource::IpAddress, &address.to_string()).is_some();
+        if !is_held {
+            self.allocations.addresses.retire(address);
+        }
+    }
+
+    fn retire_port(&mut self, store: &dyn Store, port: u16) {
+        let is_held =
+            self.in_flight.1.contains(&port) || store.latest(Resource::NodePort, &port.to_string()).is_some();
+        if !is_held {
+            self.allocations.ports.retire(port);
+        }
+    }
+
+    fn catch_up(
+        &mut self,
+        store: &dyn Store,
+        mut followed: [u64; FOLLOWED.len()],
+    ) -> Result<[u64; FOLLOWED.len()], Expired> {
+        let mut has_new_ranges = false;
+        for (resource, through) in FOLLOWED.into_iter().zip(&mut followed) {
+            loop {
+                let changes = store.changes(resource, *through, BATCH)?;
+                *through = changes.through;
+                for change in &changes.changes {
+                    match resource {
+                        Resource::IpAddress => self.address_changed(store, change),
+                        Resource::NodePort => self.port_changed(store, change),
+                        _ => has_new_ranges = true,
+                    }
+                }
+                if changes.changes.len() < BATCH {
+                    break;
+                }
             }
         }
-        Err(AllocationError::RangeFull { range: pool.range })
+        if has_new_ranges {
+            self.read_ranges(store)?;
+        }
+        Ok(followed)
     }
 
-    fn release_address(&mut self, address: IpAddr, owner: &str) {
-        if self.addresses.get(&address).is_some_and(|holder| **holder == *owner) {
-            self.addresses.remove(&address);
-        }
-    }
-
-    fn claim_port(&mut self, protocol: Protocol, port: u16, owner: &str) -> Result<(), AllocationError> {
-        if !self.node_ports.contains(port) {
-            return Err(AllocationError::PortOutOfRange { range: self.node_ports });
-        }
-        match self.ports.get(&(protocol, port)) {
-            Some(holder) if **holder != *owner => {
-                Err(AllocationError::PortTaken { owner: holder.to_string() })
+    fn address_changed(&mut self, store: &dyn Store, change: &Change) {
+        match (&change.new, &change.old) {
+            (Some(new), _) => {
+                if let Some(address) = address_of(new) {
+                    self.allocations.addresses.take(address);
+                }
             }
-            _ => {
-                self.ports.insert((protocol, port), owner.into());
-                Ok(())
+            (None, Some(old)) => {
+                // One that is deleted by hand while its Service has it stays taken: repair puts it back.
+                let Some(address) = address_of(old) else { return };
+                if self.is_listed(store, old, address) {
+                    self.lacks_address = true;
+                } else {
+                    self.retire_address(store, address);
+                }
+            }
+            (None, None) => {}
+        }
+    }
+
+    fn port_changed(&mut self, store: &dyn Store, change: &Change) {
+        match (&change.new, &change.old) {
+            (Some(new), _) => {
+                if let Some(port) = port_of(new) {
+                    self.allocations.ports.take(port);
+                }
+            }
+            (None, Some(old)) => {
+                if let Some(port) = port_of(old) {
+                    self.retire_port(store, port);
+                }
+            }
+            (None, None) => {}
+        }
+    }
+
+    fn is_listed(&self, store: &dyn Store, object: &crate::store::StoredObject, address: IpAddr) -> bool {
+        let portolan_ipam::Holder::Service(key) = parent_of(object) else { return false };
+        let service = store.latest(Resource::Service, &key.to_string());
+        service.is_some_and(|service| self.stored_spec(&service.decode()).addresses().contains(&address))
+    }
+
+    /// Everything anew.
+    fn read(&mut self, store: &dyn Store) -> Result<[u64; FOLLOWED.len()], Expired> {
+        let [_, addresses, ports] =
+            FOLLOWED.map(|resource| store.snapshot(resource, &Scope::default(), None));
+        let (addresses, ports) = (addresses?, ports?);
+        let range = self.allocations.ports.range();
+        self.allocations = Allocations { addresses: AddressPools::new(), ports: NodePorts::new(range) };
+        let recorded = ports.objects.iter().filter_map(|object| port_of(object));
+        for port in recorded.chain(self.in_flight.1.iter().copied()) {
+            self.allocations.ports.take(port);
+        }
+        let ranges = self.read_ranges(store)?;
+        Ok([ranges, addresses.revision, ports.revision])
+    }
+
+    /// The ServiceCIDRs as they are; a range that comes is filled with the addresses that are given out.
+    fn read_ranges(&mut self, store: &dyn Store) -> Result<u64, Expired> {
+        let snapshot = store.snapshot(Resource::ServiceCidr, &Scope::default(), None)?;
+        self.cidrs = snapshot.objects.iter().map(|object| Cidr::of(object)).collect();
+        let mut ranges: Vec<(AddressRange, bool)> = Vec::new();
+        for (range, is_ready) in
+            self.cidrs.iter().flat_map(|cidr| cidr.ranges.iter().map(|range| (*range, cidr.is_ready)))
+        {
+            match ranges.iter_mut().find(|(known, _)| *known == range) {
+                Some((_, any_ready)) => *any_ready |= is_ready,
+                None => ranges.push((range, is_ready)),
             }
         }
-    }
-
-    fn next_port(&mut self, protocol: Protocol, owner: &str) -> Result<u16, AllocationError> {
-        for _ in self.node_ports.first()..=self.node_ports.last() {
-            let port = self.next_port;
-            self.next_port = if port >= self.node_ports.last() { self.node_ports.first() } else { port + 1 };
-            if self.is_port_free(port) {
-                self.ports.insert((protocol, port), owner.into());
-                return Ok(port);
-            }
+        let known: Vec<AddressRange> = self.allocations.addresses.ranges().collect();
+        for gone in known.iter().filter(|known| !ranges.iter().any(|(range, _)| range == *known)) {
+            self.allocations.addresses.remove(*gone);
         }
-        Err(AllocationError::PortsFull { range: self.node_ports })
-    }
-
-    fn release_port(&mut self, protocol: Protocol, port: u16, owner: &str) {
-        if self.ports.get(&(protocol, port)).is_some_and(|holder| **holder == *owner) {
-            self.ports.remove(&(protocol, port));
+        for (range, is_ready) in ranges {
+            let taken = if known.contains(&range) { Vec::new() } else { self.recorded_addresses(store)? };
+            self.allocations.addresses.add(range, is_ready, taken);
         }
-    }
-}
-
-impl Pool {
-    fn new(range: IpNet) -> Self {
-        // The network address is never given, nor is the IPv4 broadcast address.
-        let first = to_number(range.network()).saturating_add(1);
-        let last = to_number(range.broadcast()).saturating_sub(u128::from(!is_ipv6(range)));
-        // KEP-3070: addresses below this are mostly asked for by number, so counting starts above them.
-        let size = last.saturating_sub(first).saturating_add(1);
-        let static_band = (size / 16).clamp(16, 256);
-        let next = if static_band < size { first.saturating_add(static_band) } else { first };
-        Self { range, first, last, next }
+        Ok(snapshot.revision)
     }
 
-    fn take(&mut self) -> u128 {
-        let number = self.next;
-        self.next = if number >= self.last { self.first } else { number.saturating_add(1) };
-        number
-    }
-}
-
-fn is_ipv6(range: IpNet) -> bool {
-    matches!(range, IpNet::V6(_))
-}
-
-fn to_number(address: IpAddr) -> u128 {
-    match address {
-        IpAddr::V4(address) => u128::from(address.to_bits()),
-        IpAddr::V6(address) => address.to_bits(),
-    }
-}
-
-fn from_number(number: u128, ipv6: bool) -> IpAddr {
-    if ipv6 {
-        Ipv6Addr::from_bits(number).into()
-    } else {
-        // Numbers of an IPv4 pool have 32 bits.
-        Ipv4Addr::from_bits(number as u32).into()
+    fn recorded_addresses(&self, store: &dyn Store) -> Result<Vec<IpAddr>, Expired> {
+        let snapshot = store.snapshot(Resource::IpAddress, &Scope::default(), None)?;
+        let recorded = snapshot.objects.iter().filter_map(|object| address_of(object));
+        Ok(recorded.chain(self.in_flight.0.iter().copied()).collect())
     }
 }

@@ -1,18 +1,37 @@
 //! The front door of the objects: every write, from HTTP, manifests or the same process, passes here.
 //!
-//! One write at a time: read the stored object, build the new one, default, validate, allocate, store. What the
-//! allocator gave is given back if a later step fails, and what a write frees is released only after it succeeded.
+//! One write at a time is decided: read the stored object, build the new one, default, validate, allocate, and hand the
+//! transaction to the store. Many may be waiting for the store at once.
 
+mod blocking;
+mod checks;
+mod commit;
+mod metrics;
+mod ownership;
+mod patch;
 mod write;
+
+pub use self::{blocking::Blocking, ownership::FieldManager};
+pub(crate) use self::{
+    commit::{Decision, Write},
+    patch::Change,
+};
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use futures::executor::block_on;
+use ipnet::IpNet;
+use portolan_ipam::{Families, NodePortRange};
 use serde_json::Value;
 
+use portolan_schema::{patch::Patch, view};
+
+use self::ownership::Owners;
 use crate::{
-    allocate::{Allocator, NextFree},
-    config::Config,
+    allocate::Ledger,
+    config::{Config, ServiceRanges},
+    controllers::{repair::RepairMetrics, service_cidr},
     error::ApiError,
     json::{self, Object},
     resource::Resource,
@@ -32,8 +51,10 @@ const MAX_EVENTS: usize = 1000;
 pub struct Api {
     store: Arc<dyn Store>,
     /// Also the write lock.
-    allocator: Mutex<Box<dyn Allocator>>,
-    families: Vec<&'static str>,
+    ledger: Mutex<Ledger>,
+    repair: Mutex<RepairMetrics>,
+    ranges: ServiceRanges,
+    pod_ranges: Vec<IpNet>,
     validate: bool,
 }
 
@@ -44,6 +65,8 @@ pub struct WriteOptions {
     pub dry_run: bool,
     /// What to do about unknown fields.
     pub field_validation: FieldValidation,
+    /// Who is to own the fields that are written.
+    pub field_manager: FieldManager,
 }
 
 /// What a write did.
@@ -79,6 +102,8 @@ pub enum Part {
     Main,
     /// `status` alone.
     Status,
+    /// `spec.finalizers` alone, of a Namespace.
+    Finalize,
 }
 
 /// One object by name.
@@ -101,31 +126,28 @@ pub struct Preconditions {
     pub resource_version: Option<String>,
 }
 
-/// New content of an object.
-#[derive(Debug)]
-pub(crate) enum Change {
-    /// PUT: the whole object.
-    Replace(Object),
-    /// PATCH with `application/merge-patch+json` (RFC 7386).
-    Merge(Object),
-}
-
 impl Api {
     /// A fresh in-memory API with the Namespaces and the ServiceCIDR that a cluster has from the start.
     pub fn new(config: &Config) -> Self {
-        let allocator = NextFree::new(&config.service_ranges, config.node_ports);
-        Self::over(Arc::new(MemoryStore::new(config.history)), Box::new(allocator), config)
+        block_on(Self::open(Arc::new(MemoryStore::new(config.history)), config))
     }
 
-    /// An API over a given store and allocator, which must agree with each other.
-    pub fn over(store: Arc<dyn Store>, allocator: Box<dyn Allocator>, config: &Config) -> Self {
-        let families = config.service_ranges.iter().map(|range| match range {
-            ipnet::IpNet::V4(_) => "IPv4",
-            ipnet::IpNet::V6(_) => "IPv6",
-        });
-        let families = families.collect();
-        let api = Self { store, allocator: Mutex::new(allocator), families, validate: config.validate };
-        api.bootstrap(config);
+    /// An API over a given store, in which whatever every cluster has is made if it is not there.
+    pub async fn open(store: Arc<dyn Store>, config: &Config) -> Self {
+        let api = Self {
+            store,
+            ledger: Mutex::new(Ledger::new(config)),
+            repair: Mutex::default(),
+            ranges: config.service_ranges.clone(),
+            pod_ranges: config.pod_ranges.clone(),
+            validate: config.validate,
+        };
+        for name in ["default", "kube-system", "kube-public", "kube-node-lease"] {
+            if let Err(error) = api.ensure_namespace(name).await {
+                tracing::error!(name, %error, "Namespace not made");
+            }
+        }
+        service_cidr::sync(&api).await;
         api
     }
 
@@ -134,58 +156,66 @@ impl Api {
         &self.store
     }
 
+    /// The writes for plain threads.
+    pub fn blocking(&self) -> Blocking<'_> {
+        Blocking(self)
+    }
+
     /// Creates an object. The namespace may be left to the body.
-    pub fn create(
+    pub async fn create(
         &self,
         resource: Resource,
         namespace: &str,
         object: Object,
         options: WriteOptions,
     ) -> Result<Outcome, ApiError> {
-        let mut allocator = self.write_lock();
-        let outcome = self.create_locked(&mut **allocator, resource, namespace, object, options)?;
-        if resource == Resource::Event && !options.dry_run {
-            self.drop_oldest_event();
+        let decide = |ledger: &mut Ledger| {
+            let new = (object.clone(), Owners::of_create(options));
+            self.decide_create(ledger, resource, namespace, new, options)
+        };
+        let outcome = self.write(decide).await?.seen_as(resource);
+        if resource.stored() == Resource::Event && !options.dry_run {
+            self.drop_oldest_event().await;
         }
         Ok(outcome)
     }
 
     /// Replaces an object, or its status; checks `metadata.resourceVersion` if the body has one.
-    pub fn update(
+    pub async fn update(
         &self,
         target: Target<'_>,
         part: Part,
         object: Object,
         options: WriteOptions,
     ) -> Result<Outcome, ApiError> {
-        self.change(target, part, Change::Replace(object), options)
+        self.change(target, part, Change::Replace(object), options).await
     }
 
     /// Applies a merge patch (RFC 7386) to an object, or to its status.
-    pub fn merge_patch(
+    pub async fn merge_patch(
         &self,
         target: Target<'_>,
         part: Part,
         patch: Object,
         options: WriteOptions,
     ) -> Result<Outcome, ApiError> {
-        self.change(target, part, Change::Merge(patch), options)
+        self.change(target, part, Change::Patch(Patch::Merge(patch)), options).await
     }
 
     /// Deletes an object; one with finalizers is marked and goes when the last of them is removed.
-    pub fn delete(
+    pub async fn delete(
         &self,
         target: Target<'_>,
         preconditions: &Preconditions,
         options: WriteOptions,
     ) -> Result<Outcome, ApiError> {
-        let mut allocator = self.write_lock();
-        self.delete_locked(&mut **allocator, target, preconditions, options)
+        let decided = self.write(|ledger| self.decide_delete(ledger, target, preconditions, options)).await;
+        decided.map(|outcome| outcome.seen_as(target.resource))
     }
 
     /// Makes the stored object as `object` says, `status` included: creates it, or replaces what is there. Objects
     /// without a namespace go to `default`.
-    pub fn apply(&self, object: Value) -> Result<Outcome, ApiError> {
+    pub async fn apply(&self, object: Value) -> Result<Outcome, ApiError> {
         let Value::Object(mut object) = object else {
             return Err(ApiError::WrongType {
                 field: "(the whole object)".to_owned(),
@@ -212,71 +242,93 @@ impl Api {
         if status.is_none() {
             object.remove("status");
         }
-        let main = match self.store.get(resource, &target.key()) {
-            Some(_) => self.update(target, Part::Main, object, options)?,
-            None => self.create(resource, namespace, object, options)?,
+        let main = match self.store.get(resource.stored(), &target.key()) {
+            Some(_) => self.update(target, Part::Main, object, options).await?,
+            None => self.create(resource, namespace, object, options).await?,
         };
         let Some(status) = status.filter(|_| resource.info().has_status) else { return Ok(main) };
         let patch = [("status".to_owned(), status)].into_iter().collect();
-        let outcome = self.merge_patch(target, Part::Status, patch, options)?;
+        let outcome = self.merge_patch(target, Part::Status, patch, options).await?;
         let effect = if outcome.effect == Effect::Unchanged { main.effect } else { outcome.effect };
         let effect = if main.effect == Effect::Created { Effect::Created } else { effect };
         Ok(Outcome { effect, warnings: main.warnings, ..outcome })
     }
 
     /// Replaces or patches an object, or its status.
-    pub(crate) fn change(
+    pub(crate) async fn change(
         &self,
         target: Target<'_>,
         part: Part,
         change: Change,
         options: WriteOptions,
     ) -> Result<Outcome, ApiError> {
-        let mut allocator = self.write_lock();
-        self.change_locked(&mut **allocator, target, part, change, options)
+        let decided =
+            self.write(|ledger| self.decide_change(ledger, target, part, change.clone(), options)).await;
+        decided.map(|outcome| outcome.seen_as(target.resource))
     }
 
-    fn write_lock(&self) -> MutexGuard<'_, Box<dyn Allocator>> {
-        // A write that panicked stored nothing; at worst an address stays taken.
-        self.allocator.lock().unwrap_or_else(PoisonError::into_inner)
+    fn write_lock(&self) -> MutexGuard<'_, Ledger> {
+        // A write that panicked stored nothing; at worst an address stays taken until the next start.
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn bootstrap(&self, config: &Config) {
-        for name in ["default", "kube-system", "kube-public", "kube-node-lease"] {
-            self.bootstrap_one(serde_json::json!({
-                "apiVersion": "v1", "kind": "Namespace",
-                "metadata": {"name": name, "labels": {"kubernetes.io/metadata.name": name}},
-                "spec": {"finalizers": ["kubernetes"]},
-                "status": {"phase": "Active"},
-            }));
+    /// The configured ranges of cluster IPs.
+    pub(crate) fn ranges(&self) -> &ServiceRanges {
+        &self.ranges
+    }
+
+    /// The families of these.
+    pub(crate) fn families(&self) -> Families {
+        self.write_lock().families()
+    }
+
+    /// The range of node ports.
+    pub(crate) fn node_port_range(&self) -> NodePortRange {
+        self.write_lock().node_port_range()
+    }
+
+    /// Whether a Service has lost the IPAddress of an address that it has, since this was last asked.
+    pub(crate) fn lacks_address(&self) -> bool {
+        let mut ledger = self.write_lock();
+        ledger.follow(&*self.store);
+        ledger.takes_repair()
+    }
+
+    async fn ensure_namespace(&self, name: &str) -> Result<(), ApiError> {
+        if self.store.latest(Resource::Namespace, name).is_some() {
+            return Ok(());
         }
-        let cidrs: Vec<String> = config.service_ranges.iter().map(|range| range.to_string()).collect();
-        let ready = serde_json::json!({
-            "type": "Ready", "status": "True", "reason": "", "lastTransitionTime": crate::metadata::now(),
-            "message": "Kubernetes Service CIDR is ready",
+        let namespace = serde_json::json!({
+            "metadata": {"name": name, "labels": {"kubernetes.io/metadata.name": name}},
+            "spec": {"finalizers": ["kubernetes"]},
+            "status": {"phase": "Active"},
         });
-        self.bootstrap_one(serde_json::json!({
-            "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",
-            "metadata": {"name": "kubernetes"},
-            "spec": {"cidrs": cidrs},
-            "status": {"conditions": [ready]},
-        }));
-    }
-
-    fn bootstrap_one(&self, object: Value) {
-        if let Err(error) = self.apply(object) {
-            tracing::error!(%error, "an object that every cluster has could not be made");
+        let namespace = namespace.as_object().cloned().unwrap_or_default();
+        match self.create(Resource::Namespace, "", namespace, WriteOptions::default()).await {
+            Ok(_) | Err(ApiError::AlreadyExists { .. }) => Ok(()),
+            Err(error) => Err(error),
         }
     }
 
-    fn drop_oldest_event(&self) {
+    async fn drop_oldest_event(&self) {
         if self.store.count(Resource::Event) <= MAX_EVENTS {
             return;
         }
         let Ok(snapshot) = self.store.snapshot(Resource::Event, &Scope::default(), None) else { return };
         if let Some(oldest) = snapshot.objects.iter().min_by_key(|event| event.revision()) {
-            let removed = self.commit(Transaction::remove(Resource::Event, oldest.key(), oldest.revision()));
+            let remove = Transaction::remove(Resource::Event, oldest.key(), oldest.revision());
+            let removed = self.store.commit(remove).await;
             tracing::debug!(event = oldest.key(), ok = removed.is_ok(), "oldest Event dropped");
+        }
+    }
+}
+
+impl Outcome {
+    /// With the object as clients of this resource see it.
+    fn seen_as(self, resource: Resource) -> Self {
+        match view::seen_body(resource, &self.object) {
+            Some(object) => Self { object: object.into(), ..self },
+            None => self,
         }
     }
 }

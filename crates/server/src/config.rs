@@ -1,8 +1,16 @@
 //! What the server is told at start. Plain fields; the command line fills them.
 
-use std::{fmt, net::IpAddr, net::SocketAddr, path::PathBuf, str::FromStr};
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    str::FromStr,
+};
 
 use ipnet::IpNet;
+use portolan_ipam::{
+    AddressRange, NodePortRange,
+    check::{Neighbours, RangeRefusal, check_configured},
+};
 use portolan_store::History;
 use thiserror::Error;
 
@@ -24,7 +32,13 @@ pub struct Config {
     /// Ranges that cluster IPs are given from (`--service-cluster-ip-range`).
     pub service_ranges: ServiceRanges,
     /// Range that node ports are given from (`--service-node-port-range`).
-    pub node_ports: PortRange,
+    pub node_ports: NodePortRange,
+    /// Ranges that pods have (`--cluster-cidr`); no range of cluster IPs may overlap them.
+    pub pod_ranges: Vec<IpNet>,
+    /// Whether the Service `default/kubernetes` is kept at the first address of the primary range.
+    pub kubernetes_service: bool,
+    /// The endpoint of that Service, where it is not the address listened on (`--advertise-address`).
+    pub advertise_address: Option<IpAddr>,
     /// Whether objects are checked (`--validation`). Off, only well-formed JSON and metadata are asked for, so that
     /// clients can be tested with objects that no API server would store.
     pub validate: bool,
@@ -57,42 +71,15 @@ pub struct ServiceRanges {
     secondary: Option<IpNet>,
 }
 
-/// An inclusive range of ports.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PortRange {
-    first: u16,
-    last: u16,
-}
-
 /// A setting that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ConfigError {
     /// Not a CIDR.
     #[error("service-cluster-ip-range: \"{0}\" is not a CIDR; write it like 10.96.0.0/12 or fd00:96::/112")]
     NotACidr(String),
-    /// None or more than two CIDRs.
-    #[error(
-        "service-cluster-ip-range: {0} CIDRs; give one, or one for each of IPv4 and IPv6, joined by a comma"
-    )]
-    CidrCount(usize),
-    /// Two CIDRs of one family.
-    #[error("service-cluster-ip-range: {0} and {1} are of the same family; give one IPv4 and one IPv6 CIDR")]
-    SameFamily(IpNet, IpNet),
-    /// A CIDR with no usable address.
-    #[error(
-        "service-cluster-ip-range: {0} has no room for cluster IPs; use at least a /30 (IPv4) or /126 (IPv6)"
-    )]
-    TooSmall(IpNet),
-    /// A CIDR where no cluster IP may be.
-    #[error(
-        "service-cluster-ip-range: {0} is loopback, link-local, multicast or unspecified; choose another range"
-    )]
-    Unroutable(IpNet),
-    /// Not a port range.
-    #[error(
-        "service-node-port-range: \"{0}\" is not a range of ports from 1 to 65535; write it like 30000-32767"
-    )]
-    NotAPortRange(String),
+    /// A CIDR where no cluster IP may be, or CIDRs that do not go together.
+    #[error("service-cluster-ip-range: {0}")]
+    Refused(#[from] RangeRefusal),
 }
 
 impl Default for Config {
@@ -101,7 +88,10 @@ impl Default for Config {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             insecure_allow_non_loopback: false,
             service_ranges: ServiceRanges::default(),
-            node_ports: PortRange::default(),
+            node_ports: NodePortRange::default(),
+            pod_ranges: Vec::new(),
+            kubernetes_service: false,
+            advertise_address: None,
             validate: true,
             manifests: None,
             history: History::default(),
@@ -137,81 +127,13 @@ impl FromStr for ServiceRanges {
     type Err = ConfigError;
 
     fn from_str(text: &str) -> Result<Self, ConfigError> {
-        let ranges = text.split(',').map(|part| service_range(part.trim())).collect::<Result<Vec<_>, _>>()?;
-        match *ranges.as_slice() {
-            [primary] => Ok(Self { primary, secondary: None }),
-            [primary, secondary] if is_ipv4(primary) == is_ipv4(secondary) => {
-                Err(ConfigError::SameFamily(primary, secondary))
-            }
-            [primary, secondary] => Ok(Self { primary, secondary: Some(secondary) }),
-            _ => Err(ConfigError::CidrCount(ranges.len())),
-        }
+        let parse =
+            |part: &str| part.trim().parse().map_err(|_| ConfigError::NotACidr(part.trim().to_owned()));
+        let nets = text.split(',').map(parse).collect::<Result<Vec<IpNet>, _>>()?;
+        let mut ranges = check_configured(&nets, Neighbours::default())?.into_iter().map(AddressRange::net);
+        let primary = ranges.next().ok_or(RangeRefusal::Count(0))?;
+        Ok(Self { primary, secondary: ranges.next() })
     }
-}
-
-impl PortRange {
-    /// The first port.
-    pub fn first(self) -> u16 {
-        self.first
-    }
-
-    /// The last port, itself in the range.
-    pub fn last(self) -> u16 {
-        self.last
-    }
-
-    /// Whether the port is in the range.
-    pub fn contains(self, port: u16) -> bool {
-        (self.first..=self.last).contains(&port)
-    }
-}
-
-impl Default for PortRange {
-    fn default() -> Self {
-        Self { first: 30_000, last: 32_767 }
-    }
-}
-
-impl FromStr for PortRange {
-    type Err = ConfigError;
-
-    fn from_str(text: &str) -> Result<Self, ConfigError> {
-        let refused = || ConfigError::NotAPortRange(text.to_owned());
-        let (first, last) = text.split_once('-').ok_or_else(refused)?;
-        let port = |part: &str| part.trim().parse::<u16>().map_err(|_| refused());
-        let (first, last) = (port(first)?, port(last)?);
-        if first == 0 || first > last { Err(refused()) } else { Ok(Self { first, last }) }
-    }
-}
-
-impl fmt::Display for PortRange {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{}-{}", self.first, self.last)
-    }
-}
-
-fn service_range(text: &str) -> Result<IpNet, ConfigError> {
-    let range: IpNet = text.parse().map_err(|_| ConfigError::NotACidr(text.to_owned()))?;
-    let range = range.trunc();
-    if range.max_prefix_len() - range.prefix_len() < 2 {
-        return Err(ConfigError::TooSmall(range));
-    }
-    if is_unroutable(range.addr()) || is_unroutable(range.broadcast()) {
-        return Err(ConfigError::Unroutable(range));
-    }
-    Ok(range)
-}
-
-fn is_ipv4(range: IpNet) -> bool {
-    matches!(range, IpNet::V4(_))
-}
-
-fn is_unroutable(address: IpAddr) -> bool {
-    let link_local = match address {
-        IpAddr::V4(address) => address.is_link_local(),
-        IpAddr::V6(address) => address.is_unicast_link_local(),
-    };
-    link_local || address.is_loopback() || address.is_multicast() || address.is_unspecified()
 }
 
 #[cfg(test)]
@@ -229,20 +151,15 @@ mod tests {
     fn each_bad_range_has_its_error() {
         let error = |text: &str| text.parse::<ServiceRanges>().unwrap_err();
         assert!(matches!(error("10.96.0.0"), ConfigError::NotACidr(_)));
-        assert!(matches!(error("10.0.0.0/24,10.1.0.0/24"), ConfigError::SameFamily(..)));
-        assert!(matches!(error("10.0.0.0/24,fd00::/112,fd01::/112"), ConfigError::CidrCount(3)));
-        assert!(matches!(error("10.0.0.0/31"), ConfigError::TooSmall(_)));
-        for text in ["127.0.0.0/16", "169.254.0.0/16", "224.0.0.0/8", "0.0.0.0/8", "fe80::/64"] {
-            assert!(matches!(error(text), ConfigError::Unroutable(_)), "{text}");
-        }
-    }
-
-    #[test]
-    fn port_ranges() {
-        let range: PortRange = "30000-30010".parse().unwrap();
-        assert!(range.contains(30_000) && range.contains(30_010) && !range.contains(30_011));
-        for text in ["", "80", "0-10", "10-5", "1-70000", "a-b"] {
-            assert!(text.parse::<PortRange>().is_err(), "{text}");
+        for (text, part) in [
+            ("10.0.0.0/24,10.1.0.0/24", "same family"),
+            ("10.0.0.0/24,fd00::/112,fd01::/112", "3 ranges"),
+            ("10.0.0.0/30", "fewer than 8"),
+            ("127.0.0.0/16", "loopback"),
+            ("fe80::/64", "link-local"),
+        ] {
+            let text_of = error(text).to_string();
+            assert!(text_of.starts_with("service-cluster-ip-range: ") && text_of.contains(part), "{text_of}");
         }
     }
 }

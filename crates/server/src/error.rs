@@ -5,7 +5,9 @@
 use serde_json::{Value, json};
 use thiserror::Error;
 
-use crate::{allocate::AllocationError, resource::Resource};
+use portolan_schema::patch::PatchError;
+
+use crate::{resource::Resource, store::CommitError};
 
 /// Why a request was refused.
 #[derive(Debug, Clone, PartialEq, Error)]
@@ -75,10 +77,10 @@ pub enum ApiError {
         /// Paths of the fields.
         fields: Vec<String>,
     },
-    /// The body is not JSON or YAML.
+    /// The body is not what its Content-Type says.
     #[error("the body cannot be decoded as {format}: {reason}")]
     Undecodable {
-        /// `JSON` or `YAML`.
+        /// `JSON`, `YAML` or `protobuf`.
         format: &'static str,
         /// The decoder's message, with the position.
         reason: String,
@@ -93,6 +95,9 @@ pub enum ApiError {
         /// The URL's value.
         url: String,
     },
+    /// A patch cannot be understood or done, or conflicts with other owners of fields.
+    #[error(transparent)]
+    Patch(PatchError),
     /// A query parameter cannot be understood.
     #[error("query parameter {parameter}: {reason}: \"{value}\"")]
     BadParameter {
@@ -135,6 +140,26 @@ pub enum ApiError {
         /// Limit in bytes.
         limit: usize,
     },
+    /// The store does not take objects as large as this.
+    #[error("{0}")]
+    TooLargeToStore(String),
+    /// Other writers were faster, again and again.
+    #[error("Operation cannot be fulfilled on {} \"{name}\": others keep changing what it depends on; try again", qualified(*.resource))]
+    Contended {
+        /// What kind of object was changed by others.
+        resource: Resource,
+        /// Its name.
+        name: String,
+    },
+    /// Something that the client can not mend.
+    #[error("Internal error occurred: {0}")]
+    Internal(String),
+    /// The store cannot write now.
+    #[error("{0}; try again")]
+    Unavailable(String),
+    /// It is not known whether the write was done.
+    #[error("{0}; read the object to find out")]
+    Unconfirmed(String),
     /// The body's media type is not understood here.
     #[error("the body of the request was in an unknown format: Content-Type {got} is not one of {accepted}")]
     UnsupportedMediaType {
@@ -144,13 +169,33 @@ pub enum ApiError {
         accepted: &'static str,
     },
     /// None of the media types that the client accepts can be produced.
-    #[error("only the following media types are produced: application/json")]
+    #[error(
+        "only the following media types are produced: application/json, application/yaml, application/vnd.kubernetes.protobuf"
+    )]
     NotAcceptable,
+    /// The object cannot be encoded as the client wants it.
+    #[error("{0}")]
+    Unencodable(String),
 }
 
 impl From<portolan_schema::ShapeError> for ApiError {
     fn from(error: portolan_schema::ShapeError) -> Self {
         Self::WrongType { field: error.field, expected: error.expected, got: error.got }
+    }
+}
+
+impl From<CommitError> for ApiError {
+    fn from(error: CommitError) -> Self {
+        let text = error.to_string();
+        match error {
+            CommitError::Conflict { resource, key, .. } => {
+                let name = key.rsplit('/').next().unwrap_or_default().to_owned();
+                Self::Contended { resource, name }
+            }
+            CommitError::TooLarge(_) => Self::TooLargeToStore(text),
+            CommitError::Unavailable(_) => Self::Unavailable(text),
+            CommitError::Unknown(_) => Self::Unconfirmed(text),
+        }
     }
 }
 
@@ -212,12 +257,6 @@ impl FieldError {
         Self::new(CauseReason::FieldValueTooMany, field, message)
     }
 
-    /// An address or port that the allocator refused.
-    pub fn allocation(field: impl Into<String>, value: impl Into<Value>, error: &AllocationError) -> Self {
-        let message = format!("Invalid value: {}: {error}", value.into());
-        Self::new(CauseReason::FieldValueInvalid, field, message)
-    }
-
     fn new(reason: CauseReason, field: impl Into<String>, message: String) -> Self {
         Self { reason, field: field.into(), message }
     }
@@ -241,7 +280,7 @@ impl ApiError {
 
     /// Seconds after which a retry may help, for the `Retry-After` header.
     pub fn retry_after_seconds(&self) -> Option<u32> {
-        matches!(self, Self::FutureRevision { .. }).then_some(1)
+        matches!(self, Self::FutureRevision { .. } | Self::Unavailable(_)).then_some(1)
     }
 
     /// The `Status` object.
@@ -272,16 +311,24 @@ impl ApiError {
             | Self::Undecodable { .. }
             | Self::Mismatch { .. }
             | Self::BadParameter { .. } => ("BadRequest", 400),
+            Self::Patch(error) => match error {
+                PatchError::Malformed(_) | PatchError::Shape(_) => ("BadRequest", 400),
+                PatchError::TooLarge(_) => ("RequestEntityTooLarge", 413),
+                PatchError::Failed(_) => ("Invalid", 422),
+                PatchError::Conflicts(_) => ("Conflict", 409),
+            },
             Self::NotFound { .. } | Self::UnknownPath => ("NotFound", 404),
             Self::MethodNotAllowed { .. } => ("MethodNotAllowed", 405),
-            Self::NotAcceptable => ("NotAcceptable", 406),
+            Self::NotAcceptable | Self::Unencodable(_) => ("NotAcceptable", 406),
             Self::AlreadyExists { .. } => ("AlreadyExists", 409),
-            Self::Conflict { .. } => ("Conflict", 409),
+            Self::Conflict { .. } | Self::Contended { .. } => ("Conflict", 409),
             Self::Expired { .. } => ("Expired", 410),
-            Self::TooLarge { .. } => ("RequestEntityTooLarge", 413),
+            Self::TooLarge { .. } | Self::TooLargeToStore(_) => ("RequestEntityTooLarge", 413),
             Self::UnsupportedMediaType { .. } => ("UnsupportedMediaType", 415),
             Self::Invalid { .. } | Self::InvalidOptions { .. } => ("Invalid", 422),
-            Self::FutureRevision { .. } => ("Timeout", 504),
+            Self::Internal(_) => ("InternalError", 500),
+            Self::Unavailable(_) => ("ServiceUnavailable", 503),
+            Self::FutureRevision { .. } | Self::Unconfirmed(_) => ("Timeout", 504),
         }
     }
 
@@ -289,7 +336,8 @@ impl ApiError {
         match self {
             Self::NotFound { resource, name }
             | Self::AlreadyExists { resource, name }
-            | Self::Conflict { resource, name, .. } => {
+            | Self::Conflict { resource, name, .. }
+            | Self::Contended { resource, name } => {
                 let info = resource.info();
                 Some(json!({"name": name, "group": info.group, "kind": info.plural}))
             }
@@ -297,6 +345,18 @@ impl ApiError {
                 let info = resource.info();
                 let causes: Vec<Value> = errors.iter().map(cause).collect();
                 Some(json!({"name": name, "group": info.group, "kind": info.kind, "causes": causes}))
+            }
+            // kubectl shows the causes of what is invalid, not the message.
+            Self::Patch(PatchError::Failed(message)) => {
+                let cause = json!({"reason": "FieldValueInvalid", "message": message, "field": "patch"});
+                Some(json!({"causes": [cause]}))
+            }
+            Self::Patch(PatchError::Conflicts(conflicts)) => {
+                let causes = conflicts.iter().map(|conflict| {
+                    let message = format!("conflict with {}", conflict.owner);
+                    json!({"reason": "FieldManagerConflict", "message": message, "field": conflict.field})
+                });
+                Some(json!({"causes": causes.collect::<Vec<_>>()}))
             }
             Self::InvalidOptions { what, error } => {
                 Some(json!({"group": "meta.k8s.io", "kind": what, "causes": [cause(error)]}))

@@ -1,28 +1,37 @@
 //! The HTTP face: paths to operations, operations to answers. Thin; all rules live in `api` and `store`.
 
+mod accept;
+mod age;
 mod attributes;
 mod body;
+mod compress;
 mod discovery;
 mod list;
+mod patch;
+mod present;
+mod protobuf;
 mod query;
 mod route;
+mod table;
 mod watch;
 
 use std::{convert::Infallible, sync::Arc};
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, Response, StatusCode, header};
-use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 
 pub(crate) use self::attributes::{Attributes, Target};
 use self::{
+    accept::{Accept, Content, Encoding},
+    present::Presenter,
     query::Query,
     route::{Collection, Named, Route},
 };
 use crate::{
-    api::{Api, Change, Effect, Outcome, Preconditions, WriteOptions},
+    api::{Api, Change, Effect, FieldManager, Outcome, Part, Preconditions, WriteOptions},
     error::{ApiError, FieldError},
     json::{self, Object},
     schema::FieldValidation,
@@ -37,22 +46,26 @@ pub(crate) struct Handler {
     api: Arc<Api>,
     /// Becomes true when the server stops; watches end then.
     stopping: tokio::sync::watch::Receiver<bool>,
+    /// Events that watches have in common.
+    frames: Arc<watch::SharedFrames>,
 }
 
 impl Handler {
     pub(crate) fn new(api: Arc<Api>, stopping: tokio::sync::watch::Receiver<bool>) -> Self {
-        Self { api, stopping }
+        Self { api, stopping, frames: Arc::default() }
     }
 
     /// Answers one request; errors become Status objects.
     pub(crate) async fn answer(&self, request: Request<Incoming>) -> Answer {
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+        let encoding = Accept::of(request.headers()).encoding().unwrap_or(Encoding::Json);
+        let packed = compress::accepts_gzip(request.headers());
         let answer = self.dispatch(request).await.unwrap_or_else(|error| {
             tracing::debug!(%method, path, code = error.code(), %error, "refused");
-            refusal(&error)
+            refusal(&error, encoding)
         });
         tracing::trace!(%method, path, code = answer.status().as_u16(), "answered");
-        answer
+        if packed { compress::pack(answer) } else { answer }
     }
 
     async fn dispatch(&self, request: Request<Incoming>) -> Result<Answer, ApiError> {
@@ -60,9 +73,8 @@ impl Handler {
         let query = Query::parse(request.uri().query().unwrap_or_default())?;
         match route {
             Route::Document(document) => {
-                body::check_accept(request.headers())?;
                 only(request.method(), &Method::GET)?;
-                Ok(json_answer(StatusCode::OK, document.to_string().into()))
+                document.answer(request.headers(), &query)
             }
             Route::Collection(collection) => self.collection(request, &query, &collection).await,
             Route::Named(named) => self.named(request, &query, &named).await,
@@ -75,21 +87,27 @@ impl Handler {
         query: &Query,
         collection: &Collection,
     ) -> Result<Answer, ApiError> {
-        body::check_accept(request.headers())?;
-        let info = collection.resource.info();
+        let (headers, info) = (request.headers(), collection.resource.info());
         match *request.method() {
-            Method::GET if query.flag("watch")? => {
-                watch::answer(&self.api, self.stopping.clone(), query, collection, None)
+            Method::GET if collection.watch || query.flag("watch")? => {
+                self.watch(headers, query, collection, None)
             }
-            Method::GET => list::answer(&self.api, query, collection).await,
+            _ if collection.watch => Err(not_allowed(request.method())),
+            Method::GET => {
+                let presenter = Presenter::new(headers, query, collection.resource, Content::List)?;
+                list::answer(&self.api, &presenter, query, collection).await
+            }
             Method::POST if info.writable && info.namespaced == collection.namespace.is_some() => {
-                let options = write_options(query)?;
-                let object = body::read_object(request).await?;
+                let presenter = Presenter::new(headers, query, collection.resource, Content::Object)?;
+                let options = write_options(headers, query)?;
+                let object = body::read_object(request, collection.resource).await?;
                 let namespace = collection.namespace.as_deref().unwrap_or_default();
-                let outcome = self.api.create(collection.resource, namespace, object, options)?;
-                Ok(written(outcome))
+                let outcome = self.api.create(collection.resource, namespace, object, options).await?;
+                written(&presenter, outcome)
             }
-            Method::DELETE if info.writable => self.delete_collection(request, query, collection).await,
+            Method::DELETE if info.collection_deletable => {
+                self.delete_collection(request, query, collection).await
+            }
             _ => Err(not_allowed(request.method())),
         }
     }
@@ -100,42 +118,52 @@ impl Handler {
         query: &Query,
         named: &Named,
     ) -> Result<Answer, ApiError> {
-        body::check_accept(request.headers())?;
-        let target = named.target();
-        if *request.method() == Method::GET {
-            if query.flag("watch")? {
-                let collection = named.collection();
-                return watch::answer(
-                    &self.api,
-                    self.stopping.clone(),
-                    query,
-                    &collection,
-                    Some(&named.name),
-                );
-            }
-            let object =
-                self.api.store().get(target.resource, &target.key()).ok_or_else(|| target.not_found())?;
-            return Ok(json_answer(StatusCode::OK, object.body().clone()));
+        let reading = *request.method() == Method::GET && named.part != Part::Finalize;
+        if reading && (named.watch || query.flag("watch")?) {
+            return self.watch(request.headers(), query, &named.collection(), Some(&named.name));
         }
-        if !named.resource.info().writable {
+        let presenter = Presenter::new(request.headers(), query, named.resource, Content::Object)?;
+        let target = named.target();
+        if reading {
+            let freshness = list::Freshness::of(query.number("resourceVersion")?);
+            list::fresh_enough(&**self.api.store(), target.resource.stored(), freshness).await?;
+            let object = self.api.store().get(target.resource.stored(), &target.key());
+            let object = object.ok_or_else(|| target.not_found())?;
+            return presenter.object(StatusCode::OK, object.body().clone());
+        }
+        let putting = *request.method() == Method::PUT;
+        if !named.resource.info().writable || named.watch || named.part == Part::Finalize && !putting {
             return Err(not_allowed(request.method()));
         }
-        let options = write_options(query)?;
+        let options = write_options(request.headers(), query)?;
         match *request.method() {
             Method::PUT => {
-                let object = body::read_object(request).await?;
-                Ok(written(self.api.change(target, named.part, Change::Replace(object), options)?))
+                let object = body::read_object(request, named.resource).await?;
+                let change = Change::Replace(object);
+                written(&presenter, self.api.change(target, named.part, change, options).await?)
             }
             Method::PATCH => {
-                let patch = body::read_merge_patch(request).await?;
-                Ok(written(self.api.change(target, named.part, Change::Merge(patch), options)?))
+                let change = patch::read(request, target.resource, query).await?;
+                written(&presenter, self.api.change(target, named.part, change, options).await?)
             }
-            Method::DELETE if named.part == crate::api::Part::Main => {
+            Method::DELETE if named.part == Part::Main => {
                 let (preconditions, options) = delete_options(request, options).await?;
-                Ok(deleted(named, self.api.delete(target, &preconditions, options)?))
+                deleted(&presenter, named, self.api.delete(target, &preconditions, options).await?)
             }
             _ => Err(not_allowed(request.method())),
         }
+    }
+
+    fn watch(
+        &self,
+        headers: &HeaderMap,
+        query: &Query,
+        collection: &Collection,
+        name: Option<&str>,
+    ) -> Result<Answer, ApiError> {
+        let presenter = Presenter::new(headers, query, collection.resource, Content::Watch)?;
+        let (stopping, frames) = (self.stopping.clone(), Arc::clone(&self.frames));
+        watch::answer(&self.api, stopping, presenter, frames, query, collection, name)
     }
 
     /// Deletes what the selectors match, one by one; answers with the list of what went.
@@ -145,18 +173,20 @@ impl Handler {
         query: &Query,
         collection: &Collection,
     ) -> Result<Answer, ApiError> {
+        let presenter = Presenter::new(request.headers(), query, collection.resource, Content::List)?;
         let selector = selector(query, collection)?;
-        let (preconditions, options) = delete_options(request, write_options(query)?).await?;
+        let options = write_options(request.headers(), query)?;
+        let (preconditions, options) = delete_options(request, options).await?;
         let mut objects = Vec::new();
         for object in list::current(&self.api, collection, &selector)? {
             let named = Named::of(collection, &object);
-            match self.api.delete(named.target(), &preconditions, options) {
+            match self.api.delete(named.target(), &preconditions, options).await {
                 Ok(outcome) => objects.push(outcome.object),
                 Err(ApiError::NotFound { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
-        Ok(list::whole(collection.resource, self.api.store().revision(), objects))
+        list::whole(&presenter, self.api.store().revision(), objects)
     }
 }
 
@@ -165,7 +195,7 @@ fn selector(query: &Query, collection: &Collection) -> Result<Selector, ApiError
     Selector::parse(collection.resource, text("labelSelector"), text("fieldSelector"))
 }
 
-fn write_options(query: &Query) -> Result<WriteOptions, ApiError> {
+fn write_options(headers: &HeaderMap, query: &Query) -> Result<WriteOptions, ApiError> {
     let dry_run = match query.get("dryRun") {
         None | Some("") => false,
         Some("All") => true,
@@ -177,7 +207,20 @@ fn write_options(query: &Query) -> Result<WriteOptions, ApiError> {
         Some("Strict") => FieldValidation::Strict,
         Some(other) => return Err(bad_option("fieldValidation", other, &["Ignore", "Warn", "Strict"])),
     };
-    Ok(WriteOptions { dry_run, field_validation })
+    let field_manager = field_manager(headers, query)?;
+    Ok(WriteOptions { dry_run, field_validation, field_manager })
+}
+
+/// The owner of what is written: who the client says it is, or else what its program is called.
+fn field_manager(headers: &HeaderMap, query: &Query) -> Result<FieldManager, ApiError> {
+    if let Some(name) = query.get("fieldManager").filter(|name| !name.is_empty()) {
+        return FieldManager::new(name).map_err(|rule| ApiError::InvalidOptions {
+            what: "Options",
+            error: FieldError::invalid("fieldManager", name, rule),
+        });
+    }
+    let agent = headers.get(header::USER_AGENT).and_then(|agent| agent.to_str().ok());
+    Ok(FieldManager::of_user_agent(agent.unwrap_or_default()))
 }
 
 fn bad_option(field: &str, value: &str, supported: &[&str]) -> ApiError {
@@ -189,7 +232,7 @@ async fn delete_options(
     request: Request<Incoming>,
     mut options: WriteOptions,
 ) -> Result<(Preconditions, WriteOptions), ApiError> {
-    let Some(body) = body::read_optional_object(request).await? else {
+    let Some(body) = body::read_delete_options(request).await? else {
         return Ok((Preconditions::default(), options));
     };
     let supported = ["Background", "Foreground", "Orphan"];
@@ -203,22 +246,22 @@ async fn delete_options(
     Ok((Preconditions { uid: text("uid"), resource_version: text("resourceVersion") }, options))
 }
 
-fn written(outcome: Outcome) -> Answer {
+fn written(presenter: &Presenter, outcome: Outcome) -> Result<Answer, ApiError> {
     let code = if outcome.effect == Effect::Created { StatusCode::CREATED } else { StatusCode::OK };
-    let mut answer = json_answer(code, outcome.object);
+    let mut answer = presenter.object(code, outcome.object)?;
     for warning in outcome.warnings {
         let quoted = warning.replace('\\', "\\\\").replace('"', "\\\"");
         if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
             answer.headers_mut().append(header::WARNING, value);
         }
     }
-    answer
+    Ok(answer)
 }
 
-fn deleted(named: &Named, outcome: Outcome) -> Answer {
+fn deleted(presenter: &Presenter, named: &Named, outcome: Outcome) -> Result<Answer, ApiError> {
     let info = named.resource.info();
     if outcome.effect != Effect::Deleted || info.delete_returns_object {
-        return json_answer(StatusCode::OK, outcome.object);
+        return presenter.object(StatusCode::OK, outcome.object);
     }
     let object: Value = serde_json::from_slice(&outcome.object).unwrap_or_default();
     let uid = object.pointer("/metadata/uid").cloned().unwrap_or_default();
@@ -226,12 +269,12 @@ fn deleted(named: &Named, outcome: Outcome) -> Answer {
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
         "details": {"name": named.name, "group": info.group, "kind": info.plural, "uid": uid},
     });
-    json_answer(StatusCode::OK, status.to_string().into())
+    Ok(present::document(StatusCode::OK, presenter.format.encoding, false, &status))
 }
 
-fn refusal(error: &ApiError) -> Answer {
+fn refusal(error: &ApiError, encoding: Encoding) -> Answer {
     let code = StatusCode::from_u16(error.code()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let mut answer = json_answer(code, error.to_status().to_string().into());
+    let mut answer = present::document(code, encoding, false, &error.to_status());
     if let Some(seconds) = error.retry_after_seconds() {
         answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     }
@@ -244,15 +287,4 @@ fn only(method: &Method, allowed: &Method) -> Result<(), ApiError> {
 
 fn not_allowed(method: &Method) -> ApiError {
     ApiError::MethodNotAllowed { method: method.to_string() }
-}
-
-fn json_answer(code: StatusCode, body: Bytes) -> Answer {
-    with_type("application/json", code, body)
-}
-
-fn with_type(media_type: &'static str, code: StatusCode, body: Bytes) -> Answer {
-    let mut answer = Response::new(Full::new(body).boxed_unsync());
-    *answer.status_mut() = code;
-    answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
-    answer
 }

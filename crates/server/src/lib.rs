@@ -9,15 +9,18 @@
 //! Must not know: the proxy, rules, netlink. It never reads the host's network state.
 //!
 //! The path of a request: `server` (connections, TLS, limits) -> `security` (who, and whether that one may) ->
-//! [`http`](self). The path of a write: [`http`](self) or manifests -> [`Api`] (decode, default, validate, allocate)
+//! [`http`](self). The path of a write: [`http`](self) or manifests -> [`Api`] (decode, default, validate, plan)
 //! -> [`Store`] (versions, history) -> every watch of that resource. The path of a read: [`Store`] snapshot -> bytes
-//! on the wire. Seams for what comes later: [`Store`] (durable stores), [`Allocator`] (bands, repair), [`Metrics`] and
-//! [`Checks`] (what other rooms show and what makes them ready).
+//! on the wire. Who holds which address is in objects of the store; `portolan-ipam` decides who gets which.
+//! [`Metrics`] and [`Checks`] hold what other rooms show and what makes them ready.
 
 mod allocate;
 mod api;
+pub mod audit;
 mod config;
+mod controllers;
 mod error;
+mod events;
 mod http;
 mod kinds;
 mod manifests;
@@ -30,10 +33,12 @@ mod server;
 use portolan_schema::{json, resource, shape as schema};
 use portolan_store as store;
 
-pub use allocate::{AllocationError, Allocator, NextFree, Protocol};
-pub use api::{Api, Effect, Outcome, Part, Preconditions, Target, WriteOptions};
-pub use config::{Config, ConfigError, PortRange, ServiceRanges, Transport};
+pub use allocate::{AllocationScope, AllocatorMetrics};
+pub use api::{Api, Blocking, Effect, FieldManager, Outcome, Part, Preconditions, Target, WriteOptions};
+pub use config::{Config, ConfigError, ServiceRanges, Transport};
+pub use controllers::repair::RepairMetrics;
 pub use error::{ApiError, CauseReason, FieldError};
+pub use portolan_ipam::{NodePortRange, node_port::NodePortRangeError};
 pub use portolan_schema::{Info, Object, Resource, shape::FieldValidation};
 pub use portolan_store::{
     Change, Changes, CommitError, Committed, Draft, Expired, History, MemoryStore, Pairs, Scope, Snapshot,
@@ -42,4 +47,5 @@ pub use portolan_store::{
 pub use security::{ClientFiles, Kubeconfig, Pki, Role, SecurityError, TlsSettings, server_names};
 pub use server::{
     Check, Checks, Collect, Error, Limits, MetricKind, Metrics, Page, RunningServer, Server, serve,
+    serve_with,
 };

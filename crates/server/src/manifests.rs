@@ -76,19 +76,19 @@ impl Folder {
         let mut declared: HashMap<ObjectId, PathBuf> = HashMap::new();
         for path in paths {
             let old = before.remove(&path).unwrap_or_default();
-            let file = self.sync_file(&path, old, &declared);
+            let file = self.sync_file(&path, old, &declared).await;
             declared.extend(file.objects.iter().map(|id| (id.clone(), path.clone())));
             self.files.insert(path, file);
             // Requests go on between the files of a large folder.
             tokio::task::yield_now().await;
         }
         for id in made.iter().filter(|id| !declared.contains_key(id)) {
-            self.prune(id);
+            self.prune(id).await;
         }
         Ok(())
     }
 
-    fn sync_file(&self, path: &Path, old: File, declared: &HashMap<ObjectId, PathBuf>) -> File {
+    async fn sync_file(&self, path: &Path, old: File, declared: &HashMap<ObjectId, PathBuf>) -> File {
         let content = match fs::read(path) {
             Ok(content) => content,
             Err(error) => {
@@ -102,7 +102,7 @@ impl Folder {
         let mut file = File::default();
         let (mut unreadable, mut duplicates) = (false, false);
         for document in documents::split(path, &content) {
-            match self.apply(&document, path, declared, &mut file.objects) {
+            match self.apply(&document, path, declared, &mut file.objects).await {
                 Ok(()) => {}
                 Err(refusal) => {
                     log_refusal(path, &document, &refusal);
@@ -118,7 +118,7 @@ impl Folder {
         file
     }
 
-    fn apply(
+    async fn apply(
         &self,
         document: &Document,
         path: &Path,
@@ -133,7 +133,7 @@ impl Folder {
         if !own.insert(id) {
             return Err(Refusal::Duplicate(path.to_owned()));
         }
-        let outcome = self.api.apply(object.clone())?;
+        let outcome = self.api.apply(object.clone()).await?;
         for warning in outcome.warnings {
             tracing::warn!(file = %path.display(), document = document.index, warning, "manifest");
         }
@@ -144,10 +144,10 @@ impl Folder {
         Ok(())
     }
 
-    fn prune(&self, id: &ObjectId) {
+    async fn prune(&self, id: &ObjectId) {
         let target = Target { resource: id.resource, namespace: &id.namespace, name: &id.name };
         let kind = id.resource.info().kind;
-        match self.api.delete(target, &Preconditions::default(), WriteOptions::default()) {
+        match self.api.delete(target, &Preconditions::default(), WriteOptions::default()).await {
             Ok(_) => {
                 tracing::info!(kind, namespace = id.namespace, name = id.name, "pruned: no manifest has it");
             }

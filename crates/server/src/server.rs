@@ -41,6 +41,7 @@ pub use self::{
 use crate::{
     api::Api,
     config::{Config, Transport},
+    controllers,
     http::Handler,
     manifests::Follower,
     security::{Security, SecurityError},
@@ -88,8 +89,18 @@ pub async fn serve(
     listener: TcpListener,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), Error> {
-    let security = load_security(&config)?;
     let api = Arc::new(Api::new(&config));
+    serve_with(api, config, listener, shutdown).await
+}
+
+/// The same over an API whose store the caller chose.
+pub async fn serve_with(
+    api: Arc<Api>,
+    config: Config,
+    listener: TcpListener,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), Error> {
+    let security = load_security(&config)?;
     serve_api(api, &config, security, listener, shutdown).await
 }
 
@@ -206,6 +217,7 @@ async fn serve_api(
     let (leave, leaving) = watch::channel(false);
     let (stop, stopping) = watch::channel(false);
     let mut tasks = JoinSet::new();
+    controllers::start(&api, config, address, &stopping, &mut tasks).await;
     if let Some(folder) = &config.manifests {
         let follower = Follower::start(Arc::clone(&api), folder.clone()).await;
         let follower = follower.map_err(|source| Error::Manifests { folder: folder.clone(), source })?;
@@ -215,12 +227,15 @@ async fn serve_api(
         tasks.spawn(refresh(Arc::clone(security), stopping.clone()));
     }
     let limits = config.limits.clone();
+    let metrics = Metrics::default();
+    metrics.register(Arc::clone(&api) as Arc<_>);
+    metrics.register(Arc::new(config.metrics.clone()));
     let gate = Gate::new(Parts {
         handler: Handler::new(api, stopping.clone()),
         security: security.clone(),
         limits: limits.clone(),
         checks: config.checks.clone(),
-        metrics: config.metrics.clone(),
+        metrics,
         stopping: leaving,
         address,
     });

@@ -18,14 +18,14 @@ fn names(list: &Value) -> Vec<String> {
 fn selectors() {
     let server = start(Config::default());
     let address = server.local_addr();
-    server.api().apply(labelled("a", "x")).unwrap();
-    server.api().apply(labelled("b", "y")).unwrap();
+    server.api().blocking().apply(labelled("a", "x")).unwrap();
+    server.api().blocking().apply(labelled("b", "y")).unwrap();
     let mut headless = service("c");
     headless["spec"]["clusterIP"] = "None".into();
-    server.api().apply(headless).unwrap();
+    server.api().blocking().apply(headless).unwrap();
     let mut elsewhere = labelled("a", "x");
     elsewhere["metadata"]["namespace"] = "other".into();
-    server.api().apply(elsewhere).unwrap();
+    server.api().blocking().apply(elsewhere).unwrap();
     let list = |path: &str| {
         let list = get(address, path).expect(200);
         assert_eq!((&list["kind"], &list["apiVersion"]), (&json!("ServiceList"), &json!("v1")));
@@ -50,7 +50,7 @@ fn revisions_of_lists() {
     let address = server.local_addr();
     let first = revision(&get(address, SERVICES).expect(200));
     assert!(first > 0);
-    server.api().apply(service("a")).unwrap();
+    server.api().blocking().apply(service("a")).unwrap();
     let list = |query: String| get(address, &format!("{SERVICES}?{query}"));
     let exact = list(format!("resourceVersion={first}&resourceVersionMatch=Exact")).expect(200);
     assert_eq!((names(&exact).len(), revision(&exact)), (0, first));
@@ -71,7 +71,7 @@ fn pages_show_one_revision_while_writes_go_on() {
     let server = start(Config::default());
     let address = server.local_addr();
     for number in 0..25 {
-        server.api().apply(service(&format!("s{number:02}"))).unwrap();
+        server.api().blocking().apply(service(&format!("s{number:02}"))).unwrap();
     }
     let mut token = String::new();
     let mut seen = Vec::new();
@@ -84,8 +84,8 @@ fn pages_show_one_revision_while_writes_go_on() {
         remaining.push(list["metadata"].get("remainingItemCount").cloned());
         // Between the pages: one object goes, one comes, one changes.
         delete(address, &format!("{SERVICES}/s2{page}")).expect(200);
-        server.api().apply(service(&format!("s1{page}-new"))).unwrap();
-        server.api().apply(labelled("s24", &format!("v{page}"))).unwrap();
+        server.api().blocking().apply(service(&format!("s1{page}-new"))).unwrap();
+        server.api().blocking().apply(labelled("s24", &format!("v{page}"))).unwrap();
         match list["metadata"].get("continue") {
             Some(next) => token = next.as_str().unwrap().to_owned(),
             None => break,
@@ -104,11 +104,11 @@ fn a_page_that_is_too_late_may_go_on_at_the_present() {
     let server = start(Config { history, ..Config::default() });
     let address = server.local_addr();
     for name in ["a", "b", "c"] {
-        server.api().apply(service(name)).unwrap();
+        server.api().blocking().apply(service(name)).unwrap();
     }
     let first = get(address, &format!("{SERVICES}?limit=1")).expect(200);
     for number in 0..6 {
-        server.api().apply(labelled("c", &number.to_string())).unwrap();
+        server.api().blocking().apply(labelled("c", &number.to_string())).unwrap();
     }
     let token = first["metadata"]["continue"].as_str().unwrap();
     let expired = get(address, &format!("{SERVICES}?limit=5&continue={token}"));
@@ -123,7 +123,7 @@ fn a_large_list_arrives_whole() {
     let server = start(Config::default());
     let address = server.local_addr();
     for number in 0..300 {
-        server.api().apply(slice(&format!("s{number:03}"), 100)).unwrap();
+        server.api().blocking().apply(slice(&format!("s{number:03}"), 100)).unwrap();
     }
     let list = get(address, SLICES);
     assert!(list.body.len() > 1_000_000);

@@ -58,7 +58,7 @@ fn changes_are_followed_and_what_is_gone_is_pruned() {
     put(folder.path(), "a.yaml", &format!("{}---\n{}", yaml("a", "80"), yaml("b", "80")));
     let server = start_with(folder.path());
     get(server.local_addr(), "/readyz");
-    server.api().apply(service("by-hand")).unwrap();
+    server.api().blocking().apply(service("by-hand")).unwrap();
     let port =
         || get(server.local_addr(), &format!("{SERVICES}/a")).json()["spec"]["ports"][0]["port"].clone();
     put(folder.path(), "a.yaml", &yaml("a", "8080"));

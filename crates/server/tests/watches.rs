@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 fn remove(api: &portolan_server::Api, name: &str) -> u64 {
     let target = Target { resource: Resource::Service, namespace: "default", name };
-    api.delete(target, &Preconditions::default(), WriteOptions::default()).unwrap().revision
+    api.blocking().delete(target, &Preconditions::default(), WriteOptions::default()).unwrap().revision
 }
 
 fn watch_path(query: &str) -> String {
@@ -23,10 +23,10 @@ fn headers_come_before_any_event_and_events_at_once() {
     let server = start(Config::default());
     let revision = server.store().revision();
     let mut watch = Watch::start(server.local_addr(), &watch_path(&format!("resourceVersion={revision}")));
-    let created = server.api().apply(service("a")).unwrap().revision;
+    let created = server.api().blocking().apply(service("a")).unwrap().revision;
     let event = watch.expect();
     assert_eq!((event.brief().as_str(), event.revision()), ("ADDED a", created));
-    server.api().apply(labelled("a", "x")).unwrap();
+    server.api().blocking().apply(labelled("a", "x")).unwrap();
     assert_eq!(watch.expect().brief(), "MODIFIED a");
     let gone = remove(server.api(), "a");
     let event = watch.expect();
@@ -42,7 +42,7 @@ fn a_watch_resumes_without_loss_or_repetition() {
     let api = server.api().clone();
     let writer = thread::spawn(move || {
         for number in 0..300 {
-            api.apply(labelled(&format!("s{}", number % 7), &number.to_string())).unwrap();
+            api.blocking().apply(labelled(&format!("s{}", number % 7), &number.to_string())).unwrap();
         }
     });
     let mut labels = Vec::new();
@@ -71,8 +71,8 @@ fn initial_events_end_with_one_marked_bookmark() {
     let object = &bookmark.0["object"];
     assert_eq!((&object["kind"], &object["apiVersion"]), (&"Service".into(), &"v1".into()));
     assert_eq!(object["metadata"]["annotations"]["k8s.io/initial-events-end"], "true");
-    server.api().apply(service("b")).unwrap();
-    server.api().apply(service("a")).unwrap();
+    server.api().blocking().apply(service("b")).unwrap();
+    server.api().blocking().apply(service("a")).unwrap();
     assert_eq!(empty.brief(2), ["ADDED b", "ADDED a"]);
     let mut full = Watch::start(address, &watch_path(query));
     assert_eq!(full.brief(3), ["ADDED a", "ADDED b", "BOOKMARK"]);
@@ -83,8 +83,8 @@ fn initial_events_end_with_one_marked_bookmark() {
         &watch_path("sendInitialEvents=true&resourceVersionMatch=NotOlderThan&fieldSelector=metadata.name=b"),
     );
     assert_eq!(unmarked.brief(1), ["ADDED b"]);
-    server.api().apply(labelled("a", "x")).unwrap();
-    server.api().apply(labelled("b", "x")).unwrap();
+    server.api().blocking().apply(labelled("a", "x")).unwrap();
+    server.api().blocking().apply(labelled("b", "x")).unwrap();
     assert_eq!(unmarked.brief(1), ["MODIFIED b"]);
 }
 
@@ -92,12 +92,12 @@ fn initial_events_end_with_one_marked_bookmark() {
 fn beginnings_by_resource_version() {
     let server = start(Config::default());
     let address = server.local_addr();
-    server.api().apply(service("old")).unwrap();
+    server.api().blocking().apply(service("old")).unwrap();
     let mut legacy = Watch::start(address, &watch_path("resourceVersion=0"));
     let mut unset = Watch::start(address, &watch_path(""));
     let mut from_now =
         Watch::start(address, &watch_path("sendInitialEvents=false&resourceVersionMatch=NotOlderThan"));
-    server.api().apply(service("new")).unwrap();
+    server.api().blocking().apply(service("new")).unwrap();
     assert_eq!(legacy.brief(2), ["ADDED old", "ADDED new"]);
     assert_eq!(unset.brief(2), ["ADDED old", "ADDED new"]);
     assert_eq!(from_now.brief(1), ["ADDED new"]);
@@ -120,7 +120,7 @@ fn selectors_turn_changes_into_coming_and_going() {
     let mut watch = Watch::start(address, &watch_path("labelSelector=app%3Dx"));
     let mut other = Watch::start(address, "/api/v1/namespaces/other/services?watch=1");
     for label in ["y", "x", "x", "y", "x"] {
-        server.api().apply(labelled("a", label)).unwrap();
+        server.api().blocking().apply(labelled("a", label)).unwrap();
     }
     // The third write changed nothing and made no event.
     assert_eq!(watch.expect().brief(), "ADDED a");
@@ -134,7 +134,7 @@ fn selectors_turn_changes_into_coming_and_going() {
     assert_eq!(watch.expect().revision(), gone);
     let mut elsewhere = service("b");
     elsewhere["metadata"]["namespace"] = "other".into();
-    server.api().apply(elsewhere).unwrap();
+    server.api().blocking().apply(elsewhere).unwrap();
     assert_eq!(other.expect().brief(), "ADDED b");
 }
 
@@ -142,8 +142,8 @@ fn selectors_turn_changes_into_coming_and_going() {
 fn a_named_path_watches_that_name_even_before_it_exists() {
     let server = start(Config::default());
     let mut watch = Watch::start(server.local_addr(), &format!("{SERVICES}/b?watch=true"));
-    server.api().apply(service("a")).unwrap();
-    server.api().apply(service("b")).unwrap();
+    server.api().blocking().apply(service("a")).unwrap();
+    server.api().blocking().apply(service("b")).unwrap();
     assert_eq!(watch.expect().brief(), "ADDED b");
 }
 
@@ -153,7 +153,7 @@ fn too_old_is_an_error_event_with_a_status() {
     let server = start(Config { history, ..Config::default() });
     let start = server.store().revision();
     for name in ["a", "b", "c", "d"] {
-        server.api().apply(service(name)).unwrap();
+        server.api().blocking().apply(service(name)).unwrap();
     }
     for revision in [1, start, u64::MAX] {
         let mut watch =
@@ -176,7 +176,7 @@ fn time_outs_end_cleanly_after_a_last_bookmark() {
     let before = server.store().revision();
     let query = format!("resourceVersion={before}&allowWatchBookmarks=true&timeoutSeconds=3");
     let mut watch = Watch::start(address, &watch_path(&query));
-    server.api().apply(slice("other-kind", 1)).unwrap();
+    server.api().blocking().apply(slice("other-kind", 1)).unwrap();
     let bookmark = watch.expect();
     assert_eq!(bookmark.kind(), "BOOKMARK");
     assert!(bookmark.revision() >= before);
@@ -196,7 +196,7 @@ fn a_slow_watcher_is_closed_and_never_holds_up_writers() {
     let mut big = slice("big", 1000);
     for number in 0..400 {
         big["metadata"]["labels"]["n"] = number.to_string().into();
-        server.api().apply(big.clone()).unwrap();
+        server.api().blocking().apply(big.clone()).unwrap();
     }
     let mut last = None;
     let mut count = 0;
@@ -247,11 +247,11 @@ proptest! {
         for op in ops {
             match op {
                 Op::Apply(name, label) => {
-                    api.apply(labelled(&format!("s{name}"), &format!("l{label}"))).unwrap();
+                    api.blocking().apply(labelled(&format!("s{name}"), &format!("l{label}"))).unwrap();
                 }
                 Op::Remove(name) => {
                     let target = Target { resource: Resource::Service, namespace: "default", name: &format!("s{name}") };
-                    let _ = api.delete(target, &Preconditions::default(), WriteOptions::default());
+                    let _ = api.blocking().delete(target, &Preconditions::default(), WriteOptions::default());
                 }
                 Op::Watch => {
                     for selector in ["", "labelSelector=app%3Dl1", "fieldSelector=metadata.name!=s0"] {
@@ -263,7 +263,7 @@ proptest! {
             }
         }
         // A last object that every selector sees tells each client that it has seen everything.
-        let end = api.apply(labelled("end", "l1")).unwrap().revision;
+        let end = api.blocking().apply(labelled("end", "l1")).unwrap().revision;
         let snapshot = server.store().snapshot(Resource::Service, &Scope::default(), None).unwrap();
         for (mut watch, mut objects, selector) in clients {
             while !objects.values().any(|revision| *revision == end) {

@@ -58,7 +58,7 @@ impl Cluster {
         let listener = listener.with_context(|| format!("cannot listen on {API_SERVER} of the node"))?;
         let server = Server::start_on(config, listener)?;
         let cluster = Self { proxy: None, server, pods, world, last_write: Instant::now() };
-        cluster.server.api().apply(objects::node())?;
+        cluster.server.api().blocking().apply(objects::node())?;
         Ok(cluster)
     }
 
@@ -101,7 +101,7 @@ impl Cluster {
 
     /// Writes an object; returns when the API server has answered.
     pub(super) fn apply(&mut self, object: Value) -> anyhow::Result<Instant> {
-        self.server.api().apply(object)?;
+        self.server.api().blocking().apply(object)?;
         self.last_write = Instant::now();
         Ok(self.last_write)
     }

@@ -123,7 +123,7 @@ impl Cluster {
 
     /// Creates or replaces an object.
     pub(crate) fn apply(&self, object: Value) {
-        self.api.apply(object).unwrap();
+        self.api.blocking().apply(object).unwrap();
     }
 
     /// Creates or replaces objects.
@@ -138,7 +138,7 @@ impl Cluster {
         let cluster_scoped = matches!(resource, Resource::Node | Resource::ServiceCidr);
         let namespace = if cluster_scoped { "" } else { "default" };
         let target = Target { resource, namespace, name };
-        self.api.delete(target, &Preconditions::default(), WriteOptions::default()).unwrap();
+        self.api.blocking().delete(target, &Preconditions::default(), WriteOptions::default()).unwrap();
     }
 
     /// A Service with one slice of these pods.

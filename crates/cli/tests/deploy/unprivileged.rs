@@ -97,7 +97,8 @@ fn serve_gives_the_capability_up() {
     let user = ["--reuid=65532", "--regid=65532", "--clear-groups", "--bounding-set=-all,+net_admin", "--"];
     let root = ["--inh-caps=+net_admin", "--ambient-caps=+net_admin", "--"];
     for who in [&user[..], &root[..]] {
-        let arguments = [who, &[&file, "serve", "--insecure-http", "--listen", "127.0.0.1:0"]].concat();
+        let arguments =
+            [who, &[&file, "serve", "--in-memory", "--insecure-http", "--listen", "127.0.0.1:0"]].concat();
         let mut serve = PortolanProcess::start(&node, "setpriv".as_ref(), &arguments).unwrap();
         serve.wait_for_output(PATIENCE, "127.0.0.1:").unwrap();
         let threads: Vec<_> = fs::read_dir(format!("/proc/{}/task", serve.id())).unwrap().collect();

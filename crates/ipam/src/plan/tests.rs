@@ -55,19 +55,23 @@ impl Cluster {
 
     pub(super) fn create(&mut self, spec: ServiceSpec) -> Result<Plan, Vec<FieldError>> {
         let Self { allocations, families, holders, seed } = self;
-        let planner = Planner { families: *families, allocations, holders };
+        let planner = Planner { families: *families, allocations, holders, is_lenient: false };
         planner.create(&owner(), spec, &mut || seed.u64(..))
     }
 
     pub(super) fn update(&mut self, new: ServiceSpec, old: &ServiceSpec) -> Result<Plan, Vec<FieldError>> {
         let Self { allocations, families, holders, seed } = self;
-        let planner = Planner { families: *families, allocations, holders };
+        let planner = Planner { families: *families, allocations, holders, is_lenient: false };
         planner.update(&owner(), new, old, &mut || seed.u64(..))
     }
 
     pub(super) fn delete(&self, old: &ServiceSpec) -> Claims {
-        let planner =
-            Planner { families: self.families, allocations: &self.allocations, holders: &self.holders };
+        let planner = Planner {
+            families: self.families,
+            allocations: &self.allocations,
+            holders: &self.holders,
+            is_lenient: false,
+        };
         planner.delete(&owner(), old)
     }
 

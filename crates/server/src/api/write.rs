@@ -1,145 +1,143 @@
-//! The steps of a write, under the write lock.
+//! The steps of a write, under the write lock. Nothing here is stored or taken for good: a decision says what would be.
 
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
 
-use futures::FutureExt as _;
+use ipnet::IpNet;
+use portolan_ipam::{ServiceKey, check::Neighbours};
+use portolan_schema::view;
 use serde_json::Value;
 
-use super::{Api, Change, Effect, Outcome, Part, Preconditions, Target, WriteOptions};
-use crate::{
-    allocate::Allocator,
-    error::{ApiError, FieldError},
-    json::{self, Object, type_name},
-    kinds::{
-        self,
-        service::{self, claims::Claims},
+use super::{
+    Api, Effect, Outcome, Part, Preconditions, Target, WriteOptions,
+    checks::{
+        bump_generation, check_delete, check_preconditions, check_unconditional, conflict,
+        is_finished_deletion, match_url, restored, update_metadata, wrong_metadata,
     },
+    commit::{Decision, Exchange, Write},
+    ownership::Owners,
+    patch::{self, Change},
+};
+use crate::{
+    allocate::{Ledger, Reading, refused},
+    error::ApiError,
+    json::{self, Object},
+    kinds::{self, service},
     metadata,
     resource::Resource,
     schema::{self, FieldValidation},
-    store::{CommitError, Committed, Transaction},
-    store::{Draft, StoredObject},
+    store::{Draft, Scope, Step, StoredObject, Transaction},
 };
 
 /// How often a generated name is tried anew when it is taken.
 const NAME_TRIES: usize = 8;
+/// What is stored of an object that is not there, in a conflict.
+const NOTHING_STORED: &str = "none: it does not exist";
 
 impl Api {
-    pub(super) fn create_locked(
+    pub(super) fn decide_create(
         &self,
-        allocator: &mut dyn Allocator,
+        ledger: &mut Ledger,
         resource: Resource,
         namespace: &str,
-        mut object: Object,
+        (mut object, mut owners): (Object, Owners),
         options: WriteOptions,
-    ) -> Result<Outcome, ApiError> {
+    ) -> Result<Decision, ApiError> {
         match_url(resource, namespace, None, &mut object)?;
-        let warnings = self.conform(resource, &mut object, options)?;
+        let mut warnings = self.conform(resource, &mut object, options)?;
         if !resource.info().create_keeps_status {
             object.remove("status");
         }
         let key = self.fresh_name(resource, namespace, &mut object)?;
-        self.prepare(resource, &mut object, None)?;
-        let held = Claims::default();
-        self.allocate(allocator, resource, &mut object, &held, &key)?;
-        let draft = Draft::new(resource, &object);
+        let exchange = self.prepare(ledger, resource, &mut object, None, &mut owners)?;
+        warnings.extend(self.remarks(resource, &object));
+        let draft = draft(resource, object);
         if options.dry_run {
-            claims(resource, &object).release_except(&held, allocator, &key);
-            return Ok(outcome(&draft.at(self.store.revision()), Effect::Created, warnings));
+            let outcome = outcome(&draft.at(self.store.revision()), Effect::Created, warnings);
+            return Ok(Decision::Done(outcome));
         }
-        if let Ok(stored) = self.put(resource, draft, None) {
-            Ok(outcome(&stored, Effect::Created, warnings))
-        } else {
-            claims(resource, &object).release_except(&held, allocator, &key);
-            Err(ApiError::AlreadyExists { resource, name: name_of(&object).to_owned() })
-        }
+        let step = Step::Put { resource: resource.stored(), draft, expected: None };
+        let transaction = self.transaction(ledger, &key, &exchange, step);
+        Ok(Decision::Write(Write { transaction, effect: Effect::Created, removed: None, warnings, exchange }))
     }
 
-    pub(super) fn change_locked(
+    pub(super) fn decide_change(
         &self,
-        allocator: &mut dyn Allocator,
+        ledger: &mut Ledger,
         target: Target<'_>,
         part: Part,
         change: Change,
         options: WriteOptions,
-    ) -> Result<Outcome, ApiError> {
+    ) -> Result<Decision, ApiError> {
         let resource = target.resource;
-        let Some(stored) = self.store.get(resource, &target.key()) else {
-            return self.create_on_update(allocator, target, part, change, options);
+        let Some(stored) = self.store.latest(resource.stored(), &target.key()) else {
+            return self.create_on_update(ledger, target, part, change, options);
         };
-        let old = stored.decode();
-        let mut new = match change {
-            Change::Replace(object) => object,
-            Change::Merge(patch) => merged(&old, patch),
-        };
+        let old = view::seen(resource, stored.decode());
+        let is_patch = change.is_patch();
+        let (mut new, owners) = change.onto(resource, part, &old, options)?;
+        if !is_patch {
+            check_unconditional(target, &new)?;
+        }
         match_url(resource, target.namespace, Some(target.name), &mut new)?;
         check_preconditions(target, &stored, &old, &new)?;
-        let warnings = self.conform(resource, &mut new, options)?;
+        let conformed = self.conform(resource, &mut new, options);
+        let warnings = conformed.map_err(|error| {
+            if is_patch { patch::bad_result(resource, target.name, error) } else { error }
+        })?;
         let new = restored(resource, part, new, &old);
-        self.store_update(allocator, target, (&stored, &old), new, (options, warnings))
+        self.decide_update(ledger, target, (stored, &old), (new, owners), (options, warnings))
     }
 
-    pub(super) fn delete_locked(
+    pub(super) fn decide_delete(
         &self,
-        allocator: &mut dyn Allocator,
+        ledger: &mut Ledger,
         target: Target<'_>,
         preconditions: &Preconditions,
         options: WriteOptions,
-    ) -> Result<Outcome, ApiError> {
-        let stored = self.store.get(target.resource, &target.key()).ok_or_else(|| target.not_found())?;
+    ) -> Result<Decision, ApiError> {
+        let stored =
+            self.store.latest(target.resource.stored(), &target.key()).ok_or_else(|| target.not_found())?;
         let mut object = stored.decode();
         check_delete(target, &stored, &object, preconditions)?;
         let Some(metadata) = json::object_mut(&mut object, "metadata") else {
             return Err(target.not_found());
         };
         if json::list(metadata, "finalizers").is_empty() {
-            return self.remove(allocator, target, &stored, &object, options);
+            return Ok(self.decide_removal(ledger, target, stored, &object, options));
         }
         if metadata.contains_key("deletionTimestamp") {
-            return Ok(outcome(&stored, Effect::Unchanged, Vec::new()));
+            return Ok(Decision::Done(outcome(&stored, Effect::Unchanged, Vec::new())));
         }
         metadata.insert("deletionTimestamp".to_owned(), metadata::now().into());
         metadata.insert("deletionGracePeriodSeconds".to_owned(), 0.into());
-        let draft = Draft::new(target.resource, &object);
-        self.put_update(target, &stored, draft, options, Vec::new())
+        let draft = Draft::new(target.resource.stored(), &object);
+        Ok(self.decide_put(ledger, target, &stored, draft, (options, Vec::new(), Exchange::default())))
     }
 
     fn create_on_update(
         &self,
-        allocator: &mut dyn Allocator,
+        ledger: &mut Ledger,
         target: Target<'_>,
         part: Part,
         change: Change,
         options: WriteOptions,
-    ) -> Result<Outcome, ApiError> {
-        match change {
-            Change::Replace(mut object) if target.resource.info().create_on_update && part == Part::Main => {
-                match_url(target.resource, target.namespace, Some(target.name), &mut object)?;
-                let uid = json::object(&object, "metadata").and_then(|metadata| json::text(metadata, "uid"));
-                if let Some(uid) = uid {
-                    return Err(conflict(target, "metadata.uid", uid, "none: it does not exist"));
-                }
-                self.create_locked(allocator, target.resource, target.namespace, object, options)
-            }
-            _ => Err(target.not_found()),
+    ) -> Result<Decision, ApiError> {
+        if let Some(uid) = change.asked_uid() {
+            return Err(conflict(target, "metadata.uid", uid, NOTHING_STORED));
         }
-    }
-
-    /// In a store of this process, whose commits are done when they return.
-    pub(super) fn commit(&self, transaction: Transaction) -> Result<Committed, CommitError> {
-        let unknown = || Err(CommitError::Unknown("it did not end in time".to_owned()));
-        self.store.commit(transaction).now_or_never().unwrap_or_else(unknown)
-    }
-
-    fn put(
-        &self,
-        resource: Resource,
-        draft: Draft,
-        expected: Option<u64>,
-    ) -> Result<Arc<StoredObject>, CommitError> {
-        let committed = self.commit(Transaction::put(resource, draft, expected))?;
-        let missing = || CommitError::Unknown("the store did not return the object".to_owned());
-        committed.objects.into_iter().next().ok_or_else(missing)
+        let (mut object, owners) = match change {
+            Change::Replace(object) if target.resource.info().create_on_update && part == Part::Main => {
+                (object, Owners::of_create(options))
+            }
+            Change::Apply(apply) if part == Part::Main => patch::applied(&apply, part, None, options)?,
+            _ => return Err(target.not_found()),
+        };
+        match_url(target.resource, target.namespace, Some(target.name), &mut object)?;
+        let uid = json::object(&object, "metadata").and_then(|metadata| json::text(metadata, "uid"));
+        if let Some(uid) = uid {
+            return Err(conflict(target, "metadata.uid", uid, NOTHING_STORED));
+        }
+        self.decide_create(ledger, target.resource, target.namespace, (object, owners), options)
     }
 
     /// Checks types and drops unknown fields; with validation off, of metadata only.
@@ -186,7 +184,7 @@ impl Api {
             }
             let key = Target { resource, namespace, name: name_of(object) }.key();
             tries -= 1;
-            if self.store.get(resource, &key).is_none() {
+            if self.store.latest(resource.stored(), &key).is_none() {
                 return Ok(key);
             }
             if tries == 0 {
@@ -195,123 +193,172 @@ impl Api {
         }
     }
 
-    /// Defaults and validates; `old` is the stored object on update.
-    fn prepare(&self, resource: Resource, object: &mut Object, old: Option<&Object>) -> Result<(), ApiError> {
-        let mut errors = Vec::new();
-        if resource == Resource::Service {
-            errors.extend(self.prepare_service(object, old));
-        } else {
-            kinds::set_defaults(resource, object);
-        }
-        if self.validate && errors.is_empty() {
-            errors = kinds::validate(resource, object, old);
-        }
-        // Addresses come after validation, so that an invalid Service never takes one.
-        if self.validate && !errors.is_empty() {
-            return Err(ApiError::invalid(resource, name_of(object), errors));
-        }
-        Ok(())
-    }
-
-    fn prepare_service(&self, object: &mut Object, old: Option<&Object>) -> Option<FieldError> {
-        if let Some(old) = old {
-            service::carry_over(object, old);
-        }
-        let old_spec = old.and_then(|old| json::object(old, "spec"));
-        let spec = json::object_mut(object, "spec")?;
-        service::normalise(spec, old_spec);
-        let undecided = service::families::decide(spec, old_spec, &self.families).err();
-        service::set_defaults(object);
-        undecided
-    }
-
-    fn allocate(
+    /// Defaults, plans and validates; `old` is the stored object on update. Nothing is taken before it is all well.
+    fn prepare(
         &self,
-        allocator: &mut dyn Allocator,
+        ledger: &mut Ledger,
         resource: Resource,
         object: &mut Object,
-        held: &Claims,
-        owner: &str,
-    ) -> Result<(), ApiError> {
-        if resource != Resource::Service {
-            return Ok(());
+        old: Option<&Object>,
+        owners: &mut Owners,
+    ) -> Result<Exchange, ApiError> {
+        if resource == Resource::Service {
+            return self.prepare_service(ledger, object, old, owners);
         }
-        let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) else { return Ok(()) };
-        service::claims::allocate(spec, held, allocator, owner, !self.validate)
-            .map_err(|errors| ApiError::invalid(resource, name_of(object), errors))
+        kinds::prepare(resource, object, old);
+        owners.note_defaulted(resource, object);
+        self.check(resource, object, old)?;
+        Ok(Exchange::default())
     }
 
-    fn store_update(
+    fn prepare_service(
         &self,
-        allocator: &mut dyn Allocator,
+        ledger: &mut Ledger,
+        object: &mut Object,
+        old: Option<&Object>,
+        owners: &mut Owners,
+    ) -> Result<Exchange, ApiError> {
+        if let Some(old) = old {
+            service::clear_for_type(object, old);
+        }
+        service::set_defaults(object);
+        owners.note_defaulted(Resource::Service, object);
+        let owner = service_key(object);
+        let Some(spec) = json::object_mut(object, "spec") else { return Ok(Exchange::default()) };
+        let reading = Reading::of(spec);
+        if !reading.is_complete() {
+            self.check(Resource::Service, object, old)?;
+        }
+        let old_spec = old.map(|old| ledger.stored_spec(old));
+        let asked = reading.spec.clone();
+        let plan = ledger.plan(&*self.store, &owner, asked.clone(), old_spec.as_ref()).map_err(|errors| {
+            ledger.count_refused(&errors);
+            // Of a changed Service, what the plan would have cleared is not wrong.
+            let others =
+                if old.is_none() { kinds::validate(Resource::Service, object, None) } else { Vec::new() };
+            refused(name_of(object), &errors, others)
+        })?;
+        if let Some(spec) = json::object_mut(object, "spec") {
+            reading.write(&plan.spec, spec);
+        }
+        self.check(Resource::Service, object, old)?;
+        Ok(Exchange { take: plan.take, release: plan.release, asked })
+    }
+
+    fn check(&self, resource: Resource, object: &Object, old: Option<&Object>) -> Result<(), ApiError> {
+        let errors = match resource {
+            _ if !self.validate => Vec::new(),
+            Resource::ServiceCidr => {
+                self.with_neighbours(|it| kinds::service_cidr::validate(object, old, it))
+            }
+            _ => kinds::validate(resource, object, old),
+        };
+        if errors.is_empty() { Ok(()) } else { Err(ApiError::invalid(resource, name_of(object), errors)) }
+    }
+
+    /// What else the network uses, as far as it is known: ranges of pods, and addresses of nodes.
+    fn with_neighbours<T>(&self, check: impl FnOnce(Neighbours<'_>) -> T) -> T {
+        let (mut pods, mut nodes) = (self.pod_ranges.clone(), Vec::new());
+        let snapshot = self.store.snapshot(Resource::Node, &Scope::default(), None);
+        for node in snapshot.map(|snapshot| snapshot.objects).unwrap_or_default() {
+            let node = Value::Object(node.decode());
+            let cidrs = node.pointer("/spec/podCIDRs").and_then(Value::as_array).into_iter().flatten();
+            pods.extend(cidrs.filter_map(|cidr| cidr.as_str()?.parse::<IpNet>().ok()));
+            let addresses = node.pointer("/status/addresses").and_then(Value::as_array).into_iter().flatten();
+            let addresses = addresses.filter_map(|it| it.get("address")?.as_str()?.parse::<IpAddr>().ok());
+            nodes.extend(addresses.map(IpNet::from));
+        }
+        check(Neighbours { pods: &pods, nodes: &nodes })
+    }
+
+    /// What the client should hear about the object.
+    fn remarks(&self, resource: Resource, object: &Object) -> Vec<String> {
+        if self.validate { kinds::warnings(resource, object) } else { Vec::new() }
+    }
+
+    /// What changes hands, and the object itself.
+    fn transaction(&self, ledger: &Ledger, key: &str, exchange: &Exchange, step: Step) -> Transaction {
+        let (namespace, name) = key.split_once('/').unwrap_or(("", key));
+        let owner = ServiceKey::new(namespace, name);
+        let mut steps = ledger.steps(&*self.store, &owner, &exchange.take, &exchange.release);
+        steps.push(step);
+        Transaction { steps }
+    }
+
+    fn decide_update(
+        &self,
+        ledger: &mut Ledger,
         target: Target<'_>,
-        (stored, old): (&StoredObject, &Object),
-        mut new: Object,
-        (options, warnings): (WriteOptions, Vec<String>),
-    ) -> Result<Outcome, ApiError> {
+        (stored, old): (Arc<StoredObject>, &Object),
+        (mut new, mut owners): (Object, Owners),
+        (options, mut warnings): (WriteOptions, Vec<String>),
+    ) -> Result<Decision, ApiError> {
         let resource = target.resource;
         update_metadata(target, &mut new, old)?;
         if is_finished_deletion(&new, old) {
-            return self.remove(allocator, target, stored, old, options);
+            return Ok(self.decide_removal(ledger, target, stored, old, options));
         }
-        self.prepare(resource, &mut new, Some(old))?;
-        let owner = target.key();
-        let held = claims(resource, old);
-        self.allocate(allocator, resource, &mut new, &held, &owner)?;
+        let exchange = self.prepare(ledger, resource, &mut new, Some(old), &mut owners)?;
+        owners.record_update(resource, old, &mut new)?;
         if kinds::bumps_generation(resource, &new, old) {
             bump_generation(&mut new);
         }
-        let now_held = claims(resource, &new);
-        let draft = Draft::new(resource, &new);
-        let result = self.put_update(target, stored, draft, options, warnings);
-        if result.is_ok() && !options.dry_run {
-            held.release_except(&now_held, allocator, &owner);
-        } else {
-            now_held.release_except(&held, allocator, &owner);
-        }
-        result
+        warnings.extend(self.remarks(resource, &new));
+        let draft = draft(resource, new);
+        Ok(self.decide_put(ledger, target, &stored, draft, (options, warnings, exchange)))
     }
 
-    fn put_update(
+    fn decide_put(
         &self,
+        ledger: &Ledger,
         target: Target<'_>,
         stored: &StoredObject,
         draft: Draft,
-        options: WriteOptions,
-        warnings: Vec<String>,
-    ) -> Result<Outcome, ApiError> {
+        (options, warnings, exchange): (WriteOptions, Vec<String>, Exchange),
+    ) -> Decision {
         if draft.is_same_as(stored) {
-            return Ok(outcome(stored, Effect::Unchanged, warnings));
+            return Decision::Done(outcome(stored, Effect::Unchanged, warnings));
         }
         if options.dry_run {
-            return Ok(outcome(&draft.at(stored.revision()), Effect::Updated, warnings));
+            return Decision::Done(outcome(&draft.at(stored.revision()), Effect::Updated, warnings));
         }
-        let put = self.put(target.resource, draft, Some(stored.revision()));
-        let stored: Arc<StoredObject> = put.map_err(|error| superseded(target, stored.revision(), &error))?;
-        Ok(outcome(&stored, Effect::Updated, warnings))
+        let step = Step::Put { resource: target.resource.stored(), draft, expected: Some(stored.revision()) };
+        let transaction = self.transaction(ledger, stored.key(), &exchange, step);
+        Decision::Write(Write { transaction, effect: Effect::Updated, removed: None, warnings, exchange })
     }
 
-    fn remove(
+    fn decide_removal(
         &self,
-        allocator: &mut dyn Allocator,
+        ledger: &Ledger,
         target: Target<'_>,
-        stored: &StoredObject,
+        stored: Arc<StoredObject>,
         object: &Object,
         options: WriteOptions,
-    ) -> Result<Outcome, ApiError> {
-        let mut outcome = outcome(stored, Effect::Deleted, Vec::new());
+    ) -> Decision {
         if options.dry_run {
-            return Ok(outcome);
+            return Decision::Done(outcome(&stored, Effect::Deleted, Vec::new()));
         }
-        let key = target.key();
-        let removed = self
-            .commit(Transaction::remove(target.resource, &key, stored.revision()))
-            .map(|done| done.revision);
-        outcome.revision = removed.map_err(|error| superseded(target, stored.revision(), &error))?;
-        outcome.object = stored.body_at(outcome.revision);
-        claims(target.resource, object).release_except(&Claims::default(), allocator, &key);
-        Ok(outcome)
+        let mut exchange = Exchange::default();
+        if target.resource == Resource::Service {
+            let spec = ledger.stored_spec(object);
+            exchange.release = ledger.plan_removal(&*self.store, &service_key(object), &spec);
+        }
+        let key = stored.key().into();
+        let step = Step::Remove { resource: target.resource.stored(), key, expected: stored.revision() };
+        let transaction = self.transaction(ledger, stored.key(), &exchange, step);
+        Decision::Write(Write {
+            transaction,
+            effect: Effect::Deleted,
+            removed: Some(stored),
+            warnings: Vec::new(),
+            exchange,
+        })
     }
+}
+
+/// The object as it is stored.
+fn draft(resource: Resource, object: Object) -> Draft {
+    Draft::new(resource.stored(), &view::stored(resource, object))
 }
 
 fn outcome(stored: &StoredObject, effect: Effect, warnings: Vec<String>) -> Outcome {
@@ -322,196 +369,8 @@ fn name_of(object: &Object) -> &str {
     json::object(object, "metadata").and_then(|metadata| json::text(metadata, "name")).unwrap_or_default()
 }
 
-fn claims(resource: Resource, object: &Object) -> Claims {
-    match json::object(object, "spec") {
-        Some(spec) if resource == Resource::Service => Claims::of(spec),
-        _ => Claims::default(),
-    }
-}
-
-/// What the body says of kind, namespace and name must be what the URL says; what it leaves out is filled in.
-fn match_url(
-    resource: Resource,
-    namespace: &str,
-    name: Option<&str>,
-    object: &mut Object,
-) -> Result<(), ApiError> {
-    let info = resource.info();
-    for (field, url) in [("apiVersion", info.api_version), ("kind", info.kind)] {
-        match json::text(object, field) {
-            Some(body) if body != url => return Err(mismatch(field, body, url)),
-            _ => object.insert(field.to_owned(), url.into()),
-        };
-    }
-    if object.get("metadata").is_none_or(Value::is_null) {
-        object.insert("metadata".to_owned(), Value::Object(Object::new()));
-    }
-    let Some(metadata) = json::object_mut(object, "metadata") else { return Err(wrong_metadata(object)) };
-    for (field, key, url) in
-        [("metadata.namespace", "namespace", Some(namespace)), ("metadata.name", "name", name)]
-    {
-        let Some(url) = url else { continue };
-        match json::text(metadata, key) {
-            Some(body) if body != url => return Err(mismatch(field, body, url)),
-            None if !url.is_empty() => {
-                metadata.insert(key.to_owned(), url.into());
-            }
-            _ => {}
-        }
-    }
-    Ok(())
-}
-
-fn mismatch(field: &'static str, body: &str, url: &str) -> ApiError {
-    ApiError::Mismatch { field, body: body.to_owned(), url: url.to_owned() }
-}
-
-fn wrong_metadata(object: &Object) -> ApiError {
-    let got = object.get("metadata").map_or("nothing", type_name);
-    ApiError::WrongType { field: "metadata".to_owned(), expected: "an object", got }
-}
-
-fn conflict(target: Target<'_>, what: &'static str, given: &str, stored: &str) -> ApiError {
-    ApiError::Conflict {
-        resource: target.resource,
-        name: target.name.to_owned(),
-        what,
-        given: given.to_owned(),
-        stored: stored.to_owned(),
-    }
-}
-
-fn superseded(target: Target<'_>, expected: u64, error: &CommitError) -> ApiError {
-    let actual = match error {
-        CommitError::Conflict { actual, .. } => *actual,
-        _ => None,
-    };
-    let actual = actual.map_or_else(|| "none".to_owned(), |revision| revision.to_string());
-    conflict(target, "metadata.resourceVersion", &expected.to_string(), &actual)
-}
-
-/// The client's uid and resourceVersion, where it gave them, must be the stored ones.
-fn check_preconditions(
-    target: Target<'_>,
-    stored: &StoredObject,
-    old: &Object,
-    new: &Object,
-) -> Result<(), ApiError> {
-    let empty = Object::new();
-    let metadata = |object| json::object(object, "metadata").unwrap_or(&empty);
-    if let Some(revision) = metadata::given_revision(metadata(new))?
-        && revision != stored.revision()
-    {
-        let given = revision.to_string();
-        return Err(conflict(target, "metadata.resourceVersion", &given, &stored.revision().to_string()));
-    }
-    let stored_uid = json::text(metadata(old), "uid").unwrap_or_default();
-    match json::text(metadata(new), "uid") {
-        Some(uid) if uid != stored_uid => Err(conflict(target, "metadata.uid", uid, stored_uid)),
-        _ => Ok(()),
-    }
-}
-
-fn check_delete(
-    target: Target<'_>,
-    stored: &StoredObject,
-    object: &Object,
-    preconditions: &Preconditions,
-) -> Result<(), ApiError> {
-    let uid =
-        json::object(object, "metadata").and_then(|metadata| json::text(metadata, "uid")).unwrap_or_default();
-    if let Some(given) = preconditions.uid.as_deref().filter(|given| *given != uid) {
-        return Err(conflict(target, "metadata.uid", given, uid));
-    }
-    let revision = stored.revision().to_string();
-    match preconditions.resource_version.as_deref() {
-        Some(given) if given != revision => {
-            Err(conflict(target, "metadata.resourceVersion", given, &revision))
-        }
-        _ => Ok(()),
-    }
-}
-
-fn update_metadata(target: Target<'_>, new: &mut Object, old: &Object) -> Result<(), ApiError> {
-    let empty = Object::new();
-    let old = json::object(old, "metadata").unwrap_or(&empty);
-    let Some(metadata) = json::object_mut(new, "metadata") else { return Err(wrong_metadata(new)) };
-    metadata::prepare_update(metadata, old);
-    let mut errors = metadata::validate(target.resource, metadata);
-    let stored: Vec<&str> = json::texts(old, "finalizers").collect();
-    if old.contains_key("deletionTimestamp")
-        && json::texts(metadata, "finalizers").any(|finalizer| !stored.contains(&finalizer))
-    {
-        errors.push(FieldError::forbidden(
-            "metadata.finalizers",
-            "none may be added to an object being deleted",
-        ));
-    }
-    if errors.is_empty() { Ok(()) } else { Err(ApiError::invalid(target.resource, target.name, errors)) }
-}
-
-/// Whether this update removes the last finalizer of an object being deleted.
-fn is_finished_deletion(new: &Object, old: &Object) -> bool {
-    let metadata = |object| json::object(object, "metadata");
-    metadata(old).is_some_and(|old| old.contains_key("deletionTimestamp"))
-        && metadata(new).is_some_and(|new| json::list(new, "finalizers").is_empty())
-}
-
-/// The new object with everything that this endpoint may not change put back.
-fn restored(resource: Resource, part: Part, mut new: Object, old: &Object) -> Object {
-    match part {
-        Part::Status => {
-            let mut object = old.clone();
-            match new.remove("status") {
-                Some(status) => object.insert("status".to_owned(), status),
-                None => object.remove("status"),
-            };
-            object
-        }
-        Part::Main => {
-            if resource.info().has_status {
-                match old.get("status") {
-                    Some(status) => new.insert("status".to_owned(), status.clone()),
-                    None => new.remove("status"),
-                };
-            }
-            new
-        }
-    }
-}
-
-fn bump_generation(object: &mut Object) {
-    if let Some(metadata) = json::object_mut(object, "metadata") {
-        let next = metadata.get("generation").and_then(Value::as_i64).unwrap_or(0).saturating_add(1);
-        metadata.insert("generation".to_owned(), next.into());
-    }
-}
-
-/// RFC 7386: null removes, objects merge, everything else replaces.
-fn merged(old: &Object, patch: Object) -> Object {
-    let mut result = old.clone();
-    merge(&mut result, patch);
-    result
-}
-
-fn merge(target: &mut Object, patch: Object) {
-    for (key, value) in patch {
-        match value {
-            Value::Null => {
-                target.remove(&key);
-            }
-            Value::Object(patch) => {
-                let entry = target.entry(key).or_insert_with(|| Value::Object(Object::new()));
-                if !entry.is_object() {
-                    *entry = Value::Object(Object::new());
-                }
-                if let Value::Object(inner) = entry {
-                    merge(inner, patch);
-                }
-            }
-            other => {
-                target.insert(key, other);
-            }
-        }
-    }
+fn service_key(object: &Object) -> ServiceKey {
+    let metadata = json::object(object, "metadata");
+    let text = |key| metadata.and_then(|metadata| json::text(metadata, key)).unwrap_or_default();
+    ServiceKey::new(text("namespace"), text("name"))
 }

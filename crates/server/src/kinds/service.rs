@@ -1,18 +1,13 @@
-//! Service: the richest kind. Steps of a write, in order: [`carry_over`] (update), [`normalise`], [`families::decide`],
-//! [`set_defaults`], [`validate`], [`claims::allocate`].
-
-pub(crate) mod claims;
-pub(crate) mod families;
+//! Service: the richest kind. Steps of a write, in order: [`clear_for_type`] (update), [`set_defaults`], the allocator's
+//! plan, [`validate`]. What families, addresses and node ports may be is said by `portolan-ipam` alone.
 
 mod update;
 mod validation;
+mod warnings;
 
 use serde_json::Value;
 
-pub(crate) use self::{
-    update::{carry_over, normalise},
-    validation::validate,
-};
+pub(crate) use self::{update::clear_for_type, validation::validate, warnings::warnings};
 use crate::json::{self, Object};
 
 #[cfg(test)]
@@ -50,25 +45,6 @@ pub(crate) fn service_type(spec: &Object) -> &str {
 /// Whether the Service has `clusterIP: None`.
 pub(crate) fn is_headless(spec: &Object) -> bool {
     json::text(spec, "clusterIP") == Some("None") || json::texts(spec, "clusterIPs").next() == Some("None")
-}
-
-/// Whether the Service gets a virtual IP.
-pub(crate) fn needs_address(spec: &Object) -> bool {
-    service_type(spec) != "ExternalName" && !is_headless(spec)
-}
-
-/// Whether ports without a node port get one.
-pub(crate) fn needs_node_ports(spec: &Object) -> bool {
-    match service_type(spec) {
-        "NodePort" => true,
-        "LoadBalancer" => spec.get("allocateLoadBalancerNodePorts").and_then(Value::as_bool) != Some(false),
-        _ => false,
-    }
-}
-
-/// Whether the Service may have node ports.
-pub(crate) fn may_have_node_ports(spec: &Object) -> bool {
-    matches!(service_type(spec), "NodePort" | "LoadBalancer")
 }
 
 /// Whether the Service gets a health-check node port.

@@ -4,13 +4,11 @@ mod ports;
 
 use serde_json::Value;
 
-use super::{
-    is_externally_accessible, is_headless, may_have_node_ports, needs_health_check_port, service_type,
-};
+use super::{is_externally_accessible, needs_health_check_port, service_type};
 use crate::{
     error::FieldError,
     json::{self, Object},
-    kinds::network::{FAMILIES, family_of, parse_address, parse_cidr, unusable},
+    kinds::network::{FAMILIES, PORT_RULE, is_port, parse_address, parse_cidr, unusable},
     names,
 };
 
@@ -20,7 +18,12 @@ const FAMILY_POLICIES: [&str; 3] = ["SingleStack", "PreferDualStack", "RequireDu
 const DISTRIBUTIONS: [&str; 3] = ["PreferClose", "PreferSameZone", "PreferSameNode"];
 /// One day: core/v1 `MaxClientIPServiceAffinitySeconds`.
 const MAX_AFFINITY_SECONDS: i64 = 86_400;
+const ONLY_LOAD_BALANCER: &str = "may only be set for type LoadBalancer";
 const SOURCE_RANGES_ANNOTATION: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
+/// Chooses the algorithm of topology hints.
+pub(super) const MODE_ANNOTATION: &str = "service.kubernetes.io/topology-mode";
+/// The older name of [`MODE_ANNOTATION`].
+pub(super) const HINTS_ANNOTATION: &str = "service.kubernetes.io/topology-aware-hints";
 
 /// Everything that is wrong with a defaulted Service; `old` is the stored one on update.
 pub(crate) fn validate(object: &Object, old: Option<&Object>) -> Vec<FieldError> {
@@ -29,7 +32,8 @@ pub(crate) fn validate(object: &Object, old: Option<&Object>) -> Vec<FieldError>
     let mut errors = Vec::new();
     enumerations(spec, &mut errors);
     ports::check(spec, &mut errors);
-    cluster_ips(spec, &mut errors);
+    let old = old.and_then(|old| json::object(old, "spec"));
+    cluster_ips(spec, old, &mut errors);
     for (key, value) in json::object(spec, "selector").into_iter().flatten() {
         let value = value.as_str().unwrap_or_default();
         if !names::is_qualified_name(key) || !names::is_label_value(value) {
@@ -37,11 +41,12 @@ pub(crate) fn validate(object: &Object, old: Option<&Object>) -> Vec<FieldError>
         }
     }
     affinity(spec, &mut errors);
+    hints(object, &mut errors);
     external(spec, &mut errors);
     load_balancer(object, spec, &mut errors);
     health_check_port(spec, &mut errors);
     ingress(object, spec, &mut errors);
-    if let Some(old) = old.and_then(|old| json::object(old, "spec")) {
+    if let Some(old) = old {
         transition(spec, old, &mut errors);
     }
     errors
@@ -63,66 +68,21 @@ fn enumerations(spec: &Object, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn cluster_ips(spec: &Object, errors: &mut Vec<FieldError>) {
-    let single = json::text(spec, "clusterIP");
-    let texts: Vec<&str> = json::texts(spec, "clusterIPs").collect();
-    let families: Vec<&str> = json::texts(spec, "ipFamilies").collect();
-    if service_type(spec) == "ExternalName" {
-        for key in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
-            if json::text(spec, key).is_some() || !json::list(spec, key).is_empty() {
-                errors.push(FieldError::forbidden(
-                    format!("spec.{key}"),
-                    "may not be set for type ExternalName",
-                ));
-            }
-        }
-        return;
-    }
-    if single != texts.first().copied() {
-        let value = single.unwrap_or_default();
-        errors.push(FieldError::invalid("spec.clusterIP", value, "must be the same as spec.clusterIPs[0]"));
-    }
-    for (index, text) in texts.iter().enumerate() {
-        errors.extend(cluster_ip(index, text, &texts, families.get(index).copied()));
-    }
-    if let [first, second] = texts.as_slice()
-        && parse_address(first).map(family_of) == parse_address(second).map(family_of)
-    {
-        let why = "the two cluster IPs must be of different families";
-        errors.push(FieldError::invalid("spec.clusterIPs", texts.join(","), why));
-    }
-    for (key, count) in [("clusterIPs", texts.len()), ("ipFamilies", families.len())] {
-        if count > 2 {
-            errors.push(FieldError::too_many(format!("spec.{key}"), count, 2));
+/// That families have names, and addresses are spelled as they should be. Addresses that are stored may stay as they
+/// are.
+fn cluster_ips(spec: &Object, old: Option<&Object>, errors: &mut Vec<FieldError>) {
+    let stored: Vec<&str> = old.into_iter().flat_map(|old| json::texts(old, "clusterIPs")).collect();
+    for (index, text) in json::texts(spec, "clusterIPs").enumerate() {
+        if text != "None" && !stored.contains(&text) && parse_address(text).is_none() {
+            let why = "must be a valid IP address, without leading zeros and not IPv4 inside IPv6";
+            errors.push(FieldError::invalid(format!("spec.clusterIPs[{index}]"), text, why));
         }
     }
-    for (index, family) in families.iter().enumerate() {
-        let field = format!("spec.ipFamilies[{index}]");
-        if !FAMILIES.contains(family) {
-            errors.push(FieldError::not_supported(field, family, &FAMILIES));
-        } else if families.iter().take(index).any(|earlier| earlier == family) {
-            errors.push(FieldError::duplicate(field, *family));
+    for (index, family) in json::texts(spec, "ipFamilies").enumerate() {
+        if !FAMILIES.contains(&family) {
+            errors.push(FieldError::not_supported(format!("spec.ipFamilies[{index}]"), family, &FAMILIES));
         }
     }
-    if is_headless(spec) && may_have_node_ports(spec) {
-        let why = "may not be None for type NodePort or LoadBalancer";
-        errors.push(FieldError::invalid("spec.clusterIPs[0]", "None", why));
-    }
-}
-
-fn cluster_ip(index: usize, text: &str, all: &[&str], family: Option<&str>) -> Option<FieldError> {
-    let field = format!("spec.clusterIPs[{index}]");
-    if text == "None" {
-        let alone = all.len() == 1;
-        return (!alone).then(|| FieldError::invalid(field, text, "None must be the only value"));
-    }
-    let Some(address) = parse_address(text) else {
-        return Some(FieldError::invalid(field, text, "must be a valid IP address"));
-    };
-    let fits = family.is_none_or(|family| family == family_of(address));
-    (!fits).then(|| {
-        FieldError::invalid(field, text, "must be of the family in spec.ipFamilies at the same index")
-    })
 }
 
 fn affinity(spec: &Object, errors: &mut Vec<FieldError>) {
@@ -132,6 +92,18 @@ fn affinity(spec: &Object, errors: &mut Vec<FieldError>) {
     if !timeout.as_i64().is_some_and(|seconds| (1..=MAX_AFFINITY_SECONDS).contains(&seconds)) {
         let field = "spec.sessionAffinityConfig.clientIP.timeoutSeconds";
         errors.push(FieldError::invalid(field, timeout.clone(), "must be between 1 and 86400, inclusive"));
+    }
+}
+
+/// Both names of the same annotation, if both are there, must say the same.
+fn hints(object: &Object, errors: &mut Vec<FieldError>) {
+    let annotations = json::object(object, "metadata").and_then(|it| json::object(it, "annotations"));
+    let value = |name| annotations.and_then(|annotations| annotations.get(name)).and_then(Value::as_str);
+    if let (Some(mode), Some(older)) = (value(MODE_ANNOTATION), value(HINTS_ANNOTATION))
+        && mode != older
+    {
+        let why = format!("must be the same as metadata.annotations[{HINTS_ANNOTATION}]");
+        errors.push(FieldError::invalid(format!("metadata.annotations[{MODE_ANNOTATION}]"), mode, &why));
     }
 }
 
@@ -150,43 +122,50 @@ fn external(spec: &Object, errors: &mut Vec<FieldError>) {
     }
     if !is_externally_accessible(spec) && json::text(spec, "externalTrafficPolicy").is_some() {
         let why = "may only be set for NodePort and LoadBalancer Services and those with externalIPs";
-        errors.push(FieldError::forbidden("spec.externalTrafficPolicy", why));
+        let value = json::text(spec, "externalTrafficPolicy");
+        errors.push(FieldError::invalid("spec.externalTrafficPolicy", value, why));
     }
 }
 
 fn load_balancer(object: &Object, spec: &Object, errors: &mut Vec<FieldError>) {
-    let annotation = json::object(object, "metadata")
-        .and_then(|metadata| json::object(metadata, "annotations"))
-        .and_then(|annotations| json::text(annotations, SOURCE_RANGES_ANNOTATION));
-    let ranges: Vec<&str> = json::texts(spec, "loadBalancerSourceRanges").collect();
-    let from_annotation = annotation.filter(|_| ranges.is_empty());
-    if service_type(spec) != "LoadBalancer" {
-        for key in ["loadBalancerSourceRanges", "loadBalancerClass", "allocateLoadBalancerNodePorts"] {
-            if spec.contains_key(key) && !(key == "loadBalancerSourceRanges" && ranges.is_empty()) {
-                errors.push(FieldError::forbidden(
-                    format!("spec.{key}"),
-                    "may only be set for type LoadBalancer",
-                ));
-            }
+    let is_load_balancer = service_type(spec) == "LoadBalancer";
+    source_ranges(object, spec, errors);
+    for key in ["loadBalancerClass", "allocateLoadBalancerNodePorts"] {
+        if spec.contains_key(key) && !is_load_balancer {
+            errors.push(FieldError::forbidden(format!("spec.{key}"), ONLY_LOAD_BALANCER));
         }
+    }
+    let class = json::text(spec, "loadBalancerClass");
+    if let Some(class) = class.filter(|class| is_load_balancer && !names::is_qualified_name(class)) {
+        errors.push(FieldError::invalid("spec.loadBalancerClass", class, "must be a qualified name"));
+    }
+}
+
+/// The field, or the annotation where the field is empty.
+fn source_ranges(object: &Object, spec: &Object, errors: &mut Vec<FieldError>) {
+    let annotations = json::object(object, "metadata").and_then(|it| json::object(it, "annotations"));
+    let annotation = annotations.and_then(|it| it.get(SOURCE_RANGES_ANNOTATION)).and_then(Value::as_str);
+    let ranges: Vec<&str> = json::texts(spec, "loadBalancerSourceRanges").collect();
+    let (field, is_set) = if ranges.is_empty() {
+        (format!("metadata.annotations[{SOURCE_RANGES_ANNOTATION}]"), annotation.is_some())
+    } else {
+        ("spec.loadBalancerSourceRanges".to_owned(), true)
+    };
+    if is_set && service_type(spec) != "LoadBalancer" {
+        errors.push(FieldError::forbidden(field, ONLY_LOAD_BALANCER));
         return;
     }
     for (index, text) in ranges.iter().enumerate() {
         if parse_cidr(text.trim()).is_none() {
-            let field = format!("spec.loadBalancerSourceRanges[{index}]");
-            errors.push(FieldError::invalid(field, *text, "must be a CIDR without host bits"));
+            let why = "must be a CIDR without host bits";
+            errors.push(FieldError::invalid(format!("{field}[{index}]"), *text, why));
         }
     }
-    if let Some(text) = from_annotation
+    let listed = annotation.filter(|text| ranges.is_empty() && !text.trim().is_empty());
+    if let Some(text) = listed
         && text.split(',').any(|part| parse_cidr(part.trim()).is_none())
     {
-        let field = format!("metadata.annotations[{SOURCE_RANGES_ANNOTATION}]");
         errors.push(FieldError::invalid(field, text, "must be a list of CIDRs joined by commas"));
-    }
-    if let Some(class) =
-        json::text(spec, "loadBalancerClass").filter(|class| !names::is_qualified_name(class))
-    {
-        errors.push(FieldError::invalid("spec.loadBalancerClass", class, "must be a qualified name"));
     }
 }
 
@@ -196,8 +175,8 @@ fn health_check_port(spec: &Object, errors: &mut Vec<FieldError>) {
     if !needs_health_check_port(spec) {
         let why = "may only be set for type LoadBalancer with externalTrafficPolicy Local";
         errors.push(FieldError::invalid(field, port, why));
-    } else if !ports::is_port(port) {
-        errors.push(FieldError::invalid(field, port, ports::PORT_RULE));
+    } else if !is_port(port) {
+        errors.push(FieldError::invalid(field, port, PORT_RULE));
     }
 }
 
@@ -205,10 +184,7 @@ fn ingress(object: &Object, spec: &Object, errors: &mut Vec<FieldError>) {
     let balancer = json::object(object, "status").and_then(|status| json::object(status, "loadBalancer"));
     let entries = balancer.map_or(&[][..], |balancer| json::list(balancer, "ingress"));
     if !entries.is_empty() && service_type(spec) != "LoadBalancer" {
-        errors.push(FieldError::forbidden(
-            "status.loadBalancer.ingress",
-            "may only be set for type LoadBalancer",
-        ));
+        errors.push(FieldError::forbidden("status.loadBalancer.ingress", ONLY_LOAD_BALANCER));
         return;
     }
     for (index, entry) in entries.iter().filter_map(Value::as_object).enumerate() {
@@ -224,6 +200,9 @@ fn ingress_entry(entry: &Object, field: &str, errors: &mut Vec<FieldError>) {
     match (ip, mode) {
         (None, Some(_)) => {
             errors.push(FieldError::forbidden(format!("{field}.ipMode"), "may not be set without ip"));
+        }
+        (Some(_), None) => {
+            errors.push(FieldError::required(format!("{field}.ipMode"), "says what ip means to nodes"));
         }
         (Some(_), Some(mode)) if !["VIP", "Proxy"].contains(&mode) => {
             errors.push(FieldError::not_supported(format!("{field}.ipMode"), mode, &["VIP", "Proxy"]));
@@ -241,29 +220,12 @@ fn ingress_entry(entry: &Object, field: &str, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// What may not change from the stored Service.
+/// What may not change from the stored Service, beside its address and ports.
 fn transition(spec: &Object, old: &Object, errors: &mut Vec<FieldError>) {
-    let external_name = |spec| service_type(spec) == "ExternalName";
-    if external_name(spec) || external_name(old) {
-        return;
-    }
-    let keys: &[&str] = if is_headless(old) { &["clusterIPs"] } else { &["clusterIPs", "ipFamilies"] };
-    for key in keys {
-        let (new, stored) = (json::list(spec, key).first(), json::list(old, key).first());
-        if stored.is_some() && new != stored {
-            let value = new.cloned().unwrap_or_default();
-            errors.push(FieldError::invalid(format!("spec.{key}[0]"), value, "may not change once set"));
-        }
-    }
-    let both = |is: fn(&Object) -> bool| is(spec) && is(old);
-    let is_load_balancer: fn(&Object) -> bool = |spec| service_type(spec) == "LoadBalancer";
-    for (key, fixed) in [
-        ("loadBalancerClass", both(is_load_balancer)),
-        ("healthCheckNodePort", both(needs_health_check_port) && old.contains_key("healthCheckNodePort")),
-    ] {
-        if fixed && spec.get(key) != old.get(key) {
-            let value = spec.get(key).cloned().unwrap_or_default();
-            errors.push(FieldError::invalid(format!("spec.{key}"), value, "field is immutable"));
-        }
+    let key = "loadBalancerClass";
+    let is_load_balancer = |spec| service_type(spec) == "LoadBalancer";
+    if is_load_balancer(spec) && is_load_balancer(old) && spec.get(key) != old.get(key) {
+        let value = spec.get(key).cloned().unwrap_or_default();
+        errors.push(FieldError::invalid(format!("spec.{key}"), value, "field is immutable"));
     }
 }

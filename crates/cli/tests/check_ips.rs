@@ -1,0 +1,122 @@
+//! `portolan check-ips` and `portolan serve --repair-once` against objects that no server would have written.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+use std::{fs, path::Path, process::Command};
+
+use portolan_server::{Api, Config, Draft, Resource, Server, Store, Transaction};
+use portolan_store::{DurableStore, History};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// Exit code, standard output and standard error.
+fn portolan(arguments: &[&str]) -> (i32, String, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_portolan")).args(arguments).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+fn service(name: &str, address: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": "default"},
+        "spec": {"clusterIP": address, "clusterIPs": [address], "ipFamilies": ["IPv4"], "ports": [{"port": 80}]}})
+}
+
+fn address(name: &str, service: &str) -> Value {
+    json!({"apiVersion": "networking.k8s.io/v1", "kind": "IPAddress",
+        "metadata": {"name": name, "creationTimestamp": "2020-01-01T00:00:00Z", "labels": {
+            "ipaddress.kubernetes.io/ip-family": "IPv4", "ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io"}},
+        "spec": {"parentRef": {"group": "", "resource": "services", "namespace": "default", "name": service}}})
+}
+
+/// A good Service, one that has lost its IPAddress, a twin, one outside of the range, and an IPAddress of nobody.
+fn corrupted() -> Vec<(Resource, Value)> {
+    vec![
+        (Resource::Service, service("lost", "10.96.0.2")),
+        (Resource::Service, service("twin", "10.96.0.1")),
+        (Resource::Service, service("outside", "10.200.0.1")),
+        (Resource::IpAddress, address("10.96.0.9", "nobody")),
+    ]
+}
+
+fn corrupt(api: &Api) {
+    api.blocking().apply(service("good", "10.96.0.1")).unwrap();
+    for (resource, object) in corrupted() {
+        let draft = Draft::new(resource, object.as_object().unwrap());
+        api.blocking().commit(Transaction::put(resource, draft, None)).unwrap();
+    }
+}
+
+const FOUND: [&str; 4] = [
+    "lost ClusterIPNotAllocated",
+    "outside ClusterIPOutOfRange",
+    "twin ClusterIPAlreadyAllocated",
+    "10.96.0.9 IPAddressNotAllocated",
+];
+
+fn config() -> Config {
+    Config { service_ranges: "10.96.0.0/16".parse().unwrap(), ..Config::default() }
+}
+
+#[test]
+fn a_cluster_is_checked_without_being_touched() {
+    let server = Server::start(config()).unwrap();
+    let (code, text, _) = portolan(&["check-ips", "--master", &server.url()]);
+    assert_eq!(code, 0, "{text}");
+    assert!(text.ends_with("0 Services, 0 IPAddresses, 0 findings\n"), "{text}");
+    corrupt(server.api());
+    let before = server.store().revision();
+    let folder = TempDir::new().unwrap();
+    let kubeconfig = folder.path().join("config");
+    let text = json!({"apiVersion": "v1", "kind": "Config", "current-context": "gone",
+        "contexts": [{"name": "here", "context": {"cluster": "c", "user": ""}}],
+        "clusters": [{"name": "c", "cluster": {"server": server.url()}}]});
+    fs::write(&kubeconfig, text.to_string()).unwrap();
+    let kubeconfig = kubeconfig.to_str().unwrap();
+    let (code, printed, _) =
+        portolan(&["check-ips", "--kubeconfig", kubeconfig, "--context", "here", "-o", "json"]);
+    assert_eq!(code, 2, "{printed}");
+    let report: Value = serde_json::from_str(&printed).unwrap();
+    let found: Vec<String> = report["findings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| format!("{} {}", it["name"].as_str().unwrap(), it["problem"].as_str().unwrap()))
+        .collect();
+    assert_eq!(found, FOUND);
+    assert_eq!((&report["services"], &report["ipAddresses"]), (&json!(4), &json!(2)));
+    assert_eq!(server.store().revision(), before, "nothing was written");
+    let (code, printed, error) = portolan(&["check-ips", "--kubeconfig", kubeconfig]);
+    assert_eq!((code, printed.as_str()), (1, ""));
+    assert!(error.contains("gone"), "{error}");
+}
+
+fn repair_once(folder: &Path) -> (i32, String, String) {
+    let folder = folder.to_str().unwrap();
+    portolan(&["serve", "--repair-once", "--data-dir", folder, "--service-cluster-ip-range", "10.96.0.0/16"])
+}
+
+#[test]
+fn a_store_is_repaired_while_no_server_has_it() {
+    let folder = TempDir::new().unwrap();
+    let open = || DurableStore::open(folder.path(), History::default()).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let api = runtime.block_on(Api::open(std::sync::Arc::new(open()), &config()));
+    drop(api);
+    let (code, text, error) = repair_once(folder.path());
+    assert_eq!((code, text.as_str()), (0, "0 Services, 0 IPAddresses, 0 findings\n"), "{error}");
+    let api = runtime.block_on(Api::open(std::sync::Arc::new(open()), &config()));
+    corrupt(&api);
+    let (code, text, error) = repair_once(folder.path());
+    assert_eq!((code, text.as_str()), (1, ""), "someone else has it");
+    assert!(error.contains("--data-dir"), "{error}");
+    drop(api);
+    let (code, text, error) = repair_once(folder.path());
+    assert_eq!(code, 2, "{text}{error}");
+    let (found, left) = text.split_once("after repair:\n").unwrap();
+    assert_eq!(found.lines().count(), FOUND.len() + 1, "{found}");
+    assert_eq!(left.lines().count(), 3, "{left}");
+    assert!(left.contains("twin") && left.contains("outside"), "{left}");
+    let store = open();
+    assert!(store.get(Resource::IpAddress, "10.96.0.2").is_some());
+    assert!(store.get(Resource::IpAddress, "10.96.0.9").is_none());
+}

@@ -1,0 +1,197 @@
+//! The facts about each resource.
+
+use super::{Info, Resource};
+
+pub(super) const fn of(resource: Resource) -> &'static Info {
+    match resource {
+        Resource::Service => &SERVICE,
+        Resource::Node => &NODE,
+        Resource::Namespace => &NAMESPACE,
+        Resource::EndpointSlice => &ENDPOINT_SLICE,
+        Resource::ServiceCidr => &SERVICE_CIDR,
+        Resource::Event => &EVENT,
+        Resource::CoreEvent => &CORE_EVENT,
+        Resource::Endpoints => &ENDPOINTS,
+        Resource::IpAddress => &IP_ADDRESS,
+        Resource::Lease => &LEASE,
+        Resource::NodePort => &NODE_PORT,
+    }
+}
+
+/// What most resources have in common; each row tells how it differs.
+const BASE: Info = Info {
+    group: "",
+    version: "v1",
+    api_version: "v1",
+    kind: "",
+    plural: "",
+    singular: "",
+    short_names: &[],
+    categories: &[],
+    served: true,
+    namespaced: true,
+    subresources: &[],
+    has_status: false,
+    writable: true,
+    collection_deletable: true,
+    create_on_update: false,
+    unconditional_update: true,
+    delete_returns_object: false,
+    create_keeps_status: true,
+    selectable: &[],
+};
+
+static SERVICE: Info = Info {
+    kind: "Service",
+    plural: "services",
+    singular: "service",
+    short_names: &["svc"],
+    categories: &["all"],
+    subresources: &["status"],
+    has_status: true,
+    create_on_update: true,
+    delete_returns_object: true,
+    create_keeps_status: false,
+    selectable: &["spec.clusterIP", "spec.type"],
+    ..BASE
+};
+
+static NODE: Info = Info {
+    kind: "Node",
+    plural: "nodes",
+    singular: "node",
+    short_names: &["no"],
+    namespaced: false,
+    subresources: &["status"],
+    has_status: true,
+    selectable: &["spec.unschedulable"],
+    ..BASE
+};
+
+static NAMESPACE: Info = Info {
+    kind: "Namespace",
+    plural: "namespaces",
+    singular: "namespace",
+    short_names: &["ns"],
+    namespaced: false,
+    subresources: &["finalize", "status"],
+    has_status: true,
+    collection_deletable: false,
+    delete_returns_object: true,
+    create_keeps_status: false,
+    selectable: &["status.phase"],
+    ..BASE
+};
+
+static ENDPOINT_SLICE: Info = Info {
+    group: "discovery.k8s.io",
+    api_version: "discovery.k8s.io/v1",
+    kind: "EndpointSlice",
+    plural: "endpointslices",
+    singular: "endpointslice",
+    ..BASE
+};
+
+static SERVICE_CIDR: Info = Info {
+    group: "networking.k8s.io",
+    api_version: "networking.k8s.io/v1",
+    kind: "ServiceCIDR",
+    plural: "servicecidrs",
+    singular: "servicecidr",
+    namespaced: false,
+    subresources: &["status"],
+    has_status: true,
+    create_keeps_status: false,
+    ..BASE
+};
+
+// The selectable fields are in the order of those of CORE_EVENT, which are other names for them.
+static EVENT: Info = Info {
+    group: "events.k8s.io",
+    api_version: "events.k8s.io/v1",
+    kind: "Event",
+    plural: "events",
+    singular: "event",
+    short_names: &["ev"],
+    create_on_update: true,
+    selectable: &[
+        "regarding.kind",
+        "regarding.namespace",
+        "regarding.name",
+        "regarding.uid",
+        "regarding.apiVersion",
+        "regarding.resourceVersion",
+        "regarding.fieldPath",
+        "reason",
+        "reportingController",
+        "deprecatedSource.component",
+        "type",
+    ],
+    ..BASE
+};
+
+static CORE_EVENT: Info = Info {
+    kind: "Event",
+    plural: "events",
+    singular: "event",
+    short_names: &["ev"],
+    create_on_update: true,
+    selectable: &[
+        "involvedObject.kind",
+        "involvedObject.namespace",
+        "involvedObject.name",
+        "involvedObject.uid",
+        "involvedObject.apiVersion",
+        "involvedObject.resourceVersion",
+        "involvedObject.fieldPath",
+        "reason",
+        "reportingComponent",
+        "source",
+        "type",
+    ],
+    ..BASE
+};
+
+static ENDPOINTS: Info = Info {
+    kind: "Endpoints",
+    plural: "endpoints",
+    singular: "endpoints",
+    short_names: &["ep"],
+    create_on_update: true,
+    ..BASE
+};
+
+static IP_ADDRESS: Info = Info {
+    group: "networking.k8s.io",
+    api_version: "networking.k8s.io/v1",
+    kind: "IPAddress",
+    plural: "ipaddresses",
+    singular: "ipaddress",
+    short_names: &["ip"],
+    namespaced: false,
+    ..BASE
+};
+
+static LEASE: Info = Info {
+    group: "coordination.k8s.io",
+    api_version: "coordination.k8s.io/v1",
+    kind: "Lease",
+    plural: "leases",
+    singular: "lease",
+    create_on_update: true,
+    unconditional_update: false,
+    ..BASE
+};
+
+static NODE_PORT: Info = Info {
+    group: "portolan.internal",
+    api_version: "portolan.internal/v1",
+    kind: "NodePort",
+    plural: "nodeports",
+    singular: "nodeport",
+    served: false,
+    namespaced: false,
+    writable: false,
+    collection_deletable: false,
+    ..BASE
+};

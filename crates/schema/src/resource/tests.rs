@@ -1,0 +1,34 @@
+use super::*;
+
+#[test]
+fn every_resource_is_at_its_place_in_the_list() {
+    for (index, resource) in Resource::ALL.into_iter().enumerate() {
+        assert_eq!(resource.index(), index, "{resource:?}");
+    }
+}
+
+#[test]
+fn clients_reach_served_resources_alone() {
+    assert_eq!(Resource::by_path("", "v1", "events"), Some(Resource::CoreEvent));
+    assert_eq!(Resource::by_path("events.k8s.io", "v1", "events"), Some(Resource::Event));
+    assert_eq!(Resource::by_kind("v1", "Event"), Some(Resource::CoreEvent));
+    let internal = Resource::NodePort.info();
+    assert_eq!(Resource::by_path(internal.group, internal.version, internal.plural), None);
+    assert_eq!(Resource::by_kind(internal.api_version, internal.kind), None);
+    assert!(!Resource::served().any(|resource| resource == Resource::NodePort));
+}
+
+#[test]
+fn names_agree_with_each_other() {
+    for resource in Resource::ALL {
+        let info = resource.info();
+        let api_version = match info.group {
+            "" => info.version.to_owned(),
+            group => format!("{group}/{}", info.version),
+        };
+        assert_eq!(info.api_version, api_version);
+        assert_eq!(info.singular, info.kind.to_lowercase());
+        assert_eq!(info.has_status, info.subresources.contains(&"status"), "{resource:?}");
+        assert_eq!(resource.stored().stored(), resource.stored());
+    }
+}

@@ -1,0 +1,182 @@
+//! The types of an object's fields, checked against its table. A field of the wrong type is an error that names its
+//! path; an unknown field is dropped and reported. Moments and amounts are brought to the one form in which they are
+//! kept, so that equal objects have equal bytes.
+
+use serde_json::Value;
+
+use thiserror::Error;
+
+use super::{Field, Struct, Type, meta, of, timestamp};
+use crate::{
+    json::{Object, type_name},
+    resource::Resource,
+};
+
+#[cfg(test)]
+mod tests;
+
+/// What to do about unknown fields (query parameter `fieldValidation`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum FieldValidation {
+    /// Drop them silently.
+    Ignore,
+    /// Drop them and warn.
+    #[default]
+    Warn,
+    /// Refuse the object.
+    Strict,
+}
+
+/// A field holds the wrong JSON type.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{field}: expected {expected}, got {got}")]
+pub struct ShapeError {
+    /// Path of the field.
+    pub field: String,
+    /// What belongs there.
+    pub expected: &'static str,
+    /// What is there.
+    pub got: &'static str,
+}
+
+/// Checks the types of the whole object, drops nulls and unknown fields; returns the paths of the latter.
+pub fn conform(resource: Resource, object: &mut Object) -> Result<Vec<String>, ShapeError> {
+    let mut walk = Walk::default();
+    walk.members(object, of(resource))?;
+    Ok(walk.unknown)
+}
+
+/// The same for `metadata` alone; other fields are left as they are.
+pub fn conform_metadata(object: &mut Object) -> Result<Vec<String>, ShapeError> {
+    let mut walk = Walk::default();
+    if let Some(metadata) = object.get_mut("metadata") {
+        walk.at("metadata", |walk| walk.value(metadata, &Type::Object(&meta::OBJECT_META)))?;
+    }
+    Ok(walk.unknown)
+}
+
+#[derive(Default)]
+struct Walk {
+    path: String,
+    unknown: Vec<String>,
+}
+
+impl Walk {
+    fn members(&mut self, object: &mut Object, table: &Struct) -> Result<(), ShapeError> {
+        object.retain(|_, value| !value.is_null());
+        let unknown: Vec<String> =
+            object.keys().filter(|name| table.field(name).is_none()).cloned().collect();
+        for name in unknown {
+            object.remove(&name);
+            let path = self.joined(&name);
+            self.unknown.push(path);
+        }
+        for Field { name, kind, .. } in table.fields {
+            if let Some(value) = object.get_mut(*name) {
+                self.at(name, |walk| walk.value(value, kind))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn value(&mut self, value: &mut Value, kind: &Type) -> Result<(), ShapeError> {
+        match (kind, value) {
+            (Type::Json, _)
+            | (Type::Text | Type::IntOrText, Value::String(_))
+            | (Type::FieldsV1, Value::Object(_))
+            | (Type::Bool, Value::Bool(_)) => Ok(()),
+            (Type::Int32 | Type::IntOrText, Value::Number(number)) if is_int32(number) => Ok(()),
+            (Type::Int64, Value::Number(number)) if number.is_i64() => Ok(()),
+            (Type::List(element), Value::Array(values)) => {
+                for (index, value) in values.iter_mut().enumerate() {
+                    self.at_index(index, |walk| walk.value(value, element))?;
+                }
+                Ok(())
+            }
+            (Type::Map(element), Value::Object(map)) => {
+                map.retain(|_, value| !value.is_null());
+                for (name, value) in map.iter_mut() {
+                    self.at_key(name, |walk| walk.value(value, element))?;
+                }
+                Ok(())
+            }
+            (Type::Object(table), Value::Object(map)) => self.members(map, table),
+            (Type::Time | Type::MicroTime | Type::Quantity, value) => match canonical(kind, value) {
+                Some(text) => {
+                    *value = Value::from(text);
+                    Ok(())
+                }
+                None => Err(self.wrong_type(kind, value)),
+            },
+            (_, value) => Err(self.wrong_type(kind, value)),
+        }
+    }
+
+    fn wrong_type(&self, kind: &Type, value: &Value) -> ShapeError {
+        ShapeError { field: self.path.clone(), expected: kind.description(), got: type_name(value) }
+    }
+
+    fn joined(&self, name: &str) -> String {
+        if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
+    }
+
+    fn at<T>(&mut self, name: &str, inner: impl FnOnce(&mut Self) -> T) -> T {
+        let length = self.path.len();
+        if length > 0 {
+            self.path.push('.');
+        }
+        self.path.push_str(name);
+        self.inside(length, inner)
+    }
+
+    fn at_index<T>(&mut self, index: usize, inner: impl FnOnce(&mut Self) -> T) -> T {
+        use std::fmt::Write;
+        let length = self.path.len();
+        let _ = write!(self.path, "[{index}]");
+        self.inside(length, inner)
+    }
+
+    fn at_key<T>(&mut self, key: &str, inner: impl FnOnce(&mut Self) -> T) -> T {
+        let length = self.path.len();
+        self.path.extend(["[", key, "]"]);
+        self.inside(length, inner)
+    }
+
+    /// Runs `inner` one level down; an error keeps its own copy of the path.
+    fn inside<T>(&mut self, length: usize, inner: impl FnOnce(&mut Self) -> T) -> T {
+        let result = inner(self);
+        self.path.truncate(length);
+        result
+    }
+}
+
+fn is_int32(number: &serde_json::Number) -> bool {
+    number.as_i64().is_some_and(|number| i32::try_from(number).is_ok())
+}
+
+/// The one form in which a moment or an amount is kept; `None` if the value is neither.
+fn canonical(kind: &Type, value: &Value) -> Option<String> {
+    match (kind, value) {
+        (Type::Time, Value::String(text)) => timestamp::parse(text).and_then(|(at, _)| timestamp::whole(at)),
+        (Type::MicroTime, Value::String(text)) => {
+            timestamp::parse(text).and_then(|(at, nanos)| timestamp::micro(at, nanos))
+        }
+        (Type::Quantity, Value::String(text)) => is_quantity(text).then(|| text.clone()),
+        (Type::Quantity, Value::Number(number)) => Some(number.to_string()),
+        _ => None,
+    }
+}
+
+/// A decimal number with a suffix of magnitude (apimachinery `resource.Quantity`).
+fn is_quantity(text: &str) -> bool {
+    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let end = unsigned.find(|it: char| !it.is_ascii_digit() && it != '.').unwrap_or(unsigned.len());
+    let (number, suffix) = unsigned.split_at_checked(end).unwrap_or_default();
+    let has_digits = number.bytes().any(|byte| byte.is_ascii_digit()) && number.matches('.').count() <= 1;
+    let is_exponent = |text: &str| {
+        let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+        !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    let known = ["", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+    has_digits && (known.contains(&suffix) || suffix.strip_prefix(['e', 'E']).is_some_and(is_exponent))
+}

@@ -1,0 +1,52 @@
+//! From a plan to the steps of a transaction.
+
+use portolan_ipam::{Claims, ServiceKey};
+
+use super::{Ledger, records};
+use crate::{
+    resource::Resource,
+    store::{Step, Store},
+};
+
+impl Ledger {
+    /// Writes what is taken, removes what is released, and asks for the ServiceCIDRs of new addresses to be as they
+    /// were: one that is being deleted meanwhile gives no more.
+    pub(crate) fn steps(
+        &self,
+        store: &dyn Store,
+        owner: &ServiceKey,
+        take: &Claims,
+        release: &Claims,
+    ) -> Vec<Step> {
+        let mut steps: Vec<Step> = Vec::new();
+        for address in &take.addresses {
+            let mut sources = self.cidrs.iter().filter(|cidr| cidr.is_ready);
+            let source = sources.find(|cidr| cidr.ranges.iter().any(|range| range.accepts(*address)));
+            if let Some(cidr) = source
+                && !steps.iter().any(|step| step.key() == &*cidr.name)
+            {
+                steps.push(Step::Require {
+                    resource: Resource::ServiceCidr,
+                    key: cidr.name.clone(),
+                    expected: Some(cidr.revision),
+                });
+            }
+        }
+        for address in &take.addresses {
+            let draft = records::address_draft(*address, owner);
+            steps.push(Step::Put { resource: Resource::IpAddress, draft, expected: None });
+        }
+        for port in &take.ports {
+            let draft = records::port_draft(*port, owner);
+            steps.push(Step::Put { resource: Resource::NodePort, draft, expected: None });
+        }
+        let addresses = release.addresses.iter().map(|address| (Resource::IpAddress, address.to_string()));
+        let ports = release.ports.iter().map(|port| (Resource::NodePort, port.to_string()));
+        for (resource, key) in addresses.chain(ports) {
+            if let Some(object) = store.latest(resource, &key) {
+                steps.push(Step::Remove { resource, key: key.into(), expected: object.revision() });
+            }
+        }
+        steps
+    }
+}

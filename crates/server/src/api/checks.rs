@@ -1,0 +1,189 @@
+//! What the parts of a write must be to each other: the body to the URL, the client's idea of the object to the stored
+//! one, the new object to the old.
+
+use serde_json::Value;
+
+use super::{Part, Preconditions, Target};
+use crate::{
+    error::{ApiError, FieldError},
+    json::{self, Object, type_name},
+    kinds::namespace,
+    metadata,
+    resource::Resource,
+    store::StoredObject,
+};
+
+/// What the body says of kind, namespace and name must be what the URL says; what it leaves out is filled in.
+pub(super) fn match_url(
+    resource: Resource,
+    namespace: &str,
+    name: Option<&str>,
+    object: &mut Object,
+) -> Result<(), ApiError> {
+    let info = resource.info();
+    for (field, url) in [("apiVersion", info.api_version), ("kind", info.kind)] {
+        match json::text(object, field) {
+            Some(body) if body != url => return Err(mismatch(field, body, url)),
+            _ => object.insert(field.to_owned(), url.into()),
+        };
+    }
+    if object.get("metadata").is_none_or(Value::is_null) {
+        object.insert("metadata".to_owned(), Value::Object(Object::new()));
+    }
+    let Some(metadata) = json::object_mut(object, "metadata") else { return Err(wrong_metadata(object)) };
+    for (field, key, url) in
+        [("metadata.namespace", "namespace", Some(namespace)), ("metadata.name", "name", name)]
+    {
+        let Some(url) = url else { continue };
+        match json::text(metadata, key) {
+            Some(body) if body != url => return Err(mismatch(field, body, url)),
+            None if !url.is_empty() => {
+                metadata.insert(key.to_owned(), url.into());
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn mismatch(field: &'static str, body: &str, url: &str) -> ApiError {
+    ApiError::Mismatch { field, body: body.to_owned(), url: url.to_owned() }
+}
+
+pub(super) fn wrong_metadata(object: &Object) -> ApiError {
+    let got = object.get("metadata").map_or("nothing", type_name);
+    ApiError::WrongType { field: "metadata".to_owned(), expected: "an object", got }
+}
+
+pub(super) fn conflict(target: Target<'_>, what: &'static str, given: &str, stored: &str) -> ApiError {
+    ApiError::Conflict {
+        resource: target.resource,
+        name: target.name.to_owned(),
+        what,
+        given: given.to_owned(),
+        stored: stored.to_owned(),
+    }
+}
+
+/// The client's uid and resourceVersion, where it gave them, must be the stored ones.
+pub(super) fn check_preconditions(
+    target: Target<'_>,
+    stored: &StoredObject,
+    old: &Object,
+    new: &Object,
+) -> Result<(), ApiError> {
+    let empty = Object::new();
+    let metadata = |object| json::object(object, "metadata").unwrap_or(&empty);
+    if let Some(revision) = metadata::given_revision(metadata(new))?
+        && revision != stored.revision()
+    {
+        let given = revision.to_string();
+        return Err(conflict(target, "metadata.resourceVersion", &given, &stored.revision().to_string()));
+    }
+    let stored_uid = json::text(metadata(old), "uid").unwrap_or_default();
+    match json::text(metadata(new), "uid") {
+        Some(uid) if uid != stored_uid => Err(conflict(target, "metadata.uid", uid, stored_uid)),
+        _ => Ok(()),
+    }
+}
+
+/// A PUT says on which version it is based, where the kind cannot do without.
+pub(super) fn check_unconditional(target: Target<'_>, new: &Object) -> Result<(), ApiError> {
+    let metadata = json::object(new, "metadata");
+    let given = metadata.map_or(Ok(None), metadata::given_revision)?;
+    if given.is_some() || target.resource.info().unconditional_update {
+        return Ok(());
+    }
+    let error =
+        FieldError::required("metadata.resourceVersion", "an update says on which version it is based");
+    Err(ApiError::invalid(target.resource, target.name, vec![error]))
+}
+
+pub(super) fn check_delete(
+    target: Target<'_>,
+    stored: &StoredObject,
+    object: &Object,
+    preconditions: &Preconditions,
+) -> Result<(), ApiError> {
+    let uid =
+        json::object(object, "metadata").and_then(|metadata| json::text(metadata, "uid")).unwrap_or_default();
+    if let Some(given) = preconditions.uid.as_deref().filter(|given| *given != uid) {
+        return Err(conflict(target, "metadata.uid", given, uid));
+    }
+    let revision = stored.revision().to_string();
+    match preconditions.resource_version.as_deref() {
+        Some(given) if given != revision => {
+            Err(conflict(target, "metadata.resourceVersion", given, &revision))
+        }
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn update_metadata(target: Target<'_>, new: &mut Object, old: &Object) -> Result<(), ApiError> {
+    let empty = Object::new();
+    let old = json::object(old, "metadata").unwrap_or(&empty);
+    let Some(metadata) = json::object_mut(new, "metadata") else { return Err(wrong_metadata(new)) };
+    metadata::prepare_update(metadata, old);
+    let mut errors = metadata::validate(target.resource, metadata);
+    let stored: Vec<&str> = json::texts(old, "finalizers").collect();
+    if old.contains_key("deletionTimestamp")
+        && json::texts(metadata, "finalizers").any(|finalizer| !stored.contains(&finalizer))
+    {
+        errors.push(FieldError::forbidden(
+            "metadata.finalizers",
+            "none may be added to an object being deleted",
+        ));
+    }
+    if errors.is_empty() { Ok(()) } else { Err(ApiError::invalid(target.resource, target.name, errors)) }
+}
+
+/// Whether this update removes the last finalizer of an object being deleted.
+pub(super) fn is_finished_deletion(new: &Object, old: &Object) -> bool {
+    let metadata = |object| json::object(object, "metadata");
+    metadata(old).is_some_and(|old| old.contains_key("deletionTimestamp"))
+        && metadata(new).is_some_and(|new| json::list(new, "finalizers").is_empty())
+}
+
+/// The new object with everything that this endpoint may not change put back.
+pub(super) fn restored(resource: Resource, part: Part, mut new: Object, old: &Object) -> Object {
+    match part {
+        Part::Status => {
+            let mut object = old.clone();
+            match new.remove("status") {
+                Some(status) => object.insert("status".to_owned(), status),
+                None => object.remove("status"),
+            };
+            object
+        }
+        Part::Finalize => {
+            let finalizers = json::object(&new, "spec").and_then(|spec| spec.get("finalizers")).cloned();
+            let mut object = old.clone();
+            if let Some(spec) = json::object_mut(&mut object, "spec") {
+                match finalizers {
+                    Some(finalizers) => spec.insert("finalizers".to_owned(), finalizers),
+                    None => spec.remove("finalizers"),
+                };
+            }
+            object
+        }
+        Part::Main => {
+            if resource == Resource::Namespace {
+                namespace::restore_spec(&mut new, old);
+            }
+            if resource.info().has_status {
+                match old.get("status") {
+                    Some(status) => new.insert("status".to_owned(), status.clone()),
+                    None => new.remove("status"),
+                };
+            }
+            new
+        }
+    }
+}
+
+pub(super) fn bump_generation(object: &mut Object) {
+    if let Some(metadata) = json::object_mut(object, "metadata") {
+        let next = metadata.get("generation").and_then(Value::as_i64).unwrap_or(0).saturating_add(1);
+        metadata.insert("generation".to_owned(), next.into());
+    }
+}
