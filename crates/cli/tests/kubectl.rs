@@ -17,7 +17,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Child, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ use tempfile::TempDir;
 use files::{BINARY, read, tool, tools, yaml};
 
 const PATIENCE: Duration = Duration::from_secs(30);
-const SERVER: &str = "kubectl --server http://127.0.0.1:8001";
+const SERVER: &str = "kubectl --kubeconfig admin.conf";
 
 /// `portolan serve` in a namespace, and a folder with one kubectl and the example of the page.
 struct Shell {
@@ -41,10 +41,15 @@ impl Shell {
     fn new(kubectl: &Path) -> Self {
         let node = Namespace::new("kubectl").unwrap();
         node.ip("link set lo up\n").unwrap();
-        let arguments = ["serve", "--service-cluster-ip-range", "10.96.0.0/16"];
+        let folder = TempDir::new().unwrap();
+        let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+        let (data, config) = (at("data"), at("admin.conf"));
+        let arguments = ["serve", "--data-dir", &data, "--service-cluster-ip-range", "10.96.0.0/16"];
         let mut server = PortolanProcess::start(&node, BINARY.as_ref(), &arguments).unwrap();
         server.wait_for_output(PATIENCE, "serving").unwrap();
-        let folder = TempDir::new().unwrap();
+        let mut command = Command::new(BINARY);
+        command.args(["serve", "kubeconfig", "--role", "admin", "--data-dir", &data, "--output", &config]);
+        files::run(command);
         std::os::unix::fs::symlink(kubectl, folder.path().join("kubectl")).unwrap();
         fs::write(folder.path().join("web.yaml"), blocks(&page(), "yaml").concat()).unwrap();
         Self { node, folder, _server: server }
@@ -136,9 +141,11 @@ fn blocks(page: &str, language: &str) -> Vec<String> {
     page.split(&start).skip(1).map(|rest| rest.split("```").next().unwrap().to_owned()).collect()
 }
 
-/// The lines of the page that call kubectl.
+/// The lines of the page's part about the API that call kubectl.
 fn commands() -> Vec<String> {
-    page().lines().filter(|line| line.starts_with("kubectl ")).map(str::to_owned).collect()
+    let page = page();
+    let part = page.split("\n## ").find(|part| part.starts_with("The API\n")).unwrap();
+    part.lines().filter(|line| line.starts_with("kubectl ")).map(str::to_owned).collect()
 }
 
 /// One shell for each kubectl.

@@ -6,6 +6,7 @@
 mod blocking;
 mod checks;
 mod commit;
+mod metrics;
 mod ownership;
 mod patch;
 mod write;
@@ -28,7 +29,7 @@ use portolan_schema::{patch::Patch, view};
 
 use self::ownership::Owners;
 use crate::{
-    allocate::{AllocatorMetrics, Ledger},
+    allocate::Ledger,
     config::{Config, ServiceRanges},
     controllers::{repair::RepairMetrics, service_cidr},
     error::ApiError,
@@ -266,13 +267,6 @@ impl Api {
         decided.map(|outcome| outcome.seen_as(target.resource))
     }
 
-    /// What the allocator has done and how full it is.
-    pub fn allocator_metrics(&self) -> AllocatorMetrics {
-        let mut ledger = self.write_lock();
-        ledger.follow(&*self.store);
-        ledger.metrics()
-    }
-
     fn write_lock(&self) -> MutexGuard<'_, Ledger> {
         // A write that panicked stored nothing; at worst an address stays taken until the next start.
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
@@ -298,15 +292,6 @@ impl Api {
         let mut ledger = self.write_lock();
         ledger.follow(&*self.store);
         ledger.takes_repair()
-    }
-
-    /// What the repair loop has found so far.
-    pub fn repair_metrics(&self) -> RepairMetrics {
-        self.repair.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    pub(crate) fn count_repair(&self, count: impl FnOnce(&mut RepairMetrics)) {
-        count(&mut self.repair.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
     async fn ensure_namespace(&self, name: &str) -> Result<(), ApiError> {

@@ -5,6 +5,8 @@ mod report;
 #[cfg(test)]
 mod tests;
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use portolan_ipam::{
     AddressRange, Families, Family, NodePortRange, ServiceKey,
     families::default_on_read,
@@ -15,6 +17,7 @@ use portolan_ipam::{
 pub use self::report::Report;
 use crate::{
     allocate::{FAMILY, MANAGED_BY, MANAGER, Reading},
+    config::ServiceRanges,
     json::{self, Object},
     kinds::service,
     metadata::parse_time,
@@ -40,14 +43,14 @@ impl Cluster {
 
     /// The configured families.
     #[must_use]
-    pub fn with_families(self, families: Families) -> Self {
+    pub(crate) fn with_families(self, families: Families) -> Self {
         Self { families: Some(families), ..self }
     }
 
     /// The node ports that are recorded as given out. Where it is not known which are, Services are only compared with
     /// each other.
     #[must_use]
-    pub fn with_recorded_ports(self, ports: Vec<u16>) -> Self {
+    pub(crate) fn with_recorded_ports(self, ports: Vec<u16>) -> Self {
         Self { recorded_ports: Some(ports), ..self }
     }
 
@@ -92,17 +95,31 @@ impl Cluster {
     }
 
     /// Adds a range.
-    pub fn add_range(&mut self, range: AddressRange) {
+    fn add_range(&mut self, range: AddressRange) {
         self.ranges.push(range);
     }
 
+    /// Adds what `--service-cluster-ip-range` names, where the cluster has no ServiceCIDRs.
+    pub fn add_configured(&mut self, ranges: &ServiceRanges) {
+        for range in ranges.iter().filter_map(|range| AddressRange::new(range).ok()) {
+            self.add_range(range);
+        }
+    }
+
+    /// The audit of a cluster that is seen for the first time, as a report. Notes say what could not be looked at.
+    pub fn report(self, now: SystemTime, notes: Vec<String>) -> Report {
+        let counts = self.counts();
+        let now = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        Report::new(self.audit(now, &Sightings::default()), counts, notes)
+    }
+
     /// How many Services and IPAddresses there are.
-    pub fn counts(&self) -> (usize, usize) {
+    pub(crate) fn counts(&self) -> (usize, usize) {
         (self.services.len(), self.addresses.as_ref().map_or(0, Vec::len))
     }
 
     /// Compares everything. `now` is in seconds since 1970.
-    pub fn audit(mut self, now: u64, before: &Sightings) -> Audit {
+    pub(crate) fn audit(mut self, now: u64, before: &Sightings) -> Audit {
         let families = self.families.or_else(|| families_of(&self.ranges));
         let families = families.unwrap_or(Families::single(Family::Ipv4));
         for service in &mut self.services {

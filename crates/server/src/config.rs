@@ -14,13 +14,20 @@ use portolan_ipam::{
 use portolan_store::History;
 use thiserror::Error;
 
+use crate::{
+    security::TlsSettings,
+    server::{Checks, Limits, Metrics},
+};
+
 /// Settings of one server.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Where [`Server::start`](crate::Server::start) listens; port 0 lets the kernel choose.
     pub listen: SocketAddr,
-    /// Allows plain HTTP on an address that other hosts can reach. Off unless asked for: there is no TLS and no
-    /// authentication yet.
+    /// How clients connect, and whether they have to say who they are.
+    pub transport: Transport,
+    /// Allows plain HTTP on an address that other hosts can reach, for networks that end at this host, as those of
+    /// tests do. The command line does not offer it.
     pub insecure_allow_non_loopback: bool,
     /// Ranges that cluster IPs are given from (`--service-cluster-ip-range`).
     pub service_ranges: ServiceRanges,
@@ -39,6 +46,22 @@ pub struct Config {
     pub manifests: Option<PathBuf>,
     /// How much of the past is kept for watches that resume and lists that page.
     pub history: History,
+    /// How much clients may ask for at a time.
+    pub limits: Limits,
+    /// What `/readyz` asks; other rooms add theirs.
+    pub checks: Checks,
+    /// What `/metrics` shows besides the server's own; other rooms add theirs.
+    pub metrics: Metrics,
+}
+
+/// How clients connect.
+#[derive(Debug, Clone, Default)]
+pub enum Transport {
+    /// Plain HTTP, in which everybody who can connect may do everything.
+    #[default]
+    PlainHttp,
+    /// TLS, with client certificates or tokens.
+    Tls(Box<TlsSettings>),
 }
 
 /// One or two CIDRs, the first being the primary family's.
@@ -72,6 +95,10 @@ impl Default for Config {
             validate: true,
             manifests: None,
             history: History::default(),
+            transport: Transport::default(),
+            limits: Limits::default(),
+            checks: Checks::default(),
+            metrics: Metrics::default(),
         }
     }
 }

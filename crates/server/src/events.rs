@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use crate::{
     api::{Api, Part, Target, WriteOptions},
     error::ApiError,
+    json::Object,
     metadata,
     resource::Resource,
 };
@@ -51,9 +52,12 @@ impl Warning<'_> {
             return api.merge_patch(target, Part::Main, patch, WriteOptions::default()).await.map(drop);
         }
         let info = resource.info();
-        let mut regarding = json!({"apiVersion": info.api_version, "kind": info.kind, "name": name});
+        let mut regarding = Object::new();
+        regarding.insert("apiVersion".to_owned(), info.api_version.into());
+        regarding.insert("kind".to_owned(), info.kind.into());
+        regarding.insert("name".to_owned(), name.into());
         if !namespace.is_empty() {
-            regarding["namespace"] = namespace.into();
+            regarding.insert("namespace".to_owned(), namespace.into());
         }
         let event = json!({
             "metadata": {"name": event, "namespace": event_namespace},

@@ -24,6 +24,7 @@ mod kinds;
 mod manifests;
 mod metadata;
 mod names;
+mod security;
 mod selector;
 mod server;
 
@@ -32,7 +33,7 @@ use portolan_store as store;
 
 pub use allocate::{AllocationScope, AllocatorMetrics};
 pub use api::{Api, Blocking, Effect, FieldManager, Outcome, Part, Preconditions, Target, WriteOptions};
-pub use config::{Config, ConfigError, ServiceRanges};
+pub use config::{Config, ConfigError, ServiceRanges, Transport};
 pub use controllers::repair::RepairMetrics;
 pub use error::{ApiError, CauseReason, FieldError};
 pub use portolan_ipam::{NodePortRange, node_port::NodePortRangeError};
@@ -41,4 +42,8 @@ pub use portolan_store::{
     Change, Changes, CommitError, Committed, Draft, Expired, History, MemoryStore, Pairs, Scope, Snapshot,
     Step, Store, StoredObject, Transaction,
 };
-pub use server::{Error, RunningServer, Server, serve};
+pub use security::{ClientFiles, Kubeconfig, Pki, Role, SecurityError, TlsSettings, server_names};
+pub use server::{
+    Check, Checks, Collect, Error, Limits, MetricKind, Metrics, Page, RunningServer, Server, serve,
+    serve_with,
+};

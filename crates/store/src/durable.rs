@@ -70,8 +70,8 @@ struct Shared {
 type Closing = bool;
 
 impl DurableStore {
-    /// Opens the store in the folder `dir`, which is made if it is missing (for its owner only, like every file in
-    /// it). Holds a lock on the folder as long as it lives.
+    /// Opens the store in the folder `dir` and reads it, which blocks for as long as it takes. A missing folder is made;
+    /// it and every file in it are for their owner only. Holds a lock on the folder as long as it lives.
     pub fn open(dir: &Path, limits: History) -> Result<Self, OpenError> {
         Self::open_with(dir, limits, Faults::default())
     }
@@ -129,7 +129,7 @@ impl Store for DurableStore {
     fn latest(&self, resource: Resource, key: &str) -> Option<Arc<StoredObject>> {
         // Under the lock, what the writer publishes does not leave the queue before it is in the tables.
         let (queue, _) = &*self.shared.lock();
-        queue.latest(resource, key).unwrap_or_else(|| self.published.read().get(resource, key))
+        queue.latest(resource, key, |resource, key| self.published.read().get(resource, key))
     }
 
     fn commit(&self, transaction: Transaction) -> BoxFuture<'static, Result<Committed, CommitError>> {

@@ -12,13 +12,13 @@ mod layout;
 mod messages;
 mod options;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use futures::future::{BoxFuture, FutureExt};
 use portolan_schema::Resource;
 use tokio::{
     runtime::Handle,
-    sync::watch,
+    sync::{Notify, watch},
     task::AbortHandle,
     time::{Instant, timeout_at},
 };
@@ -37,9 +37,6 @@ use crate::{
     published::{Published, reads_published},
     tables::Tables,
 };
-
-#[cfg(test)]
-mod tests;
 
 /// Objects in etcd, and the same objects and the last changes in memory.
 ///
@@ -64,7 +61,12 @@ struct Shared {
     limits: History,
     published: Arc<Published>,
     counters: Counters,
+    /// Someone waits for what the watch should have shown long ago.
+    behind: Notify,
 }
+
+/// How long the watch may take to show what etcd has, before another server is tried. It takes some milliseconds.
+const LONG: Duration = Duration::from_secs(2);
 
 impl EtcdStore {
     /// Reads everything in etcd and follows it from there. To be called within a runtime, whose tasks do the work.
@@ -73,7 +75,14 @@ impl EtcdStore {
         let client = Client::new(&options)?;
         let published = Arc::new(Published::new(Tables::new(limits, 1)));
         let counters = Counters::default();
-        let shared = Arc::new(Shared { client, layout, limits, published: Arc::clone(&published), counters });
+        let shared = Arc::new(Shared {
+            client,
+            layout,
+            limits,
+            published: Arc::clone(&published),
+            counters,
+            behind: Notify::new(),
+        });
         let Loaded { tables, position } = follow::load(&shared).await?;
         published.replace(tables);
         let mut tasks = vec![tokio::spawn(follow::follow(Arc::clone(&shared), position)).abort_handle()];
@@ -85,6 +94,10 @@ impl EtcdStore {
 }
 
 impl Shared {
+    fn failed(&self, reason: String) -> OpenError {
+        OpenError::Etcd { endpoints: self.client.names().to_owned(), reason }
+    }
+
     async fn commit(&self, transaction: Transaction) -> Result<Committed, CommitError> {
         let deadline = self.client.deadline();
         commit::check(&transaction, |resource, key| self.published.read().get(resource, key))?;
@@ -125,7 +138,17 @@ impl Shared {
     /// Waits until this server has published that revision; whether it came to that in time.
     async fn has_published(&self, revision: u64, deadline: Instant) -> bool {
         let mut revisions = self.published.revisions();
-        matches!(timeout_at(deadline, revisions.wait_for(|last| *last >= revision)).await, Ok(Ok(_)))
+        let mut reached = async |time: Instant| {
+            matches!(timeout_at(time, revisions.wait_for(|last| *last >= revision)).await, Ok(Ok(_)))
+        };
+        let soon = Instant::now().checked_add(LONG).unwrap_or(deadline);
+        if soon < deadline {
+            if reached(soon).await {
+                return true;
+            }
+            self.behind.notify_waiters();
+        }
+        reached(deadline).await
     }
 }
 

@@ -76,7 +76,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// called before a transaction that met a conflict is made again.
     fn refresh(&self) -> BoxFuture<'static, Result<u64, CommitError>>;
 
-    /// At most `limit` changes with a revision greater than `after`, in order, none missing.
+    /// At most `limit` changes with a revision greater than `after`, in order, none missing. A revision that is not
+    /// published is [`Expired`], too; where servers share one state, another of them may have published it already:
+    /// [`Store::refresh`] comes first then. The same holds for [`Store::snapshot`].
     fn changes(&self, resource: Resource, after: u64, limit: usize) -> Result<Changes, Expired>;
 
     /// A signal that fires at each change of the resource.

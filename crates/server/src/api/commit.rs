@@ -91,7 +91,7 @@ impl Api {
             match result {
                 Ok(committed) => {
                     self.settle(&rest.exchange);
-                    return outcome_of(committed, rest);
+                    return outcome_of(committed, *rest);
                 }
                 Err(CommitError::Conflict { .. }) if start.elapsed() < DEADLINE => {
                     self.store.refresh().await?;
@@ -115,7 +115,8 @@ impl Api {
         ledger.depart(&exchange.take);
         let under_way = UnderWay { api: self, take: exchange.take.clone() };
         let commit = self.store.commit(transaction);
-        Ok(Submitted::Write(commit, under_way, Rest { effect, removed, warnings, exchange }))
+        let rest = Box::new(Rest { effect, removed, warnings, exchange });
+        Ok(Submitted::Write(commit, under_way, rest))
     }
 
     fn settle(&self, exchange: &Exchange) {
@@ -138,7 +139,7 @@ impl Drop for UnderWay<'_> {
 
 enum Submitted<'a> {
     Done(Outcome),
-    Write(BoxFuture<'static, Result<Committed, CommitError>>, UnderWay<'a>, Rest),
+    Write(BoxFuture<'static, Result<Committed, CommitError>>, UnderWay<'a>, Box<Rest>),
 }
 
 /// What is left of a [`Write`] when its transaction is with the store.

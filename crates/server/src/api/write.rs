@@ -236,7 +236,7 @@ impl Api {
             // Of a changed Service, what the plan would have cleared is not wrong.
             let others =
                 if old.is_none() { kinds::validate(Resource::Service, object, None) } else { Vec::new() };
-            refused(name_of(object), errors, others)
+            refused(name_of(object), &errors, others)
         })?;
         if let Some(spec) = json::object_mut(object, "spec") {
             reading.write(&plan.spec, spec);

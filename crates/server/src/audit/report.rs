@@ -15,7 +15,7 @@ pub struct Report {
 
 impl Report {
     /// Of an audit over so many Services and IPAddresses. Notes say what could not be looked at.
-    pub fn new(audit: Audit, counts: (usize, usize), notes: Vec<String>) -> Self {
+    pub(crate) fn new(audit: Audit, counts: (usize, usize), notes: Vec<String>) -> Self {
         Self { findings: audit.findings, notes, counts }
     }
 
@@ -25,8 +25,16 @@ impl Report {
     }
 
     /// What was found.
-    pub fn findings(&self) -> &[Finding] {
+    #[cfg(test)]
+    pub(crate) fn findings(&self) -> &[Finding] {
         &self.findings
+    }
+
+    /// What another look found, too. A cluster that is read in pieces while it changes shows things that never were.
+    #[must_use]
+    pub fn also_in(mut self, other: &Self) -> Self {
+        self.findings.retain(|finding| other.findings.contains(finding));
+        self
     }
 
     /// For programs: `{"services": n, "ipAddresses": n, "notes": [...], "findings": [{"kind", "namespace", "name",

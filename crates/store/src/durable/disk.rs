@@ -21,6 +21,9 @@ pub(super) struct Faults {
     pub(super) writes: Arc<std::sync::atomic::AtomicBool>,
     #[cfg(test)]
     pub(super) syncs: Arc<std::sync::atomic::AtomicBool>,
+    /// Held by a test, no sync comes to its end.
+    #[cfg(test)]
+    pub(super) gate: Arc<std::sync::Mutex<()>>,
 }
 
 #[cfg(test)]
@@ -30,6 +33,7 @@ impl Faults {
     }
 
     fn on_sync(&self) -> Result<()> {
+        drop(self.gate.lock());
         fail_if(&self.syncs)
     }
 }

@@ -125,7 +125,10 @@ impl Folder {
 
     fn database(&self, file: File) -> Result<Database, DatabaseError> {
         let disk = Disk { file, counters: Arc::clone(&self.counters), faults: self.faults.clone() };
-        Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(disk)
+        // Everything is read at the start anyway; this notices what the disk has made of it meanwhile.
+        let mut builder = Builder::new();
+        builder.set_cache_size(CACHE_BYTES).set_check_integrity_on_open(true);
+        builder.create_with_backend(disk)
     }
 
     /// Why the file could not be opened or read.

@@ -77,13 +77,18 @@ impl Queue {
         }
     }
 
-    /// The object as the next transaction finds it, if it is among those not yet published.
-    pub(super) fn latest(&self, resource: Resource, key: &str) -> Option<Option<Arc<StoredObject>>> {
-        let latest = self.overlay.get(resource.index())?.get(key)?;
-        Some(latest.object.clone())
+    /// The object as the next transaction finds it. `published` is consulted for what is not here.
+    pub(super) fn latest(
+        &self,
+        resource: Resource,
+        key: &str,
+        published: impl Fn(Resource, &str) -> Option<Arc<StoredObject>>,
+    ) -> Option<Arc<StoredObject>> {
+        let accepted = self.overlay.get(resource.index()).and_then(|overlay| overlay.get(key));
+        accepted.map_or_else(|| published(resource, key), |latest| latest.object.clone())
     }
 
-    /// Judges a transaction and gives it its place in the order. `published` is consulted for what is not here.
+    /// Judges a transaction and gives it its place in the order.
     pub(super) fn submit(
         &mut self,
         transaction: Transaction,
@@ -94,8 +99,7 @@ impl Queue {
             unjudged.push((transaction, answer));
             return Submitted::Queued;
         }
-        let view =
-            |resource, key: &str| self.latest(resource, key).unwrap_or_else(|| published(resource, key));
+        let view = |resource, key: &str| self.latest(resource, key, &published);
         let (outcome, writes) = match transaction.judge(view) {
             Ok(()) => {
                 let (committed, writes) = transaction.carry_out(self.revision, view);

@@ -1,6 +1,7 @@
 //! Calls to the servers of one etcd cluster: one server is used until it fails, then the next.
 
 use std::{
+    error::Error,
     sync::{
         Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering::Relaxed},
@@ -16,7 +17,7 @@ use tonic::{
     Code, ConnectError, Request, Status, Streaming,
     client::Grpc,
     metadata::{Ascii, MetadataValue},
-    transport::Channel,
+    transport::{Channel, Endpoint},
 };
 use tonic_prost::ProstCodec;
 
@@ -31,6 +32,9 @@ use crate::OpenError;
 
 /// Pause before the servers are tried once more.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
+
+/// The part of the time-out that one attempt may take.
+const PATIENCE: u32 = 4;
 
 /// The cluster.
 #[derive(Debug)]
@@ -55,7 +59,7 @@ pub(super) struct Failure {
 impl Client {
     pub(super) fn new(options: &EtcdOptions) -> Result<Self, OpenError> {
         Ok(Self {
-            servers: options.checked_endpoints()?.iter().map(|endpoint| endpoint.connect_lazy()).collect(),
+            servers: options.checked_endpoints()?.iter().map(Endpoint::connect_lazy).collect(),
             names: options.endpoints.join(", "),
             current: AtomicUsize::new(0),
             credentials: options.credentials.clone(),
@@ -143,7 +147,9 @@ impl Client {
     {
         let deadline = self.deadline();
         loop {
-            let failure = match self.once(path, &request, deadline).await {
+            // A server that hangs shall not use up the time that the others have.
+            let patience = Instant::now().checked_add(self.timeout / PATIENCE).unwrap_or(deadline);
+            let failure = match self.once(path, &request, patience.min(deadline)).await {
                 Err(failure) if failure.is_passing() => failure,
                 done => return done,
             };
@@ -248,7 +254,7 @@ impl Client {
 
 impl Failure {
     fn of(status: Status) -> Self {
-        let unconnected = causes(&status).any(|cause| cause.is::<ConnectError>());
+        let unconnected = causes(&status).any(<dyn Error>::is::<ConnectError>);
         Self { sent: !unconnected, status }
     }
 
@@ -273,11 +279,10 @@ impl Failure {
 
     /// For people.
     pub(super) fn text(&self) -> String {
-        let text = self.status.message();
-        match causes(&self.status).next() {
-            Some(cause) if !text.contains(&cause.to_string()) => format!("{text}: {}", chain(cause)),
-            _ => text.to_owned(),
-        }
+        let texts = causes(&self.status).map(ToString::to_string).filter(|cause| cause != "transport error");
+        texts.fold(self.status.message().to_owned(), |text, cause| {
+            if text.contains(&cause) { text } else { format!("{text}: {cause}") }
+        })
     }
 }
 

@@ -32,17 +32,16 @@ pub(super) fn check(
             "it has {operations} operations, etcd takes {MOST_OPERATIONS} (--max-txn-ops)"
         )));
     }
-    for (index, step) in transaction.steps.iter().enumerate() {
-        let Some(expected) = step.expected() else { continue };
+    let impossible = |step: &Step| {
+        let Some(expected) = step.expected() else { return false };
         let known = published(step.resource(), step.key()).map(|object| object.revision());
         let other =
-            known.is_some_and(|known| known != expected && mod_revision(known) == mod_revision(expected));
+            known.filter(|known| *known != expected && mod_revision(*known) == mod_revision(expected));
         // To etcd, 0 would mean that it must not exist.
-        if other || mod_revision(expected) == 0 {
-            return Err(step.conflict(index, known));
-        }
-    }
-    Ok(())
+        other.is_some() || mod_revision(expected) == 0
+    };
+    // What is published may be old, but that condition does not hold in it, nor ever will.
+    if transaction.steps.iter().any(impossible) { transaction.judge(published) } else { Ok(()) }
 }
 
 /// The request.
@@ -54,6 +53,7 @@ pub(super) fn request(layout: &Layout, transaction: &Transaction) -> TxnRequest 
             target: Target::Mod.into(),
             key: key.clone(),
             mod_revision: Some(step.expected().map_or(0, |expected| signed(mod_revision(expected)))),
+            value: None,
         });
         let read = RangeRequest { key: key.clone(), ..RangeRequest::default() };
         request.failure.push(RequestOp { request: Some(Request::Range(read)) });
@@ -131,5 +131,75 @@ pub(super) fn failure(failure: &Failure) -> CommitError {
         | Code::Unauthenticated
         | Code::FailedPrecondition => CommitError::Unavailable(text),
         _ => CommitError::Unknown(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic::Status;
+
+    use super::*;
+
+    const NODE: Resource = Resource::Node;
+
+    fn put(name: &str, expected: Option<u64>) -> Step {
+        let value = serde_json::json!({"metadata": {"name": name}});
+        Step::Put { resource: NODE, draft: Draft::new(NODE, value.as_object().unwrap()), expected }
+    }
+
+    #[test]
+    fn the_limit_of_operations_counts_the_head() {
+        let check = |puts: usize, requires: usize| {
+            let mut steps: Vec<Step> = (0..puts).map(|number| put(&number.to_string(), None)).collect();
+            let require = |number: usize| Step::Require {
+                resource: NODE,
+                key: format!("r{number}").into(),
+                expected: None,
+            };
+            steps.extend((0..requires).map(require));
+            let transaction = Transaction { steps };
+            let request = request(&Layout::new("/p"), &transaction);
+            let largest = request.compare.len().max(request.success.len()).max(request.failure.len());
+            let outcome = super::check(&transaction, |_, _| None);
+            assert_eq!(outcome.is_ok(), largest <= MOST_OPERATIONS, "{puts} {requires}");
+            outcome
+        };
+        assert!(check(127, 0).is_ok() && check(0, 128).is_ok() && check(100, 28).is_ok());
+        for (puts, requires) in [(128, 0), (0, 129), (100, 29)] {
+            let outcome = check(puts, requires);
+            assert!(
+                matches!(&outcome, Err(CommitError::TooLarge(text)) if text.contains("--max-txn-ops")),
+                "{outcome:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_requirement_alone_writes_no_head() {
+        let steps = vec![Step::Require { resource: NODE, key: "a".into(), expected: Some(revision(7, 3)) }];
+        let request = request(&Layout::new("/p"), &Transaction { steps });
+        assert!(request.success.is_empty());
+        assert_eq!(request.compare[0].mod_revision, Some(7));
+    }
+
+    #[test]
+    fn failures_say_whether_something_may_have_been_written() {
+        let of = |status, sent| failure(&Failure { status, sent });
+        let large = of(Status::invalid_argument("etcdserver: request is too large"), true);
+        assert!(matches!(large, CommitError::TooLarge(_)));
+        for status in [
+            Status::resource_exhausted("etcdserver: mvcc: database space exceeded"),
+            Status::permission_denied(""),
+        ] {
+            assert!(matches!(of(status, true), CommitError::Unavailable(_)));
+        }
+        for status in [
+            Status::unavailable("etcdserver: request timed out"),
+            Status::deadline_exceeded(""),
+            Status::unknown(""),
+        ] {
+            assert!(matches!(of(status.clone(), true), CommitError::Unknown(_)));
+            assert!(matches!(of(status, false), CommitError::Unavailable(_)));
+        }
     }
 }

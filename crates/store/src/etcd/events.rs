@@ -67,3 +67,93 @@ pub(super) fn object(resource: Resource, key: &str, kv: &KeyValue) -> Option<Arc
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Draft, History};
+
+    const NODE: Resource = Resource::Node;
+
+    fn layout() -> Layout {
+        Layout::new("/p")
+    }
+
+    fn event(r#type: EventType, key: &str, at: i64, value: impl Into<bytes::Bytes>) -> Event {
+        let kv = KeyValue { key: format!("/p/{key}").into(), mod_revision: at, value: value.into() };
+        Event { r#type: r#type.into(), kv: Some(kv) }
+    }
+
+    fn put(name: &str, at: i64, position: u8) -> Event {
+        let value = serde_json::json!({"metadata": {"name": name}});
+        let draft = Draft::new(NODE, value.as_object().unwrap());
+        event(EventType::Put, &format!("nodes/{name}"), at, layout::encode(&draft, position))
+    }
+
+    fn delete(name: &str, at: i64) -> Event {
+        event(EventType::Delete, &format!("nodes/{name}"), at, "")
+    }
+
+    /// Publishes everything; the revisions and keys of the changes.
+    fn publish(tables: &mut Tables, events: &[Event]) -> Result<Vec<(u64, String)>, Disorder> {
+        let mut seen = Vec::new();
+        for (at, events) in by_revision(events) {
+            let Publication { writes, through } = publication(&layout(), at, events, tables)?;
+            for Write { resource, change } in writes {
+                let key = change.new.as_ref().or(change.old.as_ref()).unwrap().key().to_owned();
+                seen.push((change.revision, key));
+                tables.apply(resource, change, &mut Vec::new());
+            }
+            tables.complete(through);
+        }
+        Ok(seen)
+    }
+
+    #[test]
+    fn changes_are_at_their_place_in_the_transaction() {
+        let mut tables = Tables::new(History::default(), revision_after(1));
+        let head = |at| event(EventType::Put, "head", at, "1");
+        let events = [
+            put("a", 2, 0),
+            put("b", 2, 1),
+            head(2),
+            delete("a", 4),
+            put("c", 4, 1),
+            delete("b", 4),
+            head(4),
+        ];
+        let seen = publish(&mut tables, &events).unwrap();
+        let at = |at, position, key: &str| (revision(at, position), key.to_owned());
+        assert_eq!(seen, [at(2, 0, "a"), at(2, 1, "b"), at(4, 0, "a"), at(4, 1, "c"), at(4, 2, "b")]);
+        assert_eq!((tables.revision(), tables.count(NODE)), (revision_after(4), 1));
+        // A server that begins writes only the head.
+        assert_eq!(publish(&mut tables, &[head(9)]), Ok(Vec::new()));
+        assert_eq!(tables.revision(), revision_after(9));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_as_if_it_were_not_there() {
+        let mut tables = Tables::new(History::default(), revision_after(1));
+        let nonsense = |at| event(EventType::Put, "nodes/a", at, "nonsense");
+        let unknown = event(EventType::Put, "what/is/this", 2, "1");
+        assert_eq!(publish(&mut tables, &[unknown, nonsense(3), delete("b", 4)]), Ok(Vec::new()));
+        let seen = publish(&mut tables, &[put("a", 5, 0), nonsense(6)]).unwrap();
+        assert_eq!(seen.len(), 2);
+        assert_eq!(tables.count(NODE), 0);
+    }
+
+    #[test]
+    fn what_has_no_order_of_ours_is_said_so() {
+        let begin = || Tables::new(History::default(), revision_after(1));
+        assert_eq!(publish(&mut begin(), &[put("a", 2, 1), put("b", 2, 1)]), Err(Disorder));
+        assert_eq!(publish(&mut begin(), &[put("a", 1, 0)]), Err(Disorder));
+        let names: Vec<String> = (0..300).map(|number| number.to_string()).collect();
+        let mut tables = begin();
+        for (name, at) in names.iter().zip(2..) {
+            publish(&mut tables, &[put(name, at, 0)]).unwrap();
+        }
+        let all = |count| names.iter().take(count).map(|name| delete(name, 1000)).collect::<Vec<_>>();
+        assert_eq!(publish(&mut tables, &all(256)), Err(Disorder));
+        assert_eq!(publish(&mut tables, &all(255)).unwrap().len(), 255);
+    }
+}

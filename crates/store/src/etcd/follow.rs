@@ -20,11 +20,11 @@ use super::{
     events::{Disorder, by_revision, object, publication},
     layout::{KNOWN_FORMAT, Place, format_of, head_value, revision_after, signed, unsigned},
     messages::{
-        Compare, KeyValue, PutRequest, RangeRequest, RangeResponse, Request, RequestOp, Target, TxnRequest,
-        WatchCreateRequest, WatchResponse,
+        Compare, KeyValue, PutRequest, RangeRequest, RangeResponse, Request, RequestOp, ResponseHeader,
+        Target, TxnRequest, WatchCreateRequest, WatchResponse,
     },
 };
-use crate::{OpenError, StoredObject, tables::Tables};
+use crate::{OpenError, tables::Tables};
 
 /// Objects in one page of the first list.
 const PAGE: i64 = 500;
@@ -55,28 +55,23 @@ enum End {
     Lost(String),
 }
 
-/// Reads everything, and makes `head` if it is missing.
+/// Reads everything, as it is when `head` is written for that purpose.
 pub(super) async fn load(shared: &Shared) -> Result<Loaded, OpenError> {
-    let failed = |failure: Failure| OpenError::Etcd {
-        endpoints: shared.client.names().to_owned(),
-        reason: failure.text(),
-    };
-    make_head(shared).await.map_err(failed)?;
+    let failed = |failure: Failure| shared.failed(failure.text());
+    let header = write_head(shared).await?;
     let (mut start, end) = shared.layout.range();
-    let (mut at, mut cluster, mut last) = (0, 0, 0);
-    let mut objects: Vec<(portolan_schema::Resource, Arc<StoredObject>)> = Vec::new();
+    let mut tables = Tables::new(shared.limits, revision_after(unsigned(header.revision)));
     loop {
-        let request = RangeRequest { key: start, range_end: end.clone(), limit: PAGE, revision: signed(at) };
-        let RangeResponse { header, kvs, more } = shared.client.range(request).await.map_err(failed)?;
-        if let Some(header) = header.filter(|_| at == 0) {
-            (at, cluster) = (unsigned(header.revision), header.cluster_id);
-        }
+        let request =
+            RangeRequest { key: start, range_end: end.clone(), limit: PAGE, revision: header.revision };
+        let RangeResponse { kvs, more, .. } = shared.client.range(request).await.map_err(failed)?;
         for kv in &kvs {
-            last = last.max(unsigned(kv.mod_revision));
             match shared.layout.place(&kv.key) {
-                Place::Head => check_format(shared, kv)?,
+                Place::Head => {}
                 Place::Object(resource, key) => {
-                    objects.extend(object(resource, &key, kv).map(|object| (resource, object)));
+                    if let Some(object) = object(resource, &key, kv) {
+                        tables.load(resource, object);
+                    }
                 }
                 Place::Unknown => {
                     let key = String::from_utf8_lossy(&kv.key);
@@ -87,34 +82,51 @@ pub(super) async fn load(shared: &Shared) -> Result<Loaded, OpenError> {
         let Some(kv) = kvs.last().filter(|_| more) else { break };
         start = Bytes::from([&kv.key, &b"\0"[..]].concat());
     }
-    let mut tables = Tables::new(shared.limits, revision_after(last));
-    for (resource, object) in objects {
-        tables.load(resource, object);
-    }
     shared.counters.load();
-    Ok(Loaded { tables, position: Position { cluster, next: at.saturating_add(1) } })
+    let next = unsigned(header.revision).saturating_add(1);
+    Ok(Loaded { tables, position: Position { cluster: header.cluster_id, next } })
 }
 
-async fn make_head(shared: &Shared) -> Result<(), Failure> {
+/// Writes `head`, unless it says that the layout is another one.
+async fn write_head(shared: &Shared) -> Result<ResponseHeader, OpenError> {
     let key = shared.layout.head();
-    let absent = Compare { target: Target::Mod.into(), key: key.clone(), mod_revision: Some(0) };
-    let put = RequestOp { request: Some(Request::Put(PutRequest { key, value: head_value() })) };
-    let request = TxnRequest { compare: vec![absent], success: vec![put], failure: Vec::new() };
-    // Any server may make it, and any attempt.
-    shared.client.transact_again(request).await.map(drop)
+    let compare = |target: Target| Compare {
+        target: target.into(),
+        key: key.clone(),
+        mod_revision: (target == Target::Mod).then_some(0),
+        value: (target == Target::Value).then(head_value),
+    };
+    let put = Request::Put(PutRequest { key: key.clone(), value: head_value() });
+    let read = Request::Range(RangeRequest { key: key.clone(), ..RangeRequest::default() });
+    loop {
+        for target in [Target::Value, Target::Mod] {
+            let request = TxnRequest {
+                compare: vec![compare(target)],
+                success: vec![RequestOp { request: Some(put.clone()) }],
+                failure: vec![RequestOp { request: Some(read.clone()) }],
+            };
+            // It does no harm to write it twice.
+            let answer = shared.client.transact_again(request).await;
+            let answer = answer.map_err(|failure| shared.failed(failure.text()))?;
+            if answer.succeeded {
+                return answer.header.ok_or_else(|| shared.failed("an answer without header".into()));
+            }
+            let range = answer.responses.into_iter().find_map(|response| response.range);
+            if let Some(head) = range.and_then(|range| range.kvs.into_iter().next()) {
+                check_format(shared, &head)?;
+            }
+        }
+    }
 }
 
 fn check_format(shared: &Shared, head: &KeyValue) -> Result<(), OpenError> {
-    let place = || format!("etcd key {}", String::from_utf8_lossy(&head.key));
+    let place = format!("etcd key {}", String::from_utf8_lossy(&head.key));
     match format_of(&head.value) {
-        Some(found) if found > KNOWN_FORMAT => {
-            Err(OpenError::Newer { place: place(), found, known: KNOWN_FORMAT })
+        Some(KNOWN_FORMAT) => Ok(()),
+        Some(found) => Err(OpenError::Newer { place, found, known: KNOWN_FORMAT }),
+        None => {
+            Err(shared.failed(format!("{place} holds no version: the prefix is in use by something else")))
         }
-        Some(_) => Ok(()),
-        None => Err(OpenError::Etcd {
-            endpoints: shared.client.names().to_owned(),
-            reason: format!("{} holds no version: the prefix is in use by something else", place()),
-        }),
     }
 }
 
@@ -174,7 +186,11 @@ async fn watch(shared: &Shared, position: &mut Position) -> End {
     };
     debug!(next = position.next, "following etcd");
     loop {
-        let answer = match stream.message().await {
+        let message = tokio::select! {
+            message = stream.message() => message,
+            () = shared.behind.notified() => return End::Broken("it does not show what was written".into()),
+        };
+        let answer = match message {
             Ok(Some(answer)) => answer,
             Ok(None) => return End::Broken("the server ended it".into()),
             Err(status) => return End::Broken(status.to_string()),

@@ -86,6 +86,7 @@ pub(super) struct ResponseOp {
 pub(super) enum Target {
     Version = 0,
     Mod = 2,
+    Value = 3,
 }
 
 /// `result` is left at 0: equal.
@@ -95,9 +96,11 @@ pub(super) struct Compare {
     pub(super) target: i32,
     #[prost(bytes = "bytes", tag = "3")]
     pub(super) key: Bytes,
-    /// Of a oneof in the original, so it is sent even if it is 0.
+    /// This and the next are of a oneof in the original, so they are sent even if they are 0.
     #[prost(int64, optional, tag = "6")]
     pub(super) mod_revision: Option<i64>,
+    #[prost(bytes = "bytes", optional, tag = "7")]
+    pub(super) value: Option<Bytes>,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -63,7 +63,7 @@ impl Default for EtcdOptions {
             tls: None,
             credentials: None,
             timeout: Duration::from_secs(10),
-            compaction: Some(Duration::from_mins(10)),
+            compaction: Some(Duration::from_secs(600)),
         }
     }
 }
@@ -124,13 +124,13 @@ impl EtcdOptions {
             .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
             .initial_stream_window_size(WINDOW_BYTES)
             .initial_connection_window_size(WINDOW_BYTES);
-        match &self.tls {
-            None => Ok(endpoint),
-            Some(tls) => endpoint.tls_config(tls.client()).map_err(|error| OpenError::Options {
-                field: "certificates",
-                reason: format!("{}; they must be PEM", chain(&error)),
-            }),
+        let Some(tls) = &self.tls else { return Ok(endpoint) };
+        let unusable = |reason: String| OpenError::Options { field: "certificates", reason };
+        // Without a certificate in it, it would only be found that etcd's is from nobody.
+        if !String::from_utf8_lossy(&tls.ca).contains("-----BEGIN CERTIFICATE-----") {
+            return Err(unusable("the CA holds no certificate in PEM".into()));
         }
+        endpoint.tls_config(tls.client()).map_err(|error| unusable(chain(&error)))
     }
 }
 
