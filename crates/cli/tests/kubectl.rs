@@ -141,9 +141,11 @@ fn blocks(page: &str, language: &str) -> Vec<String> {
     page.split(&start).skip(1).map(|rest| rest.split("```").next().unwrap().to_owned()).collect()
 }
 
-/// The lines of the page that call kubectl.
+/// The lines of the page's part about the API that call kubectl.
 fn commands() -> Vec<String> {
-    page().lines().filter(|line| line.starts_with("kubectl ")).map(str::to_owned).collect()
+    let page = page();
+    let part = page.split("\n## ").find(|part| part.starts_with("The API\n")).unwrap();
+    part.lines().filter(|line| line.starts_with("kubectl ")).map(str::to_owned).collect()
 }
 
 /// One shell for each kubectl.
