@@ -52,7 +52,7 @@ pub(super) struct Client {
 pub(super) struct Failure {
     /// What etcd, or what is in between, says.
     pub(super) status: Status,
-    /// Whether etcd may have seen the request.
+    /// Whether etcd may have begun with the request.
     pub(super) sent: bool,
 }
 
@@ -255,7 +255,9 @@ impl Client {
 impl Failure {
     fn of(status: Status) -> Self {
         let unconnected = causes(&status).any(<dyn Error>::is::<ConnectError>);
-        Self { sent: !unconnected, status }
+        // What a server that is cut off from the others says before it looks at the request: see `headed`.
+        let refused = status.message() == "etcdserver: no leader";
+        Self { sent: !unconnected && !refused, status }
     }
 
     fn late(sent: bool) -> Self {

@@ -314,6 +314,32 @@ async fn another_endpoint_is_used_when_one_is_dead() {
 }
 
 #[tokio::test]
+async fn a_member_of_three_may_die_and_come_back() {
+    let Some(mut three) = Etcd::start_three() else { return };
+    let endpoints: Vec<String> = three.iter().map(Etcd::endpoint).collect();
+    let several = EtcdOptions { endpoints, prefix: PREFIX.into(), ..EtcdOptions::default() };
+    let store = Arc::new(EtcdStore::connect(several, history()).await.unwrap());
+    let begin = store.revision();
+    let follower = tokio::spawn(follow(store.clone(), SERVICE, begin, |seen| seen.len() == 60));
+    let mut number = 0;
+    let mut write = async |count: usize| {
+        for _ in 0..count {
+            insist(&*store, &format!("n/{number}")).await;
+            number += 1;
+        }
+    };
+    for etcd in &mut three {
+        write(10).await;
+        etcd.kill();
+        write(10).await;
+        etcd.restart();
+    }
+    let seen = timeout(DEADLINE, follower).await.unwrap().unwrap();
+    assert_eq!(seen.len(), 60);
+    assert_eq!((store.count(SERVICE), store.metrics().loads), (60, 1));
+}
+
+#[tokio::test]
 async fn an_endpoint_that_hangs_is_left() {
     let Some(etcd) = Etcd::start() else { return };
     let proxy = Proxy::start(etcd.port()).await;
