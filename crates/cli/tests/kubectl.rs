@@ -1,5 +1,5 @@
 //! kubectl and `portolan serve`: what docs/serve.md says of them, with every kubectl of this machine. `make test`
-//! provides the one of Debian.
+//! provides Debian's, and the one of the Kubernetes version that the server speaks.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

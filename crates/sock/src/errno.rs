@@ -17,6 +17,8 @@ impl Errno {
     pub const EINTR: Self = Self(libc::EINTR);
     /// The object exists.
     pub const EEXIST: Self = Self(libc::EEXIST);
+    /// The kernel does not understand, or does not have, what is asked for.
+    pub const EINVAL: Self = Self(libc::EINVAL);
     /// The object is in use.
     pub const EBUSY: Self = Self(libc::EBUSY);
     /// The kernel does not do that.

@@ -28,6 +28,8 @@ pub enum Protocol {
     Route,
     /// `nf_tables`, conntrack, ipset.
     Netfilter,
+    /// Families that have a name instead of a number, IPVS among them.
+    Generic,
 }
 
 /// A netlink socket in the network namespace of the thread that opened it.
@@ -45,6 +47,7 @@ impl Socket {
         let protocol = match protocol {
             Protocol::Route => None,
             Protocol::Netfilter => Some(netlink::NETFILTER),
+            Protocol::Generic => Some(netlink::GENERIC),
         };
         let (family, kind) = (AddressFamily::NETLINK, SocketType::RAW);
         let fd = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, protocol)

@@ -12,6 +12,8 @@ mod address;
 mod conntrack;
 #[path = "kernel/expressions.rs"]
 mod expressions;
+#[path = "kernel/ipset.rs"]
+mod ipset;
 #[path = "kernel/listing.rs"]
 mod listing;
 #[path = "kernel/privilege.rs"]

@@ -17,6 +17,8 @@ pub use frame::{Acknowledgement, Frame, Frames, Header};
 pub const NETLINK_ROUTE: u32 = 0;
 /// Protocol of `nf_tables`, conntrack and ipset.
 pub const NETLINK_NETFILTER: u32 = 12;
+/// Protocol of the families that have a name instead of a number.
+pub const NETLINK_GENERIC: u32 = 16;
 
 /// Length of `struct nlmsghdr`.
 pub const HEADER_LENGTH: usize = 16;

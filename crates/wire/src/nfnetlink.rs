@@ -7,6 +7,8 @@ use crate::{Batch, DecodeError, Frame};
 pub const HEADER_LENGTH: usize = 4;
 /// Subsystem of conntrack.
 pub const SUBSYSTEM_CONNTRACK: u8 = 1;
+/// Subsystem of ipset.
+pub const SUBSYSTEM_IPSET: u8 = 6;
 /// Subsystem of `nf_tables`.
 pub const SUBSYSTEM_NFTABLES: u8 = 10;
 

@@ -7,19 +7,25 @@ pub(super) const TABLES: [&str; 3] = ["nat", "filter", "mangle"];
 
 /// The chains that the kernel enters by itself.
 const BUILT_IN: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
-/// Chains of the nat table that built-in chains jump to.
+/// Chains of the nat table that built-in chains jump to, in the iptables mode and in the IPVS mode.
 const NAT: [&str; 4] = ["KUBE-SERVICES", "KUBE-NODEPORTS", "KUBE-POSTROUTING", "KUBE-PROXY-CANARY"];
-/// Chains of the filter table.
-const FILTER: [&str; 6] = [
+/// Chains of the nat table that these jump to. Others jump to the first one too, if they want what it marks to be
+/// masqueraded.
+const NAT_INNER: [&str; 3] = ["KUBE-MARK-MASQ", "KUBE-NODE-PORT", "KUBE-LOAD-BALANCER"];
+/// Chains of the filter table that built-in chains jump to.
+const FILTER: [&str; 9] = [
     "KUBE-SERVICES",
     "KUBE-EXTERNAL-SERVICES",
     "KUBE-FORWARD",
     "KUBE-NODEPORTS",
     "KUBE-PROXY-FIREWALL",
     "KUBE-PROXY-CANARY",
+    "KUBE-NODE-PORT",
+    "KUBE-IPVS-FILTER",
+    "KUBE-IPVS-OUT-FILTER",
 ];
-/// Others jump to this one too, if they want what it marks to be masqueraded.
-const MARK_MASQ: &str = "KUBE-MARK-MASQ";
+/// The chain of the filter table that one of these jumps to.
+const FILTER_INNER: &str = "KUBE-SOURCE-RANGES-FIREWALL";
 /// How the names of the nat table's chains for single Services and endpoints start.
 const PER_SERVICE: [&str; 6] = ["KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-", "KUBE-SEP-", "KUBE-XLB-"];
 
@@ -46,33 +52,39 @@ pub(super) struct Plan<R> {
 pub(super) fn plan<R>(table: &str, chains: impl Iterator<Item = String>, jumps: Vec<Jump<R>>) -> Plan<R> {
     let mut chains: BTreeSet<String> = chains.filter(|chain| is_kube_proxys(table, chain)).collect();
     loop {
-        let holds =
-            |jump: &&Jump<R>| !chains.contains(&jump.from) && !is_entry(jump) && chains.contains(&jump.to);
+        let holds = |jump: &&Jump<R>| {
+            !chains.contains(&jump.from) && !is_entry(table, jump) && chains.contains(&jump.to)
+        };
         let Some(held) = jumps.iter().find(holds).map(|jump| jump.to.clone()) else { break };
         chains.remove(&held);
     }
-    let leads = |jump: &Jump<R>| is_entry(jump) && chains.contains(&jump.to);
+    let leads = |jump: &Jump<R>| is_entry(table, jump) && chains.contains(&jump.to);
     let rules = jumps.into_iter().filter(leads).collect();
     Plan { chains, rules }
 }
 
 /// kube-proxy enters its fixed chains from built-in ones.
-fn is_entry<R>(jump: &Jump<R>) -> bool {
-    BUILT_IN.contains(&jump.from.as_str())
-        && (NAT.contains(&jump.to.as_str()) || FILTER.contains(&jump.to.as_str()))
+fn is_entry<R>(table: &str, jump: &Jump<R>) -> bool {
+    BUILT_IN.contains(&jump.from.as_str()) && entries(table).contains(&jump.to.as_str())
+}
+
+/// The chains of a table that built-in chains jump to.
+fn entries(table: &str) -> &'static [&'static str] {
+    match table {
+        "nat" => &NAT,
+        "filter" => &FILTER,
+        "mangle" => &["KUBE-PROXY-CANARY"],
+        _ => &[],
+    }
 }
 
 fn is_kube_proxys(table: &str, chain: &str) -> bool {
-    match table {
-        "nat" => {
-            NAT.contains(&chain)
-                || chain == MARK_MASQ
-                || PER_SERVICE.iter().any(|prefix| chain.starts_with(prefix))
-        }
-        "filter" => FILTER.contains(&chain),
-        "mangle" => chain == "KUBE-PROXY-CANARY",
+    let inner = match table {
+        "nat" => NAT_INNER.contains(&chain) || PER_SERVICE.iter().any(|prefix| chain.starts_with(prefix)),
+        "filter" => chain == FILTER_INNER,
         _ => false,
-    }
+    };
+    inner || entries(table).contains(&chain)
 }
 
 #[cfg(test)]
@@ -105,9 +117,9 @@ mod tests {
 
     #[test]
     fn what_others_jump_to_stays_with_what_it_needs() {
-        let chains = ["KUBE-SERVICES", "KUBE-MARK-MASQ", "KUBE-SVC-A", "KUBE-SEP-A", "KUBE-LOAD-BALANCER"];
+        let chains = ["KUBE-SERVICES", "KUBE-MARK-MASQ", "KUBE-SVC-A", "KUBE-SEP-A", "OTHERS"];
         let jumps = [
-            ("KUBE-LOAD-BALANCER", "KUBE-MARK-MASQ"),
+            ("OTHERS", "KUBE-MARK-MASQ"),
             // Somebody's own rule.
             ("PREROUTING", "KUBE-SVC-A"),
             ("KUBE-SVC-A", "KUBE-SEP-A"),
@@ -116,6 +128,31 @@ mod tests {
         let (chains, rules) = nat(&chains, &jumps);
         assert_eq!(chains, ["KUBE-SERVICES"]);
         assert!(rules.is_empty(), "{rules:?}");
+    }
+
+    #[test]
+    fn everything_of_the_ipvs_mode_goes() {
+        let entered =
+            [("INPUT", "KUBE-IPVS-FILTER"), ("OUTPUT", "KUBE-IPVS-OUT-FILTER"), ("INPUT", "KUBE-NODE-PORT")];
+        let inner = ("KUBE-PROXY-FIREWALL", "KUBE-SOURCE-RANGES-FIREWALL");
+        let jumps = entered.into_iter().chain([("FORWARD", "KUBE-PROXY-FIREWALL"), inner]);
+        let jumps = jumps.map(|(from, to)| Jump { from: from.to_owned(), to: to.to_owned(), rule: () });
+        let jumps: Vec<_> = jumps.collect();
+        let chains: Vec<_> = jumps.iter().map(|jump| jump.to.clone()).collect();
+        let plan = plan("filter", chains.into_iter(), jumps);
+        assert_eq!((plan.chains.len(), plan.rules.len()), (5, 4), "{plan:?}");
+
+        let jumps = [
+            ("KUBE-SERVICES", "KUBE-LOAD-BALANCER"),
+            ("KUBE-SERVICES", "KUBE-NODE-PORT"),
+            ("KUBE-LOAD-BALANCER", "KUBE-MARK-MASQ"),
+        ];
+        let all = ["KUBE-LOAD-BALANCER", "KUBE-MARK-MASQ", "KUBE-NODE-PORT", "KUBE-SERVICES"];
+        assert_eq!(nat(&all, &jumps), (all.map(str::to_owned).to_vec(), Vec::new()));
+        // Somebody's own rule.
+        let (chains, _) =
+            nat(&all, &[("PREROUTING", "KUBE-NODE-PORT"), ("KUBE-NODE-PORT", "KUBE-MARK-MASQ")]);
+        assert_eq!(chains, ["KUBE-LOAD-BALANCER", "KUBE-SERVICES"]);
     }
 
     #[test]

@@ -4,13 +4,12 @@ use portolan_model::Family;
 use portolan_sock::{Protocol, Socket, SocketError};
 use portolan_wire::nftables::{Data, Event, Expr, Family as WireFamily, Rule, Transaction, Verdict, request};
 
+use super::ATTEMPTS;
 use super::chains::{Jump, Plan, TABLES, plan};
 use crate::Error;
 
 /// The table of kube-proxy's nftables mode.
 const KUBE_PROXY: &str = "kube-proxy";
-/// How often it is tried while others change the ruleset.
-const ATTEMPTS: u32 = 8;
 /// Sequence numbers for one transaction.
 const SEQUENCE_ROOM: u32 = 1 << 16;
 /// Chains for each transaction: small enough for any socket buffer.
@@ -126,14 +125,11 @@ fn commit(socket: &mut Socket, fill: impl FnOnce(&mut Transaction)) -> Result<()
 }
 
 /// Reads again where the ruleset changed meanwhile.
-fn consistently<T>(mut read: impl FnMut() -> Result<T, SocketError>) -> Result<T, Error> {
-    for _ in 0..ATTEMPTS {
-        match read() {
-            Err(SocketError::Interrupted | SocketError::Overrun) => {}
-            outcome => return Ok(outcome?),
-        }
-    }
-    Err(Error::Contended { attempts: ATTEMPTS })
+fn consistently<T>(read: impl FnMut() -> Result<T, SocketError>) -> Result<T, Error> {
+    super::consistently(read).map_err(|error| match error {
+        SocketError::Interrupted | SocketError::Overrun => Error::Contended { attempts: ATTEMPTS },
+        error => error.into(),
+    })
 }
 
 fn wire_family(family: Family) -> WireFamily {

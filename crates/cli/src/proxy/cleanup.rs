@@ -2,7 +2,7 @@
 
 use anyhow::bail;
 use portolan_backend::Dataplane as _;
-use portolan_backend::leftovers::{self, Error, IPVS_DEVICE};
+use portolan_backend::leftovers::{self, Error};
 use portolan_backend::nft::Nftables;
 use portolan_model::Family;
 
@@ -21,12 +21,7 @@ pub(super) fn run() -> anyhow::Result<()> {
             }
         }
     }
-    let (device_removed, ipvs_errors) = leftovers::remove_ipvs();
-    if device_removed {
-        tracing::info!(device = IPVS_DEVICE, "removed what kube-proxy's IPVS mode left");
-    }
-    let mut errors = remove_leftovers();
-    errors.extend(ipvs_errors);
+    let errors = remove_leftovers();
     for error in &errors {
         tracing::error!(%error, "what kube-proxy left cannot be removed");
     }
@@ -42,23 +37,14 @@ pub(super) fn take_over() {
     for error in remove_leftovers() {
         tracing::warn!(%error, "what kube-proxy left cannot be removed");
     }
-    match leftovers::has_ipvs_device() {
-        Ok(false) => {}
-        Ok(true) => tracing::warn!(
-            device = IPVS_DEVICE,
-            "kube-proxy's IPVS mode left this device and virtual servers, which stay as long as the proxy runs: \
-             run `ipvsadm --clear` and `ip link delete kube-ipvs0` on the node"
-        ),
-        Err(error) => tracing::warn!(%error, "whether kube-proxy's IPVS mode left something is not known"),
-    }
 }
 
-/// Removes what kube-proxy's nftables and iptables modes left; answers what failed.
+/// Removes what kube-proxy left, whatever its mode was; answers what failed.
 fn remove_leftovers() -> Vec<Error> {
     let (removed, errors) = leftovers::remove();
     if !removed.is_empty() {
-        let (tables, chains) = (removed.tables, removed.chains);
-        tracing::info!(tables, chains, "removed what kube-proxy left");
+        let leftovers::Removed { tables, chains, virtual_servers, devices, sets } = removed;
+        tracing::info!(tables, chains, virtual_servers, devices, sets, "removed what kube-proxy left");
     }
     errors
 }

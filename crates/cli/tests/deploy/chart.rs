@@ -1,9 +1,10 @@
 //! The Helm chart: values, schema and templates agree, and the templates give what the manifests give.
 
 use std::collections::BTreeSet;
+use std::process::Command;
 
 use portolan_node::config;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::files::{self, all_below, of_kind, one_yaml, read, run, tool, yaml};
 use crate::permissions;
@@ -191,22 +192,104 @@ fn probes_ask_where_the_server_listens() {
 fn the_schema_knows_the_modes_of_this_version() {
     let schema: Value = serde_json::from_str(&read(&format!("{CHART}/values.schema.json"))).unwrap();
     let modes = &schema["properties"]["configuration"]["properties"]["mode"]["enum"];
-    assert_eq!(modes, &serde_json::json!(["", "nftables"]));
+    assert_eq!(modes, &json!(["", "nftables"]));
 }
 
-/// Where helm is installed, its own opinion, and that the result is the base's.
+const URL: &str = "apiServer.url=https://192.0.2.1:6443";
+
+/// helm with a command for the chart and these values, where it is installed.
+fn helm(arguments: &[&str], values: &[&str]) -> Option<Command> {
+    let mut helm = tool("helm")?;
+    helm.args(arguments).arg(files::path(CHART));
+    for value in values {
+        helm.args(["--set", value]);
+    }
+    Some(helm)
+}
+
+/// What helm makes of the chart with these values and a URL.
+fn rendered(values: &[&str]) -> Option<Vec<Value>> {
+    let command = ["template", "portolan", "--namespace", "kube-system"];
+    let text = run(helm(&command, &[&[URL], values].concat())?);
+    Some(yaml("chart", &text).into_iter().filter(|it| !it.is_null()).collect())
+}
+
+fn pod(objects: &[Value]) -> &Value {
+    &of_kind(objects, "DaemonSet")["spec"]["template"]["spec"]
+}
+
+#[test]
+fn helm_has_no_complaint() {
+    let Some(lint) = helm(&["lint", "--strict"], &[URL]) else { return };
+    run(lint);
+}
+
 #[test]
 fn helm_renders_the_base() {
-    let url = "apiServer.url=https://192.0.2.1:6443";
-    let Some(mut lint) = tool("helm") else { return };
-    lint.args(["lint", "--strict", "--set", url]).arg(files::path(CHART));
-    run(lint);
-    let Some(mut template) = tool("helm") else { return };
-    template
-        .args(["template", "portolan", "--namespace", "kube-system", "--set", url])
-        .arg(files::path(CHART));
-    let rendered: Vec<Value> = yaml("chart", &run(template)).into_iter().filter(|it| !it.is_null()).collect();
-    let pod = |set: &Value| set["spec"]["template"]["spec"].clone();
+    let Some(chart) = rendered(&[]) else { return };
     let base = one_yaml("deploy/kustomize/base/daemonset.yaml");
-    assert_eq!(pod(of_kind(&rendered, "DaemonSet")), pod(&base));
+    assert_eq!(pod(&chart), &base["spec"]["template"]["spec"]);
+    let base = yaml("rbac.yaml", &read("deploy/kustomize/base/rbac.yaml"));
+    for (kind, field) in [("ClusterRole", "rules"), ("ClusterRoleBinding", "roleRef")] {
+        assert_eq!(of_kind(&chart, kind)[field], of_kind(&base, kind)[field], "{kind}");
+    }
+    let files = &of_kind(&chart, "ConfigMap")["data"];
+    config::parse(files["config.conf"].as_str().unwrap()).unwrap();
+    let kubeconfig = &yaml("kubeconfig.conf", files["kubeconfig.conf"].as_str().unwrap())[0];
+    assert_eq!(kubeconfig["clusters"][0]["cluster"]["server"], "https://192.0.2.1:6443");
+}
+
+#[test]
+fn helm_renders_what_the_values_say() {
+    let values = [
+        "configuration.healthzBindAddress=[fd00::7]:10300",
+        "configuration.clusterCIDR=10.244.0.0/16",
+        "nodeSettings.enabled=false",
+        "runAsRoot=true",
+        "extraArgs={--v=2}",
+        "image.tag=other",
+        "podMonitor.enabled=true",
+        "serviceAccount.create=false",
+        "serviceAccount.name=mine",
+        "nameOverride=proxy",
+    ];
+    let Some(chart) = rendered(&values) else { return };
+    let pod = pod(&chart);
+    assert!(pod["initContainers"].is_null() && pod["serviceAccountName"] == "mine", "{pod:#}");
+    let container = &pod["containers"][0];
+    assert_eq!((&container["image"], &container["command"][4]), (&json!("portolan:other"), &json!("--v=2")));
+    assert_eq!(
+        (&container["securityContext"]["runAsUser"], &container["ports"][0]["hostPort"]),
+        (&json!(0), &json!(10300))
+    );
+    for (probe, path) in
+        [("startupProbe", "/livez"), ("livenessProbe", "/livez"), ("readinessProbe", "/healthz")]
+    {
+        let expected = json!({"host": "fd00::7", "path": path, "port": "healthz"});
+        assert_eq!(container[probe]["httpGet"], expected, "{probe}");
+    }
+    let configuration = of_kind(&chart, "ConfigMap")["data"]["config.conf"].as_str().unwrap();
+    assert_eq!(config::parse(configuration).unwrap().cluster_cidrs.len(), 1);
+    let names: BTreeSet<&str> =
+        chart.iter().map(|object| object["metadata"]["name"].as_str().unwrap()).collect();
+    assert_eq!(names, BTreeSet::from(["proxy"]));
+    let selector = &of_kind(&chart, "PodMonitor")["spec"]["selector"];
+    assert_eq!(selector, &of_kind(&chart, "DaemonSet")["spec"]["selector"]);
+    assert!(chart.iter().all(|object| object["kind"] != "ServiceAccount"));
+}
+
+#[test]
+fn helm_refuses_values_that_make_no_sense() {
+    let cases = [
+        (&[][..], "url"),
+        (&[URL, "configuration.mode=ipvs"], "mode"),
+        (&[URL, "runAsRoot=perhaps"], "runAsRoot"),
+        (&[URL, "nosuch=1"], "nosuch"),
+    ];
+    for (values, named) in cases {
+        let Some(mut helm) = helm(&["template", "portolan"], values) else { return };
+        let output = helm.output().unwrap();
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && complaint.contains(named), "{values:?}: {complaint}");
+    }
 }

@@ -55,14 +55,15 @@ const PROVIDED: &str = "PORTOLAN_TEST_TOOLS";
 pub(crate) fn tool(name: &str) -> Option<Command> {
     let found = tools(name).into_iter().next();
     if found.is_none() {
-        let provided = std::env::var(PROVIDED).unwrap_or_default();
-        assert!(
-            !provided.split(' ').any(|tool| tool == name),
-            "{name} is not there, although {PROVIDED} names it"
-        );
+        assert!(!is_provided(name), "{name} is not there, although {PROVIDED} names it");
         eprintln!("{name} is not installed: left out");
     }
     found.map(Command::new)
+}
+
+/// Whether the Makefile provides a tool.
+pub(crate) fn is_provided(name: &str) -> bool {
+    std::env::var(PROVIDED).unwrap_or_default().split(' ').any(|tool| tool == name)
 }
 
 /// Every program of a name, in the order of `PATH`.

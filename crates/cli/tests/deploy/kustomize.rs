@@ -16,7 +16,10 @@ const OVERLAY: &str = "deploy/kustomize/overlays/kubeadm";
 /// The objects of a folder.
 fn build(folder: &str) -> Vec<Value> {
     let built = built(folder);
-    if let Some(kubectl) = tools("kubectl").iter().find(|kubectl| knows_folders(kubectl)) {
+    let kubectls = tools("kubectl");
+    let new_enough = kubectls.iter().find(|kubectl| knows_folders(kubectl));
+    assert!(new_enough.is_some() || !files::is_provided("kubectl"), "{kubectls:?}");
+    if let Some(kubectl) = new_enough {
         let mut command = Command::new(kubectl);
         command.arg("kustomize").arg(files::path(folder));
         let theirs = yaml(folder, &run(command));
@@ -28,7 +31,7 @@ fn build(folder: &str) -> Vec<Value> {
     built
 }
 
-/// Whether its kustomize takes folders as resources: from kubectl 1.21 on. Debian 12 has 1.20, Debian 13 will do.
+/// Whether its kustomize takes folders as resources: from kubectl 1.21 on. Debian 12 has 1.20.
 fn knows_folders(kubectl: &Path) -> bool {
     let mut command = Command::new(kubectl);
     command.args(["version", "--client", "--output=json"]);

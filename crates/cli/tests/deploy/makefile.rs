@@ -20,8 +20,22 @@ fn plan(target: &str) -> String {
 fn every_target_installs_what_it_needs() {
     let needs = [
         ("demo", &["iproute2", "nftables"][..]),
-        ("test", &["conntrack", "iproute2", "nftables", "systemd", "qemu-system-x86", "cpio"]),
-        ("vm-test", &["nftables", "qemu-system-x86", "cpio"]),
+        (
+            "test",
+            &[
+                "conntrack",
+                "iproute2",
+                "ipset",
+                "nftables",
+                "python3-pip",
+                "systemd",
+                "unzip",
+                "cpio",
+                "ipvsadm",
+            ],
+        ),
+        ("vm-test", &["nftables", "cpio", "ipvsadm"]),
+        ("deny", &["python3-pip", "unzip"]),
         ("bench", &["nftables", "musl-tools"]),
         ("static", &["musl-tools"]),
         ("image", &["musl-tools", "libcap2-bin"]),

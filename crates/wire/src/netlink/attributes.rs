@@ -103,6 +103,11 @@ impl<'a> Attribute<'a> {
         self.array().map(u16::from_be_bytes)
     }
 
+    /// A 16-bit number in the machine's byte order.
+    pub fn u16_ne(&self) -> Result<u16, DecodeError> {
+        self.array().map(u16::from_ne_bytes)
+    }
+
     /// A 32-bit number in network byte order.
     pub fn u32_be(&self) -> Result<u32, DecodeError> {
         self.array().map(u32::from_be_bytes)

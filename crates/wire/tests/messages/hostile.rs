@@ -5,7 +5,7 @@ use portolan_wire::netlink::Header;
 use portolan_wire::nftables::{
     ElementRef, ElementsOperation, Event, Family, IfExists, Transaction, element_at,
 };
-use portolan_wire::{Attributes, Batch, DecodeError, Frame, Frames, conntrack, route};
+use portolan_wire::{Attributes, Batch, DecodeError, Frame, Frames, conntrack, generic, ipset, ipvs, route};
 use proptest::prelude::*;
 
 /// Runs every decoder over a frame.
@@ -15,6 +15,9 @@ fn decode_everything(frame: &Frame<'_>) {
     }
     let _ = conntrack::Event::decode(frame);
     drop(route::Event::decode(frame));
+    drop(ipset::Event::decode(frame));
+    drop(generic::Event::decode(frame));
+    let _ = ipvs::is_virtual_server(frame.header.kind, frame);
     drop(frame.acknowledgement());
     for offset in (0..200).step_by(7) {
         element_at(frame, offset);
@@ -26,6 +29,7 @@ fn kind() -> impl Strategy<Value = u16> {
     prop_oneof![
         (0..34_u16).prop_map(|operation| 0x0a00 | operation),
         (0..4_u16).prop_map(|operation| 0x0100 | operation),
+        (0..14_u16).prop_map(|operation| 0x0600 | operation),
         0..25_u16
     ]
 }

@@ -4,8 +4,9 @@ use super::worlds::{
     arbitrary_chain, arbitrary_element, arbitrary_rule, arbitrary_set, arbitrary_table, arbitrary_tuple,
 };
 use portolan_wire::conntrack::{self, Tuple};
+use portolan_wire::netlink::Header;
 use portolan_wire::nftables::*;
-use portolan_wire::{Attributes, Batch, EncodeError, Frame, Frames, Request, route};
+use portolan_wire::{Attributes, Batch, EncodeError, Frame, Frames, Request, generic, ipset, ipvs, route};
 use proptest::prelude::*;
 
 /// Gives `check` the messages between the marks of a transaction.
@@ -134,6 +135,44 @@ proptest! {
         let frame = Frames::new(request.bytes(3).unwrap()).next().unwrap().unwrap();
         prop_assert_eq!(route::Event::decode(&frame), Ok(route::Event::NewAddress(address)));
         prop_assert_eq!(frame.header.sequence, 3);
+    }
+
+    #[test]
+    fn names_of_ipsets(name in "[A-Za-z0-9:._-]{1,31}") {
+        let mut request: Request = ipset::destroy(&name);
+        let frame = Frames::new(request.bytes(3).unwrap()).next().unwrap().unwrap();
+        // A list tells the name with the same attribute.
+        let listed = Frame { header: Header { kind: 0x0607, ..frame.header }, ..frame };
+        prop_assert_eq!(ipset::Event::decode(&listed), Ok(ipset::Event::Set { name }));
+        prop_assert_eq!(ipset::Event::decode(&frame), Ok(ipset::Event::Other { kind: 0x0603 }));
+    }
+
+    #[test]
+    fn generic_families(name in "[A-Za-z0-9_]{1,15}", id in any::<u16>()) {
+        let mut request: Request = generic::family(&name);
+        let frame = Frames::new(request.bytes(3).unwrap()).next().unwrap().unwrap();
+        prop_assert_eq!(generic::Event::decode(&frame), Ok(generic::Event::Other { kind: 0x10 }));
+        // The answer has the name with the same attribute, another command, and the number.
+        let mut batch = Batch::new(1);
+        let mut message = batch.message(0x10, 0, &[1, 2, 0, 0]);
+        message.attr_bytes(1, &id.to_ne_bytes());
+        drop(message);
+        let mut answer = batch.frame(1).unwrap().payload.to_vec();
+        answer.extend_from_slice(&frame.payload[4..]);
+        let answer = Frame { payload: &answer, ..frame };
+        prop_assert_eq!(generic::Event::decode(&answer), Ok(generic::Event::NewFamily(generic::Family { id, name })));
+    }
+
+    #[test]
+    fn virtual_servers(id in 0x11..=u16::MAX, others in any::<u16>()) {
+        for (mut request, command) in [(ipvs::virtual_servers(id), 4), (ipvs::flush(id), 17)] {
+            let frame = Frames::new(request.bytes(3).unwrap()).next().unwrap().unwrap();
+            prop_assert_eq!((frame.header.kind, frame.payload), (id, &[command, 1, 0, 0][..]));
+            prop_assert_eq!(ipvs::is_virtual_server(id, &frame), Ok(false));
+            let listed = Frame { payload: &[1, 1, 0, 0], ..frame };
+            prop_assert_eq!(ipvs::is_virtual_server(id, &listed), Ok(true));
+            prop_assert_eq!(ipvs::is_virtual_server(others, &listed), Ok(others == id));
+        }
     }
 }
 

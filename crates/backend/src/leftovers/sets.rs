@@ -1,0 +1,145 @@
+//! The ipsets of kube-proxy's IPVS mode, to which its iptables rules refer.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use portolan_model::Family;
+use portolan_sock::{Errno, Protocol, Socket, SocketError};
+use portolan_wire::ipset::{self, Event};
+
+use super::{Error, consistently};
+
+/// The IPv4 sets (`pkg/proxy/ipvs/ipset.go`).
+const NAMES: [&str; 17] = [
+    "KUBE-LOOP-BACK",
+    "KUBE-CLUSTER-IP",
+    "KUBE-EXTERNAL-IP",
+    "KUBE-EXTERNAL-IP-LOCAL",
+    "KUBE-LOAD-BALANCER",
+    "KUBE-LOAD-BALANCER-FW",
+    "KUBE-LOAD-BALANCER-LOCAL",
+    "KUBE-LOAD-BALANCER-SOURCE-IP",
+    "KUBE-LOAD-BALANCER-SOURCE-CIDR",
+    "KUBE-NODE-PORT-TCP",
+    "KUBE-NODE-PORT-LOCAL-TCP",
+    "KUBE-NODE-PORT-UDP",
+    "KUBE-NODE-PORT-LOCAL-UDP",
+    "KUBE-NODE-PORT-SCTP-HASH",
+    "KUBE-NODE-PORT-LOCAL-SCTP-HASH",
+    "KUBE-HEALTH-CHECK-NODE-PORT",
+    "KUBE-IPVS-IPS",
+];
+/// There where the kernel has ipset, loaded or built in.
+const MODULE: &str = "/sys/module/ip_set";
+/// The kernel ends a deleted nftables rule, and with it what that refers to, in the background.
+const PATIENCE: Duration = Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Removes the sets in the network namespace of this thread; says how many there were. Rules that refer to them have
+/// to be gone.
+pub(super) fn remove() -> Result<usize, Error> {
+    // Asking would make the kernel load the module.
+    if is_missing(Path::new(MODULE)) {
+        return Ok(0);
+    }
+    let failed = |source| Error::Sets { source };
+    let mut socket = Socket::open(Protocol::Netfilter).map_err(failed)?;
+    let wanted = kube_proxys(&mut socket).map_err(failed)?;
+    let mut left = wanted.clone();
+    let start = Instant::now();
+    loop {
+        let mut busy = BTreeSet::new();
+        for name in left {
+            if !destroy(&mut socket, &name).map_err(failed)? {
+                busy.insert(name);
+            }
+        }
+        left = busy;
+        if left.is_empty() {
+            return Ok(wanted.len());
+        }
+        if start.elapsed() > PATIENCE {
+            return Err(Error::SetsInUse { names: left.into_iter().collect::<Vec<_>>().join(" ") });
+        }
+        sleep(PAUSE);
+    }
+}
+
+/// Whether this system shows its modules and has none of this name.
+fn is_missing(module: &Path) -> bool {
+    module.parent().is_some_and(Path::exists) && !module.exists()
+}
+
+/// Those of the sets here that kube-proxy makes.
+fn kube_proxys(socket: &mut Socket) -> Result<BTreeSet<String>, SocketError> {
+    let known = names();
+    let listed = consistently(|| {
+        let mut found = BTreeSet::new();
+        socket.dump(&mut ipset::names(), |frame| {
+            if let Event::Set { name } = Event::decode(frame)?
+                && known.contains(&name)
+            {
+                found.insert(name);
+            }
+            Ok(())
+        })?;
+        Ok(found)
+    });
+    match listed {
+        // A kernel without ipset.
+        Err(SocketError::Refused(refusal)) if refusal.errno == Errno::EINVAL => Ok(BTreeSet::new()),
+        listed => listed,
+    }
+}
+
+/// Removes a set; false says that something refers to it.
+fn destroy(socket: &mut Socket, name: &str) -> Result<bool, SocketError> {
+    match socket.query(&mut ipset::destroy(name), |_| Ok(())) {
+        Err(SocketError::Refused(refusal)) if refusal.errno == Errno(ipset::ERR_BUSY) => Ok(false),
+        // Somebody else was quicker.
+        Err(SocketError::Refused(refusal)) if refusal.errno == Errno::ENOENT => Ok(true),
+        answer => answer.map(|()| true),
+    }
+}
+
+/// All names that kube-proxy gives.
+fn names() -> BTreeSet<String> {
+    Family::BOTH.into_iter().flat_map(|family| NAMES.map(|name| in_family(name, family))).collect()
+}
+
+/// The name of a set in a family; IPv6's are cut where they get too long.
+fn in_family(name: &str, family: Family) -> String {
+    match family {
+        Family::Ipv4 => name.to_owned(),
+        Family::Ipv6 => name.replacen("KUBE-", "KUBE-6-", 1).chars().take(ipset::NAME_MAX).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_names_of_both_families() {
+        let names = names();
+        assert_eq!(names.len(), 34);
+        for name in ["KUBE-LOOP-BACK", "KUBE-6-LOOP-BACK", "KUBE-IPVS-IPS", "KUBE-6-IPVS-IPS"] {
+            assert!(names.contains(name), "{name}");
+        }
+        // Cut to 31 bytes, as kube-proxy does.
+        assert!(names.contains("KUBE-6-LOAD-BALANCER-SOURCE-CID"));
+        assert!(names.contains("KUBE-6-NODE-PORT-LOCAL-SCTP-HAS"));
+        for others in ["KUBE-ROUTER-PODS", "KUBE-6-", "KUBE-6-LOAD-BALANCER-SOURCE-CIDR", "kube-loop-back"] {
+            assert!(!names.contains(others), "{others}");
+        }
+    }
+
+    #[test]
+    fn a_module_is_missing_only_where_modules_are_shown() {
+        assert!(is_missing(Path::new("/proc/no-such")));
+        assert!(!is_missing(Path::new("/proc/self")));
+        assert!(!is_missing(Path::new("/no-such/ip_set")), "nothing is known");
+    }
+}
