@@ -104,16 +104,21 @@ impl Etcd {
         self.child.as_ref().unwrap().id()
     }
 
-    /// A call of etcd's JSON gateway; the answer is the body. For what the store itself has no use for.
-    pub fn call(&self, path: &str, body: &str) -> String {
+    /// A call of etcd's JSON gateway, for what the store itself has no use for.
+    pub fn call(&self, path: &str, body: &str) {
+        let (head, answer) = self.ask(path, body);
+        assert!(head.contains(" 200 "), "{path}: {head}\n{answer}");
+    }
+
+    /// The head and the body of an answer of etcd's JSON gateway.
+    pub fn ask(&self, path: &str, body: &str) -> (String, String) {
         let mut stream = TcpStream::connect(("127.0.0.1", self.client)).unwrap();
         let length = body.len();
         write!(stream, "POST {path} HTTP/1.0\r\nContent-Length: {length}\r\n\r\n{body}").unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        assert!(head.contains(" 200 "), "{path}: {answer}");
-        body.to_owned()
+        (head.to_owned(), body.to_owned())
     }
 
     /// Ends it as a loss of power would, but for what the kernel keeps.
