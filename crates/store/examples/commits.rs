@@ -43,6 +43,7 @@ async fn main() {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let mut _server = None;
+    let began = Instant::now();
     let store: Arc<dyn Store> = match arguments[..] {
         ["memory"] => Arc::new(MemoryStore::new(History::default())),
         ["file", dir] => Arc::new(DurableStore::open(Path::new(dir), History::default()).unwrap()),
@@ -55,6 +56,8 @@ async fn main() {
         }
         _ => panic!("memory, file DIR, or etcd [ENDPOINT]"),
     };
+    let objects: usize = store.metrics().objects.iter().map(|(_, count)| count).sum();
+    println!("opened with {objects} objects in {:?}", began.elapsed());
     println!("clients   commits/s   median   99 %   transactions a group   fsync");
     let numbers = Arc::new(AtomicUsize::new(0));
     for clients in [1, 8, 64] {

@@ -110,14 +110,20 @@ impl Shared {
     }
 
     fn answer(&self, answer: Answer, outcome: Result<Committed, CommitError>) {
-        self.counters.outcome(&outcome);
+        if answer.counted {
+            self.counters.outcome(&outcome);
+        }
         // Whoever asked may have gone.
-        let _ = answer.send(outcome);
+        let _ = answer.to.send(outcome);
     }
 
-    fn commit(&self, transaction: Transaction) -> BoxFuture<'static, Result<Committed, CommitError>> {
-        let (answer, answered) = oneshot::channel();
-        self.submit(transaction, answer);
+    fn commit(
+        &self,
+        transaction: Transaction,
+        counted: bool,
+    ) -> BoxFuture<'static, Result<Committed, CommitError>> {
+        let (to, answered) = oneshot::channel();
+        self.submit(transaction, Answer { to, counted });
         let closed = || Err(CommitError::Unknown("the store was closed".into()));
         answered.map(move |outcome| outcome.unwrap_or_else(|_| closed())).boxed()
     }
@@ -133,14 +139,14 @@ impl Store for DurableStore {
     }
 
     fn commit(&self, transaction: Transaction) -> BoxFuture<'static, Result<Committed, CommitError>> {
-        self.shared.commit(transaction)
+        self.shared.commit(transaction, true)
     }
 
     fn refresh(&self) -> BoxFuture<'static, Result<u64, CommitError>> {
         // A transaction of no steps is answered when all those before it are published.
         let published = Arc::clone(&self.published);
         self.shared
-            .commit(Transaction::default())
+            .commit(Transaction::default(), false)
             .map(move |done| done.map(|_| published.read().revision()))
             .boxed()
     }

@@ -1,6 +1,15 @@
 //! The file below the database: plain reads and writes, and how long each fsync took.
 
-use std::{fs::File, io::Result, os::unix::fs::FileExt, sync::Arc, time::Instant};
+use std::{
+    fs::File,
+    io::Result,
+    os::unix::fs::FileExt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+    time::Instant,
+};
 
 use redb::StorageBackend;
 
@@ -11,6 +20,8 @@ use crate::metrics::Counters;
 pub(super) struct Disk {
     pub(super) file: File,
     pub(super) counters: Arc<Counters>,
+    /// Set when a sync has failed.
+    pub(super) unsynced: Arc<AtomicBool>,
     pub(super) faults: Faults,
 }
 
@@ -18,9 +29,9 @@ pub(super) struct Disk {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Faults {
     #[cfg(test)]
-    pub(super) writes: Arc<std::sync::atomic::AtomicBool>,
+    pub(super) writes: Arc<AtomicBool>,
     #[cfg(test)]
-    pub(super) syncs: Arc<std::sync::atomic::AtomicBool>,
+    pub(super) syncs: Arc<AtomicBool>,
     /// Held by a test, no sync comes to its end.
     #[cfg(test)]
     pub(super) gate: Arc<std::sync::Mutex<()>>,
@@ -39,8 +50,8 @@ impl Faults {
 }
 
 #[cfg(test)]
-fn fail_if(fault: &std::sync::atomic::AtomicBool) -> Result<()> {
-    if fault.load(std::sync::atomic::Ordering::SeqCst) {
+fn fail_if(fault: &AtomicBool) -> Result<()> {
+    if fault.load(SeqCst) {
         return Err(std::io::Error::from(std::io::ErrorKind::StorageFull));
     }
     Ok(())
@@ -75,9 +86,9 @@ impl StorageBackend for Disk {
 
     fn sync_data(&self) -> Result<()> {
         let started = Instant::now();
-        self.file.sync_data()?;
+        let synced = self.file.sync_data().and_then(|()| self.faults.on_sync());
         self.counters.sync(started.elapsed());
-        self.faults.on_sync()
+        synced.inspect_err(|_| self.unsynced.store(true, SeqCst))
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> Result<()> {

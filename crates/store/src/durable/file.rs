@@ -18,7 +18,10 @@ use std::{
     io,
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
 };
 
 use portolan_schema::Resource;
@@ -58,6 +61,7 @@ const CACHE_BYTES: usize = 8 << 20;
 pub(super) struct Folder {
     path: PathBuf,
     counters: Arc<Counters>,
+    unsynced: Arc<AtomicBool>,
     faults: Faults,
     /// Released by the system when this is closed, however the process ends.
     _lock: File,
@@ -86,7 +90,7 @@ impl Folder {
             Err(TryLockError::WouldBlock) => return Err(OpenError::InUse(path.to_owned())),
             Err(TryLockError::Error(source)) => return Err(OpenError::Io { path: lock_path, source }),
         }
-        Ok(Self { path: path.to_owned(), counters, faults, _lock: lock })
+        Ok(Self { path: path.to_owned(), counters, unsynced: Arc::default(), faults, _lock: lock })
     }
 
     /// Opens the database; makes an empty one, whose last revision is `first`, if there is no file at all.
@@ -101,6 +105,9 @@ impl Folder {
 
     /// Opens the database.
     pub(super) fn open(&self) -> Result<Database, OpenError> {
+        if self.unsynced.load(SeqCst) {
+            self.rewrite()?;
+        }
         let path = self.path.join(FILE_NAME);
         let file =
             private_file().open(&path).map_err(|source| OpenError::Io { path: path.clone(), source })?;
@@ -119,12 +126,32 @@ impl Folder {
         let database = self.database(file).map_err(|error| self.explain(error))?;
         write_first(&database, first).map_err(|error| self.explain(error))?;
         database.close().map_err(|error| self.explain(error))?;
-        fs::rename(&new, path).map_err(failed)?;
-        File::open(&self.path).and_then(|folder| folder.sync_all()).map_err(failed)
+        self.rename(&new, &path).map_err(failed)
+    }
+
+    /// Puts a copy of the file in its place. After a failed sync the kernel takes what it could not write for written,
+    /// and no later sync would write it.
+    fn rewrite(&self) -> Result<(), OpenError> {
+        let (new, path) = (self.path.join(NEW_FILE_NAME), self.path.join(FILE_NAME));
+        let copy = || {
+            let mut file = private_file().create(true).truncate(true).open(&new)?;
+            io::copy(&mut File::open(&path)?, &mut file)?;
+            file.sync_all()?;
+            self.rename(&new, &path)
+        };
+        copy().map_err(|source| OpenError::Io { path: new.clone(), source })?;
+        self.unsynced.store(false, SeqCst);
+        Ok(())
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)?;
+        File::open(&self.path)?.sync_all()
     }
 
     fn database(&self, file: File) -> Result<Database, DatabaseError> {
-        let disk = Disk { file, counters: Arc::clone(&self.counters), faults: self.faults.clone() };
+        let (counters, unsynced) = (Arc::clone(&self.counters), Arc::clone(&self.unsynced));
+        let disk = Disk { file, counters, unsynced, faults: self.faults.clone() };
         // Everything is read at the start anyway; this notices what the disk has made of it meanwhile.
         let mut builder = Builder::new();
         builder.set_cache_size(CACHE_BYTES).set_check_integrity_on_open(true);

@@ -15,7 +15,12 @@ use tokio::sync::oneshot;
 use crate::{CommitError, Committed, StoredObject, Transaction, transaction::Write};
 
 /// Where the answer to a transaction goes.
-pub(super) type Answer = oneshot::Sender<Result<Committed, CommitError>>;
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) to: oneshot::Sender<Result<Committed, CommitError>>,
+    /// Whether it is a client's transaction, and not only the wait for those before it.
+    pub(super) counted: bool,
+}
 
 /// Most transactions and about the most bytes in one group, so that none waits long for the others.
 const GROUP_TRANSACTIONS: usize = 1024;
@@ -183,9 +188,9 @@ impl Group {
         self.writes.last().map(|write| write.change.revision)
     }
 
-    /// How many transactions write.
+    /// How many transactions it carries out.
     pub(super) fn size(&self) -> usize {
-        self.answers.iter().filter(|(outcome, _)| outcome.is_ok()).count()
+        self.answers.iter().filter(|(outcome, answer)| outcome.is_ok() && answer.counted).count()
     }
 
     /// Takes the answers: as they were judged, or all `error`.

@@ -1,6 +1,6 @@
 use std::{
     fs,
-    os::unix::fs::{FileExt, PermissionsExt},
+    os::unix::fs::{FileExt, MetadataExt, PermissionsExt},
     sync::atomic::Ordering::SeqCst,
 };
 
@@ -108,6 +108,8 @@ async fn after_a_failed_sync_the_file_decides_what_was_written() {
     let dir = tempfile::tempdir().unwrap();
     let (store, faults) = faulty(&dir);
     let before = store.commit(put("a", "1", None)).await.unwrap().revision;
+    // Held open, so that its number is not given to another file.
+    let first = fs::File::open(dir.path().join("objects.redb")).unwrap();
     faults.syncs.store(true, SeqCst);
     // The bytes are there, only the disk did not confirm them.
     let doubtful = store.commit(put("a", "2", Some(before))).await;
@@ -115,6 +117,10 @@ async fn after_a_failed_sync_the_file_decides_what_was_written() {
     assert!(matches!(refused, Err(CommitError::Unavailable(_))), "{refused:?}");
     assert_eq!(store.revision(), before);
     faults.syncs.store(false, SeqCst);
+    // What the kernel forgot to write is written again, into a file of its own.
+    let file = |dir: &TempDir| fs::metadata(dir.path().join("objects.redb")).unwrap();
+    assert_ne!(file(&dir).ino(), first.metadata().unwrap().ino());
+    assert_eq!(file(&dir).permissions().mode() & 0o777, 0o600);
     store.refresh().await.unwrap();
     let now = store.get(NODE, "a").unwrap().revision();
     match doubtful {

@@ -52,7 +52,7 @@ pub(super) struct Client {
 pub(super) struct Failure {
     /// What etcd, or what is in between, says.
     pub(super) status: Status,
-    /// Whether etcd may have seen the request.
+    /// Whether etcd may have begun with the request.
     pub(super) sent: bool,
 }
 
@@ -146,6 +146,7 @@ impl Client {
         A: Message + Default + 'static,
     {
         let deadline = self.deadline();
+        let mut reason: Option<Failure> = None;
         loop {
             // A server that hangs shall not use up the time that the others have.
             let patience = Instant::now().checked_add(self.timeout / PATIENCE).unwrap_or(deadline);
@@ -153,8 +154,13 @@ impl Client {
                 Err(failure) if failure.is_passing() => failure,
                 done => return done,
             };
+            // That time ran out says less than what was wrong before.
+            let reason = match reason.take() {
+                Some(before) if failure.status.code() == Code::DeadlineExceeded => reason.insert(before),
+                _ => reason.insert(failure),
+            };
             if Instant::now().checked_add(RETRY_PAUSE).is_none_or(|next| next >= deadline) {
-                return Err(failure);
+                return Err(Failure { status: reason.status.clone(), sent: reason.sent });
             }
             sleep(RETRY_PAUSE).await;
         }
@@ -255,7 +261,9 @@ impl Client {
 impl Failure {
     fn of(status: Status) -> Self {
         let unconnected = causes(&status).any(<dyn Error>::is::<ConnectError>);
-        Self { sent: !unconnected, status }
+        // What a server that is cut off from the others says before it looks at the request: see `headed`.
+        let refused = status.message() == "etcdserver: no leader";
+        Self { sent: !unconnected && !refused, status }
     }
 
     fn late(sent: bool) -> Self {

@@ -106,6 +106,7 @@ pub async fn counters_tell_what_happened(world: World) {
     commit(store, vec![put(SERVICE, "n/a", "1", None)]).await.unwrap();
     let done = commit(store, vec![put(SERVICE, "n/b", "1", None), put(NODE, "x", "1", None)]).await.unwrap();
     commit(store, vec![put(SERVICE, "n/a", "1", None)]).await.unwrap_err();
+    store.refresh().await.unwrap();
     let metrics = store.metrics();
     assert_eq!((metrics.committed, metrics.conflicts, metrics.failed), (2, 1, 0));
     let objects = |resource| metrics.objects.iter().find(|(of, _)| *of == resource).unwrap().1;

@@ -6,7 +6,7 @@ use std::{
     fs::File,
     io::{Read, Write},
     net::{TcpListener, TcpStream},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::mpsc,
     thread,
@@ -24,10 +24,13 @@ const DEADLINE: Duration = Duration::from_secs(60);
 pub struct Etcd {
     dir: TempDir,
     program: PathBuf,
+    name: &'static str,
     client: u16,
     peer: u16,
     options: Vec<String>,
     scheme: &'static str,
+    /// All members.
+    cluster: String,
     child: Option<Child>,
 }
 
@@ -39,27 +42,51 @@ impl Etcd {
 
     /// Starts one with more options; `scheme` is that of its client port.
     pub fn start_with(scheme: &'static str, options: &[String]) -> Option<Self> {
-        let folders = env::var_os("PATH").unwrap_or_default();
-        let found = env::split_paths(&folders).map(|folder| folder.join("etcd")).find(|path| path.is_file());
-        let Some(program) = found else {
-            let provided = env::var(PROVIDED).unwrap_or_default();
-            let promised = provided.split(' ').any(|tool| tool == "etcd");
-            assert!(!promised, "etcd is not there, although {PROVIDED} names it");
-            eprintln!("etcd is not installed: left out");
-            return None;
-        };
+        let program = Self::program()?;
         // Another process may take a free port before etcd does.
         for _ in 0..5 {
-            let [client, peer] = free_ports();
-            let (dir, program) = (tempfile::tempdir().unwrap(), program.clone());
-            let options = options.to_vec();
-            let mut etcd = Self { dir, program, client, peer, options, scheme, child: None };
-            etcd.spawn();
+            let mut etcd = Self::new(&program, "default", scheme, options);
+            etcd.spawn(&etcd.member());
             if etcd.is_ready() {
                 return Some(etcd);
             }
         }
         panic!("etcd does not start")
+    }
+
+    /// Starts three that are one cluster.
+    pub fn start_three() -> Option<[Self; 3]> {
+        let program = Self::program()?;
+        for _ in 0..5 {
+            let mut three = ["one", "two", "three"].map(|name| Self::new(&program, name, "http", &[]));
+            let cluster = three.each_ref().map(Self::member).join(",");
+            for etcd in &mut three {
+                etcd.spawn(&cluster);
+            }
+            if three.iter_mut().all(Self::is_ready) {
+                return Some(three);
+            }
+        }
+        panic!("etcd does not start")
+    }
+
+    fn new(program: &Path, name: &'static str, scheme: &'static str, options: &[String]) -> Self {
+        let [client, peer] = free_ports();
+        let (dir, program, options) = (tempfile::tempdir().unwrap(), program.to_owned(), options.to_vec());
+        Self { dir, program, name, client, peer, options, scheme, cluster: String::new(), child: None }
+    }
+
+    /// The program, if this machine has it.
+    fn program() -> Option<PathBuf> {
+        let folders = env::var_os("PATH").unwrap_or_default();
+        let found = env::split_paths(&folders).map(|folder| folder.join("etcd")).find(|path| path.is_file());
+        if found.is_none() {
+            let provided = env::var(PROVIDED).unwrap_or_default();
+            let promised = provided.split(' ').any(|tool| tool == "etcd");
+            assert!(!promised, "etcd is not there, although {PROVIDED} names it");
+            eprintln!("etcd is not installed: left out");
+        }
+        found
     }
 
     /// Where clients connect.
@@ -77,16 +104,21 @@ impl Etcd {
         self.child.as_ref().unwrap().id()
     }
 
-    /// A call of etcd's JSON gateway; the answer is the body. For what the store itself has no use for.
-    pub fn call(&self, path: &str, body: &str) -> String {
+    /// A call of etcd's JSON gateway, for what the store itself has no use for.
+    pub fn call(&self, path: &str, body: &str) {
+        let (head, answer) = self.ask(path, body);
+        assert!(head.contains(" 200 "), "{path}: {head}\n{answer}");
+    }
+
+    /// The head and the body of an answer of etcd's JSON gateway.
+    pub fn ask(&self, path: &str, body: &str) -> (String, String) {
         let mut stream = TcpStream::connect(("127.0.0.1", self.client)).unwrap();
         let length = body.len();
         write!(stream, "POST {path} HTTP/1.0\r\nContent-Length: {length}\r\n\r\n{body}").unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        assert!(head.contains(" 200 "), "{path}: {answer}");
-        body.to_owned()
+        (head.to_owned(), body.to_owned())
     }
 
     /// Ends it as a loss of power would, but for what the kernel keeps.
@@ -100,7 +132,7 @@ impl Etcd {
     /// Starts it again with the same data.
     pub fn restart(&mut self) {
         self.kill();
-        self.spawn();
+        self.spawn(&self.cluster.clone());
         assert!(self.is_ready(), "etcd does not start again");
     }
 
@@ -111,19 +143,28 @@ impl Etcd {
         self.restart();
     }
 
-    fn spawn(&mut self) {
+    fn spawn(&mut self, cluster: &str) {
+        cluster.clone_into(&mut self.cluster);
         let log = File::options().create(true).append(true).open(self.dir.path().join("log")).unwrap();
-        let (clients, peers) = (self.endpoint(), format!("http://127.0.0.1:{}", self.peer));
+        let (clients, peers) = (self.endpoint(), self.peers());
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "--"]).arg(&self.program);
         command.args(["--listen-client-urls", &clients, "--advertise-client-urls", &clients]);
         command.args(["--listen-peer-urls", &peers, "--initial-advertise-peer-urls", &peers]);
-        command.args(["--initial-cluster", &format!("default={peers}")]);
+        command.args(["--name", self.name, "--initial-cluster", cluster]);
         command.arg("--data-dir").arg(self.dir.path().join("data")).args(&self.options);
         // Debian builds it for machines that upstream does not test.
         command.env("ETCD_UNSUPPORTED_ARCH", env::consts::ARCH.replace("aarch64", "arm64"));
         command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
         self.child = Some(spawn_for_good(command));
+    }
+
+    fn peers(&self) -> String {
+        format!("http://127.0.0.1:{}", self.peer)
+    }
+
+    fn member(&self) -> String {
+        format!("{}={}", self.name, self.peers())
     }
 
     /// Waits until it answers; `false` if it has ended.
