@@ -73,13 +73,13 @@ pub(super) fn validate(object: &Object) -> Vec<FieldError> {
 mod tests {
     use super::*;
 
-    fn object(value: Value) -> Object {
+    fn object(value: &Value) -> Object {
         value.as_object().unwrap().clone()
     }
 
     #[test]
     fn a_new_one_is_active_and_has_its_finalizer_and_label() {
-        let mut namespace = object(json!({"metadata": {"name": "a"}, "spec": {"finalizers": ["x.y/z"]}}));
+        let mut namespace = object(&json!({"metadata": {"name": "a"}, "spec": {"finalizers": ["x.y/z"]}}));
         prepare(&mut namespace, None);
         assert_eq!(
             Value::from(namespace.clone()),
@@ -90,7 +90,7 @@ mod tests {
             })
         );
         assert_eq!(validate(&namespace), []);
-        let mut update = object(json!({"metadata": {"name": "a", "labels": {}}}));
+        let mut update = object(&json!({"metadata": {"name": "a", "labels": {}}}));
         prepare(&mut update, Some(&namespace));
         restore_spec(&mut update, &namespace);
         assert_eq!(update["metadata"]["labels"]["kubernetes.io/metadata.name"], "a");
@@ -104,9 +104,8 @@ mod tests {
             if deleted {
                 metadata["deletionTimestamp"] = "2026-11-21T21:03:57Z".into();
             }
-            object(
-                json!({"metadata": metadata, "spec": {"finalizers": [finalizer]}, "status": {"phase": phase}}),
-            )
+            let spec = json!({"finalizers": [finalizer]});
+            object(&json!({"metadata": metadata, "spec": spec, "status": {"phase": phase}}))
         };
         for (namespace, field) in [
             (namespace("a b", false, "Active"), "spec.finalizers[0]"),
