@@ -346,6 +346,11 @@ impl ApiError {
                 let causes: Vec<Value> = errors.iter().map(cause).collect();
                 Some(json!({"name": name, "group": info.group, "kind": info.kind, "causes": causes}))
             }
+            // kubectl shows the causes of what is invalid, not the message.
+            Self::Patch(PatchError::Failed(message)) => {
+                let cause = json!({"reason": "FieldValueInvalid", "message": message, "field": "patch"});
+                Some(json!({"causes": [cause]}))
+            }
             Self::Patch(PatchError::Conflicts(conflicts)) => {
                 let causes = conflicts.iter().map(|conflict| {
                     let message = format!("conflict with {}", conflict.owner);

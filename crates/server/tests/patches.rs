@@ -86,7 +86,10 @@ fn patches_that_cannot_be_done_are_refused() {
         patch(address, &web(), media_type, body).refused(code, reason)
     };
     let test = json!([{"op": "test", "path": "/spec/type", "value": "NodePort"}]);
-    refused(JSON, &test, 422, "Invalid");
+    let failed = patch(address, &web(), JSON, &test);
+    failed.refused(422, "Invalid");
+    let cause = &failed.json()["details"]["causes"][0];
+    assert_eq!(cause["message"], "JSON patch operation 0 (test /spec/type): the value is another one");
     refused(JSON, &json!([{"op": "remove", "path": "/spec/nothing"}]), 422, "Invalid");
     refused(JSON, &json!({"spec": {}}), 400, "BadRequest");
     refused(JSON, &json!([{"op": "what", "path": "/spec"}]), 400, "BadRequest");
@@ -105,6 +108,7 @@ fn patches_that_cannot_be_done_are_refused() {
     for media_type in [MERGE, STRATEGIC] {
         patch(address, &absent, media_type, &json!({})).refused(404, "NotFound");
     }
+    patch(address, &absent, MERGE, &json!({"metadata": {"uid": "u"}})).refused(409, "Conflict");
     let forced = format!("{}?force=true", web());
     patch(address, &forced, MERGE, &json!({})).refused(422, "Invalid");
     let long = format!("{}?fieldManager={}", web(), "x".repeat(129));

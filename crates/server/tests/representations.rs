@@ -270,3 +270,32 @@ fn protobuf_in_watches() {
     let (kind, status) = frame(&mut late);
     assert_eq!((kind.as_str(), &status["reason"]), ("ERROR", &json!("Expired")));
 }
+
+#[test]
+fn events_under_their_old_names() {
+    let server = start(Config::default());
+    let address = server.local_addr();
+    let event = json!({"apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": "e", "namespace": "default"},
+        "regarding": {"kind": "Service", "namespace": "default", "name": "web"}, "note": "full", "reason": "Full", "type": "Warning",
+        "action": "Allocate", "reportingController": "test", "reportingInstance": "a", "eventTime": "2026-03-01T00:00:00.000000Z"});
+    server.api().blocking().apply(event).unwrap();
+    let events = "/api/v1/namespaces/default/events";
+    let one = get(address, &format!("{events}/e")).expect(200);
+    assert_eq!((&one["apiVersion"], &one["message"]), (&json!("v1"), &json!("full")));
+    for (selector, count) in [("involvedObject.name=web", 1), ("involvedObject.name=x", 0)] {
+        let list = get(address, &format!("{events}?fieldSelector={selector}")).expect(200);
+        assert_eq!((&list["kind"], &list["apiVersion"]), (&json!("EventList"), &json!("v1")));
+        assert_eq!(list["items"].as_array().unwrap().len(), count);
+        for item in list["items"].as_array().unwrap() {
+            assert_eq!(item["involvedObject"]["name"], "web");
+        }
+    }
+    let list = decoded(&accept(address, events, PROTOBUF).body);
+    assert_eq!(list["items"][0]["message"], "full");
+    let mut watch = Watch::start(address, &format!("{events}?watch=1"));
+    let event = watch.expect().0;
+    assert_eq!((&event["type"], &event["object"]["message"]), (&json!("ADDED"), &json!("full")));
+    delete(address, &format!("{events}/e")).expect(200);
+    let event = watch.expect().0;
+    assert_eq!((&event["type"], &event["object"]["apiVersion"]), (&json!("DELETED"), &json!("v1")));
+}

@@ -121,12 +121,10 @@ impl Fields {
 
     /// The JSON form.
     pub(super) fn encode(self) -> Value {
-        let mut members = Object::new();
-        if self.itself && !self.inner.is_empty() {
-            members.insert(".".to_owned(), Value::Object(Object::new()));
-        }
-        members.extend(self.inner.into_iter().map(|(step, fields)| (step, fields.encode())));
-        Value::Object(members)
+        let place =
+            (self.itself && !self.inner.is_empty()).then(|| (".".to_owned(), Value::Object(Object::new())));
+        let inner = self.inner.into_iter().map(|(step, fields)| (step, fields.encode()));
+        Value::Object(place.into_iter().chain(inner).collect())
     }
 }
 

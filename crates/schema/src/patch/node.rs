@@ -1,5 +1,7 @@
 //! A place in the tables: what they say of one value, wherever it is, and what of it is owned alone.
 
+use std::fmt::Write as _;
+
 use serde_json::Value;
 
 use crate::{
@@ -104,22 +106,32 @@ impl Node {
     }
 }
 
-/// Keys that are left out have their defaults, so that everyone means the same element.
+/// Keys that are left out have their defaults, so that everyone means the same element. Written by hand, for it is on the
+/// path of every write.
 fn keyed_step(table: &Struct, keys: &[&str], element: &Object) -> Option<String> {
     let mut present = false;
-    let mut named = Object::new();
-    for key in keys {
-        match element.get(*key) {
-            Some(value) if !value.is_null() => {
-                present = true;
-                named.insert((*key).to_owned(), value.clone());
-            }
-            _ => {
-                if let Some(default) = table.field(key).and_then(|field| field.default) {
-                    named.insert((*key).to_owned(), default.into());
-                }
-            }
+    let mut step = String::with_capacity(40);
+    step.push_str("k:{");
+    let mut written = "";
+    // In the order of their names, as the JSON encoder has them.
+    while let Some(key) = keys.iter().copied().filter(|key| *key > written).min() {
+        written = key;
+        let value = element.get(key).filter(|value| !value.is_null());
+        let default = table.field(key).and_then(|field| field.default);
+        if value.is_none() && default.is_none() {
+            continue;
         }
+        if !step.ends_with('{') {
+            step.push(',');
+        }
+        step.extend(["\"", key, "\":"]);
+        // Writing to a String cannot fail.
+        let _ = match (value, default) {
+            (Some(value), _) => write!(step, "{value}"),
+            (None, default) => write!(step, "\"{}\"", default.unwrap_or_default()),
+        };
+        present |= value.is_some();
     }
-    present.then(|| format!("k:{}", Value::Object(named)))
+    step.push('}');
+    present.then_some(step)
 }

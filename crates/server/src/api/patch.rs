@@ -2,11 +2,13 @@
 
 use portolan_schema::patch::{Apply, Patch, PatchError};
 
-use super::ownership::Owners;
-use super::{Part, WriteOptions, ownership};
+use super::{
+    Part, WriteOptions,
+    ownership::{self, Owners},
+};
 use crate::{
     error::{ApiError, FieldError},
-    json::Object,
+    json::{self, Object},
     metadata,
     resource::Resource,
 };
@@ -38,6 +40,16 @@ impl Change {
         };
         let owners = Owners::of_update(part, &mut new, options);
         Ok((new, owners))
+    }
+
+    /// The uid that a patch asks the object to have.
+    pub(super) fn asked_uid(&self) -> Option<&str> {
+        match self {
+            Self::Patch(Patch::Merge(patch) | Patch::Strategic(patch)) => {
+                json::text(json::object(patch, "metadata")?, "uid")
+            }
+            _ => None,
+        }
     }
 
     /// Whether what it leaves may be no object of the kind at all.

@@ -30,6 +30,8 @@ use crate::{
 
 /// How often a generated name is tried anew when it is taken.
 const NAME_TRIES: usize = 8;
+/// What is stored of an object that is not there, in a conflict.
+const NOTHING_STORED: &str = "none: it does not exist";
 
 impl Api {
     pub(super) fn decide_create(
@@ -120,6 +122,9 @@ impl Api {
         change: Change,
         options: WriteOptions,
     ) -> Result<Decision, ApiError> {
+        if let Some(uid) = change.asked_uid() {
+            return Err(conflict(target, "metadata.uid", uid, NOTHING_STORED));
+        }
         let (mut object, owners) = match change {
             Change::Replace(object) if target.resource.info().create_on_update && part == Part::Main => {
                 (object, Owners::of_create(options))
@@ -130,7 +135,7 @@ impl Api {
         match_url(target.resource, target.namespace, Some(target.name), &mut object)?;
         let uid = json::object(&object, "metadata").and_then(|metadata| json::text(metadata, "uid"));
         if let Some(uid) = uid {
-            return Err(conflict(target, "metadata.uid", uid, "none: it does not exist"));
+            return Err(conflict(target, "metadata.uid", uid, NOTHING_STORED));
         }
         self.decide_create(ledger, target.resource, target.namespace, (object, owners), options)
     }

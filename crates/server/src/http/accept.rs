@@ -199,13 +199,6 @@ impl MetaVersion {
     }
 }
 
-impl Format {
-    /// Whether stored bytes are the answer as they are.
-    pub(super) fn is_stored(self) -> bool {
-        self.encoding == Encoding::Json && self.view == View::Whole
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use http::HeaderValue;

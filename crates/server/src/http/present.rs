@@ -46,7 +46,7 @@ impl Presenter {
 
     /// One object as an answer.
     pub(super) fn object(&self, code: StatusCode, stored: Bytes) -> Result<Answer, ApiError> {
-        if self.is_stored() && !self.pretty {
+        if self.passes_stored_bytes() && !self.pretty {
             return Ok(answer(code, Encoding::Json, stored));
         }
         let object = self.decoded(&stored);
@@ -79,7 +79,7 @@ impl Presenter {
 
     /// The object of a watch event in JSON; `first` for the first one of the watch.
     pub(super) fn event_json(&self, stored: &Bytes, first: bool) -> Bytes {
-        if self.is_stored() {
+        if self.passes_stored_bytes() {
             return stored.clone();
         }
         let presenter = Self { now: now(), ..self.clone() };
@@ -91,11 +91,13 @@ impl Presenter {
         self.message(self.decoded(stored))
     }
 
-    /// Whether clients get the stored bytes as they are.
-    fn is_stored(&self) -> bool {
-        self.format.is_stored() && self.resource.stored() == self.resource
+    /// Whether stored bytes are the answer as they are.
+    pub(super) fn passes_stored_bytes(&self) -> bool {
+        let format = Format { encoding: Encoding::Json, view: View::Whole };
+        self.format == format && self.resource.stored() == self.resource
     }
 
+    /// An object as the clients of this resource see it.
     fn decoded(&self, stored: &Bytes) -> Object {
         view::seen(self.resource, serde_json::from_slice(stored).unwrap_or_default())
     }
@@ -160,8 +162,8 @@ impl Presenter {
             };
             Bytes::from(value.to_string())
         };
-        let as_they_are = self.format.view == View::Whole && self.resource.stored() == self.resource;
-        if as_they_are { objects } else { objects.into_iter().map(item).collect() }
+        let untouched = self.format.view == View::Whole && self.resource.stored() == self.resource;
+        if untouched { objects } else { objects.into_iter().map(item).collect() }
     }
 }
 

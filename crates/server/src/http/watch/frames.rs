@@ -96,7 +96,7 @@ impl Framing {
     ) -> Result<(), ApiError> {
         let format = self.presenter.format;
         // Rows of tables hold ages and, the first one, columns.
-        if format.is_stored() || matches!(format.view, View::Table(_)) {
+        if self.presenter.passes_stored_bytes() || matches!(format.view, View::Table(_)) {
             return self.push(frames, kind, stored);
         }
         let shared = Arc::clone(&self.shared);
