@@ -120,6 +120,7 @@ async fn serve(options: Options, files: usize) -> anyhow::Result<ExitCode> {
         manifests: options.manifests,
         ..Config::default()
     };
+    portolan_server::check_address(&config, address)?;
     let store = store.open(&data_dir, &config).await?;
     let api = Arc::new(Api::open(store, &config).await);
     let mut terminate = signal(SignalKind::terminate())?;

@@ -170,7 +170,8 @@ fn the_commands_of_the_page_work() {
         assert_eq!(service["spec"]["sessionAffinity"], "ClientIP");
         assert_eq!(service["metadata"]["labels"]["tier"], "front");
         shell.good(last);
-        assert_eq!(shell.good(&format!("{SERVER} get services,endpointslices,nodes -A -o name")), "");
+        let left = shell.good(&format!("{SERVER} get services,endpointslices,nodes -A -o name"));
+        assert_eq!(left, "service/kubernetes\n", "the server's own");
     }
 }
 
@@ -351,7 +352,8 @@ fn many_objects_in_one_file() {
         assert_eq!(addresses.split(' ').collect::<BTreeSet<_>>().len(), COUNT);
         assert_eq!(count(&shell.kubectl("apply --server-side -f many.yaml"), "serverside-applied"), COUNT);
         shell.kubectl("delete services --all --wait=false");
-        assert_eq!(shell.kubectl("get services,ipaddresses -o name"), "");
+        let left = shell.kubectl("get services,ipaddresses -o name");
+        assert_eq!(left, "ipaddress.networking.k8s.io/10.96.0.1\n", "the server's own");
     }
 }
 

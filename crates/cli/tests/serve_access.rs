@@ -128,7 +128,7 @@ fn mistakes() {
         ),
         (vec!["serve", "--insecure-http", "--token-auth-file", file], "cannot be used with"),
         (vec!["serve", "--tls-cert-file", file], "--tls-private-key-file"),
-        (vec!["serve", "--listen", "127.0.0.1:0", "--data-dir", file], "Not a directory"),
+        (vec!["serve", "--listen", "127.0.0.1:0", "--data-dir", file], "--data-dir: "),
         ([&tls[..], &["--tls-san", "ä"]].concat(), "--tls-san"),
         ([&tls[..], &["--client-ca-file", file]].concat(), "--client-ca-file: "),
         ([&tls[..], &["--token-auth-file", file]].concat(), "line 1: fewer than three fields"),

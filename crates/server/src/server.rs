@@ -312,7 +312,7 @@ fn load_security(config: &Config) -> Result<Option<Arc<Security>>, Error> {
 }
 
 /// Without TLS nobody has to say who he is: then only this host may reach the server.
-fn check_address(config: &Config, address: SocketAddr) -> Result<(), Error> {
+pub fn check_address(config: &Config, address: SocketAddr) -> Result<(), Error> {
     let has_tls = matches!(config.transport, Transport::Tls(_));
     if has_tls || address.ip().is_loopback() || config.insecure_allow_non_loopback {
         Ok(())

@@ -43,11 +43,12 @@ impl StoreOptions {
             return Ok(Arc::new(MemoryStore::new(config.history)));
         }
         if self.etcd_servers.is_empty() {
-            let store = DurableStore::open(data_dir, config.history).context("--data-dir")?;
-            return Ok(Arc::new(store));
+            // The message has its source in it.
+            let store = DurableStore::open(data_dir, config.history);
+            return Ok(Arc::new(store.map_err(|error| anyhow::anyhow!("--data-dir: {error}"))?));
         }
-        let store = EtcdStore::connect(self.etcd()?, config.history).await.context("--etcd-servers")?;
-        Ok(Arc::new(store))
+        let store = EtcdStore::connect(self.etcd()?, config.history).await;
+        Ok(Arc::new(store.map_err(|error| anyhow::anyhow!("--etcd-servers: {error}"))?))
     }
 
     fn etcd(&self) -> anyhow::Result<EtcdOptions> {
