@@ -8,6 +8,7 @@ pub mod addresses;
 pub mod conntrack;
 pub mod dataplane;
 pub mod engine;
+pub mod iptables;
 pub mod leftovers;
 pub mod nft;
 pub mod none;

@@ -1,0 +1,25 @@
+//! The iptables data plane: every Service port is chains and rules with kube-proxy's names, order and comments.
+//!
+//! Owns what the rules of the mode are ([`Planner`] and below it, all pure: the forwarding table in, the text that
+//! `iptables-restore` reads out) and how the programs are found and run ([`Programs`]). See `ARCHITECTURE.md` for the
+//! layout and the order of writes. It must not know where changes come from, nor when a commit is due.
+//!
+//! Nothing chooses this mode yet: [`Planner`] and [`Programs`] are not joined to a
+//! [`Dataplane`](crate::Dataplane).
+
+mod chains;
+mod dispatch;
+mod fixed;
+#[cfg(test)]
+mod interpreter;
+mod name;
+mod options;
+mod partial;
+mod planner;
+mod present;
+mod rule;
+mod service;
+
+pub use options::Options;
+pub use planner::{HealthCheckPort, Pieces, Planner};
+pub use present::Present;

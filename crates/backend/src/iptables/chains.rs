@@ -1,0 +1,170 @@
+//! The chains of one Service port in the nat table: what happens once a packet has found it.
+
+use std::fmt::Display;
+use std::net::IpAddr;
+
+use portolan_model::{Backend, ExternalPolicy, Frontend, InternalPolicy};
+
+use super::fixed::{MARK_MASQUERADE, detector};
+use super::name::{ChainName, Kind};
+use super::rule::{Chain, Comment};
+use super::service::{Service, in_order};
+
+/// Every chain of a Service port, those that others lead to first.
+pub(super) fn chains(service: &Service<'_>) -> Vec<Chain> {
+    let forwarding = service.forwarding;
+    let all = in_order(forwarding.cluster.iter().chain(&forwarding.local));
+    let mut chains: Vec<Chain> =
+        all.iter().map(|(place, backend)| endpoint(service, place, backend.address)).collect();
+    for (kind, backends) in [(Kind::Cluster, &forwarding.cluster), (Kind::Local, &forwarding.local)] {
+        if !backends.is_empty() {
+            chains.push(balance(service, kind, backends));
+        }
+    }
+    if service.has_external_chain() {
+        chains.push(external(service));
+    }
+    if service.has_firewall() {
+        chains.push(firewall(service));
+    }
+    chains
+}
+
+/// Chooses an endpoint: that of the client's last connection, or else each with the same chance.
+fn balance(service: &Service<'_>, kind: Kind, backends: &[Backend]) -> Chain {
+    let mut rules = Vec::with_capacity(backends.len() + 1);
+    let internal = match service.forwarding.internal_policy {
+        InternalPolicy::Cluster => Kind::Cluster,
+        InternalPolicy::Local => Kind::Local,
+    };
+    if kind == internal {
+        rules.extend(masquerade_to_cluster_ip(service));
+    }
+    let endpoints: Vec<(String, ChainName)> = in_order(backends.iter())
+        .into_iter()
+        .map(|(place, _)| {
+            let chain = service.endpoint_chain(&place);
+            (place, chain)
+        })
+        .collect();
+    let comment = |place: &str| {
+        let text = Comment(format_args!("{} -> {place}", service.name));
+        if service.context.endpoint_comments { format!("{text} ") } else { String::new() }
+    };
+    if let Some(seconds) = service.forwarding.affinity {
+        for (place, chain) in &endpoints {
+            let comment = comment(place);
+            rules.push(format!(
+                "{comment}-m recent --name {chain} --rcheck --seconds {seconds} --reap -j {chain}"
+            ));
+        }
+    }
+    let mut left = endpoints.len();
+    for (place, chain) in &endpoints {
+        rules.push(format!("{}{}-j {chain}", comment(place), one_of(left)));
+        left = left.saturating_sub(1);
+    }
+    Chain { name: service.chain(kind).to_string(), rules }
+}
+
+/// The match that takes one packet of this many.
+fn one_of(count: usize) -> String {
+    if count < 2 {
+        return String::new();
+    }
+    let probability = 1.0 / f64::from(u32::try_from(count).unwrap_or(u32::MAX));
+    format!("-m statistic --mode random --probability {probability:.10} ")
+}
+
+/// Traffic to the cluster IP from outside the pods' network comes back by this node only if it was sent from here.
+/// The address is asked for again, because other traffic passes here, too.
+fn masquerade_to_cluster_ip(service: &Service<'_>) -> Option<String> {
+    let cluster_ip = service.forwarding.frontends.iter().find_map(|frontend| match frontend {
+        Frontend::ClusterIp(address, port) => Some((address, port)),
+        _ => None,
+    });
+    let (address, port) = cluster_ip?;
+    let settings = service.context.settings;
+    let from = match detector(&settings.local_detector) {
+        _ if settings.masquerade_all => String::new(),
+        Some(pods) => format!("{} ", pods.others),
+        None => return None,
+    };
+    let comment = Comment(format_args!("{} cluster IP", service.name));
+    let protocol = service.protocol;
+    let to = format_args!("-m {protocol} -p {protocol} -d {address} --dport {port}");
+    Some(format!("{comment} {to} {from}-j {MARK_MASQUERADE}"))
+}
+
+fn external(service: &Service<'_>) -> Chain {
+    let name = &service.name;
+    let forwarding = service.forwarding;
+    let comment = |what: &dyn Display| Comment(format_args!("{what} {name} external destinations")).to_string();
+    let mut rules = Vec::new();
+    let policy = match forwarding.external_policy {
+        ExternalPolicy::Cluster => {
+            rules.push(format!("{} -j {MARK_MASQUERADE}", comment(&"masquerade traffic for")));
+            Kind::Cluster
+        }
+        ExternalPolicy::Local => {
+            if !forwarding.cluster.is_empty() {
+                short_cut(service, &comment, &mut rules);
+            }
+            Kind::Local
+        }
+    };
+    if service.has_external() {
+        rules.push(format!("-j {}", service.chain(policy)));
+    }
+    Chain { name: service.chain(Kind::External).to_string(), rules }
+}
+
+/// This node and its pods reach all endpoints in spite of the Local policy.
+fn short_cut(service: &Service<'_>, comment: &dyn Fn(&dyn Display) -> String, rules: &mut Vec<String>) {
+    let all = service.chain(Kind::Cluster);
+    if let Some(pods) = detector(&service.context.settings.local_detector) {
+        rules.push(format!("{} {} -j {all}", comment(&"pod traffic for"), pods.own));
+    }
+    let local = "-m addrtype --src-type LOCAL";
+    rules.push(format!("{} {local} -j {MARK_MASQUERADE}", comment(&"masquerade LOCAL traffic for")));
+    rules.push(format!("{} {local} -j {all}", comment(&"route LOCAL traffic for")));
+}
+
+/// Lets through who may use the load-balancer IPs. What is left is not translated, and dropped by the filter table.
+fn firewall(service: &Service<'_>) -> Chain {
+    let name = &service.name;
+    let forwarding = service.forwarding;
+    let ranges = &forwarding.source_ranges;
+    let next = service.chain(Kind::External);
+    let comment = Comment(format_args!("{name} loadbalancer IP")).to_string();
+    let mut rules: Vec<String> =
+        ranges.iter().map(|range| format!("{comment} -s {range} -j {next}")).collect();
+    let node_ip = service.context.settings.node_ip;
+    if node_ip.is_some_and(|address| ranges.iter().any(|range| range.contains(&address))) {
+        // A node that has the load-balancer IP as an address of its own may send from it.
+        for frontend in &forwarding.frontends {
+            if let Frontend::LoadBalancerIp(address, _) = frontend {
+                rules.push(format!("{comment} -s {address} -j {next}"));
+            }
+        }
+    }
+    let other = format_args!("other traffic to {name} will be dropped by KUBE-PROXY-FIREWALL");
+    rules.push(Comment(other).to_string());
+    Chain { name: service.chain(Kind::Firewall).to_string(), rules }
+}
+
+fn endpoint(service: &Service<'_>, place: &str, address: IpAddr) -> Chain {
+    let chain = service.endpoint_chain(place);
+    let (name, protocol) = (&service.name, service.protocol);
+    let comment =
+        if service.context.endpoint_comments { format!("-m comment --comment {name} ") } else { String::new() };
+    let remember = match service.forwarding.affinity {
+        Some(_) => format!("-m recent --name {chain} --set "),
+        None => String::new(),
+    };
+    let rules = vec![
+        format!("{comment}-s {address} -j {MARK_MASQUERADE}"),
+        format!("{comment}{remember}-m {protocol} -p {protocol} -j DNAT --to-destination {place}"),
+    ];
+    Chain { name: chain.to_string(), rules }
+}

@@ -1,0 +1,166 @@
+//! What is there whatever Services there are: the chains that the kernel's own lead to, and the rules around Services.
+
+use portolan_model::{Family, LocalDetector, NodePortAddresses};
+
+use super::options::COUNTER_INVALID;
+use super::rule::{Comment, Rule, Table};
+use super::service::Context;
+
+pub(super) const SERVICES: &str = "KUBE-SERVICES";
+pub(super) const EXTERNAL_SERVICES: &str = "KUBE-EXTERNAL-SERVICES";
+pub(super) const NODE_PORTS: &str = "KUBE-NODEPORTS";
+pub(super) const FORWARD: &str = "KUBE-FORWARD";
+pub(super) const PROXY_FIREWALL: &str = "KUBE-PROXY-FIREWALL";
+/// Shared with kubelet, which may have put the same rule there. Never removed.
+pub(super) const FIREWALL: &str = "KUBE-FIREWALL";
+pub(super) const POSTROUTING: &str = "KUBE-POSTROUTING";
+pub(super) const MARK_MASQUERADE: &str = "KUBE-MARK-MASQ";
+/// Empty. Who flushes the tables takes it along, which tells kube-proxy and its likes.
+pub(super) const CANARY: &str = "KUBE-PROXY-CANARY";
+
+pub(super) const LOOPBACK: &str = "127.0.0.0/8";
+
+/// Chains that are written as a whole, with rules of Services among them.
+pub(super) const FILTER_CHAINS: [&str; 5] = [SERVICES, EXTERNAL_SERVICES, FORWARD, NODE_PORTS, PROXY_FIREWALL];
+/// Chains of the nat table that lead to those of Service ports.
+pub(super) const NAT_DISPATCH: [&str; 2] = [SERVICES, NODE_PORTS];
+/// Chains of the nat table without anything of a Service.
+pub(super) const NAT_FIXED: [&str; 2] = [POSTROUTING, MARK_MASQUERADE];
+
+/// Rules of the filter table that stand before those of Services.
+pub(super) fn filter_first(context: Context<'_>) -> Vec<Rule> {
+    if !context.options.on_loopback(context.settings.family) {
+        return Vec::new();
+    }
+    let comment = Comment("block incoming localnet connections");
+    // Loopback addresses can be reached from the network once route_localnet is set.
+    let state = "-m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT";
+    let text = format!("{comment} -d {LOOPBACK} ! -s {LOOPBACK} {state} -j DROP");
+    vec![Rule { table: Table::Filter, chain: FIREWALL, text }]
+}
+
+/// Rules of the filter table that stand after those of Services.
+pub(super) fn filter_last(context: Context<'_>) -> Vec<Rule> {
+    let rule = |text| Rule { table: Table::Filter, chain: FORWARD, text };
+    let mark = mark(context);
+    let mut rules = Vec::new();
+    if context.options.drop_invalid {
+        let count = if context.options.count_invalid {
+            format!("-m nfacct --nfacct-name {COUNTER_INVALID} ")
+        } else {
+            String::new()
+        };
+        rules.push(rule(format!("-m conntrack --ctstate INVALID {count}-j DROP")));
+    }
+    let comment = Comment("kubernetes forwarding rules");
+    rules.push(rule(format!("{comment} -m mark --mark {mark}/{mark} -j ACCEPT")));
+    let comment = Comment("kubernetes forwarding conntrack rule");
+    rules.push(rule(format!("{comment} -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT")));
+    rules
+}
+
+/// Rules of the nat table that mark packets and masquerade marked ones.
+pub(super) fn nat_first(context: Context<'_>) -> Vec<Rule> {
+    let rule = |chain, text| Rule { table: Table::Nat, chain, text };
+    let mark = mark(context);
+    let masquerade = if context.options.random_fully { "MASQUERADE --random-fully" } else { "MASQUERADE" };
+    let comment = Comment("kubernetes service traffic requiring SNAT");
+    vec![
+        rule(POSTROUTING, format!("-m mark ! --mark {mark}/{mark} -j RETURN")),
+        // A packet that passes a second time (in a tunnel) is not masqueraded again.
+        rule(POSTROUTING, format!("-j MARK --xor-mark {mark}")),
+        rule(POSTROUTING, format!("{comment} -j {masquerade}")),
+        rule(MARK_MASQUERADE, format!("-j MARK --or-mark {mark}")),
+    ]
+}
+
+/// The end of KUBE-SERVICES in the nat table: what is for this node's addresses may be for a node port.
+pub(super) fn nat_last(context: Context<'_>) -> Vec<Rule> {
+    let comment = Comment("kubernetes service nodeports; NOTE: this must be the last rule in this chain");
+    let rule = |to: &str| {
+        let text = format!("{comment} {to} -j {NODE_PORTS}");
+        Rule { table: Table::Nat, chain: SERVICES, text }
+    };
+    let on_loopback = context.options.on_loopback(context.settings.family);
+    match &context.settings.node_port_addresses {
+        NodePortAddresses::MatchAll => {
+            let except = match context.settings.family {
+                Family::Ipv4 if on_loopback => "",
+                Family::Ipv4 => " ! -d 127.0.0.0/8",
+                Family::Ipv6 => " ! -d ::1/128",
+            };
+            vec![rule(&format!("-m addrtype --dst-type LOCAL{except}"))]
+        }
+        NodePortAddresses::Addresses(addresses) => {
+            let loopback = if on_loopback { &*context.options.loopback_addresses } else { &[] };
+            addresses.iter().chain(loopback).map(|address| rule(&format!("-d {address}"))).collect()
+        }
+    }
+}
+
+/// The bit that asks for masquerading.
+fn mark(context: Context<'_>) -> String {
+    let mark = 1_u32.checked_shl(context.settings.masquerade_bit.into()).unwrap_or_default();
+    format!("{mark:#010x}")
+}
+
+/// How this node's pods are told from others.
+pub(super) struct Pods {
+    pub(super) own: String,
+    pub(super) others: String,
+}
+
+pub(super) fn detector(detector: &LocalDetector) -> Option<Pods> {
+    let own = match detector {
+        LocalDetector::None => return None,
+        LocalDetector::Cidr(cidr) => format!("-s {cidr}"),
+        LocalDetector::Interface(name) => format!("-i {name}"),
+        LocalDetector::InterfacePrefix(prefix) => format!("-i {prefix}+"),
+    };
+    Some(Pods { others: format!("! {own}"), own })
+}
+
+/// A rule of a chain of the kernel's own that leads to one of ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Jump {
+    pub(super) table: Table,
+    pub(super) from: &'static str,
+    /// The rule, written as a save prints it.
+    pub(super) rule: &'static str,
+    /// Kubelet uses it, too: it stays at a clean-up.
+    pub(super) shared: bool,
+}
+
+/// In the order in which they are put before what is there.
+pub(super) const JUMPS: [Jump; 14] = {
+    const EXTERNAL: &str = "-m conntrack --ctstate NEW -m comment --comment \"kubernetes externally-visible service \
+                            portals\" -j KUBE-EXTERNAL-SERVICES";
+    const HEALTH: &str = "-m comment --comment \"kubernetes health check service ports\" -j KUBE-NODEPORTS";
+    const PORTALS: &str =
+        "-m conntrack --ctstate NEW -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES";
+    const FORWARDING: &str = "-m comment --comment \"kubernetes forwarding rules\" -j KUBE-FORWARD";
+    const BALANCER: &str = "-m conntrack --ctstate NEW -m comment --comment \"kubernetes load balancer firewall\" -j \
+                            KUBE-PROXY-FIREWALL";
+    const NAT: &str = "-m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES";
+    const OUT: &str = "-m comment --comment \"kubernetes postrouting rules\" -j KUBE-POSTROUTING";
+    const SHARED: &str = "-j KUBE-FIREWALL";
+    const fn jump(table: Table, from: &'static str, rule: &'static str) -> Jump {
+        Jump { table, from, rule, shared: false }
+    }
+    [
+        jump(Table::Filter, "INPUT", EXTERNAL),
+        jump(Table::Filter, "FORWARD", EXTERNAL),
+        jump(Table::Filter, "INPUT", HEALTH),
+        jump(Table::Filter, "FORWARD", PORTALS),
+        jump(Table::Filter, "OUTPUT", PORTALS),
+        jump(Table::Filter, "FORWARD", FORWARDING),
+        jump(Table::Filter, "INPUT", BALANCER),
+        jump(Table::Filter, "OUTPUT", BALANCER),
+        jump(Table::Filter, "FORWARD", BALANCER),
+        jump(Table::Nat, "OUTPUT", NAT),
+        jump(Table::Nat, "PREROUTING", NAT),
+        jump(Table::Nat, "POSTROUTING", OUT),
+        Jump { table: Table::Filter, from: "INPUT", rule: SHARED, shared: true },
+        Jump { table: Table::Filter, from: "OUTPUT", rule: SHARED, shared: true },
+    ]
+};

@@ -1,0 +1,125 @@
+//! Names of the chains that belong to one Service port or one endpoint.
+//!
+//! A name ends in the first 16 characters of the base32 of a SHA-256 over the Service port's name, its protocol and,
+//! for an endpoint, its address: tools and people know chains by these.
+
+use std::fmt;
+
+use ring::digest::{Context, SHA256};
+
+/// Base32 of RFC 4648.
+const ALPHABET: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
+/// Characters of the hash in a name.
+const LENGTH: usize = 16;
+
+/// What a chain is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Kind {
+    /// Endpoints of the whole cluster.
+    Cluster,
+    /// Endpoints of this node.
+    Local,
+    /// Traffic to a node port, an external IP or a load-balancer IP.
+    External,
+    /// Sources that may use the load-balancer IPs.
+    Firewall,
+    /// One endpoint.
+    Endpoint,
+}
+
+impl Kind {
+    /// All of them.
+    const ALL: [Self; 5] = [Self::Cluster, Self::Local, Self::External, Self::Firewall, Self::Endpoint];
+
+    const fn prefix(self) -> &'static str {
+        match self {
+            Self::Cluster => "KUBE-SVC-",
+            Self::Local => "KUBE-SVL-",
+            Self::External => "KUBE-EXT-",
+            Self::Firewall => "KUBE-FW-",
+            Self::Endpoint => "KUBE-SEP-",
+        }
+    }
+}
+
+/// Whether a chain of the nat table belongs to a Service port, and goes with it.
+pub(super) fn is_of_service(chain: &str) -> bool {
+    Kind::ALL.iter().any(|kind| chain.starts_with(kind.prefix()))
+}
+
+/// The part of a name that tells Service ports, or endpoints, apart.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Hash([u8; LENGTH]);
+
+impl Hash {
+    /// Of these texts, one after the other with nothing between them.
+    pub(super) fn of(texts: &[&str]) -> Self {
+        let mut context = Context::new(&SHA256);
+        texts.iter().for_each(|text| context.update(text.as_bytes()));
+        let digest = context.finish();
+        // 16 characters of 5 bits are the first 80 bits.
+        let bits = digest.as_ref().iter().take(10).fold(0_u128, |bits, byte| bits << 8 | u128::from(*byte));
+        let character = |index: usize| {
+            let shift = 5 * (LENGTH - 1 - index);
+            let value = (bits >> shift) & 31;
+            usize::try_from(value).ok().and_then(|value| ALPHABET.get(value)).copied().unwrap_or(b'A')
+        };
+        Self(std::array::from_fn(character))
+    }
+
+    /// The chain of this kind.
+    pub(super) const fn chain(self, kind: Kind) -> ChainName {
+        ChainName { kind, hash: self }
+    }
+}
+
+impl fmt::Display for Hash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(std::str::from_utf8(&self.0).unwrap_or_default())
+    }
+}
+
+impl fmt::Debug for Hash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// The name of a chain of a Service port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct ChainName {
+    kind: Kind,
+    hash: Hash,
+}
+
+impl fmt::Display for ChainName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.kind.prefix(), self.hash)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_kube_proxy_gives() {
+        for (texts, kind, expected) in [
+            (&["demo/web:http", "tcp"][..], Kind::Cluster, "KUBE-SVC-XRY76EGRC3BSCIIJ"),
+            (&["demo/edge:api", "tcp"], Kind::External, "KUBE-EXT-ERJE4GOKLZX5YEOG"),
+            (&["demo/edge:api", "tcp"], Kind::Local, "KUBE-SVL-ERJE4GOKLZX5YEOG"),
+            (&["demo/shop:https", "tcp"], Kind::Firewall, "KUBE-FW-6RPHUCFPUBGIVHOV"),
+            (&["demo/dual", "sctp"], Kind::Cluster, "KUBE-SVC-C3N62DSJIEREFECB"),
+            (&["ns1/svc1:p80", "tcp"], Kind::Cluster, "KUBE-SVC-XPGD46QRK7WJZT7O"),
+            (&["demo/web:http", "tcp", "10.180.0.11:8080"], Kind::Endpoint, "KUBE-SEP-6IU6CSKRWDLZL5LZ"),
+            (&["demo/dual", "sctp", "[fd00:10:180::62]:9099"], Kind::Endpoint, "KUBE-SEP-QGVBNXXCLYOXPCXV"),
+        ] {
+            let chain = Hash::of(texts).chain(kind).to_string();
+            assert_eq!(chain, expected);
+            assert!(is_of_service(&chain));
+        }
+        for other in ["KUBE-SERVICES", "KUBE-FIREWALL", "KUBE-EXTERNAL-SERVICES", "KUBE-FORWARD", "PREROUTING"] {
+            assert!(!is_of_service(other), "{other}");
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! From the forwarding table to restores: of everything, and of what a change needs.
+//!
+//! The table is remembered; rules are not, since they can be made again from what was. A restore depends on the
+//! table and the settings alone, and prints in a stable order.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use portolan_model::{Backend, Change, Forwarding, Protocol, ServicePortName, Settings};
+
+use super::fixed::{self, CANARY, FILTER_CHAINS, FIREWALL, NAT_DISPATCH, NAT_FIXED};
+use super::partial::Partial;
+use super::rule::{self, Chain, Rule, Table};
+use super::service::{Context, Service};
+use super::{Options, Present, chains, dispatch};
+use crate::dataplane::Refusal;
+
+/// In a cluster with more endpoints than this, rules of single endpoints have no comments (as in kube-proxy).
+const LARGE: usize = 1000;
+/// iptables takes comments of up to 255 bytes; the longest of ours adds some 50 to the name.
+const NAME_MAX: usize = 200;
+
+/// The `healthCheckNodePort` of a Service before the rules of its ports let it in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HealthCheckPort {
+    /// Namespace of the Service.
+    pub namespace: Arc<str>,
+    /// Name of the Service.
+    pub service: Arc<str>,
+    /// Its port now, if it has one.
+    pub port: Option<u16>,
+}
+
+/// In how many transactions the chains of Service ports are loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pieces {
+    /// All at once.
+    One,
+    /// This many Service ports at a time; what leads to them comes last.
+    Of(NonZeroUsize),
+}
+
+/// The rules of one family.
+#[derive(Debug)]
+pub struct Planner {
+    settings: Settings,
+    options: Options,
+    table: BTreeMap<Arc<ServicePortName>, Entry>,
+    health_checks: BTreeMap<(Arc<str>, Arc<str>), u16>,
+    refused: BTreeMap<Arc<ServicePortName>, &'static str>,
+    endpoint_comments: bool,
+}
+
+/// All that the rules of a Service port depend on besides settings.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Entry {
+    pub(super) forwarding: Arc<Forwarding>,
+    health_check: Option<u16>,
+}
+
+/// Touched Service ports with what they were.
+type Touched = BTreeMap<Arc<ServicePortName>, Option<Entry>>;
+
+impl Planner {
+    /// Knows no Services.
+    pub const fn new(settings: Settings, options: Options) -> Self {
+        Self {
+            settings,
+            options,
+            table: BTreeMap::new(),
+            health_checks: BTreeMap::new(),
+            refused: BTreeMap::new(),
+            endpoint_comments: true,
+        }
+    }
+
+    /// Takes in other settings. Everything has to be loaded again after that.
+    pub fn configure(&mut self, settings: Settings, options: Options) {
+        (self.settings, self.options) = (settings, options);
+    }
+
+    /// Service ports that have no rules, with the reason.
+    pub fn refused(&self) -> impl Iterator<Item = Refusal> {
+        self.refused.iter().map(|(name, reason)| Refusal { name: name.clone(), reason })
+    }
+
+    /// The table as it was last taken in.
+    pub fn forwardings(&self) -> impl Iterator<Item = (&Arc<ServicePortName>, &Arc<Forwarding>)> {
+        self.table.iter().map(|(name, entry)| (name, &entry.forwarding))
+    }
+
+    /// Takes in changes that the next full load will write.
+    pub fn remember(&mut self, changes: &[Change], health_checks: &[HealthCheckPort]) {
+        self.take(changes, health_checks);
+    }
+
+    /// Takes in changes; answers the restore that brings them to a kernel that has everything before them. Empty where
+    /// no rule changes.
+    pub fn plan(&mut self, changes: &[Change], health_checks: &[HealthCheckPort]) -> String {
+        let touched = self.take(changes, health_checks);
+        let mut partial = Partial::default();
+        for (name, old) in &touched {
+            let new = self.table.get(name);
+            if old.as_ref() == new {
+                continue;
+            }
+            let rules = |entry: Option<&Entry>| entry.map(|entry| self.dispatch(name, entry)).unwrap_or_default();
+            partial.dispatch(rules(old.as_ref()), rules(new));
+            let chains = |entry: Option<&Entry>| entry.map(|entry| self.chains(name, entry)).unwrap_or_default();
+            partial.chains(chains(old.as_ref()), chains(new));
+        }
+        partial.restore(self)
+    }
+
+    /// Writes the restore of everything: into empty tables, or over whatever Services there were. `present` says what
+    /// is there. Where rules of single endpoints get comments is decided here.
+    pub fn full(&mut self, present: &Present, pieces: Pieces, out: &mut impl fmt::Write) -> fmt::Result {
+        let endpoints: usize = self.table.values().map(|entry| reachable(&entry.forwarding)).sum();
+        self.endpoint_comments = endpoints <= LARGE;
+        if present.lacks(Table::Mangle, CANARY) {
+            rule::begin(out, Table::Mangle)?;
+            rule::declare(out, CANARY)?;
+            rule::commit(out)?;
+        }
+        self.full_filter(present, out)?;
+        self.full_nat(present, pieces, out)
+    }
+
+    fn full_filter(&self, present: &Present, out: &mut impl fmt::Write) -> fmt::Result {
+        rule::begin(out, Table::Filter)?;
+        FILTER_CHAINS.iter().try_for_each(|chain| rule::declare(out, chain))?;
+        let first = fixed::filter_first(self.context());
+        // Without rules of ours it may have kubelet's.
+        if !first.is_empty() || present.lacks(Table::Filter, FIREWALL) {
+            rule::declare(out, FIREWALL)?;
+        }
+        declare_canary(Table::Filter, present, out)?;
+        append_all(out, first)?;
+        self.append_dispatch(Table::Filter, out)?;
+        append_all(out, fixed::filter_last(self.context()))?;
+        jumps(Table::Filter, present, out)?;
+        rule::commit(out)
+    }
+
+    fn full_nat(&self, present: &Present, pieces: Pieces, out: &mut impl fmt::Write) -> fmt::Result {
+        rule::begin(out, Table::Nat)?;
+        NAT_FIXED.iter().try_for_each(|chain| rule::declare(out, chain))?;
+        declare_canary(Table::Nat, present, out)?;
+        append_all(out, fixed::nat_first(self.context()))?;
+        let mut stale = present.service_chains.clone();
+        for (index, (name, entry)) in self.table.iter().enumerate() {
+            let is_full = |limit: NonZeroUsize| index > 0 && index.is_multiple_of(limit.get());
+            if matches!(pieces, Pieces::Of(limit) if is_full(limit)) {
+                rule::commit(out)?;
+                rule::begin(out, Table::Nat)?;
+            }
+            let chains = self.chains(name, entry);
+            chains.iter().try_for_each(|chain| rule::declare(out, &chain.name))?;
+            for chain in &chains {
+                stale.remove(&chain.name);
+                chain.rules.iter().try_for_each(|text| rule::append(out, &chain.name, text))?;
+            }
+        }
+        // What leads to the chains of Services comes when all of them are complete.
+        if pieces != Pieces::One {
+            rule::commit(out)?;
+            rule::begin(out, Table::Nat)?;
+        }
+        NAT_DISPATCH.iter().try_for_each(|chain| rule::declare(out, chain))?;
+        stale.iter().try_for_each(|chain| rule::declare(out, chain))?;
+        self.append_dispatch(Table::Nat, out)?;
+        append_all(out, fixed::nat_last(self.context()))?;
+        jumps(Table::Nat, present, out)?;
+        stale.iter().try_for_each(|chain| rule::remove_chain(out, chain))?;
+        rule::commit(out)
+    }
+
+    /// The rules of all Services in one table's shared chains.
+    pub(super) fn append_dispatch(&self, table: Table, out: &mut impl fmt::Write) -> fmt::Result {
+        for (name, entry) in &self.table {
+            let mut rules = self.dispatch(name, entry);
+            rules.retain(|rule| rule.table == table);
+            append_all(out, rules)?;
+        }
+        Ok(())
+    }
+
+    pub(super) const fn context(&self) -> Context<'_> {
+        Context {
+            settings: &self.settings,
+            options: &self.options,
+            endpoint_comments: self.endpoint_comments,
+        }
+    }
+
+    fn dispatch(&self, name: &ServicePortName, entry: &Entry) -> Vec<Rule> {
+        dispatch::rules(&Service::new(self.context(), name, &entry.forwarding), entry.health_check)
+    }
+
+    fn chains(&self, name: &ServicePortName, entry: &Entry) -> Vec<Chain> {
+        chains::chains(&Service::new(self.context(), name, &entry.forwarding))
+    }
+
+    fn take(&mut self, changes: &[Change], health_checks: &[HealthCheckPort]) -> Touched {
+        let mut touched = Touched::new();
+        for health_check in health_checks {
+            self.take_health_check(health_check, &mut touched);
+        }
+        for change in changes.iter().filter(|change| change.family == self.settings.family) {
+            let name = &change.name;
+            self.touch(name, &mut touched);
+            self.refused.remove(name);
+            match &change.new {
+                Some(_) if !is_plain(name) => {
+                    self.table.remove(name);
+                    let reason = "its name is longer, or has other characters, than names of Services have; rename it";
+                    self.refused.insert(name.clone(), reason);
+                }
+                Some(forwarding) => {
+                    let key = (name.namespace.clone(), name.service.clone());
+                    let health_check = self.health_checks.get(&key).copied();
+                    let entry = Entry { forwarding: forwarding.clone(), health_check };
+                    self.table.insert(name.clone(), entry);
+                }
+                None => drop(self.table.remove(name)),
+            }
+        }
+        touched
+    }
+
+    fn take_health_check(&mut self, health_check: &HealthCheckPort, touched: &mut Touched) {
+        let HealthCheckPort { namespace, service, port } = health_check;
+        let key = (namespace.clone(), service.clone());
+        match port {
+            Some(port) => self.health_checks.insert(key, *port),
+            None => self.health_checks.remove(&key),
+        };
+        let first = ServicePortName {
+            namespace: namespace.clone(),
+            service: service.clone(),
+            port: "".into(),
+            protocol: Protocol::Tcp,
+        };
+        let of_service = |name: &ServicePortName| name.namespace == *namespace && name.service == *service;
+        let entries = self.table.range_mut(Arc::new(first)..).take_while(|(name, _)| of_service(name));
+        for (name, entry) in entries {
+            touched.entry(name.clone()).or_insert_with(|| Some(entry.clone()));
+            entry.health_check = *port;
+        }
+    }
+
+    fn touch(&self, name: &Arc<ServicePortName>, touched: &mut Touched) {
+        touched.entry(name.clone()).or_insert_with(|| self.table.get(name).cloned());
+    }
+}
+
+/// Whether a name can stand in a rule as it is. Those of an API server always can.
+fn is_plain(name: &ServicePortName) -> bool {
+    let parts = [&name.namespace, &name.service, &name.port];
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+    parts.iter().flat_map(|part| part.bytes()).all(plain)
+        && parts.iter().map(|part| part.len()).sum::<usize>() <= NAME_MAX
+}
+
+/// Number of different endpoints.
+fn reachable(forwarding: &Forwarding) -> usize {
+    let place = |backend: &Backend| (backend.address, backend.port);
+    let elsewhere = |backend: &&Backend| forwarding.cluster.binary_search_by_key(&place(backend), place).is_err();
+    forwarding.cluster.len() + forwarding.local.iter().filter(elsewhere).count()
+}
+
+pub(super) fn append_all(out: &mut impl fmt::Write, rules: Vec<Rule>) -> fmt::Result {
+    rules.into_iter().try_for_each(|rule| rule::append(out, rule.chain, rule.text))
+}
+
+fn declare_canary(table: Table, present: &Present, out: &mut impl fmt::Write) -> fmt::Result {
+    if present.lacks(table, CANARY) { rule::declare(out, CANARY) } else { Ok(()) }
+}
+
+fn jumps(table: Table, present: &Present, out: &mut impl fmt::Write) -> fmt::Result {
+    let mut missing = present.missing_jumps().filter(|jump| jump.table == table);
+    missing.try_for_each(|jump| rule::prepend(out, jump.from, jump.rule))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,83 @@
+//! Tables, chains and rules as text.
+
+use std::fmt::{self, Display};
+
+/// A table that this mode writes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Table {
+    /// Nothing but the canary.
+    Mangle,
+    /// What is refused, dropped or let through.
+    Filter,
+    /// Where packets go.
+    Nat,
+}
+
+impl Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Mangle => "mangle",
+            Self::Filter => "filter",
+            Self::Nat => "nat",
+        })
+    }
+}
+
+/// A rule of a fixed chain. The text is that of a restore, without operation and chain.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Rule {
+    pub(super) table: Table,
+    pub(super) chain: &'static str,
+    pub(super) text: String,
+}
+
+/// A chain with its rules.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Chain {
+    pub(super) name: String,
+    pub(super) rules: Vec<String>,
+}
+
+/// A comment. Words with a space between them need quotes; a Service port's name has neither spaces nor quotes.
+pub(super) struct Comment<T>(pub(super) T);
+
+impl<T: Display> Display for Comment<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "-m comment --comment \"{}\"", self.0)
+    }
+}
+
+/// Opens a table of a restore.
+pub(super) fn begin(out: &mut impl fmt::Write, table: Table) -> fmt::Result {
+    writeln!(out, "*{table}")
+}
+
+/// Makes a chain, or empties it.
+pub(super) fn declare(out: &mut impl fmt::Write, chain: impl Display) -> fmt::Result {
+    writeln!(out, ":{chain} - [0:0]")
+}
+
+/// Adds a rule at the end of a chain.
+pub(super) fn append(out: &mut impl fmt::Write, chain: impl Display, rule: impl Display) -> fmt::Result {
+    writeln!(out, "-A {chain} {rule}")
+}
+
+/// Adds a rule before all others of a chain.
+pub(super) fn prepend(out: &mut impl fmt::Write, chain: impl Display, rule: impl Display) -> fmt::Result {
+    writeln!(out, "-I {chain} {rule}")
+}
+
+/// Removes a rule.
+pub(super) fn remove(out: &mut impl fmt::Write, chain: impl Display, rule: impl Display) -> fmt::Result {
+    writeln!(out, "-D {chain} {rule}")
+}
+
+/// Removes an empty chain that nothing refers to.
+pub(super) fn remove_chain(out: &mut impl fmt::Write, chain: impl Display) -> fmt::Result {
+    writeln!(out, "-X {chain}")
+}
+
+/// Closes a table: all of it takes effect at once.
+pub(super) fn commit(out: &mut impl fmt::Write) -> fmt::Result {
+    out.write_str("COMMIT\n")
+}

@@ -1,0 +1,74 @@
+//! One Service port, with the texts that its rules share.
+
+use portolan_model::table::Outcome;
+use portolan_model::{Backend, Forwarding, Protocol, ServicePortName, Settings};
+
+use super::Options;
+use super::name::{ChainName, Hash, Kind};
+
+/// What rules depend on besides the Service port.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Context<'a> {
+    pub(super) settings: &'a Settings,
+    pub(super) options: &'a Options,
+    /// Whether rules for single endpoints say which one; not in a large cluster.
+    pub(super) endpoint_comments: bool,
+}
+
+/// A Service port on its way to rules.
+#[derive(Debug)]
+pub(super) struct Service<'a> {
+    pub(super) context: Context<'a>,
+    pub(super) forwarding: &'a Forwarding,
+    /// `namespace/service:port`.
+    pub(super) name: String,
+    /// The protocol in small letters, as iptables has it.
+    pub(super) protocol: &'static str,
+    hash: Hash,
+}
+
+impl<'a> Service<'a> {
+    pub(super) fn new(context: Context<'a>, name: &ServicePortName, forwarding: &'a Forwarding) -> Self {
+        let name = name.to_string();
+        let protocol = match forwarding.protocol {
+            Protocol::Tcp => "tcp",
+            Protocol::Udp => "udp",
+            Protocol::Sctp => "sctp",
+        };
+        let hash = Hash::of(&[&name, protocol]);
+        Self { context, forwarding, name, protocol, hash }
+    }
+
+    pub(super) const fn chain(&self, kind: Kind) -> ChainName {
+        self.hash.chain(kind)
+    }
+
+    pub(super) fn has_external(&self) -> bool {
+        matches!(self.forwarding.external(), Outcome::Backends(_))
+    }
+
+    /// The chain of external traffic is there even where nothing but the short cut is in it.
+    pub(super) fn has_external_chain(&self) -> bool {
+        self.forwarding.has_endpoints && self.forwarding.externally_accessible()
+    }
+
+    pub(super) fn has_firewall(&self) -> bool {
+        let on_load_balancer = |f| matches!(f, &portolan_model::Frontend::LoadBalancerIp(..));
+        self.forwarding.has_endpoints
+            && !self.forwarding.source_ranges.is_empty()
+            && self.forwarding.frontends.iter().any(on_load_balancer)
+    }
+
+    /// The chain of an endpoint of this address (`address:port`).
+    pub(super) fn endpoint_chain(&self, endpoint: &str) -> ChainName {
+        Hash::of(&[&self.name, self.protocol, endpoint]).chain(Kind::Endpoint)
+    }
+}
+
+/// Backends with their addresses as text (`address:port`), in the order of the texts: that of the rules.
+pub(super) fn in_order<'b>(backends: impl Iterator<Item = &'b Backend>) -> Vec<(String, &'b Backend)> {
+    let mut list: Vec<_> = backends.map(|backend| (backend.socket().to_string(), backend)).collect();
+    list.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+    list.dedup_by(|a, b| a.0 == b.0);
+    list
+}
