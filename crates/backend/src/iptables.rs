@@ -17,9 +17,11 @@ mod options;
 mod partial;
 mod planner;
 mod present;
+mod program;
 mod rule;
 mod service;
 
 pub use options::Options;
 pub use planner::{HealthCheckPort, Pieces, Planner};
 pub use present::Present;
+pub use program::{Error, Programs, Variant};

@@ -1,1 +1,322 @@
-//! placeholder
+//! The iptables programs of one family: which of them, and how they are run.
+
+use std::fmt;
+use std::io::{self, BufRead as _, BufReader, BufWriter, Read, Write};
+use std::process::{ChildStdin, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use portolan_model::Family;
+
+use super::Present;
+
+/// How long a program waits for the lock of the older iptables, in seconds.
+const LOCK_WAIT: &str = "5";
+/// `XTABLES_RESOURCE_PROBLEM`: how programs end that could not get the lock (`xtables.h`).
+const RESOURCE_PROBLEM: i32 = 4;
+/// Of what a program complains about, no more than this is kept, in bytes.
+const COMPLAINT_MAX: u64 = 4096;
+/// Chains that kubelet makes in the mangle table of the iptables that the node uses.
+const HINTS: [&str; 2] = [":KUBE-IPTABLES-HINT ", ":KUBE-KUBELET-CANARY "];
+
+/// Which iptables of the kernel's two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Variant {
+    /// A front end of nftables.
+    Nft,
+    /// The older one, with tables of its own.
+    Legacy,
+}
+
+/// Why a program could not do what it was asked to.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// There is no program of this name, or it cannot be run.
+    #[error("cannot run {program}: {source}; install iptables on this node, or choose another proxy mode")]
+    Start {
+        /// The program.
+        program: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The pipe to or from a program broke.
+    #[error("{program}: {source}")]
+    Pipe {
+        /// The program.
+        program: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Somebody else held the lock.
+    #[error("{program} waited {LOCK_WAIT} s for /run/xtables.lock, which another program holds: {message}")]
+    Locked {
+        /// The program.
+        program: String,
+        /// What it wrote.
+        message: String,
+    },
+    /// A restore failed, or a program ended otherwise than well.
+    #[error("{program} failed ({status}): {message}{}", refused(.line.as_ref()))]
+    Failed {
+        /// The program.
+        program: String,
+        /// How it ended.
+        status: ExitStatus,
+        /// What it wrote.
+        message: String,
+        /// The line of the restore that it names, with its number.
+        line: Option<(usize, String)>,
+    },
+    /// A program's version is not understood.
+    #[error("{program} --version printed {output:?}, which has no version in it; is it iptables?")]
+    Version {
+        /// The program.
+        program: String,
+        /// What it wrote.
+        output: String,
+    },
+}
+
+fn refused(line: Option<&(usize, String)>) -> String {
+    line.map(|(number, text)| format!("; line {number} is {text:?}")).unwrap_or_default()
+}
+
+/// The programs of one family. They run in the network namespace of the thread that calls.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Programs {
+    variant: Variant,
+    version: (u32, u32, u32),
+    /// `iptables-nft`, for example; `-save` and `-restore` are added to it.
+    name: String,
+}
+
+impl Programs {
+    /// Those that the node uses: where kubelet left its hint, or else those without a suffix.
+    pub fn find(family: Family) -> Result<Self, Error> {
+        for variant in [Variant::Nft, Variant::Legacy] {
+            if let Ok(programs) = Self::of(family, variant)
+                && programs.has_hint(family)
+            {
+                return Ok(programs);
+            }
+        }
+        Self::named(base(family).to_owned())
+    }
+
+    /// Those of a variant.
+    pub fn of(family: Family, variant: Variant) -> Result<Self, Error> {
+        let suffix = match variant {
+            Variant::Nft => "nft",
+            Variant::Legacy => "legacy",
+        };
+        Self::named(format!("{}-{suffix}", base(family)))
+    }
+
+    fn named(name: String) -> Result<Self, Error> {
+        let output = Command::new(&name).arg("--version").stdin(Stdio::null()).output();
+        let output = output.map_err(|source| Error::Start { program: name.clone(), source })?;
+        let output = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        let Some(version) = version(&output) else {
+            return Err(Error::Version { program: name, output });
+        };
+        let variant = if output.contains("nf_tables") { Variant::Nft } else { Variant::Legacy };
+        Ok(Self { variant, version, name })
+    }
+
+    /// Which iptables these belong to.
+    pub const fn variant(&self) -> Variant {
+        self.variant
+    }
+
+    /// Whether `MASQUERADE --random-fully` is known.
+    pub fn knows_random_fully(&self) -> bool {
+        self.version >= (1, 6, 2)
+    }
+
+    /// Reads what a full load has to know.
+    pub fn present(&self) -> Result<Present, Error> {
+        let mut present = Present::default();
+        self.save(&[], |line| present.line(line))?;
+        Ok(present)
+    }
+
+    /// Runs a restore that `write` writes. It may be written once more, to name a line that was refused: it has to
+    /// be the same then. Answers how long that took.
+    pub fn restore(&self, mut write: impl FnMut(&mut dyn fmt::Write) -> fmt::Result) -> Result<Duration, Error> {
+        let started = Instant::now();
+        let program = format!("{}-restore", self.name);
+        let mut command = Command::new(&program);
+        command.args(["-w", LOCK_WAIT, "--noflush", "--counters"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(|source| Error::Start { program: program.clone(), source })?;
+        let (input, complaints) = (child.stdin.take(), child.stderr.take());
+        let (written, message) = std::thread::scope(|scope| {
+            let reader = scope.spawn(|| complaints.map(complaint).unwrap_or_default());
+            let written = input.map_or(Ok(()), |input| pipe(input, &mut write));
+            (written, reader.join().unwrap_or_default())
+        });
+        let status = child.wait().map_err(|source| Error::Pipe { program: program.clone(), source })?;
+        if !status.success() {
+            // A program that ends early says why by its status; that the pipe broke says nothing more.
+            return Err(failed(program, status, message, &mut write));
+        }
+        written.map_err(|source| Error::Pipe { program, source })?;
+        Ok(started.elapsed())
+    }
+
+    /// Kubelet makes its chains in the tables of one variant only. A look into those of the older one would make
+    /// them, so it is only done where they are.
+    fn has_hint(&self, family: Family) -> bool {
+        let names = match family {
+            Family::Ipv4 => "/proc/thread-self/net/ip_tables_names",
+            Family::Ipv6 => "/proc/thread-self/net/ip6_tables_names",
+        };
+        let is_there = || std::fs::read_to_string(names).is_ok_and(|names| names.lines().any(|name| name == "mangle"));
+        if self.variant == Variant::Legacy && !is_there() {
+            return false;
+        }
+        let mut found = false;
+        let saved = self.save(&["-t", "mangle"], |line| found |= HINTS.iter().any(|hint| line.starts_with(hint)));
+        saved.is_ok() && found
+    }
+
+    fn save(&self, arguments: &[&str], mut line: impl FnMut(&str)) -> Result<(), Error> {
+        let program = format!("{}-save", self.name);
+        let mut command = Command::new(&program);
+        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(|source| Error::Start { program: program.clone(), source })?;
+        let (output, complaints) = (child.stdout.take(), child.stderr.take());
+        let (read, message) = std::thread::scope(|scope| {
+            let reader = scope.spawn(|| complaints.map(complaint).unwrap_or_default());
+            let read = output.map_or(Ok(()), |output| {
+                BufReader::new(output).split(b'\n').try_for_each(|bytes| {
+                    line(&String::from_utf8_lossy(&bytes?));
+                    Ok(())
+                })
+            });
+            (read, reader.join().unwrap_or_default())
+        });
+        let status = child.wait().map_err(|source| Error::Pipe { program: program.clone(), source })?;
+        if !status.success() {
+            return Err(failed(program, status, message, &mut |_| Ok(())));
+        }
+        read.map_err(|source| Error::Pipe { program, source })
+    }
+}
+
+const fn base(family: Family) -> &'static str {
+    match family {
+        Family::Ipv4 => "iptables",
+        Family::Ipv6 => "ip6tables",
+    }
+}
+
+/// The numbers after the `v`: `iptables v1.8.9 (nf_tables)`.
+fn version(output: &str) -> Option<(u32, u32, u32)> {
+    let word = output.split_whitespace().find_map(|word| word.strip_prefix('v'))?;
+    let mut numbers = word.split('.').map_while(|number| number.parse().ok());
+    Some((numbers.next()?, numbers.next()?, numbers.next().unwrap_or(0)))
+}
+
+/// The beginning of what a program complains about; the rest is read and forgotten, so that it can go on.
+fn complaint(mut stream: impl Read) -> String {
+    let mut kept = Vec::new();
+    let _ = stream.by_ref().take(COMPLAINT_MAX).read_to_end(&mut kept);
+    let _ = io::copy(&mut stream, &mut io::sink());
+    String::from_utf8_lossy(&kept).trim().to_owned()
+}
+
+fn failed(
+    program: String,
+    status: ExitStatus,
+    message: String,
+    write: &mut dyn FnMut(&mut dyn fmt::Write) -> fmt::Result,
+) -> Error {
+    if status.code() == Some(RESOURCE_PROBLEM) && message.contains("lock") {
+        return Error::Locked { program, message };
+    }
+    let line = line_named(&message).and_then(|number| {
+        let mut finder = Finder { left: number.checked_sub(1)?, line: String::new() };
+        let _ = write(&mut finder);
+        Some((number, finder.line))
+    });
+    Error::Failed { program, status, message, line }
+}
+
+/// `iptables-restore: line 7 failed`, or `line 7: RULE_APPEND failed`.
+fn line_named(message: &str) -> Option<usize> {
+    let mut words = message.split_whitespace().skip_while(|word| *word != "line");
+    words.nth(1)?.trim_end_matches(':').parse().ok()
+}
+
+/// Keeps one line of a text.
+struct Finder {
+    left: usize,
+    line: String,
+}
+
+impl fmt::Write for Finder {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for character in text.chars() {
+            match (character, self.left) {
+                // Nothing after it matters.
+                ('\n', 0) => return Err(fmt::Error),
+                ('\n', _) => self.left = self.left.saturating_sub(1),
+                (_, 0) => self.line.push(character),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Text on its way to a program, never all of it in memory.
+struct Pipe {
+    input: BufWriter<ChildStdin>,
+    error: Option<io::Error>,
+}
+
+impl fmt::Write for Pipe {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.input.write_all(text.as_bytes()).map_err(|error| {
+            self.error = Some(error);
+            fmt::Error
+        })
+    }
+}
+
+fn pipe(input: ChildStdin, write: &mut dyn FnMut(&mut dyn fmt::Write) -> fmt::Result) -> io::Result<()> {
+    let mut pipe = Pipe { input: BufWriter::with_capacity(1 << 16, input), error: None };
+    if write(&mut pipe).is_err() {
+        return Err(pipe.error.unwrap_or_else(|| io::Error::other("the restore could not be written")));
+    }
+    pipe.input.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_and_lines() {
+        assert_eq!(version("iptables v1.8.9 (nf_tables)"), Some((1, 8, 9)));
+        assert_eq!(version("iptables v1.8 (legacy)"), Some((1, 8, 0)));
+        assert_eq!(version("busybox"), None);
+        assert_eq!(line_named("iptables-legacy-restore: line 7 failed"), Some(7));
+        assert_eq!(line_named("iptables-nft-restore: \nline 3: CHAIN_DEL failed (Device or resource busy)"), Some(3));
+        assert_eq!(line_named("cannot open shared object"), None);
+    }
+
+    #[test]
+    fn the_line_that_was_refused_is_found() {
+        let write = |out: &mut dyn fmt::Write| {
+            out.write_str("*nat\n-A ")?;
+            out.write_str("X\nCOM")?;
+            out.write_str("MIT\n")
+        };
+        for (number, expected) in [(1, "*nat"), (2, "-A X"), (3, "COMMIT"), (4, "")] {
+            let mut finder = Finder { left: number - 1, line: String::new() };
+            let _ = write(&mut finder);
+            assert_eq!(finder.line, expected);
+        }
+    }
+}

@@ -1,0 +1,419 @@
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use insta::assert_snapshot;
+use portolan_model::world::{Edit, Ranges, Rng, World, random_edit};
+use portolan_model::{
+    Catalog, ExternalPolicy, Family, Frontend, InternalPolicy, LocalDetector, NodePortAddresses,
+};
+use proptest::prelude::*;
+
+use super::*;
+use crate::iptables::interpreter::Tables;
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn settings(family: Family) -> Settings {
+    let (cidr, node) = match family {
+        Family::Ipv4 => ("10.180.0.0/16", "192.168.0.2"),
+        Family::Ipv6 => ("fd00:10:180::/48", "fd00:192:168::2"),
+    };
+    Settings {
+        family,
+        local_detector: LocalDetector::Cidr(cidr.parse().unwrap()),
+        masquerade_all: false,
+        masquerade_bit: 14,
+        node_port_addresses: NodePortAddresses::MatchAll,
+        node_ip: Some(ip(node)),
+        service_cidrs: Vec::new(),
+    }
+}
+
+fn counting() -> Options {
+    Options { count_invalid: true, count_localhost: true, ..Options::default() }
+}
+
+fn name(service: &str, port: &str, protocol: Protocol) -> Arc<ServicePortName> {
+    Arc::new(ServicePortName { namespace: "demo".into(), service: service.into(), port: port.into(), protocol })
+}
+
+fn backends(places: &[&str]) -> Box<[Backend]> {
+    let backend = |place: &&str| {
+        let socket: std::net::SocketAddr = place.parse().unwrap();
+        Backend { address: socket.ip(), port: socket.port(), may_hairpin: true }
+    };
+    places.iter().map(backend).collect()
+}
+
+fn cluster_ip(address: &str, port: u16, places: &[&str]) -> Forwarding {
+    Forwarding {
+        family: Family::of(ip(address)),
+        protocol: Protocol::Tcp,
+        frontends: Box::new([Frontend::ClusterIp(ip(address), port)]),
+        cluster: backends(places),
+        local: Box::default(),
+        has_endpoints: !places.is_empty(),
+        internal_policy: InternalPolicy::Cluster,
+        external_policy: ExternalPolicy::Cluster,
+        affinity: None,
+        source_ranges: Box::default(),
+    }
+}
+
+fn put(service: &str, port: &str, forwarding: Forwarding) -> Change {
+    let family = forwarding.family;
+    let name = name(service, port, forwarding.protocol);
+    Change { name, family, old: None, new: Some(Arc::new(forwarding)) }
+}
+
+fn gone(change: &Change) -> Change {
+    Change { old: change.new.clone(), new: None, ..change.clone() }
+}
+
+/// A Service of each kind.
+fn demo() -> Vec<Change> {
+    let web = cluster_ip("172.30.10.1", 80, &["10.180.0.11:8080", "10.180.1.12:8080", "10.180.1.13:8080"]);
+    let edge = Forwarding {
+        frontends: Box::new([Frontend::ClusterIp(ip("172.30.10.2"), 443), Frontend::NodePort(30443)]),
+        external_policy: ExternalPolicy::Local,
+        local: backends(&["10.180.0.21:8443"]),
+        ..cluster_ip("172.30.10.2", 443, &["10.180.0.21:8443", "10.180.1.22:8443"])
+    };
+    let shop = Forwarding {
+        frontends: Box::new([
+            Frontend::ClusterIp(ip("172.30.10.3"), 443),
+            Frontend::LoadBalancerIp(ip("198.51.100.7"), 443),
+            Frontend::NodePort(30555),
+        ]),
+        affinity: Some(600),
+        source_ranges: ["203.0.113.0/25", "192.168.0.0/24"].map(|range| range.parse().unwrap()).into(),
+        ..cluster_ip("172.30.10.3", 443, &["10.180.0.31:9443", "10.180.1.32:9443"])
+    };
+    let empty = Forwarding { protocol: Protocol::Udp, ..cluster_ip("172.30.10.4", 53, &[]) };
+    vec![put("web", "http", web), put("edge", "api", edge), put("shop", "https", shop), put("empty", "dns", empty)]
+}
+
+fn planner(family: Family, changes: &[Change]) -> Planner {
+    let mut planner = Planner::new(settings(family), counting());
+    planner.remember(changes, &[]);
+    planner
+}
+
+fn full(planner: &mut Planner, present: &Present, pieces: Pieces) -> String {
+    let mut text = String::new();
+    planner.full(present, pieces, &mut text).unwrap();
+    text
+}
+
+fn load(planner: &mut Planner) -> String {
+    full(planner, &Present::default(), Pieces::One)
+}
+
+#[test]
+fn a_load_of_every_kind_of_service() {
+    assert_snapshot!(load(&mut planner(Family::Ipv4, &demo())));
+}
+
+#[test]
+fn a_load_without_services_in_ipv6() {
+    assert_snapshot!(load(&mut planner(Family::Ipv6, &[])));
+}
+
+/// No endpoint here for either policy, by an interface's name, for given addresses, with another bit.
+#[test]
+fn a_load_where_all_is_otherwise() {
+    let dual = Forwarding {
+        protocol: Protocol::Sctp,
+        frontends: Box::new([
+            Frontend::ClusterIp(ip("172.30.10.20"), 99),
+            Frontend::ExternalIp(ip("192.0.2.50"), 99),
+            Frontend::LoadBalancerIp(ip("198.51.100.8"), 99),
+            Frontend::NodePort(30999),
+        ]),
+        internal_policy: InternalPolicy::Local,
+        external_policy: ExternalPolicy::Local,
+        ..cluster_ip("172.30.10.20", 99, &["10.180.1.62:9099"])
+    };
+    let settings = Settings {
+        local_detector: LocalDetector::InterfacePrefix("veth".into()),
+        masquerade_bit: 5,
+        node_port_addresses: NodePortAddresses::Addresses(vec![ip("192.168.0.2")]),
+        ..settings(Family::Ipv4)
+    };
+    let options =
+        Options { loopback_addresses: vec![ip("127.0.0.1")], drop_invalid: false, ..Options::default() };
+    let mut planner = Planner::new(settings, options);
+    planner.remember(&[put("dual", "", dual)], &[health_check(Some(32222))]);
+    assert_snapshot!(load(&mut planner));
+}
+
+fn health_check(port: Option<u16>) -> HealthCheckPort {
+    HealthCheckPort { namespace: "demo".into(), service: "dual".into(), port }
+}
+
+#[test]
+fn a_load_in_ipv6() {
+    let shop = Forwarding {
+        frontends: Box::new([
+            Frontend::ClusterIp(ip("fd00:172::3"), 443),
+            Frontend::ExternalIp(ip("2001:db8::50"), 443),
+            Frontend::LoadBalancerIp(ip("2001:db8::7"), 443),
+            Frontend::NodePort(30555),
+        ]),
+        affinity: Some(10_800),
+        external_policy: ExternalPolicy::Local,
+        local: backends(&["[fd00:10:180::1]:9"]),
+        source_ranges: Box::new(["fd00:192:168::/64".parse().unwrap()]),
+        ..cluster_ip("fd00:172::3", 443, &["[fd00:10:180::1]:9", "[fd00:10:180::62]:9"])
+    };
+    assert_snapshot!(load(&mut planner(Family::Ipv6, &[put("shop", "https", shop)])));
+}
+
+#[test]
+fn a_change_of_endpoints_writes_their_chains_only() {
+    let demo = demo();
+    let mut planner = planner(Family::Ipv4, &demo);
+    load(&mut planner);
+    let web = cluster_ip("172.30.10.1", 80, &["10.180.0.11:8080", "10.180.1.13:8080", "10.180.1.14:8080"]);
+    assert_snapshot!(planner.plan(&[put("web", "http", web.clone())], &[]));
+    assert_eq!(planner.plan(&[put("web", "http", web)], &[]), "", "nothing changes");
+}
+
+#[test]
+fn the_last_endpoint_goes_and_comes() {
+    let demo = demo();
+    let mut planner = planner(Family::Ipv4, &demo);
+    load(&mut planner);
+    let edge = Forwarding {
+        cluster: Box::default(),
+        local: Box::default(),
+        has_endpoints: false,
+        ..(**demo[1].new.as_ref().unwrap()).clone()
+    };
+    let gone = planner.plan(&[put("edge", "api", edge)], &[]);
+    let come = planner.plan(&demo[1..2], &[]);
+    assert_snapshot!(format!("# gone\n{gone}# come\n{come}"));
+}
+
+#[test]
+fn a_service_and_its_health_check_port_come_and_go() {
+    let dual = put("dual", "", cluster_ip("172.30.10.20", 99, &["10.180.1.62:9099"]));
+    let mut planner = planner(Family::Ipv4, &demo());
+    load(&mut planner);
+    let steps = [
+        planner.plan(&[], &[health_check(Some(32222))]),
+        planner.plan(std::slice::from_ref(&dual), &[]),
+        planner.plan(&[], &[health_check(Some(32223))]),
+        planner.plan(&[gone(&dual)], &[health_check(None)]),
+    ];
+    assert_snapshot!(steps.join("# then\n"));
+}
+
+#[test]
+fn probabilities_have_ten_decimals() {
+    let places: Vec<String> = (0..12).map(|host| format!("10.180.2.{host}:80")).collect();
+    let places: Vec<&str> = places.iter().map(String::as_str).collect();
+    let text = load(&mut planner(Family::Ipv4, &[put("many", "", cluster_ip("172.30.10.9", 80, &places))]));
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let found: Vec<&str> =
+        words.windows(2).filter(|pair| pair[0] == "--probability").map(|pair| pair[1]).collect();
+    assert_eq!(
+        found,
+        [
+            "0.0833333333", "0.0909090909", "0.1000000000", "0.1111111111", "0.1250000000", "0.1428571429",
+            "0.1666666667", "0.2000000000", "0.2500000000", "0.3333333333", "0.5000000000"
+        ]
+    );
+    let order = text.find("10.180.2.10:80").unwrap() < text.find("10.180.2.2:80").unwrap();
+    assert!(order, "endpoints are sorted as text");
+}
+
+#[test]
+fn masquerade_all_and_no_detector() {
+    let mut planner = planner(Family::Ipv4, &demo()[..1]);
+    let mut all = Settings { masquerade_all: true, ..settings(Family::Ipv4) };
+    planner.configure(all.clone(), Options::default());
+    let marks = |text: &str| {
+        let marks = text.lines().filter(|line| line.contains("cluster IP") && line.ends_with("KUBE-MARK-MASQ"));
+        marks.map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        marks(&load(&mut planner)),
+        [
+            "-A KUBE-SVC-XRY76EGRC3BSCIIJ -m comment --comment \"demo/web:http cluster IP\" -m tcp -p tcp -d 172.30.10.1 \
+             --dport 80 -j KUBE-MARK-MASQ"
+        ]
+    );
+    all.masquerade_all = false;
+    all.local_detector = LocalDetector::None;
+    planner.configure(all, Options::default());
+    assert_eq!(marks(&load(&mut planner)), [""; 0]);
+}
+
+#[test]
+fn in_a_large_cluster_single_endpoints_have_no_comments() {
+    let service = |number: usize| {
+        let places = [format!("10.180.{}.{}:80", number / 250, number % 250)];
+        let address = format!("172.30.{}.{}", number / 250, number % 250);
+        put(&format!("s{number}"), "", cluster_ip(&address, 80, &[&places[0]]))
+    };
+    let mut services: Vec<Change> = (0..LARGE).map(service).collect();
+    let commented = "-m comment --comment \"demo/s1 -> 10.180.0.1:80\" -j KUBE-SEP-";
+    assert!(load(&mut planner(Family::Ipv4, &services)).contains(commented));
+    let mut over = planner(Family::Ipv4, &services);
+    load(&mut over);
+    services.push(service(LARGE));
+    let one_more = over.plan(&services[LARGE..], &[]);
+    assert!(one_more.contains("demo/s1000 -> "), "the next full load decides anew");
+    let text = load(&mut over);
+    assert!(!text.contains(" -> ") && !text.contains("--comment demo/s1 "));
+    assert!(text.contains("\"demo/s1 cluster IP\""));
+}
+
+#[test]
+fn a_name_that_does_not_fit_harms_itself_only() {
+    let mut bad = demo().remove(0);
+    let ServicePortName { namespace, port, protocol, .. } = (*bad.name).clone();
+    let service = "web\"\nCOMMIT".into();
+    bad.name = Arc::new(ServicePortName { namespace, service, port, protocol });
+    let mut planner = planner(Family::Ipv4, &demo()[1..]);
+    let before = load(&mut planner);
+    assert_eq!(planner.plan(std::slice::from_ref(&bad), &[]), "");
+    assert_eq!(planner.refused().map(|refusal| refusal.name).collect::<Vec<_>>(), std::slice::from_ref(&bad.name));
+    assert_eq!(load(&mut planner), before);
+    assert_eq!(planner.plan(&[gone(&bad)], &[]), "");
+    assert_eq!(planner.refused().count(), 0);
+}
+
+#[test]
+fn a_shared_chain_that_changes_much_is_written_anew() {
+    let service = |number: u16| {
+        put(&format!("s{number}"), "", cluster_ip(&format!("172.30.1.{number}"), 80, &["10.180.1.1:80"]))
+    };
+    let services: Vec<Change> = (0..200).map(service).collect();
+    let mut planner = planner(Family::Ipv4, &services);
+    let mut tables = Tables::empty();
+    tables.restore(&load(&mut planner), |_| {}).unwrap();
+    let going: Vec<Change> = services[..150].iter().map(gone).collect();
+    let text = planner.plan(&going, &[]);
+    assert!(!text.contains("\n-D ") && text.contains("\n:KUBE-SERVICES - [0:0]\n"));
+    tables.restore(&text, |_| {}).unwrap();
+    assert_eq!(tables, loaded(&mut planner));
+}
+
+/// What a full load makes of empty tables.
+fn loaded(planner: &mut Planner) -> Tables {
+    let mut tables = Tables::empty();
+    tables.restore(&load(planner), |_| {}).unwrap();
+    tables
+}
+
+/// A random world, and what a Catalog makes of its edits.
+struct Edited {
+    rng: Rng,
+    ranges: Ranges,
+    world: World,
+    catalog: Catalog,
+}
+
+impl Edited {
+    fn new(seed: u64) -> Self {
+        let mut rng = Rng::new(seed);
+        let ranges = Ranges::example();
+        let world = World::random(&mut rng, 6, &ranges);
+        Self { rng, ranges, world, catalog: Catalog::new("n1") }
+    }
+
+    fn first(&mut self) -> (Vec<Change>, Vec<HealthCheckPort>) {
+        let edits = self.world.edits();
+        self.changes(&edits)
+    }
+
+    fn edit(&mut self, count: usize) -> (Vec<Change>, Vec<HealthCheckPort>) {
+        let edits: Vec<Edit> =
+            (0..count).map(|_| random_edit(&mut self.rng, &mut self.world, &self.ranges)).collect();
+        self.changes(&edits)
+    }
+
+    fn changes(&mut self, edits: &[Edit]) -> (Vec<Change>, Vec<HealthCheckPort>) {
+        for edit in edits {
+            self.catalog.apply(edit.event().unwrap());
+        }
+        let changes = self.catalog.take_changes();
+        let health_check = |change: &portolan_model::catalog::HealthCheckChange| HealthCheckPort {
+            namespace: change.key.namespace.as_ref().into(),
+            service: change.key.name.as_ref().into(),
+            port: change.new.map(|check| check.port),
+        };
+        let health_checks = changes.health_checks.iter().map(health_check).collect();
+        (changes.changes, health_checks)
+    }
+}
+
+fn family() -> impl Strategy<Value = Family> {
+    prop_oneof![Just(Family::Ipv4), Just(Family::Ipv6)]
+}
+
+fn pieces() -> impl Strategy<Value = Pieces> {
+    prop_oneof![Just(Pieces::One), (1_usize..4).prop_map(|count| Pieces::Of(NonZeroUsize::new(count).unwrap()))]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Change by change the tables become what a full load makes of empty ones, and no restore leads nowhere.
+    #[test]
+    fn changes_come_to_what_a_full_load_makes(
+        seed in any::<u64>(), family in family(), pieces in pieces(), counts in prop::collection::vec(1_usize..6, 1..12)
+    ) {
+        let mut edited = Edited::new(seed);
+        let mut planner = Planner::new(settings(family), counting());
+        let (changes, health_checks) = edited.first();
+        planner.remember(&changes, &health_checks);
+        let mut tables = Tables::empty();
+        let text = full(&mut planner, &Present::default(), pieces);
+        prop_assert_eq!(tables.restore(&text, |_| {}), Ok(()));
+        for count in counts {
+            let (changes, health_checks) = edited.edit(count);
+            let text = planner.plan(&changes, &health_checks);
+            prop_assert_eq!(tables.restore(&text, |_| {}), Ok(()), "{}", text);
+            let expected = loaded(&mut planner);
+            prop_assert_eq!(tables.clone().unordered(), expected.unordered());
+        }
+    }
+
+    /// A load over the rules of other Services: each chain is at any moment what it was or what it will be, and
+    /// nothing of the others stays.
+    #[test]
+    fn a_load_over_other_rules_replaces_them(
+        seed in any::<u64>(), other in any::<u64>(), family in family(), pieces in pieces()
+    ) {
+        let plan = |seed| {
+            let mut planner = Planner::new(settings(family), counting());
+            let (changes, health_checks) = Edited::new(seed).first();
+            planner.remember(&changes, &health_checks);
+            planner
+        };
+        let old = loaded(&mut plan(seed));
+        let mut planner = plan(other);
+        let new = loaded(&mut planner);
+        let mut tables = old.clone();
+        let text = full(&mut planner, &old.present(), pieces);
+        let mut wrong = BTreeSet::new();
+        let seen = |tables: &Tables| {
+            for chain in tables.chains("nat") {
+                let now = tables.chain("nat", chain);
+                if now != old.chain("nat", chain) && now != new.chain("nat", chain) {
+                    wrong.insert(chain.to_owned());
+                }
+            }
+        };
+        prop_assert_eq!(tables.restore(&text, seen), Ok(()));
+        prop_assert_eq!(wrong, BTreeSet::new());
+        prop_assert_eq!(&tables, &new);
+        let again = full(&mut planner, &tables.present(), pieces);
+        prop_assert!(!again.contains("\n-I ") && !again.contains("\n-X "), "{}", again);
+    }
+}

@@ -1,0 +1,14 @@
+//! The rules of the iptables mode in the running kernel, by both variants of the iptables programs, each test in a
+//! network namespace of its own. Needs root and iptables, and fails without.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test stops at the first surprise"
+)]
+
+#[path = "iptables/example.rs"]
+mod example;
+#[path = "iptables/kernel.rs"]
+mod kernel;

@@ -1,0 +1,222 @@
+use std::num::NonZeroUsize;
+use std::process::Command;
+use std::sync::Arc;
+
+use portolan_backend::iptables::{Error, HealthCheckPort, Options, Pieces, Planner, Present, Programs, Variant};
+use portolan_model::world::{Edit, Ranges, Rng, World, random_edit};
+use portolan_model::{Catalog, Change, Family};
+use portolan_sock::namespace::in_new_network_namespace;
+
+use super::example::{ipv4, ipv6, settings};
+
+const VARIANTS: [Variant; 2] = [Variant::Nft, Variant::Legacy];
+
+fn in_namespace<T: Send>(test: impl FnOnce() -> T + Send) -> T {
+    in_new_network_namespace(test)
+        .expect("this test needs root, or CAP_SYS_ADMIN and CAP_NET_ADMIN in a user namespace")
+}
+
+/// What a save prints, but for comments and counters.
+fn save(family: Family, variant: Variant) -> String {
+    let program = match (family, variant) {
+        (Family::Ipv4, Variant::Nft) => "iptables-nft-save",
+        (Family::Ipv4, Variant::Legacy) => "iptables-legacy-save",
+        (Family::Ipv6, Variant::Nft) => "ip6tables-nft-save",
+        (Family::Ipv6, Variant::Legacy) => "ip6tables-legacy-save",
+    };
+    let mut text = String::new();
+    for table in ["mangle", "filter", "nat"] {
+        let output = Command::new(program).args(["-t", table]).output().expect("iptables is installed");
+        assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
+        for line in String::from_utf8(output.stdout).unwrap().lines().filter(|line| !line.starts_with('#')) {
+            let line = match line.split_once(" [") {
+                Some((chain, _)) if line.starts_with(':') => format!("{chain} [0:0]"),
+                _ => line.to_owned(),
+            };
+            text.push_str(line.trim_end());
+            text.push('\n');
+        }
+    }
+    text
+}
+
+/// Rules sorted within their chains: the order of Services in shared chains depends on how they came.
+fn unordered(saved: &str) -> Vec<&str> {
+    let mut lines: Vec<&str> = saved.lines().collect();
+    lines.sort_unstable();
+    lines
+}
+
+fn planner(family: Family, changes: &[Change], health_checks: &[HealthCheckPort]) -> Planner {
+    let mut planner = Planner::new(settings(family), Options::default());
+    planner.remember(changes, health_checks);
+    planner
+}
+
+fn load(programs: &Programs, planner: &mut Planner, pieces: Pieces) {
+    let present = programs.present().unwrap();
+    programs.restore(|mut out| planner.full(&present, pieces, &mut out)).unwrap();
+}
+
+fn apply(programs: &Programs, text: &str) {
+    if !text.is_empty() {
+        programs.restore(|out| out.write_str(text)).unwrap_or_else(|error| panic!("{error}\n{text}"));
+    }
+}
+
+/// What the kernel has after a load of an example.
+fn loaded(family: Family, variant: Variant, pieces: Pieces) -> String {
+    let changes = match family {
+        Family::Ipv4 => ipv4(),
+        Family::Ipv6 => ipv6(),
+    };
+    let health_check = HealthCheckPort { namespace: "demo".into(), service: "dual".into(), port: Some(32222) };
+    in_namespace(|| {
+        let programs = Programs::of(family, variant).unwrap();
+        let mut planner = planner(family, &changes, std::slice::from_ref(&health_check));
+        load(&programs, &mut planner, pieces);
+        let saved = save(family, variant);
+        load(&programs, &mut planner, pieces);
+        assert_eq!(save(family, variant), saved, "the same once more");
+        saved
+    })
+}
+
+fn same_in_both(family: Family) -> String {
+    let nft = loaded(family, Variant::Nft, Pieces::One);
+    assert_eq!(loaded(family, Variant::Nft, Pieces::Of(NonZeroUsize::MIN)), nft);
+    let legacy = loaded(family, Variant::Legacy, Pieces::One);
+    assert_eq!(unordered(&legacy), unordered(&nft));
+    nft
+}
+
+#[test]
+fn an_example_in_ipv4() {
+    insta::assert_snapshot!(same_in_both(Family::Ipv4));
+}
+
+#[test]
+fn an_example_in_ipv6() {
+    insta::assert_snapshot!(same_in_both(Family::Ipv6));
+}
+
+/// A random world, and what a Catalog makes of its edits.
+struct Edited {
+    rng: Rng,
+    ranges: Ranges,
+    world: World,
+    catalog: Catalog,
+}
+
+impl Edited {
+    fn new(seed: u64) -> Self {
+        let mut rng = Rng::new(seed);
+        let ranges = Ranges::example();
+        let world = World::random(&mut rng, 8, &ranges);
+        Self { rng, ranges, world, catalog: Catalog::new("n1") }
+    }
+
+    fn first(&mut self) -> (Vec<Change>, Vec<HealthCheckPort>) {
+        let edits = self.world.edits();
+        self.changes(&edits)
+    }
+
+    fn edit(&mut self) -> (Vec<Change>, Vec<HealthCheckPort>) {
+        let edits: Vec<Edit> =
+            (0..4).map(|_| random_edit(&mut self.rng, &mut self.world, &self.ranges)).collect();
+        self.changes(&edits)
+    }
+
+    fn changes(&mut self, edits: &[Edit]) -> (Vec<Change>, Vec<HealthCheckPort>) {
+        for edit in edits {
+            self.catalog.apply(edit.event().unwrap());
+        }
+        let changes = self.catalog.take_changes();
+        let health_checks = changes.health_checks.iter().map(|change| HealthCheckPort {
+            namespace: Arc::from(&*change.key.namespace),
+            service: Arc::from(&*change.key.name),
+            port: change.new.map(|check| check.port),
+        });
+        (changes.changes, health_checks.collect())
+    }
+}
+
+#[test]
+fn changes_come_to_what_a_full_load_makes() {
+    for (seed, family) in (1..=4).zip(Family::BOTH.into_iter().cycle()) {
+        for variant in VARIANTS {
+            let mut edited = Edited::new(seed);
+            let (changes, health_checks) = edited.first();
+            let (changed, expected, planner) = in_namespace(|| {
+                let programs = Programs::of(family, variant).unwrap();
+                let mut planner = planner(family, &changes, &health_checks);
+                load(&programs, &mut planner, Pieces::One);
+                for _ in 0..12 {
+                    let (changes, health_checks) = edited.edit();
+                    apply(&programs, &planner.plan(&changes, &health_checks));
+                }
+                let changed = save(family, variant);
+                load(&programs, &mut planner, Pieces::One);
+                (changed, save(family, variant), planner)
+            });
+            assert_eq!(unordered(&changed), unordered(&expected), "seed {seed}, {variant:?}");
+            let fresh = in_namespace(|| {
+                let mut planner = planner;
+                load(&Programs::of(family, variant).unwrap(), &mut planner, Pieces::One);
+                save(family, variant)
+            });
+            assert_eq!(unordered(&fresh), unordered(&expected), "seed {seed}, {variant:?}, in empty tables");
+        }
+    }
+}
+
+#[test]
+fn a_load_replaces_rules_of_others_in_our_chains_and_leaves_theirs() {
+    for variant in VARIANTS {
+        in_namespace(|| {
+            let programs = Programs::of(Family::Ipv4, variant).unwrap();
+            let others = "*nat\n:MINE - [0:0]\n:KUBE-SVC-OLD - [0:0]\n:KUBE-SERVICES - [0:0]\n\
+                          -A MINE -j RETURN\n-A KUBE-SVC-OLD -j MINE\n-A KUBE-SERVICES -j KUBE-SVC-OLD\n\
+                          -A OUTPUT -j MINE\nCOMMIT\n";
+            apply(&programs, others);
+            load(&programs, &mut planner(Family::Ipv4, &ipv4(), &[]), Pieces::One);
+            let saved = save(Family::Ipv4, variant);
+            assert!(!saved.contains("KUBE-SVC-OLD"), "{saved}");
+            assert!(saved.contains("-A MINE -j RETURN\n") && saved.contains("-A OUTPUT -j MINE\n"), "{saved}");
+        });
+    }
+}
+
+#[test]
+fn a_refused_line_is_named_and_nothing_of_its_table_is_written() {
+    for variant in VARIANTS {
+        in_namespace(|| {
+            let programs = Programs::of(Family::Ipv4, variant).unwrap();
+            let wrong = "*nat\n:MINE - [0:0]\n-A MINE -j NOWHERE-TO-GO\nCOMMIT\n";
+            let error = programs.restore(|out| out.write_str(wrong)).unwrap_err();
+            let Error::Failed { line: Some((number, line)), .. } = &error else { panic!("{error}") };
+            // The older iptables only finds out at the end.
+            assert!([(3, "-A MINE -j NOWHERE-TO-GO"), (4, "COMMIT")].contains(&(*number, line)), "{error}");
+            assert!(!save(Family::Ipv4, variant).contains("MINE"));
+            let rule = "*nat\n-D OUTPUT -j ACCEPT\nCOMMIT\n";
+            assert!(programs.restore(|out| out.write_str(rule)).is_err(), "what is to be removed is not there");
+        });
+    }
+}
+
+#[test]
+fn the_iptables_with_the_hint_of_kubelet_is_found() {
+    for variant in VARIANTS {
+        for family in Family::BOTH {
+            in_namespace(|| {
+                let programs = Programs::of(family, variant).unwrap();
+                assert_eq!(programs.variant(), variant);
+                apply(&programs, "*mangle\n:KUBE-IPTABLES-HINT - [0:0]\nCOMMIT\n");
+                assert_eq!(Programs::find(family).unwrap(), programs);
+            });
+        }
+    }
+    let plain = in_namespace(|| Programs::find(Family::Ipv4).unwrap());
+    assert!(plain.knows_random_fully());
+    assert_eq!(in_namespace(|| plain.present().unwrap()), Present::default());
+}
