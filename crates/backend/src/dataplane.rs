@@ -49,6 +49,9 @@ pub enum Error {
     /// A netlink socket failed.
     #[error(transparent)]
     Socket(#[from] portolan_sock::SocketError),
+    /// An iptables program failed, or is not there.
+    #[error(transparent)]
+    Iptables(#[from] crate::iptables::Error),
     /// The kernel lacks something; the text names what and how to get it.
     #[error("this kernel cannot run the nftables mode: {missing}")]
     Unsupported {

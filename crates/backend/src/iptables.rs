@@ -4,10 +4,10 @@
 //! `iptables-restore` reads out) and how the programs are found and run ([`Programs`]). See `ARCHITECTURE.md` for the
 //! layout and the order of writes. It must not know where changes come from, nor when a commit is due.
 //!
-//! Nothing chooses this mode yet: [`Planner`] and [`Programs`] are not joined to a
-//! [`Dataplane`](crate::Dataplane).
+//! [`Iptables`] is the edge. Nothing chooses this mode yet.
 
 mod chains;
+mod dataplane;
 mod dispatch;
 mod fixed;
 #[cfg(test)]
@@ -21,6 +21,7 @@ mod program;
 mod rule;
 mod service;
 
+pub use dataplane::Iptables;
 pub use options::Options;
 pub use planner::{HealthCheckPort, Pieces, Planner};
 pub use present::Present;

@@ -99,7 +99,8 @@ fn masquerade_to_cluster_ip(service: &Service<'_>) -> Option<String> {
 fn external(service: &Service<'_>) -> Chain {
     let name = &service.name;
     let forwarding = service.forwarding;
-    let comment = |what: &dyn Display| Comment(format_args!("{what} {name} external destinations")).to_string();
+    let comment =
+        |what: &dyn Display| Comment(format_args!("{what} {name} external destinations")).to_string();
     let mut rules = Vec::new();
     let policy = match forwarding.external_policy {
         ExternalPolicy::Cluster => {
@@ -156,8 +157,11 @@ fn firewall(service: &Service<'_>) -> Chain {
 fn endpoint(service: &Service<'_>, place: &str, address: IpAddr) -> Chain {
     let chain = service.endpoint_chain(place);
     let (name, protocol) = (&service.name, service.protocol);
-    let comment =
-        if service.context.endpoint_comments { format!("-m comment --comment {name} ") } else { String::new() };
+    let comment = if service.context.endpoint_comments {
+        format!("-m comment --comment {name} ")
+    } else {
+        String::new()
+    };
     let remember = match service.forwarding.affinity {
         Some(_) => format!("-m recent --name {chain} --set "),
         None => String::new(),

@@ -26,7 +26,11 @@ pub(super) fn rules(service: &Service<'_>, health_check_port: Option<u16>) -> Ve
     }
     if let Some(port) = health_check_port {
         let comment = Comment(format_args!("{} health check node port", service.name));
-        rules.add(Table::Filter, NODE_PORTS, format_args!("{comment} -m tcp -p tcp --dport {port} -j ACCEPT"));
+        rules.add(
+            Table::Filter,
+            NODE_PORTS,
+            format_args!("{comment} -m tcp -p tcp --dport {port} -j ACCEPT"),
+        );
     }
     rules.list
 }
@@ -73,7 +77,8 @@ impl Rules<'_> {
             self.add(Table::Nat, SERVICES, rule);
         }
         if service.has_firewall() {
-            let text = format_args!("{} traffic not accepted by {}", service.name, service.chain(Kind::Firewall));
+            let text =
+                format_args!("{} traffic not accepted by {}", service.name, service.chain(Kind::Firewall));
             self.add(Table::Filter, PROXY_FIREWALL, format_args!("{} {to} -j DROP", Comment(text)));
         }
         self.without_external(&to);

@@ -20,8 +20,25 @@ pub(super) const CANARY: &str = "KUBE-PROXY-CANARY";
 
 pub(super) const LOOPBACK: &str = "127.0.0.0/8";
 
+/// Every chain that is there whatever Services there are, but for the one that kubelet shares: what a clean-up removes.
+pub(super) const OWN: [(Table, &str); 12] = [
+    (Table::Mangle, CANARY),
+    (Table::Filter, SERVICES),
+    (Table::Filter, EXTERNAL_SERVICES),
+    (Table::Filter, FORWARD),
+    (Table::Filter, NODE_PORTS),
+    (Table::Filter, PROXY_FIREWALL),
+    (Table::Filter, CANARY),
+    (Table::Nat, SERVICES),
+    (Table::Nat, NODE_PORTS),
+    (Table::Nat, POSTROUTING),
+    (Table::Nat, MARK_MASQUERADE),
+    (Table::Nat, CANARY),
+];
+
 /// Chains that are written as a whole, with rules of Services among them.
-pub(super) const FILTER_CHAINS: [&str; 5] = [SERVICES, EXTERNAL_SERVICES, FORWARD, NODE_PORTS, PROXY_FIREWALL];
+pub(super) const FILTER_CHAINS: [&str; 5] =
+    [SERVICES, EXTERNAL_SERVICES, FORWARD, NODE_PORTS, PROXY_FIREWALL];
 /// Chains of the nat table that lead to those of Service ports.
 pub(super) const NAT_DISPATCH: [&str; 2] = [SERVICES, NODE_PORTS];
 /// Chains of the nat table without anything of a Service.

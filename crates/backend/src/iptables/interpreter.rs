@@ -61,9 +61,13 @@ impl Tables {
         let mut present = Present::default();
         for (table, chains) in &self.0 {
             present.line(&format!("*{table}"));
-            chains.keys().for_each(|chain| present.line(&format!(":{chain} - [0:0]")));
+            for chain in chains.keys() {
+                present.line(&format!(":{chain} - [0:0]"));
+            }
             for (chain, rules) in chains {
-                rules.iter().for_each(|rule| present.line(&format!("-A {chain} {rule}")));
+                for rule in rules {
+                    present.line(&format!("-A {chain} {rule}"));
+                }
             }
             present.line("COMMIT");
         }
@@ -102,7 +106,9 @@ fn run(line: &str, chains: &mut Chains) -> Result<(), String> {
         return Err("no such chain".to_owned());
     }
     let target = target(rule);
-    if operation != "-X" && target.is_some_and(|target| target.starts_with("KUBE-") && !chains.contains_key(target)) {
+    if operation != "-X"
+        && target.is_some_and(|target| target.starts_with("KUBE-") && !chains.contains_key(target))
+    {
         return Err("no such target".to_owned());
     }
     let rules = chains.entry(chain.to_owned()).or_default();
@@ -126,7 +132,8 @@ fn run(line: &str, chains: &mut Chains) -> Result<(), String> {
 fn check(chains: &Chains) -> Result<(), String> {
     for (chain, rules) in chains {
         for rule in rules {
-            if target(rule).is_some_and(|target| target.starts_with("KUBE-") && !chains.contains_key(target)) {
+            if target(rule).is_some_and(|target| target.starts_with("KUBE-") && !chains.contains_key(target))
+            {
                 return Err(format!("{chain} leads nowhere: {rule}"));
             }
         }

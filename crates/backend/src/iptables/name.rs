@@ -55,7 +55,9 @@ impl Hash {
     /// Of these texts, one after the other with nothing between them.
     pub(super) fn of(texts: &[&str]) -> Self {
         let mut context = Context::new(&SHA256);
-        texts.iter().for_each(|text| context.update(text.as_bytes()));
+        for text in texts {
+            context.update(text.as_bytes());
+        }
         let digest = context.finish();
         // 16 characters of 5 bits are the first 80 bits.
         let bits = digest.as_ref().iter().take(10).fold(0_u128, |bits, byte| bits << 8 | u128::from(*byte));
@@ -118,7 +120,9 @@ mod tests {
             assert_eq!(chain, expected);
             assert!(is_of_service(&chain));
         }
-        for other in ["KUBE-SERVICES", "KUBE-FIREWALL", "KUBE-EXTERNAL-SERVICES", "KUBE-FORWARD", "PREROUTING"] {
+        for other in
+            ["KUBE-SERVICES", "KUBE-FIREWALL", "KUBE-EXTERNAL-SERVICES", "KUBE-FORWARD", "PREROUTING"]
+        {
             assert!(!is_of_service(other), "{other}");
         }
     }

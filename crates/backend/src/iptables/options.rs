@@ -6,7 +6,10 @@ use portolan_model::Family;
 
 /// Fixed between two full loads.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a feature of its own of the node or its configuration")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a feature of its own of the node or its configuration"
+)]
 pub struct Options {
     /// Node ports answer on loopback addresses (`iptables.localhostNodePorts`), too. Means something in IPv4 only,
     /// and needs the kernel setting `route_localnet`.

@@ -25,15 +25,16 @@ pub(super) struct Partial {
 
 impl Partial {
     /// Compares the rules of a Service port in shared chains.
-    pub(super) fn dispatch(&mut self, old: Vec<Rule>, new: Vec<Rule>) {
+    pub(super) fn dispatch(&mut self, old: &[Rule], new: &[Rule]) {
         let added = new.iter().filter(|rule| !old.contains(rule)).cloned();
         self.added.extend(added);
-        self.removed.extend(old.into_iter().filter(|rule| !new.contains(rule)));
+        self.removed.extend(old.iter().filter(|rule| !new.contains(rule)).cloned());
     }
 
     /// Compares the chains of a Service port.
     pub(super) fn chains(&mut self, old: Vec<Chain>, new: Vec<Chain>) {
-        let mut old: HashMap<String, Vec<String>> = old.into_iter().map(|chain| (chain.name, chain.rules)).collect();
+        let mut old: HashMap<String, Vec<String>> =
+            old.into_iter().map(|chain| (chain.name, chain.rules)).collect();
         for chain in new {
             if old.remove(&chain.name).as_ref() != Some(&chain.rules) {
                 self.written.push(chain);

@@ -81,6 +81,16 @@ impl Planner {
         (self.settings, self.options) = (settings, options);
     }
 
+    /// The settings that rules are made for.
+    pub const fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The options that rules are made for.
+    pub const fn options(&self) -> &Options {
+        &self.options
+    }
+
     /// Service ports that have no rules, with the reason.
     pub fn refused(&self) -> impl Iterator<Item = Refusal> {
         self.refused.iter().map(|(name, reason)| Refusal { name: name.clone(), reason })
@@ -106,9 +116,11 @@ impl Planner {
             if old.as_ref() == new {
                 continue;
             }
-            let rules = |entry: Option<&Entry>| entry.map(|entry| self.dispatch(name, entry)).unwrap_or_default();
-            partial.dispatch(rules(old.as_ref()), rules(new));
-            let chains = |entry: Option<&Entry>| entry.map(|entry| self.chains(name, entry)).unwrap_or_default();
+            let rules =
+                |entry: Option<&Entry>| entry.map(|entry| self.dispatch(name, entry)).unwrap_or_default();
+            partial.dispatch(&rules(old.as_ref()), &rules(new));
+            let chains =
+                |entry: Option<&Entry>| entry.map(|entry| self.chains(name, entry)).unwrap_or_default();
             partial.chains(chains(old.as_ref()), chains(new));
         }
         partial.restore(self)
@@ -215,7 +227,8 @@ impl Planner {
             match &change.new {
                 Some(_) if !is_plain(name) => {
                     self.table.remove(name);
-                    let reason = "its name is longer, or has other characters, than names of Services have; rename it";
+                    let reason =
+                        "its name is longer, or has other characters, than names of Services have; rename it";
                     self.refused.insert(name.clone(), reason);
                 }
                 Some(forwarding) => {
@@ -267,7 +280,8 @@ fn is_plain(name: &ServicePortName) -> bool {
 /// Number of different endpoints.
 fn reachable(forwarding: &Forwarding) -> usize {
     let place = |backend: &Backend| (backend.address, backend.port);
-    let elsewhere = |backend: &&Backend| forwarding.cluster.binary_search_by_key(&place(backend), place).is_err();
+    let elsewhere =
+        |backend: &&Backend| forwarding.cluster.binary_search_by_key(&place(backend), place).is_err();
     forwarding.cluster.len() + forwarding.local.iter().filter(elsewhere).count()
 }
 

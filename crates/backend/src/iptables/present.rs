@@ -1,10 +1,11 @@
 //! What a full load has to know of the rules that are there: chains that may be stale, and jumps that need not be made.
 
 use std::collections::BTreeSet;
+use std::fmt;
 
-use super::fixed::{CANARY, FIREWALL, JUMPS, Jump};
+use super::fixed::{FIREWALL, JUMPS, Jump, OWN};
 use super::name::is_of_service;
-use super::rule::Table;
+use super::rule::{self, Table};
 
 /// Read from what `iptables-save` prints. Rules of Services are not looked at.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -37,9 +38,10 @@ impl Present {
     fn chain(&mut self, table: Table, name: &str) {
         if table == Table::Nat && is_of_service(name) {
             self.service_chains.insert(name.to_owned());
-        } else if let Some(name) = [FIREWALL, CANARY].into_iter().find(|known| *known == name) {
-            self.fixed.insert((table, name));
+            return;
         }
+        let known = OWN.into_iter().chain([(Table::Filter, FIREWALL)]);
+        self.fixed.extend(known.filter(|known| *known == (table, name)));
     }
 
     fn rule(&mut self, table: Table, rule: &str) {
@@ -57,6 +59,34 @@ impl Present {
         JUMPS.iter().enumerate().filter(|(index, _)| !self.jumps.contains(index)).map(|(_, jump)| jump)
     }
 
+    /// The restore that removes our chains and what leads to them. What kubelet shares stays. Empty where there is
+    /// nothing.
+    pub(super) fn removal(&self) -> String {
+        let mut text = String::new();
+        for table in [Table::Filter, Table::Nat, Table::Mangle] {
+            // A String takes everything.
+            let _ = self.remove_from(table, &mut text);
+        }
+        text
+    }
+
+    fn remove_from(&self, table: Table, out: &mut impl fmt::Write) -> fmt::Result {
+        let own = OWN.into_iter().filter(|chain| chain.0 == table && self.fixed.contains(chain));
+        let services = self.service_chains.iter().filter(|_| table == Table::Nat).map(String::as_str);
+        let chains: Vec<&str> = own.map(|(_, name)| name).chain(services).collect();
+        if chains.is_empty() {
+            return Ok(());
+        }
+        rule::begin(out, table)?;
+        let jumps = self.jumps.iter().filter_map(|index| JUMPS.get(*index));
+        for jump in jumps.filter(|jump| jump.table == table && !jump.shared) {
+            rule::remove(out, jump.from, jump.rule)?;
+        }
+        chains.iter().try_for_each(|chain| rule::declare(out, chain))?;
+        chains.iter().try_for_each(|chain| rule::remove_chain(out, chain))?;
+        rule::commit(out)
+    }
+
     /// Whether a chain that is not written as a whole has to be made.
     pub(super) fn lacks(&self, table: Table, chain: &'static str) -> bool {
         !self.fixed.contains(&(table, chain))
@@ -66,6 +96,7 @@ impl Present {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::iptables::fixed::CANARY;
 
     #[test]
     fn finds_chains_and_jumps_of_a_save() {

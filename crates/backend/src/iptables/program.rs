@@ -55,7 +55,7 @@ pub enum Error {
         message: String,
     },
     /// A restore failed, or a program ended otherwise than well.
-    #[error("{program} failed ({status}): {message}{}", refused(.line.as_ref()))]
+    #[error("{program} failed ({status}): {message}{}", refused(.lines))]
     Failed {
         /// The program.
         program: String,
@@ -63,8 +63,9 @@ pub enum Error {
         status: ExitStatus,
         /// What it wrote.
         message: String,
-        /// The line of the restore that it names, with its number.
-        line: Option<(usize, String)>,
+        /// The line of the restore that it names, with its number, between its neighbours: some versions count one
+        /// too many.
+        lines: Vec<(usize, String)>,
     },
     /// A program's version is not understood.
     #[error("{program} --version printed {output:?}, which has no version in it; is it iptables?")]
@@ -76,8 +77,10 @@ pub enum Error {
     },
 }
 
-fn refused(line: Option<&(usize, String)>) -> String {
-    line.map(|(number, text)| format!("; line {number} is {text:?}")).unwrap_or_default()
+fn refused(lines: &[(usize, String)]) -> String {
+    let texts: Vec<String> =
+        lines.iter().map(|(number, text)| format!("; line {number} is {text:?}")).collect();
+    texts.concat()
 }
 
 /// The programs of one family. They run in the network namespace of the thread that calls.
@@ -141,13 +144,17 @@ impl Programs {
 
     /// Runs a restore that `write` writes. It may be written once more, to name a line that was refused: it has to
     /// be the same then. Answers how long that took.
-    pub fn restore(&self, mut write: impl FnMut(&mut dyn fmt::Write) -> fmt::Result) -> Result<Duration, Error> {
+    pub fn restore(
+        &self,
+        mut write: impl FnMut(&mut dyn fmt::Write) -> fmt::Result,
+    ) -> Result<Duration, Error> {
         let started = Instant::now();
         let program = format!("{}-restore", self.name);
         let mut command = Command::new(&program);
         command.args(["-w", LOCK_WAIT, "--noflush", "--counters"]);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child = command.spawn().map_err(|source| Error::Start { program: program.clone(), source })?;
+        let mut child =
+            command.spawn().map_err(|source| Error::Start { program: program.clone(), source })?;
         let (input, complaints) = (child.stdin.take(), child.stderr.take());
         let (written, message) = std::thread::scope(|scope| {
             let reader = scope.spawn(|| complaints.map(complaint).unwrap_or_default());
@@ -170,12 +177,14 @@ impl Programs {
             Family::Ipv4 => "/proc/thread-self/net/ip_tables_names",
             Family::Ipv6 => "/proc/thread-self/net/ip6_tables_names",
         };
-        let is_there = || std::fs::read_to_string(names).is_ok_and(|names| names.lines().any(|name| name == "mangle"));
+        let is_there =
+            || std::fs::read_to_string(names).is_ok_and(|names| names.lines().any(|name| name == "mangle"));
         if self.variant == Variant::Legacy && !is_there() {
             return false;
         }
         let mut found = false;
-        let saved = self.save(&["-t", "mangle"], |line| found |= HINTS.iter().any(|hint| line.starts_with(hint)));
+        let saved =
+            self.save(&["-t", "mangle"], |line| found |= HINTS.iter().any(|hint| line.starts_with(hint)));
         saved.is_ok() && found
     }
 
@@ -183,7 +192,8 @@ impl Programs {
         let program = format!("{}-save", self.name);
         let mut command = Command::new(&program);
         command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().map_err(|source| Error::Start { program: program.clone(), source })?;
+        let mut child =
+            command.spawn().map_err(|source| Error::Start { program: program.clone(), source })?;
         let (output, complaints) = (child.stdout.take(), child.stderr.take());
         let (read, message) = std::thread::scope(|scope| {
             let reader = scope.spawn(|| complaints.map(complaint).unwrap_or_default());
@@ -231,39 +241,52 @@ fn failed(
     message: String,
     write: &mut dyn FnMut(&mut dyn fmt::Write) -> fmt::Result,
 ) -> Error {
-    if status.code() == Some(RESOURCE_PROBLEM) && message.contains("lock") {
+    if status.code() == Some(RESOURCE_PROBLEM)
+        && (message.contains("xtables lock") || message.contains("xtables.lock"))
+    {
         return Error::Locked { program, message };
     }
-    let line = line_named(&message).and_then(|number| {
-        let mut finder = Finder { left: number.checked_sub(1)?, line: String::new() };
+    let mut lines = Vec::new();
+    if let Some(number) = line_named(&message) {
+        let mut finder = Finder { number, current: 1, lines: Vec::new(), line: String::new() };
         let _ = write(&mut finder);
-        Some((number, finder.line))
-    });
-    Error::Failed { program, status, message, line }
+        lines = finder.lines;
+    }
+    Error::Failed { program, status, message, lines }
 }
 
-/// `iptables-restore: line 7 failed`, or `line 7: RULE_APPEND failed`.
+/// `iptables-restore: line 7 failed`, `line 7: RULE_APPEND failed`, or `Error occurred at line: 7`.
 fn line_named(message: &str) -> Option<usize> {
-    let mut words = message.split_whitespace().skip_while(|word| *word != "line");
+    let mut words = message.split_whitespace().skip_while(|word| word.trim_end_matches(':') != "line");
     words.nth(1)?.trim_end_matches(':').parse().ok()
 }
 
-/// Keeps one line of a text.
+/// Keeps a line of a text, and those before and after it.
 struct Finder {
-    left: usize,
+    number: usize,
+    current: usize,
+    lines: Vec<(usize, String)>,
     line: String,
 }
 
 impl fmt::Write for Finder {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         for character in text.chars() {
-            match (character, self.left) {
-                // Nothing after it matters.
-                ('\n', 0) => return Err(fmt::Error),
-                ('\n', _) => self.left = self.left.saturating_sub(1),
-                (_, 0) => self.line.push(character),
-                _ => {}
+            let wanted = self.current.abs_diff(self.number) <= 1;
+            if character != '\n' {
+                if wanted {
+                    self.line.push(character);
+                }
+                continue;
             }
+            if wanted {
+                self.lines.push((self.current, std::mem::take(&mut self.line)));
+            }
+            if self.current > self.number {
+                // Nothing after it matters.
+                return Err(fmt::Error);
+            }
+            self.current = self.current.saturating_add(1);
         }
         Ok(())
     }
@@ -294,6 +317,8 @@ fn pipe(input: ChildStdin, write: &mut dyn FnMut(&mut dyn fmt::Write) -> fmt::Re
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+
     use super::*;
 
     #[test]
@@ -302,8 +327,24 @@ mod tests {
         assert_eq!(version("iptables v1.8 (legacy)"), Some((1, 8, 0)));
         assert_eq!(version("busybox"), None);
         assert_eq!(line_named("iptables-legacy-restore: line 7 failed"), Some(7));
-        assert_eq!(line_named("iptables-nft-restore: \nline 3: CHAIN_DEL failed (Device or resource busy)"), Some(3));
+        assert_eq!(
+            line_named("iptables-nft-restore: \nline 3: CHAIN_DEL failed (Device or resource busy)"),
+            Some(3)
+        );
+        assert_eq!(line_named("Chain 'X' does not exist\nError occurred at line: 4\nTry"), Some(4));
         assert_eq!(line_named("cannot open shared object"), None);
+    }
+
+    #[test]
+    fn a_lock_that_others_hold_is_told_from_other_ends() {
+        let end = |code: i32, message: &str| {
+            let status = ExitStatus::from_raw(code << 8);
+            failed("iptables-restore".to_owned(), status, message.to_owned(), &mut |_| Ok(())).to_string()
+        };
+        let locked = end(4, "Another app is currently holding the xtables lock. Stopped waiting after 5s.");
+        assert!(locked.starts_with("iptables-restore waited 5 s for /run/xtables.lock"), "{locked}");
+        assert!(end(4, "line 3: RULE_APPEND failed").contains("exit status: 4"));
+        assert!(end(1, "cannot open the xtables lock").contains("exit status: 1"));
     }
 
     #[test]
@@ -313,10 +354,16 @@ mod tests {
             out.write_str("X\nCOM")?;
             out.write_str("MIT\n")
         };
-        for (number, expected) in [(1, "*nat"), (2, "-A X"), (3, "COMMIT"), (4, "")] {
-            let mut finder = Finder { left: number - 1, line: String::new() };
+        for (number, expected) in [
+            (1, &[(1, "*nat"), (2, "-A X")][..]),
+            (2, &[(1, "*nat"), (2, "-A X"), (3, "COMMIT")]),
+            (4, &[(3, "COMMIT")]),
+            (9, &[]),
+        ] {
+            let mut finder = Finder { number, current: 1, lines: Vec::new(), line: String::new() };
             let _ = write(&mut finder);
-            assert_eq!(finder.line, expected);
+            let lines: Vec<_> = finder.lines.iter().map(|(number, line)| (*number, line.as_str())).collect();
+            assert_eq!(lines, expected);
         }
     }
 }

@@ -4,8 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use portolan_model::{
-    Backend, Change, ExternalPolicy, Family, Forwarding, Frontend, InternalPolicy, LocalDetector, NodePortAddresses,
-    Protocol, ServicePortName, Settings,
+    Backend, Change, ExternalPolicy, Family, Forwarding, Frontend, InternalPolicy, LocalDetector,
+    NodePortAddresses, Protocol, ServicePortName, Settings,
 };
 
 pub(crate) fn ip(text: &str) -> IpAddr {
@@ -53,7 +53,8 @@ pub(crate) fn cluster_ip(address: &str, port: u16, places: &[&str]) -> Forwardin
 
 pub(crate) fn put(service: &str, port: &str, forwarding: Forwarding) -> Change {
     let (family, protocol) = (forwarding.family, forwarding.protocol);
-    let name = ServicePortName { namespace: "demo".into(), service: service.into(), port: port.into(), protocol };
+    let name =
+        ServicePortName { namespace: "demo".into(), service: service.into(), port: port.into(), protocol };
     Change { name: Arc::new(name), family, old: None, new: Some(Arc::new(forwarding)) }
 }
 
@@ -77,7 +78,12 @@ pub(crate) fn ipv4() -> Vec<Change> {
         ..cluster_ip("172.30.10.3", 443, &["10.180.0.31:9443", "10.180.1.32:9443"])
     };
     let empty = Forwarding { protocol: Protocol::Udp, ..cluster_ip("172.30.10.4", 53, &[]) };
-    vec![put("web", "http", web), put("edge", "api", edge), put("shop", "https", shop), put("empty", "dns", empty)]
+    vec![
+        put("web", "http", web),
+        put("edge", "api", edge),
+        put("shop", "https", shop),
+        put("empty", "dns", empty),
+    ]
 }
 
 /// A load balancer with a Local policy, and one whose endpoints are all elsewhere.

@@ -2,12 +2,15 @@ use std::num::NonZeroUsize;
 use std::process::Command;
 use std::sync::Arc;
 
-use portolan_backend::iptables::{Error, HealthCheckPort, Options, Pieces, Planner, Present, Programs, Variant};
+use portolan_backend::iptables::{
+    Error, HealthCheckPort, Iptables, Options, Pieces, Planner, Present, Programs, Variant,
+};
+use portolan_backend::{Commit, Dataplane as _};
 use portolan_model::world::{Edit, Ranges, Rng, World, random_edit};
 use portolan_model::{Catalog, Change, Family};
 use portolan_sock::namespace::in_new_network_namespace;
 
-use super::example::{ipv4, ipv6, settings};
+use super::example::{backends, ipv4, ipv6, put, settings};
 
 const VARIANTS: [Variant; 2] = [Variant::Nft, Variant::Legacy];
 
@@ -70,7 +73,8 @@ fn loaded(family: Family, variant: Variant, pieces: Pieces) -> String {
         Family::Ipv4 => ipv4(),
         Family::Ipv6 => ipv6(),
     };
-    let health_check = HealthCheckPort { namespace: "demo".into(), service: "dual".into(), port: Some(32222) };
+    let health_check =
+        HealthCheckPort { namespace: "demo".into(), service: "dual".into(), port: Some(32222) };
     in_namespace(|| {
         let programs = Programs::of(family, variant).unwrap();
         let mut planner = planner(family, &changes, std::slice::from_ref(&health_check));
@@ -147,7 +151,7 @@ fn changes_come_to_what_a_full_load_makes() {
         for variant in VARIANTS {
             let mut edited = Edited::new(seed);
             let (changes, health_checks) = edited.first();
-            let (changed, expected, planner) = in_namespace(|| {
+            let (by_steps, expected, planner) = in_namespace(|| {
                 let programs = Programs::of(family, variant).unwrap();
                 let mut planner = planner(family, &changes, &health_checks);
                 load(&programs, &mut planner, Pieces::One);
@@ -155,11 +159,11 @@ fn changes_come_to_what_a_full_load_makes() {
                     let (changes, health_checks) = edited.edit();
                     apply(&programs, &planner.plan(&changes, &health_checks));
                 }
-                let changed = save(family, variant);
+                let by_steps = save(family, variant);
                 load(&programs, &mut planner, Pieces::One);
-                (changed, save(family, variant), planner)
+                (by_steps, save(family, variant), planner)
             });
-            assert_eq!(unordered(&changed), unordered(&expected), "seed {seed}, {variant:?}");
+            assert_eq!(unordered(&by_steps), unordered(&expected), "seed {seed}, {variant:?}");
             let fresh = in_namespace(|| {
                 let mut planner = planner;
                 load(&Programs::of(family, variant).unwrap(), &mut planner, Pieces::One);
@@ -182,7 +186,35 @@ fn a_load_replaces_rules_of_others_in_our_chains_and_leaves_theirs() {
             load(&programs, &mut planner(Family::Ipv4, &ipv4(), &[]), Pieces::One);
             let saved = save(Family::Ipv4, variant);
             assert!(!saved.contains("KUBE-SVC-OLD"), "{saved}");
-            assert!(saved.contains("-A MINE -j RETURN\n") && saved.contains("-A OUTPUT -j MINE\n"), "{saved}");
+            assert!(
+                saved.contains("-A MINE -j RETURN\n") && saved.contains("-A OUTPUT -j MINE\n"),
+                "{saved}"
+            );
+        });
+    }
+}
+
+/// The list of an endpoint's clients lives as long as a rule names it.
+#[test]
+fn session_affinity_outlives_loads_and_changes_of_other_endpoints() {
+    for variant in VARIANTS {
+        in_namespace(|| {
+            let programs = Programs::of(Family::Ipv4, variant).unwrap();
+            let mut iptables = Iptables::new(programs, settings(Family::Ipv4), Options::default());
+            let changes = ipv4();
+            iptables.apply(&changes).unwrap();
+            iptables.resync().unwrap();
+            // Of demo/shop:https on 10.180.0.31:9443.
+            let list = "/proc/thread-self/net/xt_recent/KUBE-SEP-LOBYKJYHXWXZR562";
+            std::fs::write(list, "+192.0.2.77\n").unwrap();
+            let is_known = || std::fs::read_to_string(list).unwrap().contains("src=192.0.2.77 ");
+            assert!(is_known());
+            iptables.resync().unwrap();
+            assert!(is_known(), "after a load, {variant:?}");
+            let mut shop = (**changes[2].new.as_ref().unwrap()).clone();
+            shop.cluster = backends(&["10.180.0.31:9443", "10.180.1.33:9443"]);
+            let commit = iptables.apply(&[put("shop", "https", shop)]).unwrap();
+            assert!(!commit.full && is_known(), "after a change, {variant:?}");
         });
     }
 }
@@ -194,12 +226,49 @@ fn a_refused_line_is_named_and_nothing_of_its_table_is_written() {
             let programs = Programs::of(Family::Ipv4, variant).unwrap();
             let wrong = "*nat\n:MINE - [0:0]\n-A MINE -j NOWHERE-TO-GO\nCOMMIT\n";
             let error = programs.restore(|out| out.write_str(wrong)).unwrap_err();
-            let Error::Failed { line: Some((number, line)), .. } = &error else { panic!("{error}") };
-            // The older iptables only finds out at the end.
-            assert!([(3, "-A MINE -j NOWHERE-TO-GO"), (4, "COMMIT")].contains(&(*number, line)), "{error}");
+            let Error::Failed { lines, .. } = &error else { panic!("{error}") };
+            assert!(lines.contains(&(3, "-A MINE -j NOWHERE-TO-GO".to_owned())), "{error}");
             assert!(!save(Family::Ipv4, variant).contains("MINE"));
             let rule = "*nat\n-D OUTPUT -j ACCEPT\nCOMMIT\n";
-            assert!(programs.restore(|out| out.write_str(rule)).is_err(), "what is to be removed is not there");
+            assert!(
+                programs.restore(|out| out.write_str(rule)).is_err(),
+                "what is to be removed is not there"
+            );
+        });
+    }
+}
+
+/// As the engine would have it: nothing before the start, then changes, a fault, and the end.
+#[test]
+fn a_data_plane_mends_what_made_a_change_fail() {
+    for variant in VARIANTS {
+        in_namespace(|| {
+            let programs = Programs::of(Family::Ipv4, variant).unwrap();
+            let before = save(Family::Ipv4, variant);
+            let mut iptables = Iptables::new(programs.clone(), settings(Family::Ipv4), Options::default());
+            let changes = ipv4();
+            assert_eq!(iptables.apply(&changes).unwrap(), Commit::default(), "nothing before the start");
+            assert_eq!(save(Family::Ipv4, variant), before);
+            let commit = iptables.resync().unwrap();
+            assert!(commit.full && commit.elements > 50 && commit.objects > 18, "{commit:?}");
+            let loaded = save(Family::Ipv4, variant);
+            assert_eq!(iptables.apply(&changes).unwrap(), Commit::default(), "nothing changed");
+
+            apply(&programs, "*nat\n:KUBE-SERVICES - [0:0]\nCOMMIT\n");
+            let edge = Change { old: changes[1].new.clone(), new: None, ..changes[1].clone() };
+            assert!(matches!(iptables.apply(&[edge]), Err(portolan_backend::Error::Iptables(_))));
+            let commit = iptables.apply(&[]).unwrap();
+            assert!(commit.full, "all is written after a failure");
+            assert!(!save(Family::Ipv4, variant).contains("demo/edge"));
+            assert!(!iptables.apply(&changes[1..2]).unwrap().full);
+            assert_eq!(unordered(&save(Family::Ipv4, variant)), unordered(&loaded));
+
+            iptables.remove().unwrap();
+            let left = save(Family::Ipv4, variant);
+            let left: Vec<&str> = left.lines().filter(|line| line.contains("KUBE-")).collect();
+            assert!(left.iter().all(|line| line.contains("KUBE-FIREWALL")) && left.len() == 4, "{left:?}");
+            assert!(iptables.apply(&[]).unwrap().full);
+            assert_eq!(unordered(&save(Family::Ipv4, variant)), unordered(&loaded));
         });
     }
 }

@@ -36,7 +36,12 @@ fn counting() -> Options {
 }
 
 fn name(service: &str, port: &str, protocol: Protocol) -> Arc<ServicePortName> {
-    Arc::new(ServicePortName { namespace: "demo".into(), service: service.into(), port: port.into(), protocol })
+    Arc::new(ServicePortName {
+        namespace: "demo".into(),
+        service: service.into(),
+        port: port.into(),
+        protocol,
+    })
 }
 
 fn backends(places: &[&str]) -> Box<[Backend]> {
@@ -92,7 +97,12 @@ fn demo() -> Vec<Change> {
         ..cluster_ip("172.30.10.3", 443, &["10.180.0.31:9443", "10.180.1.32:9443"])
     };
     let empty = Forwarding { protocol: Protocol::Udp, ..cluster_ip("172.30.10.4", 53, &[]) };
-    vec![put("web", "http", web), put("edge", "api", edge), put("shop", "https", shop), put("empty", "dns", empty)]
+    vec![
+        put("web", "http", web),
+        put("edge", "api", edge),
+        put("shop", "https", shop),
+        put("empty", "dns", empty),
+    ]
 }
 
 fn planner(family: Family, changes: &[Change]) -> Planner {
@@ -212,6 +222,21 @@ fn a_service_and_its_health_check_port_come_and_go() {
 }
 
 #[test]
+fn a_removal_leaves_what_kubelet_shares() {
+    let mut tables = loaded(&mut planner(Family::Ipv4, &demo()));
+    tables.restore(&tables.present().removal(), |_| {}).unwrap();
+    let left: Vec<_> = ["mangle", "filter", "nat"]
+        .into_iter()
+        .flat_map(|table| tables.chains(table).into_iter().map(move |chain| (table, chain)))
+        .filter(|(table, chain)| Tables::empty().chain(table, chain).is_none())
+        .collect();
+    assert_eq!(left, [("filter", "KUBE-FIREWALL")]);
+    assert_eq!(tables.chain("filter", "INPUT").unwrap(), ["-j KUBE-FIREWALL"]);
+    assert_eq!(tables.chain("nat", "OUTPUT").unwrap(), [""; 0]);
+    assert_eq!(Tables::empty().present().removal(), "");
+}
+
+#[test]
 fn probabilities_have_ten_decimals() {
     let places: Vec<String> = (0..12).map(|host| format!("10.180.2.{host}:80")).collect();
     let places: Vec<&str> = places.iter().map(String::as_str).collect();
@@ -222,8 +247,17 @@ fn probabilities_have_ten_decimals() {
     assert_eq!(
         found,
         [
-            "0.0833333333", "0.0909090909", "0.1000000000", "0.1111111111", "0.1250000000", "0.1428571429",
-            "0.1666666667", "0.2000000000", "0.2500000000", "0.3333333333", "0.5000000000"
+            "0.0833333333",
+            "0.0909090909",
+            "0.1000000000",
+            "0.1111111111",
+            "0.1250000000",
+            "0.1428571429",
+            "0.1666666667",
+            "0.2000000000",
+            "0.2500000000",
+            "0.3333333333",
+            "0.5000000000"
         ]
     );
     let order = text.find("10.180.2.10:80").unwrap() < text.find("10.180.2.2:80").unwrap();
@@ -236,7 +270,8 @@ fn masquerade_all_and_no_detector() {
     let mut all = Settings { masquerade_all: true, ..settings(Family::Ipv4) };
     planner.configure(all.clone(), Options::default());
     let marks = |text: &str| {
-        let marks = text.lines().filter(|line| line.contains("cluster IP") && line.ends_with("KUBE-MARK-MASQ"));
+        let marks =
+            text.lines().filter(|line| line.contains("cluster IP") && line.ends_with("KUBE-MARK-MASQ"));
         marks.map(str::to_owned).collect::<Vec<_>>()
     };
     assert_eq!(
@@ -281,7 +316,10 @@ fn a_name_that_does_not_fit_harms_itself_only() {
     let mut planner = planner(Family::Ipv4, &demo()[1..]);
     let before = load(&mut planner);
     assert_eq!(planner.plan(std::slice::from_ref(&bad), &[]), "");
-    assert_eq!(planner.refused().map(|refusal| refusal.name).collect::<Vec<_>>(), std::slice::from_ref(&bad.name));
+    assert_eq!(
+        planner.refused().map(|refusal| refusal.name).collect::<Vec<_>>(),
+        std::slice::from_ref(&bad.name)
+    );
     assert_eq!(load(&mut planner), before);
     assert_eq!(planner.plan(&[gone(&bad)], &[]), "");
     assert_eq!(planner.refused().count(), 0);
@@ -357,7 +395,10 @@ fn family() -> impl Strategy<Value = Family> {
 }
 
 fn pieces() -> impl Strategy<Value = Pieces> {
-    prop_oneof![Just(Pieces::One), (1_usize..4).prop_map(|count| Pieces::Of(NonZeroUsize::new(count).unwrap()))]
+    prop_oneof![
+        Just(Pieces::One),
+        (1_usize..4).prop_map(|count| Pieces::Of(NonZeroUsize::new(count).unwrap()))
+    ]
 }
 
 proptest! {

@@ -1,0 +1,196 @@
+//! The edge of the iptables data plane: the programs of one family, and what is known of the kernel.
+
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use portolan_model::{Change, Forwarding, ServicePortName, Settings};
+
+use super::{HealthCheckPort, Options, Pieces, Planner, Programs, Variant};
+use crate::dataplane::{Commit, Dataplane, Error};
+
+/// Service ports in one transaction of a load by the front end of nftables. The time for a transaction grows with the
+/// square of the number of chains in it; smaller pieces than this gain nothing.
+const PIECE: NonZeroUsize = NonZeroUsize::new(50).unwrap();
+
+/// Services of one family as chains and rules of iptables.
+#[derive(Debug)]
+pub struct Iptables {
+    programs: Programs,
+    planner: Planner,
+    state: State,
+}
+
+/// What is known of the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Nothing has been loaded yet: changes are only remembered.
+    Waiting,
+    /// The kernel has what the planner says.
+    InStep,
+    /// A restore failed, or settings changed: all has to be loaded.
+    Unknown,
+}
+
+impl Iptables {
+    /// For the network namespace of the thread that will call. Changes nothing.
+    pub fn new(programs: Programs, settings: Settings, options: Options) -> Self {
+        Self { planner: Planner::new(settings, fit(options, &programs)), programs, state: State::Waiting }
+    }
+
+    /// Takes in other options; the next load writes them.
+    pub fn set_options(&mut self, options: Options) {
+        let settings = self.planner.settings().clone();
+        self.set(settings, fit(options, &self.programs));
+    }
+
+    /// Says that somebody else changed the tables.
+    pub fn suspect(&mut self) {
+        if self.state == State::InStep {
+            self.state = State::Unknown;
+        }
+    }
+
+    /// Lets the health check ports of Services through, along with changes. Every load has them, too.
+    pub fn apply_with(
+        &mut self,
+        changes: &[Change],
+        health_checks: &[HealthCheckPort],
+    ) -> Result<Commit, Error> {
+        match self.state {
+            State::Waiting => {
+                self.planner.remember(changes, health_checks);
+                Ok(Commit::default())
+            }
+            State::InStep => {
+                let text = self.planner.plan(changes, health_checks);
+                let outcome = if text.is_empty() { Ok(Commit::default()) } else { self.restore_text(&text) };
+                self.noting_failure(outcome)
+            }
+            State::Unknown => {
+                self.planner.remember(changes, health_checks);
+                self.load()
+            }
+        }
+    }
+
+    fn set(&mut self, settings: Settings, options: Options) {
+        if *self.planner.settings() != settings || *self.planner.options() != options {
+            self.planner.configure(settings, options);
+            self.suspect();
+        }
+    }
+
+    fn restore_text(&self, text: &str) -> Result<Commit, Error> {
+        restore(&self.programs, |out| out.write_str(text))
+    }
+
+    /// Writes everything, and removes chains of Services that are no more.
+    fn load(&mut self) -> Result<Commit, Error> {
+        let present = self.programs.present()?;
+        let pieces = match self.programs.variant() {
+            Variant::Nft => Pieces::Of(PIECE),
+            // It copies whole tables for each transaction.
+            Variant::Legacy => Pieces::One,
+        };
+        let planner = &mut self.planner;
+        let mut commit = restore(&self.programs, |mut out| planner.full(&present, pieces, &mut out))?;
+        commit.full = true;
+        self.state = State::InStep;
+        Ok(commit)
+    }
+
+    fn noting_failure(&mut self, outcome: Result<Commit, Error>) -> Result<Commit, Error> {
+        if outcome.is_err() {
+            self.suspect();
+        }
+        outcome.map(|commit| Commit { refused: self.planner.refused().collect(), ..commit })
+    }
+}
+
+impl Dataplane for Iptables {
+    fn apply(&mut self, changes: &[Change]) -> Result<Commit, Error> {
+        self.apply_with(changes, &[])
+    }
+
+    /// Rules are not compared one by one: all of them are written.
+    fn compare(&mut self, changes: &[Change]) -> Result<Commit, Error> {
+        self.planner.remember(changes, &[]);
+        self.suspect();
+        let outcome = self.load();
+        if outcome.is_err() {
+            // From here on there is something to be loaded.
+            self.state = State::Unknown;
+        }
+        self.noting_failure(outcome)
+    }
+
+    fn configure(&mut self, settings: Settings) {
+        let options = self.planner.options().clone();
+        self.set(settings, options);
+    }
+
+    fn collect(&mut self) -> Result<bool, Error> {
+        Ok(false)
+    }
+
+    fn needs_collection(&self) -> bool {
+        false
+    }
+
+    /// What kubelet shares stays.
+    fn remove(&mut self) -> Result<(), Error> {
+        let text = self.programs.present()?.removal();
+        if !text.is_empty() {
+            self.restore_text(&text)?;
+        }
+        self.suspect();
+        Ok(())
+    }
+
+    fn forwardings(&self) -> Box<dyn Iterator<Item = (&Arc<ServicePortName>, &Arc<Forwarding>)> + '_> {
+        Box::new(self.planner.forwardings())
+    }
+}
+
+/// Without what the programs do not know.
+fn fit(options: Options, programs: &Programs) -> Options {
+    Options { random_fully: options.random_fully && programs.knows_random_fully(), ..options }
+}
+
+fn restore(
+    programs: &Programs,
+    mut write: impl FnMut(&mut dyn fmt::Write) -> fmt::Result,
+) -> Result<Commit, Error> {
+    let mut commit = Commit::default();
+    let outcome = programs.restore(|out| {
+        // Written again, it is counted again.
+        let mut counted = Counted { out, commit: Commit::default(), at_start: true };
+        write(&mut counted)?;
+        commit = counted.commit;
+        Ok(())
+    });
+    commit.kernel = outcome?;
+    Ok(commit)
+}
+
+/// Counts what passes.
+struct Counted<'a> {
+    out: &'a mut dyn fmt::Write,
+    commit: Commit,
+    at_start: bool,
+}
+
+impl fmt::Write for Counted<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for byte in text.bytes() {
+            if self.at_start {
+                self.commit.elements += usize::from(byte == b'-');
+                self.commit.objects += usize::from(byte == b':');
+            }
+            self.at_start = byte == b'\n';
+        }
+        self.commit.bytes += text.len();
+        self.out.write_str(text)
+    }
+}
