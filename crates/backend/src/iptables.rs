@@ -20,6 +20,8 @@ mod present;
 mod program;
 mod rule;
 mod service;
+#[cfg(test)]
+mod walk;
 
 pub use dataplane::Iptables;
 pub use options::Options;

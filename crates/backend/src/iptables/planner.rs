@@ -299,4 +299,6 @@ fn jumps(table: Table, present: &Present, out: &mut impl fmt::Write) -> fmt::Res
 }
 
 #[cfg(test)]
+mod meaning;
+#[cfg(test)]
 mod tests;

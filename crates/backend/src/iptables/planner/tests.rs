@@ -15,7 +15,7 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-fn settings(family: Family) -> Settings {
+pub(super) fn settings(family: Family) -> Settings {
     let (cidr, node) = match family {
         Family::Ipv4 => ("10.180.0.0/16", "192.168.0.2"),
         Family::Ipv6 => ("fd00:10:180::/48", "fd00:192:168::2"),
@@ -342,14 +342,14 @@ fn a_shared_chain_that_changes_much_is_written_anew() {
 }
 
 /// What a full load makes of empty tables.
-fn loaded(planner: &mut Planner) -> Tables {
+pub(super) fn loaded(planner: &mut Planner) -> Tables {
     let mut tables = Tables::empty();
     tables.restore(&load(planner), |_| {}).unwrap();
     tables
 }
 
 /// A random world, and what a Catalog makes of its edits.
-struct Edited {
+pub(super) struct Edited {
     rng: Rng,
     ranges: Ranges,
     world: World,
@@ -357,14 +357,14 @@ struct Edited {
 }
 
 impl Edited {
-    fn new(seed: u64) -> Self {
+    pub(super) fn new(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         let ranges = Ranges::example();
         let world = World::random(&mut rng, 6, &ranges);
         Self { rng, ranges, world, catalog: Catalog::new("n1") }
     }
 
-    fn first(&mut self) -> (Vec<Change>, Vec<HealthCheckPort>) {
+    pub(super) fn first(&mut self) -> (Vec<Change>, Vec<HealthCheckPort>) {
         let edits = self.world.edits();
         self.changes(&edits)
     }
