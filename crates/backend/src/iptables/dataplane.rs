@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use portolan_model::{Change, Forwarding, ServicePortName, Settings};
 
+use super::fixed::{CANARY, JUMPS, nat_last};
+use super::rule::Table;
 use super::{HealthCheckPort, Options, Pieces, Planner, Programs, Variant};
 use crate::dataplane::{Commit, Dataplane, Error};
 
@@ -50,6 +52,33 @@ impl Iptables {
         if self.state == State::InStep {
             self.state = State::Unknown;
         }
+    }
+
+    /// Whether the tables still have what a flush, or a removal of our chains or of what leads to them, would take
+    /// along. Single rules of Services are not looked for. After a no, the next commit writes everything.
+    pub fn is_intact(&mut self) -> Result<bool, Error> {
+        let intact = self.marks_are_there()?;
+        if !intact {
+            self.suspect();
+        }
+        Ok(intact)
+    }
+
+    fn marks_are_there(&self) -> Result<bool, Error> {
+        for table in [Table::Mangle, Table::Filter, Table::Nat] {
+            if !self.programs.has_chain(table, CANARY)? {
+                return Ok(false);
+            }
+        }
+        let last = nat_last(self.planner.context());
+        let last = last.iter().map(|rule| (rule.table, rule.chain, rule.text.as_str()));
+        let jumps = JUMPS.iter().map(|jump| (jump.table, jump.from, jump.rule));
+        for (table, chain, rule) in last.chain(jumps) {
+            if !self.programs.has_rule(table, chain, rule)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Lets the health check ports of Services through, along with changes. Every load has them, too.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use portolan_model::Family;
 
 use super::Present;
+use super::rule::{Table, words};
 
 /// How long a program waits for the lock of the older iptables, in seconds.
 const LOCK_WAIT: &str = "5";
@@ -15,6 +16,16 @@ const LOCK_WAIT: &str = "5";
 const RESOURCE_PROBLEM: i32 = 4;
 /// Of what a program complains about, no more than this is kept, in bytes.
 const COMPLAINT_MAX: u64 = 4096;
+/// By these words programs say that there is no such rule, no such chain, or no chain that a rule leads to.
+const NOT_FOUND: [&str; 6] = [
+    "No chain/target/match by that name",
+    "No such file or directory",
+    "does a matching rule exist",
+    "does not exist",
+    "Couldn't load target",
+    // iptables-nft 1.8.9 of a chain that is not there.
+    "is incompatible, use 'nft' tool",
+];
 /// Chains that kubelet makes in the mangle table of the iptables that the node uses.
 const HINTS: [&str; 2] = [":KUBE-IPTABLES-HINT ", ":KUBE-KUBELET-CANARY "];
 
@@ -168,6 +179,33 @@ impl Programs {
         }
         written.map_err(|source| Error::Pipe { program, source })?;
         Ok(started.elapsed())
+    }
+
+    /// Whether a rule is there.
+    pub(super) fn has_rule(&self, table: Table, chain: &str, rule: &str) -> Result<bool, Error> {
+        let table = table.to_string();
+        self.ask(["-C", chain, "-t", &table].into_iter().chain(words(rule)))
+    }
+
+    /// Whether a chain is there.
+    pub(super) fn has_chain(&self, table: Table, chain: &str) -> Result<bool, Error> {
+        self.ask(["-S", chain, "-t", &table.to_string()].into_iter())
+    }
+
+    fn ask<'a>(&self, arguments: impl Iterator<Item = &'a str>) -> Result<bool, Error> {
+        let program = self.name.clone();
+        let mut command = Command::new(&program);
+        command.args(["-w", LOCK_WAIT]).args(arguments).stdin(Stdio::null());
+        let output = command.output().map_err(|source| Error::Start { program: program.clone(), source })?;
+        if output.status.success() {
+            return Ok(true);
+        }
+        let message = complaint(&*output.stderr);
+        // Anything else, such as a lock that is held, says nothing about the rule.
+        if NOT_FOUND.iter().any(|text| message.contains(text)) {
+            return Ok(false);
+        }
+        Err(failed(program, output.status, message, &mut |_| Ok(())))
     }
 
     /// Kubelet makes its chains in the tables of one variant only. A look into those of the older one would make

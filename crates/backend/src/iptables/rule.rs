@@ -81,3 +81,16 @@ pub(super) fn remove_chain(out: &mut impl fmt::Write, chain: impl Display) -> fm
 pub(super) fn commit(out: &mut impl fmt::Write) -> fmt::Result {
     out.write_str("COMMIT\n")
 }
+
+/// The words of a rule, each text in quotes as one.
+pub(super) fn words(rule: &str) -> Vec<&str> {
+    let mut words = Vec::new();
+    for (index, part) in rule.split('"').enumerate() {
+        if index % 2 == 1 {
+            words.push(part);
+        } else {
+            words.extend(part.split_whitespace());
+        }
+    }
+    words
+}

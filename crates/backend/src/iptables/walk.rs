@@ -6,6 +6,7 @@ use ipnet::IpNet;
 use portolan_model::oracle::{Origin, Packet};
 
 use super::interpreter::Tables;
+use super::rule::words;
 
 /// Where a packet goes and which part of such packets does, marked for masquerading or not.
 #[derive(Debug, Clone, PartialEq)]
@@ -188,17 +189,4 @@ fn interface(name: &str, origin: Origin<'_>) -> bool {
         Origin::Pod { input_interface } | Origin::Remote { input_interface } => input_interface,
     };
     name.strip_suffix('+').map_or(input == name, |prefix| input.starts_with(prefix))
-}
-
-/// Words, with quoted ones as one each.
-fn words(rule: &str) -> Vec<&str> {
-    let mut words = Vec::new();
-    for (index, part) in rule.split('"').enumerate() {
-        if index % 2 == 1 {
-            words.push(part);
-        } else {
-            words.extend(part.split_whitespace());
-        }
-    }
-    words
 }

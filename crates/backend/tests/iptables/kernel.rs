@@ -194,6 +194,32 @@ fn a_load_replaces_rules_of_others_in_our_chains_and_leaves_theirs() {
     }
 }
 
+#[test]
+fn what_others_take_away_is_noticed_and_mended() {
+    for variant in VARIANTS {
+        in_namespace(|| {
+            let programs = Programs::of(Family::Ipv4, variant).unwrap();
+            let mut iptables = Iptables::new(programs.clone(), settings(Family::Ipv4), Options::default());
+            iptables.apply(&ipv4()).unwrap();
+            iptables.resync().unwrap();
+            assert!(iptables.is_intact().unwrap());
+            let loaded = save(Family::Ipv4, variant);
+            for harm in [
+                "*nat\n:KUBE-SERVICES - [0:0]\nCOMMIT\n",
+                "*mangle\n-X KUBE-PROXY-CANARY\nCOMMIT\n",
+                "*filter\n-D INPUT -m comment --comment \"kubernetes health check service ports\" -j KUBE-NODEPORTS\nCOMMIT\n",
+                "*nat\n-F\n-X\nCOMMIT\n",
+            ] {
+                apply(&programs, harm);
+                assert!(!iptables.is_intact().unwrap(), "{harm}");
+                assert!(iptables.apply(&[]).unwrap().full);
+                assert!(iptables.is_intact().unwrap());
+                assert_eq!(unordered(&save(Family::Ipv4, variant)), unordered(&loaded));
+            }
+        });
+    }
+}
+
 /// The list of an endpoint's clients lives as long as a rule names it.
 #[test]
 fn session_affinity_outlives_loads_and_changes_of_other_endpoints() {
