@@ -31,6 +31,17 @@ impl Commit {
     }
 }
 
+/// The `healthCheckNodePort` of a Service, on which its health check server answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HealthCheckPort {
+    /// Namespace of the Service.
+    pub namespace: Arc<str>,
+    /// Name of the Service.
+    pub service: Arc<str>,
+    /// Its port now, if it has one.
+    pub port: Option<u16>,
+}
+
 /// One Service port that could not be programmed, while all others were.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
@@ -81,6 +92,12 @@ pub trait Dataplane {
     /// [`Dataplane::compare`] without changes.
     fn resync(&mut self) -> Result<Commit, Error> {
         self.compare(&[])
+    }
+
+    /// Takes in which health check ports there are, each where it changed. Says whether the next commit has to do
+    /// something for them: not where whoever reaches the node reaches them.
+    fn let_in(&mut self, _health_checks: &[HealthCheckPort]) -> bool {
+        false
     }
 
     /// Takes new settings; the next [`Dataplane::resync`] programs them.

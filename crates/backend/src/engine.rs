@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use portolan_model::catalog::UdpService;
 use portolan_model::{Change, Family, Settings};
 
-use crate::{Commit, Dataplane, Error};
+use crate::{Commit, Dataplane, Error, HealthCheckPort};
 use lane::Lane;
 
 /// When to commit, to retry and to compare.
@@ -50,6 +50,8 @@ pub struct Work {
     pub triggers: Vec<i64>,
     /// UDP Service ports whose stale flows are to be removed after the commit.
     pub udp: Vec<UdpService>,
+    /// Health check ports that changed.
+    pub health_checks: Vec<HealthCheckPort>,
     /// How many changes of objects this stands for.
     pub objects: ObjectChanges,
 }

@@ -25,6 +25,6 @@ mod walk;
 
 pub use dataplane::Iptables;
 pub use options::Options;
-pub use planner::{HealthCheckPort, Pieces, Planner};
+pub use planner::{Pieces, Planner};
 pub use present::Present;
 pub use program::{Error, Programs, Variant};

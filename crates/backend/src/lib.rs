@@ -1,6 +1,6 @@
 //! The data planes: what the forwarding table means becomes what the kernel does.
 //!
-//! Owns the [`Dataplane`] trait, the nftables data plane ([`nft`]), one that does nothing ([`none`]), and
+//! Owns the [`Dataplane`] trait, the data planes of nftables ([`nft`]) and iptables ([`iptables`]), one that does nothing ([`none`]), and
 //! the clean-up of stale UDP flows ([`conntrack`]) and of what kube-proxy left behind ([`leftovers`]). Changes flow in, one kernel transaction flows out. It
 //! must not know where the objects came from: no API server, no configuration file, no async.
 
@@ -13,4 +13,4 @@ pub mod leftovers;
 pub mod nft;
 pub mod none;
 
-pub use dataplane::{Commit, Dataplane, Error};
+pub use dataplane::{Commit, Dataplane, Error, HealthCheckPort};

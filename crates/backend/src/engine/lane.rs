@@ -30,6 +30,8 @@ pub(super) struct Lane {
     triggers: Vec<i64>,
     udp: HashMap<Arc<ServicePortName>, UdpService>,
     objects: ObjectChanges,
+    /// The data plane has health check ports to let in, or to let in no more.
+    health_checks: bool,
     /// Everything has to be compared.
     compare: Option<Reason>,
     /// The next commit may not start earlier.
@@ -59,6 +61,7 @@ impl Lane {
             triggers: Vec::new(),
             udp: HashMap::new(),
             objects: ObjectChanges::default(),
+            health_checks: false,
             compare: None,
             not_before: None,
             full_at: None,
@@ -72,6 +75,7 @@ impl Lane {
     }
 
     pub(super) fn queue(&mut self, work: Work) {
+        self.health_checks |= !work.health_checks.is_empty() && self.dataplane.let_in(&work.health_checks);
         if self.started {
             self.changes.extend(work.changes);
         } else {
@@ -140,13 +144,14 @@ impl Lane {
     }
 
     fn has_work(&self) -> bool {
-        self.compare.is_some() || !self.changes.is_empty() || !self.udp.is_empty()
+        self.compare.is_some() || !self.changes.is_empty() || !self.udp.is_empty() || self.health_checks
     }
 
     fn commit(&mut self) -> Report {
         let started = Instant::now();
         let reason = self.compare.take();
         let changes = self.changes.take();
+        self.health_checks = false;
         let outcome = match reason {
             None => self.dataplane.apply(&changes),
             Some(_) => self.dataplane.compare(&changes),

@@ -13,6 +13,7 @@ use super::*;
 enum Call {
     Apply(Vec<String>),
     Compare(Vec<String>),
+    LetIn(Option<u16>),
 }
 
 #[derive(Clone, Default)]
@@ -44,6 +45,13 @@ impl Dataplane for Recorder {
 
     fn compare(&mut self, changes: &[Change]) -> Result<Commit, Error> {
         self.note(Call::Compare(names(changes))).map(|commit| Commit { full: true, ..commit })
+    }
+
+    fn let_in(&mut self, health_checks: &[HealthCheckPort]) -> bool {
+        for check in health_checks {
+            let _ = self.note(Call::LetIn(check.port));
+        }
+        true
     }
 
     fn configure(&mut self, _settings: Settings) {}
@@ -96,6 +104,7 @@ fn work(names: &[&str]) -> Work {
         changes: names.iter().map(change).collect(),
         triggers: vec![1],
         udp: Vec::new(),
+        health_checks: Vec::new(),
         objects: ObjectChanges { services: 1, endpoint_slices: 2 },
     }
 }
@@ -220,6 +229,20 @@ fn drift_while_changes_wait_is_one_comparison_with_them() {
     let report = next(&reports);
     assert!(report.outcome.is_ok() && report.full);
     assert_eq!(recorder.calls()[1..], [Call::Compare(vec!["demo/a".into()])]);
+    handle.stop();
+    thread.join().unwrap();
+}
+
+#[test]
+fn a_health_check_port_alone_is_a_reason_to_commit() {
+    let recorder = Recorder::default();
+    let (handle, thread, reports) = engine(&recorder, quick());
+    handle.start();
+    next(&reports);
+    let check = HealthCheckPort { namespace: "demo".into(), service: "a".into(), port: Some(32222) };
+    handle.work(Family::Ipv4, Work { health_checks: vec![check], ..Work::default() });
+    next(&reports);
+    assert_eq!(recorder.calls()[1..], [Call::LetIn(Some(32222)), Call::Apply(Vec::new())]);
     handle.stop();
     thread.join().unwrap();
 }

@@ -8,8 +8,8 @@ use portolan_model::{Change, Forwarding, ServicePortName, Settings};
 
 use super::fixed::{CANARY, JUMPS, nat_last};
 use super::rule::Table;
-use super::{HealthCheckPort, Options, Pieces, Planner, Programs, Variant};
-use crate::dataplane::{Commit, Dataplane, Error};
+use super::{Options, Pieces, Planner, Programs, Variant};
+use crate::dataplane::{Commit, Dataplane, Error, HealthCheckPort};
 
 /// Service ports in one transaction of a load by the front end of nftables, whose time for a transaction grows with the
 /// square of the rules in it. Each transaction has a cost of its own, too: in a cluster of 10,000 Services, half of this
@@ -22,6 +22,8 @@ pub struct Iptables {
     programs: Programs,
     planner: Planner,
     state: State,
+    /// Those that the planner does not know yet.
+    health_checks: Vec<HealthCheckPort>,
 }
 
 /// What is known of the kernel.
@@ -38,7 +40,8 @@ enum State {
 impl Iptables {
     /// For the network namespace of the thread that will call. Changes nothing.
     pub fn new(programs: Programs, settings: Settings, options: Options) -> Self {
-        Self { planner: Planner::new(settings, fit(options, &programs)), programs, state: State::Waiting }
+        let planner = Planner::new(settings, fit(options, &programs));
+        Self { programs, planner, state: State::Waiting, health_checks: Vec::new() }
     }
 
     /// Takes in other options; the next load writes them.
@@ -81,29 +84,6 @@ impl Iptables {
         Ok(true)
     }
 
-    /// Lets the health check ports of Services through, along with changes. Every load has them, too.
-    pub fn apply_with(
-        &mut self,
-        changes: &[Change],
-        health_checks: &[HealthCheckPort],
-    ) -> Result<Commit, Error> {
-        match self.state {
-            State::Waiting => {
-                self.planner.remember(changes, health_checks);
-                Ok(Commit::default())
-            }
-            State::InStep => {
-                let text = self.planner.plan(changes, health_checks);
-                let outcome = if text.is_empty() { Ok(Commit::default()) } else { self.restore_text(&text) };
-                self.noting_failure(outcome)
-            }
-            State::Unknown => {
-                self.planner.remember(changes, health_checks);
-                self.load()
-            }
-        }
-    }
-
     fn set(&mut self, settings: Settings, options: Options) {
         if *self.planner.settings() != settings || *self.planner.options() != options {
             self.planner.configure(settings, options);
@@ -140,12 +120,29 @@ impl Iptables {
 
 impl Dataplane for Iptables {
     fn apply(&mut self, changes: &[Change]) -> Result<Commit, Error> {
-        self.apply_with(changes, &[])
+        let health_checks = std::mem::take(&mut self.health_checks);
+        match self.state {
+            State::Waiting => {
+                self.planner.remember(changes, &health_checks);
+                Ok(Commit::default())
+            }
+            State::InStep => {
+                let text = self.planner.plan(changes, &health_checks);
+                let outcome = if text.is_empty() { Ok(Commit::default()) } else { self.restore_text(&text) };
+                self.noting_failure(outcome)
+            }
+            State::Unknown => {
+                self.planner.remember(changes, &health_checks);
+                let outcome = self.load();
+                self.noting_failure(outcome)
+            }
+        }
     }
 
     /// Rules are not compared one by one: all of them are written.
     fn compare(&mut self, changes: &[Change]) -> Result<Commit, Error> {
-        self.planner.remember(changes, &[]);
+        let health_checks = std::mem::take(&mut self.health_checks);
+        self.planner.remember(changes, &health_checks);
         self.suspect();
         let outcome = self.load();
         if outcome.is_err() {
@@ -153,6 +150,11 @@ impl Dataplane for Iptables {
             self.state = State::Unknown;
         }
         self.noting_failure(outcome)
+    }
+
+    fn let_in(&mut self, health_checks: &[HealthCheckPort]) -> bool {
+        self.health_checks.extend_from_slice(health_checks);
+        !self.health_checks.is_empty()
     }
 
     fn configure(&mut self, settings: Settings) {

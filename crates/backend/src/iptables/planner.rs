@@ -15,23 +15,12 @@ use super::partial::Partial;
 use super::rule::{self, Chain, Rule, Table};
 use super::service::{Context, Service};
 use super::{Options, Present, chains, dispatch};
-use crate::dataplane::Refusal;
+use crate::dataplane::{HealthCheckPort, Refusal};
 
 /// In a cluster with more endpoints than this, rules of single endpoints have no comments (as in kube-proxy).
 const LARGE: usize = 1000;
 /// iptables takes comments of up to 255 bytes; the longest of ours adds some 50 to the name.
 const NAME_MAX: usize = 200;
-
-/// The `healthCheckNodePort` of a Service before the rules of its ports let it in.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HealthCheckPort {
-    /// Namespace of the Service.
-    pub namespace: Arc<str>,
-    /// Name of the Service.
-    pub service: Arc<str>,
-    /// Its port now, if it has one.
-    pub port: Option<u16>,
-}
 
 /// In how many transactions the chains of Service ports are loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,10 +2,8 @@ use std::num::NonZeroUsize;
 use std::process::Command;
 use std::sync::Arc;
 
-use portolan_backend::iptables::{
-    Error, HealthCheckPort, Iptables, Options, Pieces, Planner, Present, Programs, Variant,
-};
-use portolan_backend::{Commit, Dataplane as _};
+use portolan_backend::iptables::{Error, Iptables, Options, Pieces, Planner, Present, Programs, Variant};
+use portolan_backend::{Commit, Dataplane as _, HealthCheckPort};
 use portolan_model::world::{Edit, Ranges, Rng, World, random_edit};
 use portolan_model::{Catalog, Change, Family};
 use portolan_sock::namespace::in_new_network_namespace;
@@ -287,6 +285,15 @@ fn a_data_plane_mends_what_made_a_change_fail() {
             assert!(commit.full, "all is written after a failure");
             assert!(!save(Family::Ipv4, variant).contains("demo/edge"));
             assert!(!iptables.apply(&changes[1..2]).unwrap().full);
+            assert_eq!(unordered(&save(Family::Ipv4, variant)), unordered(&loaded));
+
+            let health_check =
+                |port| [HealthCheckPort { namespace: "demo".into(), service: "edge".into(), port }];
+            assert!(iptables.let_in(&health_check(Some(32222))));
+            assert!(!iptables.apply(&[]).unwrap().full);
+            assert!(save(Family::Ipv4, variant).contains("--dport 32222 -j ACCEPT"));
+            assert!(iptables.let_in(&health_check(None)));
+            iptables.resync().unwrap();
             assert_eq!(unordered(&save(Family::Ipv4, variant)), unordered(&loaded));
 
             iptables.remove().unwrap();
