@@ -104,13 +104,13 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Those that the node uses: where kubelet left its hint, or else those without a suffix.
+    /// Those that the node uses: of the variant in which kubelet left its hint, in whichever family, or else those
+    /// without a suffix.
     pub fn find(family: Family) -> Result<Self, Error> {
         for variant in [Variant::Nft, Variant::Legacy] {
-            if let Ok(programs) = Self::of(family, variant)
-                && programs.has_hint(family)
-            {
-                return Ok(programs);
+            let has_hint = |family| Self::of(family, variant).is_ok_and(|programs| programs.has_hint(family));
+            if Family::BOTH.into_iter().any(has_hint) {
+                return Self::of(family, variant);
             }
         }
         Self::named(base(family).to_owned())

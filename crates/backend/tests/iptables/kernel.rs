@@ -315,6 +315,8 @@ fn the_iptables_with_the_hint_of_kubelet_is_found() {
                 assert_eq!(programs.variant(), variant);
                 apply(&programs, "*mangle\n:KUBE-IPTABLES-HINT - [0:0]\nCOMMIT\n");
                 assert_eq!(Programs::find(family).unwrap(), programs);
+                let other = Family::BOTH.into_iter().find(|other| *other != family).unwrap();
+                assert_eq!(Programs::find(other).unwrap(), Programs::of(other, variant).unwrap());
             });
         }
     }
