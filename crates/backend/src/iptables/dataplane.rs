@@ -40,14 +40,14 @@ enum State {
 impl Iptables {
     /// For the network namespace of the thread that will call. Changes nothing.
     pub fn new(programs: Programs, settings: Settings, options: Options) -> Self {
-        let planner = Planner::new(settings, fit(options, &programs));
+        let planner = Planner::new(settings, options);
         Self { programs, planner, state: State::Waiting, health_checks: Vec::new() }
     }
 
     /// Takes in other options; the next load writes them.
     pub fn set_options(&mut self, options: Options) {
         let settings = self.planner.settings().clone();
-        self.set(settings, fit(options, &self.programs));
+        self.set(settings, options);
     }
 
     /// Says that somebody else changed the tables.
@@ -183,11 +183,6 @@ impl Dataplane for Iptables {
     fn forwardings(&self) -> Box<dyn Iterator<Item = (&Arc<ServicePortName>, &Arc<Forwarding>)> + '_> {
         Box::new(self.planner.forwardings())
     }
-}
-
-/// Without what the programs do not know.
-fn fit(options: Options, programs: &Programs) -> Options {
-    Options { random_fully: options.random_fully && programs.knows_random_fully(), ..options }
 }
 
 fn restore(

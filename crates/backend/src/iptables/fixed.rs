@@ -80,13 +80,12 @@ pub(super) fn filter_last(context: Context<'_>) -> Vec<Rule> {
 pub(super) fn nat_first(context: Context<'_>) -> Vec<Rule> {
     let rule = |chain, text| Rule { table: Table::Nat, chain, text };
     let mark = mark(context);
-    let masquerade = if context.options.random_fully { "MASQUERADE --random-fully" } else { "MASQUERADE" };
     let comment = Comment("kubernetes service traffic requiring SNAT");
     vec![
         rule(POSTROUTING, format!("-m mark ! --mark {mark}/{mark} -j RETURN")),
         // A packet that passes a second time (in a tunnel) is not masqueraded again.
         rule(POSTROUTING, format!("-j MARK --xor-mark {mark}")),
-        rule(POSTROUTING, format!("{comment} -j {masquerade}")),
+        rule(POSTROUTING, format!("{comment} -j MASQUERADE --random-fully")),
         rule(MARK_MASQUERADE, format!("-j MARK --or-mark {mark}")),
     ]
 }

@@ -17,8 +17,6 @@ pub struct Options {
     /// Loopback addresses of this node that accept node ports, where `nodePortAddresses` is a list that covers some.
     /// Counts with `localhost_node_ports` only.
     pub loopback_addresses: Vec<IpAddr>,
-    /// `MASQUERADE --random-fully` is known, from iptables 1.6.2 on.
-    pub random_fully: bool,
     /// Packets that conntrack takes for invalid are dropped; not where the node is told to be liberal
     /// (`nf_conntrack_tcp_be_liberal`).
     pub drop_invalid: bool,
@@ -33,7 +31,6 @@ impl Default for Options {
         Self {
             localhost_node_ports: true,
             loopback_addresses: Vec::new(),
-            random_fully: true,
             drop_invalid: true,
             count_invalid: false,
             count_localhost: false,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io::{self, BufRead as _, BufReader, BufWriter, Read, Write};
-use std::process::{ChildStdin, Command, ExitStatus, Stdio};
+use std::process::{ChildStderr, ChildStdin, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use portolan_model::Family;
@@ -12,6 +12,8 @@ use super::rule::{Table, words};
 
 /// How long a program waits for the lock of the older iptables, in seconds.
 const LOCK_WAIT: &str = "5";
+/// The oldest version that knows all that is asked of it: `iptables-restore -w` and `MASQUERADE --random-fully`.
+const OLDEST: (u32, u32, u32) = (1, 6, 2);
 /// `XTABLES_RESOURCE_PROBLEM`: how programs end that could not get the lock (`xtables.h`).
 const RESOURCE_PROBLEM: i32 = 4;
 /// Of what a program complains about, no more than this is kept, in bytes.
@@ -78,6 +80,14 @@ pub enum Error {
         /// too many.
         lines: Vec<(usize, String)>,
     },
+    /// Before 1.6.2, a restore could not be told to wait for the lock, nor masquerade to random ports.
+    #[error("{program} is too old ({output}); install iptables 1.6.2 or newer, or choose another proxy mode")]
+    TooOld {
+        /// The program.
+        program: String,
+        /// What it says of itself.
+        output: String,
+    },
     /// A program's version is not understood.
     #[error("{program} --version printed {output:?}, which has no version in it; is it iptables?")]
     Version {
@@ -98,7 +108,6 @@ fn refused(lines: &[(usize, String)]) -> String {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Programs {
     variant: Variant,
-    version: (u32, u32, u32),
     /// `iptables-nft`, for example; `-save` and `-restore` are added to it.
     name: String,
 }
@@ -129,21 +138,18 @@ impl Programs {
         let output = Command::new(&name).arg("--version").stdin(Stdio::null()).output();
         let output = output.map_err(|source| Error::Start { program: name.clone(), source })?;
         let output = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-        let Some(version) = version(&output) else {
-            return Err(Error::Version { program: name, output });
-        };
+        match version(&output) {
+            None => return Err(Error::Version { program: name, output }),
+            Some(version) if version < OLDEST => return Err(Error::TooOld { program: name, output }),
+            Some(_) => {}
+        }
         let variant = if output.contains("nf_tables") { Variant::Nft } else { Variant::Legacy };
-        Ok(Self { variant, version, name })
+        Ok(Self { variant, name })
     }
 
     /// Which iptables these belong to.
     pub const fn variant(&self) -> Variant {
         self.variant
-    }
-
-    /// Whether `MASQUERADE --random-fully` is known.
-    pub fn knows_random_fully(&self) -> bool {
-        self.version >= (1, 6, 2)
     }
 
     /// Reads what a full load has to know.
@@ -167,11 +173,8 @@ impl Programs {
         let mut child =
             command.spawn().map_err(|source| Error::Start { program: program.clone(), source })?;
         let (input, complaints) = (child.stdin.take(), child.stderr.take());
-        let (written, message) = std::thread::scope(|scope| {
-            let reader = scope.spawn(|| complaints.map(complaint).unwrap_or_default());
-            let written = input.map_or(Ok(()), |input| pipe(input, &mut write));
-            (written, reader.join().unwrap_or_default())
-        });
+        let (written, message) =
+            listening(complaints, || input.map_or(Ok(()), |input| pipe(input, &mut write)));
         let status = child.wait().map_err(|source| Error::Pipe { program: program.clone(), source })?;
         if !status.success() {
             // A program that ends early says why by its status; that the pipe broke says nothing more.
@@ -233,15 +236,13 @@ impl Programs {
         let mut child =
             command.spawn().map_err(|source| Error::Start { program: program.clone(), source })?;
         let (output, complaints) = (child.stdout.take(), child.stderr.take());
-        let (read, message) = std::thread::scope(|scope| {
-            let reader = scope.spawn(|| complaints.map(complaint).unwrap_or_default());
-            let read = output.map_or(Ok(()), |output| {
+        let (read, message) = listening(complaints, || {
+            output.map_or(Ok(()), |output| {
                 BufReader::new(output).split(b'\n').try_for_each(|bytes| {
                     line(&String::from_utf8_lossy(&bytes?));
                     Ok(())
                 })
-            });
-            (read, reader.join().unwrap_or_default())
+            })
         });
         let status = child.wait().map_err(|source| Error::Pipe { program: program.clone(), source })?;
         if !status.success() {
@@ -263,6 +264,21 @@ fn version(output: &str) -> Option<(u32, u32, u32)> {
     let word = output.split_whitespace().find_map(|word| word.strip_prefix('v'))?;
     let mut numbers = word.split('.').map_while(|number| number.parse().ok());
     Some((numbers.next()?, numbers.next()?, numbers.next().unwrap_or(0)))
+}
+
+/// Does something with a program while what it complains about is read, so that neither waits for the other for ever.
+fn listening(
+    complaints: Option<ChildStderr>,
+    work: impl FnOnce() -> io::Result<()>,
+) -> (io::Result<()>, String) {
+    std::thread::scope(|scope| {
+        let listen = || complaints.map(complaint).unwrap_or_default();
+        match std::thread::Builder::new().spawn_scoped(scope, listen) {
+            Ok(listener) => (work(), listener.join().unwrap_or_default()),
+            // Without the work, the program finds its pipes closed and ends.
+            Err(error) => (Err(error), String::new()),
+        }
+    })
 }
 
 /// The beginning of what a program complains about; the rest is read and forgotten, so that it can go on.
