@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::process::Command;
 use std::sync::Arc;
@@ -41,11 +42,34 @@ fn save(family: Family, variant: Variant) -> String {
     text
 }
 
-/// Rules sorted within their chains: the order of Services in shared chains depends on how they came.
-fn unordered(saved: &str) -> Vec<&str> {
-    let mut lines: Vec<&str> = saved.lines().collect();
-    lines.sort_unstable();
-    lines
+/// Chains that Services share: the order of the Services in them depends on how they came.
+const SHARED: [&str; 4] =
+    ["KUBE-SERVICES", "KUBE-NODEPORTS", "KUBE-EXTERNAL-SERVICES", "KUBE-PROXY-FIREWALL"];
+
+/// The rules of each chain by table, in order but where it is free: in shared chains, and in the kernel's own, where
+/// what is missing is put first.
+fn unordered(saved: &str) -> BTreeMap<(&str, &str), Vec<&str>> {
+    let mut chains: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
+    let mut table = "";
+    for line in saved.lines() {
+        if let Some(name) = line.strip_prefix('*') {
+            table = name;
+        } else if let Some(chain) = line.strip_prefix(':') {
+            chains.entry((table, chain.split(' ').next().unwrap())).or_default();
+        } else if let Some((chain, rule)) = line.strip_prefix("-A ").map(|rule| rule.split_once(' ').unwrap())
+        {
+            chains.get_mut(&(table, chain)).expect("chains come before rules").push(rule);
+        }
+    }
+    for ((table, chain), rules) in &mut chains {
+        let is_free = SHARED.contains(chain) || !chain.starts_with("KUBE-");
+        let last = usize::from((*table, *chain) == ("nat", "KUBE-SERVICES"));
+        if is_free && rules.len() > last {
+            let end = rules.len() - last;
+            rules[..end].sort_unstable();
+        }
+    }
+    chains
 }
 
 fn planner(family: Family, changes: &[Change], health_checks: &[HealthCheckPort]) -> Planner {
