@@ -19,6 +19,7 @@ mod planner;
 mod present;
 mod program;
 mod rule;
+mod saved;
 mod service;
 #[cfg(test)]
 mod walk;

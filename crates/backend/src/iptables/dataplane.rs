@@ -95,7 +95,7 @@ impl Iptables {
         restore(&self.programs, |out| out.write_str(text))
     }
 
-    /// Writes everything, and removes chains of Services that are no more.
+    /// Writes everything that is not there, and removes chains of Services that are no more.
     fn load(&mut self) -> Result<Commit, Error> {
         let present = self.programs.present()?;
         let pieces = match self.programs.variant() {
@@ -139,7 +139,7 @@ impl Dataplane for Iptables {
         }
     }
 
-    /// Rules are not compared one by one: all of them are written.
+    /// Chains are compared, and written where they differ.
     fn compare(&mut self, changes: &[Change]) -> Result<Commit, Error> {
         let health_checks = std::mem::take(&mut self.health_checks);
         self.planner.remember(changes, &health_checks);

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use portolan_model::Family;
+
 use super::Present;
+use super::saved::saved;
 
 type Chains = BTreeMap<String, Vec<String>>;
 
@@ -57,7 +60,7 @@ impl Tables {
     }
 
     /// What a save of these would tell.
-    pub(super) fn present(&self) -> Present {
+    pub(super) fn present(&self, family: Family) -> Present {
         let mut present = Present::default();
         for (table, chains) in &self.0 {
             present.line(&format!("*{table}"));
@@ -66,6 +69,8 @@ impl Tables {
             }
             for (chain, rules) in chains {
                 for rule in rules {
+                    let is_jump = !chain.starts_with("KUBE-");
+                    let rule = if is_jump { rule.clone() } else { saved(family, rule) };
                     present.line(&format!("-A {chain} {rule}"));
                 }
             }

@@ -3,16 +3,17 @@
 //! The table is remembered; rules are not, since they can be made again from what was. A restore depends on the
 //! table and the settings alone, and prints in a stable order.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use portolan_model::{Backend, Change, Forwarding, Protocol, ServicePortName, Settings};
 
-use super::fixed::{self, CANARY, FILTER_CHAINS, FIREWALL, NAT_DISPATCH, NAT_FIXED};
+use super::fixed::{self, CANARY, FILTER_CHAINS, FIREWALL, FORWARD, NAT_DISPATCH, NAT_FIXED, SERVICES};
 use super::partial::Partial;
 use super::rule::{self, Chain, Rule, Table};
+use super::saved::{Content, saved};
 use super::service::{Context, Service};
 use super::{Options, Present, chains, dispatch};
 use crate::dataplane::{HealthCheckPort, Refusal};
@@ -115,8 +116,8 @@ impl Planner {
         partial.restore(self)
     }
 
-    /// Writes the restore of everything: into empty tables, or over whatever Services there were. `present` says what
-    /// is there. Where rules of single endpoints get comments is decided here.
+    /// Writes the restore of everything that is not there: into empty tables, or over whatever Services there were.
+    /// `present` says what is there. Where rules of single endpoints get comments is decided here.
     pub fn full(&mut self, present: &Present, pieces: Pieces, out: &mut impl fmt::Write) -> fmt::Result {
         let endpoints: usize = self.table.values().map(|entry| reachable(&entry.forwarding)).sum();
         self.endpoint_comments = endpoints <= LARGE;
@@ -130,62 +131,119 @@ impl Planner {
     }
 
     fn full_filter(&self, present: &Present, out: &mut impl fmt::Write) -> fmt::Result {
+        let (first, last) = (fixed::filter_first(self.context()), fixed::filter_last(self.context()));
+        // Without rules of ours it may have kubelet's.
+        let firewall = !first.is_empty() || present.lacks(Table::Filter, FIREWALL);
+        let rules = || first.iter().chain(&last).cloned().chain(self.all_dispatch(Table::Filter));
+        let chains = FILTER_CHAINS.into_iter().chain(firewall.then_some(FIREWALL));
+        if self.is_there(Table::Filter, present, chains, rules()) && !needs(Table::Filter, present) {
+            return Ok(());
+        }
         rule::begin(out, Table::Filter)?;
         FILTER_CHAINS.iter().try_for_each(|chain| rule::declare(out, chain))?;
-        let first = fixed::filter_first(self.context());
-        // Without rules of ours it may have kubelet's.
-        if !first.is_empty() || present.lacks(Table::Filter, FIREWALL) {
+        if firewall {
             rule::declare(out, FIREWALL)?;
         }
         declare_canary(Table::Filter, present, out)?;
         append_all(out, first)?;
         self.append_dispatch(Table::Filter, out)?;
-        append_all(out, fixed::filter_last(self.context()))?;
+        append_all(out, last)?;
         jumps(Table::Filter, present, out)?;
         rule::commit(out)
     }
 
     fn full_nat(&self, present: &Present, pieces: Pieces, out: &mut impl fmt::Write) -> fmt::Result {
-        rule::begin(out, Table::Nat)?;
-        NAT_FIXED.iter().try_for_each(|chain| rule::declare(out, chain))?;
-        declare_canary(Table::Nat, present, out)?;
-        append_all(out, fixed::nat_first(self.context()))?;
-        let mut stale = present.service_chains.clone();
-        for (index, (name, entry)) in self.table.iter().enumerate() {
-            let is_full = |limit: NonZeroUsize| index > 0 && index.is_multiple_of(limit.get());
-            if matches!(pieces, Pieces::Of(limit) if is_full(limit)) {
-                rule::commit(out)?;
-                rule::begin(out, Table::Nat)?;
-            }
-            let chains = self.chains(name, entry);
-            chains.iter().try_for_each(|chain| rule::declare(out, &chain.name))?;
-            for chain in &chains {
+        let mut transaction = Transactions { out, open: false };
+        let first = fixed::nat_first(self.context());
+        if present.lacks(Table::Nat, CANARY)
+            || !self.is_there(Table::Nat, present, NAT_FIXED.into_iter(), first.iter().cloned())
+        {
+            let out = transaction.open()?;
+            NAT_FIXED.iter().try_for_each(|chain| rule::declare(out, chain))?;
+            declare_canary(Table::Nat, present, out)?;
+            append_all(out, first)?;
+        }
+        let mut stale: BTreeSet<&String> = present.service_chains.keys().collect();
+        let mut written: usize = 0;
+        for (name, entry) in &self.table {
+            let mut chains = self.chains(name, entry);
+            chains.retain(|chain| {
                 stale.remove(&chain.name);
-                chain.rules.iter().try_for_each(|text| rule::append(out, &chain.name, text))?;
+                let rules = || chain.rules.iter().map(String::as_str);
+                let there = present.service_chains.get(&chain.name);
+                there.is_none_or(|there| *there != Content::of(self.settings.family, rules()))
+            });
+            if chains.is_empty() {
+                continue;
             }
+            let is_full = |limit: NonZeroUsize| written > 0 && written.is_multiple_of(limit.get());
+            if matches!(pieces, Pieces::Of(limit) if is_full(limit)) {
+                transaction.commit()?;
+            }
+            written = written.saturating_add(1);
+            write_chains(transaction.open()?, &chains)?;
         }
         // What leads to the chains of Services comes when all of them are complete.
         if pieces != Pieces::One {
-            rule::commit(out)?;
-            rule::begin(out, Table::Nat)?;
+            transaction.commit()?;
         }
+        self.full_nat_dispatch(present, &stale, &mut transaction)?;
+        transaction.commit()
+    }
+
+    fn full_nat_dispatch<W: fmt::Write>(
+        &self,
+        present: &Present,
+        stale: &BTreeSet<&String>,
+        transaction: &mut Transactions<'_, W>,
+    ) -> fmt::Result {
+        let last = fixed::nat_last(self.context());
+        let rules = self.all_dispatch(Table::Nat).chain(last.iter().cloned());
+        let is_there = self.is_there(Table::Nat, present, NAT_DISPATCH.into_iter(), rules);
+        if is_there && stale.is_empty() && !needs(Table::Nat, present) {
+            return Ok(());
+        }
+        let out = transaction.open()?;
         NAT_DISPATCH.iter().try_for_each(|chain| rule::declare(out, chain))?;
         stale.iter().try_for_each(|chain| rule::declare(out, chain))?;
         self.append_dispatch(Table::Nat, out)?;
-        append_all(out, fixed::nat_last(self.context()))?;
+        append_all(out, last)?;
         jumps(Table::Nat, present, out)?;
-        stale.iter().try_for_each(|chain| rule::remove_chain(out, chain))?;
-        rule::commit(out)
+        stale.iter().try_for_each(|chain| rule::remove_chain(out, chain))
+    }
+
+    /// Whether these chains have these rules, in whatever order of Services.
+    fn is_there(
+        &self,
+        table: Table,
+        present: &Present,
+        mut chains: impl Iterator<Item = &'static str>,
+        rules: impl Iterator<Item = Rule>,
+    ) -> bool {
+        let mut wanted: BTreeMap<&str, Content> = BTreeMap::new();
+        for rule in rules {
+            wanted.entry(rule.chain).or_default().add(&saved(self.settings.family, &rule.text));
+        }
+        chains.all(|chain| {
+            let wanted = wanted.get(chain).copied().unwrap_or_default();
+            let is_shared = chain != FORWARD && chain != FIREWALL && !NAT_FIXED.contains(&chain);
+            let last_matters = (table, chain) == (Table::Nat, SERVICES);
+            present.content(table, chain).is_some_and(|there| match (is_shared, last_matters) {
+                (false, _) => there == wanted,
+                (true, true) => there.is_like(&wanted),
+                (true, false) => there.has_same(&wanted),
+            })
+        })
+    }
+
+    fn all_dispatch(&self, table: Table) -> impl Iterator<Item = Rule> {
+        let rules = self.table.iter().flat_map(|(name, entry)| self.dispatch(name, entry));
+        rules.filter(move |rule| rule.table == table)
     }
 
     /// The rules of all Services in one table's shared chains.
     pub(super) fn append_dispatch(&self, table: Table, out: &mut impl fmt::Write) -> fmt::Result {
-        for (name, entry) in &self.table {
-            let mut rules = self.dispatch(name, entry);
-            rules.retain(|rule| rule.table == table);
-            append_all(out, rules)?;
-        }
-        Ok(())
+        self.all_dispatch(table).try_for_each(|rule| rule::append(out, rule.chain, rule.text))
     }
 
     pub(super) const fn context(&self) -> Context<'_> {
@@ -276,6 +334,38 @@ fn reachable(forwarding: &Forwarding) -> usize {
 
 pub(super) fn append_all(out: &mut impl fmt::Write, rules: Vec<Rule>) -> fmt::Result {
     rules.into_iter().try_for_each(|rule| rule::append(out, rule.chain, rule.text))
+}
+
+fn write_chains(out: &mut impl fmt::Write, chains: &[Chain]) -> fmt::Result {
+    chains.iter().try_for_each(|chain| rule::declare(out, &chain.name))?;
+    for chain in chains {
+        chain.rules.iter().try_for_each(|text| rule::append(out, &chain.name, text))?;
+    }
+    Ok(())
+}
+
+/// Transactions of the nat table, none of them empty.
+struct Transactions<'a, W> {
+    out: &'a mut W,
+    open: bool,
+}
+
+impl<W: fmt::Write> Transactions<'_, W> {
+    fn open(&mut self) -> Result<&mut W, fmt::Error> {
+        if !std::mem::replace(&mut self.open, true) {
+            rule::begin(self.out, Table::Nat)?;
+        }
+        Ok(self.out)
+    }
+
+    fn commit(&mut self) -> fmt::Result {
+        if std::mem::replace(&mut self.open, false) { rule::commit(self.out) } else { Ok(()) }
+    }
+}
+
+/// Whether a jump or the canary has to be made.
+fn needs(table: Table, present: &Present) -> bool {
+    present.lacks(table, CANARY) || present.missing_jumps().any(|jump| jump.table == table)
 }
 
 fn declare_canary(table: Table, present: &Present, out: &mut impl fmt::Write) -> fmt::Result {

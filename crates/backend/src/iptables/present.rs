@@ -1,17 +1,21 @@
-//! What a full load has to know of the rules that are there: chains that may be stale, and jumps that need not be made.
+//! What a full load has to know of the rules that are there: chains that may be stale, what need not be written, and
+//! jumps that need not be made.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use super::fixed::{FIREWALL, JUMPS, Jump, OWN};
 use super::name::is_of_service;
 use super::rule::{self, Table};
+use super::saved::Content;
 
-/// Read from what `iptables-save` prints. Rules of Services are not looked at.
+/// Read from what `iptables-save` prints.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Present {
     /// Chains of Service ports in the nat table.
-    pub(super) service_chains: BTreeSet<String>,
+    pub(super) service_chains: BTreeMap<String, Content>,
+    /// What is in others.
+    contents: BTreeMap<(Table, &'static str), Content>,
     /// Other chains of which it matters whether they are there, by table.
     pub(super) fixed: BTreeSet<(Table, &'static str)>,
     /// Which of [`JUMPS`] are there, by their place in it.
@@ -37,21 +41,33 @@ impl Present {
 
     fn chain(&mut self, table: Table, name: &str) {
         if table == Table::Nat && is_of_service(name) {
-            self.service_chains.insert(name.to_owned());
+            self.service_chains.insert(name.to_owned(), Content::default());
             return;
         }
-        let known = OWN.into_iter().chain([(Table::Filter, FIREWALL)]);
-        self.fixed.extend(known.filter(|known| *known == (table, name)));
+        self.fixed.extend(known().find(|known| *known == (table, name)));
     }
 
     fn rule(&mut self, table: Table, rule: &str) {
-        // Most rules are those of Services.
-        if rule.starts_with("KUBE-") {
+        let Some((from, rule)) = rule.split_once(' ') else { return };
+        if table == Table::Nat
+            && let Some(content) = self.service_chains.get_mut(from)
+        {
+            content.add(rule);
             return;
         }
-        let Some((from, rule)) = rule.split_once(' ') else { return };
+        if let Some((_, chain)) = known().find(|known| *known == (table, from)) {
+            // Two spaces stand before the name of a counter.
+            self.contents.entry((table, chain)).or_default().add(&rule.replace("  ", " "));
+            return;
+        }
         let same = |jump: &Jump| jump.table == table && jump.from == from && jump.rule == rule;
         self.jumps.extend(JUMPS.iter().position(same));
+    }
+
+    /// What is in a chain that is there whatever Services there are; nothing where it is not there.
+    pub(super) fn content(&self, table: Table, chain: &'static str) -> Option<Content> {
+        let is_there = self.fixed.contains(&(table, chain));
+        is_there.then(|| self.contents.get(&(table, chain)).copied().unwrap_or_default())
     }
 
     /// Jumps that have to be made, in the order to make them.
@@ -72,7 +88,7 @@ impl Present {
 
     fn remove_from(&self, table: Table, out: &mut impl fmt::Write) -> fmt::Result {
         let own = OWN.into_iter().filter(|chain| chain.0 == table && self.fixed.contains(chain));
-        let services = self.service_chains.iter().filter(|_| table == Table::Nat).map(String::as_str);
+        let services = self.service_chains.keys().filter(|_| table == Table::Nat).map(String::as_str);
         let chains: Vec<&str> = own.map(|(_, name)| name).chain(services).collect();
         if chains.is_empty() {
             return Ok(());
@@ -91,6 +107,11 @@ impl Present {
     pub(super) fn lacks(&self, table: Table, chain: &'static str) -> bool {
         !self.fixed.contains(&(table, chain))
     }
+}
+
+/// Chains that are there whatever Services there are.
+fn known() -> impl Iterator<Item = (Table, &'static str)> {
+    OWN.into_iter().chain([(Table::Filter, FIREWALL)])
 }
 
 #[cfg(test)]
@@ -123,7 +144,7 @@ COMMIT
 COMMIT
 ";
         saved.lines().for_each(|line| present.line(line));
-        assert_eq!(present.service_chains, BTreeSet::from(["KUBE-SEP-A".to_owned()]));
+        assert_eq!(present.service_chains.keys().collect::<Vec<_>>(), ["KUBE-SEP-A"]);
         assert!(!present.lacks(Table::Mangle, CANARY));
         assert!(present.lacks(Table::Nat, CANARY));
         assert!(!present.lacks(Table::Filter, FIREWALL));
