@@ -425,6 +425,33 @@ proptest! {
         }
     }
 
+    /// A restore may fail at any of its lines: nothing leads nowhere then, and the next load mends all.
+    #[test]
+    fn a_load_mends_what_a_failed_restore_left(
+        seed in any::<u64>(), family in family(), pieces in pieces(), place in any::<prop::sample::Index>(),
+        at_first in any::<bool>()
+    ) {
+        let mut edited = Edited::new(seed);
+        let mut planner = Planner::new(settings(family), counting());
+        let (changes, health_checks) = edited.first();
+        planner.remember(&changes, &health_checks);
+        let mut tables = Tables::empty();
+        let mut text = full(&mut planner, &Present::default(), pieces);
+        if !at_first {
+            prop_assert_eq!(tables.restore(&text, |_| {}), Ok(()));
+            let (changes, health_checks) = edited.edit(8);
+            text = planner.plan(&changes, &health_checks);
+        }
+        let mut lines: Vec<&str> = text.lines().collect();
+        lines.insert(place.index(lines.len() + 1), "-D INPUT -j NOTHING");
+        let failed = tables.restore(&lines.join("\n"), |_| {});
+        prop_assert!(failed.is_err());
+        let mend = full(&mut planner, &tables.present(family), pieces);
+        prop_assert_eq!(tables.restore(&mend, |_| {}), Ok(()));
+        let expected = loaded(&mut planner);
+        prop_assert_eq!(tables.unordered(), expected.unordered());
+    }
+
     /// A load over the rules of other Services: each chain is at any moment what it was or what it will be, and
     /// nothing of the others stays.
     #[test]
