@@ -30,7 +30,7 @@ pub(crate) fn prepare(resource: Resource, object: &mut Object, old: Option<&Obje
         }
         Resource::Endpoints => endpoints::set_defaults(object),
         Resource::Node => node::set_defaults(object),
-        Resource::Namespace => namespace::prepare(object, old),
+        Resource::Namespace => namespace::prepare(object, old.is_none()),
         Resource::ServiceCidr => service_cidr::set_defaults(object),
         Resource::Service
         | Resource::IpAddress

@@ -181,6 +181,12 @@ fn owner_errors(metadata: &Object) -> Vec<FieldError> {
                 errors.push(FieldError::required(field, "an owner is named in full"));
             }
         }
+        if json::text(owner, "kind") == Some("Event")
+            && matches!(json::text(owner, "apiVersion"), Some("v1" | "events.k8s.io/v1"))
+        {
+            let field = format!("metadata.ownerReferences[{index}]");
+            errors.push(FieldError::invalid(field, "Event", "an Event may not own anything"));
+        }
         controllers += usize::from(owner.get("controller").and_then(Value::as_bool) == Some(true));
     }
     if controllers > 1 {

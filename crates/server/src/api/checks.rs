@@ -7,7 +7,6 @@ use super::{Part, Preconditions, Target};
 use crate::{
     error::{ApiError, FieldError},
     json::{self, Object, type_name},
-    kinds::namespace,
     metadata,
     resource::Resource,
     store::StoredObject,
@@ -156,28 +155,32 @@ pub(super) fn restored(resource: Resource, part: Part, mut new: Object, old: &Ob
             object
         }
         Part::Finalize => {
-            let finalizers = json::object(&new, "spec").and_then(|spec| spec.get("finalizers")).cloned();
             let mut object = old.clone();
-            if let Some(spec) = json::object_mut(&mut object, "spec") {
-                match finalizers {
-                    Some(finalizers) => spec.insert("finalizers".to_owned(), finalizers),
-                    None => spec.remove("finalizers"),
-                };
-            }
+            copy_spec_finalizers(&new, &mut object);
             object
         }
         Part::Main => {
-            if resource == Resource::Namespace {
-                namespace::restore_spec(&mut new, old);
-            }
             if resource.info().has_status {
                 match old.get("status") {
                     Some(status) => new.insert("status".to_owned(), status.clone()),
                     None => new.remove("status"),
                 };
             }
+            if resource == Resource::Namespace {
+                copy_spec_finalizers(old, &mut new);
+            }
             new
         }
+    }
+}
+
+fn copy_spec_finalizers(from: &Object, to: &mut Object) {
+    let finalizers = json::object(from, "spec").and_then(|spec| spec.get("finalizers")).cloned();
+    if let Some(spec) = json::object_mut(to, "spec") {
+        match finalizers {
+            Some(finalizers) => spec.insert("finalizers".to_owned(), finalizers),
+            None => spec.remove("finalizers"),
+        };
     }
 }
 

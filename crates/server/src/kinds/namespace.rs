@@ -1,7 +1,7 @@
 //! Namespace: active until it is deleted, then terminating until its finalizers are gone. Source:
 //! `pkg/registry/core/namespace/strategy.go`, `pkg/apis/core/validation/validation.go`.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::{
     error::FieldError,
@@ -9,39 +9,39 @@ use crate::{
     names,
 };
 
-/// Finalizer of every Namespace: removed when everything in it is gone.
-const FINALIZER: &str = "kubernetes";
-/// Label that every Namespace has, with its name.
+/// Finalizer in `spec` that stays until the Namespace is empty (`core/v1` `FinalizerKubernetes`).
+pub(crate) const FINALIZER: &str = "kubernetes";
+/// Label that every Namespace carries (`core/v1` `LabelMetadataName`).
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 /// Finalizers that have no prefix.
 const STANDARD_FINALIZERS: [&str; 3] = [FINALIZER, "orphan", "foregroundDeletion"];
 
-/// A new Namespace is active and has its finalizer; both forms have the label.
-pub(super) fn prepare(object: &mut Object, old: Option<&Object>) {
+/// Fills in what every Namespace has; a new one is active.
+pub(crate) fn prepare(object: &mut Object, is_new: bool) {
     if let Some(metadata) = json::object_mut(object, "metadata")
         && let Some(name) = json::text(metadata, "name").map(str::to_owned)
         && let Some(labels) = json::object_mut(metadata, "labels")
     {
         labels.insert(NAME_LABEL.to_owned(), name.into());
     }
-    if old.is_some() {
+    if !is_new {
         return;
     }
-    object.insert("status".to_owned(), json!({"phase": "Active"}));
-    let Some(spec) = json::object_mut(object, "spec") else { return };
-    if !json::texts(spec, "finalizers").any(|finalizer| finalizer == FINALIZER) {
+    set_phase(object, "Active");
+    if let Some(spec) = json::object_mut(object, "spec")
+        && !json::texts(spec, "finalizers").any(|finalizer| finalizer == FINALIZER)
+    {
         let mut finalizers = json::list(spec, "finalizers").to_vec();
         finalizers.push(FINALIZER.into());
         spec.insert("finalizers".to_owned(), finalizers.into());
     }
 }
 
-/// What the main endpoint may not change is taken from the stored object.
-pub(crate) fn restore_spec(object: &mut Object, old: &Object) {
-    match old.get("spec") {
-        Some(spec) => object.insert("spec".to_owned(), spec.clone()),
-        None => object.remove("spec"),
-    };
+/// Sets `status.phase`.
+pub(crate) fn set_phase(object: &mut Object, phase: &str) {
+    if let Some(status) = json::object_mut(object, "status") {
+        status.insert("phase".to_owned(), phase.into());
+    }
 }
 
 pub(super) fn validate(object: &Object) -> Vec<FieldError> {
@@ -71,16 +71,18 @@ pub(super) fn validate(object: &Object) -> Vec<FieldError> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
-    fn object(value: Value) -> Object {
+    fn object(value: &Value) -> Object {
         value.as_object().unwrap().clone()
     }
 
     #[test]
     fn a_new_one_is_active_and_has_its_finalizer_and_label() {
-        let mut namespace = object(json!({"metadata": {"name": "a"}, "spec": {"finalizers": ["x.y/z"]}}));
-        prepare(&mut namespace, None);
+        let mut namespace = object(&json!({"metadata": {"name": "a"}, "spec": {"finalizers": ["x.y/z"]}}));
+        prepare(&mut namespace, true);
         assert_eq!(
             Value::from(namespace.clone()),
             json!({
@@ -90,11 +92,10 @@ mod tests {
             })
         );
         assert_eq!(validate(&namespace), []);
-        let mut update = object(json!({"metadata": {"name": "a", "labels": {}}}));
-        prepare(&mut update, Some(&namespace));
-        restore_spec(&mut update, &namespace);
+        let mut update = object(&json!({"metadata": {"name": "a", "labels": {}}}));
+        prepare(&mut update, false);
         assert_eq!(update["metadata"]["labels"]["kubernetes.io/metadata.name"], "a");
-        assert_eq!(update["spec"], namespace["spec"]);
+        assert_eq!(update.get("spec"), None, "the API takes it from the stored object");
     }
 
     #[test]
@@ -104,9 +105,8 @@ mod tests {
             if deleted {
                 metadata["deletionTimestamp"] = "2026-11-21T21:03:57Z".into();
             }
-            object(
-                json!({"metadata": metadata, "spec": {"finalizers": [finalizer]}, "status": {"phase": phase}}),
-            )
+            let spec = json!({"finalizers": [finalizer]});
+            object(&json!({"metadata": metadata, "spec": spec, "status": {"phase": phase}}))
         };
         for (namespace, field) in [
             (namespace("a b", false, "Active"), "spec.finalizers[0]"),

@@ -56,6 +56,7 @@ fn bad_metadata_is_named_field_by_field() {
         "ownerReferences": [
             {"apiVersion": "v1", "kind": "Service", "name": "s", "uid": "1", "controller": true},
             {"apiVersion": "v1", "kind": "Service", "name": "s", "controller": true},
+            {"apiVersion": "v1", "kind": "Event", "name": "e", "uid": "2"},
         ],
     }));
     let fields: Vec<String> =
@@ -68,6 +69,7 @@ fn bad_metadata_is_named_field_by_field() {
             "metadata.labels[k]",
             "metadata.annotations",
             "metadata.ownerReferences[1].uid",
+            "metadata.ownerReferences[2]",
             "metadata.ownerReferences",
             "metadata.finalizers[0]",
         ]

@@ -2,7 +2,7 @@ use serde_json::json;
 
 use super::*;
 
-fn with(base: Value, more: &Value) -> Object {
+fn with(base: &Value, more: &Value) -> Object {
     let mut object = base.as_object().unwrap().clone();
     for (key, value) in more.as_object().unwrap() {
         if value.is_null() {
@@ -21,7 +21,7 @@ fn new_form(more: &Value) -> Object {
         "reason": "Full", "action": "Allocate", "note": "no address is left",
         "reportingController": "portolan", "reportingInstance": "n1",
     });
-    with(base, more)
+    with(&base, more)
 }
 
 fn old_form(more: &Value) -> Object {
@@ -30,7 +30,7 @@ fn old_form(more: &Value) -> Object {
         "reason": "Full", "message": "no address is left", "count": 1,
         "firstTimestamp": "2026-11-21T21:03:57Z", "source": {"component": "x"},
     });
-    with(base, more)
+    with(&base, more)
 }
 
 fn faults(resource: Resource, object: &Object, old: Option<&Object>) -> Vec<String> {

@@ -247,3 +247,49 @@ fn the_second_family_goes_only_with_single_stack() {
     let (_, faults) = change(json!({"clusterIPs": ["10.0.0.1"], "ipFamilies": ["IPv4"]}));
     assert_eq!(faults, ["spec.ipFamilyPolicy"]);
 }
+
+#[test]
+fn annotations_follow_the_rules_of_the_fields_they_stand_for() {
+    const RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
+    const MODE: &str = "service.kubernetes.io/topology-mode";
+    const HINTS: &str = "service.kubernetes.io/topology-aware-hints";
+    let faults = |annotations: &Value, kind: &str| {
+        let object =
+            json!({"metadata": {"annotations": annotations}, "spec": with(plain(), &json!({"type": kind}))});
+        let errors = validate(object.as_object().unwrap(), None);
+        errors.iter().map(|error| (format!("{:?}", error.reason), error.field.clone())).collect::<Vec<_>>()
+    };
+    let fault = |reason: &str, name: &str| {
+        vec![(format!("FieldValue{reason}"), format!("metadata.annotations[{name}]"))]
+    };
+    for (annotations, kind, expected) in [
+        (json!({RANGES: "10.0.0.0/8, fd00::/8"}), "LoadBalancer", vec![]),
+        (json!({RANGES: " "}), "LoadBalancer", vec![]),
+        (json!({RANGES: "10.0.0.1/8"}), "LoadBalancer", fault("Invalid", RANGES)),
+        (json!({RANGES: "10.0.0.0/8"}), "NodePort", fault("Forbidden", RANGES)),
+        (json!({MODE: "Auto", HINTS: "Auto"}), "ClusterIP", vec![]),
+        (json!({MODE: "Auto", HINTS: "disabled"}), "ClusterIP", fault("Invalid", MODE)),
+    ] {
+        assert_eq!(faults(&annotations, kind), expected, "{annotations} {kind}");
+    }
+}
+
+#[test]
+fn the_mode_of_an_ingress_address_is_said() {
+    let faults = |ingress: Value| {
+        let object = json!({"spec": with(plain(), &json!({"type": "LoadBalancer"})),
+            "status": {"loadBalancer": {"ingress": [ingress]}}});
+        let errors = validate(object.as_object().unwrap(), None);
+        errors.into_iter().map(|error| error.field).collect::<Vec<_>>()
+    };
+    assert_eq!(faults(json!({"ip": "192.0.2.1", "ipMode": "VIP"})), Vec::<String>::new());
+    for (ingress, key) in [
+        (json!({"ip": "192.0.2.1"}), "ipMode"),
+        (json!({"ip": "192.0.2.1", "ipMode": "Other"}), "ipMode"),
+        (json!({"hostname": "a.example", "ipMode": "VIP"}), "ipMode"),
+        (json!({"ip": "192.0.2.01", "ipMode": "VIP"}), "ip"),
+        (json!({"hostname": "192.0.2.1"}), "hostname"),
+    ] {
+        assert_eq!(faults(ingress.clone()), [format!("status.loadBalancer.ingress[0].{key}")], "{ingress}");
+    }
+}
