@@ -7,6 +7,7 @@
 mod conform;
 pub mod meta;
 mod tables;
+pub(crate) mod timestamp;
 
 use crate::resource::Resource;
 
@@ -111,10 +112,28 @@ pub enum Presence {
     Pointer,
 }
 
+impl Type {
+    /// What belongs in such a field, for messages.
+    pub(crate) const fn description(&self) -> &'static str {
+        match self {
+            Self::Text => "a string",
+            Self::Bool => "a boolean",
+            Self::Int32 => "a 32-bit integer",
+            Self::Int64 => "a 64-bit integer",
+            Self::IntOrText => "a 32-bit integer or a string",
+            Self::Time | Self::MicroTime => "an RFC 3339 time",
+            Self::Quantity => "a quantity such as 100m or 4Gi",
+            Self::Json => "a value",
+            Self::List(_) => "a list",
+            Self::Map(_) | Self::Object(_) | Self::FieldsV1 => "an object",
+        }
+    }
+}
+
 /// A table row: an optional field whose zero value reads as absent.
-pub(crate) const fn field(name: &'static str, tag: u32, kind: Type, doc: &'static str) -> Field {
+pub(crate) const fn field(name: &'static str, tag: u32, kind: Type) -> Field {
     let (merge, presence) = (Merge::Default, Presence::Value);
-    Field { name, tag, kind, merge, presence, required: false, default: None, doc }
+    Field { name, tag, kind, merge, presence, required: false, default: None, doc: "" }
 }
 
 /// A table.
@@ -140,6 +159,12 @@ impl Struct {
 }
 
 impl Field {
+    /// With this description.
+    pub(crate) const fn doc(mut self, doc: &'static str) -> Self {
+        self.doc = doc;
+        self
+    }
+
     /// Held by pointer.
     pub(crate) const fn pointer(mut self) -> Self {
         self.presence = Presence::Pointer;

@@ -1,11 +1,12 @@
 //! The types of an object's fields, checked against its table. A field of the wrong type is an error that names its
-//! path; an unknown field is dropped and reported.
+//! path; an unknown field is dropped and reported. Moments and amounts are brought to the one form in which they are
+//! kept, so that equal objects have equal bytes.
 
 use serde_json::Value;
 
 use thiserror::Error;
 
-use super::{Field, Struct, Type, meta, of};
+use super::{Field, Struct, Type, meta, of, timestamp};
 use crate::{
     json::{Object, type_name},
     resource::Resource,
@@ -81,10 +82,7 @@ impl Walk {
     fn value(&mut self, value: &mut Value, kind: &Type) -> Result<(), ShapeError> {
         match (kind, value) {
             (Type::Json, _)
-            | (
-                Type::Text | Type::IntOrText | Type::Time | Type::MicroTime | Type::Quantity,
-                Value::String(_),
-            )
+            | (Type::Text | Type::IntOrText, Value::String(_))
             | (Type::FieldsV1, Value::Object(_))
             | (Type::Bool, Value::Bool(_)) => Ok(()),
             (Type::Int32 | Type::IntOrText, Value::Number(number)) if is_int32(number) => Ok(()),
@@ -103,28 +101,19 @@ impl Walk {
                 Ok(())
             }
             (Type::Object(table), Value::Object(map)) => self.members(map, table),
-            (Type::Quantity, value) if value.is_number() => {
-                *value = Value::from(value.to_string());
-                Ok(())
-            }
+            (Type::Time | Type::MicroTime | Type::Quantity, value) => match canonical(kind, value) {
+                Some(text) => {
+                    *value = Value::from(text);
+                    Ok(())
+                }
+                None => Err(self.wrong_type(kind, value)),
+            },
             (_, value) => Err(self.wrong_type(kind, value)),
         }
     }
 
     fn wrong_type(&self, kind: &Type, value: &Value) -> ShapeError {
-        let expected = match kind {
-            Type::Text => "a string",
-            Type::Bool => "a boolean",
-            Type::Int32 => "a 32-bit integer",
-            Type::Int64 => "a 64-bit integer",
-            Type::IntOrText => "a 32-bit integer or a string",
-            Type::List(_) => "a list",
-            Type::Map(_) | Type::Object(_) | Type::FieldsV1 => "an object",
-            Type::Json => "a value",
-            Type::Time | Type::MicroTime => "an RFC 3339 time",
-            Type::Quantity => "a quantity",
-        };
-        ShapeError { field: self.path.clone(), expected, got: type_name(value) }
+        ShapeError { field: self.path.clone(), expected: kind.description(), got: type_name(value) }
     }
 
     fn joined(&self, name: &str) -> String {
@@ -163,4 +152,31 @@ impl Walk {
 
 fn is_int32(number: &serde_json::Number) -> bool {
     number.as_i64().is_some_and(|number| i32::try_from(number).is_ok())
+}
+
+/// The one form in which a moment or an amount is kept; `None` if the value is neither.
+fn canonical(kind: &Type, value: &Value) -> Option<String> {
+    match (kind, value) {
+        (Type::Time, Value::String(text)) => timestamp::parse(text).and_then(|(at, _)| timestamp::whole(at)),
+        (Type::MicroTime, Value::String(text)) => {
+            timestamp::parse(text).and_then(|(at, nanos)| timestamp::micro(at, nanos))
+        }
+        (Type::Quantity, Value::String(text)) => is_quantity(text).then(|| text.clone()),
+        (Type::Quantity, Value::Number(number)) => Some(number.to_string()),
+        _ => None,
+    }
+}
+
+/// A decimal number with a suffix of magnitude (apimachinery `resource.Quantity`).
+fn is_quantity(text: &str) -> bool {
+    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let end = unsigned.find(|it: char| !it.is_ascii_digit() && it != '.').unwrap_or(unsigned.len());
+    let (number, suffix) = unsigned.split_at_checked(end).unwrap_or_default();
+    let has_digits = number.bytes().any(|byte| byte.is_ascii_digit()) && number.matches('.').count() <= 1;
+    let is_exponent = |text: &str| {
+        let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+        !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    let known = ["", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+    has_digits && (known.contains(&suffix) || suffix.strip_prefix(['e', 'E']).is_some_and(is_exponent))
 }

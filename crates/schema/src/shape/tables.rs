@@ -58,8 +58,8 @@ macro_rules! lists {
         $(static $list: Struct = structure($name, "A list of objects of one kind.", &[
             API_VERSION,
             KIND,
-            field("metadata", 1, Object(&LIST_META), "Metadata of the list."),
-            field("items", 2, List(&Object(&$item)), "The objects.").required(),
+            field("metadata", 1, Object(&LIST_META)).doc("Metadata of the list."),
+            field("items", 2, List(&Object(&$item))).doc("The objects.").required(),
         ]);)*
     };
 }

@@ -52,3 +52,42 @@ fn nulls_and_unknown_fields_are_dropped_and_the_latter_reported() {
     assert_eq!(unknown, ["extra", "spec.ports[0].nodeport", "spec.typo"]);
     assert_eq!(Value::from(object), json!({"metadata": {"name": "a"}, "spec": {"ports": [{"port": 80}]}}));
 }
+
+#[test]
+fn moments_and_amounts_are_kept_in_one_form() {
+    let body = json!({
+        "metadata": {"creationTimestamp": "2026-11-21T23:03:57.9+02:00"},
+        "status": {"capacity": {"cpu": 4, "memory": "4Gi", "x": "-1.5e3"}},
+    });
+    let (object, unknown) = conformed(Resource::Node, body).unwrap();
+    assert!(unknown.is_empty());
+    assert_eq!(
+        Value::from(object),
+        json!({
+            "metadata": {"creationTimestamp": "2026-11-21T21:03:57Z"},
+            "status": {"capacity": {"cpu": "4", "memory": "4Gi", "x": "-1.5e3"}},
+        })
+    );
+    let lease = json!({"spec": {"renewTime": "2026-11-21T21:03:57Z"}});
+    let (object, _) = conformed(Resource::Lease, lease).unwrap();
+    assert_eq!(Value::from(object), json!({"spec": {"renewTime": "2026-11-21T21:03:57.000000Z"}}));
+    for (resource, body, message) in [
+        (
+            Resource::Lease,
+            json!({"spec": {"renewTime": "yesterday"}}),
+            "spec.renewTime: expected an RFC 3339 time, got string",
+        ),
+        (
+            Resource::Node,
+            json!({"status": {"capacity": {"cpu": "4 apples"}}}),
+            "status.capacity[cpu]: expected a quantity such as 100m or 4Gi, got string",
+        ),
+        (
+            Resource::Node,
+            json!({"status": {"capacity": {"cpu": true}}}),
+            "status.capacity[cpu]: expected a quantity such as 100m or 4Gi, got boolean",
+        ),
+    ] {
+        assert_eq!(conformed(resource, body).unwrap_err(), message);
+    }
+}

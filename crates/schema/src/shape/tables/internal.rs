@@ -15,7 +15,7 @@ pub(crate) static NODE_PORT: Struct = structure(
     &[
         API_VERSION,
         KIND,
-        field("metadata", 1, Object(&OBJECT_META), "Standard metadata."),
-        field("spec", 2, Object(&IP_ADDRESS_SPEC), "Who has taken it, as for an IPAddress."),
+        field("metadata", 1, Object(&OBJECT_META)).doc("Standard metadata."),
+        field("spec", 2, Object(&IP_ADDRESS_SPEC)).doc("Who has taken it, as for an IPAddress."),
     ],
 );

@@ -14,8 +14,8 @@ pub(crate) static LEASE: Struct = structure(
     &[
         API_VERSION,
         KIND,
-        field("metadata", 1, Object(&OBJECT_META), "Standard metadata."),
-        field("spec", 2, Object(&LEASE_SPEC), "The claim."),
+        field("metadata", 1, Object(&OBJECT_META)).doc("Standard metadata."),
+        field("spec", 2, Object(&LEASE_SPEC)).doc("The claim."),
     ],
 );
 
@@ -23,18 +23,14 @@ pub(crate) static LEASE_SPEC: Struct = structure(
     "io.k8s.api.coordination.v1.LeaseSpec",
     "A claim that its holder renews.",
     &[
-        field("holderIdentity", 1, Text, "Who holds it.").pointer(),
-        field(
-            "leaseDurationSeconds",
-            2,
-            Int32,
-            "Seconds after renewTime that others wait before they take it.",
-        )
-        .pointer(),
-        field("acquireTime", 3, MicroTime, "When the holder took it.").pointer(),
-        field("renewTime", 4, MicroTime, "When the holder last renewed it.").pointer(),
-        field("leaseTransitions", 5, Int32, "How often the holder changed.").pointer(),
-        field("strategy", 6, Text, "How a holder is chosen in a coordinated election.").pointer(),
-        field("preferredHolder", 7, Text, "Who should get it in a coordinated election.").pointer(),
+        field("holderIdentity", 1, Text).pointer().doc("Who holds it."),
+        field("leaseDurationSeconds", 2, Int32)
+            .pointer()
+            .doc("Seconds after renewTime that others wait before they take it."),
+        field("acquireTime", 3, MicroTime).pointer().doc("When the holder took it."),
+        field("renewTime", 4, MicroTime).pointer().doc("When the holder last renewed it."),
+        field("leaseTransitions", 5, Int32).pointer().doc("How often the holder changed."),
+        field("strategy", 6, Text).pointer().doc("How a holder is chosen in a coordinated election."),
+        field("preferredHolder", 7, Text).pointer().doc("Who should get it in a coordinated election."),
     ],
 );

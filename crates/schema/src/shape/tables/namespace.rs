@@ -14,30 +14,28 @@ pub(crate) static NAMESPACE: Struct = structure(
     &[
         API_VERSION,
         KIND,
-        field("metadata", 1, Object(&OBJECT_META), "Standard metadata."),
-        field("spec", 2, Object(&NAMESPACE_SPEC), "The wanted behaviour."),
-        field("status", 3, Object(&NAMESPACE_STATUS), "The observed state."),
+        field("metadata", 1, Object(&OBJECT_META)).doc("Standard metadata."),
+        field("spec", 2, Object(&NAMESPACE_SPEC)).doc("The wanted behaviour."),
+        field("status", 3, Object(&NAMESPACE_STATUS)).doc("The observed state."),
     ],
 );
 
 pub(crate) static NAMESPACE_SPEC: Struct = structure(
     "io.k8s.api.core.v1.NamespaceSpec",
     "The wanted behaviour of a Namespace.",
-    &[field(
-        "finalizers",
-        1,
-        TEXTS,
-        "Who must still act before the namespace may go; written through the finalize subresource.",
-    )
-    .atomic()],
+    &[field("finalizers", 1, TEXTS)
+        .atomic()
+        .doc("Who must still act before the namespace may go; written through finalize.")],
 );
 
 pub(crate) static NAMESPACE_STATUS: Struct = structure(
     "io.k8s.api.core.v1.NamespaceStatus",
     "The observed state of a Namespace.",
     &[
-        field("phase", 1, Text, "Active or Terminating."),
-        field("conditions", 2, List(&Object(&NAMESPACE_CONDITION)), "Aspects of the state.").keyed(&["type"]),
+        field("phase", 1, Text).doc("Active or Terminating."),
+        field("conditions", 2, List(&Object(&NAMESPACE_CONDITION)))
+            .keyed(&["type"])
+            .doc("Aspects of the state."),
     ],
 );
 
@@ -45,10 +43,10 @@ pub(crate) static NAMESPACE_CONDITION: Struct = structure(
     "io.k8s.api.core.v1.NamespaceCondition",
     "One aspect of the state of a Namespace.",
     &[
-        field("type", 1, Text, "Name of the aspect.").required(),
-        field("status", 2, Text, "True, False or Unknown.").required(),
-        field("lastTransitionTime", 4, Time, "When the status last changed."),
-        field("reason", 5, Text, "Why, in one word for programs."),
-        field("message", 6, Text, "Why, in a sentence for people."),
+        field("type", 1, Text).required().doc("Name of the aspect."),
+        field("status", 2, Text).required().doc("True, False or Unknown."),
+        field("lastTransitionTime", 4, Time).doc("When the status last changed."),
+        field("reason", 5, Text).doc("Why, in one word for programs."),
+        field("message", 6, Text).doc("Why, in a sentence for people."),
     ],
 );

@@ -14,22 +14,22 @@ pub(crate) static SERVICE_CIDR: Struct = structure(
     &[
         API_VERSION,
         KIND,
-        field("metadata", 1, Object(&OBJECT_META), "Standard metadata."),
-        field("spec", 2, Object(&SERVICE_CIDR_SPEC), "The ranges."),
-        field("status", 3, Object(&SERVICE_CIDR_STATUS), "The observed state."),
+        field("metadata", 1, Object(&OBJECT_META)).doc("Standard metadata."),
+        field("spec", 2, Object(&SERVICE_CIDR_SPEC)).doc("The ranges."),
+        field("status", 3, Object(&SERVICE_CIDR_STATUS)).doc("The observed state."),
     ],
 );
 
 pub(crate) static SERVICE_CIDR_SPEC: Struct = structure(
     "io.k8s.api.networking.v1.ServiceCIDRSpec",
     "The ranges of a ServiceCIDR.",
-    &[field("cidrs", 1, TEXTS, "One range, or one of each family; cannot change.").atomic()],
+    &[field("cidrs", 1, TEXTS).atomic().doc("One range, or one of each family; cannot change.")],
 );
 
 pub(crate) static SERVICE_CIDR_STATUS: Struct = structure(
     "io.k8s.api.networking.v1.ServiceCIDRStatus",
     "The observed state of a ServiceCIDR.",
-    &[field("conditions", 1, List(&Object(&CONDITION)), "Aspects of the state.").keyed(&["type"])],
+    &[field("conditions", 1, List(&Object(&CONDITION))).keyed(&["type"]).doc("Aspects of the state.")],
 );
 
 pub(crate) static IP_ADDRESS: Struct = structure(
@@ -38,26 +38,27 @@ pub(crate) static IP_ADDRESS: Struct = structure(
     &[
         API_VERSION,
         KIND,
-        field("metadata", 1, Object(&OBJECT_META), "Standard metadata."),
-        field("spec", 2, Object(&IP_ADDRESS_SPEC), "Who has taken it.").required(),
+        field("metadata", 1, Object(&OBJECT_META)).doc("Standard metadata."),
+        field("spec", 2, Object(&IP_ADDRESS_SPEC)).required().doc("Who has taken it."),
     ],
 );
 
 pub(crate) static IP_ADDRESS_SPEC: Struct = structure(
     "io.k8s.api.networking.v1.IPAddressSpec",
     "Who has taken an address.",
-    &[field("parentRef", 1, Object(&PARENT_REFERENCE), "The object that has taken it; cannot change.")
+    &[field("parentRef", 1, Object(&PARENT_REFERENCE))
         .required()
-        .pointer()],
+        .pointer()
+        .doc("The object that has taken it; cannot change.")],
 );
 
 pub(crate) static PARENT_REFERENCE: Struct = structure(
     "io.k8s.api.networking.v1.ParentReference",
     "A reference to the object that has taken an address.",
     &[
-        field("group", 1, Text, "API group of the object."),
-        field("resource", 2, Text, "Resource of the object.").required(),
-        field("namespace", 3, Text, "Namespace of the object."),
-        field("name", 4, Text, "Name of the object.").required(),
+        field("group", 1, Text).doc("API group of the object."),
+        field("resource", 2, Text).required().doc("Resource of the object."),
+        field("namespace", 3, Text).doc("Namespace of the object."),
+        field("name", 4, Text).required().doc("Name of the object."),
     ],
 );
