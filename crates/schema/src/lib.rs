@@ -5,6 +5,7 @@
 //! Decoded JSON and bytes flow in and out. It must not know of I/O, clocks, stores, HTTP, or which values make sense.
 
 pub mod json;
+pub mod openapi;
 pub mod protobuf;
 pub mod resource;
 pub mod shape;

@@ -1,4 +1,5 @@
-//! Measures the server alone: list and initial-events throughput, time from a write to its watcher, memory.
+//! Measures the server alone: list and initial-events throughput, time from a write to its watcher and to a thousand of
+//! them, memory.
 //!
 //! `cargo run --release -p portolan-server --example measure`
 #![allow(missing_docs, clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_precision_loss)]
@@ -16,6 +17,7 @@ use serde_json::{Value, json};
 
 const OBJECTS: usize = 10_000;
 const CHANGES: usize = 2_000;
+const WATCHERS: usize = 1_000;
 
 fn main() {
     let server = Server::start(Config::default()).unwrap();
@@ -54,6 +56,13 @@ fn main() {
         );
     }
     latency(&server);
+    for (name, accept) in [
+        ("JSON", "application/json"),
+        ("protobuf", "application/vnd.kubernetes.protobuf"),
+        ("Table", "application/json;as=Table;g=meta.k8s.io;v=v1"),
+    ] {
+        fan_out(&server, name, accept);
+    }
     println!("resident after all: {} KiB", resident_kib());
 }
 
@@ -141,6 +150,37 @@ fn latency(server: &portolan_server::RunningServer) {
             times[CHANGES - 1]
         );
     }
+}
+
+/// From just before a write until every one of many watchers has its event.
+fn fan_out(server: &portolan_server::RunningServer, name: &str, accept: &str) {
+    let path = format!("/api/v1/services?watch=1&resourceVersion={}", server.store().revision());
+    let mut watchers: Vec<TcpStream> = (0..WATCHERS)
+        .map(|_| {
+            let mut stream = TcpStream::connect(server.local_addr()).unwrap();
+            write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\naccept: {accept}\r\n\r\n").unwrap();
+            let mut head = [0; 4096];
+            assert!(stream.read(&mut head).unwrap() > 0);
+            stream
+        })
+        .collect();
+    let mut buffer = vec![0; 64 << 10];
+    let mut times: Vec<(Duration, Duration)> = (0..20)
+        .map(|round| {
+            let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "service-1"},
+                "spec": {"selector": {"round": format!("{name}{round}")}, "ports": [{"port": 80}]}});
+            let start = Instant::now();
+            server.api().blocking().apply(service).unwrap();
+            let written = start.elapsed();
+            for watcher in &mut watchers {
+                assert!(watcher.read(&mut buffer).unwrap() > 0);
+            }
+            (start.elapsed(), written)
+        })
+        .collect();
+    times.sort();
+    let (median, max) = (times[times.len() / 2], times[times.len() - 1]);
+    println!("one change to {WATCHERS} watchers in {name}, write included: median {median:?}, max {max:?}");
 }
 
 fn resident_kib() -> usize {

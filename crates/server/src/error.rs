@@ -164,7 +164,9 @@ pub enum ApiError {
         accepted: &'static str,
     },
     /// None of the media types that the client accepts can be produced.
-    #[error("only the following media types are produced: application/json")]
+    #[error(
+        "only the following media types are produced: application/json, application/yaml, application/vnd.kubernetes.protobuf"
+    )]
     NotAcceptable,
 }
 

@@ -1,26 +1,34 @@
 //! The HTTP face: paths to operations, operations to answers. Thin; all rules live in `api` and `store`.
 
+mod accept;
+mod age;
 mod body;
+mod compress;
 mod discovery;
 mod list;
+mod present;
+mod protobuf;
 mod query;
 mod route;
+mod table;
 mod watch;
 
 use std::{convert::Infallible, sync::Arc};
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 
 use self::{
+    accept::{Accept, Content, Encoding},
+    present::Presenter,
     query::Query,
     route::{Collection, Named, Route},
 };
 use crate::{
-    api::{Api, Change, Effect, Outcome, Preconditions, WriteOptions},
+    api::{Api, Change, Effect, Outcome, Part, Preconditions, WriteOptions},
     error::{ApiError, FieldError},
     json::{self, Object},
     schema::FieldValidation,
@@ -45,12 +53,14 @@ impl Handler {
     /// Answers one request; errors become Status objects.
     pub(crate) async fn answer(&self, request: Request<Incoming>) -> Answer {
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+        let encoding = Accept::of(request.headers()).encoding().unwrap_or(Encoding::Json);
+        let packed = compress::accepts_gzip(request.headers());
         let answer = self.dispatch(request).await.unwrap_or_else(|error| {
             tracing::debug!(%method, path, code = error.code(), %error, "refused");
-            refusal(&error)
+            refusal(&error, encoding)
         });
         tracing::trace!(%method, path, code = answer.status().as_u16(), "answered");
-        answer
+        if packed { compress::pack(answer) } else { answer }
     }
 
     async fn dispatch(&self, request: Request<Incoming>) -> Result<Answer, ApiError> {
@@ -59,9 +69,8 @@ impl Handler {
         match route {
             Route::Health => Ok(plain_text("ok")),
             Route::Document(document) => {
-                body::check_accept(request.headers())?;
                 only(request.method(), &Method::GET)?;
-                Ok(json_answer(StatusCode::OK, document.to_string().into()))
+                document.answer(request.headers(), &query)
             }
             Route::Collection(collection) => self.collection(request, &query, &collection).await,
             Route::Named(named) => self.named(request, &query, &named).await,
@@ -74,21 +83,27 @@ impl Handler {
         query: &Query,
         collection: &Collection,
     ) -> Result<Answer, ApiError> {
-        body::check_accept(request.headers())?;
-        let info = collection.resource.info();
+        let (headers, info) = (request.headers(), collection.resource.info());
         match *request.method() {
-            Method::GET if query.flag("watch")? => {
-                watch::answer(&self.api, self.stopping.clone(), query, collection, None)
+            Method::GET if collection.watch || query.flag("watch")? => {
+                self.watch(headers, query, collection, None)
             }
-            Method::GET => list::answer(&self.api, query, collection).await,
+            _ if collection.watch => Err(not_allowed(request.method())),
+            Method::GET => {
+                let presenter = Presenter::new(headers, query, collection.resource, Content::List)?;
+                list::answer(&self.api, &presenter, query, collection).await
+            }
             Method::POST if info.writable && info.namespaced == collection.namespace.is_some() => {
+                let presenter = Presenter::new(headers, query, collection.resource, Content::Object)?;
                 let options = write_options(query)?;
                 let object = body::read_object(request).await?;
                 let namespace = collection.namespace.as_deref().unwrap_or_default();
                 let outcome = self.api.create(collection.resource, namespace, object, options).await?;
-                Ok(written(outcome))
+                Ok(written(&presenter, outcome))
             }
-            Method::DELETE if info.writable => self.delete_collection(request, query, collection).await,
+            Method::DELETE if info.collection_deletable => {
+                self.delete_collection(request, query, collection).await
+            }
             _ => Err(not_allowed(request.method())),
         }
     }
@@ -99,24 +114,21 @@ impl Handler {
         query: &Query,
         named: &Named,
     ) -> Result<Answer, ApiError> {
-        body::check_accept(request.headers())?;
-        let target = named.target();
-        if *request.method() == Method::GET {
-            if query.flag("watch")? {
-                let collection = named.collection();
-                return watch::answer(
-                    &self.api,
-                    self.stopping.clone(),
-                    query,
-                    &collection,
-                    Some(&named.name),
-                );
-            }
-            let object =
-                self.api.store().get(target.resource, &target.key()).ok_or_else(|| target.not_found())?;
-            return Ok(json_answer(StatusCode::OK, object.body().clone()));
+        let reading = *request.method() == Method::GET && named.part != Part::Finalize;
+        if reading && (named.watch || query.flag("watch")?) {
+            return self.watch(request.headers(), query, &named.collection(), Some(&named.name));
         }
-        if !named.resource.info().writable {
+        let presenter = Presenter::new(request.headers(), query, named.resource, Content::Object)?;
+        let target = named.target();
+        if reading {
+            let freshness = list::Freshness::of(query.number("resourceVersion")?);
+            list::fresh_enough(&**self.api.store(), target.resource, freshness).await?;
+            let object = self.api.store().get(target.resource, &target.key());
+            let object = object.ok_or_else(|| target.not_found())?;
+            return Ok(presenter.object(StatusCode::OK, object.body().clone()));
+        }
+        let putting = *request.method() == Method::PUT;
+        if !named.resource.info().writable || named.watch || named.part == Part::Finalize && !putting {
             return Err(not_allowed(request.method()));
         }
         let options = write_options(query)?;
@@ -124,19 +136,30 @@ impl Handler {
             Method::PUT => {
                 let object = body::read_object(request).await?;
                 let change = Change::Replace(object);
-                Ok(written(self.api.change(target, named.part, change, options).await?))
+                Ok(written(&presenter, self.api.change(target, named.part, change, options).await?))
             }
             Method::PATCH => {
                 let patch = body::read_merge_patch(request).await?;
                 let change = Change::Merge(patch);
-                Ok(written(self.api.change(target, named.part, change, options).await?))
+                Ok(written(&presenter, self.api.change(target, named.part, change, options).await?))
             }
-            Method::DELETE if named.part == crate::api::Part::Main => {
+            Method::DELETE if named.part == Part::Main => {
                 let (preconditions, options) = delete_options(request, options).await?;
-                Ok(deleted(named, self.api.delete(target, &preconditions, options).await?))
+                Ok(deleted(&presenter, named, self.api.delete(target, &preconditions, options).await?))
             }
             _ => Err(not_allowed(request.method())),
         }
+    }
+
+    fn watch(
+        &self,
+        headers: &HeaderMap,
+        query: &Query,
+        collection: &Collection,
+        name: Option<&str>,
+    ) -> Result<Answer, ApiError> {
+        let presenter = Presenter::new(headers, query, collection.resource, Content::Watch)?;
+        watch::answer(&self.api, self.stopping.clone(), presenter, query, collection, name)
     }
 
     /// Deletes what the selectors match, one by one; answers with the list of what went.
@@ -146,6 +169,7 @@ impl Handler {
         query: &Query,
         collection: &Collection,
     ) -> Result<Answer, ApiError> {
+        let presenter = Presenter::new(request.headers(), query, collection.resource, Content::List)?;
         let selector = selector(query, collection)?;
         let (preconditions, options) = delete_options(request, write_options(query)?).await?;
         let mut objects = Vec::new();
@@ -157,7 +181,7 @@ impl Handler {
                 Err(error) => return Err(error),
             }
         }
-        Ok(list::whole(collection.resource, self.api.store().revision(), objects))
+        Ok(list::whole(&presenter, self.api.store().revision(), objects))
     }
 }
 
@@ -204,9 +228,9 @@ async fn delete_options(
     Ok((Preconditions { uid: text("uid"), resource_version: text("resourceVersion") }, options))
 }
 
-fn written(outcome: Outcome) -> Answer {
+fn written(presenter: &Presenter, outcome: Outcome) -> Answer {
     let code = if outcome.effect == Effect::Created { StatusCode::CREATED } else { StatusCode::OK };
-    let mut answer = json_answer(code, outcome.object);
+    let mut answer = presenter.object(code, outcome.object);
     for warning in outcome.warnings {
         let quoted = warning.replace('\\', "\\\\").replace('"', "\\\"");
         if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
@@ -216,10 +240,10 @@ fn written(outcome: Outcome) -> Answer {
     answer
 }
 
-fn deleted(named: &Named, outcome: Outcome) -> Answer {
+fn deleted(presenter: &Presenter, named: &Named, outcome: Outcome) -> Answer {
     let info = named.resource.info();
     if outcome.effect != Effect::Deleted || info.delete_returns_object {
-        return json_answer(StatusCode::OK, outcome.object);
+        return presenter.object(StatusCode::OK, outcome.object);
     }
     let object: Value = serde_json::from_slice(&outcome.object).unwrap_or_default();
     let uid = object.pointer("/metadata/uid").cloned().unwrap_or_default();
@@ -227,12 +251,12 @@ fn deleted(named: &Named, outcome: Outcome) -> Answer {
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
         "details": {"name": named.name, "group": info.group, "kind": info.plural, "uid": uid},
     });
-    json_answer(StatusCode::OK, status.to_string().into())
+    present::document(StatusCode::OK, presenter.format.encoding, false, &status)
 }
 
-fn refusal(error: &ApiError) -> Answer {
+fn refusal(error: &ApiError, encoding: Encoding) -> Answer {
     let code = StatusCode::from_u16(error.code()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let mut answer = json_answer(code, error.to_status().to_string().into());
+    let mut answer = present::document(code, encoding, false, &error.to_status());
     if let Some(seconds) = error.retry_after_seconds() {
         answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     }
@@ -248,16 +272,8 @@ fn not_allowed(method: &Method) -> ApiError {
 }
 
 fn plain_text(text: &'static str) -> Answer {
-    with_type("text/plain; charset=utf-8", StatusCode::OK, Bytes::from_static(text.as_bytes()))
-}
-
-fn json_answer(code: StatusCode, body: Bytes) -> Answer {
-    with_type("application/json", code, body)
-}
-
-fn with_type(media_type: &'static str, code: StatusCode, body: Bytes) -> Answer {
-    let mut answer = Response::new(Full::new(body).boxed_unsync());
-    *answer.status_mut() = code;
-    answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
+    let mut answer = Response::new(Full::new(Bytes::from_static(text.as_bytes())).boxed_unsync());
+    let media_type = HeaderValue::from_static("text/plain; charset=utf-8");
+    answer.headers_mut().insert(header::CONTENT_TYPE, media_type);
     answer
 }

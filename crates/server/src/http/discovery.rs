@@ -1,13 +1,162 @@
-//! What this server has, in the plain (not aggregated) form of discovery.
+//! What this server has: version, groups, resources and the OpenAPI documents, for clients that ask before they act.
+//!
+//! Everything here is fixed at compile time; each document is made at its first request and kept as bytes.
 
+mod aggregated;
+mod openapi;
+
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use http_body_util::{BodyExt, Full};
 use serde_json::{Value, json};
 
-use crate::resource::{Info, Resource};
+use self::aggregated::Aggregation;
+use super::{
+    Answer,
+    accept::{Accept, Encoding},
+    present,
+    query::Query,
+};
+use crate::{
+    error::ApiError,
+    resource::{Info, Resource},
+};
 
 /// The Kubernetes version whose API is followed.
 const VERSION: (&str, &str) = ("1", "36");
 
-pub(super) fn version() -> Value {
+/// A description of the API, or of a part of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Document {
+    /// `/version`
+    Version,
+    /// `/api`
+    Core,
+    /// `/apis`
+    Groups,
+    /// `/apis/{group}`
+    Group(&'static str),
+    /// `/api/v1` or `/apis/{group}/{version}`
+    Resources(&'static str),
+    /// `/openapi/v2`
+    OpenApiV2,
+    /// `/openapi/v3`
+    OpenApiV3Index,
+    /// `/openapi/v3/api/v1` or `/openapi/v3/apis/{group}/{version}`
+    OpenApiV3(&'static str),
+}
+
+impl Document {
+    /// The description of a group, if there is one of this name.
+    pub(super) fn group(name: &str) -> Option<Self> {
+        let info = infos().find(|info| info.group == name && !name.is_empty())?;
+        Some(Self::Group(info.group))
+    }
+
+    /// The resources of a version of a group.
+    pub(super) fn resources(group: &str, version: &str) -> Option<Self> {
+        in_version(group, version).map(|info| Self::Resources(info.api_version))
+    }
+
+    /// The OpenAPI document of a version of a group.
+    pub(super) fn openapi(group: &str, version: &str) -> Option<Self> {
+        in_version(group, version).map(|info| Self::OpenApiV3(info.api_version))
+    }
+
+    /// The answer to a GET.
+    pub(super) fn answer(self, headers: &HeaderMap, query: &Query) -> Result<Answer, ApiError> {
+        let accept = Accept::of(headers);
+        let plain = match self {
+            Self::OpenApiV2 => return openapi::v2(&accept, headers),
+            Self::OpenApiV3Index => return openapi::v3_index(&accept, headers),
+            Self::OpenApiV3(version) => return openapi::v3(version, &accept, headers, query),
+            Self::Core | Self::Groups => {
+                let choice = |clause: &_| match Aggregation::asked_for(clause) {
+                    Some(version) => Some(Err(version)),
+                    None => Some(Ok(accept_plain(clause)?)),
+                };
+                match accept.choose(choice)? {
+                    Ok(encoding) => encoding,
+                    Err(version) => return Ok(version.answer(self, headers)),
+                }
+            }
+            _ => accept.encoding()?,
+        };
+        Ok(present::document(StatusCode::OK, plain, query.flag("pretty")?, &self.plain()))
+    }
+
+    /// The document in its plain form.
+    fn plain(self) -> Value {
+        match self {
+            Self::Version => version(),
+            Self::Core => {
+                json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []})
+            }
+            Self::Groups => groups(),
+            Self::Group(name) => {
+                let mut entry = group_entry(name);
+                entry["kind"] = "APIGroup".into();
+                entry["apiVersion"] = "v1".into();
+                entry
+            }
+            Self::Resources(api_version) => {
+                let infos = infos().filter(|info| info.api_version == api_version);
+                let resources: Vec<Value> = infos.flat_map(resource_entries).collect();
+                json!({
+                    "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": api_version,
+                    "resources": resources,
+                })
+            }
+            Self::OpenApiV2 | Self::OpenApiV3Index | Self::OpenApiV3(_) => Value::Null,
+        }
+    }
+}
+
+/// The encoding of a document that has no transformations; clauses that ask for one do not fit.
+fn accept_plain(clause: &super::accept::Clause<'_>) -> Option<Encoding> {
+    clause.encoding().filter(|_| clause.parameter("as").is_none())
+}
+
+/// Bytes with a tag that tells whether a client has them already.
+#[derive(Debug)]
+struct Tagged {
+    bytes: bytes::Bytes,
+    /// Without quotes.
+    tag: String,
+}
+
+impl Tagged {
+    fn new(bytes: impl Into<bytes::Bytes>) -> Self {
+        use std::hash::{DefaultHasher, Hash, Hasher};
+        let bytes = bytes.into();
+        let mut hasher = DefaultHasher::new();
+        bytes.hash(&mut hasher);
+        Self { tag: format!("{:016X}", hasher.finish()), bytes }
+    }
+
+    /// The bytes, or 304 if the client has them.
+    fn answer(&self, media_type: &'static str, headers: &HeaderMap) -> Answer {
+        let quoted = format!("\"{}\"", self.tag);
+        let known =
+            headers.get_all(header::IF_NONE_MATCH).into_iter().filter_map(|value| value.to_str().ok());
+        let known = known
+            .flat_map(|value| value.split(','))
+            .any(|tag| tag.trim().trim_start_matches("W/") == quoted || tag.trim() == "*");
+        let body = if known { bytes::Bytes::new() } else { self.bytes.clone() };
+        let mut answer = Answer::new(Full::new(body).boxed_unsync());
+        if known {
+            *answer.status_mut() = StatusCode::NOT_MODIFIED;
+        }
+        let fields = answer.headers_mut();
+        fields.insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
+        fields.insert(header::VARY, HeaderValue::from_static("Accept"));
+        if let Ok(tag) = HeaderValue::from_str(&quoted) {
+            fields.insert(header::ETAG, tag);
+        }
+        answer
+    }
+}
+
+fn version() -> Value {
     let (major, minor) = VERSION;
     json!({
         "major": major,
@@ -22,42 +171,45 @@ pub(super) fn version() -> Value {
     })
 }
 
-pub(super) fn core_versions() -> Value {
-    json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []})
-}
-
-pub(super) fn groups() -> Value {
-    let mut names: Vec<&str> = infos().map(|info| info.group).filter(|group| !group.is_empty()).collect();
-    names.dedup();
-    let groups: Vec<Value> = names.into_iter().filter_map(group_entry).collect();
+fn groups() -> Value {
+    let groups: Vec<Value> = group_names().into_iter().map(group_entry).collect();
     json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
-}
-
-pub(super) fn group(name: &str) -> Option<Value> {
-    let mut entry = group_entry(name)?;
-    let object = entry.as_object_mut()?;
-    object.insert("kind".to_owned(), "APIGroup".into());
-    object.insert("apiVersion".to_owned(), "v1".into());
-    Some(entry)
-}
-
-pub(super) fn resources(group: &str, version: &str) -> Option<Value> {
-    let infos: Vec<&Info> = infos().filter(|info| info.group == group && info.version == version).collect();
-    let api_version = infos.first()?.api_version;
-    let resources: Vec<Value> = infos.into_iter().flat_map(resource_entries).collect();
-    Some(json!({
-        "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": api_version, "resources": resources,
-    }))
 }
 
 fn infos() -> impl Iterator<Item = &'static Info> {
     Resource::served().map(Resource::info)
 }
 
-fn group_entry(name: &str) -> Option<Value> {
-    let info = infos().find(|info| info.group == name && !name.is_empty())?;
-    let version = json!({"groupVersion": info.api_version, "version": info.version});
-    Some(json!({"name": name, "versions": [version], "preferredVersion": version}))
+fn in_version(group: &str, version: &str) -> Option<&'static Info> {
+    infos().find(|info| info.group == group && info.version == version)
+}
+
+/// The named groups, in the order of their first resource.
+fn group_names() -> Vec<&'static str> {
+    let mut names: Vec<&str> = Vec::new();
+    for info in infos() {
+        if !info.group.is_empty() && !names.contains(&info.group) {
+            names.push(info.group);
+        }
+    }
+    names
+}
+
+/// The API versions of a group, each once.
+fn versions(group: &str) -> Vec<&'static Info> {
+    let mut found: Vec<&Info> = Vec::new();
+    for info in infos().filter(|info| info.group == group) {
+        if found.iter().all(|it| it.version != info.version) {
+            found.push(info);
+        }
+    }
+    found
+}
+
+fn group_entry(name: &str) -> Value {
+    let entry = |info: &Info| json!({"groupVersion": info.api_version, "version": info.version});
+    let versions: Vec<Value> = versions(name).into_iter().map(entry).collect();
+    json!({"name": name, "preferredVersion": versions.first(), "versions": versions})
 }
 
 fn resource_entries(info: &Info) -> Vec<Value> {
@@ -65,17 +217,19 @@ fn resource_entries(info: &Info) -> Vec<Value> {
         "name": info.plural, "singularName": info.singular, "namespaced": info.namespaced,
         "kind": info.kind, "verbs": info.verbs(),
     });
-    if let Some(object) = main.as_object_mut().filter(|_| !info.short_names.is_empty()) {
-        object.insert("shortNames".to_owned(), json!(info.short_names));
+    for (key, values) in [("shortNames", info.short_names), ("categories", info.categories)] {
+        if !values.is_empty() {
+            main[key] = json!(values);
+        }
     }
-    if let Some(object) = main.as_object_mut().filter(|_| !info.categories.is_empty()) {
-        object.insert("categories".to_owned(), json!(info.categories));
-    }
-    let below = info.subresources.iter().map(|part| {
+    let subresources = info.subresources.iter().map(|name| {
         json!({
-            "name": format!("{}/{part}", info.plural), "singularName": "", "namespaced": info.namespaced,
-            "kind": info.kind, "verbs": info.subresource_verbs(part),
+            "name": format!("{}/{name}", info.plural), "singularName": "", "namespaced": info.namespaced,
+            "kind": info.kind, "verbs": info.subresource_verbs(name),
         })
     });
-    std::iter::once(main).chain(below).collect()
+    std::iter::once(main).chain(subresources).collect()
 }
+
+#[cfg(test)]
+mod tests;

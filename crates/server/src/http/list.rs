@@ -1,17 +1,15 @@
 //! Lists: which revision, which page, and the answer streamed from the stored bytes.
 
-mod stream;
+pub(super) mod stream;
 mod token;
 
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{HeaderValue, Response, header};
-use http_body_util::BodyExt;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use self::{stream::ListBody, token::Token};
-use super::{Answer, query::Query, route::Collection, selector};
+use self::token::Token;
+use super::{Answer, present::Presenter, query::Query, route::Collection, selector};
 use crate::{
     api::Api,
     error::{ApiError, FieldError},
@@ -24,13 +22,17 @@ use crate::{
 const FUTURE_WAIT: Duration = Duration::from_secs(3);
 
 /// Answers a list request.
-pub(super) async fn answer(api: &Api, query: &Query, collection: &Collection) -> Result<Answer, ApiError> {
+pub(super) async fn answer(
+    api: &Api,
+    presenter: &Presenter,
+    query: &Query,
+    collection: &Collection,
+) -> Result<Answer, ApiError> {
     let selector = selector(query, collection)?;
     let page = Page::parse(query)?;
-    if let Some(revision) = page.not_older_than {
-        wait_for(&**api.store(), collection.resource, revision).await?;
-    }
-    page.read(api, collection, &selector)
+    fresh_enough(&**api.store(), collection.resource, page.freshness).await?;
+    let (metadata, objects) = page.read(api, collection, &selector)?;
+    Ok(presenter.list(&metadata, objects))
 }
 
 /// The objects that match now.
@@ -44,14 +46,50 @@ pub(super) fn current(
 }
 
 /// A complete list as an answer.
-pub(super) fn whole(resource: Resource, revision: u64, objects: Vec<Bytes>) -> Answer {
-    let info = resource.info();
-    let metadata = json!({"resourceVersion": revision.to_string()});
-    stream(ListBody::new(&format!("{}List", info.kind), info.api_version, &metadata, objects))
+pub(super) fn whole(presenter: &Presenter, revision: u64, objects: Vec<Bytes>) -> Answer {
+    presenter.list(&json!({"resourceVersion": revision.to_string()}), objects)
 }
 
-/// Waits until the store has reached `revision`, but not for ever.
-pub(super) async fn wait_for(store: &dyn Store, resource: Resource, revision: u64) -> Result<(), ApiError> {
+/// How new a read must be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Freshness {
+    /// Any state will do.
+    #[default]
+    Any,
+    /// Not older than the moment of the request.
+    Latest,
+    /// Not older than a revision.
+    Revision(u64),
+}
+
+impl Freshness {
+    /// What `resourceVersion` means to a read unless something else is said: absent, 0, or a revision.
+    pub(super) fn of(revision: Option<u64>) -> Self {
+        match revision {
+            None => Self::Latest,
+            Some(0) => Self::Any,
+            Some(revision) => Self::Revision(revision),
+        }
+    }
+}
+
+/// Waits until what is published is as new as it must be, but not for ever.
+pub(super) async fn fresh_enough(
+    store: &dyn Store,
+    resource: Resource,
+    freshness: Freshness,
+) -> Result<(), ApiError> {
+    match freshness {
+        Freshness::Any => Ok(()),
+        Freshness::Latest => {
+            store.refresh().await?;
+            Ok(())
+        }
+        Freshness::Revision(revision) => wait_for(store, resource, revision).await,
+    }
+}
+
+async fn wait_for(store: &dyn Store, resource: Resource, revision: u64) -> Result<(), ApiError> {
     let mut signal = store.subscribe(resource);
     let reached = async {
         while store.revision() < revision {
@@ -74,7 +112,7 @@ pub(super) fn expired(error: crate::store::Expired) -> ApiError {
 struct Page {
     /// The exact revision to read, if not the current one.
     at: Option<u64>,
-    not_older_than: Option<u64>,
+    freshness: Freshness,
     after: Option<String>,
     limit: Option<usize>,
     /// Whether `at` comes from a continue token.
@@ -93,7 +131,7 @@ impl Page {
         if let Some(token) = query.get("continue").filter(|text| !text.is_empty()) {
             return Self::continued(token, limit, revision, matching);
         }
-        let page = Self { limit, ..Self::default() };
+        let page = Self { limit, freshness: Freshness::of(revision), ..Self::default() };
         let exact_only = "is forbidden for resourceVersion 0 and unless resourceVersion is given";
         let match_field = "resourceVersionMatch";
         match (revision, matching) {
@@ -101,9 +139,9 @@ impl Page {
                 Err(refused(FieldError::forbidden(match_field, exact_only)))
             }
             (None | Some(0), None) | (Some(0), Some("NotOlderThan")) => Ok(page),
-            (Some(_), None) if limit.is_some() => Ok(Self { at: revision, not_older_than: revision, ..page }),
-            (Some(_), None | Some("NotOlderThan")) => Ok(Self { not_older_than: revision, ..page }),
-            (Some(_), Some("Exact")) => Ok(Self { at: revision, not_older_than: revision, ..page }),
+            (Some(_), None) if limit.is_some() => Ok(Self { at: revision, ..page }),
+            (Some(_), None | Some("NotOlderThan")) => Ok(page),
+            (Some(_), Some("Exact")) => Ok(Self { at: revision, ..page }),
             (_, Some(other)) => {
                 Err(refused(FieldError::not_supported(match_field, other, &["Exact", "NotOlderThan"])))
             }
@@ -133,10 +171,18 @@ impl Page {
             value: token.to_owned(),
             reason: "not a token that this server gave out",
         })?;
-        Ok(Self { at: revision, after: Some(after), limit, continued: true, not_older_than: None })
+        // A page of a known revision needs nothing newer; one that goes on at the present does.
+        let freshness = if revision.is_some() { Freshness::Any } else { Freshness::Latest };
+        Ok(Self { at: revision, after: Some(after), limit, continued: true, freshness })
     }
 
-    fn read(self, api: &Api, collection: &Collection, selector: &Selector) -> Result<Answer, ApiError> {
+    /// The list's metadata and the objects of the page.
+    fn read(
+        self,
+        api: &Api,
+        collection: &Collection,
+        selector: &Selector,
+    ) -> Result<(Value, Vec<Bytes>), ApiError> {
         let scope = Scope { after: self.after.as_deref(), ..collection.scope() };
         let snapshot = api.store().snapshot(collection.resource, &scope, self.at);
         let snapshot = snapshot.map_err(|error| self.expired(error))?;
@@ -154,9 +200,7 @@ impl Page {
                 metadata.insert("remainingItemCount".to_owned(), remaining.into());
             }
         }
-        let info = collection.resource.info();
-        let objects = page.into_iter().map(|object| object.body().clone()).collect();
-        Ok(stream(ListBody::new(&format!("{}List", info.kind), info.api_version, &metadata, objects)))
+        Ok((metadata, page.into_iter().map(|object| object.body().clone()).collect()))
     }
 
     /// A page of a revision that is gone: the client may go on at the current one.
@@ -169,10 +213,4 @@ impl Page {
 
 fn refused(error: FieldError) -> ApiError {
     ApiError::InvalidOptions { what: "ListOptions", error }
-}
-
-fn stream(body: ListBody) -> Answer {
-    let mut answer = Response::new(body.boxed_unsync());
-    answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    answer
 }

@@ -1,8 +1,6 @@
 //! Paths.
 
-use serde_json::Value;
-
-use super::{discovery, query::decode_path};
+use super::{discovery::Document, query::decode_path};
 use crate::{
     api::{Part, Target},
     error::ApiError,
@@ -14,8 +12,8 @@ use crate::{
 #[derive(Debug)]
 pub(super) enum Route {
     Health,
-    /// A fixed discovery document.
-    Document(Value),
+    /// A description of the API.
+    Document(Document),
     Collection(Collection),
     Named(Named),
 }
@@ -25,6 +23,8 @@ pub(super) enum Route {
 pub(super) struct Collection {
     pub(super) resource: Resource,
     pub(super) namespace: Option<String>,
+    /// Whether the path is one of the old ones that stand for a watch: `/api/v1/watch/...`.
+    pub(super) watch: bool,
 }
 
 /// One object, or its status.
@@ -34,6 +34,8 @@ pub(super) struct Named {
     pub(super) namespace: Option<String>,
     pub(super) name: String,
     pub(super) part: Part,
+    /// As in [`Collection`].
+    pub(super) watch: bool,
 }
 
 impl Route {
@@ -43,12 +45,18 @@ impl Route {
         let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
         let route = match segments.as_slice() {
             ["healthz" | "livez" | "readyz", ..] => Some(Self::Health),
-            ["version"] => Some(Self::Document(discovery::version())),
-            ["api"] => Some(Self::Document(discovery::core_versions())),
-            ["apis"] => Some(Self::Document(discovery::groups())),
-            ["apis", group] => discovery::group(group).map(Self::Document),
-            ["api", version, rest @ ..] => in_group("", version, rest),
-            ["apis", group, version, rest @ ..] => in_group(group, version, rest),
+            ["version"] => Some(Self::Document(Document::Version)),
+            ["api"] => Some(Self::Document(Document::Core)),
+            ["apis"] => Some(Self::Document(Document::Groups)),
+            ["openapi", "v2"] => Some(Self::Document(Document::OpenApiV2)),
+            ["openapi", "v3"] => Some(Self::Document(Document::OpenApiV3Index)),
+            ["openapi", "v3", "api", version] => Document::openapi("", version).map(Self::Document),
+            ["openapi", "v3", "apis", group, version] => {
+                Document::openapi(group, version).map(Self::Document)
+            }
+            ["apis", group] => Document::group(group).map(Self::Document),
+            ["api", version, rest @ ..] => in_version("", version, rest),
+            ["apis", group, version, rest @ ..] => in_version(group, version, rest),
             _ => None,
         };
         route.ok_or(ApiError::UnknownPath)
@@ -66,7 +74,8 @@ impl Named {
     /// The object itself, found in a collection.
     pub(super) fn of(collection: &Collection, object: &crate::store::StoredObject) -> Self {
         let namespace = Some(object.namespace()).filter(|name| !name.is_empty()).map(str::to_owned);
-        Self { resource: collection.resource, namespace, name: object.name().to_owned(), part: Part::Main }
+        let name = object.name().to_owned();
+        Self { resource: collection.resource, namespace, name, part: Part::Main, watch: false }
     }
 
     pub(super) fn target(&self) -> Target<'_> {
@@ -75,14 +84,23 @@ impl Named {
     }
 
     pub(super) fn collection(&self) -> Collection {
-        Collection { resource: self.resource, namespace: self.namespace.clone() }
+        Collection { resource: self.resource, namespace: self.namespace.clone(), watch: self.watch }
+    }
+}
+
+fn in_version(group: &str, version: &str, rest: &[&str]) -> Option<Route> {
+    let ["watch", rest @ ..] = rest else { return in_group(group, version, rest) };
+    match in_group(group, version, rest)? {
+        Route::Collection(collection) => Some(Route::Collection(Collection { watch: true, ..collection })),
+        Route::Named(named) if named.part == Part::Main => Some(Route::Named(Named { watch: true, ..named })),
+        _ => None,
     }
 }
 
 fn in_group(group: &str, version: &str, rest: &[&str]) -> Option<Route> {
     let resource = |plural: &str| Resource::by_path(group, version, plural);
     match *rest {
-        [] => discovery::resources(group, version).map(Route::Document),
+        [] => Document::resources(group, version).map(Route::Document),
         ["namespaces", name] if group.is_empty() => named(resource("namespaces")?, None, name, None),
         ["namespaces", name, part @ ("status" | "finalize")] if group.is_empty() => {
             named(resource("namespaces")?, None, name, Some(part))
@@ -106,7 +124,7 @@ fn in_group(group: &str, version: &str, rest: &[&str]) -> Option<Route> {
 }
 
 fn collection(resource: Resource, namespace: Option<&str>) -> Route {
-    Route::Collection(Collection { resource, namespace: namespace.map(str::to_owned) })
+    Route::Collection(Collection { resource, namespace: namespace.map(str::to_owned), watch: false })
 }
 
 fn named(resource: Resource, namespace: Option<&str>, name: &str, part: Option<&str>) -> Option<Route> {
@@ -117,7 +135,7 @@ fn named(resource: Resource, namespace: Option<&str>, name: &str, part: Option<&
         Some(_) => Part::Status,
     };
     let namespace = namespace.map(str::to_owned);
-    Some(Route::Named(Named { resource, namespace, name: name.to_owned(), part }))
+    Some(Route::Named(Named { resource, namespace, name: name.to_owned(), part, watch: false }))
 }
 
 #[cfg(test)]
@@ -127,9 +145,15 @@ mod tests {
     fn shape(path: &str) -> String {
         match Route::parse(path) {
             Ok(Route::Health) => "health".to_owned(),
-            Ok(Route::Document(document)) => document["kind"].as_str().unwrap_or("document").to_owned(),
-            Ok(Route::Collection(it)) => format!("{:?} in {:?}", it.resource, it.namespace),
-            Ok(Route::Named(it)) => format!("{:?} {:?} {} {:?}", it.resource, it.namespace, it.name, it.part),
+            Ok(Route::Document(document)) => format!("{document:?}"),
+            Ok(Route::Collection(it)) => {
+                let watch = if it.watch { "watch " } else { "" };
+                format!("{watch}{:?} in {:?}", it.resource, it.namespace)
+            }
+            Ok(Route::Named(it)) => {
+                let watch = if it.watch { "watch " } else { "" };
+                format!("{watch}{:?} {:?} {} {:?}", it.resource, it.namespace, it.name, it.part)
+            }
             Err(error) => error.reason().to_owned(),
         }
     }
@@ -138,10 +162,15 @@ mod tests {
     fn paths() {
         for (path, expected) in [
             ("/livez/ping", "health"),
-            ("/api", "APIVersions"),
-            ("/apis", "APIGroupList"),
-            ("/apis/discovery.k8s.io", "APIGroup"),
-            ("/api/v1", "APIResourceList"),
+            ("/api", "Core"),
+            ("/apis", "Groups"),
+            ("/apis/discovery.k8s.io", r#"Group("discovery.k8s.io")"#),
+            ("/api/v1", r#"Resources("v1")"#),
+            ("/api/v1/watch/services", "watch Service in None"),
+            ("/api/v1/watch/namespaces/a/services/b", r#"watch Service Some("a") b Main"#),
+            ("/api/v1/watch/namespaces/a/services/b/status", "NotFound"),
+            ("/apis/discovery.k8s.io/v1/watch/endpointslices", "watch EndpointSlice in None"),
+            ("/api/v1/watch", "NotFound"),
             ("/api/v1/services", "Service in None"),
             ("/api/v1/namespaces/a/services", r#"Service in Some("a")"#),
             ("/api/v1/namespaces/a/services/b%2D", r#"Service Some("a") b- Main"#),

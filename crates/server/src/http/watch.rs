@@ -15,10 +15,12 @@ use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use tokio::{sync::watch, time::Instant};
 
-use self::frames::Frames;
+use self::frames::{EventKind, Frames, Framing};
 use super::{
     Answer,
-    list::{expired, wait_for},
+    accept::Encoding,
+    list::{Freshness, expired, fresh_enough},
+    present::Presenter,
     query::Query,
     route::Collection,
     selector,
@@ -41,6 +43,7 @@ const LAST_BOOKMARK: Duration = Duration::from_secs(2);
 pub(super) fn answer(
     api: &Arc<Api>,
     stopping: watch::Receiver<bool>,
+    presenter: Presenter,
     query: &Query,
     collection: &Collection,
     name: Option<&str>,
@@ -53,6 +56,7 @@ pub(super) fn answer(
         signal: api.store().subscribe(collection.resource),
         collection: collection.clone(),
         selector,
+        framing: Framing::new(presenter),
         stopping,
         start: Some(start),
         initial: Vec::new().into_iter(),
@@ -62,20 +66,24 @@ pub(super) fn answer(
         timing: Timing::new(query.number("timeoutSeconds")?),
         ended: false,
     };
+    let media_type = match watch.framing.encoding() {
+        Encoding::Protobuf => "application/vnd.kubernetes.protobuf;stream=watch",
+        Encoding::Json | Encoding::Yaml => "application/json",
+    };
     let frames = stream::unfold(watch, |mut watch| async {
         let frame = watch.next().await?;
         Some((Ok(Frame::data(frame)), watch))
     });
     let mut answer = Response::new(StreamBody::new(frames).boxed_unsync());
-    answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
     Ok(answer)
 }
 
 /// Where a watch begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Start {
-    /// The state as ADDED events, at least as new as a revision, then changes.
-    State { not_older_than: u64 },
+    /// The state as ADDED events, as new as it must be, then changes.
+    State(Freshness),
     /// Changes after a revision.
     After(u64),
     /// Changes from now on.
@@ -93,6 +101,7 @@ struct Watch {
     signal: watch::Receiver<u64>,
     collection: Collection,
     selector: Selector,
+    framing: Framing,
     stopping: watch::Receiver<bool>,
     start: Option<Start>,
     initial: vec::IntoIter<Arc<StoredObject>>,
@@ -113,7 +122,8 @@ enum Wake {
 
 impl Start {
     fn parse(query: &Query) -> Result<Self, ApiError> {
-        let revision = query.number("resourceVersion")?.unwrap_or(0);
+        let given = query.number("resourceVersion")?;
+        let revision = given.unwrap_or(0);
         let matching = query.get("resourceVersionMatch").filter(|text| !text.is_empty());
         match (query.optional_flag("sendInitialEvents")?, matching) {
             (None, Some(_)) => {
@@ -123,8 +133,8 @@ impl Start {
                 "resourceVersionMatch",
                 "sendInitialEvents requires resourceVersionMatch NotOlderThan",
             )),
-            (Some(true), _) => Ok(Self::State { not_older_than: revision }),
-            (None, None) if revision == 0 => Ok(Self::State { not_older_than: 0 }),
+            (Some(true), _) => Ok(Self::State(Freshness::of(given))),
+            (None, None) if revision == 0 => Ok(Self::State(Freshness::Any)),
             (Some(false), _) if revision == 0 => Ok(Self::Now),
             _ => Ok(Self::After(revision)),
         }
@@ -156,7 +166,7 @@ impl Watch {
                 Wake::Timer if self.timing.end <= Instant::now() => return None,
                 Wake::Timer => {
                     self.timing.schedule_bookmark();
-                    return Some(Frames::bookmark(self.collection.resource, self.cursor, false));
+                    return Some(self.framing.bookmark(self.cursor, false));
                 }
                 Wake::End => return None,
             }
@@ -166,10 +176,19 @@ impl Watch {
     async fn begin(&mut self, start: Start) -> Result<(), ApiError> {
         let resource = self.collection.resource;
         match start {
-            Start::Now => self.cursor = self.store.revision(),
-            Start::After(revision) => self.cursor = revision,
-            Start::State { not_older_than } => {
-                wait_for(&*self.store, resource, not_older_than).await?;
+            Start::Now => {
+                fresh_enough(&*self.store, resource, Freshness::Latest).await?;
+                self.cursor = self.store.revision();
+            }
+            Start::After(revision) => {
+                // Another server of the same store may have given it out a moment ago.
+                if revision > self.store.revision() {
+                    fresh_enough(&*self.store, resource, Freshness::Latest).await?;
+                }
+                self.cursor = revision;
+            }
+            Start::State(freshness) => {
+                fresh_enough(&*self.store, resource, freshness).await?;
                 let snapshot =
                     self.store.snapshot(resource, &self.collection.scope(), None).map_err(expired)?;
                 self.cursor = snapshot.revision;
@@ -186,12 +205,12 @@ impl Watch {
             && let Some(object) = self.initial.next()
         {
             if self.selector.matches(&object) {
-                frames.push("ADDED", object.body());
+                self.framing.push(&mut frames, EventKind::Added, object.body());
             }
         }
         let all_sent = self.initial.as_slice().is_empty();
         if all_sent && std::mem::take(&mut self.end_bookmark) {
-            frames.push_bookmark(self.collection.resource, self.cursor, true);
+            frames.push(&self.framing.bookmark(self.cursor, true));
         }
         frames.finish()
     }
@@ -214,17 +233,18 @@ impl Watch {
     }
 
     /// What the change means to this client, who sees only what its selector matches.
-    fn push_change(&self, frames: &mut Frames, change: &Change) {
+    fn push_change(&mut self, frames: &mut Frames, change: &Change) {
+        let (namespace, selector) = (self.collection.namespace.as_deref(), &self.selector);
         let seen = |object: &&Arc<StoredObject>| {
-            self.collection.namespace.as_deref().is_none_or(|namespace| namespace == object.namespace())
-                && self.selector.matches(object)
+            namespace.is_none_or(|namespace| namespace == object.namespace()) && selector.matches(object)
         };
-        match (change.old.as_ref().filter(seen), change.new.as_ref().filter(seen)) {
-            (None, Some(new)) => frames.push("ADDED", new.body()),
-            (Some(_), Some(new)) => frames.push("MODIFIED", new.body()),
-            (Some(old), None) => frames.push("DELETED", &old.body_at(change.revision)),
-            (None, None) => {}
-        }
+        let (kind, body) = match (change.old.as_ref().filter(seen), change.new.as_ref().filter(seen)) {
+            (None, Some(new)) => (EventKind::Added, new.body().clone()),
+            (Some(_), Some(new)) => (EventKind::Modified, new.body().clone()),
+            (Some(old), None) => (EventKind::Deleted, old.body_at(change.revision)),
+            (None, None) => return,
+        };
+        self.framing.push(frames, kind, &body);
     }
 
     async fn wake(&mut self) -> Wake {
@@ -240,7 +260,7 @@ impl Watch {
     fn end_with(&mut self, error: &ApiError) -> Bytes {
         self.ended = true;
         tracing::debug!(resource = self.collection.resource.info().plural, %error, "watch ended");
-        Frames::error(error)
+        self.framing.error(error)
     }
 }
 

@@ -156,7 +156,12 @@ pub struct Watch {
 impl Watch {
     /// Starts a watch; returns when the headers have arrived.
     pub fn start(address: SocketAddr, path: &str) -> Self {
-        let mut reader = send(address, "GET", path, &[], b"");
+        Self::start_with(address, path, &[])
+    }
+
+    /// The same with headers.
+    pub fn start_with(address: SocketAddr, path: &str, headers: &[(&str, &str)]) -> Self {
+        let mut reader = send(address, "GET", path, headers, b"");
         let (code, _) = read_head(&mut reader);
         assert_eq!(code, 200);
         Self { reader, pending: Vec::new() }

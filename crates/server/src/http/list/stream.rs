@@ -9,7 +9,6 @@ use std::{
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
-use serde_json::Value;
 
 /// Bytes that are copied together for one write to the socket.
 const CHUNK: usize = 128 << 10;
@@ -17,7 +16,7 @@ const END: &[u8] = b"]}\n";
 
 /// Streams a list; its length is known before.
 #[derive(Debug)]
-pub(super) struct ListBody {
+pub(in crate::http) struct ListBody {
     head: Bytes,
     objects: vec::IntoIter<Bytes>,
     first: bool,
@@ -25,12 +24,21 @@ pub(super) struct ListBody {
 }
 
 impl ListBody {
-    pub(super) fn new(kind: &str, api_version: &str, metadata: &Value, objects: Vec<Bytes>) -> Self {
-        let head =
-            format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}","metadata":{metadata},"items":["#);
+    /// A list of `objects`; `head` is everything before the first of them.
+    pub(in crate::http) fn new(head: &str, objects: Vec<Bytes>) -> Self {
         let bodies: usize = objects.iter().map(Bytes::len).sum();
         let left = head.len() + bodies + objects.len().saturating_sub(1) + END.len();
-        Self { head: head.into(), objects: objects.into_iter(), first: true, left: left as u64 }
+        Self {
+            head: Bytes::copy_from_slice(head.as_bytes()),
+            objects: objects.into_iter(),
+            first: true,
+            left: left as u64,
+        }
+    }
+
+    /// The whole list at once.
+    pub(in crate::http) fn collect_now(mut self) -> Vec<u8> {
+        std::iter::from_fn(|| self.next_chunk()).flatten().collect()
     }
 
     fn next_chunk(&mut self) -> Option<Bytes> {
@@ -79,7 +87,7 @@ impl Body for ListBody {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::Value;
 
     use super::*;
 
@@ -87,7 +95,7 @@ mod tests {
     fn chunks_join_to_one_list_of_the_announced_length() {
         for (count, size) in [(0, 0), (1, 10), (3, CHUNK), (5000, 100), (2, 3 * CHUNK)] {
             let object = Bytes::from(format!("\"{}\"", "x".repeat(size)));
-            let mut body = ListBody::new("ServiceList", "v1", &json!({"a": "b"}), vec![object; count]);
+            let mut body = ListBody::new(r#"{"items":["#, vec![object; count]);
             let announced = body.size_hint().exact().unwrap();
             let chunks: Vec<Bytes> = std::iter::from_fn(|| body.next_chunk()).collect();
             let text = chunks.concat();

@@ -1,0 +1,193 @@
+//! How an answer looks: stored objects as the representation that the client asked for.
+//!
+//! Stored bytes in, bytes on the wire out. Plain JSON, by far the most frequent, is passed through untouched; all
+//! others are made from the decoded object.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use http_body_util::{BodyExt, Full};
+use serde_json::{Value, json};
+
+use super::{
+    Answer,
+    accept::{Accept, Content, Encoding, Format, View},
+    list::stream::ListBody,
+    protobuf,
+    query::Query,
+    table::{self, IncludeObject},
+};
+use crate::{error::ApiError, json::Object, resource::Resource};
+
+/// Presents the objects of one resource to one client.
+#[derive(Debug, Clone)]
+pub(super) struct Presenter {
+    pub(super) format: Format,
+    pub(super) resource: Resource,
+    include: IncludeObject,
+    pretty: bool,
+    /// The time that ages are counted to, in seconds since 1970.
+    now: i64,
+}
+
+impl Presenter {
+    pub(super) fn new(
+        headers: &HeaderMap,
+        query: &Query,
+        resource: Resource,
+        content: Content,
+    ) -> Result<Self, ApiError> {
+        let format = Accept::of(headers).format(content)?;
+        let include = IncludeObject::parse(query)?;
+        Ok(Self { format, resource, include, pretty: query.flag("pretty")?, now: now() })
+    }
+
+    /// One object as an answer.
+    pub(super) fn object(&self, code: StatusCode, stored: Bytes) -> Answer {
+        if self.format.is_stored() && !self.pretty {
+            return answer(code, Encoding::Json, stored);
+        }
+        let object: Object = serde_json::from_slice(&stored).unwrap_or_default();
+        if self.format.encoding == Encoding::Protobuf {
+            let encoded = match self.format.view {
+                View::Metadata(version) => protobuf::partial(&object, version),
+                View::Whole | View::Table(_) => protobuf::object(self.resource, &object),
+            };
+            return answer(code, Encoding::Protobuf, encoded);
+        }
+        self.value(code, &self.view(&object, true))
+    }
+
+    /// A list as an answer; `metadata` is the list's.
+    pub(super) fn list(&self, metadata: &Value, objects: Vec<Bytes>) -> Answer {
+        if self.format.encoding == Encoding::Protobuf {
+            let decoded = objects.iter().map(|stored| serde_json::from_slice(stored).unwrap_or_default());
+            let encoded = match self.format.view {
+                View::Metadata(version) => protobuf::partial_list(version, metadata, decoded),
+                View::Whole | View::Table(_) => protobuf::list(self.resource, metadata, decoded),
+            };
+            return answer(StatusCode::OK, Encoding::Protobuf, encoded);
+        }
+        let body = ListBody::new(&self.list_head(metadata), self.items(objects));
+        if self.format.encoding == Encoding::Json && !self.pretty {
+            return typed(StatusCode::OK, Encoding::Json, body.boxed_unsync());
+        }
+        let list: Value = serde_json::from_slice(&body.collect_now()).unwrap_or_default();
+        self.value(StatusCode::OK, &list)
+    }
+
+    /// The object of a watch event; `first` for the first one of the watch.
+    pub(super) fn event_object(&mut self, stored: &Bytes, first: bool) -> Bytes {
+        if self.format.is_stored() {
+            return stored.clone();
+        }
+        let object: Object = serde_json::from_slice(stored).unwrap_or_default();
+        match (self.format.encoding, self.format.view) {
+            (Encoding::Protobuf, View::Metadata(version)) => protobuf::partial(&object, version),
+            (Encoding::Protobuf, _) => protobuf::object(self.resource, &object),
+            _ => {
+                self.now = now();
+                self.view(&object, first).to_string().into()
+            }
+        }
+    }
+
+    /// What a client sees of one object; column definitions are sent only where they are not known yet.
+    fn view(&self, object: &Object, with_columns: bool) -> Value {
+        match self.format.view {
+            View::Whole => Value::Object(object.clone()),
+            View::Metadata(version) => table::partial(object, version),
+            View::Table(version) => {
+                let revision = object.get("metadata").and_then(|metadata| metadata.get("resourceVersion"));
+                let columns =
+                    if with_columns { table::column_definitions(self.resource) } else { Value::Null };
+                json!({
+                    "kind": "Table", "apiVersion": version.api_version(),
+                    "metadata": {"resourceVersion": revision},
+                    "columnDefinitions": columns,
+                    "rows": [table::row(self.resource, object, self.include, version, self.now)],
+                })
+            }
+        }
+    }
+
+    /// The list up to its first item.
+    fn list_head(&self, metadata: &Value) -> String {
+        let info = self.resource.info();
+        match self.format.view {
+            View::Whole => format!(
+                r#"{{"kind":"{}List","apiVersion":"{}","metadata":{metadata},"items":["#,
+                info.kind, info.api_version
+            ),
+            View::Metadata(version) => format!(
+                r#"{{"kind":"PartialObjectMetadataList","apiVersion":"{}","metadata":{metadata},"items":["#,
+                version.api_version()
+            ),
+            View::Table(version) => format!(
+                r#"{{"kind":"Table","apiVersion":"{}","metadata":{metadata},"columnDefinitions":{},"rows":["#,
+                version.api_version(),
+                table::column_definitions(self.resource)
+            ),
+        }
+    }
+
+    fn items(&self, objects: Vec<Bytes>) -> Vec<Bytes> {
+        let item = |stored: Bytes| {
+            let object: Object = serde_json::from_slice(&stored).unwrap_or_default();
+            let value = match self.format.view {
+                View::Whole => return stored,
+                View::Metadata(version) => table::partial(&object, version),
+                View::Table(version) => table::row(self.resource, &object, self.include, version, self.now),
+            };
+            Bytes::from(value.to_string())
+        };
+        if self.format.view == View::Whole { objects } else { objects.into_iter().map(item).collect() }
+    }
+
+    fn value(&self, code: StatusCode, value: &Value) -> Answer {
+        document(code, self.format.encoding, self.pretty, value)
+    }
+}
+
+/// A document as an answer, in JSON or YAML; protobuf is for objects and Status only.
+pub(super) fn document(code: StatusCode, encoding: Encoding, pretty: bool, value: &Value) -> Answer {
+    match encoding {
+        Encoding::Yaml => {
+            // Every JSON value is a YAML value.
+            let text = serde_saphyr::to_string(value).unwrap_or_default();
+            answer(code, Encoding::Yaml, text.into())
+        }
+        Encoding::Protobuf if protobuf::is_status(value) => {
+            answer(code, Encoding::Protobuf, protobuf::status(value))
+        }
+        Encoding::Json | Encoding::Protobuf if pretty => {
+            let mut text = serde_json::to_vec_pretty(value).unwrap_or_default();
+            text.push(b'\n');
+            answer(code, Encoding::Json, text.into())
+        }
+        Encoding::Json | Encoding::Protobuf => answer(code, Encoding::Json, value.to_string().into()),
+    }
+}
+
+pub(super) fn answer(code: StatusCode, encoding: Encoding, body: Bytes) -> Answer {
+    typed(code, encoding, Full::new(body).boxed_unsync())
+}
+
+fn typed(
+    code: StatusCode,
+    encoding: Encoding,
+    body: http_body_util::combinators::UnsyncBoxBody<Bytes, std::convert::Infallible>,
+) -> Answer {
+    let mut answer = Response::new(body);
+    *answer.status_mut() = code;
+    let headers = answer.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(encoding.media_type()));
+    headers.insert(header::VARY, HeaderValue::from_static("Accept"));
+    answer
+}
+
+fn now() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+}
