@@ -7,7 +7,7 @@
 mod conform;
 pub mod meta;
 mod tables;
-pub(crate) mod timestamp;
+pub mod timestamp;
 
 use crate::resource::Resource;
 

@@ -6,9 +6,15 @@
 mod blocking;
 mod checks;
 mod commit;
+mod delete;
+mod namespaces;
 mod write;
 
-pub use self::blocking::Blocking;
+pub(crate) use self::namespaces::SYSTEM_NAMESPACES;
+pub use self::{
+    blocking::Blocking,
+    delete::{DeleteOptions, Preconditions, Propagation},
+};
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -31,6 +37,8 @@ mod tests;
 
 /// Most Events kept; the oldest go first. Events report, they are not state.
 const MAX_EVENTS: usize = 1000;
+/// How many more there may be for a moment.
+const EVENTS_AT_ONCE: usize = 100;
 
 /// Reads and writes of objects, with all rules applied.
 #[derive(Debug)]
@@ -48,6 +56,8 @@ pub struct WriteOptions {
     pub dry_run: bool,
     /// What to do about unknown fields.
     pub field_validation: FieldValidation,
+    /// Refuse to create in a Namespace that does not exist, as clients expect; it is made otherwise.
+    pub namespace_must_exist: bool,
 }
 
 /// What a write did.
@@ -98,15 +108,6 @@ pub struct Target<'a> {
     pub name: &'a str,
 }
 
-/// What must be true of an object for it to be deleted.
-#[derive(Debug, Clone, Default)]
-pub struct Preconditions {
-    /// Its uid.
-    pub uid: Option<String>,
-    /// Its resourceVersion.
-    pub resource_version: Option<String>,
-}
-
 /// New content of an object.
 #[derive(Debug, Clone)]
 pub(crate) enum Change {
@@ -151,7 +152,7 @@ impl Api {
             |ledger: &mut Ledger| self.decide_create(ledger, resource, namespace, object.clone(), options);
         let outcome = self.write(decide).await?;
         if resource == Resource::Event && !options.dry_run {
-            self.drop_oldest_event().await;
+            self.drop_oldest_events().await;
         }
         Ok(outcome)
     }
@@ -178,14 +179,26 @@ impl Api {
         self.change(target, part, Change::Merge(patch), options).await
     }
 
-    /// Deletes an object; one with finalizers is marked and goes when the last of them is removed.
+    /// Deletes an object; what it owns goes later. One with finalizers is marked and goes when the last of them is
+    /// removed.
     pub async fn delete(
         &self,
         target: Target<'_>,
         preconditions: &Preconditions,
         options: WriteOptions,
     ) -> Result<Outcome, ApiError> {
-        self.write(|ledger| self.decide_delete(ledger, target, preconditions, options)).await
+        let preconditions = preconditions.clone();
+        let options = DeleteOptions { preconditions, propagation: None, dry_run: options.dry_run };
+        self.delete_with(target, &options).await
+    }
+
+    /// Deletes an object, and says what becomes of those it owns.
+    pub async fn delete_with(
+        &self,
+        target: Target<'_>,
+        options: &DeleteOptions,
+    ) -> Result<Outcome, ApiError> {
+        self.write(|ledger| self.decide_delete(ledger, target, options)).await
     }
 
     /// Makes the stored object as `object` says, `status` included: creates it, or replaces what is there. Objects
@@ -253,13 +266,11 @@ impl Api {
     }
 
     fn bootstrap(&self, config: &Config) {
-        for name in ["default", "kube-system", "kube-public", "kube-node-lease"] {
-            self.bootstrap_one(serde_json::json!({
-                "apiVersion": "v1", "kind": "Namespace",
-                "metadata": {"name": name, "labels": {"kubernetes.io/metadata.name": name}},
-                "spec": {"finalizers": ["kubernetes"]},
-                "status": {"phase": "Active"},
-            }));
+        let missing = |name: &&str| self.store.latest(Resource::Namespace, name).is_none();
+        for name in SYSTEM_NAMESPACES.into_iter().filter(missing) {
+            let namespace =
+                serde_json::json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+            self.bootstrap_one(namespace);
         }
         let cidrs: Vec<String> = config.service_ranges.iter().map(|range| range.to_string()).collect();
         let ready = serde_json::json!({
@@ -280,16 +291,21 @@ impl Api {
         }
     }
 
-    async fn drop_oldest_event(&self) {
-        if self.store.count(Resource::Event) <= MAX_EVENTS {
+    /// Some at a time, so that not every new Event costs a look at all of them.
+    async fn drop_oldest_events(&self) {
+        if self.store.count(Resource::Event) < MAX_EVENTS + EVENTS_AT_ONCE {
             return;
         }
         let Ok(snapshot) = self.store.snapshot(Resource::Event, &Scope::default(), None) else { return };
-        if let Some(oldest) = snapshot.objects.iter().min_by_key(|event| event.revision()) {
-            let remove = Transaction::remove(Resource::Event, oldest.key(), oldest.revision());
-            let removed = self.store.commit(remove).await;
-            tracing::debug!(event = oldest.key(), ok = removed.is_ok(), "oldest Event dropped");
-        }
+        let mut events = snapshot.objects;
+        events.sort_unstable_by_key(|event| event.revision());
+        let surplus = events.len().saturating_sub(MAX_EVENTS);
+        let removals = events.iter().take(surplus).map(|event| {
+            self.store.commit(Transaction::remove(Resource::Event, event.key(), event.revision()))
+        });
+        // One that has changed or gone meanwhile is not among the oldest any more.
+        let results = futures::future::join_all(removals).await;
+        tracing::debug!(removed = results.iter().filter(|it| it.is_ok()).count(), "oldest Events dropped");
     }
 }
 

@@ -1,6 +1,6 @@
 //! What the server is told at start. Plain fields; the command line fills them.
 
-use std::{net::SocketAddr, path::PathBuf, str::FromStr};
+use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 
 use ipnet::IpNet;
 use portolan_ipam::{
@@ -27,6 +27,11 @@ pub struct Config {
     pub validate: bool,
     /// Folder of manifests to keep the objects in step with (`--manifests`).
     pub manifests: Option<PathBuf>,
+    /// Whether garbage is collected, Namespaces are emptied, Endpoints are mirrored and Events expire. Off for tests of
+    /// clients whose objects name owners that are not there.
+    pub controllers: bool,
+    /// How long an Event is kept after the last write to it (`--event-ttl`).
+    pub event_ttl: Duration,
     /// How much of the past is kept for watches that resume and lists that page.
     pub history: History,
 }
@@ -58,6 +63,8 @@ impl Default for Config {
             node_ports: NodePortRange::default(),
             validate: true,
             manifests: None,
+            controllers: true,
+            event_ttl: Duration::from_secs(60 * 60),
             history: History::default(),
         }
     }

@@ -1,5 +1,6 @@
 //! What each kind adds to the common rules: defaults, validation, what an update may change.
 
+pub(crate) mod namespace;
 pub(crate) mod service;
 
 mod endpoint_slice;
@@ -31,6 +32,11 @@ pub(crate) fn validate(resource: Resource, object: &Object, old: Option<&Object>
         Resource::ServiceCidr => service_cidr::validate(object, old),
         _ => Vec::new(),
     }
+}
+
+/// The address that an endpoint can have, by this text.
+pub(crate) fn usable_address(text: &str) -> Option<std::net::IpAddr> {
+    network::parse_address(text).filter(|address| network::unusable(*address).is_none())
 }
 
 /// Whether an update changes what `metadata.generation` counts: anything outside metadata, or the labels.

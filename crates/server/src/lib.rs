@@ -15,6 +15,7 @@
 mod allocate;
 mod api;
 mod config;
+mod controllers;
 mod error;
 mod http;
 mod kinds;
@@ -28,7 +29,9 @@ use portolan_schema::{json, resource, shape as schema};
 use portolan_store as store;
 
 pub use allocate::{AllocationScope, AllocatorMetrics};
-pub use api::{Api, Blocking, Effect, Outcome, Part, Preconditions, Target, WriteOptions};
+pub use api::{
+    Api, Blocking, DeleteOptions, Effect, Outcome, Part, Preconditions, Propagation, Target, WriteOptions,
+};
 pub use config::{Config, ConfigError, ServiceRanges};
 pub use error::{ApiError, CauseReason, FieldError};
 pub use portolan_ipam::{NodePortRange, node_port::NodePortRangeError};

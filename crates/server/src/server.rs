@@ -22,7 +22,7 @@ use tokio::{
 };
 
 use self::stall::StallGuard;
-use crate::{api::Api, config::Config, http::Handler, manifests::Follower, store::Store};
+use crate::{api::Api, config::Config, controllers, http::Handler, manifests::Follower, store::Store};
 
 /// A client that takes no bytes for this long, while there are some for it, is disconnected.
 const WRITE_STALL: Duration = Duration::from_secs(60);
@@ -180,6 +180,7 @@ async fn serve_api(
         let follower = follower.map_err(|source| Error::Manifests { folder: folder.clone(), source })?;
         tasks.spawn(follower.run(stopping.clone()));
     }
+    controllers::spawn(&api, config, &stopping, &mut tasks);
     tracing::info!(%address, "serving");
     let handler = Handler::new(api, stopping.clone());
     tokio::pin!(shutdown);

@@ -7,7 +7,7 @@ const EPOCH: i64 = 719_468;
 const ERA: i64 = 146_097;
 
 /// Seconds since 1970 and nanoseconds. The offset from UTC may be given as `Z` or `±hh:mm`.
-pub(crate) fn parse(text: &str) -> Option<(i64, u32)> {
+pub fn parse(text: &str) -> Option<(i64, u32)> {
     let (date, rest) = text.split_at_checked(10)?;
     let (clock, rest) = rest.strip_prefix(['T', 't'])?.split_at_checked(8)?;
     let [year, month, day] = numbers(date, b'-', [4, 2, 2])?;
@@ -23,12 +23,12 @@ pub(crate) fn parse(text: &str) -> Option<(i64, u32)> {
 }
 
 /// Written in whole seconds; `None` outside of the years 0000 to 9999.
-pub(crate) fn whole(seconds: i64) -> Option<String> {
+pub fn whole(seconds: i64) -> Option<String> {
     Some(format!("{}Z", civil(seconds)?))
 }
 
 /// Written with six digits of fraction, the rest cut off.
-pub(crate) fn micro(seconds: i64, nanos: u32) -> Option<String> {
+pub fn micro(seconds: i64, nanos: u32) -> Option<String> {
     (nanos < 1_000_000_000).then_some(())?;
     Some(format!("{}.{:06}Z", civil(seconds)?, nanos / 1_000))
 }
