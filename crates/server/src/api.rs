@@ -29,7 +29,7 @@ use crate::{
     resource::Resource,
     schema::FieldValidation,
     store::Scope,
-    store::{MemoryStore, Store, Transaction},
+    store::{MemoryStore, Store, StoredObject, Transaction},
 };
 
 #[cfg(test)]
@@ -231,7 +231,10 @@ impl Api {
             object.remove("status");
         }
         let main = match self.store.get(resource, &target.key()) {
-            Some(_) => self.update(target, Part::Main, object, options).await?,
+            Some(stored) => {
+                keep_bonds(&mut object, &stored);
+                self.update(target, Part::Main, object, options).await?
+            }
             None => self.create(resource, namespace, object, options).await?,
         };
         let Some(status) = status.filter(|_| resource.info().has_status) else { return Ok(main) };
@@ -322,6 +325,18 @@ impl Target<'_> {
     /// The error for an object that is not there.
     pub(crate) fn not_found(&self) -> ApiError {
         ApiError::NotFound { resource: self.resource, name: self.name.to_owned() }
+    }
+}
+
+/// Who keeps the stored object, and whom it belongs to, stays unless the new one says otherwise.
+fn keep_bonds(object: &mut Object, stored: &StoredObject) {
+    let stored = stored.decode();
+    let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else { return };
+    for key in ["finalizers", "ownerReferences"] {
+        let kept = json::object(&stored, "metadata").and_then(|metadata| metadata.get(key));
+        if let Some(kept) = kept.filter(|_| !metadata.contains_key(key)) {
+            metadata.insert(key.to_owned(), kept.clone());
+        }
     }
 }
 

@@ -19,6 +19,7 @@ use std::{future::Future, sync::Arc};
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream};
 use tokio::{sync::watch, task::JoinSet};
 
+pub(crate) use self::feed::{Feed, Seen};
 use self::{events::Expiry, garbage::Collector, mirror::Mirror, namespaces::Namespaces};
 use crate::{api::Api, config::Config};
 

@@ -13,14 +13,14 @@ use crate::{
 
 /// Follows some resources. Nothing has been read at first.
 #[derive(Debug)]
-pub(super) struct Feed {
+pub(crate) struct Feed {
     store: Arc<dyn Store>,
     sources: Vec<Source>,
 }
 
 /// What was found.
 #[derive(Debug)]
-pub(super) enum Seen {
+pub(crate) enum Seen {
     /// All objects there are: at the start, and after a gap in the history.
     State(Resource, Vec<Arc<StoredObject>>),
     /// One change.
@@ -37,29 +37,29 @@ struct Source {
 }
 
 impl Feed {
-    pub(super) fn new(store: &Arc<dyn Store>, resources: impl IntoIterator<Item = Resource>) -> Self {
+    pub(crate) fn new(store: &Arc<dyn Store>, resources: impl IntoIterator<Item = Resource>) -> Self {
         let source =
             |resource| Source { resource, signal: store.subscribe(resource), through: None, has_more: true };
         Self { store: Arc::clone(store), sources: resources.into_iter().map(source).collect() }
     }
 
     /// What is new; at most [`BATCH`] changes of each resource.
-    pub(super) fn take(&mut self) -> Vec<Seen> {
+    pub(crate) fn take(&mut self) -> Vec<Seen> {
         self.sources.iter_mut().flat_map(|source| source.take(&*self.store)).collect()
     }
 
     /// Whether there may be something new already.
-    pub(super) fn has_more(&self) -> bool {
+    pub(crate) fn has_more(&self) -> bool {
         self.sources.iter().any(|source| source.has_more || source.signal.has_changed().unwrap_or(false))
     }
 
     /// Everything up to this revision has been handed out.
-    pub(super) fn through(&self) -> u64 {
+    pub(crate) fn through(&self) -> u64 {
         self.sources.iter().map(|source| source.through.unwrap_or(0)).min().unwrap_or(u64::MAX)
     }
 
     /// Waits until there is something new.
-    pub(super) async fn changed(&mut self) {
+    pub(crate) async fn changed(&mut self) {
         if self.has_more() || self.sources.is_empty() {
             return;
         }

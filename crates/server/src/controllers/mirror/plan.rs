@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use crate::{
     json::{self as fields, Object},
     kinds::usable_address,
+    manifests::MARKER,
 };
 
 /// Most addresses of one subset that are mirrored, and most endpoints of one slice (upstream's default of
@@ -27,8 +28,11 @@ const SKIP_MIRROR: &str = "endpointslice.kubernetes.io/skip-mirror";
 /// Marks Endpoints that are only a lock (client-go `resourcelock.LeaderElectionRecordAnnotationKey`).
 const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
 /// Annotations that mean nothing on a copy.
-const OWN_ANNOTATIONS: [&str; 2] =
-    ["endpoints.kubernetes.io/last-change-trigger-time", "kubectl.kubernetes.io/last-applied-configuration"];
+const OWN_ANNOTATIONS: [&str; 3] = [
+    "endpoints.kubernetes.io/last-change-trigger-time",
+    "kubectl.kubernetes.io/last-applied-configuration",
+    MARKER,
+];
 /// A slice's name is that of the Endpoints, cut to this, and ten characters.
 const NAME_PART: usize = 240;
 
