@@ -348,12 +348,12 @@ impl ApiError {
             | Self::Conflict { resource, name, .. }
             | Self::Contended { resource, name } => Some(named(*resource, name)),
             Self::Terminating { resource, name, namespace } => {
-                let mut details = named(*resource, name);
-                details["causes"] = json!([{
+                let info = resource.info();
+                let cause = json!({
                     "reason": "NamespaceTerminating", "field": "metadata.namespace",
                     "message": format!("namespace {namespace} is being terminated"),
-                }]);
-                Some(details)
+                });
+                Some(json!({"name": name, "group": info.group, "kind": info.plural, "causes": [cause]}))
             }
             Self::Invalid { resource, name, errors } => {
                 let info = resource.info();

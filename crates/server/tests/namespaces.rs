@@ -39,8 +39,8 @@ fn a_new_namespace_is_active_and_labelled() {
     let label = json!({"kubernetes.io/metadata.name": "shop"});
     assert_eq!(made["metadata"]["labels"], label);
     let path = format!("{NAMESPACES}/shop");
-    let patch = json!({"metadata": {"labels": null}, "spec": {"finalizers": null}, "status": null});
-    let same = send_json(address, "PATCH", &path, &patch).expect(200);
+    let edit = json!({"metadata": {"labels": null}, "spec": {"finalizers": null}, "status": null});
+    let same = send_json(address, "PATCH", &path, &edit).expect(200);
     assert_eq!((&same["metadata"]["labels"], &same["spec"]), (&label, &made["spec"]), "these are kept");
     assert_eq!(same["status"], made["status"]);
     send_json(address, "POST", NAMESPACES, &namespace("shop")).refused(409, "AlreadyExists");

@@ -76,8 +76,8 @@ impl Recorder {
             "apiVersion": info.api_version, "kind": info.kind, "name": object.name(), "uid": uid,
             "resourceVersion": stored.revision().to_string(),
         });
-        if info.namespaced {
-            regarding["namespace"] = object.namespace().into();
+        if let (true, Some(regarding)) = (info.namespaced, regarding.as_object_mut()) {
+            regarding.insert("namespace".to_owned(), object.namespace().into());
         }
         let event = json!({
             "apiVersion": "events.k8s.io/v1", "kind": "Event",

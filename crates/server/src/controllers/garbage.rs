@@ -154,7 +154,9 @@ impl Collector {
         }
         if let Err(error) = self.catch_up().await {
             tracing::warn!(%error, "garbage collection waits for the store");
-            pending.into_iter().for_each(|object| self.queue.retry(object));
+            for object in pending {
+                self.queue.retry(object);
+            }
             return;
         }
         let mut deeds = Vec::new();

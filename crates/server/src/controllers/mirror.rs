@@ -102,7 +102,9 @@ impl Mirror {
             return;
         }
         self.slices.keys().for_each(|key| self.queue.add(Arc::clone(key)));
-        objects.iter().for_each(|object| self.look_at(resource, object.key()));
+        for object in objects {
+            self.look_at(resource, object.key());
+        }
         if resource == Resource::Service {
             // Of one that is gone nothing is known; its Endpoints may still be there.
             let endpoints = self.api.store().snapshot(Resource::Endpoints, &Scope::default(), None);

@@ -44,7 +44,7 @@ fn json_documents(content: &[u8]) -> Vec<Document> {
 }
 
 fn lines(text: &[u8]) -> usize {
-    text.iter().filter(|byte| **byte == b'\n').count()
+    text.split(|byte| *byte == b'\n').skip(1).count()
 }
 
 fn yaml_documents(content: &[u8]) -> Vec<Document> {

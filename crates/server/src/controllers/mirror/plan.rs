@@ -127,14 +127,14 @@ impl Wanted {
             let mut left: Vec<Value> = left.into_values().collect();
             fill(&mut slices, &mut left);
             for (slice, kept) in slices {
-                let new = content(endpoints, &group, kept, Some(slice));
+                let new = content(endpoints, &group, &kept, Some(slice));
                 if !is_same(&new, slice) {
                     writes.push(Write::Update(name_of(slice).to_owned(), new));
                 }
             }
             while !left.is_empty() {
                 let rest = left.split_off(left.len().min(MAX_ADDRESSES));
-                writes.push(Write::Create(content(endpoints, &group, left, None)));
+                writes.push(Write::Create(content(endpoints, &group, &left, None)));
                 left = rest;
             }
         }
@@ -174,7 +174,7 @@ fn fill(slices: &mut [(&Object, Vec<Value>)], left: &mut Vec<Value>) {
 }
 
 /// The whole slice; what the server fills in is that of `old`.
-fn content(endpoints: &Object, group: &Group, list: Vec<Value>, old: Option<&Object>) -> Object {
+fn content(endpoints: &Object, group: &Group, list: &[Value], old: Option<&Object>) -> Object {
     let empty = Object::new();
     let source = fields::object(endpoints, "metadata").unwrap_or(&empty);
     let name = fields::text(source, "name").unwrap_or_default();

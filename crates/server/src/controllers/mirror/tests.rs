@@ -4,10 +4,13 @@ use super::plan::*;
 use crate::json::Object;
 
 fn object(value: Value) -> Object {
-    value.as_object().unwrap().clone()
+    match value {
+        Value::Object(object) => object,
+        other => panic!("{other}"),
+    }
 }
 
-fn endpoints(subsets: Value) -> Object {
+fn endpoints(subsets: &Value) -> Object {
     object(json!({
         "metadata": {"name": "web", "namespace": "shop", "uid": "u1", "labels": {"app": "web"},
             "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{}", "a": "b"}},
@@ -51,7 +54,7 @@ fn mirrored(slices: &[Object]) -> Vec<String> {
 
 #[test]
 fn families_and_ports_have_slices_of_their_own() {
-    let endpoints = endpoints(json!([
+    let endpoints = endpoints(&json!([
         {"addresses": [{"ip": "10.1.0.1", "nodeName": "n1"}, {"ip": "fd00::1"}],
          "notReadyAddresses": [{"ip": "10.1.0.2", "hostname": "h"}], "ports": [{"port": 80}]},
         {"addresses": [{"ip": "10.1.0.3"}], "ports": [{"port": 80, "protocol": "TCP"}]},
@@ -92,7 +95,7 @@ fn families_and_ports_have_slices_of_their_own() {
 #[test]
 fn a_subset_gives_a_thousand_addresses() {
     let endpoints =
-        endpoints(json!([{"addresses": addresses(0..1003)}, {"addresses": addresses(2000..2010)}]));
+        endpoints(&json!([{"addresses": addresses(0..1003)}, {"addresses": addresses(2000..2010)}]));
     assert_eq!(Wanted::of(&endpoints).surplus, 3);
     let (slices, _) = sync(Vec::new(), &endpoints);
     let mut sizes: Vec<usize> = slices.iter().map(|it| it["endpoints"].as_array().unwrap().len()).collect();
@@ -103,7 +106,7 @@ fn a_subset_gives_a_thousand_addresses() {
 #[test]
 fn changes_touch_the_slices_they_must() {
     let of = |first: Vec<Value>, second: Vec<Value>| {
-        endpoints(json!([{"addresses": first}, {"addresses": second}]))
+        endpoints(&json!([{"addresses": first}, {"addresses": second}]))
     };
     let (slices, _) = sync(Vec::new(), &of(addresses(0..1000), addresses(2000..2010)));
     let full = slices.iter().find(|it| it["endpoints"].as_array().unwrap().len() == 1000).unwrap().clone();
@@ -120,7 +123,7 @@ fn changes_touch_the_slices_they_must() {
 
 #[test]
 fn doubles_and_slices_of_other_ports_go() {
-    let endpoints = endpoints(json!([{"addresses": addresses(0..3), "ports": [{"port": 80}]}]));
+    let endpoints = endpoints(&json!([{"addresses": addresses(0..3), "ports": [{"port": 80}]}]));
     let (slices, _) = sync(Vec::new(), &endpoints);
     let mut double = slices[0].clone();
     double["metadata"]["name"] = "web-double".into();
@@ -133,7 +136,7 @@ fn doubles_and_slices_of_other_ports_go() {
 
 #[test]
 fn labels_that_change_are_copied_and_lost_ones_put_back() {
-    let mut endpoints = endpoints(json!([{"addresses": addresses(0..3)}]));
+    let mut endpoints = endpoints(&json!([{"addresses": addresses(0..3)}]));
     let (slices, _) = sync(Vec::new(), &endpoints);
     endpoints["metadata"]["labels"] = json!({"app": "new"});
     let (mut slices, count) = sync(slices, &endpoints);
@@ -146,7 +149,7 @@ fn labels_that_change_are_copied_and_lost_ones_put_back() {
 #[test]
 fn who_is_mirrored() {
     let service = |selector: Value| object(json!({"spec": {"selector": selector}}));
-    let plain = endpoints(json!([]));
+    let plain = endpoints(&json!([]));
     let with = |map: &str, key: &str, value: &str| {
         let mut endpoints = plain.clone();
         endpoints["metadata"][map][key] = value.into();
