@@ -12,7 +12,7 @@ PACKAGES_vm := busybox-static cpio kmod qemu-system-x86
 PACKAGES := $(addprefix packages-,base test static image vm)
 
 # Programs of packages whose installation would do more: start a service, or collide with another kubectl.
-TOOLS := target/tools/kubectl target/tools/promtool
+TOOLS := target/tools/etcd target/tools/kubectl target/tools/promtool
 
 CARGO ?= cargo
 
@@ -92,6 +92,7 @@ fuzz: packages-base
 		RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run --sanitizer none $$target -- -max_total_time=$(FUZZ_SECONDS) || exit 1; \
 	done
 
+target/tools/etcd: PACKAGE := etcd-server
 target/tools/kubectl: PACKAGE := kubernetes-client
 target/tools/promtool: PACKAGE := prometheus
 $(TOOLS):

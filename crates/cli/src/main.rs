@@ -1,5 +1,6 @@
 //! The `portolan` binary: command line, wiring, exit codes. What it wires lives in the other rooms.
 
+mod check_ips;
 mod demo;
 mod logging;
 mod privilege;
@@ -28,11 +29,13 @@ enum Command {
     /// A Kubernetes-style API server for Services, for hosts without Kubernetes.
     Serve {
         #[command(flatten)]
-        options: serve::Options,
+        options: Box<serve::Options>,
         /// How much to log: 0 what operators need, 2 what happens, 4 what is decided.
         #[arg(short, long, default_value_t = 0)]
         v: u8,
     },
+    #[command(name = "check-ips")]
+    CheckIps(check_ips::Options),
     /// Shows Services at work: a small cluster in network namespaces on this machine.
     Demo(demo::Options),
     /// Prints a script that completes this program's command line.
@@ -88,7 +91,11 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             if let Err(error) = given_up {
                 tracing::warn!(%error, "CAP_NET_ADMIN is of no use here but could not be given up");
             }
-            serve::run(options)?;
+            return serve::run(*options);
+        }
+        Command::CheckIps(options) => {
+            let _ = privilege::give_up();
+            return check_ips::run(&options);
         }
         // The demo writes for people, and shows the proxy's log only if something goes wrong.
         Command::Demo(options) => {

@@ -156,6 +156,7 @@ fn client_settings(
         metrics.request_delayed(done.verb, &done.host, done.throttled);
     };
     ClientSettings {
+        context: None,
         kubeconfig: (!connection.kubeconfig.is_empty()).then(|| connection.kubeconfig.clone().into()),
         master,
         qps: connection.qps,

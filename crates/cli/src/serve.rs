@@ -1,34 +1,79 @@
 //! `portolan serve`: options in, the API server running.
 
+mod kubeconfig;
+mod stores;
+mod tls;
+
+use std::net::IpAddr;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
 
+use crate::check_ips;
 use anyhow::Context as _;
-use clap::{Args, ValueEnum};
-use portolan_server::{Config, NodePortRange, ServiceRanges};
+use clap::{Args, Subcommand, ValueEnum};
+use ipnet::IpNet;
+use portolan_node::config::parse_duration;
+use portolan_server::{Api, Config, Limits, NodePortRange, ServiceRanges};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
+
+/// Files that are no connections: the store, manifests, the log, the runtime.
+const OTHER_FILES: usize = 100;
+/// Where the server keeps what has to outlive it, unless another folder is given.
+const DATA_DIR: &str = "/var/lib/portolan";
 
 /// Options of `portolan serve`.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Options {
-    /// Address to listen on, in plain HTTP.
-    #[arg(long, default_value = "127.0.0.1:8001", value_name = "IP:PORT")]
+    #[command(subcommand)]
+    action: Option<Action>,
+    /// Address to listen on, with TLS.
+    #[arg(long, default_value = "127.0.0.1:6443", value_name = "IP:PORT")]
     listen: SocketAddr,
-    /// Allow plain HTTP on an address that other hosts can reach. There is no authentication yet.
+    /// Folder for what has to outlive the process, such as the certificate authority in its folder pki.
+    #[arg(long, default_value = DATA_DIR, value_name = "DIR")]
+    data_dir: PathBuf,
+    #[command(flatten)]
+    store: stores::StoreOptions,
+    /// Look once for addresses and node ports that are not as they should be, mend what may be mended, print what was
+    /// found, and end: with 0 if nothing is wrong any more, 2 if something is, 1 if it could not be found out.
     #[arg(long)]
-    insecure_allow_non_loopback: bool,
+    repair_once: bool,
+    #[command(flatten)]
+    tls: tls::TlsOptions,
+    /// After SIGTERM, keep serving for this long while /readyz says 503, so that clients go elsewhere first.
+    #[arg(long, default_value = "0s", value_name = "DURATION", value_parser = parse_duration)]
+    shutdown_delay_duration: Duration,
     /// One or two CIDRs that cluster IPs are given from, the first being of the primary family.
     #[arg(long, default_value = "10.96.0.0/12", value_name = "CIDR[,CIDR]")]
     service_cluster_ip_range: ServiceRanges,
     /// Ports that node ports are given from.
     #[arg(long, default_value = "30000-32767", value_name = "FIRST-LAST")]
     service_node_port_range: NodePortRange,
+    /// Ranges that pods have; no range of cluster IPs may overlap them.
+    #[arg(long, value_name = "CIDR,...", value_delimiter = ',')]
+    cluster_cidr: Vec<IpNet>,
+    /// Address at which others reach this server, as the endpoint of the Service default/kubernetes; the address
+    /// listened on, unless that is loopback or all.
+    #[arg(long, value_name = "IP")]
+    advertise_address: Option<IpAddr>,
     /// Folder of YAML or JSON manifests to keep the objects in step with.
     #[arg(long, value_name = "DIR")]
     manifests: Option<PathBuf>,
     /// `ignore` stores objects that no API server would: for testing clients.
     #[arg(long, value_enum, default_value_t = Validation::Strict)]
     validation: Validation,
+}
+
+/// What else can be done with the server's data.
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Prints a kubeconfig with new credentials; the server need not run, and need not have run.
+    Kubeconfig(kubeconfig::Options),
 }
 
 /// Whether objects are checked.
@@ -40,33 +85,99 @@ enum Validation {
     Ignore,
 }
 
-/// Serves until SIGTERM or SIGINT.
-pub(crate) fn run(options: Options) -> anyhow::Result<()> {
+/// Serves until SIGTERM or SIGINT, or does what else was asked for.
+pub(crate) fn run(options: Options) -> anyhow::Result<ExitCode> {
+    if let Some(Action::Kubeconfig(options)) = &options.action {
+        return kubeconfig::run(options).map(|()| ExitCode::SUCCESS);
+    }
+    let files = raise_file_limit();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
-        let listener = tokio::net::TcpListener::bind(options.listen)
-            .await
-            .with_context(|| format!("--listen: cannot listen on {}", options.listen))?;
-        let address = listener.local_addr()?;
-        let config = Config {
-            listen: options.listen,
-            insecure_allow_non_loopback: options.insecure_allow_non_loopback,
-            service_ranges: options.service_cluster_ip_range,
-            node_ports: options.service_node_port_range,
-            validate: options.validation == Validation::Strict,
-            manifests: options.manifests,
-            ..Config::default()
-        };
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        tracing::info!(%address, "serving the Kubernetes API");
-        portolan_server::serve(config, listener, async move {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            }
-        })
-        .await?;
-        Ok(())
+    runtime.block_on(serve(options, files))
+}
+
+async fn serve(options: Options, files: usize) -> anyhow::Result<ExitCode> {
+    if options.repair_once {
+        return repair_once(options).await;
+    }
+    let listener = tokio::net::TcpListener::bind(options.listen)
+        .await
+        .with_context(|| format!("--listen: cannot listen on {}", options.listen))?;
+    let address = listener.local_addr()?;
+    let limits = Limits { shutdown_delay: options.shutdown_delay_duration, ..limits(files) };
+    let transport =
+        options.tls.transport(options.listen, &options.data_dir, &options.service_cluster_ip_range);
+    let (store, data_dir) = (options.store, options.data_dir);
+    let config = Config {
+        listen: options.listen,
+        transport,
+        limits,
+        service_ranges: options.service_cluster_ip_range,
+        node_ports: options.service_node_port_range,
+        pod_ranges: options.cluster_cidr,
+        kubernetes_service: true,
+        advertise_address: options.advertise_address,
+        validate: options.validation == Validation::Strict,
+        manifests: options.manifests,
+        ..Config::default()
+    };
+    let store = store.open(&data_dir, &config).await?;
+    let api = Arc::new(Api::open(store, &config).await);
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tracing::info!(%address, "serving the Kubernetes API");
+    portolan_server::serve_with(api, config, listener, async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
     })
+    .await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn repair_once(options: Options) -> anyhow::Result<ExitCode> {
+    let config = Config {
+        service_ranges: options.service_cluster_ip_range,
+        node_ports: options.service_node_port_range,
+        ..Config::default()
+    };
+    let store = options.store.open(&options.data_dir, &config).await?;
+    let api = Api::open(store, &config).await;
+    let (found, left) = api.repair_once().await?;
+    check_ips::print(&found, check_ips::Output::Text)?;
+    if !found.is_clean() {
+        println!("after repair:");
+        return check_ips::print(&left, check_ips::Output::Text);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Every connection is an open file. The usual soft limit of 1024 is there for programs that use select(2). Returns
+/// how many files there may be.
+fn raise_file_limit() -> usize {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    if let Err(error) = &raised {
+        tracing::warn!(%error, limit = limit.current, "the number of open files stays limited");
+    }
+    let files = if raised.is_ok() { limit.maximum } else { limit.current };
+    files.and_then(|files| usize::try_from(files).ok()).unwrap_or(usize::MAX)
+}
+
+/// As many connections as there can be files, up to the usual number.
+fn limits(files: usize) -> Limits {
+    let usual = Limits::default();
+    let connections = usual.connections.min(files.saturating_sub(OTHER_FILES)).max(1);
+    Limits { connections, connections_of_one_client: connections.div_ceil(2), ..usual }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_leave_files_for_others() {
+        let pair = |files| (limits(files).connections, limits(files).connections_of_one_client);
+        assert_eq!((pair(usize::MAX), pair(1_024), pair(10)), ((4096, 2048), (924, 462), (1, 1)));
+    }
 }

@@ -98,7 +98,8 @@ fn free_port(namespace: &Namespace) -> u16 {
 
 fn serve(world: &World, port: u16, manifests: &Path) -> PortolanProcess {
     let listen = format!("127.0.0.1:{port}");
-    let arguments = ["serve", "--listen", &listen, "--manifests", manifests.to_str().unwrap()];
+    let arguments =
+        ["serve", "--insecure-http", "--listen", &listen, "--manifests", manifests.to_str().unwrap()];
     PortolanProcess::start(world.node().namespace(), BINARY.as_ref(), &arguments).unwrap()
 }
 

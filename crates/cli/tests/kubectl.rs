@@ -14,7 +14,7 @@ mod files;
 
 use std::fs;
 use std::path::Path;
-use std::process::{Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use portolan_testkit::{Namespace, PortolanProcess};
@@ -24,7 +24,7 @@ use tempfile::TempDir;
 use files::{BINARY, read, tool, tools, yaml};
 
 const PATIENCE: Duration = Duration::from_secs(30);
-const SERVER: &str = "kubectl --server http://127.0.0.1:8001";
+const SERVER: &str = "kubectl --kubeconfig admin.conf";
 
 /// `portolan serve` in a namespace, and a folder with one kubectl and the example of the page.
 struct Shell {
@@ -37,10 +37,15 @@ impl Shell {
     fn new(kubectl: &Path) -> Self {
         let node = Namespace::new("kubectl").unwrap();
         node.ip("link set lo up\n").unwrap();
-        let arguments = ["serve", "--service-cluster-ip-range", "10.96.0.0/16"];
+        let folder = TempDir::new().unwrap();
+        let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+        let (data, config) = (at("data"), at("admin.conf"));
+        let arguments = ["serve", "--data-dir", &data, "--service-cluster-ip-range", "10.96.0.0/16"];
         let mut server = PortolanProcess::start(&node, BINARY.as_ref(), &arguments).unwrap();
         server.wait_for_output(PATIENCE, "serving").unwrap();
-        let folder = TempDir::new().unwrap();
+        let mut command = Command::new(BINARY);
+        command.args(["serve", "kubeconfig", "--role", "admin", "--data-dir", &data, "--output", &config]);
+        files::run(command);
         std::os::unix::fs::symlink(kubectl, folder.path().join("kubectl")).unwrap();
         fs::write(folder.path().join("web.yaml"), blocks(&page(), "yaml").concat()).unwrap();
         Self { node, folder, _server: server }

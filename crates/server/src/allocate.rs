@@ -15,14 +15,17 @@ mod usage;
 use std::{collections::HashSet, net::IpAddr};
 
 use portolan_ipam::{
-    AddressPools, AddressRange, Allocations, Claims, Family, FieldError, NodePorts, Plan, Planner,
-    ServiceKey, ServiceSpec, families::default_on_read, family::Families,
+    AddressPools, AddressRange, Allocations, Claims, Family, FieldError, NodePortRange, NodePorts, Plan,
+    Planner, ServiceKey, ServiceSpec, families::default_on_read, family::Families,
+    service_cidr::blocks_deletion,
 };
 
-use self::records::{Cidr, Recorded, port_of};
+use self::records::{Recorded, port_of};
 pub use self::usage::{AllocatorMetrics, Scope as AllocationScope};
 pub(crate) use self::{
-    records::{MANAGED_BY, MANAGER, address_of, parent_of},
+    records::{
+        Cidr, FAMILY, MANAGED_BY, MANAGER, address_draft, address_of, parent_of, port_draft, ready_condition,
+    },
     refusal::refused,
     spec::Reading,
 };
@@ -30,7 +33,7 @@ use crate::{
     config::Config,
     json::{self, Object},
     resource::Resource,
-    store::{Change, Expired, Scope, Store},
+    store::{Change, Expired, Scope, Step, Store},
 };
 
 /// Changes read at once.
@@ -47,6 +50,8 @@ pub(crate) struct Ledger {
     followed: Option<[u64; FOLLOWED.len()]>,
     /// Taken by writes that the store has not answered yet.
     in_flight: (HashSet<IpAddr>, HashSet<u16>),
+    /// Whether a Service has been seen to have lost the IPAddress of an address that it has.
+    lacks_address: bool,
     random: fastrand::Rng,
     metrics: AllocatorMetrics,
 }
@@ -69,6 +74,7 @@ impl Ledger {
             cidrs: Vec::new(),
             followed: None,
             in_flight: <_>::default(),
+            lacks_address: false,
             random: fastrand::Rng::new(),
             metrics: AllocatorMetrics::default(),
         }
@@ -96,6 +102,37 @@ impl Ledger {
         } else {
             self.followed = self.read(store).ok();
         }
+    }
+
+    /// The range of node ports.
+    pub(crate) fn node_port_range(&self) -> NodePortRange {
+        self.allocations.ports.range()
+    }
+
+    /// Whether repair is needed, since it was last asked.
+    pub(crate) fn takes_repair(&mut self) -> bool {
+        std::mem::take(&mut self.lacks_address)
+    }
+
+    /// What must be as it is for a ServiceCIDR to go, or an address that stands against it.
+    pub(crate) fn free_service_cidr(&self, store: &dyn Store, name: &str) -> Result<Vec<Step>, IpAddr> {
+        let (leaving, others): (Vec<&Cidr>, Vec<&Cidr>) = self
+            .cidrs
+            .iter()
+            .filter(|cidr| &*cidr.name == name || !cidr.is_going)
+            .partition(|cidr| &*cidr.name == name);
+        let ranges = |cidrs: &[&Cidr]| cidrs.iter().flat_map(|cidr| cidr.ranges.clone()).collect::<Vec<_>>();
+        let snapshot = store.snapshot(Resource::IpAddress, &Scope::default(), None);
+        let objects = snapshot.map(|snapshot| snapshot.objects).unwrap_or_default();
+        let managed = objects.iter().filter(|object| object.labels().get(MANAGED_BY) == Some(MANAGER));
+        let addresses = managed.filter_map(|object| address_of(object));
+        if let Some(address) = blocks_deletion(&ranges(&leaving), &ranges(&others), addresses) {
+            return Err(address);
+        }
+        let resource = Resource::ServiceCidr;
+        let require =
+            |cidr: &&Cidr| Step::Require { resource, key: cidr.name.clone(), expected: Some(cidr.revision) };
+        Ok(others.iter().map(require).collect())
     }
 
     /// What a new Service, or a changed one, gets and gives back.
@@ -215,10 +252,12 @@ impl Ledger {
             }
             (None, Some(old)) => {
                 // One that is deleted by hand while its Service has it stays taken: repair puts it back.
-                let Some(address) = address_of(old).filter(|it| !self.is_listed(store, old, *it)) else {
-                    return;
-                };
-                self.retire_address(store, address);
+                let Some(address) = address_of(old) else { return };
+                if self.is_listed(store, old, address) {
+                    self.lacks_address = true;
+                } else {
+                    self.retire_address(store, address);
+                }
             }
             (None, None) => {}
         }

@@ -7,23 +7,31 @@ mod blocking;
 mod checks;
 mod commit;
 mod delete;
+mod metrics;
 mod namespaces;
 mod write;
 
-pub(crate) use self::namespaces::SYSTEM_NAMESPACES;
 pub use self::{
     blocking::Blocking,
     delete::{DeleteOptions, Preconditions, Propagation},
+};
+pub(crate) use self::{
+    commit::{Decision, Write},
+    namespaces::SYSTEM_NAMESPACES,
 };
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use futures::executor::block_on;
+use ipnet::IpNet;
+use portolan_ipam::{Families, NodePortRange};
 use serde_json::Value;
 
 use crate::{
-    allocate::{AllocatorMetrics, Ledger},
-    config::Config,
+    allocate::Ledger,
+    config::{Config, ServiceRanges},
+    controllers::{repair::RepairMetrics, service_cidr},
     error::ApiError,
     json::{self, Object},
     resource::Resource,
@@ -46,6 +54,9 @@ pub struct Api {
     store: Arc<dyn Store>,
     /// Also the write lock.
     ledger: Mutex<Ledger>,
+    repair: Mutex<RepairMetrics>,
+    ranges: ServiceRanges,
+    pod_ranges: Vec<IpNet>,
     validate: bool,
 }
 
@@ -120,13 +131,25 @@ pub(crate) enum Change {
 impl Api {
     /// A fresh in-memory API with the Namespaces and the ServiceCIDR that a cluster has from the start.
     pub fn new(config: &Config) -> Self {
-        Self::over(Arc::new(MemoryStore::new(config.history)), config)
+        block_on(Self::open(Arc::new(MemoryStore::new(config.history)), config))
     }
 
-    /// An API over a given store.
-    pub fn over(store: Arc<dyn Store>, config: &Config) -> Self {
-        let api = Self { store, ledger: Mutex::new(Ledger::new(config)), validate: config.validate };
-        api.bootstrap(config);
+    /// An API over a given store, in which whatever every cluster has is made if it is not there.
+    pub async fn open(store: Arc<dyn Store>, config: &Config) -> Self {
+        let api = Self {
+            store,
+            ledger: Mutex::new(Ledger::new(config)),
+            repair: Mutex::default(),
+            ranges: config.service_ranges.clone(),
+            pod_ranges: config.pod_ranges.clone(),
+            validate: config.validate,
+        };
+        for name in SYSTEM_NAMESPACES {
+            if let Err(error) = api.ensure_namespace(name).await {
+                tracing::error!(name, %error, "Namespace not made");
+            }
+        }
+        service_cidr::sync(&api).await;
         api
     }
 
@@ -256,41 +279,43 @@ impl Api {
         self.write(|ledger| self.decide_change(ledger, target, part, change.clone(), options)).await
     }
 
-    /// What the allocator has done and how full it is.
-    pub fn allocator_metrics(&self) -> AllocatorMetrics {
-        let mut ledger = self.write_lock();
-        ledger.follow(&*self.store);
-        ledger.metrics()
-    }
-
     fn write_lock(&self) -> MutexGuard<'_, Ledger> {
         // A write that panicked stored nothing; at worst an address stays taken until the next start.
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn bootstrap(&self, config: &Config) {
-        let missing = |name: &&str| self.store.latest(Resource::Namespace, name).is_none();
-        for name in SYSTEM_NAMESPACES.into_iter().filter(missing) {
-            let namespace =
-                serde_json::json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
-            self.bootstrap_one(namespace);
-        }
-        let cidrs: Vec<String> = config.service_ranges.iter().map(|range| range.to_string()).collect();
-        let ready = serde_json::json!({
-            "type": "Ready", "status": "True", "reason": "", "lastTransitionTime": crate::metadata::now(),
-            "message": "Kubernetes Service CIDR is ready",
-        });
-        self.bootstrap_one(serde_json::json!({
-            "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",
-            "metadata": {"name": "kubernetes"},
-            "spec": {"cidrs": cidrs},
-            "status": {"conditions": [ready]},
-        }));
+    /// The configured ranges of cluster IPs.
+    pub(crate) fn ranges(&self) -> &ServiceRanges {
+        &self.ranges
     }
 
-    fn bootstrap_one(&self, object: Value) {
-        if let Err(error) = self.blocking().apply(object) {
-            tracing::error!(%error, "an object that every cluster has could not be made");
+    /// The families of these.
+    pub(crate) fn families(&self) -> Families {
+        self.write_lock().families()
+    }
+
+    /// The range of node ports.
+    pub(crate) fn node_port_range(&self) -> NodePortRange {
+        self.write_lock().node_port_range()
+    }
+
+    /// Whether a Service has lost the IPAddress of an address that it has, since this was last asked.
+    pub(crate) fn lacks_address(&self) -> bool {
+        let mut ledger = self.write_lock();
+        ledger.follow(&*self.store);
+        ledger.takes_repair()
+    }
+
+    /// Makes a Namespace that is not there.
+    pub(crate) async fn ensure_namespace(&self, name: &str) -> Result<(), ApiError> {
+        if self.store.latest(Resource::Namespace, name).is_some() {
+            return Ok(());
+        }
+        let namespace = serde_json::json!({"metadata": {"name": name}});
+        let namespace = namespace.as_object().cloned().unwrap_or_default();
+        match self.create(Resource::Namespace, "", namespace, WriteOptions::default()).await {
+            Ok(_) | Err(ApiError::AlreadyExists { .. }) => Ok(()),
+            Err(error) => Err(error),
         }
     }
 

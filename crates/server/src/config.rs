@@ -1,6 +1,11 @@
 //! What the server is told at start. Plain fields; the command line fills them.
 
-use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    str::FromStr,
+    time::Duration,
+};
 
 use ipnet::IpNet;
 use portolan_ipam::{
@@ -10,18 +15,31 @@ use portolan_ipam::{
 use portolan_store::History;
 use thiserror::Error;
 
+use crate::{
+    security::TlsSettings,
+    server::{Checks, Limits, Metrics},
+};
+
 /// Settings of one server.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Where [`Server::start`](crate::Server::start) listens; port 0 lets the kernel choose.
     pub listen: SocketAddr,
-    /// Allows plain HTTP on an address that other hosts can reach. Off unless asked for: there is no TLS and no
-    /// authentication yet.
+    /// How clients connect, and whether they have to say who they are.
+    pub transport: Transport,
+    /// Allows plain HTTP on an address that other hosts can reach, for networks that end at this host, as those of
+    /// tests do. The command line does not offer it.
     pub insecure_allow_non_loopback: bool,
     /// Ranges that cluster IPs are given from (`--service-cluster-ip-range`).
     pub service_ranges: ServiceRanges,
     /// Range that node ports are given from (`--service-node-port-range`).
     pub node_ports: NodePortRange,
+    /// Ranges that pods have (`--cluster-cidr`); no range of cluster IPs may overlap them.
+    pub pod_ranges: Vec<IpNet>,
+    /// Whether the Service `default/kubernetes` is kept at the first address of the primary range.
+    pub kubernetes_service: bool,
+    /// The endpoint of that Service, where it is not the address listened on (`--advertise-address`).
+    pub advertise_address: Option<IpAddr>,
     /// Whether objects are checked (`--validation`). Off, only well-formed JSON and metadata are asked for, so that
     /// clients can be tested with objects that no API server would store.
     pub validate: bool,
@@ -34,6 +52,22 @@ pub struct Config {
     pub event_ttl: Duration,
     /// How much of the past is kept for watches that resume and lists that page.
     pub history: History,
+    /// How much clients may ask for at a time.
+    pub limits: Limits,
+    /// What `/readyz` asks; other rooms add theirs.
+    pub checks: Checks,
+    /// What `/metrics` shows besides the server's own; other rooms add theirs.
+    pub metrics: Metrics,
+}
+
+/// How clients connect.
+#[derive(Debug, Clone, Default)]
+pub enum Transport {
+    /// Plain HTTP, in which everybody who can connect may do everything.
+    #[default]
+    PlainHttp,
+    /// TLS, with client certificates or tokens.
+    Tls(Box<TlsSettings>),
 }
 
 /// One or two CIDRs, the first being the primary family's.
@@ -61,11 +95,18 @@ impl Default for Config {
             insecure_allow_non_loopback: false,
             service_ranges: ServiceRanges::default(),
             node_ports: NodePortRange::default(),
+            pod_ranges: Vec::new(),
+            kubernetes_service: false,
+            advertise_address: None,
             validate: true,
             manifests: None,
             controllers: true,
             event_ttl: Duration::from_secs(60 * 60),
             history: History::default(),
+            transport: Transport::default(),
+            limits: Limits::default(),
+            checks: Checks::default(),
+            metrics: Metrics::default(),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod accept;
 mod age;
+mod attributes;
 mod body;
 mod compress;
 mod delete;
@@ -18,9 +19,10 @@ use std::{convert::Infallible, sync::Arc};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
-use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
+use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
 
+pub(crate) use self::attributes::{Attributes, Target};
 use self::{
     accept::{Accept, Content, Encoding},
     present::Presenter,
@@ -34,7 +36,7 @@ use crate::{
     selector::Selector,
 };
 
-type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
+pub(crate) type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
 /// Answers requests from one [`Api`].
 #[derive(Debug, Clone)]
@@ -66,7 +68,6 @@ impl Handler {
         let route = Route::parse(request.uri().path())?;
         let query = Query::parse(request.uri().query().unwrap_or_default())?;
         match route {
-            Route::Health => Ok(plain_text("ok")),
             Route::Document(document) => {
                 only(request.method(), &Method::GET)?;
                 document.answer(request.headers(), &query)
@@ -212,11 +213,4 @@ fn only(method: &Method, allowed: &Method) -> Result<(), ApiError> {
 
 fn not_allowed(method: &Method) -> ApiError {
     ApiError::MethodNotAllowed { method: method.to_string() }
-}
-
-fn plain_text(text: &'static str) -> Answer {
-    let mut answer = Response::new(Full::new(Bytes::from_static(text.as_bytes())).boxed_unsync());
-    let media_type = HeaderValue::from_static("text/plain; charset=utf-8");
-    answer.headers_mut().insert(header::CONTENT_TYPE, media_type);
-    answer
 }

@@ -6,7 +6,9 @@ pub(crate) mod service;
 mod endpoint_slice;
 mod network;
 mod node;
-mod service_cidr;
+pub(crate) mod service_cidr;
+
+use portolan_ipam::check::Neighbours;
 
 use crate::{
     error::FieldError,
@@ -19,6 +21,7 @@ pub(crate) fn set_defaults(resource: Resource, object: &mut Object) {
     match resource {
         Resource::EndpointSlice => endpoint_slice::set_defaults(object),
         Resource::Node => node::set_defaults(object),
+        Resource::ServiceCidr => service_cidr::set_defaults(object),
         _ => {}
     }
 }
@@ -29,7 +32,7 @@ pub(crate) fn validate(resource: Resource, object: &Object, old: Option<&Object>
         Resource::Service => service::validate(object, old),
         Resource::EndpointSlice => endpoint_slice::validate(object, old),
         Resource::Node => node::validate(object),
-        Resource::ServiceCidr => service_cidr::validate(object, old),
+        Resource::ServiceCidr => service_cidr::validate(object, old, Neighbours::default()),
         _ => Vec::new(),
     }
 }

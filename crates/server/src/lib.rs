@@ -14,14 +14,17 @@
 
 mod allocate;
 mod api;
+pub mod audit;
 mod config;
 mod controllers;
 mod error;
+mod events;
 mod http;
 mod kinds;
 mod manifests;
 mod metadata;
 mod names;
+mod security;
 mod selector;
 mod server;
 
@@ -32,7 +35,8 @@ pub use allocate::{AllocationScope, AllocatorMetrics};
 pub use api::{
     Api, Blocking, DeleteOptions, Effect, Outcome, Part, Preconditions, Propagation, Target, WriteOptions,
 };
-pub use config::{Config, ConfigError, ServiceRanges};
+pub use config::{Config, ConfigError, ServiceRanges, Transport};
+pub use controllers::repair::RepairMetrics;
 pub use error::{ApiError, CauseReason, FieldError};
 pub use portolan_ipam::{NodePortRange, node_port::NodePortRangeError};
 pub use portolan_schema::{Info, Object, Resource, shape::FieldValidation};
@@ -40,4 +44,8 @@ pub use portolan_store::{
     Change, Changes, CommitError, Committed, Draft, Expired, History, MemoryStore, Pairs, Scope, Snapshot,
     Step, Store, StoredObject, Transaction,
 };
-pub use server::{Error, RunningServer, Server, serve};
+pub use security::{ClientFiles, Kubeconfig, Pki, Role, SecurityError, TlsSettings, server_names};
+pub use server::{
+    Check, Checks, Collect, Error, Limits, MetricKind, Metrics, Page, RunningServer, Server, serve,
+    serve_with,
+};

@@ -1,6 +1,9 @@
 //! The rules of `metadata`: what the server fills in, what clients may change, what names look like.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::{
+    ops::Range,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 use serde_json::Value;
 
@@ -114,6 +117,31 @@ pub(crate) fn given_revision(metadata: &Object) -> Result<Option<u64>, ApiError>
 pub(crate) fn now() -> String {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     rfc3339(seconds)
+}
+
+/// Now, in microseconds, as a `MicroTime` has it.
+pub(crate) fn now_micro() -> String {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let seconds = rfc3339(since.as_secs());
+    format!("{}.{:06}Z", seconds.trim_end_matches('Z'), since.subsec_micros())
+}
+
+/// Seconds since 1970 of a Time as the API writes it, `2006-01-02T15:04:05Z`.
+pub(crate) fn parse_time(text: &str) -> Option<u64> {
+    let part = |range: Range<usize>| text.get(range)?.parse::<u64>().ok();
+    let (year, month, day) = (part(0..4)?, part(5..7)?, part(8..10)?);
+    let (hour, minute, second) = (part(11..13)?, part(14..16)?, part(17..19)?);
+    if !(1970..=9999).contains(&year) || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
+        return None;
+    }
+    // Counted as in `rfc3339`.
+    let year = if month > 2 { year } else { year - 1 };
+    let shifted_month = if month > 2 { month - 3 } else { month + 9 };
+    let (era, year_of_era) = (year / 400, year % 400);
+    let day_of_year = (153 * shifted_month + 2) / 5 + day - 1;
+    let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
+    let days = (era * 146_097 + day_of_era).checked_sub(719_468)?;
+    Some(days * 86_400 + hour * 3_600 + minute * 60 + second)
 }
 
 fn name_error(resource: Resource, metadata: &Object) -> Option<FieldError> {

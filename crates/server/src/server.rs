@@ -1,5 +1,14 @@
 //! The listening side: connections, graceful stop, and a handle for servers inside another process.
 
+mod accept;
+mod connection;
+mod gate;
+mod guarded;
+mod health;
+mod limits;
+mod metrics;
+mod refusal;
+mod requests;
 mod stall;
 
 use std::{
@@ -9,32 +18,45 @@ use std::{
     path::PathBuf,
     sync::Arc,
     thread::JoinHandle,
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
-use hyper::{server::conn::http1, service::service_fn};
-use hyper_util::rt::TokioIo;
 use thiserror::Error;
 use tokio::{
-    net::{TcpListener, TcpStream},
+    net::TcpListener,
     sync::{oneshot, watch},
     task::JoinSet,
 };
 
-use self::stall::StallGuard;
-use crate::{api::Api, config::Config, controllers, http::Handler, manifests::Follower, store::Store};
+use self::{
+    accept::Clients,
+    connection::Shared,
+    gate::{Gate, Parts},
+};
+pub use self::{
+    health::{Check, Checks},
+    limits::Limits,
+    metrics::{Collect, MetricKind, Metrics, Page},
+};
+use crate::{
+    api::Api,
+    config::{Config, Transport},
+    controllers,
+    http::Handler,
+    manifests::Follower,
+    security::{Security, SecurityError},
+    store::Store,
+};
 
-/// A client that takes no bytes for this long, while there are some for it, is disconnected.
-const WRITE_STALL: Duration = Duration::from_secs(60);
-/// After a stop, answers under way may take this long.
-const STOP_GRACE: Duration = Duration::from_secs(5);
+/// Given files are looked at this often, and the age of the own certificate.
+const REFRESH: Duration = Duration::from_secs(2);
 
 /// Why the server does not run.
 #[derive(Debug, Error)]
 pub enum Error {
     /// Plain HTTP would be offered to other hosts.
     #[error(
-        "refusing to serve plain HTTP on {0}, which other hosts can reach; listen on 127.0.0.1 or [::1], or allow it explicitly"
+        "refusing to serve plain HTTP on {0}, which other hosts can reach; serve TLS there, or listen on 127.0.0.1 or [::1]"
     )]
     NonLoopback(SocketAddr),
     /// The address cannot be listened on.
@@ -53,6 +75,9 @@ pub enum Error {
         /// What the kernel said.
         source: io::Error,
     },
+    /// TLS cannot be set up.
+    #[error("TLS: {0}")]
+    Security(#[from] SecurityError),
     /// No thread or event loop could be made.
     #[error("cannot start the server's thread: {0}")]
     Thread(io::Error),
@@ -65,7 +90,18 @@ pub async fn serve(
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), Error> {
     let api = Arc::new(Api::new(&config));
-    serve_api(api, &config, listener, shutdown).await
+    serve_with(api, config, listener, shutdown).await
+}
+
+/// The same over an API whose store the caller chose.
+pub async fn serve_with(
+    api: Arc<Api>,
+    config: Config,
+    listener: TcpListener,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), Error> {
+    let security = load_security(&config)?;
+    serve_api(api, &config, security, listener, shutdown).await
 }
 
 /// Starts servers on threads of their own.
@@ -76,6 +112,7 @@ pub struct Server;
 #[derive(Debug)]
 pub struct RunningServer {
     address: SocketAddr,
+    has_tls: bool,
     api: Arc<Api>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<Result<(), Error>>>,
@@ -101,6 +138,8 @@ impl Server {
         let address = listener.local_addr().map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         check_address(&config, address)?;
+        let security = load_security(&config)?;
+        let has_tls = security.is_some();
         let (stop, stopped) = oneshot::channel();
         let thread_api = Arc::clone(&api);
         let thread = std::thread::Builder::new().name("portolan-server".to_owned()).spawn(move || {
@@ -112,11 +151,11 @@ impl Server {
                 let shutdown = async {
                     let _ = stopped.await;
                 };
-                serve_api(thread_api, &config, listener, shutdown).await
+                serve_api(thread_api, &config, security, listener, shutdown).await
             })
         });
         let thread = thread.map_err(Error::Thread)?;
-        Ok(RunningServer { address, api, stop: Some(stop), thread: Some(thread) })
+        Ok(RunningServer { address, has_tls, api, stop: Some(stop), thread: Some(thread) })
     }
 }
 
@@ -126,9 +165,9 @@ impl RunningServer {
         self.address
     }
 
-    /// `http://address:port`.
+    /// `http://address:port` or `https://address:port`.
     pub fn url(&self) -> String {
-        format!("http://{}", self.address)
+        format!("{}://{}", if self.has_tls { "https" } else { "http" }, self.address)
     }
 
     /// The objects, for direct reads and writes.
@@ -168,83 +207,116 @@ impl Drop for RunningServer {
 async fn serve_api(
     api: Arc<Api>,
     config: &Config,
+    security: Option<Arc<Security>>,
     listener: TcpListener,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), Error> {
     let address = listener.local_addr().map_err(|source| Error::Listen { address: config.listen, source })?;
     check_address(config, address)?;
+    // Two steps: first clients are told to go elsewhere, then nothing is accepted and watches end.
+    let (leave, leaving) = watch::channel(false);
     let (stop, stopping) = watch::channel(false);
     let mut tasks = JoinSet::new();
+    controllers::start(&api, config, address, &stopping, &mut tasks).await;
     if let Some(folder) = &config.manifests {
         let follower = Follower::start(Arc::clone(&api), folder.clone()).await;
         let follower = follower.map_err(|source| Error::Manifests { folder: folder.clone(), source })?;
         tasks.spawn(follower.run(stopping.clone()));
     }
-    controllers::spawn(&api, config, &stopping, &mut tasks);
-    tracing::info!(%address, "serving");
-    let handler = Handler::new(api, stopping.clone());
-    tokio::pin!(shutdown);
-    loop {
-        tokio::select! {
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => {
-                    tasks.spawn(connection(stream, handler.clone(), stopping.clone()));
-                }
-                Err(error) => {
-                    // Mostly too many open files: a pause lets some close.
-                    tracing::warn!(%error, "cannot accept a connection");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                }
-            },
-            Some(_) = tasks.join_next() => {}
-            () = &mut shutdown => break,
-        }
+    if let Some(security) = &security {
+        tasks.spawn(refresh(Arc::clone(security), stopping.clone()));
     }
+    let limits = config.limits.clone();
+    let metrics = Metrics::default();
+    metrics.register(Arc::clone(&api) as Arc<_>);
+    metrics.register(Arc::new(config.metrics.clone()));
+    let gate = Gate::new(Parts {
+        handler: Handler::new(api, stopping.clone()),
+        security: security.clone(),
+        limits: limits.clone(),
+        checks: config.checks.clone(),
+        metrics,
+        stopping: leaving,
+        address,
+    });
+    let mut listening = Listening {
+        clients: Clients::new(&limits, Arc::clone(&gate.requests)),
+        shared: Arc::new(Shared { gate, security, limits: limits.clone() }),
+        listener,
+        stopping,
+        tasks,
+    };
+    tracing::info!(%address, tls = listening.shared.security.is_some(), "serving");
+    listening.until(shutdown).await;
+    leave.send_replace(true);
+    if !limits.shutdown_delay.is_zero() {
+        listening.until(tokio::time::sleep(limits.shutdown_delay)).await;
+    }
+    let Listening { listener, mut tasks, .. } = listening;
     drop(listener);
     stop.send_replace(true);
-    let _ = tokio::time::timeout(STOP_GRACE, async { while tasks.join_next().await.is_some() {} }).await;
+    let all = async { while tasks.join_next().await.is_some() {} };
+    if tokio::time::timeout(limits.shutdown_grace, all).await.is_err() {
+        tracing::warn!(connections = tasks.len(), "cut off: their answers take too long");
+    }
     tracing::info!(%address, "stopped");
     Ok(())
 }
 
+/// A server that takes connections.
+struct Listening {
+    listener: TcpListener,
+    clients: Clients,
+    shared: Arc<Shared>,
+    stopping: watch::Receiver<bool>,
+    tasks: JoinSet<()>,
+}
+
+impl Listening {
+    /// Takes connections until `end` is ready.
+    async fn until(&mut self, end: impl Future<Output = ()>) {
+        tokio::pin!(end);
+        loop {
+            tokio::select! {
+                (stream, place) = self.clients.accept(&self.listener) => {
+                    let serving = connection::serve(stream, Arc::clone(&self.shared), self.stopping.clone());
+                    self.tasks.spawn(async move {
+                        serving.await;
+                        drop(place);
+                    });
+                }
+                Some(_) = self.tasks.join_next() => {}
+                () = &mut end => return,
+            }
+        }
+    }
+}
+
+/// Follows the files of certificates and tokens.
+async fn refresh(security: Arc<Security>, mut stopping: watch::Receiver<bool>) {
+    let stopped = stopping.wait_for(|stopping| *stopping);
+    tokio::pin!(stopped);
+    loop {
+        tokio::select! {
+            _ = &mut stopped => return,
+            () = tokio::time::sleep(REFRESH) => security.refresh(SystemTime::now()),
+        }
+    }
+}
+
+fn load_security(config: &Config) -> Result<Option<Arc<Security>>, Error> {
+    match &config.transport {
+        Transport::PlainHttp => Ok(None),
+        Transport::Tls(settings) => Ok(Some(Arc::new(Security::load((**settings).clone())?))),
+    }
+}
+
+/// Without TLS nobody has to say who he is: then only this host may reach the server.
 fn check_address(config: &Config, address: SocketAddr) -> Result<(), Error> {
-    if address.ip().is_loopback() || config.insecure_allow_non_loopback {
+    let has_tls = matches!(config.transport, Transport::Tls(_));
+    if has_tls || address.ip().is_loopback() || config.insecure_allow_non_loopback {
         Ok(())
     } else {
         Err(Error::NonLoopback(address))
     }
-}
-
-/// Serves one connection until either side ends it. There is no idle time-out: watches are quiet for hours.
-async fn connection(stream: TcpStream, handler: Handler, mut stopping: watch::Receiver<bool>) {
-    // Without this, an event that follows another waits for the client's delayed acknowledgement.
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "TCP_NODELAY not set");
-    }
-    let io = TokioIo::new(StallGuard::new(stream, WRITE_STALL));
-    let service = service_fn(move |request| {
-        let handler = handler.clone();
-        async move { Ok::<_, std::convert::Infallible>(handler.answer(request).await) }
-    });
-    let connection = http1::Builder::new().serve_connection(io, service);
-    tokio::pin!(connection);
-    let finished = tokio::select! {
-        result = connection.as_mut() => Some(result),
-        () = stopped(&mut stopping) => None,
-    };
-    let result = if let Some(result) = finished {
-        result
-    } else {
-        connection.as_mut().graceful_shutdown();
-        connection.await
-    };
-    if let Err(error) = result {
-        tracing::debug!(%error, "connection ended");
-    }
-}
-
-/// Ready once the server stops.
-async fn stopped(stopping: &mut watch::Receiver<bool>) {
-    // The sender outlives every task; were it gone, the server would be stopping too.
-    let _ = stopping.wait_for(|stopping| *stopping).await;
 }

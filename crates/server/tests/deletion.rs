@@ -9,6 +9,7 @@ use std::{
 };
 
 use common::*;
+use futures::executor::block_on;
 use portolan_server::{Api, Config, Server};
 use serde_json::{Value, json};
 
@@ -302,7 +303,7 @@ fn several_servers_collect_at_once() {
     let first = start(Config::default());
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     // A second server on the same store, which shares nothing else.
-    let api = Api::over(Arc::clone(first.store()), &Config::default());
+    let api = block_on(Api::open(Arc::clone(first.store()), &Config::default()));
     let second = Server::start_with(Arc::new(api), Config::default(), listener).unwrap();
     let address = second.local_addr();
     let a = post(address, SERVICES, &service("a"));

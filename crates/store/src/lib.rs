@@ -3,11 +3,17 @@
 //!
 //! Everything the server reads goes through [`Store`]. Reads come from memory in every store: what is durable and
 //! therefore *published*. Writes are transactions, all or nothing, and return when they are published. Stores differ
-//! in where the truth is: in this process ([`MemoryStore`]), in a file, in etcd. It must not know of HTTP, validation
+//! in where the truth is: in this process ([`MemoryStore`]), in a file ([`DurableStore`]), in etcd ([`EtcdStore`]). It must not know of HTTP, validation
 //! or allocation.
 
+mod durable;
+mod error;
+mod etcd;
 mod memory;
+mod metrics;
+mod names;
 mod object;
+mod published;
 mod tables;
 mod transaction;
 
@@ -19,7 +25,11 @@ use thiserror::Error;
 use tokio::sync::watch;
 
 pub use self::{
+    durable::DurableStore,
+    error::OpenError,
+    etcd::{Credentials, EtcdOptions, EtcdStore, EtcdTls},
     memory::MemoryStore,
+    metrics::{GROUP_SIZE_BOUNDS, Metrics},
     object::{Draft, Pairs, StoredObject},
     transaction::{CommitError, Committed, Step, Transaction},
 };
@@ -66,11 +76,16 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// called before a transaction that met a conflict is made again.
     fn refresh(&self) -> BoxFuture<'static, Result<u64, CommitError>>;
 
-    /// At most `limit` changes with a revision greater than `after`, in order, none missing.
+    /// At most `limit` changes with a revision greater than `after`, in order, none missing. A revision that is not
+    /// published is [`Expired`], too; where servers share one state, another of them may have published it already:
+    /// [`Store::refresh`] comes first then. The same holds for [`Store::snapshot`].
     fn changes(&self, resource: Resource, after: u64, limit: usize) -> Result<Changes, Expired>;
 
     /// A signal that fires at each change of the resource.
     fn subscribe(&self, resource: Resource) -> watch::Receiver<u64>;
+
+    /// What the store has counted so far.
+    fn metrics(&self) -> Metrics;
 }
 
 /// Which objects of a resource.

@@ -1,7 +1,7 @@
 //! The store that lives and dies with the process.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -10,8 +10,11 @@ use portolan_schema::Resource;
 use tokio::sync::watch;
 
 use crate::{
-    Change, Changes, CommitError, Committed, Expired, History, Scope, Snapshot, Step, Store, StoredObject,
-    Transaction, tables::Tables,
+    Changes, CommitError, Committed, Expired, History, Metrics, Scope, Snapshot, Store, StoredObject,
+    Transaction,
+    metrics::Counters,
+    published::{Publication, Published, reads_published},
+    tables::Tables,
 };
 
 #[cfg(test)]
@@ -21,109 +24,61 @@ mod tests;
 /// a restart holds a revision that is too old (and lists again), never one that this process has yet to reach.
 #[derive(Debug)]
 pub struct MemoryStore {
-    tables: Mutex<Tables>,
-    signals: [watch::Sender<u64>; Resource::ALL.len()],
+    published: Published,
+    counters: Counters,
 }
 
 impl MemoryStore {
     /// An empty store.
     pub fn new(limits: History) -> Self {
-        let micros = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_micros());
-        Self::starting_at(limits, u64::try_from(micros).unwrap_or(1))
+        Self::starting_at(limits, wall_clock())
     }
 
     /// An empty store whose last revision is `revision` (at least 1).
     pub fn starting_at(limits: History, revision: u64) -> Self {
-        let revision = revision.max(1);
-        let signals = std::array::from_fn(|_| watch::Sender::new(revision));
-        Self { tables: Mutex::new(Tables::new(limits, revision)), signals }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Tables> {
-        // A panic elsewhere cannot leave the tables half-written: every change is a few infallible steps.
-        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+        Self {
+            published: Published::new(Tables::new(limits, revision.max(1))),
+            counters: Counters::default(),
+        }
     }
 
     fn commit_now(&self, transaction: Transaction) -> Result<Committed, CommitError> {
-        let mut tables = self.lock();
-        check(&tables, &transaction)?;
-        let mut committed = Committed { revision: tables.revision(), objects: Vec::new() };
-        let mut touched = Vec::new();
-        for step in transaction.steps {
-            let resource = step.resource();
-            let old = tables.get(resource, step.key());
-            let revision = tables.revision().saturating_add(1);
-            let new = match step {
-                Step::Put { draft, .. } => Some(Arc::new(draft.at(revision))),
-                Step::Remove { .. } => None,
-                Step::Require { .. } => continue,
-            };
-            committed.revision = revision;
-            committed.objects.extend(new.clone());
-            tables.apply(resource, Change { revision, old, new });
-            touched.push((resource, revision));
-        }
-        drop(tables);
-        for (resource, revision) in touched {
-            if let Some(signal) = self.signals.get(resource.index()) {
-                signal.send_modify(|last| *last = revision.max(*last));
-            }
-        }
+        let mut committed = Committed::default();
+        self.published.publish(|tables| {
+            let view = |resource, key: &str| tables.get(resource, key);
+            transaction.judge(view)?;
+            let (answer, writes) = transaction.carry_out(tables.revision(), view);
+            committed = answer;
+            Ok::<_, CommitError>(Publication { writes, through: 0 })
+        })?;
         Ok(committed)
     }
 }
 
-/// Whether every condition holds.
-fn check(tables: &Tables, transaction: &Transaction) -> Result<(), CommitError> {
-    for (step, it) in transaction.steps.iter().enumerate() {
-        let actual = tables.get(it.resource(), it.key()).map(|object| object.revision());
-        if actual != it.expected() {
-            return Err(CommitError::Conflict {
-                step,
-                resource: it.resource(),
-                key: it.key().into(),
-                actual,
-            });
-        }
-    }
-    Ok(())
+/// The first revision of a store that begins now: see [`MemoryStore`].
+pub(crate) fn wall_clock() -> u64 {
+    let micros = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_micros());
+    u64::try_from(micros).unwrap_or(1).max(1)
 }
 
 impl Store for MemoryStore {
-    fn revision(&self) -> u64 {
-        self.lock().revision()
-    }
-
-    fn get(&self, resource: Resource, key: &str) -> Option<Arc<StoredObject>> {
-        self.lock().get(resource, key)
-    }
-
-    fn count(&self, resource: Resource) -> usize {
-        self.lock().count(resource)
-    }
-
-    fn snapshot(&self, resource: Resource, scope: &Scope<'_>, at: Option<u64>) -> Result<Snapshot, Expired> {
-        self.lock().snapshot(resource, scope, at)
-    }
+    reads_published!();
 
     fn latest(&self, resource: Resource, key: &str) -> Option<Arc<StoredObject>> {
         self.get(resource, key)
     }
 
     fn commit(&self, transaction: Transaction) -> BoxFuture<'static, Result<Committed, CommitError>> {
-        ready(self.commit_now(transaction)).boxed()
+        let outcome = self.commit_now(transaction);
+        self.counters.outcome(&outcome);
+        ready(outcome).boxed()
     }
 
     fn refresh(&self) -> BoxFuture<'static, Result<u64, CommitError>> {
         ready(Ok(self.revision())).boxed()
     }
 
-    fn changes(&self, resource: Resource, after: u64, limit: usize) -> Result<Changes, Expired> {
-        self.lock().changes(resource, after, limit)
-    }
-
-    fn subscribe(&self, resource: Resource) -> watch::Receiver<u64> {
-        let signal = self.signals.get(resource.index());
-        signal.map_or_else(|| watch::channel(0).1, watch::Sender::subscribe)
+    fn metrics(&self) -> Metrics {
+        self.counters.read(&self.published.read())
     }
 }

@@ -70,6 +70,16 @@ impl Draft {
         }
     }
 
+    /// From the JSON that [`Draft::body`] gave, or an object's like it.
+    pub(crate) fn decode(resource: Resource, body: &[u8]) -> Result<Self, serde_json::Error> {
+        serde_json::from_slice::<Object>(body).map(|object| Self::new(resource, &object))
+    }
+
+    /// The object as JSON, without resourceVersion.
+    pub(crate) fn body(&self) -> &[u8] {
+        &self.body
+    }
+
     /// `namespace/name`, or the name alone for cluster-scoped objects.
     pub fn key(&self) -> &str {
         &self.key
@@ -154,7 +164,7 @@ impl StoredObject {
     }
 
     /// The bytes before and after the member `resourceVersion`.
-    fn around_revision(&self) -> (&[u8], &[u8]) {
+    pub(crate) fn around_revision(&self) -> (&[u8], &[u8]) {
         let start = self.metadata_start as usize;
         let member = REVISION_PREFIX.len() + digits(self.revision) + REVISION_SUFFIX.len();
         let head = self.body.get(..start).unwrap_or_default();

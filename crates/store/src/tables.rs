@@ -20,6 +20,13 @@ pub(crate) struct Tables {
     resources: [Table; Resource::ALL.len()],
 }
 
+/// A change that the history no longer holds.
+#[derive(Debug)]
+pub(crate) struct Dropped {
+    pub(crate) resource: Resource,
+    pub(crate) change: Change,
+}
+
 /// Objects of one resource.
 #[derive(Debug, Default)]
 struct Table {
@@ -57,16 +64,33 @@ impl Tables {
         self.table(resource).map_or(0, |table| table.objects.len())
     }
 
-    /// An object from before this process: part of the first state, not a change.
-    #[expect(dead_code, reason = "durable stores load")]
-    pub(crate) fn load(&mut self, resource: Resource, object: StoredObject) {
+    /// The history of a resource begins after this revision. To be told before anything is loaded or applied.
+    pub(crate) fn begin_history(&mut self, resource: Resource, revision: u64) {
         if let Some(table) = self.resources.get_mut(resource.index()) {
-            table.objects.replace(ByKey(Arc::new(object)));
+            table.compacted = revision;
         }
     }
 
-    /// Publishes a change. Changes come in the order of their revisions.
-    pub(crate) fn apply(&mut self, resource: Resource, change: Change) {
+    /// The revision after which the history of a resource begins.
+    pub(crate) fn compacted(&self, resource: Resource) -> u64 {
+        self.table(resource).map_or(self.revision, |table| table.compacted)
+    }
+
+    /// Everything up to `revision` is here.
+    pub(crate) fn complete(&mut self, revision: u64) {
+        self.revision = self.revision.max(revision);
+    }
+
+    /// An object from before the history: part of the first state, not a change.
+    pub(crate) fn load(&mut self, resource: Resource, object: Arc<StoredObject>) {
+        if let Some(table) = self.resources.get_mut(resource.index()) {
+            table.objects.replace(ByKey(object));
+        }
+    }
+
+    /// Publishes a change. Changes come in the order of their revisions. What the history drops for it is added to
+    /// `dropped`.
+    pub(crate) fn apply(&mut self, resource: Resource, change: Change, dropped: &mut Vec<Dropped>) {
         let limits = self.limits;
         self.revision = self.revision.max(change.revision);
         let Some(table) = self.resources.get_mut(resource.index()) else { return };
@@ -79,7 +103,7 @@ impl Tables {
             }
             (None, None) => return,
         }
-        table.record(change, limits);
+        table.record(change, limits, |change| dropped.push(Dropped { resource, change }));
     }
 
     /// All objects in `scope`, as [`crate::Store::snapshot`] has it.
@@ -161,13 +185,14 @@ impl Table {
         objects.into_values().cloned().collect()
     }
 
-    fn record(&mut self, change: Change, limits: History) {
+    fn record(&mut self, change: Change, limits: History, mut drop: impl FnMut(Change)) {
         self.superseded_bytes = self.superseded_bytes.saturating_add(old_bytes(&change));
         self.history.push_back(change);
         while self.history.len() > limits.max_changes || self.superseded_bytes > limits.max_superseded_bytes {
             let Some(oldest) = self.history.pop_front() else { return };
             self.superseded_bytes = self.superseded_bytes.saturating_sub(old_bytes(&oldest));
             self.compacted = oldest.revision;
+            drop(oldest);
         }
     }
 }

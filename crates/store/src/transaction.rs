@@ -5,7 +5,10 @@ use std::sync::Arc;
 use portolan_schema::Resource;
 use thiserror::Error;
 
-use crate::object::{Draft, StoredObject};
+use crate::{
+    Change,
+    object::{Draft, StoredObject},
+};
 
 /// Steps that are all done, in this order, or none of them. No two may be about the same object. Each that writes gets
 /// a revision of its own, greater than those before it, so that a watch can be resumed between any two.
@@ -94,7 +97,58 @@ impl Transaction {
     }
 }
 
+/// One change on its way to be published.
+#[derive(Debug, Clone)]
+pub(crate) struct Write {
+    pub(crate) resource: Resource,
+    pub(crate) change: Change,
+}
+
+impl Transaction {
+    /// Whether every condition holds in `view`.
+    pub(crate) fn judge(
+        &self,
+        view: impl Fn(Resource, &str) -> Option<Arc<StoredObject>>,
+    ) -> Result<(), CommitError> {
+        for (position, step) in self.steps.iter().enumerate() {
+            let actual = view(step.resource(), step.key()).map(|object| object.revision());
+            if actual != step.expected() {
+                return Err(step.conflict(position, actual));
+            }
+        }
+        Ok(())
+    }
+
+    /// The changes that this makes of `view`, with the revisions after `revision`, and what to answer.
+    pub(crate) fn carry_out(
+        self,
+        mut revision: u64,
+        view: impl Fn(Resource, &str) -> Option<Arc<StoredObject>>,
+    ) -> (Committed, Vec<Write>) {
+        let (mut objects, mut writes) = (Vec::new(), Vec::new());
+        for step in self.steps {
+            let resource = step.resource();
+            let old = view(resource, step.key());
+            let next = revision.saturating_add(1);
+            let new = match step {
+                Step::Put { draft, .. } => Some(Arc::new(draft.at(next))),
+                Step::Remove { .. } => None,
+                Step::Require { .. } => continue,
+            };
+            revision = next;
+            objects.extend(new.clone());
+            writes.push(Write { resource, change: Change { revision, old, new } });
+        }
+        (Committed { revision, objects }, writes)
+    }
+}
+
 impl Step {
+    /// This step's condition does not hold.
+    pub(crate) fn conflict(&self, position: usize, actual: Option<u64>) -> CommitError {
+        CommitError::Conflict { step: position, resource: self.resource(), key: self.key().into(), actual }
+    }
+
     /// What kind of object it is about.
     pub fn resource(&self) -> Resource {
         match self {

@@ -52,6 +52,8 @@ const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 pub struct ClientSettings {
     /// A kubeconfig file; its current context counts.
     pub kubeconfig: Option<PathBuf>,
+    /// Another context of it than the current one.
+    pub context: Option<String>,
     /// URL of the API server, in place of the kubeconfig's (`--master`).
     pub master: Option<String>,
     /// Requests a second, of all kinds together; negative means no limit, 0 upstream's default of 5.
@@ -71,6 +73,7 @@ impl Default for ClientSettings {
     fn default() -> Self {
         Self {
             kubeconfig: None,
+            context: None,
             master: None,
             qps: limiter::DEFAULT_QPS,
             burst: limiter::DEFAULT_BURST,
@@ -85,6 +88,7 @@ impl std::fmt::Debug for ClientSettings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ClientSettings")
             .field("kubeconfig", &self.kubeconfig)
+            .field("context", &self.context)
             .field("master", &self.master)
             .field("qps", &self.qps)
             .field("burst", &self.burst)

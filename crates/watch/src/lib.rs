@@ -4,7 +4,7 @@
 //! needs: Services, EndpointSlices, this Node and ServiceCIDRs. Bytes flow in; [`WatchEvent`]s flow out to
 //! one consumer, in the order of each collection, batched as they arrived. A reflector's decisions are a pure
 //! state machine (`reflector`); `driver` does its I/O; `frame` and `list` cut bodies into objects without
-//! holding them. In the other direction, [`events`] posts what an operator should see with `kubectl describe`.
+//! holding them. In the other direction, [`events`] posts what an operator should see with `kubectl describe`; [`objects`] reads a collection once, for commands.
 //! All requests share one way out, [`connect`]: credentials, certificates, proxies and the limit of requests.
 //! The crate must not know what the objects mean, nor of rules, netlink or metrics pages.
 
@@ -14,6 +14,7 @@ mod driver;
 pub mod events;
 mod frame;
 mod list;
+pub mod objects;
 mod reflector;
 mod request;
 mod status;

@@ -77,6 +77,14 @@ impl Collection {
     }
 }
 
+/// One page of a whole collection.
+pub(crate) fn page_uri(path: &str, limit: usize, token: &str) -> String {
+    let mut uri = Uri(path.to_owned());
+    uri.add("continue", Some(token).filter(|token| !token.is_empty()));
+    uri.add("limit", Some(limit));
+    uri.0
+}
+
 /// A path with a growing query.
 struct Uri(String);
 

@@ -3,14 +3,14 @@
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::Path;
 use std::time::Duration;
 
 use portolan_testkit::{Namespace, PortolanProcess, eventually};
 use rustix::fs::XattrFlags;
 
-use crate::files::{BINARY, one_yaml};
+use crate::files::{BINARY, one_yaml, run};
 use crate::recorder::Recorder;
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -97,7 +97,7 @@ fn serve_gives_the_capability_up() {
     let user = ["--reuid=65532", "--regid=65532", "--clear-groups", "--bounding-set=-all,+net_admin", "--"];
     let root = ["--inh-caps=+net_admin", "--ambient-caps=+net_admin", "--"];
     for who in [&user[..], &root[..]] {
-        let arguments = [who, &[&file, "serve", "--listen", "127.0.0.1:0"]].concat();
+        let arguments = [who, &[&file, "serve", "--insecure-http", "--listen", "127.0.0.1:0"]].concat();
         let mut serve = PortolanProcess::start(&node, "setpriv".as_ref(), &arguments).unwrap();
         serve.wait_for_output(PATIENCE, "127.0.0.1:").unwrap();
         let threads: Vec<_> = fs::read_dir(format!("/proc/{}/task", serve.id())).unwrap().collect();
@@ -109,6 +109,31 @@ fn serve_gives_the_capability_up() {
                 assert_eq!(u64::from_str_radix(mask, 16).unwrap() >> 12 & 1, 0, "{who:?}: {status}");
             }
         }
+        serve.terminate(PATIENCE).unwrap();
+    }
+}
+
+/// What root makes in the folder of a server belongs to the server.
+#[test]
+fn a_kubeconfig_made_by_root_does_not_lock_the_server_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = image_file(folder.path());
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let data = folder.path().join("data");
+    fs::create_dir(&data).unwrap();
+    chown(&data, Some(65532), Some(65532)).unwrap();
+    let data = data.to_str().unwrap();
+    let node = Namespace::new("owner").unwrap();
+    node.ip("link set lo up\n").unwrap();
+    for _ in 0..2 {
+        let mut command = std::process::Command::new(BINARY);
+        command.args(["serve", "kubeconfig", "--role", "admin", "--token", "--data-dir", data]);
+        run(command);
+        let user =
+            ["--reuid=65532", "--regid=65532", "--clear-groups", "--bounding-set=-all,+net_admin", "--"];
+        let arguments = [&user[..], &[&file, "serve", "--data-dir", data]].concat();
+        let mut serve = PortolanProcess::start(&node, "setpriv".as_ref(), &arguments).unwrap();
+        serve.wait_for_output(PATIENCE, "tls=true").unwrap();
         serve.terminate(PATIENCE).unwrap();
     }
 }

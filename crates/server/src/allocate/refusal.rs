@@ -10,7 +10,7 @@ use crate::{
 
 /// The errors of a plan, and those that validation found besides. A pool that is exhausted, and any trouble with a
 /// health-check node port, is an internal error upstream; clients tell by the code whether another try may help.
-pub(crate) fn refused(name: &str, refused: Vec<Refused>, mut others: Vec<FieldError>) -> ApiError {
+pub(crate) fn refused(name: &str, refused: &[Refused], mut others: Vec<FieldError>) -> ApiError {
     if let Some(internal) = refused.iter().find(|error| !error.is_invalid()) {
         return ApiError::Internal(internal.to_string());
     }

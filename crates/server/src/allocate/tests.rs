@@ -1,5 +1,6 @@
 use std::collections::BTreeSet;
 
+use futures::executor::block_on;
 use serde_json::{Value, json};
 
 use crate::{
@@ -7,7 +8,7 @@ use crate::{
     api::{Api, Part, Preconditions, Target, WriteOptions},
     config::Config,
     resource::Resource,
-    store::{Scope, Store},
+    store::Scope,
 };
 
 mod concurrent;
@@ -268,7 +269,7 @@ fn a_restart_reads_who_holds_what() {
     for number in 0..14 {
         create(&before, &format!("s{number}"), &json!({"type": "NodePort"})).unwrap();
     }
-    let after = Api::over(std::sync::Arc::clone(before.store()), &config);
+    let after = block_on(Api::open(std::sync::Arc::clone(before.store()), &config));
     assert_eq!(refusal(&after, "full", &json!({})).0, 500);
     assert_eq!(after.allocator_metrics().ports.0, 14);
     delete(&after, Resource::Service, "s3");

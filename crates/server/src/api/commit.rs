@@ -23,7 +23,7 @@ const DEADLINE: Duration = Duration::from_secs(30);
 
 /// What a write comes to.
 #[derive(Debug)]
-pub(super) enum Decision {
+pub(crate) enum Decision {
     /// Nothing is to be stored.
     Done(Outcome),
     /// This is.
@@ -32,22 +32,22 @@ pub(super) enum Decision {
 
 /// What is to be stored.
 #[derive(Debug)]
-pub(super) struct Write {
+pub(crate) struct Write {
     /// The steps; the last one is about the object itself.
-    pub(super) transaction: Transaction,
+    pub(crate) transaction: Transaction,
     /// What becomes of the object.
-    pub(super) effect: Effect,
+    pub(crate) effect: Effect,
     /// The object that goes, in a deletion.
-    pub(super) removed: Option<Arc<StoredObject>>,
+    pub(crate) removed: Option<Arc<StoredObject>>,
     /// Remarks for the client.
-    pub(super) warnings: Vec<String>,
+    pub(crate) warnings: Vec<String>,
     /// What changes hands.
-    pub(super) exchange: Exchange,
+    pub(crate) exchange: Exchange,
 }
 
 /// What a write takes and gives back.
 #[derive(Debug, Default)]
-pub(super) struct Exchange {
+pub(crate) struct Exchange {
     /// What is new.
     pub(super) take: Claims,
     /// What is free afterwards.
@@ -64,7 +64,7 @@ struct UnderWay<'a> {
 
 impl Api {
     /// Decides and stores until the store has no objection. `decide` must not depend on what it decided before.
-    pub(super) async fn write(
+    pub(crate) async fn write(
         &self,
         mut decide: impl FnMut(&mut Ledger) -> Result<Decision, ApiError>,
     ) -> Result<Outcome, ApiError> {
@@ -91,7 +91,7 @@ impl Api {
             match result {
                 Ok(committed) => {
                     self.settle(&rest.exchange);
-                    return outcome_of(committed, rest);
+                    return outcome_of(committed, *rest);
                 }
                 Err(CommitError::Conflict { .. }) if start.elapsed() < DEADLINE => {
                     self.store.refresh().await?;
@@ -115,7 +115,8 @@ impl Api {
         ledger.depart(&exchange.take);
         let under_way = UnderWay { api: self, take: exchange.take.clone() };
         let commit = self.store.commit(transaction);
-        Ok(Submitted::Write(commit, under_way, Rest { effect, removed, warnings, exchange }))
+        let rest = Box::new(Rest { effect, removed, warnings, exchange });
+        Ok(Submitted::Write(commit, under_way, rest))
     }
 
     fn settle(&self, exchange: &Exchange) {
@@ -138,7 +139,7 @@ impl Drop for UnderWay<'_> {
 
 enum Submitted<'a> {
     Done(Outcome),
-    Write(BoxFuture<'static, Result<Committed, CommitError>>, UnderWay<'a>, Rest),
+    Write(BoxFuture<'static, Result<Committed, CommitError>>, UnderWay<'a>, Box<Rest>),
 }
 
 /// What is left of a [`Write`] when its transaction is with the store.

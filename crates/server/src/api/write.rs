@@ -1,8 +1,9 @@
 //! The steps of a write, under the write lock. Nothing here is stored or taken for good: a decision says what would be.
 
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
 
-use portolan_ipam::ServiceKey;
+use ipnet::IpNet;
+use portolan_ipam::{ServiceKey, check::Neighbours};
 use serde_json::Value;
 
 use super::{
@@ -21,7 +22,7 @@ use crate::{
     metadata,
     resource::Resource,
     schema::{self, FieldValidation},
-    store::{Draft, Step, StoredObject, Transaction},
+    store::{Draft, Scope, Step, StoredObject, Transaction},
 };
 
 /// How often a generated name is tried anew when it is taken.
@@ -195,7 +196,7 @@ impl Api {
             // Of a changed Service, what the plan would have cleared is not wrong.
             let others =
                 if old.is_none() { kinds::validate(Resource::Service, object, None) } else { Vec::new() };
-            refused(name_of(object), errors, others)
+            refused(name_of(object), &errors, others)
         })?;
         if let Some(spec) = json::object_mut(object, "spec") {
             reading.write(&plan.spec, spec);
@@ -205,8 +206,29 @@ impl Api {
     }
 
     fn check(&self, resource: Resource, object: &Object, old: Option<&Object>) -> Result<(), ApiError> {
-        let errors = if self.validate { kinds::validate(resource, object, old) } else { Vec::new() };
+        let errors = match resource {
+            _ if !self.validate => Vec::new(),
+            Resource::ServiceCidr => {
+                self.with_neighbours(|it| kinds::service_cidr::validate(object, old, it))
+            }
+            _ => kinds::validate(resource, object, old),
+        };
         if errors.is_empty() { Ok(()) } else { Err(ApiError::invalid(resource, name_of(object), errors)) }
+    }
+
+    /// What else the network uses, as far as it is known: ranges of pods, and addresses of nodes.
+    fn with_neighbours<T>(&self, check: impl FnOnce(Neighbours<'_>) -> T) -> T {
+        let (mut pods, mut nodes) = (self.pod_ranges.clone(), Vec::new());
+        let snapshot = self.store.snapshot(Resource::Node, &Scope::default(), None);
+        for node in snapshot.map(|snapshot| snapshot.objects).unwrap_or_default() {
+            let node = Value::Object(node.decode());
+            let cidrs = node.pointer("/spec/podCIDRs").and_then(Value::as_array).into_iter().flatten();
+            pods.extend(cidrs.filter_map(|cidr| cidr.as_str()?.parse::<IpNet>().ok()));
+            let addresses = node.pointer("/status/addresses").and_then(Value::as_array).into_iter().flatten();
+            let addresses = addresses.filter_map(|it| it.get("address")?.as_str()?.parse::<IpAddr>().ok());
+            nodes.extend(addresses.map(IpNet::from));
+        }
+        check(Neighbours { pods: &pods, nodes: &nodes })
     }
 
     /// What changes hands, and the object itself.

@@ -15,16 +15,16 @@ use self::{
 };
 use super::{
     BATCH, all, boxed,
-    events::{Recorder, Report},
     feed::{Feed, Seen},
     object::{Metadata, ObjectRef},
     queue::Queue,
 };
 use crate::{
     api::{Api, Propagation},
+    events::Warning,
     metadata::{FOREGROUND, ORPHAN},
     resource::Resource,
-    store::{Change, Store, StoredObject},
+    store::{Change, Scope, Store, StoredObject},
 };
 
 /// Name in Events.
@@ -39,7 +39,6 @@ pub(super) struct Collector {
     feed: Feed,
     graph: Graph,
     queue: Queue<ObjectRef>,
-    recorder: Recorder,
 }
 
 /// The owners of an object, by what they are to it.
@@ -64,7 +63,6 @@ impl Collector {
             feed: Feed::new(api.store(), resources),
             graph: Graph::default(),
             queue: Queue::new(FIRST_DELAY, LONGEST_DELAY),
-            recorder: Recorder::new(api, NAME),
         }
     }
 
@@ -168,13 +166,12 @@ impl Collector {
             }
         }
         let api = Arc::clone(&self.api);
-        let (recorder, graph) = (&self.recorder, &self.graph);
         let work = deeds.into_iter().map(|(object, deed)| {
-            let reports = reports(&api, graph, &object);
+            let notes = notes(&api, &self.graph, &object);
             let api = Arc::clone(&api);
             boxed(async move {
-                for report in &reports {
-                    recorder.record(&object, report).await;
+                for note in notes {
+                    tell(&api, &object, note).await;
                 }
                 let done = deed.carry_out(&api, &object).await;
                 (object, done)
@@ -271,9 +268,9 @@ fn owners(store: &dyn Store, object: &ObjectRef, named: &[Owner]) -> Owners {
 }
 
 /// What is to be told about owners in a namespace where they cannot own the object.
-fn reports(api: &Api, graph: &Graph, object: &ObjectRef) -> Vec<Report> {
+fn notes(api: &Api, graph: &Graph, object: &ObjectRef) -> Vec<String> {
     let store = &**api.store();
-    let namespaces = store.snapshot(Resource::Namespace, &crate::store::Scope::default(), None);
+    let namespaces = store.snapshot(Resource::Namespace, &Scope::default(), None);
     let namespaces = namespaces.map(|it| it.objects).unwrap_or_default();
     let found = owners(store, object, graph.owners(object));
     let is_elsewhere = |owner: &Owner| {
@@ -284,22 +281,25 @@ fn reports(api: &Api, graph: &Graph, object: &ObjectRef) -> Vec<Report> {
         })
     };
     let elsewhere = found.absent.iter().filter(|owner| is_elsewhere(owner));
-    found.misplaced.iter().chain(elsewhere).map(|owner| Report::invalid_namespace(object, owner)).collect()
+    found.misplaced.iter().chain(elsewhere).map(|owner| note(object, owner)).collect()
 }
 
-impl Report {
-    fn invalid_namespace(object: &ObjectRef, owner: &Owner) -> Self {
-        let info = owner.resource.map(Resource::info);
-        let (api_version, kind) = info.map_or(("", ""), |info| (info.api_version, info.kind));
-        let namespace = object.namespace();
-        Self {
-            is_warning: true,
-            reason: "OwnerRefInvalidNamespace",
-            action: "CollectGarbage",
-            note: format!(
-                "ownerRef [{api_version}/{kind}, namespace: {namespace}, name: {}, uid: {}] does not exist in namespace {namespace:?}",
-                owner.name, owner.uid
-            ),
-        }
-    }
+fn note(object: &ObjectRef, owner: &Owner) -> String {
+    let info = owner.resource.map(Resource::info);
+    let (api_version, kind) = info.map_or(("", ""), |info| (info.api_version, info.kind));
+    let (namespace, Owner { name, uid, .. }) = (object.namespace(), owner);
+    format!(
+        "ownerRef [{api_version}/{kind}, namespace: {namespace}, name: {name}, uid: {uid}] does not exist in namespace {namespace:?}"
+    )
+}
+
+async fn tell(api: &Api, object: &ObjectRef, note: String) {
+    let warning = Warning {
+        regarding: (object.resource, object.namespace(), object.name()),
+        controller: NAME,
+        reason: "OwnerRefInvalidNamespace",
+        action: "CollectGarbage",
+        note,
+    };
+    warning.send(api).await;
 }

@@ -10,7 +10,6 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use self::plan::{MANAGED_BY, MANAGER, MAX_ADDRESSES, SERVICE_NAME, Wanted, Write, is_mirrored};
 use super::{
     BATCH, all, boxed,
-    events::{Recorder, Report},
     feed::{Feed, Seen},
     object::{Metadata, ObjectRef},
     queue::Queue,
@@ -18,6 +17,7 @@ use super::{
 use crate::{
     api::{Api, DeleteOptions, Part, Preconditions, WriteOptions},
     error::ApiError,
+    events::Warning,
     json::Object,
     resource::Resource,
     store::{Scope, StoredObject},
@@ -40,7 +40,6 @@ pub(super) struct Mirror {
     queue: Queue<Arc<str>>,
     /// The mirrored slices, by the key of their Endpoints.
     slices: HashMap<Arc<str>, Vec<ObjectRef>>,
-    recorder: Recorder,
 }
 
 impl Mirror {
@@ -51,7 +50,6 @@ impl Mirror {
             feed: Feed::new(api.store(), resources),
             queue: Queue::new(FIRST_DELAY, LONGEST_DELAY),
             slices: HashMap::new(),
-            recorder: Recorder::new(api, NAME),
         }
     }
 
@@ -148,9 +146,9 @@ impl Mirror {
     async fn mirror(&mut self, keys: Vec<Arc<str>>) {
         let work = keys.into_iter().map(|key| {
             let slices = self.slices.get(&key).cloned().unwrap_or_default();
-            let (api, recorder) = (&*self.api, &self.recorder);
+            let api = &*self.api;
             boxed(async move {
-                let result = mirror(api, recorder, &key, &slices).await;
+                let result = mirror(api, &key, &slices).await;
                 (key, result)
             })
         });
@@ -176,7 +174,7 @@ fn mirrored_key(slice: &StoredObject) -> Arc<str> {
     format!("{}/{name}", slice.namespace()).into()
 }
 
-async fn mirror(api: &Api, recorder: &Recorder, key: &str, slices: &[ObjectRef]) -> Result<(), ApiError> {
+async fn mirror(api: &Api, key: &str, slices: &[ObjectRef]) -> Result<(), ApiError> {
     let store = &**api.store();
     let present: Vec<Arc<StoredObject>> =
         slices.iter().filter_map(|it| it.get(store)).filter(|it| is_ours(it)).collect();
@@ -192,20 +190,14 @@ async fn mirror(api: &Api, recorder: &Recorder, key: &str, slices: &[ObjectRef])
         return Ok(());
     };
     let wanted = Wanted::of(&endpoints);
-    for report in reports(&wanted) {
-        recorder.record(&id, &report).await;
+    for (reason, note) in remarks(&wanted) {
+        tell(api, &id, reason, note).await;
     }
     for write in wanted.writes(&endpoints, &existing) {
         if let Err(error) = carry_out(api, &id, write, &present).await {
-            let note = format!("Error mirroring to EndpointSlices for Endpoints {key}: {error}");
-            let report = Report {
-                is_warning: true,
-                reason: "FailedToUpdateEndpointSlices",
-                action: "MirrorEndpoints",
-                note,
-            };
             if !matches!(error, ApiError::Terminating { .. }) {
-                recorder.record(&id, &report).await;
+                let note = format!("Error mirroring to EndpointSlices for Endpoints {key}: {error}");
+                tell(api, &id, "FailedToUpdateEndpointSlices", note).await;
             }
             return Err(error);
         }
@@ -271,20 +263,31 @@ async fn delete(api: &Api, slice: &StoredObject) -> Result<(), ApiError> {
     }
 }
 
-fn reports(wanted: &Wanted) -> Vec<Report> {
-    let report = |reason, note| Report { is_warning: true, reason, action: "MirrorEndpoints", note };
-    let mut reports = Vec::new();
+/// What of the Endpoints is not in the slices.
+fn remarks(wanted: &Wanted) -> Vec<(&'static str, String)> {
+    let mut remarks = Vec::new();
     if wanted.surplus > 0 {
         let note = format!(
             "A max of {MAX_ADDRESSES} addresses can be mirrored to EndpointSlices per Endpoints subset. {} addresses were skipped",
             wanted.surplus
         );
-        reports.push(report("TooManyAddressesToMirror", note));
+        remarks.push(("TooManyAddressesToMirror", note));
     }
     if wanted.invalid > 0 {
         let note =
             format!("Skipped {} invalid IP addresses when mirroring to EndpointSlices", wanted.invalid);
-        reports.push(report("InvalidIPAddresses", note));
+        remarks.push(("InvalidIPAddresses", note));
     }
-    reports
+    remarks
+}
+
+async fn tell(api: &Api, endpoints: &ObjectRef, reason: &'static str, note: String) {
+    let warning = Warning {
+        regarding: (endpoints.resource, endpoints.namespace(), endpoints.name()),
+        controller: NAME,
+        reason,
+        action: "MirrorEndpoints",
+        note,
+    };
+    warning.send(api).await;
 }

@@ -116,7 +116,8 @@ impl Namespaces {
     async fn settle(&mut self, name: &Arc<str>) -> Result<(), ApiError> {
         let Some(namespace) = self.api.store().get(Resource::Namespace, name) else {
             self.going.remove(name);
-            return if SYSTEM_NAMESPACES.contains(&&**name) { self.make(name).await } else { Ok(()) };
+            let is_needed = SYSTEM_NAMESPACES.contains(&&**name);
+            return if is_needed { self.api.ensure_namespace(name).await } else { Ok(()) };
         };
         let object = namespace.decode();
         if !Metadata::of(&namespace).is_going() || !is_held(&object) {
@@ -137,15 +138,6 @@ impl Namespaces {
             self.queue.retry(Arc::clone(name));
         }
         Ok(())
-    }
-
-    async fn make(&self, name: &str) -> Result<(), ApiError> {
-        self.api.store().refresh().await?;
-        let object = Object::from_iter([("metadata".to_owned(), json!({"name": name}))]);
-        match self.api.create(Resource::Namespace, "", object, WriteOptions::default()).await {
-            Ok(_) | Err(ApiError::AlreadyExists { .. }) => Ok(()),
-            Err(error) => Err(error),
-        }
     }
 
     /// Deletes everything in a Namespace; returns what is still there afterwards.

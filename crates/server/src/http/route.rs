@@ -11,7 +11,6 @@ use crate::{
 /// What a path names.
 #[derive(Debug)]
 pub(super) enum Route {
-    Health,
     /// A description of the API.
     Document(Document),
     Collection(Collection),
@@ -44,7 +43,6 @@ impl Route {
         let segments: Vec<String> = segments.collect::<Option<_>>().ok_or(ApiError::UnknownPath)?;
         let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
         let route = match segments.as_slice() {
-            ["healthz" | "livez" | "readyz", ..] => Some(Self::Health),
             ["version"] => Some(Self::Document(Document::Version)),
             ["api"] => Some(Self::Document(Document::Core)),
             ["apis"] => Some(Self::Document(Document::Groups)),
@@ -144,7 +142,6 @@ mod tests {
 
     fn shape(path: &str) -> String {
         match Route::parse(path) {
-            Ok(Route::Health) => "health".to_owned(),
             Ok(Route::Document(document)) => format!("{document:?}"),
             Ok(Route::Collection(it)) => {
                 let watch = if it.watch { "watch " } else { "" };
@@ -161,7 +158,6 @@ mod tests {
     #[test]
     fn paths() {
         for (path, expected) in [
-            ("/livez/ping", "health"),
             ("/api", "Core"),
             ("/apis", "Groups"),
             ("/apis/discovery.k8s.io", r#"Group("discovery.k8s.io")"#),

@@ -1,42 +1,62 @@
-//! ServiceCIDR: one CIDR, or one of each family; only the second family may be added later.
+//! ServiceCIDR: what its ranges may be is said by `portolan-ipam`.
+
+use ipnet::IpNet;
+use portolan_ipam::{
+    check::Neighbours,
+    service_cidr::{CidrsRefusal, check_cidrs},
+};
+use serde_json::Value;
 
 use super::network::parse_cidr;
 use crate::{
+    controllers::service_cidr::FINALIZER,
     error::FieldError,
     json::{self, Object},
 };
 
-pub(super) fn validate(object: &Object, old: Option<&Object>) -> Vec<FieldError> {
-    let cidrs = cidrs(object);
-    let mut errors = Vec::new();
-    if cidrs.is_empty() {
-        errors.push(FieldError::required("spec.cidrs", "at least one CIDR is needed"));
+/// A new ServiceCIDR is protected from its first moment on, before the controller has seen it.
+pub(super) fn set_defaults(object: &mut Object) {
+    let Some(metadata) = json::object_mut(object, "metadata") else { return };
+    let is_protected = json::texts(metadata, "finalizers").any(|it| it == FINALIZER);
+    if !is_protected && !metadata.contains_key("deletionTimestamp") {
+        let mut finalizers = json::list(metadata, "finalizers").to_vec();
+        finalizers.push(FINALIZER.into());
+        metadata.insert("finalizers".to_owned(), finalizers.into());
     }
-    if cidrs.len() > 2 {
-        errors.push(FieldError::too_many("spec.cidrs", cidrs.len(), 2));
+}
+
+/// Everything that is wrong with it; `neighbours` is what else the network uses.
+pub(crate) fn validate(object: &Object, old: Option<&Object>, neighbours: Neighbours<'_>) -> Vec<FieldError> {
+    let texts = cidrs(object);
+    let unreadable: Vec<FieldError> = texts
+        .iter()
+        .enumerate()
+        .filter(|(_, text)| parse_cidr(text).is_none())
+        .map(|(index, text)| {
+            FieldError::invalid(format!("spec.cidrs[{index}]"), *text, "must be a CIDR without host bits")
+        })
+        .collect();
+    if !unreadable.is_empty() {
+        return unreadable;
     }
-    for (index, cidr) in cidrs.iter().enumerate() {
-        if parse_cidr(cidr).is_none() {
-            let field = format!("spec.cidrs[{index}]");
-            errors.push(FieldError::invalid(field, *cidr, "must be a CIDR without host bits"));
+    let nets = |texts: &[&str]| texts.iter().filter_map(|text| parse_cidr(text)).collect::<Vec<IpNet>>();
+    let old = old.map(cidrs).unwrap_or_default();
+    let refusal = check_cidrs(&nets(&texts), &nets(&old), neighbours).err();
+    refusal.map(|refusal| field_error(&texts, refusal)).into_iter().collect()
+}
+
+fn field_error(texts: &[&str], refusal: CidrsRefusal) -> FieldError {
+    let why = refusal.to_string();
+    let why = why.split_once(": ").map_or(why.as_str(), |(_, why)| why);
+    match refusal {
+        CidrsRefusal::Count(0) => FieldError::required("spec.cidrs", "at least one CIDR is needed"),
+        CidrsRefusal::Count(count) => FieldError::too_many("spec.cidrs", count, 2),
+        CidrsRefusal::SameFamily(_) => FieldError::invalid("spec.cidrs", texts.join(","), why),
+        CidrsRefusal::Range { index, .. } | CidrsRefusal::Immutable { index } => {
+            let text = texts.get(index).copied().unwrap_or_default();
+            FieldError::invalid(format!("spec.cidrs[{index}]"), Value::from(text), why)
         }
     }
-    if let [first, second] = cidrs.as_slice()
-        && first.contains(':') == second.contains(':')
-    {
-        errors.push(FieldError::invalid(
-            "spec.cidrs",
-            *second,
-            "the two CIDRs must be of different families",
-        ));
-    }
-    if let Some(old) = old
-        && !cidrs.starts_with(&self::cidrs(old))
-    {
-        errors
-            .push(FieldError::forbidden("spec.cidrs", "CIDRs may not change; only the second may be added"));
-    }
-    errors
 }
 
 fn cidrs(object: &Object) -> Vec<&str> {

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::Draft;
+use crate::{Change, Draft};
 
 const SERVICE: Resource = Resource::Service;
 

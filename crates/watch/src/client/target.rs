@@ -56,15 +56,23 @@ pub(super) struct Target {
 /// Finds the target.
 pub(super) fn find(settings: &ClientSettings, around: &Surroundings<'_>) -> Result<Target, ClientError> {
     match (&settings.kubeconfig, settings.master.as_deref().filter(|master| !master.is_empty())) {
-        (Some(path), master) => from_file(path, master, around),
+        (Some(path), master) => from_file(path, settings.context.as_deref(), master, around),
         (None, Some(master)) => from_master(master),
         (None, None) => in_cluster(around),
     }
 }
 
-fn from_file(path: &Path, master: Option<&str>, around: &Surroundings<'_>) -> Result<Target, ClientError> {
+fn from_file(
+    path: &Path,
+    context: Option<&str>,
+    master: Option<&str>,
+    around: &Surroundings<'_>,
+) -> Result<Target, ClientError> {
     let fault = |source| unusable(path, source);
-    let kubeconfig = Kubeconfig::read_from(path).map_err(fault)?;
+    let mut kubeconfig = Kubeconfig::read_from(path).map_err(fault)?;
+    if let Some(context) = context {
+        kubeconfig.current_context = Some(context.to_owned());
+    }
     if kubeconfig.current_context.as_ref().is_none_or(String::is_empty) {
         // client-go takes this for a file without content.
         return match master {

@@ -80,7 +80,7 @@ fn nothing_is_held_twice_and_nothing_is_lost() {
     };
     // Two servers on one store, as on etcd, where one may be slower than the other.
     let first = Arc::new(Api::new(&config));
-    let second = Arc::new(Api::over(Arc::clone(first.store()), &config));
+    let second = Arc::new(block_on(Api::open(Arc::clone(first.store()), &config)));
     let threads: Vec<_> = (0..THREADS)
         .map(|seed| {
             let api = Arc::clone(if seed % 2 == 0 { &first } else { &second });

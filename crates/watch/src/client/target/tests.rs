@@ -52,9 +52,28 @@ impl World {
         find(&settings, &around)
     }
 
+    fn url_of(&self, kubeconfig: &Path, context: &str) -> Result<String, ClientError> {
+        let settings = ClientSettings {
+            kubeconfig: Some(kubeconfig.to_owned()),
+            context: Some(context.to_owned()),
+            ..ClientSettings::default()
+        };
+        let around = Surroundings { variable: &|_| None, service_account: self.directory.path() };
+        find(&settings, &around).map(|target| target.url.to_string())
+    }
+
     fn url(&self, kubeconfig: Option<&Path>, master: Option<&str>) -> String {
         self.find(kubeconfig, master).unwrap().url.to_string()
     }
+}
+
+#[test]
+fn another_context_may_be_named() {
+    let world = World::pod();
+    let file = world.kubeconfig("server: 'http://here'", "token: t");
+    assert_eq!(world.url_of(&file, "c").unwrap(), "http://here/");
+    assert_eq!(world.url_of(&file, "d").unwrap(), "http://other/");
+    assert!(matches!(world.url_of(&file, "e"), Err(ClientError::Kubeconfig { .. })));
 }
 
 #[test]

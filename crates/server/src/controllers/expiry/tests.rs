@@ -1,7 +1,7 @@
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::*;
-use crate::config::Config;
+use crate::{api::WriteOptions, config::Config, json::Object, metadata::now_micro};
 
 const TTL: Duration = Duration::from_secs(3600);
 
@@ -67,10 +67,10 @@ fn ages_are_those_of_the_last_sighting() {
     };
     let hours = |age: Duration| age.as_secs() / 3600;
     assert!(hours(stored(&json!({}))) > 20 * 365 * 24);
-    assert_eq!(hours(stored(&json!({"eventTime": now()}))), 0);
+    assert_eq!(hours(stored(&json!({"eventTime": now_micro()}))), 0);
     assert_eq!(
         hours(stored(
-            &json!({"eventTime": "2001-01-01T00:00:00.000000Z", "series": {"lastObservedTime": now()}})
+            &json!({"eventTime": "2001-01-01T00:00:00.000000Z", "series": {"lastObservedTime": now_micro()}})
         )),
         0
     );

@@ -1,24 +1,20 @@
-//! Events: what the controllers report, and that all of them go after a while.
+//! Events go after a while.
 
 use std::{
-    collections::{BTreeMap, HashMap, hash_map::DefaultHasher},
-    hash::{Hash, Hasher},
+    collections::{BTreeMap, HashMap},
     sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use serde_json::json;
 use tokio::time::Instant;
 
 use super::{
     BATCH, all, boxed,
     feed::{Feed, Seen},
-    object::{Metadata, ObjectRef},
 };
 use crate::{
-    api::{Api, WriteOptions},
-    error::ApiError,
-    json::{self as fields, Object},
+    api::Api,
+    json as fields,
     resource::Resource,
     schema::timestamp,
     store::{Change, CommitError, StoredObject, Transaction},
@@ -29,67 +25,6 @@ mod tests;
 
 /// After this, an Event that could not be removed is tried again.
 const RETRY: Duration = Duration::from_secs(10);
-/// Longest part of the object's name in the name of an Event, so that the whole is a name (253).
-const NAME_PART: usize = 200;
-
-/// Reports as one controller.
-#[derive(Debug)]
-pub(super) struct Recorder {
-    api: Arc<Api>,
-    controller: &'static str,
-}
-
-/// Something worth telling about an object.
-#[derive(Debug)]
-pub(super) struct Report {
-    pub(super) is_warning: bool,
-    pub(super) reason: &'static str,
-    pub(super) action: &'static str,
-    pub(super) note: String,
-}
-
-impl Recorder {
-    pub(super) fn new(api: &Arc<Api>, controller: &'static str) -> Self {
-        Self { api: Arc::clone(api), controller }
-    }
-
-    /// Writes the Event. The same report about the same object is one Event until that expires, whichever server makes
-    /// it.
-    pub(super) async fn record(&self, object: &ObjectRef, report: &Report) {
-        let Some(stored) = object.get(&**self.api.store()) else { return };
-        let namespace = if object.namespace().is_empty() { "default" } else { object.namespace() };
-        let event = self.event(object, &stored, namespace, report);
-        match self.api.create(Resource::Event, namespace, event, WriteOptions::default()).await {
-            Ok(_) | Err(ApiError::AlreadyExists { .. }) => {}
-            Err(error) => tracing::warn!(reason = report.reason, %error, "an Event could not be written"),
-        }
-    }
-
-    fn event(&self, object: &ObjectRef, stored: &StoredObject, namespace: &str, report: &Report) -> Object {
-        let info = object.resource.info();
-        let uid = Metadata::of(stored).uid;
-        let mut hasher = DefaultHasher::new();
-        (&uid, report.reason, &report.note).hash(&mut hasher);
-        let part = object.name().get(..NAME_PART).unwrap_or(object.name());
-        let name = format!("{part}.{:016x}", hasher.finish());
-        let mut regarding = json!({
-            "apiVersion": info.api_version, "kind": info.kind, "name": object.name(), "uid": uid,
-            "resourceVersion": stored.revision().to_string(),
-        });
-        if let (true, Some(regarding)) = (info.namespaced, regarding.as_object_mut()) {
-            regarding.insert("namespace".to_owned(), object.namespace().into());
-        }
-        let event = json!({
-            "apiVersion": "events.k8s.io/v1", "kind": "Event",
-            "metadata": {"name": name, "namespace": namespace},
-            "eventTime": now(), "reportingController": self.controller, "reportingInstance": "portolan",
-            "type": if report.is_warning { "Warning" } else { "Normal" },
-            "reason": report.reason, "action": report.action, "note": report.note, "regarding": regarding,
-        });
-        event.as_object().cloned().unwrap_or_default()
-    }
-}
-
 /// Removes Events that nobody has written to for a time. Who else writes to the same store does not matter: an Event is
 /// removed only as it was when its time began.
 #[derive(Debug)]
@@ -197,17 +132,12 @@ fn age(event: &StoredObject) -> Duration {
     let deprecated = fields::text(&object, "deprecatedLastTimestamp");
     let times = [metadata, series, deprecated, fields::text(&object, "eventTime")];
     let last = times.into_iter().flatten().filter_map(timestamp::parse).map(|(seconds, _)| seconds).max();
-    let since = last.map_or(0, |last| unix().0.saturating_sub(last));
+    let since = last.map_or(0, |last| unix().saturating_sub(last));
     Duration::from_secs(u64::try_from(since).unwrap_or(0))
 }
 
-/// Now, with microseconds.
-fn now() -> String {
-    let (seconds, nanos) = unix();
-    timestamp::micro(seconds, nanos).unwrap_or_default()
-}
-
-fn unix() -> (i64, u32) {
+/// Now, in seconds since 1970.
+fn unix() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    (i64::try_from(since.as_secs()).unwrap_or(i64::MAX), since.subsec_nanos())
+    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
 }

@@ -1,0 +1,128 @@
+//! `portolan check-ips`: the audit of cluster IPs and node ports, of any cluster, read-only.
+
+use std::{
+    io::Write as _,
+    path::PathBuf,
+    process::ExitCode,
+    time::{Duration, SystemTime},
+};
+
+use anyhow::Context as _;
+use clap::{Args, ValueEnum};
+use portolan_server::{
+    NodePortRange, ServiceRanges,
+    audit::{Cluster, Report},
+};
+use portolan_watch::{Client, ClientSettings, connect, objects::list_all};
+use serde_json::Value;
+
+/// Services first: whatever they have was allocated before, so it is in what is read after.
+const SERVICES: &str = "/api/v1/services";
+const ADDRESSES: &str = "/apis/networking.k8s.io/v1/ipaddresses";
+const RANGES: &str = "/apis/networking.k8s.io/v1/servicecidrs";
+/// The objects are read one collection after the other while the cluster changes. What is found is looked for once
+/// more after this.
+const SECOND_LOOK: Duration = Duration::from_secs(2);
+/// Exit code where something is wrong with the cluster; 1 is for what is wrong with the check.
+pub(crate) const FINDINGS: u8 = 2;
+
+/// Compares the cluster IPs and node ports of Services with each other, with the ranges and with the IPAddress objects.
+/// Nothing is written.
+///
+/// Exit codes: 0 nothing is wrong; 1 the cluster could not be read; 2 something is wrong.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// The kubeconfig file; in a pod, its service account is used without.
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// Another context of it than the current one.
+    #[arg(long, value_name = "NAME", requires = "kubeconfig")]
+    context: Option<String>,
+    /// URL of the API server, in place of the kubeconfig's.
+    #[arg(long, value_name = "URL")]
+    master: Option<String>,
+    /// Form of the report.
+    #[arg(short, long, value_enum, default_value_t = Output::Text)]
+    output: Output,
+    /// Range of node ports of the cluster.
+    #[arg(long, default_value = "30000-32767", value_name = "FIRST-LAST")]
+    service_node_port_range: NodePortRange,
+    /// Ranges of cluster IPs of a cluster that has no ServiceCIDRs (Kubernetes before 1.33).
+    #[arg(long, value_name = "CIDR[,CIDR]")]
+    service_cluster_ip_range: Option<ServiceRanges>,
+}
+
+/// Form of a report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    /// One finding a line.
+    Text,
+    /// One JSON object.
+    Json,
+}
+
+/// Checks and prints.
+pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let report = runtime.block_on(async {
+        let settings = ClientSettings {
+            kubeconfig: options.kubeconfig.clone(),
+            context: options.context.clone(),
+            master: options.master.clone(),
+            qps: -1.0,
+            ..ClientSettings::default()
+        };
+        let client = connect(&settings).await?;
+        let first = look(&client, options).await?;
+        if first.is_clean() {
+            return Ok(first);
+        }
+        tokio::time::sleep(SECOND_LOOK).await;
+        anyhow::Ok(look(&client, options).await?.also_in(&first))
+    })?;
+    print(&report, options.output)
+}
+
+/// Prints a report; the exit code says whether it is clean.
+pub(crate) fn print(report: &Report, output: Output) -> anyhow::Result<ExitCode> {
+    let mut out = std::io::stdout().lock();
+    match output {
+        Output::Text => write!(out, "{report}"),
+        Output::Json => writeln!(out, "{:#}", report.to_json()),
+    }
+    .context("cannot write the report")?;
+    Ok(if report.is_clean() { ExitCode::SUCCESS } else { ExitCode::from(FINDINGS) })
+}
+
+async fn look(client: &Client, options: &Options) -> anyhow::Result<Report> {
+    let mut notes = Vec::new();
+    let mut cluster = Cluster::new(options.service_node_port_range);
+    let services = list_all(client, SERVICES).await?.context("the API server has no Services")?;
+    for service in services.iter().filter_map(Value::as_object) {
+        cluster.add_service(service);
+    }
+    if let Some(addresses) = list_all(client, ADDRESSES).await? {
+        cluster.knows_addresses();
+        for address in addresses.iter().filter_map(Value::as_object) {
+            cluster.add_address(address);
+        }
+    } else {
+        notes
+            .push("the API server has no IPAddresses: Services are compared with each other only".to_owned());
+    }
+    match (list_all(client, RANGES).await?, &options.service_cluster_ip_range) {
+        (Some(cidrs), _) => {
+            for cidr in cidrs.iter().filter_map(Value::as_object) {
+                cluster.add_service_cidr(cidr);
+            }
+        }
+        (None, Some(ranges)) => cluster.add_configured(ranges),
+        (None, None) => {
+            anyhow::bail!("the API server has no ServiceCIDRs: give its ranges by --service-cluster-ip-range")
+        }
+    }
+    notes.push(
+        "which node ports the cluster has recorded is not served: leaked ones cannot be seen".to_owned(),
+    );
+    Ok(cluster.report(SystemTime::now(), notes))
+}

@@ -1,0 +1,98 @@
+//! The page of the allocator's and the repair loop's numbers. Names are those of kube-apiserver.
+
+use std::{collections::BTreeMap, sync::PoisonError};
+
+use super::Api;
+use crate::{
+    allocate::{AllocationScope, AllocatorMetrics},
+    controllers::repair::RepairMetrics,
+    server::{Collect, MetricKind, Page},
+};
+
+impl Api {
+    /// What the allocator has done and how full it is.
+    pub fn allocator_metrics(&self) -> AllocatorMetrics {
+        let mut ledger = self.write_lock();
+        ledger.follow(&*self.store);
+        ledger.metrics()
+    }
+
+    /// What the repair loop has found so far.
+    pub fn repair_metrics(&self) -> RepairMetrics {
+        self.repair.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn count_repair(&self, count: impl FnOnce(&mut RepairMetrics)) {
+        count(&mut self.repair.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+impl Collect for Api {
+    fn collect(&self, page: &mut Page) {
+        addresses(page, &self.allocator_metrics());
+        ports(page, &self.allocator_metrics());
+        repair(page, &self.repair_metrics());
+    }
+}
+
+fn addresses(page: &mut Page, metrics: &AllocatorMetrics) {
+    let gauges: [(&str, &str, fn(&(u64, u64)) -> u64); 2] = [
+        ("kube_apiserver_clusterip_allocator_allocated_ips", "Cluster IPs that are given out.", |it| it.0),
+        ("kube_apiserver_clusterip_allocator_available_ips", "Cluster IPs that are left.", |it| it.1),
+    ];
+    for (name, help, value) in gauges {
+        page.family(name, MetricKind::Gauge, help);
+        for (cidr, usage) in &metrics.addresses {
+            page.sample(name, &[("cidr", cidr)], number(value(usage)));
+        }
+    }
+    let name = "kube_apiserver_clusterip_allocator_allocation_total";
+    page.family(name, MetricKind::Counter, "Cluster IPs that this server gave out.");
+    for ((cidr, scope), count) in &metrics.addresses_allocated {
+        page.sample(name, &[("cidr", cidr), ("scope", scope.name())], number(*count));
+    }
+    let name = "kube_apiserver_clusterip_allocator_allocation_errors_total";
+    scopes(page, name, "Requests for a cluster IP that could not be met.", &metrics.address_errors);
+}
+
+fn ports(page: &mut Page, metrics: &AllocatorMetrics) {
+    let (allocated, available) = metrics.ports;
+    let name = "kube_apiserver_nodeport_allocator_allocated_ports";
+    page.single(name, MetricKind::Gauge, "Node ports that are given out.", number(allocated));
+    let name = "kube_apiserver_nodeport_allocator_available_ports";
+    page.single(name, MetricKind::Gauge, "Node ports that are left.", number(available));
+    let name = "kube_apiserver_nodeport_allocator_allocation_total";
+    scopes(page, name, "Node ports that this server gave out.", &metrics.ports_allocated);
+    let name = "kube_apiserver_nodeport_allocator_allocation_errors_total";
+    scopes(page, name, "Requests for a node port that could not be met.", &metrics.port_errors);
+}
+
+fn repair(page: &mut Page, metrics: &RepairMetrics) {
+    let failed = "Passes of the repair loop that could not be finished.";
+    for (of, errors) in
+        [("clusterip_repair_ip", &metrics.address_errors), ("nodeport_repair_port", &metrics.port_errors)]
+    {
+        let name = format!("apiserver_{of}_errors_total");
+        page.family(&name, MetricKind::Counter, "What the repair loop found, by its kind.");
+        for (kind, count) in errors {
+            page.sample(&name, &[("type", kind)], number(*count));
+        }
+    }
+    for of in ["clusterip", "nodeport"] {
+        let name = format!("apiserver_{of}_repair_reconcile_errors_total");
+        page.single(&name, MetricKind::Counter, failed, number(metrics.failed_passes));
+    }
+}
+
+fn scopes(page: &mut Page, name: &str, help: &str, counts: &BTreeMap<AllocationScope, u64>) {
+    page.family(name, MetricKind::Counter, help);
+    for (scope, count) in counts {
+        page.sample(name, &[("scope", scope.name())], number(*count));
+    }
+}
+
+/// Prometheus has no integers.
+#[expect(clippy::cast_precision_loss, reason = "exact up to 2^53, and nobody reads more digits of more")]
+fn number(count: u64) -> f64 {
+    count as f64
+}

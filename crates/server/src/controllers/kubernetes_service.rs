@@ -1,0 +1,118 @@
+//! The Service `default/kubernetes`: the API server at the first address of the primary range. It is made before clients
+//! are answered, so that none of them can have the address. An existing one is left as it is, as upstream does.
+//!
+//! Its endpoint is this server, if it listens at an address that others can reach. Each server on the same store has an
+//! EndpointSlice of its own, which it takes away when it stops.
+
+use std::net::{IpAddr, SocketAddr};
+
+use serde_json::json;
+
+use super::LOOK_AGAIN;
+use crate::{
+    api::{Api, Effect, Preconditions, Target, WriteOptions},
+    config::Config,
+    error::ApiError,
+    resource::Resource,
+};
+
+const NAME: &str = "kubernetes";
+const PORT: u16 = 443;
+
+/// What is to be there.
+#[derive(Debug, Clone)]
+pub(crate) struct KubernetesService {
+    cluster_ip: IpAddr,
+    port: u16,
+    endpoint: Option<IpAddr>,
+}
+
+/// Looks for it now and then, and when a Service has changed.
+pub(super) async fn keep(api: &Api, service: Option<&KubernetesService>) {
+    let Some(service) = service else { return std::future::pending().await };
+    loop {
+        tokio::time::sleep(LOOK_AGAIN).await;
+        service.sync(api).await;
+    }
+}
+
+impl KubernetesService {
+    /// For a server at this address; none if the configuration does not ask for it.
+    pub(crate) fn new(config: &Config, address: SocketAddr) -> Option<Self> {
+        let advertised = config.advertise_address.or(Some(address.ip()));
+        let range = portolan_ipam::AddressRange::new(config.service_ranges.primary()).ok()?;
+        let service = Self {
+            cluster_ip: range.first()?,
+            port: address.port(),
+            endpoint: advertised.filter(|it| !it.is_loopback() && !it.is_unspecified()),
+        };
+        config.kubernetes_service.then_some(service)
+    }
+
+    /// Makes what is missing.
+    pub(crate) async fn sync(&self, api: &Api) {
+        let slice = self.endpoint.map(|endpoint| self.slice(endpoint));
+        for object in [Some(self.service()), slice].into_iter().flatten() {
+            match ensure(api, object).await {
+                Ok(Some(key)) => tracing::info!(key, "made"),
+                Ok(None) => {}
+                Err(error) => tracing::error!(%error, "the Service default/kubernetes can not be made"),
+            }
+        }
+    }
+
+    /// Takes the endpoint away.
+    pub(crate) async fn leave(&self, api: &Api) {
+        let Some(endpoint) = self.endpoint else { return };
+        let name = self.slice_name(endpoint);
+        let target = Target { resource: Resource::EndpointSlice, namespace: "default", name: &name };
+        if let Err(error) = api.delete(target, &Preconditions::default(), WriteOptions::default()).await {
+            tracing::warn!(name, %error, "EndpointSlice not deleted");
+        }
+    }
+
+    fn slice_name(&self, endpoint: IpAddr) -> String {
+        format!("{NAME}-{endpoint}-{}", self.port).replace([':', '.'], "-")
+    }
+
+    fn service(&self) -> serde_json::Value {
+        json!({
+            "apiVersion": "v1", "kind": "Service",
+            "metadata": {"name": NAME, "namespace": "default",
+                "labels": {"component": "apiserver", "provider": "kubernetes"}},
+            "spec": {
+                "type": "ClusterIP", "clusterIP": self.cluster_ip, "sessionAffinity": "None",
+                "ipFamilyPolicy": "SingleStack",
+                "ports": [{"name": "https", "protocol": "TCP", "port": PORT, "targetPort": self.port}],
+            },
+        })
+    }
+
+    fn slice(&self, endpoint: IpAddr) -> serde_json::Value {
+        let name = self.slice_name(endpoint);
+        json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+            "metadata": {"name": name, "namespace": "default", "labels": {"kubernetes.io/service-name": NAME}},
+            "addressType": if endpoint.is_ipv4() { "IPv4" } else { "IPv6" },
+            "endpoints": [{"addresses": [endpoint], "conditions": {"ready": true}}],
+            "ports": [{"name": "https", "protocol": "TCP", "port": self.port}],
+        })
+    }
+}
+
+/// Creates the object if it is not there; returns its name if it was not.
+async fn ensure(api: &Api, object: serde_json::Value) -> Result<Option<String>, ApiError> {
+    let Some(object) = object.as_object().cloned() else { return Ok(None) };
+    let resource = crate::api::resource_of(&object)?;
+    let metadata = crate::json::object(&object, "metadata");
+    let name = metadata.and_then(|it| crate::json::text(it, "name")).unwrap_or_default();
+    let key = format!("default/{name}");
+    if api.store().latest(resource, &key).is_some() {
+        return Ok(None);
+    }
+    match api.create(resource, "default", object, WriteOptions::default()).await {
+        Ok(outcome) => Ok((outcome.effect == Effect::Created).then_some(key)),
+        Err(ApiError::AlreadyExists { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,265 @@
+//! The repair loop: the audit of `portolan-ipam` over a consistent view of the store, and its mends.
+//!
+//! What the server wrote itself is never wrong, since an address and its Service are one transaction. This is for
+//! imported data, for what people edit, and for a range that was taken away.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use portolan_ipam::{
+    ServiceKey,
+    repair::{Audit, Finding, Mend, PERIOD, Problem, Sightings, Subject},
+};
+
+use crate::{
+    allocate::{address_draft, port_draft},
+    api::Api,
+    audit::{Cluster, Report},
+    error::ApiError,
+    events::Warning,
+    resource::Resource,
+    store::{CommitError, Expired, Scope, Step, Store, Transaction},
+};
+
+/// How often a pass is made anew when someone else was writing what it mends.
+const TRIES: usize = 4;
+/// Rest between two passes that are not the regular ones.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Counters of the repair loop. Names are those of kube-apiserver, which counts only its port repair.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RepairMetrics {
+    /// `apiserver_clusterip_repair_ip_errors_total`, by `type`.
+    pub address_errors: BTreeMap<&'static str, u64>,
+    /// `apiserver_nodeport_repair_port_errors_total`, by `type`.
+    pub port_errors: BTreeMap<&'static str, u64>,
+    /// `apiserver_clusterip_repair_reconcile_errors_total` and `apiserver_nodeport_repair_reconcile_errors_total`: passes
+    /// that could not be finished.
+    pub failed_passes: u64,
+    /// Passes that were.
+    pub passes: u64,
+}
+
+/// What is remembered from one pass to the next.
+#[derive(Debug, Default)]
+pub(crate) struct Repair {
+    sightings: Sightings,
+}
+
+/// What a pass found.
+#[derive(Debug)]
+pub(crate) struct Pass {
+    /// All of it.
+    pub(crate) report: Report,
+    /// When something that may still be in the course of being written has to be looked at again.
+    pub(crate) recheck_after: Option<u64>,
+}
+
+impl Repair {
+    /// Makes a pass every three minutes, and when an IPAddress that a Service has was deleted.
+    pub(super) async fn keep(mut self, api: &Api) {
+        let mut addresses = api.store().subscribe(Resource::IpAddress);
+        let mut wait = Duration::from_secs(PERIOD);
+        loop {
+            let missing = async {
+                loop {
+                    if addresses.changed().await.is_err() {
+                        std::future::pending::<()>().await;
+                    }
+                    if api.lacks_address() {
+                        return;
+                    }
+                    tokio::time::sleep(PAUSE).await;
+                }
+            };
+            tokio::select! {
+                () = missing => tokio::time::sleep(PAUSE).await,
+                () = tokio::time::sleep(wait) => {}
+            }
+            let recheck = self.pass(api).await.and_then(|pass| pass.recheck_after);
+            let recheck = recheck.map(|seconds| Duration::from_secs(seconds).max(PAUSE));
+            wait = recheck.unwrap_or(Duration::from_secs(PERIOD)).min(Duration::from_secs(PERIOD));
+        }
+    }
+
+    /// One pass: finds, mends, reports. Sightings count only if everything could be written.
+    pub(crate) async fn pass(&mut self, api: &Api) -> Option<Pass> {
+        for _ in 0..TRIES {
+            let pass = self.try_pass(api).await;
+            match pass {
+                Ok((audit, counts)) => {
+                    api.count_repair(|metrics| count(metrics, &audit.findings));
+                    self.sightings = audit.sightings.clone();
+                    let recheck_after = audit.recheck_after;
+                    return Some(Pass { report: Report::new(audit, counts, Vec::new()), recheck_after });
+                }
+                Err(Interrupted::Raced) => {
+                    if api.store().refresh().await.is_err() {
+                        break;
+                    }
+                }
+                Err(Interrupted::Failed(error)) => {
+                    tracing::warn!(%error, "repair could not be finished");
+                    break;
+                }
+            }
+        }
+        api.count_repair(|metrics| metrics.failed_passes = metrics.failed_passes.saturating_add(1));
+        None
+    }
+
+    async fn try_pass(&self, api: &Api) -> Result<(Audit, (usize, usize)), Interrupted> {
+        let at = api.store().revision();
+        let cluster = observe(api, at).map_err(|_| Interrupted::Raced)?;
+        let counts = cluster.counts();
+        let audit = cluster.audit(now(), &self.sightings);
+        for finding in &audit.findings {
+            tracing::warn!(subject = ?finding.subject, problem = %finding.problem, "repair");
+            mend(api.store().as_ref(), at, finding).await?;
+        }
+        for finding in &audit.findings {
+            report(api, finding).await;
+        }
+        Ok((audit, counts))
+    }
+}
+
+/// Why a pass came to no end.
+enum Interrupted {
+    /// Someone else wrote what it was about to.
+    Raced,
+    Failed(CommitError),
+}
+
+impl From<CommitError> for Interrupted {
+    fn from(error: CommitError) -> Self {
+        if matches!(error, CommitError::Conflict { .. }) { Self::Raced } else { Self::Failed(error) }
+    }
+}
+
+/// Everything at one revision.
+fn observe(api: &Api, at: u64) -> Result<Cluster, Expired> {
+    let snapshot =
+        |resource| api.store().snapshot(resource, &Scope::default(), Some(at)).map(|it| it.objects);
+    let ports = snapshot(Resource::NodePort)?;
+    let ports = ports.iter().filter_map(|object| object.key().parse().ok()).collect();
+    let mut cluster =
+        Cluster::new(api.node_port_range()).with_families(api.families()).with_recorded_ports(ports);
+    cluster.knows_addresses();
+    for object in snapshot(Resource::ServiceCidr)? {
+        cluster.add_service_cidr(&object.decode());
+    }
+    for object in snapshot(Resource::IpAddress)? {
+        cluster.add_address(&object.decode());
+    }
+    for object in snapshot(Resource::Service)? {
+        cluster.add_service(&object.decode());
+    }
+    Ok(cluster)
+}
+
+/// Does what may be done without asking, if nothing of it has changed since revision `at`. An IPAddress that points
+/// elsewhere is changed in place: no moment lies between in which the address is free.
+async fn mend(store: &dyn Store, at: u64, finding: &Finding) -> Result<(), Interrupted> {
+    let steps = match (&finding.mend, &finding.subject) {
+        (Mend::CreateAddress(address, owner) | Mend::ReplaceAddress(address, owner), _) => {
+            let expected = revision(store, at, Resource::IpAddress, &address.to_string())?;
+            let draft = address_draft(*address, owner);
+            vec![
+                present(service(store, at, owner)?)?,
+                Step::Put { resource: Resource::IpAddress, draft, expected },
+            ]
+        }
+        (Mend::DeleteAddress(address), _) => {
+            let mut steps = Vec::new();
+            if let Problem::Orphan { service: owner, .. } | Problem::Unlisted { service: owner, .. } =
+                &finding.problem
+            {
+                steps.push(service(store, at, owner)?);
+            }
+            steps.extend(removal(store, at, Resource::IpAddress, &address.to_string())?);
+            steps
+        }
+        (Mend::RecordPort(port), Subject::Service(owner)) => {
+            let draft = port_draft(*port, owner);
+            vec![
+                present(service(store, at, owner)?)?,
+                Step::Put { resource: Resource::NodePort, draft, expected: None },
+            ]
+        }
+        (Mend::ReleasePort(port), _) => {
+            removal(store, at, Resource::NodePort, &port.to_string())?.into_iter().collect()
+        }
+        (Mend::RecordPort(_) | Mend::Nothing, _) => Vec::new(),
+    };
+    if !steps.is_empty() {
+        store.commit(Transaction { steps }).await?;
+    }
+    Ok(())
+}
+
+/// The revision of an object as it was at `at`.
+fn revision(store: &dyn Store, at: u64, resource: Resource, key: &str) -> Result<Option<u64>, Interrupted> {
+    let revision = store.latest(resource, key).map(|object| object.revision());
+    if revision.is_some_and(|revision| revision > at) { Err(Interrupted::Raced) } else { Ok(revision) }
+}
+
+fn service(store: &dyn Store, at: u64, key: &ServiceKey) -> Result<Step, Interrupted> {
+    let key = key.to_string();
+    let expected = revision(store, at, Resource::Service, &key)?;
+    Ok(Step::Require { resource: Resource::Service, key: key.into(), expected })
+}
+
+/// A Service that is gone needs nothing.
+fn present(step: Step) -> Result<Step, Interrupted> {
+    if step.expected().is_some() { Ok(step) } else { Err(Interrupted::Raced) }
+}
+
+fn removal(store: &dyn Store, at: u64, resource: Resource, key: &str) -> Result<Option<Step>, Interrupted> {
+    let expected = revision(store, at, resource, key)?;
+    Ok(expected.map(|expected| Step::Remove { resource, key: key.into(), expected }))
+}
+
+async fn report(api: &Api, finding: &Finding) {
+    let Some(reason) = finding.problem.event_reason() else { return };
+    let (resource, namespace, name) = match &finding.subject {
+        Subject::Service(key) => (Resource::Service, key.namespace.as_str(), key.name.clone()),
+        Subject::Address(address) => (Resource::IpAddress, "", address.to_string()),
+        Subject::Port(_) => return,
+    };
+    let action = finding.problem.event_action();
+    let is_port = action == "PortAllocation";
+    let controller =
+        if is_port { "portallocator-repair-controller" } else { "ipallocator-repair-controller" };
+    let note = finding.problem.to_string();
+    Warning { regarding: (resource, namespace, &name), controller, reason, action, note }.send(api).await;
+}
+
+fn count(metrics: &mut RepairMetrics, findings: &[Finding]) {
+    metrics.passes = metrics.passes.saturating_add(1);
+    for finding in findings {
+        let is_port = finding.problem.event_action() == "PortAllocation";
+        let counters = if is_port { &mut metrics.port_errors } else { &mut metrics.address_errors };
+        let counter = counters.entry(finding.problem.metric_type()).or_insert(0);
+        *counter = counter.saturating_add(1);
+    }
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+impl Api {
+    /// One pass of repair (`portolan serve --repair-once`), and what is still wrong after it.
+    pub async fn repair_once(&self) -> Result<(Report, Report), ApiError> {
+        let mut repair = Repair::default();
+        let unfinished = || ApiError::Unavailable("repair could not be finished".to_owned());
+        let found = repair.pass(self).await.ok_or_else(unfinished)?;
+        let cluster = observe(self, self.store().revision()).map_err(|_| unfinished())?;
+        let counts = cluster.counts();
+        let audit = cluster.audit(now(), &Sightings::default());
+        Ok((found.report, Report::new(audit, counts, Vec::new())))
+    }
+}

@@ -1,0 +1,82 @@
+//! Events that the server itself reports.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
+use serde_json::{Value, json};
+
+use crate::{
+    api::{Api, Part, Target, WriteOptions},
+    error::ApiError,
+    json::Object,
+    metadata,
+    resource::Resource,
+};
+
+/// Most characters of a note (`pkg/apis/events/validation`).
+const MOST_NOTE: usize = 1024;
+
+/// Something that a person should look at. Told again, it is counted in the same Event.
+#[derive(Debug)]
+pub(crate) struct Warning<'a> {
+    /// Kind, namespace (empty if it has none) and name of the object.
+    pub(crate) regarding: (Resource, &'a str, &'a str),
+    /// `reportingController`.
+    pub(crate) controller: &'static str,
+    /// `reason`.
+    pub(crate) reason: &'static str,
+    /// `action`.
+    pub(crate) action: &'static str,
+    /// `note`.
+    pub(crate) note: String,
+}
+
+impl Warning<'_> {
+    /// Writes the Event; that it can not be written is only logged.
+    pub(crate) async fn send(&self, api: &Api) {
+        if let Err(error) = self.write(api).await {
+            tracing::warn!(reason = self.reason, note = self.note, %error, "Event not written");
+        }
+    }
+
+    async fn write(&self, api: &Api) -> Result<(), ApiError> {
+        let (resource, namespace, name) = self.regarding;
+        let event_namespace = if namespace.is_empty() { "default" } else { namespace };
+        let event = format!("{}.{:016x}", name.replace(':', "-"), self.fingerprint());
+        let target = Target { resource: Resource::Event, namespace: event_namespace, name: &event };
+        let now = metadata::now_micro();
+        if let Some(stored) = api.store().latest(Resource::Event, &target.key()) {
+            let stored = Value::Object(stored.decode());
+            let count = stored.pointer("/series/count").and_then(Value::as_u64).unwrap_or(1);
+            let patch = json!({"series": {"count": count.saturating_add(1), "lastObservedTime": now}});
+            let patch = patch.as_object().cloned().unwrap_or_default();
+            return api.merge_patch(target, Part::Main, patch, WriteOptions::default()).await.map(drop);
+        }
+        let info = resource.info();
+        let mut regarding = Object::new();
+        regarding.insert("apiVersion".to_owned(), info.api_version.into());
+        regarding.insert("kind".to_owned(), info.kind.into());
+        regarding.insert("name".to_owned(), name.into());
+        if !namespace.is_empty() {
+            regarding.insert("namespace".to_owned(), namespace.into());
+        }
+        let event = json!({
+            "metadata": {"name": event, "namespace": event_namespace},
+            "eventTime": now, "type": "Warning", "reason": self.reason, "action": self.action,
+            "note": self.note.chars().take(MOST_NOTE).collect::<String>(), "regarding": regarding,
+            "reportingController": self.controller, "reportingInstance": "portolan",
+        });
+        let event = event.as_object().cloned().unwrap_or_default();
+        match api.create(Resource::Event, event_namespace, event, WriteOptions::default()).await {
+            // Another server has told it.
+            Ok(_) | Err(ApiError::AlreadyExists { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn fingerprint(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        let (resource, namespace, name) = self.regarding;
+        (resource, namespace, name, self.reason, &self.note).hash(&mut hasher);
+        hasher.finish()
+    }
+}

@@ -1,0 +1,171 @@
+//! What a request asks for, in the words of authorisation: a verb, and a resource or a path.
+//!
+//! Paths are taken apart and decoded as [`Route`](super::route::Route) does, so that what was allowed is what is done.
+
+use http::{Method, Uri};
+
+use super::query::{Query, decode_path};
+
+/// What is asked for. Verbs and attributes are those of upstream's `RequestInfo` (apiserver, endpoints/request).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Attributes {
+    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete` or `deletecollection`; for a path that is not of
+    /// a resource the HTTP method in lower case.
+    pub(crate) verb: &'static str,
+    pub(crate) target: Target,
+}
+
+/// What a request is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// Objects of the API.
+    Resource {
+        group: String,
+        version: String,
+        resource: String,
+        subresource: String,
+        namespace: String,
+        name: String,
+    },
+    /// Anything else, such as `/metrics`.
+    Path(String),
+}
+
+impl Attributes {
+    /// Reads them off the first line of a request.
+    pub(crate) fn of(method: &Method, uri: &Uri) -> Self {
+        let path = uri.path();
+        let segments = path.split('/').filter(|segment| !segment.is_empty()).map(decode_path);
+        // What cannot be decoded is no path of this server.
+        let Some(segments) = segments.collect::<Option<Vec<String>>>() else {
+            return Self { verb: method_name(method), target: Target::Path(path.to_owned()) };
+        };
+        let parts: Vec<&str> = segments.iter().map(String::as_str).collect();
+        match *parts.as_slice() {
+            ["api", version, ref rest @ ..] if !rest.is_empty() => {
+                Self::resource(method, uri, ["", version], rest)
+            }
+            ["apis", group, version, ref rest @ ..] if !rest.is_empty() => {
+                Self::resource(method, uri, [group, version], rest)
+            }
+            _ => Self { verb: method_name(method), target: Target::Path(format!("/{}", segments.join("/"))) },
+        }
+    }
+
+    /// Whether the answer goes on for as long as the client listens.
+    pub(crate) fn is_long_running(&self) -> bool {
+        self.verb == "watch"
+    }
+
+    /// Whether nothing is changed by it.
+    pub(crate) fn is_reading(&self) -> bool {
+        matches!(self.verb, "get" | "list" | "watch" | "head" | "options")
+    }
+
+    fn resource(method: &Method, uri: &Uri, [group, version]: [&str; 2], rest: &[&str]) -> Self {
+        let (namespace, rest) = match rest {
+            ["namespaces", namespace, inner @ ..]
+                if !inner.is_empty() && !matches!(inner, ["status" | "finalize"]) =>
+            {
+                (*namespace, inner)
+            }
+            // A Namespace counts as being in itself.
+            ["namespaces", namespace, ..] if group.is_empty() => (*namespace, rest),
+            _ => ("", rest),
+        };
+        let part = |index: usize| rest.get(index).copied().unwrap_or_default().to_owned();
+        let target = Target::Resource {
+            group: group.to_owned(),
+            version: version.to_owned(),
+            resource: part(0),
+            subresource: part(2),
+            namespace: namespace.to_owned(),
+            name: part(1),
+        };
+        Self { verb: resource_verb(method, uri, rest.len() > 1), target }
+    }
+}
+
+fn resource_verb(method: &Method, uri: &Uri, named: bool) -> &'static str {
+    match *method {
+        Method::GET | Method::HEAD if is_watch(uri) => "watch",
+        Method::GET | Method::HEAD if named => "get",
+        Method::GET | Method::HEAD => "list",
+        Method::POST => "create",
+        Method::PUT => "update",
+        Method::PATCH => "patch",
+        Method::DELETE if named => "delete",
+        Method::DELETE => "deletecollection",
+        _ => method_name(method),
+    }
+}
+
+fn is_watch(uri: &Uri) -> bool {
+    // A query that cannot be read is refused later on.
+    let query = Query::parse(uri.query().unwrap_or_default());
+    query.is_ok_and(|query| query.flag("watch").unwrap_or(false))
+}
+
+/// The methods that there are; others have one name, because names become labels of metrics.
+fn method_name(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "get",
+        Method::HEAD => "head",
+        Method::POST => "post",
+        Method::PUT => "put",
+        Method::PATCH => "patch",
+        Method::DELETE => "delete",
+        Method::OPTIONS => "options",
+        _ => "other",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(method: &Method, uri: &str) -> String {
+        let attributes = Attributes::of(method, &uri.parse().unwrap());
+        match attributes.target {
+            Target::Path(path) => format!("{} {path}", attributes.verb),
+            Target::Resource { group, version, resource, subresource, namespace, name } => {
+                format!("{} {group}|{version}|{resource}|{subresource}|{namespace}|{name}", attributes.verb)
+            }
+        }
+    }
+
+    #[test]
+    fn verbs_and_resources() {
+        for (method, uri, expected) in [
+            (Method::GET, "/api/v1/services", "list |v1|services|||"),
+            (Method::HEAD, "/api/v1/services", "list |v1|services|||"),
+            (Method::GET, "/api/v1/services?watch=true&x=1", "watch |v1|services|||"),
+            (Method::GET, "/api/v1/services?watch=0", "list |v1|services|||"),
+            (Method::GET, "/api/v1/namespaces/a/services/b", "get |v1|services||a|b"),
+            (Method::GET, "/api/v1/namespaces/a/services/b?watch=1", "watch |v1|services||a|b"),
+            (Method::GET, "//api//v1/namespaces/a/services/b%2Dc", "get |v1|services||a|b-c"),
+            (Method::PUT, "/api/v1/namespaces/a/services/b/status", "update |v1|services|status|a|b"),
+            (Method::POST, "/api/v1/namespaces/a/services", "create |v1|services||a|"),
+            (Method::PATCH, "/api/v1/nodes/n", "patch |v1|nodes|||n"),
+            (Method::DELETE, "/api/v1/nodes/n", "delete |v1|nodes|||n"),
+            (Method::DELETE, "/api/v1/nodes", "deletecollection |v1|nodes|||"),
+            (Method::GET, "/api/v1/namespaces", "list |v1|namespaces|||"),
+            (Method::GET, "/api/v1/namespaces/a", "get |v1|namespaces||a|a"),
+            (Method::PUT, "/api/v1/namespaces/a/finalize", "update |v1|namespaces|finalize|a|a"),
+            (
+                Method::GET,
+                "/apis/discovery.k8s.io/v1/namespaces/a/endpointslices",
+                "list discovery.k8s.io|v1|endpointslices||a|",
+            ),
+            (Method::GET, "/api", "get /api"),
+            (Method::GET, "/api/v1", "get /api/v1"),
+            (Method::GET, "/apis/discovery.k8s.io/v1", "get /apis/discovery.k8s.io/v1"),
+            (Method::GET, "/metrics?watch=1", "get /metrics"),
+            (Method::POST, "/%6Detrics/", "post /metrics"),
+            (Method::TRACE, "/", "other /"),
+            (Method::GET, "/api/v1/%ff", "get /api/v1/%ff"),
+        ] {
+            assert_eq!(shape(&method, uri), expected, "{method} {uri}");
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! The folder `pki`: the own certificate authority, the server's certificate, and the hashes of tokens.
+//!
+//! `ca.key` is written before `ca.crt` and `server.key` before `server.crt`, each under another name first, and all of
+//! it under a lock. So a crash leaves nothing, a key without a certificate, or a certificate of another key, and each
+//! of these is made good at the next start.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use rcgen::{Issuer, KeyPair};
+use thiserror::Error;
+
+use super::authorization::Role;
+use super::certificate::{self, Facts, LIFE, Pair, Purpose};
+use super::stamp::{self, Owner};
+use super::tokens;
+
+/// Why the folder cannot be used.
+#[derive(Debug, Error)]
+pub enum PkiError {
+    /// A file or the folder itself.
+    #[error("{}: {source}", .path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The authority's certificate has no key, or another one's.
+    #[error(
+        "{}: ca.crt and ca.key do not belong together; put the right ones back, or remove both to begin with a new authority, which no client knows yet",
+        .0.display()
+    )]
+    Authority(PathBuf),
+    /// The authority's certificate has ended.
+    #[error("{}: the certificate has ended; remove it and make new kubeconfigs for all clients", .0.display())]
+    Ended(PathBuf),
+    /// A name that no certificate can have.
+    #[error("no certificate can be made: {0}; check the names, among them those of --tls-san")]
+    Certificate(#[from] rcgen::Error),
+    /// A user's name that cannot be written down.
+    #[error("the name {0:?} has to be of 1 to 64 characters, none of which is a control character")]
+    Name(String),
+    /// No random numbers.
+    #[error("the kernel gives no random numbers")]
+    Random,
+}
+
+/// The folder, with an authority in it.
+#[derive(Debug, Clone)]
+pub struct Pki {
+    folder: PathBuf,
+}
+
+/// What a client needs to be somebody.
+pub struct ClientFiles {
+    /// The certificate as PEM.
+    pub certificate: String,
+    /// The private key as PEM.
+    pub key: String,
+}
+
+impl Pki {
+    /// Opens the folder; makes it, and an authority in it, where they are missing.
+    pub fn open(folder: impl Into<PathBuf>) -> Result<Self, PkiError> {
+        let pki = Self { folder: folder.into() };
+        if !pki.folder.is_dir() {
+            DirBuilder::new().recursive(true).mode(0o700).create(&pki.folder).map_err(at(&pki.folder))?;
+            stamp::inherit_owner(&pki.folder).map_err(at(&pki.folder))?;
+        }
+        pki.make_private()?;
+        let _lock = pki.lock()?;
+        pki.authority(SystemTime::now())?;
+        Ok(pki)
+    }
+
+    /// The authority's certificate as PEM, for clients to trust.
+    pub fn authority_certificate(&self) -> Result<String, PkiError> {
+        self.read("ca.crt")
+    }
+
+    /// A certificate for a client.
+    pub fn issue_client(&self, role: Role, user: &str) -> Result<ClientFiles, PkiError> {
+        check_name(user)?;
+        let _lock = self.lock()?;
+        let pair = self.issue(Purpose::Client { user, group: role.group() }, SystemTime::now())?;
+        Ok(ClientFiles { certificate: pair.certificate, key: pair.key })
+    }
+
+    /// A token for a client. Only its hash is kept.
+    pub fn issue_token(&self, role: Role, user: &str) -> Result<String, PkiError> {
+        check_name(user)?;
+        let _lock = self.lock()?;
+        let (token, line) = tokens::issue(user, role.group()).ok_or(PkiError::Random)?;
+        let before = self.read_if_there("tokens")?.unwrap_or_default();
+        self.write("tokens", &(before + &line))?;
+        Ok(token)
+    }
+
+    /// The server's certificate and key: those of the folder, or new ones where these are missing, do not belong
+    /// together, are of another authority, lack one of `names`, or have less than a third of their life left.
+    pub(super) fn server(&self, names: &[String], now: SystemTime) -> Result<Pair, PkiError> {
+        if let Some(pair) = self.good_server(names, now)? {
+            return Ok(pair);
+        }
+        let _lock = self.lock()?;
+        // Another process may have made it meanwhile.
+        if let Some(pair) = self.good_server(names, now)? {
+            return Ok(pair);
+        }
+        let pair = self.issue(Purpose::Server { names }, now)?;
+        self.write("server.key", &pair.key)?;
+        self.write("server.crt", &pair.certificate)?;
+        tracing::info!(folder = %self.folder.display(), ?names, "a new certificate for the server");
+        Ok(pair)
+    }
+
+    /// The server's certificate and key that are there, if they will do.
+    fn good_server(&self, names: &[String], now: SystemTime) -> Result<Option<Pair>, PkiError> {
+        let authority = Facts::of_pem(&self.read("ca.crt")?);
+        let stored = match (self.read_if_there("server.crt")?, self.read_if_there("server.key")?) {
+            (Some(certificate), Some(key)) => Some(Pair { certificate, key }),
+            _ => None,
+        };
+        let is_good = |pair: &Pair| {
+            let facts = Facts::of_pem(&pair.certificate)?;
+            let fits = facts.is_of(&KeyPair::from_pem(&pair.key).ok()?)
+                && names.iter().all(|name| facts.names.contains(name))
+                && !facts.is_old(now)
+                && pair.is_of_authority(authority.as_ref()?);
+            Some(fits)
+        };
+        Ok(stored.filter(|pair| is_good(pair) == Some(true)))
+    }
+
+    /// The hashes of the own tokens.
+    pub(super) fn tokens(&self) -> Result<String, PkiError> {
+        Ok(self.read_if_there("tokens")?.unwrap_or_default())
+    }
+
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    fn issue(&self, purpose: Purpose<'_>, now: SystemTime) -> Result<Pair, PkiError> {
+        let (key, certificate) = self.authority(now)?;
+        let end = Facts::of_pem(&certificate).map_or(now, |facts| facts.not_after);
+        let issuer = Issuer::from_ca_cert_pem(&certificate, key)?;
+        // Nothing outlives its authority.
+        let mut pair = certificate::issue(&issuer, purpose, now, end.min(now + LIFE))?;
+        if matches!(purpose, Purpose::Server { .. }) {
+            pair.certificate.push_str(&certificate);
+        }
+        Ok(pair)
+    }
+
+    /// The authority's key and certificate; makes what is missing.
+    fn authority(&self, now: SystemTime) -> Result<(KeyPair, String), PkiError> {
+        let key = self.read_if_there("ca.key")?;
+        let certificate = self.read_if_there("ca.crt")?;
+        let mismatch = || PkiError::Authority(self.folder.clone());
+        let key = match key {
+            Some(key) => KeyPair::from_pem(&key).map_err(|_| mismatch())?,
+            None if certificate.is_some() => return Err(mismatch()),
+            None => {
+                let key = KeyPair::generate()?;
+                self.write("ca.key", &key.serialize_pem())?;
+                key
+            }
+        };
+        if let Some(certificate) = certificate {
+            let facts = Facts::of_pem(&certificate).filter(|facts| facts.is_of(&key)).ok_or_else(mismatch)?;
+            if facts.not_after <= now {
+                return Err(PkiError::Ended(self.path("ca.crt")));
+            }
+            if facts.is_old(now) {
+                let days = facts.days_left(now);
+                tracing::warn!(days, "the certificate authority ends; remove ca.crt to have it renewed");
+            }
+            return Ok((key, certificate));
+        }
+        let certificate = certificate::authority(&key, now)?;
+        self.write("ca.crt", &certificate)?;
+        tracing::info!(folder = %self.folder.display(), "a new certificate authority");
+        Ok((key, certificate))
+    }
+
+    /// Held while files are made, so that two processes that start together make one authority.
+    fn lock(&self) -> Result<File, PkiError> {
+        let path = self.path("lock");
+        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
+        let file = file.map_err(at(&path))?;
+        stamp::inherit_owner(&path).map_err(at(&path))?;
+        file.lock().map_err(at(&path))?;
+        Ok(file)
+    }
+
+    /// Takes rights away that others were given.
+    fn make_private(&self) -> Result<(), PkiError> {
+        let names = ["", "ca.key", "server.key", "tokens"];
+        for path in names.map(|name| if name.is_empty() { self.folder.clone() } else { self.path(name) }) {
+            let Ok(found) = fs::metadata(&path) else { continue };
+            let mode = found.permissions().mode();
+            if mode & 0o077 != 0 {
+                tracing::warn!(path = %path.display(), mode = format!("{:o}", mode & 0o777), "others had access to this; taken away");
+                let private = fs::Permissions::from_mode(mode & 0o700);
+                fs::set_permissions(&path, private).map_err(at(&path))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&self, name: &str) -> Result<String, PkiError> {
+        let path = self.path(name);
+        stamp::read(&path).map_err(at(&path))
+    }
+
+    fn read_if_there(&self, name: &str) -> Result<Option<String>, PkiError> {
+        match self.read(name) {
+            Ok(text) => Ok(Some(text)),
+            Err(PkiError::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn write(&self, name: &str, text: &str) -> Result<(), PkiError> {
+        let path = self.path(name);
+        stamp::write(&path, text, Owner::Folder).map_err(at(&path))
+    }
+}
+
+impl Pair {
+    /// Whether the authority's certificate stands behind the own one, as [`Pki::issue`] writes it.
+    fn is_of_authority(&self, authority: &Facts) -> bool {
+        use rustls::pki_types::{CertificateDer, pem::PemObject as _};
+        let mut chain = CertificateDer::pem_slice_iter(self.certificate.as_bytes()).skip(1);
+        let issuer = chain.next().and_then(Result::ok);
+        issuer.is_some_and(|issuer| Facts::of(&issuer).as_ref() == Some(authority))
+    }
+}
+
+/// 64 is the limit of X.509 for a common name (`ub-common-name`, RFC 5280).
+fn check_name(name: &str) -> Result<(), PkiError> {
+    let good = (1..=64).contains(&name.chars().count()) && !name.chars().any(char::is_control);
+    if good { Ok(()) } else { Err(PkiError::Name(name.to_owned())) }
+}
+
+fn at(path: &Path) -> impl Fn(io::Error) -> PkiError + '_ {
+    |source| PkiError::File { path: path.to_owned(), source }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,166 @@
+use std::time::Duration;
+
+use tempfile::{TempDir, tempdir};
+
+use super::*;
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+fn names(names: &[&str]) -> Vec<String> {
+    names.iter().map(|&name| name.to_owned()).collect()
+}
+
+/// A folder with everything in it.
+fn complete() -> (TempDir, Pki) {
+    let folder = tempdir().unwrap();
+    let pki = Pki::open(folder.path().join("pki")).unwrap();
+    pki.server(&names(&["localhost", "::1"]), SystemTime::now()).unwrap();
+    pki.issue_token(Role::Admin, "admin").unwrap();
+    (folder, pki)
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+#[test]
+fn only_the_owner_can_read() {
+    let (_folder, pki) = complete();
+    assert_eq!(mode(&pki.folder), 0o700);
+    let mut found: Vec<_> = fs::read_dir(&pki.folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    found.sort();
+    let expected = ["ca.crt", "ca.key", "lock", "server.crt", "server.key", "tokens"];
+    assert_eq!(found, expected.map(|name| pki.path(name)));
+    for path in &found {
+        assert_eq!(mode(path), 0o600, "{}", path.display());
+    }
+    fs::set_permissions(pki.path("ca.key"), fs::Permissions::from_mode(0o644)).unwrap();
+    fs::set_permissions(&pki.folder, fs::Permissions::from_mode(0o755)).unwrap();
+    Pki::open(&pki.folder).unwrap();
+    assert_eq!((mode(&pki.folder), mode(&pki.path("ca.key"))), (0o700, 0o600));
+}
+
+#[test]
+fn what_is_good_stays() {
+    let (_folder, pki) = complete();
+    let wanted = names(&["localhost"]);
+    let files = ["ca.crt", "ca.key", "server.crt", "server.key", "tokens"];
+    let before = files.map(|name| pki.read(name).unwrap());
+    let again = Pki::open(&pki.folder).unwrap();
+    again.server(&wanted, SystemTime::now() + 200 * DAY).unwrap();
+    assert_eq!(files.map(|name| again.read(name).unwrap()), before);
+}
+
+/// Every state that a crash can leave, in the order of writing: the files up to one are there, the next one only
+/// under its other name.
+#[test]
+fn a_crash_at_any_point_leaves_something_usable() {
+    let (_folder, whole) = complete();
+    let order = ["ca.key", "ca.crt", "server.key", "server.crt", "tokens"];
+    for there in 0..=order.len() {
+        let folder = tempdir().unwrap();
+        for name in &order[..there] {
+            fs::copy(whole.path(name), folder.path().join(name)).unwrap();
+        }
+        if let Some(next) = order.get(there) {
+            fs::write(folder.path().join(format!(".{next}.new")), "-----BEGIN half").unwrap();
+        }
+        let pki = Pki::open(folder.path()).unwrap();
+        let pair = pki.server(&names(&["localhost"]), SystemTime::now()).unwrap();
+        assert!(Facts::of_pem(&pair.certificate).unwrap().is_of(&KeyPair::from_pem(&pair.key).unwrap()));
+        let token = pki.issue_token(Role::Proxy, "node").unwrap();
+        assert!(
+            tokens::Tokens::parse(&pki.tokens().unwrap(), tokens::Form::Hashed)
+                .unwrap()
+                .find(&token)
+                .is_some()
+        );
+        if there > 1 {
+            assert_eq!(pki.authority_certificate().unwrap(), whole.authority_certificate().unwrap());
+        }
+    }
+}
+
+#[test]
+fn a_renewal_that_broke_off_is_done_again() {
+    let (_folder, pki) = complete();
+    pki.write("server.key", &KeyPair::generate().unwrap().serialize_pem()).unwrap();
+    let pair = pki.server(&names(&["localhost"]), SystemTime::now()).unwrap();
+    assert!(Facts::of_pem(&pair.certificate).unwrap().is_of(&KeyPair::from_pem(&pair.key).unwrap()));
+}
+
+#[test]
+fn another_certificate_when_the_one_there_does_not_fit() {
+    let (_folder, pki) = complete();
+    let now = SystemTime::now();
+    let first = pki.server(&names(&["localhost"]), now).unwrap();
+    let other = pki.server(&names(&["localhost", "192.0.2.7"]), now).unwrap();
+    assert_ne!(first.certificate, other.certificate);
+    assert_eq!(Facts::of_pem(&other.certificate).unwrap().names, ["localhost", "192.0.2.7"]);
+    // A third of a year before the end.
+    let late = now + 245 * DAY;
+    let renewed = pki.server(&names(&["localhost"]), late).unwrap();
+    assert_ne!(renewed.certificate, other.certificate);
+    assert!(Facts::of_pem(&renewed.certificate).unwrap().days_left(late) >= 364);
+    for name in ["ca.key", "ca.crt"] {
+        fs::remove_file(pki.path(name)).unwrap();
+    }
+    let fresh = Pki::open(&pki.folder).unwrap();
+    let of_new_authority = fresh.server(&names(&["localhost"]), now).unwrap();
+    assert!(of_new_authority.certificate.ends_with(&fresh.authority_certificate().unwrap()));
+}
+
+#[test]
+fn nothing_outlives_the_authority() {
+    let (_folder, pki) = complete();
+    let authority = Facts::of_pem(&pki.authority_certificate().unwrap()).unwrap();
+    let late = authority.not_after - DAY;
+    let pair = pki.server(&names(&["localhost"]), late).unwrap();
+    assert_eq!(Facts::of_pem(&pair.certificate).unwrap().not_after, authority.not_after);
+    let error = pki.authority(authority.not_after).unwrap_err().to_string();
+    assert!(error.contains("ca.crt") && error.contains("remove it"), "{error}");
+    // As it says: the key stays, and so does what clients trust in the key.
+    fs::remove_file(pki.path("ca.crt")).unwrap();
+    Pki::open(&pki.folder).unwrap();
+    assert!(Facts::of_pem(&pki.authority_certificate().unwrap()).is_some());
+}
+
+#[test]
+fn an_authority_that_is_not_whole_is_not_replaced() {
+    for spoil in [
+        |pki: &Pki| fs::remove_file(pki.path("ca.key")).unwrap(),
+        |pki: &Pki| pki.write("ca.key", &KeyPair::generate().unwrap().serialize_pem()).unwrap(),
+        |pki: &Pki| pki.write("ca.key", "nothing").unwrap(),
+        |pki: &Pki| pki.write("ca.crt", "nothing").unwrap(),
+    ] {
+        let (_folder, pki) = complete();
+        spoil(&pki);
+        let before = pki.read("ca.crt").unwrap();
+        let error = Pki::open(&pki.folder).unwrap_err().to_string();
+        assert!(error.contains("do not belong together"), "{error}");
+        assert_eq!(pki.read("ca.crt").unwrap(), before);
+    }
+}
+
+#[test]
+fn processes_that_start_together_make_one_authority() {
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("deep/pki");
+    let open = || Pki::open(&path).unwrap().authority_certificate().unwrap();
+    let all: Vec<String> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..8).map(|_| scope.spawn(open)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert!(all.iter().all(|certificate| *certificate == all[0]));
+}
+
+#[test]
+fn names_that_cannot_be_written_down() {
+    let (_folder, pki) = complete();
+    for name in ["", "a\nb", "a\rb", &"x".repeat(65)] {
+        assert!(matches!(pki.issue_token(Role::Admin, name), Err(PkiError::Name(_))), "{name:?}");
+        assert!(matches!(pki.issue_client(Role::Admin, name), Err(PkiError::Name(_))), "{name:?}");
+    }
+    let error = pki.server(&names(&["ä"]), SystemTime::now()).err().unwrap().to_string();
+    assert!(error.contains("--tls-san"), "{error}");
+}

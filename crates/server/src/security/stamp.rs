@@ -1,0 +1,114 @@
+//! Private files: written whole or not at all, and noticed when they change.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, chown};
+use std::path::{Path, PathBuf};
+
+/// No certificate, key or token file is larger.
+const LIMIT: u64 = 1 << 20;
+
+/// What tells one state of a file from another; `None` while there is none.
+pub(super) type Stamp = Option<(u64, i64, i64, u64)>;
+
+/// The state that a file is in. Follows symbolic links: mounted Secrets are changed by turning one round.
+pub(super) fn stamp(path: &Path) -> Stamp {
+    let found = fs::metadata(path).ok()?;
+    Some((found.ino(), found.mtime(), found.mtime_nsec(), found.size()))
+}
+
+/// The text of a file of bounded size.
+pub(super) fn read(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.take(LIMIT + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > LIMIT {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("larger than {LIMIT} bytes")));
+    }
+    Ok(text)
+}
+
+/// To whom a new file belongs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// Who writes it.
+    Writer,
+    /// Whoever owns the folder, if root writes it.
+    Folder,
+}
+
+/// Writes a file that only its owner may read, under another name first: after a crash the file is what it was or
+/// what it is to be.
+pub(super) fn write(path: &Path, text: &str, owner: Owner) -> io::Result<()> {
+    let temporary = temporary(path);
+    // One that a crash left behind.
+    match fs::remove_file(&temporary) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let written = (|| {
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
+        file.write_all(text.as_bytes())?;
+        if owner == Owner::Folder {
+            inherit_owner(&temporary)?;
+        }
+        file.sync_all()?;
+        fs::rename(&temporary, path)
+    })();
+    if written.is_err() {
+        let _ = fs::remove_file(&temporary);
+        return written;
+    }
+    match path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        Some(folder) => File::open(folder)?.sync_all(),
+        None => Ok(()),
+    }
+}
+
+/// Gives what root has made to the owner of the folder that it is in: what an administrator does by hand in the folder
+/// of a server has to be readable for the server.
+pub(super) fn inherit_owner(path: &Path) -> io::Result<()> {
+    let (Some(folder), found) =
+        (path.parent().filter(|folder| !folder.as_os_str().is_empty()), fs::metadata(path)?)
+    else {
+        return Ok(());
+    };
+    let folder = fs::metadata(folder)?;
+    // Uid 0 alone may give files away, and has no need to where the folder is its own.
+    if found.uid() == 0 && folder.uid() != 0 {
+        chown(path, Some(folder.uid()), Some(folder.gid()))
+    } else {
+        Ok(())
+    }
+}
+
+fn temporary(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!(".{name}.new"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn what_a_crash_left_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("key");
+        fs::write(temporary(&path), "half").unwrap();
+        fs::write(&path, "old").unwrap();
+        let before = stamp(&path);
+        write(&path, "new", Owner::Folder).unwrap();
+        assert_eq!(read(&path).unwrap(), "new");
+        assert_ne!(stamp(&path), before);
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        assert_eq!(stamp(&folder.path().join("other")), None);
+    }
+
+    #[test]
+    fn a_file_without_end_is_not_read() {
+        assert!(read(Path::new("/dev/zero")).is_err());
+    }
+}

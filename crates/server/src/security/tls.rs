@@ -1,0 +1,328 @@
+//! What TLS is made from, loaded and kept up to date while the server runs.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, SystemTime};
+
+use http::{HeaderMap, header};
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime, pem::PemObject as _};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{ServerSessionMemoryCache, WebPkiClientVerifier};
+use rustls::{
+    DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig, SignatureScheme,
+    client::danger::HandshakeSignatureValid,
+};
+use thiserror::Error;
+
+use super::authentication::{self, Unauthorized};
+use super::authorization::Identity;
+use super::certificate::{Facts, Pair};
+use super::peer::Peer;
+use super::pki::{Pki, PkiError};
+use super::stamp::{self, Stamp};
+use super::tokens::{Form, TokenFileError, Tokens};
+
+/// A renewal that fails is tried again after this.
+const RENEWAL_PAUSE: Duration = Duration::from_secs(60);
+/// TLS sessions that clients may take up again.
+const SESSIONS: usize = 1024;
+
+/// Where certificates, authorities and tokens come from.
+#[derive(Debug, Clone)]
+pub struct TlsSettings {
+    /// The folder of the own authority; made at first start.
+    pub pki: PathBuf,
+    /// Names and addresses that the own certificate is for.
+    pub names: Vec<String>,
+    /// Certificate chain and key to use instead of the own ones (`--tls-cert-file`, `--tls-private-key-file`).
+    pub certificate: Option<(PathBuf, PathBuf)>,
+    /// Authorities of client certificates besides the own one (`--client-ca-file`).
+    pub client_authorities: Option<PathBuf>,
+    /// Static tokens (`--token-auth-file`).
+    pub tokens: Option<PathBuf>,
+}
+
+/// Why there is no TLS.
+#[derive(Debug, Error)]
+pub enum SecurityError {
+    /// The own files.
+    #[error(transparent)]
+    Pki(#[from] PkiError),
+    /// A given file.
+    #[error("{flag}: {}: {reason}", .path.display())]
+    File {
+        /// The flag that names it.
+        flag: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A certificate and a key that are not each other's.
+    #[error("the server's certificate cannot be used: {0}")]
+    Certificate(rustls::Error),
+}
+
+/// Everything that a running server knows about who may connect.
+#[derive(Debug)]
+pub(crate) struct Security {
+    settings: TlsSettings,
+    pki: Pki,
+    current: RwLock<Arc<Current>>,
+    seen: Mutex<Seen>,
+}
+
+/// The files as they were when they were last read, whether or not they could be used, and when that was.
+#[derive(Debug)]
+struct Seen {
+    stamps: Vec<Stamp>,
+    at: SystemTime,
+}
+
+/// One state of the files.
+#[derive(Debug)]
+struct Current {
+    server: Arc<ServerConfig>,
+    verifier: Arc<dyn ClientCertVerifier>,
+    tokens: Tokens,
+    certificate: Option<Facts>,
+}
+
+impl Security {
+    /// Reads all files; makes the own ones that are missing.
+    pub(crate) fn load(settings: TlsSettings) -> Result<Self, SecurityError> {
+        let pki = Pki::open(&settings.pki)?;
+        let now = SystemTime::now();
+        let current = Current::load(&settings, &pki, now)?;
+        let seen = Mutex::new(Seen { stamps: stamps(&settings, &pki), at: now });
+        Ok(Self { settings, pki, current: RwLock::new(Arc::new(current)), seen })
+    }
+
+    /// What the next connection is to be accepted with.
+    pub(crate) fn server_config(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.current().server)
+    }
+
+    /// Who sends this request.
+    pub(crate) fn identify(&self, peer: &Peer, headers: &HeaderMap) -> Result<Identity, Unauthorized> {
+        let now = SystemTime::now();
+        let identify = || {
+            let current = self.current();
+            authentication::identify(peer.identity(&current.verifier, now), headers, &current.tokens)
+        };
+        let first = identify();
+        if first.is_err() && headers.contains_key(header::AUTHORIZATION) {
+            // A token may have been made a moment ago.
+            self.refresh(now);
+            return identify();
+        }
+        first
+    }
+
+    /// When the server's certificate ends.
+    pub(crate) fn certificate_end(&self) -> Option<SystemTime> {
+        self.current().certificate.as_ref().map(|facts| facts.not_after)
+    }
+
+    /// Takes up files that have changed, and renews the own certificate when it gets old. What cannot be used is
+    /// logged, and what was in use stays.
+    pub(crate) fn refresh(&self, now: SystemTime) {
+        let old = self.settings.certificate.is_none()
+            && self.current().certificate.as_ref().is_some_and(|facts| facts.is_old(now));
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let paused = now < seen.at + RENEWAL_PAUSE;
+        if (!old || paused) && seen.stamps == stamps(&self.settings, &self.pki) {
+            return;
+        }
+        match Current::load(&self.settings, &self.pki, now) {
+            Ok(current) => {
+                *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(current);
+                tracing::info!("certificates, authorities and tokens were read anew");
+            }
+            Err(error) => tracing::error!(%error, "changed files cannot be used; those before stay in use"),
+        }
+        *seen = Seen { stamps: stamps(&self.settings, &self.pki), at: now };
+    }
+
+    fn current(&self) -> Arc<Current> {
+        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Current {
+    fn load(settings: &TlsSettings, pki: &Pki, now: SystemTime) -> Result<Self, SecurityError> {
+        let pair = match &settings.certificate {
+            None => pki.server(&settings.names, now)?,
+            Some((certificate, key)) => {
+                let certificate = read("--tls-cert-file", certificate)?;
+                Pair { certificate, key: read("--tls-private-key-file", key)? }
+            }
+        };
+        let verifier = verifier(settings, pki)?;
+        let mut tokens = Tokens::default();
+        if let Some(path) = &settings.tokens {
+            let flag = "--token-auth-file";
+            let parsed = Tokens::parse(&read(flag, path)?, Form::Plain);
+            tokens.extend(parsed.map_err(|error| unusable(flag, path, &error))?);
+        }
+        let own = Tokens::parse(&pki.tokens()?, Form::Hashed);
+        tokens.extend(own.map_err(|error| {
+            let path = pki.path("tokens");
+            PkiError::File { path, source: std::io::Error::other(error) }
+        })?);
+        let certificate = Facts::of_pem(&pair.certificate);
+        if let Some(facts) = certificate.as_ref().filter(|facts| facts.is_old(now)) {
+            tracing::warn!(days = facts.days_left(now), "the server's certificate ends soon");
+        }
+        Ok(Self { server: server_config(&pair, &verifier)?, verifier, tokens, certificate })
+    }
+}
+
+fn server_config(
+    pair: &Pair,
+    verifier: &Arc<dyn ClientCertVerifier>,
+) -> Result<Arc<ServerConfig>, SecurityError> {
+    let unusable = |error: rustls::pki_types::pem::Error| {
+        SecurityError::Certificate(rustls::Error::General(format!("not PEM: {error:?}")))
+    };
+    let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(pair.certificate.as_bytes())
+        .collect::<Result<_, _>>()
+        .map_err(unusable)?;
+    let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).map_err(unusable)?;
+    let builder = ServerConfig::builder_with_provider(Arc::new(default_provider()));
+    let builder = builder.with_safe_default_protocol_versions().map_err(SecurityError::Certificate)?;
+    let asking = Arc::new(AskOnly(Arc::clone(verifier)));
+    let mut config = builder
+        .with_client_cert_verifier(asking)
+        .with_single_cert(chain, key)
+        .map_err(SecurityError::Certificate)?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    config.session_storage = ServerSessionMemoryCache::new(SESSIONS);
+    Ok(Arc::new(config))
+}
+
+/// Judges client certificates by the own authority and those that are given.
+fn verifier(settings: &TlsSettings, pki: &Pki) -> Result<Arc<dyn ClientCertVerifier>, SecurityError> {
+    let mut roots = RootCertStore::empty();
+    let own = pki.authority_certificate()?;
+    let flag = "--client-ca-file";
+    let given = match &settings.client_authorities {
+        Some(path) => read(flag, path)?,
+        None => String::new(),
+    };
+    let mut given_roots = 0;
+    for (text, count) in [(&own, &mut 0), (&given, &mut given_roots)] {
+        for certificate in CertificateDer::pem_slice_iter(text.as_bytes()) {
+            let added = certificate
+                .map_err(|error| format!("{error:?}"))
+                .and_then(|certificate| roots.add(certificate).map_err(|error| error.to_string()));
+            added.map_err(|reason| SecurityError::File {
+                flag,
+                path: settings.client_authorities.clone().unwrap_or_else(|| pki.path("ca.crt")),
+                reason,
+            })?;
+            *count += 1;
+        }
+    }
+    if let (Some(path), 0) = (&settings.client_authorities, given_roots) {
+        return Err(unusable(flag, path, &"no certificate in PEM form"));
+    }
+    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::new(default_provider()));
+    builder.build().map_err(|error| {
+        SecurityError::Certificate(rustls::Error::General(format!("client authorities: {error}")))
+    })
+}
+
+fn stamps(settings: &TlsSettings, pki: &Pki) -> Vec<Stamp> {
+    let own = ["ca.crt", "server.crt", "server.key", "tokens"].map(|name| pki.path(name));
+    let pair = settings.certificate.iter().flat_map(|(certificate, key)| [certificate, key]);
+    let given = pair.chain(&settings.client_authorities).chain(&settings.tokens);
+    own.iter().chain(given).map(|path| stamp::stamp(path)).collect()
+}
+
+fn read(flag: &'static str, path: &std::path::Path) -> Result<String, SecurityError> {
+    stamp::read(path).map_err(|error| unusable(flag, path, &error))
+}
+
+fn unusable(flag: &'static str, path: &std::path::Path, reason: &dyn std::fmt::Display) -> SecurityError {
+    SecurityError::File { flag, path: path.to_owned(), reason: reason.to_string() }
+}
+
+impl From<TokenFileError> for std::io::Error {
+    fn from(error: TokenFileError) -> Self {
+        Self::other(error.to_string())
+    }
+}
+
+/// Asks clients for a certificate, and checks that they own what they show, but not who vouches for it: that is done
+/// with each request, where a refusal is an answer that clients understand. As upstream does it.
+#[derive(Debug)]
+struct AskOnly(Arc<dyn ClientCertVerifier>);
+
+impl ClientCertVerifier for AskOnly {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.0.root_hint_subjects()
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    fn verify_client_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_own_certificate_is_renewed_while_the_server_runs() {
+        let folder = tempfile::tempdir().unwrap();
+        let security = Security::load(TlsSettings {
+            pki: folder.path().join("pki"),
+            names: vec!["localhost".to_owned()],
+            certificate: None,
+            client_authorities: None,
+            tokens: None,
+        });
+        let security = security.unwrap();
+        let (first, config) = (security.certificate_end().unwrap(), security.server_config());
+        let now = SystemTime::now();
+        security.refresh(now + Duration::from_secs(200 * 24 * 60 * 60));
+        assert_eq!(security.certificate_end().unwrap(), first);
+        assert!(Arc::ptr_eq(&config, &security.server_config()), "nothing was read anew");
+        security.refresh(now + Duration::from_secs(300 * 24 * 60 * 60));
+        assert!(security.certificate_end().unwrap() > first);
+        assert!(!Arc::ptr_eq(&config, &security.server_config()));
+    }
+}

@@ -1,0 +1,218 @@
+//! What every request passes on its way to the API: who sends it, whether that one may, whether there is room, and
+//! how long it takes. In upstream's order.
+
+use std::any::Any;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Instant;
+
+use http::{HeaderMap, Request, StatusCode, Uri, header};
+use hyper::body::Incoming;
+use tokio::sync::{Semaphore, TryAcquireError, watch};
+
+use super::guarded::Guarded;
+use super::health::Checks;
+use super::limits::Limits;
+use super::metrics::Metrics;
+use super::refusal::{Refusal, text};
+use super::requests::{Labels, Requests};
+use crate::http::{Answer, Attributes, Handler, Target};
+use crate::security::{Peer, Security};
+
+/// Things that an answer holds until it is sent.
+type Held = Vec<Box<dyn Any + Send>>;
+
+/// The way to the API, shared by all connections.
+pub(super) struct Gate {
+    handler: Handler,
+    /// None in plain HTTP, where nobody can be told from another.
+    security: Option<Arc<Security>>,
+    limits: Limits,
+    room: Room,
+    checks: Checks,
+    metrics: Metrics,
+    pub(super) requests: Arc<Requests>,
+    /// Becomes true with the signal to stop, before anything ends.
+    stopping: watch::Receiver<bool>,
+    /// Whether only this host can connect.
+    loopback: bool,
+}
+
+/// Places for requests under way.
+struct Room {
+    reading: Arc<Semaphore>,
+    mutating: Arc<Semaphore>,
+    watches: Arc<Semaphore>,
+}
+
+/// What a gate is made of.
+pub(super) struct Parts {
+    pub(super) handler: Handler,
+    pub(super) security: Option<Arc<Security>>,
+    pub(super) limits: Limits,
+    pub(super) checks: Checks,
+    pub(super) metrics: Metrics,
+    pub(super) stopping: watch::Receiver<bool>,
+    pub(super) address: SocketAddr,
+}
+
+impl Gate {
+    pub(super) fn new(parts: Parts) -> Self {
+        let Parts { handler, security, limits, checks, metrics, stopping, address } = parts;
+        let requests = Arc::new(Requests::default());
+        let metrics_of_server = Metrics::default();
+        metrics_of_server.register(Arc::clone(&requests) as Arc<_>);
+        if let Some(security) = &security {
+            metrics_of_server.register(Arc::clone(security) as Arc<_>);
+        }
+        metrics_of_server.register(Arc::new(metrics));
+        let places = |count: usize| Arc::new(Semaphore::new(count.min(Semaphore::MAX_PERMITS)));
+        let room = Room {
+            reading: places(limits.reading),
+            mutating: places(limits.mutating),
+            watches: places(limits.watches),
+        };
+        let loopback = address.ip().is_loopback();
+        let metrics = metrics_of_server;
+        Self { handler, security, limits, room, checks, metrics, requests, stopping, loopback }
+    }
+
+    /// Answers one request of a connection.
+    pub(super) async fn answer(&self, request: Request<Incoming>, peer: &Peer) -> http::Response<Guarded> {
+        let begin = Instant::now();
+        let attributes = Attributes::of(request.method(), request.uri());
+        let labels = Labels::of(&attributes);
+        let mut held = Held::new();
+        let answer = self.pass(request, peer, &attributes, &mut held).await;
+        let answer = answer.unwrap_or_else(|refusal| refusal.answer(&attributes));
+        let took = (!attributes.is_long_running()).then(|| begin.elapsed());
+        self.requests.answered(labels, answer.status().as_u16(), took);
+        answer.map(|body| Guarded::new(body, held))
+    }
+
+    async fn pass(
+        &self,
+        request: Request<Incoming>,
+        peer: &Peer,
+        attributes: &Attributes,
+        held: &mut Held,
+    ) -> Result<Answer, Refusal> {
+        if let Some(answer) = self.health(request.uri(), attributes) {
+            return answer;
+        }
+        self.check_origin(request.uri(), request.headers())?;
+        self.check_identity(request.headers(), peer, attributes)?;
+        if attributes.target == Target::Path("/metrics".to_owned()) {
+            only_get(attributes)?;
+            let media_type = "text/plain; version=0.0.4; charset=utf-8";
+            return Ok(text(StatusCode::OK, media_type, self.metrics.render()));
+        }
+        if attributes.is_long_running() {
+            let place = Arc::clone(&self.room.watches).try_acquire_owned().map_err(too_many)?;
+            let answer = self.handler.answer(request).await;
+            if answer.status().is_success() {
+                held.push(Box::new((place, self.requests.watching(Labels::of(attributes)))));
+            }
+            return Ok(answer);
+        }
+        let (room, kind) = if attributes.is_reading() {
+            (&self.room.reading, "readOnly")
+        } else {
+            (&self.room.mutating, "mutating")
+        };
+        let _place = room.try_acquire().map_err(too_many)?;
+        let _counted = self.requests.in_flight(kind);
+        let answer = tokio::time::timeout(self.limits.request_time, self.handler.answer(request)).await;
+        answer.map_err(|_| Refusal::Timeout)
+    }
+
+    /// The answer if the path is one of health, which everybody may ask for.
+    fn health(&self, uri: &Uri, attributes: &Attributes) -> Option<Result<Answer, Refusal>> {
+        let Target::Path(path) = &attributes.target else { return None };
+        if !["/healthz", "/livez", "/readyz"].iter().any(|prefix| path.starts_with(prefix)) {
+            return None;
+        }
+        if let Err(refusal) = only_get(attributes) {
+            return Some(Err(refusal));
+        }
+        let said = self.checks.answer(path, uri.query().unwrap_or_default(), *self.stopping.borrow());
+        Some(said.ok_or(Refusal::NotFound).map(|(code, said)| text(code, "text/plain; charset=utf-8", said)))
+    }
+
+    /// Keeps pages in a browser of this host from using its rights or its loopback: they send their origin with what
+    /// changes something, and where a name of theirs was made to mean this host, they send that name.
+    fn check_origin(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Refusal> {
+        let foreign_host =
+            || self.security.is_none() && self.loopback && host(uri, headers).is_some_and(is_foreign);
+        if headers.contains_key(header::ORIGIN) || foreign_host() { Err(Refusal::Browser) } else { Ok(()) }
+    }
+
+    fn check_identity(
+        &self,
+        headers: &HeaderMap,
+        peer: &Peer,
+        attributes: &Attributes,
+    ) -> Result<(), Refusal> {
+        let Some(security) = &self.security else { return Ok(()) };
+        // As upstream's `system:public-info-viewer`.
+        if attributes.target == Target::Path("/version".to_owned()) {
+            return Ok(());
+        }
+        let identity = security.identify(peer, headers).map_err(|why| {
+            tracing::debug!(why = why.0, verb = attributes.verb, "unauthorized");
+            Refusal::Unauthorized
+        })?;
+        if identity.may(attributes) {
+            return Ok(());
+        }
+        tracing::debug!(user = identity.user, verb = attributes.verb, target = ?attributes.target, "forbidden");
+        Err(Refusal::Forbidden { user: identity.user })
+    }
+}
+
+fn too_many(_: TryAcquireError) -> Refusal {
+    Refusal::TooMany
+}
+
+fn only_get(attributes: &Attributes) -> Result<(), Refusal> {
+    if matches!(attributes.verb, "get" | "head") { Ok(()) } else { Err(Refusal::Method) }
+}
+
+/// The host that a request names, without its port.
+fn host<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> {
+    let named = headers.get(header::HOST).and_then(|value| value.to_str().ok());
+    let host = uri.authority().map(http::uri::Authority::as_str).or(named)?;
+    let end = if host.ends_with(']') { None } else { host.rfind(':') };
+    Some(end.and_then(|end| host.get(..end)).unwrap_or(host))
+}
+
+fn is_foreign(host: &str) -> bool {
+    let address = host.trim_start_matches('[').trim_end_matches(']');
+    !host.eq_ignore_ascii_case("localhost") && !host.is_empty() && address.parse::<IpAddr>().is_err()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts() {
+        for (value, foreign) in [
+            ("localhost", false),
+            ("LOCALHOST:8001", false),
+            ("127.0.0.1:8001", false),
+            ("[::1]", false),
+            ("[::1]:8001", false),
+            ("", false),
+            ("evil.example", true),
+            ("evil.example:8001", true),
+            ("localhost.evil.example", true),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::HOST, value.parse().unwrap());
+            assert_eq!(host(&Uri::from_static("/"), &headers).is_some_and(is_foreign), foreign, "{value}");
+        }
+        let absolute = Uri::from_static("http://evil.example/api");
+        assert_eq!(host(&absolute, &HeaderMap::new()), Some("evil.example"));
+    }
+}

@@ -1,0 +1,119 @@
+//! Metrics in Prometheus' text format 0.0.4, and the place where other rooms add theirs.
+
+use std::fmt::{self, Write as _};
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// Something that has numbers to show.
+pub trait Collect: Send + Sync {
+    /// Appends them to the page.
+    fn collect(&self, page: &mut Page);
+}
+
+/// Whatever is shown at `/metrics`. Clones show the same.
+#[derive(Clone, Default)]
+pub struct Metrics(Arc<RwLock<Vec<Arc<dyn Collect>>>>);
+
+/// Kind of a metric.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MetricKind {
+    /// Only grows.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+    /// Observations by upper bound.
+    Histogram,
+}
+
+/// The text that is being made. A name's samples follow its [`Page::family`].
+#[derive(Debug, Default)]
+pub struct Page(String);
+
+impl Metrics {
+    /// Adds something to show, behind what is there.
+    pub fn register(&self, source: Arc<dyn Collect>) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).push(source);
+    }
+
+    /// The page.
+    pub fn render(&self) -> String {
+        let mut page = Page::default();
+        self.collect(&mut page);
+        page.0
+    }
+}
+
+impl Collect for Metrics {
+    fn collect(&self, page: &mut Page) {
+        let sources = self.0.read().unwrap_or_else(PoisonError::into_inner).clone();
+        for source in sources {
+            source.collect(page);
+        }
+    }
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}
+
+impl Page {
+    /// Begins a metric.
+    pub fn family(&mut self, name: &str, kind: MetricKind, help: &str) {
+        let kind = match kind {
+            MetricKind::Counter => "counter",
+            MetricKind::Gauge => "gauge",
+            MetricKind::Histogram => "histogram",
+        };
+        self.line(format_args!("# HELP {name} {help}\n# TYPE {name} {kind}\n"));
+    }
+
+    /// One value of a metric.
+    pub fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
+        self.0.push_str(name);
+        for (index, (label, text)) in labels.iter().enumerate() {
+            self.line(format_args!("{}{label}=\"{}\"", if index == 0 { '{' } else { ',' }, escaped(text)));
+        }
+        let close = if labels.is_empty() { "" } else { "}" };
+        self.line(format_args!("{close} {value}\n"));
+    }
+
+    /// A metric of a single value.
+    pub fn single(&mut self, name: &str, kind: MetricKind, help: &str, value: f64) {
+        self.family(name, kind, help);
+        self.sample(name, &[], value);
+    }
+
+    fn line(&mut self, text: fmt::Arguments<'_>) {
+        // Writing to a String does not fail.
+        let _ = self.0.write_fmt(text);
+    }
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Two;
+
+    impl Collect for Two {
+        fn collect(&self, page: &mut Page) {
+            page.family("a_total", MetricKind::Counter, "What it counts.");
+            page.sample("a_total", &[("x", "1"), ("y", "q\"\\\n")], 3.0);
+            page.single("b", MetricKind::Gauge, "What it is.", 0.5);
+        }
+    }
+
+    #[test]
+    fn the_text() {
+        let metrics = Metrics::default();
+        metrics.clone().register(Arc::new(Two));
+        let expected = "# HELP a_total What it counts.\n# TYPE a_total counter\na_total{x=\"1\",y=\"q\\\"\\\\\\n\"} 3\n\
+                        # HELP b What it is.\n# TYPE b gauge\nb 0.5\n";
+        assert_eq!(metrics.render(), expected);
+    }
+}

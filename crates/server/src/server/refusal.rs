@@ -1,0 +1,91 @@
+//! Answers to requests that do not get as far as the API.
+
+use bytes::Bytes;
+use http::{HeaderValue, Response, StatusCode, header};
+use http_body_util::{BodyExt as _, Full};
+use serde_json::{Value, json};
+
+use crate::http::{Answer, Attributes, Target};
+use crate::security::forbidden_message;
+
+/// Why a request goes no further.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// Nobody known.
+    Unauthorized,
+    /// Not for this user.
+    Forbidden { user: String },
+    /// Sent by a page in a browser.
+    Browser,
+    /// Too many at a time.
+    TooMany,
+    /// Took too long.
+    Timeout,
+    /// Not by this method.
+    Method,
+    /// No such path.
+    NotFound,
+}
+
+impl Refusal {
+    /// The Status, as upstream words it.
+    pub(super) fn answer(&self, attributes: &Attributes) -> Answer {
+        let (code, reason, message) = match self {
+            Self::Unauthorized => (401, "Unauthorized", "Unauthorized".to_owned()),
+            Self::Forbidden { user } => (403, "Forbidden", forbidden_message(user, attributes)),
+            Self::Browser => (
+                403,
+                "Forbidden",
+                "a page in a browser may not use this API: the request has an Origin, or the name of a host other than localhost".to_owned(),
+            ),
+            Self::TooMany => {
+                (429, "TooManyRequests", "Too many requests, please try again later.".to_owned())
+            }
+            Self::Timeout => {
+                (504, "Timeout", "request did not complete within the time limit".to_owned())
+            }
+            Self::Method => {
+                (405, "MethodNotAllowed", "the server does not allow this method on the requested resource".to_owned())
+            }
+            Self::NotFound => {
+                (404, "NotFound", "the server could not find the requested resource".to_owned())
+            }
+        };
+        let mut status = json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+            "message": message, "reason": reason, "code": code,
+        });
+        if let (Some(details), Some(status)) = (self.details(attributes), status.as_object_mut()) {
+            status.insert("details".to_owned(), details);
+        }
+        let code = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut answer = text(code, "application/json", status.to_string());
+        if *self == Self::TooMany {
+            answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        if *self == Self::Unauthorized {
+            answer.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        answer
+    }
+
+    fn details(&self, attributes: &Attributes) -> Option<Value> {
+        match (self, &attributes.target) {
+            (Self::TooMany, _) => Some(json!({"retryAfterSeconds": 1})),
+            (Self::Forbidden { .. }, Target::Resource { group, resource, name, .. }) => {
+                Some(json!({"name": name, "group": group, "kind": resource}))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// An answer of text.
+pub(super) fn text(code: StatusCode, media_type: &'static str, text: String) -> Answer {
+    let mut answer = Response::new(Full::new(Bytes::from(text)).boxed_unsync());
+    *answer.status_mut() = code;
+    let headers = answer.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    answer
+}

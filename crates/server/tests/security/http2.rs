@@ -1,0 +1,104 @@
+//! HTTP/2, which Go's clients prefer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt as _, Full};
+use hyper::client::conn::http2::{SendRequest, handshake};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use portolan_server::{Limits, Role};
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+use tokio_rustls::TlsConnector;
+
+use crate::client::{Client, DEADLINE, SERVICES, service, start, start_with};
+
+/// A connection, and the task that ends with it.
+async fn connect(client: &Client) -> (SendRequest<Full<Bytes>>, JoinHandle<hyper::Result<()>>) {
+    let mut config = client.config();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let socket = TcpStream::connect(client.address).await.unwrap();
+    let name = ServerName::try_from(client.name.clone()).unwrap();
+    let stream = TlsConnector::from(Arc::new(config)).connect(name, socket).await.unwrap();
+    assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
+    let (sender, connection) = handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    (sender, tokio::spawn(connection))
+}
+
+fn request(method: &str, path: &str, body: String) -> Request<Full<Bytes>> {
+    let uri = format!("https://localhost{path}");
+    Request::builder().method(method).uri(uri).body(Full::new(body.into())).unwrap()
+}
+
+fn run(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { tokio::time::timeout(DEADLINE, test).await.unwrap() });
+}
+
+#[test]
+fn a_watch_and_writes_share_a_connection() {
+    let secure = start();
+    run(async {
+        let (mut sender, _) = connect(&secure.client(Role::Admin)).await;
+        let watch = sender.send_request(request("GET", &format!("{SERVICES}?watch=true"), String::new()));
+        let mut watch = watch.await.unwrap();
+        assert_eq!(watch.status(), StatusCode::OK);
+        for name in ["one", "two"] {
+            let written = sender.send_request(request("POST", SERVICES, service(name))).await.unwrap();
+            assert_eq!(written.status(), StatusCode::CREATED);
+            let frame = watch.body_mut().frame().await.unwrap().unwrap().into_data().unwrap();
+            let event: serde_json::Value = serde_json::from_slice(&frame).unwrap();
+            assert_eq!(
+                (&event["type"], &event["object"]["metadata"]["name"]),
+                (&"ADDED".into(), &name.into())
+            );
+        }
+        let refused = sender.send_request(request("GET", "/nothing", String::new())).await.unwrap();
+        assert_eq!(refused.status(), StatusCode::NOT_FOUND);
+        let stopping = tokio::task::spawn_blocking(move || secure.server.stop().unwrap());
+        // The end of the answer, not of the connection.
+        assert!(watch.into_body().collect().await.unwrap().to_bytes().is_empty());
+        stopping.await.unwrap();
+    });
+}
+
+#[test]
+fn a_head_without_end_is_refused() {
+    let secure = start();
+    run(async {
+        let (mut sender, _) = connect(&secure.client(Role::Admin)).await;
+        let mut long = request("GET", "/api", String::new());
+        long.headers_mut().insert("x-long", "x".repeat(80 << 10).parse().unwrap());
+        match sender.send_request(long).await {
+            Ok(answer) => assert_eq!(answer.status(), StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE),
+            Err(error) => assert!(!error.is_timeout(), "{error}"),
+        }
+        let (mut sender, _) = connect(&secure.client(Role::Admin)).await;
+        assert_eq!(
+            sender.send_request(request("GET", "/api", String::new())).await.unwrap().status(),
+            StatusCode::OK
+        );
+    });
+}
+
+#[test]
+fn a_connection_without_requests_is_closed() {
+    let limits = Limits { idle_time: Duration::from_millis(300), ..Limits::default() };
+    let secure = start_with(|config, _, _| config.limits = limits);
+    run(async {
+        let (mut sender, connection) = connect(&secure.client(Role::Admin)).await;
+        let watch = sender.send_request(request(
+            "GET",
+            &format!("{SERVICES}?watch=true&timeoutSeconds=2"),
+            String::new(),
+        ));
+        let watch = watch.await.unwrap();
+        // Longer than the limit: a watch is a request all the time.
+        assert!(watch.into_body().collect().await.is_ok());
+        assert!(!connection.is_finished());
+        connection.await.unwrap().unwrap();
+    });
+}

@@ -1,0 +1,155 @@
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use portolan_server::{Limits, Role};
+
+use crate::client::{Client, DEADLINE, SERVICES, Secure, metric, read_answer, service, start_with, until};
+
+const SHORT: Duration = Duration::from_millis(300);
+const WATCH: &str = "/api/v1/services?watch=true";
+
+fn limited(limits: Limits) -> Secure {
+    start_with(|config, _, _| config.limits = limits)
+}
+
+/// Whether the server has closed a connection; fails when it never does.
+fn is_closed(stream: &mut impl Read) -> bool {
+    match stream.read(&mut [0; 1024]) {
+        Ok(0) => true,
+        Ok(_) => false,
+        Err(error) => !matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut),
+    }
+}
+
+fn socket(secure: &Secure) -> TcpStream {
+    let socket = TcpStream::connect(secure.address).unwrap();
+    socket.set_read_timeout(Some(DEADLINE)).unwrap();
+    socket
+}
+
+#[test]
+fn a_client_that_never_finishes_anything_is_disconnected() {
+    let secure = limited(Limits { handshake_time: SHORT, header_time: SHORT, ..Limits::default() });
+    // Nothing, half a handshake, plain HTTP.
+    for bytes in [&b""[..], b"\x16\x03\x01", b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"] {
+        let mut socket = socket(&secure);
+        socket.write_all(bytes).unwrap();
+        until("the socket is closed", || is_closed(&mut socket));
+    }
+    let admin = secure.client(Role::Admin);
+    // No request, and half a head.
+    for text in ["", "GET /api HTTP/1.1\r\nhost: localhost\r\nx-a: "] {
+        let mut stream = admin.connect().unwrap();
+        stream.get_mut().write_all(text.as_bytes()).unwrap();
+        until("the connection is closed", || is_closed(&mut stream));
+    }
+    assert!(metric(&admin, "apiserver_tls_handshake_errors_total") >= 3.0);
+    until("no connection is left but the one that asks", || {
+        metric(&admin, "portolan_server_connections") < 1.5
+    });
+}
+
+#[test]
+fn a_head_without_end_is_refused() {
+    let secure = limited(Limits::default());
+    let admin = secure.client(Role::Admin).with_header("x-long", &"x".repeat(80 << 10));
+    assert_eq!(admin.get("/api").code, 431);
+}
+
+#[test]
+fn one_client_cannot_take_all_connections() {
+    let secure = limited(Limits { connections_of_one_client: 3, ..Limits::default() });
+    let admin = secure.client(Role::Admin);
+    let mut open: Vec<_> = (0..3).map(|_| admin.connect().unwrap()).collect();
+    for _ in 0..20 {
+        assert!(admin.connect().is_err());
+    }
+    assert_eq!(admin.ask_on(&mut open[0], "GET", SERVICES, "").code, 200);
+    open.truncate(1);
+    until("a place is free", || admin.connect().is_ok());
+    until("the refused ones are counted", || {
+        admin.connect().is_ok() && metric(&admin, "portolan_server_connections_refused_total") >= 20.0
+    });
+}
+
+#[test]
+fn with_all_connections_taken_others_wait() {
+    let secure = limited(Limits { connections: 2, ..Limits::default() });
+    let admin = secure.client(Role::Admin);
+    let open: Vec<_> = (0..2).map(|_| admin.connect().unwrap()).collect();
+    let waiting = admin.clone();
+    let waiting = std::thread::spawn(move || waiting.get(SERVICES).code);
+    let mut third = socket(&secure);
+    third.set_read_timeout(Some(SHORT)).unwrap();
+    third.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    // It is not even told that this is no TLS.
+    assert!(third.read(&mut [0; 16]).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock));
+    assert!(!waiting.is_finished());
+    drop((open, third));
+    assert_eq!(waiting.join().unwrap(), 200);
+}
+
+#[test]
+fn what_is_too_much_is_told_to_come_back() {
+    for (limits, reads, writes) in [
+        (Limits { reading: 0, ..Limits::default() }, 429, 201),
+        (Limits { mutating: 0, ..Limits::default() }, 200, 429),
+    ] {
+        let secure = limited(limits);
+        let admin = secure.client(Role::Admin);
+        let answers = [admin.get(SERVICES), admin.create("web")];
+        assert_eq!([answers[0].code, answers[1].code], [reads, writes]);
+        let refused = answers.iter().find(|answer| answer.code == 429).unwrap();
+        refused.refused(429, "TooManyRequests");
+        assert_eq!(refused.header("retry-after"), Some("1"));
+        assert_eq!(refused.json()["details"]["retryAfterSeconds"], 1);
+        // Watches and health have places of their own.
+        assert_eq!(secure.anonymous().get("/readyz").code, 200);
+        drop(admin.watch(WATCH));
+        if reads == 200 {
+            assert!(admin.get(SERVICES).json()["items"].as_array().unwrap().is_empty(), "refused, yet done");
+        }
+    }
+}
+
+#[test]
+fn watches_have_places_of_their_own() {
+    let secure = limited(Limits { watches: 2, reading: 1, ..Limits::default() });
+    let admin = secure.client(Role::Admin);
+    let first = admin.watch(WATCH);
+    let _second = admin.watch(WATCH);
+    admin.get(WATCH).refused(429, "TooManyRequests");
+    assert_eq!(admin.get(SERVICES).code, 200);
+    let name = "apiserver_longrunning_requests{verb=\"WATCH\",group=\"\",resource=\"services\"}";
+    assert!((metric(&admin, name) - 2.0).abs() < f64::EPSILON);
+    drop(first);
+    until("the place is free", || (metric(&admin, name) - 1.0).abs() < f64::EPSILON);
+    drop(admin.watch(WATCH));
+}
+
+/// The head of a request whose body does not come.
+fn unfinished(client: &Client, length: usize) -> crate::client::Stream {
+    let mut stream = client.connect().unwrap();
+    let head = format!("POST {SERVICES} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n\r\n");
+    stream.get_mut().write_all(head.as_bytes()).unwrap();
+    stream
+}
+
+#[test]
+fn a_request_has_its_time() {
+    let secure = limited(Limits { request_time: SHORT, mutating: 1, ..Limits::default() });
+    let admin = secure.client(Role::Admin);
+    let mut slow = unfinished(&admin, service("web").len());
+    read_answer(&mut slow).refused(504, "Timeout");
+    // The place that it had is free.
+    assert_eq!(admin.create("web").code, 201);
+}
+
+#[test]
+fn a_body_has_its_size() {
+    let secure = limited(Limits::default());
+    let admin = secure.client(Role::Admin);
+    let mut huge = unfinished(&admin, (3 << 20) + 1);
+    read_answer(&mut huge).refused(413, "RequestEntityTooLarge");
+}

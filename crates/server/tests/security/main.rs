@@ -1,0 +1,11 @@
+//! The server behind TLS, as clients meet it.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+mod client;
+mod http2;
+mod kube_client;
+mod limits;
+mod plain;
+mod roles;
+mod rotation;
+mod stop;

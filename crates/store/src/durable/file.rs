@@ -1,0 +1,270 @@
+//! The database file: where it is, who has it, what is in it.
+//!
+//! | table | key | value |
+//! |---|---|---|
+//! | `log` | revision | what the change wrote: [`super::entry`] |
+//! | `numbers` | `format` | the version of this layout |
+//! | | `revision` | the last revision |
+//! | | `created` | the revision that the store began with |
+//! | | `history/RESOURCE` | the revision after which the resource's history begins |
+//!
+//! The log is the state: read in order, its entries give the objects and the history. When the history drops a
+//! change, the entry of what it replaced goes, and that of a deletion with it. New entries are always the last ones, so
+//! that a group of them fills few pages.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, DirBuilder, File, OpenOptions, TryLockError},
+    io,
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use portolan_schema::Resource;
+use redb::{Builder, Database, DatabaseError, Durability, ReadableDatabase, TableDefinition};
+
+use super::{
+    disk::{Disk, Faults},
+    entry::{self, Entry},
+};
+use crate::{
+    Change, History, OpenError,
+    metrics::Counters,
+    names::stored_name,
+    tables::{Dropped, Tables},
+    transaction::Write,
+};
+
+const LOG: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("log");
+const NUMBERS: TableDefinition<'_, &str, u64> = TableDefinition::new("numbers");
+
+const FORMAT: &str = "format";
+const REVISION: &str = "revision";
+const CREATED: &str = "created";
+
+/// The newest layout that this version knows.
+const KNOWN_FORMAT: u64 = 1;
+
+const FILE_NAME: &str = "objects.redb";
+const NEW_FILE_NAME: &str = "objects.redb.new";
+const LOCK_NAME: &str = "lock";
+
+/// Everything that is read is also in memory; this is for the pages that the next group changes.
+const CACHE_BYTES: usize = 8 << 20;
+
+/// The data folder, held by this process.
+#[derive(Debug)]
+pub(super) struct Folder {
+    path: PathBuf,
+    counters: Arc<Counters>,
+    faults: Faults,
+    /// Released by the system when this is closed, however the process ends.
+    _lock: File,
+}
+
+/// What is to be done in the file for changes that the history has dropped.
+#[derive(Debug, Default)]
+pub(super) struct Forget {
+    entries: Vec<u64>,
+    history: BTreeMap<Resource, u64>,
+}
+
+impl Folder {
+    /// Takes the folder, and makes it if it is missing.
+    pub(super) fn take(path: &Path, counters: Arc<Counters>, faults: Faults) -> Result<Self, OpenError> {
+        let failed = |path: &Path| {
+            let path = path.to_owned();
+            move |source| OpenError::Io { path, source }
+        };
+        DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed(path))?;
+        let lock_path = path.join(LOCK_NAME);
+        let lock =
+            private_file().create(true).truncate(false).open(&lock_path).map_err(failed(&lock_path))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(OpenError::InUse(path.to_owned())),
+            Err(TryLockError::Error(source)) => return Err(OpenError::Io { path: lock_path, source }),
+        }
+        Ok(Self { path: path.to_owned(), counters, faults, _lock: lock })
+    }
+
+    /// Opens the database; makes an empty one, whose last revision is `first`, if there is no file at all.
+    pub(super) fn open_or_create(&self, first: u64) -> Result<Database, OpenError> {
+        let path = self.path.join(FILE_NAME);
+        let exists = path.try_exists().map_err(|source| OpenError::Io { path: path.clone(), source })?;
+        if !exists {
+            self.create(first)?;
+        }
+        self.open()
+    }
+
+    /// Opens the database.
+    pub(super) fn open(&self) -> Result<Database, OpenError> {
+        let path = self.path.join(FILE_NAME);
+        let file =
+            private_file().open(&path).map_err(|source| OpenError::Io { path: path.clone(), source })?;
+        // The database would take an empty file for one to be filled.
+        if file.metadata().is_ok_and(|metadata| metadata.len() == 0) {
+            return Err(OpenError::Corrupt { path, reason: "the file is empty".into() });
+        }
+        self.database(file).map_err(|error| self.explain(error))
+    }
+
+    /// A whole new file takes its name in one step: a crash in between leaves nothing half-made.
+    fn create(&self, first: u64) -> Result<(), OpenError> {
+        let (new, path) = (self.path.join(NEW_FILE_NAME), self.path.join(FILE_NAME));
+        let failed = |source| OpenError::Io { path: new.clone(), source };
+        let file = private_file().create(true).truncate(true).open(&new).map_err(failed)?;
+        let database = self.database(file).map_err(|error| self.explain(error))?;
+        write_first(&database, first).map_err(|error| self.explain(error))?;
+        database.close().map_err(|error| self.explain(error))?;
+        fs::rename(&new, path).map_err(failed)?;
+        File::open(&self.path).and_then(|folder| folder.sync_all()).map_err(failed)
+    }
+
+    fn database(&self, file: File) -> Result<Database, DatabaseError> {
+        let disk = Disk { file, counters: Arc::clone(&self.counters), faults: self.faults.clone() };
+        // Everything is read at the start anyway; this notices what the disk has made of it meanwhile.
+        let mut builder = Builder::new();
+        builder.set_cache_size(CACHE_BYTES).set_check_integrity_on_open(true);
+        builder.create_with_backend(disk)
+    }
+
+    /// Why the file could not be opened or read.
+    pub(super) fn explain(&self, error: impl Into<redb::Error>) -> OpenError {
+        let path = self.path.join(FILE_NAME);
+        match error.into() {
+            redb::Error::Io(source) if source.kind() != io::ErrorKind::InvalidData => {
+                OpenError::Io { path, source }
+            }
+            error => OpenError::Corrupt { path, reason: error.to_string() },
+        }
+    }
+
+    fn corrupt(&self, reason: String) -> OpenError {
+        OpenError::Corrupt { path: self.path.join(FILE_NAME), reason }
+    }
+
+    /// Reads everything.
+    pub(super) fn load(&self, database: &Database, limits: History) -> Result<(Tables, Forget), OpenError> {
+        let read = database.begin_read().map_err(|error| self.explain(error))?;
+        let numbers = read.open_table(NUMBERS).map_err(|error| self.explain(error))?;
+        let number = |name: &str| {
+            let found = numbers.get(name).map_err(|error| self.explain(error))?;
+            Ok::<_, OpenError>(found.map(|number| number.value()))
+        };
+        let needed = |name: &str| number(name)?.ok_or_else(|| self.corrupt(format!("it has no {name}")));
+        let format = needed(FORMAT)?;
+        if format > KNOWN_FORMAT {
+            let place = self.path.join(FILE_NAME).display().to_string();
+            return Err(OpenError::Newer { place, found: format, known: KNOWN_FORMAT });
+        }
+        let created = needed(CREATED)?;
+        let mut tables = Tables::new(limits, created);
+        for resource in Resource::ALL {
+            tables.begin_history(resource, number(&history_name(resource))?.unwrap_or(created));
+        }
+        let mut dropped = Vec::new();
+        let log = read.open_table(LOG).map_err(|error| self.explain(error))?;
+        for item in log.range::<u64>(..).map_err(|error| self.explain(error))? {
+            let (revision, entry) = item.map_err(|error| self.explain(error))?;
+            let revision = revision.value();
+            let entry = entry::decode(entry.value())
+                .map_err(|reason| self.corrupt(format!("the entry of revision {revision}: {reason}")))?;
+            restore(&mut tables, revision, entry, &mut dropped);
+        }
+        tables.complete(needed(REVISION)?);
+        let mut forget = Forget::default();
+        forget.add(&dropped);
+        Ok((tables, forget))
+    }
+}
+
+/// Puts one entry of the log back.
+fn restore(tables: &mut Tables, revision: u64, entry: Entry, dropped: &mut Vec<Dropped>) {
+    let (resource, old, new) = match entry {
+        Entry::Written(resource, draft) if revision <= tables.compacted(resource) => {
+            return tables.load(resource, Arc::new(draft.at(revision)));
+        }
+        Entry::Written(resource, draft) => {
+            (resource, tables.get(resource, draft.key()), Some(Arc::new(draft.at(revision))))
+        }
+        Entry::Deleted(resource, key) => (resource, tables.get(resource, &key), None),
+    };
+    tables.apply(resource, Change { revision, old, new }, dropped);
+}
+
+impl Forget {
+    /// Adds what follows from changes that the history has dropped.
+    pub(super) fn add(&mut self, dropped: &[Dropped]) {
+        for Dropped { resource, change } in dropped {
+            self.entries.extend(change.old.as_ref().map(|old| old.revision()));
+            if change.new.is_none() {
+                self.entries.push(change.revision);
+            }
+            self.history.insert(*resource, change.revision);
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.entries.clear();
+        self.history.clear();
+    }
+}
+
+/// Writes a group of changes and forgets others, durably.
+pub(super) fn write(
+    database: &Database,
+    writes: &[Write],
+    revision: u64,
+    forget: &Forget,
+) -> Result<(), redb::Error> {
+    let mut transaction = database.begin_write()?;
+    transaction.set_durability(Durability::Immediate)?;
+    {
+        let mut log = transaction.open_table(LOG)?;
+        for old in &forget.entries {
+            log.remove(old)?;
+        }
+        for write in writes {
+            if let Some(entry) = entry::encode(write) {
+                log.insert(write.change.revision, entry.as_slice())?;
+            }
+        }
+        let mut numbers = transaction.open_table(NUMBERS)?;
+        for (resource, begin) in &forget.history {
+            numbers.insert(history_name(*resource).as_str(), begin)?;
+        }
+        numbers.insert(REVISION, revision)?;
+    }
+    Ok(transaction.commit()?)
+}
+
+/// The last revision that is in the file.
+pub(super) fn last_revision(database: &Database) -> Result<Option<u64>, redb::Error> {
+    let numbers = database.begin_read()?.open_table(NUMBERS)?;
+    Ok(redb::ReadableTable::get(&numbers, REVISION)?.map(|number| number.value()))
+}
+
+fn write_first(database: &Database, revision: u64) -> Result<(), redb::Error> {
+    let transaction = database.begin_write()?;
+    {
+        transaction.open_table(LOG)?;
+        let mut numbers = transaction.open_table(NUMBERS)?;
+        for (name, value) in [(FORMAT, KNOWN_FORMAT), (REVISION, revision), (CREATED, revision)] {
+            numbers.insert(name, value)?;
+        }
+    }
+    Ok(transaction.commit()?)
+}
+
+fn history_name(resource: Resource) -> String {
+    format!("history/{}", stored_name(resource))
+}
+
+fn private_file() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).mode(0o600);
+    options
+}

@@ -1,0 +1,27 @@
+//! Lets etcd forget old revisions. Without it, etcd grows with every write until it refuses them.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::sleep;
+use tracing::{debug, warn};
+
+use super::{Shared, messages::RangeRequest};
+
+/// Compacts for ever: each `window`, to the revision of one `window` before. Servers do not agree on who does it;
+/// compacting to what is already compacted does nothing.
+pub(super) async fn compact(shared: Arc<Shared>, window: Duration) {
+    let mut before = None;
+    loop {
+        let request = RangeRequest { key: shared.layout.head(), ..RangeRequest::default() };
+        let header = shared.client.range(request).await.ok().and_then(|answer| answer.header);
+        if let Some(revision) = before {
+            match shared.client.compact(revision).await {
+                Ok(_) => debug!(revision, "etcd compacted"),
+                Err(failure) if failure.text().contains("has been compacted") => {}
+                Err(failure) => warn!(reason = failure.text(), "etcd could not be compacted"),
+            }
+        }
+        before = header.map(|header| header.revision);
+        sleep(window).await;
+    }
+}

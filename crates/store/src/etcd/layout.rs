@@ -1,0 +1,206 @@
+//! What is where in etcd, and what its revisions mean here. Pure.
+//!
+//! | key | value |
+//! |---|---|
+//! | `PREFIX/head` | the version of this layout, in decimal |
+//! | `PREFIX/RESOURCE/KEY` | one byte: the version of the value, 1; one byte: the position within the transaction; then the object's JSON without resourceVersion |
+//!
+//! `RESOURCE` is the resource's name as in `names`, `KEY` is `namespace/name` or `name`.
+//!
+//! Each transaction writes `head`, too: its revision in etcd is that of our last write, whatever others do in the same
+//! etcd. So does a server that begins: the state that it reads has then a revision that all servers know. All changes of one transaction have the same revision in etcd; ours is that, followed by 8 bits of position.
+//! Position 255 stands for the whole transaction.
+
+use bytes::Bytes;
+use portolan_schema::Resource;
+
+use crate::{
+    Draft, StoredObject,
+    names::{by_stored_name, stored_name},
+};
+
+/// The newest layout that this version knows.
+pub(super) const KNOWN_FORMAT: u64 = 1;
+const VALUE_VERSION: u8 = 1;
+/// What follows the prefix in the key of the head.
+const HEAD: &str = "head";
+/// The bits of the position.
+const POSITION_BITS: u32 = 8;
+/// The greatest position of a change.
+const LAST_POSITION: usize = 254;
+
+/// The keys below one prefix.
+#[derive(Debug, Clone)]
+pub(super) struct Layout {
+    /// With a slash at its end.
+    prefix: String,
+}
+
+/// What a key stands for.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    Head,
+    Object(Resource, String),
+    /// Of a newer version, or of someone else.
+    Unknown,
+}
+
+impl Layout {
+    pub(super) fn new(prefix: &str) -> Self {
+        Self { prefix: format!("{prefix}/") }
+    }
+
+    /// The range of all keys: the first, and the first behind them.
+    pub(super) fn range(&self) -> (Bytes, Bytes) {
+        let mut end = self.prefix.clone().into_bytes();
+        // The last byte is a slash.
+        if let Some(last) = end.last_mut() {
+            *last = last.saturating_add(1);
+        }
+        (Bytes::from(self.prefix.clone()), end.into())
+    }
+
+    pub(super) fn head(&self) -> Bytes {
+        format!("{}{HEAD}", self.prefix).into()
+    }
+
+    pub(super) fn key(&self, resource: Resource, key: &str) -> Bytes {
+        format!("{}{}/{key}", self.prefix, stored_name(resource)).into()
+    }
+
+    pub(super) fn place(&self, key: &[u8]) -> Place {
+        let name = std::str::from_utf8(key).ok().and_then(|key| key.strip_prefix(&self.prefix));
+        let Some(name) = name else { return Place::Unknown };
+        if name == HEAD {
+            return Place::Head;
+        }
+        // A group has a dot in its name, a plural has none.
+        let slashes = usize::from(name.split('/').next().is_some_and(|first| first.contains('.')));
+        let end = name.match_indices('/').nth(slashes).map(|(position, _)| position);
+        let split = end.and_then(|end| name.split_at_checked(end));
+        let object =
+            split.and_then(|(resource, key)| Some((by_stored_name(resource)?, key.strip_prefix('/')?)));
+        object.map_or(Place::Unknown, |(resource, key)| Place::Object(resource, key.to_owned()))
+    }
+}
+
+/// The value of `head`.
+pub(super) fn head_value() -> Bytes {
+    KNOWN_FORMAT.to_string().into()
+}
+
+/// The version in `head`.
+pub(super) fn format_of(head: &[u8]) -> Option<u64> {
+    std::str::from_utf8(head).ok()?.parse().ok()
+}
+
+/// The value of an object.
+pub(super) fn encode(draft: &Draft, position: u8) -> Bytes {
+    [&[VALUE_VERSION, position], draft.body()].concat().into()
+}
+
+/// The position in a value; 0 if it is no value of ours.
+pub(super) fn position_of(value: &[u8]) -> u8 {
+    match value {
+        [VALUE_VERSION, position, ..] => *position,
+        _ => 0,
+    }
+}
+
+/// The object in a value. The error is for people.
+pub(super) fn decode(
+    resource: Resource,
+    key: &str,
+    mod_revision: u64,
+    value: &[u8],
+) -> Result<StoredObject, String> {
+    let [VALUE_VERSION, position, body @ ..] = value else {
+        return Err(format!("the value does not begin with its version, {VALUE_VERSION}"));
+    };
+    let draft = Draft::decode(resource, body).map_err(|error| error.to_string())?;
+    if draft.key() != key {
+        return Err(format!("the object in it calls itself {:?}", draft.key()));
+    }
+    Ok(draft.at(revision(mod_revision, *position)))
+}
+
+/// Our revision of the change at a position of a transaction.
+pub(super) fn revision(mod_revision: u64, position: u8) -> u64 {
+    (mod_revision << POSITION_BITS) | u64::from(position)
+}
+
+/// Our revision when a transaction is published as a whole.
+pub(super) fn revision_after(mod_revision: u64) -> u64 {
+    revision(mod_revision, u8::MAX)
+}
+
+/// The position of the change with this index in its transaction, if there can be one.
+pub(super) fn position(index: usize) -> Option<u8> {
+    u8::try_from(index).ok().filter(|position| usize::from(*position) <= LAST_POSITION)
+}
+
+/// etcd's part of a revision.
+pub(super) fn mod_revision(revision: u64) -> u64 {
+    revision >> POSITION_BITS
+}
+
+/// A number of etcd's, which is never negative.
+pub(super) fn unsigned(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or_default()
+}
+
+/// The reverse; a revision of ours fits always.
+pub(super) fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_leads_back_to_its_object() {
+        let layout = Layout::new("/portolan/v1");
+        for resource in Resource::ALL {
+            for key in ["a", "ns/a"] {
+                let place = layout.place(&layout.key(resource, key));
+                assert_eq!(place, Place::Object(resource, key.to_owned()));
+            }
+        }
+        assert_eq!(
+            layout.key(Resource::EndpointSlice, "n/a"),
+            "/portolan/v1/discovery.k8s.io/endpointslices/n/a"
+        );
+        assert_eq!(layout.place(&layout.head()), Place::Head);
+        for key in
+            ["/portolan/v1/", "/portolan/v1/services", "/portolan/v1/pods/a/b", "/portolan/v2/services/a/b"]
+        {
+            assert_eq!(layout.place(key.as_bytes()), Place::Unknown, "{key}");
+        }
+        let (start, end) = layout.range();
+        assert!(start < layout.head() && layout.head() < end && end == "/portolan/v10");
+    }
+
+    #[test]
+    fn revisions_order_by_transaction_then_position() {
+        let order = [revision(7, 0), revision(7, 1), revision(7, 254), revision_after(7), revision(8, 0)];
+        assert!(order.is_sorted_by(|a, b| a < b));
+        assert!(order[..4].iter().all(|revision| mod_revision(*revision) == 7));
+        assert_eq!(
+            (position(0), position(254), position(255), position(256)),
+            (Some(0), Some(254), None, None)
+        );
+    }
+
+    #[test]
+    fn values_say_what_is_wrong_with_them() {
+        let value = serde_json::json!({"metadata": {"name": "a", "namespace": "n"}});
+        let draft = Draft::new(Resource::Service, value.as_object().unwrap());
+        let value = encode(&draft, 3);
+        assert_eq!(position_of(&value), 3);
+        assert_eq!(decode(Resource::Service, "n/a", 9, &value).unwrap().revision(), revision(9, 3));
+        assert!(decode(Resource::Service, "n/b", 9, &value).unwrap_err().contains("\"n/a\""));
+        assert!(decode(Resource::Service, "n/a", 9, b"{}").unwrap_err().contains("version"));
+        assert!(decode(Resource::Service, "n/a", 9, b"").unwrap_err().contains("version"));
+    }
+}

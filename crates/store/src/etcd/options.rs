@@ -1,0 +1,163 @@
+//! Where etcd is and who we are there.
+
+use std::{error::Error, fmt, iter, time::Duration};
+
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
+
+use crate::OpenError;
+
+/// How long to wait for a connection before the next server is tried.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// A server that does not answer for this long while something is awaited from it is gone. etcd refuses clients that
+/// ask more often than each 5 seconds.
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Room for a load's pages without waiting for the other side.
+const WINDOW_BYTES: u32 = 4 << 20;
+
+/// Where etcd is, how to reach it, and under which prefix the objects are.
+#[derive(Debug, Clone)]
+pub struct EtcdOptions {
+    /// The servers of one etcd cluster: `https://host:port`, `http://host:port`, or `host:port`, which means https if
+    /// [`EtcdOptions::tls`] is given.
+    pub endpoints: Vec<String>,
+    /// Everything is below this and a slash. Begins with a slash.
+    pub prefix: String,
+    /// For https.
+    pub tls: Option<EtcdTls>,
+    /// For an etcd with authentication.
+    pub credentials: Option<Credentials>,
+    /// How long a request may take, all attempts included.
+    pub timeout: Duration,
+    /// Lets etcd forget what is older than this, in steps of this; `None` leaves that to etcd's operator
+    /// (`--auto-compaction-retention`), without whom etcd fills up. Several servers may do it at once. It concerns all
+    /// of etcd, not only the prefix.
+    pub compaction: Option<Duration>,
+}
+
+/// Certificates for etcd, in PEM.
+#[derive(Clone)]
+pub struct EtcdTls {
+    /// The authority that etcd's certificates are from.
+    pub ca: Vec<u8>,
+    /// Our certificate and its key, where etcd asks for one.
+    pub identity: Option<(Vec<u8>, Vec<u8>)>,
+    /// The name in etcd's certificates, if it is not the host of the endpoint.
+    pub server_name: Option<String>,
+}
+
+/// A user of etcd.
+#[derive(Clone)]
+pub struct Credentials {
+    /// The name.
+    pub name: String,
+    /// The password.
+    pub password: String,
+}
+
+impl Default for EtcdOptions {
+    fn default() -> Self {
+        Self {
+            endpoints: vec!["http://127.0.0.1:2379".into()],
+            prefix: "/portolan/v1".into(),
+            tls: None,
+            credentials: None,
+            timeout: Duration::from_secs(10),
+            compaction: Some(Duration::from_secs(600)),
+        }
+    }
+}
+
+impl fmt::Debug for EtcdTls {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("EtcdTls").field("server_name", &self.server_name).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Credentials").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl EtcdOptions {
+    /// The prefix without a slash at its end, checked.
+    pub(super) fn checked_prefix(&self) -> Result<String, OpenError> {
+        let prefix = self.prefix.trim_end_matches('/');
+        if !prefix.starts_with('/') || prefix.contains("//") {
+            let reason =
+                format!("{:?} must begin with a slash and have a name, as in /portolan/v1", self.prefix);
+            return Err(OpenError::Options { field: "prefix", reason });
+        }
+        Ok(prefix.to_owned())
+    }
+
+    /// How to connect to each server.
+    pub(super) fn checked_endpoints(&self) -> Result<Vec<Endpoint>, OpenError> {
+        if self.endpoints.is_empty() {
+            let reason = "none is given; name at least one, as in https://10.0.0.1:2379".into();
+            return Err(OpenError::Options { field: "servers", reason });
+        }
+        self.endpoints.iter().map(|endpoint| self.endpoint(endpoint)).collect()
+    }
+
+    fn endpoint(&self, text: &str) -> Result<Endpoint, OpenError> {
+        let wrong =
+            |reason: String| OpenError::Options { field: "servers", reason: format!("{text:?}: {reason}") };
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        let uri = if text.contains("://") { text.to_owned() } else { format!("{scheme}://{text}") };
+        match (uri.split_once("://").map(|(scheme, _)| scheme), &self.tls) {
+            (Some("http"), None) | (Some("https"), Some(_)) => {}
+            (Some("http"), Some(_)) => {
+                return Err(wrong("certificates are given, so it must be https".into()));
+            }
+            (Some("https"), None) => return Err(wrong("https needs the CA of etcd's certificates".into())),
+            _ => return Err(wrong("it must be https://host:port or http://host:port".into())),
+        }
+        let endpoint = Endpoint::from_shared(uri).map_err(|error| wrong(error.to_string()))?;
+        if endpoint.uri().port().is_none() || endpoint.uri().path().len() > 1 {
+            return Err(wrong("it must be host and port, as in https://10.0.0.1:2379".into()));
+        }
+        let endpoint = endpoint
+            .connect_timeout(CONNECT_TIMEOUT)
+            .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
+            .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
+            .initial_stream_window_size(WINDOW_BYTES)
+            .initial_connection_window_size(WINDOW_BYTES);
+        let Some(tls) = &self.tls else { return Ok(endpoint) };
+        let unusable = |reason: String| OpenError::Options { field: "certificates", reason };
+        // Without a certificate in it, it would only be found that etcd's is from nobody.
+        if !String::from_utf8_lossy(&tls.ca).contains("-----BEGIN CERTIFICATE-----") {
+            return Err(unusable("the CA holds no certificate in PEM".into()));
+        }
+        endpoint.tls_config(tls.client()).map_err(|error| unusable(chain(&error)))
+    }
+}
+
+impl EtcdTls {
+    fn client(&self) -> ClientTlsConfig {
+        let mut config = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(&self.ca));
+        if let Some((certificate, key)) = &self.identity {
+            config = config.identity(Identity::from_pem(certificate, key));
+        }
+        if let Some(name) = &self.server_name {
+            config = config.domain_name(name);
+        }
+        config
+    }
+}
+
+/// The causes of an error, nearest first.
+pub(super) fn causes<'a>(
+    error: &'a (dyn Error + 'static),
+) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    iter::successors(error.source(), |cause| Error::source(*cause))
+}
+
+/// An error and its causes, for people.
+pub(super) fn chain(error: &(dyn Error + 'static)) -> String {
+    causes(error).fold(error.to_string(), |text, cause| {
+        let cause = cause.to_string();
+        if text.ends_with(&cause) { text } else { format!("{text}: {cause}") }
+    })
+}

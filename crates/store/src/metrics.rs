@@ -1,0 +1,92 @@
+//! What a store counts. Plain values; whoever shows them gives them names.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::Duration,
+};
+
+use portolan_schema::Resource;
+
+use crate::tables::Tables;
+
+/// Upper bounds of the classes in [`Metrics::group_sizes`]; the last class has none.
+pub const GROUP_SIZE_BOUNDS: [u64; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
+
+/// The state of a store's counters at one moment. Counters start at 0 with the store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Metrics {
+    /// Transactions carried out.
+    pub committed: u64,
+    /// Transactions refused because a condition did not hold.
+    pub conflicts: u64,
+    /// Transactions that failed for any other reason, or whose fate is unknown.
+    pub failed: u64,
+    /// Groups of transactions that were made durable together, by the number of transactions in them:
+    /// [`GROUP_SIZE_BOUNDS`]. Only a durable store has groups.
+    pub group_sizes: [u64; GROUP_SIZE_BOUNDS.len() + 1],
+    /// Calls of fsync.
+    pub syncs: u64,
+    /// Time spent in them.
+    pub sync_time: Duration,
+    /// Times that the published state was read anew from etcd, the first included.
+    pub loads: u64,
+    /// Objects of each resource, published.
+    pub objects: Vec<(Resource, usize)>,
+    /// The published revision.
+    pub revision: u64,
+}
+
+/// The counters behind [`Metrics`].
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    committed: AtomicU64,
+    conflicts: AtomicU64,
+    failed: AtomicU64,
+    group_sizes: [AtomicU64; GROUP_SIZE_BOUNDS.len() + 1],
+    syncs: AtomicU64,
+    sync_nanos: AtomicU64,
+    loads: AtomicU64,
+}
+
+impl Counters {
+    pub(crate) fn outcome<T>(&self, outcome: &Result<T, crate::CommitError>) {
+        let counter = match outcome {
+            Ok(_) => &self.committed,
+            Err(crate::CommitError::Conflict { .. }) => &self.conflicts,
+            Err(_) => &self.failed,
+        };
+        counter.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn group(&self, size: usize) {
+        let class = GROUP_SIZE_BOUNDS.partition_point(|bound| *bound < size as u64);
+        if let Some(counter) = self.group_sizes.get(class) {
+            counter.fetch_add(1, Relaxed);
+        }
+    }
+
+    pub(crate) fn sync(&self, took: Duration) {
+        self.syncs.fetch_add(1, Relaxed);
+        self.sync_nanos.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Relaxed);
+    }
+
+    pub(crate) fn load(&self) {
+        self.loads.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn read(&self, tables: &Tables) -> Metrics {
+        Metrics {
+            committed: self.committed.load(Relaxed),
+            conflicts: self.conflicts.load(Relaxed),
+            failed: self.failed.load(Relaxed),
+            group_sizes: std::array::from_fn(|class| {
+                self.group_sizes.get(class).map_or(0, |counter| counter.load(Relaxed))
+            }),
+            syncs: self.syncs.load(Relaxed),
+            sync_time: Duration::from_nanos(self.sync_nanos.load(Relaxed)),
+            loads: self.loads.load(Relaxed),
+            objects: Resource::ALL.iter().map(|resource| (*resource, tables.count(*resource))).collect(),
+            revision: tables.revision(),
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! The names under which resources are stored: a part of the formats on disk and in etcd, which must never change.
+
+use portolan_schema::Resource;
+
+/// `plural`, or `group/plural` outside of the core group.
+pub(crate) fn stored_name(resource: Resource) -> String {
+    let info = resource.info();
+    if info.group.is_empty() { info.plural.to_owned() } else { format!("{}/{}", info.group, info.plural) }
+}
+
+/// The resource with this name.
+pub(crate) fn by_stored_name(name: &str) -> Option<Resource> {
+    let (group, plural) = name.rsplit_once('/').unwrap_or(("", name));
+    Resource::ALL.into_iter().find(|resource| {
+        let info = resource.info();
+        info.group == group && info.plural == plural
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_resource_is_found_by_its_name() {
+        for resource in Resource::ALL {
+            assert_eq!(by_stored_name(&stored_name(resource)), Some(resource));
+        }
+        assert_eq!(by_stored_name("discovery.k8s.io/services"), None);
+        assert_eq!(stored_name(Resource::EndpointSlice), "discovery.k8s.io/endpointslices");
+    }
+}

@@ -1,0 +1,408 @@
+//! Several servers on one etcd, and what can happen to etcd and to the way there.
+
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use portolan_store::{
+    Change, CommitError, Credentials, EtcdOptions, EtcdStore, History, OpenError, Scope, Store, Transaction,
+};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::{task::JoinSet, time::timeout};
+
+use crate::{
+    suite::follow,
+    support::{NODE, SERVICE, commit, connect, content, etcd::Etcd, options, proxy::Proxy, put, remove},
+};
+
+const PREFIX: &str = "/portolan/v1";
+const DEADLINE: Duration = Duration::from_secs(60);
+
+fn history() -> History {
+    History::default()
+}
+
+async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !holds() {
+        assert!(begin.elapsed() < DEADLINE, "waited in vain for {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// A write that goes on until it is done, as a server does it; the revision if etcd said so.
+async fn insist(store: &dyn Store, key: &str) -> Option<u64> {
+    let mut doubtful = false;
+    loop {
+        match commit(store, vec![put(SERVICE, key, "1", None), put(NODE, &key.replace('/', "-"), "1", None)])
+            .await
+        {
+            Ok(done) => return Some(done.revision),
+            Err(CommitError::Unknown(_)) => doubtful = true,
+            Err(CommitError::Unavailable(_)) => {}
+            Err(CommitError::Conflict { .. }) if doubtful => return None,
+            Err(error) => panic!("{key}: {error}"),
+        }
+        let _ = store.refresh().await;
+    }
+}
+
+/// The changes as they must be at every server.
+fn facts(changes: &[Change]) -> Vec<(u64, String, Option<u64>, bool)> {
+    let facts = changes.iter().map(|change| {
+        let key = change.new.as_ref().or(change.old.as_ref()).unwrap().key().to_owned();
+        (change.revision, key, change.old.as_ref().map(|old| old.revision()), change.new.is_some())
+    });
+    facts.collect()
+}
+
+#[tokio::test]
+async fn two_servers_see_each_others_writes_with_the_same_revisions() {
+    let Some(etcd) = Etcd::start() else { return };
+    let (one, other) = (connect(&etcd, PREFIX, history()).await, connect(&etcd, PREFIX, history()).await);
+    let begin = one.refresh().await.unwrap();
+    assert_eq!(begin, other.revision());
+    let first =
+        commit(&*one, vec![put(SERVICE, "n/a", "1", None), put(SERVICE, "n/b", "1", None)]).await.unwrap();
+    assert!(other.refresh().await.unwrap() >= first.revision);
+    assert_eq!(content(&other.get(SERVICE, "n/a").unwrap()), "1");
+    let b = other.get(SERVICE, "n/b").unwrap().revision();
+    let steps = vec![
+        put(SERVICE, "n/c", "1", None),
+        remove(SERVICE, "n/b", b),
+        remove(SERVICE, "n/a", first.objects[0].revision()),
+    ];
+    let second = commit(&*other, steps).await.unwrap();
+    assert_eq!(one.refresh().await.unwrap(), other.refresh().await.unwrap());
+    assert_eq!(one.revision(), other.revision());
+    let (seen, same) = (one.changes(SERVICE, begin, 10).unwrap(), other.changes(SERVICE, begin, 10).unwrap());
+    assert_eq!(facts(&seen.changes), facts(&same.changes));
+    assert_eq!((seen.changes.len(), seen.changes[4].revision), (5, second.revision));
+    // A third that comes later knows the objects by the same revisions.
+    let third = connect(&etcd, PREFIX, history()).await;
+    assert_eq!(third.get(SERVICE, "n/c").unwrap().revision(), second.objects[0].revision());
+    assert_eq!(third.revision(), one.refresh().await.unwrap());
+}
+
+#[tokio::test]
+async fn watches_go_on_over_a_killed_etcd_and_nothing_answered_is_lost() {
+    let Some(mut etcd) = Etcd::start() else { return };
+    let stores = [connect(&etcd, PREFIX, history()).await, connect(&etcd, PREFIX, history()).await];
+    let begin = stores[0].refresh().await.unwrap();
+    assert_eq!(begin, stores[1].revision());
+    let mut followers = JoinSet::new();
+    for store in &stores {
+        let last = |changes: &[Change]| {
+            changes
+                .iter()
+                .filter(|change| change.new.as_ref().is_some_and(|new| new.name().starts_with("last")))
+                .count()
+                == 4
+        };
+        followers.spawn(follow(Arc::clone(store), SERVICE, begin, last));
+    }
+    let (stop, stopped) = tokio::sync::watch::channel(false);
+    let mut writers = JoinSet::new();
+    for writer in 0..4 {
+        let (store, stopped) = (Arc::clone(&stores[writer % 2]), stopped.clone());
+        writers.spawn(async move {
+            let mut done = Vec::new();
+            for number in 0.. {
+                let key = format!("n/{writer}-{number}");
+                done.push((insist(&*store, &key).await, key));
+                if *stopped.borrow() {
+                    break;
+                }
+            }
+            let key = format!("n/last-{writer}");
+            done.push((insist(&*store, &key).await, key));
+            done
+        });
+    }
+    for round in 1..=3 {
+        let before = stores[0].count(SERVICE);
+        until("writes", || stores[0].count(SERVICE) > before + 20 * round).await;
+        etcd.restart();
+    }
+    stop.send_replace(true);
+    let done: BTreeMap<String, Option<u64>> =
+        writers.join_all().await.into_iter().flatten().map(|(revision, key)| (key, revision)).collect();
+    let seen = timeout(DEADLINE, followers.join_all()).await.unwrap();
+    assert_eq!(facts(&seen[0]), facts(&seen[1]));
+    assert_eq!(seen[0].len(), done.len());
+    for change in &seen[0] {
+        let key = change.new.as_ref().unwrap().key();
+        let answered = done[key];
+        assert!(answered.is_none_or(|revision| revision == change.revision + 1), "{key}");
+    }
+    for store in &stores {
+        store.refresh().await.unwrap();
+        assert_eq!((store.count(SERVICE), store.count(NODE)), (done.len(), done.len()));
+        assert_eq!(store.metrics().loads, 1, "the watch went on where it was");
+    }
+}
+
+#[tokio::test]
+async fn a_cut_connection_is_made_again_and_nothing_is_missed() {
+    let Some(etcd) = Etcd::start() else { return };
+    let proxy = Proxy::start(etcd.port()).await;
+    let near = connect(&etcd, PREFIX, history()).await;
+    let far = Arc::new(EtcdStore::connect(through(&proxy), history()).await.unwrap());
+    let begin = far.revision();
+    let follower = tokio::spawn(follow(far.clone(), SERVICE, begin, |seen| seen.len() == 30));
+    for round in 0..3 {
+        for number in 0..5 {
+            insist(&*near, &format!("n/{round}-{number}")).await;
+        }
+        proxy.cut();
+        for number in 5..10 {
+            insist(&*near, &format!("n/{round}-{number}")).await;
+        }
+        proxy.mend();
+    }
+    let seen = timeout(DEADLINE, follower).await.unwrap().unwrap();
+    assert_eq!(facts(&seen), facts(&near.changes(SERVICE, begin, 100).unwrap().changes));
+    assert_eq!(far.metrics().loads, 1);
+}
+
+fn through(proxy: &Proxy) -> EtcdOptions {
+    let timeout = Duration::from_secs(5);
+    EtcdOptions {
+        endpoints: vec![proxy.endpoint()],
+        prefix: PREFIX.into(),
+        timeout,
+        ..EtcdOptions::default()
+    }
+}
+
+#[tokio::test]
+async fn after_a_compaction_everything_is_read_anew_and_followers_are_told() {
+    let Some(etcd) = Etcd::start() else { return };
+    let proxy = Proxy::start(etcd.port()).await;
+    let near = connect(&etcd, PREFIX, history()).await;
+    let far = EtcdStore::connect(through(&proxy), history()).await.unwrap();
+    let a = commit(&*near, vec![put(SERVICE, "n/a", "1", None)]).await.unwrap().revision;
+    insist(&*near, "n/b").await;
+    let seen = far.refresh().await.unwrap();
+    let mut signal = far.subscribe(SERVICE);
+    signal.borrow_and_update();
+    proxy.cut();
+    commit(&*near, vec![remove(SERVICE, "n/a", a), put(SERVICE, "n/c", "1", None)]).await.unwrap();
+    let last = commit(&*near, vec![put(SERVICE, "n/d", "1", None)]).await.unwrap().revision;
+    etcd.call("/v3/kv/compaction", &format!("{{\"revision\": \"{}\"}}", last >> 8));
+    proxy.mend();
+    timeout(DEADLINE, signal.changed()).await.unwrap().unwrap();
+    assert_eq!(far.metrics().loads, 2);
+    assert_eq!(far.changes(SERVICE, seen, 10).unwrap_err().requested, seen);
+    assert_eq!(far.revision(), near.refresh().await.unwrap());
+    let keys = |store: &dyn Store| {
+        let shot = store.snapshot(SERVICE, &Scope::default(), None).unwrap();
+        shot.objects.iter().map(|object| (object.key().to_owned(), object.revision())).collect::<Vec<_>>()
+    };
+    assert_eq!(keys(&far), keys(&*near));
+    assert_eq!(keys(&far).len(), 3);
+    let far_revision = far.revision();
+    let next = commit(&far, vec![put(SERVICE, "n/e", "1", None)]).await.unwrap();
+    assert_eq!(far.changes(SERVICE, far_revision, 10).unwrap().changes[0].revision, next.revision);
+}
+
+#[tokio::test]
+async fn an_etcd_that_lost_everything_is_read_anew() {
+    let Some(mut etcd) = Etcd::start() else { return };
+    let store = connect(&etcd, PREFIX, history()).await;
+    for number in 0..5 {
+        insist(&*store, &format!("n/{number}")).await;
+    }
+    let seen = store.revision();
+    etcd.restart_empty();
+    until("an empty store", || store.count(SERVICE) == 0).await;
+    assert!(store.changes(SERVICE, seen, 10).is_err());
+    let done = commit(&*store, vec![put(SERVICE, "n/0", "1", None)]).await.unwrap();
+    assert_eq!(store.get(SERVICE, "n/0").unwrap().revision(), done.revision);
+}
+
+#[tokio::test]
+async fn what_others_do_below_the_prefix_is_followed_as_well() {
+    let Some(etcd) = Etcd::start() else { return };
+    let stores = [connect(&etcd, PREFIX, history()).await, connect(&etcd, PREFIX, history()).await];
+    let steps = (0..4).map(|number| put(SERVICE, &format!("n/{number}"), "1", None)).collect();
+    let done = commit(&*stores[0], steps).await.unwrap();
+    let key = |key: &str| BASE64_STANDARD.encode(format!("{PREFIX}/{key}"));
+    // An operator deletes objects at once, and writes nonsense over another.
+    etcd.call(
+        "/v3/kv/deleterange",
+        &format!("{{\"key\": \"{}\", \"range_end\": \"{}\"}}", key("services/n/1"), key("services/n/3")),
+    );
+    etcd.call("/v3/kv/put", &format!("{{\"key\": \"{}\", \"value\": \"aGVsbG8=\"}}", key("services/n/3")));
+    etcd.call("/v3/kv/put", &format!("{{\"key\": \"{}\", \"value\": \"aGVsbG8=\"}}", key("what/is/this")));
+    for store in &stores {
+        until("the deletions", || store.count(SERVICE) == 1).await;
+    }
+    let [one, other] = stores.each_ref().map(|store| store.changes(SERVICE, done.revision, 10).unwrap());
+    assert_eq!(one.changes.len(), 3);
+    assert_eq!(facts(&one.changes), facts(&other.changes));
+    let again = commit(&*stores[1], vec![put(SERVICE, "n/1", "2", None)]).await.unwrap();
+    assert!(again.revision > one.changes[2].revision);
+    // What cannot be read is in the way of its own key only.
+    let taken = commit(&*stores[1], vec![put(SERVICE, "n/3", "2", None)]).await;
+    assert!(matches!(taken, Err(CommitError::Conflict { step: 0, actual: Some(_), .. })), "{taken:?}");
+    // One that comes after a deletion that it knows nothing of does not claim to know what was before.
+    let key = key("services/n/1");
+    let seen = stores[0].refresh().await.unwrap();
+    etcd.call("/v3/kv/deleterange", &format!("{{\"key\": \"{key}\"}}"));
+    let third = connect(&etcd, PREFIX, history()).await;
+    assert_eq!(third.count(SERVICE), 1);
+    assert!(third.changes(SERVICE, seen, 10).is_err());
+}
+
+#[tokio::test]
+async fn a_deletion_of_very_many_at_once_begins_the_history_anew() {
+    let Some(etcd) = Etcd::start() else { return };
+    let store = connect(&etcd, PREFIX, history()).await;
+    for part in 0..3 {
+        let steps = (0..100).map(|number| put(SERVICE, &format!("n/{part}-{number}"), "1", None)).collect();
+        commit(&*store, steps).await.unwrap();
+    }
+    let seen = store.revision();
+    let key = |key: &str| BASE64_STANDARD.encode(format!("{PREFIX}/{key}"));
+    etcd.call(
+        "/v3/kv/deleterange",
+        &format!("{{\"key\": \"{}\", \"range_end\": \"{}\"}}", key("services/"), key("services0")),
+    );
+    until("the deletions", || store.count(SERVICE) == 0).await;
+    assert_eq!(store.metrics().loads, 2);
+    assert!(store.changes(SERVICE, seen, 10).is_err());
+}
+
+#[tokio::test]
+async fn an_etcd_that_hangs_leaves_a_write_unknown_and_can_be_read() {
+    let Some(etcd) = Etcd::start() else { return };
+    let short = EtcdOptions { timeout: Duration::from_millis(500), ..options(&etcd, PREFIX) };
+    let store = EtcdStore::connect(short, history()).await.unwrap();
+    commit(&store, vec![put(SERVICE, "n/a", "1", None)]).await.unwrap();
+    let pid = Pid::from_raw(etcd.id().cast_signed()).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    let outcome = commit(&store, vec![put(SERVICE, "n/b", "1", None)]).await;
+    assert!(matches!(outcome, Err(CommitError::Unknown(_))), "{outcome:?}");
+    assert!(matches!(store.refresh().await, Err(CommitError::Unavailable(_))));
+    assert_eq!(store.count(SERVICE), 1);
+    kill_process(pid, Signal::CONT).unwrap();
+    // It was on its way: it was carried out after all, or it can be made again.
+    let again = commit(&store, vec![put(SERVICE, "n/b", "1", None)]).await;
+    assert!(matches!(again, Ok(_) | Err(CommitError::Conflict { actual: Some(_), .. })), "{again:?}");
+    store.refresh().await.unwrap();
+    assert_eq!(store.count(SERVICE), 2);
+    assert_eq!(store.metrics().failed, 1);
+}
+
+#[tokio::test]
+async fn another_endpoint_is_used_when_one_is_dead() {
+    let Some(etcd) = Etcd::start() else { return };
+    let proxy = Proxy::start(etcd.port()).await;
+    let endpoints = vec!["http://127.0.0.1:1".into(), proxy.endpoint(), etcd.endpoint()];
+    let several = EtcdOptions { endpoints, ..options(&etcd, PREFIX) };
+    let store = EtcdStore::connect(several, history()).await.unwrap();
+    insist(&store, "n/a").await;
+    proxy.cut();
+    for number in 0..10 {
+        insist(&store, &format!("n/{number}")).await;
+    }
+    assert_eq!((store.count(SERVICE), store.metrics().loads), (11, 1));
+}
+
+#[tokio::test]
+async fn an_endpoint_that_hangs_is_left() {
+    let Some(etcd) = Etcd::start() else { return };
+    let proxy = Proxy::start(etcd.port()).await;
+    let timeout = Duration::from_secs(8);
+    let endpoints = vec![proxy.endpoint(), etcd.endpoint()];
+    let several = EtcdOptions { endpoints, timeout, ..options(&etcd, PREFIX) };
+    let store = EtcdStore::connect(several, history()).await.unwrap();
+    insist(&store, "n/a").await;
+    proxy.stall();
+    let begin = Instant::now();
+    // A read is made again elsewhere, and a write that the watch does not show moves the watch.
+    store.refresh().await.unwrap();
+    let done = commit(&store, vec![put(SERVICE, "n/b", "1", None)]).await.unwrap();
+    assert!(begin.elapsed() < timeout, "only when the connection was given up");
+    assert_eq!(store.get(SERVICE, "n/b").unwrap().revision(), done.revision);
+    assert_eq!(store.metrics().loads, 1);
+}
+
+#[tokio::test]
+async fn old_revisions_are_compacted_by_any_number_of_servers() {
+    let Some(etcd) = Etcd::start() else { return };
+    let soon = EtcdOptions { compaction: Some(Duration::from_millis(50)), ..options(&etcd, PREFIX) };
+    let store = Arc::new(EtcdStore::connect(soon.clone(), history()).await.unwrap());
+    let other = EtcdStore::connect(soon, history()).await.unwrap();
+    let first = insist(&*store, "n/a").await.unwrap();
+    let key = BASE64_STANDARD.encode(format!("{PREFIX}/head"));
+    let old = format!("{{\"key\": \"{key}\", \"revision\": \"{}\"}}", (first >> 8) - 1);
+    let mut number = 0;
+    let begin = Instant::now();
+    // etcd answers a read at a compacted revision with an error.
+    while std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| etcd.call("/v3/kv/range", &old))).is_ok() {
+        assert!(begin.elapsed() < DEADLINE, "nothing was compacted");
+        number += 1;
+        insist(&*store, &format!("n/{number}")).await;
+    }
+    other.refresh().await.unwrap();
+    assert_eq!(other.count(SERVICE), store.count(SERVICE));
+    assert_eq!((store.metrics().loads, other.metrics().loads), (1, 1));
+}
+
+#[tokio::test]
+async fn a_newer_layout_and_a_foreign_prefix_are_refused() {
+    let Some(etcd) = Etcd::start() else { return };
+    for (prefix, value) in [("/newer", "2"), ("/foreign", "hello")] {
+        let (key, value) = (BASE64_STANDARD.encode(format!("{prefix}/head")), BASE64_STANDARD.encode(value));
+        etcd.call("/v3/kv/put", &format!("{{\"key\": \"{key}\", \"value\": \"{value}\"}}"));
+        let error = EtcdStore::connect(options(&etcd, prefix), history()).await.unwrap_err();
+        match prefix {
+            "/newer" => assert!(matches!(error, OpenError::Newer { found: 2, known: 1, .. }), "{error}"),
+            _ => assert!(error.to_string().contains("in use by something else"), "{error}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_etcd_with_users_is_used_as_one_of_them() {
+    let Some(etcd) = Etcd::start() else { return };
+    etcd.call("/v3/auth/user/add", r#"{"name": "root", "password": "secret"}"#);
+    etcd.call("/v3/auth/role/add", r#"{"name": "root"}"#);
+    etcd.call("/v3/auth/user/grant", r#"{"user": "root", "role": "root"}"#);
+    etcd.call("/v3/auth/enable", "{}");
+    let short = EtcdOptions { timeout: Duration::from_secs(2), ..options(&etcd, PREFIX) };
+    let error = EtcdStore::connect(short.clone(), history()).await.unwrap_err();
+    assert!(error.to_string().contains("user name is empty"), "{error}");
+    let user = |password: &str| Some(Credentials { name: "root".into(), password: password.into() });
+    let wrong = EtcdOptions { credentials: user("wrong"), ..short.clone() };
+    let error = EtcdStore::connect(wrong, history()).await.unwrap_err();
+    assert!(error.to_string().contains("authentication failed"), "{error}");
+    let right = EtcdOptions { credentials: user("secret"), ..options(&etcd, PREFIX) };
+    assert!(!format!("{right:?}").contains("secret"));
+    let store = EtcdStore::connect(right, history()).await.unwrap();
+    insist(&store, "n/a").await;
+    assert_eq!(store.count(SERVICE), 1);
+}
+
+#[tokio::test]
+async fn commits_without_an_etcd_are_unavailable() {
+    let Some(mut etcd) = Etcd::start() else { return };
+    let short = EtcdOptions { timeout: Duration::from_millis(500), ..options(&etcd, PREFIX) };
+    let store = EtcdStore::connect(short.clone(), history()).await.unwrap();
+    etcd.kill();
+    // The first may have been on a connection that looked alive.
+    let transaction = || Transaction { steps: vec![put(SERVICE, "n/a", "1", None)] };
+    let _ = store.commit(transaction()).await;
+    let outcome = store.commit(transaction()).await;
+    assert!(matches!(outcome, Err(CommitError::Unavailable(_))), "{outcome:?}");
+    let error = EtcdStore::connect(short, history()).await.unwrap_err();
+    assert!(
+        matches!(&error, OpenError::Etcd { endpoints, .. } if endpoints.contains("127.0.0.1")),
+        "{error}"
+    );
+}

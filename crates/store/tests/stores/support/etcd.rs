@@ -1,0 +1,183 @@
+//! An etcd server of a test's own, on free ports of loopback, in a temporary folder; killed when it is dropped, and at
+//! the latest when this process ends.
+
+use std::{
+    env,
+    fs::File,
+    io::{Read, Write},
+    net::{TcpListener, TcpStream},
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use tempfile::TempDir;
+
+/// Tools that the Makefile has provided: the names, with spaces between them.
+const PROVIDED: &str = "PORTOLAN_TEST_TOOLS";
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A running server.
+#[derive(Debug)]
+pub struct Etcd {
+    dir: TempDir,
+    program: PathBuf,
+    client: u16,
+    peer: u16,
+    options: Vec<String>,
+    scheme: &'static str,
+    child: Option<Child>,
+}
+
+impl Etcd {
+    /// Starts one, if this machine has etcd; it must have it if the Makefile provides it.
+    pub fn start() -> Option<Self> {
+        Self::start_with("http", &[])
+    }
+
+    /// Starts one with more options; `scheme` is that of its client port.
+    pub fn start_with(scheme: &'static str, options: &[String]) -> Option<Self> {
+        let folders = env::var_os("PATH").unwrap_or_default();
+        let found = env::split_paths(&folders).map(|folder| folder.join("etcd")).find(|path| path.is_file());
+        let Some(program) = found else {
+            let provided = env::var(PROVIDED).unwrap_or_default();
+            let promised = provided.split(' ').any(|tool| tool == "etcd");
+            assert!(!promised, "etcd is not there, although {PROVIDED} names it");
+            eprintln!("etcd is not installed: left out");
+            return None;
+        };
+        // Another process may take a free port before etcd does.
+        for _ in 0..5 {
+            let [client, peer] = free_ports();
+            let (dir, program) = (tempfile::tempdir().unwrap(), program.clone());
+            let options = options.to_vec();
+            let mut etcd = Self { dir, program, client, peer, options, scheme, child: None };
+            etcd.spawn();
+            if etcd.is_ready() {
+                return Some(etcd);
+            }
+        }
+        panic!("etcd does not start")
+    }
+
+    /// Where clients connect.
+    pub fn endpoint(&self) -> String {
+        format!("{}://127.0.0.1:{}", self.scheme, self.client)
+    }
+
+    /// The port of [`Etcd::endpoint`].
+    pub fn port(&self) -> u16 {
+        self.client
+    }
+
+    /// The process.
+    pub fn id(&self) -> u32 {
+        self.child.as_ref().unwrap().id()
+    }
+
+    /// A call of etcd's JSON gateway; the answer is the body. For what the store itself has no use for.
+    pub fn call(&self, path: &str, body: &str) -> String {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.client)).unwrap();
+        let length = body.len();
+        write!(stream, "POST {path} HTTP/1.0\r\nContent-Length: {length}\r\n\r\n{body}").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.contains(" 200 "), "{path}: {answer}");
+        body.to_owned()
+    }
+
+    /// Ends it as a loss of power would, but for what the kernel keeps.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+
+    /// Starts it again with the same data.
+    pub fn restart(&mut self) {
+        self.kill();
+        self.spawn();
+        assert!(self.is_ready(), "etcd does not start again");
+    }
+
+    /// Starts it again without any data.
+    pub fn restart_empty(&mut self) {
+        self.kill();
+        std::fs::remove_dir_all(self.dir.path().join("data")).unwrap();
+        self.restart();
+    }
+
+    fn spawn(&mut self) {
+        let log = File::options().create(true).append(true).open(self.dir.path().join("log")).unwrap();
+        let (clients, peers) = (self.endpoint(), format!("http://127.0.0.1:{}", self.peer));
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "--"]).arg(&self.program);
+        command.args(["--listen-client-urls", &clients, "--advertise-client-urls", &clients]);
+        command.args(["--listen-peer-urls", &peers, "--initial-advertise-peer-urls", &peers]);
+        command.args(["--initial-cluster", &format!("default={peers}")]);
+        command.arg("--data-dir").arg(self.dir.path().join("data")).args(&self.options);
+        // Debian builds it for machines that upstream does not test.
+        command.env("ETCD_UNSUPPORTED_ARCH", env::consts::ARCH.replace("aarch64", "arm64"));
+        command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+        self.child = Some(spawn_for_good(command));
+    }
+
+    /// Waits until it answers; `false` if it has ended.
+    fn is_ready(&mut self) -> bool {
+        let begin = Instant::now();
+        while begin.elapsed() < DEADLINE {
+            if self.child.as_mut().is_none_or(|child| child.try_wait().unwrap().is_some()) {
+                let mut log = String::new();
+                File::open(self.dir.path().join("log")).unwrap().read_to_string(&mut log).unwrap();
+                eprintln!("etcd ended:\n{log}");
+                return false;
+            }
+            if if self.scheme == "https" { self.accepts() } else { self.is_healthy() } {
+                return true;
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        panic!("etcd is not ready")
+    }
+
+    fn accepts(&self) -> bool {
+        TcpStream::connect(("127.0.0.1", self.client)).is_ok()
+    }
+
+    fn is_healthy(&self) -> bool {
+        let Ok(mut stream) = TcpStream::connect(("127.0.0.1", self.client)) else { return false };
+        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let request = "GET /health HTTP/1.0\r\nHost: localhost\r\n\r\n";
+        let mut answer = String::new();
+        stream.write_all(request.as_bytes()).is_ok()
+            && stream.read_to_string(&mut answer).is_ok()
+            && answer.contains("\"true\"")
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// The death signal comes when the thread that started the program ends, and a test's thread ends with the test.
+fn spawn_for_good(mut command: Command) -> Child {
+    let (send, receive) = mpsc::channel();
+    thread::spawn(move || {
+        send.send(command.spawn().unwrap()).unwrap();
+        loop {
+            thread::park();
+        }
+    });
+    receive.recv().unwrap()
+}
+
+fn free_ports() -> [u16; 2] {
+    let listeners = [(); 2].map(|()| TcpListener::bind(("127.0.0.1", 0)).unwrap());
+    listeners.map(|listener| listener.local_addr().unwrap().port())
+}

@@ -1,0 +1,108 @@
+//! etcd behind TLS, with certificates for both sides.
+
+use std::fs;
+
+use portolan_store::{EtcdOptions, EtcdStore, EtcdTls, History, OpenError, Store};
+use rcgen::{
+    BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose as Usage, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
+
+use crate::support::{NODE, commit, etcd::Etcd, put};
+
+struct Authority {
+    pem: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        let pem = params.self_signed(&key).unwrap().pem();
+        Self { pem, issuer: Issuer::new(params, key) }
+    }
+
+    /// A certificate for an address or a name, and its key.
+    fn certify(&self, name: &str) -> (String, String) {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        // etcd shows its own certificate to itself as a client.
+        params.extended_key_usages = vec![Usage::ServerAuth, Usage::ClientAuth];
+        (params.signed_by(&key, &self.issuer).unwrap().pem(), key.serialize_pem())
+    }
+
+    fn client(&self, identity: Option<(String, String)>) -> EtcdTls {
+        let identity = identity.map(|(certificate, key)| (certificate.into_bytes(), key.into_bytes()));
+        EtcdTls { ca: self.pem.clone().into_bytes(), identity, server_name: None }
+    }
+}
+
+#[tokio::test]
+async fn etcd_is_reached_by_tls_with_certificates_of_both_sides() {
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, content: &str| {
+        let path = dir.path().join(name);
+        fs::write(&path, content).unwrap();
+        path.into_os_string().into_string().unwrap()
+    };
+    let (certificate, key) = authority.certify("127.0.0.1");
+    let mut flags = vec!["--client-cert-auth".to_owned()];
+    flags.extend(["--cert-file".to_owned(), file("server.crt", &certificate)]);
+    flags.extend(["--key-file".to_owned(), file("server.key", &key)]);
+    flags.extend(["--trusted-ca-file".to_owned(), file("ca.crt", &authority.pem)]);
+    let Some(etcd) = Etcd::start_with("https", &flags) else { return };
+    let connect = async |tls: EtcdTls, endpoint: String| {
+        let timeout = std::time::Duration::from_secs(3);
+        let options =
+            EtcdOptions { endpoints: vec![endpoint], tls: Some(tls), timeout, ..EtcdOptions::default() };
+        EtcdStore::connect(options, History::default()).await
+    };
+    let ours = Some(authority.certify("portolan"));
+    let store = connect(authority.client(ours.clone()), etcd.endpoint()).await.unwrap();
+    commit(&store, vec![put(NODE, "x", "1", None)]).await.unwrap();
+    assert_eq!(store.count(NODE), 1);
+    // Without a scheme it is https, because there are certificates.
+    let bare = etcd.endpoint().replace("https://", "");
+    assert_eq!(connect(authority.client(ours.clone()), bare).await.unwrap().count(NODE), 1);
+
+    let error = connect(authority.client(None), etcd.endpoint()).await.unwrap_err();
+    assert!(matches!(error, OpenError::Etcd { .. }), "{error}");
+    let error = connect(stranger.client(ours.clone()), etcd.endpoint()).await.unwrap_err();
+    assert!(error.to_string().contains("certificate"), "{error}");
+    let plain = etcd.endpoint().replace("https", "http");
+    let error = connect(authority.client(ours), plain).await.unwrap_err();
+    assert!(matches!(error, OpenError::Options { field: "servers", .. }), "{error}");
+    let nonsense = || "hello".to_owned();
+    let no_ca = EtcdTls { ca: nonsense().into_bytes(), ..authority.client(None) };
+    for tls in [no_ca, authority.client(Some((nonsense(), nonsense())))] {
+        let error = connect(tls, etcd.endpoint()).await.unwrap_err();
+        assert!(matches!(error, OpenError::Options { field: "certificates", .. }), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn options_that_make_no_sense_are_refused_with_the_mend() {
+    let with = |endpoints: &[&str], prefix: &str| EtcdOptions {
+        endpoints: endpoints.iter().map(|endpoint| (*endpoint).to_owned()).collect(),
+        prefix: prefix.to_owned(),
+        ..EtcdOptions::default()
+    };
+    for (options, text) in [
+        (with(&[], "/p"), "name at least one"),
+        (with(&["https://localhost:2379"], "/p"), "needs the CA"),
+        (with(&["ftp://localhost:2379"], "/p"), "must be https://host:port"),
+        (with(&["localhost"], "/p"), "host and port"),
+        (with(&["localhost:2379/v3"], "/p"), "host and port"),
+        (with(&["local host:2379"], "/p"), "local host"),
+        (with(&["localhost:2379"], "p"), "begin with a slash"),
+        (with(&["localhost:2379"], "/"), "begin with a slash"),
+        (with(&["localhost:2379"], "/a//b"), "begin with a slash"),
+    ] {
+        let error = EtcdStore::connect(options, History::default()).await.unwrap_err();
+        assert!(matches!(error, OpenError::Options { .. }) && error.to_string().contains(text), "{error}");
+    }
+}

@@ -1,0 +1,114 @@
+//! A whole collection at once, for those who look once and go: every object as JSON, page by page.
+
+use std::time::Duration;
+
+use http::{StatusCode, header::ACCEPT};
+use http_body_util::{BodyExt as _, Limited};
+use kube::client::Body;
+use serde_json::Value;
+
+use crate::{client::JSON, client::deadline::AnswerWithin, request::page_uri};
+
+/// Objects asked for at once, as kubectl does.
+const PAGE: usize = 500;
+/// Most bytes of one page: 500 objects of upstream's largest size would be more, but are not Services.
+const MOST_BYTES: usize = 256 << 20;
+/// How long a page may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How often a list is begun anew because its first page has become too old.
+const TRIES: usize = 3;
+
+/// Why there is no list.
+#[derive(Debug, thiserror::Error)]
+pub enum ListError {
+    /// There was no answer.
+    #[error("{path}: {source}")]
+    Unanswered {
+        /// Path of the collection.
+        path: String,
+        /// What kube says.
+        source: Box<kube::Error>,
+    },
+    /// The API server refused.
+    #[error("{path}: the API server answers {code}: {message}")]
+    Refused {
+        /// Path of the collection.
+        path: String,
+        /// HTTP status.
+        code: u16,
+        /// Its words.
+        message: String,
+    },
+    /// The answer cannot be read.
+    #[error("{path}: the answer is no list: {reason}")]
+    Unreadable {
+        /// Path of the collection.
+        path: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+/// All objects of the collection at `path`; none at all if the API server does not have the collection.
+pub async fn list_all(client: &kube::Client, path: &str) -> Result<Option<Vec<Value>>, ListError> {
+    let mut tries = TRIES;
+    loop {
+        tries = tries.saturating_sub(1);
+        match list_once(client, path).await {
+            Err(ListError::Refused { code: 410, .. }) if tries > 0 => {}
+            other => return other,
+        }
+    }
+}
+
+async fn list_once(client: &kube::Client, path: &str) -> Result<Option<Vec<Value>>, ListError> {
+    let mut objects = Vec::new();
+    let mut token = String::new();
+    loop {
+        let Some(mut page) = page(client, path, &token).await? else { return Ok(None) };
+        let Some(items) = page.get_mut("items").map(Value::take) else {
+            return Err(unreadable(path, "it has no items"));
+        };
+        match items {
+            Value::Array(items) => objects.extend(items),
+            // Go writes an empty list like this.
+            Value::Null => {}
+            _ => return Err(unreadable(path, "its items are no list")),
+        }
+        match page.pointer("/metadata/continue").and_then(Value::as_str) {
+            Some(next) if !next.is_empty() => next.clone_into(&mut token),
+            _ => return Ok(Some(objects)),
+        }
+    }
+}
+
+async fn page(client: &kube::Client, path: &str, token: &str) -> Result<Option<Value>, ListError> {
+    let uri = page_uri(path, PAGE, token);
+    let mut request = http::Request::get(uri)
+        .header(ACCEPT, JSON)
+        .body(Body::empty())
+        .map_err(|error| unreadable(path, &error.to_string()))?;
+    request.extensions_mut().insert(AnswerWithin(PATIENCE));
+    let answer = client.send(request).await;
+    let answer =
+        answer.map_err(|source| ListError::Unanswered { path: path.to_owned(), source: Box::new(source) })?;
+    let code = answer.status();
+    let body = Limited::new(answer.into_body(), MOST_BYTES).collect();
+    let body =
+        tokio::time::timeout(PATIENCE, body).await.map_err(|_| unreadable(path, "it took too long"))?;
+    let body = body.map_err(|error| unreadable(path, &error.to_string()))?.to_bytes();
+    if code == StatusCode::NOT_FOUND {
+        return Ok(None);
+    }
+    let value = serde_json::from_slice::<Value>(&body);
+    if !code.is_success() {
+        let message = value.ok().and_then(|status| status.get("message")?.as_str().map(str::to_owned));
+        let message = message.unwrap_or_else(|| "(no message)".to_owned());
+        return Err(ListError::Refused { path: path.to_owned(), code: code.as_u16(), message });
+    }
+    value.map(Some).map_err(|error| unreadable(path, &error.to_string()))
+}
+
+fn unreadable(path: &str, reason: &str) -> ListError {
+    ListError::Unreadable { path: path.to_owned(), reason: reason.to_owned() }
+}
