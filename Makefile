@@ -13,6 +13,9 @@ PACKAGES := $(addprefix packages-,base test static image vm)
 
 # Programs of packages whose installation would do more: start a service, or collide with another kubectl.
 TOOLS := target/tools/etcd target/tools/kubectl target/tools/promtool
+# The kubectl of the newest stable Debian, beside that of this machine's.
+NEWER := trixie
+NEWER_KUBECTL := target/tools/$(NEWER)/kubectl
 
 CARGO ?= cargo
 
@@ -32,10 +35,10 @@ demo: packages-base
 ## Format, lints, docs and every test, packet tests included, some of them on Debian's kernel, too. Needs root.
 test: packages-base lint doc vm-test unit
 
-unit: export PATH := $(abspath target/tools):$(PATH)
+unit: export PATH := $(abspath target/tools):$(abspath target/tools/$(NEWER)):$(PATH)
 # A test that finds one of these missing fails; otherwise it would leave itself out.
 unit: export PORTOLAN_TEST_TOOLS := systemd-analyze $(notdir $(TOOLS))
-unit: packages-base packages-test $(TOOLS)
+unit: packages-base packages-test $(TOOLS) $(NEWER_KUBECTL)
 	@test "$$(id -u)" = 0 || { echo "make test needs root: packet tests make network namespaces" >&2; exit 1; }
 	$(CARGO) test --quiet --locked --workspace --all-features
 
@@ -100,6 +103,18 @@ $(TOOLS):
 	cd $(@D) && { apt-get download -qq $(PACKAGE) || { apt-get update -qq && apt-get download -qq $(PACKAGE); }; } \
 		&& dpkg-deb --fsys-tarfile $(PACKAGE)_*.deb | tar xf - --strip-components=3 ./usr/bin/$(@F) \
 		&& rm $(PACKAGE)_*.deb && touch $(@F)
+
+# Its lists and its idea of what is installed are its own: nothing of this machine's apt is touched.
+$(NEWER_KUBECTL):
+	mkdir -p $(@D)/apt/lists/partial $(@D)/apt/cache/archives/partial
+	echo 'deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian $(NEWER) main' \
+		> $(@D)/apt/sources.list
+	cd $(@D) && apt="-o Dir::Etc::SourceList=$(abspath $(@D))/apt/sources.list -o Dir::Etc::SourceParts=/dev/null \
+		-o Dir::State::Lists=$(abspath $(@D))/apt/lists -o Dir::Cache=$(abspath $(@D))/apt/cache \
+		-o Dir::State::Status=/dev/null -o APT::Sandbox::User=root" \
+		&& apt-get $$apt update -qq && apt-get $$apt download -qq kubectl \
+		&& dpkg-deb --fsys-tarfile kubectl_*.deb | tar xf - --strip-components=3 ./usr/bin/kubectl \
+		&& rm -r kubectl_*.deb apt && touch kubectl
 
 ## Installs what is missing, for one target or all of them; needs root only then.
 packages: $(PACKAGES)

@@ -1,5 +1,5 @@
-//! kubectl and `portolan serve`: what docs/serve.md says of them, with every kubectl of this machine. `make test`
-//! provides the one of Debian.
+//! kubectl and `portolan serve`: what docs/serve.md says of them and what else people do with kubectl, with every
+//! kubectl of this machine. `make test` provides Debian's oldest and newest.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -12,12 +12,16 @@
 #[allow(dead_code, reason = "most of it is for the tests of deploy/")]
 mod files;
 
+use std::collections::BTreeSet;
 use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use portolan_testkit::{Namespace, PortolanProcess};
+use portolan_testkit::{Namespace, NamespaceCommand, PortolanProcess};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -51,15 +55,37 @@ impl Shell {
         Self { node, folder, _server: server }
     }
 
-    /// Runs a line of shell. No configuration and no cache of this machine's user has a part in it.
-    fn run(&self, line: &str) -> Output {
+    /// A line of shell. No configuration and no cache of this machine's user has a part in it.
+    fn command(&self, line: &str) -> NamespaceCommand {
         let folder = self.folder.path();
         let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
         let mut command = self.node.command("sh");
         command.args(["-c", &format!("cd {} && {line}", folder.display())]);
         command.env("PATH", path).env("HOME", folder).env("KUBECONFIG", "/dev/null");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.spawn().unwrap().wait_with_output().unwrap()
+        command
+    }
+
+    fn run(&self, line: &str) -> Output {
+        self.command(line).spawn().unwrap().wait_with_output().unwrap()
+    }
+
+    /// What kubectl prints when it works.
+    fn kubectl(&self, arguments: &str) -> String {
+        self.good(&format!("{SERVER} -n shop {arguments}"))
+    }
+
+    /// The lines that kubectl prints while it goes on.
+    fn follow(&self, arguments: &str) -> Follow {
+        let mut child = self.command(&format!("exec {SERVER} -n shop {arguments}")).spawn().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let (send, lines) = channel();
+        std::thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| send.send(line)));
+        Follow { child, lines }
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.folder.path().join(name), text).unwrap();
     }
 
     /// What a line prints that ends well.
@@ -81,6 +107,30 @@ impl Shell {
     }
 }
 
+/// A kubectl that goes on until this is dropped.
+struct Follow {
+    child: Child,
+    lines: Receiver<String>,
+}
+
+impl Follow {
+    fn next(&self) -> String {
+        self.lines.recv_timeout(PATIENCE).expect("another line")
+    }
+
+    /// Goes on to the next line with a text in it.
+    fn until(&self, text: &str) {
+        while !self.next().contains(text) {}
+    }
+}
+
+impl Drop for Follow {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 fn page() -> String {
     read("docs/serve.md")
 }
@@ -91,16 +141,20 @@ fn blocks(page: &str, language: &str) -> Vec<String> {
     page.split(&start).skip(1).map(|rest| rest.split("```").next().unwrap().to_owned()).collect()
 }
 
-/// The lines of the page that call kubectl.
+/// The lines of the page's part about the API that call kubectl.
 fn commands() -> Vec<String> {
-    page().lines().filter(|line| line.starts_with("kubectl ")).map(str::to_owned).collect()
+    let page = page();
+    let part = page.split("\n## ").find(|part| part.starts_with("The API\n")).unwrap();
+    part.lines().filter(|line| line.starts_with("kubectl --")).map(str::to_owned).collect()
 }
 
 /// One shell for each kubectl.
 fn shells() -> Vec<Shell> {
     // Fails where there has to be one.
     drop(tool("kubectl"));
-    tools("kubectl").iter().map(|kubectl| Shell::new(kubectl)).collect()
+    let programs: BTreeSet<_> =
+        tools("kubectl").into_iter().map(|kubectl| kubectl.canonicalize().unwrap()).collect();
+    programs.iter().map(|kubectl| Shell::new(kubectl)).collect()
 }
 
 #[test]
@@ -123,9 +177,9 @@ fn the_commands_of_the_page_work() {
 #[test]
 fn replace_writes_what_the_file_says() {
     for shell in shells() {
-        shell.good(&format!("{SERVER} create --validate=false -f web.yaml"));
+        shell.good(&format!("{SERVER} create -f web.yaml"));
         shell.good("sed -i 's/8080/8090/' web.yaml");
-        shell.good(&format!("{SERVER} replace --validate=false -f web.yaml"));
+        shell.good(&format!("{SERVER} replace -f web.yaml"));
         let slice = shell.object("endpointslice web-1");
         assert_eq!(slice["ports"][0]["port"], 8090);
         assert_eq!(slice["endpoints"].as_array().map(Vec::len), Some(2));
@@ -133,22 +187,195 @@ fn replace_writes_what_the_file_says() {
     }
 }
 
-/// As the page says: it is to be changed when one of these works.
 #[test]
-fn what_the_page_says_not_to_work() {
+fn apply_creates_and_changes() {
     for shell in shells() {
-        shell.bad(&format!("{SERVER} create -f web.yaml"));
-        shell.good(&format!("{SERVER} apply --validate=false -f web.yaml"));
+        assert!(shell.kubectl("apply -f web.yaml").contains("service/web created"));
         shell.good("sed -i 's/targetPort: 8080/targetPort: 8090/' web.yaml");
-        let strategic = [
-            "apply --validate=false -f web.yaml",
-            "-n shop patch service web -p '{\"spec\":{\"sessionAffinity\":\"ClientIP\"}}'",
-        ];
-        for line in strategic {
-            let complaint = shell.bad(&format!("{SERVER} {line}"));
-            assert!(complaint.contains("application/strategic-merge-patch+json"), "{complaint}");
+        let diff = shell.run(&format!("{SERVER} diff -f web.yaml"));
+        let changed = String::from_utf8(diff.stdout).unwrap();
+        assert_eq!(diff.status.code(), Some(1), "{}", String::from_utf8_lossy(&diff.stderr));
+        assert!(changed.contains("-    targetPort: 8080\n+    targetPort: 8090\n"), "{changed}");
+        assert!(shell.kubectl("apply --dry-run=server -f web.yaml").contains("service/web configured"));
+        assert_eq!(shell.object("service web")["spec"]["ports"][0]["targetPort"], 8080);
+        let address = shell.object("service web")["spec"]["clusterIP"].clone();
+        assert!(shell.kubectl("apply -f web.yaml").contains("service/web configured"));
+        assert!(shell.kubectl("apply -f web.yaml").contains("service/web unchanged"));
+        let service = shell.object("service web");
+        assert_eq!(
+            (&service["spec"]["ports"][0]["targetPort"], &service["spec"]["clusterIP"]),
+            (&8090.into(), &address)
+        );
+        let annotation =
+            &service["metadata"]["annotations"]["kubectl.kubernetes.io/last-applied-configuration"];
+        assert!(annotation.as_str().unwrap().contains("8090"));
+        let typo =
+            "apiVersion: v1\nkind: Service\nmetadata: {name: typo}\nspec: {prots: [], ports: [{port: 80}]}\n";
+        shell.write("typo.yaml", typo);
+        let complaint = shell.bad(&format!("{SERVER} apply -f typo.yaml"));
+        assert!(complaint.contains("unknown field") && complaint.contains("prots"), "{complaint}");
+    }
+}
+
+#[test]
+fn apply_on_the_server_tells_writers_apart() {
+    for shell in shells() {
+        let applied = shell.kubectl("apply --server-side -f web.yaml");
+        assert!(applied.contains("service/web serverside-applied"), "{applied}");
+        shell.kubectl(r#"patch service web --type merge -p '{"spec":{"sessionAffinity":"ClientIP"}}'"#);
+        shell.good(
+            "sed -i 's/  ports:/  sessionAffinity: None\\n  ports:/' web.yaml && grep -q Affinity web.yaml",
+        );
+        let conflict = shell.bad(&format!("{SERVER} apply --server-side -f web.yaml"));
+        assert!(conflict.contains(".spec.sessionAffinity"), "{conflict}");
+        assert_eq!(shell.object("service web")["spec"]["sessionAffinity"], "ClientIP");
+        shell.kubectl("apply --server-side --force-conflicts -f web.yaml");
+        assert_eq!(shell.object("service web")["spec"]["sessionAffinity"], "None");
+    }
+}
+
+#[test]
+fn what_get_prints() {
+    for shell in shells() {
+        shell.kubectl("apply -f web.yaml");
+        let cells = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        let wide = shell.kubectl("get services -o wide");
+        let lines: Vec<_> = wide.lines().map(cells).collect();
+        assert_eq!(lines[0], ["NAME", "TYPE", "CLUSTER-IP", "EXTERNAL-IP", "PORT(S)", "AGE", "SELECTOR"]);
+        assert_eq!(lines[1][..5], ["web", "NodePort", "10.96.0.80", "<none>", "80:30080/TCP"]);
+        assert_eq!(lines[1][6], "<none>");
+        let slices = shell.kubectl("get endpointslices --no-headers");
+        assert_eq!(cells(&slices)[..4], ["web-1", "IPv4", "8080", "192.168.100.21,192.168.100.22"]);
+        let everywhere = shell.kubectl("get svc -A --no-headers");
+        assert!(everywhere.lines().any(|line| cells(line)[..2] == ["shop", "web"]), "{everywhere}");
+        let ready = shell.kubectl("get nodes --no-headers");
+        assert_eq!(cells(&ready)[..3], ["host1", "Unknown", "<none>"]);
+        assert!(shell.kubectl("get servicecidrs").contains("10.96.0.0/16"));
+        assert!(shell.kubectl("get ns").contains("Active"));
+        assert_eq!(shell.kubectl("get svc -o name"), "service/web\n");
+        assert_eq!(shell.kubectl("get all -o name"), "service/web\n");
+        assert_eq!(shell.kubectl("get svc web -o jsonpath='{.spec.ports[*].nodePort}'"), "30080");
+        assert_eq!(shell.kubectl("get svc -l a=b -o name"), "");
+        let list: Value = serde_json::from_str(&shell.kubectl("get svc -o json")).unwrap();
+        assert_eq!((&list["kind"], &list["items"][0]["kind"]), (&"List".into(), &"Service".into()));
+        let described = shell.kubectl("describe service web");
+        for text in ["NodePort:", "30080/TCP", "10.96.0.80", "Session Affinity:"] {
+            assert!(described.contains(text), "{text} in {described}");
         }
-        let complaint = shell.bad(&format!("{SERVER} apply --server-side --validate=false -f web.yaml"));
-        assert!(complaint.contains("application/apply-patch+yaml"), "{complaint}");
+        assert!(shell.bad(&format!("{SERVER} get svc none")).contains("(NotFound)"));
+    }
+}
+
+#[test]
+fn patches_labels_and_the_editor() {
+    for shell in shells() {
+        shell.kubectl("apply -f web.yaml");
+        shell.kubectl(r#"patch service web -p '{"spec":{"ports":[{"port":80,"name":"strategic"}]}}'"#);
+        assert_eq!(shell.object("service web")["spec"]["ports"][0]["nodePort"], 30080);
+        assert_eq!(shell.object("service web")["spec"]["ports"][0]["name"], "strategic");
+        shell.kubectl(r#"patch service web --type json -p '[{"op":"add","path":"/metadata/labels","value":{"json":"1"}}]'"#);
+        shell.kubectl(r#"patch service web --type merge -p '{"metadata":{"labels":{"merge":"1"}}}'"#);
+        shell.kubectl("label service web tier=front");
+        shell.kubectl("annotate service web note=seen");
+        shell.write(
+            "editor",
+            "#!/bin/sh\nsed -i 's/sessionAffinity: None/sessionAffinity: ClientIP/' \"$1\"\n",
+        );
+        let editor = shell.folder.path().join("editor");
+        fs::set_permissions(&editor, fs::Permissions::from_mode(0o755)).unwrap();
+        let edited =
+            shell.good(&format!("KUBE_EDITOR={} {SERVER} -n shop edit service web", editor.display()));
+        assert!(edited.contains("service/web edited"), "{edited}");
+        let service = shell.object("service web");
+        let labels = serde_json::json!({"json": "1", "merge": "1", "tier": "front"});
+        assert_eq!(
+            (&service["metadata"]["labels"], &service["spec"]["sessionAffinity"]),
+            (&labels, &"ClientIP".into())
+        );
+        assert_eq!(service["metadata"]["annotations"]["note"], "seen");
+    }
+}
+
+#[test]
+fn objects_that_kubectl_makes_by_itself() {
+    // It sends these as protobuf, from some version on.
+    for shell in shells() {
+        shell.kubectl("create service clusterip one --tcp=80:8080");
+        shell.kubectl("create service nodeport two --tcp=443");
+        shell.kubectl("create service externalname three --external-name=a.example");
+        shell.kubectl("create namespace stock");
+        let service = shell.object("service one");
+        assert_eq!(service["spec"]["ports"][0]["targetPort"], 8080);
+        assert!(service["spec"]["clusterIP"].as_str().unwrap().starts_with("10.96."));
+        assert_eq!(service["spec"]["selector"]["app"], "one");
+        assert!(shell.object("service two")["spec"]["ports"][0]["nodePort"].as_u64().unwrap() >= 30000);
+        assert_eq!(shell.object("service three")["spec"]["externalName"], "a.example");
+        assert!(shell.kubectl("get namespaces -o name").contains("namespace/stock"));
+        let taken = shell.bad(&format!("{SERVER} -n shop create service clusterip one --tcp=80"));
+        assert!(taken.contains("already exists"), "{taken}");
+    }
+}
+
+#[test]
+fn watching_and_waiting() {
+    for shell in shells() {
+        let follow = shell.follow("get services --watch --no-headers");
+        shell.kubectl("apply -f web.yaml");
+        assert!(follow.next().starts_with("web "));
+        shell.kubectl("label service web tier=front");
+        assert!(follow.next().starts_with("web "));
+        shell.kubectl("wait --for=condition=Ready servicecidr/kubernetes --timeout=20s");
+        // What it asks for is in its log; before it watches, nothing may be deleted.
+        let waiting = shell.follow("wait --for=delete service/web --timeout=20s -v=6 2>&1");
+        waiting.until("watch=true");
+        shell.kubectl("delete service web");
+        waiting.until("service/web condition met");
+        assert!(follow.next().starts_with("web "));
+    }
+}
+
+#[test]
+fn many_objects_in_one_file() {
+    const COUNT: usize = 500;
+    for shell in shells() {
+        let service = |number| {
+            format!(
+                "---\n{{apiVersion: v1, kind: Service, metadata: {{name: s{number}}}, spec: {{ports: [{{port: 80}}]}}}}\n"
+            )
+        };
+        shell.write("many.yaml", &(0..COUNT).map(service).collect::<String>());
+        let count = |text: &str, word: &str| text.lines().filter(|line| line.ends_with(word)).count();
+        assert_eq!(count(&shell.kubectl("apply -f many.yaml"), "created"), COUNT);
+        assert_eq!(shell.kubectl("get services -o name --chunk-size=70").lines().count(), COUNT);
+        let addresses = shell.kubectl("get services -o jsonpath='{.items[*].spec.clusterIP}'");
+        assert_eq!(addresses.split(' ').collect::<BTreeSet<_>>().len(), COUNT);
+        assert_eq!(count(&shell.kubectl("apply --server-side -f many.yaml"), "serverside-applied"), COUNT);
+        shell.kubectl("delete services --all --wait=false");
+        assert_eq!(shell.kubectl("get services -o name"), "");
+        // That of the server's own Service, default/kubernetes.
+        assert_eq!(shell.kubectl("get ipaddresses -o name"), "ipaddress.networking.k8s.io/10.96.0.1\n");
+    }
+}
+
+#[test]
+fn what_the_server_says_of_itself() {
+    for shell in shells() {
+        let resources = shell.kubectl("api-resources --no-headers");
+        for line in ["services svc v1 true Service", "servicecidrs networking.k8s.io/v1 false ServiceCIDR"] {
+            let found =
+                resources.lines().any(|it| it.split_whitespace().collect::<Vec<_>>().join(" ") == line);
+            assert!(found, "{line} in {resources}");
+        }
+        assert_eq!(
+            shell.kubectl("api-versions"),
+            "coordination.k8s.io/v1\ndiscovery.k8s.io/v1\nevents.k8s.io/v1\nnetworking.k8s.io/v1\nv1\n"
+        );
+        assert!(shell.kubectl("version").contains("v1.36.0+portolan"));
+        let ports = shell.kubectl("explain service.spec.ports");
+        assert!(ports.contains("targetPort") && ports.contains("-required-"), "{ports}");
+        let conditions = shell.kubectl("explain endpointslices.endpoints.conditions");
+        assert!(conditions.contains("serving"), "{conditions}");
+        let all = shell.kubectl("explain service --recursive");
+        assert!(all.contains("sessionAffinityConfig"), "{all}");
     }
 }

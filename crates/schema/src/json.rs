@@ -18,6 +18,24 @@ pub fn type_name(value: &Value) -> &'static str {
     }
 }
 
+/// Most objects and lists within each other. The JSON decoder takes little more, so that whatever is within this limit
+/// can be encoded, stored and decoded again.
+pub const MAX_DEPTH: usize = 120;
+
+/// Whether no more than `allowed` objects and lists are within each other; counts the values looked at.
+pub fn fits_depth(value: &Value, allowed: usize, seen: &mut usize) -> bool {
+    *seen += 1;
+    match value {
+        Value::Object(members) => {
+            allowed > 0 && members.values().all(|value| fits_depth(value, allowed - 1, seen))
+        }
+        Value::Array(elements) => {
+            allowed > 0 && elements.iter().all(|value| fits_depth(value, allowed - 1, seen))
+        }
+        _ => true,
+    }
+}
+
 /// The object at `key`.
 pub fn object<'a>(map: &'a Object, key: &str) -> Option<&'a Object> {
     map.get(key).and_then(Value::as_object)

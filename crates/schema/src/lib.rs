@@ -6,9 +6,11 @@
 
 pub mod json;
 pub mod openapi;
+pub mod patch;
 pub mod protobuf;
 pub mod resource;
 pub mod shape;
+pub mod view;
 
 pub use json::Object;
 pub use resource::{Info, Resource};

@@ -9,15 +9,19 @@ mod commit;
 mod delete;
 mod metrics;
 mod namespaces;
+mod ownership;
+mod patch;
 mod write;
 
 pub use self::{
     blocking::Blocking,
     delete::{DeleteOptions, Preconditions, Propagation},
+    ownership::FieldManager,
 };
 pub(crate) use self::{
     commit::{Decision, Write},
     namespaces::SYSTEM_NAMESPACES,
+    patch::Change,
 };
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,6 +32,9 @@ use ipnet::IpNet;
 use portolan_ipam::{Families, NodePortRange};
 use serde_json::Value;
 
+use portolan_schema::{patch::Patch, view};
+
+use self::ownership::Owners;
 use crate::{
     allocate::Ledger,
     config::{Config, ServiceRanges},
@@ -69,6 +76,8 @@ pub struct WriteOptions {
     pub field_validation: FieldValidation,
     /// Refuse to create in a Namespace that does not exist, as clients expect; it is made otherwise.
     pub namespace_must_exist: bool,
+    /// Who is to own the fields that are written.
+    pub field_manager: FieldManager,
 }
 
 /// What a write did.
@@ -119,15 +128,6 @@ pub struct Target<'a> {
     pub name: &'a str,
 }
 
-/// New content of an object.
-#[derive(Debug, Clone)]
-pub(crate) enum Change {
-    /// PUT: the whole object.
-    Replace(Object),
-    /// PATCH with `application/merge-patch+json` (RFC 7386).
-    Merge(Object),
-}
-
 impl Api {
     /// A fresh in-memory API with the Namespaces and the ServiceCIDR that a cluster has from the start.
     pub fn new(config: &Config) -> Self {
@@ -171,10 +171,12 @@ impl Api {
         object: Object,
         options: WriteOptions,
     ) -> Result<Outcome, ApiError> {
-        let decide =
-            |ledger: &mut Ledger| self.decide_create(ledger, resource, namespace, object.clone(), options);
-        let outcome = self.write(decide).await?;
-        if resource == Resource::Event && !options.dry_run {
+        let decide = |ledger: &mut Ledger| {
+            let new = (object.clone(), Owners::of_create(options));
+            self.decide_create(ledger, resource, namespace, new, options)
+        };
+        let outcome = self.write(decide).await?.seen_as(resource);
+        if resource.stored() == Resource::Event && !options.dry_run {
             self.drop_oldest_events().await;
         }
         Ok(outcome)
@@ -199,7 +201,7 @@ impl Api {
         patch: Object,
         options: WriteOptions,
     ) -> Result<Outcome, ApiError> {
-        self.change(target, part, Change::Merge(patch), options).await
+        self.change(target, part, Change::Patch(Patch::Merge(patch)), options).await
     }
 
     /// Deletes an object; what it owns goes later. One with finalizers is marked and goes when the last of them is
@@ -221,7 +223,8 @@ impl Api {
         target: Target<'_>,
         options: &DeleteOptions,
     ) -> Result<Outcome, ApiError> {
-        self.write(|ledger| self.decide_delete(ledger, target, options)).await
+        let decided = self.write(|ledger| self.decide_delete(ledger, target, options)).await;
+        decided.map(|outcome| outcome.seen_as(target.resource))
     }
 
     /// Makes the stored object as `object` says, `status` included: creates it, or replaces what is there. Objects
@@ -253,7 +256,7 @@ impl Api {
         if status.is_none() {
             object.remove("status");
         }
-        let main = match self.store.get(resource, &target.key()) {
+        let main = match self.store.get(resource.stored(), &target.key()) {
             Some(stored) => {
                 keep_bonds(&mut object, &stored);
                 self.update(target, Part::Main, object, options).await?
@@ -276,7 +279,9 @@ impl Api {
         change: Change,
         options: WriteOptions,
     ) -> Result<Outcome, ApiError> {
-        self.write(|ledger| self.decide_change(ledger, target, part, change.clone(), options)).await
+        let decided =
+            self.write(|ledger| self.decide_change(ledger, target, part, change.clone(), options)).await;
+        decided.map(|outcome| outcome.seen_as(target.resource))
     }
 
     fn write_lock(&self) -> MutexGuard<'_, Ledger> {
@@ -334,6 +339,16 @@ impl Api {
         // One that has changed or gone meanwhile is not among the oldest any more.
         let results = futures::future::join_all(removals).await;
         tracing::debug!(removed = results.iter().filter(|it| it.is_ok()).count(), "oldest Events dropped");
+    }
+}
+
+impl Outcome {
+    /// With the object as clients of this resource see it.
+    fn seen_as(self, resource: Resource) -> Self {
+        match view::seen_body(resource, &self.object) {
+            Some(object) => Self { object: object.into(), ..self },
+            None => self,
+        }
     }
 }
 

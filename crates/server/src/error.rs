@@ -5,6 +5,8 @@
 use serde_json::{Value, json};
 use thiserror::Error;
 
+use portolan_schema::patch::PatchError;
+
 use crate::{resource::Resource, store::CommitError};
 
 /// Why a request was refused.
@@ -96,10 +98,10 @@ pub enum ApiError {
         /// Paths of the fields.
         fields: Vec<String>,
     },
-    /// The body is not JSON or YAML.
+    /// The body is not what its Content-Type says.
     #[error("the body cannot be decoded as {format}: {reason}")]
     Undecodable {
-        /// `JSON` or `YAML`.
+        /// `JSON`, `YAML` or `protobuf`.
         format: &'static str,
         /// The decoder's message, with the position.
         reason: String,
@@ -114,6 +116,9 @@ pub enum ApiError {
         /// The URL's value.
         url: String,
     },
+    /// A patch cannot be understood or done, or conflicts with other owners of fields.
+    #[error(transparent)]
+    Patch(PatchError),
     /// A query parameter cannot be understood.
     #[error("query parameter {parameter}: {reason}: \"{value}\"")]
     BadParameter {
@@ -189,6 +194,9 @@ pub enum ApiError {
         "only the following media types are produced: application/json, application/yaml, application/vnd.kubernetes.protobuf"
     )]
     NotAcceptable,
+    /// The object cannot be encoded as the client wants it.
+    #[error("{0}")]
+    Unencodable(String),
 }
 
 impl From<portolan_schema::ShapeError> for ApiError {
@@ -325,9 +333,15 @@ impl ApiError {
             | Self::Mismatch { .. }
             | Self::BadParameter { .. } => ("BadRequest", 400),
             Self::Terminating { .. } | Self::Protected { .. } => ("Forbidden", 403),
+            Self::Patch(error) => match error {
+                PatchError::Malformed(_) | PatchError::Shape(_) => ("BadRequest", 400),
+                PatchError::TooLarge(_) => ("RequestEntityTooLarge", 413),
+                PatchError::Failed(_) => ("Invalid", 422),
+                PatchError::Conflicts(_) => ("Conflict", 409),
+            },
             Self::NotFound { .. } | Self::UnknownPath => ("NotFound", 404),
             Self::MethodNotAllowed { .. } => ("MethodNotAllowed", 405),
-            Self::NotAcceptable => ("NotAcceptable", 406),
+            Self::NotAcceptable | Self::Unencodable(_) => ("NotAcceptable", 406),
             Self::AlreadyExists { .. } => ("AlreadyExists", 409),
             Self::Conflict { .. } | Self::Contended { .. } => ("Conflict", 409),
             Self::Expired { .. } => ("Expired", 410),
@@ -359,6 +373,18 @@ impl ApiError {
                 let info = resource.info();
                 let causes: Vec<Value> = errors.iter().map(cause).collect();
                 Some(json!({"name": name, "group": info.group, "kind": info.kind, "causes": causes}))
+            }
+            // kubectl shows the causes of what is invalid, not the message.
+            Self::Patch(PatchError::Failed(message)) => {
+                let cause = json!({"reason": "FieldValueInvalid", "message": message, "field": "patch"});
+                Some(json!({"causes": [cause]}))
+            }
+            Self::Patch(PatchError::Conflicts(conflicts)) => {
+                let causes = conflicts.iter().map(|conflict| {
+                    let message = format!("conflict with {}", conflict.owner);
+                    json!({"reason": "FieldManagerConflict", "message": message, "field": conflict.field})
+                });
+                Some(json!({"causes": causes.collect::<Vec<_>>()}))
             }
             Self::InvalidOptions { what, error } => {
                 Some(json!({"group": "meta.k8s.io", "kind": what, "causes": [cause(error)]}))

@@ -8,6 +8,7 @@ mod compress;
 mod delete;
 mod discovery;
 mod list;
+mod patch;
 mod present;
 mod protobuf;
 mod query;
@@ -30,7 +31,7 @@ use self::{
     route::{Collection, Named, Route},
 };
 use crate::{
-    api::{Api, Change, Effect, Outcome, Part, WriteOptions},
+    api::{Api, Change, Effect, FieldManager, Outcome, Part, WriteOptions},
     error::{ApiError, FieldError},
     schema::FieldValidation,
     selector::Selector,
@@ -44,11 +45,13 @@ pub(crate) struct Handler {
     api: Arc<Api>,
     /// Becomes true when the server stops; watches end then.
     stopping: tokio::sync::watch::Receiver<bool>,
+    /// Events that watches have in common.
+    frames: Arc<watch::SharedFrames>,
 }
 
 impl Handler {
     pub(crate) fn new(api: Arc<Api>, stopping: tokio::sync::watch::Receiver<bool>) -> Self {
-        Self { api, stopping }
+        Self { api, stopping, frames: Arc::default() }
     }
 
     /// Answers one request; errors become Status objects.
@@ -95,11 +98,11 @@ impl Handler {
             }
             Method::POST if info.writable && info.namespaced == collection.namespace.is_some() => {
                 let presenter = Presenter::new(headers, query, collection.resource, Content::Object)?;
-                let options = write_options(query)?;
-                let object = body::read_object(request).await?;
+                let options = write_options(headers, query)?;
+                let object = body::read_object(request, collection.resource).await?;
                 let namespace = collection.namespace.as_deref().unwrap_or_default();
                 let outcome = self.api.create(collection.resource, namespace, object, options).await?;
-                Ok(written(&presenter, outcome))
+                written(&presenter, outcome)
             }
             Method::DELETE if info.collection_deletable => {
                 delete::collection(&self.api, request, query, collection).await
@@ -122,26 +125,25 @@ impl Handler {
         let target = named.target();
         if reading {
             let freshness = list::Freshness::of(query.number("resourceVersion")?);
-            list::fresh_enough(&**self.api.store(), target.resource, freshness).await?;
-            let object = self.api.store().get(target.resource, &target.key());
+            list::fresh_enough(&**self.api.store(), target.resource.stored(), freshness).await?;
+            let object = self.api.store().get(target.resource.stored(), &target.key());
             let object = object.ok_or_else(|| target.not_found())?;
-            return Ok(presenter.object(StatusCode::OK, object.body().clone()));
+            return presenter.object(StatusCode::OK, object.body().clone());
         }
         let putting = *request.method() == Method::PUT;
         if !named.resource.info().writable || named.watch || named.part == Part::Finalize && !putting {
             return Err(not_allowed(request.method()));
         }
-        let options = write_options(query)?;
+        let options = write_options(request.headers(), query)?;
         match *request.method() {
             Method::PUT => {
-                let object = body::read_object(request).await?;
+                let object = body::read_object(request, named.resource).await?;
                 let change = Change::Replace(object);
-                Ok(written(&presenter, self.api.change(target, named.part, change, options).await?))
+                written(&presenter, self.api.change(target, named.part, change, options).await?)
             }
             Method::PATCH => {
-                let patch = body::read_merge_patch(request).await?;
-                let change = Change::Merge(patch);
-                Ok(written(&presenter, self.api.change(target, named.part, change, options).await?))
+                let change = patch::read(request, target.resource, query).await?;
+                written(&presenter, self.api.change(target, named.part, change, options).await?)
             }
             Method::DELETE if named.part == Part::Main => {
                 delete::named(&self.api, request, query, &presenter, named).await
@@ -158,7 +160,8 @@ impl Handler {
         name: Option<&str>,
     ) -> Result<Answer, ApiError> {
         let presenter = Presenter::new(headers, query, collection.resource, Content::Watch)?;
-        watch::answer(&self.api, self.stopping.clone(), presenter, query, collection, name)
+        let (stopping, frames) = (self.stopping.clone(), Arc::clone(&self.frames));
+        watch::answer(&self.api, stopping, presenter, frames, query, collection, name)
     }
 }
 
@@ -167,7 +170,7 @@ fn selector(query: &Query, collection: &Collection) -> Result<Selector, ApiError
     Selector::parse(collection.resource, text("labelSelector"), text("fieldSelector"))
 }
 
-fn write_options(query: &Query) -> Result<WriteOptions, ApiError> {
+fn write_options(headers: &HeaderMap, query: &Query) -> Result<WriteOptions, ApiError> {
     let dry_run = match query.get("dryRun") {
         None | Some("") => false,
         Some("All") => true,
@@ -179,23 +182,36 @@ fn write_options(query: &Query) -> Result<WriteOptions, ApiError> {
         Some("Strict") => FieldValidation::Strict,
         Some(other) => return Err(bad_option("fieldValidation", other, &["Ignore", "Warn", "Strict"])),
     };
-    Ok(WriteOptions { dry_run, field_validation, namespace_must_exist: true })
+    let field_manager = field_manager(headers, query)?;
+    Ok(WriteOptions { dry_run, field_validation, field_manager, namespace_must_exist: true })
+}
+
+/// The owner of what is written: who the client says it is, or else what its program is called.
+fn field_manager(headers: &HeaderMap, query: &Query) -> Result<FieldManager, ApiError> {
+    if let Some(name) = query.get("fieldManager").filter(|name| !name.is_empty()) {
+        return FieldManager::new(name).map_err(|rule| ApiError::InvalidOptions {
+            what: "Options",
+            error: FieldError::invalid("fieldManager", name, rule),
+        });
+    }
+    let agent = headers.get(header::USER_AGENT).and_then(|agent| agent.to_str().ok());
+    Ok(FieldManager::of_user_agent(agent.unwrap_or_default()))
 }
 
 fn bad_option(field: &str, value: &str, supported: &[&str]) -> ApiError {
     ApiError::InvalidOptions { what: "Options", error: FieldError::not_supported(field, value, supported) }
 }
 
-fn written(presenter: &Presenter, outcome: Outcome) -> Answer {
+fn written(presenter: &Presenter, outcome: Outcome) -> Result<Answer, ApiError> {
     let code = if outcome.effect == Effect::Created { StatusCode::CREATED } else { StatusCode::OK };
-    let mut answer = presenter.object(code, outcome.object);
+    let mut answer = presenter.object(code, outcome.object)?;
     for warning in outcome.warnings {
         let quoted = warning.replace('\\', "\\\\").replace('"', "\\\"");
         if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
             answer.headers_mut().append(header::WARNING, value);
         }
     }
-    answer
+    Ok(answer)
 }
 
 fn refusal(error: &ApiError, encoding: Encoding) -> Answer {

@@ -33,7 +33,8 @@ use portolan_store as store;
 
 pub use allocate::{AllocationScope, AllocatorMetrics};
 pub use api::{
-    Api, Blocking, DeleteOptions, Effect, Outcome, Part, Preconditions, Propagation, Target, WriteOptions,
+    Api, Blocking, DeleteOptions, Effect, FieldManager, Outcome, Part, Preconditions, Propagation, Target,
+    WriteOptions,
 };
 pub use config::{Config, ConfigError, ServiceRanges, Transport};
 pub use controllers::repair::RepairMetrics;

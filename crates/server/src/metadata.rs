@@ -1,15 +1,14 @@
 //! The rules of `metadata`: what the server fills in, what clients may change, what names look like.
 
-use std::{
-    ops::Range,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::time::{SystemTime, UNIX_EPOCH};
 
+use portolan_schema::shape::timestamp;
 use serde_json::Value;
 
 use crate::{
     error::{ApiError, FieldError},
     json::{self, Object},
+    kinds::network::parse_address,
     names,
     resource::Resource,
 };
@@ -115,33 +114,23 @@ pub(crate) fn given_revision(metadata: &Object) -> Result<Option<u64>, ApiError>
 
 /// Now, in whole seconds, as RFC 3339 in UTC.
 pub(crate) fn now() -> String {
-    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    rfc3339(seconds)
+    timestamp::whole(since_epoch().0).unwrap_or_default()
 }
 
 /// Now, in microseconds, as a `MicroTime` has it.
 pub(crate) fn now_micro() -> String {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let seconds = rfc3339(since.as_secs());
-    format!("{}.{:06}Z", seconds.trim_end_matches('Z'), since.subsec_micros())
+    let (seconds, nanos) = since_epoch();
+    timestamp::micro(seconds, nanos).unwrap_or_default()
 }
 
 /// Seconds since 1970 of a Time as the API writes it, `2006-01-02T15:04:05Z`.
 pub(crate) fn parse_time(text: &str) -> Option<u64> {
-    let part = |range: Range<usize>| text.get(range)?.parse::<u64>().ok();
-    let (year, month, day) = (part(0..4)?, part(5..7)?, part(8..10)?);
-    let (hour, minute, second) = (part(11..13)?, part(14..16)?, part(17..19)?);
-    if !(1970..=9999).contains(&year) || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
-        return None;
-    }
-    // Counted as in `rfc3339`.
-    let year = if month > 2 { year } else { year - 1 };
-    let shifted_month = if month > 2 { month - 3 } else { month + 9 };
-    let (era, year_of_era) = (year / 400, year % 400);
-    let day_of_year = (153 * shifted_month + 2) / 5 + day - 1;
-    let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
-    let days = (era * 146_097 + day_of_era).checked_sub(719_468)?;
-    Some(days * 86_400 + hour * 3_600 + minute * 60 + second)
+    timestamp::parse(text).and_then(|(seconds, _)| u64::try_from(seconds).ok())
+}
+
+fn since_epoch() -> (i64, u32) {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    (i64::try_from(since.as_secs()).unwrap_or_default(), since.subsec_nanos())
 }
 
 fn name_error(resource: Resource, metadata: &Object) -> Option<FieldError> {
@@ -152,6 +141,10 @@ fn name_error(resource: Resource, metadata: &Object) -> Option<FieldError> {
         Resource::Service | Resource::Namespace => (
             names::is_dns_label(name),
             "must be a DNS-1123 label: at most 63 lower-case letters, digits and inner hyphens",
+        ),
+        Resource::IpAddress => (
+            parse_address(name).is_some_and(|address| address.to_string() == name),
+            "must be an IP address in canonical form (RFC 5952 for IPv6)",
         ),
         _ => (
             names::is_dns_subdomain(name),
@@ -226,19 +219,4 @@ fn uid() -> String {
     let hex = format!("{:032x}", versioned & !(0x3 << 62) | (0x2 << 62));
     let part = |range| hex.get(range).unwrap_or_default();
     [part(0..8), part(8..12), part(12..16), part(16..20), part(20..32)].join("-")
-}
-
-/// Civil date from days since 1970, in the proleptic Gregorian calendar.
-fn rfc3339(seconds: u64) -> String {
-    let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    // Counted from 0000-03-01, so that the leap day is the last of its year; 400 years are 146,097 days.
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", rest / 3_600, rest / 60 % 60, rest % 60)
 }

@@ -3,6 +3,8 @@
 //! Grammar: the comma is AND. Labels: `k=v`, `k==v`, `k!=v`, `k in (a,b)`, `k notin (a,b)`, `k`, `!k`, `k>1`, `k<1`.
 //! Fields: `f=v`, `f==v`, `f!=v`, with backslash before `\`, `,` and `=`.
 
+use portolan_schema::view;
+
 use crate::{
     error::ApiError,
     names::{is_label_value, is_qualified_name},
@@ -203,7 +205,10 @@ fn selectable(resource: Resource, field: &str) -> Option<Field> {
     match field {
         "metadata.name" => Some(Field::Name),
         "metadata.namespace" if resource.info().namespaced => Some(Field::Namespace),
-        other => resource.info().selectable.iter().find(|it| **it == other).copied().map(Field::Other),
+        other => {
+            let field = resource.info().selectable.iter().find(|it| **it == other)?;
+            view::stored_field(resource, field).map(Field::Other)
+        }
     }
 }
 

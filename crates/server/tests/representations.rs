@@ -1,4 +1,4 @@
-//! The representations of objects: Table, PartialObjectMetadata, YAML, protobuf; in lists, single and in watches.
+//! The representations of objects: Table, metadata alone, YAML, protobuf; in lists, single and in watches.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod common;
@@ -6,6 +6,7 @@ mod common;
 use std::io::Read;
 
 use common::*;
+use portolan_schema::protobuf;
 use portolan_server::Config;
 use serde_json::{Value, json};
 
@@ -129,7 +130,7 @@ fn yaml_and_indented_json() {
         let decoded: Value = serde_saphyr::from_str(&yaml.text()).unwrap();
         assert_eq!(decoded, plain.json(), "{path}");
     }
-    accept(address, &format!("{SERVICES}?watch=1"), "application/yaml").refused(406, "NotAcceptable");
+    assert_eq!(accept(address, &format!("{SERVICES}?watch=1"), "application/yaml").code, 406);
     for path in [SERVICES.to_owned(), format!("{SERVICES}/a"), "/api/v1".to_owned()] {
         let pretty = get(address, &format!("{path}?pretty=true"));
         assert!(pretty.text().lines().count() > 5, "{path}");
@@ -188,4 +189,113 @@ fn old_paths_of_watches() {
     request(address, "DELETE", "/api/v1/watch/namespaces/default/services/b", &[], b"")
         .refused(405, "MethodNotAllowed");
     get(address, &format!("{SERVICES}/b")).expect(200);
+}
+
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+
+fn decoded(bytes: &[u8]) -> Value {
+    Value::Object(protobuf::decode(bytes, ("", ""), protobuf::Limits::default()).unwrap())
+}
+
+#[test]
+fn protobuf_bodies_and_answers() {
+    let server = start(Config::default());
+    let address = server.local_addr();
+    let mut web = service("web");
+    web["metadata"]["labels"] = json!({"app": "x"});
+    let body = protobuf::encode(web.as_object().unwrap()).unwrap();
+    let headers = [("content-type", PROTOBUF), ("accept", PROTOBUF)];
+    let created = request(address, "POST", SERVICES, &headers, &body);
+    assert_eq!((created.code, created.header("content-type")), (201, Some(PROTOBUF)));
+    let created = decoded(&created.body);
+    let path = format!("{SERVICES}/web");
+    assert_eq!(created, get(address, &path).json());
+
+    let again = request(address, "POST", SERVICES, &headers, &body);
+    assert_eq!((again.code, again.header("content-type")), (409, Some(PROTOBUF)));
+    assert_eq!(decoded(&again.body)["reason"], "AlreadyExists");
+
+    let list = accept(address, SERVICES, PROTOBUF);
+    let plain = get(address, SERVICES).json();
+    let list = decoded(&list.body);
+    assert_eq!((&list["kind"], &list["metadata"]), (&json!("ServiceList"), &plain["metadata"]));
+    assert_eq!(list["items"][0]["spec"], plain["items"][0]["spec"]);
+    let metadata =
+        accept(address, SERVICES, &format!("{PROTOBUF};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"));
+    assert_eq!(decoded(&metadata.body)["items"][0]["metadata"], plain["items"][0]["metadata"]);
+
+    let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": "other"}});
+    let options = protobuf::encode(options.as_object().unwrap()).unwrap();
+    let refused = request(address, "DELETE", &path, &headers[..1], &options);
+    refused.refused(409, "Conflict");
+    // Documents have no such form.
+    assert_eq!(accept(address, "/apis", PROTOBUF).header("content-type"), Some("application/json"));
+}
+
+/// The next frame of a watch: the event's type and its object.
+fn frame(watch: &mut Watch) -> (String, Value) {
+    let length = u32::from_be_bytes(watch.bytes(4).try_into().unwrap());
+    let event = watch.bytes(length as usize);
+    // WatchEvent{1: type, 2: RawExtension{1: raw}}; the object is at the end, from its magic number on.
+    assert_eq!(event[0], 0x0a);
+    let kind = String::from_utf8(event[2..2 + usize::from(event[1])].to_vec()).unwrap();
+    let start = event.windows(4).position(|window| window == protobuf::MAGIC).unwrap();
+    (kind, decoded(&event[start..]))
+}
+
+#[test]
+fn protobuf_in_watches() {
+    let server = start(Config::default());
+    let address = server.local_addr();
+    server.api().blocking().apply(service("a")).unwrap();
+    let path = format!("{SERVICES}?watch=1&allowWatchBookmarks=1");
+    let headers = [("accept", "application/vnd.kubernetes.protobuf;stream=watch")];
+    let mut watches = [0, 1].map(|_| Watch::start_with(address, &path, &headers));
+    for watch in &mut watches {
+        assert_eq!(watch.header("content-type"), Some("application/vnd.kubernetes.protobuf;stream=watch"));
+        let (kind, object) = frame(watch);
+        assert_eq!((kind.as_str(), &object["metadata"]["name"]), ("ADDED", &json!("a")));
+        let (kind, object) = frame(watch);
+        assert_eq!((kind.as_str(), &object["kind"]), ("BOOKMARK", &json!("Service")));
+        assert_eq!(object["metadata"]["annotations"]["k8s.io/initial-events-end"], "true");
+    }
+    let changed = server.api().blocking().apply(labelled("a", "x")).unwrap();
+    delete(address, &format!("{SERVICES}/a")).expect(200);
+    for watch in &mut watches {
+        let (kind, object) = frame(watch);
+        assert_eq!((kind.as_str(), revision(&object)), ("MODIFIED", changed.revision));
+        assert_eq!(frame(watch).0, "DELETED");
+    }
+    let mut late = Watch::start_with(address, &format!("{SERVICES}?watch=1&resourceVersion=1"), &headers);
+    let (kind, status) = frame(&mut late);
+    assert_eq!((kind.as_str(), &status["reason"]), ("ERROR", &json!("Expired")));
+}
+
+#[test]
+fn events_under_their_old_names() {
+    let server = start(Config::default());
+    let address = server.local_addr();
+    let event = json!({"apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": "e", "namespace": "default"},
+        "regarding": {"kind": "Service", "namespace": "default", "name": "web"}, "note": "full", "reason": "Full", "type": "Warning",
+        "action": "Allocate", "reportingController": "test", "reportingInstance": "a", "eventTime": "2026-03-01T00:00:00.000000Z"});
+    server.api().blocking().apply(event).unwrap();
+    let events = "/api/v1/namespaces/default/events";
+    let one = get(address, &format!("{events}/e")).expect(200);
+    assert_eq!((&one["apiVersion"], &one["message"]), (&json!("v1"), &json!("full")));
+    for (selector, count) in [("involvedObject.name=web", 1), ("involvedObject.name=x", 0)] {
+        let list = get(address, &format!("{events}?fieldSelector={selector}")).expect(200);
+        assert_eq!((&list["kind"], &list["apiVersion"]), (&json!("EventList"), &json!("v1")));
+        assert_eq!(list["items"].as_array().unwrap().len(), count);
+        for item in list["items"].as_array().unwrap() {
+            assert_eq!(item["involvedObject"]["name"], "web");
+        }
+    }
+    let list = decoded(&accept(address, events, PROTOBUF).body);
+    assert_eq!(list["items"][0]["message"], "full");
+    let mut watch = Watch::start(address, &format!("{events}?watch=1"));
+    let event = watch.expect().0;
+    assert_eq!((&event["type"], &event["object"]["message"]), (&json!("ADDED"), &json!("full")));
+    delete(address, &format!("{events}/e")).expect(200);
+    let event = watch.expect().0;
+    assert_eq!((&event["type"], &event["object"]["apiVersion"]), (&json!("DELETED"), &json!("v1")));
 }

@@ -17,12 +17,12 @@ impl Message {
         self
     }
 
-    fn message(self, tag: u64, message: Self) -> Self {
+    fn message(self, tag: u64, message: &Self) -> Self {
         self.bytes(tag, &message.0)
     }
 
     fn messages(self, tag: u64, messages: impl IntoIterator<Item = Self>) -> Self {
-        messages.into_iter().fold(self, |whole, message| whole.message(tag, message))
+        messages.into_iter().fold(self, |whole, message| whole.message(tag, &message))
     }
 
     /// The text at `key`, where there is one.
@@ -51,7 +51,7 @@ impl Message {
     /// The member at `key`, made by `make`.
     fn member(self, tag: u64, of: &Value, key: &str, make: impl Fn(&Value) -> Self) -> Self {
         match of.get(key) {
-            Some(value) => self.message(tag, make(value)),
+            Some(value) => self.message(tag, &make(value)),
             None => self,
         }
     }
@@ -59,7 +59,7 @@ impl Message {
     /// Every `x-...` member as a `NamedAny`.
     fn extensions(self, tag: u64, of: &Value) -> Self {
         let extensions = members(of).filter(|(name, _)| name.starts_with("x-"));
-        self.messages(tag, extensions.map(|(name, value)| named(name, any(value))))
+        self.messages(tag, extensions.map(|(name, value)| named(name, &any(value))))
     }
 }
 
@@ -67,7 +67,7 @@ impl Message {
 pub fn to_protobuf(document: &Value) -> Vec<u8> {
     let info = |info: &Value| Message::default().text(1, info, "title").text(2, info, "version");
     let paths = |paths: &Value| {
-        Message::default().messages(2, members(paths).map(|(name, it)| named(name, path(it))))
+        Message::default().messages(2, members(paths).map(|(name, it)| named(name, &path(it))))
     };
     Message::default()
         .text(1, document, "swagger")
@@ -93,16 +93,16 @@ fn operation(it: &Value) -> Message {
         .texts(7, it, "consumes")
         .messages(8, list(it, "parameters").iter().map(parameter))
         .member(9, it, "responses", |responses| {
-            Message::default().messages(1, members(responses).map(|(code, it)| named(code, response(it))))
+            Message::default().messages(1, members(responses).map(|(code, it)| named(code, &response(it))))
         })
         .extensions(13, it)
 }
 
 /// A `ResponseValue` with a `Response` with a `SchemaItem`.
 fn response(it: &Value) -> Message {
-    let item = |it: &Value| Message::default().message(1, schema(it));
+    let item = |it: &Value| Message::default().message(1, &schema(it));
     let response = Message::default().text(1, it, "description").member(2, it, "schema", item);
-    Message::default().message(1, response)
+    Message::default().message(1, &response)
 }
 
 /// A `ParametersItem` with a `Parameter`: one in the body, the query or the path.
@@ -114,27 +114,27 @@ fn parameter(it: &Value) -> Message {
     let parameter = match it.get("in").and_then(Value::as_str) {
         Some("body") => {
             let body = common(4, 3, 1, 2).member(5, it, "schema", schema);
-            Message::default().message(1, body)
+            Message::default().message(1, &body)
         }
         Some("path") => {
             let path = common(1, 2, 3, 4).text(5, it, "type");
-            Message::default().message(2, Message::default().message(4, path))
+            Message::default().message(2, &Message::default().message(4, &path))
         }
         _ => {
             let query = common(1, 2, 3, 4).text(6, it, "type");
-            Message::default().message(2, Message::default().message(3, query))
+            Message::default().message(2, &Message::default().message(3, &query))
         }
     };
-    Message::default().message(1, parameter)
+    Message::default().message(1, &parameter)
 }
 
 /// `Definitions` or `Properties`: schemas by name.
 fn schemas(it: &Value) -> Message {
-    Message::default().messages(1, members(it).map(|(name, it)| named(name, schema(it))))
+    Message::default().messages(1, members(it).map(|(name, it)| named(name, &schema(it))))
 }
 
 fn schema(it: &Value) -> Message {
-    let wrapped = |it: &Value| Message::default().message(1, schema(it));
+    let wrapped = |it: &Value| Message::default().message(1, &schema(it));
     let kind = |it: &Value| Message::default().bytes(1, it.as_str().unwrap_or_default().as_bytes());
     Message::default()
         .text(1, it, "$ref")
@@ -155,7 +155,7 @@ fn any(value: &Value) -> Message {
 }
 
 /// A map's entry.
-fn named(name: &str, value: Message) -> Message {
+fn named(name: &str, value: &Message) -> Message {
     Message::default().bytes(1, name.as_bytes()).message(2, value)
 }
 

@@ -105,6 +105,7 @@ static SERVICE_CIDR: Info = Info {
     ..BASE
 };
 
+// The selectable fields are in the order of those of CORE_EVENT, which are other names for them.
 static EVENT: Info = Info {
     group: "events.k8s.io",
     api_version: "events.k8s.io/v1",
@@ -123,6 +124,7 @@ static EVENT: Info = Info {
         "regarding.fieldPath",
         "reason",
         "reportingController",
+        "deprecatedSource.component",
         "type",
     ],
     ..BASE

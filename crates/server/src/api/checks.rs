@@ -7,6 +7,7 @@ use super::{Part, Preconditions, Target};
 use crate::{
     error::{ApiError, FieldError},
     json::{self, Object, type_name},
+    kinds::namespace,
     metadata,
     resource::Resource,
     store::StoredObject,
@@ -86,6 +87,18 @@ pub(super) fn check_preconditions(
     }
 }
 
+/// A PUT says on which version it is based, where the kind cannot do without.
+pub(super) fn check_unconditional(target: Target<'_>, new: &Object) -> Result<(), ApiError> {
+    let metadata = json::object(new, "metadata");
+    let given = metadata.map_or(Ok(None), metadata::given_revision)?;
+    if given.is_some() || target.resource.info().unconditional_update {
+        return Ok(());
+    }
+    let error =
+        FieldError::required("metadata.resourceVersion", "an update says on which version it is based");
+    Err(ApiError::invalid(target.resource, target.name, vec![error]))
+}
+
 pub(super) fn check_delete(
     target: Target<'_>,
     stored: &StoredObject,
@@ -150,6 +163,9 @@ pub(super) fn restored(resource: Resource, part: Part, mut new: Object, old: &Ob
             object
         }
         Part::Main => {
+            if resource == Resource::Namespace {
+                namespace::restore_spec(&mut new, old);
+            }
             if resource.info().has_status {
                 match old.get("status") {
                     Some(status) => new.insert("status".to_owned(), status.clone()),

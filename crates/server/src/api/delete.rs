@@ -61,14 +61,14 @@ impl Api {
     ) -> Result<Decision, ApiError> {
         let resource = target.resource;
         check_mortal(resource, target.name)?;
-        let stored = self.store.latest(resource, &target.key()).ok_or_else(|| target.not_found())?;
+        let stored = self.store.latest(resource.stored(), &target.key()).ok_or_else(|| target.not_found())?;
         let object = stored.decode();
         check_delete(target, &stored, &object, &options.preconditions)?;
         let marked = marked(resource, object.clone(), options.propagation);
         if is_finished_deletion(resource, &marked) {
             return Ok(self.decide_removal(ledger, target, stored, &object, options.dry_run));
         }
-        let draft = Draft::new(resource, &marked);
+        let draft = Draft::new(resource.stored(), &marked);
         let write = WriteOptions { dry_run: options.dry_run, ..WriteOptions::default() };
         Ok(self.decide_put(ledger, target, &stored, draft, (write, Vec::new(), Exchange::default())))
     }
@@ -92,7 +92,7 @@ impl Api {
             exchange.release = ledger.plan_removal(&*self.store, &service_key(object), &spec);
         }
         let key = stored.key().into();
-        let step = Step::Remove { resource: target.resource, key, expected: stored.revision() };
+        let step = Step::Remove { resource: target.resource.stored(), key, expected: stored.revision() };
         let mut transaction = self.transaction(ledger, stored.key(), &exchange, step);
         if target.resource == Resource::Service {
             transaction.steps.splice(0..0, self.endpoints_of(stored.key()));

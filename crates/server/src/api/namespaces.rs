@@ -71,6 +71,6 @@ fn new_namespace(name: &str) -> Draft {
     metadata::prepare_create(Resource::Namespace, &mut meta);
     let mut object = Object::new();
     object.insert("metadata".to_owned(), meta.into());
-    kinds::namespace::prepare(&mut object, true);
+    kinds::namespace::prepare(&mut object, None);
     Draft::new(Resource::Namespace, &object)
 }

@@ -175,9 +175,9 @@ fn events_are_bounded() {
     let api = api(true);
     for number in 0..MAX_EVENTS + EVENTS_AT_ONCE {
         assert!(api.store().count(Resource::Event) < MAX_EVENTS + EVENTS_AT_ONCE);
-        let event = json!({"apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": format!("e{number}")}});
+        let event = json!({"apiVersion": "v1", "kind": "Event", "metadata": {"name": format!("e{number}")}});
         let event = event.as_object().unwrap().clone();
-        api.blocking().create(Resource::Event, "default", event, WriteOptions::default()).unwrap();
+        api.blocking().create(Resource::CoreEvent, "default", event, WriteOptions::default()).unwrap();
     }
     assert_eq!(api.store().count(Resource::Event), MAX_EVENTS);
     assert!(api.store().get(Resource::Event, "default/e99").is_none());

@@ -4,15 +4,18 @@ use std::{net::IpAddr, sync::Arc};
 
 use ipnet::IpNet;
 use portolan_ipam::{ServiceKey, check::Neighbours};
+use portolan_schema::view;
 use serde_json::Value;
 
 use super::{
-    Api, Change, Effect, Outcome, Part, Target, WriteOptions,
+    Api, Effect, Outcome, Part, Target, WriteOptions,
     checks::{
-        bump_generation, check_preconditions, conflict, is_finished_deletion, match_url, restored,
-        update_metadata, wrong_metadata,
+        bump_generation, check_preconditions, check_unconditional, conflict, is_finished_deletion, match_url,
+        restored, update_metadata, wrong_metadata,
     },
     commit::{Decision, Exchange, Write},
+    ownership::Owners,
+    patch::{self, Change},
 };
 use crate::{
     allocate::{Ledger, Reading, refused},
@@ -27,6 +30,8 @@ use crate::{
 
 /// How often a generated name is tried anew when it is taken.
 const NAME_TRIES: usize = 8;
+/// What is stored of an object that is not there, in a conflict.
+const NOTHING_STORED: &str = "none: it does not exist";
 
 impl Api {
     pub(super) fn decide_create(
@@ -34,23 +39,24 @@ impl Api {
         ledger: &mut Ledger,
         resource: Resource,
         namespace: &str,
-        mut object: Object,
+        (mut object, mut owners): (Object, Owners),
         options: WriteOptions,
     ) -> Result<Decision, ApiError> {
         match_url(resource, namespace, None, &mut object)?;
         let entry = self.enter_namespace(resource, namespace, &object, options)?;
-        let warnings = self.conform(resource, &mut object, options)?;
+        let mut warnings = self.conform(resource, &mut object, options)?;
         if !resource.info().create_keeps_status {
             object.remove("status");
         }
         let key = self.fresh_name(resource, namespace, &mut object)?;
-        let exchange = self.prepare(ledger, resource, &mut object, None)?;
-        let draft = Draft::new(resource, &object);
+        let exchange = self.prepare(ledger, resource, &mut object, None, &mut owners)?;
+        warnings.extend(self.remarks(resource, &object));
+        let draft = draft(resource, object);
         if options.dry_run {
             let outcome = outcome(&draft.at(self.store.revision()), Effect::Created, warnings);
             return Ok(Decision::Done(outcome));
         }
-        let step = Step::Put { resource, draft, expected: None };
+        let step = Step::Put { resource: resource.stored(), draft, expected: None };
         let mut transaction = self.transaction(ledger, &key, &exchange, step);
         transaction.steps.splice(0..0, entry);
         Ok(Decision::Write(Write { transaction, effect: Effect::Created, removed: None, warnings, exchange }))
@@ -65,19 +71,23 @@ impl Api {
         options: WriteOptions,
     ) -> Result<Decision, ApiError> {
         let resource = target.resource;
-        let Some(stored) = self.store.latest(resource, &target.key()) else {
+        let Some(stored) = self.store.latest(resource.stored(), &target.key()) else {
             return self.create_on_update(ledger, target, part, change, options);
         };
-        let old = stored.decode();
-        let mut new = match change {
-            Change::Replace(object) => object,
-            Change::Merge(patch) => merged(&old, patch),
-        };
+        let old = view::seen(resource, stored.decode());
+        let is_patch = change.is_patch();
+        let (mut new, owners) = change.onto(resource, part, &old, options)?;
+        if !is_patch {
+            check_unconditional(target, &new)?;
+        }
         match_url(resource, target.namespace, Some(target.name), &mut new)?;
         check_preconditions(target, &stored, &old, &new)?;
-        let warnings = self.conform(resource, &mut new, options)?;
+        let conformed = self.conform(resource, &mut new, options);
+        let warnings = conformed.map_err(|error| {
+            if is_patch { patch::bad_result(resource, target.name, error) } else { error }
+        })?;
         let new = restored(resource, part, new, &old);
-        self.decide_update(ledger, target, (stored, &old), new, (options, warnings))
+        self.decide_update(ledger, target, (stored, &old), (new, owners), (options, warnings))
     }
 
     fn create_on_update(
@@ -88,17 +98,22 @@ impl Api {
         change: Change,
         options: WriteOptions,
     ) -> Result<Decision, ApiError> {
-        match change {
-            Change::Replace(mut object) if target.resource.info().create_on_update && part == Part::Main => {
-                match_url(target.resource, target.namespace, Some(target.name), &mut object)?;
-                let uid = json::object(&object, "metadata").and_then(|metadata| json::text(metadata, "uid"));
-                if let Some(uid) = uid {
-                    return Err(conflict(target, "metadata.uid", uid, "none: it does not exist"));
-                }
-                self.decide_create(ledger, target.resource, target.namespace, object, options)
-            }
-            _ => Err(target.not_found()),
+        if let Some(uid) = change.asked_uid() {
+            return Err(conflict(target, "metadata.uid", uid, NOTHING_STORED));
         }
+        let (mut object, owners) = match change {
+            Change::Replace(object) if target.resource.info().create_on_update && part == Part::Main => {
+                (object, Owners::of_create(options))
+            }
+            Change::Apply(apply) if part == Part::Main => patch::applied(&apply, part, None, options)?,
+            _ => return Err(target.not_found()),
+        };
+        match_url(target.resource, target.namespace, Some(target.name), &mut object)?;
+        let uid = json::object(&object, "metadata").and_then(|metadata| json::text(metadata, "uid"));
+        if let Some(uid) = uid {
+            return Err(conflict(target, "metadata.uid", uid, NOTHING_STORED));
+        }
+        self.decide_create(ledger, target.resource, target.namespace, (object, owners), options)
     }
 
     /// Checks types and drops unknown fields; with validation off, of metadata only.
@@ -145,7 +160,7 @@ impl Api {
             }
             let key = Target { resource, namespace, name: name_of(object) }.key();
             tries -= 1;
-            if self.store.latest(resource, &key).is_none() {
+            if self.store.latest(resource.stored(), &key).is_none() {
                 return Ok(key);
             }
             if tries == 0 {
@@ -161,14 +176,13 @@ impl Api {
         resource: Resource,
         object: &mut Object,
         old: Option<&Object>,
+        owners: &mut Owners,
     ) -> Result<Exchange, ApiError> {
         if resource == Resource::Service {
-            return self.prepare_service(ledger, object, old);
+            return self.prepare_service(ledger, object, old, owners);
         }
-        kinds::set_defaults(resource, object);
-        if resource == Resource::Namespace {
-            kinds::namespace::prepare(object, old.is_none());
-        }
+        kinds::prepare(resource, object, old);
+        owners.note_defaulted(resource, object);
         self.check(resource, object, old)?;
         Ok(Exchange::default())
     }
@@ -178,11 +192,13 @@ impl Api {
         ledger: &mut Ledger,
         object: &mut Object,
         old: Option<&Object>,
+        owners: &mut Owners,
     ) -> Result<Exchange, ApiError> {
         if let Some(old) = old {
             service::clear_for_type(object, old);
         }
         service::set_defaults(object);
+        owners.note_defaulted(Resource::Service, object);
         let owner = service_key(object);
         let Some(spec) = json::object_mut(object, "spec") else { return Ok(Exchange::default()) };
         let reading = Reading::of(spec);
@@ -231,6 +247,11 @@ impl Api {
         check(Neighbours { pods: &pods, nodes: &nodes })
     }
 
+    /// What the client should hear about the object.
+    fn remarks(&self, resource: Resource, object: &Object) -> Vec<String> {
+        if self.validate { kinds::warnings(resource, object) } else { Vec::new() }
+    }
+
     /// What changes hands, and the object itself.
     pub(super) fn transaction(
         &self,
@@ -251,19 +272,21 @@ impl Api {
         ledger: &mut Ledger,
         target: Target<'_>,
         (stored, old): (Arc<StoredObject>, &Object),
-        mut new: Object,
-        (options, warnings): (WriteOptions, Vec<String>),
+        (mut new, mut owners): (Object, Owners),
+        (options, mut warnings): (WriteOptions, Vec<String>),
     ) -> Result<Decision, ApiError> {
         let resource = target.resource;
         update_metadata(target, &mut new, old)?;
         if is_finished_deletion(resource, &new) {
             return Ok(self.decide_removal(ledger, target, stored, old, options.dry_run));
         }
-        let exchange = self.prepare(ledger, resource, &mut new, Some(old))?;
+        let exchange = self.prepare(ledger, resource, &mut new, Some(old), &mut owners)?;
+        owners.record_update(resource, old, &mut new)?;
         if kinds::bumps_generation(resource, &new, old) {
             bump_generation(&mut new);
         }
-        let draft = Draft::new(resource, &new);
+        warnings.extend(self.remarks(resource, &new));
+        let draft = draft(resource, new);
         Ok(self.decide_put(ledger, target, &stored, draft, (options, warnings, exchange)))
     }
 
@@ -281,10 +304,15 @@ impl Api {
         if options.dry_run {
             return Decision::Done(outcome(&draft.at(stored.revision()), Effect::Updated, warnings));
         }
-        let step = Step::Put { resource: target.resource, draft, expected: Some(stored.revision()) };
+        let step = Step::Put { resource: target.resource.stored(), draft, expected: Some(stored.revision()) };
         let transaction = self.transaction(ledger, stored.key(), &exchange, step);
         Decision::Write(Write { transaction, effect: Effect::Updated, removed: None, warnings, exchange })
     }
+}
+
+/// The object as it is stored.
+pub(super) fn draft(resource: Resource, object: Object) -> Draft {
+    Draft::new(resource.stored(), &view::stored(resource, object))
 }
 
 pub(super) fn outcome(stored: &StoredObject, effect: Effect, warnings: Vec<String>) -> Outcome {
@@ -299,33 +327,4 @@ pub(super) fn service_key(object: &Object) -> ServiceKey {
     let metadata = json::object(object, "metadata");
     let text = |key| metadata.and_then(|metadata| json::text(metadata, key)).unwrap_or_default();
     ServiceKey::new(text("namespace"), text("name"))
-}
-
-/// RFC 7386: null removes, objects merge, everything else replaces.
-fn merged(old: &Object, patch: Object) -> Object {
-    let mut result = old.clone();
-    merge(&mut result, patch);
-    result
-}
-
-fn merge(target: &mut Object, patch: Object) {
-    for (key, value) in patch {
-        match value {
-            Value::Null => {
-                target.remove(&key);
-            }
-            Value::Object(patch) => {
-                let entry = target.entry(key).or_insert_with(|| Value::Object(Object::new()));
-                if !entry.is_object() {
-                    *entry = Value::Object(Object::new());
-                }
-                if let Value::Object(inner) = entry {
-                    merge(inner, patch);
-                }
-            }
-            other => {
-                target.insert(key, other);
-            }
-        }
-    }
 }

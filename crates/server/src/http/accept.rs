@@ -149,8 +149,8 @@ impl<'a> Clause<'a> {
             Encoding::Json => true,
             // A stream of YAML has no frames that clients know of.
             Encoding::Yaml => !framed,
-            // Upstream has no message for a Table.
-            Encoding::Protobuf => !matches!(view, View::Table(_)),
+            // There is no message for a Table; what is older than v1 is for JSON clients only.
+            Encoding::Protobuf => matches!(view, View::Whole | View::Metadata(MetaVersion::V1)),
         };
         let streamed = match self.parameter("stream") {
             None | Some("") => true,
@@ -196,13 +196,6 @@ impl MetaVersion {
             Self::V1 => "meta.k8s.io/v1",
             Self::V1Beta1 => "meta.k8s.io/v1beta1",
         }
-    }
-}
-
-impl Format {
-    /// Whether stored bytes are the answer as they are.
-    pub(super) fn is_stored(self) -> bool {
-        self.encoding == Encoding::Json && self.view == View::Whole
     }
 }
 

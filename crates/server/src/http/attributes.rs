@@ -63,6 +63,14 @@ impl Attributes {
     }
 
     fn resource(method: &Method, uri: &Uri, [group, version]: [&str; 2], rest: &[&str]) -> Self {
+        // Old paths of watches: the resource's own after `watch`.
+        if let ["watch", rest @ ..] = rest
+            && !rest.is_empty()
+        {
+            let of_resource = Self::resource(method, uri, [group, version], rest);
+            let is_watch = matches!(of_resource.verb, "get" | "list" | "watch");
+            return Self { verb: if is_watch { "watch" } else { of_resource.verb }, ..of_resource };
+        }
         let (namespace, rest) = match rest {
             ["namespaces", namespace, inner @ ..]
                 if !inner.is_empty() && !matches!(inner, ["status" | "finalize"]) =>
@@ -138,6 +146,9 @@ mod tests {
     fn verbs_and_resources() {
         for (method, uri, expected) in [
             (Method::GET, "/api/v1/services", "list |v1|services|||"),
+            (Method::GET, "/api/v1/watch/services", "watch |v1|services|||"),
+            (Method::GET, "/api/v1/watch/namespaces/a/services/b", "watch |v1|services||a|b"),
+            (Method::DELETE, "/api/v1/watch/namespaces/a/services/b", "delete |v1|services||a|b"),
             (Method::HEAD, "/api/v1/services", "list |v1|services|||"),
             (Method::GET, "/api/v1/services?watch=true&x=1", "watch |v1|services|||"),
             (Method::GET, "/api/v1/services?watch=0", "list |v1|services|||"),

@@ -41,7 +41,7 @@ pub(super) async fn named(
 ) -> Result<Answer, ApiError> {
     let asked = Asked::read(request, query).await?;
     let outcome = api.delete_with(named.target(), &asked.options).await?;
-    Ok(answer(presenter, named, outcome, asked.orphan_dependents))
+    answer(presenter, named, outcome, asked.orphan_dependents)
 }
 
 /// Deletes what a list with the same query would show, and answers with that list; stops at the first that cannot be
@@ -58,7 +58,7 @@ pub(super) async fn collection(
     let deletions: Vec<BoxFuture<'_, _>> =
         objects.iter().map(|object| one_of(api, Named::of(collection, object), &options).boxed()).collect();
     let gone: Vec<Option<Bytes>> = stream::iter(deletions).buffered(AT_ONCE).try_collect().await?;
-    Ok(presenter.list(&metadata, gone.into_iter().flatten().collect()))
+    presenter.list(&metadata, gone.into_iter().flatten().collect())
 }
 
 async fn one_of(api: &Api, named: Named, options: &DeleteOptions) -> Result<Option<Bytes>, ApiError> {
@@ -72,8 +72,8 @@ async fn one_of(api: &Api, named: Named, options: &DeleteOptions) -> Result<Opti
 impl Asked {
     /// From the body; from the query if the body is empty.
     async fn read(request: Request<Incoming>, query: &Query) -> Result<Self, ApiError> {
-        let dry_run = write_options(query)?.dry_run;
-        let mut asked = match body::read_optional_object(request).await? {
+        let dry_run = write_options(request.headers(), query)?.dry_run;
+        let mut asked = match body::read_delete_options(request).await? {
             Some(body) => Self::from_body(&body)?,
             None => Self::from_query(query)?,
         };
@@ -145,7 +145,12 @@ fn flag(body: &Object, field: &str) -> Result<Option<bool>, ApiError> {
 }
 
 /// The object while it is still there, and where its kind answers so; a Status otherwise.
-fn answer(presenter: &Presenter, named: &Named, outcome: Outcome, orphan_dependents: Option<bool>) -> Answer {
+fn answer(
+    presenter: &Presenter,
+    named: &Named,
+    outcome: Outcome,
+    orphan_dependents: Option<bool>,
+) -> Result<Answer, ApiError> {
     let info = named.resource.info();
     if outcome.effect != Effect::Deleted {
         // As upstream does for this old option alone.
@@ -161,5 +166,5 @@ fn answer(presenter: &Presenter, named: &Named, outcome: Outcome, orphan_depende
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
         "details": {"name": named.name, "group": info.group, "kind": info.plural, "uid": uid},
     });
-    present::document(StatusCode::OK, presenter.format.encoding, false, &status)
+    Ok(present::document(StatusCode::OK, presenter.format.encoding, false, &status))
 }

@@ -94,8 +94,8 @@ impl Document {
             Self::Groups => groups(),
             Self::Group(name) => {
                 let mut entry = group_entry(name);
-                entry["kind"] = "APIGroup".into();
-                entry["apiVersion"] = "v1".into();
+                set(&mut entry, "kind", "APIGroup".into());
+                set(&mut entry, "apiVersion", "v1".into());
                 entry
             }
             Self::Resources(api_version) => {
@@ -219,7 +219,7 @@ fn resource_entries(info: &Info) -> Vec<Value> {
     });
     for (key, values) in [("shortNames", info.short_names), ("categories", info.categories)] {
         if !values.is_empty() {
-            main[key] = json!(values);
+            set(&mut main, key, json!(values));
         }
     }
     let subresources = info.subresources.iter().map(|name| {
@@ -229,6 +229,13 @@ fn resource_entries(info: &Info) -> Vec<Value> {
         })
     });
     std::iter::once(main).chain(subresources).collect()
+}
+
+/// Sets a member of an object.
+fn set(object: &mut Value, key: &str, value: Value) {
+    if let Some(object) = object.as_object_mut() {
+        object.insert(key.to_owned(), value);
+    }
 }
 
 #[cfg(test)]

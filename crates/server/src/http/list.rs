@@ -28,7 +28,7 @@ pub(super) async fn answer(
     collection: &Collection,
 ) -> Result<Answer, ApiError> {
     let (metadata, objects) = page(api, query, collection).await?;
-    Ok(presenter.list(&metadata, objects.iter().map(|object| object.body().clone()).collect()))
+    presenter.list(&metadata, objects.iter().map(|object| object.body().clone()).collect())
 }
 
 /// The objects that a list request with the same query would answer with, and the metadata of that list.
@@ -39,7 +39,7 @@ pub(super) async fn page(
 ) -> Result<(Value, Vec<Arc<StoredObject>>), ApiError> {
     let selector = selector(query, collection)?;
     let page = Page::parse(query)?;
-    fresh_enough(&**api.store(), collection.resource, page.freshness).await?;
+    fresh_enough(&**api.store(), collection.resource.stored(), page.freshness).await?;
     page.read(api, collection, &selector)
 }
 
@@ -177,7 +177,7 @@ impl Page {
         selector: &Selector,
     ) -> Result<(Value, Vec<Arc<StoredObject>>), ApiError> {
         let scope = Scope { after: self.after.as_deref(), ..collection.scope() };
-        let snapshot = api.store().snapshot(collection.resource, &scope, self.at);
+        let snapshot = api.store().snapshot(collection.resource.stored(), &scope, self.at);
         let snapshot = snapshot.map_err(|error| self.expired(error))?;
         let mut rest = snapshot.objects.into_iter();
         let limit = self.limit.unwrap_or(usize::MAX);

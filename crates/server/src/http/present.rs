@@ -8,6 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full};
+use portolan_schema::view;
 use serde_json::{Value, json};
 
 use super::{
@@ -44,52 +45,71 @@ impl Presenter {
     }
 
     /// One object as an answer.
-    pub(super) fn object(&self, code: StatusCode, stored: Bytes) -> Answer {
-        if self.format.is_stored() && !self.pretty {
-            return answer(code, Encoding::Json, stored);
+    pub(super) fn object(&self, code: StatusCode, stored: Bytes) -> Result<Answer, ApiError> {
+        if self.passes_stored_bytes() && !self.pretty {
+            return Ok(answer(code, Encoding::Json, stored));
         }
-        let object: Object = serde_json::from_slice(&stored).unwrap_or_default();
+        let object = self.decoded(&stored);
         if self.format.encoding == Encoding::Protobuf {
-            let encoded = match self.format.view {
-                View::Metadata(version) => protobuf::partial(&object, version),
-                View::Whole | View::Table(_) => protobuf::object(self.resource, &object),
-            };
-            return answer(code, Encoding::Protobuf, encoded);
+            return Ok(answer(code, Encoding::Protobuf, protobuf::object(&self.message(object))?));
         }
-        self.value(code, &self.view(&object, true))
+        Ok(document(code, self.format.encoding, self.pretty, &self.view(&object, true)))
     }
 
     /// A list as an answer; `metadata` is the list's.
-    pub(super) fn list(&self, metadata: &Value, objects: Vec<Bytes>) -> Answer {
+    pub(super) fn list(&self, metadata: &Value, objects: Vec<Bytes>) -> Result<Answer, ApiError> {
         if self.format.encoding == Encoding::Protobuf {
-            let decoded = objects.iter().map(|stored| serde_json::from_slice(stored).unwrap_or_default());
+            let decoded = objects.iter().map(|stored| self.decoded(stored));
             let encoded = match self.format.view {
-                View::Metadata(version) => protobuf::partial_list(version, metadata, decoded),
-                View::Whole | View::Table(_) => protobuf::list(self.resource, metadata, decoded),
+                View::Metadata(version) => {
+                    let items: Vec<Value> = decoded.map(|object| table::partial(&object, version)).collect();
+                    protobuf::partial_list(version.api_version(), metadata, &items)?
+                }
+                View::Whole | View::Table(_) => protobuf::list(self.resource, metadata, decoded)?,
             };
-            return answer(StatusCode::OK, Encoding::Protobuf, encoded);
+            return Ok(answer(StatusCode::OK, Encoding::Protobuf, encoded));
         }
         let body = ListBody::new(&self.list_head(metadata), self.items(objects));
         if self.format.encoding == Encoding::Json && !self.pretty {
-            return typed(StatusCode::OK, Encoding::Json, body.boxed_unsync());
+            return Ok(typed(StatusCode::OK, Encoding::Json, body.boxed_unsync()));
         }
         let list: Value = serde_json::from_slice(&body.collect_now()).unwrap_or_default();
-        self.value(StatusCode::OK, &list)
+        Ok(document(StatusCode::OK, self.format.encoding, self.pretty, &list))
     }
 
-    /// The object of a watch event; `first` for the first one of the watch.
-    pub(super) fn event_object(&mut self, stored: &Bytes, first: bool) -> Bytes {
-        if self.format.is_stored() {
+    /// The object of a watch event in JSON; `first` for the first one of the watch.
+    pub(super) fn event_json(&self, stored: &Bytes, first: bool) -> Bytes {
+        if self.passes_stored_bytes() {
             return stored.clone();
         }
-        let object: Object = serde_json::from_slice(stored).unwrap_or_default();
-        match (self.format.encoding, self.format.view) {
-            (Encoding::Protobuf, View::Metadata(version)) => protobuf::partial(&object, version),
-            (Encoding::Protobuf, _) => protobuf::object(self.resource, &object),
-            _ => {
-                self.now = now();
-                self.view(&object, first).to_string().into()
-            }
+        let presenter = Self { now: now(), ..self.clone() };
+        presenter.view(&self.decoded(stored), first).to_string().into()
+    }
+
+    /// The object of a watch event as it is to be encoded in protobuf.
+    pub(super) fn event_message(&self, stored: &Bytes) -> Object {
+        self.message(self.decoded(stored))
+    }
+
+    /// Whether stored bytes are the answer as they are.
+    pub(super) fn passes_stored_bytes(&self) -> bool {
+        let format = Format { encoding: Encoding::Json, view: View::Whole };
+        self.format == format && self.resource.stored() == self.resource
+    }
+
+    /// An object as the clients of this resource see it.
+    fn decoded(&self, stored: &Bytes) -> Object {
+        view::seen(self.resource, serde_json::from_slice(stored).unwrap_or_default())
+    }
+
+    /// What is encoded in protobuf of an object.
+    fn message(&self, object: Object) -> Object {
+        match self.format.view {
+            View::Metadata(version) => match table::partial(&object, version) {
+                Value::Object(partial) => partial,
+                _ => object,
+            },
+            View::Whole | View::Table(_) => object,
         }
     }
 
@@ -134,23 +154,20 @@ impl Presenter {
 
     fn items(&self, objects: Vec<Bytes>) -> Vec<Bytes> {
         let item = |stored: Bytes| {
-            let object: Object = serde_json::from_slice(&stored).unwrap_or_default();
+            let object = self.decoded(&stored);
             let value = match self.format.view {
-                View::Whole => return stored,
+                View::Whole => Value::Object(object),
                 View::Metadata(version) => table::partial(&object, version),
                 View::Table(version) => table::row(self.resource, &object, self.include, version, self.now),
             };
             Bytes::from(value.to_string())
         };
-        if self.format.view == View::Whole { objects } else { objects.into_iter().map(item).collect() }
-    }
-
-    fn value(&self, code: StatusCode, value: &Value) -> Answer {
-        document(code, self.format.encoding, self.pretty, value)
+        let untouched = self.format.view == View::Whole && self.resource.stored() == self.resource;
+        if untouched { objects } else { objects.into_iter().map(item).collect() }
     }
 }
 
-/// A document as an answer, in JSON or YAML; protobuf is for objects and Status only.
+/// A document as an answer. What has no protobuf form, such as discovery, comes in JSON.
 pub(super) fn document(code: StatusCode, encoding: Encoding, pretty: bool, value: &Value) -> Answer {
     match encoding {
         Encoding::Yaml => {
@@ -158,15 +175,18 @@ pub(super) fn document(code: StatusCode, encoding: Encoding, pretty: bool, value
             let text = serde_saphyr::to_string(value).unwrap_or_default();
             answer(code, Encoding::Yaml, text.into())
         }
-        Encoding::Protobuf if protobuf::is_status(value) => {
-            answer(code, Encoding::Protobuf, protobuf::status(value))
+        Encoding::Json | Encoding::Protobuf => {
+            let message = value.as_object().filter(|_| encoding == Encoding::Protobuf);
+            match message.and_then(|object| protobuf::object(object).ok()) {
+                Some(message) => answer(code, Encoding::Protobuf, message),
+                None if pretty => {
+                    let mut text = serde_json::to_vec_pretty(value).unwrap_or_default();
+                    text.push(b'\n');
+                    answer(code, Encoding::Json, text.into())
+                }
+                None => answer(code, Encoding::Json, value.to_string().into()),
+            }
         }
-        Encoding::Json | Encoding::Protobuf if pretty => {
-            let mut text = serde_json::to_vec_pretty(value).unwrap_or_default();
-            text.push(b'\n');
-            answer(code, Encoding::Json, text.into())
-        }
-        Encoding::Json | Encoding::Protobuf => answer(code, Encoding::Json, value.to_string().into()),
     }
 }
 

@@ -1,44 +1,46 @@
-//! `application/vnd.kubernetes.protobuf`: objects, lists and Status in the envelope that typed clients speak.
+//! `application/vnd.kubernetes.protobuf` in answers: what the codec does not know by itself, and its errors.
 
 use bytes::Bytes;
-use serde_json::Value;
+use portolan_schema::protobuf::{self, EncodeError};
+use serde_json::{Value, json};
 
-use super::accept::MetaVersion;
-use crate::{json::Object, resource::Resource};
+use crate::{error::ApiError, json::Object, resource::Resource};
 
-/// An object in its envelope.
-pub(super) fn object(_resource: Resource, _object: &Object) -> Bytes {
-    Bytes::new()
+/// An object of any kind in its envelope.
+pub(super) fn object(object: &Object) -> Result<Bytes, ApiError> {
+    protobuf::encode(object).map(Bytes::from).map_err(refused)
 }
 
-/// A list in its envelope.
-pub(super) fn list(_resource: Resource, _metadata: &Value, _objects: impl Iterator<Item = Object>) -> Bytes {
-    Bytes::new()
+/// A list of a resource's objects in its envelope.
+pub(super) fn list(
+    resource: Resource,
+    metadata: &Value,
+    objects: impl Iterator<Item = Object>,
+) -> Result<Bytes, ApiError> {
+    let empty = Object::new();
+    let metadata = metadata.as_object().unwrap_or(&empty);
+    protobuf::encode_list(resource, metadata, objects).map(Bytes::from).map_err(refused)
 }
 
-/// `PartialObjectMetadata` of an object.
-pub(super) fn partial(_object: &Object, _version: MetaVersion) -> Bytes {
-    Bytes::new()
-}
-
-/// `PartialObjectMetadataList`.
+/// A list of `PartialObjectMetadata` in its envelope.
 pub(super) fn partial_list(
-    _version: MetaVersion,
-    _metadata: &Value,
-    _objects: impl Iterator<Item = Object>,
-) -> Bytes {
-    Bytes::new()
+    api_version: &str,
+    metadata: &Value,
+    objects: &[Value],
+) -> Result<Bytes, ApiError> {
+    let list = json!({
+        "apiVersion": api_version, "kind": "PartialObjectMetadataList", "metadata": metadata,
+        "items": objects,
+    });
+    object(list.as_object().unwrap_or(&Object::new()))
 }
 
-/// Whether a document is a Status.
-pub(super) fn is_status(value: &Value) -> bool {
-    value.get("kind").and_then(Value::as_str) == Some("Status")
+/// A watch event, with its length before it.
+pub(super) fn event(kind: &str, object: &Object) -> Result<Bytes, ApiError> {
+    protobuf::encode_watch_event(kind, object).map(Bytes::from).map_err(refused)
 }
 
-/// A Status in its envelope.
-pub(super) fn status(_value: &Value) -> Bytes {
-    Bytes::new()
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+fn refused(error: EncodeError) -> ApiError {
+    ApiError::Unencodable(error.to_string())
 }
-
-/// Adds a watch event: its length, then a `WatchEvent` around an object in its envelope.
-pub(super) fn push_event(_frames: &mut bytes::BytesMut, _kind: &str, _object: &[u8]) {}

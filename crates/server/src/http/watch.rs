@@ -5,6 +5,7 @@
 //! cursor, and is then told so (410 Expired) and closed.
 
 mod frames;
+mod shared;
 
 use std::{sync::Arc, time::Duration, vec};
 
@@ -16,6 +17,7 @@ use http_body_util::{BodyExt, StreamBody};
 use tokio::{sync::watch, time::Instant};
 
 use self::frames::{EventKind, Frames, Framing};
+pub(super) use self::shared::SharedFrames;
 use super::{
     Answer,
     accept::Encoding,
@@ -44,6 +46,7 @@ pub(super) fn answer(
     api: &Arc<Api>,
     stopping: watch::Receiver<bool>,
     presenter: Presenter,
+    shared: Arc<SharedFrames>,
     query: &Query,
     collection: &Collection,
     name: Option<&str>,
@@ -53,10 +56,10 @@ pub(super) fn answer(
     let start = Start::parse(query)?;
     let watch = Watch {
         store: Arc::clone(api.store()),
-        signal: api.store().subscribe(collection.resource),
+        signal: api.store().subscribe(collection.resource.stored()),
         collection: collection.clone(),
         selector,
-        framing: Framing::new(presenter),
+        framing: Framing::new(presenter, shared),
         stopping,
         start: Some(start),
         initial: Vec::new().into_iter(),
@@ -153,10 +156,7 @@ impl Watch {
             if self.ended {
                 return None;
             }
-            if let Some(frames) = self.initial_frames() {
-                return Some(frames);
-            }
-            match self.changed_frames() {
+            match self.due_frames() {
                 Ok(Some(frames)) => return Some(frames),
                 Ok(None) => {}
                 Err(error) => return Some(self.end_with(&error)),
@@ -166,7 +166,9 @@ impl Watch {
                 Wake::Timer if self.timing.end <= Instant::now() => return None,
                 Wake::Timer => {
                     self.timing.schedule_bookmark();
-                    return Some(self.framing.bookmark(self.cursor, false));
+                    let mut frames = Frames::default();
+                    let made = self.framing.push_bookmark(&mut frames, self.cursor, false);
+                    return made.map_or_else(|error| Some(self.end_with(&error)), |()| frames.finish());
                 }
                 Wake::End => return None,
             }
@@ -174,7 +176,7 @@ impl Watch {
     }
 
     async fn begin(&mut self, start: Start) -> Result<(), ApiError> {
-        let resource = self.collection.resource;
+        let resource = self.collection.resource.stored();
         match start {
             Start::Now => {
                 fresh_enough(&*self.store, resource, Freshness::Latest).await?;
@@ -199,20 +201,28 @@ impl Watch {
         Ok(())
     }
 
-    fn initial_frames(&mut self) -> Option<Bytes> {
+    /// What can be sent now.
+    fn due_frames(&mut self) -> Result<Option<Bytes>, ApiError> {
+        match self.initial_frames()? {
+            Some(frames) => Ok(Some(frames)),
+            None => self.changed_frames(),
+        }
+    }
+
+    fn initial_frames(&mut self) -> Result<Option<Bytes>, ApiError> {
         let mut frames = Frames::default();
         while !frames.is_full()
             && let Some(object) = self.initial.next()
         {
             if self.selector.matches(&object) {
-                self.framing.push(&mut frames, EventKind::Added, object.body());
+                self.framing.push(&mut frames, EventKind::Added, object.body())?;
             }
         }
         let all_sent = self.initial.as_slice().is_empty();
         if all_sent && std::mem::take(&mut self.end_bookmark) {
-            frames.push(&self.framing.bookmark(self.cursor, true));
+            self.framing.push_bookmark(&mut frames, self.cursor, true)?;
         }
-        frames.finish()
+        Ok(frames.finish())
     }
 
     /// The frames for what has changed since the cursor.
@@ -220,9 +230,9 @@ impl Watch {
         let mut frames = Frames::default();
         while !frames.is_full() {
             let changes =
-                self.store.changes(self.collection.resource, self.cursor, BATCH).map_err(expired)?;
+                self.store.changes(self.collection.resource.stored(), self.cursor, BATCH).map_err(expired)?;
             for change in &changes.changes {
-                self.push_change(&mut frames, change);
+                self.push_change(&mut frames, change)?;
             }
             self.cursor = changes.through;
             if changes.changes.len() < BATCH {
@@ -233,7 +243,7 @@ impl Watch {
     }
 
     /// What the change means to this client, who sees only what its selector matches.
-    fn push_change(&mut self, frames: &mut Frames, change: &Change) {
+    fn push_change(&mut self, frames: &mut Frames, change: &Change) -> Result<(), ApiError> {
         let (namespace, selector) = (self.collection.namespace.as_deref(), &self.selector);
         let seen = |object: &&Arc<StoredObject>| {
             namespace.is_none_or(|namespace| namespace == object.namespace()) && selector.matches(object)
@@ -242,9 +252,9 @@ impl Watch {
             (None, Some(new)) => (EventKind::Added, new.body().clone()),
             (Some(_), Some(new)) => (EventKind::Modified, new.body().clone()),
             (Some(old), None) => (EventKind::Deleted, old.body_at(change.revision)),
-            (None, None) => return,
+            (None, None) => return Ok(()),
         };
-        self.framing.push(frames, kind, &body);
+        self.framing.push_change(frames, kind, change.revision, &body)
     }
 
     async fn wake(&mut self) -> Wake {

@@ -20,13 +20,43 @@ const MAX_ENDPOINTS: usize = 1000;
 const MAX_ADDRESSES: usize = 100;
 const MAX_PORTS: usize = 20_000;
 const MAX_HINTS: usize = 8;
+const TOPOLOGY: &str = "deprecatedTopology";
+const HOST_LABEL: &str = "kubernetes.io/hostname";
 
 pub(super) fn set_defaults(object: &mut Object) {
-    object.entry("endpoints").or_insert_with(|| Value::Array(Vec::new()));
+    for key in ["endpoints", "ports"] {
+        object.entry(key).or_insert_with(|| Value::Array(Vec::new()));
+    }
     for port in json::objects_mut(object, "ports") {
         port.entry("name").or_insert_with(|| Value::from(""));
         json::default_text(port, "protocol", "TCP");
     }
+}
+
+/// Clients of v1beta1 kept the node in `deprecatedTopology`. Whoever changes the endpoints in v1 loses that field; a
+/// node that was recorded there before moves to `nodeName`.
+pub(super) fn drop_topology(object: &mut Object, old: Option<&Object>) {
+    if old.is_some_and(|old| old.get("endpoints") == object.get("endpoints")) {
+        return;
+    }
+    let stored: HashSet<&str> = old
+        .into_iter()
+        .flat_map(|old| json::list(old, "endpoints"))
+        .filter_map(|endpoint| endpoint.get(TOPOLOGY)?.get(HOST_LABEL)?.as_str())
+        .collect();
+    for endpoint in json::objects_mut(object, "endpoints") {
+        let Some(topology) = endpoint.remove(TOPOLOGY) else { continue };
+        let node = topology.get(HOST_LABEL).and_then(Value::as_str);
+        if let Some(node) = node.filter(|node| stored.contains(node) && names::is_dns_subdomain(node)) {
+            endpoint.entry("nodeName").or_insert_with(|| node.into());
+        }
+    }
+}
+
+/// What is allowed but should be written otherwise.
+pub(super) fn warnings(object: &Object) -> Vec<String> {
+    let is_named = json::text(object, "addressType") == Some("FQDN");
+    is_named.then(|| "addressType: FQDN is deprecated; use IPv4 or IPv6".to_owned()).into_iter().collect()
 }
 
 pub(super) fn validate(object: &Object, old: Option<&Object>) -> Vec<FieldError> {
@@ -58,10 +88,14 @@ fn endpoints_errors(object: &Object, address_type: &str, errors: &mut Vec<FieldE
     for (index, endpoint) in endpoints.iter().filter_map(Value::as_object).enumerate() {
         let field = |name: &str| format!("endpoints[{index}].{name}");
         addresses_errors(endpoint, address_type, &field("addresses"), errors);
-        if let Some(name) = json::text(endpoint, "hostname").filter(|name| !names::is_dns_label(name)) {
+        if let Some(name) =
+            endpoint.get("hostname").and_then(Value::as_str).filter(|name| !names::is_dns_label(name))
+        {
             errors.push(FieldError::invalid(field("hostname"), name, "must be a DNS-1123 label"));
         }
-        if let Some(name) = json::text(endpoint, "nodeName").filter(|name| !names::is_dns_subdomain(name)) {
+        if let Some(name) =
+            endpoint.get("nodeName").and_then(Value::as_str).filter(|name| !names::is_dns_subdomain(name))
+        {
             errors.push(FieldError::invalid(field("nodeName"), name, "must be a DNS-1123 subdomain"));
         }
         if let Some(hints) = json::object(endpoint, "hints") {
@@ -121,10 +155,11 @@ fn hints_errors(
     for (index, entry) in entries.iter().enumerate() {
         let name = entry.get("name").and_then(Value::as_str).unwrap_or_default();
         let field = format!("{field}[{index}].name");
-        if name.is_empty() || !valid(name) {
+        if !seen.insert(name) {
+            errors.push(FieldError::duplicate(field.clone(), name));
+        }
+        if !valid(name) {
             errors.push(FieldError::invalid(field, name, "must be a valid name"));
-        } else if !seen.insert(name) {
-            errors.push(FieldError::duplicate(field, name));
         }
     }
 }

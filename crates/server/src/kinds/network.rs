@@ -9,8 +9,16 @@ pub(super) const FAMILIES: [&str; 2] = ["IPv4", "IPv6"];
 /// Names of the protocols.
 pub(super) const PROTOCOLS: [&str; 3] = ["TCP", "UDP", "SCTP"];
 
+/// What is wrong with a number that is no port.
+pub(super) const PORT_RULE: &str = "must be between 1 and 65535, inclusive";
+
+/// Whether this can be the number of a port.
+pub(super) fn is_port(number: i64) -> bool {
+    (1..=65_535).contains(&number)
+}
+
 /// An IP address without leading zeros (`std` refuses them) and not IPv4 inside IPv6.
-pub(super) fn parse_address(text: &str) -> Option<IpAddr> {
+pub(crate) fn parse_address(text: &str) -> Option<IpAddr> {
     let address: IpAddr = text.parse().ok()?;
     match address {
         IpAddr::V6(inner) if inner.to_ipv4_mapped().is_some() => None,

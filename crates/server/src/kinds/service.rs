@@ -3,10 +3,11 @@
 
 mod update;
 mod validation;
+mod warnings;
 
 use serde_json::Value;
 
-pub(crate) use self::{update::clear_for_type, validation::validate};
+pub(crate) use self::{update::clear_for_type, validation::validate, warnings::warnings};
 use crate::json::{self, Object};
 
 #[cfg(test)]

@@ -10,11 +10,18 @@ fn object(value: Value) -> Object {
 }
 
 #[test]
-fn timestamps_are_utc_in_whole_seconds() {
-    assert_eq!(rfc3339(0), "1970-01-01T00:00:00Z");
-    assert_eq!(rfc3339(951_782_400), "2000-02-29T00:00:00Z");
-    assert_eq!(rfc3339(1_735_689_599), "2024-12-31T23:59:59Z");
-    assert_eq!(rfc3339(4_107_542_400), "2100-03-01T00:00:00Z");
+fn now_is_read_as_it_is_written() {
+    let (before, text, after) = (since_epoch().0, now(), since_epoch().0);
+    let seconds = i64::try_from(parse_time(&text).unwrap()).unwrap();
+    assert!((before..=after).contains(&seconds), "{text}");
+    assert!(timestamp::parse(&now_micro()).is_some_and(|(seconds, _)| seconds >= after));
+}
+
+#[test]
+fn the_name_of_an_address_is_the_address() {
+    let fault = |name: &str| name_error(Resource::IpAddress, &object(json!({"name": name}))).is_some();
+    assert!(!fault("10.0.0.1") && !fault("fd00::1"));
+    assert!(fault("010.0.0.1") && fault("FD00::1") && fault("::ffff:10.0.0.1") && fault("a"));
 }
 
 #[test]

@@ -150,6 +150,7 @@ fn read_chunk(reader: &mut BufReader<TcpStream>) -> Option<Vec<u8>> {
 /// A watch under way.
 pub struct Watch {
     reader: BufReader<TcpStream>,
+    headers: Vec<(String, String)>,
     pending: Vec<u8>,
 }
 
@@ -162,9 +163,21 @@ impl Watch {
     /// The same with headers.
     pub fn start_with(address: SocketAddr, path: &str, headers: &[(&str, &str)]) -> Self {
         let mut reader = send(address, "GET", path, headers, b"");
-        let (code, _) = read_head(&mut reader);
+        let (code, headers) = read_head(&mut reader);
         assert_eq!(code, 200);
-        Self { reader, pending: Vec::new() }
+        Self { reader, headers, pending: Vec::new() }
+    }
+
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+
+    /// The next bytes.
+    pub fn bytes(&mut self, count: usize) -> Vec<u8> {
+        while self.pending.len() < count {
+            self.pending.extend(read_chunk(&mut self.reader).expect("more of the watch"));
+        }
+        self.pending.drain(..count).collect()
     }
 
     /// The next event; `None` when the server has ended the watch.

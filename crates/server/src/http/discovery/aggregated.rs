@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use http::HeaderMap;
 use serde_json::{Value, json};
 
-use super::{Document, Tagged, group_names, infos, versions};
+use super::{Document, Tagged, group_names, infos, set, versions};
 use crate::{
     http::{Answer, accept::Clause},
     resource::Info,
@@ -81,7 +81,7 @@ fn resource(info: &Info) -> Value {
     });
     for (key, values) in [("shortNames", info.short_names), ("categories", info.categories)] {
         if !values.is_empty() {
-            entry[key] = json!(values);
+            set(&mut entry, key, json!(values));
         }
     }
     let subresources: Vec<Value> = info
@@ -90,7 +90,7 @@ fn resource(info: &Info) -> Value {
         .map(|name| json!({"subresource": name, "responseKind": kind, "verbs": info.subresource_verbs(name)}))
         .collect();
     if !subresources.is_empty() {
-        entry["subresources"] = subresources.into();
+        set(&mut entry, "subresources", subresources.into());
     }
     entry
 }

@@ -4,7 +4,7 @@ use super::*;
 
 fn answer(document: Document, headers: &[(header::HeaderName, &str)]) -> Answer {
     let headers = headers.iter().map(|(name, value)| (name.clone(), HeaderValue::from_str(value).unwrap()));
-    document.answer(&HeaderMap::from_iter(headers), &Query::default()).unwrap()
+    document.answer(&headers.collect(), &Query::default()).unwrap()
 }
 
 fn body(answer: Answer) -> Vec<u8> {

@@ -55,14 +55,12 @@ fn subject(about: &Object) -> String {
 }
 
 fn source(event: &Object, source: &Object) -> String {
-    let component = json::text(source, "component");
-    let (who, place) = match component {
-        Some(component) => (component, json::text(source, "host")),
-        None => {
-            let names = ["reportingComponent", "reportingController"];
-            let who = names.into_iter().find_map(|name| json::text(event, name)).unwrap_or_default();
-            (who, json::text(event, "reportingInstance"))
-        }
+    let (who, place) = if let Some(component) = json::text(source, "component") {
+        (component, json::text(source, "host"))
+    } else {
+        let names = ["reportingComponent", "reportingController"];
+        let who = names.into_iter().find_map(|name| json::text(event, name)).unwrap_or_default();
+        (who, json::text(event, "reportingInstance"))
     };
     place.map_or_else(|| who.to_owned(), |place| format!("{who}, {place}"))
 }

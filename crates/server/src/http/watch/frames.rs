@@ -1,11 +1,18 @@
 //! Watch events as bytes: in JSON one object a line, in protobuf one frame after its length.
 
-use bytes::{BufMut, Bytes, BytesMut};
-use serde_json::{Value, json};
+use std::sync::Arc;
 
+use bytes::{BufMut, Bytes, BytesMut};
+use serde_json::json;
+
+use super::shared::{Key, SharedFrames};
 use crate::{
     error::ApiError,
-    http::{accept::Encoding, present::Presenter, protobuf},
+    http::{
+        accept::{Encoding, View},
+        present::Presenter,
+        protobuf,
+    },
 };
 
 /// Bytes that are collected for one write to the socket.
@@ -29,6 +36,7 @@ pub(super) struct Frames(BytesMut);
 #[derive(Debug)]
 pub(super) struct Framing {
     presenter: Presenter,
+    shared: Arc<SharedFrames>,
     /// Whether nothing has been sent yet.
     first: bool,
 }
@@ -46,8 +54,7 @@ impl EventKind {
 }
 
 impl Frames {
-    /// Adds a finished frame.
-    pub(super) fn push(&mut self, frame: &[u8]) {
+    fn push(&mut self, frame: &[u8]) {
         self.0.put(frame);
     }
 
@@ -71,49 +78,83 @@ impl Frames {
 }
 
 impl Framing {
-    pub(super) fn new(presenter: Presenter) -> Self {
-        Self { presenter, first: true }
+    pub(super) fn new(presenter: Presenter, shared: Arc<SharedFrames>) -> Self {
+        Self { presenter, shared, first: true }
     }
 
     pub(super) fn encoding(&self) -> Encoding {
         self.presenter.format.encoding
     }
 
-    /// Adds the event of an object, whose stored form is given.
-    pub(super) fn push(&mut self, frames: &mut Frames, kind: EventKind, stored: &Bytes) {
-        let object = self.presenter.event_object(stored, std::mem::take(&mut self.first));
-        self.frame(frames, kind, &object);
+    /// Adds the event of a change, which other watches will send, too.
+    pub(super) fn push_change(
+        &mut self,
+        frames: &mut Frames,
+        kind: EventKind,
+        revision: u64,
+        stored: &Bytes,
+    ) -> Result<(), ApiError> {
+        let format = self.presenter.format;
+        // Rows of tables hold ages and, the first one, columns.
+        if self.presenter.passes_stored_bytes() || matches!(format.view, View::Table(_)) {
+            return self.push(frames, kind, stored);
+        }
+        let shared = Arc::clone(&self.shared);
+        let key = Key { resource: self.presenter.resource, revision, kind, format };
+        let frame = shared.get_or_make(key, || {
+            let mut frames = Frames::default();
+            self.push(&mut frames, kind, stored)?;
+            Ok(frames.0.freeze())
+        })?;
+        frames.push(&frame);
+        Ok(())
     }
 
-    /// A bookmark: an object of the watched kind with nothing but a revision.
-    pub(super) fn bookmark(&mut self, revision: u64, initial_events_end: bool) -> Bytes {
+    /// Adds the event of an object, whose stored form is given.
+    pub(super) fn push(
+        &mut self,
+        frames: &mut Frames,
+        kind: EventKind,
+        stored: &Bytes,
+    ) -> Result<(), ApiError> {
+        let first = std::mem::take(&mut self.first);
+        match self.encoding() {
+            Encoding::Protobuf => {
+                frames.push(&protobuf::event(kind.name(), &self.presenter.event_message(stored))?);
+            }
+            Encoding::Json | Encoding::Yaml => {
+                frames.push_json(kind, &self.presenter.event_json(stored, first));
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds a bookmark: an object of the watched kind with nothing but a revision.
+    pub(super) fn push_bookmark(
+        &mut self,
+        frames: &mut Frames,
+        revision: u64,
+        initial_events_end: bool,
+    ) -> Result<(), ApiError> {
         let info = self.presenter.resource.info();
         let mut metadata = json!({"resourceVersion": revision.to_string(), "creationTimestamp": null});
         if let (true, Some(metadata)) = (initial_events_end, metadata.as_object_mut()) {
             metadata.insert("annotations".to_owned(), json!({"k8s.io/initial-events-end": "true"}));
         }
         let object = json!({"kind": info.kind, "apiVersion": info.api_version, "metadata": metadata});
-        let mut frames = Frames::default();
-        self.push(&mut frames, EventKind::Bookmark, &object.to_string().into());
-        frames.0.freeze()
+        self.push(frames, EventKind::Bookmark, &object.to_string().into())
     }
 
     /// An ERROR event; its object is always a Status.
     pub(super) fn error(&self, error: &ApiError) -> Bytes {
-        let status: Value = error.to_status();
-        let object = match self.encoding() {
-            Encoding::Protobuf => protobuf::status(&status),
-            Encoding::Json | Encoding::Yaml => status.to_string().into(),
-        };
-        let mut frames = Frames::default();
-        self.frame(&mut frames, EventKind::Error, &object);
-        frames.0.freeze()
-    }
-
-    fn frame(&self, frames: &mut Frames, kind: EventKind, object: &[u8]) {
-        match self.encoding() {
-            Encoding::Protobuf => protobuf::push_event(&mut frames.0, kind.name(), object),
-            Encoding::Json | Encoding::Yaml => frames.push_json(kind, object),
+        let status = error.to_status();
+        let message = status.as_object().filter(|_| self.encoding() == Encoding::Protobuf);
+        if let Some(frame) = message.and_then(|status| protobuf::event(EventKind::Error.name(), status).ok())
+        {
+            return frame;
         }
+        let mut frames = Frames::default();
+        frames.push_json(EventKind::Error, status.to_string().as_bytes());
+        frames.0.freeze()
     }
 }

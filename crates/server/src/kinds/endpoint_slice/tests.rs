@@ -73,3 +73,29 @@ fn address_types_and_limits() {
     );
     assert!(address("FQDN", "a.example") && !address("FQDN", "a"));
 }
+
+#[test]
+fn topology_of_old_clients_goes_when_endpoints_change() {
+    let slice = |endpoints: Value| json!({"endpoints": endpoints}).as_object().unwrap().clone();
+    let old_endpoint =
+        json!({"addresses": ["10.0.0.1"], "deprecatedTopology": {"kubernetes.io/hostname": "n1"}});
+    let old = slice(json!([old_endpoint]));
+    let mut same = old.clone();
+    drop_topology(&mut same, Some(&old));
+    assert_eq!(same, old);
+    let unknown = json!({"addresses": ["10.0.0.2"], "deprecatedTopology": {"kubernetes.io/hostname": "n2"}});
+    let mut changed = slice(json!([old_endpoint, unknown]));
+    drop_topology(&mut changed, Some(&old));
+    let expected = json!([{"addresses": ["10.0.0.1"], "nodeName": "n1"}, {"addresses": ["10.0.0.2"]}]);
+    assert_eq!(changed["endpoints"], expected);
+    let mut new = slice(json!([unknown]));
+    drop_topology(&mut new, None);
+    assert_eq!(new["endpoints"], json!([{"addresses": ["10.0.0.2"]}]));
+}
+
+#[test]
+fn names_for_addresses_are_remarked_upon() {
+    let slice = |kind: &str| json!({"addressType": kind}).as_object().unwrap().clone();
+    assert_eq!(warnings(&slice("FQDN")).len(), 1);
+    assert!(warnings(&slice("IPv4")).is_empty());
+}

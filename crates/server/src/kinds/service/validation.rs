@@ -8,7 +8,7 @@ use super::{is_externally_accessible, needs_health_check_port, service_type};
 use crate::{
     error::FieldError,
     json::{self, Object},
-    kinds::network::{FAMILIES, parse_address, parse_cidr, unusable},
+    kinds::network::{FAMILIES, PORT_RULE, is_port, parse_address, parse_cidr, unusable},
     names,
 };
 
@@ -18,7 +18,12 @@ const FAMILY_POLICIES: [&str; 3] = ["SingleStack", "PreferDualStack", "RequireDu
 const DISTRIBUTIONS: [&str; 3] = ["PreferClose", "PreferSameZone", "PreferSameNode"];
 /// One day: core/v1 `MaxClientIPServiceAffinitySeconds`.
 const MAX_AFFINITY_SECONDS: i64 = 86_400;
+const ONLY_LOAD_BALANCER: &str = "may only be set for type LoadBalancer";
 const SOURCE_RANGES_ANNOTATION: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
+/// Chooses the algorithm of topology hints.
+pub(super) const MODE_ANNOTATION: &str = "service.kubernetes.io/topology-mode";
+/// The older name of [`MODE_ANNOTATION`].
+pub(super) const HINTS_ANNOTATION: &str = "service.kubernetes.io/topology-aware-hints";
 
 /// Everything that is wrong with a defaulted Service; `old` is the stored one on update.
 pub(crate) fn validate(object: &Object, old: Option<&Object>) -> Vec<FieldError> {
@@ -36,6 +41,7 @@ pub(crate) fn validate(object: &Object, old: Option<&Object>) -> Vec<FieldError>
         }
     }
     affinity(spec, &mut errors);
+    hints(object, &mut errors);
     external(spec, &mut errors);
     load_balancer(object, spec, &mut errors);
     health_check_port(spec, &mut errors);
@@ -89,6 +95,18 @@ fn affinity(spec: &Object, errors: &mut Vec<FieldError>) {
     }
 }
 
+/// Both names of the same annotation, if both are there, must say the same.
+fn hints(object: &Object, errors: &mut Vec<FieldError>) {
+    let annotations = json::object(object, "metadata").and_then(|it| json::object(it, "annotations"));
+    let value = |name| annotations.and_then(|annotations| annotations.get(name)).and_then(Value::as_str);
+    if let (Some(mode), Some(older)) = (value(MODE_ANNOTATION), value(HINTS_ANNOTATION))
+        && mode != older
+    {
+        let why = format!("must be the same as metadata.annotations[{HINTS_ANNOTATION}]");
+        errors.push(FieldError::invalid(format!("metadata.annotations[{MODE_ANNOTATION}]"), mode, &why));
+    }
+}
+
 fn external(spec: &Object, errors: &mut Vec<FieldError>) {
     if service_type(spec) == "ExternalName" {
         let name = json::text(spec, "externalName").unwrap_or_default();
@@ -104,43 +122,50 @@ fn external(spec: &Object, errors: &mut Vec<FieldError>) {
     }
     if !is_externally_accessible(spec) && json::text(spec, "externalTrafficPolicy").is_some() {
         let why = "may only be set for NodePort and LoadBalancer Services and those with externalIPs";
-        errors.push(FieldError::forbidden("spec.externalTrafficPolicy", why));
+        let value = json::text(spec, "externalTrafficPolicy");
+        errors.push(FieldError::invalid("spec.externalTrafficPolicy", value, why));
     }
 }
 
 fn load_balancer(object: &Object, spec: &Object, errors: &mut Vec<FieldError>) {
-    let annotation = json::object(object, "metadata")
-        .and_then(|metadata| json::object(metadata, "annotations"))
-        .and_then(|annotations| json::text(annotations, SOURCE_RANGES_ANNOTATION));
-    let ranges: Vec<&str> = json::texts(spec, "loadBalancerSourceRanges").collect();
-    let from_annotation = annotation.filter(|_| ranges.is_empty());
-    if service_type(spec) != "LoadBalancer" {
-        for key in ["loadBalancerSourceRanges", "loadBalancerClass", "allocateLoadBalancerNodePorts"] {
-            if spec.contains_key(key) && !(key == "loadBalancerSourceRanges" && ranges.is_empty()) {
-                errors.push(FieldError::forbidden(
-                    format!("spec.{key}"),
-                    "may only be set for type LoadBalancer",
-                ));
-            }
+    let is_load_balancer = service_type(spec) == "LoadBalancer";
+    source_ranges(object, spec, errors);
+    for key in ["loadBalancerClass", "allocateLoadBalancerNodePorts"] {
+        if spec.contains_key(key) && !is_load_balancer {
+            errors.push(FieldError::forbidden(format!("spec.{key}"), ONLY_LOAD_BALANCER));
         }
+    }
+    let class = json::text(spec, "loadBalancerClass");
+    if let Some(class) = class.filter(|class| is_load_balancer && !names::is_qualified_name(class)) {
+        errors.push(FieldError::invalid("spec.loadBalancerClass", class, "must be a qualified name"));
+    }
+}
+
+/// The field, or the annotation where the field is empty.
+fn source_ranges(object: &Object, spec: &Object, errors: &mut Vec<FieldError>) {
+    let annotations = json::object(object, "metadata").and_then(|it| json::object(it, "annotations"));
+    let annotation = annotations.and_then(|it| it.get(SOURCE_RANGES_ANNOTATION)).and_then(Value::as_str);
+    let ranges: Vec<&str> = json::texts(spec, "loadBalancerSourceRanges").collect();
+    let (field, is_set) = if ranges.is_empty() {
+        (format!("metadata.annotations[{SOURCE_RANGES_ANNOTATION}]"), annotation.is_some())
+    } else {
+        ("spec.loadBalancerSourceRanges".to_owned(), true)
+    };
+    if is_set && service_type(spec) != "LoadBalancer" {
+        errors.push(FieldError::forbidden(field, ONLY_LOAD_BALANCER));
         return;
     }
     for (index, text) in ranges.iter().enumerate() {
         if parse_cidr(text.trim()).is_none() {
-            let field = format!("spec.loadBalancerSourceRanges[{index}]");
-            errors.push(FieldError::invalid(field, *text, "must be a CIDR without host bits"));
+            let why = "must be a CIDR without host bits";
+            errors.push(FieldError::invalid(format!("{field}[{index}]"), *text, why));
         }
     }
-    if let Some(text) = from_annotation
+    let listed = annotation.filter(|text| ranges.is_empty() && !text.trim().is_empty());
+    if let Some(text) = listed
         && text.split(',').any(|part| parse_cidr(part.trim()).is_none())
     {
-        let field = format!("metadata.annotations[{SOURCE_RANGES_ANNOTATION}]");
         errors.push(FieldError::invalid(field, text, "must be a list of CIDRs joined by commas"));
-    }
-    if let Some(class) =
-        json::text(spec, "loadBalancerClass").filter(|class| !names::is_qualified_name(class))
-    {
-        errors.push(FieldError::invalid("spec.loadBalancerClass", class, "must be a qualified name"));
     }
 }
 
@@ -150,8 +175,8 @@ fn health_check_port(spec: &Object, errors: &mut Vec<FieldError>) {
     if !needs_health_check_port(spec) {
         let why = "may only be set for type LoadBalancer with externalTrafficPolicy Local";
         errors.push(FieldError::invalid(field, port, why));
-    } else if !ports::is_port(port) {
-        errors.push(FieldError::invalid(field, port, ports::PORT_RULE));
+    } else if !is_port(port) {
+        errors.push(FieldError::invalid(field, port, PORT_RULE));
     }
 }
 
@@ -159,10 +184,7 @@ fn ingress(object: &Object, spec: &Object, errors: &mut Vec<FieldError>) {
     let balancer = json::object(object, "status").and_then(|status| json::object(status, "loadBalancer"));
     let entries = balancer.map_or(&[][..], |balancer| json::list(balancer, "ingress"));
     if !entries.is_empty() && service_type(spec) != "LoadBalancer" {
-        errors.push(FieldError::forbidden(
-            "status.loadBalancer.ingress",
-            "may only be set for type LoadBalancer",
-        ));
+        errors.push(FieldError::forbidden("status.loadBalancer.ingress", ONLY_LOAD_BALANCER));
         return;
     }
     for (index, entry) in entries.iter().filter_map(Value::as_object).enumerate() {
@@ -178,6 +200,9 @@ fn ingress_entry(entry: &Object, field: &str, errors: &mut Vec<FieldError>) {
     match (ip, mode) {
         (None, Some(_)) => {
             errors.push(FieldError::forbidden(format!("{field}.ipMode"), "may not be set without ip"));
+        }
+        (Some(_), None) => {
+            errors.push(FieldError::required(format!("{field}.ipMode"), "says what ip means to nodes"));
         }
         (Some(_), Some(mode)) if !["VIP", "Proxy"].contains(&mode) => {
             errors.push(FieldError::not_supported(format!("{field}.ipMode"), mode, &["VIP", "Proxy"]));

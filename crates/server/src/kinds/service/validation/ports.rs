@@ -8,17 +8,11 @@ use crate::{
     error::FieldError,
     json::{self, Object},
     kinds::{
-        network::PROTOCOLS,
+        network::{PORT_RULE, PROTOCOLS, is_port},
         service::{is_headless, service_type},
     },
     names,
 };
-
-pub(super) const PORT_RULE: &str = "must be between 1 and 65535, inclusive";
-
-pub(super) fn is_port(number: i64) -> bool {
-    (1..=65_535).contains(&number)
-}
 
 pub(super) fn check(spec: &Object, errors: &mut Vec<FieldError>) {
     let ports: Vec<&Object> = json::list(spec, "ports").iter().filter_map(Value::as_object).collect();

@@ -1,0 +1,91 @@
+//! Patches: a document and a patch in, the patched document or a precise error out.
+//!
+//! Owns JSON patch, JSON merge patch, strategic merge patch and server-side apply, and the record of who owns which
+//! field (`managedFields`). It knows fields from the tables of [`crate::shape`] only, and no kind by name. It must not
+//! know of clocks (the time is given), stores, HTTP, or which values make sense.
+
+mod apply;
+mod fields;
+mod json_patch;
+pub mod managed;
+mod merge;
+mod node;
+mod ownership;
+mod strategic;
+
+use serde_json::Value;
+use thiserror::Error;
+
+use crate::{
+    json::{Object, type_name},
+    resource::Resource,
+    shape::ShapeError,
+};
+
+pub use apply::Apply;
+pub use fields::Fields;
+pub use json_patch::{JsonPatch, MAX_OPERATIONS};
+pub use managed::Writer;
+pub use merge::merge;
+pub use strategic::merge as merge_strategic;
+
+/// A change of part of an object.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Patch {
+    /// `application/json-patch+json` (RFC 6902).
+    Json(JsonPatch),
+    /// `application/merge-patch+json` (RFC 7386).
+    Merge(Object),
+    /// `application/strategic-merge-patch+json`.
+    Strategic(Object),
+}
+
+/// Why a patch was refused.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum PatchError {
+    /// The patch is none; nothing can be changed by it.
+    #[error("{0}")]
+    Malformed(String),
+    /// The patch asks for more than one request may.
+    #[error("{0}")]
+    TooLarge(String),
+    /// The patch does not fit this object.
+    #[error("{0}")]
+    Failed(String),
+    /// A field of the patch or of the result has the wrong type.
+    #[error(transparent)]
+    Shape(#[from] ShapeError),
+    /// Others own fields that the patch would change; at least one.
+    #[error("{}", apply::conflict_message(.0))]
+    Conflicts(Vec<Conflict>),
+}
+
+/// A field that someone else owns and that a server-side apply would change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Conflict {
+    /// The owner, as messages name it: `"kubectl" using v1`.
+    pub owner: String,
+    /// Path of the field: `.spec.ports[port=80,protocol="TCP"].targetPort`.
+    pub field: String,
+}
+
+impl Patch {
+    /// The object after the patch. What the patch leaves may have unknown fields and wrong types.
+    pub fn apply(&self, resource: Resource, object: &Object) -> Result<Object, PatchError> {
+        let mut object = object.clone();
+        match self {
+            Self::Json(patch) => match patch.apply(Value::Object(object))? {
+                Value::Object(object) => return Ok(object),
+                other => {
+                    let got = type_name(&other);
+                    return Err(PatchError::Failed(format!(
+                        "the JSON patch leaves a value of type {got} instead of an object"
+                    )));
+                }
+            },
+            Self::Merge(patch) => merge(&mut object, patch),
+            Self::Strategic(patch) => merge_strategic(resource, &mut object, patch)?,
+        }
+        Ok(object)
+    }
+}

@@ -1,0 +1,324 @@
+//! `metadata.managedFields`: who wrote which field last, or keeps applying it.
+//!
+//! One entry per manager, operation, API version and subresource. A write that is not an apply takes the fields that it
+//! adds or changes from all others; what it removes nobody owns. Source of the rules: upstream's `managedfields`.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::{
+    Fields, PatchError,
+    ownership::{Difference, Scope},
+};
+use crate::{
+    json::{self, Object},
+    resource::Resource,
+};
+
+#[cfg(test)]
+mod tests;
+
+/// Most bytes of a manager's name (apimachinery `FieldManagerMaxLength`).
+pub const MAX_MANAGER_NAME: usize = 128;
+/// Most entries of operation Update (apiserver `DefaultMaxUpdateManagers`).
+const MAX_UPDATE_ENTRIES: usize = 10;
+/// Who owns the fields of the oldest entries, when there are too many.
+const ANCIENT: &str = "ancient-changes";
+/// The name of a manager that has none.
+const UNKNOWN: &str = "unknown";
+/// Most bytes of a subresource's name (apimachinery `MaxSubresourceNameLength`).
+const MAX_SUBRESOURCE_NAME: usize = 256;
+
+/// Who writes, where and when.
+#[derive(Debug, Clone, Copy)]
+pub struct Writer<'a> {
+    /// The manager's name (query parameter `fieldManager`); may be empty, but for server-side apply.
+    pub manager: &'a str,
+    /// The subresource written to; empty for the main endpoint.
+    pub subresource: &'a str,
+    /// Now, as RFC 3339 in whole seconds.
+    pub now: &'a str,
+}
+
+/// Records the writer of a new object as the owner of all its fields.
+pub fn created(resource: Resource, object: &mut Object, writer: Writer<'_>) {
+    let scope = Scope { resource, subresource: writer.subresource };
+    let difference = scope.compare(&Object::new(), object);
+    let mut managers = Managers::default();
+    managers.record(resource, &difference, &difference.changed, writer);
+    managers.store(object);
+}
+
+/// Every field of an object that a write to `subresource` may be credited with.
+pub fn present(resource: Resource, subresource: &str, object: &Object) -> Fields {
+    Scope { resource, subresource }.compare(&Object::new(), object).changed
+}
+
+/// Records what the write that made `new` of `old` did to the owners of fields. Of the fields that are new or changed,
+/// the writer gets those in `asked`; the others were filled in by the server and belong to nobody.
+///
+/// `new` holds the `managedFields` that the client sent, if any: it may edit them, or reset them by a list without
+/// entries. An object whose owners are not recorded stays so until the first apply.
+pub fn updated(
+    resource: Resource,
+    old: &Object,
+    new: &mut Object,
+    asked: &Fields,
+    writer: Writer<'_>,
+) -> Result<(), PatchError> {
+    let given = json::object_mut(new, "metadata").and_then(|metadata| metadata.remove("managedFields"));
+    // A subresource is not the place to edit the record.
+    let given = given.filter(|given| writer.subresource.is_empty() && !given.is_null());
+    let live = recorded(old);
+    let difference = Scope { resource, subresource: writer.subresource }.compare(old, new);
+    let mut managers = match &given {
+        Some(given) if is_reset(given) => Managers::default(),
+        Some(Value::Array(entries)) if live != Some(entries) => Managers::decode(entries)?.timed_as(live),
+        _ if difference.is_empty() => {
+            put_back(new, live);
+            return Ok(());
+        }
+        _ => Managers::decode_stored(live),
+    };
+    if !managers.0.is_empty() {
+        managers.record(resource, &difference, asked, writer);
+    }
+    managers.store(new);
+    Ok(())
+}
+
+/// Checks a manager's name, as a query parameter or an entry has it.
+pub fn check_manager(name: &str) -> Result<(), &'static str> {
+    if name.len() > MAX_MANAGER_NAME {
+        Err("must be at most 128 bytes long")
+    } else if name.chars().any(char::is_control) {
+        Err("must have printable characters only")
+    } else {
+        Ok(())
+    }
+}
+
+fn put_back(object: &mut Object, entries: Option<&[Value]>) {
+    if let (Some(metadata), Some(entries)) = (json::object_mut(object, "metadata"), entries) {
+        metadata.insert("managedFields".to_owned(), entries.into());
+    }
+}
+
+/// Whether a client asks to forget all owners: an empty list, or one empty entry.
+fn is_reset(given: &Value) -> bool {
+    match given {
+        Value::Array(entries) => match entries.as_slice() {
+            [] => true,
+            [Value::Object(entry)] => entry.is_empty(),
+            _ => false,
+        },
+        _ => false,
+    }
+}
+
+/// The entries that an object has.
+pub(super) fn recorded(object: &Object) -> Option<&[Value]> {
+    let entries = json::object(object, "metadata")?.get("managedFields")?.as_array()?;
+    Some(entries.as_slice()).filter(|entries| !entries.is_empty())
+}
+
+/// What tells entries apart, in the order in which they are listed.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Key {
+    pub(super) operation: Operation,
+    pub(super) manager: String,
+    pub(super) api_version: String,
+    pub(super) subresource: String,
+}
+
+/// How a manager came to own fields.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Operation {
+    /// By server-side apply.
+    Apply,
+    /// By any other write.
+    Update,
+}
+
+/// What a manager owns, and since when.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Owned {
+    pub(super) fields: Fields,
+    pub(super) time: Option<String>,
+}
+
+/// The decoded `managedFields`.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Managers(pub(super) BTreeMap<Key, Owned>);
+
+impl Key {
+    pub(super) fn new(operation: Operation, resource: Resource, writer: Writer<'_>) -> Self {
+        let manager = if writer.manager.is_empty() { UNKNOWN } else { writer.manager };
+        Self {
+            operation,
+            manager: manager.to_owned(),
+            api_version: resource.info().api_version.to_owned(),
+            subresource: writer.subresource.to_owned(),
+        }
+    }
+}
+
+impl Managers {
+    /// Reads entries that a client sent.
+    pub(super) fn decode(entries: &[Value]) -> Result<Self, PatchError> {
+        let mut managers = Self::default();
+        for (index, entry) in entries.iter().enumerate() {
+            let (key, owned) = decode_entry(entry)
+                .map_err(|reason| PatchError::Failed(format!("metadata.managedFields[{index}]: {reason}")))?;
+            managers.0.entry(key).or_default().merge(owned);
+        }
+        Ok(managers)
+    }
+
+    /// Reads entries that this server wrote; others are as good as none.
+    pub(super) fn decode_stored(entries: Option<&[Value]>) -> Self {
+        Self::decode(entries.unwrap_or_default()).unwrap_or_default()
+    }
+
+    /// Gives the writer what of `asked` has changed, and takes what has changed or is gone from all others.
+    pub(super) fn record(
+        &mut self,
+        resource: Resource,
+        difference: &Difference,
+        asked: &Fields,
+        writer: Writer<'_>,
+    ) {
+        if difference.is_empty() {
+            return;
+        }
+        let own = Key::new(Operation::Update, resource, writer);
+        self.take(difference, &own);
+        let gained = difference.changed.common(asked);
+        if !gained.is_empty() {
+            let owned = self.0.entry(own).or_default();
+            owned.fields.add(&gained);
+            owned.time = Some(writer.now.to_owned());
+            self.cap();
+        }
+    }
+
+    /// Takes what changed from all but `writer`, and what is gone from all.
+    pub(super) fn take(&mut self, difference: &Difference, writer: &Key) {
+        self.0.retain(|key, owned| {
+            owned.fields.subtract(&difference.removed);
+            if key != writer {
+                owned.fields.subtract(&difference.changed);
+            }
+            !owned.fields.is_empty()
+        });
+    }
+
+    /// Folds the oldest Update entries into one where there are too many.
+    fn cap(&mut self) {
+        let mut updates: Vec<(Option<String>, Key)> = self
+            .0
+            .iter()
+            .filter(|(key, _)| key.operation == Operation::Update)
+            .map(|(key, owned)| (owned.time.clone(), key.clone()))
+            .collect();
+        if updates.len() <= MAX_UPDATE_ENTRIES {
+            return;
+        }
+        updates.sort();
+        let excess = updates.len() - MAX_UPDATE_ENTRIES + 1;
+        for (_, key) in updates.into_iter().take(excess) {
+            let Some(owned) = self.0.remove(&key) else { continue };
+            let ancient = Key { manager: ANCIENT.to_owned(), ..key };
+            self.0.entry(ancient).or_default().merge(owned);
+        }
+    }
+
+    /// The same, where an entry that owns what it owned in `live` has the time that it had there: times alone are no
+    /// change.
+    fn timed_as(mut self, live: Option<&[Value]>) -> Self {
+        for (key, before) in Self::decode_stored(live).0 {
+            if let Some(owned) = self.0.get_mut(&key).filter(|owned| owned.fields == before.fields) {
+                owned.time = before.time;
+            }
+        }
+        self
+    }
+
+    /// Writes the entries into `object`.
+    pub(super) fn store(self, object: &mut Object) {
+        let Some(metadata) = json::object_mut(object, "metadata") else { return };
+        if self.0.is_empty() {
+            metadata.remove("managedFields");
+            return;
+        }
+        let entries = self.0.into_iter().map(|(key, owned)| encode_entry(key, owned)).collect();
+        metadata.insert("managedFields".to_owned(), Value::Array(entries));
+    }
+}
+
+impl Owned {
+    fn merge(&mut self, other: Self) {
+        if self.fields.is_empty() {
+            self.fields = other.fields;
+        } else {
+            self.fields.add(&other.fields);
+        }
+        self.time = self.time.take().max(other.time);
+    }
+}
+
+fn decode_entry(entry: &Value) -> Result<(Key, Owned), String> {
+    let Value::Object(entry) = entry else { return Err("an entry is an object".to_owned()) };
+    let text = |name: &str| match entry.get(name) {
+        None | Some(Value::Null) => Ok(""),
+        Some(Value::String(text)) => Ok(text.as_str()),
+        Some(_) => Err(format!("{name} is not a string")),
+    };
+    let operation = match text("operation")? {
+        "Apply" => Operation::Apply,
+        "Update" => Operation::Update,
+        other => return Err(format!("operation is \"{other}\", it must be Apply or Update")),
+    };
+    if !matches!(text("fieldsType")?, "" | "FieldsV1") {
+        return Err("fieldsType must be FieldsV1".to_owned());
+    }
+    let manager = text("manager")?;
+    check_manager(manager).map_err(|reason| format!("manager {reason}"))?;
+    let subresource = text("subresource")?;
+    if subresource.len() > MAX_SUBRESOURCE_NAME {
+        return Err(format!("subresource must be at most {MAX_SUBRESOURCE_NAME} bytes long"));
+    }
+    let fields = match entry.get("fieldsV1") {
+        None | Some(Value::Null) => Fields::default(),
+        Some(fields) => Fields::decode(fields).map_err(|reason| format!("fieldsV1: {reason}"))?,
+    };
+    let key = Key {
+        operation,
+        manager: manager.to_owned(),
+        api_version: text("apiVersion")?.to_owned(),
+        subresource: subresource.to_owned(),
+    };
+    let time = Some(text("time")?).filter(|time| !time.is_empty()).map(str::to_owned);
+    Ok((key, Owned { fields, time }))
+}
+
+fn encode_entry(key: Key, owned: Owned) -> Value {
+    let operation = match key.operation {
+        Operation::Apply => "Apply",
+        Operation::Update => "Update",
+    };
+    let mut entry = Object::new();
+    entry.insert("apiVersion".to_owned(), key.api_version.into());
+    entry.insert("fieldsType".to_owned(), "FieldsV1".into());
+    entry.insert("fieldsV1".to_owned(), owned.fields.encode());
+    entry.insert("manager".to_owned(), key.manager.into());
+    entry.insert("operation".to_owned(), operation.into());
+    if !key.subresource.is_empty() {
+        entry.insert("subresource".to_owned(), key.subresource.into());
+    }
+    if let Some(time) = owned.time {
+        entry.insert("time".to_owned(), time.into());
+    }
+    Value::Object(entry)
+}

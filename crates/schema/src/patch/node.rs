@@ -1,0 +1,137 @@
+//! A place in the tables: what they say of one value, wherever it is, and what of it is owned alone.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+use crate::{
+    json::Object,
+    resource::Resource,
+    shape::{self, Merge, Struct, Type},
+};
+
+/// What the tables say of a value. Below unknown fields and free JSON, nothing is known.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Node {
+    kind: Option<Type>,
+    pub(super) merge: Merge,
+}
+
+/// What of a value is owned alone.
+pub(super) enum Form<'a> {
+    /// The value as a whole.
+    Whole,
+    /// Each member.
+    Members(&'a Object),
+    /// Each element, told apart by the steps to them.
+    Elements(Vec<(String, &'a Value)>),
+}
+
+impl Node {
+    const UNKNOWN: Self = Self { kind: None, merge: Merge::Default };
+
+    /// A whole object.
+    pub(super) fn root(resource: Resource) -> Self {
+        Self { kind: Some(Type::Object(shape::of(resource))), merge: Merge::Default }
+    }
+
+    /// The member `name` of this value.
+    pub(super) fn member(self, name: &str) -> Self {
+        match self.kind {
+            Some(Type::Object(table)) => table
+                .field(name)
+                .map_or(Self::UNKNOWN, |field| Self { kind: Some(field.kind), merge: field.merge }),
+            Some(Type::Map(value)) => Self { kind: Some(*value), merge: Merge::Default },
+            _ => Self::UNKNOWN,
+        }
+    }
+
+    /// The elements of this value.
+    pub(super) fn element(self) -> Self {
+        match self.kind {
+            Some(Type::List(element)) => Self { kind: Some(*element), merge: Merge::Default },
+            _ => Self::UNKNOWN,
+        }
+    }
+
+    /// What of `value` is owned alone. A value that does not have the shape that the tables tell is a whole.
+    pub(super) fn form(self, value: &Value) -> Form<'_> {
+        let granular = match self.kind {
+            Some(Type::Object(table)) => !table.atomic && self.merge != Merge::Atomic,
+            Some(Type::Map(_)) => self.merge != Merge::Atomic,
+            Some(Type::List(_)) => matches!(self.merge, Merge::Keyed { .. } | Merge::Set { .. }),
+            _ => false,
+        };
+        match value {
+            Value::Object(members) if granular => Form::Members(members),
+            Value::Array(elements) if granular => {
+                let steps = elements.iter().map(|element| Some((self.step(element)?, element)));
+                steps.collect::<Option<_>>().map_or(Form::Whole, Form::Elements)
+            }
+            _ => Form::Whole,
+        }
+    }
+
+    /// The step from this list to `element`; `None` if it has none of the keys.
+    pub(super) fn step(self, element: &Value) -> Option<String> {
+        match (self.merge, element) {
+            (Merge::Set { .. }, Value::Object(_) | Value::Array(_)) => None,
+            (Merge::Set { .. }, value) => Some(format!("v:{value}")),
+            (Merge::Keyed { keys, .. }, Value::Object(members)) => {
+                keyed_step(self.element().table()?, keys, members)
+            }
+            _ => None,
+        }
+    }
+
+    /// The fields that tell the elements of this list apart, if they are objects.
+    pub(super) fn keys(self) -> Option<&'static [&'static str]> {
+        match self.merge {
+            Merge::Keyed { keys, .. } => Some(keys),
+            _ => None,
+        }
+    }
+
+    /// Whether this value has a fixed set of fields.
+    pub(super) fn is_object(self) -> bool {
+        self.table().is_some()
+    }
+
+    /// The table of this value's fields, if it has a fixed set of them.
+    fn table(self) -> Option<&'static Struct> {
+        match self.kind {
+            Some(Type::Object(table)) => Some(table),
+            _ => None,
+        }
+    }
+}
+
+/// Keys that are left out have their defaults, so that everyone means the same element. Written by hand, for it is on the
+/// path of every write.
+fn keyed_step(table: &Struct, keys: &[&str], element: &Object) -> Option<String> {
+    let mut present = false;
+    let mut step = String::with_capacity(40);
+    step.push_str("k:{");
+    let mut written = "";
+    // In the order of their names, as the JSON encoder has them.
+    while let Some(key) = keys.iter().copied().filter(|key| *key > written).min() {
+        written = key;
+        let value = element.get(key).filter(|value| !value.is_null());
+        let default = table.field(key).and_then(|field| field.default);
+        if value.is_none() && default.is_none() {
+            continue;
+        }
+        if !step.ends_with('{') {
+            step.push(',');
+        }
+        step.extend(["\"", key, "\":"]);
+        // Writing to a String cannot fail.
+        let _ = match (value, default) {
+            (Some(value), _) => write!(step, "{value}"),
+            (None, default) => write!(step, "\"{}\"", default.unwrap_or_default()),
+        };
+        present |= value.is_some();
+    }
+    step.push('}');
+    present.then_some(step)
+}

@@ -1,0 +1,97 @@
+//! Frames that many watches send alike: made for the first of them, kept for the others.
+//!
+//! A change wakes every watch of its resource at about the same time, so that the last few frames are all that has to
+//! be kept. Plain JSON is not kept here: its frames are the stored bytes, copied.
+
+use std::{
+    collections::VecDeque,
+    sync::{Mutex, PoisonError},
+};
+
+use bytes::Bytes;
+
+use super::frames::EventKind;
+use crate::{error::ApiError, http::accept::Format, resource::Resource};
+
+/// Frames kept; a batch of writes that is published at once is about as large.
+const KEPT: usize = 256;
+/// Bytes kept at most.
+const KEPT_BYTES: usize = 1 << 20;
+
+/// What a frame depends on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Key {
+    pub(super) resource: Resource,
+    pub(super) revision: u64,
+    pub(super) kind: EventKind,
+    pub(super) format: Format,
+}
+
+/// The frames made last.
+#[derive(Debug, Default)]
+pub(in crate::http) struct SharedFrames(Mutex<Kept>);
+
+#[derive(Debug, Default)]
+struct Kept {
+    frames: VecDeque<(Key, Bytes)>,
+    bytes: usize,
+}
+
+impl SharedFrames {
+    /// The frame of `key`, made by `make` if it is not there.
+    pub(super) fn get_or_make(
+        &self,
+        key: Key,
+        make: impl FnOnce() -> Result<Bytes, ApiError>,
+    ) -> Result<Bytes, ApiError> {
+        // Made under the lock: the other watches want the same frame. A panic leaves at worst a frame out.
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // The newest are the likeliest.
+        if let Some((_, frame)) = kept.frames.iter().rev().find(|(it, _)| *it == key) {
+            return Ok(frame.clone());
+        }
+        let frame = make()?;
+        kept.bytes = kept.bytes.saturating_add(frame.len());
+        kept.frames.push_back((key, frame.clone()));
+        while kept.frames.len() > KEPT || kept.bytes > KEPT_BYTES {
+            let Some((_, oldest)) = kept.frames.pop_front() else { break };
+            kept.bytes = kept.bytes.saturating_sub(oldest.len());
+        }
+        Ok(frame)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::accept::{Encoding, View};
+
+    fn key(revision: u64) -> Key {
+        let format = Format { encoding: Encoding::Protobuf, view: View::Whole };
+        Key { resource: Resource::Service, revision, kind: EventKind::Added, format }
+    }
+
+    #[test]
+    fn a_frame_is_made_once_and_forgotten_in_time() {
+        let shared = SharedFrames::default();
+        let make = |revision, text: &'static str| {
+            shared.get_or_make(key(revision), || Ok(Bytes::from_static(text.as_bytes()))).unwrap()
+        };
+        assert_eq!(make(1, "made"), "made");
+        assert_eq!(make(1, "not made"), "made");
+        for revision in 2..=(KEPT as u64 + 1) {
+            make(revision, "other");
+        }
+        assert_eq!(make(1, "made again"), "made again");
+        let large = || Ok(Bytes::from(vec![0; KEPT_BYTES + 1]));
+        shared.get_or_make(key(0), large).unwrap();
+        assert_eq!(shared.0.lock().unwrap().frames.len(), 0);
+    }
+
+    #[test]
+    fn what_cannot_be_made_is_not_kept() {
+        let shared = SharedFrames::default();
+        assert_eq!(shared.get_or_make(key(1), || Err(ApiError::UnknownPath)), Err(ApiError::UnknownPath));
+        assert_eq!(shared.get_or_make(key(1), || Ok(Bytes::new())), Ok(Bytes::new()));
+    }
+}
