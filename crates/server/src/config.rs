@@ -22,6 +22,7 @@ use crate::{
 
 /// Settings of one server.
 #[derive(Debug, Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "independent settings, not a state machine")]
 pub struct Config {
     /// Where [`Server::start`](crate::Server::start) listens; port 0 lets the kernel choose.
     pub listen: SocketAddr,
