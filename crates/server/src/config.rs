@@ -4,6 +4,7 @@ use std::{
     net::{IpAddr, SocketAddr},
     path::PathBuf,
     str::FromStr,
+    time::Duration,
 };
 
 use ipnet::IpNet;
@@ -21,6 +22,7 @@ use crate::{
 
 /// Settings of one server.
 #[derive(Debug, Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "independent settings, not a state machine")]
 pub struct Config {
     /// Where [`Server::start`](crate::Server::start) listens; port 0 lets the kernel choose.
     pub listen: SocketAddr,
@@ -44,6 +46,11 @@ pub struct Config {
     pub validate: bool,
     /// Folder of manifests to keep the objects in step with (`--manifests`).
     pub manifests: Option<PathBuf>,
+    /// Whether garbage is collected, Namespaces are emptied, Endpoints are mirrored and Events expire. Off for tests of
+    /// clients whose objects name owners that are not there.
+    pub controllers: bool,
+    /// How long an Event is kept after the last write to it (`--event-ttl`).
+    pub event_ttl: Duration,
     /// How much of the past is kept for watches that resume and lists that page.
     pub history: History,
     /// How much clients may ask for at a time.
@@ -94,6 +101,8 @@ impl Default for Config {
             advertise_address: None,
             validate: true,
             manifests: None,
+            controllers: true,
+            event_ttl: Duration::from_secs(60 * 60),
             history: History::default(),
             transport: Transport::default(),
             limits: Limits::default(),

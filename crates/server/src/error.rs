@@ -37,6 +37,27 @@ pub enum ApiError {
         /// Its name.
         name: String,
     },
+    /// Create in a Namespace that is going.
+    #[error(
+        "{} \"{name}\" is forbidden: unable to create new content in namespace {namespace} because it is being terminated",
+        qualified(*.resource)
+    )]
+    Terminating {
+        /// What kind of object.
+        resource: Resource,
+        /// Its name; empty if it was to be generated.
+        name: String,
+        /// The Namespace.
+        namespace: String,
+    },
+    /// Delete of something that must always be there.
+    #[error("{} \"{name}\" is forbidden: this namespace may not be deleted", qualified(*.resource))]
+    Protected {
+        /// What kind of object.
+        resource: Resource,
+        /// Its name.
+        name: String,
+    },
     /// The object is not the one the client last saw.
     #[error("Operation cannot be fulfilled on {} \"{name}\": {what} is {given}, but the stored object has {stored}; read it again and repeat the change", qualified(*.resource))]
     Conflict {
@@ -311,6 +332,7 @@ impl ApiError {
             | Self::Undecodable { .. }
             | Self::Mismatch { .. }
             | Self::BadParameter { .. } => ("BadRequest", 400),
+            Self::Terminating { .. } | Self::Protected { .. } => ("Forbidden", 403),
             Self::Patch(error) => match error {
                 PatchError::Malformed(_) | PatchError::Shape(_) => ("BadRequest", 400),
                 PatchError::TooLarge(_) => ("RequestEntityTooLarge", 413),
@@ -336,10 +358,16 @@ impl ApiError {
         match self {
             Self::NotFound { resource, name }
             | Self::AlreadyExists { resource, name }
+            | Self::Protected { resource, name }
             | Self::Conflict { resource, name, .. }
-            | Self::Contended { resource, name } => {
+            | Self::Contended { resource, name } => Some(named(*resource, name)),
+            Self::Terminating { resource, name, namespace } => {
                 let info = resource.info();
-                Some(json!({"name": name, "group": info.group, "kind": info.plural}))
+                let cause = json!({
+                    "reason": "NamespaceTerminating", "field": "metadata.namespace",
+                    "message": format!("namespace {namespace} is being terminated"),
+                });
+                Some(json!({"name": name, "group": info.group, "kind": info.plural, "causes": [cause]}))
             }
             Self::Invalid { resource, name, errors } => {
                 let info = resource.info();
@@ -369,6 +397,11 @@ impl ApiError {
             _ => None,
         }
     }
+}
+
+fn named(resource: Resource, name: &str) -> Value {
+    let info = resource.info();
+    json!({"name": name, "group": info.group, "kind": info.plural})
 }
 
 fn cause(error: &FieldError) -> Value {

@@ -5,6 +5,7 @@ mod age;
 mod attributes;
 mod body;
 mod compress;
+mod delete;
 mod discovery;
 mod list;
 mod patch;
@@ -21,7 +22,6 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
-use serde_json::{Value, json};
 
 pub(crate) use self::attributes::{Attributes, Target};
 use self::{
@@ -31,9 +31,8 @@ use self::{
     route::{Collection, Named, Route},
 };
 use crate::{
-    api::{Api, Change, Effect, FieldManager, Outcome, Part, Preconditions, WriteOptions},
+    api::{Api, Change, Effect, FieldManager, Outcome, Part, WriteOptions},
     error::{ApiError, FieldError},
-    json::{self, Object},
     schema::FieldValidation,
     selector::Selector,
 };
@@ -106,7 +105,7 @@ impl Handler {
                 written(&presenter, outcome)
             }
             Method::DELETE if info.collection_deletable => {
-                self.delete_collection(request, query, collection).await
+                delete::collection(&self.api, request, query, collection).await
             }
             _ => Err(not_allowed(request.method())),
         }
@@ -147,8 +146,7 @@ impl Handler {
                 written(&presenter, self.api.change(target, named.part, change, options).await?)
             }
             Method::DELETE if named.part == Part::Main => {
-                let (preconditions, options) = delete_options(request, options).await?;
-                deleted(&presenter, named, self.api.delete(target, &preconditions, options).await?)
+                delete::named(&self.api, request, query, &presenter, named).await
             }
             _ => Err(not_allowed(request.method())),
         }
@@ -164,29 +162,6 @@ impl Handler {
         let presenter = Presenter::new(headers, query, collection.resource, Content::Watch)?;
         let (stopping, frames) = (self.stopping.clone(), Arc::clone(&self.frames));
         watch::answer(&self.api, stopping, presenter, frames, query, collection, name)
-    }
-
-    /// Deletes what the selectors match, one by one; answers with the list of what went.
-    async fn delete_collection(
-        &self,
-        request: Request<Incoming>,
-        query: &Query,
-        collection: &Collection,
-    ) -> Result<Answer, ApiError> {
-        let presenter = Presenter::new(request.headers(), query, collection.resource, Content::List)?;
-        let selector = selector(query, collection)?;
-        let options = write_options(request.headers(), query)?;
-        let (preconditions, options) = delete_options(request, options).await?;
-        let mut objects = Vec::new();
-        for object in list::current(&self.api, collection, &selector)? {
-            let named = Named::of(collection, &object);
-            match self.api.delete(named.target(), &preconditions, options).await {
-                Ok(outcome) => objects.push(outcome.object),
-                Err(ApiError::NotFound { .. }) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        list::whole(&presenter, self.api.store().revision(), objects)
     }
 }
 
@@ -208,7 +183,7 @@ fn write_options(headers: &HeaderMap, query: &Query) -> Result<WriteOptions, Api
         Some(other) => return Err(bad_option("fieldValidation", other, &["Ignore", "Warn", "Strict"])),
     };
     let field_manager = field_manager(headers, query)?;
-    Ok(WriteOptions { dry_run, field_validation, field_manager })
+    Ok(WriteOptions { dry_run, field_validation, field_manager, namespace_must_exist: true })
 }
 
 /// The owner of what is written: who the client says it is, or else what its program is called.
@@ -227,25 +202,6 @@ fn bad_option(field: &str, value: &str, supported: &[&str]) -> ApiError {
     ApiError::InvalidOptions { what: "Options", error: FieldError::not_supported(field, value, supported) }
 }
 
-/// `DeleteOptions` from the body, if there is one.
-async fn delete_options(
-    request: Request<Incoming>,
-    mut options: WriteOptions,
-) -> Result<(Preconditions, WriteOptions), ApiError> {
-    let Some(body) = body::read_delete_options(request).await? else {
-        return Ok((Preconditions::default(), options));
-    };
-    let supported = ["Background", "Foreground", "Orphan"];
-    if let Some(policy) = json::text(&body, "propagationPolicy").filter(|it| !supported.contains(it)) {
-        return Err(bad_option("propagationPolicy", policy, &supported));
-    }
-    options.dry_run |= json::texts(&body, "dryRun").any(|value| value == "All");
-    let empty = Object::new();
-    let given = json::object(&body, "preconditions").unwrap_or(&empty);
-    let text = |key| json::text(given, key).map(str::to_owned);
-    Ok((Preconditions { uid: text("uid"), resource_version: text("resourceVersion") }, options))
-}
-
 fn written(presenter: &Presenter, outcome: Outcome) -> Result<Answer, ApiError> {
     let code = if outcome.effect == Effect::Created { StatusCode::CREATED } else { StatusCode::OK };
     let mut answer = presenter.object(code, outcome.object)?;
@@ -256,20 +212,6 @@ fn written(presenter: &Presenter, outcome: Outcome) -> Result<Answer, ApiError> 
         }
     }
     Ok(answer)
-}
-
-fn deleted(presenter: &Presenter, named: &Named, outcome: Outcome) -> Result<Answer, ApiError> {
-    let info = named.resource.info();
-    if outcome.effect != Effect::Deleted || info.delete_returns_object {
-        return presenter.object(StatusCode::OK, outcome.object);
-    }
-    let object: Value = serde_json::from_slice(&outcome.object).unwrap_or_default();
-    let uid = object.pointer("/metadata/uid").cloned().unwrap_or_default();
-    let status = json!({
-        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
-        "details": {"name": named.name, "group": info.group, "kind": info.plural, "uid": uid},
-    });
-    Ok(present::document(StatusCode::OK, presenter.format.encoding, false, &status))
 }
 
 fn refusal(error: &ApiError, encoding: Encoding) -> Answer {

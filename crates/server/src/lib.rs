@@ -34,7 +34,10 @@ use portolan_schema::{json, resource, shape as schema};
 use portolan_store as store;
 
 pub use allocate::{AllocationScope, AllocatorMetrics};
-pub use api::{Api, Blocking, Effect, FieldManager, Outcome, Part, Preconditions, Target, WriteOptions};
+pub use api::{
+    Api, Blocking, DeleteOptions, Effect, FieldManager, Outcome, Part, Preconditions, Propagation, Target,
+    WriteOptions,
+};
 pub use config::{Config, ConfigError, ServiceRanges, Transport};
 pub use controllers::repair::RepairMetrics;
 pub use error::{ApiError, CauseReason, FieldError};

@@ -16,6 +16,10 @@ use crate::{
 #[cfg(test)]
 mod tests;
 
+/// Finalizer of an object whose dependents are to lose it as their owner before it goes (`metav1.FinalizerOrphanDependents`).
+pub(crate) const ORPHAN: &str = "orphan";
+/// Finalizer of an object that waits for its dependents to go first (`metav1.FinalizerDeleteDependents`).
+pub(crate) const FOREGROUND: &str = "foregroundDeletion";
 /// Keys and values of all annotations together, in bytes (apimachinery `TotalAnnotationSizeLimitB`).
 const ANNOTATIONS_LIMIT: usize = 256 * 1024;
 /// A generated name is the prefix, cut to this, and a random suffix.
@@ -88,6 +92,11 @@ pub(crate) fn validate(resource: Resource, metadata: &Object) -> Vec<FieldError>
             let field = format!("metadata.finalizers[{index}]");
             errors.push(FieldError::invalid(field, finalizer, "must be a qualified name"));
         }
+    }
+    let has = |wanted| json::texts(metadata, "finalizers").any(|finalizer| finalizer == wanted);
+    if has(ORPHAN) && has(FOREGROUND) {
+        let why = "of orphan and foregroundDeletion only one can be set";
+        errors.push(FieldError::invalid("metadata.finalizers", ORPHAN, why));
     }
     errors
 }

@@ -58,7 +58,7 @@ fn every_kind_is_served() {
     let names: Vec<_> = get(address, "/api/v1/namespaces").expect(200)["items"].as_array().unwrap().clone();
     assert_eq!(names.len(), 4);
     send_json(address, "POST", "/api/v1/namespaces", &json!({"metadata": {"name": "x"}})).expect(201);
-    let elsewhere = "/api/v1/namespaces/any/services";
+    let elsewhere = "/api/v1/namespaces/x/services";
     send_json(address, "POST", elsewhere, &service("a")).expect(201);
 }
 

@@ -136,11 +136,13 @@ pub(super) fn update_metadata(target: Target<'_>, new: &mut Object, old: &Object
     if errors.is_empty() { Ok(()) } else { Err(ApiError::invalid(target.resource, target.name, errors)) }
 }
 
-/// Whether this update removes the last finalizer of an object being deleted.
-pub(super) fn is_finished_deletion(new: &Object, old: &Object) -> bool {
-    let metadata = |object| json::object(object, "metadata");
-    metadata(old).is_some_and(|old| old.contains_key("deletionTimestamp"))
-        && metadata(new).is_some_and(|new| json::list(new, "finalizers").is_empty())
+/// Whether nothing keeps this object, which is being deleted. A Namespace has finalizers of its own in `spec`.
+pub(super) fn is_finished_deletion(resource: Resource, object: &Object) -> bool {
+    let has_finalizers =
+        |part| json::object(object, part).is_some_and(|part| !json::list(part, "finalizers").is_empty());
+    json::object(object, "metadata").is_some_and(|metadata| metadata.contains_key("deletionTimestamp"))
+        && !has_finalizers("metadata")
+        && !(resource == Resource::Namespace && has_finalizers("spec"))
 }
 
 /// The new object with everything that this endpoint may not change put back.

@@ -8,10 +8,10 @@ use portolan_schema::view;
 use serde_json::Value;
 
 use super::{
-    Api, Effect, Outcome, Part, Preconditions, Target, WriteOptions,
+    Api, Effect, Outcome, Part, Target, WriteOptions,
     checks::{
-        bump_generation, check_delete, check_preconditions, check_unconditional, conflict,
-        is_finished_deletion, match_url, restored, update_metadata, wrong_metadata,
+        bump_generation, check_preconditions, check_unconditional, conflict, is_finished_deletion, match_url,
+        restored, update_metadata, wrong_metadata,
     },
     commit::{Decision, Exchange, Write},
     ownership::Owners,
@@ -43,6 +43,7 @@ impl Api {
         options: WriteOptions,
     ) -> Result<Decision, ApiError> {
         match_url(resource, namespace, None, &mut object)?;
+        let entry = self.enter_namespace(resource, namespace, &object, options)?;
         let mut warnings = self.conform(resource, &mut object, options)?;
         if !resource.info().create_keeps_status {
             object.remove("status");
@@ -56,7 +57,8 @@ impl Api {
             return Ok(Decision::Done(outcome));
         }
         let step = Step::Put { resource: resource.stored(), draft, expected: None };
-        let transaction = self.transaction(ledger, &key, &exchange, step);
+        let mut transaction = self.transaction(ledger, &key, &exchange, step);
+        transaction.steps.splice(0..0, entry);
         Ok(Decision::Write(Write { transaction, effect: Effect::Created, removed: None, warnings, exchange }))
     }
 
@@ -86,32 +88,6 @@ impl Api {
         })?;
         let new = restored(resource, part, new, &old);
         self.decide_update(ledger, target, (stored, &old), (new, owners), (options, warnings))
-    }
-
-    pub(super) fn decide_delete(
-        &self,
-        ledger: &mut Ledger,
-        target: Target<'_>,
-        preconditions: &Preconditions,
-        options: WriteOptions,
-    ) -> Result<Decision, ApiError> {
-        let stored =
-            self.store.latest(target.resource.stored(), &target.key()).ok_or_else(|| target.not_found())?;
-        let mut object = stored.decode();
-        check_delete(target, &stored, &object, preconditions)?;
-        let Some(metadata) = json::object_mut(&mut object, "metadata") else {
-            return Err(target.not_found());
-        };
-        if json::list(metadata, "finalizers").is_empty() {
-            return Ok(self.decide_removal(ledger, target, stored, &object, options));
-        }
-        if metadata.contains_key("deletionTimestamp") {
-            return Ok(Decision::Done(outcome(&stored, Effect::Unchanged, Vec::new())));
-        }
-        metadata.insert("deletionTimestamp".to_owned(), metadata::now().into());
-        metadata.insert("deletionGracePeriodSeconds".to_owned(), 0.into());
-        let draft = Draft::new(target.resource.stored(), &object);
-        Ok(self.decide_put(ledger, target, &stored, draft, (options, Vec::new(), Exchange::default())))
     }
 
     fn create_on_update(
@@ -277,7 +253,13 @@ impl Api {
     }
 
     /// What changes hands, and the object itself.
-    fn transaction(&self, ledger: &Ledger, key: &str, exchange: &Exchange, step: Step) -> Transaction {
+    pub(super) fn transaction(
+        &self,
+        ledger: &Ledger,
+        key: &str,
+        exchange: &Exchange,
+        step: Step,
+    ) -> Transaction {
         let (namespace, name) = key.split_once('/').unwrap_or(("", key));
         let owner = ServiceKey::new(namespace, name);
         let mut steps = ledger.steps(&*self.store, &owner, &exchange.take, &exchange.release);
@@ -295,8 +277,8 @@ impl Api {
     ) -> Result<Decision, ApiError> {
         let resource = target.resource;
         update_metadata(target, &mut new, old)?;
-        if is_finished_deletion(&new, old) {
-            return Ok(self.decide_removal(ledger, target, stored, old, options));
+        if is_finished_deletion(resource, &new) {
+            return Ok(self.decide_removal(ledger, target, stored, old, options.dry_run));
         }
         let exchange = self.prepare(ledger, resource, &mut new, Some(old), &mut owners)?;
         owners.record_update(resource, old, &mut new)?;
@@ -308,7 +290,7 @@ impl Api {
         Ok(self.decide_put(ledger, target, &stored, draft, (options, warnings, exchange)))
     }
 
-    fn decide_put(
+    pub(super) fn decide_put(
         &self,
         ledger: &Ledger,
         target: Target<'_>,
@@ -326,50 +308,22 @@ impl Api {
         let transaction = self.transaction(ledger, stored.key(), &exchange, step);
         Decision::Write(Write { transaction, effect: Effect::Updated, removed: None, warnings, exchange })
     }
-
-    fn decide_removal(
-        &self,
-        ledger: &Ledger,
-        target: Target<'_>,
-        stored: Arc<StoredObject>,
-        object: &Object,
-        options: WriteOptions,
-    ) -> Decision {
-        if options.dry_run {
-            return Decision::Done(outcome(&stored, Effect::Deleted, Vec::new()));
-        }
-        let mut exchange = Exchange::default();
-        if target.resource == Resource::Service {
-            let spec = ledger.stored_spec(object);
-            exchange.release = ledger.plan_removal(&*self.store, &service_key(object), &spec);
-        }
-        let key = stored.key().into();
-        let step = Step::Remove { resource: target.resource.stored(), key, expected: stored.revision() };
-        let transaction = self.transaction(ledger, stored.key(), &exchange, step);
-        Decision::Write(Write {
-            transaction,
-            effect: Effect::Deleted,
-            removed: Some(stored),
-            warnings: Vec::new(),
-            exchange,
-        })
-    }
 }
 
 /// The object as it is stored.
-fn draft(resource: Resource, object: Object) -> Draft {
+pub(super) fn draft(resource: Resource, object: Object) -> Draft {
     Draft::new(resource.stored(), &view::stored(resource, object))
 }
 
-fn outcome(stored: &StoredObject, effect: Effect, warnings: Vec<String>) -> Outcome {
+pub(super) fn outcome(stored: &StoredObject, effect: Effect, warnings: Vec<String>) -> Outcome {
     Outcome { object: stored.body().clone(), revision: stored.revision(), effect, warnings }
 }
 
-fn name_of(object: &Object) -> &str {
+pub(super) fn name_of(object: &Object) -> &str {
     json::object(object, "metadata").and_then(|metadata| json::text(metadata, "name")).unwrap_or_default()
 }
 
-fn service_key(object: &Object) -> ServiceKey {
+pub(super) fn service_key(object: &Object) -> ServiceKey {
     let metadata = json::object(object, "metadata");
     let text = |key| metadata.and_then(|metadata| json::text(metadata, key)).unwrap_or_default();
     ServiceKey::new(text("namespace"), text("name"))

@@ -5,7 +5,6 @@ mod token;
 
 use std::{sync::Arc, time::Duration};
 
-use bytes::Bytes;
 use serde_json::{Value, json};
 
 use self::token::Token;
@@ -28,27 +27,20 @@ pub(super) async fn answer(
     query: &Query,
     collection: &Collection,
 ) -> Result<Answer, ApiError> {
+    let (metadata, objects) = page(api, query, collection).await?;
+    presenter.list(&metadata, objects.iter().map(|object| object.body().clone()).collect())
+}
+
+/// The objects that a list request with the same query would answer with, and the metadata of that list.
+pub(super) async fn page(
+    api: &Api,
+    query: &Query,
+    collection: &Collection,
+) -> Result<(Value, Vec<Arc<StoredObject>>), ApiError> {
     let selector = selector(query, collection)?;
     let page = Page::parse(query)?;
     fresh_enough(&**api.store(), collection.resource.stored(), page.freshness).await?;
-    let (metadata, objects) = page.read(api, collection, &selector)?;
-    presenter.list(&metadata, objects)
-}
-
-/// The objects that match now.
-pub(super) fn current(
-    api: &Api,
-    collection: &Collection,
-    selector: &Selector,
-) -> Result<Vec<Arc<StoredObject>>, ApiError> {
-    let snapshot =
-        api.store().snapshot(collection.resource.stored(), &collection.scope(), None).map_err(expired)?;
-    Ok(snapshot.objects.into_iter().filter(|object| selector.matches(object)).collect())
-}
-
-/// A complete list as an answer.
-pub(super) fn whole(presenter: &Presenter, revision: u64, objects: Vec<Bytes>) -> Result<Answer, ApiError> {
-    presenter.list(&json!({"resourceVersion": revision.to_string()}), objects)
+    page.read(api, collection, &selector)
 }
 
 /// How new a read must be.
@@ -183,7 +175,7 @@ impl Page {
         api: &Api,
         collection: &Collection,
         selector: &Selector,
-    ) -> Result<(Value, Vec<Bytes>), ApiError> {
+    ) -> Result<(Value, Vec<Arc<StoredObject>>), ApiError> {
         let scope = Scope { after: self.after.as_deref(), ..collection.scope() };
         let snapshot = api.store().snapshot(collection.resource.stored(), &scope, self.at);
         let snapshot = snapshot.map_err(|error| self.expired(error))?;
@@ -201,7 +193,7 @@ impl Page {
                 metadata.insert("remainingItemCount".to_owned(), remaining.into());
             }
         }
-        Ok((metadata, page.into_iter().map(|object| object.body().clone()).collect()))
+        Ok((metadata, page))
     }
 
     /// A page of a revision that is gone: the client may go on at the current one.
