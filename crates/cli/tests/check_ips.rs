@@ -100,11 +100,11 @@ fn a_store_is_repaired_while_no_server_has_it() {
     let folder = TempDir::new().unwrap();
     let open = || DurableStore::open(folder.path(), History::default()).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let api = runtime.block_on(Api::open(std::sync::Arc::new(open()), &config()));
+    let api = runtime.block_on(Api::open(std::sync::Arc::new(open()), &config())).unwrap();
     drop(api);
     let (code, text, error) = repair_once(folder.path());
     assert_eq!((code, text.as_str()), (0, "0 Services, 0 IPAddresses, 0 findings\n"), "{error}");
-    let api = runtime.block_on(Api::open(std::sync::Arc::new(open()), &config()));
+    let api = runtime.block_on(Api::open(std::sync::Arc::new(open()), &config())).unwrap();
     corrupt(&api);
     let (code, text, error) = repair_once(folder.path());
     assert_eq!((code, text.as_str()), (1, ""), "someone else has it");

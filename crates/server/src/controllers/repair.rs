@@ -13,6 +13,8 @@ use portolan_ipam::{
     repair::{Audit, Finding, Mend, PERIOD, Problem, Sightings, Subject},
 };
 
+use tokio::time::Instant;
+
 use crate::{
     allocate::{address_draft, port_draft},
     api::Api,
@@ -58,10 +60,12 @@ pub(crate) struct Pass {
 }
 
 impl Repair {
-    /// Makes a pass every three minutes, and when an IPAddress that a Service has was deleted.
+    /// Makes a pass every three minutes, and one in between when an IPAddress that a Service has was deleted.
     pub(super) async fn keep(mut self, api: &Api) {
+        let period = Duration::from_secs(PERIOD);
         let mut addresses = api.store().subscribe(Resource::IpAddress);
-        let mut wait = Duration::from_secs(PERIOD);
+        let mut regular = Instant::now() + period;
+        let mut next = regular;
         loop {
             let missing = async {
                 loop {
@@ -76,12 +80,27 @@ impl Repair {
             };
             tokio::select! {
                 () = missing => tokio::time::sleep(PAUSE).await,
-                () = tokio::time::sleep(wait) => {}
+                () = tokio::time::sleep_until(next) => {}
             }
-            let recheck = self.pass(api).await.and_then(|pass| pass.recheck_after);
-            let recheck = recheck.map(|seconds| Duration::from_secs(seconds).max(PAUSE));
-            wait = recheck.unwrap_or(Duration::from_secs(PERIOD)).min(Duration::from_secs(PERIOD));
+            let now = Instant::now();
+            let pass = if now < regular {
+                self.pass_between(api).await
+            } else {
+                regular = now + period;
+                self.pass(api).await
+            };
+            let recheck = pass.and_then(|pass| pass.recheck_after);
+            let recheck = recheck.map(|seconds| Instant::now() + Duration::from_secs(seconds).max(PAUSE));
+            next = recheck.map_or(regular, |recheck| recheck.min(regular));
         }
+    }
+
+    /// A pass that is no sighting: a period lies between two of these.
+    pub(super) async fn pass_between(&mut self, api: &Api) -> Option<Pass> {
+        let sightings = std::mem::take(&mut self.sightings);
+        let pass = self.pass(api).await;
+        self.sightings = sightings;
+        pass
     }
 
     /// One pass: finds, mends, reports. Sightings count only if everything could be written.

@@ -45,6 +45,11 @@ pub(crate) async fn sync(api: &Api) -> bool {
     if let Err(error) = ensure_default(api).await {
         tracing::error!(%error, "the ServiceCIDR of the configured ranges can not be written");
     }
+    settle(api).await
+}
+
+/// Does what there is to do for those that are there.
+pub(crate) async fn settle(api: &Api) -> bool {
     let Ok(snapshot) = api.store().snapshot(Resource::ServiceCidr, &Scope::default(), None) else {
         return false;
     };
@@ -78,7 +83,8 @@ pub(crate) async fn sync(api: &Api) -> bool {
     is_any_going
 }
 
-async fn ensure_default(api: &Api) -> Result<(), ApiError> {
+/// Makes the ServiceCIDR of the configured ranges.
+pub(crate) async fn ensure_default(api: &Api) -> Result<(), ApiError> {
     let wanted: Vec<String> = api.ranges().iter().map(|range| range.to_string()).collect();
     let Some(stored) = api.store().latest(Resource::ServiceCidr, DEFAULT) else {
         let object = json!({"metadata": {"name": DEFAULT}, "spec": {"cidrs": wanted}});
