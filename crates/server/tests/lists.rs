@@ -211,7 +211,7 @@ fn what_another_server_said_is_known_here() {
     let config = Config { controllers: false, ..Config::default() };
     let server = Server::start_with(Arc::new(api), config, listener).unwrap();
     let address = server.local_addr();
-    get(address, "/readyz").expect(200);
+    get(address, SERVICES).expect(200);
     for name in ["a", "b"] {
         server.api().blocking().apply(service(name)).unwrap();
     }

@@ -267,12 +267,17 @@ fn a_service_that_only_claims_an_address_does_not_free_it() {
 #[test]
 fn refusals_are_counted_by_range_and_by_how_it_was_asked() {
     let api = api("10.0.0.0/29");
-    for number in 0..6 {
+    create(&api, "single", &json!({"clusterIP": "10.0.0.1"})).unwrap();
+    create(&api, "plural", &json!({"clusterIP": "10.0.0.2", "clusterIPs": ["10.0.0.2"]})).unwrap();
+    for number in 0..4 {
         create(&api, &format!("s{number}"), &json!({})).unwrap();
     }
     for address in ["", "10.0.0.3", "10.0.0.7", "10.9.9.9"] {
         create(&api, "x", &json!({"clusterIP": address})).unwrap_err();
     }
+    let allocated = api.allocator_metrics().addresses_allocated;
+    let scopes: Vec<_> = allocated.iter().map(|((_, scope), count)| (scope.name(), *count)).collect();
+    assert_eq!(scopes, [("static", 2), ("dynamic", 4)]);
     let errors = api.allocator_metrics().address_errors;
     let count = |cidr: &str, scope| errors.get(&(cidr.to_owned(), scope)).copied();
     assert_eq!(count("10.0.0.0/29", crate::AllocationScope::Dynamic), Some(1));

@@ -64,12 +64,14 @@ impl Ledger {
 
     /// A Service has been stored with these; `asked` is what the client wrote.
     pub(crate) fn count_taken(&mut self, taken: &Claims, asked: &ServiceSpec, took: Duration) {
+        // Clients older than dual stack write only the first.
+        let single = parse_address(&asked.cluster_ip);
         let asked = asked.claims();
         for address in &taken.addresses {
             let Some(cidr) = self.cidr_of(*address) else { continue };
             let histogram = self.metrics.durations.entry(cidr.clone());
             histogram.or_insert_with(|| Histogram::new(&BOUNDS)).observe(took.as_secs_f64());
-            let key = (cidr, scope(asked.addresses.contains(address)));
+            let key = (cidr, scope(asked.addresses.contains(address) || single == Some(*address)));
             add_one(&mut self.metrics.addresses_allocated, key);
         }
         for port in &taken.ports {
