@@ -28,6 +28,7 @@ pub(crate) use self::{
     },
     refusal::refused,
     spec::Reading,
+    steps::hold,
 };
 use crate::{
     config::Config,

@@ -55,7 +55,7 @@ pub(crate) struct Exchange {
     /// What is free afterwards.
     pub(super) release: Claims,
     /// The spec as the client wrote it.
-    pub(super) asked: ServiceSpec,
+    pub(super) asked: Box<ServiceSpec>,
 }
 
 /// A write under way; whatever becomes of it, the ledger is told.

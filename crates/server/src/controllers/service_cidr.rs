@@ -5,6 +5,8 @@
 //! Upstream waits ten seconds before the last step, so that allocators notice. Here a transaction that takes an address
 //! asks for its ServiceCIDR to be as it was, so none can be taken after the deletion began.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use super::LOOK_AGAIN;
@@ -24,6 +26,9 @@ pub(crate) const FINALIZER: &str = "networking.k8s.io/service-cidr-finalizer";
 /// Name of the ServiceCIDR of the configured ranges.
 const DEFAULT: &str = "kubernetes";
 
+/// Rest before addresses that go are looked at again: many may go at once, and each look is at all of them.
+const PAUSE: Duration = Duration::from_millis(100);
+
 /// Looks at all of them whenever one changes, or may go because an address has.
 pub(super) async fn keep(api: &Api) {
     let mut cidrs = api.store().subscribe(Resource::ServiceCidr);
@@ -34,7 +39,7 @@ pub(super) async fn keep(api: &Api) {
         let is_any_going = sync(api).await;
         tokio::select! {
             _ = cidrs.changed() => {}
-            _ = addresses.changed(), if is_any_going => {}
+            _ = addresses.changed(), if is_any_going => tokio::time::sleep(PAUSE).await,
             () = tokio::time::sleep(LOOK_AGAIN) => {}
         }
     }

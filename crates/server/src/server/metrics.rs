@@ -145,7 +145,9 @@ mod tests {
             page.single("b", MetricKind::Gauge, "What it is.", 0.5);
             page.family("c", MetricKind::Histogram, "How long.");
             let mut histogram = Histogram::new(&[0.5, 1.0]);
-            [0.25, 0.5, 0.75, 2.0].into_iter().for_each(|value| histogram.observe(value));
+            for value in [0.25, 0.5, 0.75, 2.0] {
+                histogram.observe(value);
+            }
             page.histogram("c", &[("x", "1")], &histogram);
         }
     }

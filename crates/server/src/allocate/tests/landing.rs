@@ -24,12 +24,14 @@ use crate::{
     },
 };
 
+type Accepted = HashMap<(Resource, String), Arc<StoredObject>>;
+
 /// A store that, when told so, accepts what is to be put and does not answer.
 #[derive(Debug)]
 struct Slow {
     inner: MemoryStore,
     /// What is accepted, while it does not answer.
-    accepted: Mutex<Option<HashMap<(Resource, String), Arc<StoredObject>>>>,
+    accepted: Mutex<Option<Accepted>>,
     last: Mutex<Transaction>,
 }
 
