@@ -2,13 +2,16 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
 };
 
 use futures::{
     FutureExt,
     executor::block_on,
-    future::{BoxFuture, pending},
+    future::{BoxFuture, pending, ready},
 };
 use serde_json::json;
 use tokio::sync::watch;
@@ -33,12 +36,13 @@ struct Slow {
     /// What is accepted, while it does not answer.
     accepted: Mutex<Option<Accepted>>,
     last: Mutex<Transaction>,
+    cannot_write: AtomicBool,
 }
 
 impl Slow {
     fn new(history: History) -> Arc<Self> {
-        let (accepted, last) = (Mutex::default(), Mutex::default());
-        Arc::new(Self { inner: MemoryStore::new(history), accepted, last })
+        let (accepted, last, cannot_write) = <_>::default();
+        Arc::new(Self { inner: MemoryStore::new(history), accepted, last, cannot_write })
     }
 
     fn hang(&self) {
@@ -76,6 +80,9 @@ impl Store for Slow {
 
     fn commit(&self, transaction: Transaction) -> BoxFuture<'static, Result<Committed, CommitError>> {
         *self.last.lock().unwrap() = transaction.clone();
+        if self.cannot_write.load(Relaxed) {
+            return ready(Err(CommitError::Unavailable("a full disk".to_owned()))).boxed();
+        }
         let Some(accepted) = &mut *self.accepted.lock().unwrap() else {
             return self.inner.commit(transaction);
         };
@@ -166,4 +173,23 @@ fn an_address_that_is_found_recorded_must_stay_recorded() {
     api.blocking().delete(target, &Preconditions::default(), WriteOptions::default()).unwrap();
     super::patch(&api, "a", &json!({"sessionAffinity": "ClientIP"})).unwrap();
     assert_eq!(store.last.lock().unwrap().steps.len(), 1);
+}
+
+#[test]
+fn a_start_fails_where_the_first_objects_cannot_be_written() {
+    let store = Slow::new(History::default());
+    let config = Config { kubernetes_service: true, ..Config::default() };
+    let open = || block_on(Api::open(Arc::clone(&store) as Arc<dyn Store>, &config));
+    store.cannot_write.store(true, Relaxed);
+    assert_eq!(open().unwrap_err().code(), 503);
+    store.cannot_write.store(false, Relaxed);
+    let api = Arc::new(open().unwrap());
+    store.cannot_write.store(true, Relaxed);
+    // What is there is read, but the Service with the first address is not yet.
+    assert!(open().is_ok());
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = crate::Server::start_with(api, config.clone(), listener).unwrap();
+    // It comes to no end of its own only if it serves.
+    let ended = server.stop().unwrap_err().to_string();
+    assert!(ended.contains("default/kubernetes") && ended.contains("a full disk"), "{ended}");
 }
