@@ -47,8 +47,10 @@ pub(super) fn measure(binary: &Path) -> anyhow::Result<State> {
     host.create(namespaces.map(|body| create("/api/v1/namespaces", &body)).collect())?;
     let services = SIZE.services().map(|it| create(&collection("/api/v1", &it, "services"), &it));
     host.create(services.collect())?;
-    let slices =
-        SIZE.slices().map(|it| create(&collection("/apis/discovery.k8s.io/v1", &it, "endpointslices"), &it));
+    let slices = SIZE
+        .slices()
+        .map(ownerless)
+        .map(|it| create(&collection("/apis/discovery.k8s.io/v1", &it, "endpointslices"), &it));
     host.create(slices.collect())?;
     let memory = |host: &Host| host.server.resident().context("its memory");
     let resident = memory(&host)?;
@@ -88,6 +90,14 @@ fn create(path: &str, object: &Value) -> Vec<u8> {
 
 fn collection(group: &str, object: &Value, plural: &str) -> String {
     format!("{group}/namespaces/{}/{plural}", namespace(object).unwrap_or_default())
+}
+
+/// The owner that it names was never there: it would be collected as garbage.
+fn ownerless(mut slice: Value) -> Value {
+    if let Some(metadata) = slice.pointer_mut("/metadata").and_then(Value::as_object_mut) {
+        metadata.remove("ownerReferences");
+    }
+    slice
 }
 
 fn namespace(object: &Value) -> Option<String> {
