@@ -235,7 +235,7 @@ async fn serve_api(
     metrics.register(Arc::clone(&api) as Arc<_>);
     metrics.register(Arc::new(config.metrics.clone()));
     let gate = Gate::new(Parts {
-        handler: Handler::new(api, stopping.clone()),
+        handler: Handler::new(api, stopping.clone(), limits.body_bytes),
         security: security.clone(),
         limits: limits.clone(),
         checks: config.checks.clone(),

@@ -28,7 +28,7 @@ pub(super) async fn answer(
     collection: &Collection,
 ) -> Result<Answer, ApiError> {
     let (metadata, objects) = page(api, query, collection).await?;
-    presenter.list(&metadata, objects.iter().map(|object| object.body().clone()).collect())
+    presenter.list(&metadata, objects.iter().map(|object| object.body().clone()).collect()).await
 }
 
 /// The objects that a list request with the same query would answer with, and the metadata of that list.

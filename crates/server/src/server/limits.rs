@@ -15,6 +15,8 @@ pub struct Limits {
     pub reading: usize,
     /// Requests at a time that write (upstream: `--max-mutating-requests-inflight`).
     pub mutating: usize,
+    /// Memory that the bodies of all requests under way may take, as text and decoded; more are answered with 429.
+    pub body_bytes: usize,
     /// A request other than a watch is answered with 504 after this (upstream: `--request-timeout`).
     pub request_time: Duration,
     /// The TLS handshake may take this long (Go's HTTP client gives up after the same time).
@@ -38,6 +40,7 @@ impl Default for Limits {
             watches: 10_000,
             reading: 400,
             mutating: 200,
+            body_bytes: 64 << 20,
             request_time: Duration::from_secs(60),
             handshake_time: Duration::from_secs(10),
             header_time: Duration::from_secs(32),
