@@ -11,9 +11,9 @@ use crate::site::{Backing, PATIENCE, Site};
 const SERVICES: &str = "/api/v1/namespaces/default/services";
 /// The limit of a body, as upstream has it.
 const LIMIT: usize = 3 << 20;
-/// What the server may need at most, with all of these under way at once: far less than the bodies times what a tree
-/// of small values needs for each byte.
-const MEMORY: u64 = 256 << 20;
+/// What the server may need at most, with all of these under way at once: what it may spend on bodies, and as much
+/// again for itself.
+const MEMORY: u64 = 128 << 20;
 const CLIENTS: usize = 2;
 /// What is worth a line of the test's output.
 const STEP: u64 = 10 << 20;
