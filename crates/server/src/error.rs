@@ -161,6 +161,9 @@ pub enum ApiError {
         /// Limit in bytes.
         limit: usize,
     },
+    /// There is no room for another large body now.
+    #[error("too many large requests at a time, please try again later")]
+    TooManyBodies,
     /// The store does not take objects as large as this.
     #[error("{0}")]
     TooLargeToStore(String),
@@ -219,6 +222,9 @@ impl From<CommitError> for ApiError {
         }
     }
 }
+
+/// Causes of one refusal; a body can have a million faults, each of which would take more than its share of the body.
+const MOST_CAUSES: usize = 100;
 
 /// One field and what is wrong with it.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -284,8 +290,9 @@ impl FieldError {
 }
 
 impl ApiError {
-    /// A single bad field of an object.
-    pub fn invalid(resource: Resource, name: &str, errors: Vec<FieldError>) -> Self {
+    /// An object with bad fields, of which the first are reported.
+    pub fn invalid(resource: Resource, name: &str, mut errors: Vec<FieldError>) -> Self {
+        errors.truncate(MOST_CAUSES);
         Self::Invalid { resource, name: name.to_owned(), errors }
     }
 
@@ -301,7 +308,9 @@ impl ApiError {
 
     /// Seconds after which a retry may help, for the `Retry-After` header.
     pub fn retry_after_seconds(&self) -> Option<u32> {
-        matches!(self, Self::FutureRevision { .. } | Self::Unavailable(_)).then_some(1)
+        let is_passing =
+            matches!(self, Self::FutureRevision { .. } | Self::Unavailable(_) | Self::TooManyBodies);
+        is_passing.then_some(1)
     }
 
     /// The `Status` object.
@@ -346,6 +355,7 @@ impl ApiError {
             Self::Conflict { .. } | Self::Contended { .. } => ("Conflict", 409),
             Self::Expired { .. } => ("Expired", 410),
             Self::TooLarge { .. } | Self::TooLargeToStore(_) => ("RequestEntityTooLarge", 413),
+            Self::TooManyBodies => ("TooManyRequests", 429),
             Self::UnsupportedMediaType { .. } => ("UnsupportedMediaType", 415),
             Self::Invalid { .. } | Self::InvalidOptions { .. } => ("Invalid", 422),
             Self::Internal(_) => ("InternalError", 500),

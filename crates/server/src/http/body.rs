@@ -1,11 +1,14 @@
 //! Request bodies and media types.
 
-use bytes::Bytes;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Request, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Body, Incoming};
 use portolan_schema::protobuf;
 use serde_json::Value;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::{
     error::ApiError,
@@ -15,6 +18,11 @@ use crate::{
 
 /// As upstream's `MaxRequestBodyBytes`.
 const LIMIT: usize = 3 << 20;
+/// The first bytes of a body need no room among the large ones, so that most requests never wait for those.
+const FREE: usize = 64 << 10;
+/// Bytes of memory that a JSON body may come to. That of a slice with as much in it as is allowed is half of it; a body
+/// of nothing but empty objects would come to gigabytes.
+const MEMORY_LIMIT: usize = 32 << 20;
 const ACCEPTED: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
 
 /// How a body is encoded.
@@ -66,18 +74,57 @@ pub(super) fn media_type(headers: &HeaderMap) -> String {
 
 pub(super) async fn read(request: Request<Incoming>) -> Result<Bytes, ApiError> {
     let too_large = || ApiError::TooLarge { limit: LIMIT };
+    let room = request.extensions().get::<BodyRoom>().cloned();
     let body = request.into_body();
     if body.size_hint().lower() > LIMIT as u64 {
         return Err(too_large());
     }
-    match Limited::new(body, LIMIT).collect().await {
-        Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(too_large()),
-        Err(error) => Err(ApiError::Undecodable { format: "HTTP", reason: error.to_string() }),
+    let room = room.unwrap_or_default();
+    let (mut body, mut bytes, mut places) = (Limited::new(body, LIMIT), BytesMut::new(), Vec::new());
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| {
+            if error.is::<LengthLimitError>() {
+                too_large()
+            } else {
+                ApiError::Undecodable { format: "HTTP", reason: error.to_string() }
+            }
+        })?;
+        let Ok(data) = frame.into_data() else { continue };
+        let before = bytes.len().saturating_sub(FREE);
+        bytes.extend_from_slice(&data);
+        places.push(room.take(bytes.len().saturating_sub(FREE).saturating_sub(before))?);
+    }
+    Ok(bytes.freeze())
+}
+
+/// Room for the bodies of all requests that are being received: slow writers of large ones would take the memory of
+/// the server. Clones share it.
+#[derive(Debug, Clone)]
+pub(crate) struct BodyRoom(Arc<Semaphore>);
+
+impl BodyRoom {
+    /// Room for so many bytes.
+    pub(crate) fn new(bytes: usize) -> Self {
+        Self(Arc::new(Semaphore::new(bytes.min(Semaphore::MAX_PERMITS))))
+    }
+
+    fn take(&self, bytes: usize) -> Result<SemaphorePermit<'_>, ApiError> {
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        self.0.try_acquire_many(bytes).map_err(|_| ApiError::TooManyBodies)
+    }
+}
+
+impl Default for BodyRoom {
+    fn default() -> Self {
+        Self::new(LIMIT)
     }
 }
 
 pub(super) fn from_json(body: &[u8]) -> Result<Value, ApiError> {
+    if weight(body) > MEMORY_LIMIT {
+        let reason = format!("its values would take more than {} MiB of memory", MEMORY_LIMIT >> 20);
+        return Err(ApiError::Undecodable { format: "JSON", reason });
+    }
     serde_json::from_slice(body)
         .map_err(|error| ApiError::Undecodable { format: "JSON", reason: error.to_string() })
 }
@@ -94,6 +141,31 @@ pub(super) fn from_yaml(body: &[u8]) -> Result<Value, ApiError> {
     }
 }
 
+/// About how many bytes of memory the values in a JSON text take: what goes with each is told by the signs around it.
+fn weight(body: &[u8]) -> usize {
+    let (mut weight, mut in_string, mut escaped) = (body.len(), false, false);
+    for byte in body {
+        let after_backslash = std::mem::take(&mut escaped);
+        weight += match byte {
+            b'\\' if in_string => {
+                escaped = !after_backslash;
+                0
+            }
+            b'"' if !after_backslash => {
+                in_string = !in_string;
+                24
+            }
+            _ if in_string => 0,
+            // The first node of a map has room for eleven members.
+            b'{' => 640,
+            b':' => 64,
+            b',' | b'[' => 32,
+            _ => 0,
+        };
+    }
+    weight
+}
+
 pub(super) fn object(value: Value) -> Result<Object, ApiError> {
     match value {
         Value::Object(object) => Ok(object),
@@ -102,5 +174,37 @@ pub(super) fn object(value: Value) -> Result<Object, ApiError> {
             expected: "an object",
             got: type_name(&other),
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_would_fill_the_memory_is_refused_before_it_is_read() {
+        let repeated = |item: &str| format!("[{}]", vec![item; LIMIT / (item.len() + 1) - 1].join(","));
+        for item in ["{}", r#"{"":0}"#, r#""""#, "[{}]", r#""\"{}""#] {
+            let refused = from_json(repeated(item).as_bytes()).unwrap_err();
+            assert_eq!(refused.code(), 400, "{item}");
+            assert!(refused.to_string().contains("memory"), "{refused}");
+        }
+        // What stands in a string weighs no more than its text, and an escape does not end it.
+        for item in [r#""{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{{""#, r#""\"{,{,{,{,{,{,{,{,{,{,{,{,\\""#] {
+            assert!(from_json(repeated(item).as_bytes()).is_ok(), "{item}");
+        }
+    }
+
+    #[test]
+    fn the_fullest_slice_is_read() {
+        let addresses: Vec<String> = (0..100).map(|number| format!("10.0.100.{number}")).collect();
+        let endpoint = serde_json::json!({
+            "addresses": addresses, "conditions": {"ready": true, "serving": true, "terminating": false},
+            "hostname": "host", "nodeName": "node", "zone": "zone", "hints": {"forZones": [{"name": "zone"}]},
+            "targetRef": {"kind": "Pod", "namespace": "default", "name": "pod", "uid": "u"},
+        });
+        let slice = serde_json::json!({"addressType": "IPv4", "endpoints": vec![endpoint; 1000]}).to_string();
+        assert!(weight(slice.as_bytes()) < MEMORY_LIMIT / 2, "{}", weight(slice.as_bytes()));
+        assert!(from_json(slice.as_bytes()).is_ok());
     }
 }

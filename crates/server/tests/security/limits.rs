@@ -190,3 +190,29 @@ fn a_body_has_its_size() {
     let mut huge = unfinished(&admin, (3 << 20) + 1);
     read_answer(&mut huge).refused(413, "RequestEntityTooLarge");
 }
+
+#[test]
+fn large_bodies_share_a_room() {
+    let secure = limited(Limits { body_bytes: 300 << 10, ..Limits::default() });
+    let admin = secure.client(Role::Admin);
+    let large = |name: &str| {
+        let mut service: serde_json::Value = serde_json::from_str(&service(name)).unwrap();
+        service["metadata"]["annotations"] = serde_json::json!({"note": "x".repeat(200 << 10)});
+        service.to_string()
+    };
+    let mut slow = unfinished(&admin, 300 << 10);
+    slow.get_mut().write_all(&vec![b' '; 290 << 10]).unwrap();
+    until("there is no room beside it", || {
+        let answer = admin.ask("POST", SERVICES, &large("large"));
+        let is_refused = answer.code == 429;
+        if is_refused {
+            assert_eq!(answer.header("retry-after"), Some("1"));
+        } else {
+            assert_eq!(admin.ask("DELETE", &format!("{SERVICES}/large"), "").code, 200);
+        }
+        is_refused
+    });
+    assert_eq!(admin.create("small").code, 201);
+    drop(slow);
+    until("there is room again", || admin.ask("POST", SERVICES, &large("large")).code == 201);
+}
