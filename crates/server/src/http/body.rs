@@ -121,7 +121,7 @@ impl Default for BodyRoom {
 }
 
 pub(super) fn from_json(body: &[u8]) -> Result<Value, ApiError> {
-    if weight(body) > MEMORY_LIMIT {
+    if is_too_heavy(body) {
         let reason = format!("its values would take more than {} MiB of memory", MEMORY_LIMIT >> 20);
         return Err(ApiError::Undecodable { format: "JSON", reason });
     }
@@ -139,6 +139,11 @@ pub(super) fn from_yaml(body: &[u8]) -> Result<Value, ApiError> {
     } else {
         Err(refused(format!("more than {MAX_DEPTH} objects and lists are within each other")))
     }
+}
+
+/// Whether the values in a JSON text would take too much memory.
+pub(super) fn is_too_heavy(body: &[u8]) -> bool {
+    weight(body) > MEMORY_LIMIT
 }
 
 /// About how many bytes of memory the values in a JSON text take: what goes with each is told by the signs around it.

@@ -32,7 +32,10 @@ pub(super) async fn read(
         }
         // JSON is YAML, but much faster to read as what it is.
         let body = body::read(request).await?;
-        let value = from_json(&body).or_else(|_| from_yaml(&body))?;
+        let value = match from_json(&body) {
+            Err(_) if !body::is_too_heavy(&body) => from_yaml(&body)?,
+            other => other?,
+        };
         return Ok(Change::Apply(Apply::decode(resource, object(value)?, force.unwrap_or(false))?));
     }
     if force.is_some() {
