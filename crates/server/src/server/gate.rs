@@ -93,7 +93,12 @@ impl Gate {
         let answer = if is_head { without_body(answer) } else { answer };
         let took = (!attributes.is_long_running()).then(|| begin.elapsed());
         self.requests.answered(labels, answer.status().as_u16(), took);
-        answer.map(|body| Guarded::new(body, held))
+        let is_long_running = attributes.is_long_running();
+        answer.map(|body| {
+            let body = Guarded::new(body, held);
+            // Upstream's time is that of the answer, too.
+            if is_long_running { body } else { body.within(self.limits.request_time) }
+        })
     }
 
     async fn pass(

@@ -17,18 +17,27 @@ use tokio::time::{Instant, sleep_until};
 pub(super) struct Guarded {
     body: UnsyncBoxBody<Bytes, Infallible>,
     held: Vec<Box<dyn Any + Send>>,
+    time: Option<Duration>,
     offer: Option<Offer>,
 }
 
-/// Answers of one connection of which the client has yet to take what was there for it, and since when. HTTP/2 has a
-/// window for each answer: a client that keeps one shut takes nothing of that answer, and yet the connection lives.
+/// Answers of one connection that the client has yet to take. HTTP/2 has a window for each answer: a client that keeps
+/// one shut takes nothing of that answer, and yet the connection lives.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Untaken(Arc<Mutex<Offers>>);
 
 #[derive(Debug, Default)]
 struct Offers {
     last: u64,
-    since: HashMap<u64, Instant>,
+    times: HashMap<u64, Times>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Times {
+    /// Since when something has been there for the client.
+    since: Option<Instant>,
+    /// When it should have all of it.
+    end: Option<Instant>,
 }
 
 /// The place of one answer among them.
@@ -38,23 +47,30 @@ struct Offer {
 }
 
 impl Untaken {
-    /// Ready when something has been there for the client for as long as `limit`.
+    /// Ready when something has been there for the client for as long as `limit`, or an answer is not taken in its
+    /// time.
     pub(super) async fn stalled(&self, limit: Duration) {
         loop {
             let now = Instant::now();
-            let oldest = self.with(|offers| offers.since.values().min().copied());
-            let due = oldest.unwrap_or(now) + limit;
-            if due <= now {
+            let first = self.with(|offers| {
+                let stalls = offers.times.values().filter_map(|times| Some(times.since? + limit));
+                let ends = offers.times.values().filter_map(|times| times.end);
+                stalls.chain(ends).min()
+            });
+            if first.is_some_and(|first| first <= now) {
                 return;
             }
-            sleep_until(due).await;
+            // One that begins meanwhile may be due earlier.
+            let next = now + limit / 4;
+            sleep_until(first.map_or(next, |first| first.min(next))).await;
         }
     }
 
-    fn offer(&self) -> Offer {
+    fn offer(&self, time: Option<Duration>) -> Offer {
+        let now = Instant::now();
         let id = self.with(|offers| {
             offers.last = offers.last.wrapping_add(1);
-            offers.since.insert(offers.last, Instant::now());
+            offers.times.insert(offers.last, Times { since: Some(now), end: time.map(|time| now + time) });
             offers.last
         });
         Offer { id, untaken: self.clone() }
@@ -69,10 +85,8 @@ impl Offer {
     /// Something was taken, and whether there is something more may show only when the client asks for it.
     fn taken(&self, waits_for_client: bool) {
         self.untaken.with(|offers| {
-            if waits_for_client {
-                offers.since.insert(self.id, Instant::now());
-            } else {
-                offers.since.remove(&self.id);
+            if let Some(times) = offers.times.get_mut(&self.id) {
+                times.since = waits_for_client.then(Instant::now);
             }
         });
     }
@@ -80,18 +94,24 @@ impl Offer {
 
 impl Drop for Offer {
     fn drop(&mut self) {
-        self.taken(false);
+        self.untaken.with(|offers| offers.times.remove(&self.id));
     }
 }
 
 impl Guarded {
     pub(super) fn new(body: UnsyncBoxBody<Bytes, Infallible>, held: Vec<Box<dyn Any + Send>>) -> Self {
-        Self { body, held, offer: None }
+        Self { body, held, time: None, offer: None }
+    }
+
+    /// The same, and the client has to have all of it within this time.
+    pub(super) fn within(mut self, time: Duration) -> Self {
+        self.time = Some(time);
+        self
     }
 
     /// The same, and it is seen there when the client does not take it.
     pub(super) fn seen_by(mut self, untaken: &Untaken) -> Self {
-        self.offer = Some(untaken.offer());
+        self.offer = Some(untaken.offer(self.time));
         self
     }
 
@@ -161,6 +181,13 @@ mod tests {
             assert!(is_stalled().await, "the next is not asked for");
             drop(answer);
             assert!(!is_stalled().await, "it is gone");
+            let body = StreamBody::new(stream::repeat_with(|| Ok(Frame::data(Bytes::from("x")))));
+            let mut slow = Guarded::new(body.boxed_unsync(), Vec::new()).within(LIMIT * 2).seen_by(&untaken);
+            for _ in 0..3 {
+                assert!(tokio::time::timeout(LIMIT / 2, untaken.stalled(LIMIT)).await.is_err());
+                slow.frame().await.unwrap().unwrap();
+            }
+            assert!(tokio::time::timeout(LIMIT, untaken.stalled(LIMIT)).await.is_ok(), "too slow");
         });
     }
 }
