@@ -7,6 +7,7 @@ mod body;
 mod compress;
 mod delete;
 mod discovery;
+mod duplicates;
 mod list;
 mod patch;
 mod present;
@@ -108,10 +109,12 @@ impl Handler {
             Method::POST if info.writable && info.namespaced == collection.namespace.is_some() => {
                 let presenter = Presenter::new(headers, query, collection.resource, Content::Object)?;
                 let options = write_options(headers, query)?;
-                let object = body::read_object(request, collection.resource).await?;
+                let validation = options.field_validation;
+                let (object, remarks) = body::read_object(request, collection.resource, validation).await?;
                 check_new(&object)?;
                 let namespace = collection.namespace.as_deref().unwrap_or_default();
-                let outcome = self.api.create(collection.resource, namespace, object, options).await?;
+                let mut outcome = self.api.create(collection.resource, namespace, object, options).await?;
+                outcome.warnings.splice(0..0, remarks);
                 written(&presenter, outcome)
             }
             Method::DELETE if info.collection_deletable => {
@@ -147,9 +150,12 @@ impl Handler {
         let options = write_options(request.headers(), query)?;
         match *request.method() {
             Method::PUT => {
-                let object = body::read_object(request, named.resource).await?;
+                let validation = options.field_validation;
+                let (object, remarks) = body::read_object(request, named.resource, validation).await?;
                 let change = Change::Replace(object);
-                written(&presenter, self.api.change(target, named.part, change, options).await?)
+                let mut outcome = self.api.change(target, named.part, change, options).await?;
+                outcome.warnings.splice(0..0, remarks);
+                written(&presenter, outcome)
             }
             Method::PATCH => {
                 let change = patch::read(request, target.resource, query).await?;
@@ -185,10 +191,14 @@ fn selector(query: &Query, collection: &Collection) -> Result<Selector, ApiError
 fn check_new(object: &Object) -> Result<(), ApiError> {
     let metadata = json::object(object, "metadata");
     let revision = metadata.and_then(|metadata| json::text(metadata, "resourceVersion"));
-    revision.filter(|revision| *revision != "0").map_or(Ok(()), |revision| {
-        let (body, url) = (revision.to_owned(), "a new object, which has none".to_owned());
-        Err(ApiError::Mismatch { field: "metadata.resourceVersion", body, url })
-    })
+    match revision {
+        None | Some("0") => Ok(()),
+        Some(_) => Err(ApiError::WrongType {
+            field: "metadata.resourceVersion".to_owned(),
+            expected: "nothing in an object to be created",
+            got: "the version of a stored one",
+        }),
+    }
 }
 
 fn write_options(headers: &HeaderMap, query: &Query) -> Result<WriteOptions, ApiError> {

@@ -299,3 +299,22 @@ fn an_object_that_was_read_is_no_new_one() {
     let why = send_json(address, "PATCH", &format!("{SERVICES}/web"), &set).refused(422, "Invalid");
     assert!(why.contains("metadata.deletionTimestamp"), "{why}");
 }
+
+#[test]
+fn a_field_that_stands_twice_is_told() {
+    let server = start(Config::default());
+    let address = server.local_addr();
+    let body = br#"{"metadata": {"name": "web"}, "spec": {"type": "NodePort", "ports": [{"port": 80}], "type": "ClusterIP"}}"#;
+    let one = &format!("{SERVICES}/web");
+    let ask = |method, path: &str, validation: &str| {
+        request(address, method, &format!("{path}?fieldValidation={validation}"), &[], body)
+    };
+    for (method, path, code) in [("POST", SERVICES, 201), ("PUT", one, 200)] {
+        let why = ask(method, path, "Strict").refused(400, "BadRequest");
+        assert!(why.contains(r#"duplicate field "spec.type""#), "{why}");
+        let warned = ask(method, path, "Warn");
+        assert_eq!(warned.expect(code)["spec"]["type"], "ClusterIP");
+        assert_eq!(warned.header("warning"), Some(r#"299 - "duplicate field \"spec.type\"""#));
+    }
+    assert_eq!(ask("PUT", one, "Ignore").header("warning"), None);
+}

@@ -10,10 +10,12 @@ use portolan_schema::protobuf;
 use serde_json::Value;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
+use super::duplicates;
 use crate::{
     error::ApiError,
     json::{MAX_DEPTH, Object, fits_depth, type_name},
     resource::Resource,
+    schema::FieldValidation,
 };
 
 /// As upstream's `MaxRequestBodyBytes`.
@@ -33,11 +35,25 @@ enum Encoding {
     Protobuf,
 }
 
-/// The object in the body, by its Content-Type.
-pub(super) async fn read_object(request: Request<Incoming>, resource: Resource) -> Result<Object, ApiError> {
+/// The object in the body, by its Content-Type, and what the client should hear about the text.
+pub(super) async fn read_object(
+    request: Request<Incoming>,
+    resource: Resource,
+    validation: FieldValidation,
+) -> Result<(Object, Vec<String>), ApiError> {
     let info = resource.info();
     let encoding = encoding(request.headers())?;
-    decode(&read(request).await?, encoding, (info.api_version, info.kind))
+    let body = read(request).await?;
+    let object = decode(&body, encoding, (info.api_version, info.kind))?;
+    // The decoder of YAML refuses duplicates, protobuf has none.
+    let are_told = encoding == Encoding::Json && validation != FieldValidation::Ignore;
+    let duplicates = if are_told { duplicates::of_json(&body) } else { Vec::new() };
+    let remarks: Vec<String> =
+        duplicates.iter().map(|field| format!("duplicate field \"{field}\"")).collect();
+    if validation == FieldValidation::Strict && !remarks.is_empty() {
+        return Err(ApiError::Undecodable { format: "JSON", reason: remarks.join(", ") });
+    }
+    Ok((object, remarks))
 }
 
 /// The `DeleteOptions` in the body, or `None` if the body is empty.
