@@ -23,6 +23,8 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// Where the server keeps what has to outlive it, unless another folder is given.
 const DATA_DIR: &str = "/var/lib/portolan";
+/// What is said when the first objects cannot be written.
+const CANNOT_BEGIN: &str = "cannot make what every cluster has";
 
 /// Options of `portolan serve`.
 #[derive(Debug, Args)]
@@ -68,6 +70,9 @@ pub(crate) struct Options {
     /// `ignore` stores objects that no API server would: for testing clients.
     #[arg(long, value_enum, default_value_t = Validation::Strict)]
     validation: Validation,
+    /// How long an Event is kept after it was last written to.
+    #[arg(long, default_value = "1h", value_name = "DURATION", value_parser = parse_duration)]
+    event_ttl: Duration,
 }
 
 /// What else can be done with the server's data.
@@ -119,12 +124,14 @@ async fn serve(options: Options, files: usize) -> anyhow::Result<ExitCode> {
         advertise_address: options.advertise_address,
         validate: options.validation == Validation::Strict,
         manifests: options.manifests,
+        event_ttl: options.event_ttl,
         ..Config::default()
     };
+    config.check().map_err(|error| anyhow::anyhow!("--{error}"))?;
     portolan_server::check_address(&config, address)?;
     config.metrics.register(Arc::new(process::Process));
     let store = store.open(&data_dir, &config).await?;
-    let api = Arc::new(Api::open(store, &config).await);
+    let api = Arc::new(Api::open(store, &config).await.context(CANNOT_BEGIN)?);
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     tracing::info!(%address, "serving the Kubernetes API");
@@ -145,7 +152,7 @@ async fn repair_once(options: Options) -> anyhow::Result<ExitCode> {
         ..Config::default()
     };
     let store = options.store.open(&options.data_dir, &config).await?;
-    let api = Api::open(store, &config).await;
+    let api = Api::open(store, &config).await.context(CANNOT_BEGIN)?;
     let (found, left) = api.repair_once().await?;
     check_ips::print(&found, check_ips::Output::Text)?;
     if !found.is_clean() {

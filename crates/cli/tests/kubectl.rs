@@ -301,6 +301,7 @@ fn patches_labels_and_the_editor() {
 fn objects_that_kubectl_makes_by_itself() {
     // It sends these as protobuf, from some version on.
     for shell in shells() {
+        shell.kubectl("create namespace shop");
         shell.kubectl("create service clusterip one --tcp=80:8080");
         shell.kubectl("create service nodeport two --tcp=443");
         shell.kubectl("create service externalname three --external-name=a.example");
@@ -344,6 +345,7 @@ fn many_objects_in_one_file() {
                 "---\n{{apiVersion: v1, kind: Service, metadata: {{name: s{number}}}, spec: {{ports: [{{port: 80}}]}}}}\n"
             )
         };
+        shell.kubectl("create namespace shop");
         shell.write("many.yaml", &(0..COUNT).map(service).collect::<String>());
         let count = |text: &str, word: &str| text.lines().filter(|line| line.ends_with(word)).count();
         assert_eq!(count(&shell.kubectl("apply -f many.yaml"), "created"), COUNT);

@@ -131,26 +131,39 @@ pub struct Target<'a> {
 impl Api {
     /// A fresh in-memory API with the Namespaces and the ServiceCIDR that a cluster has from the start.
     pub fn new(config: &Config) -> Self {
-        block_on(Self::open(Arc::new(MemoryStore::new(config.history)), config))
+        let api = Self::over(Arc::new(MemoryStore::new(config.history)), config);
+        if let Err(error) = block_on(api.furnish()) {
+            tracing::error!(%error, "what every cluster has could not be made");
+        }
+        api
     }
 
-    /// An API over a given store, in which whatever every cluster has is made if it is not there.
-    pub async fn open(store: Arc<dyn Store>, config: &Config) -> Self {
-        let api = Self {
+    /// An API over a given store, in which whatever every cluster has is made if it is not there. That it cannot be
+    /// made is an error: without the ServiceCIDR no Service would get an address.
+    pub async fn open(store: Arc<dyn Store>, config: &Config) -> Result<Self, ApiError> {
+        let api = Self::over(store, config);
+        api.furnish().await?;
+        Ok(api)
+    }
+
+    fn over(store: Arc<dyn Store>, config: &Config) -> Self {
+        Self {
             store,
             ledger: Mutex::new(Ledger::new(config)),
             repair: Mutex::default(),
             ranges: config.service_ranges.clone(),
             pod_ranges: config.pod_ranges.clone(),
             validate: config.validate,
-        };
-        for name in SYSTEM_NAMESPACES {
-            if let Err(error) = api.ensure_namespace(name).await {
-                tracing::error!(name, %error, "Namespace not made");
-            }
         }
-        service_cidr::sync(&api).await;
-        api
+    }
+
+    async fn furnish(&self) -> Result<(), ApiError> {
+        for name in SYSTEM_NAMESPACES {
+            self.ensure_namespace(name).await?;
+        }
+        service_cidr::ensure_default(self).await?;
+        service_cidr::settle(self).await;
+        Ok(())
     }
 
     /// The store behind, for reading.

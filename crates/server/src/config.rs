@@ -112,6 +112,15 @@ impl Default for Config {
     }
 }
 
+impl Config {
+    /// Whether the settings go together: what a store from earlier has is not checked against these again.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let nets: Vec<IpNet> = self.service_ranges.iter().collect();
+        check_configured(&nets, Neighbours { pods: &self.pod_ranges, nodes: &[] })?;
+        Ok(())
+    }
+}
+
 impl ServiceRanges {
     /// The primary range, and the other family's if there is one.
     pub fn iter(&self) -> impl Iterator<Item = IpNet> {
@@ -154,6 +163,16 @@ mod tests {
         let ranges: ServiceRanges = "10.96.0.9/16, fd00:96::/112".parse().unwrap();
         let texts: Vec<String> = ranges.iter().map(|range| range.to_string()).collect();
         assert_eq!(texts, ["10.96.0.0/16", "fd00:96::/112"]);
+    }
+
+    #[test]
+    fn ranges_of_pods_are_no_ranges_of_cluster_ips() {
+        let config = |pods: &str| Config { pod_ranges: vec![pods.parse().unwrap()], ..Config::default() };
+        assert_eq!(config("10.244.0.0/16").check(), Ok(()));
+        let text = config("10.100.0.0/16").check().unwrap_err().to_string();
+        let expected =
+            "service-cluster-ip-range: 10.96.0.0/12 overlaps 10.100.0.0/16, which is a range of pods";
+        assert!(text.starts_with(expected), "{text}");
     }
 
     #[test]

@@ -27,7 +27,7 @@ use tokio::{sync::watch, task::JoinSet};
 
 pub(crate) use self::feed::{Feed, Seen};
 use self::{expiry::Expiry, garbage::Collector, mirror::Mirror, namespaces::Namespaces};
-use crate::{api::Api, config::Config};
+use crate::{api::Api, config::Config, error::ApiError};
 
 /// How often what every cluster has is looked for (upstream's controllers of both objects).
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
@@ -36,14 +36,15 @@ const AT_ONCE: usize = 16;
 /// Objects that one controller looks at before others get their turn.
 const BATCH: usize = 256;
 
-/// Puts everything in order, and keeps it so until the server stops. Clients are to be answered after this returns.
+/// Puts everything in order, and keeps it so until the server stops. Clients are to be answered after this returns; not at
+/// all, if the store cannot write what must be there before.
 pub(crate) async fn start(
     api: &Arc<Api>,
     config: &Config,
     address: SocketAddr,
     stopping: &watch::Receiver<bool>,
     tasks: &mut JoinSet<()>,
-) {
+) -> Result<(), ApiError> {
     if config.controllers {
         tasks.spawn(until_stop(Collector::new(api).run(), stopping.clone()));
         tasks.spawn(until_stop(Namespaces::new(api).run(), stopping.clone()));
@@ -53,7 +54,7 @@ pub(crate) async fn start(
     service_cidr::sync(api).await;
     let kubernetes = kubernetes_service::KubernetesService::new(config, address);
     if let Some(kubernetes) = &kubernetes {
-        kubernetes.sync(api).await;
+        kubernetes.begin(api).await?;
     }
     let mut repair = repair::Repair::default();
     repair.pass(api).await;
@@ -75,6 +76,7 @@ pub(crate) async fn start(
             kubernetes.leave(&api).await;
         }
     });
+    Ok(())
 }
 
 /// A write under way when the server stops is done or not done as a whole; nobody waits for it.

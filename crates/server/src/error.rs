@@ -161,9 +161,17 @@ pub enum ApiError {
         /// Limit in bytes.
         limit: usize,
     },
-    /// There is no room for another large body now.
-    #[error("too many large requests at a time, please try again later")]
-    TooManyBodies,
+    /// The object in the body takes more memory than the server spends on one.
+    #[error(
+        "the body would take more than {limit} bytes of memory when decoded: send fewer values at a time"
+    )]
+    TooLargeDecoded {
+        /// Limit in bytes.
+        limit: usize,
+    },
+    /// The bodies of all requests under way take as much memory as they may.
+    #[error("the bodies of other requests take all memory that is meant for bodies; try again")]
+    Busy,
     /// The store does not take objects as large as this.
     #[error("{0}")]
     TooLargeToStore(String),
@@ -308,9 +316,7 @@ impl ApiError {
 
     /// Seconds after which a retry may help, for the `Retry-After` header.
     pub fn retry_after_seconds(&self) -> Option<u32> {
-        let is_passing =
-            matches!(self, Self::FutureRevision { .. } | Self::Unavailable(_) | Self::TooManyBodies);
-        is_passing.then_some(1)
+        matches!(self, Self::FutureRevision { .. } | Self::Unavailable(_) | Self::Busy).then_some(1)
     }
 
     /// The `Status` object.
@@ -354,10 +360,12 @@ impl ApiError {
             Self::AlreadyExists { .. } => ("AlreadyExists", 409),
             Self::Conflict { .. } | Self::Contended { .. } => ("Conflict", 409),
             Self::Expired { .. } => ("Expired", 410),
-            Self::TooLarge { .. } | Self::TooLargeToStore(_) => ("RequestEntityTooLarge", 413),
-            Self::TooManyBodies => ("TooManyRequests", 429),
+            Self::TooLarge { .. } | Self::TooLargeDecoded { .. } | Self::TooLargeToStore(_) => {
+                ("RequestEntityTooLarge", 413)
+            }
             Self::UnsupportedMediaType { .. } => ("UnsupportedMediaType", 415),
             Self::Invalid { .. } | Self::InvalidOptions { .. } => ("Invalid", 422),
+            Self::Busy => ("TooManyRequests", 429),
             Self::Internal(_) => ("InternalError", 500),
             Self::Unavailable(_) => ("ServiceUnavailable", 503),
             Self::FutureRevision { .. } | Self::Unconfirmed(_) => ("Timeout", 504),
@@ -404,6 +412,7 @@ impl ApiError {
                     json!({"reason": "ResourceVersionTooLarge", "message": "Too large resource version"});
                 Some(json!({"causes": [cause], "retryAfterSeconds": 1}))
             }
+            Self::Busy => Some(json!({"retryAfterSeconds": 1})),
             _ => None,
         }
     }

@@ -24,15 +24,12 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header
 use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
 
+pub(crate) use self::attributes::{Attributes, Target};
 use self::{
     accept::{Accept, Content, Encoding},
     present::Presenter,
     query::Query,
     route::{Collection, Named, Route},
-};
-pub(crate) use self::{
-    attributes::{Attributes, Target},
-    body::BodyRoom,
 };
 use crate::{
     api::{Api, Change, Effect, FieldManager, Outcome, Part, WriteOptions},
@@ -57,15 +54,25 @@ pub(crate) struct Handler {
     stopping: tokio::sync::watch::Receiver<bool>,
     /// Events that watches have in common.
     frames: Arc<watch::SharedFrames>,
+    /// Memory for the bodies of requests.
+    bodies: body::Budget,
 }
 
 impl Handler {
-    pub(crate) fn new(api: Arc<Api>, stopping: tokio::sync::watch::Receiver<bool>) -> Self {
-        Self { api, stopping, frames: Arc::default() }
+    /// `body_bytes` is the memory that the bodies of all requests under way may take.
+    pub(crate) fn new(
+        api: Arc<Api>,
+        stopping: tokio::sync::watch::Receiver<bool>,
+        body_bytes: usize,
+    ) -> Self {
+        Self { api, stopping, frames: Arc::default(), bodies: body::Budget::new(body_bytes) }
     }
 
     /// Answers one request; errors become Status objects.
-    pub(crate) async fn answer(&self, request: Request<Incoming>) -> Answer {
+    pub(crate) async fn answer(&self, mut request: Request<Incoming>) -> Answer {
+        // Held until the request is done, since what was decoded is.
+        let share = Arc::new(self.bodies.share());
+        request.extensions_mut().insert(Arc::clone(&share));
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
         let encoding = Accept::of(request.headers()).encoding().unwrap_or(Encoding::Json);
         let packed = compress::accepts_gzip(request.headers());
@@ -73,6 +80,7 @@ impl Handler {
             tracing::debug!(%method, path, code = error.code(), %error, "refused");
             refusal(&error, encoding)
         });
+        drop(share);
         tracing::trace!(%method, path, code = answer.status().as_u16(), "answered");
         if packed { compress::pack(answer) } else { answer }
     }

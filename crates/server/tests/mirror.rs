@@ -119,7 +119,7 @@ fn several_servers_make_each_slice_once() {
     let first = start(Config::default());
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     // A second server on the same store, which shares nothing else.
-    let api = block_on(Api::open(Arc::clone(first.store()), &Config::default()));
+    let api = block_on(Api::open(Arc::clone(first.store()), &Config::default())).unwrap();
     let second = Server::start_with(Arc::new(api), Config::default(), listener).unwrap();
     let address = second.local_addr();
     for number in 0..20 {

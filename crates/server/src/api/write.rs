@@ -18,7 +18,7 @@ use super::{
     patch::{self, Change},
 };
 use crate::{
-    allocate::{Ledger, Reading, refused},
+    allocate::{Ledger, Reading, hold, refused},
     error::ApiError,
     json::{self, Object},
     kinds::{self, service},
@@ -224,7 +224,11 @@ impl Api {
             reading.write(&plan.spec, spec);
         }
         self.check(Resource::Service, object, old)?;
-        Ok(Exchange { take: plan.take, release: plan.release, asked })
+        let held = old_spec.map(|old| old.claims()).unwrap_or_default();
+        let mut find = plan.keep;
+        find.addresses.retain(|address| !held.addresses.contains(address));
+        find.ports.retain(|port| !held.ports.contains(port));
+        Ok(Exchange { take: plan.take, find, release: plan.release, asked: Box::new(asked) })
     }
 
     fn check(&self, resource: Resource, object: &Object, old: Option<&Object>) -> Result<(), ApiError> {
@@ -269,6 +273,7 @@ impl Api {
         let (namespace, name) = key.split_once('/').unwrap_or(("", key));
         let owner = ServiceKey::new(namespace, name);
         let mut steps = ledger.steps(&*self.store, &owner, &exchange.take, &exchange.release);
+        steps.extend(hold(&*self.store, &owner, &exchange.find));
         steps.push(step);
         Transaction { steps }
     }

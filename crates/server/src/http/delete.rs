@@ -58,7 +58,7 @@ pub(super) async fn collection(
     let deletions: Vec<BoxFuture<'_, _>> =
         objects.iter().map(|object| one_of(api, Named::of(collection, object), &options).boxed()).collect();
     let gone: Vec<Option<Bytes>> = stream::iter(deletions).buffered(AT_ONCE).try_collect().await?;
-    presenter.list(&metadata, gone.into_iter().flatten().collect())
+    presenter.list(&metadata, gone.into_iter().flatten().collect()).await
 }
 
 async fn one_of(api: &Api, named: Named, options: &DeleteOptions) -> Result<Option<Bytes>, ApiError> {

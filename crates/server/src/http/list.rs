@@ -28,7 +28,7 @@ pub(super) async fn answer(
     collection: &Collection,
 ) -> Result<Answer, ApiError> {
     let (metadata, objects) = page(api, query, collection).await?;
-    presenter.list(&metadata, objects.iter().map(|object| object.body().clone()).collect())
+    presenter.list(&metadata, objects.iter().map(|object| object.body().clone()).collect()).await
 }
 
 /// The objects that a list request with the same query would answer with, and the metadata of that list.
@@ -53,6 +53,8 @@ pub(super) enum Freshness {
     Latest,
     /// Not older than a revision.
     Revision(u64),
+    /// A revision that some server of the same store gave out. One that never was is for the store to say.
+    Given(u64),
 }
 
 impl Freshness {
@@ -79,10 +81,21 @@ pub(super) async fn fresh_enough(
             Ok(())
         }
         Freshness::Revision(revision) => wait_for(store, resource, revision).await,
+        Freshness::Given(revision) => catch_up(store, revision).await,
     }
 }
 
+/// Another server of the same store may have given the revision out a moment ago.
+async fn catch_up(store: &dyn Store, revision: u64) -> Result<(), ApiError> {
+    if store.revision() < revision {
+        store.refresh().await?;
+    }
+    Ok(())
+}
+
 async fn wait_for(store: &dyn Store, resource: Resource, revision: u64) -> Result<(), ApiError> {
+    // The last write may have been of another resource, whose signal is not waited for.
+    catch_up(store, revision).await?;
     let mut signal = store.subscribe(resource);
     let reached = async {
         while store.revision() < revision {
@@ -165,7 +178,7 @@ impl Page {
             reason: "not a token that this server gave out",
         })?;
         // A page of a known revision needs nothing newer; one that goes on at the present does.
-        let freshness = if revision.is_some() { Freshness::Any } else { Freshness::Latest };
+        let freshness = revision.map_or(Freshness::Latest, Freshness::Given);
         Ok(Self { at: revision, after: Some(after), limit, continued: true, freshness })
     }
 

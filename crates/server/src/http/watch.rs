@@ -183,10 +183,7 @@ impl Watch {
                 self.cursor = self.store.revision();
             }
             Start::After(revision) => {
-                // Another server of the same store may have given it out a moment ago.
-                if revision > self.store.revision() {
-                    fresh_enough(&*self.store, resource, Freshness::Latest).await?;
-                }
+                fresh_enough(&*self.store, resource, Freshness::Given(revision)).await?;
                 self.cursor = revision;
             }
             Start::State(freshness) => {

@@ -18,7 +18,7 @@ use super::limits::Limits;
 use super::metrics::Metrics;
 use super::refusal::{Refusal, text};
 use super::requests::{Labels, Requests};
-use crate::http::{Answer, Attributes, BodyRoom, Handler, Target};
+use crate::http::{Answer, Attributes, Handler, Target};
 use crate::security::{Peer, Security};
 
 /// Things that an answer holds until it is sent.
@@ -45,7 +45,6 @@ struct Room {
     reading: Arc<Semaphore>,
     mutating: Arc<Semaphore>,
     watches: Arc<Semaphore>,
-    bodies: BodyRoom,
 }
 
 /// What a gate is made of.
@@ -74,7 +73,6 @@ impl Gate {
             reading: places(limits.reading),
             mutating: places(limits.mutating),
             watches: places(limits.watches),
-            bodies: BodyRoom::new(limits.body_bytes),
         };
         let loopback = address.ip().is_loopback();
         let metrics = metrics_of_server;
@@ -103,7 +101,7 @@ impl Gate {
 
     async fn pass(
         &self,
-        mut request: Request<Incoming>,
+        request: Request<Incoming>,
         peer: &Peer,
         attributes: &Attributes,
         held: &mut Held,
@@ -133,7 +131,6 @@ impl Gate {
         };
         let place = Arc::clone(room).try_acquire_owned().map_err(too_many)?;
         let counted = self.requests.in_flight(kind);
-        request.extensions_mut().insert(self.room.bodies.clone());
         let answer = tokio::time::timeout(self.limits.request_time, self.handler.answer(request)).await;
         let answer = answer.map_err(|_| Refusal::Timeout)?;
         // An answer takes memory until the client has it.

@@ -15,7 +15,7 @@ pub struct Limits {
     pub reading: usize,
     /// Requests at a time that write (upstream: `--max-mutating-requests-inflight`).
     pub mutating: usize,
-    /// Bytes of all bodies that are being received, without the first 64 KiB of each; more are answered with 429.
+    /// Memory that the bodies of all requests under way may take, as text and decoded; more are answered with 429.
     pub body_bytes: usize,
     /// A request other than a watch is answered with 504 after this (upstream: `--request-timeout`).
     pub request_time: Duration,
