@@ -231,6 +231,9 @@ impl From<CommitError> for ApiError {
     }
 }
 
+/// Causes of one refusal; a body can have a million faults, each of which would take more than its share of the body.
+const MOST_CAUSES: usize = 100;
+
 /// One field and what is wrong with it.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{field}: {message}")]
@@ -295,8 +298,9 @@ impl FieldError {
 }
 
 impl ApiError {
-    /// A single bad field of an object.
-    pub fn invalid(resource: Resource, name: &str, errors: Vec<FieldError>) -> Self {
+    /// An object with bad fields, of which the first are reported.
+    pub fn invalid(resource: Resource, name: &str, mut errors: Vec<FieldError>) -> Self {
+        errors.truncate(MOST_CAUSES);
         Self::Invalid { resource, name: name.to_owned(), errors }
     }
 

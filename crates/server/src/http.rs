@@ -7,6 +7,7 @@ mod body;
 mod compress;
 mod delete;
 mod discovery;
+mod duplicates;
 mod list;
 mod patch;
 mod present;
@@ -16,7 +17,7 @@ mod route;
 mod table;
 mod watch;
 
-use std::{convert::Infallible, sync::Arc};
+use std::{collections::HashSet, convert::Infallible, sync::Arc};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
@@ -33,9 +34,15 @@ use self::{
 use crate::{
     api::{Api, Change, Effect, FieldManager, Outcome, Part, WriteOptions},
     error::{ApiError, FieldError},
+    json::{self, Object},
     schema::FieldValidation,
     selector::Selector,
 };
+
+/// Bytes of all warnings of an answer (apiserver, `endpoints/filters/warning.go`): clients have limits for heads, too.
+const WARNINGS_LIMIT: usize = 4 << 10;
+/// Warnings of an answer; Python's clients give up over a head of more than a hundred lines.
+const MOST_WARNINGS: usize = 50;
 
 pub(crate) type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
@@ -110,9 +117,12 @@ impl Handler {
             Method::POST if info.writable && info.namespaced == collection.namespace.is_some() => {
                 let presenter = Presenter::new(headers, query, collection.resource, Content::Object)?;
                 let options = write_options(headers, query)?;
-                let object = body::read_object(request, collection.resource).await?;
+                let validation = options.field_validation;
+                let (object, remarks) = body::read_object(request, collection.resource, validation).await?;
+                check_new(&object)?;
                 let namespace = collection.namespace.as_deref().unwrap_or_default();
-                let outcome = self.api.create(collection.resource, namespace, object, options).await?;
+                let mut outcome = self.api.create(collection.resource, namespace, object, options).await?;
+                outcome.warnings.splice(0..0, remarks);
                 written(&presenter, outcome)
             }
             Method::DELETE if info.collection_deletable => {
@@ -148,9 +158,12 @@ impl Handler {
         let options = write_options(request.headers(), query)?;
         match *request.method() {
             Method::PUT => {
-                let object = body::read_object(request, named.resource).await?;
+                let validation = options.field_validation;
+                let (object, remarks) = body::read_object(request, named.resource, validation).await?;
                 let change = Change::Replace(object);
-                written(&presenter, self.api.change(target, named.part, change, options).await?)
+                let mut outcome = self.api.change(target, named.part, change, options).await?;
+                outcome.warnings.splice(0..0, remarks);
+                written(&presenter, outcome)
             }
             Method::PATCH => {
                 let change = patch::read(request, target.resource, query).await?;
@@ -179,6 +192,21 @@ impl Handler {
 fn selector(query: &Query, collection: &Collection) -> Result<Selector, ApiError> {
     let text = |name| query.get(name).unwrap_or_default();
     Selector::parse(collection.resource, text("labelSelector"), text("fieldSelector"))
+}
+
+/// An object that has a version is one that was read from a server, not a new one. Upstream refuses it, too
+/// (apiserver, `storage/errors.go`), though as an internal error.
+fn check_new(object: &Object) -> Result<(), ApiError> {
+    let metadata = json::object(object, "metadata");
+    let revision = metadata.and_then(|metadata| json::text(metadata, "resourceVersion"));
+    match revision {
+        None | Some("0") => Ok(()),
+        Some(_) => Err(ApiError::WrongType {
+            field: "metadata.resourceVersion".to_owned(),
+            expected: "nothing in an object to be created",
+            got: "the version of a stored one",
+        }),
+    }
 }
 
 fn write_options(headers: &HeaderMap, query: &Query) -> Result<WriteOptions, ApiError> {
@@ -216,13 +244,22 @@ fn bad_option(field: &str, value: &str, supported: &[&str]) -> ApiError {
 fn written(presenter: &Presenter, outcome: Outcome) -> Result<Answer, ApiError> {
     let code = if outcome.effect == Effect::Created { StatusCode::CREATED } else { StatusCode::OK };
     let mut answer = presenter.object(code, outcome.object)?;
-    for warning in outcome.warnings {
+    warn(answer.headers_mut(), &outcome.warnings);
+    Ok(answer)
+}
+
+/// Adds a header for each warning, once, as long as there is room for all of it.
+fn warn(headers: &mut HeaderMap, warnings: &[String]) {
+    let (mut told, mut room) = (HashSet::new(), WARNINGS_LIMIT);
+    let once = warnings.iter().filter(|warning| told.insert(warning.as_str()));
+    for warning in once.take(MOST_WARNINGS) {
         let quoted = warning.replace('\\', "\\\\").replace('"', "\\\"");
+        let Some(left) = room.checked_sub(quoted.len()) else { return };
         if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
-            answer.headers_mut().append(header::WARNING, value);
+            headers.append(header::WARNING, value);
+            room = left;
         }
     }
-    Ok(answer)
 }
 
 fn refusal(error: &ApiError, encoding: Encoding) -> Answer {
@@ -240,4 +277,24 @@ fn only(method: &Method, allowed: &Method) -> Result<(), ApiError> {
 
 fn not_allowed(method: &Method) -> ApiError {
     ApiError::MethodNotAllowed { method: method.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warnings_are_told_once_and_within_bounds() {
+        let mut headers = HeaderMap::new();
+        let given = ["a \"b\"".to_owned(), "a \"b\"".to_owned(), "line\nbreak".to_owned(), "c".to_owned()];
+        warn(&mut headers, &given);
+        let told: Vec<_> = headers.get_all(header::WARNING).iter().map(HeaderValue::as_bytes).collect();
+        assert_eq!(told, [&br#"299 - "a \"b\"""#[..], br#"299 - "c""#]);
+        let mut headers = HeaderMap::new();
+        warn(&mut headers, &(0..1000).map(|number| format!("number {number:06}")).collect::<Vec<_>>());
+        assert_eq!(headers.get_all(header::WARNING).iter().count(), MOST_WARNINGS);
+        let mut headers = HeaderMap::new();
+        warn(&mut headers, &["a", "b", "c"].map(|text| text.repeat(2000)));
+        assert_eq!(headers.get_all(header::WARNING).iter().count(), 2);
+    }
 }

@@ -80,6 +80,11 @@ impl Draft {
         &self.body
     }
 
+    /// How many bytes are stored.
+    pub fn size(&self) -> usize {
+        self.body.len()
+    }
+
     /// `namespace/name`, or the name alone for cluster-scoped objects.
     pub fn key(&self) -> &str {
         &self.key

@@ -1,6 +1,8 @@
 //! What the parts of a write must be to each other: the body to the URL, the client's idea of the object to the stored
 //! one, the new object to the old.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::{Part, Preconditions, Target};
@@ -122,11 +124,12 @@ pub(super) fn update_metadata(target: Target<'_>, new: &mut Object, old: &Object
     let empty = Object::new();
     let old = json::object(old, "metadata").unwrap_or(&empty);
     let Some(metadata) = json::object_mut(new, "metadata") else { return Err(wrong_metadata(new)) };
+    let mut errors = metadata::forbidden_changes(metadata, old);
     metadata::prepare_update(metadata, old);
-    let mut errors = metadata::validate(target.resource, metadata);
-    let stored: Vec<&str> = json::texts(old, "finalizers").collect();
+    errors.extend(metadata::validate(target.resource, metadata));
+    let stored: HashSet<&str> = json::texts(old, "finalizers").collect();
     if old.contains_key("deletionTimestamp")
-        && json::texts(metadata, "finalizers").any(|finalizer| !stored.contains(&finalizer))
+        && json::texts(metadata, "finalizers").any(|finalizer| !stored.contains(finalizer))
     {
         errors.push(FieldError::forbidden(
             "metadata.finalizers",

@@ -30,6 +30,9 @@ use crate::{
 
 /// How often a generated name is tried anew when it is taken.
 const NAME_TRIES: usize = 8;
+/// Bytes of an object as it is stored, in every store. etcd takes 1.5 MiB in one request (`--max-request-bytes`), in
+/// which there are names and conditions, too.
+const MOST_BYTES: usize = (3 << 19) - (32 << 10);
 /// What is stored of an object that is not there, in a conflict.
 const NOTHING_STORED: &str = "none: it does not exist";
 
@@ -51,7 +54,7 @@ impl Api {
         let key = self.fresh_name(resource, namespace, &mut object)?;
         let exchange = self.prepare(ledger, resource, &mut object, None, &mut owners)?;
         warnings.extend(self.remarks(resource, &object));
-        let draft = draft(resource, object);
+        let draft = draft(resource, object)?;
         if options.dry_run {
             let outcome = outcome(&draft.at(self.store.revision()), Effect::Created, warnings);
             return Ok(Decision::Done(outcome));
@@ -128,13 +131,16 @@ impl Api {
         } else {
             schema::conform_metadata(object)?
         };
-        match options.field_validation {
+        let mut warnings = match options.field_validation {
             FieldValidation::Strict if !unknown.is_empty() => {
-                Err(ApiError::UnknownFields { fields: unknown })
+                return Err(ApiError::UnknownFields { fields: unknown });
             }
-            FieldValidation::Ignore => Ok(Vec::new()),
-            _ => Ok(unknown.into_iter().map(|field| format!("unknown field \"{field}\"")).collect()),
-        }
+            FieldValidation::Ignore => Vec::new(),
+            _ => unknown.into_iter().map(|field| format!("unknown field \"{field}\"")).collect(),
+        };
+        let metadata = json::object_mut(object, "metadata");
+        warnings.extend(metadata.and_then(metadata::drop_duplicate_owners));
+        Ok(warnings)
     }
 
     /// Fills in metadata and settles the name; returns the key.
@@ -291,7 +297,7 @@ impl Api {
             bump_generation(&mut new);
         }
         warnings.extend(self.remarks(resource, &new));
-        let draft = draft(resource, new);
+        let draft = draft(resource, new)?;
         Ok(self.decide_put(ledger, target, &stored, draft, (options, warnings, exchange)))
     }
 
@@ -315,9 +321,23 @@ impl Api {
     }
 }
 
-/// The object as it is stored.
-pub(super) fn draft(resource: Resource, object: Object) -> Draft {
-    Draft::new(resource.stored(), &view::stored(resource, object))
+/// The object as it is stored. One that is too large may still fit without the record of who owns its fields, as
+/// upstream tries it (apiserver, `endpoints/handlers/fieldmanager`).
+fn draft(resource: Resource, object: Object) -> Result<Draft, ApiError> {
+    let mut object = view::stored(resource, object);
+    let draft = Draft::new(resource.stored(), &object);
+    if draft.size() <= MOST_BYTES {
+        return Ok(draft);
+    }
+    if let Some(metadata) = json::object_mut(&mut object, "metadata") {
+        metadata.remove("managedFields");
+    }
+    let draft = Draft::new(resource.stored(), &object);
+    if draft.size() <= MOST_BYTES {
+        return Ok(draft);
+    }
+    let text = format!("the object would take {} bytes, at most {MOST_BYTES} can be stored", draft.size());
+    Err(ApiError::TooLargeToStore(text))
 }
 
 pub(super) fn outcome(stored: &StoredObject, effect: Effect, warnings: Vec<String>) -> Outcome {

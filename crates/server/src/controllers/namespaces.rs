@@ -164,7 +164,7 @@ impl Namespaces {
     }
 
     fn contents(&self, name: &str) -> Vec<(ObjectRef, Arc<StoredObject>)> {
-        let scope = Scope { namespace: Some(name), after: None };
+        let scope = Scope { namespace: Some(name), ..Scope::default() };
         let store = self.api.store();
         contents()
             .filter_map(|resource| Some((resource, store.snapshot(resource, &scope, None).ok()?)))

@@ -17,10 +17,12 @@ use serde::de::DeserializeSeed;
 use serde_json::Value;
 
 pub(super) use self::budget::{Budget, Share};
+use super::duplicates;
 use crate::{
     error::ApiError,
     json::{MAX_DEPTH, Object, fits_depth, type_name},
     resource::Resource,
+    schema::FieldValidation,
 };
 
 /// As upstream's `MaxRequestBodyBytes`.
@@ -44,11 +46,25 @@ pub(super) struct Body {
     share: Arc<Share>,
 }
 
-/// The object in the body, by its Content-Type.
-pub(super) async fn read_object(request: Request<Incoming>, resource: Resource) -> Result<Object, ApiError> {
+/// The object in the body, by its Content-Type, and what the client should hear about the text.
+pub(super) async fn read_object(
+    request: Request<Incoming>,
+    resource: Resource,
+    validation: FieldValidation,
+) -> Result<(Object, Vec<String>), ApiError> {
     let info = resource.info();
     let encoding = encoding(request.headers())?;
-    read(request).await?.object(encoding, (info.api_version, info.kind))
+    let body = read(request).await?;
+    let object = body.object(encoding, (info.api_version, info.kind))?;
+    // The decoder of YAML refuses duplicates, protobuf has none.
+    let are_told = encoding == Encoding::Json && validation != FieldValidation::Ignore;
+    let duplicates = if are_told { duplicates::of_json(&body.text) } else { Vec::new() };
+    let remarks: Vec<String> =
+        duplicates.iter().map(|field| format!("duplicate field \"{field}\"")).collect();
+    if validation == FieldValidation::Strict && !remarks.is_empty() {
+        return Err(ApiError::Undecodable { format: "JSON", reason: remarks.join(", ") });
+    }
+    Ok((object, remarks))
 }
 
 /// The `DeleteOptions` in the body, or `None` if the body is empty.

@@ -189,7 +189,8 @@ impl Page {
         collection: &Collection,
         selector: &Selector,
     ) -> Result<(Value, Vec<Arc<StoredObject>>), ApiError> {
-        let scope = Scope { after: self.after.as_deref(), ..collection.scope() };
+        let key = selector.key(collection.resource, collection.namespace.as_deref());
+        let scope = Scope { after: self.after.as_deref(), key: key.as_deref(), ..collection.scope() };
         let snapshot = api.store().snapshot(collection.resource.stored(), &scope, self.at);
         let snapshot = snapshot.map_err(|error| self.expired(error))?;
         let mut rest = snapshot.objects.into_iter();

@@ -31,7 +31,7 @@ use crate::{
     api::Api,
     error::{ApiError, FieldError},
     selector::Selector,
-    store::{Change, Store, StoredObject},
+    store::{Change, Scope, Store, StoredObject},
 };
 
 /// Changes read from the store at a time.
@@ -188,8 +188,9 @@ impl Watch {
             }
             Start::State(freshness) => {
                 fresh_enough(&*self.store, resource, freshness).await?;
-                let snapshot =
-                    self.store.snapshot(resource, &self.collection.scope(), None).map_err(expired)?;
+                let key = self.selector.key(self.collection.resource, self.collection.namespace.as_deref());
+                let scope = Scope { key: key.as_deref(), ..self.collection.scope() };
+                let snapshot = self.store.snapshot(resource, &scope, None).map_err(expired)?;
                 self.cursor = snapshot.revision;
                 self.initial = snapshot.objects.into_iter();
                 self.end_bookmark = self.bookmarks;

@@ -23,6 +23,8 @@ pub struct Limits {
     pub handshake_time: Duration,
     /// The head of an HTTP/1 request may take this long, counted from the end of the one before (upstream: 32 s).
     pub header_time: Duration,
+    /// A client that takes nothing of an answer for this long, while there is some for it, is disconnected.
+    pub stall_time: Duration,
     /// A connection without any request is closed after this (upstream: 90 s).
     pub idle_time: Duration,
     /// After a stop `/readyz` says so for this long before the server stops listening (upstream:
@@ -44,6 +46,7 @@ impl Default for Limits {
             request_time: Duration::from_secs(60),
             handshake_time: Duration::from_secs(10),
             header_time: Duration::from_secs(32),
+            stall_time: Duration::from_secs(60),
             idle_time: Duration::from_secs(90),
             shutdown_delay: Duration::ZERO,
             shutdown_grace: Duration::from_secs(5),

@@ -102,6 +102,11 @@ impl Page {
         self.line(format_args!("{close} {value}\n"));
     }
 
+    /// Metrics that are text already.
+    pub fn append(&mut self, text: &str) {
+        self.0.push_str(text);
+    }
+
     /// A metric of a single value.
     pub fn single(&mut self, name: &str, kind: MetricKind, help: &str, value: f64) {
         self.family(name, kind, help);

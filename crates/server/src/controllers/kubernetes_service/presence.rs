@@ -61,7 +61,7 @@ pub(super) async fn leave(api: &Api, name: &str) {
 impl Presence {
     /// Takes away what servers that are gone have left; `own` is this server's.
     pub(super) async fn sweep(&mut self, api: &Api, own: Option<&str>) {
-        let scope = Scope { namespace: Some("default"), after: None };
+        let scope = Scope { namespace: Some("default"), ..Scope::default() };
         let Ok(slices) = api.store().snapshot(Resource::EndpointSlice, &scope, None) else { return };
         let mut others = HashMap::new();
         for object in slices.objects {
