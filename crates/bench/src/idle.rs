@@ -103,7 +103,7 @@ impl EmptyNode {
     fn build() -> anyhow::Result<Self> {
         let world = World::builder().pods(1).build()?;
         let listener = world.node().namespace().run(|| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))??;
-        let config = Config::default();
+        let config = Config { controllers: false, ..Config::default() };
         let api = std::sync::Arc::new(Api::new(&config));
         api.blocking().apply(workload::node(world.node().address(Family::Ipv4))).context("write the Node")?;
         let server = Server::start_with(api, config, listener)?;

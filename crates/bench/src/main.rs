@@ -9,8 +9,10 @@
 //! - [`stage`], [`steady`]: namespaces, pods, an API server with the objects, Services that answer
 //! - [`proxy`]: the process under test
 //! - [`changes`], [`connect`], [`kernel`], [`idle`]: what is measured
+//! - [`api`]: the API server under load
 //! - [`table`], [`bars`], [`machine`]: what is printed
 
+mod api;
 mod bars;
 mod changes;
 mod connect;
@@ -26,7 +28,7 @@ mod steady;
 mod table;
 mod workload;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::{fs, io};
 
@@ -64,6 +66,9 @@ fn measure(options: &Options) -> anyhow::Result<bool> {
         options.static_binary.clone().map(|from| copy(from, "portolan-static")).transpose()?;
     let machine = machine::describe();
     println!("{machine}\n");
+    if options.api {
+        return measure_api(&binary, options.etcd.as_deref());
+    }
     eprintln!("measuring without Services");
     let idles = idle::measure(&binary, static_binary.as_deref())?;
     let mut figures = Vec::new();
@@ -76,10 +81,25 @@ fn measure(options: &Options) -> anyhow::Result<bool> {
         println!("{}", table::render(&figures));
         bars.extend(bars::judge(&figures));
     }
-    for bar in &bars {
+    let met = print(&bars);
+    if options.idle {
+        return Ok(met);
+    }
+    Ok(measure_api(&binary, options.etcd.as_deref())? && met)
+}
+
+fn measure_api(binary: &Path, etcd: Option<&Path>) -> anyhow::Result<bool> {
+    let figures = api::measure(binary, etcd)?;
+    println!("\n{}", api::render(&figures));
+    Ok(print(&api::bars(&figures)))
+}
+
+/// Prints the bars; says whether all that apply were met.
+fn print(bars: &[bars::Bar]) -> bool {
+    for bar in bars {
         println!("{bar}");
     }
-    Ok(bars.iter().all(|bar| bar.met != Some(false)))
+    bars.iter().all(|bar| bar.met != Some(false))
 }
 
 /// Keeps a stage for other tools.

@@ -27,6 +27,12 @@ pub(crate) struct Options {
     /// Only what is measured without Services: start to ready, resident memory, length of the static binary.
     #[arg(long)]
     pub(crate) idle: bool,
+    /// Only the API server under load.
+    #[arg(long, conflicts_with = "idle")]
+    pub(crate) api: bool,
+    /// etcd, for the API server on it.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) etcd: Option<PathBuf>,
     /// Only build the stage of the first size, print how to start a proxy on it, and wait for the end of the
     /// standard input: for profilers.
     #[arg(long)]

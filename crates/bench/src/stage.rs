@@ -47,7 +47,7 @@ impl Stage {
         forget_connections(&world)?;
         let node = world.node().namespace();
         let listener = node.run(|| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))??;
-        let config = Config::default();
+        let config = Config { controllers: false, ..Config::default() };
         let api = Arc::new(Api::new(&config));
         load(&api, size)?;
         let server = Server::start_with(api, config, listener)?;

@@ -1,6 +1,8 @@
 //! `portolan serve`: options in, the API server running.
 
 mod kubeconfig;
+mod limits;
+mod process;
 mod stores;
 mod tls;
 
@@ -16,14 +18,13 @@ use anyhow::Context as _;
 use clap::{Args, Subcommand, ValueEnum};
 use ipnet::IpNet;
 use portolan_node::config::parse_duration;
-use portolan_server::{Api, Config, Limits, NodePortRange, ServiceRanges};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use portolan_server::{Api, Config, NodePortRange, ServiceRanges};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Files that are no connections: the store, manifests, the log, the runtime.
-const OTHER_FILES: usize = 100;
 /// Where the server keeps what has to outlive it, unless another folder is given.
 const DATA_DIR: &str = "/var/lib/portolan";
+/// What is said when the first objects cannot be written.
+const CANNOT_BEGIN: &str = "cannot make what every cluster has";
 
 /// Options of `portolan serve`.
 #[derive(Debug, Args)]
@@ -45,6 +46,8 @@ pub(crate) struct Options {
     repair_once: bool,
     #[command(flatten)]
     tls: tls::TlsOptions,
+    #[command(flatten)]
+    limits: limits::LimitOptions,
     /// After SIGTERM, keep serving for this long while /readyz says 503, so that clients go elsewhere first.
     #[arg(long, default_value = "0s", value_name = "DURATION", value_parser = parse_duration)]
     shutdown_delay_duration: Duration,
@@ -67,6 +70,9 @@ pub(crate) struct Options {
     /// `ignore` stores objects that no API server would: for testing clients.
     #[arg(long, value_enum, default_value_t = Validation::Strict)]
     validation: Validation,
+    /// How long an Event is kept after it was last written to.
+    #[arg(long, default_value = "1h", value_name = "DURATION", value_parser = parse_duration)]
+    event_ttl: Duration,
 }
 
 /// What else can be done with the server's data.
@@ -90,7 +96,7 @@ pub(crate) fn run(options: Options) -> anyhow::Result<ExitCode> {
     if let Some(Action::Kubeconfig(options)) = &options.action {
         return kubeconfig::run(options).map(|()| ExitCode::SUCCESS);
     }
-    let files = raise_file_limit();
+    let files = limits::raise_file_limit();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(serve(options, files))
 }
@@ -103,7 +109,7 @@ async fn serve(options: Options, files: usize) -> anyhow::Result<ExitCode> {
         .await
         .with_context(|| format!("--listen: cannot listen on {}", options.listen))?;
     let address = listener.local_addr()?;
-    let limits = Limits { shutdown_delay: options.shutdown_delay_duration, ..limits(files) };
+    let limits = options.limits.limits(files, options.shutdown_delay_duration);
     let transport =
         options.tls.transport(options.listen, &options.data_dir, &options.service_cluster_ip_range);
     let (store, data_dir) = (options.store, options.data_dir);
@@ -118,11 +124,14 @@ async fn serve(options: Options, files: usize) -> anyhow::Result<ExitCode> {
         advertise_address: options.advertise_address,
         validate: options.validation == Validation::Strict,
         manifests: options.manifests,
+        event_ttl: options.event_ttl,
         ..Config::default()
     };
+    config.check().map_err(|error| anyhow::anyhow!("--{error}"))?;
     portolan_server::check_address(&config, address)?;
+    config.metrics.register(Arc::new(process::Process));
     let store = store.open(&data_dir, &config).await?;
-    let api = Arc::new(Api::open(store, &config).await);
+    let api = Arc::new(Api::open(store, &config).await.context(CANNOT_BEGIN)?);
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     tracing::info!(%address, "serving the Kubernetes API");
@@ -143,7 +152,7 @@ async fn repair_once(options: Options) -> anyhow::Result<ExitCode> {
         ..Config::default()
     };
     let store = options.store.open(&options.data_dir, &config).await?;
-    let api = Api::open(store, &config).await;
+    let api = Api::open(store, &config).await.context(CANNOT_BEGIN)?;
     let (found, left) = api.repair_once().await?;
     check_ips::print(&found, check_ips::Output::Text)?;
     if !found.is_clean() {
@@ -151,34 +160,4 @@ async fn repair_once(options: Options) -> anyhow::Result<ExitCode> {
         return check_ips::print(&left, check_ips::Output::Text);
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Every connection is an open file. The usual soft limit of 1024 is there for programs that use select(2). Returns
-/// how many files there may be.
-fn raise_file_limit() -> usize {
-    let limit = getrlimit(Resource::Nofile);
-    let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
-    if let Err(error) = &raised {
-        tracing::warn!(%error, limit = limit.current, "the number of open files stays limited");
-    }
-    let files = if raised.is_ok() { limit.maximum } else { limit.current };
-    files.and_then(|files| usize::try_from(files).ok()).unwrap_or(usize::MAX)
-}
-
-/// As many connections as there can be files, up to the usual number.
-fn limits(files: usize) -> Limits {
-    let usual = Limits::default();
-    let connections = usual.connections.min(files.saturating_sub(OTHER_FILES)).max(1);
-    Limits { connections, connections_of_one_client: connections.div_ceil(2), ..usual }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn connections_leave_files_for_others() {
-        let pair = |files| (limits(files).connections, limits(files).connections_of_one_client);
-        assert_eq!((pair(usize::MAX), pair(1_024), pair(10)), ((4096, 2048), (924, 462), (1, 1)));
-    }
 }

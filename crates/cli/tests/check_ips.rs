@@ -2,7 +2,14 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
-use std::{fs, path::Path, process::Command};
+use std::{
+    fs,
+    io::{BufRead as _, BufReader, Write as _},
+    net::{SocketAddr, TcpListener},
+    path::Path,
+    process::Command,
+    thread,
+};
 
 use portolan_server::{Api, Config, Draft, Resource, Server, Store, Transaction};
 use portolan_store::{DurableStore, History};
@@ -90,6 +97,62 @@ fn a_cluster_is_checked_without_being_touched() {
     assert!(error.contains("gone"), "{error}");
 }
 
+/// An API server from before ServiceCIDRs: it has these Services and knows no other path. Ends with the test process.
+fn old_server(services: &[Value]) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let list = json!({"apiVersion": "v1", "kind": "ServiceList", "metadata": {"resourceVersion": "7"}, "items": services});
+    let unknown = json!({"apiVersion": "v1", "kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404,
+        "message": "the server could not find the requested resource"});
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut reader = BufReader::new(stream.unwrap());
+            let mut lines = Vec::new();
+            loop {
+                let mut line = String::new();
+                if reader.read_line(&mut line).unwrap() <= 2 {
+                    break;
+                }
+                lines.push(line);
+            }
+            let Some(first) = lines.first() else { continue };
+            let (status, body) = if first.starts_with("GET /api/v1/services") {
+                ("200 OK", list.to_string())
+            } else {
+                ("404 Not Found", unknown.to_string())
+            };
+            let head = format!(
+                "HTTP/1.1 {status}\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+                body.len()
+            );
+            reader.get_mut().write_all((head + &body).as_bytes()).unwrap();
+        }
+    });
+    address
+}
+
+#[test]
+fn a_cluster_without_service_cidrs_is_checked_by_its_services() {
+    let server = old_server(&[
+        service("a", "10.96.0.1"),
+        service("twin", "10.96.0.1"),
+        service("outside", "10.200.0.1"),
+        service("good", "10.96.0.2"),
+    ]);
+    let url = format!("http://{server}");
+    let (code, printed, error) = portolan(&["check-ips", "--master", &url]);
+    assert_eq!((code, printed.as_str()), (1, ""));
+    assert!(error.contains("--service-cluster-ip-range"), "{error}");
+    let range = ["--service-cluster-ip-range", "10.96.0.0/16"];
+    let (code, printed, error) = portolan(&[&["check-ips", "--master", &url][..], &range].concat());
+    assert_eq!(code, 2, "{printed}{error}");
+    let lines: Vec<&str> = printed.lines().collect();
+    assert!(lines[0].starts_with("note: the API server has no IPAddresses"), "{printed}");
+    let problems: Vec<&str> = lines.iter().filter_map(|line| line.rsplit_once(" [")).map(|it| it.1).collect();
+    assert_eq!(problems, ["ClusterIPOutOfRange]", "ClusterIPAlreadyAllocated]"], "{printed}");
+    assert_eq!(lines.last(), Some(&"4 Services, 0 IPAddresses, 2 findings"));
+}
+
 fn repair_once(folder: &Path) -> (i32, String, String) {
     let folder = folder.to_str().unwrap();
     portolan(&["serve", "--repair-once", "--data-dir", folder, "--service-cluster-ip-range", "10.96.0.0/16"])
@@ -100,11 +163,11 @@ fn a_store_is_repaired_while_no_server_has_it() {
     let folder = TempDir::new().unwrap();
     let open = || DurableStore::open(folder.path(), History::default()).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let api = runtime.block_on(Api::open(std::sync::Arc::new(open()), &config()));
+    let api = runtime.block_on(Api::open(std::sync::Arc::new(open()), &config())).unwrap();
     drop(api);
     let (code, text, error) = repair_once(folder.path());
     assert_eq!((code, text.as_str()), (0, "0 Services, 0 IPAddresses, 0 findings\n"), "{error}");
-    let api = runtime.block_on(Api::open(std::sync::Arc::new(open()), &config()));
+    let api = runtime.block_on(Api::open(std::sync::Arc::new(open()), &config())).unwrap();
     corrupt(&api);
     let (code, text, error) = repair_once(folder.path());
     assert_eq!((code, text.as_str()), (1, ""), "someone else has it");

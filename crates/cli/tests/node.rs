@@ -149,11 +149,11 @@ fn pod_cidrs_are_followed_without_a_restart_or_a_loss() {
     };
     local(true);
     let load = load::start(&cluster);
-    cluster.apply(with_pod_cidrs(&cluster, &["10.244.99.0/24"]));
+    cluster.overwrite_node(with_pod_cidrs(&cluster, &["10.244.99.0/24"]));
     local(false);
     // Taken away for a moment: what was known last still holds.
-    cluster.apply(with_pod_cidrs(&cluster, &[]));
-    cluster.apply(with_pod_cidrs(&cluster, &["10.244.1.0/24", "fd00:10:244:1::/64"]));
+    cluster.overwrite_node(with_pod_cidrs(&cluster, &[]));
+    cluster.overwrite_node(with_pod_cidrs(&cluster, &["10.244.1.0/24", "fd00:10:244:1::/64"]));
     local(true);
     assert_lossless(load);
     assert!(proxy.ended().is_none());
@@ -182,7 +182,7 @@ fn what_is_fatal_ends_the_start_whatever_else_happens_until_then() {
     let cluster = Cluster::new();
     busy_services(&cluster);
     // Only the Node object shows that the pod CIDRs are not of the primary family.
-    cluster.apply(with_pod_cidrs(&cluster, &["fd00:10:244:1::/64"]));
+    cluster.overwrite_node(with_pod_cidrs(&cluster, &["fd00:10:244:1::/64"]));
     let (service, pods) = (objects::cluster_ip("churn", "10.96.0.12"), cluster.world.pods());
     cluster.service(service.clone(), &[&pods[0]]);
     let ports = objects::ports(&service);

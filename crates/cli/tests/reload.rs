@@ -235,7 +235,7 @@ fn a_node_without_pod_cidrs_keeps_its_local_detection() {
     let cluster = Cluster::new();
     let mut node = objects::node(&cluster.world);
     node["spec"]["podCIDRs"] = serde_json::json!([]);
-    cluster.apply(node);
+    cluster.overwrite_node(node);
     busy_services(&cluster);
     let mut proxy = cluster.proxy();
     cluster.configure("detectLocalMode: NodeCIDR\n");

@@ -1,5 +1,7 @@
 //! Short, total accessors for decoded JSON: a missing or differently shaped field reads as absent.
 
+pub mod bounded;
+
 use serde_json::Value;
 
 /// A decoded JSON object.

@@ -5,9 +5,10 @@
 //! sense; a decoded object goes through [`crate::shape::conform`] like any other.
 //!
 //! - A body or a response is an envelope: the bytes `k8s\0`, then a message `Unknown` with `apiVersion` and `kind`
-//!   apart from the object ([`decode`], [`encode`], [`encode_list`]).
+//!   apart from the object ([`decode`], [`encode`]).
 //! - A watch is a row of frames: the length in four bytes, most significant first, then a bare message `WatchEvent`
 //!   whose object is enveloped ([`encode_watch_event`]).
+//! - Stored objects, which are JSON text, are sent in a [`Form`]; a list of them can be made in parts.
 //! - Known are all served kinds and their lists, `Status`, `DeleteOptions`, `PartialObjectMetadata` and its list
 //!   ([`is_known`]). A `Table`, discovery and documents have no protobuf form.
 //!
@@ -17,6 +18,7 @@
 
 mod decode;
 mod encode;
+mod transcode;
 mod wire;
 
 use thiserror::Error;
@@ -162,19 +164,68 @@ pub fn encode(object: &Object) -> Result<Vec<u8>, EncodeError> {
     encode::envelope(object)
 }
 
-/// The envelope with a list of a resource's objects, without the detour of one large JSON value. `metadata` is that of
-/// the list.
-pub fn encode_list<I>(resource: Resource, metadata: &Object, items: I) -> Result<Vec<u8>, EncodeError>
-where
-    I: IntoIterator,
-    I::Item: std::borrow::Borrow<Object>,
-{
-    encode::list(resource, metadata, items)
-}
-
 /// One frame of a watch. `event` is its type, such as `ADDED`; the object is an object of the resource or a Status.
 pub fn encode_watch_event(event: &str, object: &Object) -> Result<Vec<u8>, EncodeError> {
-    encode::watch_event(event, object)
+    encode::watch_event(event, |out| encode::put_envelope(out, object))
+}
+
+/// How stored objects are sent. Takes them as JSON text and makes no decoded object of it; the kind that the text may
+/// name does not matter.
+#[derive(Debug, Clone, Copy)]
+pub enum Form {
+    /// As objects of the resource.
+    Whole(Resource),
+    /// Their metadata alone, as `PartialObjectMetadata` of this `apiVersion`.
+    Metadata(&'static str),
+}
+
+impl Form {
+    /// The envelope with this object.
+    pub fn encode(self, json: &[u8]) -> Result<Vec<u8>, EncodeError> {
+        let mut out = Vec::with_capacity(json.len());
+        self.put_envelope(&mut out, json)?;
+        Ok(out)
+    }
+
+    /// One frame of a watch with this object.
+    pub fn encode_watch_event(self, event: &str, json: &[u8]) -> Result<Vec<u8>, EncodeError> {
+        encode::watch_event(event, |out| self.put_envelope(out, json))
+    }
+
+    /// Appends this object as an item of a list.
+    pub fn put_item(self, out: &mut Vec<u8>, json: &[u8]) -> Result<(), EncodeError> {
+        let list = match self {
+            Self::Whole(resource) => shape::list_of(resource),
+            Self::Metadata(_) => &meta::PARTIAL_OBJECT_METADATA_LIST,
+        };
+        let (tag, table) = (list.field("items").map_or(0, |field| field.tag), self.table()?);
+        wire::put_message(out, tag, |out| encode::text(out, table, json))
+    }
+
+    /// What comes before and after the items of a list, which take `length` bytes; `metadata` is that of the list.
+    pub fn around_items(self, metadata: &Object, length: usize) -> Result<(Vec<u8>, Vec<u8>), EncodeError> {
+        let (api_version, kind) = self.kind();
+        let kind = format!("{kind}List");
+        encode::around_items((api_version, &kind), encode::table_of(api_version, &kind)?, metadata, length)
+    }
+
+    fn put_envelope(self, out: &mut Vec<u8>, json: &[u8]) -> Result<(), EncodeError> {
+        let table = self.table()?;
+        encode::enveloped(out, self.kind(), |out| encode::text(out, table, json))
+    }
+
+    /// `apiVersion` and `kind`.
+    fn kind(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Whole(resource) => (resource.info().api_version, resource.info().kind),
+            Self::Metadata(api_version) => (api_version, "PartialObjectMetadata"),
+        }
+    }
+
+    fn table(self) -> Result<&'static Struct, EncodeError> {
+        let (api_version, kind) = self.kind();
+        encode::table_of(api_version, kind)
+    }
 }
 
 /// The table of a kind that has a protobuf form.

@@ -45,7 +45,7 @@ fn report(what: &str, number: usize, time: Duration) {
 
 fn creates(store: Arc<dyn Store>, threads: usize, number: usize, spec: &serde_json::Value) -> Duration {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let api = Arc::new(runtime.block_on(Api::open(store, &Config::default())));
+    let api = Arc::new(runtime.block_on(Api::open(store, &Config::default())).unwrap());
     let start = Instant::now();
     thread::scope(|scope| {
         for thread in 0..threads {

@@ -15,6 +15,8 @@ use std::{
 use portolan_server::{Api, Config, Resource, Scope, Server};
 use serde_json::{Value, json};
 
+const JSON: &str = "application/json";
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 const OBJECTS: usize = 10_000;
 const CHANGES: usize = 2_000;
 const WATCHERS: usize = 1_000;
@@ -37,17 +39,18 @@ fn main() {
 
     let address = server.local_addr();
     let slices = "/apis/discovery.k8s.io/v1/endpointslices";
-    for (name, path) in [
-        ("list of slices", slices.to_owned()),
-        ("list of Services", "/api/v1/services".to_owned()),
-        (
-            "initial events of slices",
-            format!(
-                "{slices}?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&timeoutSeconds=1"
-            ),
-        ),
+    let initial = format!(
+        "{slices}?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&timeoutSeconds=1"
+    );
+    for (name, path, accept) in [
+        ("list of slices", slices, JSON),
+        ("list of slices, protobuf", slices, PROTOBUF),
+        ("list of Services", "/api/v1/services", JSON),
+        ("list of Services, protobuf", "/api/v1/services", PROTOBUF),
+        ("initial events of slices", &initial, JSON),
+        ("initial events of slices, protobuf", &initial, PROTOBUF),
     ] {
-        let runs: Vec<(usize, Duration)> = (0..5).map(|_| download(address, &path)).collect();
+        let runs: Vec<(usize, Duration)> = (0..5).map(|_| download(address, path, accept)).collect();
         let (bytes, best) = runs.iter().min_by_key(|(_, time)| *time).unwrap();
         println!(
             "{name}: {} KiB in {best:?}, {:.0} MB/s",
@@ -56,11 +59,9 @@ fn main() {
         );
     }
     latency(&server);
-    for (name, accept) in [
-        ("JSON", "application/json"),
-        ("protobuf", "application/vnd.kubernetes.protobuf"),
-        ("Table", "application/json;as=Table;g=meta.k8s.io;v=v1"),
-    ] {
+    for (name, accept) in
+        [("JSON", JSON), ("protobuf", PROTOBUF), ("Table", "application/json;as=Table;g=meta.k8s.io;v=v1")]
+    {
         fan_out(&server, name, accept);
     }
     println!("resident after all: {} KiB", resident_kib());
@@ -98,16 +99,18 @@ fn stored_bytes(api: &Api, resource: Resource) -> usize {
     snapshot.objects.iter().map(|object| object.body().len()).sum()
 }
 
-fn connect(address: SocketAddr, path: &str) -> TcpStream {
+fn connect(address: SocketAddr, path: &str, accept: &str) -> TcpStream {
     let mut stream = TcpStream::connect(address).unwrap();
-    write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+    let head =
+        format!("GET {path} HTTP/1.1\r\nhost: localhost\r\naccept: {accept}\r\nconnection: close\r\n\r\n");
+    stream.write_all(head.as_bytes()).unwrap();
     stream
 }
 
 /// Bytes and time until the list, or the bookmark after the initial events, has arrived.
-fn download(address: SocketAddr, path: &str) -> (usize, Duration) {
+fn download(address: SocketAddr, path: &str, accept: &str) -> (usize, Duration) {
     let start = Instant::now();
-    let mut stream = connect(address, path);
+    let mut stream = connect(address, path, accept);
     let (mut buffer, mut bytes) = (vec![0; 1 << 20], 0);
     loop {
         let count = stream.read(&mut buffer).unwrap();
@@ -123,7 +126,7 @@ fn download(address: SocketAddr, path: &str) -> (usize, Duration) {
 fn latency(server: &portolan_server::RunningServer) {
     let revision = server.store().revision();
     let path = format!("/apis/discovery.k8s.io/v1/endpointslices?watch=1&resourceVersion={revision}");
-    let stream = connect(server.local_addr(), &path);
+    let stream = connect(server.local_addr(), &path, JSON);
     let (seen, events) = mpsc::channel();
     thread::spawn(move || {
         for line in BufReader::new(stream).lines().map_while(Result::ok) {
@@ -158,7 +161,7 @@ fn fan_out(server: &portolan_server::RunningServer, name: &str, accept: &str) {
     let mut watchers: Vec<TcpStream> = (0..WATCHERS)
         .map(|_| {
             let mut stream = TcpStream::connect(server.local_addr()).unwrap();
-            write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\naccept: {accept}\r\n\r\n").unwrap();
+            write!(stream, "GET {path} HTTP/1.1\r\nhost: localhost\r\naccept: {accept}\r\n\r\n").unwrap();
             let mut head = [0; 4096];
             assert!(stream.read(&mut head).unwrap() > 0);
             stream

@@ -28,6 +28,7 @@ pub(crate) use self::{
     },
     refusal::refused,
     spec::Reading,
+    steps::hold,
 };
 use crate::{
     config::Config,
@@ -50,6 +51,8 @@ pub(crate) struct Ledger {
     followed: Option<[u64; FOLLOWED.len()]>,
     /// Taken by writes that the store has not answered yet.
     in_flight: (HashSet<IpAddr>, HashSet<u16>),
+    /// Of these, what was taken by writes that nobody waits for any more.
+    landed: Claims,
     /// Whether a Service has been seen to have lost the IPAddress of an address that it has.
     lacks_address: bool,
     random: fastrand::Rng,
@@ -74,6 +77,7 @@ impl Ledger {
             cidrs: Vec::new(),
             followed: None,
             in_flight: <_>::default(),
+            landed: Claims::default(),
             lacks_address: false,
             random: fastrand::Rng::new(),
             metrics: AllocatorMetrics::default(),
@@ -94,6 +98,7 @@ impl Ledger {
 
     /// Brings the ledger in step with what is published.
     pub(crate) fn follow(&mut self, store: &dyn Store) {
+        self.settle_landed(store);
         let followed = self.followed.take();
         if let Some(followed) = followed
             && let Ok(followed) = self.catch_up(store, followed)
@@ -172,19 +177,38 @@ impl Ledger {
         }
     }
 
-    /// The write under way has been answered, or nobody waits for the answer any more. What it took and is not recorded
-    /// is free again; should it be recorded later, the ledger will follow.
+    /// The write under way has been answered, or nobody waits for the answer any more.
     pub(crate) fn arrive(&mut self, store: &dyn Store, take: &Claims) {
-        for address in &take.addresses {
-            self.in_flight.0.remove(address);
-            if store.latest(Resource::IpAddress, &address.to_string()).is_none() {
-                self.allocations.addresses.release(*address);
+        self.landed.addresses.extend(&take.addresses);
+        self.landed.ports.extend(&take.ports);
+        self.settle_landed(store);
+    }
+
+    /// What a write took and is not recorded is free again; should it be recorded later, the ledger will follow. What the
+    /// store has accepted and not published may still fail.
+    fn settle_landed(&mut self, store: &dyn Store) {
+        let is_open =
+            |resource, key: &str| store.get(resource, key).is_none() && store.latest(resource, key).is_some();
+        for address in std::mem::take(&mut self.landed.addresses) {
+            let key = address.to_string();
+            if is_open(Resource::IpAddress, &key) {
+                self.landed.addresses.push(address);
+                continue;
+            }
+            self.in_flight.0.remove(&address);
+            if store.latest(Resource::IpAddress, &key).is_none() {
+                self.allocations.addresses.release(address);
             }
         }
-        for port in &take.ports {
-            self.in_flight.1.remove(port);
-            if store.latest(Resource::NodePort, &port.to_string()).is_none() {
-                self.allocations.ports.release(*port);
+        for port in std::mem::take(&mut self.landed.ports) {
+            let key = port.to_string();
+            if is_open(Resource::NodePort, &key) {
+                self.landed.ports.push(port);
+                continue;
+            }
+            self.in_flight.1.remove(&port);
+            if store.latest(Resource::NodePort, &key).is_none() {
+                self.allocations.ports.release(port);
             }
         }
     }
@@ -297,7 +321,18 @@ impl Ledger {
             self.allocations.ports.take(port);
         }
         let ranges = self.read_ranges(store)?;
+        self.take_listed(store)?;
         Ok([ranges, addresses.revision, ports.revision])
+    }
+
+    /// A Service keeps its address, even if the IPAddress was deleted by hand.
+    fn take_listed(&mut self, store: &dyn Store) -> Result<(), Expired> {
+        for service in store.snapshot(Resource::Service, &Scope::default(), None)?.objects {
+            for address in self.stored_spec(&service.decode()).addresses() {
+                self.allocations.addresses.take(address);
+            }
+        }
+        Ok(())
     }
 
     /// The ServiceCIDRs as they are; a range that comes is filled with the addresses that are given out.

@@ -6,14 +6,21 @@
 mod blocking;
 mod checks;
 mod commit;
+mod delete;
 mod metrics;
+mod namespaces;
 mod ownership;
 mod patch;
 mod write;
 
-pub use self::{blocking::Blocking, ownership::FieldManager};
+pub use self::{
+    blocking::Blocking,
+    delete::{DeleteOptions, Preconditions, Propagation},
+    ownership::FieldManager,
+};
 pub(crate) use self::{
     commit::{Decision, Write},
+    namespaces::SYSTEM_NAMESPACES,
     patch::Change,
 };
 
@@ -37,7 +44,7 @@ use crate::{
     resource::Resource,
     schema::FieldValidation,
     store::Scope,
-    store::{MemoryStore, Store, Transaction},
+    store::{MemoryStore, Store, StoredObject, Transaction},
 };
 
 #[cfg(test)]
@@ -45,6 +52,8 @@ mod tests;
 
 /// Most Events kept; the oldest go first. Events report, they are not state.
 const MAX_EVENTS: usize = 1000;
+/// How many more there may be for a moment.
+const EVENTS_AT_ONCE: usize = 100;
 
 /// Reads and writes of objects, with all rules applied.
 #[derive(Debug)]
@@ -65,6 +74,8 @@ pub struct WriteOptions {
     pub dry_run: bool,
     /// What to do about unknown fields.
     pub field_validation: FieldValidation,
+    /// Refuse to create in a Namespace that does not exist, as clients expect; it is made otherwise.
+    pub namespace_must_exist: bool,
     /// Who is to own the fields that are written.
     pub field_manager: FieldManager,
 }
@@ -117,38 +128,42 @@ pub struct Target<'a> {
     pub name: &'a str,
 }
 
-/// What must be true of an object for it to be deleted.
-#[derive(Debug, Clone, Default)]
-pub struct Preconditions {
-    /// Its uid.
-    pub uid: Option<String>,
-    /// Its resourceVersion.
-    pub resource_version: Option<String>,
-}
-
 impl Api {
     /// A fresh in-memory API with the Namespaces and the ServiceCIDR that a cluster has from the start.
     pub fn new(config: &Config) -> Self {
-        block_on(Self::open(Arc::new(MemoryStore::new(config.history)), config))
+        let api = Self::over(Arc::new(MemoryStore::new(config.history)), config);
+        if let Err(error) = block_on(api.furnish()) {
+            tracing::error!(%error, "what every cluster has could not be made");
+        }
+        api
     }
 
-    /// An API over a given store, in which whatever every cluster has is made if it is not there.
-    pub async fn open(store: Arc<dyn Store>, config: &Config) -> Self {
-        let api = Self {
+    /// An API over a given store, in which whatever every cluster has is made if it is not there. That it cannot be
+    /// made is an error: without the ServiceCIDR no Service would get an address.
+    pub async fn open(store: Arc<dyn Store>, config: &Config) -> Result<Self, ApiError> {
+        let api = Self::over(store, config);
+        api.furnish().await?;
+        Ok(api)
+    }
+
+    fn over(store: Arc<dyn Store>, config: &Config) -> Self {
+        Self {
             store,
             ledger: Mutex::new(Ledger::new(config)),
             repair: Mutex::default(),
             ranges: config.service_ranges.clone(),
             pod_ranges: config.pod_ranges.clone(),
             validate: config.validate,
-        };
-        for name in ["default", "kube-system", "kube-public", "kube-node-lease"] {
-            if let Err(error) = api.ensure_namespace(name).await {
-                tracing::error!(name, %error, "Namespace not made");
-            }
         }
-        service_cidr::sync(&api).await;
-        api
+    }
+
+    async fn furnish(&self) -> Result<(), ApiError> {
+        for name in SYSTEM_NAMESPACES {
+            self.ensure_namespace(name).await?;
+        }
+        service_cidr::ensure_default(self).await?;
+        service_cidr::settle(self).await;
+        Ok(())
     }
 
     /// The store behind, for reading.
@@ -175,7 +190,7 @@ impl Api {
         };
         let outcome = self.write(decide).await?.seen_as(resource);
         if resource.stored() == Resource::Event && !options.dry_run {
-            self.drop_oldest_event().await;
+            self.drop_oldest_events().await;
         }
         Ok(outcome)
     }
@@ -202,14 +217,26 @@ impl Api {
         self.change(target, part, Change::Patch(Patch::Merge(patch)), options).await
     }
 
-    /// Deletes an object; one with finalizers is marked and goes when the last of them is removed.
+    /// Deletes an object; what it owns goes later. One with finalizers is marked and goes when the last of them is
+    /// removed.
     pub async fn delete(
         &self,
         target: Target<'_>,
         preconditions: &Preconditions,
         options: WriteOptions,
     ) -> Result<Outcome, ApiError> {
-        let decided = self.write(|ledger| self.decide_delete(ledger, target, preconditions, options)).await;
+        let preconditions = preconditions.clone();
+        let options = DeleteOptions { preconditions, propagation: None, dry_run: options.dry_run };
+        self.delete_with(target, &options).await
+    }
+
+    /// Deletes an object, and says what becomes of those it owns.
+    pub async fn delete_with(
+        &self,
+        target: Target<'_>,
+        options: &DeleteOptions,
+    ) -> Result<Outcome, ApiError> {
+        let decided = self.write(|ledger| self.decide_delete(ledger, target, options)).await;
         decided.map(|outcome| outcome.seen_as(target.resource))
     }
 
@@ -243,7 +270,10 @@ impl Api {
             object.remove("status");
         }
         let main = match self.store.get(resource.stored(), &target.key()) {
-            Some(_) => self.update(target, Part::Main, object, options).await?,
+            Some(stored) => {
+                keep_bonds(&mut object, &stored);
+                self.update(target, Part::Main, object, options).await?
+            }
             None => self.create(resource, namespace, object, options).await?,
         };
         let Some(status) = status.filter(|_| resource.info().has_status) else { return Ok(main) };
@@ -294,15 +324,12 @@ impl Api {
         ledger.takes_repair()
     }
 
-    async fn ensure_namespace(&self, name: &str) -> Result<(), ApiError> {
+    /// Makes a Namespace that is not there.
+    pub(crate) async fn ensure_namespace(&self, name: &str) -> Result<(), ApiError> {
         if self.store.latest(Resource::Namespace, name).is_some() {
             return Ok(());
         }
-        let namespace = serde_json::json!({
-            "metadata": {"name": name, "labels": {"kubernetes.io/metadata.name": name}},
-            "spec": {"finalizers": ["kubernetes"]},
-            "status": {"phase": "Active"},
-        });
+        let namespace = serde_json::json!({"metadata": {"name": name}});
         let namespace = namespace.as_object().cloned().unwrap_or_default();
         match self.create(Resource::Namespace, "", namespace, WriteOptions::default()).await {
             Ok(_) | Err(ApiError::AlreadyExists { .. }) => Ok(()),
@@ -310,16 +337,21 @@ impl Api {
         }
     }
 
-    async fn drop_oldest_event(&self) {
-        if self.store.count(Resource::Event) <= MAX_EVENTS {
+    /// Some at a time, so that not every new Event costs a look at all of them.
+    async fn drop_oldest_events(&self) {
+        if self.store.count(Resource::Event) < MAX_EVENTS + EVENTS_AT_ONCE {
             return;
         }
         let Ok(snapshot) = self.store.snapshot(Resource::Event, &Scope::default(), None) else { return };
-        if let Some(oldest) = snapshot.objects.iter().min_by_key(|event| event.revision()) {
-            let remove = Transaction::remove(Resource::Event, oldest.key(), oldest.revision());
-            let removed = self.store.commit(remove).await;
-            tracing::debug!(event = oldest.key(), ok = removed.is_ok(), "oldest Event dropped");
-        }
+        let mut events = snapshot.objects;
+        events.sort_unstable_by_key(|event| event.revision());
+        let surplus = events.len().saturating_sub(MAX_EVENTS);
+        let removals = events.iter().take(surplus).map(|event| {
+            self.store.commit(Transaction::remove(Resource::Event, event.key(), event.revision()))
+        });
+        // One that has changed or gone meanwhile is not among the oldest any more.
+        let results = futures::future::join_all(removals).await;
+        tracing::debug!(removed = results.iter().filter(|it| it.is_ok()).count(), "oldest Events dropped");
     }
 }
 
@@ -346,6 +378,18 @@ impl Target<'_> {
     /// The error for an object that is not there.
     pub(crate) fn not_found(&self) -> ApiError {
         ApiError::NotFound { resource: self.resource, name: self.name.to_owned() }
+    }
+}
+
+/// Who keeps the stored object, and whom it belongs to, stays unless the new one says otherwise.
+fn keep_bonds(object: &mut Object, stored: &StoredObject) {
+    let stored = stored.decode();
+    let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else { return };
+    for key in ["finalizers", "ownerReferences"] {
+        let kept = json::object(&stored, "metadata").and_then(|metadata| metadata.get(key));
+        if let Some(kept) = kept.filter(|_| !metadata.contains_key(key)) {
+            metadata.insert(key.to_owned(), kept.clone());
+        }
     }
 }
 

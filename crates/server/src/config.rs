@@ -4,6 +4,7 @@ use std::{
     net::{IpAddr, SocketAddr},
     path::PathBuf,
     str::FromStr,
+    time::Duration,
 };
 
 use ipnet::IpNet;
@@ -21,6 +22,7 @@ use crate::{
 
 /// Settings of one server.
 #[derive(Debug, Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "independent settings, not a state machine")]
 pub struct Config {
     /// Where [`Server::start`](crate::Server::start) listens; port 0 lets the kernel choose.
     pub listen: SocketAddr,
@@ -44,6 +46,11 @@ pub struct Config {
     pub validate: bool,
     /// Folder of manifests to keep the objects in step with (`--manifests`).
     pub manifests: Option<PathBuf>,
+    /// Whether garbage is collected, Namespaces are emptied, Endpoints are mirrored and Events expire. Off for tests of
+    /// clients whose objects name owners that are not there.
+    pub controllers: bool,
+    /// How long an Event is kept after the last write to it (`--event-ttl`).
+    pub event_ttl: Duration,
     /// How much of the past is kept for watches that resume and lists that page.
     pub history: History,
     /// How much clients may ask for at a time.
@@ -94,12 +101,23 @@ impl Default for Config {
             advertise_address: None,
             validate: true,
             manifests: None,
+            controllers: true,
+            event_ttl: Duration::from_secs(60 * 60),
             history: History::default(),
             transport: Transport::default(),
             limits: Limits::default(),
             checks: Checks::default(),
             metrics: Metrics::default(),
         }
+    }
+}
+
+impl Config {
+    /// Whether the settings go together: what a store from earlier has is not checked against these again.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let nets: Vec<IpNet> = self.service_ranges.iter().collect();
+        check_configured(&nets, Neighbours { pods: &self.pod_ranges, nodes: &[] })?;
+        Ok(())
     }
 }
 
@@ -145,6 +163,16 @@ mod tests {
         let ranges: ServiceRanges = "10.96.0.9/16, fd00:96::/112".parse().unwrap();
         let texts: Vec<String> = ranges.iter().map(|range| range.to_string()).collect();
         assert_eq!(texts, ["10.96.0.0/16", "fd00:96::/112"]);
+    }
+
+    #[test]
+    fn ranges_of_pods_are_no_ranges_of_cluster_ips() {
+        let config = |pods: &str| Config { pod_ranges: vec![pods.parse().unwrap()], ..Config::default() };
+        assert_eq!(config("10.244.0.0/16").check(), Ok(()));
+        let text = config("10.100.0.0/16").check().unwrap_err().to_string();
+        let expected =
+            "service-cluster-ip-range: 10.96.0.0/12 overlaps 10.100.0.0/16, which is a range of pods";
+        assert!(text.starts_with(expected), "{text}");
     }
 
     #[test]

@@ -37,6 +37,27 @@ pub enum ApiError {
         /// Its name.
         name: String,
     },
+    /// Create in a Namespace that is going.
+    #[error(
+        "{} \"{name}\" is forbidden: unable to create new content in namespace {namespace} because it is being terminated",
+        qualified(*.resource)
+    )]
+    Terminating {
+        /// What kind of object.
+        resource: Resource,
+        /// Its name; empty if it was to be generated.
+        name: String,
+        /// The Namespace.
+        namespace: String,
+    },
+    /// Delete of something that must always be there.
+    #[error("{} \"{name}\" is forbidden: this namespace may not be deleted", qualified(*.resource))]
+    Protected {
+        /// What kind of object.
+        resource: Resource,
+        /// Its name.
+        name: String,
+    },
     /// The object is not the one the client last saw.
     #[error("Operation cannot be fulfilled on {} \"{name}\": {what} is {given}, but the stored object has {stored}; read it again and repeat the change", qualified(*.resource))]
     Conflict {
@@ -140,6 +161,17 @@ pub enum ApiError {
         /// Limit in bytes.
         limit: usize,
     },
+    /// The object in the body takes more memory than the server spends on one.
+    #[error(
+        "the body would take more than {limit} bytes of memory when decoded: send fewer values at a time"
+    )]
+    TooLargeDecoded {
+        /// Limit in bytes.
+        limit: usize,
+    },
+    /// The bodies of all requests under way take as much memory as they may.
+    #[error("the bodies of other requests take all memory that is meant for bodies; try again")]
+    Busy,
     /// The store does not take objects as large as this.
     #[error("{0}")]
     TooLargeToStore(String),
@@ -198,6 +230,9 @@ impl From<CommitError> for ApiError {
         }
     }
 }
+
+/// Causes of one refusal; a body can have a million faults, each of which would take more than its share of the body.
+const MOST_CAUSES: usize = 100;
 
 /// One field and what is wrong with it.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -263,8 +298,9 @@ impl FieldError {
 }
 
 impl ApiError {
-    /// A single bad field of an object.
-    pub fn invalid(resource: Resource, name: &str, errors: Vec<FieldError>) -> Self {
+    /// An object with bad fields, of which the first are reported.
+    pub fn invalid(resource: Resource, name: &str, mut errors: Vec<FieldError>) -> Self {
+        errors.truncate(MOST_CAUSES);
         Self::Invalid { resource, name: name.to_owned(), errors }
     }
 
@@ -280,7 +316,7 @@ impl ApiError {
 
     /// Seconds after which a retry may help, for the `Retry-After` header.
     pub fn retry_after_seconds(&self) -> Option<u32> {
-        matches!(self, Self::FutureRevision { .. } | Self::Unavailable(_)).then_some(1)
+        matches!(self, Self::FutureRevision { .. } | Self::Unavailable(_) | Self::Busy).then_some(1)
     }
 
     /// The `Status` object.
@@ -311,6 +347,7 @@ impl ApiError {
             | Self::Undecodable { .. }
             | Self::Mismatch { .. }
             | Self::BadParameter { .. } => ("BadRequest", 400),
+            Self::Terminating { .. } | Self::Protected { .. } => ("Forbidden", 403),
             Self::Patch(error) => match error {
                 PatchError::Malformed(_) | PatchError::Shape(_) => ("BadRequest", 400),
                 PatchError::TooLarge(_) => ("RequestEntityTooLarge", 413),
@@ -323,9 +360,12 @@ impl ApiError {
             Self::AlreadyExists { .. } => ("AlreadyExists", 409),
             Self::Conflict { .. } | Self::Contended { .. } => ("Conflict", 409),
             Self::Expired { .. } => ("Expired", 410),
-            Self::TooLarge { .. } | Self::TooLargeToStore(_) => ("RequestEntityTooLarge", 413),
+            Self::TooLarge { .. } | Self::TooLargeDecoded { .. } | Self::TooLargeToStore(_) => {
+                ("RequestEntityTooLarge", 413)
+            }
             Self::UnsupportedMediaType { .. } => ("UnsupportedMediaType", 415),
             Self::Invalid { .. } | Self::InvalidOptions { .. } => ("Invalid", 422),
+            Self::Busy => ("TooManyRequests", 429),
             Self::Internal(_) => ("InternalError", 500),
             Self::Unavailable(_) => ("ServiceUnavailable", 503),
             Self::FutureRevision { .. } | Self::Unconfirmed(_) => ("Timeout", 504),
@@ -336,10 +376,16 @@ impl ApiError {
         match self {
             Self::NotFound { resource, name }
             | Self::AlreadyExists { resource, name }
+            | Self::Protected { resource, name }
             | Self::Conflict { resource, name, .. }
-            | Self::Contended { resource, name } => {
+            | Self::Contended { resource, name } => Some(named(*resource, name)),
+            Self::Terminating { resource, name, namespace } => {
                 let info = resource.info();
-                Some(json!({"name": name, "group": info.group, "kind": info.plural}))
+                let cause = json!({
+                    "reason": "NamespaceTerminating", "field": "metadata.namespace",
+                    "message": format!("namespace {namespace} is being terminated"),
+                });
+                Some(json!({"name": name, "group": info.group, "kind": info.plural, "causes": [cause]}))
             }
             Self::Invalid { resource, name, errors } => {
                 let info = resource.info();
@@ -366,9 +412,15 @@ impl ApiError {
                     json!({"reason": "ResourceVersionTooLarge", "message": "Too large resource version"});
                 Some(json!({"causes": [cause], "retryAfterSeconds": 1}))
             }
+            Self::Busy => Some(json!({"retryAfterSeconds": 1})),
             _ => None,
         }
     }
+}
+
+fn named(resource: Resource, name: &str) -> Value {
+    let info = resource.info();
+    json!({"name": name, "group": info.group, "kind": info.plural})
 }
 
 fn cause(error: &FieldError) -> Value {

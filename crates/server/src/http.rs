@@ -5,7 +5,9 @@ mod age;
 mod attributes;
 mod body;
 mod compress;
+mod delete;
 mod discovery;
+mod duplicates;
 mod list;
 mod patch;
 mod present;
@@ -15,13 +17,12 @@ mod route;
 mod table;
 mod watch;
 
-use std::{convert::Infallible, sync::Arc};
+use std::{collections::HashSet, convert::Infallible, sync::Arc};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
-use serde_json::{Value, json};
 
 pub(crate) use self::attributes::{Attributes, Target};
 use self::{
@@ -31,12 +32,17 @@ use self::{
     route::{Collection, Named, Route},
 };
 use crate::{
-    api::{Api, Change, Effect, FieldManager, Outcome, Part, Preconditions, WriteOptions},
+    api::{Api, Change, Effect, FieldManager, Outcome, Part, WriteOptions},
     error::{ApiError, FieldError},
     json::{self, Object},
     schema::FieldValidation,
     selector::Selector,
 };
+
+/// Bytes of all warnings of an answer (apiserver, `endpoints/filters/warning.go`): clients have limits for heads, too.
+const WARNINGS_LIMIT: usize = 4 << 10;
+/// Warnings of an answer; Python's clients give up over a head of more than a hundred lines.
+const MOST_WARNINGS: usize = 50;
 
 pub(crate) type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
@@ -48,15 +54,25 @@ pub(crate) struct Handler {
     stopping: tokio::sync::watch::Receiver<bool>,
     /// Events that watches have in common.
     frames: Arc<watch::SharedFrames>,
+    /// Memory for the bodies of requests.
+    bodies: body::Budget,
 }
 
 impl Handler {
-    pub(crate) fn new(api: Arc<Api>, stopping: tokio::sync::watch::Receiver<bool>) -> Self {
-        Self { api, stopping, frames: Arc::default() }
+    /// `body_bytes` is the memory that the bodies of all requests under way may take.
+    pub(crate) fn new(
+        api: Arc<Api>,
+        stopping: tokio::sync::watch::Receiver<bool>,
+        body_bytes: usize,
+    ) -> Self {
+        Self { api, stopping, frames: Arc::default(), bodies: body::Budget::new(body_bytes) }
     }
 
     /// Answers one request; errors become Status objects.
-    pub(crate) async fn answer(&self, request: Request<Incoming>) -> Answer {
+    pub(crate) async fn answer(&self, mut request: Request<Incoming>) -> Answer {
+        // Held until the request is done, since what was decoded is.
+        let share = Arc::new(self.bodies.share());
+        request.extensions_mut().insert(Arc::clone(&share));
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
         let encoding = Accept::of(request.headers()).encoding().unwrap_or(Encoding::Json);
         let packed = compress::accepts_gzip(request.headers());
@@ -64,6 +80,7 @@ impl Handler {
             tracing::debug!(%method, path, code = error.code(), %error, "refused");
             refusal(&error, encoding)
         });
+        drop(share);
         tracing::trace!(%method, path, code = answer.status().as_u16(), "answered");
         if packed { compress::pack(answer) } else { answer }
     }
@@ -100,13 +117,16 @@ impl Handler {
             Method::POST if info.writable && info.namespaced == collection.namespace.is_some() => {
                 let presenter = Presenter::new(headers, query, collection.resource, Content::Object)?;
                 let options = write_options(headers, query)?;
-                let object = body::read_object(request, collection.resource).await?;
+                let validation = options.field_validation;
+                let (object, remarks) = body::read_object(request, collection.resource, validation).await?;
+                check_new(&object)?;
                 let namespace = collection.namespace.as_deref().unwrap_or_default();
-                let outcome = self.api.create(collection.resource, namespace, object, options).await?;
+                let mut outcome = self.api.create(collection.resource, namespace, object, options).await?;
+                outcome.warnings.splice(0..0, remarks);
                 written(&presenter, outcome)
             }
             Method::DELETE if info.collection_deletable => {
-                self.delete_collection(request, query, collection).await
+                delete::collection(&self.api, request, query, collection).await
             }
             _ => Err(not_allowed(request.method())),
         }
@@ -138,17 +158,19 @@ impl Handler {
         let options = write_options(request.headers(), query)?;
         match *request.method() {
             Method::PUT => {
-                let object = body::read_object(request, named.resource).await?;
+                let validation = options.field_validation;
+                let (object, remarks) = body::read_object(request, named.resource, validation).await?;
                 let change = Change::Replace(object);
-                written(&presenter, self.api.change(target, named.part, change, options).await?)
+                let mut outcome = self.api.change(target, named.part, change, options).await?;
+                outcome.warnings.splice(0..0, remarks);
+                written(&presenter, outcome)
             }
             Method::PATCH => {
                 let change = patch::read(request, target.resource, query).await?;
                 written(&presenter, self.api.change(target, named.part, change, options).await?)
             }
             Method::DELETE if named.part == Part::Main => {
-                let (preconditions, options) = delete_options(request, options).await?;
-                deleted(&presenter, named, self.api.delete(target, &preconditions, options).await?)
+                delete::named(&self.api, request, query, &presenter, named).await
             }
             _ => Err(not_allowed(request.method())),
         }
@@ -165,34 +187,26 @@ impl Handler {
         let (stopping, frames) = (self.stopping.clone(), Arc::clone(&self.frames));
         watch::answer(&self.api, stopping, presenter, frames, query, collection, name)
     }
-
-    /// Deletes what the selectors match, one by one; answers with the list of what went.
-    async fn delete_collection(
-        &self,
-        request: Request<Incoming>,
-        query: &Query,
-        collection: &Collection,
-    ) -> Result<Answer, ApiError> {
-        let presenter = Presenter::new(request.headers(), query, collection.resource, Content::List)?;
-        let selector = selector(query, collection)?;
-        let options = write_options(request.headers(), query)?;
-        let (preconditions, options) = delete_options(request, options).await?;
-        let mut objects = Vec::new();
-        for object in list::current(&self.api, collection, &selector)? {
-            let named = Named::of(collection, &object);
-            match self.api.delete(named.target(), &preconditions, options).await {
-                Ok(outcome) => objects.push(outcome.object),
-                Err(ApiError::NotFound { .. }) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        list::whole(&presenter, self.api.store().revision(), objects)
-    }
 }
 
 fn selector(query: &Query, collection: &Collection) -> Result<Selector, ApiError> {
     let text = |name| query.get(name).unwrap_or_default();
     Selector::parse(collection.resource, text("labelSelector"), text("fieldSelector"))
+}
+
+/// An object that has a version is one that was read from a server, not a new one. Upstream refuses it, too
+/// (apiserver, `storage/errors.go`), though as an internal error.
+fn check_new(object: &Object) -> Result<(), ApiError> {
+    let metadata = json::object(object, "metadata");
+    let revision = metadata.and_then(|metadata| json::text(metadata, "resourceVersion"));
+    match revision {
+        None | Some("0") => Ok(()),
+        Some(_) => Err(ApiError::WrongType {
+            field: "metadata.resourceVersion".to_owned(),
+            expected: "nothing in an object to be created",
+            got: "the version of a stored one",
+        }),
+    }
 }
 
 fn write_options(headers: &HeaderMap, query: &Query) -> Result<WriteOptions, ApiError> {
@@ -208,7 +222,7 @@ fn write_options(headers: &HeaderMap, query: &Query) -> Result<WriteOptions, Api
         Some(other) => return Err(bad_option("fieldValidation", other, &["Ignore", "Warn", "Strict"])),
     };
     let field_manager = field_manager(headers, query)?;
-    Ok(WriteOptions { dry_run, field_validation, field_manager })
+    Ok(WriteOptions { dry_run, field_validation, field_manager, namespace_must_exist: true })
 }
 
 /// The owner of what is written: who the client says it is, or else what its program is called.
@@ -227,49 +241,25 @@ fn bad_option(field: &str, value: &str, supported: &[&str]) -> ApiError {
     ApiError::InvalidOptions { what: "Options", error: FieldError::not_supported(field, value, supported) }
 }
 
-/// `DeleteOptions` from the body, if there is one.
-async fn delete_options(
-    request: Request<Incoming>,
-    mut options: WriteOptions,
-) -> Result<(Preconditions, WriteOptions), ApiError> {
-    let Some(body) = body::read_delete_options(request).await? else {
-        return Ok((Preconditions::default(), options));
-    };
-    let supported = ["Background", "Foreground", "Orphan"];
-    if let Some(policy) = json::text(&body, "propagationPolicy").filter(|it| !supported.contains(it)) {
-        return Err(bad_option("propagationPolicy", policy, &supported));
-    }
-    options.dry_run |= json::texts(&body, "dryRun").any(|value| value == "All");
-    let empty = Object::new();
-    let given = json::object(&body, "preconditions").unwrap_or(&empty);
-    let text = |key| json::text(given, key).map(str::to_owned);
-    Ok((Preconditions { uid: text("uid"), resource_version: text("resourceVersion") }, options))
-}
-
 fn written(presenter: &Presenter, outcome: Outcome) -> Result<Answer, ApiError> {
     let code = if outcome.effect == Effect::Created { StatusCode::CREATED } else { StatusCode::OK };
     let mut answer = presenter.object(code, outcome.object)?;
-    for warning in outcome.warnings {
-        let quoted = warning.replace('\\', "\\\\").replace('"', "\\\"");
-        if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
-            answer.headers_mut().append(header::WARNING, value);
-        }
-    }
+    warn(answer.headers_mut(), &outcome.warnings);
     Ok(answer)
 }
 
-fn deleted(presenter: &Presenter, named: &Named, outcome: Outcome) -> Result<Answer, ApiError> {
-    let info = named.resource.info();
-    if outcome.effect != Effect::Deleted || info.delete_returns_object {
-        return presenter.object(StatusCode::OK, outcome.object);
+/// Adds a header for each warning, once, as long as there is room for all of it.
+fn warn(headers: &mut HeaderMap, warnings: &[String]) {
+    let (mut told, mut room) = (HashSet::new(), WARNINGS_LIMIT);
+    let once = warnings.iter().filter(|warning| told.insert(warning.as_str()));
+    for warning in once.take(MOST_WARNINGS) {
+        let quoted = warning.replace('\\', "\\\\").replace('"', "\\\"");
+        let Some(left) = room.checked_sub(quoted.len()) else { return };
+        if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
+            headers.append(header::WARNING, value);
+            room = left;
+        }
     }
-    let object: Value = serde_json::from_slice(&outcome.object).unwrap_or_default();
-    let uid = object.pointer("/metadata/uid").cloned().unwrap_or_default();
-    let status = json!({
-        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
-        "details": {"name": named.name, "group": info.group, "kind": info.plural, "uid": uid},
-    });
-    Ok(present::document(StatusCode::OK, presenter.format.encoding, false, &status))
 }
 
 fn refusal(error: &ApiError, encoding: Encoding) -> Answer {
@@ -287,4 +277,24 @@ fn only(method: &Method, allowed: &Method) -> Result<(), ApiError> {
 
 fn not_allowed(method: &Method) -> ApiError {
     ApiError::MethodNotAllowed { method: method.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warnings_are_told_once_and_within_bounds() {
+        let mut headers = HeaderMap::new();
+        let given = ["a \"b\"".to_owned(), "a \"b\"".to_owned(), "line\nbreak".to_owned(), "c".to_owned()];
+        warn(&mut headers, &given);
+        let told: Vec<_> = headers.get_all(header::WARNING).iter().map(HeaderValue::as_bytes).collect();
+        assert_eq!(told, [&br#"299 - "a \"b\"""#[..], br#"299 - "c""#]);
+        let mut headers = HeaderMap::new();
+        warn(&mut headers, &(0..1000).map(|number| format!("number {number:06}")).collect::<Vec<_>>());
+        assert_eq!(headers.get_all(header::WARNING).iter().count(), MOST_WARNINGS);
+        let mut headers = HeaderMap::new();
+        warn(&mut headers, &["a", "b", "c"].map(|text| text.repeat(2000)));
+        assert_eq!(headers.get_all(header::WARNING).iter().count(), 2);
+    }
 }

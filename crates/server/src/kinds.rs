@@ -69,6 +69,11 @@ pub(crate) fn warnings(resource: Resource, object: &Object) -> Vec<String> {
     }
 }
 
+/// The address that an endpoint can have, by this text.
+pub(crate) fn usable_address(text: &str) -> Option<std::net::IpAddr> {
+    network::parse_address(text).filter(|address| network::unusable(*address).is_none())
+}
+
 /// Whether an update changes what `metadata.generation` counts: anything outside metadata, or the labels.
 pub(crate) fn bumps_generation(resource: Resource, new: &Object, old: &Object) -> bool {
     let labels = |object| json::object(object, "metadata").and_then(|metadata| metadata.get("labels"));

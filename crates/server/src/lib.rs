@@ -34,7 +34,10 @@ use portolan_schema::{json, resource, shape as schema};
 use portolan_store as store;
 
 pub use allocate::{AllocationScope, AllocatorMetrics};
-pub use api::{Api, Blocking, Effect, FieldManager, Outcome, Part, Preconditions, Target, WriteOptions};
+pub use api::{
+    Api, Blocking, DeleteOptions, Effect, FieldManager, Outcome, Part, Preconditions, Propagation, Target,
+    WriteOptions,
+};
 pub use config::{Config, ConfigError, ServiceRanges, Transport};
 pub use controllers::repair::RepairMetrics;
 pub use error::{ApiError, CauseReason, FieldError};
@@ -46,6 +49,6 @@ pub use portolan_store::{
 };
 pub use security::{ClientFiles, Kubeconfig, Pki, Role, SecurityError, TlsSettings, server_names};
 pub use server::{
-    Check, Checks, Collect, Error, Limits, MetricKind, Metrics, Page, RunningServer, Server, check_address,
-    serve, serve_with,
+    Check, Checks, Collect, Error, Histogram, Limits, MetricKind, Metrics, Page, RunningServer, Server,
+    check_address, serve, serve_with,
 };

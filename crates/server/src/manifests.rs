@@ -1,28 +1,36 @@
 //! A folder of manifests that the objects are kept in step with: create, update, and prune what the folder made.
 //!
-//! Which objects the folder made is remembered in memory, as the objects themselves are. A document that cannot be
-//! used gets one line in the log and never stops the others; as long as a file has an unreadable document, nothing
-//! that the file made is pruned, since it may be what the document meant.
+//! Every object that the folder made carries an annotation that says so, so that what a manifest no longer has is pruned
+//! even if it went while no server ran. A document that cannot be used gets one line in the log and never stops the
+//! others; as long as a file has an unreadable document, nothing that the file made is pruned, since it may be what the
+//! document meant.
 
+mod contents;
 mod documents;
 mod follow;
+mod marker;
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    fs, io,
+    fmt,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use serde_json::Value;
 
-use self::documents::Document;
-pub(crate) use self::follow::Follower;
+use self::{
+    contents::{Contents, Found},
+    documents::Document,
+};
+pub(crate) use self::{follow::Follower, marker::MARKER};
 use crate::{
-    api::{Api, Effect, Preconditions, Target, WriteOptions, resource_of},
+    api::{Api, DeleteOptions, Effect, Preconditions, Target, resource_of},
+    controllers::Seen,
     error::ApiError,
     json,
     resource::Resource,
+    store::{Scope, StoredObject},
 };
 
 #[cfg(test)]
@@ -32,8 +40,11 @@ mod tests;
 #[derive(Debug)]
 struct Folder {
     api: Arc<Api>,
+    /// Absolute.
     path: PathBuf,
     files: BTreeMap<PathBuf, File>,
+    /// What could not be pruned.
+    leftover: HashSet<ObjectId>,
 }
 
 /// One file as it was last read.
@@ -42,6 +53,8 @@ struct File {
     /// `None` if the file must be looked at again even if it stays the same.
     content: Option<Vec<u8>>,
     objects: HashSet<ObjectId>,
+    /// What is wrong with it, as it was logged.
+    complaints: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -62,60 +75,117 @@ enum Refusal {
     NoName,
 }
 
+/// Whether everything is as the folder says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Synced {
+    /// Yes, but for what only another content of the folder can mend.
+    Done,
+    /// Not all of it; trying again later may help.
+    TryAgain,
+}
+
 impl Folder {
+    /// Knows the objects that the folder made in an earlier life.
     fn new(api: Arc<Api>, path: PathBuf) -> Self {
-        Self { api, path, files: BTreeMap::new() }
+        let mut folder = Self { api, path, files: BTreeMap::new(), leftover: HashSet::new() };
+        for resource in Resource::served().filter(|it| it.stored() == *it) {
+            let snapshot = folder.api.store().snapshot(resource, &Scope::default(), None);
+            for object in snapshot.into_iter().flat_map(|it| it.objects) {
+                if let Some(file) = marker::file_of(resource, &object, &folder.path) {
+                    let id = ObjectId::of(resource, &object);
+                    folder.files.entry(file).or_default().objects.insert(id);
+                }
+            }
+        }
+        folder
     }
 
-    /// Reads what has changed, applies it, and deletes what is no longer declared.
-    async fn sync(&mut self) -> io::Result<()> {
-        let paths = manifest_paths(&self.path)?;
-        let before = std::mem::take(&mut self.files);
-        let made: HashSet<ObjectId> = before.values().flat_map(|file| file.objects.iter().cloned()).collect();
-        let mut before = before;
+    /// Applies what has changed, and deletes what is no longer declared.
+    async fn sync(&mut self, contents: Contents) -> Synced {
+        let mut before = std::mem::take(&mut self.files);
+        let mut made = std::mem::take(&mut self.leftover);
+        made.extend(before.values().flat_map(|file| file.objects.iter().cloned()));
         let mut declared: HashMap<ObjectId, PathBuf> = HashMap::new();
-        for path in paths {
+        let mut synced = Synced::Done;
+        for (path, found) in contents {
             let old = before.remove(&path).unwrap_or_default();
-            let file = self.sync_file(&path, old, &declared).await;
+            let (file, result) = self.sync_file(&path, found, old, &declared).await;
+            synced = synced.and(result);
             declared.extend(file.objects.iter().map(|id| (id.clone(), path.clone())));
             self.files.insert(path, file);
             // Requests go on between the files of a large folder.
             tokio::task::yield_now().await;
         }
-        for id in made.iter().filter(|id| !declared.contains_key(id)) {
-            self.prune(id).await;
+        for id in made.into_iter().filter(|id| !declared.contains_key(id)) {
+            synced = synced.and(self.prune(id).await);
         }
-        Ok(())
+        synced
     }
 
-    async fn sync_file(&self, path: &Path, old: File, declared: &HashMap<ObjectId, PathBuf>) -> File {
-        let content = match fs::read(path) {
-            Ok(content) => content,
-            Err(error) => {
-                tracing::error!(file = %path.display(), %error, "manifest file cannot be read");
-                return File { content: None, ..old };
-            }
-        };
-        if old.content.as_ref() == Some(&content) {
-            return old;
-        }
-        let mut file = File::default();
-        let (mut unreadable, mut duplicates) = (false, false);
-        for document in documents::split(path, &content) {
-            match self.apply(&document, path, declared, &mut file.objects).await {
-                Ok(()) => {}
-                Err(refusal) => {
-                    log_refusal(path, &document, &refusal);
-                    duplicates |= matches!(refusal, Refusal::Duplicate(_));
-                    unreadable |= document.id().is_none();
+    /// Takes notice of what happened to the objects; true if one is gone that a file declares.
+    fn observe(&mut self, seen: Vec<Seen>) -> bool {
+        let mut gone: HashSet<ObjectId> = HashSet::new();
+        for seen in seen {
+            match seen {
+                Seen::Change(resource, change) if change.new.is_none() => {
+                    gone.extend(change.old.map(|old| ObjectId::of(resource, &old)));
+                }
+                Seen::Change(..) => {}
+                Seen::State(resource, objects) => {
+                    let present: HashSet<ObjectId> =
+                        objects.iter().map(|object| ObjectId::of(resource, object)).collect();
+                    let declared = self.files.values().flat_map(|file| &file.objects);
+                    gone.extend(
+                        declared.filter(|id| id.resource == resource && !present.contains(id)).cloned(),
+                    );
                 }
             }
         }
+        let mut is_missing = false;
+        for file in self.files.values_mut().filter(|file| !file.objects.is_disjoint(&gone)) {
+            file.content = None;
+            is_missing = true;
+        }
+        is_missing
+    }
+
+    async fn sync_file(
+        &self,
+        path: &Path,
+        found: Found,
+        old: File,
+        declared: &HashMap<ObjectId, PathBuf>,
+    ) -> (File, Synced) {
+        let content = match found {
+            Found::Content(content) => content,
+            Found::Unfinished => return (File { content: None, ..old }, Synced::Done),
+            Found::Unreadable(error) => {
+                let complaints = vec![format!("{}: {error}", path.display())];
+                complain(&old.complaints, &complaints);
+                return (File { content: None, complaints, ..old }, Synced::Done);
+            }
+        };
+        if old.content.as_ref() == Some(&content) {
+            return (old, Synced::Done);
+        }
+        let mut file = File::default();
+        let (mut unreadable, mut again, mut synced) = (false, false, Synced::Done);
+        for document in documents::split(path, &content) {
+            let Err(refusal) = self.apply(&document, path, declared, &mut file.objects).await else {
+                continue;
+            };
+            file.complaints.push(complaint(path, &document, &refusal));
+            unreadable |= document.id().is_none();
+            again |= document.id().is_some();
+            synced = synced.and(refusal.may_pass());
+        }
+        complain(&old.complaints, &file.complaints);
         if unreadable {
             file.objects.extend(old.objects);
         }
-        file.content = (!duplicates).then_some(content);
-        file
+        // What was refused for the sake of another object is tried again with the next change.
+        file.content = (!again).then_some(content);
+        (file, synced)
     }
 
     async fn apply(
@@ -130,10 +200,10 @@ impl Folder {
         if let Some(other) = declared.get(&id) {
             return Err(Refusal::Duplicate(other.clone()));
         }
-        if !own.insert(id) {
+        if !own.insert(id.clone()) {
             return Err(Refusal::Duplicate(path.to_owned()));
         }
-        let outcome = self.api.apply(object.clone()).await?;
+        let outcome = self.api.apply(marker::marked(object.clone(), &id, path)).await?;
         for warning in outcome.warnings {
             tracing::warn!(file = %path.display(), document = document.index, warning, "manifest");
         }
@@ -144,18 +214,77 @@ impl Folder {
         Ok(())
     }
 
-    async fn prune(&self, id: &ObjectId) {
-        let target = Target { resource: id.resource, namespace: &id.namespace, name: &id.name };
-        let kind = id.resource.info().kind;
-        match self.api.delete(target, &Preconditions::default(), WriteOptions::default()).await {
+    /// Deletes an object, unless somebody has taken it over by taking its mark away.
+    async fn prune(&mut self, id: ObjectId) -> Synced {
+        let (kind, namespace, name) = (id.resource.info().kind, id.namespace.clone(), id.name.clone());
+        let Some(stored) = self.api.store().get(id.resource, &id.target().key()) else { return Synced::Done };
+        if marker::file_of(id.resource, &stored, &self.path).is_none() {
+            tracing::info!(
+                kind,
+                namespace,
+                name,
+                "not pruned: it is no longer marked as made by this folder"
+            );
+            return Synced::Done;
+        }
+        let preconditions =
+            Preconditions { uid: None, resource_version: Some(stored.revision().to_string()) };
+        let options = DeleteOptions { preconditions, ..DeleteOptions::default() };
+        match self.api.delete_with(id.target(), &options).await {
             Ok(_) => {
-                tracing::info!(kind, namespace = id.namespace, name = id.name, "pruned: no manifest has it");
+                tracing::info!(kind, namespace, name, "pruned: no manifest has it");
+                Synced::Done
             }
-            Err(ApiError::NotFound { .. }) => {}
+            Err(ApiError::NotFound { .. }) => Synced::Done,
             Err(error) => {
-                tracing::error!(kind, namespace = id.namespace, name = id.name, %error, "not pruned");
+                tracing::error!(kind, namespace, name, %error, "not pruned");
+                let synced = Refusal::Api(error).may_pass();
+                if synced == Synced::TryAgain {
+                    self.leftover.insert(id);
+                }
+                synced
             }
         }
+    }
+}
+
+impl Synced {
+    fn and(self, other: Self) -> Self {
+        if self == Self::Done { other } else { self }
+    }
+}
+
+impl Refusal {
+    /// Whether the same may be accepted later, without another change of the folder.
+    fn may_pass(&self) -> Synced {
+        match self {
+            Self::Api(
+                ApiError::Terminating { .. }
+                | ApiError::AlreadyExists { .. }
+                | ApiError::Conflict { .. }
+                | ApiError::Contended { .. }
+                | ApiError::Unavailable(_)
+                | ApiError::Unconfirmed(_)
+                | ApiError::Internal(_),
+            ) => Synced::TryAgain,
+            _ => Synced::Done,
+        }
+    }
+}
+
+impl ObjectId {
+    fn of(resource: Resource, object: &StoredObject) -> Self {
+        Self { resource, namespace: object.namespace().to_owned(), name: object.name().to_owned() }
+    }
+
+    fn target(&self) -> Target<'_> {
+        Target { resource: self.resource, namespace: &self.namespace, name: &self.name }
+    }
+}
+
+impl fmt::Display for ObjectId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.resource.info().kind, self.target().key())
     }
 }
 
@@ -165,18 +294,21 @@ impl Document {
     }
 }
 
-fn log_refusal(path: &Path, document: &Document, refusal: &Refusal) {
+/// Where the document is, and what is wrong with it; one line.
+fn complaint(path: &Path, document: &Document, refusal: &Refusal) -> String {
     let error = refusal.to_string();
-    // A parser's message may go on with an excerpt; one line is what the log promises.
+    // A parser's message may go on with an excerpt.
     let error = error.lines().next().unwrap_or_default();
-    tracing::error!(
-        file = %path.display(),
-        document = document.index,
-        line = document.line,
-        item = document.item,
-        error,
-        "manifest not applied"
-    );
+    let Document { index, line, item, .. } = document;
+    let item = item.map_or_else(String::new, |item| format!(", item {}", item + 1));
+    format!("{}: document {}{item}, line {line}: {error}", path.display(), index + 1)
+}
+
+/// Logs what has not been logged before.
+fn complain(old: &[String], new: &[String]) {
+    for complaint in new.iter().filter(|it| !old.contains(it)) {
+        tracing::error!(complaint, "manifest not applied");
+    }
 }
 
 fn object_id(object: &Value) -> Result<ObjectId, Refusal> {
@@ -186,25 +318,11 @@ fn object_id(object: &Value) -> Result<ObjectId, Refusal> {
         got: json::type_name(object),
     };
     let object = object.as_object().ok_or(wrong)?;
-    let resource = resource_of(object)?;
+    // An Event has two forms, of which one is stored.
+    let resource = resource_of(object)?.stored();
     let metadata = json::object(object, "metadata").ok_or(Refusal::NoName)?;
     let name = json::text(metadata, "name").ok_or(Refusal::NoName)?.to_owned();
     let namespace = json::text(metadata, "namespace").unwrap_or("default");
     let namespace = if resource.info().namespaced { namespace.to_owned() } else { String::new() };
     Ok(ObjectId { resource, namespace, name })
-}
-
-/// The manifest files of a folder, sorted; hidden ones (`..data` among them) are left out.
-fn manifest_paths(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut paths = Vec::new();
-    for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
-        let hidden = path.file_name().and_then(|name| name.to_str()).is_none_or(|name| name.starts_with('.'));
-        let extension = path.extension().and_then(|extension| extension.to_str());
-        if !hidden && matches!(extension, Some("yaml" | "yml" | "json")) && path.is_file() {
-            paths.push(path);
-        }
-    }
-    paths.sort();
-    Ok(paths)
 }

@@ -1,5 +1,6 @@
 //! The rules of `metadata`: what the server fills in, what clients may change, what names look like.
 
+use std::collections::{BTreeMap, HashSet};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use portolan_schema::shape::timestamp;
@@ -16,6 +17,10 @@ use crate::{
 #[cfg(test)]
 mod tests;
 
+/// Finalizer of an object whose dependents are to lose it as their owner before it goes (`metav1.FinalizerOrphanDependents`).
+pub(crate) const ORPHAN: &str = "orphan";
+/// Finalizer of an object that waits for its dependents to go first (`metav1.FinalizerDeleteDependents`).
+pub(crate) const FOREGROUND: &str = "foregroundDeletion";
 /// Keys and values of all annotations together, in bytes (apimachinery `TotalAnnotationSizeLimitB`).
 const ANNOTATIONS_LIMIT: usize = 256 * 1024;
 /// A generated name is the prefix, cut to this, and a random suffix.
@@ -47,6 +52,41 @@ pub(crate) fn prepare_create(resource: Resource, metadata: &mut Object) {
     if resource == Resource::EndpointSlice {
         metadata.insert("generation".to_owned(), 1.into());
     }
+}
+
+/// What of `metadata` an update must not set, as it would be lost or mean a deletion (apimachinery,
+/// `ValidateObjectMetaAccessorUpdate`).
+pub(crate) fn forbidden_changes(metadata: &Object, old: &Object) -> Vec<FieldError> {
+    let given = |object: &Object, key| object.get(key).filter(|value| !value.is_null()).cloned();
+    let why = "field is immutable; may only be changed via deletion";
+    let mut errors = Vec::new();
+    // A stored time of deletion stays, whatever the client says.
+    if let (Some(new), None) = (given(metadata, "deletionTimestamp"), given(old, "deletionTimestamp")) {
+        errors.push(FieldError::invalid("metadata.deletionTimestamp", new, why));
+    }
+    if let Some(new) = given(metadata, "deletionGracePeriodSeconds")
+        && given(old, "deletionGracePeriodSeconds").as_ref() != Some(&new)
+    {
+        errors.push(FieldError::invalid("metadata.deletionGracePeriodSeconds", new, why));
+    }
+    errors
+}
+
+/// Keeps the first of owner references that are the same in everything. Returns what the client should hear if there
+/// were any.
+pub(crate) fn drop_duplicate_owners(metadata: &mut Object) -> Option<String> {
+    let owners = metadata.get_mut("ownerReferences")?.as_array_mut()?;
+    let (mut seen, mut twice) = (HashSet::new(), None);
+    owners.retain(|owner| {
+        let is_new = seen.insert(canonical(owner));
+        if !is_new && twice.is_none() {
+            twice = owner.get("uid").and_then(Value::as_str).map(str::to_owned);
+        }
+        is_new
+    });
+    twice.map(|uid| {
+        format!("metadata.ownerReferences names the owner with uid {uid:?} more than once; the first counts")
+    })
 }
 
 /// Restores what an update may not change.
@@ -88,6 +128,11 @@ pub(crate) fn validate(resource: Resource, metadata: &Object) -> Vec<FieldError>
             let field = format!("metadata.finalizers[{index}]");
             errors.push(FieldError::invalid(field, finalizer, "must be a qualified name"));
         }
+    }
+    let has = |wanted| json::texts(metadata, "finalizers").any(|finalizer| finalizer == wanted);
+    if has(ORPHAN) && has(FOREGROUND) {
+        let why = "of orphan and foregroundDeletion only one can be set";
+        errors.push(FieldError::invalid("metadata.finalizers", ORPHAN, why));
     }
     errors
 }
@@ -197,6 +242,12 @@ fn owner_errors(metadata: &Object) -> Vec<FieldError> {
         ));
     }
     errors
+}
+
+/// A text that is the same for equal owner references, whatever the order of their fields.
+fn canonical(owner: &Value) -> String {
+    let fields: BTreeMap<&String, &Value> = owner.as_object().into_iter().flatten().collect();
+    format!("{fields:?}")
 }
 
 /// At most `length` bytes of `text`, whole characters.

@@ -64,6 +64,20 @@ impl Selector {
         self
     }
 
+    /// The key of the only object that can be selected, if there is just one: by its name, and the namespace that is
+    /// given here or required.
+    pub(crate) fn key(&self, resource: Resource, namespace: Option<&str>) -> Option<String> {
+        let required = |field| {
+            let one = self.fields.iter().find(|it| it.equal && it.field == field);
+            one.map(|requirement| requirement.value.as_str())
+        };
+        let name = required(Field::Name)?;
+        if !resource.info().namespaced {
+            return Some(name.to_owned());
+        }
+        Some(format!("{}/{name}", namespace.or_else(|| required(Field::Namespace))?))
+    }
+
     /// Whether every object is selected.
     pub(crate) fn is_everything(&self) -> bool {
         self.labels.is_empty() && self.fields.is_empty()

@@ -36,12 +36,13 @@ use self::{
 pub use self::{
     health::{Check, Checks},
     limits::Limits,
-    metrics::{Collect, MetricKind, Metrics, Page},
+    metrics::{Collect, Histogram, MetricKind, Metrics, Page},
 };
 use crate::{
     api::Api,
     config::{Config, Transport},
     controllers,
+    error::ApiError,
     http::Handler,
     manifests::Follower,
     security::{Security, SecurityError},
@@ -78,6 +79,9 @@ pub enum Error {
     /// TLS cannot be set up.
     #[error("TLS: {0}")]
     Security(#[from] SecurityError),
+    /// What must be there before clients are cannot be written.
+    #[error("cannot make the Service default/kubernetes: {0}")]
+    Begin(#[from] ApiError),
     /// No thread or event loop could be made.
     #[error("cannot start the server's thread: {0}")]
     Thread(io::Error),
@@ -217,7 +221,7 @@ async fn serve_api(
     let (leave, leaving) = watch::channel(false);
     let (stop, stopping) = watch::channel(false);
     let mut tasks = JoinSet::new();
-    controllers::start(&api, config, address, &stopping, &mut tasks).await;
+    controllers::start(&api, config, address, &stopping, &mut tasks).await?;
     if let Some(folder) = &config.manifests {
         let follower = Follower::start(Arc::clone(&api), folder.clone()).await;
         let follower = follower.map_err(|source| Error::Manifests { folder: folder.clone(), source })?;
@@ -231,7 +235,7 @@ async fn serve_api(
     metrics.register(Arc::clone(&api) as Arc<_>);
     metrics.register(Arc::new(config.metrics.clone()));
     let gate = Gate::new(Parts {
-        handler: Handler::new(api, stopping.clone()),
+        handler: Handler::new(api, stopping.clone(), limits.body_bytes),
         security: security.clone(),
         limits: limits.clone(),
         checks: config.checks.clone(),

@@ -3,11 +3,22 @@
 
 mod common;
 
-use std::collections::BTreeSet;
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
 
 use common::*;
-use portolan_server::{Config, History};
+use futures::{executor::block_on, future::BoxFuture};
+use portolan_server::{
+    Api, Changes, CommitError, Committed, Config, Expired, History, MemoryStore, Resource, Scope, Server,
+    Snapshot, Store, StoredObject, Transaction,
+};
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 fn names(list: &Value) -> Vec<String> {
     let items = list["items"].as_array().unwrap();
@@ -130,4 +141,92 @@ fn a_large_list_arrives_whole() {
     let list = list.expect(200);
     assert_eq!(names(&list).len(), 300);
     assert_eq!(list["items"][299]["endpoints"].as_array().unwrap().len(), 100);
+}
+
+/// A server of a store that others share: it learns what they wrote when it asks.
+#[derive(Debug)]
+struct Lagging {
+    inner: MemoryStore,
+    lags: AtomicBool,
+}
+
+impl Lagging {
+    /// What is not published can not be asked for.
+    fn known(&self, revision: u64) -> Result<(), Expired> {
+        if revision > self.revision() { Err(Expired { requested: revision, oldest: 1 }) } else { Ok(()) }
+    }
+}
+
+impl Store for Lagging {
+    fn revision(&self) -> u64 {
+        self.inner.revision() - u64::from(self.lags.load(Relaxed))
+    }
+
+    fn get(&self, resource: Resource, key: &str) -> Option<Arc<StoredObject>> {
+        self.inner.get(resource, key)
+    }
+
+    fn count(&self, resource: Resource) -> usize {
+        self.inner.count(resource)
+    }
+
+    fn snapshot(&self, resource: Resource, scope: &Scope<'_>, at: Option<u64>) -> Result<Snapshot, Expired> {
+        self.known(at.unwrap_or(0))?;
+        self.inner.snapshot(resource, scope, at)
+    }
+
+    fn latest(&self, resource: Resource, key: &str) -> Option<Arc<StoredObject>> {
+        self.inner.latest(resource, key)
+    }
+
+    fn commit(&self, transaction: Transaction) -> BoxFuture<'static, Result<Committed, CommitError>> {
+        self.inner.commit(transaction)
+    }
+
+    fn refresh(&self) -> BoxFuture<'static, Result<u64, CommitError>> {
+        self.lags.store(false, Relaxed);
+        self.inner.refresh()
+    }
+
+    fn changes(&self, resource: Resource, after: u64, limit: usize) -> Result<Changes, Expired> {
+        self.known(after)?;
+        self.inner.changes(resource, after, limit)
+    }
+
+    fn subscribe(&self, resource: Resource) -> watch::Receiver<u64> {
+        self.inner.subscribe(resource)
+    }
+
+    fn metrics(&self) -> portolan_store::Metrics {
+        self.inner.metrics()
+    }
+}
+
+#[test]
+fn what_another_server_said_is_known_here() {
+    let store =
+        Arc::new(Lagging { inner: MemoryStore::new(History::default()), lags: AtomicBool::new(false) });
+    let api = block_on(Api::open(Arc::clone(&store) as Arc<dyn Store>, &Config::default())).unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let config = Config { controllers: false, ..Config::default() };
+    let server = Server::start_with(Arc::new(api), config, listener).unwrap();
+    let address = server.local_addr();
+    get(address, SERVICES).expect(200);
+    for name in ["a", "b"] {
+        server.api().blocking().apply(service(name)).unwrap();
+    }
+    let first = get(address, &format!("{SERVICES}?limit=1")).expect(200);
+    let (token, at) = (first["metadata"]["continue"].as_str().unwrap(), revision(&first));
+    // The last change was of something else.
+    let query = |query: String| {
+        store.lags.store(true, Relaxed);
+        let start = std::time::Instant::now();
+        let list = get(address, &format!("{SERVICES}?{query}")).expect(200);
+        // It would be three seconds, if the signal of a change of Services were waited for.
+        assert!(start.elapsed() < std::time::Duration::from_secs(2), "{query}");
+        names(&list)
+    };
+    assert_eq!(query(format!("limit=1&continue={token}")), ["b"]);
+    assert_eq!(query(format!("resourceVersion={at}&resourceVersionMatch=Exact")), ["a", "b"]);
+    assert_eq!(query(format!("resourceVersion={at}")), ["a", "b"]);
 }

@@ -141,3 +141,63 @@ fn a_folder_that_is_not_there_is_an_error() {
     let error = server.stop().unwrap_err();
     assert!(matches!(&error, Error::Manifests { folder: named, .. } if *named == folder), "{error}");
 }
+
+#[test]
+fn an_object_that_somebody_deletes_comes_back() {
+    let folder = tempfile::tempdir().unwrap();
+    put(folder.path(), "a.yaml", &yaml("a", "80"));
+    let in_shop =
+        "apiVersion: v1\nkind: Service\nmetadata: {name: b, namespace: shop}\nspec: {ports: [{port: 1}]}\n";
+    put(folder.path(), "b.yaml", in_shop);
+    let server = start_with(folder.path());
+    let address = server.local_addr();
+    let uid = |path: &str| get(address, path).json()["metadata"]["uid"].clone();
+    let (a, shop) = (format!("{SERVICES}/a"), "/api/v1/namespaces/shop");
+    for (path, gone) in [(a.as_str(), a.as_str()), ("/api/v1/namespaces/shop/services/b", shop)] {
+        let before = uid(path);
+        delete(address, gone).expect(200);
+        until("it is made anew", || uid(path).is_string() && uid(path) != before);
+    }
+    fs::remove_file(folder.path().join("a.yaml")).unwrap();
+    until("pruned", || services(&server) == ["shop/b"]);
+}
+
+#[test]
+fn a_file_counts_when_it_is_closed() {
+    use std::io::Write;
+    let folder = tempfile::tempdir().unwrap();
+    put(folder.path(), "a.yaml", &format!("{}---\n{}", yaml("a", "80"), yaml("b", "80")));
+    let server = start_with(folder.path());
+    get(server.local_addr(), "/readyz");
+    let mut writer = fs::File::create(folder.path().join("a.yaml")).unwrap();
+    writer.write_all(format!("{}---\n", yaml("a", "8080")).as_bytes()).unwrap();
+    put(folder.path(), "c.yaml", &yaml("c", "80"));
+    until("another file is followed meanwhile", || services(&server).contains(&"default/c".to_owned()));
+    assert_eq!(services(&server), ["default/a", "default/b", "default/c"]);
+    let port =
+        || get(server.local_addr(), &format!("{SERVICES}/a")).json()["spec"]["ports"][0]["port"].clone();
+    assert_eq!(port(), 80, "half a file is nothing");
+    writer.write_all(yaml("d", "80").as_bytes()).unwrap();
+    drop(writer);
+    until("the whole file counts", || services(&server) == ["default/a", "default/c", "default/d"]);
+    assert_eq!(port(), 8080);
+}
+
+#[test]
+fn what_went_while_no_server_ran_is_pruned() {
+    let folder = tempfile::tempdir().unwrap();
+    put(folder.path(), "a.yaml", &yaml("a", "80"));
+    put(folder.path(), "b.yaml", &yaml("b", "80"));
+    let server = start_with(folder.path());
+    get(server.local_addr(), "/readyz");
+    server.api().blocking().apply(service("by-hand")).unwrap();
+    let api = server.stop().unwrap();
+    fs::remove_file(folder.path().join("a.yaml")).unwrap();
+    put(folder.path(), "c.yaml", &yaml("b", "81"));
+    fs::remove_file(folder.path().join("b.yaml")).unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let config = Config { manifests: Some(folder.path().to_owned()), ..Config::default() };
+    let server = Server::start_with(api, config, listener).unwrap();
+    get(server.local_addr(), "/readyz");
+    assert_eq!(services(&server), ["default/b", "default/by-hand"]);
+}

@@ -58,7 +58,7 @@ fn every_kind_is_served() {
     let names: Vec<_> = get(address, "/api/v1/namespaces").expect(200)["items"].as_array().unwrap().clone();
     assert_eq!(names.len(), 4);
     send_json(address, "POST", "/api/v1/namespaces", &json!({"metadata": {"name": "x"}})).expect(201);
-    let elsewhere = "/api/v1/namespaces/any/services";
+    let elsewhere = "/api/v1/namespaces/x/services";
     send_json(address, "POST", elsewhere, &service("a")).expect(201);
 }
 
@@ -70,7 +70,7 @@ fn status_is_a_world_of_its_own() {
     balanced["spec"]["type"] = "LoadBalancer".into();
     balanced["status"] = json!({"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}});
     let created = send_json(address, "POST", SERVICES, &balanced).expect(201);
-    assert_eq!(created.get("status"), None, "a create does not take status");
+    assert_eq!(created["status"], json!({"loadBalancer": {}}), "a create does not take status");
     let path = format!("{SERVICES}/web/status");
     let mut with_status = created.clone();
     with_status["status"] = balanced["status"].clone();
@@ -260,4 +260,61 @@ fn a_stopped_server_can_be_started_again_on_its_port_with_its_objects() {
     let listener = std::net::TcpListener::bind(address).unwrap();
     let _again = Server::start_with(api, Config { listen: address, ..Config::default() }, listener).unwrap();
     get(address, &format!("{SERVICES}/web")).expect(200);
+}
+
+#[test]
+fn what_is_too_large_for_the_store_goes_without_the_owners_of_its_fields() {
+    let server = start(Config::default());
+    let address = server.local_addr();
+    let mut large = service("large");
+    large["metadata"]["finalizers"] = (0..60_000).map(|number| format!("a/b{number:06}")).collect();
+    let stored = send_json(address, "POST", SERVICES, &large).expect(201);
+    assert_eq!(stored["metadata"]["finalizers"], large["metadata"]["finalizers"]);
+    assert_eq!(stored["metadata"].get("managedFields"), None);
+    // While it is being deleted, each finalizer is looked for among the stored ones.
+    delete(address, &format!("{SERVICES}/large")).expect(200);
+    let patch = json!({"metadata": {"finalizers": large["metadata"]["finalizers"], "labels": {"a": "b"}}});
+    send_json(address, "PATCH", &format!("{SERVICES}/large"), &patch).expect(200);
+
+    let events = "/api/v1/namespaces/default/events";
+    let mut event = json!({"metadata": {"name": "e"}, "involvedObject": {"namespace": "default"}});
+    event["message"] = "x".repeat(1_600_000).into();
+    let why = send_json(address, "POST", events, &event).refused(413, "RequestEntityTooLarge");
+    assert!(why.contains("bytes"), "{why}");
+    event["message"] = "x".repeat(1_400_000).into();
+    send_json(address, "POST", events, &event).expect(201);
+}
+
+#[test]
+fn an_object_that_was_read_is_no_new_one() {
+    let server = start(Config::default());
+    let address = server.local_addr();
+    let mut object = service("web");
+    object["metadata"]["resourceVersion"] = "7".into();
+    let why = send_json(address, "POST", SERVICES, &object).refused(400, "BadRequest");
+    assert!(why.contains("metadata.resourceVersion"), "{why}");
+    // A PUT that makes an object is one of a client that did not know that it was gone.
+    send_json(address, "PUT", &format!("{SERVICES}/web"), &object).expect(201);
+    let set = json!({"metadata": {"deletionTimestamp": "2026-11-21T21:03:57Z"}});
+    let why = send_json(address, "PATCH", &format!("{SERVICES}/web"), &set).refused(422, "Invalid");
+    assert!(why.contains("metadata.deletionTimestamp"), "{why}");
+}
+
+#[test]
+fn a_field_that_stands_twice_is_told() {
+    let server = start(Config::default());
+    let address = server.local_addr();
+    let body = br#"{"metadata": {"name": "web"}, "spec": {"type": "NodePort", "ports": [{"port": 80}], "type": "ClusterIP"}}"#;
+    let one = &format!("{SERVICES}/web");
+    let ask = |method, path: &str, validation: &str| {
+        request(address, method, &format!("{path}?fieldValidation={validation}"), &[], body)
+    };
+    for (method, path, code) in [("POST", SERVICES, 201), ("PUT", one, 200)] {
+        let why = ask(method, path, "Strict").refused(400, "BadRequest");
+        assert!(why.contains(r#"duplicate field "spec.type""#), "{why}");
+        let warned = ask(method, path, "Warn");
+        assert_eq!(warned.expect(code)["spec"]["type"], "ClusterIP");
+        assert_eq!(warned.header("warning"), Some(r#"299 - "duplicate field \"spec.type\"""#));
+    }
+    assert_eq!(ask("PUT", one, "Ignore").header("warning"), None);
 }

@@ -95,6 +95,8 @@ pub struct Scope<'a> {
     pub namespace: Option<&'a str>,
     /// Only keys after this one.
     pub after: Option<&'a str>,
+    /// Only the object with this key; it is found without looking at others.
+    pub key: Option<&'a str>,
 }
 
 /// Objects as they were at one revision.

@@ -4,6 +4,7 @@
 //! one (a DELETED event) or compared without it (a write that changes nothing) without being decoded.
 
 use bytes::Bytes;
+use serde::Deserialize;
 use serde_json::Value;
 
 use portolan_schema::{
@@ -79,6 +80,11 @@ impl Draft {
         &self.body
     }
 
+    /// How many bytes are stored.
+    pub fn size(&self) -> usize {
+        self.body.len()
+    }
+
     /// `namespace/name`, or the name alone for cluster-scoped objects.
     pub fn key(&self) -> &str {
         &self.key
@@ -148,6 +154,13 @@ impl StoredObject {
     /// The value of a selectable field of `spec` or `status`; empty where it is unset.
     pub fn field(&self, name: &str) -> &str {
         self.fields.get(name).unwrap_or_default()
+    }
+
+    /// `metadata` alone, decoded without a look at the rest; `None` if it is not of that shape.
+    pub fn metadata<'a, T: Deserialize<'a>>(&'a self) -> Option<T> {
+        let start = (self.metadata_start as usize).checked_sub(1)?;
+        let mut values = serde_json::Deserializer::from_slice(self.body.get(start..)?).into_iter();
+        values.next()?.ok()
     }
 
     /// The decoded object.

@@ -161,10 +161,16 @@ impl Table {
             Some(after) if after >= start.as_str() => Bound::Excluded(after.to_owned()),
             _ => Bound::Included(start),
         };
-        let range = self.objects.range::<str, _>((from.as_ref().map(String::as_str), Bound::Unbounded));
-        range.map(|object| &object.0).take_while(move |object| {
-            namespace.as_ref().is_none_or(|prefix| object.key().starts_with(prefix))
-        })
+        let named = scope.key.and_then(|key| self.objects.get(key)).map(|object| &object.0);
+        let scope = *scope;
+        let named = named.filter(move |object| scope.holds(object));
+        let others = scope.key.is_none().then(|| {
+            let range = self.objects.range::<str, _>((from.as_ref().map(String::as_str), Bound::Unbounded));
+            range.map(|object| &object.0).take_while(move |object| {
+                namespace.as_ref().is_none_or(|prefix| object.key().starts_with(prefix))
+            })
+        });
+        named.into_iter().chain(others.into_iter().flatten())
     }
 
     /// The objects as they were at an older revision: today's, with each later change undone.
@@ -201,6 +207,7 @@ impl Scope<'_> {
     fn holds(&self, object: &StoredObject) -> bool {
         self.namespace.is_none_or(|namespace| namespace == object.namespace())
             && self.after.is_none_or(|after| object.key() > after)
+            && self.key.is_none_or(|key| object.key() == key)
     }
 }
 

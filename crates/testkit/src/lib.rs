@@ -17,6 +17,7 @@
 mod echo;
 mod engine;
 mod error;
+mod http;
 mod icmp;
 mod namespace;
 mod plan;
@@ -30,6 +31,7 @@ mod world;
 
 pub use echo::EchoServer;
 pub use error::TestkitError;
+pub use http::{HttpAnswer, HttpClient, HttpLines};
 pub use namespace::{Namespace, NamespaceCommand, can_create_namespaces, user_namespace_command};
 pub use plan::{Addresses, Site};
 pub use portolan_model::{Family, Protocol};

@@ -26,6 +26,8 @@ async fn get(client: &kube::Client, path: &str) -> Value {
 async fn what_is_recorded_is_stored() {
     let server =
         Server::start(Config { listen: "127.0.0.1:0".parse().unwrap(), ..Config::default() }).unwrap();
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "web"}});
+    server.api().apply(namespace).await.unwrap();
     let done = Arc::new(Mutex::new(Vec::new()));
     let log = Arc::clone(&done);
     let settings = ClientSettings {

@@ -15,7 +15,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use portolan_server::{Api, Config, Preconditions, Resource, RunningServer, Server, Target, WriteOptions};
+use portolan_server::{
+    Api, Config, Draft, Preconditions, Resource, RunningServer, Server, Target, Transaction, WriteOptions,
+};
 use portolan_testkit::{
     Namespace, Pod, PortolanProcess, Probe, ProbeResult, Protocol, World, eventually, probe_many,
 };
@@ -124,6 +126,17 @@ impl Cluster {
     /// Creates or replaces an object.
     pub(crate) fn apply(&self, object: Value) {
         self.api.blocking().apply(object).unwrap();
+    }
+
+    /// Writes the Node as it is given, its pod CIDRs included: with an API server these are settled once.
+    pub(crate) fn overwrite_node(&self, node: Value) {
+        let Value::Object(mut node) = node else { panic!("an object") };
+        let stored =
+            self.api.store().get(Resource::Node, node["metadata"]["name"].as_str().unwrap()).unwrap();
+        node["metadata"]["uid"] = stored.decode()["metadata"]["uid"].clone();
+        let put =
+            Transaction::put(Resource::Node, Draft::new(Resource::Node, &node), Some(stored.revision()));
+        self.api.blocking().commit(put).unwrap();
     }
 
     /// Creates or replaces objects.

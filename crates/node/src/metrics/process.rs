@@ -35,6 +35,13 @@ pub(super) fn started() -> Option<SystemTime> {
 }
 
 impl ProcessMetrics {
+    /// All of them as text, for a page that has other metrics, too.
+    pub fn page() -> String {
+        let registry = Registry::default();
+        Self::add_to(&registry);
+        registry.page()
+    }
+
     /// Shows all of them.
     pub(super) fn add_to(registry: &Registry) {
         let add = |name, help: &str, metric: Self| drop(registry.add(name, help, metric));

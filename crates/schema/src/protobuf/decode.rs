@@ -7,16 +7,15 @@ use super::{
     wire::{LENGTH, Reader, VARINT},
 };
 use crate::{
-    json::Object,
+    json::{
+        Object,
+        bounded::{OBJECT_COST, VALUE_COST},
+    },
     shape::{Field, Presence, Struct, Type, timestamp},
 };
 
 type Result<T> = std::result::Result<T, DecodeError>;
 
-/// Estimated memory of an object with a few members: one node of its tree.
-const OBJECT_COST: usize = 640;
-/// Estimated memory of any other value, beside its text.
-const VALUE_COST: usize = 96;
 /// JSON grows by about this much when it is decoded, in the worst case.
 const JSON_GROWTH: usize = 96;
 

@@ -1,17 +1,17 @@
 //! From decoded JSON to protobuf.
 
-use std::borrow::Borrow;
+use std::convert::Infallible;
 
 use serde_json::Value;
 
 use super::{
     EncodeError, MAGIC, UNKNOWN_CONTENT_ENCODING, UNKNOWN_CONTENT_TYPE, UNKNOWN_RAW, UNKNOWN_TYPE, table,
-    wire::{put_bytes, put_message, put_number},
+    transcode,
+    wire::{put_bytes, put_length, put_message, put_number},
 };
 use crate::{
     json::{self, Object},
-    resource::Resource,
-    shape::{Field, Struct, Type, list_of, meta, of, timestamp},
+    shape::{Field, Struct, Type, meta, timestamp},
 };
 
 type Result<T> = std::result::Result<T, EncodeError>;
@@ -22,32 +22,43 @@ pub(super) fn envelope(object: &Object) -> Result<Vec<u8>> {
     Ok(out)
 }
 
-pub(super) fn list<I>(resource: Resource, metadata: &Object, items: I) -> Result<Vec<u8>>
-where
-    I: IntoIterator,
-    I::Item: Borrow<Object>,
-{
-    let info = resource.info();
-    let mut out = Vec::with_capacity(4096);
-    enveloped(&mut out, info.api_version, &format!("{}List", info.kind), |out| {
-        for field in list_of(resource).fields.iter().filter(|field| field.name == "metadata") {
-            put_message(out, field.tag, |out| message(out, &meta::LIST_META, metadata))?;
-        }
-        let tag = list_of(resource).field("items").map_or(0, |field| field.tag);
-        for (index, item) in items.into_iter().enumerate() {
-            put_message(out, tag, |out| message(out, of(resource), item.borrow()))
-                .map_err(|error| error.within(&format!("items[{index}]")))?;
-        }
-        Ok(())
-    })?;
-    Ok(out)
+/// The message of the object in JSON text. Text that does not fit is decoded, to tell what is wrong with it.
+pub(super) fn text(out: &mut Vec<u8>, table: &'static Struct, json: &[u8]) -> Result<()> {
+    let before = out.len();
+    if transcode::message(out, table, json).is_ok() {
+        return Ok(());
+    }
+    out.truncate(before);
+    message(out, table, &serde_json::from_slice(json).unwrap_or_default())
 }
 
-pub(super) fn watch_event(event: &str, object: &Object) -> Result<Vec<u8>> {
+/// What stands before and after the items of a list, which take `length` bytes.
+pub(super) fn around_items(
+    (api_version, kind): (&str, &str),
+    list: &Struct,
+    metadata: &Object,
+    length: usize,
+) -> Result<(Vec<u8>, Vec<u8>)> {
+    let mut own = Vec::with_capacity(64);
+    if let Some(field) = list.field("metadata") {
+        put_message(&mut own, field.tag, |out| message(out, &meta::LIST_META, metadata))?;
+    }
+    let mut head = Vec::with_capacity(256);
+    put_head(&mut head, api_version, kind);
+    put_length(&mut head, UNKNOWN_RAW, own.len() + length);
+    head.extend_from_slice(&own);
+    let mut tail = Vec::new();
+    put_tail(&mut tail);
+    Ok((head, tail))
+}
+
+/// A frame around the envelope that `object` writes.
+pub(super) fn watch_event(event: &str, object: impl FnOnce(&mut Vec<u8>) -> Result<()>) -> Result<Vec<u8>> {
     const LENGTH: usize = 4;
-    let mut out = vec![0; LENGTH];
+    let mut out = Vec::with_capacity(1024);
+    out.resize(LENGTH, 0);
     put_bytes(&mut out, tag_of("type"), event.as_bytes());
-    put_message(&mut out, tag_of("object"), |out| put_message(out, RAW, |out| put_envelope(out, object)))?;
+    put_message(&mut out, tag_of("object"), |out| put_message(out, RAW, object))?;
     let length = u32::try_from(out.len() - LENGTH).unwrap_or(u32::MAX);
     if let Some(head) = out.first_chunk_mut() {
         *head = length.to_be_bytes();
@@ -62,30 +73,44 @@ fn tag_of(field: &str) -> u32 {
     meta::WATCH_EVENT.field(field).map_or(0, |field| field.tag)
 }
 
-fn put_envelope(out: &mut Vec<u8>, object: &Object) -> Result<()> {
+pub(super) fn put_envelope(out: &mut Vec<u8>, object: &Object) -> Result<()> {
     let text = |key| json::text(object, key).unwrap_or_default();
     let (api_version, kind) = (text("apiVersion"), text("kind"));
-    let unknown = || EncodeError::UnknownKind { api_version: api_version.to_owned(), kind: kind.to_owned() };
-    let table = table(api_version, kind).ok_or_else(unknown)?;
-    enveloped(out, api_version, kind, |out| message(out, table, object))
+    let table = table_of(api_version, kind)?;
+    enveloped(out, (api_version, kind), |out| message(out, table, object))
 }
 
-fn enveloped(
+pub(super) fn enveloped(
     out: &mut Vec<u8>,
-    api_version: &str,
-    kind: &str,
+    (api_version, kind): (&str, &str),
     content: impl FnOnce(&mut Vec<u8>) -> Result<()>,
 ) -> Result<()> {
+    put_head(out, api_version, kind);
+    put_message(out, UNKNOWN_RAW, content)?;
+    put_tail(out);
+    Ok(())
+}
+
+/// The table of a kind that must have one.
+pub(super) fn table_of(api_version: &str, kind: &str) -> Result<&'static Struct> {
+    let unknown = || EncodeError::UnknownKind { api_version: api_version.to_owned(), kind: kind.to_owned() };
+    table(api_version, kind).ok_or_else(unknown)
+}
+
+/// The envelope up to the object.
+fn put_head(out: &mut Vec<u8>, api_version: &str, kind: &str) {
     out.extend_from_slice(&MAGIC);
-    put_message(out, UNKNOWN_TYPE, |out| {
+    let Ok(()) = put_message(out, UNKNOWN_TYPE, |out| {
         put_bytes(out, 1, api_version.as_bytes());
         put_bytes(out, 2, kind.as_bytes());
-        Ok(())
-    })?;
-    put_message(out, UNKNOWN_RAW, content)?;
+        Ok::<_, Infallible>(())
+    });
+}
+
+/// The envelope after the object.
+fn put_tail(out: &mut Vec<u8>) {
     put_bytes(out, UNKNOWN_CONTENT_ENCODING, &[]);
     put_bytes(out, UNKNOWN_CONTENT_TYPE, &[]);
-    Ok(())
 }
 
 fn message(out: &mut Vec<u8>, table: &Struct, object: &Object) -> Result<()> {

@@ -191,16 +191,83 @@ fn a_small_body_cannot_become_a_large_object() {
 #[test]
 fn lists_hold_their_items_without_kinds() {
     let items = [json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}}), json!({})];
-    let metadata = object(json!({"resourceVersion": "7"}));
-    let bytes = encode_list(Resource::Node, &metadata, items.map(object)).unwrap();
+    let bytes = list(Form::Whole(Resource::Node), &items);
     let expected = json!({
         "apiVersion": "v1", "kind": "NodeList", "metadata": {"resourceVersion": "7"},
         "items": [{"metadata": {"name": "a"}}, {}],
     });
     assert_eq!(decoded(&bytes), Ok(expected.clone()));
     assert_eq!(encode(&object(expected)).unwrap(), bytes);
-    let empty = encode_list(Resource::Node, &metadata, Vec::<Object>::new()).unwrap();
+    let empty = list(Form::Whole(Resource::Node), &[]);
     assert_eq!(decoded(&empty).unwrap()["items"], json!([]));
+    let partial = json!({
+        "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList",
+        "metadata": {"resourceVersion": "7"}, "items": [{"metadata": {"name": "a"}}, {}],
+    });
+    assert_eq!(decoded(&list(Form::Metadata("meta.k8s.io/v1"), &items)), Ok(partial));
+}
+
+/// A list of revision 7, put together from its parts.
+fn list(form: Form, items: &[Value]) -> Vec<u8> {
+    let mut encoded = Vec::new();
+    for item in items {
+        form.put_item(&mut encoded, item.to_string().as_bytes()).unwrap();
+    }
+    let metadata = object(json!({"resourceVersion": "7"}));
+    let (head, tail) = form.around_items(&metadata, encoded.len()).unwrap();
+    [head, encoded, tail].concat()
+}
+
+#[test]
+fn text_is_sent_as_the_object_in_it() {
+    let form = Form::Whole(Resource::Service);
+    let object = |value: Value| decode(&encode(&object(value)).unwrap(), ASSUMED, Limits::default());
+    for text in [
+        "{}",
+        r#" { "metadata" : { "name" : "a\u0062\n" , "labels": {"x\"y": "", "z": "\ud83d\ude00"} } } "#,
+        r#"{"metadata": {"labels": {}, "deletionTimestamp": null, "unknown": [{}, 1.5e9]}, "more": {"a": [1]}}"#,
+        r#"{"spec": {"ports": [{"port": 80, "targetPort": "x"}, {"targetPort": -7}, {}], "selector": null}}"#,
+        r#"{"metadata": {"managedFields": [{"fieldsV1": {"f:a": {}}}], "generation": 9007199254740993}}"#,
+    ] {
+        let mut value: Value = serde_json::from_str(text).unwrap();
+        let sent = form.encode(text.as_bytes()).unwrap();
+        value["apiVersion"] = "v1".into();
+        value["kind"] = "Service".into();
+        assert_eq!(decode(&sent, ("", ""), Limits::default()), object(value.clone()), "{text}");
+        let frame = form.encode_watch_event("ADDED", text.as_bytes()).unwrap();
+        assert!(frame.windows(sent.len()).any(|window| window == sent), "{text}");
+    }
+}
+
+#[test]
+fn text_that_does_not_fit_says_where() {
+    let form = Form::Whole(Resource::Service);
+    let mut out = b"before".to_vec();
+    for (text, message) in [
+        (
+            r#"{"metadata": {"name": "a"}, "spec": {"ports": [{}, {"port": "x"}]}}"#,
+            "spec.ports[1].port: expected",
+        ),
+        (r#"{"spec": {"ports": {}}}"#, "spec.ports: expected a list"),
+        (r#"{"spec": {"clusterIPs": [null]}}"#, "spec.clusterIPs[0]: expected a string"),
+        (r#"{"spec": {"selector": {"a": null}}}"#, "spec.selector[a]: expected a string"),
+        (r#"{"spec": {"healthCheckNodePort": 1.5}}"#, "spec.healthCheckNodePort: expected"),
+        (r#"{"spec": {"healthCheckNodePort": 18446744073709551615}}"#, "spec.healthCheckNodePort: expected"),
+        (r#"{"metadata": {"creationTimestamp": "now"}}"#, "metadata.creationTimestamp: expected"),
+        (
+            r#"{"metadata": {"managedFields": [{"fieldsV1": []}]}}"#,
+            "metadata.managedFields[0].fieldsV1: expected",
+        ),
+        (r#"{"metadata": []}"#, "metadata: expected an object"),
+    ] {
+        let error = encode::text(&mut out, shape::of(Resource::Service), text.as_bytes()).unwrap_err();
+        assert!(error.to_string().starts_with(message), "{error}");
+        assert!(form.encode(text.as_bytes()).is_err());
+        out.truncate(6);
+        assert_eq!(out, b"before");
+    }
+    let beta = Form::Metadata("meta.k8s.io/v1beta1").encode(b"{}").unwrap_err();
+    assert!(beta.to_string().starts_with("kind \"PartialObjectMetadata\""), "{beta}");
 }
 
 #[test]

@@ -89,9 +89,14 @@ pub(super) fn put_number(out: &mut Vec<u8>, tag: u32, value: i64) {
 
 /// A text or bytes field.
 pub(super) fn put_bytes(out: &mut Vec<u8>, tag: u32, bytes: &[u8]) {
-    put_varint(out, u64::from(tag) << 3 | u64::from(LENGTH));
-    put_varint(out, bytes.len() as u64);
+    put_length(out, tag, bytes.len());
     out.extend_from_slice(bytes);
+}
+
+/// What stands before the content of a text, bytes or message field.
+pub(super) fn put_length(out: &mut Vec<u8>, tag: u32, length: usize) {
+    put_varint(out, u64::from(tag) << 3 | u64::from(LENGTH));
+    put_varint(out, length as u64);
 }
 
 /// A field with the message that `content` writes.
@@ -105,9 +110,15 @@ pub(super) fn put_message<E>(
     let at = out.len();
     out.push(0);
     content(out)?;
-    let mut length = Vec::with_capacity(5);
-    put_varint(&mut length, (out.len() - at - 1) as u64);
-    out.splice(at..=at, length);
+    let length = out.len() - at - 1;
+    match out.get_mut(at) {
+        Some(short) if length < 0x80 => *short = length as u8,
+        _ => {
+            let mut long = Vec::with_capacity(5);
+            put_varint(&mut long, length as u64);
+            out.splice(at..=at, long);
+        }
+    }
     Ok(())
 }
 

@@ -15,6 +15,9 @@ use crate::{
 #[cfg(test)]
 mod tests;
 
+/// Paths of unknown fields that are reported; a body can have a million, and nobody reads on.
+const MOST_UNKNOWN: usize = 100;
+
 /// What to do about unknown fields (query parameter `fieldValidation`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FieldValidation {
@@ -39,7 +42,8 @@ pub struct ShapeError {
     pub got: &'static str,
 }
 
-/// Checks the types of the whole object, drops nulls and unknown fields; returns the paths of the latter.
+/// Checks the types of the whole object, drops nulls and unknown fields; returns the paths of the latter, the first
+/// hundred.
 pub fn conform(resource: Resource, object: &mut Object) -> Result<Vec<String>, ShapeError> {
     let mut walk = Walk::default();
     walk.members(object, of(resource))?;
@@ -68,8 +72,10 @@ impl Walk {
             object.keys().filter(|name| table.field(name).is_none()).cloned().collect();
         for name in unknown {
             object.remove(&name);
-            let path = self.joined(&name);
-            self.unknown.push(path);
+            if self.unknown.len() < MOST_UNKNOWN {
+                let path = self.joined(&name);
+                self.unknown.push(path);
+            }
         }
         for Field { name, kind, .. } in table.fields {
             if let Some(value) = object.get_mut(*name) {

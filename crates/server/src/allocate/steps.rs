@@ -50,3 +50,21 @@ impl Ledger {
         steps
     }
 }
+
+/// Asks for what is recorded as the owner's before it has it, such as an IPAddress that was made by hand, to stay.
+pub(crate) fn hold(store: &dyn Store, owner: &ServiceKey, find: &Claims) -> Vec<Step> {
+    let step = |resource, key: String, draft| match store.latest(resource, &key) {
+        Some(object) => {
+            Step::Require { resource, key: object.key().into(), expected: Some(object.revision()) }
+        }
+        None => Step::Put { resource, draft, expected: None },
+    };
+    let addresses = find.addresses.iter().map(|address| {
+        step(Resource::IpAddress, address.to_string(), records::address_draft(*address, owner))
+    });
+    let ports = find
+        .ports
+        .iter()
+        .map(|port| step(Resource::NodePort, port.to_string(), records::port_draft(*port, owner)));
+    addresses.chain(ports).collect()
+}

@@ -12,6 +12,7 @@ use crate::{
 };
 
 mod concurrent;
+mod landing;
 
 pub(super) fn api(ranges: &str) -> Api {
     Api::new(&Config { service_ranges: ranges.parse().unwrap(), ..Config::default() })
@@ -93,6 +94,7 @@ fn an_address_is_an_object_from_the_same_revision_on() {
     assert_eq!(metrics.addresses["10.0.0.0/24"], (0, 254));
     assert_eq!(metrics.ports.0, 0);
     assert_eq!(metrics.addresses_allocated.values().sum::<u64>(), 2);
+    assert_eq!(metrics.durations.keys().collect::<Vec<_>>(), ["10.0.0.0/24", "fd00::/112"]);
 }
 
 #[test]
@@ -263,13 +265,34 @@ fn a_service_that_only_claims_an_address_does_not_free_it() {
 }
 
 #[test]
+fn refusals_are_counted_by_range_and_by_how_it_was_asked() {
+    let api = api("10.0.0.0/29");
+    create(&api, "single", &json!({"clusterIP": "10.0.0.1"})).unwrap();
+    create(&api, "plural", &json!({"clusterIP": "10.0.0.2", "clusterIPs": ["10.0.0.2"]})).unwrap();
+    for number in 0..4 {
+        create(&api, &format!("s{number}"), &json!({})).unwrap();
+    }
+    for address in ["", "10.0.0.3", "10.0.0.7", "10.9.9.9"] {
+        create(&api, "x", &json!({"clusterIP": address})).unwrap_err();
+    }
+    let allocated = api.allocator_metrics().addresses_allocated;
+    let scopes: Vec<_> = allocated.iter().map(|((_, scope), count)| (scope.name(), *count)).collect();
+    assert_eq!(scopes, [("static", 2), ("dynamic", 4)]);
+    let errors = api.allocator_metrics().address_errors;
+    let count = |cidr: &str, scope| errors.get(&(cidr.to_owned(), scope)).copied();
+    assert_eq!(count("10.0.0.0/29", crate::AllocationScope::Dynamic), Some(1));
+    assert_eq!(count("10.0.0.0/29", crate::AllocationScope::Static), Some(2), "held, and broadcast");
+    assert_eq!((count("", crate::AllocationScope::Static), errors.len()), (Some(1), 3));
+}
+
+#[test]
 fn a_restart_reads_who_holds_what() {
     let config = Config { service_ranges: "10.0.0.0/28".parse().unwrap(), ..Config::default() };
     let before = Api::new(&config);
     for number in 0..14 {
         create(&before, &format!("s{number}"), &json!({"type": "NodePort"})).unwrap();
     }
-    let after = block_on(Api::open(std::sync::Arc::clone(before.store()), &config));
+    let after = block_on(Api::open(std::sync::Arc::clone(before.store()), &config)).unwrap();
     assert_eq!(refusal(&after, "full", &json!({})).0, 500);
     assert_eq!(after.allocator_metrics().ports.0, 14);
     delete(&after, Resource::Service, "s3");

@@ -1,11 +1,15 @@
 //! Counters and gauges of the allocator. Names are those of kube-apiserver, but without its faults: a gauge is what is
 //! recorded, whoever wrote it, and a range that is gone has none; each request counts once.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
-use portolan_ipam::{Claims, ServiceSpec};
+use portolan_ipam::{AddressError, Claims, FieldError, Refusal, ServiceSpec, family::parse_address};
 
 use super::Ledger;
+use crate::server::Histogram;
+
+/// Upper bounds in seconds, those that Prometheus' clients have unless told otherwise, as upstream's histogram.
+const BOUNDS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
 /// How an address or port was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -17,13 +21,16 @@ pub enum Scope {
 }
 
 /// What the allocator has done and how full it is.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct AllocatorMetrics {
     /// `kube_apiserver_clusterip_allocator_allocation_total`, by `cidr` and `scope`.
     pub addresses_allocated: BTreeMap<(String, Scope), u64>,
-    /// `kube_apiserver_clusterip_allocator_allocation_errors_total`, by `scope`: which range a refused request meant is
-    /// not known.
-    pub address_errors: BTreeMap<Scope, u64>,
+    /// `kube_apiserver_clusterip_allocator_allocation_duration_seconds`, by `cidr`: from the decision to the answer of the
+    /// store, with all that was decided anew.
+    pub durations: BTreeMap<String, Histogram>,
+    /// `kube_apiserver_clusterip_allocator_allocation_errors_total`, by `cidr` and `scope`. An address in no range counts
+    /// for the empty `cidr`, and one that no range has left for each of these.
+    pub address_errors: BTreeMap<(String, Scope), u64>,
     /// `kube_apiserver_nodeport_allocator_allocation_total`, by `scope`.
     pub ports_allocated: BTreeMap<Scope, u64>,
     /// `kube_apiserver_nodeport_allocator_allocation_errors_total`, by `scope`.
@@ -56,12 +63,15 @@ impl Ledger {
     }
 
     /// A Service has been stored with these; `asked` is what the client wrote.
-    pub(crate) fn count_taken(&mut self, taken: &Claims, asked: &ServiceSpec) {
+    pub(crate) fn count_taken(&mut self, taken: &Claims, asked: &ServiceSpec, took: Duration) {
+        // Clients older than dual stack write only the first.
+        let single = parse_address(&asked.cluster_ip);
         let asked = asked.claims();
         for address in &taken.addresses {
-            let ranges = self.allocations.addresses.ranges();
-            let Some(range) = ranges.into_iter().find(|range| range.accepts(*address)) else { continue };
-            let key = (range.to_string(), scope(asked.addresses.contains(address)));
+            let Some(cidr) = self.cidr_of(*address) else { continue };
+            let histogram = self.metrics.durations.entry(cidr.clone());
+            histogram.or_insert_with(|| Histogram::new(&BOUNDS)).observe(took.as_secs_f64());
+            let key = (cidr, scope(asked.addresses.contains(address) || single == Some(*address)));
             add_one(&mut self.metrics.addresses_allocated, key);
         }
         for port in &taken.ports {
@@ -70,17 +80,41 @@ impl Ledger {
     }
 
     /// A Service has been refused for these fields.
-    pub(crate) fn count_refused(&mut self, errors: &[portolan_ipam::FieldError]) {
+    pub(crate) fn count_refused(&mut self, errors: &[FieldError]) {
         for error in errors {
             let scope = scope(!error.value.is_empty());
             if error.field.ends_with("odePort") {
                 add_one(&mut self.metrics.port_errors, scope);
-            } else if matches!(
-                error.reason,
-                portolan_ipam::Refusal::Address(_) | portolan_ipam::Refusal::HeldBy(_)
-            ) {
-                add_one(&mut self.metrics.address_errors, scope);
+            } else {
+                for cidr in self.cidrs_of(error) {
+                    add_one(&mut self.metrics.address_errors, (cidr, scope));
+                }
             }
+        }
+    }
+
+    fn cidr_of(&self, address: IpAddr) -> Option<String> {
+        let mut ranges = self.allocations.addresses.ranges();
+        ranges.find(|range| range.accepts(address)).map(|range| range.to_string())
+    }
+
+    /// The ranges that a refusal is about; none if it is not about an address.
+    fn cidrs_of(&self, error: &FieldError) -> Vec<String> {
+        match &error.reason {
+            Refusal::Address(AddressError::Full { ranges, .. }) => {
+                ranges.split(',').map(str::to_owned).collect()
+            }
+            Refusal::Address(AddressError::Allocated { address }) => {
+                vec![self.cidr_of(*address).unwrap_or_default()]
+            }
+            Refusal::Address(AddressError::NotInRange { range, .. }) => vec![range.to_string()],
+            Refusal::Address(_) => vec![String::new()],
+            Refusal::HeldBy(_) => {
+                let asked = error.value.split(',').filter_map(parse_address);
+                let mut held = asked.filter(|address| self.allocations.addresses.is_taken(*address));
+                vec![held.find_map(|address| self.cidr_of(address)).unwrap_or_default()]
+            }
+            _ => Vec::new(),
         }
     }
 }

@@ -1,6 +1,8 @@
 //! What the parts of a write must be to each other: the body to the URL, the client's idea of the object to the stored
 //! one, the new object to the old.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::{Part, Preconditions, Target};
@@ -122,11 +124,12 @@ pub(super) fn update_metadata(target: Target<'_>, new: &mut Object, old: &Object
     let empty = Object::new();
     let old = json::object(old, "metadata").unwrap_or(&empty);
     let Some(metadata) = json::object_mut(new, "metadata") else { return Err(wrong_metadata(new)) };
+    let mut errors = metadata::forbidden_changes(metadata, old);
     metadata::prepare_update(metadata, old);
-    let mut errors = metadata::validate(target.resource, metadata);
-    let stored: Vec<&str> = json::texts(old, "finalizers").collect();
+    errors.extend(metadata::validate(target.resource, metadata));
+    let stored: HashSet<&str> = json::texts(old, "finalizers").collect();
     if old.contains_key("deletionTimestamp")
-        && json::texts(metadata, "finalizers").any(|finalizer| !stored.contains(&finalizer))
+        && json::texts(metadata, "finalizers").any(|finalizer| !stored.contains(finalizer))
     {
         errors.push(FieldError::forbidden(
             "metadata.finalizers",
@@ -136,11 +139,13 @@ pub(super) fn update_metadata(target: Target<'_>, new: &mut Object, old: &Object
     if errors.is_empty() { Ok(()) } else { Err(ApiError::invalid(target.resource, target.name, errors)) }
 }
 
-/// Whether this update removes the last finalizer of an object being deleted.
-pub(super) fn is_finished_deletion(new: &Object, old: &Object) -> bool {
-    let metadata = |object| json::object(object, "metadata");
-    metadata(old).is_some_and(|old| old.contains_key("deletionTimestamp"))
-        && metadata(new).is_some_and(|new| json::list(new, "finalizers").is_empty())
+/// Whether nothing keeps this object, which is being deleted. A Namespace has finalizers of its own in `spec`.
+pub(super) fn is_finished_deletion(resource: Resource, object: &Object) -> bool {
+    let has_finalizers =
+        |part| json::object(object, part).is_some_and(|part| !json::list(part, "finalizers").is_empty());
+    json::object(object, "metadata").is_some_and(|metadata| metadata.contains_key("deletionTimestamp"))
+        && !has_finalizers("metadata")
+        && !(resource == Resource::Namespace && has_finalizers("spec"))
 }
 
 /// The new object with everything that this endpoint may not change put back.

@@ -50,10 +50,12 @@ pub(crate) struct Write {
 pub(crate) struct Exchange {
     /// What is new.
     pub(super) take: Claims,
+    /// What is recorded as the object's already, but the stored one has not.
+    pub(super) find: Claims,
     /// What is free afterwards.
     pub(super) release: Claims,
     /// The spec as the client wrote it.
-    pub(super) asked: ServiceSpec,
+    pub(super) asked: Box<ServiceSpec>,
 }
 
 /// A write under way; whatever becomes of it, the ledger is told.
@@ -90,7 +92,7 @@ impl Api {
             drop(under_way);
             match result {
                 Ok(committed) => {
-                    self.settle(&rest.exchange);
+                    self.settle(&rest.exchange, start.elapsed());
                     return outcome_of(committed, *rest);
                 }
                 Err(CommitError::Conflict { .. }) if start.elapsed() < DEADLINE => {
@@ -121,12 +123,12 @@ impl Api {
         Ok(Submitted::Write(commit, under_way, rest))
     }
 
-    fn settle(&self, exchange: &Exchange) {
-        let Exchange { take, release, asked } = exchange;
+    fn settle(&self, exchange: &Exchange, took: Duration) {
+        let Exchange { take, release, asked, .. } = exchange;
         if !take.is_empty() || !release.is_empty() {
             let mut ledger = self.write_lock();
             ledger.retire(&*self.store, release);
-            ledger.count_taken(take, asked);
+            ledger.count_taken(take, asked, took);
         }
     }
 }

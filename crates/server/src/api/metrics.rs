@@ -53,7 +53,15 @@ fn addresses(page: &mut Page, metrics: &AllocatorMetrics) {
         page.sample(name, &[("cidr", cidr), ("scope", scope.name())], number(*count));
     }
     let name = "kube_apiserver_clusterip_allocator_allocation_errors_total";
-    scopes(page, name, "Requests for a cluster IP that could not be met.", &metrics.address_errors);
+    page.family(name, MetricKind::Counter, "Requests for a cluster IP that could not be met.");
+    for ((cidr, scope), count) in &metrics.address_errors {
+        page.sample(name, &[("cidr", cidr), ("scope", scope.name())], number(*count));
+    }
+    let name = "kube_apiserver_clusterip_allocator_allocation_duration_seconds";
+    page.family(name, MetricKind::Histogram, "Time in which a Service got its cluster IP and was stored.");
+    for (cidr, histogram) in &metrics.durations {
+        page.histogram(name, &[("cidr", cidr)], histogram);
+    }
 }
 
 fn ports(page: &mut Page, metrics: &AllocatorMetrics) {

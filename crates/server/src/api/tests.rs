@@ -173,12 +173,13 @@ fn generation_of_slices_counts_content_and_labels() {
 #[test]
 fn events_are_bounded() {
     let api = api(true);
-    for number in 0..MAX_EVENTS + 5 {
+    for number in 0..MAX_EVENTS + EVENTS_AT_ONCE {
+        assert!(api.store().count(Resource::Event) < MAX_EVENTS + EVENTS_AT_ONCE);
         let event = json!({"apiVersion": "v1", "kind": "Event", "metadata": {"name": format!("e{number}")}});
         let event = event.as_object().unwrap().clone();
         api.blocking().create(Resource::CoreEvent, "default", event, WriteOptions::default()).unwrap();
     }
     assert_eq!(api.store().count(Resource::Event), MAX_EVENTS);
-    assert!(api.store().get(Resource::Event, "default/e4").is_none());
-    assert!(api.store().get(Resource::Event, "default/e5").is_some());
+    assert!(api.store().get(Resource::Event, "default/e99").is_none());
+    assert!(api.store().get(Resource::Event, "default/e100").is_some());
 }

@@ -8,17 +8,17 @@ use portolan_schema::view;
 use serde_json::Value;
 
 use super::{
-    Api, Effect, Outcome, Part, Preconditions, Target, WriteOptions,
+    Api, Effect, Outcome, Part, Target, WriteOptions,
     checks::{
-        bump_generation, check_delete, check_preconditions, check_unconditional, conflict,
-        is_finished_deletion, match_url, restored, update_metadata, wrong_metadata,
+        bump_generation, check_preconditions, check_unconditional, conflict, is_finished_deletion, match_url,
+        restored, update_metadata, wrong_metadata,
     },
     commit::{Decision, Exchange, Write},
     ownership::Owners,
     patch::{self, Change},
 };
 use crate::{
-    allocate::{Ledger, Reading, refused},
+    allocate::{Ledger, Reading, hold, refused},
     error::ApiError,
     json::{self, Object},
     kinds::{self, service},
@@ -30,6 +30,9 @@ use crate::{
 
 /// How often a generated name is tried anew when it is taken.
 const NAME_TRIES: usize = 8;
+/// Bytes of an object as it is stored, in every store. etcd takes 1.5 MiB in one request (`--max-request-bytes`), in
+/// which there are names and conditions, too.
+const MOST_BYTES: usize = (3 << 19) - (32 << 10);
 /// What is stored of an object that is not there, in a conflict.
 const NOTHING_STORED: &str = "none: it does not exist";
 
@@ -43,6 +46,7 @@ impl Api {
         options: WriteOptions,
     ) -> Result<Decision, ApiError> {
         match_url(resource, namespace, None, &mut object)?;
+        let entry = self.enter_namespace(resource, namespace, &object, options)?;
         let mut warnings = self.conform(resource, &mut object, options)?;
         if !resource.info().create_keeps_status {
             object.remove("status");
@@ -50,13 +54,14 @@ impl Api {
         let key = self.fresh_name(resource, namespace, &mut object)?;
         let exchange = self.prepare(ledger, resource, &mut object, None, &mut owners)?;
         warnings.extend(self.remarks(resource, &object));
-        let draft = draft(resource, object);
+        let draft = draft(resource, object)?;
         if options.dry_run {
             let outcome = outcome(&draft.at(self.store.revision()), Effect::Created, warnings);
             return Ok(Decision::Done(outcome));
         }
         let step = Step::Put { resource: resource.stored(), draft, expected: None };
-        let transaction = self.transaction(ledger, &key, &exchange, step);
+        let mut transaction = self.transaction(ledger, &key, &exchange, step);
+        transaction.steps.splice(0..0, entry);
         Ok(Decision::Write(Write { transaction, effect: Effect::Created, removed: None, warnings, exchange }))
     }
 
@@ -86,32 +91,6 @@ impl Api {
         })?;
         let new = restored(resource, part, new, &old);
         self.decide_update(ledger, target, (stored, &old), (new, owners), (options, warnings))
-    }
-
-    pub(super) fn decide_delete(
-        &self,
-        ledger: &mut Ledger,
-        target: Target<'_>,
-        preconditions: &Preconditions,
-        options: WriteOptions,
-    ) -> Result<Decision, ApiError> {
-        let stored =
-            self.store.latest(target.resource.stored(), &target.key()).ok_or_else(|| target.not_found())?;
-        let mut object = stored.decode();
-        check_delete(target, &stored, &object, preconditions)?;
-        let Some(metadata) = json::object_mut(&mut object, "metadata") else {
-            return Err(target.not_found());
-        };
-        if json::list(metadata, "finalizers").is_empty() {
-            return Ok(self.decide_removal(ledger, target, stored, &object, options));
-        }
-        if metadata.contains_key("deletionTimestamp") {
-            return Ok(Decision::Done(outcome(&stored, Effect::Unchanged, Vec::new())));
-        }
-        metadata.insert("deletionTimestamp".to_owned(), metadata::now().into());
-        metadata.insert("deletionGracePeriodSeconds".to_owned(), 0.into());
-        let draft = Draft::new(target.resource.stored(), &object);
-        Ok(self.decide_put(ledger, target, &stored, draft, (options, Vec::new(), Exchange::default())))
     }
 
     fn create_on_update(
@@ -152,13 +131,16 @@ impl Api {
         } else {
             schema::conform_metadata(object)?
         };
-        match options.field_validation {
+        let mut warnings = match options.field_validation {
             FieldValidation::Strict if !unknown.is_empty() => {
-                Err(ApiError::UnknownFields { fields: unknown })
+                return Err(ApiError::UnknownFields { fields: unknown });
             }
-            FieldValidation::Ignore => Ok(Vec::new()),
-            _ => Ok(unknown.into_iter().map(|field| format!("unknown field \"{field}\"")).collect()),
-        }
+            FieldValidation::Ignore => Vec::new(),
+            _ => unknown.into_iter().map(|field| format!("unknown field \"{field}\"")).collect(),
+        };
+        let metadata = json::object_mut(object, "metadata");
+        warnings.extend(metadata.and_then(metadata::drop_duplicate_owners));
+        Ok(warnings)
     }
 
     /// Fills in metadata and settles the name; returns the key.
@@ -242,7 +224,11 @@ impl Api {
             reading.write(&plan.spec, spec);
         }
         self.check(Resource::Service, object, old)?;
-        Ok(Exchange { take: plan.take, release: plan.release, asked })
+        let held = old_spec.map(|old| old.claims()).unwrap_or_default();
+        let mut find = plan.keep;
+        find.addresses.retain(|address| !held.addresses.contains(address));
+        find.ports.retain(|port| !held.ports.contains(port));
+        Ok(Exchange { take: plan.take, find, release: plan.release, asked: Box::new(asked) })
     }
 
     fn check(&self, resource: Resource, object: &Object, old: Option<&Object>) -> Result<(), ApiError> {
@@ -277,10 +263,17 @@ impl Api {
     }
 
     /// What changes hands, and the object itself.
-    fn transaction(&self, ledger: &Ledger, key: &str, exchange: &Exchange, step: Step) -> Transaction {
+    pub(super) fn transaction(
+        &self,
+        ledger: &Ledger,
+        key: &str,
+        exchange: &Exchange,
+        step: Step,
+    ) -> Transaction {
         let (namespace, name) = key.split_once('/').unwrap_or(("", key));
         let owner = ServiceKey::new(namespace, name);
         let mut steps = ledger.steps(&*self.store, &owner, &exchange.take, &exchange.release);
+        steps.extend(hold(&*self.store, &owner, &exchange.find));
         steps.push(step);
         Transaction { steps }
     }
@@ -295,8 +288,8 @@ impl Api {
     ) -> Result<Decision, ApiError> {
         let resource = target.resource;
         update_metadata(target, &mut new, old)?;
-        if is_finished_deletion(&new, old) {
-            return Ok(self.decide_removal(ledger, target, stored, old, options));
+        if is_finished_deletion(resource, &new) {
+            return Ok(self.decide_removal(ledger, target, stored, old, options.dry_run));
         }
         let exchange = self.prepare(ledger, resource, &mut new, Some(old), &mut owners)?;
         owners.record_update(resource, old, &mut new)?;
@@ -304,11 +297,11 @@ impl Api {
             bump_generation(&mut new);
         }
         warnings.extend(self.remarks(resource, &new));
-        let draft = draft(resource, new);
+        let draft = draft(resource, new)?;
         Ok(self.decide_put(ledger, target, &stored, draft, (options, warnings, exchange)))
     }
 
-    fn decide_put(
+    pub(super) fn decide_put(
         &self,
         ledger: &Ledger,
         target: Target<'_>,
@@ -326,50 +319,36 @@ impl Api {
         let transaction = self.transaction(ledger, stored.key(), &exchange, step);
         Decision::Write(Write { transaction, effect: Effect::Updated, removed: None, warnings, exchange })
     }
+}
 
-    fn decide_removal(
-        &self,
-        ledger: &Ledger,
-        target: Target<'_>,
-        stored: Arc<StoredObject>,
-        object: &Object,
-        options: WriteOptions,
-    ) -> Decision {
-        if options.dry_run {
-            return Decision::Done(outcome(&stored, Effect::Deleted, Vec::new()));
-        }
-        let mut exchange = Exchange::default();
-        if target.resource == Resource::Service {
-            let spec = ledger.stored_spec(object);
-            exchange.release = ledger.plan_removal(&*self.store, &service_key(object), &spec);
-        }
-        let key = stored.key().into();
-        let step = Step::Remove { resource: target.resource.stored(), key, expected: stored.revision() };
-        let transaction = self.transaction(ledger, stored.key(), &exchange, step);
-        Decision::Write(Write {
-            transaction,
-            effect: Effect::Deleted,
-            removed: Some(stored),
-            warnings: Vec::new(),
-            exchange,
-        })
+/// The object as it is stored. One that is too large may still fit without the record of who owns its fields, as
+/// upstream tries it (apiserver, `endpoints/handlers/fieldmanager`).
+fn draft(resource: Resource, object: Object) -> Result<Draft, ApiError> {
+    let mut object = view::stored(resource, object);
+    let draft = Draft::new(resource.stored(), &object);
+    if draft.size() <= MOST_BYTES {
+        return Ok(draft);
     }
+    if let Some(metadata) = json::object_mut(&mut object, "metadata") {
+        metadata.remove("managedFields");
+    }
+    let draft = Draft::new(resource.stored(), &object);
+    if draft.size() <= MOST_BYTES {
+        return Ok(draft);
+    }
+    let text = format!("the object would take {} bytes, at most {MOST_BYTES} can be stored", draft.size());
+    Err(ApiError::TooLargeToStore(text))
 }
 
-/// The object as it is stored.
-fn draft(resource: Resource, object: Object) -> Draft {
-    Draft::new(resource.stored(), &view::stored(resource, object))
-}
-
-fn outcome(stored: &StoredObject, effect: Effect, warnings: Vec<String>) -> Outcome {
+pub(super) fn outcome(stored: &StoredObject, effect: Effect, warnings: Vec<String>) -> Outcome {
     Outcome { object: stored.body().clone(), revision: stored.revision(), effect, warnings }
 }
 
-fn name_of(object: &Object) -> &str {
+pub(super) fn name_of(object: &Object) -> &str {
     json::object(object, "metadata").and_then(|metadata| json::text(metadata, "name")).unwrap_or_default()
 }
 
-fn service_key(object: &Object) -> ServiceKey {
+pub(super) fn service_key(object: &Object) -> ServiceKey {
     let metadata = json::object(object, "metadata");
     let text = |key| metadata.and_then(|metadata| json::text(metadata, key)).unwrap_or_default();
     ServiceKey::new(text("namespace"), text("name"))

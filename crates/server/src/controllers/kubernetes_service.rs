@@ -2,22 +2,29 @@
 //! are answered, so that none of them can have the address. An existing one is left as it is, as upstream does.
 //!
 //! Its endpoint is this server, if it listens at an address that others can reach. Each server on the same store has an
-//! EndpointSlice of its own, which it takes away when it stops.
+//! EndpointSlice of its own, which it takes away when it stops; see [`presence`] for one that could not.
+
+mod presence;
+#[cfg(test)]
+mod tests;
 
 use std::net::{IpAddr, SocketAddr};
 
 use serde_json::json;
 
+use self::presence::Presence;
 use super::LOOK_AGAIN;
 use crate::{
-    api::{Api, Effect, Preconditions, Target, WriteOptions},
+    api::{Api, Effect, WriteOptions},
     config::Config,
     error::ApiError,
-    resource::Resource,
 };
 
 const NAME: &str = "kubernetes";
 const PORT: u16 = 443;
+/// Label of what these servers keep here (`k8s.io/api/discovery/v1` `LabelManagedBy`).
+const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
+const MANAGER: &str = "apiserver.portolan";
 
 /// What is to be there.
 #[derive(Debug, Clone)]
@@ -30,9 +37,10 @@ pub(crate) struct KubernetesService {
 /// Looks for it now and then, and when a Service has changed.
 pub(super) async fn keep(api: &Api, service: Option<&KubernetesService>) {
     let Some(service) = service else { return std::future::pending().await };
+    let mut presence = Presence::default();
     loop {
+        service.sync(api, &mut presence).await;
         tokio::time::sleep(LOOK_AGAIN).await;
-        service.sync(api).await;
     }
 }
 
@@ -49,25 +57,35 @@ impl KubernetesService {
         config.kubernetes_service.then_some(service)
     }
 
-    /// Makes what is missing.
-    pub(crate) async fn sync(&self, api: &Api) {
-        let slice = self.endpoint.map(|endpoint| self.slice(endpoint));
-        for object in [Some(self.service()), slice].into_iter().flatten() {
-            match ensure(api, object).await {
-                Ok(Some(key)) => tracing::info!(key, "made"),
-                Ok(None) => {}
-                Err(error) => tracing::error!(%error, "the Service default/kubernetes can not be made"),
+    /// Makes the Service before there are clients. That it is refused, because something else has its address, does not
+    /// keep the server from its work; that the store cannot write does.
+    pub(crate) async fn begin(&self, api: &Api) -> Result<(), ApiError> {
+        match ensure(api, self.service()).await {
+            Err(error @ (ApiError::Unavailable(_) | ApiError::Unconfirmed(_))) => Err(error),
+            other => {
+                tell(other);
+                Ok(())
             }
         }
     }
 
+    /// Makes what is missing, and takes away what servers that are gone have left.
+    async fn sync(&self, api: &Api, presence: &mut Presence) {
+        tell(ensure(api, self.service()).await);
+        let name = self.endpoint.map(|endpoint| self.slice_name(endpoint));
+        if let (Some(endpoint), Some(name)) = (self.endpoint, &name) {
+            if let Err(error) = presence::renew(api, name).await {
+                tracing::warn!(name, %error, "Lease not renewed");
+            }
+            tell(ensure(api, self.slice(endpoint)).await);
+        }
+        presence.sweep(api, name.as_deref()).await;
+    }
+
     /// Takes the endpoint away.
     pub(crate) async fn leave(&self, api: &Api) {
-        let Some(endpoint) = self.endpoint else { return };
-        let name = self.slice_name(endpoint);
-        let target = Target { resource: Resource::EndpointSlice, namespace: "default", name: &name };
-        if let Err(error) = api.delete(target, &Preconditions::default(), WriteOptions::default()).await {
-            tracing::warn!(name, %error, "EndpointSlice not deleted");
+        if let Some(endpoint) = self.endpoint {
+            presence::leave(api, &self.slice_name(endpoint)).await;
         }
     }
 
@@ -92,11 +110,19 @@ impl KubernetesService {
         let name = self.slice_name(endpoint);
         json!({
             "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
-            "metadata": {"name": name, "namespace": "default", "labels": {"kubernetes.io/service-name": NAME}},
+            "metadata": {"name": name, "namespace": "default", "labels": {"kubernetes.io/service-name": NAME, MANAGED_BY: MANAGER}},
             "addressType": if endpoint.is_ipv4() { "IPv4" } else { "IPv6" },
             "endpoints": [{"addresses": [endpoint], "conditions": {"ready": true}}],
             "ports": [{"name": "https", "protocol": "TCP", "port": self.port}],
         })
+    }
+}
+
+fn tell(made: Result<Option<String>, ApiError>) {
+    match made {
+        Ok(Some(key)) => tracing::info!(key, "made"),
+        Ok(None) => {}
+        Err(error) => tracing::error!(%error, "the Service default/kubernetes can not be made"),
     }
 }
 

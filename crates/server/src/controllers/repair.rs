@@ -13,6 +13,9 @@ use portolan_ipam::{
     repair::{Audit, Finding, Mend, PERIOD, Problem, Sightings, Subject},
 };
 
+use tokio::{task::yield_now, time::Instant};
+
+use super::BATCH;
 use crate::{
     allocate::{address_draft, port_draft},
     api::Api,
@@ -58,10 +61,12 @@ pub(crate) struct Pass {
 }
 
 impl Repair {
-    /// Makes a pass every three minutes, and when an IPAddress that a Service has was deleted.
+    /// Makes a pass every three minutes, and one in between when an IPAddress that a Service has was deleted.
     pub(super) async fn keep(mut self, api: &Api) {
+        let period = Duration::from_secs(PERIOD);
         let mut addresses = api.store().subscribe(Resource::IpAddress);
-        let mut wait = Duration::from_secs(PERIOD);
+        let mut regular = Instant::now() + period;
+        let mut next = regular;
         loop {
             let missing = async {
                 loop {
@@ -76,12 +81,27 @@ impl Repair {
             };
             tokio::select! {
                 () = missing => tokio::time::sleep(PAUSE).await,
-                () = tokio::time::sleep(wait) => {}
+                () = tokio::time::sleep_until(next) => {}
             }
-            let recheck = self.pass(api).await.and_then(|pass| pass.recheck_after);
-            let recheck = recheck.map(|seconds| Duration::from_secs(seconds).max(PAUSE));
-            wait = recheck.unwrap_or(Duration::from_secs(PERIOD)).min(Duration::from_secs(PERIOD));
+            let now = Instant::now();
+            let pass = if now < regular {
+                self.pass_between(api).await
+            } else {
+                regular = now + period;
+                self.pass(api).await
+            };
+            let recheck = pass.and_then(|pass| pass.recheck_after);
+            let recheck = recheck.map(|seconds| Instant::now() + Duration::from_secs(seconds).max(PAUSE));
+            next = recheck.map_or(regular, |recheck| recheck.min(regular));
         }
+    }
+
+    /// A pass that is no sighting: a period lies between two of these.
+    pub(super) async fn pass_between(&mut self, api: &Api) -> Option<Pass> {
+        let sightings = std::mem::take(&mut self.sightings);
+        let pass = self.pass(api).await;
+        self.sightings = sightings;
+        pass
     }
 
     /// One pass: finds, mends, reports. Sightings count only if everything could be written.
@@ -112,7 +132,7 @@ impl Repair {
 
     async fn try_pass(&self, api: &Api) -> Result<(Audit, (usize, usize)), Interrupted> {
         let at = api.store().revision();
-        let cluster = observe(api, at).map_err(|_| Interrupted::Raced)?;
+        let cluster = observe(api, at).await.map_err(|_| Interrupted::Raced)?;
         let counts = cluster.counts();
         let audit = cluster.audit(now(), &self.sightings);
         for finding in &audit.findings {
@@ -139,23 +159,30 @@ impl From<CommitError> for Interrupted {
     }
 }
 
-/// Everything at one revision.
-fn observe(api: &Api, at: u64) -> Result<Cluster, Expired> {
+/// Everything at one revision. Others get their turn while it is read.
+async fn observe(api: &Api, at: u64) -> Result<Cluster, Expired> {
     let snapshot =
         |resource| api.store().snapshot(resource, &Scope::default(), Some(at)).map(|it| it.objects);
-    let ports = snapshot(Resource::NodePort)?;
+    let (ports, cidrs) = (snapshot(Resource::NodePort)?, snapshot(Resource::ServiceCidr)?);
+    let (addresses, services) = (snapshot(Resource::IpAddress)?, snapshot(Resource::Service)?);
     let ports = ports.iter().filter_map(|object| object.key().parse().ok()).collect();
     let mut cluster =
         Cluster::new(api.node_port_range()).with_families(api.families()).with_recorded_ports(ports);
     cluster.knows_addresses();
-    for object in snapshot(Resource::ServiceCidr)? {
+    for object in cidrs {
         cluster.add_service_cidr(&object.decode());
     }
-    for object in snapshot(Resource::IpAddress)? {
-        cluster.add_address(&object.decode());
+    for batch in addresses.chunks(BATCH) {
+        for object in batch {
+            cluster.add_address(&object.decode());
+        }
+        yield_now().await;
     }
-    for object in snapshot(Resource::Service)? {
-        cluster.add_service(&object.decode());
+    for batch in services.chunks(BATCH) {
+        for object in batch {
+            cluster.add_service(&object.decode());
+        }
+        yield_now().await;
     }
     Ok(cluster)
 }
@@ -257,7 +284,7 @@ impl Api {
         let mut repair = Repair::default();
         let unfinished = || ApiError::Unavailable("repair could not be finished".to_owned());
         let found = repair.pass(self).await.ok_or_else(unfinished)?;
-        let cluster = observe(self, self.store().revision()).map_err(|_| unfinished())?;
+        let cluster = observe(self, self.store().revision()).await.map_err(|_| unfinished())?;
         let counts = cluster.counts();
         let audit = cluster.audit(now(), &Sightings::default());
         Ok((found.report, Report::new(audit, counts, Vec::new())))

@@ -5,6 +5,8 @@
 //! Upstream waits ten seconds before the last step, so that allocators notice. Here a transaction that takes an address
 //! asks for its ServiceCIDR to be as it was, so none can be taken after the deletion began.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use super::LOOK_AGAIN;
@@ -24,6 +26,9 @@ pub(crate) const FINALIZER: &str = "networking.k8s.io/service-cidr-finalizer";
 /// Name of the ServiceCIDR of the configured ranges.
 const DEFAULT: &str = "kubernetes";
 
+/// Rest before addresses that go are looked at again: many may go at once, and each look is at all of them.
+const PAUSE: Duration = Duration::from_millis(100);
+
 /// Looks at all of them whenever one changes, or may go because an address has.
 pub(super) async fn keep(api: &Api) {
     let mut cidrs = api.store().subscribe(Resource::ServiceCidr);
@@ -34,7 +39,7 @@ pub(super) async fn keep(api: &Api) {
         let is_any_going = sync(api).await;
         tokio::select! {
             _ = cidrs.changed() => {}
-            _ = addresses.changed(), if is_any_going => {}
+            _ = addresses.changed(), if is_any_going => tokio::time::sleep(PAUSE).await,
             () = tokio::time::sleep(LOOK_AGAIN) => {}
         }
     }
@@ -45,6 +50,11 @@ pub(crate) async fn sync(api: &Api) -> bool {
     if let Err(error) = ensure_default(api).await {
         tracing::error!(%error, "the ServiceCIDR of the configured ranges can not be written");
     }
+    settle(api).await
+}
+
+/// Does what there is to do for those that are there.
+pub(crate) async fn settle(api: &Api) -> bool {
     let Ok(snapshot) = api.store().snapshot(Resource::ServiceCidr, &Scope::default(), None) else {
         return false;
     };
@@ -78,7 +88,8 @@ pub(crate) async fn sync(api: &Api) -> bool {
     is_any_going
 }
 
-async fn ensure_default(api: &Api) -> Result<(), ApiError> {
+/// Makes the ServiceCIDR of the configured ranges.
+pub(crate) async fn ensure_default(api: &Api) -> Result<(), ApiError> {
     let wanted: Vec<String> = api.ranges().iter().map(|range| range.to_string()).collect();
     let Some(stored) = api.store().latest(Resource::ServiceCidr, DEFAULT) else {
         let object = json!({"metadata": {"name": DEFAULT}, "spec": {"cidrs": wanted}});

@@ -1,20 +1,34 @@
 //! Request bodies and media types.
+//!
+//! What a body takes, as text and decoded, is bounded for each request, and by a [`Budget`] for all of them together.
 
-use bytes::Bytes;
+mod budget;
+
+use std::sync::Arc;
+
 use http::{HeaderMap, Request, header};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
-use hyper::body::{Body, Incoming};
-use portolan_schema::protobuf;
+use http_body_util::BodyExt;
+use hyper::body::{Body as _, Incoming};
+use portolan_schema::{
+    json::bounded::{self, Bounded},
+    protobuf::{self, Problem},
+};
+use serde::de::DeserializeSeed;
 use serde_json::Value;
 
+pub(super) use self::budget::{Budget, Share};
+use super::duplicates;
 use crate::{
     error::ApiError,
     json::{MAX_DEPTH, Object, fits_depth, type_name},
     resource::Resource,
+    schema::FieldValidation,
 };
 
 /// As upstream's `MaxRequestBodyBytes`.
 const LIMIT: usize = 3 << 20;
+/// What a decoded body may take, by the estimate of [`bounded`]. The largest slice, of 1000 endpoints, takes an eighth.
+const DECODED: usize = 32 << 20;
 const ACCEPTED: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
 
 /// How a body is encoded.
@@ -25,18 +39,39 @@ enum Encoding {
     Protobuf,
 }
 
-/// The object in the body, by its Content-Type.
-pub(super) async fn read_object(request: Request<Incoming>, resource: Resource) -> Result<Object, ApiError> {
+/// The body of a request.
+#[derive(Debug)]
+pub(super) struct Body {
+    text: Vec<u8>,
+    share: Arc<Share>,
+}
+
+/// The object in the body, by its Content-Type, and what the client should hear about the text.
+pub(super) async fn read_object(
+    request: Request<Incoming>,
+    resource: Resource,
+    validation: FieldValidation,
+) -> Result<(Object, Vec<String>), ApiError> {
     let info = resource.info();
     let encoding = encoding(request.headers())?;
-    decode(&read(request).await?, encoding, (info.api_version, info.kind))
+    let body = read(request).await?;
+    let object = body.object(encoding, (info.api_version, info.kind))?;
+    // The decoder of YAML refuses duplicates, protobuf has none.
+    let are_told = encoding == Encoding::Json && validation != FieldValidation::Ignore;
+    let duplicates = if are_told { duplicates::of_json(&body.text) } else { Vec::new() };
+    let remarks: Vec<String> =
+        duplicates.iter().map(|field| format!("duplicate field \"{field}\"")).collect();
+    if validation == FieldValidation::Strict && !remarks.is_empty() {
+        return Err(ApiError::Undecodable { format: "JSON", reason: remarks.join(", ") });
+    }
+    Ok((object, remarks))
 }
 
 /// The `DeleteOptions` in the body, or `None` if the body is empty.
 pub(super) async fn read_delete_options(request: Request<Incoming>) -> Result<Option<Object>, ApiError> {
     let encoding = encoding(request.headers());
     let body = read(request).await?;
-    if body.is_empty() { Ok(None) } else { decode(&body, encoding?, ("v1", "DeleteOptions")).map(Some) }
+    if body.text.is_empty() { Ok(None) } else { body.object(encoding?, ("v1", "DeleteOptions")).map(Some) }
 }
 
 fn encoding(headers: &HeaderMap) -> Result<Encoding, ApiError> {
@@ -49,49 +84,94 @@ fn encoding(headers: &HeaderMap) -> Result<Encoding, ApiError> {
     }
 }
 
-/// The object in a body; `assumed` are the apiVersion and kind of a protobuf body that does not name them.
-fn decode(body: &[u8], encoding: Encoding, assumed: (&str, &str)) -> Result<Object, ApiError> {
-    match encoding {
-        Encoding::Json => object(from_json(body)?),
-        Encoding::Yaml => object(from_yaml(body)?),
-        Encoding::Protobuf => protobuf::decode(body, assumed, protobuf::Limits::default())
-            .map_err(|error| ApiError::Undecodable { format: "protobuf", reason: error.to_string() }),
-    }
-}
-
 pub(super) fn media_type(headers: &HeaderMap) -> String {
     let value = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
 }
 
-pub(super) async fn read(request: Request<Incoming>) -> Result<Bytes, ApiError> {
+/// The body as it is sent. The request carries its [`Share`], from which is taken what has arrived: who sends nothing
+/// keeps nobody else out.
+pub(super) async fn read(mut request: Request<Incoming>) -> Result<Body, ApiError> {
     let too_large = || ApiError::TooLarge { limit: LIMIT };
-    let body = request.into_body();
+    let share = request.extensions_mut().remove::<Arc<Share>>();
+    let share = share.ok_or_else(|| ApiError::Internal("the request has no share of memory".to_owned()))?;
+    let mut body = request.into_body();
     if body.size_hint().lower() > LIMIT as u64 {
         return Err(too_large());
     }
-    match Limited::new(body, LIMIT).collect().await {
-        Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(too_large()),
-        Err(error) => Err(ApiError::Undecodable { format: "HTTP", reason: error.to_string() }),
+    let mut text = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let frame =
+            frame.map_err(|error| ApiError::Undecodable { format: "HTTP", reason: error.to_string() })?;
+        let Ok(data) = frame.into_data() else { continue };
+        if text.len() + data.len() > LIMIT {
+            return Err(too_large());
+        }
+        share.take(data.len())?;
+        text.extend_from_slice(&data);
     }
+    Ok(Body { text, share })
 }
 
-pub(super) fn from_json(body: &[u8]) -> Result<Value, ApiError> {
-    serde_json::from_slice(body)
-        .map_err(|error| ApiError::Undecodable { format: "JSON", reason: error.to_string() })
-}
+impl Body {
+    /// The object; `assumed` are the apiVersion and kind of a protobuf body that does not name them.
+    fn object(&self, encoding: Encoding, assumed: (&str, &str)) -> Result<Object, ApiError> {
+        match encoding {
+            Encoding::Json => object(self.json()?),
+            Encoding::Yaml => object(self.yaml()?),
+            Encoding::Protobuf => {
+                let limits = protobuf::Limits { memory: DECODED };
+                let decoded = protobuf::decode(&self.text, assumed, limits);
+                let decoded = decoded.map_err(|error| match error.problem {
+                    Problem::TooLarge(limit) => ApiError::TooLargeDecoded { limit },
+                    _ => refused("protobuf", &error),
+                })?;
+                self.share.take(bounded::cost(&decoded))?;
+                Ok(decoded)
+            }
+        }
+    }
 
-pub(super) fn from_yaml(body: &[u8]) -> Result<Value, ApiError> {
-    let refused = |reason: String| ApiError::Undecodable { format: "YAML", reason };
-    let text = std::str::from_utf8(body).map_err(|error| refused(error.to_string()))?;
-    let value = serde_saphyr::from_str(text).map_err(|error| refused(error.to_string()))?;
-    // Other than the JSON decoder, that of YAML takes what could not be read again from the store.
-    if fits_depth(&value, MAX_DEPTH, &mut 0) {
+    /// The value, from JSON.
+    pub(super) fn json(&self) -> Result<Value, ApiError> {
+        self.bounded("JSON", |bounded| {
+            let mut text = serde_json::Deserializer::from_slice(&self.text);
+            let value = bounded.deserialize(&mut text)?;
+            text.end().map(|()| value)
+        })
+    }
+
+    /// The value, from YAML.
+    pub(super) fn yaml(&self) -> Result<Value, ApiError> {
+        let text = std::str::from_utf8(&self.text).map_err(|error| refused("YAML", &error))?;
+        let value = self.bounded("YAML", |bounded| {
+            serde_saphyr::with_deserializer_from_str(text, |text| bounded.deserialize(text))
+        })?;
+        // Other than the JSON decoder, that of YAML takes what could not be read again from the store.
+        if fits_depth(&value, MAX_DEPTH, &mut 0) {
+            Ok(value)
+        } else {
+            Err(refused("YAML", &format!("more than {MAX_DEPTH} objects and lists are within each other")))
+        }
+    }
+
+    fn bounded<E: std::fmt::Display>(
+        &self,
+        format: &'static str,
+        decode: impl FnOnce(Bounded<'_>) -> Result<Value, E>,
+    ) -> Result<Value, ApiError> {
+        let budget = bounded::Budget::new(DECODED);
+        let value = decode(Bounded(&budget)).map_err(|error| match budget.exceeded() {
+            Some(bounded::Exceeded(limit)) => ApiError::TooLargeDecoded { limit },
+            None => refused(format, &error),
+        })?;
+        self.share.take(budget.spent())?;
         Ok(value)
-    } else {
-        Err(refused(format!("more than {MAX_DEPTH} objects and lists are within each other")))
     }
+}
+
+fn refused(format: &'static str, reason: &dyn std::fmt::Display) -> ApiError {
+    ApiError::Undecodable { format, reason: reason.to_string() }
 }
 
 pub(super) fn object(value: Value) -> Result<Object, ApiError> {

@@ -5,7 +5,6 @@ mod token;
 
 use std::{sync::Arc, time::Duration};
 
-use bytes::Bytes;
 use serde_json::{Value, json};
 
 use self::token::Token;
@@ -28,27 +27,20 @@ pub(super) async fn answer(
     query: &Query,
     collection: &Collection,
 ) -> Result<Answer, ApiError> {
+    let (metadata, objects) = page(api, query, collection).await?;
+    presenter.list(&metadata, objects.iter().map(|object| object.body().clone()).collect()).await
+}
+
+/// The objects that a list request with the same query would answer with, and the metadata of that list.
+pub(super) async fn page(
+    api: &Api,
+    query: &Query,
+    collection: &Collection,
+) -> Result<(Value, Vec<Arc<StoredObject>>), ApiError> {
     let selector = selector(query, collection)?;
     let page = Page::parse(query)?;
     fresh_enough(&**api.store(), collection.resource.stored(), page.freshness).await?;
-    let (metadata, objects) = page.read(api, collection, &selector)?;
-    presenter.list(&metadata, objects)
-}
-
-/// The objects that match now.
-pub(super) fn current(
-    api: &Api,
-    collection: &Collection,
-    selector: &Selector,
-) -> Result<Vec<Arc<StoredObject>>, ApiError> {
-    let snapshot =
-        api.store().snapshot(collection.resource.stored(), &collection.scope(), None).map_err(expired)?;
-    Ok(snapshot.objects.into_iter().filter(|object| selector.matches(object)).collect())
-}
-
-/// A complete list as an answer.
-pub(super) fn whole(presenter: &Presenter, revision: u64, objects: Vec<Bytes>) -> Result<Answer, ApiError> {
-    presenter.list(&json!({"resourceVersion": revision.to_string()}), objects)
+    page.read(api, collection, &selector)
 }
 
 /// How new a read must be.
@@ -61,6 +53,8 @@ pub(super) enum Freshness {
     Latest,
     /// Not older than a revision.
     Revision(u64),
+    /// A revision that some server of the same store gave out. One that never was is for the store to say.
+    Given(u64),
 }
 
 impl Freshness {
@@ -87,10 +81,21 @@ pub(super) async fn fresh_enough(
             Ok(())
         }
         Freshness::Revision(revision) => wait_for(store, resource, revision).await,
+        Freshness::Given(revision) => catch_up(store, revision).await,
     }
 }
 
+/// Another server of the same store may have given the revision out a moment ago.
+async fn catch_up(store: &dyn Store, revision: u64) -> Result<(), ApiError> {
+    if store.revision() < revision {
+        store.refresh().await?;
+    }
+    Ok(())
+}
+
 async fn wait_for(store: &dyn Store, resource: Resource, revision: u64) -> Result<(), ApiError> {
+    // The last write may have been of another resource, whose signal is not waited for.
+    catch_up(store, revision).await?;
     let mut signal = store.subscribe(resource);
     let reached = async {
         while store.revision() < revision {
@@ -173,7 +178,7 @@ impl Page {
             reason: "not a token that this server gave out",
         })?;
         // A page of a known revision needs nothing newer; one that goes on at the present does.
-        let freshness = if revision.is_some() { Freshness::Any } else { Freshness::Latest };
+        let freshness = revision.map_or(Freshness::Latest, Freshness::Given);
         Ok(Self { at: revision, after: Some(after), limit, continued: true, freshness })
     }
 
@@ -183,8 +188,9 @@ impl Page {
         api: &Api,
         collection: &Collection,
         selector: &Selector,
-    ) -> Result<(Value, Vec<Bytes>), ApiError> {
-        let scope = Scope { after: self.after.as_deref(), ..collection.scope() };
+    ) -> Result<(Value, Vec<Arc<StoredObject>>), ApiError> {
+        let key = selector.key(collection.resource, collection.namespace.as_deref());
+        let scope = Scope { after: self.after.as_deref(), key: key.as_deref(), ..collection.scope() };
         let snapshot = api.store().snapshot(collection.resource.stored(), &scope, self.at);
         let snapshot = snapshot.map_err(|error| self.expired(error))?;
         let mut rest = snapshot.objects.into_iter();
@@ -201,7 +207,7 @@ impl Page {
                 metadata.insert("remainingItemCount".to_owned(), remaining.into());
             }
         }
-        Ok((metadata, page.into_iter().map(|object| object.body().clone()).collect()))
+        Ok((metadata, page))
     }
 
     /// A page of a revision that is gone: the client may go on at the current one.

@@ -5,7 +5,7 @@ use hyper::body::Incoming;
 use portolan_schema::patch::{Apply, JsonPatch, Patch};
 
 use super::{
-    body::{self, from_json, from_yaml, object},
+    body::{self, object},
     query::Query,
 };
 use crate::{
@@ -32,19 +32,20 @@ pub(super) async fn read(
         }
         // JSON is YAML, but much faster to read as what it is.
         let body = body::read(request).await?;
-        let value = from_json(&body).or_else(|_| from_yaml(&body))?;
+        let value = body.json().or_else(|error| match error {
+            ApiError::Undecodable { .. } => body.yaml(),
+            other => Err(other),
+        })?;
         return Ok(Change::Apply(Apply::decode(resource, object(value)?, force.unwrap_or(false))?));
     }
     if force.is_some() {
         return Err(bad_option(FieldError::forbidden("force", "belongs to apply patches only")));
     }
     Ok(Change::Patch(match media_type.as_str() {
-        "application/json-patch+json" => {
-            Patch::Json(JsonPatch::decode(from_json(&body::read(request).await?)?)?)
-        }
-        "application/merge-patch+json" => Patch::Merge(object(from_json(&body::read(request).await?)?)?),
+        "application/json-patch+json" => Patch::Json(JsonPatch::decode(body::read(request).await?.json()?)?),
+        "application/merge-patch+json" => Patch::Merge(object(body::read(request).await?.json()?)?),
         "application/strategic-merge-patch+json" => {
-            Patch::Strategic(object(from_json(&body::read(request).await?)?)?)
+            Patch::Strategic(object(body::read(request).await?.json()?)?)
         }
         _ => return Err(ApiError::UnsupportedMediaType { got: media_type, accepted: ACCEPTED }),
     }))

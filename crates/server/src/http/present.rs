@@ -1,14 +1,14 @@
 //! How an answer looks: stored objects as the representation that the client asked for.
 //!
-//! Stored bytes in, bytes on the wire out. Plain JSON, by far the most frequent, is passed through untouched; all
-//! others are made from the decoded object.
+//! Stored bytes in, bytes on the wire out. Plain JSON, by far the most frequent, is passed through untouched,
+//! protobuf is made from its text; all others are made from the decoded object.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full};
-use portolan_schema::view;
+use portolan_schema::{protobuf::Form, view};
 use serde_json::{Value, json};
 
 use super::{
@@ -20,6 +20,9 @@ use super::{
     table::{self, IncludeObject},
 };
 use crate::{error::ApiError, json::Object, resource::Resource};
+
+/// Decoded items of a list, each about 10 us, after which others have their turn.
+const ITEMS_AT_A_TIME: usize = 100;
 
 /// Presents the objects of one resource to one client.
 #[derive(Debug, Clone)]
@@ -49,27 +52,21 @@ impl Presenter {
         if self.passes_stored_bytes() && !self.pretty {
             return Ok(answer(code, Encoding::Json, stored));
         }
-        let object = self.decoded(&stored);
         if self.format.encoding == Encoding::Protobuf {
-            return Ok(answer(code, Encoding::Protobuf, protobuf::object(&self.message(object))?));
+            return Ok(answer(code, Encoding::Protobuf, protobuf::stored(self.form(), &self.seen(stored))?));
         }
+        let object = self.decoded(&stored);
         Ok(document(code, self.format.encoding, self.pretty, &self.view(&object, true)))
     }
 
-    /// A list as an answer; `metadata` is the list's.
-    pub(super) fn list(&self, metadata: &Value, objects: Vec<Bytes>) -> Result<Answer, ApiError> {
+    /// A list as an answer; `metadata` is the list's. Others have their turn while it is made.
+    pub(super) async fn list(&self, metadata: &Value, objects: Vec<Bytes>) -> Result<Answer, ApiError> {
         if self.format.encoding == Encoding::Protobuf {
-            let decoded = objects.iter().map(|stored| self.decoded(stored));
-            let encoded = match self.format.view {
-                View::Metadata(version) => {
-                    let items: Vec<Value> = decoded.map(|object| table::partial(&object, version)).collect();
-                    protobuf::partial_list(version.api_version(), metadata, &items)?
-                }
-                View::Whole | View::Table(_) => protobuf::list(self.resource, metadata, decoded)?,
-            };
-            return Ok(answer(StatusCode::OK, Encoding::Protobuf, encoded));
+            let seen = objects.into_iter().map(|stored| self.seen(stored));
+            let list = protobuf::list(self.form(), metadata, seen).await?;
+            return Ok(typed(StatusCode::OK, Encoding::Protobuf, list.boxed_unsync()));
         }
-        let body = ListBody::new(&self.list_head(metadata), self.items(objects));
+        let body = ListBody::new(&self.list_head(metadata), self.items(objects).await);
         if self.format.encoding == Encoding::Json && !self.pretty {
             return Ok(typed(StatusCode::OK, Encoding::Json, body.boxed_unsync()));
         }
@@ -86,9 +83,9 @@ impl Presenter {
         presenter.view(&self.decoded(stored), first).to_string().into()
     }
 
-    /// The object of a watch event as it is to be encoded in protobuf.
-    pub(super) fn event_message(&self, stored: &Bytes) -> Object {
-        self.message(self.decoded(stored))
+    /// A watch event in protobuf.
+    pub(super) fn event_protobuf(&self, kind: &str, stored: &Bytes) -> Result<Bytes, ApiError> {
+        protobuf::stored_event(self.form(), kind, &self.seen(stored.clone()))
     }
 
     /// Whether stored bytes are the answer as they are.
@@ -102,14 +99,16 @@ impl Presenter {
         view::seen(self.resource, serde_json::from_slice(stored).unwrap_or_default())
     }
 
+    /// The same in JSON.
+    fn seen(&self, stored: Bytes) -> Bytes {
+        view::seen_body(self.resource, &stored).map_or(stored, Bytes::from)
+    }
+
     /// What is encoded in protobuf of an object.
-    fn message(&self, object: Object) -> Object {
+    fn form(&self) -> Form {
         match self.format.view {
-            View::Metadata(version) => match table::partial(&object, version) {
-                Value::Object(partial) => partial,
-                _ => object,
-            },
-            View::Whole | View::Table(_) => object,
+            View::Metadata(version) => Form::Metadata(version.api_version()),
+            View::Whole | View::Table(_) => Form::Whole(self.resource),
         }
     }
 
@@ -152,18 +151,24 @@ impl Presenter {
         }
     }
 
-    fn items(&self, objects: Vec<Bytes>) -> Vec<Bytes> {
-        let item = |stored: Bytes| {
+    async fn items(&self, objects: Vec<Bytes>) -> Vec<Bytes> {
+        if self.format.view == View::Whole && self.resource.stored() == self.resource {
+            return objects;
+        }
+        let mut items = Vec::with_capacity(objects.len());
+        for (index, stored) in objects.into_iter().enumerate() {
+            if index % ITEMS_AT_A_TIME == ITEMS_AT_A_TIME - 1 {
+                tokio::task::yield_now().await;
+            }
             let object = self.decoded(&stored);
             let value = match self.format.view {
                 View::Whole => Value::Object(object),
                 View::Metadata(version) => table::partial(&object, version),
                 View::Table(version) => table::row(self.resource, &object, self.include, version, self.now),
             };
-            Bytes::from(value.to_string())
-        };
-        let untouched = self.format.view == View::Whole && self.resource.stored() == self.resource;
-        if untouched { objects } else { objects.into_iter().map(item).collect() }
+            items.push(value.to_string().into());
+        }
+        items
     }
 }
 

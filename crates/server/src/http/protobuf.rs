@@ -1,38 +1,50 @@
-//! `application/vnd.kubernetes.protobuf` in answers: what the codec does not know by itself, and its errors.
+//! `application/vnd.kubernetes.protobuf` in answers: lists in parts, and the codec's errors.
 
 use bytes::Bytes;
-use portolan_schema::protobuf::{self, EncodeError};
-use serde_json::{Value, json};
+use portolan_schema::protobuf::{self, EncodeError, Form};
+use serde_json::Value;
 
-use crate::{error::ApiError, json::Object, resource::Resource};
+use super::list::stream::{CHUNK, Parts};
+use crate::{error::ApiError, json::Object};
 
 /// An object of any kind in its envelope.
 pub(super) fn object(object: &Object) -> Result<Bytes, ApiError> {
     protobuf::encode(object).map(Bytes::from).map_err(refused)
 }
 
-/// A list of a resource's objects in its envelope.
-pub(super) fn list(
-    resource: Resource,
-    metadata: &Value,
-    objects: impl Iterator<Item = Object>,
-) -> Result<Bytes, ApiError> {
-    let empty = Object::new();
-    let metadata = metadata.as_object().unwrap_or(&empty);
-    protobuf::encode_list(resource, metadata, objects).map(Bytes::from).map_err(refused)
+/// A stored object in its envelope.
+pub(super) fn stored(form: Form, stored: &[u8]) -> Result<Bytes, ApiError> {
+    form.encode(stored).map(Bytes::from).map_err(refused)
 }
 
-/// A list of `PartialObjectMetadata` in its envelope.
-pub(super) fn partial_list(
-    api_version: &str,
+/// A list of stored objects in its envelope, which has the length of all of them before the first. Others have their
+/// turn while it is made.
+pub(super) async fn list(
+    form: Form,
     metadata: &Value,
-    objects: &[Value],
-) -> Result<Bytes, ApiError> {
-    let list = json!({
-        "apiVersion": api_version, "kind": "PartialObjectMetadataList", "metadata": metadata,
-        "items": objects,
-    });
-    object(list.as_object().unwrap_or(&Object::new()))
+    objects: impl Iterator<Item = Bytes>,
+) -> Result<Parts, ApiError> {
+    // The last item of a part mostly fits into what was set aside for it.
+    const FULL: usize = CHUNK - CHUNK / 8;
+    let (mut items, mut part) = (Vec::new(), Vec::with_capacity(CHUNK));
+    for stored in objects {
+        form.put_item(&mut part, &stored).map_err(refused)?;
+        if part.len() >= FULL {
+            items.push(Bytes::from(std::mem::replace(&mut part, Vec::with_capacity(CHUNK))));
+            tokio::task::yield_now().await;
+        }
+    }
+    items.push(Bytes::from(part));
+    let length = items.iter().map(Bytes::len).sum();
+    let empty = Object::new();
+    let around = form.around_items(metadata.as_object().unwrap_or(&empty), length);
+    let (head, tail) = around.map_err(refused)?;
+    Ok(Parts::new(std::iter::once(head.into()).chain(items).chain([tail.into()]).collect()))
+}
+
+/// A watch event of a stored object, with its length before it.
+pub(super) fn stored_event(form: Form, kind: &str, stored: &[u8]) -> Result<Bytes, ApiError> {
+    form.encode_watch_event(kind, stored).map(Bytes::from).map_err(refused)
 }
 
 /// A watch event, with its length before it.

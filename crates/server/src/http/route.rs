@@ -64,7 +64,7 @@ impl Route {
 impl Collection {
     /// The scope in the store.
     pub(super) fn scope(&self) -> Scope<'_> {
-        Scope { namespace: self.namespace.as_deref(), after: None }
+        Scope { namespace: self.namespace.as_deref(), ..Scope::default() }
     }
 }
 

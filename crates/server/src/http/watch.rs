@@ -31,7 +31,7 @@ use crate::{
     api::Api,
     error::{ApiError, FieldError},
     selector::Selector,
-    store::{Change, Store, StoredObject},
+    store::{Change, Scope, Store, StoredObject},
 };
 
 /// Changes read from the store at a time.
@@ -183,16 +183,14 @@ impl Watch {
                 self.cursor = self.store.revision();
             }
             Start::After(revision) => {
-                // Another server of the same store may have given it out a moment ago.
-                if revision > self.store.revision() {
-                    fresh_enough(&*self.store, resource, Freshness::Latest).await?;
-                }
+                fresh_enough(&*self.store, resource, Freshness::Given(revision)).await?;
                 self.cursor = revision;
             }
             Start::State(freshness) => {
                 fresh_enough(&*self.store, resource, freshness).await?;
-                let snapshot =
-                    self.store.snapshot(resource, &self.collection.scope(), None).map_err(expired)?;
+                let key = self.selector.key(self.collection.resource, self.collection.namespace.as_deref());
+                let scope = Scope { key: key.as_deref(), ..self.collection.scope() };
+                let snapshot = self.store.snapshot(resource, &scope, None).map_err(expired)?;
                 self.cursor = snapshot.revision;
                 self.initial = snapshot.objects.into_iter();
                 self.end_bookmark = self.bookmarks;

@@ -15,6 +15,10 @@ mod tests;
 
 /// Fills in the fields whose default does not depend on the server's ranges.
 pub(crate) fn set_defaults(object: &mut Object) {
+    // In Go both are plain structs, which JSON always holds: a controller that writes the same changes nothing.
+    if let Some(status) = json::object_mut(object, "status") {
+        json::object_mut(status, "loadBalancer");
+    }
     let Some(spec) = json::object_mut(object, "spec") else { return };
     json::default_text(spec, "type", "ClusterIP");
     json::default_text(spec, "sessionAffinity", "None");

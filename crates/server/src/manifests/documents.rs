@@ -14,7 +14,7 @@ use crate::{
 pub(super) struct Document {
     /// Number of the document in the file, from 0.
     pub(super) index: usize,
-    /// Line of the file on which it starts, from 1; 0 where the format does not tell.
+    /// Line of the file on which it starts, from 1.
     pub(super) line: usize,
     /// Number of the item, in a list.
     pub(super) item: Option<usize>,
@@ -29,9 +29,22 @@ pub(super) fn split(path: &Path, content: &[u8]) -> Vec<Document> {
 }
 
 fn json_documents(content: &[u8]) -> Vec<Document> {
-    let stream = serde_json::Deserializer::from_slice(content).into_iter::<Value>();
-    let refused = |error: serde_json::Error| undecodable("JSON", &error);
-    stream.enumerate().map(|(index, value)| document(index, 0, value.map_err(refused))).collect()
+    let mut stream = serde_json::Deserializer::from_slice(content).into_iter::<Value>();
+    let (mut documents, mut line, mut counted) = (Vec::new(), 1, 0);
+    loop {
+        let rest = content.get(stream.byte_offset()..).unwrap_or_default();
+        let blanks = rest.iter().take_while(|byte| byte.is_ascii_whitespace()).count();
+        let start = stream.byte_offset() + blanks;
+        line += lines(content.get(counted..start).unwrap_or_default());
+        counted = start;
+        let Some(value) = stream.next() else { return documents };
+        let refused = |error: serde_json::Error| undecodable("JSON", &error);
+        documents.push(document(documents.len(), line, value.map_err(refused)));
+    }
+}
+
+fn lines(text: &[u8]) -> usize {
+    text.split(|byte| *byte == b'\n').skip(1).count()
 }
 
 fn yaml_documents(content: &[u8]) -> Vec<Document> {
@@ -45,9 +58,18 @@ fn yaml_documents(content: &[u8]) -> Vec<Document> {
             Ok(Value::Null) => None,
             Ok(value) => Some((line, Ok(value))),
             Err(_) if is_blank(text) => None,
-            Err(error) => Some((line, Err(undecodable("YAML", &error)))),
+            Err(_) => Some((line, Err(mistake(line, text)))),
         });
     parsed.enumerate().map(|(index, (line, object))| document(index, line, object)).collect()
+}
+
+/// What is wrong with a document, with the position in the file: the parser counts the lines that it is shown.
+fn mistake(line: usize, text: &str) -> ApiError {
+    let padded = format!("{}{text}", "\n".repeat(line.saturating_sub(1)));
+    match serde_saphyr::from_str::<Value>(&padded) {
+        Err(error) => undecodable("YAML", &error),
+        Ok(_) => ApiError::Undecodable { format: "YAML", reason: format!("line {line}: not a document") },
+    }
 }
 
 /// The texts between `---` markers, with the line on which each starts.

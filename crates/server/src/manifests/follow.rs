@@ -1,6 +1,14 @@
-//! Noticing that the folder has changed, by inotify on the folder itself (mounted configuration swaps a symlink there).
+//! Noticing that the folder has changed, by inotify on the folder itself (mounted configuration swaps a symlink there),
+//! and that an object which it declares is gone.
 
-use std::{io, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    ffi::OsString,
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use inotify::{EventMask, Inotify, WatchMask};
 use tokio::{
@@ -9,29 +17,58 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::Folder;
-use crate::api::Api;
+use super::{
+    Folder, Synced,
+    contents::{self, Contents},
+};
+use crate::{api::Api, controllers::Feed, resource::Resource};
 
 /// Events that come within this time are handled together: editors and `cp` make several for one change.
 const QUIET: Duration = Duration::from_millis(30);
+/// A folder that is never quiet is read after this time.
+const LONGEST_SETTLING: Duration = Duration::from_secs(1);
+/// How often a folder is read anew because it has changed meanwhile.
+const READS: usize = 5;
 /// How often a folder that has vanished is looked for.
 const RETRY: Duration = Duration::from_secs(1);
+/// What failed is tried again after [`RETRY`], and later and later up to this.
+const LONGEST_RETRY: Duration = Duration::from_secs(60);
 const BUFFER: usize = 4096;
 
 /// Keeps the objects in step with a folder.
 #[derive(Debug)]
 pub(crate) struct Follower {
     folder: Folder,
-    events: AsyncFd<Inotify>,
+    events: Events,
+    feed: Feed,
+    /// After how long what failed is tried again; `None` if nothing failed.
+    retry: Option<Duration>,
+    /// Whether the folder has changed while it was read.
+    is_stale: bool,
+}
+
+/// What happens in the folder.
+#[derive(Debug)]
+struct Events {
+    inotify: AsyncFd<Inotify>,
+    /// Files that were written to and not closed since.
+    writing: HashSet<OsString>,
+    /// Whether the folder itself is gone.
+    is_lost: bool,
 }
 
 impl Follower {
     /// Starts to watch the folder, then loads it: nothing is missed in between.
     pub(crate) async fn start(api: Arc<Api>, path: PathBuf) -> io::Result<Self> {
-        let events = watch_folder(&path)?;
-        let mut folder = Folder::new(api, path);
-        folder.sync().await?;
-        Ok(Self { folder, events })
+        let events = Events::of(&path)?;
+        let path = std::path::absolute(path)?;
+        let resources = Resource::served().filter(|it| it.stored() == *it);
+        let feed = Feed::new(api.store(), resources);
+        let mut follower =
+            Self { folder: Folder::new(api, path), events, feed, retry: None, is_stale: false };
+        let contents = follower.read().await?;
+        follower.sync(contents).await;
+        Ok(follower)
     }
 
     /// Follows the folder until the server stops.
@@ -44,37 +81,62 @@ impl Follower {
 
     async fn follow(&mut self) {
         loop {
-            let mut lost = self.wait().await;
-            while let Ok(more) = timeout(QUIET, self.wait()).await {
-                lost |= more;
+            let retry = if self.is_stale { Some(RETRY) } else { self.retry };
+            let is_due = async {
+                match retry {
+                    Some(delay) => sleep(delay).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = self.events.wait() => self.events.settle().await,
+                () = self.feed.changed() => {
+                    let seen = self.feed.take();
+                    if !self.folder.observe(seen) {
+                        continue;
+                    }
+                }
+                () = is_due => {}
             }
-            if lost {
+            if self.events.is_lost {
                 self.find_again().await;
             }
-            if let Err(error) = self.folder.sync().await {
-                tracing::error!(folder = %self.folder.path.display(), %error, "manifests folder cannot be read");
+            match self.read().await {
+                Ok(contents) => self.sync(contents).await,
+                Err(error) => {
+                    tracing::error!(folder = %self.folder.path.display(), %error, "manifests folder cannot be read");
+                }
             }
         }
     }
 
-    /// Waits for events and takes them all; true if the folder itself is gone.
-    async fn wait(&mut self) -> bool {
-        let Ok(mut ready) = self.events.readable_mut().await else { return true };
-        let mut buffer = [0; BUFFER];
-        let mut lost = false;
-        loop {
-            match ready.get_inner_mut().read_events(&mut buffer) {
-                Ok(events) => lost |= events.into_iter().any(|event| event.mask.intersects(GONE)),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => {
-                    lost = true;
-                    break;
-                }
+    async fn sync(&mut self, contents: Contents) {
+        self.retry = match (self.folder.sync(contents).await, self.retry) {
+            (Synced::Done, _) => None,
+            (Synced::TryAgain, None) => Some(RETRY),
+            (Synced::TryAgain, Some(delay)) => Some(delay.saturating_mul(2).min(LONGEST_RETRY)),
+        };
+    }
+
+    /// Reads the folder while nothing happens in it, so that no file is seen half-written.
+    async fn read(&mut self) -> io::Result<Contents> {
+        self.is_stale = false;
+        for _ in 1..READS {
+            let contents = contents::read(&self.folder.path, &self.events.writing)?;
+            if self.events.take().is_empty() {
+                return Ok(contents);
+            }
+            self.events.settle().await;
+        }
+        let mut contents = contents::read(&self.folder.path, &self.events.writing)?;
+        // These are read another time.
+        for name in self.events.take() {
+            self.is_stale = true;
+            if let Some(found) = contents.get_mut(&self.folder.path.join(name)) {
+                *found = contents::Found::Unfinished;
             }
         }
-        ready.clear_ready();
-        lost
+        Ok(contents)
     }
 
     /// The folder was removed or renamed: its objects stay until one of that name is there again.
@@ -82,7 +144,7 @@ impl Follower {
         let path = self.folder.path.clone();
         tracing::warn!(folder = %path.display(), "manifests folder is gone; its objects stay, waiting for it");
         loop {
-            match watch_folder(&path) {
+            match Events::of(&path) {
                 Ok(events) => {
                     self.events = events;
                     return;
@@ -93,22 +155,76 @@ impl Follower {
     }
 }
 
-const GONE: EventMask = EventMask::DELETE_SELF.union(EventMask::MOVE_SELF).union(EventMask::IGNORED);
+impl Events {
+    #[expect(
+        deprecated,
+        reason = "the replacement is an unsafe fn, which this crate may not call; its contract holds: Inotify owns its descriptor"
+    )]
+    fn of(path: &Path) -> io::Result<Self> {
+        let inotify = Inotify::init()?;
+        let mask = WatchMask::CREATE
+            | WatchMask::MODIFY
+            | WatchMask::CLOSE_WRITE
+            | WatchMask::MOVED_TO
+            | WatchMask::MOVED_FROM
+            | WatchMask::DELETE
+            | WatchMask::DELETE_SELF
+            | WatchMask::MOVE_SELF
+            | WatchMask::ONLYDIR;
+        inotify.watches().add(path, mask)?;
+        Ok(Self { inotify: AsyncFd::new(inotify)?, writing: HashSet::new(), is_lost: false })
+    }
 
-#[expect(
-    deprecated,
-    reason = "the replacement is an unsafe fn, which this crate may not call; its contract holds: Inotify owns its descriptor"
-)]
-fn watch_folder(path: &std::path::Path) -> io::Result<AsyncFd<Inotify>> {
-    let inotify = Inotify::init()?;
-    let mask = WatchMask::CREATE
-        | WatchMask::CLOSE_WRITE
-        | WatchMask::MOVED_TO
-        | WatchMask::MOVED_FROM
-        | WatchMask::DELETE
-        | WatchMask::DELETE_SELF
-        | WatchMask::MOVE_SELF
-        | WatchMask::ONLYDIR;
-    inotify.watches().add(path, mask)?;
-    AsyncFd::new(inotify)
+    /// Waits until there is something to read: a file that is only being written to is not.
+    async fn wait(&mut self) {
+        loop {
+            match self.inotify.readable_mut().await {
+                // All there is is read below; what comes later makes it ready again.
+                Ok(mut ready) => ready.clear_ready(),
+                Err(_) => self.is_lost = true,
+            }
+            let touched = self.take();
+            if self.is_lost || touched.iter().any(|name| !self.writing.contains(name)) {
+                return;
+            }
+        }
+    }
+
+    /// Waits until nothing has happened for a while.
+    async fn settle(&mut self) {
+        let quiet = async { while timeout(QUIET, self.wait()).await.is_ok() && !self.is_lost {} };
+        // What is not quiet by then is known to be unfinished.
+        let _ = timeout(LONGEST_SETTLING, quiet).await;
+    }
+
+    /// Takes notice of all that has happened; returns the names of the files concerned.
+    fn take(&mut self) -> HashSet<OsString> {
+        let mut touched = HashSet::new();
+        let mut buffer = [0; BUFFER];
+        loop {
+            let events = match self.inotify.get_mut().read_events(&mut buffer) {
+                Ok(events) => events,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return touched,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(_) => {
+                    self.is_lost = true;
+                    return touched;
+                }
+            };
+            for event in events {
+                self.is_lost |= event.mask.intersects(GONE);
+                let name = event.name.unwrap_or_default().to_owned();
+                if event.mask.contains(EventMask::MODIFY) {
+                    self.writing.insert(name.clone());
+                } else if event.mask.contains(EventMask::Q_OVERFLOW) {
+                    self.writing.clear();
+                } else if !event.mask.contains(EventMask::CREATE) {
+                    self.writing.remove(&name);
+                }
+                touched.insert(name);
+            }
+        }
+    }
 }
+
+const GONE: EventMask = EventMask::DELETE_SELF.union(EventMask::MOVE_SELF).union(EventMask::IGNORED);

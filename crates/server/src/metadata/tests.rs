@@ -75,3 +75,31 @@ fn bad_metadata_is_named_field_by_field() {
         ]
     );
 }
+
+#[test]
+fn the_same_owner_counts_once() {
+    let mut metadata = object(json!({"ownerReferences": [
+        {"kind": "A", "uid": "1", "name": "a"}, {"uid": "1", "name": "a", "kind": "A"}, {"kind": "B", "uid": "1"},
+    ]}));
+    let warning = drop_duplicate_owners(&mut metadata).unwrap();
+    assert!(warning.contains("\"1\""), "{warning}");
+    let left = json!([{"kind": "A", "uid": "1", "name": "a"}, {"kind": "B", "uid": "1"}]);
+    assert_eq!(metadata["ownerReferences"], left);
+    assert_eq!(drop_duplicate_owners(&mut metadata), None);
+    assert_eq!(drop_duplicate_owners(&mut Object::new()), None);
+}
+
+#[test]
+fn an_update_is_no_way_to_delete() {
+    let fields = |new: Value, old: Value| {
+        let errors = forbidden_changes(&object(new), &object(old));
+        errors.iter().map(|error| error.field.clone()).collect::<Vec<_>>()
+    };
+    let time = || json!({"deletionTimestamp": "2026-11-21T21:03:57Z", "deletionGracePeriodSeconds": 0});
+    let both = ["metadata.deletionTimestamp", "metadata.deletionGracePeriodSeconds"];
+    assert_eq!(fields(time(), json!({})), both);
+    assert!(fields(time(), time()).is_empty() && fields(json!({}), time()).is_empty());
+    assert!(fields(json!({"deletionTimestamp": "2030-01-01T00:00:00Z"}), time()).is_empty());
+    assert_eq!(fields(json!({"deletionGracePeriodSeconds": 5}), time()), both[1..]);
+    assert!(fields(json!({"deletionTimestamp": null}), json!({})).is_empty());
+}

@@ -85,3 +85,21 @@ fn malformed_selectors_are_refused() {
     }
     assert!(Selector::parse(Resource::Node, "", "metadata.namespace=x").is_err());
 }
+
+#[test]
+fn a_name_and_a_namespace_are_a_key() {
+    let key = |resource, fields, namespace| {
+        Selector::parse(resource, "app=x", fields).unwrap().key(resource, namespace)
+    };
+    let of_service = |fields, namespace| key(Resource::Service, fields, namespace);
+    assert_eq!(of_service("metadata.name=web", Some("shop")).as_deref(), Some("shop/web"));
+    assert_eq!(of_service("metadata.namespace=shop,metadata.name=web", None).as_deref(), Some("shop/web"));
+    // What the URL says comes first; that the selector contradicts it is found with the object.
+    assert_eq!(
+        of_service("metadata.namespace=x,metadata.name=web", Some("shop")).as_deref(),
+        Some("shop/web")
+    );
+    assert_eq!(of_service("metadata.name=web", None), None);
+    assert_eq!(of_service("metadata.name!=web,spec.type=ClusterIP", Some("shop")), None);
+    assert_eq!(key(Resource::Node, "metadata.name=host1", None).as_deref(), Some("host1"));
+}

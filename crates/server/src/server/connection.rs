@@ -18,12 +18,11 @@ use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
 use super::gate::Gate;
+use super::guarded::Untaken;
 use super::limits::Limits;
 use super::stall::StallGuard;
 use crate::security::{Peer, Security};
 
-/// A client that takes no bytes for this long, while there are some for it, is disconnected.
-const WRITE_STALL: Duration = Duration::from_secs(60);
 /// Bytes of a request's head; tokens and certificates' names are far from it.
 const HEAD: u32 = 64 << 10;
 /// Requests at a time on one HTTP/2 connection (upstream: `--http2-max-streams-per-connection`).
@@ -51,7 +50,7 @@ pub(super) async fn serve(stream: TcpStream, shared: Arc<Shared>, stopping: watc
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "TCP_NODELAY not set");
     }
-    let stream = StallGuard::new(stream, WRITE_STALL);
+    let stream = StallGuard::new(stream, shared.limits.stall_time);
     let Some(security) = &shared.security else {
         return http(stream, Peer::default(), false, shared, stopping).await;
     };
@@ -83,12 +82,14 @@ async fn http(
 ) {
     let limits = shared.limits.clone();
     let (peer, (active, changes)) = (Arc::new(peer), watch::channel(0_usize));
-    let active = Arc::new(active);
+    let (active, untaken) = (Arc::new(active), Untaken::default());
+    let seen = untaken.clone();
     let service = service_fn(move |request: Request<Incoming>| {
         let (shared, peer, active) = (Arc::clone(&shared), Arc::clone(&peer), Active::new(&active));
+        let seen = seen.clone();
         async move {
             let answer = shared.gate.answer(request, &peer).await;
-            Ok::<_, Infallible>(answer.map(|body| body.holding(active)))
+            Ok::<_, Infallible>(answer.map(|body| body.holding(active).seen_by(&seen)))
         }
     });
     let io = TokioIo::new(stream);
@@ -101,6 +102,7 @@ async fn http(
         let mut connection = std::pin::pin!(builder.serve_connection(io, service));
         tokio::select! {
             result = connection.as_mut() => result,
+            () = untaken.stalled(limits.stall_time) => return tracing::debug!("disconnected: the client does not read"),
             () = end => {
                 connection.as_mut().graceful_shutdown();
                 finish(connection, changes, &limits).await
@@ -113,6 +115,7 @@ async fn http(
         let mut connection = std::pin::pin!(builder.serve_connection(io, service));
         tokio::select! {
             result = connection.as_mut() => result,
+            () = untaken.stalled(limits.stall_time) => return tracing::debug!("disconnected: the client does not read"),
             () = end => {
                 connection.as_mut().graceful_shutdown();
                 finish(connection, changes, &limits).await

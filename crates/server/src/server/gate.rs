@@ -6,7 +6,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
 
-use http::{HeaderMap, Request, StatusCode, Uri, header};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, header};
+use http_body::Body as _;
+use http_body_util::{BodyExt as _, Empty};
 use hyper::body::Incoming;
 use tokio::sync::{Semaphore, TryAcquireError, watch};
 
@@ -82,12 +84,19 @@ impl Gate {
         let begin = Instant::now();
         let attributes = Attributes::of(request.method(), request.uri());
         let labels = Labels::of(&attributes);
+        let is_head = request.method() == Method::HEAD;
         let mut held = Held::new();
         let answer = self.pass(request, peer, &attributes, &mut held).await;
         let answer = answer.unwrap_or_else(|refusal| refusal.answer(&attributes));
+        let answer = if is_head { without_body(answer) } else { answer };
         let took = (!attributes.is_long_running()).then(|| begin.elapsed());
         self.requests.answered(labels, answer.status().as_u16(), took);
-        answer.map(|body| Guarded::new(body, held))
+        let is_long_running = attributes.is_long_running();
+        answer.map(|body| {
+            let body = Guarded::new(body, held);
+            // Upstream's time is that of the answer, too.
+            if is_long_running { body } else { body.within(self.limits.request_time) }
+        })
     }
 
     async fn pass(
@@ -120,10 +129,13 @@ impl Gate {
         } else {
             (&self.room.mutating, "mutating")
         };
-        let _place = room.try_acquire().map_err(too_many)?;
-        let _counted = self.requests.in_flight(kind);
+        let place = Arc::clone(room).try_acquire_owned().map_err(too_many)?;
+        let counted = self.requests.in_flight(kind);
         let answer = tokio::time::timeout(self.limits.request_time, self.handler.answer(request)).await;
-        answer.map_err(|_| Refusal::Timeout)
+        let answer = answer.map_err(|_| Refusal::Timeout)?;
+        // An answer takes memory until the client has it.
+        held.push(Box::new((place, counted)));
+        Ok(answer)
     }
 
     /// The answer if the path is one of health, which everybody may ask for.
@@ -158,6 +170,10 @@ impl Gate {
         if attributes.target == Target::Path("/version".to_owned()) {
             return Ok(());
         }
+        // Who asks to be less than he is (`kubectl --as`) must not act as what he is.
+        if headers.keys().any(|name| name.as_str().starts_with("impersonate-")) {
+            return Err(Refusal::Impersonation);
+        }
         let identity = security.identify(peer, headers).map_err(|why| {
             tracing::debug!(why = why.0, verb = attributes.verb, "unauthorized");
             Refusal::Unauthorized
@@ -168,6 +184,16 @@ impl Gate {
         tracing::debug!(user = identity.user, verb = attributes.verb, target = ?attributes.target, "forbidden");
         Err(Refusal::Forbidden { user: identity.user })
     }
+}
+
+/// The head of an answer alone. HTTP/1 leaves the body out by itself, in HTTP/2 it would break the stream.
+fn without_body(answer: Answer) -> Answer {
+    let length = answer.body().size_hint().exact();
+    let mut answer = answer.map(|_| Empty::new().boxed_unsync());
+    if let Some(length) = length {
+        answer.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+    }
+    answer
 }
 
 fn too_many(_: TryAcquireError) -> Refusal {

@@ -1,23 +1,118 @@
-//! Answers that hold something until they are sent or given up.
+//! Answers that hold something until they are sent or given up, and that notice when their client does not take them.
 
 use std::any::Any;
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::combinators::UnsyncBoxBody;
+use tokio::time::{Instant, sleep_until};
 
 /// The body of an answer, and what ends with it.
 pub(super) struct Guarded {
     body: UnsyncBoxBody<Bytes, Infallible>,
     held: Vec<Box<dyn Any + Send>>,
+    time: Option<Duration>,
+    offer: Option<Offer>,
+}
+
+/// Answers of one connection that the client has yet to take. HTTP/2 has a window for each answer: a client that keeps
+/// one shut takes nothing of that answer, and yet the connection lives.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Untaken(Arc<Mutex<Offers>>);
+
+#[derive(Debug, Default)]
+struct Offers {
+    last: u64,
+    times: HashMap<u64, Times>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Times {
+    /// Since when something has been there for the client.
+    since: Option<Instant>,
+    /// When it should have all of it.
+    end: Option<Instant>,
+}
+
+/// The place of one answer among them.
+struct Offer {
+    id: u64,
+    untaken: Untaken,
+}
+
+impl Untaken {
+    /// Ready when something has been there for the client for as long as `limit`, or an answer is not taken in its
+    /// time.
+    pub(super) async fn stalled(&self, limit: Duration) {
+        loop {
+            let now = Instant::now();
+            let first = self.with(|offers| {
+                let stalls = offers.times.values().filter_map(|times| Some(times.since? + limit));
+                let ends = offers.times.values().filter_map(|times| times.end);
+                stalls.chain(ends).min()
+            });
+            if first.is_some_and(|first| first <= now) {
+                return;
+            }
+            // One that begins meanwhile may be due earlier.
+            let next = now + limit / 4;
+            sleep_until(first.map_or(next, |first| first.min(next))).await;
+        }
+    }
+
+    fn offer(&self, time: Option<Duration>) -> Offer {
+        let now = Instant::now();
+        let id = self.with(|offers| {
+            offers.last = offers.last.wrapping_add(1);
+            offers.times.insert(offers.last, Times { since: Some(now), end: time.map(|time| now + time) });
+            offers.last
+        });
+        Offer { id, untaken: self.clone() }
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&mut Offers) -> T) -> T {
+        work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Offer {
+    /// Something was taken, and whether there is something more may show only when the client asks for it.
+    fn taken(&self, waits_for_client: bool) {
+        self.untaken.with(|offers| {
+            if let Some(times) = offers.times.get_mut(&self.id) {
+                times.since = waits_for_client.then(Instant::now);
+            }
+        });
+    }
+}
+
+impl Drop for Offer {
+    fn drop(&mut self) {
+        self.untaken.with(|offers| offers.times.remove(&self.id));
+    }
 }
 
 impl Guarded {
     pub(super) fn new(body: UnsyncBoxBody<Bytes, Infallible>, held: Vec<Box<dyn Any + Send>>) -> Self {
-        Self { body, held }
+        Self { body, held, time: None, offer: None }
+    }
+
+    /// The same, and the client has to have all of it within this time.
+    pub(super) fn within(mut self, time: Duration) -> Self {
+        self.time = Some(time);
+        self
+    }
+
+    /// The same, and it is seen there when the client does not take it.
+    pub(super) fn seen_by(mut self, untaken: &Untaken) -> Self {
+        self.offer = Some(untaken.offer(self.time));
+        self
     }
 
     /// The same, and it holds one thing more.
@@ -35,7 +130,11 @@ impl Body for Guarded {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        Pin::new(&mut self.body).poll_frame(context)
+        let frame = Pin::new(&mut self.body).poll_frame(context);
+        if let Some(offer) = &self.offer {
+            offer.taken(matches!(frame, Poll::Ready(Some(_))));
+        }
+        frame
     }
 
     fn is_end_stream(&self) -> bool {
@@ -44,5 +143,51 @@ impl Body for Guarded {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::stream;
+    use http_body_util::{BodyExt as _, StreamBody};
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn an_answer_that_nobody_takes_is_noticed() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
+        runtime.unwrap().block_on(async {
+            let untaken = Untaken::default();
+            let is_stalled =
+                || async { tokio::time::timeout(LIMIT * 3, untaken.stalled(LIMIT)).await.is_ok() };
+            let (events, rest) = futures::channel::mpsc::unbounded();
+            let body = StreamBody::new(stream::StreamExt::map(rest, |text: &'static str| {
+                Ok(Frame::data(Bytes::from(text)))
+            }));
+            let mut answer = Guarded::new(body.boxed_unsync(), Vec::new()).seen_by(&untaken);
+            assert!(is_stalled().await, "never asked for");
+            // A watch waits for events, and its client for them: that is no stall.
+            assert!(futures::FutureExt::now_or_never(answer.frame()).is_none());
+            assert!(!is_stalled().await, "nothing is there");
+            events.unbounded_send("one").unwrap();
+            answer.frame().await.unwrap().unwrap();
+            tokio::time::advance(LIMIT / 2).await;
+            assert!(futures::FutureExt::now_or_never(answer.frame()).is_none());
+            assert!(!is_stalled().await, "taken in time");
+            events.unbounded_send("two").unwrap();
+            answer.frame().await.unwrap().unwrap();
+            assert!(is_stalled().await, "the next is not asked for");
+            drop(answer);
+            assert!(!is_stalled().await, "it is gone");
+            let body = StreamBody::new(stream::repeat_with(|| Ok(Frame::data(Bytes::from("x")))));
+            let mut slow = Guarded::new(body.boxed_unsync(), Vec::new()).within(LIMIT * 2).seen_by(&untaken);
+            for _ in 0..3 {
+                assert!(tokio::time::timeout(LIMIT / 2, untaken.stalled(LIMIT)).await.is_err());
+                slow.frame().await.unwrap().unwrap();
+            }
+            assert!(tokio::time::timeout(LIMIT, untaken.stalled(LIMIT)).await.is_ok(), "too slow");
+        });
     }
 }

@@ -28,6 +28,30 @@ pub enum MetricKind {
 #[derive(Debug, Default)]
 pub struct Page(String);
 
+/// Observations by upper bound.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Histogram {
+    bounds: &'static [f64],
+    /// One more than there are bounds.
+    buckets: Vec<u64>,
+    sum: f64,
+}
+
+impl Histogram {
+    /// Nothing has been observed. The bounds rise.
+    pub fn new(bounds: &'static [f64]) -> Self {
+        Self { bounds, buckets: vec![0; bounds.len().saturating_add(1)], sum: 0.0 }
+    }
+
+    /// One more observation.
+    pub fn observe(&mut self, value: f64) {
+        if let Some(bucket) = self.buckets.get_mut(self.bounds.partition_point(|bound| *bound < value)) {
+            *bucket = bucket.saturating_add(1);
+        }
+        self.sum += value;
+    }
+}
+
 impl Metrics {
     /// Adds something to show, behind what is there.
     pub fn register(&self, source: Arc<dyn Collect>) {
@@ -78,10 +102,29 @@ impl Page {
         self.line(format_args!("{close} {value}\n"));
     }
 
+    /// Metrics that are text already.
+    pub fn append(&mut self, text: &str) {
+        self.0.push_str(text);
+    }
+
     /// A metric of a single value.
     pub fn single(&mut self, name: &str, kind: MetricKind, help: &str, value: f64) {
         self.family(name, kind, help);
         self.sample(name, &[], value);
+    }
+
+    /// The samples of a histogram.
+    #[expect(clippy::cast_precision_loss, reason = "every number of the format is one")]
+    pub fn histogram(&mut self, name: &str, labels: &[(&str, &str)], histogram: &Histogram) {
+        let mut count: u64 = 0;
+        let bounds = histogram.bounds.iter().map(f64::to_string).chain(["+Inf".to_owned()]);
+        for (bound, bucket) in bounds.zip(&histogram.buckets) {
+            count = count.saturating_add(*bucket);
+            let labels: Vec<(&str, &str)> = labels.iter().copied().chain([("le", bound.as_str())]).collect();
+            self.sample(&format!("{name}_bucket"), &labels, count as f64);
+        }
+        self.sample(&format!("{name}_sum"), labels, histogram.sum);
+        self.sample(&format!("{name}_count"), labels, count as f64);
     }
 
     fn line(&mut self, text: fmt::Arguments<'_>) {
@@ -105,6 +148,12 @@ mod tests {
             page.family("a_total", MetricKind::Counter, "What it counts.");
             page.sample("a_total", &[("x", "1"), ("y", "q\"\\\n")], 3.0);
             page.single("b", MetricKind::Gauge, "What it is.", 0.5);
+            page.family("c", MetricKind::Histogram, "How long.");
+            let mut histogram = Histogram::new(&[0.5, 1.0]);
+            for value in [0.25, 0.5, 0.75, 2.0] {
+                histogram.observe(value);
+            }
+            page.histogram("c", &[("x", "1")], &histogram);
         }
     }
 
@@ -113,7 +162,10 @@ mod tests {
         let metrics = Metrics::default();
         metrics.clone().register(Arc::new(Two));
         let expected = "# HELP a_total What it counts.\n# TYPE a_total counter\na_total{x=\"1\",y=\"q\\\"\\\\\\n\"} 3\n\
-                        # HELP b What it is.\n# TYPE b gauge\nb 0.5\n";
+                        # HELP b What it is.\n# TYPE b gauge\nb 0.5\n\
+                        # HELP c How long.\n# TYPE c histogram\nc_bucket{x=\"1\",le=\"0.5\"} 2\n\
+                        c_bucket{x=\"1\",le=\"1\"} 3\nc_bucket{x=\"1\",le=\"+Inf\"} 4\n\
+                        c_sum{x=\"1\"} 3.5\nc_count{x=\"1\"} 4\n";
         assert_eq!(metrics.render(), expected);
     }
 }

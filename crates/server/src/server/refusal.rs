@@ -17,6 +17,8 @@ pub(super) enum Refusal {
     Forbidden { user: String },
     /// Sent by a page in a browser.
     Browser,
+    /// In somebody else's name.
+    Impersonation,
     /// Too many at a time.
     TooMany,
     /// Took too long.
@@ -37,6 +39,11 @@ impl Refusal {
                 403,
                 "Forbidden",
                 "a page in a browser may not use this API: the request has an Origin, or the name of a host other than localhost".to_owned(),
+            ),
+            Self::Impersonation => (
+                403,
+                "Forbidden",
+                "this server knows no impersonation: leave out --as, --as-group, --as-uid and the headers Impersonate-*".to_owned(),
             ),
             Self::TooMany => {
                 (429, "TooManyRequests", "Too many requests, please try again later.".to_owned())

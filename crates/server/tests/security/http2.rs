@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
-use hyper::client::conn::http2::{SendRequest, handshake};
+use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use portolan_server::{Limits, Role};
 use rustls::pki_types::ServerName;
@@ -16,6 +16,8 @@ use tokio_rustls::TlsConnector;
 
 use crate::client::{Client, DEADLINE, SERVICES, service, start, start_with};
 
+const WINDOW: u32 = 64 << 10;
+
 /// A connection, and the task that ends with it.
 async fn connect(client: &Client) -> (SendRequest<Full<Bytes>>, JoinHandle<hyper::Result<()>>) {
     let mut config = client.config();
@@ -24,7 +26,9 @@ async fn connect(client: &Client) -> (SendRequest<Full<Bytes>>, JoinHandle<hyper
     let name = ServerName::try_from(client.name.clone()).unwrap();
     let stream = TlsConnector::from(Arc::new(config)).connect(name, socket).await.unwrap();
     assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
-    let (sender, connection) = handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    // A window that an answer of the tests can fill.
+    let builder = Builder::new(TokioExecutor::new()).initial_stream_window_size(WINDOW).clone();
+    let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.unwrap();
     (sender, tokio::spawn(connection))
 }
 
@@ -66,6 +70,21 @@ fn a_watch_and_writes_share_a_connection() {
 }
 
 #[test]
+fn a_head_has_no_body() {
+    let secure = start();
+    run(async {
+        let (mut sender, _) = connect(&secure.client(Role::Admin)).await;
+        for (path, code, length) in [("/readyz", 200, Some("2")), (SERVICES, 405, None)] {
+            let answer = sender.send_request(request("HEAD", path, String::new())).await.unwrap();
+            assert_eq!(answer.status(), code, "{path}");
+            let said = answer.headers().get("content-length").map(|value| value.to_str().unwrap().to_owned());
+            assert!(length.is_none_or(|length| said.as_deref() == Some(length)), "{said:?}");
+            assert!(answer.into_body().collect().await.unwrap().to_bytes().is_empty());
+        }
+    });
+}
+
+#[test]
 fn a_head_without_end_is_refused() {
     let secure = start();
     run(async {
@@ -100,5 +119,30 @@ fn a_connection_without_requests_is_closed() {
         assert!(watch.into_body().collect().await.is_ok());
         assert!(!connection.is_finished());
         connection.await.unwrap().unwrap();
+    });
+}
+
+#[test]
+fn a_client_that_keeps_one_answer_waiting_is_disconnected() {
+    let limits = Limits { stall_time: Duration::from_millis(500), ..Limits::default() };
+    let secure = start_with(|config, _, _| config.limits = limits);
+    let admin = secure.client(Role::Admin);
+    // More than the window and the buffer of a stream hold.
+    let note = "x".repeat(200_000);
+    for name in ["one", "two", "three", "four", "five"] {
+        let mut service: serde_json::Value = serde_json::from_str(&service(name)).unwrap();
+        service["metadata"]["annotations"] = serde_json::json!({"note": note});
+        assert_eq!(admin.ask("POST", SERVICES, &service.to_string()).code, 201);
+    }
+    run(async {
+        let (mut sender, connection) = connect(&admin).await;
+        let watch = sender.send_request(request("GET", "/api/v1/nodes?watch=true", String::new()));
+        let watch = watch.await.unwrap();
+        let list = sender.send_request(request("GET", SERVICES, String::new())).await.unwrap();
+        assert_eq!(list.status(), StatusCode::OK);
+        // The client answers pings and reads other answers; this one it leaves.
+        assert!(watch.into_body().collect().await.is_err());
+        drop(list);
+        let _ = connection.await.unwrap();
     });
 }

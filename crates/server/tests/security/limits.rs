@@ -190,3 +190,50 @@ fn a_body_has_its_size() {
     let mut huge = unfinished(&admin, (3 << 20) + 1);
     read_answer(&mut huge).refused(413, "RequestEntityTooLarge");
 }
+
+#[test]
+fn bodies_have_their_memory_together() {
+    let secure = limited(Limits { body_bytes: 256 << 10, ..Limits::default() });
+    let admin = secure.client(Role::Admin);
+    // What is announced and does not come takes nothing.
+    let mut announced: Vec<_> = (0..3).map(|_| unfinished(&admin, 3 << 20)).collect();
+    assert_eq!(admin.create("first").code, 201);
+    announced[0].get_mut().write_all(&vec![b' '; 255 << 10]).unwrap();
+    let mut last = None;
+    until("there is no memory left", || {
+        let answer = last.insert(admin.create("second"));
+        answer.code == 429
+    });
+    let refused = last.unwrap();
+    refused.refused(429, "TooManyRequests");
+    assert_eq!(refused.header("retry-after"), Some("1"));
+    assert_eq!(refused.json()["details"]["retryAfterSeconds"], 1);
+    assert_eq!(admin.get(SERVICES).code, 200);
+    drop(announced);
+    until("the memory is given back", || admin.create("third").code == 201);
+    // It is given back after every request, done or refused.
+    let large = format!("{{\"metadata\": {{\"name\": \"x\"}}, \"more\": \"{}\"}}", "x".repeat(100 << 10));
+    for _ in 0..5 {
+        admin.ask("POST", SERVICES, &large).refused(422, "Invalid");
+        assert_eq!(admin.create("third").code, 409);
+    }
+    admin
+        .ask("POST", SERVICES, &large.replace("more\": \"", &format!("more\": \"{}", "x".repeat(100 << 10))))
+        .refused(429, "TooManyRequests");
+}
+
+#[test]
+fn a_body_of_many_values_is_too_large() {
+    let secure = limited(Limits::default());
+    let admin = secure.client(Role::Admin);
+    let many = |value: &str| {
+        let values = vec![value; 400_000].join(",");
+        format!("{{\"metadata\":{{\"name\":\"x\"}},\"spec\":{{\"ports\":[{values}]}}}}")
+    };
+    for body in [many("0"), many("{}"), many("[]")] {
+        let said = admin.ask("POST", SERVICES, &body).refused(413, "RequestEntityTooLarge");
+        assert!(said.contains("33554432 bytes of memory"), "{said}");
+    }
+    let merge = admin.with_header("content-type", "application/merge-patch+json");
+    merge.ask("PATCH", &format!("{SERVICES}/kubernetes"), &many("0")).refused(413, "RequestEntityTooLarge");
+}

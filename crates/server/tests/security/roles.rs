@@ -50,6 +50,17 @@ fn a_refusal_is_a_status_of_upstream() {
 }
 
 #[test]
+fn nobody_acts_in_the_name_of_another() {
+    let secure = start();
+    for header in ["impersonate-user", "Impersonate-Group", "impersonate-extra-a"] {
+        let client = secure.client(Role::Admin).with_header(header, "nobody");
+        let message = client.get(SERVICES).refused(403, "Forbidden");
+        assert!(message.contains("--as"), "{message}");
+        assert_eq!(client.create("web").code, 403);
+    }
+}
+
+#[test]
 fn without_credentials_there_is_health_and_the_version() {
     let secure = start();
     let anonymous = secure.anonymous();

@@ -61,7 +61,7 @@ fn scopes_are_by_whole_namespace_and_after_a_key() {
         store.put(SERVICE, draft(key, 1), None).unwrap();
     }
     let read = |namespace, after| {
-        let snapshot = store.snapshot(SERVICE, &Scope { namespace, after }, None).unwrap();
+        let snapshot = store.snapshot(SERVICE, &Scope { namespace, after, key: None }, None).unwrap();
         keys(&snapshot).into_iter().map(str::to_owned).collect::<Vec<_>>()
     };
     assert_eq!(read(None, None), ["a-b/x", "a/b", "a/c", "ab/a"]);
@@ -69,6 +69,21 @@ fn scopes_are_by_whole_namespace_and_after_a_key() {
     assert_eq!(read(Some("a"), Some("a/b")), ["a/c"]);
     assert_eq!(read(None, Some("a/b")), ["a/c", "ab/a"]);
     assert_eq!(read(Some("a"), Some("z/z")), Vec::<String>::new());
+    let before = store.revision();
+    store.put(SERVICE, draft("b/new", 1), None).unwrap();
+    for at in [None, Some(before)] {
+        let one = |namespace, after, key| {
+            let scope = Scope { namespace, after, key: Some(key) };
+            keys(&store.snapshot(SERVICE, &scope, at).unwrap()).join(" ")
+        };
+        assert_eq!((one(None, None, "a/c"), one(Some("a"), None, "a/c")), ("a/c".into(), "a/c".into()));
+        assert_eq!((one(Some("ab"), None, "a/c"), one(None, None, "a/d")), (String::new(), String::new()));
+        assert_eq!(
+            (one(None, Some("a/b"), "a/c"), one(None, Some("a/c"), "a/c")),
+            ("a/c".into(), String::new())
+        );
+        assert_eq!(one(None, None, "b/new"), if at.is_none() { "b/new" } else { "" });
+    }
 }
 
 #[test]
@@ -164,7 +179,7 @@ proptest! {
         for (revision, then) in past {
             let snapshot = store.snapshot(SERVICE, &Scope::default(), Some(revision)).unwrap();
             prop_assert_eq!(&state(&snapshot), &then);
-            let scope = Scope { namespace: Some("a"), after: Some("a/0") };
+            let scope = Scope { namespace: Some("a"), after: Some("a/0"), key: None };
             let part = store.snapshot(SERVICE, &scope, Some(revision)).unwrap();
             let expected: State = then.iter().filter(|(key, _)| key.starts_with("a/") && key.as_str() > "a/0")
                 .map(|(key, revision)| (key.clone(), *revision)).collect();

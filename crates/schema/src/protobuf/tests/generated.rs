@@ -105,6 +105,11 @@ proptest! {
         let mut conformed = back;
         prop_assert_eq!(conform(resource, &mut conformed), Ok(Vec::new()));
         prop_assert_eq!(&conformed, &object);
+        let (mut raw, text) = (Vec::new(), Value::Object(object.clone()).to_string());
+        prop_assert!(transcode::message(&mut raw, of(resource), text.as_bytes()).is_ok());
+        let info = resource.info();
+        let back = decode(&nameless(&raw), (info.api_version, info.kind), Limits::default()).unwrap();
+        prop_assert_eq!(&back, &object);
     }
 
     #[test]

@@ -91,8 +91,8 @@ fn run(store: Arc<dyn Store>, rounds: usize) {
         ..Config::default()
     };
     // Two servers on one store, as on etcd, where one may be slower than the other.
-    let first = Arc::new(block_on(Api::open(Arc::clone(&store), &config)));
-    let second = Arc::new(block_on(Api::open(store, &config)));
+    let first = Arc::new(block_on(Api::open(Arc::clone(&store), &config)).unwrap());
+    let second = Arc::new(block_on(Api::open(store, &config)).unwrap());
     thread::scope(|scope| {
         for seed in 0..THREADS {
             let api = if seed % 2 == 0 { &first } else { &second };

@@ -1,4 +1,4 @@
-//! The body of a list: stored bytes joined by commas, in chunks, never as a whole.
+//! The body of a list, in chunks: stored bytes joined by commas, never as a whole, or parts that were made before.
 
 use std::{
     convert::Infallible,
@@ -11,7 +11,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
 
 /// Bytes that are copied together for one write to the socket.
-const CHUNK: usize = 128 << 10;
+pub(in crate::http) const CHUNK: usize = 128 << 10;
 const END: &[u8] = b"]}\n";
 
 /// Streams a list; its length is known before.
@@ -78,6 +78,42 @@ impl Body for ListBody {
 
     fn is_end_stream(&self) -> bool {
         self.left == 0
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.left)
+    }
+}
+
+/// Streams parts of about a chunk each.
+#[derive(Debug)]
+pub(in crate::http) struct Parts {
+    parts: vec::IntoIter<Bytes>,
+    left: u64,
+}
+
+impl Parts {
+    pub(in crate::http) fn new(parts: Vec<Bytes>) -> Self {
+        let left: usize = parts.iter().map(Bytes::len).sum();
+        Self { parts: parts.into_iter(), left: left as u64 }
+    }
+}
+
+impl Body for Parts {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let next = self.parts.next();
+        self.left = self.left.saturating_sub(next.as_ref().map_or(0, Bytes::len) as u64);
+        Poll::Ready(next.map(|part| Ok(Frame::data(part))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.parts.as_slice().is_empty()
     }
 
     fn size_hint(&self) -> SizeHint {

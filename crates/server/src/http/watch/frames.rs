@@ -120,7 +120,7 @@ impl Framing {
         let first = std::mem::take(&mut self.first);
         match self.encoding() {
             Encoding::Protobuf => {
-                frames.push(&protobuf::event(kind.name(), &self.presenter.event_message(stored))?);
+                frames.push(&self.presenter.event_protobuf(kind.name(), stored)?);
             }
             Encoding::Json | Encoding::Yaml => {
                 frames.push_json(kind, &self.presenter.event_json(stored, first));

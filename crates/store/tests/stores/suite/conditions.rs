@@ -45,7 +45,7 @@ pub async fn a_transaction_is_done_whole_or_not_at_all(world: World) {
     let keys: Vec<&str> = done.objects.iter().map(|object| object.key()).collect();
     assert_eq!(keys, ["n/a", "n/a", "y"]);
     assert_eq!((store.count(SERVICE), store.count(SLICE), store.count(NODE)), (1, 1, 2));
-    let scope = Scope { namespace: Some("n"), after: None };
+    let scope = Scope { namespace: Some("n"), ..Scope::default() };
     assert_eq!(store.snapshot(SLICE, &scope, None).unwrap().objects.len(), 1);
 }
 

@@ -1,0 +1,100 @@
+//! How much the clients of `portolan serve` may ask for at a time.
+
+use std::time::Duration;
+
+use clap::Args;
+use portolan_node::config::parse_duration;
+use portolan_server::Limits;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Files that are no connections: the store, manifests, the log, the runtime.
+const OTHER_FILES: usize = 100;
+
+/// Flags of kube-apiserver that mean the same here.
+#[derive(Debug, Args)]
+pub(super) struct LimitOptions {
+    /// Requests at a time that only read, watches apart; more are answered with 429.
+    #[arg(long, default_value_t = 400, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    max_requests_inflight: u32,
+    /// Requests at a time that write; more are answered with 429. Each may hold a body of up to 3 MiB.
+    #[arg(long, default_value_t = 200, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    max_mutating_requests_inflight: u32,
+    /// How long a request other than a watch may take.
+    #[arg(long, default_value = "1m", value_name = "DURATION", value_parser = positive)]
+    request_timeout: Duration,
+}
+
+impl LimitOptions {
+    /// The same for a server that may open so many files.
+    pub(super) fn limits(&self, files: usize, shutdown_delay: Duration) -> Limits {
+        let count = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
+        Limits {
+            reading: count(self.max_requests_inflight),
+            mutating: count(self.max_mutating_requests_inflight),
+            request_time: self.request_timeout,
+            shutdown_delay,
+            ..of_files(files)
+        }
+    }
+}
+
+/// Every connection is an open file. The usual soft limit of 1024 is there for programs that use select(2). Returns
+/// how many files there may be.
+pub(super) fn raise_file_limit() -> usize {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    if let Err(error) = &raised {
+        tracing::warn!(%error, limit = limit.current, "the number of open files stays limited");
+    }
+    let files = if raised.is_ok() { limit.maximum } else { limit.current };
+    files.and_then(|files| usize::try_from(files).ok()).unwrap_or(usize::MAX)
+}
+
+/// As many connections as there can be files, up to the usual number.
+fn of_files(files: usize) -> Limits {
+    let usual = Limits::default();
+    let connections = usual.connections.min(files.saturating_sub(OTHER_FILES)).max(1);
+    Limits { connections, connections_of_one_client: connections.div_ceil(2), ..usual }
+}
+
+fn positive(text: &str) -> Result<Duration, String> {
+    match parse_duration(text) {
+        Ok(duration) if duration.is_zero() => Err("must be more than 0".to_owned()),
+        Ok(duration) => Ok(duration),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_leave_files_for_others() {
+        let pair = |files| (of_files(files).connections, of_files(files).connections_of_one_client);
+        assert_eq!((pair(usize::MAX), pair(1_024), pair(10)), ((4096, 2048), (924, 462), (1, 1)));
+    }
+
+    #[test]
+    fn flags_and_their_defaults() {
+        #[derive(Debug, clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            options: LimitOptions,
+        }
+        let parse = |arguments: &[&str]| {
+            let line = ["x"].iter().chain(arguments);
+            let line = <Line as clap::Parser>::try_parse_from(line).map_err(|error| error.to_string())?;
+            let limits = line.options.limits(usize::MAX, Duration::ZERO);
+            Ok::<_, String>((limits.reading, limits.mutating, limits.request_time))
+        };
+        let usual = Limits::default();
+        assert_eq!(parse(&[]).unwrap(), (usual.reading, usual.mutating, usual.request_time));
+        let given =
+            ["--max-requests-inflight=7", "--max-mutating-requests-inflight=3", "--request-timeout=90s"];
+        assert_eq!(parse(&given).unwrap(), (7, 3, Duration::from_secs(90)));
+        for wrong in ["--max-requests-inflight=0", "--request-timeout=0s", "--request-timeout=x"] {
+            assert!(parse(&[wrong]).unwrap_err().contains(wrong.split('=').next().unwrap()), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! `portolan serve` as clients see it: real processes, on the embedded store and on etcd, under real clients, under
+//! many at once, and while processes are killed.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test stops at the first surprise"
+)]
+
+mod bad_bodies;
+#[path = "../common/mod.rs"]
+mod common;
+mod end_to_end;
+mod kube_rs;
+mod model;
+mod python;
+mod site;

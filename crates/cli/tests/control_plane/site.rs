@@ -1,0 +1,172 @@
+//! A network namespace with `portolan serve` processes and, where it is asked for, an etcd; all of them can be killed
+//! and started again at the same place.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use portolan_testkit::{HttpClient, Namespace, PortolanProcess, eventually};
+use tempfile::TempDir;
+
+pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_portolan");
+/// Longer than anything takes on a busy machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// Tools that the Makefile has provided: the names, with spaces between them.
+const PROVIDED: &str = "PORTOLAN_TEST_TOOLS";
+const ETCD_PORT: u16 = 2379;
+const FIRST_PORT: u16 = 8001;
+
+/// Where the objects are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Backing {
+    /// In the file of one server.
+    File,
+    /// In etcd, for this many servers.
+    Etcd(u16),
+}
+
+/// See the module. Everything in it ends with it.
+pub(crate) struct Site {
+    pub(crate) namespace: Namespace,
+    servers: Vec<Mutex<PortolanProcess>>,
+    arguments: Vec<Vec<String>>,
+    etcd: Option<(PathBuf, Mutex<PortolanProcess>)>,
+    folder: TempDir,
+}
+
+impl Site {
+    /// Starts everything and waits until it answers; nothing on a machine without etcd.
+    pub(crate) fn start(backing: Backing, arguments: &[&str]) -> Option<Self> {
+        let program = match backing {
+            Backing::File => None,
+            Backing::Etcd(_) => Some(tool("etcd")?),
+        };
+        let namespace = Namespace::new("control-plane").unwrap();
+        namespace.ip("link set lo up\n").unwrap();
+        let folder = TempDir::new().unwrap();
+        let etcd = program.map(|program| {
+            let process = start_etcd(&namespace, &program, folder.path());
+            (program, Mutex::new(process))
+        });
+        let count = if let Backing::Etcd(count) = backing { count } else { 1 };
+        let mut site = Self { namespace, servers: Vec::new(), arguments: Vec::new(), etcd, folder };
+        site.wait_for_etcd();
+        for port in (FIRST_PORT..).take(usize::from(count)) {
+            let mut all = vec!["serve".to_owned(), "--listen".to_owned(), format!("127.0.0.1:{port}")];
+            all.extend(["--insecure-http".to_owned(), "--data-dir".to_owned(), site.data_dir()]);
+            if site.has_etcd() {
+                all.extend(["--etcd-servers".to_owned(), format!("http://127.0.0.1:{ETCD_PORT}")]);
+            }
+            all.extend(arguments.iter().map(|&argument| argument.to_owned()));
+            site.servers.push(Mutex::new(start_server(&site.namespace, &all)));
+            site.arguments.push(all);
+        }
+        (0..site.servers.len()).for_each(|index| site.wait_for(index));
+        Some(site)
+    }
+
+    /// Where the servers listen.
+    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
+        (FIRST_PORT..).take(self.servers.len()).map(|port| SocketAddr::from(([127, 0, 0, 1], port))).collect()
+    }
+
+    /// A folder for the test's own files.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Kills a server as a crash would, and starts it again.
+    pub(crate) fn crash(&self, index: usize) {
+        let mut server = self.server(index);
+        let ended = server.ended();
+        assert!(ended.is_none(), "a server ended by itself, {ended:?}: {}", server.output());
+        server.kill().unwrap();
+        *server = start_server(&self.namespace, &self.arguments[index]);
+    }
+
+    /// The same for etcd.
+    pub(crate) fn crash_etcd(&self) {
+        let (program, process) = self.etcd.as_ref().unwrap();
+        let mut process = process.lock().unwrap_or_else(PoisonError::into_inner);
+        process.kill().unwrap();
+        *process = start_etcd(&self.namespace, program, self.folder.path());
+        drop(process);
+    }
+
+    /// Whether there is an etcd.
+    pub(crate) fn has_etcd(&self) -> bool {
+        self.etcd.is_some()
+    }
+
+    /// The process of a server.
+    pub(crate) fn server(&self, index: usize) -> MutexGuard<'_, PortolanProcess> {
+        self.servers[index].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until a server answers.
+    pub(crate) fn wait_for(&self, index: usize) {
+        let address = self.addresses()[index];
+        let answers = self.namespace.run(|| {
+            let mut client = HttpClient::new(address, PATIENCE);
+            eventually(PATIENCE, "an answer", || {
+                client.request("GET", "/api/v1/namespaces", &[], b"").is_ok_and(|answer| answer.status == 200)
+            })
+        });
+        assert!(answers.unwrap().is_ok(), "{address} does not answer: {}", self.server(index).output());
+    }
+
+    fn data_dir(&self) -> String {
+        self.folder.path().join("data").to_str().unwrap().to_owned()
+    }
+
+    fn wait_for_etcd(&self) {
+        let Some((_, process)) = &self.etcd else { return };
+        let is_healthy = || {
+            let mut client = HttpClient::new(SocketAddr::from(([127, 0, 0, 1], ETCD_PORT)), PATIENCE);
+            let answer = client.request("GET", "/health", &[], b"");
+            answer.is_ok_and(|answer| String::from_utf8_lossy(&answer.body).contains("\"true\""))
+        };
+        let ready = self.namespace.run(|| eventually(PATIENCE, "etcd", is_healthy)).unwrap();
+        assert!(ready.is_ok(), "etcd does not answer: {}", process.lock().unwrap().output());
+    }
+}
+
+/// A program of `PATH`; the machine must have it if the Makefile provides it.
+pub(crate) fn tool(name: &str) -> Option<PathBuf> {
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| path.is_file());
+    if found.is_none() {
+        let provided = std::env::var(PROVIDED).unwrap_or_default();
+        assert!(
+            !provided.split(' ').any(|tool| tool == name),
+            "{name} is not there, although {PROVIDED} names it"
+        );
+        eprintln!("{name} is not installed: left out");
+    }
+    found
+}
+
+fn start_server(namespace: &Namespace, arguments: &[String]) -> PortolanProcess {
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    PortolanProcess::start(namespace, BINARY.as_ref(), &arguments).unwrap()
+}
+
+fn start_etcd(namespace: &Namespace, program: &Path, folder: &Path) -> PortolanProcess {
+    let data = folder.join("etcd");
+    let clients = format!("http://127.0.0.1:{ETCD_PORT}");
+    let arguments = [
+        "--data-dir",
+        data.to_str().unwrap(),
+        "--listen-client-urls",
+        &clients,
+        "--advertise-client-urls",
+        &clients,
+        "--log-level",
+        "error",
+    ];
+    // Debian builds it for machines that upstream does not test.
+    let arch = std::env::consts::ARCH.replace("aarch64", "arm64");
+    let environment = [("ETCD_UNSUPPORTED_ARCH", arch.as_str())];
+    PortolanProcess::start_with_environment(namespace, program, &arguments, &environment).unwrap()
+}

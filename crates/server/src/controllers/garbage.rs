@@ -1,0 +1,305 @@
+//! Garbage collection by owner references, by the rules of upstream's `pkg/controller/garbagecollector`.
+//!
+//! An object all of whose owners are gone is deleted. An owner deleted in the foreground waits for those of its
+//! dependents that block it; one whose dependents are to be orphaned goes when they no longer name it. That an owner is
+//! gone is believed only after the store was asked for the newest state.
+
+mod deed;
+mod graph;
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use self::{
+    deed::{Deed, Done},
+    graph::{Graph, Owner},
+};
+use super::{
+    BATCH, all, boxed,
+    feed::{Feed, Seen},
+    object::{Metadata, ObjectRef},
+    queue::Queue,
+};
+use crate::{
+    api::{Api, Propagation},
+    events::Warning,
+    metadata::{FOREGROUND, ORPHAN},
+    resource::Resource,
+    store::{Change, Scope, Store, StoredObject},
+};
+
+/// Name in Events.
+const NAME: &str = "garbage-collector-controller";
+const FIRST_DELAY: Duration = Duration::from_millis(100);
+const LONGEST_DELAY: Duration = Duration::from_secs(60);
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Collector {
+    api: Arc<Api>,
+    feed: Feed,
+    graph: Graph,
+    queue: Queue<ObjectRef>,
+}
+
+/// The owners of an object, by what they are to it.
+#[derive(Debug, Default)]
+struct Owners {
+    /// There, or nobody can tell.
+    solid: usize,
+    /// Gone.
+    absent: Vec<Owner>,
+    /// Waiting for their dependents to go.
+    waiting: Vec<Owner>,
+    /// Inside of a namespace, while the object is outside of all.
+    misplaced: Vec<Owner>,
+}
+
+impl Collector {
+    pub(super) fn new(api: &Arc<Api>) -> Self {
+        // Events own nothing and are not owned.
+        let resources = Resource::served().filter(|it| it.stored() != Resource::Event);
+        Self {
+            api: Arc::clone(api),
+            feed: Feed::new(api.store(), resources),
+            graph: Graph::default(),
+            queue: Queue::new(FIRST_DELAY, LONGEST_DELAY),
+        }
+    }
+
+    /// Collects for ever.
+    pub(super) async fn run(mut self) {
+        loop {
+            self.observe();
+            let batch = self.queue.take(BATCH);
+            if !batch.is_empty() {
+                self.collect(batch).await;
+                tokio::task::yield_now().await;
+            } else if !self.feed.has_more() {
+                tokio::select! {
+                    () = self.feed.changed() => {}
+                    () = self.queue.due() => {}
+                }
+            }
+        }
+    }
+
+    fn observe(&mut self) {
+        for seen in self.feed.take() {
+            match seen {
+                Seen::State(resource, objects) => self.state(resource, &objects),
+                Seen::Change(resource, Change { new: Some(new), .. }) => self.is_there(resource, &new),
+                Seen::Change(resource, Change { old: Some(old), .. }) => self.is_gone(resource, &old),
+                Seen::Change(..) => {}
+            }
+        }
+    }
+
+    /// Any of the resource's objects may have come or gone: everything with owners is looked at again.
+    fn state(&mut self, resource: Resource, objects: &[Arc<StoredObject>]) {
+        let present: HashSet<&str> = objects.iter().map(|object| object.key()).collect();
+        let gone = self.graph.objects().filter(|it| it.resource == resource && !present.contains(&*it.key));
+        for object in gone.cloned().collect::<Vec<_>>() {
+            self.graph.set(&object, Vec::new());
+        }
+        for object in objects {
+            self.is_there(resource, object);
+        }
+        for object in self.graph.objects() {
+            self.queue.add(object.clone());
+        }
+    }
+
+    fn is_there(&mut self, resource: Resource, stored: &StoredObject) {
+        let object = ObjectRef::new(resource, stored.key());
+        let metadata = Metadata::of(stored);
+        let keeps =
+            metadata.is_going() && (metadata.has_finalizer(FOREGROUND) || metadata.has_finalizer(ORPHAN));
+        let owners: Vec<Owner> = metadata.owner_references.into_iter().map(Owner::from).collect();
+        let has_owners = !owners.is_empty();
+        let old = self.graph.set(&object, owners);
+        let is_changed = old.as_slice() != self.graph.owners(&object);
+        if is_changed {
+            self.look_at_owners(&object, &old);
+        }
+        if keeps || has_owners && is_changed {
+            self.queue.add(object);
+        }
+    }
+
+    fn is_gone(&mut self, resource: Resource, stored: &StoredObject) {
+        let object = ObjectRef::new(resource, stored.key());
+        let owners = self.graph.set(&object, Vec::new());
+        self.look_at_owners(&object, &owners);
+        for dependent in self.graph.dependents(&Metadata::of(stored).uid) {
+            self.queue.add(dependent.clone());
+        }
+    }
+
+    /// They may have waited for this object.
+    fn look_at_owners(&mut self, object: &ObjectRef, owners: &[Owner]) {
+        for owner in owners.iter().filter(|owner| owner.blocks) {
+            if let Some(place) = owner.place(object) {
+                self.queue.add(place);
+            }
+        }
+    }
+
+    async fn collect(&mut self, batch: Vec<ObjectRef>) {
+        let pending: Vec<ObjectRef> =
+            batch.into_iter().filter(|it| !matches!(self.deed(it), Deed::Nothing)).collect();
+        if pending.is_empty() {
+            return;
+        }
+        if let Err(error) = self.catch_up().await {
+            tracing::warn!(%error, "garbage collection waits for the store");
+            for object in pending {
+                self.queue.retry(object);
+            }
+            return;
+        }
+        let mut deeds = Vec::new();
+        for object in pending {
+            match self.deed(&object) {
+                Deed::Nothing => {}
+                Deed::LookAt(dependents) => dependents.into_iter().for_each(|it| self.queue.add(it)),
+                deed => deeds.push((object, deed)),
+            }
+        }
+        let api = Arc::clone(&self.api);
+        let work = deeds.into_iter().map(|(object, deed)| {
+            let notes = notes(&api, &self.graph, &object);
+            let api = Arc::clone(&api);
+            boxed(async move {
+                for note in notes {
+                    tell(&api, &object, note).await;
+                }
+                let done = deed.carry_out(&api, &object).await;
+                (object, done)
+            })
+        });
+        for (object, done) in all(work.collect()).await {
+            match done {
+                Done::Well => self.queue.succeeded(&object),
+                Done::Changed => self.queue.add(object),
+                Done::Failed => self.queue.retry(object),
+            }
+        }
+    }
+
+    /// Learns everything that is true now.
+    async fn catch_up(&mut self) -> Result<(), crate::store::CommitError> {
+        let revision = self.api.store().refresh().await?;
+        while self.feed.through() < revision {
+            self.observe();
+        }
+        Ok(())
+    }
+
+    /// What is to be done about an object.
+    fn deed(&self, object: &ObjectRef) -> Deed {
+        let store = &**self.api.store();
+        let Some(stored) = object.get(store) else { return Deed::Nothing };
+        let metadata = Metadata::of(&stored);
+        if metadata.is_going() {
+            return self.deed_about_going(&metadata);
+        }
+        let owners = owners(store, object, self.graph.owners(object));
+        let (uid, revision) = (metadata.uid.clone(), stored.revision());
+        if owners.solid > 0 {
+            let detach: HashSet<Box<str>> =
+                owners.absent.into_iter().chain(owners.waiting).map(|owner| owner.uid).collect();
+            return if detach.is_empty() { Deed::Nothing } else { Deed::Detach(detach) };
+        }
+        if owners.absent.is_empty() && owners.waiting.is_empty() {
+            return if owners.misplaced.is_empty() { Deed::Nothing } else { Deed::Report };
+        }
+        let mut dependents = self.graph.dependents(&metadata.uid).peekable();
+        let propagation =
+            (!owners.waiting.is_empty() && dependents.peek().is_some()).then_some(Propagation::Foreground);
+        // Owners in a circle would wait for each other for ever.
+        let is_circle = propagation.is_some()
+            && dependents.any(|it| it.get(store).is_some_and(|it| Metadata::of(&it).waits_for_dependents()));
+        if is_circle { Deed::Unblock } else { Deed::Delete { uid, revision, propagation } }
+    }
+
+    fn deed_about_going(&self, metadata: &Metadata) -> Deed {
+        let uid = &metadata.uid;
+        if metadata.has_finalizer(ORPHAN) {
+            let dependents = self.graph.dependents(uid).cloned().collect();
+            return Deed::Orphan { uid: uid.as_str().into(), dependents };
+        }
+        if !metadata.has_finalizer(FOREGROUND) {
+            return Deed::Nothing;
+        }
+        let store = &**self.api.store();
+        let blocking: Vec<ObjectRef> = self.graph.blocking(uid).cloned().collect();
+        if blocking.is_empty() {
+            return Deed::RemoveFinalizer(FOREGROUND);
+        }
+        let is_going = |it: &ObjectRef| it.get(store).is_none_or(|it| Metadata::of(&it).is_going());
+        let left: Vec<ObjectRef> = blocking.into_iter().filter(|it| !is_going(it)).collect();
+        if left.is_empty() { Deed::Nothing } else { Deed::LookAt(left) }
+    }
+}
+
+fn owners(store: &dyn Store, object: &ObjectRef, named: &[Owner]) -> Owners {
+    let mut owners = Owners::default();
+    for owner in named {
+        let Some(place) = owner.place(object) else {
+            // An owner of a kind that is not served here may be known to somebody else.
+            if owner.resource.is_some() {
+                owners.misplaced.push(owner.clone());
+            }
+            owners.solid += usize::from(owner.resource.is_none());
+            continue;
+        };
+        let found = place.get(store).map(|found| Metadata::of(&found)).filter(|it| *it.uid == *owner.uid);
+        match found {
+            None => owners.absent.push(owner.clone()),
+            Some(found) if found.waits_for_dependents() => owners.waiting.push(owner.clone()),
+            Some(_) => owners.solid += 1,
+        }
+    }
+    if !owners.misplaced.is_empty() {
+        // Its other owners do not decide: an object with an owner that cannot be found is never collected.
+        (owners.absent, owners.waiting) = (Vec::new(), Vec::new());
+    }
+    owners
+}
+
+/// What is to be told about owners in a namespace where they cannot own the object.
+fn notes(api: &Api, graph: &Graph, object: &ObjectRef) -> Vec<String> {
+    let store = &**api.store();
+    let namespaces = store.snapshot(Resource::Namespace, &Scope::default(), None);
+    let namespaces = namespaces.map(|it| it.objects).unwrap_or_default();
+    let found = owners(store, object, graph.owners(object));
+    let is_elsewhere = |owner: &Owner| {
+        let Some(resource) = owner.resource.filter(|it| it.info().namespaced) else { return false };
+        namespaces.iter().any(|namespace| {
+            let stored = store.get(resource, &format!("{}/{}", namespace.key(), owner.name));
+            stored.is_some_and(|stored| *Metadata::of(&stored).uid == *owner.uid)
+        })
+    };
+    let elsewhere = found.absent.iter().filter(|owner| is_elsewhere(owner));
+    found.misplaced.iter().chain(elsewhere).map(|owner| note(object, owner)).collect()
+}
+
+fn note(object: &ObjectRef, owner: &Owner) -> String {
+    let info = owner.resource.map(Resource::info);
+    let (api_version, kind) = info.map_or(("", ""), |info| (info.api_version, info.kind));
+    let (namespace, Owner { name, uid, .. }) = (object.namespace(), owner);
+    format!(
+        "ownerRef [{api_version}/{kind}, namespace: {namespace}, name: {name}, uid: {uid}] does not exist in namespace {namespace:?}"
+    )
+}
+
+async fn tell(api: &Api, object: &ObjectRef, note: String) {
+    let warning = Warning {
+        regarding: (object.resource, object.namespace(), object.name()),
+        controller: NAME,
+        reason: "OwnerRefInvalidNamespace",
+        action: "CollectGarbage",
+        note,
+    };
+    warning.send(api).await;
+}

@@ -1,0 +1,71 @@
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::*;
+use crate::resource::Resource;
+use crate::store::Scope;
+
+fn server(api: &Api, address: &str) -> KubernetesService {
+    let config = Config {
+        service_ranges: api.ranges().clone(),
+        kubernetes_service: true,
+        advertise_address: Some(address.parse().unwrap()),
+        ..Config::default()
+    };
+    KubernetesService::new(&config, "0.0.0.0:6443".parse().unwrap()).unwrap()
+}
+
+fn names(api: &Api, resource: Resource) -> Vec<String> {
+    let snapshot = api.store().snapshot(resource, &Scope::default(), None).unwrap();
+    snapshot.objects.iter().map(|object| object.name().to_owned()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_endpoint_of_a_server_that_is_gone_is_taken_away_by_another() {
+    let api = Api::new(&Config::default());
+    let (one, other) = (server(&api, "192.0.2.1"), server(&api, "192.0.2.2"));
+    let (mut seen_by_one, mut seen_by_other) = (Presence::default(), Presence::default());
+    let foreign = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": {"name": "foreign", "namespace": "default", "labels": {"kubernetes.io/service-name": NAME}},
+        "endpoints": []});
+    ensure(&api, foreign).await.unwrap();
+    let both = ["foreign", "kubernetes-192-0-2-1-6443", "kubernetes-192-0-2-2-6443"];
+    for _ in 0..5 {
+        one.sync(&api, &mut seen_by_one).await;
+        other.sync(&api, &mut seen_by_other).await;
+        tokio::time::advance(LOOK_AGAIN).await;
+        assert_eq!(names(&api, Resource::EndpointSlice), both);
+        assert_eq!(names(&api, Resource::Lease), both[1..]);
+    }
+    // One is killed.
+    for _ in 0..2 {
+        other.sync(&api, &mut seen_by_other).await;
+        assert_eq!(names(&api, Resource::EndpointSlice), both);
+        tokio::time::advance(LOOK_AGAIN).await;
+    }
+    tokio::time::advance(Duration::from_secs(10)).await;
+    other.sync(&api, &mut seen_by_other).await;
+    assert_eq!(names(&api, Resource::EndpointSlice), ["foreign", both[2]]);
+    assert_eq!(names(&api, Resource::Lease), [both[2]]);
+    // It comes back, as if nothing had been; and goes as it should.
+    one.sync(&api, &mut seen_by_one).await;
+    assert_eq!(names(&api, Resource::EndpointSlice), both);
+    one.leave(&api).await;
+    assert_eq!(names(&api, Resource::EndpointSlice), ["foreign", both[2]]);
+    assert_eq!(names(&api, Resource::Lease), [both[2]]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_nobody_else_can_reach_has_no_endpoint_and_sweeps() {
+    let api = Api::new(&Config::default());
+    server(&api, "192.0.2.1").sync(&api, &mut Presence::default()).await;
+    let local = server(&api, "127.0.0.1");
+    let mut presence = Presence::default();
+    local.sync(&api, &mut presence).await;
+    assert_eq!(names(&api, Resource::EndpointSlice).len(), 1);
+    tokio::time::advance(presence::DURATION).await;
+    local.sync(&api, &mut presence).await;
+    assert_eq!(names(&api, Resource::EndpointSlice), Vec::<String>::new());
+    assert_eq!(names(&api, Resource::Lease), Vec::<String>::new());
+}

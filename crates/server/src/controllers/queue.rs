@@ -1,0 +1,140 @@
+//! What a controller has yet to look at: each thing once, what failed again after a while.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
+    hash::Hash,
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+/// A queue without doubles. Memory is that of the things in it.
+#[derive(Debug)]
+pub(super) struct Queue<T> {
+    ready: VecDeque<T>,
+    waiting: HashSet<T>,
+    later: BTreeMap<(Instant, u64), T>,
+    /// When each thing that was put off comes.
+    times: HashMap<T, (Instant, u64)>,
+    /// How often in a row each thing has failed.
+    failures: HashMap<T, u32>,
+    added: u64,
+    first_delay: Duration,
+    longest_delay: Duration,
+}
+
+impl<T: Clone + Eq + Hash> Queue<T> {
+    /// What fails comes again after `first_delay`, doubled each time up to `longest_delay`.
+    pub(super) fn new(first_delay: Duration, longest_delay: Duration) -> Self {
+        Self {
+            ready: VecDeque::new(),
+            waiting: HashSet::new(),
+            later: BTreeMap::new(),
+            times: HashMap::new(),
+            failures: HashMap::new(),
+            added: 0,
+            first_delay,
+            longest_delay,
+        }
+    }
+
+    /// To be looked at now.
+    pub(super) fn add(&mut self, thing: T) {
+        if self.waiting.insert(thing.clone()) {
+            self.ready.push_back(thing);
+        }
+    }
+
+    /// To be looked at after a while, or earlier if that was planned already.
+    pub(super) fn add_after(&mut self, thing: T, delay: Duration) {
+        self.added = self.added.wrapping_add(1);
+        let time = (Instant::now() + delay, self.added);
+        match self.times.get(&thing) {
+            Some(planned) if *planned <= time => return,
+            Some(planned) => self.later.remove(planned),
+            None => None,
+        };
+        self.times.insert(thing.clone(), time);
+        self.later.insert(time, thing);
+    }
+
+    /// It failed; it will come again.
+    pub(super) fn retry(&mut self, thing: T) {
+        let failures = self.failures.entry(thing.clone()).or_default();
+        let delay = self.first_delay.saturating_mul(1 << (*failures).min(16)).min(self.longest_delay);
+        *failures = failures.saturating_add(1);
+        self.add_after(thing, delay);
+    }
+
+    /// It went well.
+    pub(super) fn succeeded(&mut self, thing: &T) {
+        self.failures.remove(thing);
+    }
+
+    /// The next things, at most `limit`.
+    pub(super) fn take(&mut self, limit: usize) -> Vec<T> {
+        let now = Instant::now();
+        while let Some(entry) = self.later.first_entry().filter(|entry| entry.key().0 <= now) {
+            let thing = entry.remove();
+            self.times.remove(&thing);
+            self.add(thing);
+        }
+        let count = limit.min(self.ready.len());
+        let taken: Vec<T> = self.ready.drain(..count).collect();
+        for thing in &taken {
+            self.waiting.remove(thing);
+        }
+        taken
+    }
+
+    /// Waits until something is due that was put off; for ever if nothing was.
+    pub(super) async fn due(&self) {
+        match self.later.first_key_value() {
+            Some(((due, _), _)) => tokio::time::sleep_until(*due).await,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queue() -> Queue<&'static str> {
+        Queue::new(Duration::from_secs(1), Duration::from_secs(3))
+    }
+
+    #[tokio::test]
+    async fn each_thing_is_there_once() {
+        let mut queue = queue();
+        for thing in ["a", "b", "a"] {
+            queue.add(thing);
+        }
+        assert_eq!(queue.take(1), ["a"]);
+        queue.add("a");
+        assert_eq!((queue.take(9), queue.take(9)), (vec!["b", "a"], vec![]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_fails_comes_again_later_and_later() {
+        let mut queue = queue();
+        for seconds in [1, 2, 3, 3] {
+            queue.retry("a");
+            assert!(queue.take(9).is_empty());
+            let before = Instant::now();
+            queue.due().await;
+            assert_eq!((before.elapsed().as_secs(), queue.take(9)), (seconds, vec!["a"]));
+        }
+        queue.add_after("a", Duration::from_secs(9));
+        queue.add_after("a", Duration::from_secs(5));
+        queue.add_after("a", Duration::from_secs(7));
+        let before = Instant::now();
+        queue.due().await;
+        assert_eq!((before.elapsed().as_secs(), queue.take(9)), (5, vec!["a"]));
+        assert_eq!((queue.later.len(), queue.times.len()), (0, 0));
+        queue.succeeded(&"a");
+        queue.retry("a");
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(queue.take(9), ["a"]);
+    }
+}

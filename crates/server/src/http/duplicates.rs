@@ -1,0 +1,127 @@
+//! Fields that a JSON text has more than once. A text in, the paths of such fields out.
+//!
+//! Decoders keep the last of them, so it takes a walk of its own.
+
+use std::collections::HashSet;
+
+use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+
+/// More are not reported.
+const MOST: usize = 20;
+
+/// The fields that stand more than once in one object, by their paths; nothing for what is no JSON.
+pub(super) fn of_json(text: &[u8]) -> Vec<String> {
+    let mut walk = Walk::default();
+    let mut decoder = serde_json::Deserializer::from_slice(text);
+    // What is wrong with the text is said by whoever decodes it.
+    let _ = Seed(&mut walk).deserialize(&mut decoder);
+    walk.found
+}
+
+#[derive(Default)]
+struct Walk {
+    path: String,
+    found: Vec<String>,
+}
+
+impl Walk {
+    /// Does `inner` with `part` at the end of the path.
+    fn at<T>(&mut self, part: &str, inner: impl FnOnce(&mut Self) -> T) -> T {
+        let length = self.path.len();
+        self.path.push_str(part);
+        let result = inner(self);
+        self.path.truncate(length);
+        result
+    }
+}
+
+struct Seed<'a>(&'a mut Walk);
+
+impl<'de> DeserializeSeed<'de> for Seed<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, decoder: D) -> Result<(), D::Error> {
+        decoder.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Seed<'_> {
+    type Value = ();
+
+    fn expecting(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("JSON")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let mut names = HashSet::new();
+        while let Some(name) = map.next_key::<String>()? {
+            let part = if self.0.path.is_empty() { name.clone() } else { format!(".{name}") };
+            self.0.at(&part, |walk| {
+                if names.contains(&name) && walk.found.len() < MOST && !walk.found.contains(&walk.path) {
+                    walk.found.push(walk.path.clone());
+                }
+                map.next_value_seed(Seed(walk))
+            })?;
+            names.insert(name);
+        }
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
+        let mut index = 0_usize;
+        while self.0.at(&format!("[{index}]"), |walk| list.next_element_seed(Seed(walk)))?.is_some() {
+            index = index.saturating_add(1);
+        }
+        Ok(())
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_of_fields() {
+        for (text, expected) in [
+            (r#"{"a": 1, "b": [true, null, 1.5, -1, "x"], "c": {"a": {}}}"#, &[][..]),
+            (r#"{"a": 1, "a": 2, "a": 3}"#, &["a"]),
+            (
+                r#"{"s": {"p": [{"x": 1}, {"x": 1, "y": [], "x": 2}], "t": "\"", "t": ""}}"#,
+                &["s.p[1].x", "s.t"],
+            ),
+            (r#"{"a": 1, "\u0061": 2}"#, &["a"]),
+            (r#"{"a": 1, "#, &[]),
+            ("[[", &[]),
+            ("", &[]),
+        ] {
+            assert_eq!(of_json(text.as_bytes()), expected, "{text}");
+        }
+        let many: Vec<String> = (0..100).map(|number| format!("\"a{number}\":0,\"a{number}\":0")).collect();
+        assert_eq!(of_json(format!("{{{}}}", many.join(",")).as_bytes()).len(), MOST);
+        of_json("[".repeat(1_000_000).as_bytes());
+    }
+}

@@ -1,0 +1,330 @@
+//! A plain HTTP/1.1 client over TCP: one connection that is kept, requests and answers as bytes, streams of lines.
+//!
+//! It shows what came over the wire and costs next to nothing, so that many of them fit beside the server that they
+//! load. A connection that breaks is an error of the request that met it; the next request makes a new one.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// Bytes read at once.
+const CHUNK: usize = 64 << 10;
+/// The most that a head may have.
+const LONGEST_HEAD: usize = 64 << 10;
+
+/// One connection at a time to one server.
+#[derive(Debug)]
+pub struct HttpClient {
+    address: SocketAddr,
+    patience: Duration,
+    connection: Option<Connection>,
+}
+
+/// An answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HttpAnswer {
+    /// The code.
+    pub status: u16,
+    /// The status line and the headers, in lower case.
+    pub head: String,
+    /// The body, without any framing.
+    pub body: Vec<u8>,
+}
+
+/// A body that comes line by line, such as a watch.
+#[derive(Debug)]
+pub struct HttpLines {
+    /// The code.
+    pub status: u16,
+    connection: Connection,
+    framing: Framing,
+    pending: Vec<u8>,
+    searched: usize,
+}
+
+#[derive(Debug)]
+struct Connection {
+    stream: TcpStream,
+    received: Vec<u8>,
+    used: usize,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Framing {
+    Length(usize),
+    Chunks,
+    ToTheEnd,
+    Ended,
+}
+
+impl HttpClient {
+    /// Connects when there is something to send. A connection that is silent for `patience` is broken.
+    pub fn new(address: SocketAddr, patience: Duration) -> Self {
+        Self { address, patience, connection: None }
+    }
+
+    /// The bytes of a request, for [`HttpClient::send`].
+    pub fn prepare(method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
+        let mut bytes = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\n").into_bytes();
+        for (name, value) in headers {
+            bytes.extend([name, ": ", value, "\r\n"].concat().bytes());
+        }
+        if !body.is_empty() || method != "GET" {
+            bytes.extend(format!("content-length: {}\r\n", body.len()).bytes());
+        }
+        bytes.extend(b"\r\n");
+        bytes.extend(body);
+        bytes
+    }
+
+    /// Sends a request and reads the whole answer.
+    pub fn request(
+        &mut self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> io::Result<HttpAnswer> {
+        self.send(&Self::prepare(method, path, headers, body))
+    }
+
+    /// Sends the bytes of one request and reads the whole answer.
+    pub fn send(&mut self, request: &[u8]) -> io::Result<HttpAnswer> {
+        let mut connection = self.connected()?;
+        // A server that has already refused the request closes early; its answer is what counts.
+        let sent = connection.stream.write_all(request);
+        let (answer, framing) = match connection.answer() {
+            Ok(answer) => answer,
+            Err(error) => return Err(sent.err().unwrap_or(error)),
+        };
+        let is_over = matches!(framing, Framing::ToTheEnd)
+            || sent.is_err()
+            || answer.head.contains("\r\nconnection: close");
+        if !is_over {
+            self.connection = Some(connection);
+        }
+        Ok(answer)
+    }
+
+    /// Sends a GET and returns when the head of the answer has come. The stream has its own connection.
+    pub fn lines(&mut self, path: &str) -> io::Result<HttpLines> {
+        let mut connection = self.connected()?;
+        connection.stream.write_all(&Self::prepare("GET", path, &[], b""))?;
+        let (status, _, framing) = connection.head()?;
+        Ok(HttpLines { status, connection, framing, pending: Vec::new(), searched: 0 })
+    }
+
+    /// Closes the connection.
+    pub fn close(&mut self) {
+        self.connection = None;
+    }
+
+    fn connected(&mut self) -> io::Result<Connection> {
+        if let Some(connection) = self.connection.take() {
+            return Ok(connection);
+        }
+        let stream = TcpStream::connect_timeout(&self.address, self.patience)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(self.patience))?;
+        stream.set_write_timeout(Some(self.patience))?;
+        Ok(Connection { stream, received: Vec::new(), used: 0 })
+    }
+}
+
+impl HttpLines {
+    /// The next line without its end; `None` when the server has ended the body in order.
+    pub fn next_line(&mut self) -> io::Result<Option<Vec<u8>>> {
+        loop {
+            let fresh = self.pending.get(self.searched..).unwrap_or_default();
+            if let Some(position) = fresh.iter().position(|byte| *byte == b'\n') {
+                let end = self.searched.saturating_add(position);
+                let mut line: Vec<u8> = self.pending.drain(..=end).collect();
+                line.pop();
+                self.searched = 0;
+                return Ok(Some(line));
+            }
+            self.searched = self.pending.len();
+            let Some(part) = self.connection.part(&mut self.framing)? else { return Ok(None) };
+            self.pending.extend(part);
+        }
+    }
+
+    /// Everything up to the end.
+    pub fn rest(mut self) -> io::Result<Vec<u8>> {
+        while let Some(part) = self.connection.part(&mut self.framing)? {
+            self.pending.extend(part);
+        }
+        Ok(self.pending)
+    }
+}
+
+impl Connection {
+    fn answer(&mut self) -> io::Result<(HttpAnswer, Framing)> {
+        let (status, head, framing) = self.head()?;
+        let mut left = framing;
+        let mut body = Vec::new();
+        while let Some(part) = self.part(&mut left)? {
+            body.extend(part);
+        }
+        Ok((HttpAnswer { status, head, body }, framing))
+    }
+
+    fn head(&mut self) -> io::Result<(u16, String, Framing)> {
+        let end = self.find(b"\r\n\r\n", LONGEST_HEAD)?;
+        let head = String::from_utf8_lossy(&self.take(end)).to_ascii_lowercase();
+        self.take(4);
+        let status = head.split(' ').nth(1).and_then(|text| text.parse().ok()).ok_or(bad("status line"))?;
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length:"));
+        let framing = match length {
+            Some(length) => Framing::Length(length.trim().parse().map_err(|_| bad("content-length"))?),
+            None if head.contains("\r\ntransfer-encoding: chunked") => Framing::Chunks,
+            None => Framing::ToTheEnd,
+        };
+        Ok((status, head, framing))
+    }
+
+    /// The next part of a body; `None` after its end.
+    fn part(&mut self, framing: &mut Framing) -> io::Result<Option<Vec<u8>>> {
+        match framing {
+            Framing::Length(0) => *framing = Framing::Ended,
+            Framing::Ended => {}
+            Framing::Length(left) => {
+                if self.available().is_empty() {
+                    self.receive()?;
+                }
+                let part = self.take(*left);
+                *left = left.saturating_sub(part.len());
+                return Ok(Some(part));
+            }
+            Framing::Chunks => {
+                let end = self.find(b"\r\n", LONGEST_HEAD)?;
+                let line = self.take(end);
+                let size =
+                    std::str::from_utf8(&line).ok().and_then(|text| usize::from_str_radix(text, 16).ok());
+                let size = size.ok_or(bad("chunk"))?;
+                self.take(2);
+                let whole = size.saturating_add(2);
+                while self.available().len() < whole {
+                    self.receive()?;
+                }
+                let part = self.take(size);
+                self.take(2);
+                if size > 0 {
+                    return Ok(Some(part));
+                }
+                *framing = Framing::Ended;
+            }
+            Framing::ToTheEnd => {
+                if self.available().is_empty()
+                    && let Err(error) = self.receive()
+                {
+                    *framing = Framing::Ended;
+                    return if error.kind() == io::ErrorKind::UnexpectedEof { Ok(None) } else { Err(error) };
+                }
+                let all = self.available().len();
+                return Ok(Some(self.take(all)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn find(&mut self, what: &[u8], within: usize) -> io::Result<usize> {
+        let mut searched = 0_usize;
+        loop {
+            let fresh = self.available().get(searched..).unwrap_or_default();
+            if let Some(position) = fresh.windows(what.len()).position(|window| window == what) {
+                return Ok(searched.saturating_add(position));
+            }
+            searched = self.available().len().saturating_sub(what.len());
+            if searched > within {
+                return Err(bad("head"));
+            }
+            self.receive()?;
+        }
+    }
+
+    fn available(&self) -> &[u8] {
+        self.received.get(self.used..).unwrap_or_default()
+    }
+
+    fn take(&mut self, most: usize) -> Vec<u8> {
+        let part = self.available().get(..most).unwrap_or_else(|| self.available()).to_vec();
+        self.used = self.used.saturating_add(part.len());
+        part
+    }
+
+    fn receive(&mut self) -> io::Result<()> {
+        self.received.drain(..self.used);
+        self.used = 0;
+        let before = self.received.len();
+        self.received.resize(before.saturating_add(CHUNK), 0);
+        let room = self.received.get_mut(before..).unwrap_or_default();
+        let count = self.stream.read(room);
+        self.received.truncate(before.saturating_add(*count.as_ref().unwrap_or(&0)));
+        if count? == 0 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
+    }
+}
+
+fn bad(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("the {what} of the answer cannot be read"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::thread;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(10);
+
+    /// A client of a server that answers each connection with these bytes and closes it.
+    fn client(answers: &'static [&'static [u8]]) -> HttpClient {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        thread::spawn(move || {
+            for answer in answers {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut request = [0; 1024];
+                assert!(stream.read(&mut request).unwrap() > 0);
+                stream.write_all(answer).unwrap();
+            }
+        });
+        HttpClient::new(address, PATIENCE)
+    }
+
+    #[test]
+    fn every_framing_is_taken_apart() {
+        let mut client = client(&[
+            b"HTTP/1.1 201 Created\r\nContent-Length: 4\r\nConnection: close\r\n\r\nbodyrest",
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n2\r\nbo\r\n2\r\ndy\r\n0\r\n\r\n",
+            b"HTTP/1.1 404 Not Found\r\n\r\nbody",
+        ]);
+        for status in [201, 200, 404] {
+            let answer = client.request("POST", "/", &[("a", "b")], b"x").unwrap();
+            assert_eq!((answer.status, answer.body.as_slice()), (status, b"body".as_slice()));
+        }
+    }
+
+    #[test]
+    fn a_broken_connection_is_an_error_and_the_next_request_makes_another() {
+        let mut client = client(&[
+            b"HTTP/1.1 200 OK\r\nContent-Length: 40\r\n\r\nbody",
+            b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+        ]);
+        let broken = client.request("GET", "/", &[], b"").unwrap_err();
+        assert_eq!(broken.kind(), io::ErrorKind::UnexpectedEof);
+        assert_eq!(client.request("GET", "/", &[], b"").unwrap().status, 200);
+    }
+
+    #[test]
+    fn lines_come_whole_wherever_chunks_end() {
+        let mut client = client(&[
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\none\r\n5\r\n\ntwo\n\r\n0\r\n\r\n",
+        ]);
+        let mut lines = client.lines("/").unwrap();
+        assert_eq!(lines.status, 200);
+        let all: Vec<Vec<u8>> = std::iter::from_fn(|| lines.next_line().unwrap()).collect();
+        assert_eq!(all, [b"one", b"two"]);
+    }
+}
