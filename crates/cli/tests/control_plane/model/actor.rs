@@ -69,7 +69,7 @@ pub(crate) fn write(run: &Run, number: u64) {
 /// A Service with an address, so that watchers of both kinds see it.
 pub(crate) fn last_write(run: &Run) {
     let body = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": LAST}, "spec": {
-        "ports": [{"port": 80}], "clusterIP": "10.96.0.254"}});
+        "ports": [{"port": 80}]}});
     let path = "/api/v1/namespaces/one/services";
     for address in run.site.addresses() {
         // Any of them may still be waiting for etcd.
