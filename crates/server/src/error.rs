@@ -292,6 +292,13 @@ impl FieldError {
         Self::new(CauseReason::FieldValueTooMany, field, message)
     }
 
+    /// What tests compare: the reason without its prefix, and the field.
+    #[cfg(test)]
+    pub(crate) fn brief(&self) -> String {
+        let reason = format!("{:?}", self.reason);
+        format!("{} {}", reason.trim_start_matches("FieldValue"), self.field)
+    }
+
     fn new(reason: CauseReason, field: impl Into<String>, message: String) -> Self {
         Self { reason, field: field.into(), message }
     }

@@ -9,12 +9,7 @@ fn endpoints(subset: &Value) -> Object {
 }
 
 fn faults(object: &Object, old: Option<&Object>) -> Vec<String> {
-    validate(object, old)
-        .iter()
-        .map(|error| {
-            format!("{} {}", format!("{:?}", error.reason).trim_start_matches("FieldValue"), error.field)
-        })
-        .collect()
+    validate(object, old).iter().map(FieldError::brief).collect()
 }
 
 #[test]

@@ -34,12 +34,7 @@ fn old_form(more: &Value) -> Object {
 }
 
 fn faults(resource: Resource, object: &Object, old: Option<&Object>) -> Vec<String> {
-    validate(resource, object, old)
-        .iter()
-        .map(|error| {
-            format!("{} {}", format!("{:?}", error.reason).trim_start_matches("FieldValue"), error.field)
-        })
-        .collect()
+    validate(resource, object, old).iter().map(FieldError::brief).collect()
 }
 
 #[test]
