@@ -25,7 +25,7 @@ CARGO ?= cargo
 STATIC_TARGET ?= $(shell uname -m)-unknown-linux-musl
 STATIC_OUTPUT ?= target/static/portolan
 
-.PHONY: demo test bench lint doc unit vm-test deny fuzz static image docs packages $(PACKAGES) clean
+.PHONY: demo test bench lint doc unit vm-test deny fuzz static image image-small docs packages $(PACKAGES) clean
 # Cargo is parallel by itself, and packages are installed before something is built.
 .NOTPARALLEL:
 
@@ -47,12 +47,15 @@ unit: packages-base packages-test $(TOOLS) $(RELEASED) $(PYTHON)
 
 ## Tests of the kernel, a random world and the proxy on Debian 12's kernel (6.1) under qemu. Without the slowest:
 ## everything in the guest is emulated.
-VM_SKIP := contention edits:: limits:: priority:: restart:: the_memory_of what_others_do
+VM_SKIP := any_line for_10_s under_load contention edits:: limits:: priority:: restart:: the_memory_of what_others_do
 vm-test: packages-base packages-vm
 	$(CARGO) build --quiet --locked --workspace --all-features
-	PORTOLAN_ROUNDS=$${PORTOLAN_ROUNDS:-1} $(CARGO) test --quiet --locked --workspace --all-features \
+	PORTOLAN_ROUNDS=$${PORTOLAN_ROUNDS:-1} PORTOLAN_TEST_IPVS=1 $(CARGO) test --quiet --locked --workspace --all-features \
 		--config 'target."cfg(all())".runner = "$(CURDIR)/tests/vm/run"' \
-		--test kernel --test conntrack --test random -- $(addprefix --skip ,$(VM_SKIP))
+		--test kernel --test conntrack --test iptables --test ipvs --test userspace --test random -- $(addprefix --skip ,$(VM_SKIP))
+	PORTOLAN_TEST_IPVS=1 $(CARGO) test --quiet --locked -p portolan-tests \
+		--config 'target."cfg(all())".runner = "$(CURDIR)/tests/vm/run"' \
+		--test affinity --test decisions --test frontends --test masquerade -- ipvs::
 	VM_PROGRAMS=$(CURDIR)/target/debug/portolan tests/vm/run tests/vm/proxy $(CURDIR)/target/debug/portolan
 
 lint:
@@ -64,9 +67,10 @@ doc:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --quiet --locked --workspace --no-deps --all-features
 
 ## The table of docs/performance.md. Needs root, and a quiet machine.
-bench: packages-base static target/tools/etcd
+bench: packages-base static target/tools/etcd target/tools/haproxy/haproxy
 	$(CARGO) build --quiet --locked --release -p portolan -p portolan-bench
-	target/release/portolan-bench --static-binary $(STATIC_OUTPUT) --etcd target/tools/etcd
+	target/release/portolan-bench --static-binary $(STATIC_OUTPUT) --etcd target/tools/etcd \
+		--haproxy target/tools/haproxy/haproxy
 
 ## One static binary in target/static, for images (deploy/image) and for hosts of any distribution.
 static: packages-static
@@ -76,9 +80,14 @@ static: packages-static
 	cp target/$(STATIC_TARGET)/release/portolan $(STATIC_OUTPUT)
 	@ls -l $(STATIC_OUTPUT)
 
-## An image of the static binary, for docker load, podman load or ctr images import. Needs root.
+## An image of the static binary and Debian's iptables, for docker load, podman load or ctr images import. Needs root.
 image: static packages-image
-	deploy/image/build.sh $(STATIC_OUTPUT) target/portolan-image.tar
+	rm -rf target/image && deploy/image/iptables.sh target/image
+	deploy/image/build.sh $(STATIC_OUTPUT) target/portolan-image.tar portolan:0.1.0 target/image
+
+## The same without iptables: for the modes nftables and userspace.
+image-small: static packages-image
+	deploy/image/build.sh $(STATIC_OUTPUT) target/portolan-image-small.tar portolan:0.1.0-small
 
 ## The book of docs/ as HTML in target/book. Installs mdbook if it is missing, which takes some minutes.
 docs:
@@ -106,6 +115,15 @@ $(TOOLS):
 	cd $(@D) && { apt-get download -qq $(PACKAGE) || { apt-get update -qq && apt-get download -qq $(PACKAGE); }; } \
 		&& dpkg-deb --fsys-tarfile $(PACKAGE)_*.deb | tar xf - --strip-components=3 ./usr/bin/$(@F) \
 		&& rm $(PACKAGE)_*.deb && touch $(@F)
+
+# With the libraries that it needs beside it.
+target/tools/haproxy/haproxy:
+	mkdir -p $(@D)
+	cd $(@D) && for package in haproxy liblua5.3-0 libopentracing-c-wrapper0 libopentracing1; do \
+			apt-get download -qq $$package || { apt-get update -qq && apt-get download -qq $$package; } || exit 1; \
+			dpkg-deb -x $${package}_*.deb files && rm $${package}_*.deb; \
+		done
+	cd $(@D) && mv files/usr/lib/*/*.so.* files/usr/sbin/haproxy . && rm -r files
 
 $(RELEASED) &: tests/tools.txt | packages-test
 	mkdir -p $(@D)

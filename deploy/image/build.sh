@@ -1,13 +1,15 @@
 #!/bin/sh
-# Makes an image without docker: one layer with the static binary, as `docker load`, `podman load`,
-# `ctr images import` and `skopeo copy docker-archive:FILE docker://REGISTRY/...` take it. The same binary gives the
+# Makes an image without docker: one layer with the static binary and what is in a folder, as `docker load`, `podman load`,
+# `ctr images import` and `skopeo copy docker-archive:FILE docker://REGISTRY/...` take it. The same files give the
 # same bytes. Needs root, which alone may set a file's capability, and setcap.
-#   deploy/image/build.sh BINARY OUTPUT [NAME:TAG]
+#   deploy/image/build.sh BINARY OUTPUT [NAME:TAG] [FOLDER]
+# The folder is that of deploy/image/iptables.sh. Without it, the image is for modes that call no program.
 set -eu
 
 binary=${1:?the static binary}
 output=${2:?the file to write}
 name=${3:-portolan:0.1.0}
+folder=${4:-}
 
 case $(uname -m) in
 x86_64) architecture=amd64 ;;
@@ -18,6 +20,9 @@ esac
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
+umask 022
+mkdir "$work/root"
+[ -z "$folder" ] || cp -a "$folder/." "$work/root"
 # kube-proxy is what the command of a DaemonSet made for kube-proxy starts.
 install -D -m 0755 "$binary" "$work/root/usr/local/bin/portolan"
 ln -s portolan "$work/root/usr/local/bin/kube-proxy"
@@ -25,12 +30,12 @@ ln -s portolan "$work/root/usr/local/bin/kube-proxy"
 setcap cap_net_admin=p "$work/root/usr/local/bin/portolan"
 pack() { tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner --format=posix \
 	--pax-option=delete=atime,delete=ctime "$@"; }
-pack --xattrs --xattrs-include=security.capability -C "$work/root" -cf "$work/layer.tar" usr
+pack --xattrs --xattrs-include=security.capability -C "$work/root" -cf "$work/layer.tar" $(ls "$work/root")
 layer=$(sha256sum "$work/layer.tar" | cut -d' ' -f1)
 
 cat >"$work/config.json" <<JSON
 {"architecture":"$architecture","os":"linux","created":"1970-01-01T00:00:00Z",
-"config":{"User":"0:0","Entrypoint":["/usr/local/bin/portolan"],"Cmd":["proxy"]},
+"config":{"User":"0:0","Env":["PATH=/usr/local/bin:/usr/sbin:/usr/bin"],"Entrypoint":["/usr/local/bin/portolan"],"Cmd":["proxy"]},
 "rootfs":{"type":"layers","diff_ids":["sha256:$layer"]},
 "history":[{"created":"1970-01-01T00:00:00Z","created_by":"deploy/image/build.sh"}]}
 JSON

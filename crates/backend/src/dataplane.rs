@@ -1,8 +1,11 @@
 //! The trait that every data plane has, small enough for one that does nothing.
 
 use std::sync::Arc;
+use std::time::Instant;
 
-use portolan_model::{Change, Forwarding, ServicePortName, Settings};
+use portolan_model::{Change, Family, Forwarding, ServicePortName, Settings};
+
+use crate::iptables::Variant;
 
 /// What a commit did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -63,18 +66,42 @@ pub enum Error {
     /// An iptables program failed, or is not there.
     #[error(transparent)]
     Iptables(#[from] crate::iptables::Error),
+    /// Virtual servers, or what belongs to them, could not be read or written.
+    #[error(transparent)]
+    Ipvs(#[from] crate::ipvs::Error),
+    /// A data plane outside this crate failed.
+    #[error(transparent)]
+    Other(Box<dyn std::error::Error + Send + Sync>),
     /// The kernel lacks something; the text names what and how to get it.
-    #[error("this kernel cannot run the nftables mode: {missing}")]
+    #[error("this kernel cannot run the {mode} mode: {missing}")]
     Unsupported {
+        /// The mode, as configurations spell it.
+        mode: &'static str,
         /// What is missing.
         missing: String,
     },
-    /// Others kept changing the ruleset while it was being read.
-    #[error("the nftables ruleset changed {attempts} times while it was being compared; trying again later")]
+    /// Others kept changing what was being read.
+    #[error(
+        "what the {mode} mode reads changed {attempts} times while it was being compared; trying again later"
+    )]
     Contended {
+        /// The mode, as configurations spell it.
+        mode: &'static str,
         /// How often it was tried.
         attempts: u32,
     },
+}
+
+/// Chains of iptables that a data plane uses. Modes share names of chains, so whoever removes the rules of another mode
+/// has to know them.
+#[derive(Debug, Clone, Copy)]
+pub struct Chains {
+    /// Which of the kernel's two iptables they are in.
+    pub variant: Variant,
+    /// Their family.
+    pub family: Family,
+    /// Whether a chain of a table (as iptables calls it) is one of them.
+    pub uses: fn(table: &str, chain: &str) -> bool,
 }
 
 /// A data plane for one IP family.
@@ -82,6 +109,15 @@ pub enum Error {
 /// Before the first [`Dataplane::resync`] changes are only remembered: nothing is programmed, and nothing
 /// removed, before the complete desired state is known.
 pub trait Dataplane {
+    /// The mode, as configurations spell it.
+    fn mode(&self) -> &'static str;
+
+    /// Where its rules are, for modes that have a choice. Of two data planes of one family and place, the later one goes
+    /// on with what the former wrote: nothing is removed between them.
+    fn place(&self) -> &'static str {
+        self.mode()
+    }
+
     /// Takes changes in and commits them as one transaction. After an error the changes are remembered; the
     /// next call compares everything, whichever it is.
     fn apply(&mut self, changes: &[Change]) -> Result<Commit, Error>;
@@ -109,8 +145,41 @@ pub trait Dataplane {
     /// Whether [`Dataplane::collect`] has something to do.
     fn needs_collection(&self) -> bool;
 
+    /// Whether nobody tells when others change its rules, so that [`Dataplane::is_intact`] has to be asked from time to
+    /// time.
+    fn needs_checks(&self) -> bool {
+        false
+    }
+
+    /// Whether what it wrote is still there, as far as that can be told quickly. After a no, everything is compared.
+    fn is_intact(&mut self) -> Result<bool, Error> {
+        Ok(true)
+    }
+
     /// Removes everything that carries this data plane's name.
     fn remove(&mut self) -> Result<(), Error>;
+
+    /// [`Dataplane::remove`] in parts, each short enough to stand between two commits of another data plane. Says
+    /// whether there is more to remove. The first part takes away what leads packets in.
+    fn remove_some(&mut self) -> Result<bool, Error> {
+        self.remove().map(|()| false)
+    }
+
+    /// Chains of iptables that it uses, where it uses any.
+    fn chains(&self) -> Option<Chains> {
+        None
+    }
+
+    /// [`Dataplane::remove_some`], now that a data plane of another place does the work: what that one uses (`kept`)
+    /// stays. After an error it is called again.
+    fn give_way(&mut self, _kept: Option<Chains>) -> Result<bool, Error> {
+        self.remove_some()
+    }
+
+    /// When [`Dataplane::give_way`] has something to do again, where it waits for a while.
+    fn way_due(&self) -> Option<Instant> {
+        None
+    }
 
     /// The table as it was last taken in.
     fn forwardings(&self) -> Box<dyn Iterator<Item = (&Arc<ServicePortName>, &Arc<Forwarding>)> + '_>;

@@ -4,7 +4,10 @@
 //! and deadlines of its own: a fault of one does not undo or hold back what the other has to do. The first change after a pause is committed at once; later ones wait
 //! until `min_interval` has passed since the last commit ended.
 
+mod coalesced;
 mod lane;
+mod retry;
+mod successor;
 
 use std::ops::AddAssign;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -26,6 +29,9 @@ pub struct Timing {
     pub max_retry: Duration,
     /// Everything is compared with the kernel this often even if nothing happens.
     pub full_interval: Duration,
+    /// A data plane that nobody tells of changes by others is asked this often whether its rules are there
+    /// (`syncPeriod`).
+    pub check_interval: Duration,
     /// How long what nothing needs any more is kept.
     pub collect_after: Duration,
 }
@@ -36,6 +42,7 @@ impl Default for Timing {
             min_interval: Duration::from_secs(1),
             max_retry: Duration::from_secs(30),
             full_interval: Duration::from_secs(3600),
+            check_interval: Duration::from_secs(30),
             collect_after: Duration::from_secs(10),
         }
     }
@@ -73,9 +80,10 @@ impl AddAssign for ObjectChanges {
 }
 
 /// What the engine is told.
-#[derive(Debug)]
 enum Message {
     Work(Family, Work),
+    Replace(Family, Box<dyn Dataplane + Send>),
+    Retire(Family, Box<dyn Dataplane + Send>),
     Start,
     Configure(Settings),
     Timing(Timing),
@@ -88,12 +96,17 @@ enum Message {
 pub struct Report {
     /// Family of the data plane.
     pub family: Family,
+    /// Its mode.
+    pub mode: &'static str,
     /// From taking up the work to the end of the commit.
     pub duration: Duration,
     /// Whether everything was compared with the kernel.
     pub full: bool,
     /// Whether this was to mend what somebody else changed, and there was something to mend.
     pub repaired: bool,
+    /// Whether this is the work of a data plane that is to take the place of another. From a success on it has it;
+    /// after a failure the other one goes on.
+    pub replacing: bool,
     /// What happened.
     pub outcome: Result<Commit, Error>,
     /// See [`Work::triggers`]; empty after a failure, which keeps them for the next attempt.
@@ -119,6 +132,19 @@ impl Handle {
     /// Says that the work handed over so far is the complete state: from now on the kernel is written to.
     pub fn start(&self) {
         self.send(Message::Start);
+    }
+
+    /// Lets another data plane take the place of a family's, of the same mode or not. It is told everything that the
+    /// one before it was told, and writes all of it; until it can, changes go to the one before it. Then the rules of
+    /// that one are removed, unless both have the same [`Dataplane::place`]. Of several, the last one counts.
+    pub fn replace(&self, family: Family, dataplane: Box<dyn Dataplane + Send>) {
+        self.send(Message::Replace(family, dataplane));
+    }
+
+    /// Hands over a data plane, of another place, whose rules an earlier run may have left: they are removed once
+    /// everything is in the kernel.
+    pub fn retire(&self, family: Family, dataplane: Box<dyn Dataplane + Send>) {
+        self.send(Message::Retire(family, dataplane));
     }
 
     /// Hands over new settings for a family.
@@ -208,6 +234,16 @@ impl<R: FnMut(Report)> Engine<R> {
             Message::Work(family, work) => {
                 if let Some(lane) = self.lane(family) {
                     lane.queue(work);
+                }
+            }
+            Message::Replace(family, dataplane) => {
+                if let Some(lane) = self.lane(family) {
+                    lane.replace(dataplane, now);
+                }
+            }
+            Message::Retire(family, dataplane) => {
+                if let Some(lane) = self.lane(family) {
+                    lane.retire(dataplane, now);
                 }
             }
             Message::Start => self.lanes.iter_mut().for_each(|lane| lane.start(now)),

@@ -4,28 +4,38 @@
 //! `iptables-restore` reads out) and how the programs are found and run ([`Programs`]). See `ARCHITECTURE.md` for the
 //! layout and the order of writes. It must not know where changes come from, nor when a commit is due.
 //!
-//! [`Iptables`] is the edge. Nothing chooses this mode yet.
+//! [`Iptables`] is the edge.
 
 mod chains;
+mod counters;
 mod dataplane;
 mod dispatch;
 mod fixed;
 #[cfg(test)]
 mod interpreter;
+mod lock;
+mod meter;
 mod name;
 mod options;
 mod partial;
 mod planner;
 mod present;
+mod probe;
 mod program;
+mod removal;
 mod rule;
 mod saved;
 mod service;
 #[cfg(test)]
 mod walk;
+mod writers;
 
+pub use counters::{Counted, counted};
 pub use dataplane::Iptables;
+pub use meter::{Measures, Meter, Rules};
 pub use options::Options;
 pub use planner::{Pieces, Planner};
 pub use present::Present;
+pub(crate) use present::is_watched;
 pub use program::{Error, Programs, Variant};
+pub use writers::Writers;

@@ -10,10 +10,16 @@ mod chains;
 mod ipvs;
 mod legacy;
 mod sets;
-mod tables;
+pub(crate) mod tables;
+
+use std::collections::BTreeSet;
 
 use portolan_model::Family;
 use portolan_sock::SocketError;
+
+use crate::dataplane::Chains;
+use crate::iptables::Variant;
+use chains::Outcome;
 
 pub use ipvs::DEVICE as IPVS_DEVICE;
 
@@ -27,6 +33,8 @@ pub struct Removed {
     pub tables: usize,
     /// Chains of the iptables mode and of the IPVS mode.
     pub chains: usize,
+    /// Those that were not removed, because rules of others lead to them.
+    pub held_chains: BTreeSet<String>,
     /// Virtual servers of the IPVS mode.
     pub virtual_servers: usize,
     /// Network devices of the IPVS mode: [`IPVS_DEVICE`] or none.
@@ -36,9 +44,15 @@ pub struct Removed {
 }
 
 impl Removed {
-    /// Whether there was nothing to remove.
+    fn take(&mut self, outcome: Outcome) {
+        self.chains += outcome.chains;
+        self.held_chains.extend(outcome.held);
+    }
+
+    /// Whether nothing was removed.
     pub fn is_empty(&self) -> bool {
-        *self == Self::default()
+        let Self { tables, chains, held_chains: _, virtual_servers, devices, sets } = *self;
+        [tables, chains, virtual_servers, devices, sets] == [0; 5]
     }
 }
 
@@ -68,7 +82,7 @@ pub enum Error {
     )]
     VirtualServers {
         /// What happened.
-        source: SocketError,
+        source: crate::ipvs::Error,
     },
     /// Something makes virtual servers as quickly as they are removed.
     #[error(
@@ -142,14 +156,33 @@ pub enum Error {
     },
 }
 
-/// Removes all of it in the network namespace of this thread, both families. What cannot be removed does not
+/// What a mode that runs, or connections of a former one, use of what kube-proxy may have left.
+#[derive(Debug, Clone, Default)]
+pub struct Keep {
+    /// Chains of iptables.
+    pub chains: Vec<Chains>,
+    /// Virtual servers, their device, and ipsets.
+    pub ipvs: bool,
+}
+
+impl Keep {
+    fn chain(&self, variant: Variant, family: Family, table: &str, chain: &str) -> bool {
+        let of = |chains: &&Chains| (chains.variant, chains.family) == (variant, family);
+        self.chains.iter().filter(of).any(|chains| (chains.uses)(table, chain))
+    }
+}
+
+/// Removes all of it but `keep` in the network namespace of this thread, both families. What cannot be removed does not
 /// keep the rest from being removed. Blocks while the iptables programs run, and while the kernel lets go of ipsets.
 ///
 /// Connections that virtual servers forward end.
-pub fn remove() -> (Removed, Vec<Error>) {
+pub fn remove(keep: &Keep) -> (Removed, Vec<Error>) {
     let (mut removed, mut errors) = (Removed::default(), Vec::new());
     for family in Family::BOTH {
-        remove_rules(family, &mut removed, &mut errors);
+        remove_rules(family, keep, &mut removed, &mut errors);
+    }
+    if keep.ipvs {
+        return (removed, errors);
     }
     match ipvs::remove() {
         Ok(None) => {}
@@ -164,18 +197,20 @@ pub fn remove() -> (Removed, Vec<Error>) {
     (removed, errors)
 }
 
-fn remove_rules(family: Family, removed: &mut Removed, errors: &mut Vec<Error>) {
+fn remove_rules(family: Family, keep: &Keep, removed: &mut Removed, errors: &mut Vec<Error>) {
     let failed = |what| move |source| Error::Nftables { what, family, source };
     match tables::remove_table(family).map_err(failed("table of the nftables mode")) {
         Ok(tables) => removed.tables += usize::from(tables),
         Err(error) => errors.push(error),
     }
-    match tables::remove_chains(family).map_err(failed("chains of the iptables mode")) {
-        Ok(chains) => removed.chains += chains,
+    match tables::remove_chains(family, |table, chain| keep.chain(Variant::Nft, family, table, chain))
+        .map_err(failed("chains of the iptables mode"))
+    {
+        Ok(outcome) => removed.take(outcome),
         Err(error) => errors.push(error),
     }
-    match legacy::remove_chains(family) {
-        Ok(chains) => removed.chains += chains,
+    match legacy::remove_chains(family, |table, chain| keep.chain(Variant::Legacy, family, table, chain)) {
+        Ok(outcome) => removed.take(outcome),
         Err(error) => errors.push(error),
     }
 }

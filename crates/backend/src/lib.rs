@@ -1,16 +1,19 @@
 //! The data planes: what the forwarding table means becomes what the kernel does.
 //!
-//! Owns the [`Dataplane`] trait, the data planes of nftables ([`nft`]) and iptables ([`iptables`]), one that does nothing ([`none`]), and
-//! the clean-up of stale UDP flows ([`conntrack`]) and of what kube-proxy left behind ([`leftovers`]). Changes flow in, one kernel transaction flows out. It
-//! must not know where the objects came from: no API server, no configuration file, no async.
+//! Owns the [`Dataplane`] trait, the data planes of nftables ([`nft`]), iptables ([`iptables`]) and IPVS ([`ipvs`]), one
+//! that does nothing ([`none`]), and the clean-up of stale UDP flows ([`conntrack`]) and of what kube-proxy left behind
+//! ([`leftovers`]). Changes flow in, one kernel transaction flows out. It must not know where the objects came from: no
+//! API server, no configuration file, no async.
 
 pub mod addresses;
 pub mod conntrack;
 pub mod dataplane;
 pub mod engine;
 pub mod iptables;
+pub mod ipvs;
 pub mod leftovers;
 pub mod nft;
 pub mod none;
+pub mod userspace;
 
-pub use dataplane::{Commit, Dataplane, Error, HealthCheckPort};
+pub use dataplane::{Chains, Commit, Dataplane, Error, HealthCheckPort, Refusal};

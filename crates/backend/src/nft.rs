@@ -2,6 +2,7 @@
 //!
 //! See `ARCHITECTURE.md` for the layout. The planner is pure; [`Nftables`] is the edge.
 
+mod capture;
 mod changeset;
 mod class;
 mod content;
@@ -19,6 +20,8 @@ mod resync;
 mod skeleton;
 mod value;
 
+pub use capture::{CONNECTIONS_TABLE, Capture, TABLE as CAPTURE_TABLE};
+pub(crate) use capture::{Connections, capture_mark};
 pub use dataplane::Nftables;
-pub use drift::DriftWatch;
+pub use drift::{DriftWatch, Own};
 pub use skeleton::TABLE;

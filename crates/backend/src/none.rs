@@ -14,6 +14,10 @@ pub struct NoDataplane {
 }
 
 impl Dataplane for NoDataplane {
+    fn mode(&self) -> &'static str {
+        "none"
+    }
+
     fn apply(&mut self, changes: &[Change]) -> Result<Commit, Error> {
         for change in changes {
             match &change.new {

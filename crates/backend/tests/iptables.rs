@@ -8,7 +8,15 @@
     reason = "a test stops at the first surprise"
 )]
 
+#[path = "iptables/drift.rs"]
+mod drift;
 #[path = "iptables/example.rs"]
 mod example;
+#[path = "iptables/faults.rs"]
+mod faults;
 #[path = "iptables/kernel.rs"]
 mod kernel;
+#[path = "iptables/load.rs"]
+mod load;
+#[path = "iptables/takeover.rs"]
+mod takeover;

@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use anyhow::ensure;
-use portolan_backend::Dataplane;
 use portolan_backend::nft::Nftables;
+use portolan_backend::{Dataplane, Error};
 use portolan_model::object::{Kind, decode_endpoint_slice, decode_node, decode_service};
 use portolan_model::{Catalog, Change, Event, Family, LocalDetector, NodePortAddresses, Settings};
 use portolan_testkit::Namespace;
@@ -32,22 +32,30 @@ pub(crate) fn measure(size: Size, count: usize) -> anyhow::Result<Commits> {
     Namespace::new("kernel")?.run(|| {
         let mut catalog = catalog(size)?;
         let mut dataplane = Nftables::open(settings())?;
-        catalog.drain_changes(|_| {});
-        let mut chunk = Vec::with_capacity(CHUNK);
-        for (name, forwarding) in catalog.forwardings(Family::Ipv4) {
-            chunk.push(Change { name, family: Family::Ipv4, old: None, new: Some(forwarding) });
-            if chunk.len() == CHUNK {
-                dataplane.apply(&chunk)?;
-                chunk.clear();
-            }
-        }
-        dataplane.apply(&chunk)?;
+        table(&mut catalog, |changes| dataplane.apply(changes).map(drop))?;
         let first = dataplane.resync()?.kernel;
         let changes = (0..count).map(|round| change(&mut catalog, &mut dataplane, &size.change(round)));
         let changes = changes.collect::<anyhow::Result<Sample>>()?;
         dataplane.remove()?;
         Ok(Commits { first, changes })
     })?
+}
+
+/// Hands over all that a Catalog has.
+pub(crate) fn table(
+    catalog: &mut Catalog,
+    mut take: impl FnMut(&[Change]) -> Result<(), Error>,
+) -> Result<(), Error> {
+    catalog.drain_changes(|_| {});
+    let mut chunk = Vec::with_capacity(CHUNK);
+    for (name, forwarding) in catalog.forwardings(Family::Ipv4) {
+        chunk.push(Change { name, family: Family::Ipv4, old: None, new: Some(forwarding) });
+        if chunk.len() == CHUNK {
+            take(&chunk)?;
+            chunk.clear();
+        }
+    }
+    take(&chunk)
 }
 
 fn change(catalog: &mut Catalog, dataplane: &mut Nftables, slice: &Value) -> anyhow::Result<Duration> {
@@ -59,7 +67,8 @@ fn change(catalog: &mut Catalog, dataplane: &mut Nftables, slice: &Value) -> any
     Ok(commit.kernel)
 }
 
-fn catalog(size: Size) -> anyhow::Result<Catalog> {
+/// A Catalog of that size.
+pub(crate) fn catalog(size: Size) -> anyhow::Result<Catalog> {
     let mut catalog = Catalog::new(NODE);
     let node = workload::node(IpAddr::V4(Ipv4Addr::new(192, 168, 100, 1)));
     catalog.apply(Event::Node(decode_node(node.to_string().as_bytes())?));
@@ -78,11 +87,13 @@ fn catalog(size: Size) -> anyhow::Result<Catalog> {
     Ok(catalog)
 }
 
-fn endpoint_slice(slice: &Value) -> anyhow::Result<Event> {
+/// An EndpointSlice as the API server sends it.
+pub(crate) fn endpoint_slice(slice: &Value) -> anyhow::Result<Event> {
     Ok(Event::EndpointSlice(decode_endpoint_slice(slice.to_string().as_bytes())?))
 }
 
-fn settings() -> Settings {
+/// The settings of the data plane.
+pub(crate) fn settings() -> Settings {
     Settings {
         family: Family::Ipv4,
         local_detector: LocalDetector::Cidr(

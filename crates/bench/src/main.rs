@@ -3,13 +3,15 @@
 //!
 //! Flows in: the sizes to measure, the `portolan` binary. Flows out: one table, and the bars that it meets or
 //! misses. Everything happens in network namespaces that end with this process. It must not know how the proxy
-//! works inside, except for [`kernel`], which measures the kernel's part of a change alone.
+//! works inside, except for [`kernel`] and [`iptables`], which measure the kernel's part of a change alone.
 //!
 //! - [`workload`]: the objects, as a cluster's controllers write them
 //! - [`stage`], [`steady`]: namespaces, pods, an API server with the objects, Services that answer
 //! - [`proxy`]: the process under test
 //! - [`changes`], [`connect`], [`kernel`], [`idle`]: what is measured
+//! - [`iptables`]: the iptables mode
 //! - [`api`]: the API server under load
+//! - [`relay`]: the relay of the userspace mode against `HAProxy`
 //! - [`table`], [`bars`], [`machine`]: what is printed
 
 mod api;
@@ -17,10 +19,12 @@ mod bars;
 mod changes;
 mod connect;
 mod idle;
+mod iptables;
 mod kernel;
 mod machine;
 mod options;
 mod proxy;
+mod relay;
 mod run;
 mod stage;
 mod statistics;
@@ -30,6 +34,7 @@ mod workload;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 use std::{fs, io};
 
 use anyhow::Context as _;
@@ -52,8 +57,20 @@ fn main() -> ExitCode {
 
 /// Measures every size and prints; says whether all bars that apply were met.
 fn measure(options: &Options) -> anyhow::Result<bool> {
+    if let Some(role) = options.role {
+        return relay::play(role, options.backend).map(|()| true);
+    }
+    if options.relay {
+        println!("{}\n", machine::describe());
+        return measure_relay(options.haproxy.as_deref());
+    }
     if options.hold {
         return hold(options).map(|()| true);
+    }
+    let machine = machine::describe();
+    if options.iptables {
+        println!("{machine}");
+        return measure_iptables(options);
     }
     // A copy: a build that ends meanwhile must not change what is measured.
     let folder = tempfile::tempdir()?;
@@ -64,7 +81,6 @@ fn measure(options: &Options) -> anyhow::Result<bool> {
     let binary = copy(options.binary()?, "portolan")?;
     let static_binary =
         options.static_binary.clone().map(|from| copy(from, "portolan-static")).transpose()?;
-    let machine = machine::describe();
     println!("{machine}\n");
     if options.api {
         return measure_api(&binary, options.etcd.as_deref());
@@ -85,7 +101,22 @@ fn measure(options: &Options) -> anyhow::Result<bool> {
     if options.idle {
         return Ok(met);
     }
-    Ok(measure_api(&binary, options.etcd.as_deref())? && met)
+    let met = measure_iptables(options)? && met;
+    let met = measure_api(&binary, options.etcd.as_deref())? && met;
+    Ok(measure_relay(options.haproxy.as_deref())? && met)
+}
+
+fn measure_relay(haproxy: Option<&Path>) -> anyhow::Result<bool> {
+    let ways = relay::measure(haproxy)?;
+    println!("\n{}", relay::render(&ways));
+    Ok(print(&relay::bars(&ways)))
+}
+
+fn measure_iptables(options: &Options) -> anyhow::Result<bool> {
+    let limit = Duration::from_secs(options.restore_limit);
+    let figures = iptables::measure(&options.iptables_sizes(), options.rounds().changes, limit)?;
+    println!("\n{}", iptables::render(&figures));
+    Ok(print(&iptables::bars(&figures)))
 }
 
 fn measure_api(binary: &Path, etcd: Option<&Path>) -> anyhow::Result<bool> {

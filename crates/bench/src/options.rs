@@ -1,10 +1,12 @@
 //! The command line.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, ensure};
 use clap::Parser;
 
+use crate::relay::Role;
 use crate::workload::Size;
 
 /// Measures the release build of `portolan proxy` and prints one table.
@@ -30,9 +32,27 @@ pub(crate) struct Options {
     /// Only the API server under load.
     #[arg(long, conflicts_with = "idle")]
     pub(crate) api: bool,
+    /// Only the iptables mode.
+    #[arg(long, conflicts_with_all = ["idle", "api"])]
+    pub(crate) iptables: bool,
+    /// How long, in seconds, an iptables-restore of everything at once may take before it is ended.
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    pub(crate) restore_limit: u64,
     /// etcd, for the API server on it.
     #[arg(long, value_name = "FILE")]
     pub(crate) etcd: Option<PathBuf>,
+    /// Only the relay of the userspace mode.
+    #[arg(long, conflicts_with_all = ["idle", "api"])]
+    pub(crate) relay: bool,
+    /// Program of `HAProxy`, to compare the relay with; its libraries may be beside it.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) haproxy: Option<PathBuf>,
+    /// What this process does for another one of this program.
+    #[arg(long, hide = true)]
+    pub(crate) role: Option<Role>,
+    /// For a role.
+    #[arg(long, hide = true)]
+    pub(crate) backend: Option<IpAddr>,
     /// Only build the stage of the first size, print how to start a proxy on it, and wait for the end of the
     /// standard input: for profilers.
     #[arg(long)]
@@ -65,6 +85,15 @@ impl Options {
             return self.sizes.clone();
         }
         if self.quick { Size::QUICK.to_vec() } else { Size::ALL.to_vec() }
+    }
+
+    /// What to measure of the iptables mode.
+    pub(crate) fn iptables_sizes(&self) -> Vec<Size> {
+        match &*self.sizes {
+            [] if self.quick => Size::QUICK.to_vec(),
+            [] => vec![Size::new(1_000, 10), Size::new(10_000, 10)],
+            sizes => sizes.to_vec(),
+        }
     }
 
     /// How often.

@@ -12,6 +12,11 @@ impl Sample {
         self.percentile(50)
     }
 
+    /// How many values there are.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// The smallest value that this many hundredths of the sample do not exceed (nearest rank).
     pub(crate) fn percentile(&self, percent: usize) -> Duration {
         let rank = self.0.len().saturating_mul(percent).div_ceil(100).saturating_sub(1);

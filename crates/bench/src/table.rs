@@ -46,7 +46,12 @@ pub(crate) fn render(figures: &[Figures]) -> String {
     lines.extend(ROWS.iter().map(|(name, cell)| {
         std::iter::once((*name).to_owned()).chain(figures.iter().map(cell)).collect::<Vec<String>>()
     }));
-    let columns = figures.len().saturating_add(1);
+    render_rows(&lines)
+}
+
+/// Rows of equal length, the first of them the head.
+pub(crate) fn render_rows(lines: &[Vec<String>]) -> String {
+    let columns = lines.first().map_or(0, Vec::len);
     let width =
         |column: usize| lines.iter().filter_map(|line| line.get(column)).map(String::len).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns).map(width).collect();

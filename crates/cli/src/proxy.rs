@@ -5,6 +5,7 @@ mod checks;
 mod cleanup;
 mod events;
 mod file;
+mod modes;
 mod node_settings;
 mod options;
 mod reload;
@@ -21,7 +22,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use portolan_backend::addresses::Addresses;
-use portolan_backend::nft::DriftWatch;
+use portolan_backend::nft::{DriftWatch, Own};
 use portolan_model::Family;
 use portolan_node::config::{Configuration, Logging};
 use portolan_node::http::BindError;
@@ -32,9 +33,10 @@ use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 
-use agent::{Agent, Surroundings};
+use agent::{Agent, LEAVING, Surroundings};
 use checks::Finding;
 use events::Notes;
+use modes::{Choice, RelayCounters, Relays};
 use options::Loaded;
 pub(crate) use options::{Options, is_kube_proxy, normalise};
 use reload::Reload;
@@ -47,6 +49,7 @@ struct Start {
     node_name: String,
     families: Vec<Family>,
     findings: Vec<Finding>,
+    choice: Choice,
 }
 
 /// Runs the node agent until it is told to stop. What is programmed stays in the kernel.
@@ -55,27 +58,29 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         crate::logging::start(&Logging::default())?;
         return cleanup::run();
     }
-    let loaded = options.load()?;
+    let mut loaded = options.load()?;
     crate::logging::start(&loaded.configuration.logging)?;
     loaded.log();
+    let mut families = settings::supported_families();
+    let choice = modes::settle(&mut loaded.configuration, &families, options.ipvs_fallback)?;
+    modes::log(&choice);
     let configuration = &loaded.configuration;
     let host_name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let node_name = configuration.node_name(&host_name)?;
-    let families = settings::supported_families();
-    let findings = checks::before_the_start(configuration, &families);
+    let findings = checks::before_the_start(configuration, &mut families);
     checks::log(&findings);
     checks::judge(&findings)?;
-    if configuration.mode.is_none() {
-        tracing::info!(mode = "nftables", "no mode is configured: using nftables");
-    }
     node_settings::apply_conntrack(configuration, &findings);
     if options.init_only {
+        let ips = settings::node_addresses(&[], configuration.bind_address);
+        modes::initialise(configuration, &settings::Node { ips: &ips, pod_cidrs: &[], addresses: &[] });
         return Ok(());
     }
     node_settings::apply_oom_score(configuration);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let start = Start { loaded, host_name, node_name, families, findings };
-    let outcome = runtime.block_on(until_told_to_stop(follow(options, start)));
+    let start = Start { loaded, host_name, node_name, families, findings, choice };
+    let agent = AgentSlot::default();
+    let outcome = runtime.block_on(until_told_to_stop(&agent, follow(options, start, &agent)));
     // The engine's thread may be in a commit; it is atomic, and the kernel keeps what it has.
     runtime.shutdown_background();
     outcome
@@ -83,20 +88,43 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
 
 /// Signals count from the very start, also for the first process of a container, which the kernel spares those
 /// that it does not handle.
-async fn until_told_to_stop(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+///
+/// Where packets depend on the process, the kernel gets their work first; a second signal does not wait for that.
+async fn until_told_to_stop(
+    agent: &AgentSlot,
+    work: impl Future<Output = anyhow::Result<()>>,
+) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut work = std::pin::pin!(work);
+    tokio::select! {
+        outcome = &mut work => return outcome,
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    let left = agent.borrow().as_ref().and_then(|agent| agent.borrow_mut().leave());
+    let Some(left) = left else { return Ok(()) };
     tokio::select! {
         outcome = work => outcome,
+        _ = left => Ok(()),
         _ = terminate.recv() => Ok(()),
         _ = interrupt.recv() => Ok(()),
+        () = tokio::time::sleep(LEAVING) => Ok(()),
     }
 }
 
-async fn follow(options: &Options, start: Start) -> anyhow::Result<()> {
-    let Start { loaded, host_name, node_name, families, findings } = start;
+/// The agent, once there is one.
+type AgentSlot = RefCell<Option<Rc<RefCell<Agent>>>>;
+
+async fn follow(options: &Options, start: Start, slot: &AgentSlot) -> anyhow::Result<()> {
+    let Start { loaded, host_name, node_name, families, findings, choice } = start;
     let Loaded { configuration, file, .. } = &loaded;
-    let metrics = Arc::new(ProxyMetrics::new(BuildInfo::of_version(&loaded.version)).with_process());
+    let metrics = ProxyMetrics::new(BuildInfo::of_version(&loaded.version)).with_process();
+    let counters = RelayCounters::default();
+    let of_relays = counters.clone();
+    let metrics = metrics.with_packet_counters(reports::packet_counters);
+    let metrics = Arc::new(metrics.with_relays(move || of_relays.read()));
+    metrics.mode(choice.mode.name(), choice.reason.name(), choice.wanted());
     let settings = client_settings(configuration, loaded.master.clone(), &metrics);
     let client = portolan_watch::connect(&settings).await.context("API server")?;
     let (recorder, poster) = Recorder::new(client.clone(), &host_name);
@@ -104,6 +132,7 @@ async fn follow(options: &Options, start: Start) -> anyhow::Result<()> {
     let (done, mut synced) = mpsc::unbounded_channel();
     let surroundings = Surroundings {
         node_name: node_name.clone(),
+        relays: Relays::new(families.clone(), counters),
         families,
         findings,
         metrics: Arc::clone(&metrics),
@@ -113,6 +142,7 @@ async fn follow(options: &Options, start: Start) -> anyhow::Result<()> {
     let agent = Agent::new(configuration.clone(), surroundings);
     let health = agent.health();
     let agent = Rc::new(RefCell::new(agent));
+    slot.replace(Some(Rc::clone(&agent)));
     let (watchers, new_watchers) = mpsc::unbounded_channel();
     let pages = Arc::new(Pages::new(Arc::clone(&metrics), pages_settings(&loaded)));
     let (mut servers, failures) =
@@ -130,6 +160,7 @@ async fn follow(options: &Options, start: Start) -> anyhow::Result<()> {
     };
     tracing::info!(node = node_name, version = env!("CARGO_PKG_VERSION"), "starting");
     notes.starting();
+    notes.mode_chosen(&choice);
     tokio::select! {
         never = watching(&agent, Watcher::new(client, &node_name), new_watchers) => match never {},
         error = reload.run(file.as_deref()) => Err(error),
@@ -209,9 +240,17 @@ async fn cannot_listen(mut failures: UnboundedReceiver<BindError>, notes: &Notes
 /// Removes what kube-proxy left, once all that it did is done by us.
 async fn take_over(agent: &Rc<RefCell<Agent>>) -> Infallible {
     let in_step = agent.borrow_mut().in_step();
-    if in_step.await.is_ok() {
+    if let Ok(keep) = in_step.await {
+        let mode = agent.borrow().configuration().mode;
         // Runs programs and waits for them. What it cannot remove it has logged.
-        let _ = tokio::task::spawn_blocking(cleanup::take_over).await;
+        let _ = tokio::task::spawn_blocking(move || cleanup::take_over(&keep)).await;
+        // A mode chosen meanwhile may use what was not to be kept when this began.
+        if agent.borrow().configuration().mode != mode {
+            let families = agent.borrow().families().to_vec();
+            for family in families {
+                agent.borrow_mut().drifted(family);
+            }
+        }
     }
     std::future::pending().await
 }
@@ -227,11 +266,26 @@ async fn waiting(agent: &Rc<RefCell<Agent>>) -> anyhow::Error {
     }
 }
 
-/// Tells the engine when somebody else changes our tables.
+/// Tells the engine when somebody else changes rules of which the kernel notifies us.
 async fn drift(agent: &Rc<RefCell<Agent>>) -> anyhow::Error {
-    let time = agent.borrow_mut().drift_watch();
-    let Ok(ports) = time.await else { return std::future::pending().await };
-    let watch = match DriftWatch::open(ports) {
+    let mut watched = agent.borrow().own();
+    loop {
+        let own = watched.borrow_and_update().clone();
+        let listening = async {
+            if own.is_empty() {
+                return std::future::pending().await;
+            }
+            listen_for_drift(agent, own).await
+        };
+        tokio::select! {
+            error = listening => return error,
+            changed = watched.changed() => if changed.is_err() { return std::future::pending().await },
+        }
+    }
+}
+
+async fn listen_for_drift(agent: &Rc<RefCell<Agent>>, own: Vec<Own>) -> anyhow::Error {
+    let watch = match DriftWatch::open(own) {
         Ok(watch) => watch,
         Err(error) => return anyhow::Error::new(error).context("cannot subscribe to nftables changes"),
     };

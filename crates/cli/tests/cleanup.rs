@@ -158,6 +158,39 @@ fn the_iptables_mode_is_taken_over_without_a_loss() {
 }
 
 #[test]
+fn in_iptables_mode_the_chains_are_taken_over_in_place_and_the_rest_is_removed() {
+    for variant in ["nft", "legacy"] {
+        let (restore, save) = (format!("iptables-{variant}-restore"), format!("iptables-{variant}-save"));
+        let cluster = Cluster::new();
+        let node = cluster.world.node().namespace();
+        if variant == "legacy" && !add_legacy_table(node) {
+            continue;
+        }
+        let rules = iptables_rules(&pod_address(&cluster.world));
+        node.output_with_input(&restore, &["--noflush"], &rules).unwrap();
+        let ipvs = "*nat\n:KUBE-NODE-PORT - [0:0]\n-A KUBE-NODE-PORT -j KUBE-MARK-MASQ\nCOMMIT\n";
+        node.output_with_input(&restore, &["--noflush"], ipvs).unwrap();
+        // Of its nftables mode, what does nothing any more.
+        nft(node, "add table ip kube-proxy");
+        let load = used_service(&cluster);
+        let proxy = cluster.proxy_with("mode: iptables\n");
+        gone(node, &proxy);
+        let stale = ["SVC-A", "SEP-A", "NODE-PORT"];
+        let outcome = eventually(PATIENCE, "the end of stale chains", || {
+            !kube_chains(node, &save).iter().any(|chain| stale.contains(&chain.as_str()))
+        });
+        assert!(outcome.is_ok(), "{:?} {}", kube_chains(node, &save), proxy.output());
+        let saved = node.output(&save, &["-t", "nat"]).unwrap();
+        assert!(saved.contains("-A PREROUTING -d 203.0.113.77/32 -j OTHERS"), "{saved}");
+        let jumps =
+            saved.lines().filter(|line| line.starts_with("-A PREROUTING") && line.contains("KUBE-SERVICES"));
+        assert_eq!(jumps.count(), 1, "{saved}");
+        assert!(saved.contains("-A KUBE-SERVICES") && saved.contains(":KUBE-MARK-MASQ"), "{saved}");
+        assert_lossless(load);
+    }
+}
+
+#[test]
 fn cleanup_leaves_nothing_of_ours_or_kube_proxys_and_needs_no_api_server() {
     let mut cluster = Cluster::new();
     busy_services(&cluster);
@@ -179,6 +212,20 @@ fn cleanup_leaves_nothing_of_ours_or_kube_proxys_and_needs_no_api_server() {
         assert!(tables.contains("table ip somebody"), "{tables}");
         assert_eq!(kube_chains(node, "iptables-nft-save"), ["FIREWALL", "IPTABLES-HINT"]);
     }
+}
+
+#[test]
+fn cleanup_names_what_stays_because_others_use_it() {
+    let node = Namespace::new("held").unwrap();
+    let rules = "*nat\n:KUBE-SERVICES - [0:0]\n:KUBE-MARK-MASQ - [0:0]\n:OTHERS - [0:0]\n\
+                 -A PREROUTING -j KUBE-SERVICES\n-A KUBE-SERVICES -j KUBE-MARK-MASQ\n\
+                 -A OTHERS -j KUBE-MARK-MASQ\nCOMMIT\n";
+    node.output_with_input("iptables-nft-restore", &["--noflush"], rules).unwrap();
+    let (code, output) = ended(&node, BINARY, &["proxy", "--cleanup"]);
+    assert_eq!(code, Some(0), "{output}");
+    let told = "rules of other programs lead to them\" chains=\"KUBE-MARK-MASQ\"";
+    assert!(output.contains(told), "{output}");
+    assert_eq!(kube_chains(&node, "iptables-nft-save"), ["MARK-MASQ"]);
 }
 
 /// A bare network namespace with a table of the older iptables; nothing where the kernel does not have it.
@@ -358,7 +405,8 @@ fn init_only_sets_what_the_node_needs_and_touches_no_rules() {
     let mut proxy = cluster.run(&arguments);
     assert_eq!(proxy.wait_for_end(PATIENCE).unwrap().code(), Some(0));
     assert!(!proxy.output().contains("kernel setting"), "{}", proxy.output());
-    cluster.configure("mode: ipvs\n");
+    cluster.configure("mode: ipvs\nipvs: {scheduler: none}\n");
+    let arguments = [&arguments[..], &["--ipvs-fallback=false"]].concat();
     assert_eq!(cluster.run(&arguments).wait_for_end(PATIENCE).unwrap().code(), Some(1));
 }
 
@@ -379,10 +427,12 @@ fn settings_that_cannot_be_written_are_told_once_with_the_command_and_services_w
     let setting = "sysctl -w net.netfilter.nf_conntrack_tcp_timeout_established=3600";
     // Told also where something else ends the start: who mends one mends the other.
     let lines = "conntrack: {maxPerCore: 0, tcpEstablishedTimeout: 1h}\n";
-    cluster.configure(&format!("mode: ipvs\n{lines}"));
-    let (code, output) = ended(node, "unshare", &arguments);
+    cluster.configure(&format!("mode: ipvs\nipvs: {{scheduler: none}}\n{lines}"));
+    let strictly = format!("{script} --ipvs-fallback=false");
+    let (code, output) =
+        ended(node, "unshare", &["--mount", "--propagation", "private", "sh", "-c", &strictly]);
     assert_eq!(code, Some(1), "{output}");
-    assert!(output.contains("ipvs is not available") && output.contains(setting), "{output}");
+    assert!(output.contains("no scheduler is called") && output.contains(setting), "{output}");
     cluster.configure(lines);
     let mut proxy = PortolanProcess::start(node, "unshare".as_ref(), &arguments).unwrap();
     common::in_step(&mut proxy);

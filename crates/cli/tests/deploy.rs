@@ -11,6 +11,8 @@
     reason = "a test stops at the first surprise"
 )]
 
+mod common;
+
 #[path = "deploy/book.rs"]
 mod book;
 #[path = "deploy/chart.rs"]
@@ -31,6 +33,8 @@ mod monitoring;
 mod permissions;
 #[path = "deploy/recorder.rs"]
 mod recorder;
+#[path = "deploy/swapped.rs"]
+mod swapped;
 #[path = "deploy/units.rs"]
 mod units;
 #[path = "deploy/unprivileged.rs"]

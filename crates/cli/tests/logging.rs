@@ -31,15 +31,18 @@ fn an_error_is_one_line_of_klog() {
     assert!(message.starts_with("\"--listen: cannot listen on 192.0.2.1:8001: "), "{message}");
 }
 
-/// Runs `portolan proxy` with a mode that there is not, which ends it before it touches anything, and gives the
+/// Runs `portolan proxy` with a scheduler that there is not, which ends it before it touches anything, and gives the
 /// lines of its log.
 fn proxy(arguments: &[&str]) -> Vec<String> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_portolan"));
-    let output =
-        command.args(["proxy", "--proxy-mode=ipvs"]).args(arguments).output().expect("the binary runs");
+    let output = command
+        .args(["proxy", "--ipvs-fallback=false", "--proxy-mode=ipvs", "--ipvs-scheduler=none"])
+        .args(arguments)
+        .output()
+        .expect("the binary runs");
     assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0), "{arguments:?}");
     let log = String::from_utf8(output.stderr).expect("text");
-    assert!(log.contains("ipvs is not available"), "{arguments:?}: {log}");
+    assert!(log.contains("no scheduler is called `none`"), "{arguments:?}: {log}");
     log.lines().map(str::to_owned).collect()
 }
 
@@ -63,7 +66,7 @@ fn the_proxy_writes_nothing_but_json_where_it_is_asked_for() {
     let lines = json(&proxy(&["--logging-format=json"]));
     assert!(!has_verbosity(&lines, 2), "{lines:?}");
     let last = lines.last().expect("the error");
-    assert!(last["msg"].as_str().is_some_and(|text| text.contains("mode: ipvs")), "{last}");
+    assert!(last["msg"].as_str().is_some_and(|text| text.contains("no scheduler is called")), "{last}");
     assert_eq!(last.get("v"), None, "errors have no verbosity: {last}");
     let lines = json(&proxy(&["--logging-format=json", "-v=2"]));
     assert!(has_verbosity(&lines, 2), "{lines:?}");
@@ -73,7 +76,7 @@ fn the_proxy_writes_nothing_but_json_where_it_is_asked_for() {
 fn a_file_can_ask_for_json() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("config.yaml");
-    let text = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: ipvs\n\
+    let text = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: ipvs\nipvs: {scheduler: none}\n\
                 logging: {format: json, verbosity: 2}\n";
     std::fs::write(&path, text).expect("the file");
     let path = path.to_str().expect("text");

@@ -65,8 +65,7 @@ fn under_load_good_files_are_applied_bad_ones_refused_and_nothing_is_lost() {
     let bad = [
         ("nodePortAddresses: [everywhere]\nnftables: {masqueradeBit: 32}\n", "nftables.masqueradeBit"),
         ("hostnameOverride: other\n", "hostnameOverride"),
-        ("mode: ipvs\n", "ipvs is not available"),
-        ("mode: iptables\n", "iptables is not available"),
+        ("mode: userspace\nportRange: '1'\n", "portRange"),
         ("healthzBindAddress: 203.0.113.99:10256\n", "healthzBindAddress: cannot listen"),
         ("clientConnection: {kubeconfig: /nowhere}\n", "/nowhere"),
         (": {\n", "not valid YAML"),

@@ -13,7 +13,7 @@ mod common;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use portolan_testkit::{Family, Namespace, Pod, Probe, ProbeResult, Protocol, eventually};
+use portolan_testkit::{Family, Namespace, Pod, PortolanProcess, Probe, ProbeResult, Protocol, eventually};
 use serde_json::{Value, json};
 
 use common::{Cluster, PATIENCE, at, ends_as, in_step, objects, reaches};
@@ -125,6 +125,33 @@ fn the_value_that_chose_an_endpoint_never_leaves_the_node() {
     assert!(!of("translated").contains("packets 0 "), "{rules}");
 }
 
+/// As in a container that is not privileged.
+#[test]
+fn what_cannot_be_written_below_proc_is_told_and_everything_else_is_done() {
+    let cluster = Cluster::new();
+    let backend = web(&cluster);
+    cluster.configure("conntrack: {tcpBeLiberal: true}\n");
+    let read_only =
+        "mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys && exec \"$0\" \"$@\"";
+    let (file, master) = (cluster.configuration_file(), cluster.master());
+    let portolan =
+        [env!("CARGO_BIN_EXE_portolan"), "proxy", "--config", file.to_str().unwrap(), "--master", &master];
+    let arguments = [&["--mount", "--", "sh", "-c", read_only][..], &portolan].concat();
+    let node = cluster.world.node().namespace();
+    let mut proxy = PortolanProcess::start(node, "unshare".as_ref(), &arguments).unwrap();
+    in_step(&mut proxy);
+    reaches(cluster.world.client().namespace(), Protocol::Tcp, at(WEB), &[backend]);
+    let log = proxy.output();
+    let setting =
+        "/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal: wanted 1, is 0 (Read-only file system";
+    assert!(
+        log.contains(setting) && log.contains("sysctl -w net.netfilter.nf_conntrack_tcp_be_liberal=1"),
+        "{log}"
+    );
+    let value = node.output("sysctl", &["-n", "net.netfilter.nf_conntrack_tcp_be_liberal"]).unwrap();
+    assert_eq!(value.trim(), "0");
+}
+
 #[test]
 fn topology_hints_follow_the_zone_of_the_node() {
     let cluster = Cluster::new();
@@ -220,8 +247,9 @@ fn a_configuration_that_makes_no_sense_ends_the_start_and_names_the_field() {
         ("detectLocalMode: Guess\n", "detectLocalMode"),
         ("detectLocalMode: BridgeInterface\n", "detectLocal.bridgeInterface"),
         ("healthzBindAddress: here\n", "healthzBindAddress"),
-        ("mode: ipvs\n", "mode"),
-        ("mode: userspace\n", "mode"),
+        ("mode: kernelspace\n", "mode"),
+        ("mode: userspace\nportRange: '3000'\n", "portRange"),
+        ("mode: ipvs\nipvs: {syncPeriod: soon}\n", "ipvs.syncPeriod"),
     ];
     for (yaml, field) in cases {
         let mut proxy = cluster.start_proxy(yaml);

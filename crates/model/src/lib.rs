@@ -9,6 +9,7 @@ pub mod catalog;
 pub mod family;
 pub mod object;
 pub mod oracle;
+pub mod scheduler;
 pub mod selection;
 pub mod settings;
 pub mod table;
@@ -17,5 +18,6 @@ pub mod world;
 
 pub use catalog::{Catalog, Event};
 pub use family::{Family, Protocol};
+pub use scheduler::IpvsScheduler;
 pub use settings::{LocalDetector, NodePortAddresses, Settings};
 pub use table::{Backend, Change, ExternalPolicy, Forwarding, Frontend, InternalPolicy, ServicePortName};

@@ -183,6 +183,7 @@ record!(
 record!(
     Annotations {
         trigger_time: "endpoints.kubernetes.io/last-change-trigger-time" => Text<'de>,
+        ipvs_scheduler: "portolan.dev/ipvs-scheduler" => Text<'de>,
     }
 );
 

@@ -7,9 +7,14 @@
 //!
 //! The meaning is that of nftables mode: source ranges are checked before everything else and for everybody;
 //! node ports never answer on loopback; a wrong port of a cluster IP is refused and an unused address of a
-//! service CIDR is dropped, but only where the packet would be forwarded or was sent from this node.
+//! service CIDR is dropped, but only where the packet would be forwarded or was sent from this node. What another
+//! mode does otherwise comes in as [`ModeDifferences`].
+
+mod differences;
 
 use std::net::IpAddr;
+
+pub use differences::ModeDifferences;
 
 use crate::{
     Backend, ExternalPolicy, Family, Forwarding, Frontend, LocalDetector, NodePortAddresses, Protocol,
@@ -25,6 +30,8 @@ pub struct Oracle<'a> {
     pub local_addresses: &'a [IpAddr],
     /// The forwarding table of the family. No two entries have the same frontend.
     pub forwardings: &'a [&'a Forwarding],
+    /// What the mode does otherwise than nftables mode.
+    pub differences: &'a ModeDifferences,
 }
 
 /// Where a packet comes from.
@@ -100,8 +107,13 @@ impl Oracle<'_> {
         let found = self.by_address(packet).or_else(|| self.by_node_port(packet));
         match found {
             Some((forwarding, Frontend::ClusterIp(..))) => self.internal(forwarding, packet),
-            Some((forwarding, _)) => self.external(forwarding, packet),
-            None => self.stray(packet),
+            Some((forwarding, frontend)) => match self.external(forwarding, packet) {
+                Fate::Reject | Fate::Drop if self.leaves_unstopped(forwarding, frontend, packet) => {
+                    Fate::NotOurs
+                }
+                fate => fate,
+            },
+            None => self.at_closed_address(packet).unwrap_or_else(|| self.stray(packet)),
         }
     }
 
@@ -109,6 +121,9 @@ impl Oracle<'_> {
     /// ranges contain the node's own address, the node may also appear under the load balancer's.
     fn outside_source_ranges(&self, packet: &Packet<'_>) -> bool {
         let Some((forwarding, Frontend::LoadBalancerIp(..))) = self.by_address(packet) else { return false };
+        if self.differences.source_ranges_need_endpoints && !forwarding.has_endpoints {
+            return false;
+        }
         let ranges = &forwarding.source_ranges;
         let in_ranges = |address: IpAddr| ranges.iter().any(|range| range.contains(&address));
         let node_included = self.settings.node_ip.is_some_and(in_ranges);
@@ -136,11 +151,38 @@ impl Oracle<'_> {
     }
 
     fn accepts_node_ports(&self, address: IpAddr) -> bool {
-        !address.is_loopback()
-            && match &self.settings.node_port_addresses {
-                NodePortAddresses::MatchAll => self.is_local_address(address),
-                NodePortAddresses::Addresses(addresses) => addresses.contains(&address),
-            }
+        if address.is_loopback() {
+            return self.differences.loopback_node_ports.iter().any(|net| net.contains(&address));
+        }
+        match &self.settings.node_port_addresses {
+            NodePortAddresses::MatchAll => self.is_local_address(address),
+            NodePortAddresses::Addresses(addresses) => addresses.contains(&address),
+        }
+    }
+
+    /// Whether a mode only stops what comes in. Source ranges stop whatever is not translated, wherever it goes.
+    fn leaves_unstopped(&self, forwarding: &Forwarding, frontend: Frontend, packet: &Packet<'_>) -> bool {
+        let is_guarded = matches!(frontend, Frontend::LoadBalancerIp(..))
+            && forwarding.has_endpoints
+            && !forwarding.source_ranges.is_empty();
+        self.differences.own_traffic_leaves
+            && packet.origin == Origin::Node
+            && !self.is_local_address(packet.destination)
+            && !is_guarded
+    }
+
+    /// A node port without usable endpoints, at an address of this node that takes no node ports.
+    fn at_closed_address(&self, packet: &Packet<'_>) -> Option<Fate> {
+        if !self.differences.stops_node_ports_everywhere || !self.is_local_address(packet.destination) {
+            return None;
+        }
+        let (forwarding, _) =
+            self.find(packet.protocol, |frontend| frontend == Frontend::NodePort(packet.port))?;
+        match forwarding.external() {
+            Outcome::Backends(_) => None,
+            Outcome::Reject => Some(Fate::Reject),
+            Outcome::Drop => Some(Fate::Drop),
+        }
     }
 
     fn find(&self, protocol: Protocol, wanted: impl Fn(Frontend) -> bool) -> Option<(&Forwarding, Frontend)> {
@@ -159,25 +201,43 @@ impl Oracle<'_> {
         let detecting = self.settings.local_detector != LocalDetector::None;
         let from_outside = detecting && !self.is_from_pod(packet);
         let masquerade = self.settings.masquerade_all || from_outside;
-        fate(forwarding.internal(), forwarding, packet, masquerade)
+        self.fate_of(forwarding.internal(), forwarding, packet, masquerade)
     }
 
     fn external(&self, forwarding: &Forwarding, packet: &Packet<'_>) -> Fate {
         if forwarding.external_policy == ExternalPolicy::Cluster {
-            return fate(forwarding.external(), forwarding, packet, true);
+            return self.fate_of(forwarding.external(), forwarding, packet, true);
         }
+        let short_cut = if self.differences.local_for_everybody && !forwarding.local.is_empty() {
+            forwarding.external()
+        } else {
+            forwarding.external_short_cut()
+        };
         if self.is_from_pod(packet) {
-            return fate(forwarding.external_short_cut(), forwarding, packet, false);
+            return self.fate_of(short_cut, forwarding, packet, false);
         }
         if self.is_local_address(packet.source) {
-            return fate(forwarding.external_short_cut(), forwarding, packet, true);
+            return self.fate_of(short_cut, forwarding, packet, true);
         }
-        fate(forwarding.external(), forwarding, packet, false)
+        self.fate_of(forwarding.external(), forwarding, packet, false)
     }
 
     /// No frontend has it. What a packet to this node itself asks for is this node's own business.
     fn stray(&self, packet: &Packet<'_>) -> Fate {
-        if packet.origin != Origin::Node && self.is_local_address(packet.destination) {
+        let has = |frontend: &Frontend| match frontend {
+            Frontend::ClusterIp(address, _)
+            | Frontend::ExternalIp(address, _)
+            | Frontend::LoadBalancerIp(address, _) => *address == packet.destination,
+            Frontend::NodePort(_) => false,
+        };
+        if self.differences.refuses_at_virtual_addresses
+            && !self.is_local_address(packet.destination)
+            && self.forwardings.iter().flat_map(|forwarding| &forwarding.frontends).any(has)
+        {
+            return Fate::Reject;
+        }
+        let to_this_node = packet.origin != Origin::Node && self.is_local_address(packet.destination);
+        if to_this_node || self.differences.ignores_strays {
             return Fate::NotOurs;
         }
         let is_cluster_ip = self.forwardings.iter().flat_map(|forwarding| &forwarding.frontends).any(
@@ -209,19 +269,32 @@ impl Oracle<'_> {
     fn is_local_address(&self, address: IpAddr) -> bool {
         address.is_loopback() || self.local_addresses.contains(&address)
     }
-}
 
-fn fate(outcome: Outcome<'_>, forwarding: &Forwarding, packet: &Packet<'_>, masquerade: bool) -> Fate {
-    match outcome {
-        Outcome::Reject => Fate::Reject,
-        Outcome::Drop => Fate::Drop,
-        Outcome::Backends(backends) => {
-            // A backend that reaches itself would answer itself directly, past the translation.
-            let is_hairpin = |backend: &Backend| backend.may_hairpin && backend.address == packet.source;
-            Fate::Backends {
-                set: backends.to_vec(),
-                masqueraded: backends.iter().map(|backend| masquerade || is_hairpin(backend)).collect(),
-                affinity: forwarding.affinity,
+    fn fate_of(
+        &self,
+        outcome: Outcome<'_>,
+        forwarding: &Forwarding,
+        packet: &Packet<'_>,
+        masquerade: bool,
+    ) -> Fate {
+        if self.differences.refuses_sctp && forwarding.protocol == Protocol::Sctp {
+            return Fate::Reject;
+        }
+        let masquerade = masquerade || self.differences.hides_clients;
+        match outcome {
+            Outcome::Reject => Fate::Reject,
+            Outcome::Drop => Fate::Drop,
+            Outcome::Backends(backends) => {
+                // A backend that reaches itself would answer itself directly, past the translation.
+                let is_hairpin = |backend: &Backend| {
+                    let may = backend.may_hairpin || self.differences.masquerades_every_hairpin;
+                    may && backend.address == packet.source
+                };
+                Fate::Backends {
+                    set: backends.to_vec(),
+                    masqueraded: backends.iter().map(|backend| masquerade || is_hairpin(backend)).collect(),
+                    affinity: forwarding.affinity,
+                }
             }
         }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use crate::{Family, Protocol};
+use crate::{Family, IpvsScheduler, Protocol};
 
 /// The identity of a Service port. Prints as `namespace/service:port`, or `namespace/service` where the
 /// port has no name; the protocol is part of the identity but not of the text, as in kube-proxy. The texts are shared with the
@@ -103,6 +103,8 @@ pub struct Forwarding {
     pub external_policy: ExternalPolicy,
     /// Session affinity by client IP with this timeout in seconds.
     pub affinity: Option<u32>,
+    /// How IPVS shall choose an endpoint, where the Service asks for something else than the node's configuration.
+    pub ipvs_scheduler: Option<IpvsScheduler>,
     /// Sources allowed to reach the load-balancer IPs; empty means all. Of this family, sorted, aggregated
     /// so that no range contains another.
     pub source_ranges: Box<[IpNet]>,

@@ -33,6 +33,7 @@ mod document;
 mod duration;
 mod error;
 mod fields;
+mod ports;
 mod quantity;
 mod reader;
 mod sections;
@@ -91,12 +92,14 @@ pub fn parse_content(path: &Path, content: Vec<u8>) -> Result<(Configuration, Ve
 /// How packets are forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// nftables, the default here.
+    /// nftables.
     Nftables,
-    /// iptables.
+    /// iptables, the default of upstream.
     Iptables,
     /// IPVS.
     Ipvs,
+    /// A relay in user space.
+    Userspace,
 }
 
 impl Mode {
@@ -106,6 +109,7 @@ impl Mode {
             Self::Nftables => "nftables",
             Self::Iptables => "iptables",
             Self::Ipvs => "ipvs",
+            Self::Userspace => "userspace",
         }
     }
 }
@@ -184,8 +188,10 @@ pub struct Configuration {
     pub conntrack: Conntrack,
     /// How often a full resync of watched objects happens upstream.
     pub config_sync_period: Duration,
-    /// Accepted and ignored.
+    /// Ports that the userspace mode listens on, as written; see [`Configuration::proxy_ports`].
     pub port_range: String,
+    /// How long the userspace mode keeps a UDP flow without datagrams; zero means its default.
+    pub udp_idle_timeout: Duration,
     /// Windows; accepted and ignored.
     pub windows_run_as_service: bool,
 }
@@ -216,6 +222,7 @@ impl Default for Configuration {
             conntrack: Conntrack::default(),
             config_sync_period: Duration::from_secs(15 * 60),
             port_range: String::new(),
+            udp_idle_timeout: Duration::ZERO,
             windows_run_as_service: false,
         }
     }
@@ -235,9 +242,10 @@ impl Configuration {
         FeatureGates::from_map(&self.feature_gates).unwrap_or_default()
     }
 
-    /// The named mode, or nftables where none was named.
+    /// The named mode, or iptables where none was named, as upstream on Linux. What runs in its place on a node
+    /// without iptables is for the caller to name.
     pub fn mode_or_default(&self) -> Mode {
-        self.mode.unwrap_or(Mode::Nftables)
+        self.mode.unwrap_or(Mode::Iptables)
     }
 
     /// Where node ports answer after the mode's default: nftables without a list means `primary`.
@@ -276,9 +284,17 @@ impl Configuration {
     pub fn sync_periods(&self) -> (Duration, Duration) {
         match self.mode_or_default() {
             Mode::Nftables => (self.nftables.sync_period, self.nftables.min_sync_period),
-            Mode::Iptables => (self.iptables.sync_period, self.iptables.min_sync_period),
+            Mode::Iptables | Mode::Userspace => (self.iptables.sync_period, self.iptables.min_sync_period),
             Mode::Ipvs => (self.ipvs.sync_period, self.ipvs.min_sync_period),
         }
+    }
+
+    /// The first and the last of the ports that the userspace mode may listen on; `None` where it chooses.
+    ///
+    /// # Errors
+    /// What is written is no range of two ports or more.
+    pub fn proxy_ports(&self) -> Result<Option<(u16, u16)>, FieldError> {
+        ports::parse(&self.port_range).map_err(|problem| FieldError::new("portRange", problem))
     }
 
     /// The same configuration with everything spelled out that an empty field stands for: the mode, and in

@@ -1,6 +1,6 @@
 //! Metrics in Prometheus' text format 0.0.4, and the server that shows them.
 //!
-//! The parts are plain atomics: [`Counter`], [`Gauge`], [`Histogram`], and [`Vector`], whose label values are
+//! The parts are plain atomics: [`Counter`], [`Seconds`], [`Gauge`], [`Histogram`], and [`Vector`], whose label values are
 //! all known when it is made and whose members appear after their first use; a [`DynamicVector`] learns its
 //! label values as they come. A [`Registry`] prints them.
 //! [`ProxyMetrics`] is the list of what this program measures. There are no globals.
@@ -13,13 +13,14 @@ use std::fmt::Write as _;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 pub use self::build::BuildInfo;
 pub use self::dynamic::DynamicVector;
 pub use self::labels::{ObjectKind, Reload, Resource, TrafficPolicy};
 pub use self::pages::{Pages, PagesSettings, SetVerbosity, server};
 pub use self::process::ProcessMetrics;
-pub use self::proxy::ProxyMetrics;
+pub use self::proxy::{IptablesMeasures, PacketCounters, ProxyMetrics, RelayMeasures};
 use crate::address::Family;
 
 mod build;
@@ -45,6 +46,22 @@ impl Counter {
     /// Adds some.
     pub fn add(&self, count: u64) {
         self.0.fetch_add(count, Relaxed);
+    }
+
+    /// Takes over what was counted elsewhere.
+    pub fn set(&self, count: u64) {
+        self.0.store(count, Relaxed);
+    }
+}
+
+/// A sum of times that only grows, in seconds.
+#[derive(Debug, Default)]
+pub struct Seconds(AtomicU64);
+
+impl Seconds {
+    /// Takes over what was measured elsewhere.
+    pub fn set(&self, total: Duration) {
+        self.0.store(total.as_secs_f64().to_bits(), Relaxed);
     }
 }
 
@@ -185,6 +202,16 @@ impl Collect for Counter {
 
     fn collect(&self, name: &str, labels: &str, page: &mut String) {
         sample(page, name, labels, self.0.load(Relaxed) as f64);
+    }
+}
+
+impl Collect for Seconds {
+    fn kind(&self) -> &'static str {
+        "counter"
+    }
+
+    fn collect(&self, name: &str, labels: &str, page: &mut String) {
+        sample(page, name, labels, f64::from_bits(self.0.load(Relaxed)));
     }
 }
 

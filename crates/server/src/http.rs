@@ -2,6 +2,7 @@
 
 mod accept;
 mod age;
+mod arriving;
 mod attributes;
 mod body;
 mod compress;
@@ -22,14 +23,16 @@ use std::{collections::HashSet, convert::Infallible, sync::Arc};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::combinators::UnsyncBoxBody;
-use hyper::body::Incoming;
 
-pub(crate) use self::attributes::{Attributes, Target};
 use self::{
     accept::{Accept, Content, Encoding},
     present::Presenter,
     query::Query,
     route::{Collection, Named, Route},
+};
+pub(crate) use self::{
+    arriving::{Arriving, arriving},
+    attributes::{Attributes, Target},
 };
 use crate::{
     api::{Api, Change, Effect, FieldManager, Outcome, Part, WriteOptions},
@@ -69,7 +72,7 @@ impl Handler {
     }
 
     /// Answers one request; errors become Status objects.
-    pub(crate) async fn answer(&self, mut request: Request<Incoming>) -> Answer {
+    pub(crate) async fn answer(&self, mut request: Request<Arriving>) -> Answer {
         // Held until the request is done, since what was decoded is.
         let share = Arc::new(self.bodies.share());
         request.extensions_mut().insert(Arc::clone(&share));
@@ -85,7 +88,7 @@ impl Handler {
         if packed { compress::pack(answer) } else { answer }
     }
 
-    async fn dispatch(&self, request: Request<Incoming>) -> Result<Answer, ApiError> {
+    async fn dispatch(&self, request: Request<Arriving>) -> Result<Answer, ApiError> {
         let route = Route::parse(request.uri().path())?;
         let query = Query::parse(request.uri().query().unwrap_or_default())?;
         match route {
@@ -100,7 +103,7 @@ impl Handler {
 
     async fn collection(
         &self,
-        request: Request<Incoming>,
+        request: Request<Arriving>,
         query: &Query,
         collection: &Collection,
     ) -> Result<Answer, ApiError> {
@@ -134,7 +137,7 @@ impl Handler {
 
     async fn named(
         &self,
-        request: Request<Incoming>,
+        request: Request<Arriving>,
         query: &Query,
         named: &Named,
     ) -> Result<Answer, ApiError> {
@@ -166,8 +169,11 @@ impl Handler {
                 written(&presenter, outcome)
             }
             Method::PATCH => {
-                let change = patch::read(request, target.resource, query).await?;
-                written(&presenter, self.api.change(target, named.part, change, options).await?)
+                let validation = options.field_validation;
+                let (change, remarks) = patch::read(request, target.resource, query, validation).await?;
+                let mut outcome = self.api.change(target, named.part, change, options).await?;
+                outcome.warnings.splice(0..0, remarks);
+                written(&presenter, outcome)
             }
             Method::DELETE if named.part == Part::Main => {
                 delete::named(&self.api, request, query, &presenter, named).await

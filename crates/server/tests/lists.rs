@@ -110,6 +110,23 @@ fn pages_show_one_revision_while_writes_go_on() {
 }
 
 #[test]
+fn a_list_of_any_state_comes_whole() {
+    let server = start(Config::default());
+    let address = server.local_addr();
+    for name in ["a", "b", "c"] {
+        server.api().blocking().apply(service(name)).unwrap();
+    }
+    for query in ["resourceVersion=0", "resourceVersion=0&resourceVersionMatch=NotOlderThan"] {
+        let list = get(address, &format!("{SERVICES}?limit=1&{query}")).expect(200);
+        assert_eq!((names(&list).len(), list["metadata"].get("continue")), (3, None), "{query}");
+    }
+    let first = get(address, &format!("{SERVICES}?limit=1")).expect(200);
+    let token = first["metadata"]["continue"].as_str().unwrap();
+    let second = get(address, &format!("{SERVICES}?limit=1&resourceVersion=0&continue={token}")).expect(200);
+    assert_eq!(names(&second), ["b"]);
+}
+
+#[test]
 fn a_page_that_is_too_late_may_go_on_at_the_present() {
     let history = History { max_changes: 4, ..History::default() };
     let server = start(Config { history, ..Config::default() });

@@ -165,6 +165,41 @@ fn a_chunked_body_that_grows_too_large_is_refused() {
     assert_eq!(code, 413);
 }
 
+/// A client that sends all of its request before it looks for an answer.
+#[test]
+fn who_is_refused_early_still_gets_the_answer_and_keeps_the_connection() {
+    use std::io::{BufReader, Read, Write};
+    let server = start(Config::default());
+    let mut stream = std::net::TcpStream::connect(server.local_addr()).unwrap();
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    let body = vec![b'x'; 6 << 20];
+    for (path, expected) in [(SERVICES, 413), ("/api/v1/pods", 404), (SERVICES, 413)] {
+        let head =
+            format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n", body.len());
+        stream.write_all(head.as_bytes()).unwrap();
+        stream.write_all(&body).unwrap();
+        let (code, headers) = read_head(&mut reader);
+        assert_eq!(code, expected);
+        let length = headers.iter().find(|(name, _)| name == "content-length").unwrap();
+        let mut answer = vec![0; length.1.parse().unwrap()];
+        reader.read_exact(&mut answer).unwrap();
+    }
+}
+
+/// One that asks before it sends is not made to send what nobody wants.
+#[test]
+fn who_waits_for_leave_to_send_is_refused_without_it() {
+    use std::io::{BufReader, Write};
+    let server = start(Config::default());
+    let mut stream = std::net::TcpStream::connect(server.local_addr()).unwrap();
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    let head = "host: localhost\r\nexpect: 100-continue\r\ncontent-length: 6000000\r\n";
+    write!(stream, "POST {SERVICES} HTTP/1.1\r\n{head}\r\n").unwrap();
+    let (code, _) = read_head(&mut BufReader::new(stream));
+    assert_eq!(code, 413, "and not 100");
+}
+
 #[test]
 fn unknown_fields_and_dry_runs() {
     let server = start(Config::default());
@@ -317,4 +352,34 @@ fn a_field_that_stands_twice_is_told() {
         assert_eq!(warned.header("warning"), Some(r#"299 - "duplicate field \"spec.type\"""#));
     }
     assert_eq!(ask("PUT", one, "Ignore").header("warning"), None);
+}
+
+#[test]
+fn a_field_that_stands_twice_in_a_patch_is_told() {
+    let server = start(Config::default());
+    let address = server.local_addr();
+    send_json(address, "POST", SERVICES, &service("web")).expect(201);
+    let merge = r#"{"metadata": {"labels": {"a": "1", "a": "2"}}}"#;
+    let json = r#"[{"op": "add", "path": "/metadata/labels", "value": {"a": "1", "a": "2"}}]"#;
+    let apply = r#"{"apiVersion": "v1", "kind": "Service", "metadata": {"labels": {"a": "1", "a": "2"}}}"#;
+    for (media_type, body, field) in [
+        ("application/merge-patch+json", merge, "metadata.labels.a"),
+        ("application/strategic-merge-patch+json", merge, "metadata.labels.a"),
+        ("application/json-patch+json", json, "[0].value.a"),
+        ("application/apply-patch+yaml", apply, "metadata.labels.a"),
+    ] {
+        let ask = |validation: &str| {
+            let path =
+                format!("{SERVICES}/web?fieldManager=me&force=true&dryRun=All&fieldValidation={validation}");
+            let path = if media_type.contains("apply") { path } else { path.replace("&force=true", "") };
+            request(address, "PATCH", &path, &[("content-type", media_type)], body.as_bytes())
+        };
+        let why = ask("Strict").refused(400, "BadRequest");
+        assert!(why.contains(&format!("duplicate field \"{field}\"")), "{media_type}: {why}");
+        let warned = ask("Warn");
+        assert_eq!(warned.expect(200)["metadata"]["labels"]["a"], "2", "{media_type}");
+        let told = format!("299 - \"duplicate field \\\"{field}\\\"\"");
+        assert_eq!(warned.header("warning"), Some(told.as_str()));
+        assert_eq!(ask("Ignore").header("warning"), None);
+    }
 }

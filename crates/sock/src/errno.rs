@@ -13,6 +13,8 @@ impl Errno {
     pub const EPERM: Self = Self(libc::EPERM);
     /// No such object.
     pub const ENOENT: Self = Self(libc::ENOENT);
+    /// No such route.
+    pub const ESRCH: Self = Self(libc::ESRCH);
     /// A signal came.
     pub const EINTR: Self = Self(libc::EINTR);
     /// The object exists.
@@ -34,6 +36,7 @@ impl Errno {
             libc::EPERM => "EPERM",
             libc::ENOENT => "ENOENT",
             libc::EINTR => "EINTR",
+            libc::ESRCH => "ESRCH",
             libc::EIO => "EIO",
             libc::E2BIG => "E2BIG",
             libc::EBADF => "EBADF",

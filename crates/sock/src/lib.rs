@@ -3,7 +3,7 @@
 //! Bytes and requests made by `portolan-wire` flow in; frames, acknowledgements and typed errors flow out.
 //! Everything is blocking or "what is there now"; a [`Socket`] gives its descriptor to whoever polls.
 //! Beside it live the few other things that need `unsafe` or the kernel's thread calls: network namespaces
-//! ([`namespace`]) and the allocator's settings ([`memory`]).
+//! ([`namespace`]), sockets for addresses of others ([`original`]) and the allocator's settings ([`memory`]).
 //!
 //! Must not know: Services, or what the messages mean.
 #![allow(unsafe_code, reason = "the one room for system calls that no safe crate wraps")]
@@ -14,6 +14,7 @@ mod error;
 pub mod memory;
 pub mod namespace;
 mod option;
+pub mod original;
 mod receive;
 mod socket;
 

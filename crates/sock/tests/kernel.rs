@@ -16,6 +16,8 @@ mod expressions;
 mod ipset;
 #[path = "kernel/listing.rs"]
 mod listing;
+#[path = "kernel/nfacct.rs"]
+mod nfacct;
 #[path = "kernel/privilege.rs"]
 mod privilege;
 #[path = "kernel/transactions.rs"]

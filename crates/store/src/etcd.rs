@@ -3,6 +3,7 @@
 //! Conditions are judged by etcd. Everything that is read comes from memory, where it follows etcd by one watch: so a
 //! server sees the writes of all in etcd's order, its own among them.
 
+mod begin;
 mod client;
 mod commit;
 mod compact;
@@ -69,7 +70,7 @@ struct Shared {
 const LONG: Duration = Duration::from_secs(2);
 
 impl EtcdStore {
-    /// Reads everything in etcd and follows it from there. To be called within a runtime, whose tasks do the work.
+    /// Reads everything in etcd, with what happened a while before, and follows it from there. To be called within a runtime, whose tasks do the work.
     pub async fn connect(options: EtcdOptions, limits: History) -> Result<Self, OpenError> {
         let layout = Layout::new(&options.checked_prefix()?);
         let client = Client::new(&options)?;
@@ -83,7 +84,7 @@ impl EtcdStore {
             counters,
             behind: Notify::new(),
         });
-        let Loaded { tables, position } = follow::load(&shared).await?;
+        let Loaded { tables, position } = begin::begin(&shared).await?;
         published.replace(tables);
         let mut tasks = vec![tokio::spawn(follow::follow(Arc::clone(&shared), position)).abort_handle()];
         if let Some(window) = options.compaction {

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use portolan_backend::nft::Nftables;
 use portolan_backend::{Commit, Dataplane};
 use portolan_model::catalog::{Changes, PerFamily};
 use portolan_model::object::Kind;
+use portolan_model::oracle::ModeDifferences;
 use portolan_model::world::Edit;
 use portolan_model::{
     Catalog, Change, Family, Forwarding, LocalDetector, NodePortAddresses, Protocol, ServicePortName,
@@ -18,6 +18,7 @@ use portolan_model::{
 use portolan_testkit::{Namespace, Probe, ProbeResult, World, eventually};
 use serde_json::json;
 
+use crate::mode::{Mode, ModeOptions, Plane};
 use crate::{Place, Sender};
 
 /// Name of the node that runs the data plane; its zone is `a`.
@@ -47,8 +48,10 @@ const FIRST_SOURCE_PORT: u16 = 33_000;
 pub struct Cluster {
     pub(crate) world: World,
     pub(crate) senders: Vec<Sender>,
+    mode: Mode,
+    options: ModeOptions,
     catalog: Catalog,
-    planes: PerFamily<Nftables>,
+    planes: PerFamily<Plane>,
     settings: PerFamily<Settings>,
     source_ports: HashMap<(u64, Protocol), u16>,
     version: u64,
@@ -58,7 +61,7 @@ pub struct Cluster {
 
 impl Cluster {
     /// A cluster without Services and with the settings of [`Cluster::usual_settings`].
-    pub fn new() -> Self {
+    pub fn new(mode: Mode) -> Self {
         let world = World::builder().pods(PODS).remote_pods(REMOTE_PODS).build().unwrap();
         for pod in world.pods().iter().chain(world.remote_pods()) {
             for protocol in [Protocol::Tcp, Protocol::Udp, Protocol::Sctp] {
@@ -72,11 +75,14 @@ impl Cluster {
         let labels = json!({ "topology.kubernetes.io/zone": "a" });
         let node = json!({ "metadata": { "name": NODE_NAME, "resourceVersion": "1", "labels": labels } });
         catalog.apply(Edit::Upsert(Kind::Node, node).event().unwrap());
-        let planes = per_family(|family| open(&world, settings.get(family)));
+        let options = ModeOptions::default();
+        let planes = per_family(|family| open(&world, mode, settings.get(family), options));
         let senders = Sender::all(&world);
         let mut cluster = Self {
             world,
             senders,
+            mode,
+            options,
             catalog,
             planes,
             settings,
@@ -128,7 +134,7 @@ impl Cluster {
         for family in Family::BOTH {
             let settings = self.settings.get_mut(family);
             change(settings);
-            self.planes.get_mut(family).configure(settings.clone());
+            self.planes.get_mut(family).0.configure(settings.clone());
         }
         self.resync();
     }
@@ -142,22 +148,30 @@ impl Cluster {
         for family in Family::BOTH {
             let own: Vec<Change> =
                 changes.changes.iter().filter(|change| change.family == family).cloned().collect();
-            let commit = self.planes.get_mut(family).apply(&own).unwrap();
+            let mut commit = self.at(family, |plane| plane.apply(&own)).unwrap();
+            commit.refused.retain(|refusal| self.mode.carries(refusal.name.protocol));
             assert!(commit.refused.is_empty(), "{family}: {:?}", commit.refused);
         }
         changes
     }
 
+    /// Gives the mode other settings of its own, and restarts.
+    pub fn set_options(&mut self, options: ModeOptions) {
+        self.options = options;
+        self.restart();
+    }
+
     /// Puts data planes that know nothing in the place of these, as a restart of the program would.
     pub fn restart(&mut self) -> PerFamily<Commit> {
         for family in Family::BOTH {
-            let mut plane = open(&self.world, self.settings.get(family));
+            let mut plane = open(&self.world, self.mode, self.settings.get(family), self.options);
             let changes: Vec<Change> = self
                 .table(family)
                 .into_iter()
                 .map(|(name, new)| Change { name, family, old: None, new: Some(new) })
                 .collect();
-            plane.apply(&changes).unwrap();
+            // Nothing is written before everything is compared.
+            plane.0.apply(&changes).unwrap();
             *self.planes.get_mut(family) = plane;
         }
         self.resync()
@@ -165,23 +179,24 @@ impl Cluster {
 
     /// Reads everything back and writes the difference.
     pub fn resync(&mut self) -> PerFamily<Commit> {
-        per_family(|family| self.planes.get_mut(family).resync().unwrap())
+        per_family(|family| self.at(family, |plane| plane.resync()).unwrap())
     }
 
     /// Removes what only former Services needed, all of it.
     pub fn collect(&mut self) {
         for family in Family::BOTH {
-            let plane = self.planes.get_mut(family);
-            while plane.needs_collection() {
-                plane.collect().unwrap();
-            }
+            self.at(family, |plane| {
+                while plane.needs_collection() {
+                    plane.collect().unwrap();
+                }
+            });
         }
     }
 
-    /// Removes the data planes' tables.
+    /// Removes what the data planes wrote.
     pub fn remove(&mut self) {
         for family in Family::BOTH {
-            self.planes.get_mut(family).remove().unwrap();
+            self.at(family, |plane| plane.remove()).unwrap();
         }
     }
 
@@ -214,9 +229,25 @@ impl Cluster {
         self.outside.insert(at);
     }
 
-    /// What `nft` says about everything in the node's namespace.
+    /// What the kernel's tools say about everything in the node's namespace.
     pub fn ruleset(&self) -> String {
-        self.world.node().namespace().output("nft", &["list", "ruleset"]).unwrap()
+        self.mode.ruleset(self.world.node().namespace())
+    }
+
+    /// The mode of the data planes.
+    pub const fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// What the mode does otherwise in a family.
+    pub(crate) fn differences(&self, family: Family) -> ModeDifferences {
+        self.mode.differences(self.settings(family), self.options)
+    }
+
+    /// Lets a data plane work where it lives.
+    fn at<T: Send>(&mut self, family: Family, work: impl FnOnce(&mut dyn Dataplane) -> T + Send) -> T {
+        let plane = self.planes.get_mut(family);
+        self.world.node().namespace().run(|| work(&mut *plane.0)).unwrap()
     }
 
     /// The next resource version.
@@ -254,14 +285,8 @@ impl Cluster {
     }
 }
 
-impl Default for Cluster {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-fn open(world: &World, settings: &Settings) -> Nftables {
-    world.node().namespace().run(|| Nftables::open(settings.clone())).unwrap().unwrap()
+fn open(world: &World, mode: Mode, settings: &Settings, options: ModeOptions) -> Plane {
+    world.node().namespace().run(|| mode.open(settings, options)).unwrap()
 }
 
 /// The kernel makes the route of a new IPv6 address a moment later. Until then, nobody refuses.

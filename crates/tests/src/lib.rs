@@ -1,9 +1,10 @@
 //! Packet tests: real packets through the kernel, and the oracle's word on each of them.
 //!
-//! Owns the [`Cluster`] (a world of namespaces whose node runs the data plane, fed by a Catalog), the
+//! Owns the [`Cluster`] (a world of namespaces whose node runs the data plane of a [`Mode`], fed by a Catalog), the
 //! [`Sender`]s in it, the judgement of what became of their packets, and a short notation for rows of
 //! decision tables ([`Cluster::check`]). Objects and attempts flow in; what did not go as the oracle says
-//! flows out. It must not know how the data plane does it: no sets, no chains.
+//! flows out. It must not know how the data plane does it: no sets, no chains. Every
+//! test runs in every mode that the kernel has ([`in_every_mode`]).
 //!
 //! Everything is in namespaces of its own, so tests run side by side, and it all ends with the process.
 #![allow(
@@ -16,6 +17,7 @@
 )]
 
 mod cluster;
+mod mode;
 mod objects;
 mod probing;
 mod scenario;
@@ -24,6 +26,7 @@ mod sender;
 pub use cluster::{
     CLUSTER_CIDRS, Cluster, NODE_NAME, PODS, REMOTE_NODE_NAME, REMOTE_PODS, SERVICE_CIDRS, TARGET_PORTS,
 };
+pub use mode::{Mode, ModeOptions};
 pub use objects::{Endpoint, Service, service, slices};
 pub use probing::{Attempt, Outcome};
 pub use scenario::{At, attempts_of};

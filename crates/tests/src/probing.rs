@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
+use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -99,7 +100,7 @@ impl Cluster {
         self.repeat_clashes(&mut outcomes);
         let mut faults: Vec<_> = outcomes.iter().filter_map(|outcome| self.fault(outcome)).collect();
         faults.extend(unseen(&outcomes));
-        faults.extend(unfaithful(&outcomes));
+        faults.extend(unfaithful(&outcomes, self.differences(Family::Ipv4).affinity_per_frontend));
         faults
     }
 
@@ -129,7 +130,24 @@ impl Cluster {
         for (outcome, result) in outcomes.iter_mut().zip(results) {
             outcome.result = result;
         }
+        self.repeat_unsent(&mut outcomes);
         outcomes
+    }
+
+    /// The relay of userspace mode sends from the node's addresses and may have the port.
+    fn repeat_unsent(&mut self, outcomes: &mut [Outcome]) {
+        let is_taken = |result: &ProbeResult| matches!(result, ProbeResult::Failed(errno) if errno.kind() == ErrorKind::AddrInUse);
+        for outcome in outcomes.iter_mut().filter(|outcome| is_taken(&outcome.result)) {
+            for _ in 0..5 {
+                let sender = &outcome.attempt.sender;
+                outcome.source_port = self.source_port(sender.namespace.id(), outcome.attempt.protocol);
+                let probe = (&outcome.attempt.sender.namespace, self.probe(outcome));
+                outcome.result = probe_many(&[probe]).unwrap().remove(0);
+                if !is_taken(&outcome.result) {
+                    break;
+                }
+            }
+        }
     }
 
     fn probe(&self, outcome: &Outcome) -> Probe {
@@ -144,12 +162,14 @@ impl Cluster {
         let local_addresses = self.node_addresses();
         let tables = Family::BOTH.map(|family| self.table(family));
         let forwardings = tables.each_ref().map(|table| table.iter().map(|(_, f)| &**f).collect::<Vec<_>>());
+        let differences = Family::BOTH.map(|family| self.differences(family));
         let judge = |attempt: &Attempt| {
             let index = usize::from(attempt.family() == Family::Ipv6);
             let oracle = Oracle {
                 settings: self.settings(attempt.family()),
                 local_addresses: &local_addresses,
                 forwardings: &forwardings[index],
+                differences: &differences[index],
             };
             (oracle.fate(&attempt.packet()), owner(&tables[index], attempt))
         };
@@ -298,18 +318,19 @@ fn unseen(outcomes: &[Outcome]) -> Vec<String> {
 
 /// Clients that one Service with session affinity has sent to several backends, although the same ones were
 /// there to choose from each time.
-fn unfaithful(outcomes: &[Outcome]) -> Vec<String> {
+fn unfaithful(outcomes: &[Outcome], per_frontend: bool) -> Vec<String> {
     let mut bindings: HashMap<_, (BTreeSet<&[Backend]>, BTreeSet<SocketAddr>)> = HashMap::new();
     for outcome in outcomes {
         let Fate::Backends { set, affinity: Some(_), .. } = &outcome.fate else { continue };
         let source = outcome.attempt.packet().source;
-        let entry = bindings.entry((outcome.owner.as_deref(), source)).or_default();
+        let frontend = per_frontend.then_some(outcome.attempt.destination);
+        let entry = bindings.entry((outcome.owner.as_deref(), source, frontend)).or_default();
         entry.0.insert(set);
         entry.1.extend(outcome.result.backend());
     }
     let unfaithful = bindings.into_iter().filter(|(_, (sets, reached))| sets.len() == 1 && reached.len() > 1);
     unfaithful
-        .map(|((service, source), (_, reached))| {
+        .map(|((service, source, _), (_, reached))| {
             let service = service.map(ToString::to_string).unwrap_or_default();
             format!("{service}: {source} has affinity, but reached {reached:?}")
         })

@@ -66,8 +66,9 @@ impl Cluster {
 
     /// One row of a decision table. `expected` says for each sender what its packets meet, such as
     /// `pod l1 r2, node l1* r2*, client drop`: names of endpoints (with `*` where they see an address of the
-    /// node instead of the sender's), `reject`, `drop` or `ignored`. The oracle has to say the same, and the
-    /// kernel has to do it, in every protocol and family.
+    /// node instead of the sender's), `reject`, `drop` or `ignored`. What is otherwise in a mode follows in brackets:
+    /// `node reject [iptables: ignored]`. The oracle has to say the same, and the kernel has to do it, in every
+    /// protocol and family.
     ///
     /// # Panics
     ///
@@ -96,11 +97,13 @@ impl Cluster {
         let mut attempts = Vec::new();
         for clause in expected.split(", ") {
             let (sender, words) = clause.split_once(' ').unwrap_or_else(|| panic!("no word on {clause}"));
+            let words = self.words(words);
             let mut own = attempts_of(self.sender(sender), at);
             own.retain(|attempt| families.contains(&attempt.family()));
             for (attempt, (fate, _)) in own.iter().zip(self.judge(&own)) {
                 let says = in_words(&fate, attempt.family());
-                if says != words {
+                // What is not carried has no endpoints.
+                if says != words && self.mode().carries(attempt.protocol) {
                     faults.push(format!("{attempt}: expected {words}, but the oracle says {says}"));
                 }
             }
@@ -109,6 +112,25 @@ impl Cluster {
         faults.extend(self.faults(&attempts));
         assert!(faults.is_empty(), "{row} at {at:?}: {expected}\n{}", faults.join("\n"));
     }
+
+    /// What a row says in this mode. Where clients are hidden, that goes without saying.
+    fn words(&self, words: &str) -> String {
+        let words = words_in(self.mode().name(), words);
+        if !self.differences(Family::Ipv4).hides_clients || ["reject", "drop", "ignored"].contains(&words) {
+            return words.to_owned();
+        }
+        let hidden = words.split(' ').map(|name| format!("{}*", name.trim_end_matches('*')));
+        hidden.collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// Those of a mode, of `usual [mode: others]`, or of `usual [mode/another: others]`.
+fn words_in<'a>(mode: &str, words: &'a str) -> &'a str {
+    let Some((usual, others)) = words.strip_suffix(']').and_then(|words| words.split_once(" [")) else {
+        return words;
+    };
+    let others = others.split_once(": ").filter(|(modes, _)| modes.split('/').any(|one| one == mode));
+    others.map_or(usual, |(_, others)| others)
 }
 
 /// A packet in every protocol and family to each place.
@@ -152,4 +174,20 @@ fn name_of(backend: SocketAddr, family: Family) -> String {
         }
     }
     backend.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_a_mode() {
+        for (mode, words, expected) in [
+            ("iptables", "l1 r1*", "l1 r1*"),
+            ("nftables", "drop [iptables: l1 r1*]", "drop"),
+            ("iptables", "drop [iptables: l1 r1*]", "l1 r1*"),
+        ] {
+            assert_eq!(words_in(mode, words), expected);
+        }
+    }
 }

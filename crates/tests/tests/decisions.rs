@@ -1,10 +1,17 @@
 //! Who gets which endpoints: one line for each row of the decision tables.
 
-use portolan_tests::{At, Cluster, service};
+use portolan_tests::{At, Cluster, Mode, in_every_mode, service};
 
-#[test]
-fn traffic_to_cluster_ips() {
-    let mut cluster = Cluster::new();
+in_every_mode! {
+    traffic_to_cluster_ips,
+    traffic_from_outside,
+    one_policy_says_nothing_about_the_other_traffic,
+    topology_hints,
+    what_nobody_has,
+}
+
+fn traffic_to_cluster_ips(mode: Mode) {
+    let mut cluster = Cluster::new(mode);
     let (everywhere, local) = (service(), service().internal_local());
     let at = &[At::ClusterIp];
     for (service, endpoints, expected) in [
@@ -27,30 +34,33 @@ fn traffic_to_cluster_ips() {
     }
 }
 
-#[test]
-fn traffic_from_outside() {
-    let mut cluster = Cluster::new();
+fn traffic_from_outside(mode: Mode) {
+    let mut cluster = Cluster::new(mode);
     let (everywhere, local) = (service().external(), service().external_local());
     for (service, endpoints, expected) in [
-        (&everywhere, "", "pod reject, node reject, remote reject, client reject"),
-        (&everywhere, "Nl1 Dr2", "pod reject, node reject, client reject"),
+        (&everywhere, "", "pod reject, remote reject, client reject"),
+        (&everywhere, "Nl1 Dr2", "pod reject, client reject"),
         (&everywhere, "Rl1 Rr2", "pod l1* r2*, node l1* r2*, remote l1* r2*, client l1* r2*"),
         (&everywhere, "Tl1 Nr2", "pod l1*, node l1*, client l1*"),
-        (&local, "", "pod reject, node reject, remote reject, client reject"),
-        (&local, "Rl1 Rr2", "pod l1 r2, node l1* r2*, client l1"),
-        (&local, "Rl1 Rl2 Rr1", "pod l1 l2 r1, node l1* l2* r1*, client l1 l2"),
+        (&local, "", "pod reject, remote reject, client reject"),
+        (&local, "Rl1 Rr2", "pod l1 r2 [ipvs: l1], node l1* r2* [ipvs: l1*], client l1"),
+        (&local, "Rl1 Rl2 Rr1", "pod l1 l2 r1 [ipvs: l1 l2], node l1* l2* r1* [ipvs: l1* l2*], client l1 l2"),
         (&local, "Rr1 Rr2", "pod r1 r2, node r1* r2*, client drop"),
-        (&local, "Rr1 Nl2 Tl3 Tr3", "pod r1, node r1*, client l3"),
+        (&local, "Rr1 Nl2 Tl3 Tr3", "pod r1 [ipvs: l3], node r1* [ipvs: l3*], client l3"),
         (&local, "Tr1 Tr2", "pod r1 r2, node r1* r2*, client drop"),
-        (&local, "Rl1 Tl2 Rr3", "pod l1 r3, client l1"),
+        (&local, "Rl1 Tl2 Rr3", "pod l1 r3 [ipvs: l1], client l1"),
     ] {
         cluster.check(&At::EXTERNAL, service, endpoints, expected);
     }
+    for (service, endpoints) in [(&everywhere, ""), (&everywhere, "Nl1 Dr2"), (&local, "")] {
+        let elsewhere = [At::ExternalIp, At::LoadBalancerIp];
+        cluster.check(&elsewhere, service, endpoints, "node reject [iptables: ignored]");
+        cluster.expect(&[At::NodePort], "node reject", endpoints);
+    }
 }
 
-#[test]
-fn one_policy_says_nothing_about_the_other_traffic() {
-    let mut cluster = Cluster::new();
+fn one_policy_says_nothing_about_the_other_traffic(mode: Mode) {
+    let mut cluster = Cluster::new(mode);
     let internal = service().external().internal_local();
     cluster.check(&[At::ClusterIp], &internal, "Rl1 Rr2", "pod l1, client l1*");
     cluster.expect(&At::EXTERNAL, "pod l1* r2*, client l1* r2*", "internal Local");
@@ -60,10 +70,9 @@ fn one_policy_says_nothing_about_the_other_traffic() {
     cluster.expect(&At::EXTERNAL, "pod r1 r2, node r1* r2*, client drop", "both Local");
 }
 
-#[test]
-fn topology_hints() {
+fn topology_hints(mode: Mode) {
     // This node is n1, in zone a.
-    let mut cluster = Cluster::new();
+    let mut cluster = Cluster::new(mode);
     let at = &[At::ClusterIp];
     for (endpoints, expected) in [
         ("Rl1{a} Rl2{b} Rr1{c} Rr2{a}", "pod l1 r2"),
@@ -78,19 +87,30 @@ fn topology_hints() {
         cluster.check(at, &service(), endpoints, expected);
     }
     let local = service().external_local();
-    cluster.check(&At::EXTERNAL, &local, "Rl1{a} Rl2{b} Rr1{c} Rr2{a}", "pod l1 r2, client l1 l2");
+    cluster.check(
+        &At::EXTERNAL,
+        &local,
+        "Rl1{a} Rl2{b} Rr1{c} Rr2{a}",
+        "pod l1 r2 [ipvs: l1 l2], client l1 l2",
+    );
 }
 
-#[test]
-fn what_nobody_has() {
-    let mut cluster = Cluster::new();
+fn what_nobody_has(mode: Mode) {
+    let mut cluster = Cluster::new(mode);
     cluster.put(&service().external(), "Rl1");
     let everybody =
         |word: &str| ["pod", "node", "remote", "client"].map(|who| format!("{who} {word}")).join(", ");
-    cluster.expect(&[At::WrongPort], &everybody("reject"), "a port that the Service does not have");
-    cluster.expect(&[At::Unallocated], &everybody("drop"), "an address that no Service has");
-    cluster.expect(&[At::LoopbackNodePort], "node ignored", "node ports never answer on loopback");
+    cluster.expect(
+        &[At::WrongPort],
+        &everybody("reject [iptables: ignored]"),
+        "a port that the Service does not have",
+    );
+    cluster.expect(
+        &[At::Unallocated],
+        &everybody("drop [iptables/ipvs: ignored]"),
+        "an address that no Service has",
+    );
     cluster.configure(|settings| settings.service_cidrs.clear());
-    cluster.expect(&[At::WrongPort], &everybody("reject"), "service CIDRs not known");
+    cluster.expect(&[At::WrongPort], &everybody("reject [iptables: ignored]"), "service CIDRs not known");
     cluster.expect(&[At::Unallocated], &everybody("ignored"), "service CIDRs not known");
 }

@@ -3,30 +3,43 @@
 use std::net::IpAddr;
 
 use portolan_model::{Family, NodePortAddresses};
-use portolan_tests::{At, Cluster, Service, service};
+use portolan_tests::{At, Cluster, Mode, ModeOptions, Service, in_every_mode, service};
 use serde_json::json;
 
+in_every_mode! {
+    source_ranges_guard_load_balancer_ips_and_nothing_else,
+    source_ranges_may_overlap_touch_and_be_idle,
+    source_ranges_of_one_family_leave_the_other_open,
+    a_node_inside_the_source_ranges_may_appear_as_the_load_balancer,
+    node_ports_answer_at_the_chosen_addresses,
+    node_ports_on_loopback_are_a_setting,
+    a_load_balancer_that_is_a_proxy_is_left_alone,
+    services_that_are_not_for_a_proxy,
+    a_service_of_one_family_says_nothing_in_the_other,
+}
+
 const CLIENT: [&str; 2] = ["203.0.113.0/24", "2001:db8:113::/64"];
+/// What meets an address of a service CIDR that no Service has.
+const NOBODY: &str = "pod drop [iptables/ipvs: ignored], node drop [iptables/ipvs: ignored], client drop [iptables/ipvs: ignored]";
 const NODES: [&str; 2] = ["192.168.100.0/24", "fd00:192:168:100::/64"];
 
-#[test]
-fn source_ranges_guard_load_balancer_ips_and_nothing_else() {
-    let mut cluster = Cluster::new();
+fn source_ranges_guard_load_balancer_ips_and_nothing_else(mode: Mode) {
+    let mut cluster = Cluster::new(mode);
     let guarded = service().source_ranges(&CLIENT);
     let at = &[At::LoadBalancerIp];
     cluster.check(at, &guarded, "Rl1 Rr1", "client l1* r1*, pod drop, l1 drop, node drop, remote drop");
     let others = [At::ClusterIp, At::ExternalIp, At::NodePort];
     cluster.expect(&others[..1], "pod l1 r1, client l1* r1*", "cluster IP");
     cluster.expect(&others[1..], "pod l1* r1*, node l1* r1*, client l1* r1*", "external IP and node port");
-    cluster.check(at, &guarded, "", "client reject, pod drop, node drop");
+    let nobody = "client reject, pod drop [iptables: reject], node drop [iptables: ignored]";
+    cluster.check(at, &guarded, "", nobody);
     let local = guarded.external_local();
     cluster.check(at, &local, "Rl1 Rr1", "client l1, pod drop, node drop");
     cluster.check(at, &local, "Rr1", "client drop, pod drop, node drop");
 }
 
-#[test]
-fn source_ranges_may_overlap_touch_and_be_idle() {
-    let mut cluster = Cluster::new();
+fn source_ranges_may_overlap_touch_and_be_idle(mode: Mode) {
+    let mut cluster = Cluster::new(mode);
     let at = &[At::LoadBalancerIp];
     let nested = ["10.0.0.0/8", "10.244.1.0/24", "10.244.1.11/32", "fd00::/8", "fd00:10:244:1::/64"];
     cluster.check(at, &service().source_ranges(&nested), "Rl1", "pod l1*, l1 l1*, remote l1*, client drop");
@@ -42,17 +55,15 @@ fn source_ranges_may_overlap_touch_and_be_idle() {
     );
 }
 
-#[test]
-fn source_ranges_of_one_family_leave_the_other_open() {
-    let mut cluster = Cluster::new();
+fn source_ranges_of_one_family_leave_the_other_open(mode: Mode) {
+    let mut cluster = Cluster::new(mode);
     cluster.put(&service().source_ranges(&CLIENT[..1]), "Rl1");
     cluster.expect_in(&[Family::Ipv4], &[At::LoadBalancerIp], "client l1*, pod drop", "guarded");
     cluster.expect_in(&[Family::Ipv6], &[At::LoadBalancerIp], "client l1*, pod l1*, node l1*", "open");
 }
 
-#[test]
-fn a_node_inside_the_source_ranges_may_appear_as_the_load_balancer() {
-    let mut cluster = Cluster::new();
+fn a_node_inside_the_source_ranges_may_appear_as_the_load_balancer(mode: Mode) {
+    let mut cluster = Cluster::new(mode);
     let addresses = Family::BOTH.map(|family| At::LoadBalancerIp.socket(family).ip());
     cluster.add_node_addresses("vip", addresses);
     let at = &[At::LoadBalancerIp];
@@ -62,25 +73,44 @@ fn a_node_inside_the_source_ranges_may_appear_as_the_load_balancer() {
     cluster.check(at, &service().source_ranges(&NODES), "Rl1", "vip drop, node l1*, client drop");
 }
 
-#[test]
-fn node_ports_answer_at_the_chosen_addresses() {
-    let mut cluster = Cluster::new();
+fn node_ports_answer_at_the_chosen_addresses(mode: Mode) {
+    let mut cluster = Cluster::new(mode);
     cluster.put(&service().external(), "Rl1 Rr1");
-    let at = &[At::NodePort];
+    let (at, ipv4, ipv6) = (&[At::NodePort], &[Family::Ipv4], &[Family::Ipv6]);
+    let loopback = &[At::LoopbackNodePort];
     cluster.expect(at, "pod l1* r1*, node l1* r1*, client l1* r1*", "the node's own address");
     cluster.configure(|settings| settings.node_port_addresses = NodePortAddresses::Addresses(Vec::new()));
     cluster.expect(at, "pod ignored, node ignored, client ignored", "no address at all");
+    cluster.expect(loopback, "node ignored", "no address at all");
     cluster.configure(|settings| settings.node_port_addresses = NodePortAddresses::MatchAll);
     cluster.expect(at, "pod l1* r1*, node l1* r1*, client l1* r1*", "every address");
-    cluster.expect(&[At::LoopbackNodePort], "node ignored", "but loopback");
+    cluster.expect_in(ipv4, loopback, "node ignored [iptables: l1* r1*]", "every address, but loopback");
+    cluster.expect_in(ipv6, loopback, "node ignored", "every address, but loopback");
+    cluster.put(&service().external_local(), "Rl1 Rr1");
+    cluster.expect_in(ipv4, loopback, "node ignored [iptables: l1* r1*]", "the short cut");
     cluster.put_endpoints("");
     cluster.expect(at, "pod reject, node reject, client reject", "no endpoint");
-    cluster.expect(&[At::LoopbackNodePort], "node ignored", "no endpoint, loopback");
+    cluster.expect(loopback, "node ignored [iptables: reject]", "no endpoint, loopback");
+    cluster.configure(|settings| settings.node_port_addresses = NodePortAddresses::Addresses(Vec::new()));
+    cluster.expect(at, "pod ignored [iptables: reject], client ignored [iptables: reject]", "neither");
 }
 
-#[test]
-fn a_load_balancer_that_is_a_proxy_is_left_alone() {
-    let mut cluster = Cluster::new();
+fn node_ports_on_loopback_are_a_setting(mode: Mode) {
+    let mut cluster = Cluster::new(mode);
+    cluster.configure(|settings| settings.node_port_addresses = NodePortAddresses::MatchAll);
+    cluster.put(&service().external(), "Rl1 Rr1");
+    let (ipv4, at) = (&[Family::Ipv4], &[At::LoopbackNodePort]);
+    cluster.set_options(ModeOptions { localhost_node_ports: false, lists_loopback: false });
+    cluster.expect(at, "node ignored", "off");
+    cluster.expect(&[At::NodePort], "pod l1* r1*, node l1* r1*", "every other address");
+    cluster.set_options(ModeOptions { localhost_node_ports: true, lists_loopback: true });
+    cluster.configure(|settings| settings.node_port_addresses = NodePortAddresses::Addresses(Vec::new()));
+    cluster.expect_in(ipv4, at, "node ignored [iptables: l1* r1*]", "this address only");
+    cluster.expect(&[At::NodePort], "pod ignored, node ignored", "another address");
+}
+
+fn a_load_balancer_that_is_a_proxy_is_left_alone(mode: Mode) {
+    let mut cluster = Cluster::new(mode);
     let proxy = |address: IpAddr| json!({ "ip": address, "ipMode": "Proxy" });
     let ingress = Family::BOTH.map(|family| proxy(At::LoadBalancerIp.socket(family).ip()));
     let service = service().external().with("/status/loadBalancer/ingress", json!(ingress));
@@ -91,9 +121,8 @@ fn a_load_balancer_that_is_a_proxy_is_left_alone() {
     cluster.expect(&[At::ExternalIp, At::NodePort], "pod l1*, client l1*", "the rest of it");
 }
 
-#[test]
-fn services_that_are_not_for_a_proxy() {
-    let mut cluster = Cluster::new();
+fn services_that_are_not_for_a_proxy(mode: Mode) {
+    let mut cluster = Cluster::new(mode);
     let usual = service().external();
     let headless =
         usual.clone().with("/spec/clusterIP", json!("None")).with("/spec/clusterIPs", json!(["None"]));
@@ -102,7 +131,7 @@ fn services_that_are_not_for_a_proxy() {
     let foreign = usual.clone().with(label, json!(""));
     for skipped in [headless, external_name, foreign] {
         assert_taken(&mut cluster, &usual);
-        cluster.check(&[At::ClusterIp], &skipped, "Rl1", "pod drop, node drop, client drop");
+        cluster.check(&[At::ClusterIp], &skipped, "Rl1", NOBODY);
         cluster.expect(&At::EXTERNAL, "pod ignored, node ignored, client ignored", "skipped");
     }
     assert_taken(&mut cluster, &usual);
@@ -113,9 +142,8 @@ fn assert_taken(cluster: &mut Cluster, service: &Service) {
     cluster.expect(&At::EXTERNAL, "pod l1*, client l1*", "not skipped");
 }
 
-#[test]
-fn a_service_of_one_family_says_nothing_in_the_other() {
-    let mut cluster = Cluster::new();
+fn a_service_of_one_family_says_nothing_in_the_other(mode: Mode) {
+    let mut cluster = Cluster::new(mode);
     let single = service()
         .external()
         .with("/spec/ipFamilies", json!(["IPv6"]))
@@ -124,6 +152,6 @@ fn a_service_of_one_family_says_nothing_in_the_other() {
     cluster.put(&single, "Rl1");
     cluster.expect_in(&[Family::Ipv6], &[At::ClusterIp], "pod l1, client l1*", "its family");
     cluster.expect_in(&[Family::Ipv6], &At::EXTERNAL, "pod l1*, client l1*", "its family");
-    cluster.expect_in(&[Family::Ipv4], &[At::ClusterIp], "pod drop, client drop", "the other");
+    cluster.expect_in(&[Family::Ipv4], &[At::ClusterIp], NOBODY, "the other");
     cluster.expect_in(&[Family::Ipv4], &At::EXTERNAL, "pod ignored, client ignored", "the other");
 }

@@ -1,12 +1,21 @@
 //! Who sees whom: one line for each cell of the masquerading tables, for every local detector.
 
 use portolan_model::LocalDetector;
-use portolan_tests::{At, Cluster, service};
+use portolan_tests::{At, Cluster, Mode, in_every_mode, service};
 
-#[test]
-fn with_a_cluster_cidr() {
+in_every_mode! {
+    with_a_cluster_cidr,
+    without_a_detector,
+    with_an_interface_prefix,
+    with_a_bridge,
+    masquerade_all_is_for_cluster_ips,
+    every_mark_bit_will_do,
+    pods_that_draw_themselves,
+}
+
+fn with_a_cluster_cidr(mode: Mode) {
     // The node sends as `gateway` from an address inside the cluster CIDR, and counts as a pod then.
-    let mut cluster = Cluster::new();
+    let mut cluster = Cluster::new(mode);
     let everywhere = service().external();
     cluster.check(
         &[At::ClusterIp],
@@ -23,7 +32,8 @@ fn with_a_cluster_cidr() {
         &At::EXTERNAL,
         &service().external_local(),
         "Rl1 Rr1",
-        "pod l1 r1, node l1* r1*, gateway l1 r1, remote l1 r1, remote-node l1, client l1",
+        "pod l1 r1 [ipvs: l1], node l1* r1* [ipvs: l1*], gateway l1 r1 [ipvs: l1], remote l1 r1 [ipvs: l1], \
+         remote-node l1, client l1",
     );
     cluster.check(
         &[At::ClusterIp],
@@ -33,53 +43,53 @@ fn with_a_cluster_cidr() {
     );
 }
 
-#[test]
-fn without_a_detector() {
-    let mut cluster = Cluster::new();
+fn without_a_detector(mode: Mode) {
+    let mut cluster = Cluster::new(mode);
     cluster.configure(|settings| settings.local_detector = LocalDetector::None);
     let nobody = "pod l1 r1, node l1 r1, gateway l1 r1, remote l1 r1, client l1 r1";
     cluster.check(&[At::ClusterIp], &service().external(), "Rl1 Rr1", nobody);
     cluster.expect(&At::EXTERNAL, "pod l1* r1*, node l1* r1*, client l1* r1*", "external Cluster");
     let local = service().external_local();
-    let expected = "pod l1, node l1* r1*, gateway l1* r1*, remote l1, client l1";
+    let expected = "pod l1, node l1* r1* [ipvs: l1*], gateway l1* r1* [ipvs: l1*], remote l1, client l1";
     cluster.check(&At::EXTERNAL, &local, "Rl1 Rr1", expected);
     cluster.check(&At::EXTERNAL, &local, "Rr1", "pod drop, node r1*, gateway r1*, remote drop, client drop");
 }
 
-#[test]
-fn with_an_interface_prefix() {
-    let mut cluster = Cluster::new();
+fn with_an_interface_prefix(mode: Mode) {
+    let mut cluster = Cluster::new(mode);
     cluster.configure(|settings| settings.local_detector = LocalDetector::InterfacePrefix("pod".into()));
     let expected = "pod l1 r1, node l1* r1*, gateway l1* r1*, remote l1* r1*, client l1* r1*";
     cluster.check(&[At::ClusterIp], &service().external(), "Rl1 Rr1", expected);
-    let expected = "pod l1 r1, node l1* r1*, gateway l1* r1*, remote l1, client l1";
+    let expected =
+        "pod l1 r1 [ipvs: l1], node l1* r1* [ipvs: l1*], gateway l1* r1* [ipvs: l1*], remote l1, client l1";
     cluster.check(&At::EXTERNAL, &service().external_local(), "Rl1 Rr1", expected);
 }
 
-#[test]
-fn with_a_bridge() {
+fn with_a_bridge(mode: Mode) {
     // Only the pod called `pod` is behind this interface.
-    let mut cluster = Cluster::new();
+    let mut cluster = Cluster::new(mode);
     let bridge = cluster.world().pods().last().map(|pod| pod.interface().to_owned()).unwrap_or_default();
     cluster.configure(|settings| settings.local_detector = LocalDetector::Interface(bridge.as_str().into()));
     let expected = "pod l1 r1, l2 l1* r1*, node l1* r1*, remote l1* r1*, client l1* r1*";
     cluster.check(&[At::ClusterIp], &service().external(), "Rl1 Rr1", expected);
-    let expected = "pod l1 r1, l2 l1, node l1* r1*, remote l1, client l1";
+    let expected = "pod l1 r1 [ipvs: l1], l2 l1, node l1* r1* [ipvs: l1*], remote l1, client l1";
     cluster.check(&At::EXTERNAL, &service().external_local(), "Rl1 Rr1", expected);
 }
 
-#[test]
-fn masquerade_all_is_for_cluster_ips() {
-    let mut cluster = Cluster::new();
+fn masquerade_all_is_for_cluster_ips(mode: Mode) {
+    let mut cluster = Cluster::new(mode);
     cluster.configure(|settings| settings.masquerade_all = true);
     let everybody = "pod l1* r1*, node l1* r1*, remote l1* r1*, client l1* r1*";
     cluster.check(&[At::ClusterIp], &service().external_local(), "Rl1 Rr1", everybody);
-    cluster.expect(&At::EXTERNAL, "pod l1 r1, node l1* r1*, client l1", "external Local");
+    cluster.expect(
+        &At::EXTERNAL,
+        "pod l1 r1 [ipvs: l1], node l1* r1* [ipvs: l1*], client l1",
+        "external Local",
+    );
 }
 
-#[test]
-fn every_mark_bit_will_do() {
-    let mut cluster = Cluster::new();
+fn every_mark_bit_will_do(mode: Mode) {
+    let mut cluster = Cluster::new(mode);
     for bit in [0, 7, 8, 31] {
         cluster.configure(|settings| settings.masquerade_bit = bit);
         cluster.check(&[At::ClusterIp, At::NodePort], &service().external(), "Rl1", "client l1*");
@@ -87,18 +97,17 @@ fn every_mark_bit_will_do() {
     }
 }
 
-#[test]
-fn pods_that_draw_themselves() {
-    let mut cluster = Cluster::new();
+fn pods_that_draw_themselves(mode: Mode) {
+    let mut cluster = Cluster::new(mode);
     let (everywhere, local) = (service().external(), service().external_local().internal_local());
     cluster.check(&[At::ClusterIp], &everywhere, "Rl1 Rl2 Rr1", "l1 l1* l2 r1, l2 l1 l2* r1, pod l1 l2 r1");
     cluster.expect(&At::EXTERNAL, "l1 l1* l2* r1*, l2 l1* l2* r1*", "external Cluster");
     cluster.check(&[At::ClusterIp], &local, "Rl1 Rr1", "l1 l1*");
-    cluster.expect(&At::EXTERNAL, "l1 l1* r1", "external Local");
+    cluster.expect(&At::EXTERNAL, "l1 l1* r1 [ipvs: l1*]", "external Local");
     cluster.check(&[At::ClusterIp], &everywhere, "Rl1? Rl2", "l1 l1* l2");
     cluster.check(&[At::ClusterIp], &everywhere, "Rr1? Rl2", "r1 l2 r1*");
     // Another node's business: unmasqueraded, such a packet finds no way back.
-    cluster.check(&[At::ClusterIp], &everywhere, "Rr1 Rl2", "r1 l2 r1");
+    cluster.check(&[At::ClusterIp], &everywhere, "Rr1 Rl2", "r1 l2 r1 [iptables: l2 r1*]");
     for detector in [LocalDetector::None, LocalDetector::InterfacePrefix("pod".into())] {
         cluster.configure(|settings| settings.local_detector = detector.clone());
         cluster.check(&[At::ClusterIp], &everywhere, "Rl1 Rl2", "l1 l1* l2, pod l1 l2");

@@ -1,6 +1,6 @@
 //! Random worlds and random edits of them: whatever is asked of the kernel, it answers as the oracle does.
 //!
-//! `PORTOLAN_SEED` names the first world (each failure prints its own), `PORTOLAN_ROUNDS` how many follow.
+//! `PORTOLAN_SEED` names the first world (each failure prints its own), `PORTOLAN_ROUNDS` how many follow, in each mode.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -10,7 +10,7 @@
 
 use std::collections::BTreeSet;
 use std::env;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -22,11 +22,16 @@ use portolan_model::{
     Change, Family, Forwarding, Frontend, LocalDetector, NodePortAddresses, Protocol, Settings,
 };
 use portolan_tests::{
-    Attempt, CLUSTER_CIDRS, Cluster, NODE_NAME, REMOTE_NODE_NAME, SERVICE_CIDRS, TARGET_PORTS,
+    Attempt, CLUSTER_CIDRS, Cluster, Mode, ModeOptions, NODE_NAME, REMOTE_NODE_NAME, SERVICE_CIDRS,
+    TARGET_PORTS, in_every_mode,
 };
+
+in_every_mode!(the_kernel_agrees_with_the_oracle);
 
 const FIRST_SEED: u64 = 1;
 const ROUNDS: u64 = 40;
+/// Where a change costs programs that have to be run.
+const IPTABLES_ROUNDS: u64 = 12;
 /// Worlds probed at the same time.
 const WORKERS: usize = 4;
 const SERVICES: usize = 6;
@@ -38,20 +43,20 @@ const PROTOCOLS: [Protocol; 3] = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
 const PORTS: [u16; 3] = [53, 80, 443];
 const NODE_PORTS: [u16; 3] = [30001, 30002, 30003];
 
-#[test]
-fn the_kernel_agrees_with_the_oracle() {
+fn the_kernel_agrees_with_the_oracle(mode: Mode) {
+    let rounds = if mode == Mode::Nftables { ROUNDS } else { IPTABLES_ROUNDS };
     let first = number("PORTOLAN_SEED").unwrap_or(FIRST_SEED);
-    let end = first + number("PORTOLAN_ROUNDS").unwrap_or(ROUNDS);
+    let end = first + number("PORTOLAN_ROUNDS").unwrap_or(rounds);
     let next = AtomicU64::new(first);
     let work = || {
-        let mut cluster = Cluster::new();
+        let mut cluster = Cluster::new(mode);
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
             if seed >= end {
                 return;
             }
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| Round::new(&mut cluster, seed).run())) {
-                eprintln!("to see this again: PORTOLAN_SEED={seed} PORTOLAN_ROUNDS=1");
+                eprintln!("to see this again: {mode:?}, PORTOLAN_SEED={seed} PORTOLAN_ROUNDS=1");
                 resume_unwind(panic);
             }
         }
@@ -118,8 +123,12 @@ impl<'a> Round<'a> {
     fn disturb(&mut self) {
         match self.rng.below(10) {
             0 => {
-                self.history.push("restart".to_owned());
-                self.cluster.restart();
+                let options = ModeOptions {
+                    localhost_node_ports: self.rng.chance(70),
+                    lists_loopback: self.rng.chance(50),
+                };
+                self.history.push(format!("restart with {options:?}"));
+                self.cluster.set_options(options);
             }
             1 => self.change_settings(),
             2 => self.cluster.collect(),
@@ -158,8 +167,12 @@ impl<'a> Round<'a> {
         let mut attempts = Vec::new();
         for name in SENDERS {
             let sender = self.cluster.sender(name);
-            let to = |&(protocol, destination): &_| Attempt { sender: sender.clone(), protocol, destination };
-            attempts.extend(targets.iter().map(to));
+            let to = |&(protocol, destination): &(Protocol, SocketAddr)| {
+                // Everybody has loopback addresses of their own.
+                let is_there = name == "node" || !destination.ip().is_loopback();
+                is_there.then(|| Attempt { sender: sender.clone(), protocol, destination })
+            };
+            attempts.extend(targets.iter().filter_map(to));
         }
         attempts.extend((0..STRAYS).map(|_| self.stray()));
         let faults = self.cluster.faults(&attempts);
@@ -176,6 +189,7 @@ impl<'a> Round<'a> {
             | Frontend::LoadBalancerIp(address, port) => vec![SocketAddr::new(address, port)],
             Frontend::NodePort(port) => {
                 let mut addresses = self.cluster.world().node().all_addresses();
+                addresses.extend([IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)]);
                 addresses.retain(|address| Family::of(*address) == family);
                 addresses.into_iter().map(|address| SocketAddr::new(address, port)).collect()
             }

@@ -1,7 +1,7 @@
 //! Generic netlink: its envelope, and the question for the number of a family that is known by name.
 
 use crate::netlink::{Message, NLMSG_MIN_TYPE};
-use crate::{DecodeError, Frame, Request};
+use crate::{Batch, DecodeError, Frame, Request};
 
 /// Length of `struct genlmsghdr`.
 pub const HEADER_LENGTH: usize = 4;
@@ -59,6 +59,11 @@ pub(crate) fn request(
     content: impl FnOnce(&mut Message<'_>),
 ) -> Request {
     Request::new(family, flags, &[header.command, header.version, 0, 0], content)
+}
+
+/// A message to the family with this number, in a batch.
+pub(crate) fn message(batch: &mut Batch, family: u16, flags: u16, header: Header) -> Message<'_> {
+    batch.message(family, flags, &[header.command, header.version, 0, 0])
 }
 
 impl Header {

@@ -1,24 +1,85 @@
-//! ipset: the names of the sets, and their removal.
+//! ipset: sets of addresses and ports to which rules of iptables refer.
+//!
+//! Numbers come from `linux/netfilter/ipset/ip_set.h`.
 
-use crate::netlink::{Message, NLM_F_ACK, NLM_F_DUMP};
+use std::net::IpAddr;
+
+use crate::netlink::{AttributeMap, Message, NLA_F_NET_BYTEORDER, NLM_F_ACK, NLM_F_DUMP};
 use crate::nfnetlink::{self, Family, Header, SUBSYSTEM_IPSET, message_type, subsystem_and_operation};
-use crate::{DecodeError, Frame, Request};
+use crate::{Attribute, Batch, DecodeError, Frame, Request};
 
 /// Longest name of a set in bytes (`IPSET_MAXNAMELEN` counts the NUL byte too).
 pub const NAME_MAX: usize = 31;
 /// The error number of a refusal because a rule or another set refers to the set (`IPSET_ERR_BUSY`).
 pub const ERR_BUSY: i32 = 4100;
+/// The error number of a refusal because the kernel has no such type of sets (`IPSET_ERR_FIND_TYPE`).
+pub const ERR_FIND_TYPE: i32 = 4098;
+/// The error number of a refusal because the set has as many members as it may have (`IPSET_ERR_HASH_FULL`).
+pub const ERR_FULL: i32 = 4352;
 
 /// What every kernel takes: those before 4.20 know only this one, later ones this one and the next.
 const PROTOCOL: u8 = 6;
+const IPSET_CMD_CREATE: u8 = 2;
 const IPSET_CMD_DESTROY: u8 = 3;
 const IPSET_CMD_LIST: u8 = 7;
+const IPSET_CMD_ADD: u8 = 9;
+const IPSET_CMD_DEL: u8 = 10;
+const IPSET_CMD_TYPE: u8 = 13;
 const IPSET_ATTR_PROTOCOL: u16 = 1;
 const IPSET_ATTR_SETNAME: u16 = 2;
+const IPSET_ATTR_TYPENAME: u16 = 3;
+const IPSET_ATTR_REVISION: u16 = 4;
+const IPSET_ATTR_FAMILY: u16 = 5;
 const IPSET_ATTR_FLAGS: u16 = 6;
+const IPSET_ATTR_DATA: u16 = 7;
+const IPSET_ATTR_ADT: u16 = 8;
+const IPSET_ATTR_IP: u16 = 1;
+const IPSET_ATTR_PORT: u16 = 4;
+const IPSET_ATTR_PORT_TO: u16 = 5;
+const IPSET_ATTR_PROTO: u16 = 7;
+const IPSET_ATTR_HASHSIZE: u16 = 18;
+const IPSET_ATTR_MAXELEM: u16 = 19;
+const IPSET_ATTR_IP2: u16 = 20;
+const IPSET_ATTR_CIDR2: u16 = 21;
+const IPSET_ATTR_IPADDR_IPV4: u16 = 1;
+const IPSET_ATTR_IPADDR_IPV6: u16 = 2;
 /// The list has names only, without types and members.
 const IPSET_FLAG_LIST_SETNAME: u32 = 1 << 1;
+/// The sizes that the program `ipset` gives a set.
+const HASH_SIZE: u32 = 1024;
+const MEMBERS_MAX: u32 = 65_536;
 const SET: &str = "ipset";
+const MEMBER: &str = "ipset member";
+
+/// What a set has as members.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Type {
+    /// Addresses.
+    HashIp,
+    /// Addresses with protocol and port.
+    HashIpPort,
+    /// Addresses with protocol and port, and another address.
+    HashIpPortIp,
+    /// Addresses with protocol and port, and a network.
+    HashIpPortNet,
+    /// Ports.
+    BitmapPort,
+}
+
+/// A member of a set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Member {
+    /// Of [`Type::HashIp`].
+    Ip(IpAddr),
+    /// Of [`Type::HashIpPort`]: address, protocol number, port.
+    IpPort(IpAddr, u8, u16),
+    /// Of [`Type::HashIpPortIp`].
+    IpPortIp(IpAddr, u8, u16, IpAddr),
+    /// Of [`Type::HashIpPortNet`]: the last is the length of the network's prefix.
+    IpPortNet(IpAddr, u8, u16, IpAddr, u8),
+    /// Of [`Type::BitmapPort`].
+    Port(u16),
+}
 
 /// A message of ipset.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +88,15 @@ pub enum Event {
     Set {
         /// Its name.
         name: String,
+        /// Its type; in the first of several messages about a set only.
+        kind: Option<String>,
+        /// Some of its members. Those of types unknown here are left out.
+        members: Vec<Member>,
+    },
+    /// The kernel has a type of sets.
+    Type {
+        /// The latest revision of the type that it has.
+        revision: u8,
     },
     /// Something else.
     Other {
@@ -42,9 +112,61 @@ pub fn names() -> Request {
     })
 }
 
+/// A set with its members. ENOENT says that there is none of this name.
+pub fn list(name: &str) -> Request {
+    request(IPSET_CMD_LIST, NLM_F_DUMP, |message| message.attr_str(IPSET_ATTR_SETNAME, name))
+}
+
+/// Whether the kernel has a type of sets, which makes it load the module (not a list: ask with the socket's `query`).
+/// EINVAL says that it does not have ipset at all.
+pub fn find_type(kind: Type, family: Family) -> Request {
+    request(IPSET_CMD_TYPE, 0, |message| {
+        message.attr_str(IPSET_ATTR_TYPENAME, kind.name());
+        message.attr_u8(IPSET_ATTR_FAMILY, kind.family(family).0);
+    })
+}
+
+/// Makes a set with the sizes that the program `ipset` gives it, where there is none of that name and type.
+pub fn create(name: &str, kind: Type, family: Family, revision: u8) -> Request {
+    request(IPSET_CMD_CREATE, NLM_F_ACK, |message| {
+        message.attr_str(IPSET_ATTR_SETNAME, name);
+        message.attr_str(IPSET_ATTR_TYPENAME, kind.name());
+        message.attr_u8(IPSET_ATTR_REVISION, revision);
+        message.attr_u8(IPSET_ATTR_FAMILY, kind.family(family).0);
+        message.nest(IPSET_ATTR_DATA, |message| {
+            if kind == Type::BitmapPort {
+                message.attr_u16_be(IPSET_ATTR_PORT | NLA_F_NET_BYTEORDER, 0);
+                message.attr_u16_be(IPSET_ATTR_PORT_TO | NLA_F_NET_BYTEORDER, u16::MAX);
+            } else {
+                message.attr_u32_be(IPSET_ATTR_HASHSIZE | NLA_F_NET_BYTEORDER, HASH_SIZE);
+                message.attr_u32_be(IPSET_ATTR_MAXELEM | NLA_F_NET_BYTEORDER, MEMBERS_MAX);
+            }
+        });
+    })
+}
+
 /// Removes a set with its members. [`ERR_BUSY`] says that it is in use.
 pub fn destroy(name: &str) -> Request {
     request(IPSET_CMD_DESTROY, NLM_F_ACK, |message| message.attr_str(IPSET_ATTR_SETNAME, name))
+}
+
+/// Adds a member to a set, where it does not have it.
+pub fn add(batch: &mut Batch, set: &str, member: &Member) {
+    change(batch, IPSET_CMD_ADD, set, member);
+}
+
+/// Removes a member from a set, where it has it.
+pub fn remove(batch: &mut Batch, set: &str, member: &Member) {
+    change(batch, IPSET_CMD_DEL, set, member);
+}
+
+fn change(batch: &mut Batch, operation: u8, set: &str, member: &Member) {
+    // Without `NLM_F_EXCL`, what is there already, or gone already, is no error.
+    let kind = message_type(SUBSYSTEM_IPSET, operation);
+    let mut message = batch.message(kind, 0, &Header::of(Family::UNSPECIFIED));
+    message.attr_u8(IPSET_ATTR_PROTOCOL, PROTOCOL);
+    message.attr_str(IPSET_ATTR_SETNAME, set);
+    message.nest(IPSET_ATTR_DATA, |message| member.encode(message));
 }
 
 fn request(operation: u8, flags: u16, content: impl FnOnce(&mut Message<'_>)) -> Request {
@@ -55,14 +177,123 @@ fn request(operation: u8, flags: u16, content: impl FnOnce(&mut Message<'_>)) ->
     })
 }
 
+impl Type {
+    /// The name that users know.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::HashIp => "hash:ip",
+            Self::HashIpPort => "hash:ip,port",
+            Self::HashIpPortIp => "hash:ip,port,ip",
+            Self::HashIpPortNet => "hash:ip,port,net",
+            Self::BitmapPort => "bitmap:port",
+        }
+    }
+
+    /// The revision that came with Linux 3.19 and ipset 6.24: programs do not list sets of revisions that they do not
+    /// know.
+    pub const fn known_revision(self) -> u8 {
+        match self {
+            Self::HashIp => 4,
+            Self::HashIpPort | Self::HashIpPortIp => 5,
+            Self::HashIpPortNet => 7,
+            Self::BitmapPort => 3,
+        }
+    }
+
+    /// Ports are of no family.
+    const fn family(self, family: Family) -> Family {
+        match self {
+            Self::BitmapPort => Family::UNSPECIFIED,
+            _ => family,
+        }
+    }
+}
+
 impl Event {
     /// Reads a message.
     pub fn decode(frame: &Frame<'_>) -> Result<Self, DecodeError> {
         let kind = frame.header.kind;
-        if subsystem_and_operation(kind) != (SUBSYSTEM_IPSET, IPSET_CMD_LIST) {
-            return Ok(Self::Other { kind });
+        match subsystem_and_operation(kind) {
+            (SUBSYSTEM_IPSET, IPSET_CMD_LIST) => {
+                let map = frame.attributes(SET, nfnetlink::HEADER_LENGTH)?.by_kind::<9>()?;
+                let mut members = Vec::new();
+                for member in map.get(IPSET_ATTR_ADT).iter().flat_map(|list| list.nested(MEMBER)) {
+                    members.extend(Member::decode(&member?.nested(MEMBER).by_kind()?)?);
+                }
+                let name = map.required(IPSET_ATTR_SETNAME)?.string()?;
+                Ok(Self::Set { name, kind: map.string(IPSET_ATTR_TYPENAME)?, members })
+            }
+            (SUBSYSTEM_IPSET, IPSET_CMD_TYPE) => {
+                let map = frame.attributes(SET, nfnetlink::HEADER_LENGTH)?.by_kind::<5>()?;
+                Ok(Self::Type { revision: map.required(IPSET_ATTR_REVISION)?.u8()? })
+            }
+            _ => Ok(Self::Other { kind }),
         }
-        let map = frame.attributes(SET, nfnetlink::HEADER_LENGTH)?.by_kind::<3>()?;
-        Ok(Self::Set { name: map.required(IPSET_ATTR_SETNAME)?.string()? })
+    }
+}
+
+impl Member {
+    fn encode(&self, message: &mut Message<'_>) {
+        match *self {
+            Self::Ip(address) => encode_address(message, IPSET_ATTR_IP, address),
+            Self::IpPort(address, protocol, port) => encode_port(message, address, protocol, port),
+            Self::IpPortIp(address, protocol, port, second) => {
+                encode_port(message, address, protocol, port);
+                encode_address(message, IPSET_ATTR_IP2, second);
+            }
+            Self::IpPortNet(address, protocol, port, second, prefix) => {
+                encode_port(message, address, protocol, port);
+                encode_address(message, IPSET_ATTR_IP2, second);
+                message.attr_u8(IPSET_ATTR_CIDR2, prefix);
+            }
+            Self::Port(port) => message.attr_u16_be(IPSET_ATTR_PORT | NLA_F_NET_BYTEORDER, port),
+        }
+    }
+
+    fn decode(map: &AttributeMap<'_, 22>) -> Result<Option<Self>, DecodeError> {
+        let address = |kind| map.get(kind).map(|attribute| decode_address(&attribute)).transpose();
+        let byte = |kind| map.get(kind).map(|attribute| attribute.u8()).transpose();
+        let port = map.get(IPSET_ATTR_PORT).map(|attribute| attribute.u16_be()).transpose()?;
+        let (first, second) = (address(IPSET_ATTR_IP)?, address(IPSET_ATTR_IP2)?);
+        let (protocol, prefix) = (byte(IPSET_ATTR_PROTO)?, byte(IPSET_ATTR_CIDR2)?);
+        Ok(match (first, protocol, port, second, prefix) {
+            (Some(address), None, None, None, None) => Some(Self::Ip(address)),
+            (Some(address), Some(protocol), Some(port), None, None) => {
+                Some(Self::IpPort(address, protocol, port))
+            }
+            (Some(address), Some(protocol), Some(port), Some(second), None) => {
+                Some(Self::IpPortIp(address, protocol, port, second))
+            }
+            (Some(address), Some(protocol), Some(port), Some(second), Some(prefix)) => {
+                Some(Self::IpPortNet(address, protocol, port, second, prefix))
+            }
+            (None, None, Some(port), None, None) => Some(Self::Port(port)),
+            _ => None,
+        })
+    }
+}
+
+fn encode_port(message: &mut Message<'_>, address: IpAddr, protocol: u8, port: u16) {
+    encode_address(message, IPSET_ATTR_IP, address);
+    message.attr_u16_be(IPSET_ATTR_PORT | NLA_F_NET_BYTEORDER, port);
+    message.attr_u8(IPSET_ATTR_PROTO, protocol);
+}
+
+fn encode_address(message: &mut Message<'_>, kind: u16, address: IpAddr) {
+    message.nest(kind, |message| match address {
+        IpAddr::V4(address) => {
+            message.attr_bytes(IPSET_ATTR_IPADDR_IPV4 | NLA_F_NET_BYTEORDER, &address.octets());
+        }
+        IpAddr::V6(address) => {
+            message.attr_bytes(IPSET_ATTR_IPADDR_IPV6 | NLA_F_NET_BYTEORDER, &address.octets());
+        }
+    });
+}
+
+fn decode_address(attribute: &Attribute<'_>) -> Result<IpAddr, DecodeError> {
+    let map = attribute.nested(MEMBER).by_kind::<3>()?;
+    match map.get(IPSET_ATTR_IPADDR_IPV6) {
+        Some(address) => Ok(address.array::<16>()?.into()),
+        None => Ok(map.required(IPSET_ATTR_IPADDR_IPV4)?.array::<4>()?.into()),
     }
 }

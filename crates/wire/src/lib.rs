@@ -2,7 +2,7 @@
 //!
 //! Owns the layout of netlink headers and attributes ([`netlink`]), the envelopes of netfilter ([`nfnetlink`]) and
 //! of generic netlink ([`generic`]), and one module for each family on top: [`nftables`], [`conntrack`], [`ipset`],
-//! [`ipvs`], and addresses and links ([`route`]).
+//! [`ipvs`], [`nfacct`], and addresses and links ([`route`]).
 //! Plain structs flow in and bytes flow out, or the reverse. Every decoder takes bytes that may be anything and
 //! answers with a value or a [`DecodeError`] that names the object, the attribute and the offset.
 //!
@@ -10,7 +10,7 @@
 //!
 //! Numbers and layouts come from the kernel's headers `linux/netlink.h`, `linux/netfilter/nfnetlink.h`,
 //! `linux/netfilter/nf_tables.h`, `linux/netfilter/nfnetlink_conntrack.h`, `linux/netfilter/ipset/ip_set.h`,
-//! `linux/genetlink.h`, `linux/ip_vs.h`, `linux/rtnetlink.h` and `linux/if_addr.h`; user data types from libnftnl's `udata.h`.
+//! `linux/netfilter/nfnetlink_acct.h`, `linux/genetlink.h`, `linux/ip_vs.h`, `linux/rtnetlink.h` and `linux/if_addr.h`; user data types from libnftnl's `udata.h`.
 
 #[macro_use]
 mod numbers;
@@ -21,6 +21,7 @@ pub mod generic;
 pub mod ipset;
 pub mod ipvs;
 pub mod netlink;
+pub mod nfacct;
 pub mod nfnetlink;
 pub mod nftables;
 pub mod route;

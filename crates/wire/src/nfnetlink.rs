@@ -1,4 +1,4 @@
-//! The netfilter envelope: family header and batch marks, shared by `nf_tables`, conntrack and ipset.
+//! The netfilter envelope: family header and batch marks, shared by `nf_tables`, conntrack, ipset and nfacct.
 
 use crate::netlink::NLMSG_MIN_TYPE;
 use crate::{Batch, DecodeError, Frame};
@@ -9,6 +9,8 @@ pub const HEADER_LENGTH: usize = 4;
 pub const SUBSYSTEM_CONNTRACK: u8 = 1;
 /// Subsystem of ipset.
 pub const SUBSYSTEM_IPSET: u8 = 6;
+/// Subsystem of nfacct.
+pub const SUBSYSTEM_ACCT: u8 = 7;
 /// Subsystem of `nf_tables`.
 pub const SUBSYSTEM_NFTABLES: u8 = 10;
 

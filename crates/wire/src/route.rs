@@ -1,9 +1,12 @@
-//! rtnetlink, as much as it takes to know the addresses of this node: addresses and links.
+//! rtnetlink, as much as it takes to know the addresses of this node, to give it more, and to deliver marked packets to it:
+//! addresses, links, and rules with a mark ([`policy`]).
+
+pub mod policy;
 
 use std::net::IpAddr;
 
 use crate::netlink::{Message, NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL};
-use crate::{DecodeError, Frame, Request};
+use crate::{Batch, DecodeError, Frame, Request};
 
 /// Multicast group of changes to links.
 pub const GROUP_LINK: u32 = 1;
@@ -51,6 +54,10 @@ const IFA_FLAGS: u16 = 8;
 const LINK: &str = "rtnetlink link";
 const LINK_HEADER: usize = 16;
 const IFLA_IFNAME: u16 = 3;
+const IFLA_LINKINFO: u16 = 18;
+const IFLA_INFO_KIND: u16 = 1;
+/// The kind of interface that sends nothing and receives nothing.
+const DUMMY: &str = "dummy";
 const IFLA_EXT_MASK: u16 = 29;
 /// Leave the statistics out of the answer, which they would double.
 const RTEXT_FILTER_SKIP_STATS: u32 = 1 << 3;
@@ -138,6 +145,26 @@ pub fn add_address(address: &Address) -> Request {
 /// Removes an address from an interface.
 pub fn delete_address(address: &Address) -> Request {
     Request::new(RTM_DELADDR, NLM_F_ACK, &address.header(), |message| address.encode(message))
+}
+
+/// Adds an address to an interface, as one message of many.
+pub fn put_address(batch: &mut Batch, address: &Address) {
+    address.encode(&mut batch.message(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, &address.header()));
+}
+
+/// Removes an address from an interface, as one message of many.
+pub fn take_address(batch: &mut Batch, address: &Address) {
+    address.encode(&mut batch.message(RTM_DELADDR, 0, &address.header()));
+}
+
+/// Makes an interface that only holds addresses; it is down. EEXIST says that the name is taken, EOPNOTSUPP that the
+/// kernel does not have such interfaces.
+pub fn create_dummy(name: &str) -> Request {
+    let flags = NLM_F_CREATE | NLM_F_EXCL | NLM_F_ACK;
+    Request::new(RTM_NEWLINK, flags, &link_header(0, 0, 0), |message| {
+        message.attr_str(IFLA_IFNAME, name);
+        message.nest(IFLA_LINKINFO, |message| message.attr_str(IFLA_INFO_KIND, DUMMY));
+    })
 }
 
 /// Sets the flags of an interface that are in `mask` (such as [`IFF_UP`]).

@@ -11,6 +11,8 @@
 mod golden;
 #[path = "messages/hostile.rs"]
 mod hostile;
+#[path = "messages/ipvs.rs"]
+mod ipvs;
 #[path = "messages/roundtrip.rs"]
 mod roundtrip;
 #[path = "messages/worlds.rs"]

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portolan_model::catalog::UdpService;
-use portolan_model::{Change, Family, ServicePortName, Settings};
+use portolan_model::{Family, ServicePortName, Settings};
 
+use super::coalesced::Coalesced;
+use super::retry::Retry;
+use super::successor::{HealthChecks, Retired, Successor};
 use super::{ObjectChanges, Report, Timing, Work};
-use crate::Dataplane;
+use crate::{Commit, Dataplane, Error};
 
-/// Wait before the first retry.
-const FIRST_RETRY: Duration = Duration::from_millis(100);
 /// Kernels before 6.2 keep a chain referenced for a moment.
 const COLLECT_PAUSE: Duration = Duration::from_secs(1);
 /// Trigger times kept while commits fail; each is one observation of a histogram.
@@ -32,13 +33,21 @@ pub(super) struct Lane {
     objects: ObjectChanges,
     /// The data plane has health check ports to let in, or to let in no more.
     health_checks: bool,
+    /// Those that there are, for data planes to come.
+    health_check_ports: HealthChecks,
+    /// What is to take the place of the data plane.
+    successor: Option<Successor>,
+    /// Data planes whose place was taken, until what they wrote is gone.
+    retired: Vec<Retired>,
     /// Everything has to be compared.
     compare: Option<Reason>,
     /// The next commit may not start earlier.
     not_before: Option<Instant>,
     full_at: Option<Instant>,
     collect_at: Option<Instant>,
-    failures: u32,
+    /// Somebody else may have changed what nobody tells of.
+    check_at: Option<Instant>,
+    retry: Retry,
 }
 
 /// Why everything is compared.
@@ -62,11 +71,15 @@ impl Lane {
             udp: HashMap::new(),
             objects: ObjectChanges::default(),
             health_checks: false,
+            health_check_ports: HealthChecks::default(),
+            successor: None,
+            retired: Vec::new(),
             compare: None,
             not_before: None,
             full_at: None,
             collect_at: None,
-            failures: 0,
+            check_at: None,
+            retry: Retry::default(),
         }
     }
 
@@ -75,7 +88,13 @@ impl Lane {
     }
 
     pub(super) fn queue(&mut self, work: Work) {
-        self.health_checks |= !work.health_checks.is_empty() && self.dataplane.let_in(&work.health_checks);
+        if !work.health_checks.is_empty() {
+            self.health_checks |= self.dataplane.let_in(&work.health_checks);
+            self.health_check_ports.take(&work.health_checks);
+        }
+        if let Some(successor) = &mut self.successor {
+            successor.queue(&work);
+        }
         if self.started {
             self.changes.extend(work.changes);
         } else {
@@ -96,7 +115,34 @@ impl Lane {
         }
     }
 
+    /// Lets another data plane take the place of the one there is, once it has everything in the kernel.
+    pub(super) fn replace(&mut self, dataplane: Box<dyn Dataplane + Send>, now: Instant) {
+        let table = self.dataplane.forwardings();
+        let successor =
+            Successor::new(dataplane, self.family, table, &self.changes, &self.health_check_ports, now);
+        if !self.started {
+            // Nothing has been written yet.
+            self.dataplane = successor.into_dataplane();
+            return;
+        }
+        if let Some(given_up) = self.successor.replace(successor) {
+            // It may have written some of its rules.
+            self.retire(given_up.into_dataplane(), now);
+        }
+    }
+
+    /// Removes what a data plane of another place wrote, once everything is in the kernel in its stead.
+    pub(super) fn retire(&mut self, dataplane: Box<dyn Dataplane + Send>, now: Instant) {
+        if dataplane.place() != self.dataplane.place() {
+            self.retired.push(Retired::new(dataplane, now));
+        }
+    }
+
+    /// Those that wait for another data plane, too: it works by these settings, whichever comes first.
     pub(super) fn configure(&mut self, settings: Settings) {
+        if let Some(successor) = &mut self.successor {
+            successor.configure(settings.clone());
+        }
         self.dataplane.configure(settings);
         if self.started {
             self.compare = Some(Reason::Planned);
@@ -106,8 +152,9 @@ impl Lane {
     /// Waits that are under way end no later than with the new intervals.
     pub(super) fn set_timing(&mut self, timing: Timing, now: Instant) {
         self.timing = timing;
-        let longest = if self.failures > 0 { timing.max_retry } else { timing.min_interval };
+        let longest = if self.retry.failed() { timing.max_retry } else { timing.min_interval };
         self.not_before = self.not_before.map(|at| at.min(now + longest));
+        self.check_at = self.check_at.map(|at| at.min(now + timing.check_interval));
     }
 
     pub(super) fn suspect(&mut self, now: Instant) {
@@ -124,7 +171,11 @@ impl Lane {
             return None;
         }
         let commit = self.has_work().then(|| self.not_before.unwrap_or_else(Instant::now));
-        [commit, self.full_at, self.collect_at].into_iter().flatten().min()
+        let succession = self.successor.as_ref().map(Successor::due);
+        [commit, self.full_at, self.collect_at, self.check_at, succession, self.removal_due()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Does what is due.
@@ -140,7 +191,20 @@ impl Lane {
         if passed(self.collect_at) {
             self.collect(now);
         }
-        (self.has_work() && self.not_before.is_none_or(|at| at <= now)).then(|| self.commit())
+        if passed(self.check_at) {
+            self.check(now);
+        }
+        // Its waits grow with its failures, so that what is in force gets its turn.
+        if passed(self.successor.as_ref().map(Successor::due)) {
+            return self.succeed();
+        }
+        if self.has_work() && self.not_before.is_none_or(|at| at <= now) {
+            return Some(self.commit());
+        }
+        if passed(self.removal_due()) {
+            self.remove_retired();
+        }
+        None
     }
 
     fn has_work(&self) -> bool {
@@ -157,30 +221,74 @@ impl Lane {
             Some(_) => self.dataplane.compare(&changes),
         };
         let ended = Instant::now();
-        let mut report = Report {
-            family: self.family,
-            duration: ended - started,
-            full: reason.is_some() || outcome.as_ref().is_ok_and(|commit| commit.full),
-            repaired: false,
-            triggers: Vec::new(),
-            udp: Vec::new(),
-            objects: ObjectChanges::default(),
-            outcome,
-        };
+        let full = reason.is_some() || outcome.as_ref().is_ok_and(|commit| commit.full);
+        let mut report = self.report(self.dataplane.mode(), ended - started, full, outcome);
         if let Ok(commit) = &report.outcome {
             report.repaired = reason == Some(Reason::Drift) && commit.elements + commit.objects > 0;
-            report.triggers = std::mem::take(&mut self.triggers);
-            report.udp = std::mem::take(&mut self.udp).into_values().collect();
-            report.objects = std::mem::take(&mut self.objects);
-            self.succeeded(ended, commit.full);
+            let full = commit.full;
+            self.complete(&mut report);
+            self.succeeded(ended, full);
         } else {
             self.failed(ended);
         }
         report
     }
 
+    /// Lets the successor write everything. If it can, it is the data plane from now on.
+    fn succeed(&mut self) -> Option<Report> {
+        let mut successor = self.successor.take()?;
+        let started = Instant::now();
+        let outcome = successor.commit(self.timing.max_retry);
+        let ended = Instant::now();
+        let mut report = self.report(successor.mode(), ended - started, true, outcome);
+        report.replacing = true;
+        if report.outcome.is_err() {
+            self.successor = Some(successor);
+            return Some(report);
+        }
+        let former = std::mem::replace(&mut self.dataplane, successor.into_dataplane());
+        let place = self.dataplane.place();
+        self.retired.retain(|retired| retired.place() != place);
+        self.retire(former, ended);
+        // All of it was written with the rest.
+        self.changes.take();
+        self.health_checks = false;
+        (self.compare, self.collect_at, self.check_at) = (None, None, None);
+        self.complete(&mut report);
+        self.succeeded(ended, true);
+        Some(report)
+    }
+
+    fn report(
+        &self,
+        mode: &'static str,
+        duration: Duration,
+        full: bool,
+        outcome: Result<Commit, Error>,
+    ) -> Report {
+        Report {
+            family: self.family,
+            mode,
+            duration,
+            full,
+            repaired: false,
+            replacing: false,
+            triggers: Vec::new(),
+            udp: Vec::new(),
+            objects: ObjectChanges::default(),
+            outcome,
+        }
+    }
+
+    /// What waited for a commit that succeeded.
+    fn complete(&mut self, report: &mut Report) {
+        report.triggers = std::mem::take(&mut self.triggers);
+        report.udp = std::mem::take(&mut self.udp).into_values().collect();
+        report.objects = std::mem::take(&mut self.objects);
+    }
+
     fn succeeded(&mut self, now: Instant, full: bool) {
-        self.failures = 0;
+        self.retry.succeeded();
         self.not_before = Some(now + self.timing.min_interval);
         if full || self.full_at.is_none() {
             self.full_at = Some(now + self.timing.full_interval);
@@ -188,14 +296,49 @@ impl Lane {
         if self.collect_at.is_none() && self.dataplane.needs_collection() {
             self.collect_at = Some(now + self.timing.collect_after);
         }
+        if self.check_at.is_none() && self.dataplane.needs_checks() {
+            self.check_at = Some(now + self.timing.check_interval);
+        }
     }
 
-    /// Doubles the wait with each failure in a row.
     fn failed(&mut self, now: Instant) {
         self.compare = Some(Reason::Planned);
-        let wait = FIRST_RETRY.saturating_mul(1_u32.checked_shl(self.failures).unwrap_or(u32::MAX));
-        self.failures = (self.failures + 1).min(16);
-        self.not_before = Some(now + wait.min(self.timing.max_retry));
+        self.not_before = Some(now + self.retry.next(self.timing.max_retry));
+    }
+
+    /// Asks whether what was written is still there, where nobody tells.
+    fn check(&mut self, now: Instant) {
+        self.check_at = Some(now + self.timing.check_interval);
+        if self.compare.is_some() {
+            return;
+        }
+        match self.dataplane.is_intact() {
+            Ok(true) => {}
+            Ok(false) => self.suspect(now),
+            Err(error) => {
+                let mode = self.dataplane.mode();
+                tracing::warn!(family = %self.family, mode, %error, "whether our rules are there cannot be told now");
+            }
+        }
+    }
+
+    /// When to go on with the removal of what former data planes wrote: while packets have what they need.
+    fn removal_due(&self) -> Option<Instant> {
+        if self.compare.is_some() || self.successor.is_some() {
+            return None;
+        }
+        self.retired.iter().map(Retired::due).min()
+    }
+
+    fn remove_retired(&mut self) {
+        let kept = self.dataplane.chains();
+        let (family, max_retry) = (self.family, self.timing.max_retry);
+        let next = self.retired.iter_mut().enumerate().min_by_key(|(_, retired)| retired.due());
+        if let Some((index, retired)) = next
+            && retired.give_way(family, kept, max_retry)
+        {
+            self.retired.remove(index);
+        }
     }
 
     fn collect(&mut self, now: Instant) {
@@ -208,35 +351,5 @@ impl Lane {
                 self.failed(now);
             }
         }
-    }
-}
-
-/// Changes with one entry for each Service port: the latest.
-#[derive(Debug, Default)]
-struct Coalesced {
-    changes: Vec<Change>,
-    places: HashMap<Arc<ServicePortName>, usize>,
-}
-
-impl Coalesced {
-    fn is_empty(&self) -> bool {
-        self.changes.is_empty()
-    }
-
-    fn extend(&mut self, changes: Vec<Change>) {
-        for change in changes {
-            let known = self.places.get(&change.name).and_then(|&place| self.changes.get_mut(place));
-            if let Some(earlier) = known {
-                earlier.new = change.new;
-            } else {
-                self.places.insert(change.name.clone(), self.changes.len());
-                self.changes.push(change);
-            }
-        }
-    }
-
-    fn take(&mut self) -> Vec<Change> {
-        self.places.clear();
-        std::mem::take(&mut self.changes)
     }
 }

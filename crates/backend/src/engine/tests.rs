@@ -1,5 +1,7 @@
 //! The engine with a data plane that records, and fails when told to.
 
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -7,6 +9,9 @@ use std::time::Duration;
 use portolan_model::{ExternalPolicy, Forwarding, InternalPolicy, Protocol, ServicePortName};
 
 use super::*;
+use crate::Chains;
+
+mod replace;
 
 /// What was asked of the data plane.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,12 +19,24 @@ enum Call {
     Apply(Vec<String>),
     Compare(Vec<String>),
     LetIn(Option<u16>),
+    Configure,
+    Check,
+    GiveWay,
 }
 
 #[derive(Clone, Default)]
 struct Recorder {
     calls: Arc<Mutex<Vec<Call>>>,
     failures: Arc<Mutex<usize>>,
+    place: &'static str,
+    table: HashMap<Arc<ServicePortName>, Arc<Forwarding>>,
+    /// Parts of its removal.
+    parts: usize,
+    /// Between them, where it waits.
+    rests: Option<Duration>,
+    /// Its rules are there no more, which nobody tells.
+    gone: Arc<AtomicBool>,
+    checked: bool,
 }
 
 impl Recorder {
@@ -27,23 +44,68 @@ impl Recorder {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    fn at(place: &'static str) -> Self {
+        Self { place, ..Self::default() }
+    }
+
+    fn fails(&self, times: usize) {
+        *self.failures.lock().unwrap_or_else(PoisonError::into_inner) = times;
+    }
+
+    fn remember(&mut self, changes: &[Change]) {
+        for change in changes {
+            match &change.new {
+                Some(new) => self.table.insert(change.name.clone(), new.clone()),
+                None => self.table.remove(&change.name),
+            };
+        }
+    }
+
     fn note(&self, call: Call) -> Result<Commit, Error> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner).push(call);
         let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
         if *failures > 0 {
             *failures -= 1;
-            return Err(Error::Contended { attempts: 1 });
+            return Err(Error::Contended { mode: "test", attempts: 1 });
         }
         Ok(Commit::default())
     }
 }
 
 impl Dataplane for Recorder {
+    fn mode(&self) -> &'static str {
+        "test"
+    }
+
+    fn place(&self) -> &'static str {
+        self.place
+    }
+
+    fn needs_checks(&self) -> bool {
+        self.checked
+    }
+
+    fn is_intact(&mut self) -> Result<bool, Error> {
+        self.note(Call::Check).map(|_| !self.gone.swap(false, Ordering::Relaxed))
+    }
+
+    fn give_way(&mut self, _kept: Option<Chains>) -> Result<bool, Error> {
+        self.note(Call::GiveWay)?;
+        self.parts = self.parts.saturating_sub(1);
+        Ok(self.parts > 0)
+    }
+
+    fn way_due(&self) -> Option<Instant> {
+        self.rests.map(|pause| Instant::now() + pause)
+    }
+
     fn apply(&mut self, changes: &[Change]) -> Result<Commit, Error> {
+        self.remember(changes);
         self.note(Call::Apply(names(changes)))
     }
 
     fn compare(&mut self, changes: &[Change]) -> Result<Commit, Error> {
+        self.remember(changes);
         self.note(Call::Compare(names(changes))).map(|commit| Commit { full: true, ..commit })
     }
 
@@ -54,7 +116,9 @@ impl Dataplane for Recorder {
         true
     }
 
-    fn configure(&mut self, _settings: Settings) {}
+    fn configure(&mut self, _settings: Settings) {
+        let _ = self.note(Call::Configure);
+    }
 
     fn collect(&mut self) -> Result<bool, Error> {
         Ok(false)
@@ -69,7 +133,7 @@ impl Dataplane for Recorder {
     }
 
     fn forwardings(&self) -> Box<dyn Iterator<Item = (&Arc<ServicePortName>, &Arc<Forwarding>)> + '_> {
-        Box::new(std::iter::empty())
+        Box::new(self.table.iter())
     }
 }
 
@@ -97,6 +161,7 @@ fn work(names: &[&str]) -> Work {
             internal_policy: InternalPolicy::Cluster,
             external_policy: ExternalPolicy::Cluster,
             affinity: None,
+            ipvs_scheduler: None,
             source_ranges: Box::default(),
         })),
     };
@@ -122,6 +187,15 @@ fn next(reports: &Receiver<Report>) -> Report {
 
 fn quick() -> Timing {
     Timing { min_interval: Duration::ZERO, max_retry: Duration::from_millis(10), ..Timing::default() }
+}
+
+/// Waits for what no report tells of.
+fn until(what: &str, condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !condition() {
+        assert!(Instant::now() < deadline, "{what} within ten seconds");
+        std::thread::yield_now();
+    }
 }
 
 #[test]
@@ -243,6 +317,23 @@ fn a_health_check_port_alone_is_a_reason_to_commit() {
     handle.work(Family::Ipv4, Work { health_checks: vec![check], ..Work::default() });
     next(&reports);
     assert_eq!(recorder.calls()[1..], [Call::LetIn(Some(32222)), Call::Apply(Vec::new())]);
+    handle.stop();
+    thread.join().unwrap();
+}
+
+#[test]
+fn rules_that_nobody_watches_are_asked_for_and_mended() {
+    let recorder = Recorder { checked: true, ..Recorder::default() };
+    let timing = Timing { check_interval: Duration::from_millis(20), ..quick() };
+    let (handle, thread, reports) = engine(&recorder, timing);
+    handle.start();
+    next(&reports);
+    let checks = || recorder.calls().iter().filter(|call| **call == Call::Check).count();
+    until("two checks that find everything there", || checks() >= 2);
+    assert!(reports.try_recv().is_err(), "nothing to mend");
+    recorder.gone.store(true, Ordering::Relaxed);
+    assert!(next(&reports).full);
+    assert_eq!(recorder.calls().iter().filter(|call| matches!(call, Call::Compare(_))).count(), 2);
     handle.stop();
     thread.join().unwrap();
 }

@@ -3,13 +3,16 @@
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 
 use portolan_model::{Change, Forwarding, ServicePortName, Settings};
 
-use super::fixed::{CANARY, JUMPS, nat_last};
+use super::counters::Counters;
+use super::fixed::{CANARY, JUMPS};
+use super::removal::Removal;
 use super::rule::Table;
-use super::{Options, Pieces, Planner, Programs, Variant};
-use crate::dataplane::{Commit, Dataplane, Error, HealthCheckPort};
+use super::{Meter, Options, Pieces, Planner, Programs, Rules, Variant, Writers};
+use crate::dataplane::{Chains, Commit, Dataplane, Error, HealthCheckPort};
 
 /// Service ports in one transaction of a load by the front end of nftables, whose time for a transaction grows with the
 /// square of the rules in it. Each transaction has a cost of its own, too: in a cluster of 10,000 Services, half of this
@@ -21,9 +24,23 @@ const PIECE: NonZeroUsize = NonZeroUsize::new(100).unwrap();
 pub struct Iptables {
     programs: Programs,
     planner: Planner,
+    meter: Arc<Meter>,
+    counters: Counters,
+    removal: Option<UnderWay>,
     state: State,
     /// Those that the planner does not know yet.
     health_checks: Vec<HealthCheckPort>,
+}
+
+/// A removal that is not at its end.
+#[derive(Debug)]
+enum UnderWay {
+    /// Another thread looks at what is there.
+    Planned(JoinHandle<Result<Removal, Error>>),
+    /// By this thread, part by part.
+    Parts(Removal),
+    /// By another thread: the older iptables copies whole tables for each transaction, so all goes in one.
+    Whole(JoinHandle<Result<(), Error>>),
 }
 
 /// What is known of the kernel.
@@ -41,7 +58,32 @@ impl Iptables {
     /// For the network namespace of the thread that will call. Changes nothing.
     pub fn new(programs: Programs, settings: Settings, options: Options) -> Self {
         let planner = Planner::new(settings, options);
-        Self { programs, planner, state: State::Waiting, health_checks: Vec::new() }
+        Self {
+            programs,
+            planner,
+            meter: Arc::default(),
+            counters: Counters::default(),
+            removal: None,
+            state: State::Waiting,
+            health_checks: Vec::new(),
+        }
+    }
+
+    /// Counts on, in the meter of the data plane before this one.
+    #[must_use]
+    pub fn with_meter(mut self, meter: Arc<Meter>) -> Self {
+        self.meter = meter;
+        self
+    }
+
+    /// What operators ask of this mode, to be read from any thread.
+    pub fn meter(&self) -> Arc<Meter> {
+        self.meter.clone()
+    }
+
+    /// Those who write for it, where the kernel notifies of changes by others.
+    pub fn writers(&self) -> Option<Writers> {
+        (self.programs.variant() == Variant::Nft).then(|| self.programs.writers())
     }
 
     /// Takes in other options; the next load writes them.
@@ -57,26 +99,16 @@ impl Iptables {
         }
     }
 
-    /// Whether the tables still have what a flush, or a removal of our chains or of what leads to them, would take
-    /// along. Single rules of Services are not looked for. After a no, the next commit writes everything.
-    pub fn is_intact(&mut self) -> Result<bool, Error> {
-        let intact = self.marks_are_there()?;
-        if !intact {
-            self.suspect();
-        }
-        Ok(intact)
-    }
-
     fn marks_are_there(&self) -> Result<bool, Error> {
         for table in [Table::Mangle, Table::Filter, Table::Nat] {
             if !self.programs.has_chain(table, CANARY)? {
                 return Ok(false);
             }
         }
-        let last = nat_last(self.planner.context());
-        let last = last.iter().map(|rule| (rule.table, rule.chain, rule.text.as_str()));
+        let marks = self.planner.marks();
+        let marks = marks.iter().map(|rule| (rule.table, rule.chain, rule.text.as_str()));
         let jumps = JUMPS.iter().map(|jump| (jump.table, jump.from, jump.rule));
-        for (table, chain, rule) in last.chain(jumps) {
+        for (table, chain, rule) in marks.chain(jumps) {
             if !self.programs.has_rule(table, chain, rule)? {
                 return Ok(false);
             }
@@ -85,6 +117,8 @@ impl Iptables {
     }
 
     fn set(&mut self, settings: Settings, options: Options) {
+        let Options { count_invalid, count_localhost, .. } = *self.planner.options();
+        let options = Options { count_invalid, count_localhost, ..options };
         if *self.planner.settings() != settings || *self.planner.options() != options {
             self.planner.configure(settings, options);
             self.suspect();
@@ -92,11 +126,13 @@ impl Iptables {
     }
 
     fn restore_text(&self, text: &str) -> Result<Commit, Error> {
-        restore(&self.programs, |out| out.write_str(text))
+        restore(&self.programs, &self.meter, Kind::Partial, |out| out.write_str(text))
     }
 
     /// Writes everything that is not there, and removes chains of Services that are no more.
     fn load(&mut self) -> Result<Commit, Error> {
+        self.abandon_removal();
+        self.ensure_counters()?;
         let present = self.programs.present()?;
         let pieces = match self.programs.variant() {
             Variant::Nft => Pieces::Of(PIECE),
@@ -104,14 +140,88 @@ impl Iptables {
             Variant::Legacy => Pieces::One,
         };
         let planner = &mut self.planner;
-        let mut commit = restore(&self.programs, |mut out| planner.full(&present, pieces, &mut out))?;
+        let write = |mut out: &mut dyn fmt::Write| planner.full(&present, pieces, &mut out);
+        let mut commit = restore(&self.programs, &self.meter, Kind::Full, write)?;
         commit.full = true;
         self.state = State::InStep;
         Ok(commit)
     }
 
+    /// To list the chains of a large cluster takes a second: another thread does it.
+    fn remove_part(&mut self, kept: Option<Chains>) -> Result<bool, Error> {
+        let family = self.planner.settings().family;
+        let plan = move || Removal::plan(family, &|table: &str, chain: &str| is_kept(kept, table, chain));
+        let removal = match self.removal.take() {
+            Some(UnderWay::Parts(removal)) => removal,
+            Some(UnderWay::Planned(thread)) if !thread.is_finished() => {
+                self.removal = Some(UnderWay::Planned(thread));
+                return Ok(true);
+            }
+            Some(UnderWay::Planned(thread)) => match thread.join() {
+                Ok(removal) => removal?,
+                Err(_) => plan()?,
+            },
+            _ => match std::thread::Builder::new().name("removal".into()).spawn(plan) {
+                Ok(thread) => {
+                    self.removal = Some(UnderWay::Planned(thread));
+                    return Ok(true);
+                }
+                Err(_) => plan()?,
+            },
+        };
+        self.step(removal, kept)
+    }
+
+    fn step(&mut self, mut removal: Removal, kept: Option<Chains>) -> Result<bool, Error> {
+        let is_more = removal.step(&|table: &str, chain: &str| is_kept(kept, table, chain))?;
+        // After a failure there may be other things to remove.
+        self.removal = is_more.then_some(UnderWay::Parts(removal));
+        Ok(is_more)
+    }
+
+    fn remove_aside(&mut self, kept: Option<Chains>) -> Result<bool, Error> {
+        match &self.removal {
+            Some(UnderWay::Whole(thread)) if !thread.is_finished() => Ok(true),
+            Some(_) => self.end_removal().map(|()| false),
+            None => {
+                let (programs, meter) = (self.programs.clone(), self.meter.clone());
+                let thread = std::thread::Builder::new().name("removal".into());
+                match thread.spawn(move || remove_all(&programs, &meter, kept)) {
+                    Ok(thread) => self.removal = Some(UnderWay::Whole(thread)),
+                    Err(_) => return remove_all(&self.programs, &self.meter, kept).map(|()| false),
+                }
+                Ok(true)
+            }
+        }
+    }
+
+    /// For what comes next it makes no difference how a removal ended: it looks at what is there.
+    fn abandon_removal(&mut self) {
+        if let Err(error) = self.end_removal() {
+            tracing::warn!(%error, "the removal of the rules had failed");
+        }
+    }
+
+    /// Forgets a removal, but not before what cannot be stopped is at its end.
+    fn end_removal(&mut self) -> Result<(), Error> {
+        match self.removal.take() {
+            Some(UnderWay::Whole(thread)) => thread.join().unwrap_or(Ok(())),
+            _ => Ok(()),
+        }
+    }
+
+    fn ensure_counters(&mut self) -> Result<(), Error> {
+        let usable = self.counters.ensure(&self.programs, &self.meter)?;
+        let (settings, options) = (self.planner.settings().clone(), self.planner.options().clone());
+        let options = Options { count_invalid: usable.invalid, count_localhost: usable.localhost, ..options };
+        self.planner.configure(settings, options);
+        Ok(())
+    }
+
     fn noting_failure(&mut self, outcome: Result<Commit, Error>) -> Result<Commit, Error> {
-        if outcome.is_err() {
+        if outcome.is_ok() {
+            self.meter.has(self.planner.rules());
+        } else {
             self.suspect();
         }
         outcome.map(|commit| Commit { refused: self.planner.refused().collect(), ..commit })
@@ -119,6 +229,17 @@ impl Iptables {
 }
 
 impl Dataplane for Iptables {
+    fn mode(&self) -> &'static str {
+        "iptables"
+    }
+
+    fn place(&self) -> &'static str {
+        match self.programs.variant() {
+            Variant::Nft => "iptables-nft",
+            Variant::Legacy => "iptables-legacy",
+        }
+    }
+
     fn apply(&mut self, changes: &[Change]) -> Result<Commit, Error> {
         let health_checks = std::mem::take(&mut self.health_checks);
         match self.state {
@@ -170,14 +291,58 @@ impl Dataplane for Iptables {
         false
     }
 
+    /// Of the older iptables' tables the kernel tells nobody.
+    fn needs_checks(&self) -> bool {
+        self.programs.variant() == Variant::Legacy
+    }
+
+    /// Whether the tables still have what a flush of any chain but those of single Services, or a removal of what leads
+    /// to ours, would take along. Single rules of Services are not looked for.
+    fn is_intact(&mut self) -> Result<bool, Error> {
+        let intact = self.marks_are_there()?;
+        if !intact {
+            self.suspect();
+        }
+        Ok(intact)
+    }
+
     /// What kubelet shares stays.
     fn remove(&mut self) -> Result<(), Error> {
-        let text = self.programs.present()?.removal();
-        if !text.is_empty() {
-            self.restore_text(&text)?;
-        }
         self.suspect();
-        Ok(())
+        self.meter.has(Rules::default());
+        match self.programs.variant() {
+            Variant::Nft => {
+                let removal = Removal::plan(self.planner.settings().family, &|_: &str, _: &str| false)?;
+                let mut is_more = self.step(removal, None)?;
+                while is_more {
+                    is_more = self.remove_part(None)?;
+                }
+                Ok(())
+            }
+            Variant::Legacy => {
+                self.abandon_removal();
+                remove_all(&self.programs, &self.meter, None)
+            }
+        }
+    }
+
+    fn remove_some(&mut self) -> Result<bool, Error> {
+        self.give_way(None)
+    }
+
+    fn chains(&self) -> Option<Chains> {
+        Some(self.programs.chains(self.planner.settings().family))
+    }
+
+    fn give_way(&mut self, kept: Option<Chains>) -> Result<bool, Error> {
+        let own = self.programs.chains(self.planner.settings().family);
+        let kept = kept.filter(|kept| (own.variant, own.family) == (kept.variant, kept.family));
+        self.suspect();
+        self.meter.has(Rules::default());
+        match self.programs.variant() {
+            Variant::Nft => self.remove_part(kept),
+            Variant::Legacy => self.remove_aside(kept),
+        }
     }
 
     fn forwardings(&self) -> Box<dyn Iterator<Item = (&Arc<ServicePortName>, &Arc<Forwarding>)> + '_> {
@@ -185,39 +350,100 @@ impl Dataplane for Iptables {
     }
 }
 
+fn remove_all(programs: &Programs, meter: &Meter, kept: Option<Chains>) -> Result<(), Error> {
+    let text = programs.present()?.removal(|table, chain| is_kept(kept, table, chain));
+    if !text.is_empty() {
+        restore(programs, meter, Kind::Full, |out| out.write_str(&text))?;
+    }
+    Ok(())
+}
+
+fn is_kept(kept: Option<Chains>, table: &str, chain: &str) -> bool {
+    kept.is_some_and(|kept| (kept.uses)(table, chain))
+}
+
+/// What a restore is to write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Whatever is not there.
+    Full,
+    /// A change.
+    Partial,
+}
+
 fn restore(
     programs: &Programs,
+    meter: &Meter,
+    kind: Kind,
     mut write: impl FnMut(&mut dyn fmt::Write) -> fmt::Result,
 ) -> Result<Commit, Error> {
-    let mut commit = Commit::default();
-    let outcome = programs.restore(|out| {
-        // Written again, it is counted again.
-        let mut counted = Counted { out, commit: Commit::default(), at_start: true };
-        write(&mut counted)?;
-        commit = counted.commit;
-        Ok(())
+    let mut counts = Counts::default();
+    let outcome = programs.await_lock(meter).and_then(|()| {
+        programs.restore(|out| {
+            // Written again, it is counted again.
+            let mut counted =
+                Counted { out, counts: Counts::default(), line: Line::Start, table: Table::Mangle };
+            write(&mut counted)?;
+            counts = counted.counts;
+            Ok(())
+        })
     });
-    commit.kernel = outcome?;
-    Ok(commit)
+    let kernel = outcome.inspect_err(|_| meter.failed(kind == Kind::Partial))?;
+    meter.wrote(counts.rules);
+    Ok(Commit { kernel, ..counts.commit })
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    commit: Commit,
+    rules: Rules,
 }
 
 /// Counts what passes.
 struct Counted<'a> {
     out: &'a mut dyn fmt::Write,
-    commit: Commit,
-    at_start: bool,
+    counts: Counts,
+    line: Line,
+    table: Table,
+}
+
+/// Where in a line the next byte stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Line {
+    Start,
+    /// After the `*` before the name of a table.
+    Table,
+    /// After the `-` before an operation.
+    Operation,
+    Rest,
+}
+
+impl Counted<'_> {
+    fn byte(&mut self, byte: u8) {
+        let Counts { commit, rules } = &mut self.counts;
+        let mut next = Line::Rest;
+        match (self.line, byte) {
+            (_, b'\n') => next = Line::Start,
+            (Line::Start, b'*') => next = Line::Table,
+            (Line::Start, b':') => commit.objects += 1,
+            (Line::Start, b'-') => {
+                commit.elements += 1;
+                next = Line::Operation;
+            }
+            (Line::Table, b'm') => self.table = Table::Mangle,
+            (Line::Table, b'f') => self.table = Table::Filter,
+            (Line::Table, b'n') => self.table = Table::Nat,
+            (Line::Operation, b'A' | b'I') => rules.add(self.table, 1),
+            _ => {}
+        }
+        self.line = next;
+    }
 }
 
 impl fmt::Write for Counted<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        for byte in text.bytes() {
-            if self.at_start {
-                self.commit.elements += usize::from(byte == b'-');
-                self.commit.objects += usize::from(byte == b':');
-            }
-            self.at_start = byte == b'\n';
-        }
-        self.commit.bytes += text.len();
+        text.bytes().for_each(|byte| self.byte(byte));
+        self.counts.commit.bytes += text.len();
         self.out.write_str(text)
     }
 }

@@ -147,6 +147,13 @@ pub(super) struct Jump {
     pub(super) shared: bool,
 }
 
+impl Jump {
+    /// The chain that it leads to.
+    pub(super) fn to(&self) -> &'static str {
+        self.rule.rsplit(' ').next().unwrap_or_default()
+    }
+}
+
 /// In the order in which they are put before what is there.
 pub(super) const JUMPS: [Jump; 14] = {
     const EXTERNAL: &str = "-m conntrack --ctstate NEW -m comment --comment \"kubernetes externally-visible service \

@@ -12,7 +12,7 @@ use portolan_model::Family;
 )]
 pub struct Options {
     /// Node ports answer on loopback addresses (`iptables.localhostNodePorts`), too. Means something in IPv4 only,
-    /// and needs the kernel setting `route_localnet`.
+    /// and needs the kernel setting `route_localnet`. Not where `nodePortAddresses` is a list without loopback addresses.
     pub localhost_node_ports: bool,
     /// Loopback addresses of this node that accept node ports, where `nodePortAddresses` is a list that covers some.
     /// Counts with `localhost_node_ports` only.
@@ -20,9 +20,10 @@ pub struct Options {
     /// Packets that conntrack takes for invalid are dropped; not where the node is told to be liberal
     /// (`nf_conntrack_tcp_be_liberal`).
     pub drop_invalid: bool,
-    /// The nfacct object that counts those exists.
+    /// The nfacct object that counts those exists. [`Iptables`](super::Iptables) finds out by itself.
     pub count_invalid: bool,
-    /// The nfacct object that counts connections to node ports on loopback exists.
+    /// The nfacct object that counts connections to node ports on loopback exists. [`Iptables`](super::Iptables)
+    /// finds out by itself.
     pub count_localhost: bool,
 }
 

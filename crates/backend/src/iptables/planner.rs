@@ -15,7 +15,7 @@ use super::partial::Partial;
 use super::rule::{self, Chain, Rule, Table};
 use super::saved::{Content, saved};
 use super::service::{Context, Service};
-use super::{Options, Present, chains, dispatch};
+use super::{Options, Present, Rules, chains, dispatch};
 use crate::dataplane::{HealthCheckPort, Refusal};
 
 /// In a cluster with more endpoints than this, rules of single endpoints have no comments (as in kube-proxy).
@@ -41,6 +41,7 @@ pub struct Planner {
     health_checks: BTreeMap<(Arc<str>, Arc<str>), u16>,
     refused: BTreeMap<Arc<ServicePortName>, &'static str>,
     endpoint_comments: bool,
+    rules: Rules,
 }
 
 /// All that the rules of a Service port depend on besides settings.
@@ -63,6 +64,7 @@ impl Planner {
             health_checks: BTreeMap::new(),
             refused: BTreeMap::new(),
             endpoint_comments: true,
+            rules: Rules { filter: 0, nat: 0 },
         }
     }
 
@@ -86,6 +88,11 @@ impl Planner {
         self.refused.iter().map(|(name, reason)| Refusal { name: name.clone(), reason })
     }
 
+    /// How many rules there are once what was planned last is in the kernel.
+    pub const fn rules(&self) -> Rules {
+        self.rules
+    }
+
     /// The table as it was last taken in.
     pub fn forwardings(&self) -> impl Iterator<Item = (&Arc<ServicePortName>, &Arc<Forwarding>)> {
         self.table.iter().map(|(name, entry)| (name, &entry.forwarding))
@@ -100,7 +107,7 @@ impl Planner {
     /// no rule changes.
     pub fn plan(&mut self, changes: &[Change], health_checks: &[HealthCheckPort]) -> String {
         let touched = self.take(changes, health_checks);
-        let mut partial = Partial::default();
+        let (mut partial, mut counts) = (Partial::default(), self.rules);
         for (name, old) in &touched {
             let new = self.table.get(name);
             if old.as_ref() == new {
@@ -108,11 +115,21 @@ impl Planner {
             }
             let rules =
                 |entry: Option<&Entry>| entry.map(|entry| self.dispatch(name, entry)).unwrap_or_default();
-            partial.dispatch(&rules(old.as_ref()), &rules(new));
+            let (old_rules, new_rules) = (rules(old.as_ref()), rules(new));
             let chains =
                 |entry: Option<&Entry>| entry.map(|entry| self.chains(name, entry)).unwrap_or_default();
-            partial.chains(chains(old.as_ref()), chains(new));
+            let (old_chains, new_chains) = (chains(old.as_ref()), chains(new));
+            counts.subtract(Table::Nat, total(&old_chains));
+            counts.add(Table::Nat, total(&new_chains));
+            for table in [Table::Filter, Table::Nat] {
+                let of = |rules: &[Rule]| rules.iter().filter(|rule| rule.table == table).count();
+                counts.subtract(table, of(&old_rules));
+                counts.add(table, of(&new_rules));
+            }
+            partial.dispatch(&old_rules, &new_rules);
+            partial.chains(old_chains, new_chains);
         }
+        self.rules = counts;
         partial.restore(self)
     }
 
@@ -126,17 +143,21 @@ impl Planner {
             rule::declare(out, CANARY)?;
             rule::commit(out)?;
         }
-        self.full_filter(present, out)?;
-        self.full_nat(present, pieces, out)
+        let mut counts = Rules::default();
+        self.full_filter(present, &mut counts, out)?;
+        self.full_nat(present, pieces, &mut counts, out)?;
+        self.rules = counts;
+        Ok(())
     }
 
-    fn full_filter(&self, present: &Present, out: &mut impl fmt::Write) -> fmt::Result {
+    fn full_filter(&self, present: &Present, counts: &mut Rules, out: &mut impl fmt::Write) -> fmt::Result {
         let (first, last) = (fixed::filter_first(self.context()), fixed::filter_last(self.context()));
         // Without rules of ours it may have kubelet's.
         let firewall = !first.is_empty() || present.lacks(Table::Filter, FIREWALL);
         let rules = || first.iter().chain(&last).cloned().chain(self.all_dispatch(Table::Filter));
         let chains = FILTER_CHAINS.into_iter().chain(firewall.then_some(FIREWALL));
-        if self.is_there(Table::Filter, present, chains, rules()) && !needs(Table::Filter, present) {
+        let counted = rules().inspect(|rule| counts.add(rule.table, 1));
+        if self.is_there(Table::Filter, present, chains, counted) && !needs(Table::Filter, present) {
             return Ok(());
         }
         rule::begin(out, Table::Filter)?;
@@ -152,9 +173,16 @@ impl Planner {
         rule::commit(out)
     }
 
-    fn full_nat(&self, present: &Present, pieces: Pieces, out: &mut impl fmt::Write) -> fmt::Result {
+    fn full_nat(
+        &self,
+        present: &Present,
+        pieces: Pieces,
+        counts: &mut Rules,
+        out: &mut impl fmt::Write,
+    ) -> fmt::Result {
         let mut transaction = Transactions { out, open: false };
         let first = fixed::nat_first(self.context());
+        counts.add(Table::Nat, first.len());
         if present.lacks(Table::Nat, CANARY)
             || !self.is_there(Table::Nat, present, NAT_FIXED.into_iter(), first.iter().cloned())
         {
@@ -167,6 +195,7 @@ impl Planner {
         let mut written: usize = 0;
         for (name, entry) in &self.table {
             let mut chains = self.chains(name, entry);
+            counts.add(Table::Nat, total(&chains));
             chains.retain(|chain| {
                 stale.remove(&chain.name);
                 let rules = || chain.rules.iter().map(String::as_str);
@@ -187,7 +216,7 @@ impl Planner {
         if pieces != Pieces::One {
             transaction.commit()?;
         }
-        self.full_nat_dispatch(present, &stale, &mut transaction)?;
+        self.full_nat_dispatch(present, &stale, counts, &mut transaction)?;
         transaction.commit()
     }
 
@@ -195,10 +224,12 @@ impl Planner {
         &self,
         present: &Present,
         stale: &BTreeSet<&String>,
+        counts: &mut Rules,
         transaction: &mut Transactions<'_, W>,
     ) -> fmt::Result {
         let last = fixed::nat_last(self.context());
         let rules = self.all_dispatch(Table::Nat).chain(last.iter().cloned());
+        let rules = rules.inspect(|rule| counts.add(rule.table, 1));
         let is_there = self.is_there(Table::Nat, present, NAT_DISPATCH.into_iter(), rules);
         if is_there && stale.is_empty() && !needs(Table::Nat, present) {
             return Ok(());
@@ -227,7 +258,9 @@ impl Planner {
         chains.all(|chain| {
             let wanted = wanted.get(chain).copied().unwrap_or_default();
             let is_shared = chain != FORWARD && chain != FIREWALL && !NAT_FIXED.contains(&chain);
-            let last_matters = (table, chain) == (Table::Nat, SERVICES);
+            // Where no address takes node ports, a rule of any Service is the last.
+            let last_matters =
+                (table, chain) == (Table::Nat, SERVICES) && !fixed::nat_last(self.context()).is_empty();
             present.content(table, chain).is_some_and(|there| match (is_shared, last_matters) {
                 (false, _) => there == wanted,
                 (true, true) => there.is_like(&wanted),
@@ -239,6 +272,31 @@ impl Planner {
     fn all_dispatch(&self, table: Table) -> impl Iterator<Item = Rule> {
         let rules = self.table.iter().flat_map(|(name, entry)| self.dispatch(name, entry));
         rules.filter(move |rule| rule.table == table)
+    }
+
+    /// Of each chain that is there whatever Services there are, rules that it has if it has any: those without anything of a
+    /// Service, or else one of a Service.
+    pub(super) fn marks(&self) -> Vec<Rule> {
+        let context = self.context();
+        let filter = fixed::filter_first(context).into_iter().chain(fixed::filter_last(context));
+        let nat = fixed::nat_first(context).into_iter().chain(fixed::nat_last(context));
+        let mut marks: Vec<Rule> = filter.chain(nat).collect();
+        let filter = FILTER_CHAINS.into_iter().map(|chain| (Table::Filter, chain));
+        let nat = NAT_DISPATCH.into_iter().map(|chain| (Table::Nat, chain));
+        let is_marked = |chain: &(Table, &str)| marks.iter().any(|mark| (mark.table, mark.chain) == *chain);
+        let mut unmarked: Vec<_> = filter.chain(nat).filter(|chain| !is_marked(chain)).collect();
+        for (name, entry) in &self.table {
+            if unmarked.is_empty() {
+                break;
+            }
+            for rule in self.dispatch(name, entry) {
+                if let Some(place) = unmarked.iter().position(|chain| *chain == (rule.table, rule.chain)) {
+                    unmarked.swap_remove(place);
+                    marks.push(rule);
+                }
+            }
+        }
+        marks
     }
 
     /// The rules of all Services in one table's shared chains.
@@ -330,6 +388,11 @@ fn reachable(forwarding: &Forwarding) -> usize {
     let elsewhere =
         |backend: &&Backend| forwarding.cluster.binary_search_by_key(&place(backend), place).is_err();
     forwarding.cluster.len() + forwarding.local.iter().filter(elsewhere).count()
+}
+
+/// Number of rules.
+fn total(chains: &[Chain]) -> usize {
+    chains.iter().map(|chain| chain.rules.len()).sum()
 }
 
 pub(super) fn append_all(out: &mut impl fmt::Write, rules: Vec<Rule>) -> fmt::Result {

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use super::fixed::{FIREWALL, JUMPS, Jump, OWN};
+use super::fixed::{FIREWALL, JUMPS, Jump, MARK_MASQUERADE, OWN};
 use super::name::is_of_service;
 use super::rule::{self, Table};
 use super::saved::Content;
@@ -20,6 +20,8 @@ pub struct Present {
     pub(super) fixed: BTreeSet<(Table, &'static str)>,
     /// Which of [`JUMPS`] are there, by their place in it.
     jumps: BTreeSet<usize>,
+    /// Chains of ours that rules of others lead to.
+    held: BTreeSet<(Table, String)>,
     table: Option<Table>,
 }
 
@@ -61,7 +63,13 @@ impl Present {
             return;
         }
         let same = |jump: &Jump| jump.table == table && jump.from == from && jump.rule == rule;
-        self.jumps.extend(JUMPS.iter().position(same));
+        let jump = JUMPS.iter().position(same);
+        if jump.is_none()
+            && let Some(to) = target(rule).filter(|to| is_own(&table.to_string(), to))
+        {
+            self.held.insert((table, to.to_owned()));
+        }
+        self.jumps.extend(jump);
     }
 
     /// What is in a chain that is there whatever Services there are; nothing where it is not there.
@@ -75,27 +83,40 @@ impl Present {
         JUMPS.iter().enumerate().filter(|(index, _)| !self.jumps.contains(index)).map(|(_, jump)| jump)
     }
 
-    /// The restore that removes our chains and what leads to them. What kubelet shares stays. Empty where there is
-    /// nothing.
-    pub(super) fn removal(&self) -> String {
+    /// The restore that removes our chains and what leads to them, but for those to be kept. What kubelet shares stays.
+    /// Nor do chains go that rules of others lead to: where these are chains of Services, all of Services stay. Empty
+    /// where there is nothing.
+    pub(super) fn removal(&self, kept: impl Fn(&str, &str) -> bool) -> String {
         let mut text = String::new();
         for table in [Table::Filter, Table::Nat, Table::Mangle] {
             // A String takes everything.
-            let _ = self.remove_from(table, &mut text);
+            let name = table.to_string();
+            let of_services = self.held.iter().any(|(held, chain)| *held == table && is_of_service(chain));
+            let is_held = |chain: &str| {
+                let inner = is_of_service(chain) || chain == MARK_MASQUERADE;
+                (of_services && inner) || self.held.iter().any(|held| (held.0, &*held.1) == (table, chain))
+            };
+            let _ = self.remove_from(table, |chain| kept(&name, chain) || is_held(chain), &mut text);
         }
         text
     }
 
-    fn remove_from(&self, table: Table, out: &mut impl fmt::Write) -> fmt::Result {
+    fn remove_from(
+        &self,
+        table: Table,
+        kept: impl Fn(&str) -> bool,
+        out: &mut impl fmt::Write,
+    ) -> fmt::Result {
         let own = OWN.into_iter().filter(|chain| chain.0 == table && self.fixed.contains(chain));
         let services = self.service_chains.keys().filter(|_| table == Table::Nat).map(String::as_str);
-        let chains: Vec<&str> = own.map(|(_, name)| name).chain(services).collect();
+        let chains: Vec<&str> =
+            own.map(|(_, name)| name).chain(services).filter(|chain| !kept(chain)).collect();
         if chains.is_empty() {
             return Ok(());
         }
         rule::begin(out, table)?;
         let jumps = self.jumps.iter().filter_map(|index| JUMPS.get(*index));
-        for jump in jumps.filter(|jump| jump.table == table && !jump.shared) {
+        for jump in jumps.filter(|jump| jump.table == table && !jump.shared && chains.contains(&jump.to())) {
             rule::remove(out, jump.from, jump.rule)?;
         }
         chains.iter().try_for_each(|chain| rule::declare(out, chain))?;
@@ -107,6 +128,23 @@ impl Present {
     pub(super) fn lacks(&self, table: Table, chain: &'static str) -> bool {
         !self.fixed.contains(&(table, chain))
     }
+}
+
+/// The chain, or whatever else, that a rule of a save leads to.
+fn target(rule: &str) -> Option<&str> {
+    let way = ["-j ", "-g "].into_iter().filter_map(|flag| Some(rule.rfind(flag)? + flag.len())).max()?;
+    rule.get(way..)?.split(' ').next()
+}
+
+/// Whether a chain of a table is one that this mode makes and nobody shares.
+pub(super) fn is_own(table: &str, chain: &str) -> bool {
+    let of_service = table == "nat" && is_of_service(chain);
+    of_service || OWN.iter().any(|(own, name)| *name == chain && own.to_string() == table)
+}
+
+/// The same with what kubelet shares: chains whose rules others are not to change.
+pub(crate) fn is_watched(table: &str, chain: &str) -> bool {
+    is_own(table, chain) || (table == "filter" && chain == FIREWALL)
 }
 
 /// Chains that are there whatever Services there are.

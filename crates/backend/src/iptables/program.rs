@@ -2,16 +2,21 @@
 
 use std::fmt;
 use std::io::{self, BufRead as _, BufReader, BufWriter, Read, Write};
+use std::path::PathBuf;
 use std::process::{ChildStderr, ChildStdin, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use portolan_model::Family;
 
-use super::Present;
+use super::present::is_own;
 use super::rule::{Table, words};
+use super::{Meter, Present, Writers, lock};
+use crate::dataplane::Chains;
 
-/// How long a program waits for the lock of the older iptables, in seconds.
+/// How long a program waits for the lock of the older iptables, in seconds (as in kube-proxy).
 const LOCK_WAIT: &str = "5";
+/// As long is waited before a restore.
+const LOCK_WAIT_BEFORE: Duration = Duration::from_secs(5);
 /// The oldest version that knows all that is asked of it: `iptables-restore -w` and `MASQUERADE --random-fully`.
 const OLDEST: (u32, u32, u32) = (1, 6, 2);
 /// `XTABLES_RESOURCE_PROBLEM`: how programs end that could not get the lock (`xtables.h`).
@@ -60,11 +65,14 @@ pub enum Error {
         source: io::Error,
     },
     /// Somebody else held the lock.
-    #[error("{program} waited {LOCK_WAIT} s for /run/xtables.lock, which another program holds: {message}")]
+    #[error(
+        "{program} waited {LOCK_WAIT} s for /run/xtables.lock, which another program holds{message}; see `fuser -v \
+         /run/xtables.lock` on the node if this goes on"
+    )]
     Locked {
         /// The program.
         program: String,
-        /// What it wrote.
+        /// What it wrote, after a colon.
         message: String,
     },
     /// A restore failed, or a program ended otherwise than well.
@@ -105,12 +113,24 @@ fn refused(lines: &[(usize, String)]) -> String {
 }
 
 /// The programs of one family. They run in the network namespace of the thread that calls.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Programs {
     variant: Variant,
     /// `iptables-nft`, for example; `-save` and `-restore` are added to it.
     name: String,
+    /// A lock that is not the usual one.
+    lock: Option<PathBuf>,
+    writers: Writers,
 }
+
+/// The same programs, whatever they wrote.
+impl PartialEq for Programs {
+    fn eq(&self, other: &Self) -> bool {
+        (self.variant, &self.name, &self.lock) == (other.variant, &other.name, &other.lock)
+    }
+}
+
+impl Eq for Programs {}
 
 impl Programs {
     /// Those that the node uses: of the variant in which kubelet left its hint, in whichever family, or else those
@@ -134,7 +154,8 @@ impl Programs {
         Self::named(format!("{}-{suffix}", base(family)))
     }
 
-    fn named(name: String) -> Result<Self, Error> {
+    /// Those of this name or path, to which `-save` and `-restore` are added.
+    pub fn named(name: String) -> Result<Self, Error> {
         let output = Command::new(&name).arg("--version").stdin(Stdio::null()).output();
         let output = output.map_err(|source| Error::Start { program: name.clone(), source })?;
         let output = String::from_utf8_lossy(&output.stdout).trim().to_owned();
@@ -144,7 +165,14 @@ impl Programs {
             Some(_) => {}
         }
         let variant = if output.contains("nf_tables") { Variant::Nft } else { Variant::Legacy };
-        Ok(Self { variant, name })
+        Ok(Self { variant, name, lock: None, writers: Writers::default() })
+    }
+
+    /// With this file for the lock of the older iptables: where tables are in a network namespace that nobody else
+    /// writes to, the lock need not be that of the whole machine.
+    #[must_use]
+    pub fn with_lock(self, file: impl Into<PathBuf>) -> Self {
+        Self { lock: Some(file.into()), ..self }
     }
 
     /// Which iptables these belong to.
@@ -152,11 +180,42 @@ impl Programs {
         self.variant
     }
 
+    /// The chains of this mode that these programs write.
+    pub fn chains(&self, family: Family) -> Chains {
+        Chains { variant: self.variant, family, uses: is_own }
+    }
+
     /// Reads what a full load has to know.
     pub fn present(&self) -> Result<Present, Error> {
         let mut present = Present::default();
         self.save(&[], |line| present.line(line))?;
         Ok(present)
+    }
+
+    /// Those that wrote what was restored.
+    pub fn writers(&self) -> Writers {
+        self.writers.clone()
+    }
+
+    /// Waits until nobody else holds the lock that a restore is going to take; a front end of nftables needs none.
+    pub(super) fn await_lock(&self, meter: &Meter) -> Result<(), Error> {
+        if self.variant == Variant::Nft {
+            return Ok(());
+        }
+        let wait = lock::wait(self.lock.as_deref(), LOCK_WAIT_BEFORE);
+        meter.waited(wait.duration, !wait.is_free);
+        if wait.is_free { Ok(()) } else { Err(self.locked()) }
+    }
+
+    /// Whether the lock that a restore is going to take is free now.
+    pub(super) fn lock_is_free(&self) -> Result<(), Error> {
+        let is_free =
+            self.variant == Variant::Nft || lock::wait(self.lock.as_deref(), Duration::ZERO).is_free;
+        if is_free { Ok(()) } else { Err(self.locked()) }
+    }
+
+    fn locked(&self) -> Error {
+        Error::Locked { program: format!("{}-restore", self.name), message: String::new() }
     }
 
     /// Runs a restore that `write` writes. It may be written once more, to name a line that was refused: it has to
@@ -167,11 +226,13 @@ impl Programs {
     ) -> Result<Duration, Error> {
         let started = Instant::now();
         let program = format!("{}-restore", self.name);
-        let mut command = Command::new(&program);
+        let mut command = self.command(&program);
         command.args(["-w", LOCK_WAIT, "--noflush", "--counters"]);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child =
             command.spawn().map_err(|source| Error::Start { program: program.clone(), source })?;
+        // It has nothing to write yet.
+        self.writers.add(child.id());
         let (input, complaints) = (child.stdin.take(), child.stderr.take());
         let (written, message) =
             listening(complaints, || input.map_or(Ok(()), |input| pipe(input, &mut write)));
@@ -197,7 +258,7 @@ impl Programs {
 
     fn ask<'a>(&self, arguments: impl Iterator<Item = &'a str>) -> Result<bool, Error> {
         let program = self.name.clone();
-        let mut command = Command::new(&program);
+        let mut command = self.command(&program);
         command.args(["-w", LOCK_WAIT]).args(arguments).stdin(Stdio::null());
         let output = command.output().map_err(|source| Error::Start { program: program.clone(), source })?;
         if output.status.success() {
@@ -209,6 +270,14 @@ impl Programs {
             return Ok(false);
         }
         Err(failed(program, output.status, message, &mut |_| Ok(())))
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        if let Some(file) = &self.lock {
+            command.env(lock::PATH_VARIABLE, file);
+        }
+        command
     }
 
     /// Kubelet makes its chains in the tables of one variant only. A look into those of the older one would make
@@ -229,9 +298,10 @@ impl Programs {
         saved.is_ok() && found
     }
 
-    fn save(&self, arguments: &[&str], mut line: impl FnMut(&str)) -> Result<(), Error> {
+    /// Gives `line` each line of what a save prints.
+    pub(crate) fn save(&self, arguments: &[&str], mut line: impl FnMut(&str)) -> Result<(), Error> {
         let program = format!("{}-save", self.name);
-        let mut command = Command::new(&program);
+        let mut command = self.command(&program);
         command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child =
             command.spawn().map_err(|source| Error::Start { program: program.clone(), source })?;
@@ -298,7 +368,7 @@ fn failed(
     if status.code() == Some(RESOURCE_PROBLEM)
         && (message.contains("xtables lock") || message.contains("xtables.lock"))
     {
-        return Error::Locked { program, message };
+        return Error::Locked { program, message: format!(": {message}") };
     }
     let mut lines = Vec::new();
     if let Some(number) = line_named(&message) {

@@ -72,6 +72,11 @@ pub(super) fn remove(out: &mut impl fmt::Write, chain: impl Display, rule: impl 
     writeln!(out, "-D {chain} {rule}")
 }
 
+/// Removes all rules of a chain.
+pub(super) fn flush(out: &mut impl fmt::Write, chain: impl Display) -> fmt::Result {
+    writeln!(out, "-F {chain}")
+}
+
 /// Removes an empty chain that nothing refers to.
 pub(super) fn remove_chain(out: &mut impl fmt::Write, chain: impl Display) -> fmt::Result {
     writeln!(out, "-X {chain}")

@@ -24,18 +24,20 @@ const FILTER: [&str; 9] = [
     "KUBE-IPVS-FILTER",
     "KUBE-IPVS-OUT-FILTER",
 ];
-/// The chain of the filter table that one of these jumps to.
+/// Chains of the mangle table that built-in chains jump to; the second is of our own IPVS mode.
+const MANGLE: [&str; 2] = ["KUBE-PROXY-CANARY", "KUBE-IPVS-OUT-FILTER"];
+/// The chain of the filter table that one of these jumps to; in our own IPVS mode, of the mangle table, too.
 const FILTER_INNER: &str = "KUBE-SOURCE-RANGES-FIREWALL";
 /// How the names of the nat table's chains for single Services and endpoints start.
 const PER_SERVICE: [&str; 6] = ["KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-", "KUBE-SEP-", "KUBE-XLB-"];
 
 /// A rule that leads from one chain to another.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Jump<R> {
-    pub(super) from: String,
-    pub(super) to: String,
+pub(crate) struct Jump<R> {
+    pub(crate) from: String,
+    pub(crate) to: String,
     /// Names the rule.
-    pub(super) rule: R,
+    pub(crate) rule: R,
 }
 
 /// What is to be removed from a table.
@@ -45,22 +47,42 @@ pub(super) struct Plan<R> {
     pub(super) chains: BTreeSet<String>,
     /// Rules of built-in chains that lead to them.
     pub(super) rules: Vec<Jump<R>>,
+    /// Chains that stay, because rules of others lead to them.
+    pub(super) held: BTreeSet<String>,
+}
+
+/// What was removed from the tables of a family.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Outcome {
+    /// How many chains.
+    pub(super) chains: usize,
+    /// See [`Plan::held`].
+    pub(super) held: BTreeSet<String>,
+}
+
+impl Outcome {
+    pub(super) fn add<R>(&mut self, plan: Plan<R>) {
+        self.chains += plan.chains.len();
+        self.held.extend(plan.held);
+    }
 }
 
 /// Chooses among the chains of a table. A chain that a rule of a chain that stays leads to stays as well,
 /// unless it is one of the rules by which kube-proxy enters its chains.
 pub(super) fn plan<R>(table: &str, chains: impl Iterator<Item = String>, jumps: Vec<Jump<R>>) -> Plan<R> {
     let mut chains: BTreeSet<String> = chains.filter(|chain| is_kube_proxys(table, chain)).collect();
+    let mut held = BTreeSet::new();
     loop {
         let holds = |jump: &&Jump<R>| {
             !chains.contains(&jump.from) && !is_entry(table, jump) && chains.contains(&jump.to)
         };
-        let Some(held) = jumps.iter().find(holds).map(|jump| jump.to.clone()) else { break };
-        chains.remove(&held);
+        let Some(chain) = jumps.iter().find(holds).map(|jump| jump.to.clone()) else { break };
+        chains.remove(&chain);
+        held.insert(chain);
     }
     let leads = |jump: &Jump<R>| is_entry(table, jump) && chains.contains(&jump.to);
     let rules = jumps.into_iter().filter(leads).collect();
-    Plan { chains, rules }
+    Plan { chains, rules, held }
 }
 
 /// kube-proxy enters its fixed chains from built-in ones.
@@ -73,7 +95,7 @@ fn entries(table: &str) -> &'static [&'static str] {
     match table {
         "nat" => &NAT,
         "filter" => &FILTER,
-        "mangle" => &["KUBE-PROXY-CANARY"],
+        "mangle" => &MANGLE,
         _ => &[],
     }
 }
@@ -81,7 +103,7 @@ fn entries(table: &str) -> &'static [&'static str] {
 fn is_kube_proxys(table: &str, chain: &str) -> bool {
     let inner = match table {
         "nat" => NAT_INNER.contains(&chain) || PER_SERVICE.iter().any(|prefix| chain.starts_with(prefix)),
-        "filter" => chain == FILTER_INNER,
+        "filter" | "mangle" => chain == FILTER_INNER,
         _ => false,
     };
     inner || entries(table).contains(&chain)
@@ -125,9 +147,11 @@ mod tests {
             ("KUBE-SVC-A", "KUBE-SEP-A"),
             ("KUBE-SERVICES", "KUBE-SVC-A"),
         ];
-        let (chains, rules) = nat(&chains, &jumps);
-        assert_eq!(chains, ["KUBE-SERVICES"]);
-        assert!(rules.is_empty(), "{rules:?}");
+        let jumps = jumps.map(|(from, to)| Jump { from: from.into(), to: to.into(), rule: () });
+        let plan = plan("nat", chains.iter().map(ToString::to_string), jumps.into());
+        assert_eq!(plan.chains, BTreeSet::from(["KUBE-SERVICES".to_owned()]));
+        assert!(plan.rules.is_empty(), "{plan:?}");
+        assert_eq!(plan.held, ["KUBE-MARK-MASQ", "KUBE-SEP-A", "KUBE-SVC-A"].map(str::to_owned).into());
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 use portolan_model::Family;
 
 use super::Error;
-use super::chains::{Jump, TABLES, plan};
+use super::chains::{Jump, Outcome, TABLES, plan};
 
 /// The programs that read and write the rules of a family.
 struct Programs {
@@ -21,8 +21,9 @@ const IPV6: Programs = Programs { save: "ip6tables-legacy-save", restore: "ip6ta
 const IPV4_ONLY: Programs = Programs { save: "iptables-save", restore: "iptables-restore" };
 const IPV6_ONLY: Programs = Programs { save: "ip6tables-save", restore: "ip6tables-restore" };
 
-/// Deletes the chains with the rules that lead to them, all of a table at once; says how many there were.
-pub(super) fn remove_chains(family: Family) -> Result<usize, Error> {
+/// Deletes the chains with the rules that lead to them, all of a table at once.
+/// Those that `keep` answers for, a table and a chain, stay.
+pub(super) fn remove_chains(family: Family, keep: impl Fn(&str, &str) -> bool) -> Result<Outcome, Error> {
     let (named, only, file) = match family {
         Family::Ipv4 => (IPV4, IPV4_ONLY, "/proc/thread-self/net/ip_tables_names"),
         Family::Ipv6 => (IPV6, IPV6_ONLY, "/proc/thread-self/net/ip6_tables_names"),
@@ -30,12 +31,12 @@ pub(super) fn remove_chains(family: Family) -> Result<usize, Error> {
     // The tables that the kernel has in this network namespace. Most hosts have none, and no such file.
     let present = match std::fs::read_to_string(file) {
         Ok(present) => present,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Outcome::default()),
         Err(source) => return Err(Error::Unreadable { file, family, source }),
     };
     let tables: Vec<&str> = present.lines().filter(|table| TABLES.contains(table)).collect();
     if tables.is_empty() {
-        return Ok(0);
+        return Ok(Outcome::default());
     }
     let programs = if is_there(named.save) {
         named
@@ -45,11 +46,11 @@ pub(super) fn remove_chains(family: Family) -> Result<usize, Error> {
         return Err(Error::NoProgram { family, tables: tables.join(", "), program: named.restore });
     };
     let saved = run(programs.save, &[], "")?;
-    let (input, chains) = removal(&String::from_utf8_lossy(&saved.stdout));
-    if chains > 0 {
+    let (input, outcome) = removal(&String::from_utf8_lossy(&saved.stdout), keep);
+    if outcome.chains > 0 {
         run(programs.restore, &["--noflush", "--wait", "5"], &input)?;
     }
-    Ok(chains)
+    Ok(outcome)
 }
 
 fn is_there(program: &str) -> bool {
@@ -84,9 +85,9 @@ fn run_with_input(program: &str, arguments: &[&str], input: &str) -> io::Result<
     child.wait_with_output()
 }
 
-/// From what a save printed to what a restore has to read, and how many chains that removes.
-fn removal(saved: &str) -> (String, usize) {
-    let (mut text, mut removed) = (String::new(), 0);
+/// From what a save printed to what a restore has to read, and what that removes.
+fn removal(saved: &str, keep: impl Fn(&str, &str) -> bool) -> (String, Outcome) {
+    let (mut text, mut outcome) = (String::new(), Outcome::default());
     let mut lines = saved.lines();
     while let Some(line) = lines.next() {
         let Some(table) = line.strip_prefix('*') else { continue };
@@ -97,11 +98,12 @@ fn removal(saved: &str) -> (String, usize) {
             }
             jumps.extend(jump(line));
         }
+        chains.retain(|chain| !keep(table, chain));
         let plan = plan(table, chains.into_iter(), jumps);
         if plan.chains.is_empty() {
+            outcome.add(plan);
             continue;
         }
-        removed += plan.chains.len();
         let _ = writeln!(text, "*{table}");
         for jump in &plan.rules {
             let _ = writeln!(text, "-D {}", jump.rule);
@@ -114,8 +116,9 @@ fn removal(saved: &str) -> (String, usize) {
             let _ = writeln!(text, "-X {chain}");
         }
         text.push_str("COMMIT\n");
+        outcome.add(plan);
     }
-    (text, removed)
+    (text, outcome)
 }
 
 /// Where a rule leads; the rule without its `-A`.
@@ -148,8 +151,8 @@ COMMIT
 :PREROUTING ACCEPT [0:0]
 COMMIT
 ";
-        let (text, chains) = removal(saved);
-        assert_eq!(chains, 2);
+        let (text, outcome) = removal(saved, |_, _| false);
+        assert_eq!(outcome, Outcome { chains: 2, ..Outcome::default() });
         insta::assert_snapshot!(text, @r#"
         *nat
         -D PREROUTING -m comment --comment "kubernetes -j NOWHERE portals" -j KUBE-SERVICES
@@ -159,6 +162,7 @@ COMMIT
         -X KUBE-SVC-X
         COMMIT
         "#);
-        assert_eq!(removal("*nat\n:PREROUTING ACCEPT [0:0]\nCOMMIT\n"), (String::new(), 0));
+        let nothing = (String::new(), Outcome::default());
+        assert_eq!(removal("*nat\n:PREROUTING ACCEPT [0:0]\nCOMMIT\n", |_, _| false), nothing);
     }
 }

@@ -11,8 +11,8 @@ use portolan_wire::ipset::{self, Event};
 
 use super::{Error, consistently};
 
-/// The IPv4 sets (`pkg/proxy/ipvs/ipset.go`).
-const NAMES: [&str; 17] = [
+/// The IPv4 sets (`pkg/proxy/ipvs/ipset.go`), and those of our own IPVS mode.
+const NAMES: [&str; 20] = [
     "KUBE-LOOP-BACK",
     "KUBE-CLUSTER-IP",
     "KUBE-EXTERNAL-IP",
@@ -30,6 +30,9 @@ const NAMES: [&str; 17] = [
     "KUBE-NODE-PORT-LOCAL-SCTP-HASH",
     "KUBE-HEALTH-CHECK-NODE-PORT",
     "KUBE-IPVS-IPS",
+    "PORTOLAN-VIRTUAL-SERVERS",
+    "PORTOLAN-DROP",
+    "PORTOLAN-DROP-EXTERNAL",
 ];
 /// There where the kernel has ipset, loaded or built in.
 const MODULE: &str = "/sys/module/ip_set";
@@ -78,7 +81,7 @@ fn kube_proxys(socket: &mut Socket) -> Result<BTreeSet<String>, SocketError> {
     let listed = consistently(|| {
         let mut found = BTreeSet::new();
         socket.dump(&mut ipset::names(), |frame| {
-            if let Event::Set { name } = Event::decode(frame)?
+            if let Event::Set { name, .. } = Event::decode(frame)?
                 && known.contains(&name)
             {
                 found.insert(name);
@@ -113,7 +116,7 @@ fn names() -> BTreeSet<String> {
 fn in_family(name: &str, family: Family) -> String {
     match family {
         Family::Ipv4 => name.to_owned(),
-        Family::Ipv6 => name.replacen("KUBE-", "KUBE-6-", 1).chars().take(ipset::NAME_MAX).collect(),
+        Family::Ipv6 => name.replacen('-', "-6-", 1).chars().take(ipset::NAME_MAX).collect(),
     }
 }
 
@@ -124,8 +127,10 @@ mod tests {
     #[test]
     fn the_names_of_both_families() {
         let names = names();
-        assert_eq!(names.len(), 34);
-        for name in ["KUBE-LOOP-BACK", "KUBE-6-LOOP-BACK", "KUBE-IPVS-IPS", "KUBE-6-IPVS-IPS"] {
+        assert_eq!(names.len(), 40);
+        for name in
+            ["KUBE-LOOP-BACK", "KUBE-6-LOOP-BACK", "KUBE-IPVS-IPS", "KUBE-6-IPVS-IPS", "PORTOLAN-6-DROP"]
+        {
             assert!(names.contains(name), "{name}");
         }
         // Cut to 31 bytes, as kube-proxy does.

@@ -5,7 +5,7 @@ use portolan_sock::{Protocol, Socket, SocketError};
 use portolan_wire::nftables::{Data, Event, Expr, Family as WireFamily, Rule, Transaction, Verdict, request};
 
 use super::ATTEMPTS;
-use super::chains::{Jump, Plan, TABLES, plan};
+use super::chains::{Jump, Outcome, Plan, TABLES, plan};
 use crate::Error;
 
 /// The table of kube-proxy's nftables mode.
@@ -38,21 +38,21 @@ pub(super) fn remove_table(family: Family) -> Result<bool, Error> {
     Ok(found)
 }
 
-/// Deletes the chains of the iptables mode, with the rules that lead to them; says how many there were. The
-/// first transaction takes the way in, so that what remains for a moment does nothing.
-pub(super) fn remove_chains(family: Family) -> Result<usize, Error> {
+/// Deletes the chains of the iptables mode, with the rules that lead to them. The
+/// first transaction takes the way in, so that what remains for a moment does nothing. Those that `keep` answers for, a table
+/// and a chain, stay.
+pub(super) fn remove_chains(family: Family, keep: impl Fn(&str, &str) -> bool) -> Result<Outcome, Error> {
     let family = wire_family(family);
     let mut socket = Socket::open(Protocol::Netfilter)?;
-    let mut removed = 0;
+    let mut outcome = Outcome::default();
     for table in TABLES {
-        let plan = consistently(|| read(&mut socket, family, table))?;
-        if plan.chains.is_empty() {
-            continue;
+        let plan = consistently(|| read(&mut socket, family, table, &keep))?;
+        if !plan.chains.is_empty() {
+            remove(&mut socket, family, table, &plan)?;
         }
-        remove(&mut socket, family, table, &plan)?;
-        removed += plan.chains.len();
+        outcome.add(plan);
     }
-    Ok(removed)
+    Ok(outcome)
 }
 
 fn remove(socket: &mut Socket, family: WireFamily, table: &str, plan: &Plan<u64>) -> Result<(), Error> {
@@ -81,7 +81,12 @@ fn remove(socket: &mut Socket, family: WireFamily, table: &str, plan: &Plan<u64>
     Ok(())
 }
 
-fn read(socket: &mut Socket, family: WireFamily, table: &str) -> Result<Plan<u64>, SocketError> {
+fn read(
+    socket: &mut Socket,
+    family: WireFamily,
+    table: &str,
+    keep: &dyn Fn(&str, &str) -> bool,
+) -> Result<Plan<u64>, SocketError> {
     let (mut chains, mut jumps) = (Vec::new(), Vec::new());
     socket.dump(&mut request::chains(family), |frame| {
         match Event::decode(frame)? {
@@ -92,6 +97,7 @@ fn read(socket: &mut Socket, family: WireFamily, table: &str) -> Result<Plan<u64
         }
         Ok(())
     })?;
+    chains.retain(|chain| !keep(table, chain));
     if !chains.iter().any(|chain| chain.starts_with("KUBE-")) {
         return Ok(plan(table, std::iter::empty(), jumps));
     }
@@ -106,7 +112,7 @@ fn read(socket: &mut Socket, family: WireFamily, table: &str) -> Result<Plan<u64
 }
 
 /// Where a rule leads, if it leads anywhere.
-fn jump(rule: Rule) -> Option<Jump<u64>> {
+pub(crate) fn jump(rule: Rule) -> Option<Jump<u64>> {
     let target = rule.expressions.into_iter().find_map(|expression| match expression {
         Expr::Immediate(immediate) => match immediate.data {
             Data::Verdict(Verdict::Jump(to) | Verdict::Goto(to)) => Some(to),
@@ -117,7 +123,8 @@ fn jump(rule: Rule) -> Option<Jump<u64>> {
     Some(Jump { from: rule.chain, to: target?, rule: rule.handle? })
 }
 
-fn commit(socket: &mut Socket, fill: impl FnOnce(&mut Transaction)) -> Result<(), Error> {
+/// Commits one transaction.
+pub(crate) fn commit(socket: &mut Socket, fill: impl FnOnce(&mut Transaction)) -> Result<(), Error> {
     let mut transaction = Transaction::begin(socket.next_sequence(SEQUENCE_ROOM), None);
     fill(&mut transaction);
     let batch = transaction.finish().map_err(SocketError::from)?;
@@ -125,14 +132,16 @@ fn commit(socket: &mut Socket, fill: impl FnOnce(&mut Transaction)) -> Result<()
 }
 
 /// Reads again where the ruleset changed meanwhile.
-fn consistently<T>(read: impl FnMut() -> Result<T, SocketError>) -> Result<T, Error> {
+pub(crate) fn consistently<T>(read: impl FnMut() -> Result<T, SocketError>) -> Result<T, Error> {
     super::consistently(read).map_err(|error| match error {
-        SocketError::Interrupted | SocketError::Overrun => Error::Contended { attempts: ATTEMPTS },
+        SocketError::Interrupted | SocketError::Overrun => {
+            Error::Contended { mode: "nftables", attempts: ATTEMPTS }
+        }
         error => error.into(),
     })
 }
 
-fn wire_family(family: Family) -> WireFamily {
+pub(crate) fn wire_family(family: Family) -> WireFamily {
     match family {
         Family::Ipv4 => WireFamily::IPV4,
         Family::Ipv6 => WireFamily::IPV6,

@@ -9,17 +9,20 @@ use portolan_sock::{CommitError, Protocol, Socket, SocketError};
 use portolan_wire::nftables::{Event, Transaction};
 use portolan_wire::{Batch, Frame};
 
+use super::capture::Capture;
 use super::changeset::Changeset;
 use super::class::{Balance, Class};
 use super::element::Set;
 use super::encode;
-use super::expression::wire_family;
 use super::load::Pieces;
 use super::planner::{Plan, Planner};
 use super::readback;
 use super::resync::{Difference, foreign_chains, has_hook};
-use super::skeleton::TABLE;
+use super::skeleton::Layout;
 use crate::dataplane::{Commit, Dataplane, Error};
+
+/// The mode, as configurations spell it.
+const MODE: &str = "nftables";
 
 /// How often a comparison is tried while others keep changing the ruleset.
 const ATTEMPTS: u32 = 8;
@@ -64,25 +67,32 @@ impl Nftables {
         })
     }
 
+    /// The same, but packets of Services are given to listeners instead of being translated.
+    pub fn open_capture(settings: Settings, capture: Capture) -> Result<Self, Error> {
+        let mut this = Self::open(settings)?;
+        this.planner.capture = Some(capture);
+        Ok(this)
+    }
+
     /// Finds out whether this kernel has all that is needed, by a transaction that makes everything and
     /// deletes it again before it takes effect. Does nothing where our table is there already.
     pub fn probe(&mut self) -> Result<(), Error> {
-        let settings = self.planner.settings.clone();
-        let family = settings.family;
-        if readback::table(&mut self.socket, family)?.is_some() {
+        let place = self.planner.layout().place();
+        if readback::table(&mut self.socket, place)?.is_some() {
             return Ok(());
         }
         let mut transaction = self.begin(None);
-        encode::skeleton(&mut transaction, &settings);
-        encode::base_chains(&mut transaction, &settings);
-        encode::affinity_map(&mut transaction, family);
+        let layout = self.planner.layout();
+        encode::skeleton(&mut transaction, layout);
+        encode::base_chains(&mut transaction, layout);
+        encode::affinity_map(&mut transaction, place);
         for affinity in [None, Some(10_800)] {
             let balance = Balance { local: false, backends: 2, affinity };
             let class = Class::ExternalLocal(balance, 1);
-            class.balances().for_each(|balance| encode::balance(&mut transaction, family, balance));
-            encode::class(&mut transaction, &settings, 1 + u16::from(affinity.is_some()), class);
+            class.balances().for_each(|balance| encode::balance(&mut transaction, layout, balance));
+            encode::class(&mut transaction, layout, 1 + u16::from(affinity.is_some()), class);
         }
-        transaction.delete_table(wire_family(family), TABLE);
+        transaction.delete_table(place.wire(), place.table);
         let batch = transaction.finish().map_err(SocketError::from)?;
         match self.socket.commit(&batch) {
             Err(CommitError::Refused(refusals)) => Err(unsupported(&batch, &refusals)),
@@ -108,21 +118,22 @@ impl Nftables {
 
     fn commit_plan(&mut self, plan: Plan) -> Result<Commit, Error> {
         let settings = self.planner.settings.clone();
+        let layout = Layout { settings: &settings, capture: self.planner.capture };
         let mut objects = plan.classes.len();
         let mut transaction = self.begin(None);
         if self.planner.classes.needs_affinity() && !self.affinity_map {
-            encode::affinity_map(&mut transaction, settings.family);
+            encode::affinity_map(&mut transaction, layout.place());
             self.affinity_map = true;
         }
         for &(number, class) in &plan.classes {
             for balance in class.balances() {
                 if self.made.insert(balance) {
                     objects += 1;
-                    encode::balance(&mut transaction, settings.family, balance);
+                    encode::balance(&mut transaction, layout, balance);
                     self.keep(&balance.to_string());
                 }
             }
-            encode::class(&mut transaction, &settings, number, class);
+            encode::class(&mut transaction, layout, number, class);
             self.keep(&class.to_string());
         }
         let mut commit = self.write(transaction, &plan.elements)?;
@@ -137,18 +148,18 @@ impl Nftables {
         if transaction.is_empty() && elements.is_empty() {
             return Ok(commit);
         }
-        let family = self.planner.settings.family;
+        let place = self.planner.layout().place();
         let estimate = transaction.len() + encode::estimate(elements);
         let capacity = self.socket.reserve_send_capacity(estimate)?;
         let mut parts = Vec::new();
         if capacity < estimate {
             parts.push(transaction);
             let socket = &mut self.socket;
-            parts.extend(encode::elements_in_parts(family, elements, capacity, || {
+            parts.extend(encode::elements_in_parts(place, elements, capacity, || {
                 Transaction::begin(socket.next_sequence(SEQUENCE_ROOM), None)
             }));
         } else {
-            encode::elements(&mut transaction, family, elements);
+            encode::elements(&mut transaction, place, elements);
             parts.push(transaction);
         }
         for part in parts.into_iter().filter(|part| !part.is_empty()) {
@@ -162,9 +173,9 @@ impl Nftables {
     }
 
     fn compare_and_write(&mut self) -> Result<Commit, Error> {
-        let family = self.planner.settings.family;
+        let place = self.planner.layout().place();
         let generation = readback::generation(&mut self.socket)?;
-        let mut view = readback::read(&mut self.socket, family)?;
+        let mut view = readback::read(&mut self.socket, place)?;
         let exists = view.table.is_some();
         let difference = Difference::between(&mut self.planner, &mut view);
         // What waited has its place now: from here on changes are planned, not just remembered.
@@ -201,7 +212,7 @@ impl Nftables {
             total.add(&self.write(transaction, &elements)?);
         }
         let mut transaction = self.begin(None);
-        encode::base_chains(&mut transaction, &self.planner.settings);
+        encode::base_chains(&mut transaction, self.planner.layout());
         total.add(&self.write(transaction, &Changeset::default())?);
         Ok(total)
     }
@@ -216,11 +227,11 @@ impl Nftables {
     }
 
     fn detach_idle_classes(&mut self) -> Result<(), Error> {
-        let family = self.planner.settings.family;
+        let place = self.planner.layout().place();
         let idle = self.planner.classes.take_idle();
         let mut transaction = self.begin(None);
         for &(number, class) in &idle {
-            encode::delete_class_element(&mut transaction, family, number);
+            encode::delete_class_element(&mut transaction, place, number);
             self.garbage.push(class.to_string());
         }
         for (_, class) in idle {
@@ -235,16 +246,16 @@ impl Nftables {
     }
 
     fn delete_garbage(&mut self) -> Result<(), Error> {
-        let family = wire_family(self.planner.settings.family);
+        let place = self.planner.layout().place();
         let mut transaction = self.begin(None);
         for chain in &self.garbage {
-            transaction.flush_chain(family, TABLE, chain);
+            transaction.flush_chain(place.wire(), place.table, chain);
         }
         for chain in &self.garbage {
-            transaction.delete_chain(family, TABLE, chain);
+            transaction.delete_chain(place.wire(), place.table, chain);
         }
         if self.affinity_map && !self.planner.classes.needs_affinity() {
-            transaction.delete_set(family, TABLE, Set::Affinity.name());
+            transaction.delete_set(place.wire(), place.table, Set::Affinity.name());
             self.affinity_map = false;
         }
         self.write(transaction, &Changeset::default())?;
@@ -261,6 +272,10 @@ impl Nftables {
 }
 
 impl Dataplane for Nftables {
+    fn mode(&self) -> &'static str {
+        MODE
+    }
+
     fn apply(&mut self, changes: &[Change]) -> Result<Commit, Error> {
         match self.state {
             State::Waiting => {
@@ -293,7 +308,7 @@ impl Dataplane for Nftables {
                 outcome => return outcome,
             }
         }
-        Err(Error::Contended { attempts: ATTEMPTS })
+        Err(Error::Contended { mode: MODE, attempts: ATTEMPTS })
     }
 
     fn configure(&mut self, settings: Settings) {
@@ -322,10 +337,10 @@ impl Dataplane for Nftables {
     }
 
     fn remove(&mut self) -> Result<(), Error> {
-        let family = self.planner.settings.family;
-        if readback::table(&mut self.socket, family)?.is_some() {
+        let place = self.planner.layout().place();
+        if readback::table(&mut self.socket, place)?.is_some() {
             let mut transaction = self.begin(None);
-            transaction.delete_table(wire_family(family), TABLE);
+            transaction.delete_table(place.wire(), place.table);
             self.write(transaction, &Changeset::default())?;
         }
         self.suspect();
@@ -347,14 +362,16 @@ fn log_refusals(batch: &Batch, error: &CommitError) {
 }
 
 fn unsupported(batch: &Batch, refusals: &[portolan_sock::Refusal]) -> Error {
-    let Some(first) = refusals.first() else { return Error::Unsupported { missing: "nf_tables".into() } };
+    let Some(first) = refusals.first() else {
+        return Error::Unsupported { mode: MODE, missing: "nf_tables".into() };
+    };
     let message = batch.frame(first.sequence).map(|frame| describe(&frame)).unwrap_or_default();
     let missing = format!(
         "it refused {message} ({}). Kernel 5.13 or newer is needed, with the modules nf_tables, nft_chain_nat, \
          nft_ct, nft_fib_ipv4, nft_fib_ipv6, nft_masq, nft_nat, nft_numgen, nft_reject_ipv4 and nft_reject_ipv6",
         first.errno
     );
-    Error::Unsupported { missing }
+    Error::Unsupported { mode: MODE, missing }
 }
 
 /// A message in words, for the log.

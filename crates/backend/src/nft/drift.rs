@@ -1,55 +1,72 @@
-//! Notices when another program changes a table of ours, by notification.
+//! Notices when another program changes a table of ours, or in iptables mode chains of ours, by notification.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
 use portolan_model::Family;
 use portolan_sock::{Protocol, Socket, SocketError};
-use portolan_wire::nftables::{Event, Family as WireFamily};
+use portolan_wire::nftables::{Event, Family as WireFamily, Rule};
 
+use super::capture::TABLE as CAPTURE_TABLE;
 use super::skeleton::TABLE;
+use crate::iptables::{Writers, is_watched};
+use crate::leftovers::tables::jump;
 
 /// Multicast group of `nf_tables` changes (`NFNLGRP_NFTABLES`, `nfnetlink.h`).
 const GROUP_NFTABLES: u32 = 7;
+
+/// What is ours, and whose changes of it do not count.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Own {
+    /// The tables of the nftables mode, and the port of the socket that commits ([`Nftables::port`](super::Nftables::port)).
+    Tables(u32),
+    /// The chains of the iptables mode in a family, and the processes that write them.
+    Chains(Family, Writers),
+}
 
 /// A subscription to the changes of the ruleset.
 #[derive(Debug)]
 pub struct DriftWatch {
     socket: Socket,
-    own_ports: Vec<u32>,
+    own: Vec<Own>,
 }
 
 impl DriftWatch {
-    /// Subscribes. `own_ports` are the sockets whose changes do not count ([`Nftables::port`](super::Nftables::port)).
-    pub fn open(own_ports: Vec<u32>) -> Result<Self, SocketError> {
+    /// Subscribes.
+    pub fn open(own: Vec<Own>) -> Result<Self, SocketError> {
         let socket = Socket::open(Protocol::Netfilter)?;
         socket.subscribe(&[GROUP_NFTABLES])?;
-        Ok(Self { socket, own_ports })
+        Ok(Self { socket, own })
     }
 
-    /// Reads the notifications that are there now and answers which families' tables somebody else changed.
+    /// Reads the notifications that are there now and answers which families' rules somebody else changed.
     /// Where notifications were lost, it could be both.
     pub fn drifted(&mut self) -> Result<Vec<Family>, SocketError> {
         let mut drifted = Vec::new();
-        let own_ports = &self.own_ports;
+        let own = &self.own;
         let outcome = self.socket.receive(|frame| {
-            if own_ports.contains(&frame.header.port) {
+            let port = frame.header.port;
+            if own.contains(&Own::Tables(port)) {
                 return Ok(());
             }
-            let family = match Event::decode(frame)? {
-                Event::NewTable(table) => ours(&table.name, table.family),
-                Event::DeleteTable(table) => ours(&table.table, table.family),
-                Event::NewChain(chain) => ours(&chain.table, chain.family),
-                Event::DeleteChain(chain) => ours(&chain.table, chain.family),
-                Event::NewRule(rule) => ours(&rule.table, rule.family),
-                Event::DeleteRule(rule) => ours(&rule.table, rule.family),
-                Event::NewSet(set) => ours(&set.table, set.family),
-                Event::DeleteSet(set) => ours(&set.table, set.family),
-                Event::NewElements(list) | Event::DeleteElements(list) => ours(list.table, list.family),
-                Event::Generation(_) | Event::Other { .. } => None,
+            let event = Event::decode(frame)?;
+            let Some((family, table)) = place(&event) else { return Ok(()) };
+            let is_drift = match own_chains(own, family) {
+                _ if [TABLE, CAPTURE_TABLE].contains(&table) => true,
+                Some(writers) if !writers.has(port) => match &event {
+                    Event::DeleteTable(_) => ["mangle", "filter", "nat"].contains(&table),
+                    Event::NewChain(chain) => is_watched(table, &chain.name),
+                    Event::DeleteChain(chain) => is_watched(table, &chain.chain),
+                    Event::NewRule(rule) => is_watched(table, &rule.chain),
+                    Event::DeleteRule(rule) if is_watched(table, &rule.chain) => true,
+                    // It may have been what leads to a chain of ours.
+                    Event::DeleteRule(_) => {
+                        jump(Rule::decode(frame)?).is_some_and(|jump| is_watched(table, &jump.to))
+                    }
+                    _ => false,
+                },
+                _ => false,
             };
-            if let Some(family) = family
-                && !drifted.contains(&family)
-            {
+            if is_drift && !drifted.contains(&family) {
                 drifted.push(family);
             }
             Ok(())
@@ -76,11 +93,31 @@ impl AsFd for DriftWatch {
     }
 }
 
-fn ours(table: &str, family: WireFamily) -> Option<Family> {
-    match family {
-        _ if table != TABLE => None,
-        WireFamily::IPV4 => Some(Family::Ipv4),
-        WireFamily::IPV6 => Some(Family::Ipv6),
+/// The family and the table that a change was in.
+fn place<'a>(event: &'a Event<'_>) -> Option<(Family, &'a str)> {
+    let (family, table) = match event {
+        Event::NewTable(table) => (table.family, &*table.name),
+        Event::DeleteTable(table) => (table.family, &*table.table),
+        Event::NewChain(chain) => (chain.family, &*chain.table),
+        Event::DeleteChain(chain) => (chain.family, &*chain.table),
+        Event::NewRule(rule) => (rule.family, &*rule.table),
+        Event::DeleteRule(rule) => (rule.family, &*rule.table),
+        Event::NewSet(set) => (set.family, &*set.table),
+        Event::DeleteSet(set) => (set.family, &*set.table),
+        Event::NewElements(list) | Event::DeleteElements(list) => (list.family, list.table),
+        Event::Generation(_) | Event::Other { .. } => return None,
+    };
+    let family = match family {
+        WireFamily::IPV4 => Family::Ipv4,
+        WireFamily::IPV6 => Family::Ipv6,
+        _ => return None,
+    };
+    Some((family, table))
+}
+
+fn own_chains(own: &[Own], family: Family) -> Option<&Writers> {
+    own.iter().find_map(|own| match own {
+        Own::Chains(of, writers) if *of == family => Some(writers),
         _ => None,
-    }
+    })
 }

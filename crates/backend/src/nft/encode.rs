@@ -1,6 +1,5 @@
 //! Changesets and chains as messages of a transaction.
 
-use portolan_model::{Family, Settings};
 use portolan_wire::nftables::{
     DataRef, ElementRef, ElementsOperation, IfExists, Transaction, UserData, Verdict,
 };
@@ -8,8 +7,7 @@ use portolan_wire::nftables::{
 use super::changeset::{Changeset, Operation};
 use super::class::{Balance, Class};
 use super::element::Set;
-use super::expression::wire_family;
-use super::skeleton::{self, ChainBody, TABLE};
+use super::skeleton::{self, ChainBody, Layout, Place};
 use super::value::Value;
 
 /// Bytes that an element takes in a message besides key, data and comment.
@@ -21,13 +19,13 @@ pub(super) fn estimate(changes: &Changeset) -> usize {
 }
 
 /// Writes all element operations: every deletion first, so that a key can change its data or its owner.
-pub(super) fn elements(transaction: &mut Transaction, family: Family, changes: &Changeset) {
+pub(super) fn elements(transaction: &mut Transaction, place: Place, changes: &Changeset) {
     transaction.reserve(estimate(changes));
     for set in Set::ALL {
         let operations = changes.deletions(set);
         if operations.len() > 0 {
             let mut writer =
-                transaction.elements(ElementsOperation::Delete, wire_family(family), TABLE, set.name());
+                transaction.elements(ElementsOperation::Delete, place.wire(), place.table, set.name());
             operations.for_each(|operation| {
                 writer.push(&reference(&operation, &[]));
             });
@@ -39,7 +37,7 @@ pub(super) fn elements(transaction: &mut Transaction, family: Family, changes: &
             continue;
         }
         let mut writer =
-            transaction.elements(ElementsOperation::Create, wire_family(family), TABLE, set.name());
+            transaction.elements(ElementsOperation::Create, place.wire(), place.table, set.name());
         let mut last = ("", UserData::empty());
         for operation in operations {
             // The frontends of a Service port come one after the other with the same comment.
@@ -56,7 +54,7 @@ pub(super) fn elements(transaction: &mut Transaction, family: Family, changes: &
 /// buffer may not grow (in a user namespace). Endpoints come before the frontends that lead to them; a key that
 /// changes its data does so within one transaction.
 pub(super) fn elements_in_parts(
-    family: Family,
+    place: Place,
     changes: &Changeset,
     limit: usize,
     mut begin: impl FnMut() -> Transaction,
@@ -79,7 +77,7 @@ pub(super) fn elements_in_parts(
             }
             // Where not even one fits, sending it says so.
             let (now, later) = rest.split_at(fitting.max(1));
-            write_keys(&mut part, family, set, now);
+            write_keys(&mut part, place, set, now);
             rest = later;
         }
     }
@@ -112,9 +110,9 @@ fn element_bytes(operation: &Operation<'_>) -> usize {
     ELEMENT_OVERHEAD + key.len() + key_end.len() + data.len() + comment.len()
 }
 
-fn write_keys(transaction: &mut Transaction, family: Family, set: Set, operations: &[(bool, Operation<'_>)]) {
+fn write_keys(transaction: &mut Transaction, place: Place, set: Set, operations: &[(bool, Operation<'_>)]) {
     for (addition, kind) in [(false, ElementsOperation::Delete), (true, ElementsOperation::Create)] {
-        let mut writer = transaction.elements(kind, wire_family(family), TABLE, set.name());
+        let mut writer = transaction.elements(kind, place.wire(), place.table, set.name());
         for (_, operation) in operations.iter().filter(|(is_addition, _)| *is_addition == addition) {
             let comment = UserData::comment(operation.comment);
             let comment = if operation.comment.is_empty() { &[] } else { comment.as_bytes() };
@@ -153,67 +151,67 @@ fn reference<'a>(operation: &Operation<'a>, userdata: &'a [u8]) -> ElementRef<'a
 }
 
 /// Makes the table with its sets and chains, all empty of Services, but no base chain.
-pub(super) fn skeleton(transaction: &mut Transaction, settings: &Settings) {
-    let family = settings.family;
-    transaction.new_table(&skeleton::table(family), IfExists::Keep);
+pub(super) fn skeleton(transaction: &mut Transaction, layout: Layout<'_>) {
+    let place = layout.place();
+    transaction.new_table(&skeleton::table(place), IfExists::Keep);
     for set in Set::ALL.into_iter().filter(|&set| set != Set::Affinity) {
-        transaction.new_set(&skeleton::set(family, set), IfExists::Keep);
+        transaction.new_set(&skeleton::set(place, set), IfExists::Keep);
     }
-    for body in skeleton::chains(settings).iter().filter(|body| body.base.is_none()) {
-        chain(transaction, family, body);
+    for body in skeleton::chains(layout).iter().filter(|body| body.base.is_none()) {
+        chain(transaction, place, body);
     }
 }
 
 /// Makes the chains that packets come to: only from here on does the table do anything.
-pub(super) fn base_chains(transaction: &mut Transaction, settings: &Settings) {
-    for body in skeleton::chains(settings).iter().filter(|body| body.base.is_some()) {
-        chain(transaction, settings.family, body);
+pub(super) fn base_chains(transaction: &mut Transaction, layout: Layout<'_>) {
+    for body in skeleton::chains(layout).iter().filter(|body| body.base.is_some()) {
+        chain(transaction, layout.place(), body);
     }
 }
 
 /// Makes a chain with its rules; whatever rules a chain of this name had are gone.
-pub(super) fn chain(transaction: &mut Transaction, family: Family, body: &ChainBody) {
-    transaction.new_chain(&body.chain(family), IfExists::Keep);
-    refill(transaction, family, body);
+pub(super) fn chain(transaction: &mut Transaction, place: Place, body: &ChainBody) {
+    transaction.new_chain(&body.chain(place), IfExists::Keep);
+    refill(transaction, place, body);
 }
 
 /// Gives a chain that is there other rules.
-pub(super) fn refill(transaction: &mut Transaction, family: Family, body: &ChainBody) {
-    transaction.flush_chain(wire_family(family), TABLE, &body.name);
-    body.rules(family).for_each(|rule| {
+pub(super) fn refill(transaction: &mut Transaction, place: Place, body: &ChainBody) {
+    transaction.flush_chain(place.wire(), place.table, &body.name);
+    body.rules(place).for_each(|rule| {
         transaction.append_rule(&rule);
     });
 }
 
 /// Makes the affinity map.
-pub(super) fn affinity_map(transaction: &mut Transaction, family: Family) {
-    transaction.new_set(&skeleton::set(family, Set::Affinity), IfExists::Keep);
+pub(super) fn affinity_map(transaction: &mut Transaction, place: Place) {
+    transaction.new_set(&skeleton::set(place, Set::Affinity), IfExists::Keep);
 }
 
 /// Makes the chain of a load balancing.
-pub(super) fn balance(transaction: &mut Transaction, family: Family, balance: Balance) {
-    chain(transaction, family, &skeleton::balance_chain(family, balance));
+pub(super) fn balance(transaction: &mut Transaction, layout: Layout<'_>, balance: Balance) {
+    chain(transaction, layout.place(), &skeleton::balance_chain(layout, balance));
 }
 
 /// Makes the chain of a class and the element that leads to it.
-pub(super) fn class(transaction: &mut Transaction, settings: &Settings, number: u16, class: Class) {
-    chain(transaction, settings.family, &skeleton::class_chain(settings, class));
-    class_element(transaction, settings.family, number, class);
+pub(super) fn class(transaction: &mut Transaction, layout: Layout<'_>, number: u16, class: Class) {
+    chain(transaction, layout.place(), &skeleton::class_chain(layout, class));
+    class_element(transaction, layout.place(), number, class);
 }
 
 /// Makes the element that leads to the chain of a class.
-pub(super) fn class_element(transaction: &mut Transaction, family: Family, number: u16, class: Class) {
+pub(super) fn class_element(transaction: &mut Transaction, place: Place, number: u16, class: Class) {
     let (key, name) = (class_key(number), class.to_string());
     let data = DataRef::Verdict(Verdict::Goto(&name));
     let mut writer =
-        transaction.elements(ElementsOperation::Create, wire_family(family), TABLE, Set::Classes.name());
+        transaction.elements(ElementsOperation::Create, place.wire(), place.table, Set::Classes.name());
     writer.push(&ElementRef::mapping(&key, data));
 }
 
 /// Deletes the element that leads to the chain of a class.
-pub(super) fn delete_class_element(transaction: &mut Transaction, family: Family, number: u16) {
+pub(super) fn delete_class_element(transaction: &mut Transaction, place: Place, number: u16) {
     let mut writer =
-        transaction.elements(ElementsOperation::Delete, wire_family(family), TABLE, Set::Classes.name());
+        transaction.elements(ElementsOperation::Delete, place.wire(), place.table, Set::Classes.name());
     writer.push(&ElementRef::key(&class_key(number)));
 }
 

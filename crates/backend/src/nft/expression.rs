@@ -2,12 +2,14 @@
 //!
 //! Registers are counted in words of 4 bytes. A rule loads what it needs: nothing carries over.
 
+use std::net::{IpAddr, SocketAddr};
+
 use ipnet::IpNet;
 use portolan_model::{Family, LocalDetector, Settings};
 use portolan_wire::nftables::expr::{
     Bitwise, Cmp, CmpOperation, Ct, CtKey, Dynset, DynsetOperation, Fib, FibFlags, FibResult, Immediate,
     Lookup, Masq, Meta, MetaKey, Nat, NatFlags, NatType, Numgen, NumgenType, Payload, PayloadBase, Reject,
-    RejectType,
+    RejectType, Socket, SocketKey, Tproxy,
 };
 use portolan_wire::nftables::{Data, Expr, Register, Verdict};
 
@@ -94,6 +96,11 @@ pub(super) fn priority(mask: u32, to: u8) -> [Expr; 2] {
 /// `meta priority set none`
 pub(super) fn reset_priority(scratch: u8) -> [Expr; 2] {
     [number(0, scratch), set_meta(MetaKey::PRIORITY, scratch)]
+}
+
+/// `meta priority PRIORITY`
+pub(super) fn has_priority(priority: u32) -> [Expr; 2] {
+    [meta(MetaKey::PRIORITY, 0), compare(0, CmpOperation::EQ, priority.to_ne_bytes())]
 }
 
 pub(super) fn number(value: u32, to: u8) -> Expr {
@@ -255,8 +262,8 @@ pub(super) fn not_to_loopback(family: Family) -> [Expr; 2] {
 pub(super) fn in_cidr(family: Family, side: Side, cidr: IpNet, is: bool) -> Vec<Expr> {
     let prefix = usize::from(cidr.prefix_len());
     let network = match cidr.network() {
-        std::net::IpAddr::V4(v4) => v4.octets().to_vec(),
-        std::net::IpAddr::V6(v6) => v6.octets().to_vec(),
+        IpAddr::V4(v4) => v4.octets().to_vec(),
+        IpAddr::V6(v6) => v6.octets().to_vec(),
     };
     let operation = if is { CmpOperation::EQ } else { CmpOperation::NEQ };
     if prefix > 0 && prefix.is_multiple_of(8) {
@@ -264,8 +271,8 @@ pub(super) fn in_cidr(family: Family, side: Side, cidr: IpNet, is: bool) -> Vec<
         return vec![address_bytes(family, side, 0, (prefix / 8) as u32), compare(0, operation, bytes)];
     }
     let mask = match cidr.netmask() {
-        std::net::IpAddr::V4(v4) => v4.octets().to_vec(),
-        std::net::IpAddr::V6(v6) => v6.octets().to_vec(),
+        IpAddr::V4(v4) => v4.octets().to_vec(),
+        IpAddr::V6(v6) => v6.octets().to_vec(),
     };
     let zeros = vec![0; mask.len()];
     vec![
@@ -302,20 +309,80 @@ fn whole_name(name: &str) -> Vec<u8> {
 
 /// `mark set mark or MARK`: asks for masquerading in postrouting.
 pub(super) fn mark_for_masquerade(settings: &Settings) -> [Expr; 3] {
-    let mark = mark(settings);
+    set_mark(mark(settings))
+}
+
+/// `mark set mark or MARK`
+pub(super) fn set_mark(mark: u32) -> [Expr; 3] {
     [meta(MetaKey::MARK, 0), and_xor(0, !mark, mark), set_meta(MetaKey::MARK, 0)]
+}
+
+/// `ct mark set ct mark or MARK`
+pub(super) fn set_connection_mark(mark: u32) -> [Expr; 3] {
+    [
+        Expr::Ct(Ct::Load { key: CtKey::MARK, destination: word(0), direction: None }),
+        and_xor(0, !mark, mark),
+        Expr::Ct(Ct::Set { key: CtKey::MARK, source: word(0), direction: None }),
+    ]
+}
+
+/// `ct mark and MARK != 0`
+pub(super) fn connection_is_marked(mark: u32) -> Vec<Expr> {
+    ct_flag(CtKey::MARK, mark)
+}
+
+/// `ct direction original`
+pub(super) fn direction_is_original() -> [Expr; 2] {
+    [
+        Expr::Ct(Ct::Load { key: CtKey::DIRECTION, destination: word(0), direction: None }),
+        compare(0, CmpOperation::EQ, [0]),
+    ]
+}
+
+/// `mark and MARK != 0`
+pub(super) fn is_marked(mark: u32) -> [Expr; 3] {
+    [meta(MetaKey::MARK, 0), and_xor(0, mark, 0), not_zero(0)]
 }
 
 /// `mark and MARK != 0 mark set mark xor MARK`
 pub(super) fn take_mark(settings: &Settings) -> [Expr; 6] {
-    let mark = mark(settings);
+    let [load, isolate, compare] = is_marked(mark(settings));
     [
+        load,
+        isolate,
+        compare,
         meta(MetaKey::MARK, 0),
-        and_xor(0, mark, 0),
-        not_zero(0),
-        meta(MetaKey::MARK, 0),
-        and_xor(0, u32::MAX, mark),
+        and_xor(0, u32::MAX, mark(settings)),
         set_meta(MetaKey::MARK, 0),
+    ]
+}
+
+/// `tproxy to ADDRESS:PORT`
+pub(super) fn tproxy(family: Family, to: SocketAddr) -> [Expr; 3] {
+    let address = match to.ip() {
+        IpAddr::V4(ip) => ip.octets().to_vec(),
+        IpAddr::V6(ip) => ip.octets().to_vec(),
+    };
+    let value =
+        |data: Vec<u8>, to: u8| Expr::Immediate(Immediate { destination: word(to), data: Data::Value(data) });
+    let port = address_words(family);
+    [
+        value(address, 0),
+        value(to.port().to_be_bytes().to_vec(), port),
+        Expr::Tproxy(Tproxy { family: wire_family(family), address: Some(word(0)), port: Some(word(port)) }),
+    ]
+}
+
+/// `meta l4proto tcp`
+pub(super) fn is_tcp() -> [Expr; 2] {
+    [meta(MetaKey::L4PROTO, 0), compare(0, CmpOperation::EQ, [portolan_model::Protocol::Tcp.number()])]
+}
+
+/// `socket transparent 1`
+pub(super) fn socket_is_transparent() -> [Expr; 2] {
+    [
+        Expr::Socket(Socket { key: SocketKey::TRANSPARENT, destination: word(0) }),
+        compare(0, CmpOperation::EQ, [1]),
     ]
 }
 
@@ -323,7 +390,7 @@ fn mark(settings: &Settings) -> u32 {
     1_u32.checked_shl(u32::from(settings.masquerade_bit)).unwrap_or_default()
 }
 
-pub(super) fn wire_family(family: Family) -> portolan_wire::nftables::Family {
+pub(super) const fn wire_family(family: Family) -> portolan_wire::nftables::Family {
     match family {
         Family::Ipv4 => portolan_wire::nftables::Family::IPV4,
         Family::Ipv6 => portolan_wire::nftables::Family::IPV6,

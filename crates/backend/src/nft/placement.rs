@@ -261,6 +261,7 @@ mod tests {
             external_policy: portolan_model::ExternalPolicy::Local,
             affinity,
             source_ranges: Box::default(),
+            ipvs_scheduler: None,
         }
     }
 

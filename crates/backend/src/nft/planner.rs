@@ -6,12 +6,14 @@ use std::sync::Arc;
 
 use portolan_model::{Change, Forwarding, Protocol, ServicePortName, Settings};
 
+use super::capture::Capture;
 use super::changeset::Changeset;
 use super::class::{Class, Classes};
 use super::content::{self, ClassPair, Values};
 use super::counted::{Counted, CountedAddresses};
-use super::element::Element;
+use super::element::{Element, Set};
 use super::placement::{Before, Placement};
+use super::skeleton::Layout;
 use super::value::{Ids, Value};
 use crate::dataplane::Refusal;
 
@@ -44,6 +46,8 @@ impl Placed {
 #[derive(Debug)]
 pub(crate) struct Planner {
     pub(crate) settings: Settings,
+    /// Captures packets instead of translating them.
+    pub(crate) capture: Option<Capture>,
     pub(crate) ids: Ids,
     pub(crate) classes: Classes,
     pub(crate) placed: HashMap<Arc<ServicePortName>, Box<Placed>>,
@@ -57,6 +61,7 @@ impl Planner {
     pub(crate) fn new(settings: Settings) -> Self {
         Self {
             settings,
+            capture: None,
             ids: Ids::default(),
             classes: Classes::default(),
             placed: HashMap::new(),
@@ -64,6 +69,10 @@ impl Planner {
             cluster_ips: CountedAddresses::default(),
             hairpins: Counted::default(),
         }
+    }
+
+    pub(crate) fn layout(&self) -> Layout<'_> {
+        Layout { settings: &self.settings, capture: self.capture }
     }
 
     /// Takes changes in without placing anything: for the time before the complete state is known.
@@ -108,7 +117,14 @@ impl Planner {
     /// The elements of one Service port as it is placed.
     pub(crate) fn elements(&self, placed: &Placed) -> Vec<Element> {
         let values = self.values(placed);
-        content::elements(&placed.forwarding, &placed.placement, placed.id, values, self.settings.node_ip)
+        let node_ip = self.settings.node_ip;
+        let mut elements =
+            content::elements(&placed.forwarding, &placed.placement, placed.id, values, node_ip);
+        if self.capture.is_some() {
+            // The rules themselves name the listeners.
+            elements.retain(|element| element.set != Set::Endpoints);
+        }
+        elements
     }
 
     fn place(

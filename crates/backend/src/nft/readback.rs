@@ -14,8 +14,7 @@ use portolan_wire::nftables::{
 
 use super::changeset::has_comment;
 use super::element::{Key, Set, read_address, read_number};
-use super::expression::wire_family;
-use super::skeleton::{self, TABLE};
+use super::skeleton::{self, Place};
 use rows::{Row, Rows};
 
 /// A key with the end of its interval, where it has one.
@@ -58,11 +57,11 @@ pub(super) fn generation(socket: &mut Socket) -> Result<u32, SocketError> {
 }
 
 /// Our table, where there is one.
-pub(super) fn table(socket: &mut Socket, family: Family) -> Result<Option<wire::Table>, SocketError> {
+pub(super) fn table(socket: &mut Socket, place: Place) -> Result<Option<wire::Table>, SocketError> {
     let mut found = None;
-    socket.dump(&mut request::tables(wire_family(family)), |frame| {
+    socket.dump(&mut request::tables(place.wire()), |frame| {
         match Event::decode(frame)? {
-            Event::NewTable(table) if table.name == TABLE && table.family == wire_family(family) => {
+            Event::NewTable(table) if table.name == place.table && table.family == place.wire() => {
                 found = Some(table);
             }
             _ => {}
@@ -74,16 +73,16 @@ pub(super) fn table(socket: &mut Socket, family: Family) -> Result<Option<wire::
 
 /// Reads the whole table; an empty view where there is none. [`SocketError::Interrupted`] when it changed
 /// meanwhile.
-pub(super) fn read(socket: &mut Socket, family: Family) -> Result<View, SocketError> {
-    let mut view = View { table: table(socket, family)?, ..View::default() };
+pub(super) fn read(socket: &mut Socket, place: Place) -> Result<View, SocketError> {
+    let mut view = View { table: table(socket, place)?, ..View::default() };
     if view.table.is_none() {
         return Ok(view);
     }
-    view.read_chains(socket, family)?;
-    view.read_sets(socket, family)?;
+    view.read_chains(socket, place)?;
+    view.read_sets(socket, place)?;
     for set in Set::ALL.into_iter().filter(|&set| set != Set::Affinity) {
         if view.sets.contains_key(set.name()) {
-            view.read_elements(socket, family, set)?;
+            view.read_elements(socket, place, set)?;
         }
     }
     Ok(view)
@@ -112,19 +111,19 @@ impl View {
         read_socket(family, self.data(set, &key)?)
     }
 
-    fn read_chains(&mut self, socket: &mut Socket, family: Family) -> Result<(), SocketError> {
-        socket.dump(&mut request::chains(wire_family(family)), |frame| {
+    fn read_chains(&mut self, socket: &mut Socket, place: Place) -> Result<(), SocketError> {
+        socket.dump(&mut request::chains(place.wire()), |frame| {
             match Event::decode(frame)? {
-                Event::NewChain(chain) if chain.table == TABLE => {
+                Event::NewChain(chain) if chain.table == place.table => {
                     self.chains.insert(chain.name.clone(), chain);
                 }
                 _ => {}
             }
             Ok(())
         })?;
-        socket.dump(&mut request::rules(wire_family(family), TABLE, None), |frame| {
+        socket.dump(&mut request::rules(place.wire(), place.table, None), |frame| {
             match Event::decode(frame)? {
-                Event::NewRule(rule) if rule.table == TABLE => {
+                Event::NewRule(rule) if rule.table == place.table => {
                     self.rules.entry(rule.chain.clone()).or_default().push(rule);
                 }
                 _ => {}
@@ -133,10 +132,10 @@ impl View {
         })
     }
 
-    fn read_sets(&mut self, socket: &mut Socket, family: Family) -> Result<(), SocketError> {
-        socket.dump(&mut request::sets(wire_family(family), TABLE), |frame| {
+    fn read_sets(&mut self, socket: &mut Socket, place: Place) -> Result<(), SocketError> {
+        socket.dump(&mut request::sets(place.wire(), place.table), |frame| {
             match Event::decode(frame)? {
-                Event::NewSet(set) if set.table == TABLE => {
+                Event::NewSet(set) if set.table == place.table => {
                     self.sets.insert(set.name.clone(), set);
                 }
                 _ => {}
@@ -147,12 +146,12 @@ impl View {
 
     /// A list taken while the kernel still moves the elements to a table of another size lacks some and has
     /// others twice; kernels that say how many there are let us notice.
-    fn read_elements(&mut self, socket: &mut Socket, family: Family, set: Set) -> Result<(), SocketError> {
+    fn read_elements(&mut self, socket: &mut Socket, place: Place, set: Set) -> Result<(), SocketError> {
         let expected = self.sets.get(set.name()).and_then(|set| set.element_count);
-        let mut rows = rows_of(family, set);
+        let mut rows = rows_of(place, set);
         rows.reserve(expected.unwrap_or_default() as usize);
         let others = self.others();
-        socket.dump(&mut request::elements(wire_family(family), TABLE, set.name()), |frame| {
+        socket.dump(&mut request::elements(place.wire(), place.table, set.name()), |frame| {
             if let Event::NewElements(list) = Event::decode(frame)? {
                 for element in list.elements() {
                     self.take(set, &mut rows, &element?);
@@ -203,8 +202,8 @@ impl View {
 }
 
 /// No rows yet, of the shape that the elements of a set should have.
-fn rows_of(family: Family, set: Set) -> Rows {
-    let shape = skeleton::set(family, set);
+fn rows_of(place: Place, set: Set) -> Rows {
+    let shape = skeleton::set(place, set);
     let data_length = match shape.data {
         Some(SetData::Value { length, .. }) => length,
         Some(SetData::Verdict) | None => 0,

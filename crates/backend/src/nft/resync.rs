@@ -10,12 +10,11 @@ use super::changeset::{Changeset, comment_for};
 use super::class::{Balance, Class};
 use super::element::{Element, Key, Set, node_port_key, read_number, service_key};
 use super::encode;
-use super::expression::wire_family;
 use super::load::shared_elements;
 use super::placement::Before;
 use super::planner::{Plan, Planner};
 use super::readback::{View, comment_hash};
-use super::skeleton::{self, ChainBody, TABLE};
+use super::skeleton::{self, ChainBody};
 use super::value::{LOCAL_OFFSET, Value};
 
 /// The difference between what the table should be and what it is.
@@ -96,50 +95,50 @@ impl Difference {
 
     /// Writes all of the difference but the elements of Services.
     pub(super) fn encode(&self, transaction: &mut Transaction, planner: &Planner, table_exists: bool) {
-        let settings = &planner.settings;
-        let family = settings.family;
+        let layout = planner.layout();
+        let place = layout.place();
         if self.rebuild {
             if table_exists {
-                transaction.delete_table(wire_family(family), TABLE);
+                transaction.delete_table(place.wire(), place.table);
             }
-            encode::skeleton(transaction, settings);
+            encode::skeleton(transaction, layout);
             if table_exists {
-                encode::base_chains(transaction, settings);
+                encode::base_chains(transaction, layout);
             }
         }
         if self.affinity_map {
-            encode::affinity_map(transaction, family);
+            encode::affinity_map(transaction, place);
         }
         // Every chain before the rules that lead to it.
         for work in &self.chains {
             match work {
-                ChainWork::Make(body) => encode::chain(transaction, family, body),
-                ChainWork::Refill(body) => encode::refill(transaction, family, body),
+                ChainWork::Make(body) => encode::chain(transaction, place, body),
+                ChainWork::Refill(body) => encode::refill(transaction, place, body),
             }
         }
         for chain in &self.foreign_base_chains {
-            transaction.flush_chain(wire_family(family), TABLE, chain);
-            transaction.delete_chain(wire_family(family), TABLE, chain);
+            transaction.flush_chain(place.wire(), place.table, chain);
+            transaction.delete_chain(place.wire(), place.table, chain);
         }
         for work in &self.classes {
             if work.replace {
-                encode::delete_class_element(transaction, family, work.number);
+                encode::delete_class_element(transaction, place, work.number);
             }
             if let Some(class) = work.class {
-                encode::class_element(transaction, family, work.number, class);
+                encode::class_element(transaction, place, work.number, class);
             }
         }
     }
 
     fn compare_chains(&mut self, planner: &Planner, view: &View) {
-        let settings = &planner.settings;
+        let layout = planner.layout();
         self.affinity_map = planner.classes.needs_affinity() && !view.sets.contains_key(Set::Affinity.name());
         let balances: HashSet<Balance> = planner.classes.balances().collect();
         for balance in balances {
-            self.compare_chain(view, skeleton::balance_chain(settings.family, balance));
+            self.compare_chain(view, skeleton::balance_chain(layout, balance));
         }
         for (number, class) in planner.classes.iter() {
-            self.compare_chain(view, skeleton::class_chain(settings, class));
+            self.compare_chain(view, skeleton::class_chain(layout, class));
             let leads_to = view.classes.get(&number);
             if leads_to != Some(&class.to_string()) {
                 self.classes.push(ClassWork { number, replace: leads_to.is_some(), class: Some(class) });
@@ -151,7 +150,7 @@ impl Difference {
             }
         }
         if !self.rebuild {
-            for body in skeleton::chains(settings) {
+            for body in skeleton::chains(layout) {
                 self.compare_chain(view, body);
             }
         }
@@ -174,13 +173,14 @@ pub(super) fn has_hook(view: &View, chain: &str) -> bool {
 /// Names of chains that are there and that nothing of ours needs.
 pub(super) fn foreign_chains(planner: &Planner, view: &View) -> Vec<String> {
     let mut needed: HashSet<String> =
-        skeleton::chains(&planner.settings).into_iter().map(|body| body.name).collect();
+        skeleton::chains(planner.layout()).into_iter().map(|body| body.name).collect();
     needed.extend(planner.classes.iter().map(|(_, class)| class.to_string()));
     needed.extend(planner.classes.balances().map(|balance| balance.to_string()));
     view.chains.keys().filter(|name| !needed.contains(*name)).cloned().collect()
 }
 
-fn same_rules(view: &View, body: &ChainBody) -> bool {
+/// Whether a chain has exactly these rules.
+pub(super) fn same_rules(view: &View, body: &ChainBody) -> bool {
     let actual = view.rules.get(&body.name).map(Vec::as_slice).unwrap_or_default();
     let comment = |rule: &super::skeleton::RuleBody| rule.comment;
     actual.len() == body.rules.len()
@@ -197,9 +197,9 @@ fn same_rules(view: &View, body: &ChainBody) -> bool {
 
 /// Whether sets and base chains are as they should be: these cannot be changed in place.
 fn has_shape(view: &View, planner: &Planner) -> bool {
-    let family = planner.settings.family;
+    let place = planner.layout().place();
     let sets = Set::ALL.into_iter().all(|set| match view.sets.get(set.name()) {
-        Some(actual) => actual.clone().normalized() == skeleton::set(family, set).normalized(),
+        Some(actual) => actual.clone().normalized() == skeleton::set(place, set).normalized(),
         None => set == Set::Affinity,
     });
     // A dormant table has all that it should and does nothing.
@@ -207,10 +207,10 @@ fn has_shape(view: &View, planner: &Planner) -> bool {
     let no_other_sets = view.sets.keys().all(|name| Set::from_name(name).is_some());
     sets && awake
         && no_other_sets
-        && skeleton::chains(&planner.settings).into_iter().all(|body| {
+        && skeleton::chains(planner.layout()).into_iter().all(|body| {
             view.chains
                 .get(&body.name)
-                .is_none_or(|actual| actual.clone().normalized().base == body.chain(family).normalized().base)
+                .is_none_or(|actual| actual.clone().normalized().base == body.chain(place).normalized().base)
         })
 }
 

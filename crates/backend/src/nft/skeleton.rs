@@ -10,21 +10,50 @@ use portolan_wire::nftables::{
     SetFlags, Table, UserData, concatenated,
 };
 
+use super::capture::{self, Capture};
 use super::class::{Balance, Class};
 use super::element::Set;
 use super::expression::{
-    Side, accept, address, address_is_local, address_words, delete, dnat, drop, goto, in_cidr, jump,
-    local_pod, map, mark_for_masquerade, masquerade, member, meta, not_member, not_to_loopback, not_zero,
-    priority, protocol_and_port, random, reject, reset_priority, service_key, set_meta, state_new,
+    Side, accept, address, address_is_local, address_words, delete, dnat, drop, goto, in_cidr, is_marked,
+    jump, local_pod, map, mark_for_masquerade, masquerade, member, meta, not_member, not_to_loopback,
+    not_zero, priority, protocol_and_port, random, reject, reset_priority, service_key, set_meta, state_new,
     status_dnat, take_mark, update, verdict_map, wire_family,
 };
 use super::value::{CLASS_MASK, ID_MASK, LOCAL_OFFSET};
 
-/// The name of the table in either family.
+/// The name of the nftables mode's table in either family.
 pub const TABLE: &str = "portolan";
 
 /// Bindings that the affinity map holds at most, all Services of a family together.
 const AFFINITY_SIZE: u32 = 262_144;
+
+/// A table: which one of which family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) family: Family,
+    pub(crate) table: &'static str,
+}
+
+impl Place {
+    /// The family, as netlink has it.
+    pub(crate) const fn wire(self) -> wire::Family {
+        wire_family(self.family)
+    }
+}
+
+impl Layout<'_> {
+    pub(crate) const fn place(&self) -> Place {
+        let table = if self.capture.is_some() { capture::TABLE } else { TABLE };
+        Place { family: self.settings.family, table }
+    }
+}
+
+/// What the fixed part depends on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Layout<'a> {
+    pub(crate) settings: &'a Settings,
+    pub(crate) capture: Option<Capture>,
+}
 
 /// One rule: its expressions and its comment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,13 +71,13 @@ pub(crate) struct ChainBody {
 }
 
 impl ChainBody {
-    pub(crate) fn chain(&self, family: Family) -> Chain {
-        Chain { base: self.base.clone(), ..Chain::regular(wire_family(family), TABLE, self.name.as_str()) }
+    pub(crate) fn chain(&self, place: Place) -> Chain {
+        Chain { base: self.base.clone(), ..Chain::regular(place.wire(), place.table, self.name.as_str()) }
     }
 
-    pub(crate) fn rules(&self, family: Family) -> impl Iterator<Item = Rule> + '_ {
+    pub(crate) fn rules(&self, place: Place) -> impl Iterator<Item = Rule> + '_ {
         self.rules.iter().map(move |body| {
-            let rule = Rule::new(wire_family(family), TABLE, self.name.as_str(), body.expressions.clone());
+            let rule = Rule::new(place.wire(), place.table, self.name.as_str(), body.expressions.clone());
             if body.comment.is_empty() {
                 rule
             } else {
@@ -62,42 +91,53 @@ impl ChainBody {
     }
 }
 
-pub(crate) fn table(family: Family) -> Table {
+pub(crate) fn table(place: Place) -> Table {
     let userdata = UserData::comment("Service virtual IPs; made and kept by Portolan");
-    Table { userdata, ..Table::new(wire_family(family), TABLE) }
+    Table { userdata, ..Table::new(place.wire(), place.table) }
 }
 
 /// Every chain that is always there, in an order in which each comes after those it jumps to.
-pub(crate) fn chains(settings: &Settings) -> Vec<ChainBody> {
-    let mut chains = vec![
-        ChainBody::regular("services", services_rules(settings)),
-        ChainBody::regular("masquerading", masquerading_rules(settings)),
+pub(crate) fn chains(layout: Layout<'_>) -> Vec<ChainBody> {
+    let settings = layout.settings;
+    let mut chains = vec![ChainBody::regular("services", services_rules(settings))];
+    if layout.capture.is_none() {
+        chains.push(ChainBody::regular("masquerading", masquerading_rules(settings)));
+    }
+    chains.extend([
         ChainBody::regular("firewall-check", vec![firewall_rule(settings.family)]),
         ChainBody::regular("service-endpoints-check", service_endpoints_rules(settings.family)),
         ChainBody::regular("node-port-endpoints-check", node_port_endpoints_rules(settings)),
         ChainBody::regular("cluster-ips-check", cluster_ips_rules(settings)),
         all_of("input-check", &["node-port-endpoints-check", "service-endpoints-check"]),
         all_of("forward-check", &["service-endpoints-check", "cluster-ips-check"]),
-    ];
-    chains.extend(base_chains());
+    ]);
+    if layout.capture.is_some() {
+        chains.extend(check_chains(&is_marked(capture::capture_mark(settings))));
+        chains.extend(capture::base_chains(settings));
+    } else {
+        chains.extend(check_chains(&status_dnat()));
+        chains.extend(nat_chains());
+    }
     chains
 }
 
 /// The chain of a class: who is masqueraded, and which load balancing follows.
-pub(crate) fn class_chain(settings: &Settings, class: Class) -> ChainBody {
+pub(crate) fn class_chain(layout: Layout<'_>, class: Class) -> ChainBody {
+    let settings = layout.settings;
+    // Whoever is masqueraded is masqueraded when the relay connects.
+    let mark = || if layout.capture.is_some() { Vec::new() } else { mark_for_masquerade(settings).to_vec() };
     let to = |balance: Balance| rule(vec![goto(balance.to_string())]);
     let rules = match class {
+        Class::Internal(balance) | Class::External(balance) if layout.capture.is_some() => vec![to(balance)],
         Class::Internal(balance) => internal_masquerade(settings).into_iter().chain([to(balance)]).collect(),
-        Class::External(balance) => {
-            vec![commented(mark_for_masquerade(settings).to_vec(), "masquerade"), to(balance)]
-        }
+        Class::External(balance) => vec![commented(mark(), "masquerade"), to(balance)],
         Class::ExternalLocal(cluster, local) => {
             let short_cut = |expressions: Vec<Expr>| [expressions, vec![goto(cluster.to_string())]].concat();
             let mut rules = Vec::new();
             if let Some(is_local) = local_pod(settings, true) {
                 rules.push(commented(short_cut(is_local), "short-circuit pod traffic"));
             }
-            let from_node = [&address_is_local(Side::Source)[..], &mark_for_masquerade(settings)].concat();
+            let from_node = [address_is_local(Side::Source).to_vec(), mark()].concat();
             rules.push(commented(short_cut(from_node), "short-circuit and masquerade local traffic"));
             rules.push(match local {
                 0 => commented(reset_priority(0).to_vec(), "no local endpoint: dropped later"),
@@ -110,8 +150,10 @@ pub(crate) fn class_chain(settings: &Settings, class: Class) -> ChainBody {
 }
 
 /// The chain that chooses one of N backends and translates the destination.
-pub(crate) fn balance_chain(family: Family, balance: Balance) -> ChainBody {
+pub(crate) fn balance_chain(layout: Layout<'_>, balance: Balance) -> ChainBody {
+    let family = layout.settings.family;
     let rules = match balance.affinity {
+        _ if let Some(capture) = layout.capture => capture.rules(layout.settings, balance.local),
         None => plain_balance_rules(family, balance),
         Some(seconds) => affinity_rules(family, balance, seconds),
     };
@@ -120,8 +162,8 @@ pub(crate) fn balance_chain(family: Family, balance: Balance) -> ChainBody {
 
 /// The definition of a set. [`Set::Affinity`] is made only when a Service needs it: the kernel allocates its
 /// buckets at once.
-pub(crate) fn set(family: Family, set: Set) -> wire::Set {
-    let ip = match family {
+pub(crate) fn set(place: Place, set: Set) -> wire::Set {
+    let ip = match place.family {
         Family::Ipv4 => DataType::IPV4_ADDR,
         Family::Ipv6 => DataType::IPV6_ADDR,
     };
@@ -173,7 +215,7 @@ pub(crate) fn set(family: Family, set: Set) -> wire::Set {
         _ => (SetFlags::default(), Vec::new(), None),
     };
     let definition =
-        wire::Set::new(wire_family(family), TABLE, set.name(), concatenated(&key), padded_length(&key));
+        wire::Set::new(place.wire(), place.table, set.name(), concatenated(&key), padded_length(&key));
     wire::Set { flags, data: set_data, size, fields, userdata, ..definition }
 }
 
@@ -191,11 +233,11 @@ fn padded_length(fields: &[DataType]) -> u32 {
     fields.iter().map(|&field| field_length(field).next_multiple_of(4)).sum()
 }
 
-fn rule(expressions: Vec<Expr>) -> RuleBody {
+pub(super) fn rule(expressions: Vec<Expr>) -> RuleBody {
     commented(expressions, "")
 }
 
-fn commented(expressions: Vec<Expr>, comment: &'static str) -> RuleBody {
+pub(super) fn commented(expressions: Vec<Expr>, comment: &'static str) -> RuleBody {
     RuleBody { expressions, comment }
 }
 
@@ -204,32 +246,44 @@ fn all_of(name: &str, chains: &[&str]) -> ChainBody {
     ChainBody::regular(name, chains.iter().map(|chain| rule(vec![jump(chain)])).collect())
 }
 
-fn base_chains() -> [ChainBody; 8] {
+/// A chain that packets come to.
+pub(super) fn base(
+    name: &str,
+    kind: ChainType,
+    hook: Hook,
+    priority: i32,
+    rules: Vec<RuleBody>,
+) -> ChainBody {
+    let base = BaseChain { kind, hook, priority, policy: Policy::Accept };
+    ChainBody { name: name.into(), base: Some(base), rules }
+}
+
+/// The chains that drop and reject. In a packet that a Service has taken, which these expressions find, the value that
+/// chose the endpoint has done its work.
+fn check_chains(is_taken: &[Expr]) -> [ChainBody; 5] {
     let new = |chain: &str| rule([state_new(), vec![jump(chain)]].concat());
-    // Reject and drop are for packets that no Service has taken (and translated). In a packet that one has, the value
-    // that chose the endpoint has done its work.
-    let taken = [state_new(), status_dnat(), reset_priority(0).to_vec()].concat();
+    let taken = [&state_new()[..], is_taken, &reset_priority(0)].concat();
     let untaken = |chain: &str| vec![rule([&taken[..], &[accept()]].concat()), new(chain)];
     // Forwarding has overwritten the value in most packets (`ip_forward`), and most are not the first of their
     // connection: the quickest way for these.
     let carries = [vec![meta(MetaKey::PRIORITY, 0), not_zero(0)], taken.clone()].concat();
-    let forwarded = rule([status_dnat(), vec![accept()]].concat());
-    let base = |name: &str, kind: ChainType, hook: Hook, priority: i32, rules: Vec<RuleBody>| ChainBody {
-        name: name.into(),
-        base: Some(BaseChain { kind, hook, priority, policy: Policy::Accept }),
-        rules,
-    };
+    let forwarded = rule([is_taken, &[accept()]].concat());
     let check = |name, hook, rules| base(name, ChainType::Filter, hook, 0, rules);
     let firewall = |name, hook| base(name, ChainType::Filter, hook, -110, vec![new("firewall-check")]);
-    let nat = |name, hook, priority, chain| {
-        base(name, ChainType::Nat, hook, priority, vec![rule(vec![jump(chain)])])
-    };
     [
         firewall("filter-prerouting-pre-dnat", Hook::PREROUTING),
         firewall("filter-output-pre-dnat", Hook::OUTPUT),
         check("filter-input", Hook::INPUT, untaken("input-check")),
         check("filter-forward", Hook::FORWARD, vec![rule(carries), forwarded, new("forward-check")]),
         check("filter-output", Hook::OUTPUT, untaken("forward-check")),
+    ]
+}
+
+fn nat_chains() -> [ChainBody; 3] {
+    let nat = |name, hook, priority, chain| {
+        base(name, ChainType::Nat, hook, priority, vec![rule(vec![jump(chain)])])
+    };
+    [
         nat("nat-prerouting", Hook::PREROUTING, -100, "services"),
         nat("nat-output", Hook::OUTPUT, -100, "services"),
         nat("nat-postrouting", Hook::POSTROUTING, 100, "masquerading"),

@@ -47,6 +47,7 @@ pub(crate) fn cluster_ip(address: &str, port: u16, places: &[&str]) -> Forwardin
         internal_policy: InternalPolicy::Cluster,
         external_policy: ExternalPolicy::Cluster,
         affinity: None,
+        ipvs_scheduler: None,
         source_ranges: Box::default(),
     }
 }

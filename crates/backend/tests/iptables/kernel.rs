@@ -2,24 +2,32 @@ use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::process::Command;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use portolan_backend::iptables::{Error, Iptables, Options, Pieces, Planner, Present, Programs, Variant};
+use portolan_backend::iptables::{
+    Counted, Error, Iptables, Options, Pieces, Planner, Present, Programs, Rules, Variant, counted,
+};
 use portolan_backend::{Commit, Dataplane as _, HealthCheckPort};
 use portolan_model::world::{Edit, Ranges, Rng, World, random_edit};
 use portolan_model::{Catalog, Change, Family};
 use portolan_sock::namespace::in_new_network_namespace;
+use portolan_sock::{Protocol, Socket};
+use portolan_testkit::eventually;
+use portolan_wire::netlink::NLM_F_ACK;
+use portolan_wire::{Request, nfnetlink};
 
 use super::example::{backends, ipv4, ipv6, put, settings};
+use super::load::programs_of;
 
-const VARIANTS: [Variant; 2] = [Variant::Nft, Variant::Legacy];
+pub(crate) const VARIANTS: [Variant; 2] = [Variant::Nft, Variant::Legacy];
 
-fn in_namespace<T: Send>(test: impl FnOnce() -> T + Send) -> T {
+pub(crate) fn in_namespace<T: Send>(test: impl FnOnce() -> T + Send) -> T {
     in_new_network_namespace(test)
         .expect("this test needs root, or CAP_SYS_ADMIN and CAP_NET_ADMIN in a user namespace")
 }
 
 /// What a save prints, but for comments and counters.
-fn save(family: Family, variant: Variant) -> String {
+pub(crate) fn save(family: Family, variant: Variant) -> String {
     let program = match (family, variant) {
         (Family::Ipv4, Variant::Nft) => "iptables-nft-save",
         (Family::Ipv4, Variant::Legacy) => "iptables-legacy-save",
@@ -48,7 +56,7 @@ const SHARED: [&str; 4] =
 
 /// The rules of each chain by table, in order but where it is free: in shared chains, and in the kernel's own, where
 /// what is missing is put first.
-fn unordered(saved: &str) -> BTreeMap<(&str, &str), Vec<&str>> {
+pub(crate) fn unordered(saved: &str) -> BTreeMap<(&str, &str), Vec<&str>> {
     let mut chains: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
     let mut table = "";
     for line in saved.lines() {
@@ -72,6 +80,13 @@ fn unordered(saved: &str) -> BTreeMap<(&str, &str), Vec<&str>> {
     chains
 }
 
+/// How many rules there are in our chains of a table.
+fn count(saved: &str, table: &str) -> usize {
+    let chains = unordered(saved);
+    let ours = chains.iter().filter(|((of, chain), _)| *of == table && chain.starts_with("KUBE-"));
+    ours.map(|(_, rules)| rules.len()).sum()
+}
+
 fn planner(family: Family, changes: &[Change], health_checks: &[HealthCheckPort]) -> Planner {
     let mut planner = Planner::new(settings(family), Options::default());
     planner.remember(changes, health_checks);
@@ -89,7 +104,7 @@ fn load_over(present: &Present, programs: &Programs, planner: &mut Planner, piec
     programs.restore(|mut out| planner.full(present, pieces, &mut out)).unwrap();
 }
 
-fn apply(programs: &Programs, text: &str) {
+pub(crate) fn apply(programs: &Programs, text: &str) {
     if !text.is_empty() {
         programs.restore(|out| out.write_str(text)).unwrap_or_else(|error| panic!("{error}\n{text}"));
     }
@@ -104,7 +119,7 @@ fn loaded(family: Family, variant: Variant, pieces: Pieces) -> String {
     let health_check =
         HealthCheckPort { namespace: "demo".into(), service: "dual".into(), port: Some(32222) };
     in_namespace(|| {
-        let programs = Programs::of(family, variant).unwrap();
+        let programs = programs_of(family, variant);
         let mut planner = planner(family, &changes, std::slice::from_ref(&health_check));
         load(&programs, &mut planner, pieces);
         save(family, variant)
@@ -177,7 +192,7 @@ fn changes_come_to_what_a_full_load_makes() {
             let mut edited = Edited::new(seed);
             let (changes, health_checks) = edited.first();
             let (by_steps, expected, planner) = in_namespace(|| {
-                let programs = Programs::of(family, variant).unwrap();
+                let programs = programs_of(family, variant);
                 let mut planner = planner(family, &changes, &health_checks);
                 load(&programs, &mut planner, Pieces::One);
                 for _ in 0..12 {
@@ -185,13 +200,18 @@ fn changes_come_to_what_a_full_load_makes() {
                     apply(&programs, &planner.plan(&changes, &health_checks));
                 }
                 let by_steps = save(family, variant);
+                let expected = Rules { filter: count(&by_steps, "filter"), nat: count(&by_steps, "nat") };
+                assert_eq!(planner.rules(), expected, "seed {seed}, {variant:?}");
                 load(&programs, &mut planner, Pieces::One);
-                (by_steps, save(family, variant), planner)
+                let saved = save(family, variant);
+                let expected = Rules { filter: count(&saved, "filter"), nat: count(&saved, "nat") };
+                assert_eq!(planner.rules(), expected, "seed {seed}, {variant:?}");
+                (by_steps, saved, planner)
             });
             assert_eq!(unordered(&by_steps), unordered(&expected), "seed {seed}, {variant:?}");
             let fresh = in_namespace(|| {
                 let mut planner = planner;
-                load(&Programs::of(family, variant).unwrap(), &mut planner, Pieces::One);
+                load(&programs_of(family, variant), &mut planner, Pieces::One);
                 save(family, variant)
             });
             assert_eq!(unordered(&fresh), unordered(&expected), "seed {seed}, {variant:?}, in empty tables");
@@ -203,7 +223,7 @@ fn changes_come_to_what_a_full_load_makes() {
 fn a_load_replaces_rules_of_others_in_our_chains_and_leaves_theirs() {
     for variant in VARIANTS {
         in_namespace(|| {
-            let programs = Programs::of(Family::Ipv4, variant).unwrap();
+            let programs = programs_of(Family::Ipv4, variant);
             let others = "*nat\n:MINE - [0:0]\n:KUBE-SVC-OLD - [0:0]\n:KUBE-SERVICES - [0:0]\n\
                           -A MINE -j RETURN\n-A KUBE-SVC-OLD -j MINE\n-A KUBE-SERVICES -j KUBE-SVC-OLD\n\
                           -A OUTPUT -j MINE\nCOMMIT\n";
@@ -223,7 +243,7 @@ fn a_load_replaces_rules_of_others_in_our_chains_and_leaves_theirs() {
 fn what_others_take_away_is_noticed_and_mended() {
     for variant in VARIANTS {
         in_namespace(|| {
-            let programs = Programs::of(Family::Ipv4, variant).unwrap();
+            let programs = programs_of(Family::Ipv4, variant);
             let mut iptables = Iptables::new(programs.clone(), settings(Family::Ipv4), Options::default());
             iptables.apply(&ipv4()).unwrap();
             iptables.resync().unwrap();
@@ -250,7 +270,7 @@ fn what_others_take_away_is_noticed_and_mended() {
 fn session_affinity_outlives_loads_and_changes_of_other_endpoints() {
     for variant in VARIANTS {
         in_namespace(|| {
-            let programs = Programs::of(Family::Ipv4, variant).unwrap();
+            let programs = programs_of(Family::Ipv4, variant);
             let mut iptables = Iptables::new(programs.clone(), settings(Family::Ipv4), Options::default());
             let changes = ipv4();
             iptables.apply(&changes).unwrap();
@@ -279,7 +299,7 @@ fn session_affinity_outlives_loads_and_changes_of_other_endpoints() {
 fn a_refused_line_is_named_and_nothing_of_its_table_is_written() {
     for variant in VARIANTS {
         in_namespace(|| {
-            let programs = Programs::of(Family::Ipv4, variant).unwrap();
+            let programs = programs_of(Family::Ipv4, variant);
             let wrong = "*nat\n:MINE - [0:0]\n-A MINE -j NOWHERE-TO-GO\nCOMMIT\n";
             let error = programs.restore(|out| out.write_str(wrong)).unwrap_err();
             let Error::Failed { lines, .. } = &error else { panic!("{error}") };
@@ -299,15 +319,22 @@ fn a_refused_line_is_named_and_nothing_of_its_table_is_written() {
 fn a_data_plane_mends_what_made_a_change_fail() {
     for variant in VARIANTS {
         in_namespace(|| {
-            let programs = Programs::of(Family::Ipv4, variant).unwrap();
+            let programs = programs_of(Family::Ipv4, variant);
             let before = save(Family::Ipv4, variant);
             let mut iptables = Iptables::new(programs.clone(), settings(Family::Ipv4), Options::default());
+            let meter = iptables.meter();
             let changes = ipv4();
             assert_eq!(iptables.apply(&changes).unwrap(), Commit::default(), "nothing before the start");
             assert_eq!(save(Family::Ipv4, variant), before);
             let commit = iptables.resync().unwrap();
             assert!(commit.full && commit.elements > 50 && commit.objects > 18, "{commit:?}");
             let loaded = save(Family::Ipv4, variant);
+            let rules = Rules { filter: count(&loaded, "filter"), nat: count(&loaded, "nat") };
+            let jumps = [("filter", 11), ("nat", 3)];
+            let measured = meter.read();
+            assert_eq!(measured.rules, rules);
+            let written = jumps.map(|(table, jumps)| count(&loaded, table) + jumps);
+            assert_eq!([measured.written.filter, measured.written.nat], written);
             assert_eq!(iptables.apply(&changes).unwrap(), Commit::default(), "nothing changed");
             let again = iptables.resync().unwrap();
             assert_eq!((again.full, again.elements, again.objects), (true, 0, 0), "all is there");
@@ -315,9 +342,13 @@ fn a_data_plane_mends_what_made_a_change_fail() {
             apply(&programs, "*nat\n:KUBE-SERVICES - [0:0]\nCOMMIT\n");
             let edge = Change { old: changes[1].new.clone(), new: None, ..changes[1].clone() };
             assert!(matches!(iptables.apply(&[edge]), Err(portolan_backend::Error::Iptables(_))));
+            assert_eq!((meter.read().restore_failures, meter.read().partial_restore_failures), (1, 1));
+            assert_eq!(meter.read().rules, rules, "as after the last success");
             let commit = iptables.apply(&[]).unwrap();
             assert!(commit.full, "all is written after a failure");
-            assert!(!save(Family::Ipv4, variant).contains("demo/edge"));
+            let saved = save(Family::Ipv4, variant);
+            assert!(!saved.contains("demo/edge"));
+            assert_eq!(meter.read().rules.nat, count(&saved, "nat"));
             assert!(!iptables.apply(&changes[1..2]).unwrap().full);
             assert_eq!(unordered(&save(Family::Ipv4, variant)), unordered(&loaded));
 
@@ -336,6 +367,79 @@ fn a_data_plane_mends_what_made_a_change_fail() {
             assert!(left.iter().all(|line| line.contains("KUBE-FIREWALL")) && left.len() == 4, "{left:?}");
             assert!(iptables.apply(&[]).unwrap().full);
             assert_eq!(unordered(&save(Family::Ipv4, variant)), unordered(&loaded));
+        });
+    }
+}
+
+#[test]
+fn a_removal_leaves_what_others_use() {
+    for variant in VARIANTS {
+        in_namespace(|| {
+            let programs = Programs::of(Family::Ipv4, variant).unwrap();
+            let others = "*nat\n:MINE - [0:0]\n:KUBE-MARK-MASQ - [0:0]\n-A MINE -j KUBE-MARK-MASQ\nCOMMIT\n";
+            apply(&programs, others);
+            let mut iptables = Iptables::new(programs, settings(Family::Ipv4), Options::default());
+            iptables.apply(&ipv4()).unwrap();
+            iptables.resync().unwrap();
+            let deadline = Instant::now() + Duration::from_secs(60);
+            while iptables.remove_some().unwrap() {
+                if variant == Variant::Nft {
+                    let saved = save(Family::Ipv4, variant);
+                    let has_way_in = saved.contains("-j KUBE-SERVICES");
+                    assert!(!has_way_in || saved.contains("-j KUBE-SVC-"), "the way in goes first: {saved}");
+                }
+                assert!(Instant::now() < deadline, "a removal without end, {variant:?}");
+            }
+            let saved = save(Family::Ipv4, variant);
+            let left: Vec<&str> = saved.lines().filter(|line| line.contains("KUBE-")).collect();
+            let expected = ["KUBE-FIREWALL", "KUBE-MARK-MASQ"];
+            assert!(left.iter().all(|line| expected.iter().any(|name| line.contains(name))), "{left:?}");
+            assert!(left.contains(&"-A MINE -j KUBE-MARK-MASQ"), "{left:?}");
+        });
+    }
+}
+
+/// Removes all counters that no rule refers to.
+fn clear_counters() {
+    const DELETE: u8 = 3;
+    let kind = nfnetlink::message_type(nfnetlink::SUBSYSTEM_ACCT, DELETE);
+    let header = nfnetlink::Header::of(nfnetlink::Family::UNSPECIFIED);
+    let mut request = Request::new(kind, NLM_F_ACK, &header, |_| {});
+    Socket::open(Protocol::Netfilter).unwrap().query(&mut request, |_| Ok(())).unwrap();
+}
+
+#[test]
+fn rules_refer_to_counters_of_the_kernel() {
+    for variant in VARIANTS {
+        in_namespace(|| {
+            assert_eq!(counted().unwrap(), Counted::default(), "nothing is made by a look");
+            let programs = programs_of(Family::Ipv4, variant);
+            let mut iptables = Iptables::new(programs, settings(Family::Ipv4), Options::default());
+            iptables.apply(&ipv4()).unwrap();
+            iptables.resync().unwrap();
+            let saved = save(Family::Ipv4, variant);
+            for (table, text) in [
+                ("filter", "--nfacct-name  ct_state_invalid_dropped_pkts -j DROP"),
+                ("nat", "--nfacct-name  localhost_nps_accepted_pkts -j KUBE-EXT-"),
+            ] {
+                let mut rules = unordered(&saved).into_iter().filter(|((of, _), _)| *of == table);
+                assert!(rules.any(|(_, rules)| rules.iter().any(|rule| rule.contains(text))), "{saved}");
+            }
+            assert_eq!(counted().unwrap(), Counted { invalid: Some(0), localhost: Some(0) });
+            assert!(!saved.contains("TRIAL"), "{saved}");
+            assert_eq!(iptables.resync().unwrap().elements, 0, "nothing is written twice");
+
+            clear_counters();
+            assert_eq!(counted().unwrap(), Counted { invalid: Some(0), localhost: Some(0) }, "in use");
+            iptables.remove().unwrap();
+            // The kernel lets go of what removed rules referred to a moment later.
+            let is_cleared = || {
+                clear_counters();
+                counted().unwrap() == Counted::default()
+            };
+            eventually(Duration::from_secs(60), "nothing refers to counters", is_cleared).unwrap();
+            iptables.resync().unwrap();
+            assert_eq!(unordered(&save(Family::Ipv4, variant)), unordered(&saved));
         });
     }
 }

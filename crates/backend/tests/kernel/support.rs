@@ -83,6 +83,7 @@ pub(crate) fn cluster_ip(family: Family, number: u16, hosts: impl IntoIterator<I
         internal_policy: InternalPolicy::Cluster,
         external_policy: ExternalPolicy::Cluster,
         affinity: None,
+        ipvs_scheduler: None,
         source_ranges: Box::default(),
     }
 }

@@ -3,6 +3,7 @@
 mod backlog;
 mod health_checks;
 mod node;
+mod relays;
 mod start;
 
 use std::sync::Arc;
@@ -12,7 +13,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::bail;
 use portolan_backend::conntrack::CleanerThread;
 use portolan_backend::engine::{Handle, Timing, Work};
-use portolan_model::catalog::{Changes, ObjectFault};
+use portolan_backend::leftovers::Keep;
+use portolan_backend::nft::Own;
+use portolan_backend::{Chains, Refusal};
+use portolan_model::catalog::{Changes, ObjectFault, PerFamily};
 use portolan_model::object::Kind;
 use portolan_model::{Catalog, Change, Event, Family, Settings};
 use portolan_node::config::Configuration;
@@ -20,14 +24,16 @@ use portolan_node::health::{Health, Now};
 use portolan_node::metrics::{ProxyMetrics, Resource, TrafficPolicy};
 use portolan_watch::{Counts, WatchEvent};
 use tokio::sync::mpsc::UnboundedSender;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use super::checks::Finding;
 use super::events::Notes;
+use super::modes::{self, Blueprint, Meters, Relays, Shared};
 use super::reports::Synced;
 use backlog::Backlog;
 use health_checks::HealthChecks;
 use node::OwnNode;
+pub(super) use relays::LEAVING;
 
 /// How long the start waits for the Node object to have addresses, as upstream does.
 const NODE_WAIT: Duration = Duration::from_secs(30);
@@ -57,13 +63,20 @@ pub(super) struct Agent {
     findings: Vec<Finding>,
     done: UnboundedSender<Synced>,
     running: Option<Running>,
-    /// Told when it is time to look for drift, with the ports of the sockets that commit.
-    on_drift_watch: Vec<oneshot::Sender<Vec<u32>>>,
-    /// Told when every family is in the kernel for the first time.
-    on_in_step: Vec<oneshot::Sender<()>>,
+    /// When it is time to look for drift, what is ours.
+    own: watch::Sender<Vec<Own>>,
+    /// Told when every family is in the kernel for the first time, with what is not to be removed then.
+    on_in_step: Vec<oneshot::Sender<Keep>>,
     error: Option<anyhow::Error>,
     /// The node's addresses could not be listed: to be tried again.
     addresses_unknown: bool,
+    /// A data plane could not be made: to be tried again.
+    lacks_dataplane: bool,
+    shared: Shared,
+    /// The process is to stop when the relay has ended, which this tells.
+    leaving: Option<oneshot::Sender<()>>,
+    /// Service ports that could not be programmed, and that have been told.
+    refused: PerFamily<Vec<Refusal>>,
 }
 
 /// The part that exists once the first complete state is known.
@@ -74,8 +87,25 @@ struct Running {
     health_checks: Vec<HealthChecks>,
     /// Families whose first commit is not in the kernel yet.
     unsynced: Vec<Family>,
-    /// Ports of the sockets that commit.
-    ports: Vec<u32>,
+    planes: Vec<Plane>,
+}
+
+/// What is known of a family's data plane.
+struct Plane {
+    family: Family,
+    /// Of the one that is wanted.
+    blueprint: Blueprint,
+    /// See [`modes::Made`].
+    chains: Option<Chains>,
+    own: Option<Own>,
+    /// The one that is to take its place.
+    next: Option<Next>,
+}
+
+/// A data plane that is not in force yet.
+struct Next {
+    /// See [`modes::Made`].
+    own: Option<Own>,
 }
 
 /// What an agent is made with.
@@ -86,11 +116,23 @@ pub(super) struct Surroundings {
     pub(super) metrics: Arc<ProxyMetrics>,
     pub(super) notes: Notes,
     pub(super) done: UnboundedSender<Synced>,
+    pub(super) relays: Relays,
+}
+
+impl Running {
+    /// The data plane that was to take the place of another one has done so.
+    fn replaced(&mut self, family: Family) {
+        for plane in self.planes.iter_mut().filter(|plane| plane.family == family) {
+            if let Some(next) = plane.next.take() {
+                plane.own = next.own;
+            }
+        }
+    }
 }
 
 impl Agent {
     pub(super) fn new(configuration: Configuration, surroundings: Surroundings) -> Self {
-        let Surroundings { node_name, families, findings, metrics, notes, done } = surroundings;
+        let Surroundings { node_name, families, findings, metrics, notes, done, relays } = surroundings;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         Self {
             catalog: Catalog::new(node_name).with_triggers_since(i64::try_from(now).unwrap_or(i64::MAX)),
@@ -108,10 +150,14 @@ impl Agent {
             findings,
             done,
             running: None,
-            on_drift_watch: Vec::new(),
+            own: watch::Sender::default(),
             on_in_step: Vec::new(),
             error: None,
             addresses_unknown: false,
+            lacks_dataplane: false,
+            shared: Shared { meters: Meters::default(), relays },
+            leaving: None,
+            refused: PerFamily::default(),
         }
     }
 
@@ -127,16 +173,18 @@ impl Agent {
         &self.configuration
     }
 
-    /// Resolves when it is time to look for drift. To listen to changes any earlier would only mean to be
-    /// flooded by our own.
-    pub(super) fn drift_watch(&mut self) -> oneshot::Receiver<Vec<u32>> {
-        let (sender, receiver) = oneshot::channel();
-        self.on_drift_watch.push(sender);
-        receiver
+    pub(super) fn families(&self) -> &[Family] {
+        &self.families
+    }
+
+    /// What is ours, and by whom changes of it are not drift, from when it is time to look for some. To listen to changes any earlier
+    /// would only mean to be flooded by our own. None where nobody notifies of changes.
+    pub(super) fn own(&self) -> watch::Receiver<Vec<Own>> {
+        self.own.subscribe()
     }
 
     /// Resolves when every family is in the kernel for the first time.
-    pub(super) fn in_step(&mut self) -> oneshot::Receiver<()> {
+    pub(super) fn in_step(&mut self) -> oneshot::Receiver<Keep> {
         let (sender, receiver) = oneshot::channel();
         self.on_in_step.push(sender);
         receiver
@@ -180,10 +228,11 @@ impl Agent {
             return Err(error);
         }
         if self.running.is_some() {
-            if self.addresses_unknown {
+            if self.addresses_unknown || self.lacks_dataplane {
                 self.reconfigure();
             }
             self.retry_health_checks();
+            self.look_after_relays();
             if self.started_at.elapsed() > DRIFT_WAIT {
                 self.look_for_drift();
             }
@@ -209,27 +258,63 @@ impl Agent {
         self.metrics.no_local_endpoints(TrafficPolicy::Internal, family, counts.internal);
         self.metrics.no_local_endpoints(TrafficPolicy::External, family, counts.external);
         self.sync_health_checks(family);
+        self.tell_refused(family, step.refused, step.full);
+        if step.replaced {
+            self.replaced(family);
+        }
         let Some(running) = &mut self.running else { return };
         running.unsynced.retain(|waiting| *waiting != family);
         if running.unsynced.is_empty() {
+            let chains = running.planes.iter().filter_map(|plane| plane.chains).collect();
+            let keep = modes::keep(&self.configuration, &self.families, chains);
             for sender in self.on_in_step.drain(..) {
                 // Nobody waits any more where it fails.
-                let _ = sender.send(());
+                let _ = sender.send(keep.clone());
             }
             self.look_for_drift();
         }
     }
 
-    fn look_for_drift(&mut self) {
-        let Some(running) = &self.running else { return };
-        if !self.on_drift_watch.is_empty() {
-            portolan_sock::memory::trim();
-            let ports = running.ports.clone();
-            self.on_drift_watch.drain(..).for_each(|sender| drop(sender.send(ports.clone())));
+    /// Another data plane does the work of a family.
+    fn replaced(&mut self, family: Family) {
+        let Some(running) = &mut self.running else { return };
+        running.replaced(family);
+        self.let_relays_part();
+    }
+
+    /// Tells of Service ports that cannot be programmed, once each. After a comparison they are all there are.
+    fn tell_refused(&mut self, family: Family, refused: Vec<Refusal>, is_all: bool) {
+        let told = self.refused.get_mut(family);
+        for refusal in refused.iter().filter(|refusal| !told.contains(refusal)) {
+            let (name, reason) = (&refusal.name, refusal.reason);
+            tracing::error!(
+                namespace = &*name.namespace, service = &*name.service, port = &*name.port, %family, reason,
+                "this Service port cannot be programmed"
+            );
+            self.notes.not_programmed(name, reason);
+        }
+        if is_all {
+            *told = refused;
+        } else {
+            let new: Vec<Refusal> = refused.into_iter().filter(|refusal| !told.contains(refusal)).collect();
+            told.extend(new);
         }
     }
 
-    /// Somebody else changed our table.
+    fn look_for_drift(&self) {
+        let Some(running) = &self.running else { return };
+        let own: Vec<Own> = running.planes.iter().filter_map(|plane| plane.own.clone()).collect();
+        let changed = self.own.send_if_modified(|known| {
+            let changed = *known != own;
+            *known = own;
+            changed
+        });
+        if changed {
+            portolan_sock::memory::trim();
+        }
+    }
+
+    /// Somebody else changed our rules.
     pub(super) fn drifted(&mut self, family: Family) {
         if let Some(running) = &self.running {
             running.engine.compare(family);
@@ -314,10 +399,16 @@ impl Agent {
             let triggers = std::mem::take(changes.triggers.get_mut(family));
             let udp = changes.udp.iter().filter(|(of, _)| *of == family);
             let udp = udp.filter_map(|(_, name)| self.catalog.udp_service(name, family)).collect();
-            let mut work = Work { changes: of_family, triggers, udp, ..Work::default() };
+            let health_checks = health_checks::of_family(&changes.health_checks, family);
+            let mut work = Work { changes: of_family, triggers, udp, health_checks, ..Work::default() };
             // Trigger times of what changed nothing here are nobody's latency.
             if work.changes.is_empty() && work.udp.is_empty() {
                 idle.push(family);
+                if !work.health_checks.is_empty() {
+                    running
+                        .engine
+                        .work(family, Work { health_checks: work.health_checks, ..Work::default() });
+                }
                 continue;
             }
             self.metrics.sync_queued(family, now.wall);
@@ -339,8 +430,8 @@ fn health_timeout(configuration: &Configuration) -> Duration {
 }
 
 fn timing(configuration: &Configuration) -> Timing {
-    let (max_retry, min_interval) = configuration.sync_periods();
-    Timing { min_interval, max_retry, ..Timing::default() }
+    let (sync_period, min_interval) = configuration.sync_periods();
+    Timing { min_interval, max_retry: sync_period, check_interval: sync_period, ..Timing::default() }
 }
 
 fn kind_of(event: &Event) -> Option<Kind> {

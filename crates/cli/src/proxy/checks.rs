@@ -7,16 +7,15 @@ use std::net::SocketAddr;
 
 use anyhow::bail;
 use portolan_model::Family;
-use portolan_node::config::Configuration;
+use portolan_node::config::{Configuration, Mode};
+
+use super::modes;
 
 pub(super) use family::{Node, of_families};
 
 /// Something about this node or its configuration that an operator should know.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Finding {
-    /// The configuration asks for a mode that there is not.
-    #[error("mode: {mode} is not available in this version; write nftables")]
-    Mode { mode: &'static str },
     /// The process may not do what it is for.
     #[error(
         "the process lacks the capability {capability}; run it as root, or add the capability to its \
@@ -29,6 +28,34 @@ pub(super) enum Finding {
          load the modules nf_tables and nft_chain_nat (`modprobe`), or boot a kernel that has them"
     )]
     Kernel { family: Family, reason: String },
+    /// The rules of the iptables mode cannot be written.
+    #[error(
+        "iptables, {family}: {reason}; let the node load the modules of iptables (`modprobe`), install iptables, or \
+         choose another proxy mode"
+    )]
+    Iptables { family: Family, reason: String },
+    /// The node lacks what the IPVS mode needs.
+    #[error("ipvs, {family}: {reason}; or choose another proxy mode")]
+    Ipvs { family: Family, reason: String },
+    /// The kernel cannot capture packets for a relay.
+    #[error(
+        "userspace, {family}: {reason}; it takes a kernel with nftables, TPROXY and sockets in rules: let the node load the \
+         modules nft_tproxy and nft_socket (`modprobe`), or choose another proxy mode"
+    )]
+    Userspace { family: Family, reason: String },
+    /// Kernel settings of the IPVS mode are not right and stay so.
+    #[error(
+        "kernel settings that the ipvs mode needs cannot be written here and stay as they are: {settings}"
+    )]
+    IpvsSettings { settings: String },
+    /// The same of a family that the node can do without.
+    #[error("{0}; {family} is left out until the proxy starts again", family = .0.family().map_or_else(String::new, |family| family.to_string()))]
+    LeftOut(Box<Finding>),
+    /// Node ports do not answer on loopback addresses.
+    #[error(
+        "node ports will not answer on loopback addresses: {settings}; or set iptables.localhostNodePorts to false"
+    )]
+    NoLocalhostNodePorts { settings: String },
     /// The node's first address is of a family that it does not have.
     #[error(
         "no support for primary IP family \"{family}\": enable it in the kernel \
@@ -85,13 +112,18 @@ impl Finding {
     /// Whether the proxy cannot do its work like this.
     pub(super) const fn is_fatal(&self) -> bool {
         match self {
-            Self::Mode { .. }
-            | Self::Capability { .. }
+            Self::Capability { .. }
             | Self::Kernel { .. }
+            | Self::Iptables { .. }
+            | Self::Ipvs { .. }
+            | Self::Userspace { .. }
             | Self::PrimaryFamily { .. }
             | Self::NoPodCidrs
             | Self::OtherFamily { fatal: true, .. } => true,
-            Self::Forwarding { .. }
+            Self::LeftOut(_)
+            | Self::NoLocalhostNodePorts { .. }
+            | Self::IpvsSettings { .. }
+            | Self::Forwarding { .. }
             | Self::KernelSettings { .. }
             | Self::NodePortsEverywhere
             | Self::NodePortsOfPrimaryOnly { .. }
@@ -101,21 +133,33 @@ impl Finding {
         }
     }
 
+    /// The family that cannot be programmed.
+    fn family(&self) -> Option<Family> {
+        match self {
+            Self::Kernel { family, .. }
+            | Self::Iptables { family, .. }
+            | Self::Ipvs { family, .. }
+            | Self::Userspace { family, .. } => Some(*family),
+            _ => None,
+        }
+    }
+
     /// Whether this says all that there is to say of a kernel setting.
     pub(super) fn tells_of_setting(&self, setting: &str) -> bool {
         matches!(self, Self::KernelSettings { settings } if settings.iter().any(|told| told == setting))
     }
 }
 
-/// Everything that can be said before the Node object is known. Changes nothing.
-pub(super) fn before_the_start(configuration: &Configuration, families: &[Family]) -> Vec<Finding> {
-    let mut findings = mode(configuration);
-    findings.extend(host::findings(configuration, families));
+/// Everything that can be said before the Node object is known. Changes nothing. Of `families`, those stay that the
+/// proxy can do something for.
+pub(super) fn before_the_start(configuration: &Configuration, families: &mut Vec<Family>) -> Vec<Finding> {
+    let mut findings = host::findings(configuration, families);
+    leave_out(configuration.mode_or_default(), &mut findings, families);
     // Of the Node object nothing is known yet, unless the configuration decides.
     let bound = configuration.bind_address;
-    let primary = match families {
+    let primary = match families[..] {
         _ if !bound.is_unspecified() => Some(Family::of(bound)),
-        [only] => Some(*only),
+        [only] => Some(only),
         _ => None,
     };
     if let Some(primary) = primary {
@@ -125,13 +169,24 @@ pub(super) fn before_the_start(configuration: &Configuration, families: &[Family
     findings
 }
 
-/// Whether there is such a mode.
-pub(super) fn mode(configuration: &Configuration) -> Vec<Finding> {
-    use portolan_node::config::Mode;
-    match configuration.mode {
-        None | Some(Mode::Nftables) => Vec::new(),
-        Some(other) => vec![Finding::Mode { mode: other.name() }],
+/// In iptables mode, as in kube-proxy's, a family that iptables is not there for does not keep the other one from being
+/// served. Whether that is the node's primary one is judged later.
+fn leave_out(mode: Mode, findings: &mut Vec<Finding>, families: &mut Vec<Family>) {
+    let broken: Vec<Family> = findings.iter().filter_map(Finding::family).collect();
+    if mode != Mode::Iptables || families.iter().all(|family| broken.contains(family)) {
+        return;
     }
+    families.retain(|family| !broken.contains(family));
+    for finding in findings {
+        if finding.family().is_some() {
+            *finding = Finding::LeftOut(Box::new(finding.clone()));
+        }
+    }
+}
+
+/// What keeps the mode of a configuration from being run in the families that are served.
+pub(super) fn mode(configuration: &Configuration, families: &[Family]) -> Vec<Finding> {
+    families.iter().filter_map(|&family| modes::trial(configuration, family)).collect()
 }
 
 /// Logs every finding.

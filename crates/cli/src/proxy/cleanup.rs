@@ -2,8 +2,9 @@
 
 use anyhow::bail;
 use portolan_backend::Dataplane as _;
-use portolan_backend::leftovers::{self, Error};
+use portolan_backend::leftovers::{self, Error, Keep};
 use portolan_backend::nft::Nftables;
+use portolan_backend::userspace::Remains;
 use portolan_model::Family;
 
 use super::settings;
@@ -20,8 +21,13 @@ pub(super) fn run() -> anyhow::Result<()> {
                 tracing::error!(%family, %error, "our nftables table cannot be removed");
             }
         }
+        if let Err(error) = Remains::new(family).remove() {
+            failures += 1;
+            tracing::error!(%family, %error, "what the userspace mode left cannot be removed");
+        }
     }
-    let errors = remove_leftovers();
+    // Rules of our iptables mode are kube-proxy's, and go with them.
+    let errors = remove_leftovers(&Keep::default());
     for error in &errors {
         tracing::error!(%error, "what kube-proxy left cannot be removed");
     }
@@ -32,18 +38,23 @@ pub(super) fn run() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Removes what kube-proxy left for whoever does its work now. What stays is only told.
-pub(super) fn take_over() {
-    for error in remove_leftovers() {
+/// Removes what kube-proxy left for whoever does its work now and uses what is to be kept. What stays is only told.
+pub(super) fn take_over(keep: &Keep) {
+    for error in remove_leftovers(keep) {
         tracing::warn!(%error, "what kube-proxy left cannot be removed");
     }
 }
 
 /// Removes what kube-proxy left, whatever its mode was; answers what failed.
-fn remove_leftovers() -> Vec<Error> {
-    let (removed, errors) = leftovers::remove();
+fn remove_leftovers(keep: &Keep) -> Vec<Error> {
+    let (removed, errors) = leftovers::remove(keep);
+    if !removed.held_chains.is_empty() {
+        let chains: Vec<&str> = removed.held_chains.iter().map(String::as_str).collect();
+        let chains = chains.join(", ");
+        tracing::warn!(chains, "chains of kube-proxy stay, because rules of other programs lead to them");
+    }
     if !removed.is_empty() {
-        let leftovers::Removed { tables, chains, virtual_servers, devices, sets } = removed;
+        let leftovers::Removed { tables, chains, virtual_servers, devices, sets, .. } = removed;
         tracing::info!(tables, chains, virtual_servers, devices, sets, "removed what kube-proxy left");
     }
     errors

@@ -3,10 +3,13 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use portolan_model::ServicePortName;
 use portolan_node::health::ListenFailure;
 use portolan_node::http::BindError;
 use portolan_watch::Client;
 use portolan_watch::events::{EventNote, Recorder};
+
+use super::modes::Choice;
 
 /// How long the end of the program waits for the Event that says why.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -51,6 +54,20 @@ impl Notes {
         let service = (failure.service.namespace.as_str(), failure.service.name.as_str());
         let note = failure.event_note(&self.node);
         self.recorder.event(EventNote::failed_to_start_service_healthcheck(service, &note));
+    }
+
+    /// Another mode runs than the one that the configuration names.
+    pub(super) fn mode_chosen(&self, choice: &Choice) {
+        if let Some(note) = choice.fallback() {
+            self.recorder.event(EventNote::proxy_mode_fallback(&self.node, &note));
+        }
+    }
+
+    /// A Service port cannot be programmed.
+    pub(super) fn not_programmed(&self, name: &ServicePortName, reason: &str) {
+        let note = format!("port {:?} ({}): {reason}", name.port, name.protocol);
+        let service = (&*name.namespace, &*name.service);
+        self.recorder.event(EventNote::service_port_not_programmed(service, &note));
     }
 
     /// A changed configuration file is in use.

@@ -25,6 +25,7 @@ type ReadOutcome = Result<(Configuration, Vec<FieldError>), ConfigError>;
 
 /// Options of `portolan proxy`.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub(crate) struct Options {
     given: Given,
     /// Remove the rules of all modes and exit. Goes before `init_only`.
@@ -33,6 +34,8 @@ pub(crate) struct Options {
     pub(crate) init_only: bool,
     /// Follow changes of the configuration file.
     pub(crate) config_reload: bool,
+    /// Run the iptables mode where the kernel lacks what the IPVS mode needs.
+    pub(crate) ipvs_fallback: bool,
 }
 
 /// What the command line and the configuration file say together.
@@ -196,9 +199,9 @@ impl Args for Options {
 impl FromArgMatches for Options {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let given = Given(matches.clone());
-        let [cleanup, init_only, config_reload] =
-            ["cleanup", "init-only", "config-reload"].map(|name| given.boolean(name));
-        Ok(Self { given, cleanup, init_only, config_reload })
+        let [cleanup, init_only, config_reload, ipvs_fallback] =
+            ["cleanup", "init-only", "config-reload", "ipvs-fallback"].map(|name| given.boolean(name));
+        Ok(Self { given, cleanup, init_only, config_reload, ipvs_fallback })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {

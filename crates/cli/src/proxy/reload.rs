@@ -15,6 +15,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::agent::Agent;
 use super::events::Notes;
 use super::file::FileWatch;
+use super::modes::{self, Choice};
 use super::options::{Loaded, Options};
 use super::servers::{Prepared, Servers};
 use super::{checks, client_settings, node_settings};
@@ -59,8 +60,19 @@ impl Reload<'_> {
     }
 
     fn is_in_use(&self, content: &[u8]) -> bool {
-        let loaded = self.options.load_content(content);
-        loaded.is_ok_and(|loaded| loaded.configuration == *self.agent.borrow().configuration())
+        let loaded = self.load(content);
+        loaded.is_ok_and(|(loaded, _)| loaded.configuration == *self.agent.borrow().configuration())
+    }
+
+    /// With the mode that is wanted.
+    fn load(&self, content: &[u8]) -> anyhow::Result<(Loaded, Choice)> {
+        let mut loaded = self.options.load_content(content)?;
+        let choice = modes::settle(
+            &mut loaded.configuration,
+            self.agent.borrow().families(),
+            self.options.ipvs_fallback,
+        )?;
+        Ok((loaded, choice))
     }
 
     /// Works by what was read when the file changed: read once more it may be half of what comes next.
@@ -86,7 +98,7 @@ impl Reload<'_> {
 
     /// Answers the fields that changed.
     async fn check_and_apply(&mut self, content: &[u8]) -> anyhow::Result<Vec<&'static str>> {
-        let new = self.options.load_content(content)?;
+        let (new, choice) = self.load(content)?;
         new.log_notes();
         let old = self.agent.borrow().configuration().clone();
         let changes = changes(&old, &new.configuration);
@@ -95,6 +107,11 @@ impl Reload<'_> {
         }
         let prepared = self.check(&old, &new.configuration)?;
         let watcher = self.watcher(&old, &new).await?;
+        if old.mode != new.configuration.mode {
+            modes::log(&choice);
+            self.notes.mode_chosen(&choice);
+        }
+        self.metrics.mode(choice.mode.name(), choice.reason.name(), choice.wanted());
         self.apply(&old, new.configuration, prepared).await;
         if let Some(watcher) = watcher {
             // The receiver lives as long as this.
@@ -106,8 +123,11 @@ impl Reload<'_> {
     /// Everything that keeps a configuration from being used, at once; what is open for it already where nothing
     /// does.
     fn check(&self, old: &Configuration, new: &Configuration) -> anyhow::Result<Prepared> {
-        let mut reasons: Vec<String> = checks::mode(new).iter().map(ToString::to_string).collect();
-        reasons.extend(fixed(old, new));
+        let mut reasons = fixed(old, new);
+        if old.mode != new.mode {
+            let findings = checks::mode(new, self.agent.borrow().families());
+            reasons.extend(findings.iter().map(ToString::to_string));
+        }
         reasons.extend(self.agent.borrow().objections(new));
         match self.servers.prepare(new) {
             Ok(prepared) if reasons.is_empty() => return Ok(prepared),
@@ -175,6 +195,7 @@ fn changes(old: &Configuration, new: &Configuration) -> Vec<&'static str> {
         ("conntrack", old.conntrack == new.conntrack),
         ("configSyncPeriod", old.config_sync_period == new.config_sync_period),
         ("portRange", old.port_range == new.port_range),
+        ("udpIdleTimeout", old.udp_idle_timeout == new.udp_idle_timeout),
         ("windowsRunAsService", old.windows_run_as_service == new.windows_run_as_service),
     ];
     table.into_iter().filter(|(_, same)| !same).map(|(field, _)| field).collect()
@@ -203,7 +224,7 @@ mod tests {
     }
 
     /// One changed value for each field that a file can have.
-    const FIELDS: [(&str, &str); 24] = [
+    const FIELDS: [(&str, &str); 25] = [
         ("featureGates", "featureGates: {AllowServiceExternalIPs: false}"),
         ("clientConnection", "clientConnection: {qps: 7}"),
         ("logging", "logging: {verbosity: 3}"),
@@ -227,6 +248,7 @@ mod tests {
         ("conntrack", "conntrack: {min: 1}"),
         ("configSyncPeriod", "configSyncPeriod: 1m"),
         ("portRange", "portRange: '1-2'"),
+        ("udpIdleTimeout", "udpIdleTimeout: 1s"),
         ("windowsRunAsService", "windowsRunAsService: true"),
     ];
 

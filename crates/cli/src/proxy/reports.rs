@@ -3,19 +3,30 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use portolan_backend::Refusal;
 use portolan_backend::conntrack::{Cleaned, Requests};
 use portolan_backend::engine::{ObjectChanges, Report};
+use portolan_backend::iptables::{self, Counted, Measures, Rules};
 use portolan_model::Family;
+use portolan_node::config::Mode;
 use portolan_node::health::{Health, Now};
-use portolan_node::metrics::ProxyMetrics;
+use portolan_node::metrics::{IptablesMeasures, PacketCounters, ProxyMetrics};
 use tokio::sync::mpsc::UnboundedSender;
 
+use super::modes::Meters;
+
 /// A family's commit is in the kernel.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Synced {
     pub(super) family: Family,
     /// The changes of objects that were in it.
     pub(super) objects: ObjectChanges,
+    /// Another data plane is in force from now on.
+    pub(super) replaced: bool,
+    /// Service ports that could not be programmed.
+    pub(super) refused: Vec<Refusal>,
+    /// Everything was compared.
+    pub(super) full: bool,
 }
 
 /// Takes reports in.
@@ -25,27 +36,29 @@ pub(super) struct Reporter {
     pub(super) done: UnboundedSender<Synced>,
     /// Takes the UDP Service ports whose stale flows are to go.
     pub(super) flows: Requests,
+    pub(super) meters: Meters,
 }
 
 impl Reporter {
     pub(super) fn take(&self, mut report: Report) {
-        let (family, mode) = (report.family, "nftables");
+        let (family, mode) = (report.family, report.mode);
         let now = Now::read();
         self.metrics.sync_finished(family, report.full, report.duration, report.outcome.is_ok(), now.wall);
+        let measured = self.meters.iptables.get(family).read();
+        // After a change of the mode its numbers tell how it ended.
+        if mode == Mode::Iptables.name() || measured != Measures::default() {
+            self.metrics.iptables(family, &measures(&measured));
+        }
         match &report.outcome {
             Ok(commit) => {
-                for refusal in &commit.refused {
-                    let name = &refusal.name;
-                    tracing::error!(
-                        namespace = &*name.namespace, service = &*name.service, port = &*name.port, %family, mode,
-                        reason = refusal.reason, "this Service port cannot be programmed"
-                    );
-                }
                 if commit.full {
                     tracing::info!(
                         %family, mode, elements = commit.elements, objects = commit.objects, bytes = commit.bytes,
                         duration = ?report.duration, kernel = ?commit.kernel, "compared with the kernel and in step"
                     );
+                }
+                if report.replacing {
+                    tracing::info!(%family, mode, "this mode's rules are complete and do the work from now on");
                 }
                 if report.repaired {
                     self.metrics.drift_repaired();
@@ -62,10 +75,22 @@ impl Reporter {
                 }
                 report.triggers.iter().for_each(|&trigger| self.programmed(family, trigger, now.wall));
                 // The receiver is gone only when the process ends.
-                let _ = self.done.send(Synced { family, objects: report.objects });
+                let _ = self.done.send(Synced {
+                    family,
+                    objects: report.objects,
+                    replaced: report.replacing,
+                    refused: commit.refused.clone(),
+                    full: commit.full,
+                });
             }
             Err(error) => {
-                self.metrics.nftables_sync_failed(family);
+                if mode == Mode::Nftables.name() {
+                    self.metrics.nftables_sync_failed(family);
+                }
+                if report.replacing {
+                    tracing::error!(%family, mode, %error, "the rules before stay in force and are kept up; trying again");
+                    return;
+                }
                 self.health.queued(family, now);
                 tracing::error!(%family, mode, %error, "the commit failed; what was programmed stays, trying again");
             }
@@ -77,6 +102,27 @@ impl Reporter {
         let latency = now.duration_since(UNIX_EPOCH + Duration::from_nanos(trigger));
         self.metrics.network_programmed(family, latency.unwrap_or_default());
     }
+}
+
+fn measures(measures: &Measures) -> IptablesMeasures {
+    let tables = |rules: Rules| [rules.filter, rules.nat];
+    IptablesMeasures {
+        rules: tables(measures.rules),
+        written: tables(measures.written),
+        restore_failures: measures.restore_failures,
+        partial_restore_failures: measures.partial_restore_failures,
+        lock_wait: measures.lock_wait,
+        lock_timeouts: measures.lock_timeouts,
+    }
+}
+
+/// What the kernel counts in iptables mode.
+pub(super) fn packet_counters() -> PacketCounters {
+    let counted = iptables::counted().unwrap_or_else(|error| {
+        tracing::debug!(%error, "the kernel's counters cannot be read");
+        Counted::default()
+    });
+    PacketCounters { invalid: counted.invalid, localhost: counted.localhost }
 }
 
 /// Takes in what the clean-up of stale UDP flows did, on its own thread.

@@ -6,7 +6,7 @@ use std::path::Path;
 use ipnet::IpNet;
 use portolan_model::{Family, LocalDetector, NodePortAddresses, Settings};
 use portolan_node::address::{NodeAddresses, NodePortAddresses as Written, NodePortMatch};
-use portolan_node::config::{Configuration, DetectLocalMode};
+use portolan_node::config::{Configuration, DetectLocalMode, Mode};
 
 /// The families that this host can have: IPv6 only where the kernel has it and it is not switched off.
 pub(super) fn supported_families() -> Vec<Family> {
@@ -83,11 +83,16 @@ pub(super) fn settings(
             NodePortAddresses::Addresses(matching.into_iter().filter(|ip| !ip.is_loopback()).collect())
         }
     };
+    // The IPVS mode has no fields of its own for these.
+    let (masquerade_all, masquerade_bit) = match configuration.mode_or_default() {
+        Mode::Nftables => (configuration.nftables.masquerade_all, configuration.nftables.masquerade_bit),
+        _ => (configuration.iptables.masquerade_all, configuration.iptables.masquerade_bit),
+    };
     Settings {
         family,
         local_detector: local_detector(configuration, family, node.pod_cidrs),
-        masquerade_all: configuration.nftables.masquerade_all,
-        masquerade_bit: configuration.nftables.masquerade_bit,
+        masquerade_all,
+        masquerade_bit,
         node_port_addresses,
         node_ip: node.ips.known(family),
         service_cidrs,

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
+use std::{fs, io};
 
 use portolan_sock::{Protocol, Socket};
 use portolan_testkit::{Family, Namespace};
@@ -28,6 +29,21 @@ pub(crate) fn generation(namespace: &Namespace) -> u32 {
 /// Runs an nft command line.
 pub(crate) fn nft(namespace: &Namespace, command: &str) -> String {
     namespace.output("nft", &command.split(' ').collect::<Vec<_>>()).unwrap()
+}
+
+/// Leaves kubelet's hint in the older iptables; false where the kernel does not have it.
+pub(crate) fn hint_at_legacy(node: &Namespace) -> bool {
+    let hinted = ["iptables-legacy", "ip6tables-legacy"].map(|program| {
+        node.output(program, &["--version"]).unwrap();
+        node.output(program, &["-t", "mangle", "-N", "KUBE-IPTABLES-HINT"])
+    });
+    if hinted.iter().all(Result::is_ok) {
+        return true;
+    }
+    let names = node.run(|| fs::metadata("/proc/thread-self/net/ip_tables_names")).unwrap();
+    assert!(names.is_err_and(|error| error.kind() == io::ErrorKind::NotFound), "{hinted:?}");
+    eprintln!("not tested: this kernel does not have the older iptables");
+    false
 }
 
 /// Address, protocol and port of a frontend, and the backends behind it.

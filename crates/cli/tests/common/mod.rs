@@ -154,6 +154,26 @@ impl Cluster {
         self.api.blocking().delete(target, &Preconditions::default(), WriteOptions::default()).unwrap();
     }
 
+    /// Waits for an Event with this reason.
+    pub(crate) fn event(&self, reason: &str) -> Value {
+        let mut found = None;
+        let outcome = eventually(PATIENCE, reason, || {
+            let path = "/apis/events.k8s.io/v1/events";
+            let answer = http::get(self.world.node().namespace(), self.address, path).unwrap();
+            let list: Value = serde_json::from_str(&answer.body).unwrap();
+            let mut events = list["items"].as_array().unwrap().iter();
+            found = events.find(|event| event["reason"] == reason).cloned();
+            found.is_some()
+        });
+        assert!(outcome.is_ok(), "no Event {reason}");
+        found.unwrap()
+    }
+
+    /// Every pod, those of this node first.
+    pub(crate) fn all_pods(&self) -> Vec<&Pod> {
+        self.world.pods().iter().chain(self.world.remote_pods()).collect()
+    }
+
     /// A Service with one slice of these pods.
     pub(crate) fn service(&self, service: Value, pods: &[&Pod]) {
         let (name, ports) = (objects::name(&service).to_owned(), objects::ports(&service));
@@ -196,6 +216,7 @@ pub(crate) fn configuration(yaml: &str) -> String {
         ("mode:", "mode: nftables"),
         ("clusterCIDR:", "clusterCIDR: 10.244.0.0/16,fd00:10:244::/48"),
         ("nftables:", "nftables: {minSyncPeriod: 0s}"),
+        ("iptables:", "iptables: {minSyncPeriod: 0s}"),
     ];
     for (key, line) in defaults {
         if !yaml.lines().any(|line| line.starts_with(key)) {

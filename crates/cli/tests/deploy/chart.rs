@@ -7,7 +7,7 @@ use portolan_node::config;
 use serde_json::{Map, Value, json};
 
 use crate::files::{self, all_below, of_kind, one_yaml, read, run, tool, yaml};
-use crate::permissions;
+use crate::{kustomize, permissions};
 
 const CHART: &str = "deploy/helm/portolan";
 
@@ -192,7 +192,7 @@ fn probes_ask_where_the_server_listens() {
 fn the_schema_knows_the_modes_of_this_version() {
     let schema: Value = serde_json::from_str(&read(&format!("{CHART}/values.schema.json"))).unwrap();
     let modes = &schema["properties"]["configuration"]["properties"]["mode"]["enum"];
-    assert_eq!(modes, &json!(["", "nftables"]));
+    assert_eq!(modes, &json!(["", "nftables", "iptables", "ipvs", "userspace"]));
 }
 
 const URL: &str = "apiServer.url=https://192.0.2.1:6443";
@@ -240,6 +240,17 @@ fn helm_renders_the_base() {
 }
 
 #[test]
+fn helm_gives_iptables_what_it_needs_where_a_mode_calls_it() {
+    let (with, without) = (kustomize::with_iptables(), one_yaml("deploy/kustomize/base/daemonset.yaml"));
+    let modes =
+        [("", &with), ("iptables", &with), ("ipvs", &with), ("nftables", &without), ("userspace", &without)];
+    for (mode, expected) in modes {
+        let Some(chart) = rendered(&[&format!("configuration.mode={mode}")]) else { return };
+        assert_eq!(pod(&chart), &expected["spec"]["template"]["spec"], "{mode:?}");
+    }
+}
+
+#[test]
 fn helm_renders_what_the_values_say() {
     let values = [
         "configuration.healthzBindAddress=[fd00::7]:10300",
@@ -282,7 +293,7 @@ fn helm_renders_what_the_values_say() {
 fn helm_refuses_values_that_make_no_sense() {
     let cases = [
         (&[][..], "url"),
-        (&[URL, "configuration.mode=ipvs"], "mode"),
+        (&[URL, "configuration.mode=kernelspace"], "mode"),
         (&[URL, "runAsRoot=perhaps"], "runAsRoot"),
         (&[URL, "nosuch=1"], "nosuch"),
     ];

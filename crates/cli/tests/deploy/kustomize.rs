@@ -8,10 +8,16 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::files::{self, one_yaml, read, run, tool, tools, yaml};
+use crate::files::{self, of_kind, one_yaml, read, run, tool, tools, yaml};
 
 const BASE: &str = "deploy/kustomize/base";
 const OVERLAY: &str = "deploy/kustomize/overlays/kubeadm";
+const IPTABLES: &str = "deploy/kustomize/overlays/iptables";
+
+/// The daemon set of modes that call iptables.
+pub(crate) fn with_iptables() -> Value {
+    of_kind(&build(IPTABLES), "DaemonSet").clone()
+}
 
 /// The objects of a folder.
 fn build(folder: &str) -> Vec<Value> {
@@ -79,7 +85,12 @@ fn apply(patch: &Value, objects: &mut Vec<Value>) {
     for operation in content.as_array().unwrap() {
         let pointer = operation["path"].as_str().unwrap();
         let (parent, name) = pointer.rsplit_once('/').unwrap();
-        let slot = &mut object.pointer_mut(parent).unwrap_or_else(|| panic!("{parent}"))[name];
+        let parent = object.pointer_mut(parent).unwrap_or_else(|| panic!("{parent}"));
+        if let Some(list) = parent.as_array_mut().filter(|_| operation["op"] == "add") {
+            list.insert(name.parse().unwrap(), operation["value"].clone());
+            continue;
+        }
+        let slot = &mut parent[name];
         assert_eq!(slot.is_null(), operation["op"] == "add", "{operation}");
         *slot = operation["value"].clone();
     }
@@ -101,6 +112,26 @@ fn set_image(object: &mut Value, image: &Value) {
 fn the_base_is_its_files() {
     let kinds: Vec<Value> = build(BASE).iter().map(|object| object["kind"].clone()).collect();
     assert_eq!(kinds, ["ServiceAccount", "ClusterRole", "ClusterRoleBinding", "ConfigMap", "DaemonSet"]);
+}
+
+#[test]
+fn modes_that_call_iptables_have_what_it_needs_and_no_more() {
+    let (set, base) = (with_iptables(), one_yaml(&format!("{BASE}/daemonset.yaml")));
+    let pod = &set["spec"]["template"]["spec"];
+    let (agent, initial) = (&pod["containers"][0], &pod["initContainers"][0]);
+    let theirs = kubeadm();
+    let theirs = &theirs["spec"]["template"]["spec"];
+    assert_eq!(pod["volumes"][1], theirs["volumes"][1]);
+    for container in [agent, initial] {
+        assert_eq!(container["volumeMounts"][1], theirs["containers"][0]["volumeMounts"][1]);
+    }
+    let mut expected = base["spec"]["template"]["spec"]["containers"][0]["securityContext"].clone();
+    expected["runAsNonRoot"] = false.into();
+    expected["runAsUser"] = 0.into();
+    expected["runAsGroup"] = 0.into();
+    expected["allowPrivilegeEscalation"] = false.into();
+    expected["capabilities"]["add"] = json!(["NET_ADMIN", "NET_RAW"]);
+    assert_eq!(agent["securityContext"], expected);
 }
 
 fn overlay() -> Value {

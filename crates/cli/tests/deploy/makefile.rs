@@ -39,6 +39,7 @@ fn every_target_installs_what_it_needs() {
         ("bench", &["nftables", "musl-tools"]),
         ("static", &["musl-tools"]),
         ("image", &["musl-tools", "libcap2-bin"]),
+        ("image-small", &["musl-tools", "libcap2-bin"]),
     ];
     for (target, packages) in needs {
         let plan = plan(target);

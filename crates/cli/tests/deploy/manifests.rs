@@ -173,5 +173,5 @@ fn the_configuration_of_kubeadm_is_taken_as_it_is() {
          iptables: {minSyncPeriod: 0s}\n",
     );
     assert_eq!(configuration, everything_else.unwrap(), "what is empty has its default");
-    assert_eq!(configuration.mode_or_default(), Mode::Nftables);
+    assert_eq!(configuration.mode_or_default(), Mode::Iptables);
 }

@@ -117,6 +117,7 @@ impl<'a> Compiler<'a> {
                 internal_policy: service.internal_policy,
                 external_policy: service.external_policy,
                 affinity: service.affinity,
+                ipvs_scheduler: service.ipvs_scheduler,
                 source_ranges: source_ranges.clone().copied().collect(),
             };
             forwardings.push((index, forwarding));

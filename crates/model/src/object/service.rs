@@ -7,7 +7,7 @@ use ipnet::IpNet;
 
 use super::lenient::{Faults, Loose, Text, fault, record};
 use super::{Kind, Metadata, ObjectBody, RawMetadata, WithMetadata, parse};
-use crate::{ExternalPolicy, Family, InternalPolicy, Protocol};
+use crate::{ExternalPolicy, Family, InternalPolicy, IpvsScheduler, Protocol};
 
 /// Session affinity timeout in seconds where the Service states none: the API server's default, 3 hours.
 pub const DEFAULT_AFFINITY_SECONDS: u32 = 10_800;
@@ -30,6 +30,8 @@ pub struct Service {
     pub external: Option<Box<External>>,
     /// Session affinity by client IP, with its timeout in seconds.
     pub affinity: Option<u32>,
+    /// How IPVS shall choose an endpoint (annotation `portolan.dev/ipvs-scheduler`).
+    pub ipvs_scheduler: Option<IpvsScheduler>,
     /// `internalTrafficPolicy`.
     pub internal_policy: InternalPolicy,
     /// `externalTrafficPolicy`, Cluster where the type of the Service gives it no meaning.
@@ -207,6 +209,8 @@ impl ObjectBody for Service {
             health_check_port: None,
         };
         let affinity = affinity(spec.affinity, spec.affinity_config, faults);
+        let ipvs_scheduler = metadata.annotations.ipvs_scheduler.text();
+        let ipvs_scheduler = ipvs_scheduler.and_then(|name| self::ipvs_scheduler(name, faults));
         let internal_policy = internal_policy(spec.internal_policy, faults);
         let health_check = spec.health_check_port;
         let health_check_port = wants_health_check.then(|| health_check_port(health_check, faults)).flatten();
@@ -218,6 +222,7 @@ impl ObjectBody for Service {
             ports,
             external: (external != External::default()).then(|| Box::new(external)),
             affinity,
+            ipvs_scheduler,
             internal_policy,
             external_policy,
         }
@@ -233,6 +238,7 @@ impl Service {
             ports: Arc::default(),
             external: None,
             affinity: None,
+            ipvs_scheduler: None,
             internal_policy: InternalPolicy::Cluster,
             external_policy: ExternalPolicy::Cluster,
         }
@@ -394,6 +400,15 @@ fn affinity(kind: Loose<Text<'_>>, config: Loose<RawAffinityConfig<'_>>, faults:
         fault(faults, TIMEOUT, reason);
     }
     valid.or(Some(DEFAULT_AFFINITY_SECONDS))
+}
+
+fn ipvs_scheduler(name: &str, faults: &mut Faults) -> Option<IpvsScheduler> {
+    let scheduler = IpvsScheduler::named(name);
+    if scheduler.is_none() {
+        let reason = format!("{:?} is not known; write one of {}", parse::clip(name), IpvsScheduler::names());
+        fault(faults, "metadata.annotations[portolan.dev/ipvs-scheduler]", reason);
+    }
+    scheduler
 }
 
 fn internal_policy(text: Loose<Text<'_>>, faults: &mut Faults) -> InternalPolicy {

@@ -51,6 +51,7 @@ fn forwarding() -> Forwarding {
         internal_policy: InternalPolicy::Cluster,
         external_policy: ExternalPolicy::Cluster,
         affinity: None,
+        ipvs_scheduler: None,
         source_ranges: Box::default(),
     }
 }
@@ -63,8 +64,20 @@ fn ask(
     source: &str,
     to: (&str, u16),
 ) -> String {
+    ask_in(&ModeDifferences::default(), settings, forwarding, origin, source, to)
+}
+
+fn ask_in(
+    differences: &ModeDifferences,
+    settings: &Settings,
+    forwarding: &Forwarding,
+    origin: Origin<'_>,
+    source: &str,
+    to: (&str, u16),
+) -> String {
     let local_addresses = [ip(NODE_IP), ip(OTHER_NODE_IP), ip("10.244.1.1")];
-    let oracle = Oracle { settings, local_addresses: &local_addresses, forwardings: &[forwarding] };
+    let oracle =
+        Oracle { settings, local_addresses: &local_addresses, forwardings: &[forwarding], differences };
     let packet =
         Packet { origin, source: ip(source), destination: ip(to.0), protocol: Protocol::Tcp, port: to.1 };
     match oracle.fate(&packet) {
@@ -249,7 +262,9 @@ fn strays() {
 #[test]
 fn protocol_and_family_must_match() {
     let (settings, forwarding) = (settings(), forwarding());
-    let oracle = Oracle { settings: &settings, local_addresses: &[], forwardings: &[&forwarding] };
+    let differences = &ModeDifferences::default();
+    let oracle =
+        Oracle { settings: &settings, local_addresses: &[], forwardings: &[&forwarding], differences };
     let packet = Packet {
         origin: REMOTE,
         source: ip("203.0.113.1"),
@@ -266,7 +281,8 @@ fn protocol_and_family_must_match() {
 fn affinity_is_told() {
     let settings = settings();
     let sticky = Forwarding { affinity: Some(60), ..forwarding() };
-    let oracle = Oracle { settings: &settings, local_addresses: &[], forwardings: &[&sticky] };
+    let differences = &ModeDifferences::default();
+    let oracle = Oracle { settings: &settings, local_addresses: &[], forwardings: &[&sticky], differences };
     let packet = Packet {
         origin: REMOTE,
         source: ip("203.0.113.1"),
@@ -276,4 +292,44 @@ fn affinity_is_told() {
     };
     let fate = oracle.fate(&packet);
     assert!(matches!(fate, Fate::Backends { affinity: Some(60), .. }), "{fate:?}");
+}
+
+#[test]
+fn iptables_mode() {
+    let loopback = "127.0.0.0/8".parse().expect("a CIDR");
+    let differences = ModeDifferences::iptables(vec![loopback]);
+    let row = |forwarding: &Forwarding, to| {
+        CLIENTS.map(|(origin, source)| ask_in(&differences, &settings(), forwarding, origin, source, to))
+    };
+    let at_loopback = |forwarding: &Forwarding| {
+        ask_in(&differences, &settings(), forwarding, Origin::Node, "127.0.0.1", ("127.0.0.1", 30080))
+    };
+    let usual = forwarding();
+    assert_eq!(row(&usual, (CLUSTER_IP, 80)), ["C--", "Cmm", "Cmm", "Cmm"]);
+    assert_eq!(row(&usual, (CLUSTER_IP, 81)), ["NotOurs"; 4]);
+    assert_eq!(row(&usual, ("10.96.7.7", 80)), ["NotOurs"; 4]);
+    assert_eq!(row(&usual, (OTHER_NODE_IP, 30080)), ["NotOurs"; 4]);
+    assert_eq!(at_loopback(&usual), "Cmm");
+    let itself = ask_in(&differences, &settings(), &usual, REMOTE, THERE, (CLUSTER_IP, 80));
+    let masquerade_none = Settings { local_detector: LocalDetector::None, ..settings() };
+    let alone = ask_in(&differences, &masquerade_none, &usual, REMOTE, THERE, (CLUSTER_IP, 80));
+    assert_eq!((itself.as_str(), alone.as_str()), ("Cmm", "C-m"));
+
+    let guarded =
+        Forwarding { source_ranges: Box::new(["203.0.113.0/24".parse().expect("a CIDR")]), ..forwarding() };
+    assert_eq!(row(&guarded, (LOAD_BALANCER_IP, 80)), ["Drop", "Drop", "Drop", "Cmm"]);
+    let empty = Forwarding { cluster: Box::default(), has_endpoints: false, ..guarded };
+    for (to, expected) in [
+        ((CLUSTER_IP, 80), ["Reject"; 4]),
+        ((LOAD_BALANCER_IP, 80), ["Reject", "NotOurs", "Reject", "Reject"]),
+        ((EXTERNAL_IP, 80), ["Reject", "NotOurs", "Reject", "Reject"]),
+        ((NODE_IP, 30080), ["Reject"; 4]),
+        ((OTHER_NODE_IP, 30080), ["Reject"; 4]),
+    ] {
+        assert_eq!(row(&empty, to), expected, "{to:?}");
+    }
+    assert_eq!(at_loopback(&empty), "Reject");
+    let elsewhere = Forwarding { external_policy: ExternalPolicy::Local, ..forwarding() };
+    assert_eq!(row(&elsewhere, (OTHER_NODE_IP, 30080)), ["Drop"; 4]);
+    assert_eq!(row(&elsewhere, (NODE_IP, 30080)), ["C--", "Cmm", "Drop", "Drop"]);
 }

@@ -25,6 +25,7 @@ const MODES: &[(&str, Option<Mode>)] = &[
     ("nftables", Some(Mode::Nftables)),
     ("iptables", Some(Mode::Iptables)),
     ("ipvs", Some(Mode::Ipvs)),
+    ("userspace", Some(Mode::Userspace)),
 ];
 const DETECT_LOCAL_MODES: &[(&str, DetectLocalMode)] = &[
     ("", DetectLocalMode::ClusterCidr),
@@ -84,8 +85,11 @@ fn read(root: &mut Section<'_>, c: &mut Configuration) {
     root.read_unless_zero("configSyncPeriod", &mut c.config_sync_period, duration);
     root.read("portRange", &mut c.port_range, text);
     root.read("windowsRunAsService", &mut c.windows_run_as_service, boolean);
+    root.read("udpIdleTimeout", &mut c.udp_idle_timeout, duration);
     // Clusters that were upgraded often still have these.
-    root.former("udpIdleTimeout");
+    if !c.udp_idle_timeout.is_zero() && c.mode != Some(Mode::Userspace) {
+        root.wrong("udpIdleTimeout", Problem::Former);
+    }
     root.former("resourceContainer");
 }
 

@@ -161,6 +161,12 @@ pub enum Problem {
         /// What is wrong with it.
         reason: DurationError,
     },
+    /// A bad range of ports.
+    #[error("`{value}` is not a range of two ports or more; write FIRST-LAST, or leave it empty")]
+    PortRange {
+        /// What was written.
+        value: String,
+    },
     /// A bad address, CIDR or IP:port.
     #[error(transparent)]
     Address(#[from] AddressError),

@@ -166,7 +166,7 @@ const FIELDS: &[Field] = &[
         "mode",
         "text",
         "",
-        "`nftables`, `iptables`, `ipvs`; empty means `nftables`",
+        "`nftables`, `iptables`, `ipvs`; empty means `iptables`, or `nftables` where iptables cannot be used",
         "How packets are forwarded.",
     ),
     field(
@@ -385,6 +385,19 @@ const FIELDS: &[Field] = &[
         "above 0; 0 means the default",
         "How often all objects are looked at again. Accepted; changes are followed as they come.",
     ),
-    field("portRange", "text", "", "", "Accepted and ignored."),
+    field(
+        "portRange",
+        "text",
+        "",
+        "userspace mode: FIRST-LAST, two ports at least; empty means 10261-10262",
+        "Ports on the loopback addresses that the userspace mode listens on: the first two.",
+    ),
+    field(
+        "udpIdleTimeout",
+        "duration",
+        "0s",
+        "userspace mode: 0 means 30s",
+        "How long the userspace mode keeps a UDP flow without datagrams.",
+    ),
     field("windowsRunAsService", "boolean", "false", "Windows; not used", "Run as a Windows service."),
 ];

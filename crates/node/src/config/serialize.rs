@@ -41,6 +41,7 @@ pub(super) fn to_v1alpha1(c: &Configuration) -> Value {
         "oomScoreAdj": c.oom_score_adj,
         "configSyncPeriod": format_duration(c.config_sync_period),
         "portRange": c.port_range,
+        "udpIdleTimeout": format_duration(c.udp_idle_timeout),
         "windowsRunAsService": c.windows_run_as_service,
     });
     if let Some(fields) = object.as_object_mut() {
@@ -56,7 +57,7 @@ pub(super) fn to_v1alpha1(c: &Configuration) -> Value {
     object
 }
 
-/// Keys in alphabetical order, without the two fields that kube-proxy leaves out where they say nothing.
+/// Keys in alphabetical order, without the fields that kube-proxy leaves out where they say nothing.
 pub(super) fn to_yaml(c: &Configuration) -> String {
     let mut object = to_v1alpha1(c);
     if let Some(fields) = object.as_object_mut() {
@@ -65,6 +66,10 @@ pub(super) fn to_yaml(c: &Configuration) -> String {
         }
         if !c.windows_run_as_service {
             fields.remove("windowsRunAsService");
+        }
+        // kube-proxy does not know it any more.
+        if c.udp_idle_timeout.is_zero() {
+            fields.remove("udpIdleTimeout");
         }
     }
     let options = serde_saphyr::ser_options! { prefer_block_scalars: false };

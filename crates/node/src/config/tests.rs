@@ -184,6 +184,7 @@ fn every_duration() {
     let day = seconds(24 * 3600);
     duration("conntrack.tcpEstablishedTimeout", |c| c.conntrack.tcp_established_timeout, day, ZERO);
     duration("conntrack.tcpCloseWaitTimeout", |c| c.conntrack.tcp_close_wait_timeout, seconds(3600), ZERO);
+    duration("udpIdleTimeout", |c| c.udp_idle_timeout, ZERO, ZERO);
     duration("conntrack.udpTimeout", |c| c.conntrack.udp_timeout, ZERO, ZERO);
     duration("conntrack.udpStreamTimeout", |c| c.conntrack.udp_stream_timeout, ZERO, ZERO);
     duration("configSyncPeriod", |c| c.config_sync_period, seconds(900), seconds(900));
@@ -277,14 +278,15 @@ fn modes() {
         ("nftables", Some(Mode::Nftables)),
         ("iptables", Some(Mode::Iptables)),
         ("ipvs", Some(Mode::Ipvs)),
+        ("userspace", Some(Mode::Userspace)),
         ("\"\"", None),
     ];
     let bad = [
-        ("userspace", "`userspace` is not supported; write one of: nftables, iptables, ipvs"),
+        ("kernelspace", "`kernelspace` is not supported; write one of: nftables, iptables, ipvs, userspace"),
         ("NFTables", "not supported"),
     ];
     field("mode", |c| c.mode, None, &set, &bad);
-    assert_eq!(good("").mode_or_default(), Mode::Nftables);
+    assert_eq!(good("").mode_or_default(), Mode::Iptables);
     let set = [
         ("\"\"", DetectLocalMode::ClusterCidr),
         ("ClusterCIDR", DetectLocalMode::ClusterCidr),
@@ -345,14 +347,19 @@ fn node_port_addresses() {
         ("primary", "is not a list"),
     ];
     field("nodePortAddresses", |c| c.node_port_addresses, Setting::Default, &set, &bad);
-    assert_eq!(good("").node_port_addresses(), Setting::Primary, "what nftables means by nothing");
+    assert_eq!(
+        good("mode: nftables").node_port_addresses(),
+        Setting::Primary,
+        "what nftables means by nothing"
+    );
+    assert_eq!(good("").node_port_addresses(), Setting::Default);
     assert_eq!(good("mode: ipvs").node_port_addresses(), Setting::Default);
 }
 
 #[test]
 fn periods_of_the_mode_in_use() {
     assert_eq!(
-        mistakes("nftables: {syncPeriod: 1s, minSyncPeriod: 2s}"),
+        mistakes("mode: nftables\nnftables: {syncPeriod: 1s, minSyncPeriod: 2s}"),
         "nftables.minSyncPeriod: 2s is above syncPeriod (1s); write at most that"
     );
     good("mode: ipvs\nnftables: {syncPeriod: 1s, minSyncPeriod: 2s}");

@@ -20,6 +20,11 @@ pub(super) fn validate(c: &Configuration) -> Vec<FieldError> {
     detect_local(c, &mut wrong);
     logging(c, &mut wrong);
     ports(c, &mut wrong);
+    if c.mode == Some(Mode::Userspace)
+        && let Err(FieldError { path, problem, .. }) = c.proxy_ports()
+    {
+        wrong(&path, problem);
+    }
     let version = &c.show_hidden_metrics_for_version;
     if !version.is_empty() && version != PREVIOUS_MINOR {
         let problem = Problem::NotOneOf { value: version.clone(), allowed: vec![PREVIOUS_MINOR] };
@@ -57,7 +62,7 @@ fn ranges(c: &Configuration, wrong: &mut impl FnMut(&str, Problem)) {
 fn sync_periods(c: &Configuration, wrong: &mut impl FnMut(&str, Problem)) {
     let section = match c.mode_or_default() {
         Mode::Nftables => "nftables",
-        Mode::Iptables => "iptables",
+        Mode::Iptables | Mode::Userspace => "iptables",
         Mode::Ipvs => "ipvs",
     };
     let (sync, min) = c.sync_periods();

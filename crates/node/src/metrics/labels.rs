@@ -66,6 +66,29 @@ impl Labels for Family {
     }
 }
 
+/// A table of iptables that has rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Table {
+    Filter,
+    Nat,
+}
+
+impl Labels for (Family, Table) {
+    fn all() -> Vec<Self> {
+        let of_family = |family| [(family, Table::Filter), (family, Table::Nat)];
+        Family::BOTH.into_iter().flat_map(of_family).collect()
+    }
+
+    fn index(self) -> usize {
+        self.0.index() * 2 + usize::from(self.1 == Table::Nat)
+    }
+
+    fn text(self) -> String {
+        let table = if self.1 == Table::Nat { "nat" } else { "filter" };
+        format!("ip_family=\"{}\",table=\"{table}\"", self.0)
+    }
+}
+
 impl Labels for (TrafficPolicy, Family) {
     fn all() -> Vec<Self> {
         let policies = [TrafficPolicy::External, TrafficPolicy::Internal];

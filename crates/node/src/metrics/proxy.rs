@@ -6,6 +6,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use self::client::ClientMetrics;
 use self::dataplane::DataplaneMetrics;
+use self::iptables::IptablesMetrics;
+pub use self::iptables::{IptablesMeasures, PacketCounters};
+pub use self::relay::RelayMeasures;
 use self::sync::{ChangeMetrics, SyncMetrics};
 use super::labels::{Code, ObjectKind, Reload, Resource, TrafficPolicy};
 use super::{BuildInfo, Counter, DynamicVector, Gauge, ProcessMetrics, Registry, Vector, stability};
@@ -13,6 +16,8 @@ use crate::address::Family;
 
 mod client;
 mod dataplane;
+mod iptables;
+mod relay;
 mod sync;
 
 /// 0.001 s doubled up to 16.384 s.
@@ -26,6 +31,8 @@ pub struct ProxyMetrics {
     sync: SyncMetrics,
     changes: ChangeMetrics,
     dataplane: DataplaneMetrics,
+    iptables: IptablesMetrics,
+    mode: Arc<DynamicVector<3, Gauge>>,
     healthz_total: Arc<Vector<Code, Counter>>,
     livez_total: Arc<Vector<Code, Counter>>,
     watch_restarts: Arc<Vector<Resource, Counter>>,
@@ -57,6 +64,12 @@ impl ProxyMetrics {
             sync: SyncMetrics::new(&registry),
             changes: ChangeMetrics::new(&registry),
             dataplane: DataplaneMetrics::new(&registry),
+            iptables: IptablesMetrics::new(&registry),
+            mode: registry.add(
+                "portolan_proxy_mode",
+                "1 for the mode that runs, why it is that one, and the one that the configuration names",
+                DynamicVector::new(["mode", "reason", "wanted"], Gauge::default),
+            ),
             healthz_total: registry.add(
                 "kubeproxy_proxy_healthz_total",
                 alpha("Cumulative proxy healthz HTTP status"),
@@ -170,6 +183,32 @@ impl ProxyMetrics {
     /// Removing what is stale failed in the nftables mode.
     pub fn nftables_cleanup_failed(&self, family: Family) {
         self.dataplane.nftables_cleanup_failures.with(family, Counter::increment);
+    }
+
+    /// What the data plane of the iptables mode did so far.
+    pub fn iptables(&self, family: Family, measures: &IptablesMeasures) {
+        self.iptables.show(family, measures);
+    }
+
+    /// Shows the counters that the kernel keeps of some packets in iptables mode, read anew for every page.
+    #[must_use]
+    pub fn with_packet_counters(self, read: impl Fn() -> PacketCounters + Send + Sync + 'static) -> Self {
+        iptables::add_packet_counters(&self.registry, Arc::new(read));
+        self
+    }
+
+    /// Shows what relays count, read anew for every page; nothing where there never was one.
+    #[must_use]
+    pub fn with_relays(self, read: impl Fn() -> Option<RelayMeasures> + Send + Sync + 'static) -> Self {
+        let read: Arc<dyn Fn() -> Option<RelayMeasures> + Send + Sync> = Arc::new(read);
+        relay::add(&self.registry, &read);
+        self
+    }
+
+    /// This mode runs from now on, for this reason, where the configuration names `wanted`, or nothing.
+    pub fn mode(&self, mode: &str, reason: &str, wanted: &str) {
+        self.mode.clear();
+        self.mode.with([mode, reason, wanted], |gauge| gauge.set(1.0));
     }
 
     /// Stale flows were looked for; `deleted` of them were removed.

@@ -46,6 +46,7 @@ fn label_values_have_distinct_members() {
     }
     check::<Family>();
     check::<(TrafficPolicy, Family)>();
+    check::<(Family, labels::Table)>();
     check::<labels::Code>();
     check::<Resource>();
     check::<ObjectKind>();
@@ -106,9 +107,17 @@ fn nothing_is_shown_before_its_first_use() {
     portolan_dataplane_drift_repairs_total 0
     # HELP registered_metrics_total [BETA] Registered metrics by stability level and the version that deprecates them
     # TYPE registered_metrics_total counter
-    registered_metrics_total{deprecated_version="",stability_level="ALPHA"} 21
+    registered_metrics_total{deprecated_version="",stability_level="ALPHA"} 25
     registered_metrics_total{deprecated_version="",stability_level="BETA"} 4
     "#);
+}
+
+fn counted() -> PacketCounters {
+    PacketCounters { invalid: Some(7), localhost: Some(8) }
+}
+
+fn relays() -> RelayMeasures {
+    RelayMeasures { open: 3, accepted: 9, no_room: 1, flows: 5, flows_open: 2, ..RelayMeasures::default() }
 }
 
 /// Uses every metric at least once.
@@ -146,6 +155,17 @@ fn touch_everything(metrics: &ProxyMetrics) {
     metrics.request_delayed("GET", "10.0.0.1:443", quick);
     metrics.config_reload(Reload::Ok);
     metrics.config_reload(Reload::Refused);
+    metrics.mode("nftables", "configured", "nftables");
+    metrics.mode("iptables", "no_ipvs", "ipvs");
+    let measures = IptablesMeasures {
+        rules: [20, 300],
+        written: [20, 12],
+        restore_failures: 3,
+        partial_restore_failures: 1,
+        lock_wait: Duration::from_millis(1500),
+        lock_timeouts: 2,
+    };
+    metrics.iptables(Family::Ipv4, &measures);
     metrics.feature("ComponentFlagz", "BETA", true);
     metrics.feature("AllowServiceExternalIPs", "", false);
 }
@@ -154,7 +174,7 @@ fn touch_everything(metrics: &ProxyMetrics) {
 /// not at all. That it holds kube-proxy's is what the next test is for.
 #[test]
 fn the_golden_list() {
-    let metrics = metrics().with_process();
+    let metrics = metrics().with_process().with_packet_counters(counted).with_relays(|| Some(relays()));
     touch_everything(&metrics);
     let mut list = String::new();
     for shown in read(&metrics.page()).expect("a valid page") {
@@ -166,7 +186,7 @@ fn the_golden_list() {
     insta::assert_snapshot!("golden_list", list);
 }
 
-/// kube-proxy 1.36 in nftables mode.
+/// kube-proxy 1.36 in nftables and in iptables mode.
 #[test]
 fn every_metric_of_kube_proxy_is_there() {
     const UPSTREAM: &str = "
@@ -187,6 +207,12 @@ fn every_metric_of_kube_proxy_is_there() {
         counter kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total ip_family
         histogram kubeproxy_conntrack_reconciler_sync_duration_seconds ip_family
         counter kubeproxy_conntrack_reconciler_deleted_entries_total ip_family
+        gauge kubeproxy_sync_proxy_rules_iptables_total ip_family,table
+        gauge kubeproxy_sync_proxy_rules_iptables_last ip_family,table
+        counter kubeproxy_sync_proxy_rules_iptables_restore_failures_total ip_family
+        counter kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total ip_family
+        counter kubeproxy_iptables_ct_state_invalid_dropped_packets_total -
+        counter kubeproxy_iptables_localhost_nodeports_accepted_packets_total -
         gauge kubernetes_build_info build_date,compiler,git_commit,git_tree_state,git_version,go_version,major,minor,platform
         gauge kubernetes_feature_enabled name,stage
         counter rest_client_requests_total code,host,method
@@ -204,7 +230,7 @@ fn every_metric_of_kube_proxy_is_there() {
         gauge process_open_fds -
         gauge process_max_fds -
         gauge process_start_time_seconds -";
-    let metrics = metrics().with_process();
+    let metrics = metrics().with_process().with_packet_counters(counted).with_relays(|| Some(relays()));
     touch_everything(&metrics);
     let page = read(&metrics.page()).expect("a valid page");
     let mut wanted = Vec::new();

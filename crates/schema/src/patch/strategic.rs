@@ -171,6 +171,7 @@ struct ListEdit<'a> {
 
 impl ListEdit<'_> {
     fn apply(&self, node: Node, elements: &mut Vec<Value>, place: &mut Place) -> Result<(), PatchError> {
+        self.check_order(place)?;
         let live: HashMap<String, usize> = self.positions(elements);
         match self.key {
             Some(key) => self.merge_objects(node, key, elements, place)?,
@@ -180,6 +181,24 @@ impl ListEdit<'_> {
         let wanted = self.positions(order);
         if !wanted.is_empty() {
             *elements = self.ordered(std::mem::take(elements), &live, &wanted);
+        }
+        Ok(())
+    }
+
+    /// What the patch sets has to be named in the order of the patch (`validatePatchWithSetOrderList`): a client whose two
+    /// lists disagree does not know what it wants.
+    fn check_order(&self, place: &Place) -> Result<(), PatchError> {
+        if self.order.is_empty() {
+            return Ok(());
+        }
+        let mut order = self.order.iter().map(|element| self.id(element));
+        let set = self.patch.iter().filter(|element| element.get(PATCH).is_none());
+        for id in set.filter_map(|element| self.id(element)) {
+            if !order.any(|named| named.as_ref() == Some(&id)) {
+                let what =
+                    format!("$setElementOrder does not name {id} in the place that it has in the patch");
+                return Err(place.malformed(&what));
+            }
         }
         Ok(())
     }

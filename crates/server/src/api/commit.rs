@@ -20,6 +20,11 @@ use crate::{
 /// How long a write goes on being decided anew. Clients that wait longer than a minute give up (the default of
 /// kube-apiserver's `--request-timeout`).
 const DEADLINE: Duration = Duration::from_secs(30);
+/// Conflicts after which nothing is waited for: what was in the way is read anew, which takes a moment, too.
+const FREE_CONFLICTS: u32 = 2;
+/// The longest pauses after the next conflict, and after any.
+const FIRST_PAUSE: Duration = Duration::from_millis(2);
+const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
 /// What a write comes to.
 #[derive(Debug)]
@@ -71,7 +76,7 @@ impl Api {
         mut decide: impl FnMut(&mut Ledger) -> Result<Decision, ApiError>,
     ) -> Result<Outcome, ApiError> {
         let start = Instant::now();
-        let mut is_fresh = false;
+        let (mut is_fresh, mut conflicts) = (false, 0_u32);
         loop {
             let seen = self.store.revision();
             let decided = self.decide_and_submit(&mut decide);
@@ -96,6 +101,8 @@ impl Api {
                     return outcome_of(committed, *rest);
                 }
                 Err(CommitError::Conflict { .. }) if start.elapsed() < DEADLINE => {
+                    conflicts = conflicts.saturating_add(1);
+                    wait(pause(conflicts, fastrand::f64())).await;
                     self.store.refresh().await?;
                 }
                 Err(error) => return Err(error.into()),
@@ -133,6 +140,21 @@ impl Api {
     }
 }
 
+/// Waits, where there is a runtime to wait by: [`Blocking`](super::Blocking) calls need none.
+async fn wait(pause: Duration) {
+    if !pause.is_zero() && tokio::runtime::Handle::try_current().is_ok() {
+        tokio::time::sleep(pause).await;
+    }
+}
+
+/// What to wait after so many conflicts, so that those who write the same do not go on disturbing each other: a part of
+/// what doubles each time, by a number between 0 and 1.
+fn pause(conflicts: u32, random: f64) -> Duration {
+    let Some(beyond) = conflicts.checked_sub(FREE_CONFLICTS + 1) else { return Duration::ZERO };
+    let longest = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(beyond)).min(LONGEST_PAUSE);
+    longest.mul_f64(random.clamp(0.0, 1.0))
+}
+
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
         if !self.take.is_empty() {
@@ -164,4 +186,17 @@ fn outcome_of(committed: Committed, rest: Rest) -> Result<Outcome, ApiError> {
         return Err(CommitError::Unknown("the store did not return the object".to_owned()).into());
     };
     Ok(Outcome { object: stored.body().clone(), revision: stored.revision(), effect, warnings })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_a_limit() {
+        let longest: Vec<u128> = (0..12).map(|conflicts| pause(conflicts, 1.0).as_millis()).collect();
+        assert_eq!(longest, [0, 0, 0, 2, 4, 8, 16, 32, 64, 128, 250, 250]);
+        assert_eq!(pause(u32::MAX, 1.0), LONGEST_PAUSE);
+        assert_eq!((pause(4, 0.0), pause(4, 0.5)), (Duration::ZERO, FIRST_PAUSE));
+    }
 }

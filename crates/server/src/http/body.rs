@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use http::{HeaderMap, Request, header};
 use http_body_util::BodyExt;
-use hyper::body::{Body as _, Incoming};
+use hyper::body::Body as _;
 use portolan_schema::{
     json::bounded::{self, Bounded},
     protobuf::{self, Problem},
@@ -17,7 +17,7 @@ use serde::de::DeserializeSeed;
 use serde_json::Value;
 
 pub(super) use self::budget::{Budget, Share};
-use super::duplicates;
+use super::{Arriving, duplicates};
 use crate::{
     error::ApiError,
     json::{MAX_DEPTH, Object, fits_depth, type_name},
@@ -48,7 +48,7 @@ pub(super) struct Body {
 
 /// The object in the body, by its Content-Type, and what the client should hear about the text.
 pub(super) async fn read_object(
-    request: Request<Incoming>,
+    request: Request<Arriving>,
     resource: Resource,
     validation: FieldValidation,
 ) -> Result<(Object, Vec<String>), ApiError> {
@@ -57,18 +57,12 @@ pub(super) async fn read_object(
     let body = read(request).await?;
     let object = body.object(encoding, (info.api_version, info.kind))?;
     // The decoder of YAML refuses duplicates, protobuf has none.
-    let are_told = encoding == Encoding::Json && validation != FieldValidation::Ignore;
-    let duplicates = if are_told { duplicates::of_json(&body.text) } else { Vec::new() };
-    let remarks: Vec<String> =
-        duplicates.iter().map(|field| format!("duplicate field \"{field}\"")).collect();
-    if validation == FieldValidation::Strict && !remarks.is_empty() {
-        return Err(ApiError::Undecodable { format: "JSON", reason: remarks.join(", ") });
-    }
+    let remarks = if encoding == Encoding::Json { body.duplicates(validation)? } else { Vec::new() };
     Ok((object, remarks))
 }
 
 /// The `DeleteOptions` in the body, or `None` if the body is empty.
-pub(super) async fn read_delete_options(request: Request<Incoming>) -> Result<Option<Object>, ApiError> {
+pub(super) async fn read_delete_options(request: Request<Arriving>) -> Result<Option<Object>, ApiError> {
     let encoding = encoding(request.headers());
     let body = read(request).await?;
     if body.text.is_empty() { Ok(None) } else { body.object(encoding?, ("v1", "DeleteOptions")).map(Some) }
@@ -91,7 +85,7 @@ pub(super) fn media_type(headers: &HeaderMap) -> String {
 
 /// The body as it is sent. The request carries its [`Share`], from which is taken what has arrived: who sends nothing
 /// keeps nobody else out.
-pub(super) async fn read(mut request: Request<Incoming>) -> Result<Body, ApiError> {
+pub(super) async fn read(mut request: Request<Arriving>) -> Result<Body, ApiError> {
     let too_large = || ApiError::TooLarge { limit: LIMIT };
     let share = request.extensions_mut().remove::<Arc<Share>>();
     let share = share.ok_or_else(|| ApiError::Internal("the request has no share of memory".to_owned()))?;
@@ -130,6 +124,20 @@ impl Body {
                 Ok(decoded)
             }
         }
+    }
+
+    /// What the client should hear about fields that the JSON has more than once.
+    pub(super) fn duplicates(&self, validation: FieldValidation) -> Result<Vec<String>, ApiError> {
+        if validation == FieldValidation::Ignore {
+            return Ok(Vec::new());
+        }
+        let duplicates = duplicates::of_json(&self.text);
+        let remarks: Vec<String> =
+            duplicates.iter().map(|field| format!("duplicate field \"{field}\"")).collect();
+        if validation == FieldValidation::Strict && !remarks.is_empty() {
+            return Err(ApiError::Undecodable { format: "JSON", reason: remarks.join(", ") });
+        }
+        Ok(remarks)
     }
 
     /// The value, from JSON.

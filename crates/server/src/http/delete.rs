@@ -3,11 +3,10 @@
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt, TryStreamExt, future::BoxFuture, stream};
 use http::{Request, StatusCode};
-use hyper::body::Incoming;
 use serde_json::{Value, json};
 
 use super::{
-    Answer,
+    Answer, Arriving,
     accept::Content,
     bad_option, body, list,
     present::{self, Presenter},
@@ -34,7 +33,7 @@ struct Asked {
 /// Deletes one object.
 pub(super) async fn named(
     api: &Api,
-    request: Request<Incoming>,
+    request: Request<Arriving>,
     query: &Query,
     presenter: &Presenter,
     named: &Named,
@@ -48,7 +47,7 @@ pub(super) async fn named(
 /// deleted.
 pub(super) async fn collection(
     api: &Api,
-    request: Request<Incoming>,
+    request: Request<Arriving>,
     query: &Query,
     collection: &Collection,
 ) -> Result<Answer, ApiError> {
@@ -71,7 +70,7 @@ async fn one_of(api: &Api, named: Named, options: &DeleteOptions) -> Result<Opti
 
 impl Asked {
     /// From the body; from the query if the body is empty.
-    async fn read(request: Request<Incoming>, query: &Query) -> Result<Self, ApiError> {
+    async fn read(request: Request<Arriving>, query: &Query) -> Result<Self, ApiError> {
         let dry_run = write_options(request.headers(), query)?.dry_run;
         let mut asked = match body::read_delete_options(request).await? {
             Some(body) => Self::from_body(&body)?,

@@ -137,6 +137,9 @@ impl Page {
         if let Some(token) = query.get("continue").filter(|text| !text.is_empty()) {
             return Self::continued(token, limit, revision, matching);
         }
+        // Upstream answers a list of any state whole (`computeListLimit` of its storage). Proxies ask for one with a limit
+        // when they start, and each further page would cost them of the few requests that they allow themselves.
+        let limit = limit.filter(|_| revision != Some(0));
         let page = Self { limit, freshness: Freshness::of(revision), ..Self::default() };
         let exact_only = "is forbidden for resourceVersion 0 and unless resourceVersion is given";
         let match_field = "resourceVersionMatch";

@@ -1,28 +1,31 @@
 //! PATCH requests: the patch in the body, by its media type, and the parameters that belong to it.
 
 use http::Request;
-use hyper::body::Incoming;
 use portolan_schema::patch::{Apply, JsonPatch, Patch};
+use serde_json::Value;
 
 use super::{
-    body::{self, object},
+    Arriving,
+    body::{self, Body, object},
     query::Query,
 };
 use crate::{
     api::Change,
     error::{ApiError, FieldError},
     resource::Resource,
+    schema::FieldValidation,
 };
 
 const ACCEPTED: &str = "application/json-patch+json, application/merge-patch+json, \
                         application/strategic-merge-patch+json, application/apply-patch+yaml";
 
-/// The patch of a request.
+/// The patch of a request, and what the client should hear about its text.
 pub(super) async fn read(
-    request: Request<Incoming>,
+    request: Request<Arriving>,
     resource: Resource,
     query: &Query,
-) -> Result<Change, ApiError> {
+    validation: FieldValidation,
+) -> Result<(Change, Vec<String>), ApiError> {
     let media_type = body::media_type(request.headers());
     let force = query.optional_flag("force")?;
     if matches!(media_type.as_str(), "application/apply-patch+yaml" | "application/apply-patch+json") {
@@ -30,25 +33,31 @@ pub(super) async fn read(
             let what = "must name who applies, in an apply patch";
             return Err(bad_option(FieldError::required("fieldManager", what)));
         }
-        // JSON is YAML, but much faster to read as what it is.
-        let body = body::read(request).await?;
-        let value = body.json().or_else(|error| match error {
-            ApiError::Undecodable { .. } => body.yaml(),
-            other => Err(other),
-        })?;
-        return Ok(Change::Apply(Apply::decode(resource, object(value)?, force.unwrap_or(false))?));
+        let (value, remarks) = applied(&body::read(request).await?, validation)?;
+        let apply = Apply::decode(resource, object(value)?, force.unwrap_or(false))?;
+        return Ok((Change::Apply(apply), remarks));
     }
     if force.is_some() {
         return Err(bad_option(FieldError::forbidden("force", "belongs to apply patches only")));
     }
-    Ok(Change::Patch(match media_type.as_str() {
-        "application/json-patch+json" => Patch::Json(JsonPatch::decode(body::read(request).await?.json()?)?),
-        "application/merge-patch+json" => Patch::Merge(object(body::read(request).await?.json()?)?),
-        "application/strategic-merge-patch+json" => {
-            Patch::Strategic(object(body::read(request).await?.json()?)?)
-        }
+    let decode: fn(Value) -> Result<Patch, ApiError> = match media_type.as_str() {
+        "application/json-patch+json" => |value| Ok(Patch::Json(JsonPatch::decode(value)?)),
+        "application/merge-patch+json" => |value| Ok(Patch::Merge(object(value)?)),
+        "application/strategic-merge-patch+json" => |value| Ok(Patch::Strategic(object(value)?)),
         _ => return Err(ApiError::UnsupportedMediaType { got: media_type, accepted: ACCEPTED }),
-    }))
+    };
+    let body = body::read(request).await?;
+    let patch = decode(body.json()?)?;
+    Ok((Change::Patch(patch), body.duplicates(validation)?))
+}
+
+/// What is applied, in YAML. JSON is YAML, but much faster to read as what it is; only its decoder takes duplicates.
+fn applied(body: &Body, validation: FieldValidation) -> Result<(Value, Vec<String>), ApiError> {
+    match body.json() {
+        Ok(value) => Ok((value, body.duplicates(validation)?)),
+        Err(ApiError::Undecodable { .. }) => Ok((body.yaml()?, Vec::new())),
+        Err(other) => Err(other),
+    }
 }
 
 fn bad_option(error: FieldError) -> ApiError {

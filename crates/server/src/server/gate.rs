@@ -18,7 +18,7 @@ use super::limits::Limits;
 use super::metrics::Metrics;
 use super::refusal::{Refusal, text};
 use super::requests::{Labels, Requests};
-use crate::http::{Answer, Attributes, Handler, Target};
+use crate::http::{Answer, Arriving, Attributes, Handler, Target, arriving};
 use crate::security::{Peer, Security};
 
 /// Things that an answer holds until it is sent.
@@ -86,8 +86,12 @@ impl Gate {
         let labels = Labels::of(&attributes);
         let is_head = request.method() == Method::HEAD;
         let mut held = Held::new();
+        let (request, leftover) = arriving(request);
         let answer = self.pass(request, peer, &attributes, &mut held).await;
         let answer = answer.unwrap_or_else(|refusal| refusal.answer(&attributes));
+        if let Some(leftover) = leftover {
+            leftover.drain();
+        }
         let answer = if is_head { without_body(answer) } else { answer };
         let took = (!attributes.is_long_running()).then(|| begin.elapsed());
         self.requests.answered(labels, answer.status().as_u16(), took);
@@ -101,7 +105,7 @@ impl Gate {
 
     async fn pass(
         &self,
-        request: Request<Incoming>,
+        request: Request<Arriving>,
         peer: &Peer,
         attributes: &Attributes,
         held: &mut Held,

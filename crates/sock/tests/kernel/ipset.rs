@@ -1,10 +1,10 @@
 //! Sets, and families with names.
 
 use portolan_sock::{Errno, Protocol, Socket};
-use portolan_wire::ipset::{self, Event};
+use portolan_wire::ipset::{self, Event, Member, Type};
 use portolan_wire::netlink::{NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL};
 use portolan_wire::nfnetlink::{Family, Header, SUBSYSTEM_IPSET, message_type};
-use portolan_wire::{Request, generic};
+use portolan_wire::{Batch, Request, generic};
 
 use super::{in_namespace, list};
 
@@ -32,8 +32,8 @@ fn create(socket: &mut Socket, name: &str) {
 fn names(socket: &mut Socket) -> Vec<String> {
     let mut names = list(socket, ipset::names(), |frame| {
         Ok(match Event::decode(frame)? {
-            Event::Set { name } => Some(name),
-            Event::Other { .. } => None,
+            Event::Set { name, .. } => Some(name),
+            Event::Type { .. } | Event::Other { .. } => None,
         })
     });
     names.sort();
@@ -49,6 +49,61 @@ fn sets_are_listed_and_destroyed() {
         assert_eq!(names(socket), ["one", "two"]);
         socket.query(&mut ipset::destroy("one"), |_| Ok(())).unwrap();
         assert_eq!(names(socket), ["two"]);
+    });
+}
+
+/// Members go in and out in batches, whether they are there already or not.
+#[test]
+fn members_come_and_go() {
+    in_namespace(|socket| {
+        let address = "10.0.0.1".parse().unwrap();
+        let members = [
+            Member::IpPortNet(address, 6, 80, "10.1.0.0".parse().unwrap(), 16),
+            Member::IpPortNet(address, 132, 81, "10.2.3.4".parse().unwrap(), 32),
+        ];
+        let mut revision = 0;
+        let asked = socket.query(&mut ipset::find_type(Type::HashIpPortNet, Family::IPV4), |frame| {
+            if let Event::Type { revision: found } = Event::decode(frame)? {
+                revision = found;
+            }
+            Ok(())
+        });
+        asked.unwrap();
+        assert!(revision >= Type::HashIpPortNet.known_revision(), "{revision}");
+        socket
+            .query(&mut ipset::create("set", Type::HashIpPortNet, Family::IPV4, revision), |_| Ok(()))
+            .unwrap();
+        let change = |socket: &mut Socket, write: fn(&mut Batch, &str, &Member)| {
+            let mut batch = Batch::new(socket.next_sequence(2));
+            for member in &members {
+                write(&mut batch, "set", member);
+            }
+            batch.acknowledge_last();
+            let replies = socket.submit(&batch).unwrap();
+            assert!(replies.refusals.is_empty() && replies.acknowledged == 1, "{replies:?}");
+        };
+        let present = |socket: &mut Socket| {
+            let mut present = Vec::new();
+            let listed = socket.dump(&mut ipset::list("set"), |frame| {
+                if let Event::Set { members, .. } = Event::decode(frame)? {
+                    present.extend(members);
+                }
+                Ok(())
+            });
+            listed.unwrap();
+            present.sort();
+            present
+        };
+        for _ in 0..2 {
+            change(socket, ipset::add);
+            assert_eq!(present(socket), members);
+        }
+        for _ in 0..2 {
+            change(socket, ipset::remove);
+            assert_eq!(present(socket), []);
+        }
+        let error = socket.dump(&mut ipset::list("none"), |_| Ok(())).unwrap_err();
+        assert_eq!(error.errno(), Some(Errno::ENOENT), "{error}");
     });
 }
 

@@ -40,6 +40,13 @@ pub(super) struct Position {
     next: u64,
 }
 
+impl Position {
+    /// After a revision of the cluster that answered.
+    pub(super) fn after(header: &ResponseHeader, revision: u64) -> Self {
+        Self { cluster: header.cluster_id, next: revision.saturating_add(1) }
+    }
+}
+
 /// Everything in etcd at one revision.
 #[derive(Debug)]
 pub(super) struct Loaded {
@@ -57,14 +64,26 @@ enum End {
 
 /// Reads everything, as it is when `head` is written for that purpose.
 pub(super) async fn load(shared: &Shared) -> Result<Loaded, OpenError> {
-    let failed = |failure: Failure| shared.failed(failure.text());
     let header = write_head(shared).await?;
+    load_now(shared, &header).await
+}
+
+/// Reads everything as it is at `header`.
+pub(super) async fn load_now(shared: &Shared, header: &ResponseHeader) -> Result<Loaded, OpenError> {
+    let now = unsigned(header.revision);
+    let tables = load_at(shared, now).await.map_err(|failure| shared.failed(failure.text()))?;
+    shared.counters.load();
+    Ok(Loaded { tables, position: Position::after(header, now) })
+}
+
+/// Everything at a revision that etcd still has.
+pub(super) async fn load_at(shared: &Shared, revision: u64) -> Result<Tables, Failure> {
     let (mut start, end) = shared.layout.range();
-    let mut tables = Tables::new(shared.limits, revision_after(unsigned(header.revision)));
+    let mut tables = Tables::new(shared.limits, revision_after(revision));
     loop {
         let request =
-            RangeRequest { key: start, range_end: end.clone(), limit: PAGE, revision: header.revision };
-        let RangeResponse { kvs, more, .. } = shared.client.range(request).await.map_err(failed)?;
+            RangeRequest { key: start, range_end: end.clone(), limit: PAGE, revision: signed(revision) };
+        let RangeResponse { kvs, more, .. } = shared.client.range(request).await?;
         for kv in &kvs {
             match shared.layout.place(&kv.key) {
                 Place::Head => {}
@@ -79,16 +98,13 @@ pub(super) async fn load(shared: &Shared) -> Result<Loaded, OpenError> {
                 }
             }
         }
-        let Some(kv) = kvs.last().filter(|_| more) else { break };
+        let Some(kv) = kvs.last().filter(|_| more) else { return Ok(tables) };
         start = Bytes::from([&kv.key, &b"\0"[..]].concat());
     }
-    shared.counters.load();
-    let next = unsigned(header.revision).saturating_add(1);
-    Ok(Loaded { tables, position: Position { cluster: header.cluster_id, next } })
 }
 
 /// Writes `head`, unless it says that the layout is another one.
-async fn write_head(shared: &Shared) -> Result<ResponseHeader, OpenError> {
+pub(super) async fn write_head(shared: &Shared) -> Result<ResponseHeader, OpenError> {
     let key = shared.layout.head();
     let compare = |target: Target| Compare {
         target: target.into(),

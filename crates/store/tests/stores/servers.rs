@@ -249,13 +249,48 @@ async fn what_others_do_below_the_prefix_is_followed_as_well() {
     // What cannot be read is in the way of its own key only.
     let taken = commit(&*stores[1], vec![put(SERVICE, "n/3", "2", None)]).await;
     assert!(matches!(taken, Err(CommitError::Conflict { step: 0, actual: Some(_), .. })), "{taken:?}");
-    // One that comes after a deletion that it knows nothing of does not claim to know what was before.
+    // One that comes afterwards is told of it by etcd.
     let key = key("services/n/1");
     let seen = stores[0].refresh().await.unwrap();
     etcd.call("/v3/kv/deleterange", &format!("{{\"key\": \"{key}\"}}"));
     let third = connect(&etcd, PREFIX, history()).await;
     assert_eq!(third.count(SERVICE), 1);
-    assert!(third.changes(SERVICE, seen, 10).is_err());
+    let known = [&stores[0], &third].map(|store| store.changes(SERVICE, seen, 10).unwrap().changes);
+    assert_eq!((known[0].len(), facts(&known[0])), (1, facts(&known[1])));
+}
+
+#[tokio::test]
+async fn a_server_that_begins_knows_what_happened_before_as_far_as_etcd_does() {
+    let Some(etcd) = Etcd::start() else { return };
+    let first = connect(&etcd, PREFIX, history()).await;
+    let begin = first.revision();
+    for name in ["a", "b", "c"] {
+        let done = commit(&*first, vec![put(SERVICE, &format!("n/{name}"), "1", None)]).await.unwrap();
+        commit(&*first, vec![put(SERVICE, &format!("n/{name}"), "2", Some(done.revision))]).await.unwrap();
+    }
+    let b = first.get(SERVICE, "n/b").unwrap().revision();
+    commit(&*first, vec![remove(SERVICE, "n/b", b)]).await.unwrap();
+    let seen = first.changes(SERVICE, begin, 100).unwrap().changes;
+    assert_eq!(seen.len(), 7);
+    drop(first);
+    let second = connect(&etcd, PREFIX, history()).await;
+    assert_eq!(facts(&second.changes(SERVICE, begin, 100).unwrap().changes), facts(&seen));
+    assert_eq!((second.count(SERVICE), second.metrics().loads), (2, 1));
+    let shot = second.snapshot(SERVICE, &Scope::default(), Some(seen[2].revision)).unwrap();
+    assert_eq!(shot.objects.len(), 2, "lists of that time, too");
+    // What etcd has forgotten nobody knows; the rest is still told.
+    let forgotten = seen[3].revision;
+    etcd.call("/v3/kv/compaction", &format!("{{\"revision\": \"{}\"}}", forgotten >> 8));
+    let third = connect(&etcd, PREFIX, history()).await;
+    assert!(third.changes(SERVICE, seen[2].revision, 100).is_err());
+    let after = forgotten | 255;
+    assert_eq!(facts(&third.changes(SERVICE, after, 100).unwrap().changes), facts(&seen[4..]));
+    let done = commit(&*third, vec![put(SERVICE, "n/d", "1", None)]).await.unwrap();
+    assert_eq!(second.refresh().await.unwrap(), done.revision | 255);
+    assert_eq!(
+        facts(&second.changes(SERVICE, after, 100).unwrap().changes),
+        facts(&third.changes(SERVICE, after, 100).unwrap().changes)
+    );
 }
 
 #[tokio::test]
@@ -275,6 +310,10 @@ async fn a_deletion_of_very_many_at_once_begins_the_history_anew() {
     until("the deletions", || store.count(SERVICE) == 0).await;
     assert_eq!(store.metrics().loads, 2);
     assert!(store.changes(SERVICE, seen, 10).is_err());
+    // One that begins then begins without it.
+    let next = connect(&etcd, PREFIX, history()).await;
+    assert_eq!(next.count(SERVICE), 0);
+    assert!(next.changes(SERVICE, seen, 10).is_err());
 }
 
 #[tokio::test]

@@ -89,6 +89,22 @@ impl EventNote {
         }
     }
 
+    /// Another mode runs than the one that the configuration names. Not upstream's.
+    pub fn proxy_mode_fallback(node_name: &str, note: &str) -> Self {
+        Self::of_node(node_name, EventType::Warning, "ProxyModeFallback", START, note)
+    }
+
+    /// A port of a Service cannot be programmed in this mode. Not upstream's. `service` is namespace and name.
+    pub fn service_port_not_programmed(service: (&str, &str), note: &str) -> Self {
+        Self {
+            regarding: Regarding::service(service.0, service.1),
+            event_type: EventType::Warning,
+            reason: "ServicePortNotProgrammed",
+            action: "ProgramService",
+            note: note.into(),
+        }
+    }
+
     /// A changed configuration file is in force. Not upstream's.
     pub fn configuration_reloaded(node_name: &str, note: &str) -> Self {
         Self::of_node(node_name, EventType::Normal, "ConfigurationReloaded", RELOAD, note)

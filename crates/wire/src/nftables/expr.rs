@@ -5,12 +5,14 @@
 
 mod compare;
 mod load;
+mod local;
 mod statement;
 
 pub use compare::{Bitwise, BitwiseOperation, Cmp, CmpOperation, Dynset, DynsetOperation, Lookup, Range};
 pub use load::{
     Ct, CtKey, Fib, FibFlags, FibResult, Immediate, Meta, MetaKey, Numgen, NumgenType, Payload, PayloadBase,
 };
+pub use local::{Socket, SocketKey, Tproxy};
 pub use statement::{Counter, Log, Masq, Nat, NatFlags, NatType, Redir, Reject, RejectType};
 
 use super::{Data, Register, Verdict};
@@ -52,6 +54,10 @@ pub enum Expr {
     Masq(Masq),
     /// Translates the destination to this host.
     Redir(Redir),
+    /// Gives the packet to a socket of this host.
+    Tproxy(Tproxy),
+    /// Loads a property of the packet's socket.
+    Socket(Socket),
     /// Refuses the packet with an answer.
     Reject(Reject),
     /// Counts.
@@ -115,6 +121,8 @@ impl Expr {
             Self::Nat(body) => write(message, body),
             Self::Masq(body) => write(message, body),
             Self::Redir(body) => write(message, body),
+            Self::Tproxy(body) => write(message, body),
+            Self::Socket(body) => write(message, body),
             Self::Reject(body) => write(message, body),
             Self::Counter(body) => write(message, body),
             Self::Log(body) => write(message, body),
@@ -144,6 +152,8 @@ impl Expr {
             Nat::NAME => Self::Nat(read(data)?),
             Masq::NAME => Self::Masq(read(data)?),
             Redir::NAME => Self::Redir(read(data)?),
+            Tproxy::NAME => Self::Tproxy(read(data)?),
+            Socket::NAME => Self::Socket(read(data)?),
             Reject::NAME => Self::Reject(read(data)?),
             Counter::NAME => Self::Counter(read(data)?),
             Log::NAME => Self::Log(read(data)?),

@@ -5,7 +5,9 @@ use portolan_wire::netlink::Header;
 use portolan_wire::nftables::{
     ElementRef, ElementsOperation, Event, Family, IfExists, Transaction, element_at,
 };
-use portolan_wire::{Attributes, Batch, DecodeError, Frame, Frames, conntrack, generic, ipset, ipvs, route};
+use portolan_wire::{
+    Attributes, Batch, DecodeError, Frame, Frames, conntrack, generic, ipset, ipvs, nfacct, route,
+};
 use proptest::prelude::*;
 
 /// Runs every decoder over a frame.
@@ -15,9 +17,11 @@ fn decode_everything(frame: &Frame<'_>) {
     }
     let _ = conntrack::Event::decode(frame);
     drop(route::Event::decode(frame));
+    let _ = route::policy::MarkRule::decode(frame);
     drop(ipset::Event::decode(frame));
+    drop(nfacct::Event::decode(frame));
     drop(generic::Event::decode(frame));
-    let _ = ipvs::is_virtual_server(frame.header.kind, frame);
+    drop(ipvs::Event::decode(frame.header.kind, frame));
     drop(frame.acknowledgement());
     for offset in (0..200).step_by(7) {
         element_at(frame, offset);
@@ -30,11 +34,12 @@ fn kind() -> impl Strategy<Value = u16> {
         (0..34_u16).prop_map(|operation| 0x0a00 | operation),
         (0..4_u16).prop_map(|operation| 0x0100 | operation),
         (0..14_u16).prop_map(|operation| 0x0600 | operation),
-        0..25_u16
+        (0..5_u16).prop_map(|operation| 0x0700 | operation),
+        0..36_u16
     ]
 }
 
-/// A real message.
+/// Real messages.
 fn written() -> impl Strategy<Value = Vec<u8>> {
     let objects =
         (arbitrary_table(), arbitrary_chain(), arbitrary_rule(), arbitrary_set(), arbitrary_element());
@@ -45,8 +50,29 @@ fn written() -> impl Strategy<Value = Vec<u8>> {
         transaction.new_set(&set, IfExists::Keep);
         transaction.append_rule(&rule);
         transaction.elements(ElementsOperation::Add, Family::IPV4, "table", "set").push(&element.as_ref());
-        transaction.finish().unwrap().bytes().unwrap().to_vec()
+        let mut bytes = transaction.finish().unwrap().bytes().unwrap().to_vec();
+        bytes.extend_from_slice(others().bytes().unwrap());
+        bytes
     })
+}
+
+/// Virtual servers, members of sets and addresses.
+fn others() -> Batch {
+    let address = "10.96.0.1".parse().unwrap();
+    let identity = ipvs::Identity::Address { protocol: 6, address, port: 80 };
+    let server = ipvs::VirtualServer { identity, scheduler: "rr".to_owned(), flags: 1, timeout: 600 };
+    let mut batch = Batch::new(9);
+    ipvs::new_virtual_server(&mut batch, 0x20, &server);
+    let real = ipvs::RealServer::new("10.244.0.1:8080".parse().unwrap(), 1);
+    ipvs::new_real_server(&mut batch, 0x20, &identity, &real);
+    ipset::add(&mut batch, "SET", &ipset::Member::IpPortNet(address, 6, 80, address, 8));
+    let mut message = batch.message(0x0607, 0, &[0; 4]);
+    message.attr_str(2, "SET");
+    message.nest(8, |list| {
+        list.nest(7, |member| member.nest(1, |address| address.attr_bytes(1, &[10, 0, 0, 1])));
+    });
+    drop(message);
+    batch
 }
 
 proptest! {

@@ -6,7 +6,10 @@ use super::worlds::{
 use portolan_wire::conntrack::{self, Tuple};
 use portolan_wire::netlink::Header;
 use portolan_wire::nftables::*;
-use portolan_wire::{Attributes, Batch, EncodeError, Frame, Frames, Request, generic, ipset, ipvs, route};
+use portolan_wire::route::policy::{MarkRule, add_rule, delete_rule};
+use portolan_wire::{
+    Attributes, Batch, EncodeError, Frame, Frames, Request, generic, ipset, ipvs, nfacct, route,
+};
 use proptest::prelude::*;
 
 /// Gives `check` the messages between the marks of a transaction.
@@ -138,13 +141,45 @@ proptest! {
     }
 
     #[test]
+    fn rules_with_a_mark((family, priority, mark, mask, table) in any::<(u8, u32, u32, u32, u32)>()) {
+        let rule = MarkRule { family, priority, mark, mask, table };
+        let mut request: Request = add_rule(&rule);
+        let frame = Frames::new(request.bytes(3).unwrap()).next().unwrap().unwrap();
+        prop_assert_eq!(MarkRule::decode(&frame), Ok(Some(rule)));
+        let mut request: Request = delete_rule(&rule);
+        let frame = Frames::new(request.bytes(3).unwrap()).next().unwrap().unwrap();
+        prop_assert_eq!(MarkRule::decode(&frame), Ok(None), "that is no rule that is there");
+    }
+
+    #[test]
     fn names_of_ipsets(name in "[A-Za-z0-9:._-]{1,31}") {
         let mut request: Request = ipset::destroy(&name);
         let frame = Frames::new(request.bytes(3).unwrap()).next().unwrap().unwrap();
         // A list tells the name with the same attribute.
         let listed = Frame { header: Header { kind: 0x0607, ..frame.header }, ..frame };
-        prop_assert_eq!(ipset::Event::decode(&listed), Ok(ipset::Event::Set { name }));
+        prop_assert_eq!(ipset::Event::decode(&listed), Ok(ipset::Event::Set { name, kind: None, members: Vec::new() }));
         prop_assert_eq!(ipset::Event::decode(&frame), Ok(ipset::Event::Other { kind: 0x0603 }));
+    }
+
+    #[test]
+    fn counters(name in "[A-Za-z0-9:._-]{1,31}", packets in any::<u64>(), bytes in any::<u64>()) {
+        for (mut request, kind) in [(nfacct::create(&name), 0x0700), (nfacct::get(&name), 0x0701)] {
+            let frame = Frames::new(request.bytes(3).unwrap()).next().unwrap().unwrap();
+            prop_assert_eq!(frame.header.kind, kind);
+            // The answer to a question has the name with the same attribute, and numbers.
+            let mut batch = Batch::new(1);
+            let mut message = batch.message(0x0700, 0, &frame.payload[..4]);
+            message.attr_u64_be(2, packets);
+            message.attr_u64_be(3, bytes);
+            drop(message);
+            let mut answer = batch.frame(1).unwrap().payload.to_vec();
+            answer.extend_from_slice(&frame.payload[4..]);
+            let answer = Frame { header: Header { kind: 0x0700, ..frame.header }, payload: &answer };
+            let counter = nfacct::Counter { name: name.clone(), packets, bytes };
+            prop_assert_eq!(nfacct::Event::decode(&answer), Ok(nfacct::Event::Counter(counter)));
+            let other = Frame { header: Header { kind: 0x0701, ..frame.header }, ..frame };
+            prop_assert_eq!(nfacct::Event::decode(&other), Ok(nfacct::Event::Other { kind: 0x0701 }));
+        }
     }
 
     #[test]

@@ -237,7 +237,11 @@ fn translations() -> impl Strategy<Value = Expr> {
         .prop_map(|((port_min, port_max), flags)| Expr::Masq(Masq { flags, port_min, port_max }));
     let redir = (registers(), flags())
         .prop_map(|((port_min, port_max), flags)| Expr::Redir(Redir { port_min, port_max, flags }));
-    prop_oneof![nat, masq, redir]
+    let tproxy = (family(), registers())
+        .prop_map(|(family, (address, port))| Expr::Tproxy(Tproxy { family, address, port }));
+    let socket = (any::<u32>(), register())
+        .prop_map(|(key, destination)| Expr::Socket(Socket { key: SocketKey(key), destination }));
+    prop_oneof![nat, masq, redir, tproxy, socket]
 }
 
 fn others() -> impl Strategy<Value = Expr> {

@@ -44,6 +44,17 @@ volumeMounts:
   - name: kube-proxy
     mountPath: /var/lib/kube-proxy
     readOnly: true
+  {{- if include "portolan.iptables" . }}
+  - name: xtables-lock
+    mountPath: /run/xtables.lock
+  {{- end }}
+{{- end -}}
+
+{{/* Not empty where the mode calls the programs of iptables. */}}
+{{- define "portolan.iptables" -}}
+{{- if has (default "" .Values.configuration.mode) (list "" "iptables" "ipvs") -}}
+true
+{{- end -}}
 {{- end -}}
 
 {{/* The port of an IPV4:PORT or an [IPV6]:PORT, or a default for an address without one. */}}

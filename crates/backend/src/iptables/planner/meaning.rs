@@ -1,18 +1,19 @@
-//! The rules mean what the oracle says, but for what this mode does otherwise.
+//! The rules mean what the oracle says.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
-use portolan_model::oracle::{Fate, Oracle, Origin, Packet};
+use ipnet::IpNet;
+use portolan_model::oracle::{Fate, ModeDifferences, Oracle, Origin, Packet};
 use portolan_model::world::{Ranges, Rng};
-use portolan_model::{
-    ExternalPolicy, Family, Forwarding, Frontend, LocalDetector, NodePortAddresses, Protocol, Settings,
-};
+use portolan_model::{Family, Forwarding, LocalDetector, NodePortAddresses, Protocol, Settings};
 use proptest::prelude::*;
 
 use super::tests::{Edited, loaded, settings};
 use super::{Options, Planner};
 use crate::iptables::walk::{End, Walk};
+
+const LOOPBACK: Ipv4Addr = Ipv4Addr::LOCALHOST;
 
 /// What becomes of a packet; for each endpoint, whether it is masqueraded.
 #[derive(Debug, PartialEq, Eq)]
@@ -54,6 +55,25 @@ fn random_settings(rng: &mut Rng, family: Family) -> Settings {
     }
 }
 
+fn random_options(rng: &mut Rng, settings: &Settings) -> Options {
+    let lists_loopback = settings.node_port_addresses != NodePortAddresses::MatchAll && rng.chance(50);
+    let loopback_addresses = if lists_loopback { vec![LOOPBACK.into()] } else { Vec::new() };
+    Options { localhost_node_ports: rng.chance(50), loopback_addresses, ..Options::default() }
+}
+
+/// Node ports on loopback are a matter of IPv4 alone.
+fn differences(settings: &Settings, options: &Options) -> ModeDifferences {
+    let may = options.localhost_node_ports && settings.family == Family::Ipv4;
+    let everywhere = may && settings.node_port_addresses == NodePortAddresses::MatchAll;
+    ModeDifferences::iptables(if everywhere {
+        vec!["127.0.0.0/8".parse().unwrap()]
+    } else if may {
+        options.loopback_addresses.iter().map(|address| IpNet::from(*address)).collect()
+    } else {
+        Vec::new()
+    })
+}
+
 fn random_packet(rng: &mut Rng, family: Family, ranges: &Ranges) -> Packet<'static> {
     let of =
         |list: &[IpAddr]| list.iter().copied().filter(|ip| Family::of(*ip) == family).collect::<Vec<_>>();
@@ -67,8 +87,14 @@ fn random_packet(rng: &mut Rng, family: Family, ranges: &Ranges) -> Packet<'stat
         (Origin::Node, &vips),
         (Origin::Remote { input_interface: "eth0" }, &outside),
         (Origin::Remote { input_interface: "eth0" }, &pods),
+        (Origin::Node, &vec![text("127.0.0.1", "::1", family)]),
     ];
     let (origin, sources) = *rng.pick(&origins).unwrap();
+    if sources[0].is_loopback() {
+        // From loopback, a packet goes nowhere else.
+        let (protocol, port) = (Protocol::Tcp, *rng.pick(&ranges.node_ports).unwrap());
+        return Packet { origin, source: sources[0], destination: sources[0], protocol, port };
+    }
     let mut destinations = ranges.cluster_ips.get(family).clone();
     destinations.extend(of(&ranges.external_ips));
     destinations.extend(vips.iter().chain(&local_addresses(family)));
@@ -106,60 +132,16 @@ fn outcome(walk: Walk<'_>, packet: &Packet<'_>) -> Outcome {
     Outcome::Translated(endpoints.into_iter().map(|(place, marked, _)| (place.clone(), marked)).collect())
 }
 
-/// What the oracle, which speaks of the nftables mode, says for this one.
+/// The same in the oracle's words.
 fn expected(oracle: &Oracle<'_>, packet: &Packet<'_>) -> Outcome {
-    let serves = |forwarding: &&&Forwarding, wanted: &dyn Fn(&Frontend) -> bool| {
-        forwarding.protocol == packet.protocol && forwarding.frontends.iter().any(wanted)
-    };
-    let at_address = |frontend: &Frontend| match *frontend {
-        Frontend::ClusterIp(address, port)
-        | Frontend::ExternalIp(address, port)
-        | Frontend::LoadBalancerIp(address, port) => (address, port) == (packet.destination, packet.port),
-        Frontend::NodePort(_) => false,
-    };
-    let is_cluster_ip =
-        |frontend: &Frontend| at_address(frontend) && matches!(frontend, Frontend::ClusterIp(..));
-    let on_node = oracle.local_addresses.contains(&packet.destination);
-    let at_node_port = |frontend: &Frontend| on_node && *frontend == Frontend::NodePort(packet.port);
-    let forwardings = || oracle.forwardings.iter();
-    let by_address = forwardings().find(|forwarding| serves(forwarding, &at_address));
-    let Some(forwarding) =
-        by_address.or_else(|| forwardings().find(|forwarding| serves(forwarding, &at_node_port)))
-    else {
-        // Other ports of cluster IPs, and unused addresses, are left alone.
-        return Outcome::Passed;
-    };
-    let internal = forwarding.frontends.iter().any(is_cluster_ip);
-    // What leaves this node for an external address meets no rule that would stop it.
-    let leaves = packet.origin == Origin::Node && !on_node && !internal;
-    let stopped = match (leaves, forwarding.has_endpoints) {
-        (true, _) => Outcome::Passed,
-        // Source ranges count only where there are endpoints; without them everybody is refused.
-        (false, false) => Outcome::Rejected,
-        (false, true) => Outcome::Dropped,
-    };
     match oracle.fate(packet) {
         Fate::Backends { set, masqueraded, .. } => {
-            // Every endpoint that calls itself is masqueraded, wherever it runs.
-            let of = |(backend, masqueraded): (&portolan_model::Backend, bool)| {
-                (backend.socket().to_string(), masqueraded || backend.address == packet.source)
-            };
-            Outcome::Translated(set.iter().zip(masqueraded).map(of).collect())
+            let places = set.iter().map(|backend| backend.socket().to_string());
+            Outcome::Translated(places.zip(masqueraded).collect())
         }
-        // Those outside the source ranges are stopped wherever they are.
-        Fate::Drop if forwarding.has_endpoints && !forwarding.source_ranges.is_empty() && !internal => {
-            let on_load_balancer = |frontend: &Frontend| {
-                at_address(frontend) && matches!(frontend, Frontend::LoadBalancerIp(..))
-            };
-            if forwarding.frontends.iter().any(on_load_balancer) { Outcome::Dropped } else { stopped }
-        }
-        Fate::Reject | Fate::Drop => stopped,
-        // On addresses that take no node ports, those without endpoints are stopped all the same.
-        Fate::NotOurs => match (forwarding.has_endpoints, forwarding.external_policy) {
-            (false, _) => Outcome::Rejected,
-            (true, ExternalPolicy::Local) if forwarding.local.is_empty() => Outcome::Dropped,
-            _ => Outcome::Passed,
-        },
+        Fate::Reject => Outcome::Rejected,
+        Fate::Drop => Outcome::Dropped,
+        Fate::NotOurs => Outcome::Passed,
     }
 }
 
@@ -171,16 +153,17 @@ proptest! {
         let family = if v6 { Family::Ipv6 } else { Family::Ipv4 };
         let mut rng = Rng::new(seed);
         let settings = random_settings(&mut rng, family);
-        let options = Options { localhost_node_ports: false, ..Options::default() };
+        let options = random_options(&mut rng, &settings);
+        let differences = &differences(&settings, &options);
         let mut planner = Planner::new(settings.clone(), options);
         let (changes, health_checks) = Edited::new(seed).first();
         planner.remember(&changes, &health_checks);
         let tables = loaded(&mut planner);
         let local_addresses = local_addresses(family);
         let forwardings: Vec<&Forwarding> = planner.forwardings().map(|(_, forwarding)| &**forwarding).collect();
-        let oracle =
-            Oracle { settings: &settings, local_addresses: &local_addresses, forwardings: &forwardings };
-        let walk = Walk { tables: &tables, local_addresses: &local_addresses };
+        let local_addresses = &local_addresses;
+        let oracle = Oracle { settings: &settings, local_addresses, forwardings: &forwardings, differences };
+        let walk = Walk { tables: &tables, local_addresses };
         let ranges = Ranges::example();
         for _ in 0..200 {
             let packet = random_packet(&mut rng, family, &ranges);

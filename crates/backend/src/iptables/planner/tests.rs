@@ -1,5 +1,4 @@
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 
 use insta::assert_snapshot;
 use portolan_model::world::{Edit, Ranges, Rng, World, random_edit};
@@ -11,98 +10,18 @@ use proptest::prelude::*;
 use super::*;
 use crate::iptables::interpreter::Tables;
 
-fn ip(text: &str) -> IpAddr {
-    text.parse().unwrap()
-}
+#[path = "../../../tests/iptables/example.rs"]
+mod example;
 
-pub(super) fn settings(family: Family) -> Settings {
-    let (cidr, node) = match family {
-        Family::Ipv4 => ("10.180.0.0/16", "192.168.0.2"),
-        Family::Ipv6 => ("fd00:10:180::/48", "fd00:192:168::2"),
-    };
-    Settings {
-        family,
-        local_detector: LocalDetector::Cidr(cidr.parse().unwrap()),
-        masquerade_all: false,
-        masquerade_bit: 14,
-        node_port_addresses: NodePortAddresses::MatchAll,
-        node_ip: Some(ip(node)),
-        service_cidrs: Vec::new(),
-    }
-}
+pub(super) use example::settings;
+use example::{cluster_ip, ip, ipv4 as demo, ipv6, put};
 
 fn counting() -> Options {
     Options { count_invalid: true, count_localhost: true, ..Options::default() }
 }
 
-fn name(service: &str, port: &str, protocol: Protocol) -> Arc<ServicePortName> {
-    Arc::new(ServicePortName {
-        namespace: "demo".into(),
-        service: service.into(),
-        port: port.into(),
-        protocol,
-    })
-}
-
-fn backends(places: &[&str]) -> Box<[Backend]> {
-    let backend = |place: &&str| {
-        let socket: std::net::SocketAddr = place.parse().unwrap();
-        Backend { address: socket.ip(), port: socket.port(), may_hairpin: true }
-    };
-    places.iter().map(backend).collect()
-}
-
-fn cluster_ip(address: &str, port: u16, places: &[&str]) -> Forwarding {
-    Forwarding {
-        family: Family::of(ip(address)),
-        protocol: Protocol::Tcp,
-        frontends: Box::new([Frontend::ClusterIp(ip(address), port)]),
-        cluster: backends(places),
-        local: Box::default(),
-        has_endpoints: !places.is_empty(),
-        internal_policy: InternalPolicy::Cluster,
-        external_policy: ExternalPolicy::Cluster,
-        affinity: None,
-        source_ranges: Box::default(),
-    }
-}
-
-fn put(service: &str, port: &str, forwarding: Forwarding) -> Change {
-    let family = forwarding.family;
-    let name = name(service, port, forwarding.protocol);
-    Change { name, family, old: None, new: Some(Arc::new(forwarding)) }
-}
-
 fn gone(change: &Change) -> Change {
     Change { old: change.new.clone(), new: None, ..change.clone() }
-}
-
-/// A Service of each kind.
-fn demo() -> Vec<Change> {
-    let web = cluster_ip("172.30.10.1", 80, &["10.180.0.11:8080", "10.180.1.12:8080", "10.180.1.13:8080"]);
-    let edge = Forwarding {
-        frontends: Box::new([Frontend::ClusterIp(ip("172.30.10.2"), 443), Frontend::NodePort(30443)]),
-        external_policy: ExternalPolicy::Local,
-        local: backends(&["10.180.0.21:8443"]),
-        ..cluster_ip("172.30.10.2", 443, &["10.180.0.21:8443", "10.180.1.22:8443"])
-    };
-    let shop = Forwarding {
-        frontends: Box::new([
-            Frontend::ClusterIp(ip("172.30.10.3"), 443),
-            Frontend::LoadBalancerIp(ip("198.51.100.7"), 443),
-            Frontend::NodePort(30555),
-        ]),
-        affinity: Some(600),
-        source_ranges: ["203.0.113.0/25", "192.168.0.0/24"].map(|range| range.parse().unwrap()).into(),
-        ..cluster_ip("172.30.10.3", 443, &["10.180.0.31:9443", "10.180.1.32:9443"])
-    };
-    let empty = Forwarding { protocol: Protocol::Udp, ..cluster_ip("172.30.10.4", 53, &[]) };
-    vec![
-        put("web", "http", web),
-        put("edge", "api", edge),
-        put("shop", "https", shop),
-        put("empty", "dns", empty),
-    ]
 }
 
 fn planner(family: Family, changes: &[Change]) -> Planner {
@@ -165,20 +84,7 @@ fn health_check(port: Option<u16>) -> HealthCheckPort {
 
 #[test]
 fn a_load_in_ipv6() {
-    let shop = Forwarding {
-        frontends: Box::new([
-            Frontend::ClusterIp(ip("fd00:172::3"), 443),
-            Frontend::ExternalIp(ip("2001:db8::50"), 443),
-            Frontend::LoadBalancerIp(ip("2001:db8::7"), 443),
-            Frontend::NodePort(30555),
-        ]),
-        affinity: Some(10_800),
-        external_policy: ExternalPolicy::Local,
-        local: backends(&["[fd00:10:180::1]:9"]),
-        source_ranges: Box::new(["fd00:192:168::/64".parse().unwrap()]),
-        ..cluster_ip("fd00:172::3", 443, &["[fd00:10:180::1]:9", "[fd00:10:180::62]:9"])
-    };
-    assert_snapshot!(load(&mut planner(Family::Ipv6, &[put("shop", "https", shop)])));
+    assert_snapshot!(load(&mut planner(Family::Ipv6, &ipv6())));
 }
 
 #[test]
@@ -189,6 +95,19 @@ fn a_change_of_endpoints_writes_their_chains_only() {
     let web = cluster_ip("172.30.10.1", 80, &["10.180.0.11:8080", "10.180.1.13:8080", "10.180.1.14:8080"]);
     assert_snapshot!(planner.plan(&[put("web", "http", web.clone())], &[]));
     assert_eq!(planner.plan(&[put("web", "http", web)], &[]), "", "nothing changes");
+}
+
+/// Then no rule has to stay the last one of its chain, and Services come in any order.
+#[test]
+fn nothing_is_written_again_where_no_address_takes_node_ports() {
+    let node_port_addresses = NodePortAddresses::Addresses(Vec::new());
+    let settings = Settings { node_port_addresses, ..settings(Family::Ipv4) };
+    let mut planner = Planner::new(settings, counting());
+    planner.remember(&demo()[2..], &[]);
+    let mut tables = loaded(&mut planner);
+    tables.restore(&planner.plan(&demo()[..2], &[]), |_| {}).unwrap();
+    let present = tables.present(Family::Ipv4);
+    assert_eq!(full(&mut planner, &present, Pieces::One), "");
 }
 
 #[test]
@@ -224,7 +143,7 @@ fn a_service_and_its_health_check_port_come_and_go() {
 #[test]
 fn a_removal_leaves_what_kubelet_shares() {
     let mut tables = loaded(&mut planner(Family::Ipv4, &demo()));
-    tables.restore(&tables.present(Family::Ipv4).removal(), |_| {}).unwrap();
+    tables.restore(&tables.present(Family::Ipv4).removal(|_, _| false), |_| {}).unwrap();
     let left: Vec<_> = ["mangle", "filter", "nat"]
         .into_iter()
         .flat_map(|table| tables.chains(table).into_iter().map(move |chain| (table, chain)))
@@ -233,7 +152,7 @@ fn a_removal_leaves_what_kubelet_shares() {
     assert_eq!(left, [("filter", "KUBE-FIREWALL")]);
     assert_eq!(tables.chain("filter", "INPUT").unwrap(), ["-j KUBE-FIREWALL"]);
     assert_eq!(tables.chain("nat", "OUTPUT").unwrap(), [""; 0]);
-    assert_eq!(Tables::empty().present(Family::Ipv4).removal(), "");
+    assert_eq!(Tables::empty().present(Family::Ipv4).removal(|_, _| false), "");
 }
 
 #[test]

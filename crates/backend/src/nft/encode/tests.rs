@@ -5,7 +5,12 @@ use portolan_wire::{Batch, Frame};
 use proptest::prelude::*;
 
 use super::super::element::{Data, Element, Key};
+use portolan_model::Family;
+
 use super::*;
+use crate::nft::skeleton::TABLE;
+
+const PLACE: Place = Place { family: Family::Ipv4, table: TABLE };
 
 const LIMIT: usize = 8_000;
 
@@ -64,10 +69,10 @@ proptest! {
         for changes in [difference(&[], &old), difference(&old, &new)] {
             let mut parts_model = whole.clone();
             let mut transaction = Transaction::begin(1, None);
-            elements(&mut transaction, Family::Ipv4, &changes);
+            elements(&mut transaction, PLACE, &changes);
             prop_assert!(transaction.len() <= estimate(&changes) + 200, "the estimate holds");
             replay(&mut whole, transaction);
-            let parts = elements_in_parts(Family::Ipv4, &changes, LIMIT, || Transaction::begin(1, None));
+            let parts = elements_in_parts(PLACE, &changes, LIMIT, || Transaction::begin(1, None));
             for part in parts {
                 prop_assert!(part.len() <= LIMIT);
                 replay(&mut parts_model, part);

@@ -105,7 +105,7 @@ fn from_scratch(settings: Settings, state: &[Change]) -> (Planner, Model) {
     let mut planner = Planner::new(settings);
     planner.remember(state);
     // A table that is there, but not of our shape.
-    let table = Some(skeleton::table(planner.settings.family));
+    let table = Some(skeleton::table(planner.layout().place()));
     let difference = Difference::between(&mut planner, &mut View { table, ..View::default() });
     assert!(difference.rebuild && difference.plan.refused.is_empty());
     let mut model = Model::new();
@@ -207,6 +207,7 @@ fn web(number: u16, backends: u16) -> Change {
         external_policy: ExternalPolicy::Cluster,
         affinity: None,
         source_ranges: Box::default(),
+        ipvs_scheduler: None,
     };
     let name = ServicePortName {
         namespace: "demo".into(),

@@ -210,7 +210,11 @@ mod tests {
             !matches!(set, Set::Classes | Set::Affinity | Set::SourceRanges | Set::HairpinConnections)
         });
         for (set, family) in large.flat_map(|set| Family::BOTH.map(|family| (set, family))) {
-            let length = super::super::rows_of(family, set).row_length();
+            let length = super::super::rows_of(
+                super::super::Place { family, table: super::super::skeleton::TABLE },
+                set,
+            )
+            .row_length();
             assert!([4, 12, 16, 20, 24, 28, 32, 36].contains(&length), "{set:?}: {length}");
         }
     }

@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use portolan_backend::HealthCheckPort;
 use portolan_model::Family;
+use portolan_model::catalog::{HealthCheck, HealthCheckChange};
+use portolan_model::object::ObjectKey;
 use portolan_node::address::NodeAddresses;
 use portolan_node::config::Configuration;
 use portolan_node::health::{ListenAddresses, ServiceHealth, ServiceKey};
@@ -106,6 +109,26 @@ impl Agent {
             self.notes.no_health_check(&failure);
         }
     }
+}
+
+/// What a data plane of this family has to know of changed health checks.
+pub(super) fn of_family(changes: &[HealthCheckChange], family: Family) -> Vec<HealthCheckPort> {
+    let port = |check: &HealthCheck| check.local_ready.get(family).map(|_| check.port);
+    let different = changes.iter().filter_map(|change| {
+        let [old, new] = [&change.old, &change.new].map(|check| check.as_ref().and_then(port));
+        (old != new).then(|| health_check_port(&change.key, new))
+    });
+    different.collect()
+}
+
+/// What it has to know of all of them.
+pub(super) fn all_of_family(checks: &[(ObjectKey, HealthCheck)], family: Family) -> Vec<HealthCheckPort> {
+    let of_family = checks.iter().filter(|(_, check)| check.local_ready.get(family).is_some());
+    of_family.map(|(key, check)| health_check_port(key, Some(check.port))).collect()
+}
+
+fn health_check_port(key: &ObjectKey, port: Option<u16>) -> HealthCheckPort {
+    HealthCheckPort { namespace: (*key.namespace).into(), service: (*key.name).into(), port }
 }
 
 fn listen_addresses(

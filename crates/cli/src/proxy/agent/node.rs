@@ -10,7 +10,8 @@ use portolan_node::address::NodeAddresses;
 use portolan_node::config::Configuration;
 use portolan_node::health::NodeState;
 
-use super::Agent;
+use super::{Agent, Next, Running};
+use crate::proxy::modes::{self, Blueprint, Shared};
 use crate::proxy::{checks, settings};
 
 /// What the Node object said last. A Node without addresses or pod CIDRs has lost them for a moment, as when it
@@ -106,6 +107,19 @@ impl Agent {
         self.families.iter().map(of_family).collect()
     }
 
+    /// The data planes that are wanted, in the order of the settings.
+    pub(super) fn blueprints(&self, addresses: &[IpAddr]) -> Vec<Blueprint> {
+        let node_ips = self.node_ips();
+        let node = settings::Node { ips: &node_ips, pod_cidrs: &self.node.pod_cidrs, addresses };
+        let of_family = |family: &Family| {
+            if self.leaving.is_some() {
+                return Blueprint::Nftables;
+            }
+            Blueprint::new(&self.configuration, *family, &node)
+        };
+        self.families.iter().map(of_family).collect()
+    }
+
     /// Derives anew what depends on the configuration, the node and its addresses, and hands over what became
     /// different.
     pub(super) fn reconfigure(&mut self) {
@@ -113,15 +127,57 @@ impl Agent {
             return;
         }
         let Some(addresses) = self.interface_addresses() else { return };
-        let new = self.settings(&addresses);
+        let (new, blueprints) = (self.settings(&addresses), self.blueprints(&addresses));
         let Some(running) = &mut self.running else { return };
-        for settings in new.iter().filter(|settings| !running.settings.contains(settings)) {
-            tracing::info!(family = %settings.family, "settings changed: comparing everything");
-            running.flows.requests().configure(settings.family, settings.node_port_addresses.clone());
-            running.engine.configure(settings.clone());
+        self.lacks_dataplane = false;
+        for (settings, blueprint) in new.iter().zip(blueprints) {
+            let is_new = !running.settings.contains(settings);
+            if is_new {
+                running.flows.requests().configure(settings.family, settings.node_port_addresses.clone());
+            }
+            let replaced = running.replace(settings, blueprint, &mut self.shared);
+            self.lacks_dataplane |= replaced == Replaced::Failed;
+            if is_new && replaced == Replaced::Unchanged {
+                tracing::info!(family = %settings.family, "settings changed: comparing everything");
+                running.engine.configure(settings.clone());
+            }
         }
         running.settings = new;
         self.move_health_checks(&addresses);
+    }
+}
+
+/// What became of a data plane that is to take the place of another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Replaced {
+    /// The one there is is the one that is wanted.
+    Unchanged,
+    /// The engine has it.
+    HandedOver,
+    /// It could not be made.
+    Failed,
+}
+
+impl Running {
+    /// Lets another data plane take the place of a family's, if another one is wanted.
+    fn replace(&mut self, settings: &Settings, blueprint: Blueprint, shared: &mut Shared) -> Replaced {
+        let family = settings.family;
+        let plane = self.planes.iter_mut().find(|plane| plane.family == family);
+        let Some(plane) = plane.filter(|plane| plane.blueprint != blueprint) else {
+            return Replaced::Unchanged;
+        };
+        match blueprint.make(settings.clone(), shared) {
+            Ok(modes::Made { dataplane, own, chains }) => {
+                tracing::info!(%family, mode = dataplane.mode(), "another data plane is to do the work: writing its rules");
+                (plane.blueprint, plane.chains, plane.next) = (blueprint, chains, Some(Next { own }));
+                self.engine.replace(family, dataplane);
+                Replaced::HandedOver
+            }
+            Err(error) => {
+                tracing::error!(%family, %error, "the data plane stays as it is; trying again every second");
+                Replaced::Failed
+            }
+        }
     }
 }
 

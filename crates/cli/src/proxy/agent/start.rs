@@ -2,19 +2,17 @@
 
 use std::time::{Duration, Instant};
 
-use portolan_backend::Dataplane;
 use portolan_backend::conntrack::CleanerThread;
 use portolan_backend::engine::{self, Handle, Work};
-use portolan_backend::nft::Nftables;
 use portolan_model::catalog::PerFamily;
-use portolan_model::{Change, Family, NodePortAddresses, Settings};
+use portolan_model::{Change, NodePortAddresses, Settings};
 use portolan_node::config::{Configuration, DetectLocalMode};
 use portolan_node::health::Now;
 
-use super::{Agent, NODE_WAIT, Running, timing};
+use super::{Agent, NODE_WAIT, Plane, Running, health_checks, timing};
 use crate::proxy::checks::{self, Finding};
 use crate::proxy::reports::{self, Reporter};
-use crate::proxy::settings;
+use crate::proxy::{modes, settings};
 
 /// Changes handed over at once at the start.
 const START_CHUNK: usize = 1_024;
@@ -55,12 +53,13 @@ impl Agent {
         // Never with an empty list in its place: that would close every node port.
         let Some(addresses) = self.interface_addresses() else { return Ok(()) };
         let settings: Vec<Settings> = self.settings(&addresses);
-        let mut dataplanes: Vec<(Family, Box<dyn Dataplane + Send>)> = Vec::new();
-        let mut ports = Vec::new();
-        for settings in &settings {
-            let dataplane = Nftables::open(settings.clone())?;
-            ports.push(dataplane.port());
-            dataplanes.push((settings.family, Box::new(dataplane)));
+        let (mut dataplanes, mut planes) = (Vec::new(), Vec::new());
+        for (settings, blueprint) in settings.iter().zip(self.blueprints(&addresses)) {
+            let family = settings.family;
+            let modes::Made { dataplane, own, chains } =
+                blueprint.make(settings.clone(), &mut self.shared)?;
+            dataplanes.push((family, dataplane));
+            planes.push(Plane { family, blueprint, chains, own, next: None });
         }
         let flows = self.flow_cleaner(&settings)?;
         let reporter = Reporter {
@@ -68,14 +67,20 @@ impl Agent {
             metrics: self.metrics(),
             done: self.done.clone(),
             flows: flows.requests(),
+            meters: self.shared.meters.clone(),
         };
         let report = move |report| reporter.take(report);
         let (engine, _) = engine::spawn(dataplanes, timing(&self.configuration), report)?;
         self.send_everything(&engine);
+        for &family in &self.families {
+            for former in modes::former(&self.configuration, family) {
+                engine.retire(family, former);
+            }
+        }
         engine.start();
         let health_checks = self.new_health_checks(&addresses);
         let unsynced = self.families.clone();
-        self.running = Some(Running { engine, flows, settings, health_checks, unsynced, ports });
+        self.running = Some(Running { engine, flows, settings, health_checks, unsynced, planes });
         Ok(())
     }
 
@@ -132,6 +137,7 @@ impl Agent {
     /// The whole table, in pieces.
     fn send_everything(&mut self, engine: &Handle) {
         self.catalog.drain_changes(|_| {});
+        let checks = self.catalog.health_checks();
         let now = Now::read();
         for &family in &self.families {
             self.metrics.sync_queued(family, now.wall);
@@ -147,7 +153,9 @@ impl Agent {
             }
             let udp = self.catalog.udp_services(family).collect();
             let objects = self.backlog.hand_over(family);
-            engine.work(family, Work { changes, udp, objects, ..Work::default() });
+            let health_checks = health_checks::all_of_family(&checks, family);
+            let work = Work { changes, udp, objects, health_checks, ..Work::default() };
+            engine.work(family, work);
         }
         self.backlog.handed_over();
     }

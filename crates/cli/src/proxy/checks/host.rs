@@ -1,12 +1,11 @@
 //! What this process may do, and what its host can do.
 
-use portolan_backend::nft::Nftables;
 use portolan_model::Family;
 use portolan_node::config::Configuration;
 use portolan_node::sysctl::Host;
 
 use super::Finding;
-use crate::proxy::{node_settings, settings};
+use crate::proxy::node_settings;
 
 /// `CAP_NET_ADMIN` (`linux/capability.h`).
 const NET_ADMIN: u32 = 12;
@@ -19,19 +18,13 @@ pub(super) fn findings(configuration: &Configuration, families: &[Family]) -> Ve
         // Without it, trying out what the kernel can would only say the same in other words.
         findings.push(Finding::Capability { capability: "CAP_NET_ADMIN" });
     } else {
-        findings.extend(families.iter().filter_map(|&family| kernel(family)));
+        findings.extend(super::mode(configuration, families));
     }
     findings.extend(families.iter().filter_map(|&family| forwarding(&host, family)));
     // Conntrack's settings are there at the latest since the trial.
     let settings = node_settings::conntrack_refusals(configuration, &host);
     findings.extend((!settings.is_empty()).then_some(Finding::KernelSettings { settings }));
     findings
-}
-
-/// Tries out a transaction with all that the data plane needs; it leaves nothing behind.
-fn kernel(family: Family) -> Option<Finding> {
-    let outcome = Nftables::open(settings::neutral(family)).and_then(|mut dataplane| dataplane.probe());
-    outcome.err().map(|error| Finding::Kernel { family, reason: error.to_string() })
 }
 
 fn forwarding(host: &Host, family: Family) -> Option<Finding> {

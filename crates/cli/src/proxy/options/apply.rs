@@ -11,7 +11,7 @@ use portolan_node::config::{
 use super::flags::{FLAGS, Flag};
 use super::given::Given;
 
-const MODES: [Mode; 3] = [Mode::Nftables, Mode::Iptables, Mode::Ipvs];
+const MODES: [Mode; 4] = [Mode::Nftables, Mode::Iptables, Mode::Ipvs, Mode::Userspace];
 const LOCAL_MODES: [DetectLocalMode; 4] = [
     DetectLocalMode::ClusterCidr,
     DetectLocalMode::NodeCidr,
@@ -169,6 +169,8 @@ fn modes(given: &Given, c: &mut Configuration, errors: &mut Vec<FieldError>) {
         c.ipvs.min_sync_period = given.duration("ipvs-min-sync-period");
     }
     ipvs(given, &mut c.ipvs, errors);
+    c.port_range = given.text("proxy-port-range");
+    c.udp_idle_timeout = given.duration("udp-timeout");
 }
 
 fn ipvs(given: &Given, c: &mut Ipvs, errors: &mut Vec<FieldError>) {

@@ -63,6 +63,7 @@ fn every_flag_is_in_the_table() {
     let without_field = [
         "config",
         "config-reload",
+        "ipvs-fallback",
         "write-config-to",
         "cleanup",
         "init-only",
@@ -196,7 +197,7 @@ fn everything_wrong_is_told_at_once_by_flag() {
     insta::assert_snapshot!(error.map(|_| ()).expect_err("many mistakes"), @r"
     the configuration is invalid:
       --nodeport-addresses: `x` is not a CIDR; write an address and a prefix length, such as 10.0.0.0/16 or fd00::/64
-      --proxy-mode: `fast` is not supported; write one of: nftables, iptables, ipvs
+      --proxy-mode: `fast` is not supported; write one of: nftables, iptables, ipvs, userspace
       --feature-gates.Nftables: unrecognized feature gate; did you mean `NFTablesProxyMode`?
       --oom-score-adj: 2000 is out of range; write -1000 to 1000
       --conntrack-min: -1 is out of range; write 0 to 2147483647

@@ -61,6 +61,7 @@ fn everything_at_once() {
             health_check_port: Some(31000),
         })),
         affinity: Some(60),
+        ipvs_scheduler: None,
         internal_policy: InternalPolicy::Local,
         external_policy: ExternalPolicy::Local,
     };
@@ -111,6 +112,21 @@ fn bad_fields_are_left_out_and_named() {
     spec.sessionAffinityConfig.clientIP.timeoutSeconds: 86401 is out of range; write 1 to 86400
     spec.internalTrafficPolicy: "Nearby" is not known; write Cluster or Local
     "#);
+}
+
+#[test]
+fn the_scheduler_that_a_service_asks_for() {
+    let with = |name: Value| {
+        let spec = json!({ "clusterIP": "10.96.0.1", "ports": [{ "port": 80 }] });
+        let annotations = json!({ "portolan.dev/ipvs-scheduler": name });
+        let metadata = json!({ "name": "web", "namespace": "demo", "annotations": annotations });
+        let bytes = json!({ "metadata": metadata, "spec": spec }).to_string();
+        decode_service(bytes.as_bytes()).expect("a Service")
+    };
+    assert_eq!(with(json!("lc")).payload.ipvs_scheduler, Some(IpvsScheduler::Lc));
+    let object = with(json!("fastest"));
+    assert_eq!(object.payload.ipvs_scheduler, None);
+    assert_snapshot!(faults(&object), @r#"metadata.annotations[portolan.dev/ipvs-scheduler]: "fastest" is not known; write one of rr, wrr, lc, wlc, fo, ovf, lblc, lblcr, sh, dh, sed, nq, mh, twos"#);
 }
 
 #[test]

@@ -12,7 +12,7 @@ fn every_mistake_is_told_at_once() {
     the configuration is invalid:
       apiVersion: missing; it must be `kubeproxy.config.k8s.io/v1alpha1`
       kind (line 1, column 1): `Config` is not supported; write one of: KubeProxyConfiguration
-      mode (line 2, column 1): `fast` is not supported; write one of: nftables, iptables, ipvs
+      mode (line 2, column 1): `fast` is not supported; write one of: nftables, iptables, ipvs, userspace
       nftables.syncPeriod (line 3, column 24): `5`: not a duration; write numbers with units, such as 30s, 1h30m or 250ms
       nftables.masqBit (line 3, column 12): unknown field; known fields here: masqueradeBit, masqueradeAll, syncPeriod, minSyncPeriod
       conntrack (line 5, column 1): `4` is not a mapping of fields
@@ -69,7 +69,7 @@ fn a_missing_file_is_named() {
 fn a_command_line_is_checked_by_the_same_rules() {
     assert!(Configuration::default().validate().is_ok());
     assert_eq!(Configuration::default(), good(""), "no flag and no field mean the same");
-    let mut c = Configuration::default();
+    let mut c = Configuration { mode: Some(Mode::Nftables), ..Configuration::default() };
     c.nftables.masquerade_bit = 32;
     c.nftables.sync_period = ZERO;
     c.oom_score_adj = 2000;
@@ -198,7 +198,7 @@ fn yaml_1_1_is_read_as_kube_proxy_reads_it() {
 
 #[test]
 fn periods_of_hours_are_periods() {
-    let c = good("nftables: {syncPeriod: 5h, minSyncPeriod: 2h}");
+    let c = good("iptables: {syncPeriod: 5h, minSyncPeriod: 2h}");
     assert_eq!(c.sync_periods(), (seconds(5 * 3600), seconds(2 * 3600)));
 }
 

@@ -19,7 +19,7 @@ metricsBindAddress: '[::1]:6'
 bindAddressHardFail: true
 enableProfiling: true
 showHiddenMetricsForVersion: '1.35'
-mode: iptables
+mode: userspace
 iptables: {masqueradeBit: 1, masqueradeAll: true, localhostNodePorts: false, syncPeriod: 2m, minSyncPeriod: 3s}
 ipvs: {syncPeriod: 1m, minSyncPeriod: 2s, scheduler: rr, excludeCIDRs: [10.0.0.0/8], strictARP: true,
   tcpTimeout: 1s, tcpFinTimeout: 2s, udpTimeout: 3s}
@@ -34,6 +34,7 @@ conntrack: {maxPerCore: 1, min: 2, tcpEstablishedTimeout: 3s, tcpCloseWaitTimeou
   udpTimeout: 5s, udpStreamTimeout: 6s}
 configSyncPeriod: 7s
 portRange: 1-2
+udpIdleTimeout: 8s
 windowsRunAsService: true
 ";
 
@@ -78,15 +79,13 @@ fn the_written_files_of_the_modes_differ_in_little() {
         let lines = written.lines().filter(|line| !default.lines().any(|other| other == *line));
         lines.collect::<Vec<_>>().join("\n")
     };
-    assert_eq!(different("nftables"), "");
-    insta::assert_snapshot!(different("iptables"), @r"
-    mode: iptables
-    nodePortAddresses: null
+    insta::assert_snapshot!(different("nftables"), @r"
+    mode: nftables
+    nodePortAddresses:
+    - primary
     ");
-    insta::assert_snapshot!(different("ipvs"), @r"
-    mode: ipvs
-    nodePortAddresses: null
-    ");
+    assert_eq!(different("iptables"), "");
+    insta::assert_snapshot!(different("ipvs"), @"mode: ipvs");
 }
 
 #[test]

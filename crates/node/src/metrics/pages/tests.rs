@@ -25,7 +25,7 @@ fn plain(status: u16, body: &str) -> (u16, String, String) {
 
 #[tokio::test]
 async fn the_metrics_server_has_its_pages() {
-    let configuration = Configuration::default();
+    let configuration = Configuration { mode: Some(Mode::Nftables), ..Configuration::default() };
     let (address, pages) = served(pages(&configuration)).await;
     let ask = |path: &'static str| get(address, path, &[]);
     assert_eq!(ask("/healthz").await, plain(200, "ok"));

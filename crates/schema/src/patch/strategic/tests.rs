@@ -141,6 +141,19 @@ fn patches_that_make_no_sense_say_where() {
         ),
         (json!({"spec": {"$retainKeys": "type"}}), "a list belongs here"),
         (json!({"spec": {"$setElementOrder/ports": {}}}), "spec.ports: a list belongs here"),
+        (
+            json!({"spec": {"$setElementOrder/ports": [{"port": 80}], "ports": [{"port": 81}]}}),
+            "spec.ports: $setElementOrder does not name 81 in the place",
+        ),
+        (
+            json!({"spec": {"$setElementOrder/ports": [{"port": 80}, {"port": 81}],
+                "ports": [{"port": 81}, {"port": 82, "$patch": "delete"}, {"port": 80}]}}),
+            "spec.ports: $setElementOrder does not name 80 in the place",
+        ),
+        (
+            json!({"metadata": {"$setElementOrder/finalizers": ["a"], "finalizers": ["b"]}}),
+            "metadata.finalizers: $setElementOrder does not name \"b\"",
+        ),
     ] {
         let error = patched(live.clone(), &patch).unwrap_err().to_string();
         assert!(error.contains(message), "{patch}: {error}");

@@ -109,36 +109,51 @@ impl Wanted {
     }
 
     /// The fewest writes that make the slices `existing` those that are wanted: endpoints stay in the slice that they
-    /// are in, new ones go to slices that are written anyway, then to the one with the least room for them, then to new
-    /// ones.
+    /// are in, new ones go to slices that are written anyway, then to the one with the least room for them, then into
+    /// slices that are not wanted any more, then to new ones. What goes is last, and a slice whose endpoints are all
+    /// replaced is written once: those who watch do not see a Service without endpoints in between.
     pub(super) fn writes(mut self, endpoints: &Object, existing: &[Object]) -> Vec<Write> {
-        let mut writes = Vec::new();
+        let (mut creates, mut updates) = (Vec::new(), Vec::new());
         let mut slices: BTreeMap<Group, Vec<(&Object, Vec<Value>)>> = BTreeMap::new();
+        let mut unwanted: Vec<&Object> = Vec::new();
         for slice in existing {
             match self.keep(slice) {
-                Some((group, kept)) if !kept.is_empty() => {
-                    slices.entry(group).or_default().push((slice, kept));
-                }
-                _ => writes.push(Write::Delete(name_of(slice).to_owned())),
+                Some((group, kept)) => slices.entry(group).or_default().push((slice, kept)),
+                None => unwanted.push(slice),
             }
         }
+        let mut homeless: Vec<(Group, Vec<Value>)> = Vec::new();
         for (group, left) in self.groups {
             let mut slices = slices.remove(&group).unwrap_or_default();
             let mut left: Vec<Value> = left.into_values().collect();
             fill(&mut slices, &mut left);
             for (slice, kept) in slices {
+                if kept.is_empty() {
+                    unwanted.push(slice);
+                    continue;
+                }
                 let new = content(endpoints, &group, &kept, Some(slice));
                 if !is_same(&new, slice) {
-                    writes.push(Write::Update(name_of(slice).to_owned(), new));
+                    updates.push(Write::Update(name_of(slice).to_owned(), new));
                 }
             }
             while !left.is_empty() {
                 let rest = left.split_off(left.len().min(MAX_ADDRESSES));
-                writes.push(Write::Create(content(endpoints, &group, &left, None)));
+                homeless.push((group.clone(), left));
                 left = rest;
             }
         }
-        writes
+        for (group, list) in homeless {
+            let of_family = |slice: &&Object| fields::text(slice, "addressType") == Some(group.0);
+            let reused = unwanted.iter().position(of_family).map(|index| unwanted.remove(index));
+            let new = content(endpoints, &group, &list, reused);
+            match reused {
+                Some(slice) => updates.push(Write::Update(name_of(slice).to_owned(), new)),
+                None => creates.push(Write::Create(new)),
+            }
+        }
+        let deletes = unwanted.into_iter().map(|slice| Write::Delete(name_of(slice).to_owned()));
+        creates.into_iter().chain(updates).chain(deletes).collect()
     }
 
     /// Takes out what a slice has already, as it is wanted now. `None` if slices such as it are not wanted at all.

@@ -135,6 +135,30 @@ fn doubles_and_slices_of_other_ports_go() {
 }
 
 #[test]
+fn endpoints_and_ports_that_are_all_replaced_take_over_the_slice() {
+    let of = |addresses: Vec<Value>, port: u16| {
+        endpoints(&json!([{"addresses": addresses, "ports": [{"port": port}]}]))
+    };
+    let (slices, _) = sync(Vec::new(), &of(addresses(0..2), 80));
+    for (addresses, port) in [(addresses(2..4), 80), (addresses(2..4), 81), (addresses(0..2), 82)] {
+        let wanted = of(addresses, port);
+        let writes = Wanted::of(&wanted).writes(&wanted, &slices);
+        assert!(matches!(writes.as_slice(), [Write::Update(..)]), "{writes:?}");
+        let (left, _) = sync(slices.clone(), &wanted);
+        assert_eq!(left.first().map(|it| &it["ports"][0]["port"]), Some(&json!(port)));
+        assert_eq!(sync(left, &wanted).1, 0, "nothing to do the second time");
+    }
+}
+
+#[test]
+fn what_goes_is_written_last() {
+    let (slices, _) = sync(Vec::new(), &endpoints(&json!([{"addresses": addresses(0..2)}])));
+    let wanted = endpoints(&json!([{"addresses": [{"ip": "fd00::1"}]}]));
+    let writes = Wanted::of(&wanted).writes(&wanted, &slices);
+    assert!(matches!(writes.as_slice(), [Write::Create(_), Write::Delete(_)]), "{writes:?}");
+}
+
+#[test]
 fn labels_that_change_are_copied_and_lost_ones_put_back() {
     let mut endpoints = endpoints(&json!([{"addresses": addresses(0..3)}]));
     let (slices, _) = sync(Vec::new(), &endpoints);

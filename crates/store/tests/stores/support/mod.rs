@@ -90,8 +90,8 @@ impl World {
         matches!(self.ground, Ground::Etcd { .. })
     }
 
-    /// Whether the history survives a restart.
-    pub fn keeps_history(&self) -> bool {
+    /// Whether it is the store in a file.
+    pub fn is_file(&self) -> bool {
         matches!(self.ground, Ground::File(_))
     }
 }

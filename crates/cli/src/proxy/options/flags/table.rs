@@ -13,6 +13,7 @@ const NODE: &str = "This node";
 const MODE: &str = "Mode";
 const IPTABLES: &str = "iptables and nftables";
 const IPVS: &str = "ipvs";
+const USERSPACE: &str = "userspace";
 const LOCAL: &str = "Local traffic";
 const SETTINGS: &str = "Node settings";
 const LOG: &str = "Logging";
@@ -118,8 +119,14 @@ pub(in crate::proxy::options) const FLAGS: &[Flag] = &[
         "Addresses that accept node ports: CIDRs, or the word primary",
     )
     .field("nodePortAddresses"),
-    flag(MODE, "proxy-mode", Text, "", "nftables, iptables or ipvs; nftables where none is given")
-        .field("mode"),
+    flag(
+        MODE,
+        "proxy-mode",
+        Text,
+        "",
+        "nftables, iptables, ipvs or userspace; iptables where none is given, or nftables without iptables",
+    )
+    .field("mode"),
     flag(MODE, "masquerade-all", Boolean, "false", "Masquerade all traffic to cluster IPs")
         .field("iptables.masqueradeAll"),
     flag(
@@ -176,6 +183,30 @@ pub(in crate::proxy::options) const FLAGS: &[Flag] = &[
     .field("ipvs.tcpFinTimeout"),
     flag(IPVS, "ipvs-udp-timeout", Duration, "0s", "Timeout of UDP flows; 0 leaves the kernel's")
         .field("ipvs.udpTimeout"),
+    flag(
+        IPVS,
+        "ipvs-fallback",
+        Boolean,
+        "true",
+        "Run the iptables mode where the kernel lacks what the ipvs mode needs; with false that is an error",
+    )
+    .counts_with_config(),
+    flag(
+        USERSPACE,
+        "proxy-port-range",
+        Text,
+        "",
+        "Ports that the relay listens on: the first two; empty means 10261-10262",
+    )
+    .field("portRange"),
+    flag(
+        USERSPACE,
+        "udp-timeout",
+        Duration,
+        "0s",
+        "How long a UDP flow without datagrams is kept; 0 means 30s",
+    )
+    .field("udpIdleTimeout"),
     flag(
         LOCAL,
         "detect-local-mode",

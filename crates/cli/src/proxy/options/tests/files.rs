@@ -107,8 +107,8 @@ fn the_written_file_is_the_effective_configuration() {
     assert!(ended.expect("a good configuration"));
     let written = config::load(&out).expect("what was written is valid");
     assert_eq!(written, loaded(&["--config", &config]).configuration);
-    let ended = parse(&[&to, "--masquerade-all", "--iptables-min-sync-period=3s"]).expect("flags").act();
-    assert!(ended.expect("good flags"));
+    let flags = [&to, "--proxy-mode=nftables", "--masquerade-all", "--iptables-min-sync-period=3s"];
+    assert!(parse(&flags).expect("flags").act().expect("good flags"));
     let text = std::fs::read_to_string(&out).expect("the file");
     for line in
         ["mode: nftables", "nodePortAddresses:\n- primary", "  masqueradeAll: true", "  minSyncPeriod: 3s"]

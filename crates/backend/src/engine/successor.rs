@@ -1,0 +1,154 @@
+//! A data plane that is to take the place of another, and what becomes of that one.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use portolan_model::{Change, Family, Forwarding, ServicePortName, Settings};
+
+use super::Work;
+use super::coalesced::Coalesced;
+use super::retry::Retry;
+use crate::dataplane::{Chains, Commit, Dataplane, Error, HealthCheckPort};
+
+/// Forwardings handed over at once.
+const CHUNK: usize = 1024;
+/// Between two pieces of a removal: what waits meanwhile is committed first.
+const PIECE_PAUSE: Duration = Duration::from_millis(10);
+
+/// Health check ports by the namespace and name of their Service.
+#[derive(Debug, Default)]
+pub(super) struct HealthChecks {
+    ports: BTreeMap<(Arc<str>, Arc<str>), u16>,
+}
+
+impl HealthChecks {
+    pub(super) fn take(&mut self, changed: &[HealthCheckPort]) {
+        for check in changed {
+            let key = (check.namespace.clone(), check.service.clone());
+            match check.port {
+                Some(port) => self.ports.insert(key, port),
+                None => self.ports.remove(&key),
+            };
+        }
+    }
+
+    fn all(&self) -> Vec<HealthCheckPort> {
+        let check = |((namespace, service), port): (&(Arc<str>, Arc<str>), &u16)| HealthCheckPort {
+            namespace: namespace.clone(),
+            service: service.clone(),
+            port: Some(*port),
+        };
+        self.ports.iter().map(check).collect()
+    }
+}
+
+/// Knows everything that the one before it knows, and has not yet been able to write it.
+pub(super) struct Successor {
+    dataplane: Box<dyn Dataplane + Send>,
+    changes: Coalesced,
+    due: Instant,
+    retry: Retry,
+}
+
+impl Successor {
+    /// `table` is what the one before it was told, `waiting` what it will be told.
+    pub(super) fn new<'a>(
+        mut dataplane: Box<dyn Dataplane + Send>,
+        family: Family,
+        table: impl Iterator<Item = (&'a Arc<ServicePortName>, &'a Arc<Forwarding>)>,
+        waiting: &Coalesced,
+        health_checks: &HealthChecks,
+        now: Instant,
+    ) -> Self {
+        let mut chunk = Vec::with_capacity(CHUNK);
+        for (name, forwarding) in table {
+            chunk.push(Change { name: name.clone(), family, old: None, new: Some(forwarding.clone()) });
+            if chunk.len() == CHUNK {
+                // Before the first comparison it only remembers.
+                let _ = dataplane.apply(&chunk);
+                chunk.clear();
+            }
+        }
+        let _ = dataplane.apply(&chunk);
+        let _ = dataplane.let_in(&health_checks.all());
+        let mut changes = Coalesced::default();
+        changes.extend(waiting.iter().cloned().collect());
+        Self { dataplane, changes, due: now, retry: Retry::default() }
+    }
+
+    pub(super) fn mode(&self) -> &'static str {
+        self.dataplane.mode()
+    }
+
+    pub(super) const fn due(&self) -> Instant {
+        self.due
+    }
+
+    pub(super) fn queue(&mut self, work: &Work) {
+        self.changes.extend(work.changes.clone());
+        if !work.health_checks.is_empty() {
+            let _ = self.dataplane.let_in(&work.health_checks);
+        }
+    }
+
+    pub(super) fn configure(&mut self, settings: Settings) {
+        self.dataplane.configure(settings);
+    }
+
+    /// Writes everything.
+    pub(super) fn commit(&mut self, longest_retry: Duration) -> Result<Commit, Error> {
+        let outcome = self.dataplane.compare(&self.changes.take());
+        if outcome.is_err() {
+            self.due = Instant::now() + self.retry.next(longest_retry);
+        }
+        outcome
+    }
+
+    pub(super) fn into_dataplane(self) -> Box<dyn Dataplane + Send> {
+        self.dataplane
+    }
+}
+
+/// A data plane that has nothing to do any more, and whose rules are to go.
+pub(super) struct Retired {
+    dataplane: Box<dyn Dataplane + Send>,
+    due: Instant,
+    retry: Retry,
+}
+
+impl Retired {
+    pub(super) fn new(dataplane: Box<dyn Dataplane + Send>, now: Instant) -> Self {
+        Self { dataplane, due: now, retry: Retry::default() }
+    }
+
+    pub(super) fn place(&self) -> &'static str {
+        self.dataplane.place()
+    }
+
+    pub(super) const fn due(&self) -> Instant {
+        self.due
+    }
+
+    /// Removes some; says whether nothing is left.
+    pub(super) fn give_way(&mut self, family: Family, kept: Option<Chains>, longest_retry: Duration) -> bool {
+        let place = self.place();
+        match self.dataplane.give_way(kept) {
+            Ok(false) => {
+                tracing::info!(%family, place, "nothing of another mode is left here");
+                return true;
+            }
+            Ok(true) => {
+                self.retry.succeeded();
+                let soonest = Instant::now() + PIECE_PAUSE;
+                self.due = self.dataplane.way_due().map_or(soonest, |due| due.max(soonest));
+            }
+            Err(error) => {
+                let wait = self.retry.next(longest_retry);
+                self.due = Instant::now() + wait;
+                tracing::error!(%family, place, %error, ?wait, "rules of another mode cannot be removed; trying again");
+            }
+        }
+        false
+    }
+}

@@ -1,0 +1,192 @@
+//! One data plane takes the place of another.
+
+use super::*;
+
+const OLD: &str = "old";
+const NEW: &str = "new";
+
+/// An engine in step, with a Service and a health check port in it.
+fn running(old: &Recorder, timing: Timing) -> (Handle, JoinHandle<()>, Receiver<Report>) {
+    let (handle, thread, reports) = engine(old, timing);
+    let check = HealthCheckPort { namespace: "demo".into(), service: "a".into(), port: Some(32222) };
+    handle.work(Family::Ipv4, Work { health_checks: vec![check], ..work(&["a"]) });
+    handle.start();
+    next(&reports);
+    (handle, thread, reports)
+}
+
+fn replace(handle: &Handle, new: &Recorder) {
+    handle.replace(Family::Ipv4, Box::new(new.clone()));
+}
+
+fn gave_way(recorder: &Recorder) -> usize {
+    recorder.calls().iter().filter(|call| **call == Call::GiveWay).count()
+}
+
+#[test]
+fn the_new_one_knows_everything_before_the_old_one_gives_way() {
+    let old = Recorder { parts: 3, ..Recorder::at(OLD) };
+    let new = Recorder::at(NEW);
+    let (handle, thread, reports) = running(&old, quick());
+    replace(&handle, &new);
+    let report = next(&reports);
+    assert!(report.replacing && report.full && report.outcome.is_ok());
+    let told = [Call::Apply(vec!["demo/a".into()]), Call::LetIn(Some(32222)), Call::Compare(Vec::new())];
+    assert_eq!(new.calls(), told);
+    until("a removal in three parts", || gave_way(&old) == 3);
+    let before = old.calls();
+    handle.work(Family::Ipv4, work(&["b"]));
+    let report = next(&reports);
+    assert!(!report.replacing && report.outcome.is_ok());
+    assert_eq!(new.calls().pop(), Some(Call::Apply(vec!["demo/b".into()])));
+    assert_eq!(old.calls(), before, "it has nothing to do with it any more");
+    handle.stop();
+    thread.join().unwrap();
+}
+
+#[test]
+fn while_the_new_one_fails_the_old_one_is_kept_up() {
+    let (old, new) = (Recorder::at(OLD), Recorder::at(NEW));
+    let (handle, thread, reports) = running(&old, quick());
+    new.fails(usize::MAX);
+    replace(&handle, &new);
+    let failed = next(&reports);
+    assert!(failed.replacing && failed.outcome.is_err());
+    handle.work(Family::Ipv4, work(&["b"]));
+    let settings = neutral();
+    handle.configure(settings);
+    let done = std::iter::repeat_with(|| next(&reports)).find(|report| report.outcome.is_ok()).unwrap();
+    assert!(!done.replacing, "by the old one");
+    assert_eq!(done.triggers, [1], "its packets are forwarded");
+    assert_eq!(gave_way(&old), 0);
+    new.fails(0);
+    let done =
+        std::iter::repeat_with(|| next(&reports)).find(|report| report.replacing && report.outcome.is_ok());
+    assert!(done.is_some());
+    let told = new.calls();
+    assert!(told.contains(&Call::Compare(vec!["demo/b".into()])), "{told:?}");
+    assert!(told.contains(&Call::Configure), "{told:?}");
+    until("the old one gives way", || gave_way(&old) == 1);
+    handle.stop();
+    thread.join().unwrap();
+}
+
+#[test]
+fn changes_that_wait_go_to_the_new_one() {
+    let (old, new) = (Recorder::at(OLD), Recorder::at(NEW));
+    let (handle, thread, reports) =
+        running(&old, Timing { min_interval: Duration::from_secs(60), ..quick() });
+    handle.work(Family::Ipv4, work(&["b"]));
+    replace(&handle, &new);
+    let report = next(&reports);
+    assert!(report.replacing && report.outcome.is_ok());
+    assert_eq!((report.triggers.len(), report.objects.services), (1, 1), "what waited is done");
+    assert!(new.calls().contains(&Call::Compare(vec!["demo/b".into()])));
+    let told = old.calls();
+    assert!(!told.contains(&Call::Apply(vec!["demo/b".into()])), "it had to wait: {told:?}");
+    handle.stop();
+    thread.join().unwrap();
+}
+
+#[test]
+fn of_several_the_last_one_counts() {
+    let (old, first, second) = (Recorder::at(OLD), Recorder::at("first"), Recorder::at("second"));
+    let (handle, thread, reports) = running(&old, quick());
+    first.fails(usize::MAX);
+    replace(&handle, &first);
+    assert!(next(&reports).outcome.is_err());
+    replace(&handle, &second);
+    let done = std::iter::repeat_with(|| next(&reports)).find(|report| report.outcome.is_ok()).unwrap();
+    assert!(done.replacing);
+    assert!(second.calls().contains(&Call::Compare(Vec::new())));
+    first.fails(2);
+    until("the one that was given up gives way, and the old one", || {
+        gave_way(&first) == 3 && gave_way(&old) == 1
+    });
+    handle.stop();
+    thread.join().unwrap();
+}
+
+#[test]
+fn what_has_the_same_place_is_not_removed() {
+    let (old, new, back) = (Recorder::at(OLD), Recorder::at(NEW), Recorder::at(OLD));
+    let (handle, thread, reports) = running(&old, quick());
+    let same = Recorder::at(OLD);
+    replace(&handle, &same);
+    assert!(next(&reports).replacing);
+    // It cannot be removed before it is wanted again.
+    same.fails(usize::MAX);
+    replace(&handle, &new);
+    assert!(next(&reports).replacing);
+    until("an attempt to remove it", || gave_way(&same) > 0);
+    replace(&handle, &back);
+    assert!(next(&reports).replacing);
+    until("the other one gives way", || gave_way(&new) == 1);
+    let attempts = gave_way(&same);
+    handle.work(Family::Ipv4, work(&["b"]));
+    next(&reports);
+    assert_eq!((gave_way(&old), gave_way(&back), gave_way(&same)), (0, 0, attempts));
+    handle.stop();
+    thread.join().unwrap();
+}
+
+#[test]
+fn before_the_start_nothing_is_written_by_either() {
+    let (old, new) = (Recorder::at(OLD), Recorder::at(NEW));
+    let (handle, thread, reports) = engine(&old, quick());
+    handle.work(Family::Ipv4, work(&["a"]));
+    replace(&handle, &new);
+    handle.start();
+    assert!(!next(&reports).replacing);
+    assert_eq!(new.calls(), [Call::Apply(vec!["demo/a".into()]), Call::Compare(Vec::new())]);
+    assert_eq!(old.calls(), [Call::Apply(vec!["demo/a".into()])]);
+    handle.stop();
+    thread.join().unwrap();
+}
+
+#[test]
+fn what_an_earlier_run_left_goes_when_everything_is_there() {
+    let (current, former) = (Recorder::at(NEW), Recorder::at(OLD));
+    let (handle, thread, reports) = engine(&current, quick());
+    handle.retire(Family::Ipv4, Box::new(former.clone()));
+    handle.retire(Family::Ipv4, Box::new(Recorder::at(NEW)));
+    current.fails(3);
+    handle.start();
+    for _ in 0..3 {
+        assert!(next(&reports).outcome.is_err());
+        assert_eq!(former.calls(), []);
+    }
+    assert!(next(&reports).outcome.is_ok());
+    until("it is removed", || gave_way(&former) == 1);
+    assert_eq!(gave_way(&current), 0);
+    handle.stop();
+    thread.join().unwrap();
+}
+
+#[test]
+fn whoever_only_waits_to_be_gone_is_asked_when_it_says() {
+    let current = Recorder::at(NEW);
+    let busy = Recorder { parts: 5, ..Recorder::at("busy") };
+    let waits = Recorder { parts: 5, rests: Some(Duration::from_secs(3600)), ..Recorder::at(OLD) };
+    let (handle, thread, reports) = engine(&current, quick());
+    handle.retire(Family::Ipv4, Box::new(waits.clone()));
+    handle.retire(Family::Ipv4, Box::new(busy.clone()));
+    handle.start();
+    assert!(next(&reports).outcome.is_ok());
+    until("the other one is removed", || gave_way(&busy) == 5);
+    assert_eq!(gave_way(&waits), 1);
+    handle.stop();
+    thread.join().unwrap();
+}
+
+fn neutral() -> Settings {
+    Settings {
+        family: Family::Ipv4,
+        local_detector: portolan_model::LocalDetector::None,
+        masquerade_all: false,
+        masquerade_bit: 14,
+        node_port_addresses: portolan_model::NodePortAddresses::MatchAll,
+        node_ip: None,
+        service_cidrs: Vec::new(),
+    }
+}

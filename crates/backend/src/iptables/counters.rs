@@ -1,0 +1,131 @@
+//! The kernel's counters for two kinds of packets (nfacct): made, tried, and read.
+//!
+//! They belong to a network namespace; both families share them.
+
+use std::fmt;
+
+use portolan_sock::{Errno, Protocol, Socket, SocketError};
+use portolan_wire::nfacct::{self, Event};
+
+use super::options::{COUNTER_INVALID, COUNTER_LOCALHOST};
+use super::program::Error;
+use super::rule::{self, Table};
+use super::{Meter, Programs};
+
+/// For a rule that nothing leads to.
+const TRIAL: &str = "KUBE-PROXY-TRIAL";
+
+/// What the counters say. Nothing of a counter that is not there.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// Packets dropped that conntrack takes for invalid (`iptables_ct_state_invalid_dropped_packets_total`).
+    pub invalid: Option<u64>,
+    /// Packets, one for each connection, to node ports on loopback addresses
+    /// (`iptables_localhost_nodeports_accepted_packets_total`).
+    pub localhost: Option<u64>,
+}
+
+/// Reads the counters in the network namespace of this thread.
+pub fn counted() -> Result<Counted, SocketError> {
+    let mut socket = Socket::open(Protocol::Netfilter)?;
+    Ok(Counted {
+        invalid: packets(&mut socket, COUNTER_INVALID)?,
+        localhost: packets(&mut socket, COUNTER_LOCALHOST)?,
+    })
+}
+
+fn packets(socket: &mut Socket, name: &str) -> Result<Option<u64>, SocketError> {
+    let mut packets = None;
+    let asked = socket.query(&mut nfacct::get(name), |frame| {
+        if let Event::Counter(counter) = Event::decode(frame)? {
+            packets = Some(counter.packets);
+        }
+        Ok(())
+    });
+    match asked {
+        // Without nfacct the kernel does not understand the question.
+        Err(SocketError::Refused(refusal)) if matches!(refusal.errno, Errno::ENOENT | Errno::EINVAL) => {
+            Ok(None)
+        }
+        asked => asked.map(|()| packets),
+    }
+}
+
+/// Which counters rules can refer to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Usable {
+    pub(super) invalid: bool,
+    pub(super) localhost: bool,
+}
+
+/// Finds out, once, whether rules can refer to counters.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    tried: Option<bool>,
+}
+
+impl Counters {
+    /// Makes what is not there. An error says that the tables cannot be written at all now.
+    pub(super) fn ensure(&mut self, programs: &Programs, meter: &Meter) -> Result<Usable, Error> {
+        if self.tried == Some(false) {
+            return Ok(Usable::default());
+        }
+        let usable = match make() {
+            Ok(usable) => usable,
+            Err(error) => {
+                tracing::info!(%error, "the kernel's nfacct cannot be used: invalid packets and connections to node ports on loopback are not counted");
+                Usable::default()
+            }
+        };
+        let name = match usable {
+            Usable { invalid: true, .. } => COUNTER_INVALID,
+            Usable { localhost: true, .. } => COUNTER_LOCALHOST,
+            _ => {
+                self.tried = Some(false);
+                return Ok(usable);
+            }
+        };
+        if self.tried.is_none() {
+            self.tried = Some(can_refer(name, programs, meter)?);
+        }
+        Ok(if self.tried == Some(true) { usable } else { Usable::default() })
+    }
+}
+
+fn make() -> Result<Usable, SocketError> {
+    let mut socket = Socket::open(Protocol::Netfilter)?;
+    Ok(Usable {
+        invalid: create(&mut socket, COUNTER_INVALID)?,
+        localhost: create(&mut socket, COUNTER_LOCALHOST)?,
+    })
+}
+
+fn create(socket: &mut Socket, name: &str) -> Result<bool, SocketError> {
+    match socket.query(&mut nfacct::create(name), |_| Ok(())) {
+        Err(SocketError::Refused(refusal)) if refusal.errno == Errno::EEXIST => Ok(true),
+        asked => asked.map(|()| true),
+    }
+}
+
+/// Makes a rule with this counter and removes it, in one transaction.
+fn can_refer(name: &str, programs: &Programs, meter: &Meter) -> Result<bool, Error> {
+    programs.await_lock(meter)?;
+    match programs.restore(|out| trial(name, out)) {
+        Ok(_) => Ok(true),
+        // That a program was killed says nothing about counters.
+        Err(error @ Error::Failed { status, .. }) if status.code().is_some() => {
+            tracing::info!(%error, "iptables cannot refer to nfacct counters: nothing is counted with them");
+            Ok(false)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn trial(name: &str, mut out: &mut dyn fmt::Write) -> fmt::Result {
+    rule::begin(&mut out, Table::Filter)?;
+    rule::declare(&mut out, TRIAL)?;
+    rule::append(&mut out, TRIAL, format_args!("-m nfacct --nfacct-name {name}"))?;
+    rule::flush(&mut out, TRIAL)?;
+    rule::remove_chain(&mut out, TRIAL)?;
+    rule::commit(&mut out)
+}

@@ -1,0 +1,109 @@
+//! What operators ask of this mode: how many rules there are, what failed, how long others held the lock.
+//!
+//! The data plane writes, and whoever exports metrics reads, each in a thread of its own.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use super::rule::Table;
+
+/// Numbers of rules in the two tables that have some.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// In the filter table.
+    pub filter: usize,
+    /// In the nat table.
+    pub nat: usize,
+}
+
+impl Rules {
+    pub(super) fn add(&mut self, table: Table, count: usize) {
+        self.change(table, |rules| rules.saturating_add(count));
+    }
+
+    pub(super) fn subtract(&mut self, table: Table, count: usize) {
+        self.change(table, |rules| rules.saturating_sub(count));
+    }
+
+    fn change(&mut self, table: Table, change: impl FnOnce(usize) -> usize) {
+        let rules = match table {
+            Table::Filter => &mut self.filter,
+            Table::Nat => &mut self.nat,
+            Table::Mangle => return,
+        };
+        *rules = change(*rules);
+    }
+}
+
+/// What a [`Meter`] shows. Totals count from the start of the process.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Measures {
+    /// Rules in chains of this mode, without those that lead to them from the kernel's own chains
+    /// (`sync_proxy_rules_iptables_total`).
+    pub rules: Rules,
+    /// Rules that the last restore wrote (`sync_proxy_rules_iptables_last`).
+    pub written: Rules,
+    /// Restores that failed (`sync_proxy_rules_iptables_restore_failures_total`).
+    pub restore_failures: u64,
+    /// Those of them that were to write a change only (`sync_proxy_rules_iptables_partial_restore_failures_total`).
+    pub partial_restore_failures: u64,
+    /// How long restores waited for the lock of the older iptables, in total.
+    pub lock_wait: Duration,
+    /// Restores that were given up because the lock was held for too long; counted in `restore_failures`, too.
+    pub lock_timeouts: u64,
+}
+
+/// Shared by the data plane of a family and whoever exports what it shows.
+#[derive(Debug, Default)]
+pub struct Meter {
+    filter_rules: AtomicUsize,
+    nat_rules: AtomicUsize,
+    filter_written: AtomicUsize,
+    nat_written: AtomicUsize,
+    restore_failures: AtomicU64,
+    partial_restore_failures: AtomicU64,
+    lock_wait_nanos: AtomicU64,
+    lock_timeouts: AtomicU64,
+}
+
+/// Each number is exact by itself; nothing depends on their order.
+const ORDER: Ordering = Ordering::Relaxed;
+
+impl Meter {
+    /// What it shows now.
+    pub fn read(&self) -> Measures {
+        let rules = |filter: &AtomicUsize, nat: &AtomicUsize| Rules {
+            filter: filter.load(ORDER),
+            nat: nat.load(ORDER),
+        };
+        Measures {
+            rules: rules(&self.filter_rules, &self.nat_rules),
+            written: rules(&self.filter_written, &self.nat_written),
+            restore_failures: self.restore_failures.load(ORDER),
+            partial_restore_failures: self.partial_restore_failures.load(ORDER),
+            lock_wait: Duration::from_nanos(self.lock_wait_nanos.load(ORDER)),
+            lock_timeouts: self.lock_timeouts.load(ORDER),
+        }
+    }
+
+    pub(super) fn has(&self, rules: Rules) {
+        self.filter_rules.store(rules.filter, ORDER);
+        self.nat_rules.store(rules.nat, ORDER);
+    }
+
+    pub(super) fn wrote(&self, rules: Rules) {
+        self.filter_written.store(rules.filter, ORDER);
+        self.nat_written.store(rules.nat, ORDER);
+    }
+
+    pub(super) fn failed(&self, partial: bool) {
+        self.restore_failures.fetch_add(1, ORDER);
+        self.partial_restore_failures.fetch_add(u64::from(partial), ORDER);
+    }
+
+    pub(super) fn waited(&self, duration: Duration, in_vain: bool) {
+        let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        self.lock_wait_nanos.fetch_add(nanos, ORDER);
+        self.lock_timeouts.fetch_add(u64::from(in_vain), ORDER);
+    }
+}

@@ -1,0 +1,59 @@
+//! Finding out whether the rules of this mode can be written on a node.
+
+use std::fmt;
+
+use super::Programs;
+use super::fixed::CANARY;
+use super::program::Error;
+use super::rule::{self, Table};
+
+/// A chain that nothing leads to.
+const TRIAL: &str = "KUBE-PROXY-TRIAL";
+
+/// One rule of each kind, by table.
+const RULES: [(Table, &[&str]); 3] = [
+    (Table::Mangle, &[]),
+    (
+        Table::Filter,
+        &[
+            "-m conntrack --ctstate NEW -m comment --comment \"trial\" -j REJECT",
+            "-m addrtype --dst-type LOCAL -m tcp -p tcp --dport 1 -j DROP",
+            "-m mark --mark 0x1/0x1 -j ACCEPT",
+        ],
+    ),
+    (
+        Table::Nat,
+        &[
+            "-m statistic --mode random --probability 0.5000000000 -j RETURN",
+            "-m udp -p udp --dport 1 -j MARK --or-mark 0x1",
+            "-m recent --name KUBE-PROXY-TRIAL --rcheck --seconds 1 --reap -j RETURN",
+        ],
+    ),
+];
+
+impl Programs {
+    /// Tries to write one rule of each kind, in one restore that leaves nothing behind: whether the programs run, may
+    /// write, and find in the kernel what they need. Does nothing where rules of this mode are there already, and does
+    /// not wait for a lock that others hold.
+    pub fn probe(&self) -> Result<(), Error> {
+        self.lock_is_free()?;
+        if self.has_chain(Table::Nat, CANARY)? {
+            return Ok(());
+        }
+        self.restore(|out| trial(out)).map(|_| ())
+    }
+}
+
+fn trial(mut out: &mut dyn fmt::Write) -> fmt::Result {
+    for (table, rules) in RULES {
+        rule::begin(&mut out, table)?;
+        rule::declare(&mut out, TRIAL)?;
+        for text in rules {
+            rule::append(&mut out, TRIAL, text)?;
+        }
+        rule::flush(&mut out, TRIAL)?;
+        rule::remove_chain(&mut out, TRIAL)?;
+        rule::commit(&mut out)?;
+    }
+    Ok(())
+}

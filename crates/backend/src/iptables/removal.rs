@@ -1,0 +1,223 @@
+//! The removal of this mode's chains where iptables is a front end of nftables: over netlink, and in parts.
+//!
+//! The program would list the rules of every chain before it removes it, and remove all of them in one transaction.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use portolan_model::Family;
+use portolan_sock::{Protocol, Socket, SocketError};
+use portolan_wire::nftables::{Event, Family as WireFamily, request};
+
+use super::fixed::MARK_MASQUERADE;
+use super::name::is_of_service;
+use super::present::is_own;
+use super::rule::Table;
+use crate::Error;
+use crate::leftovers::tables::{commit, consistently, jump, wire_family};
+
+/// Chains in one transaction, each of which takes a few milliseconds then.
+const CHAINS: usize = 1024;
+/// The chains that the kernel enters by itself.
+const BUILT_IN: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
+/// Which chains go first: no chain leads to one that goes before it.
+const ORDER: [&str; 5] = ["KUBE-FW-", "KUBE-EXT-", "KUBE-SVC-", "KUBE-SVL-", "KUBE-SEP-"];
+
+/// What is left to be removed.
+#[derive(Debug)]
+pub(super) struct Removal {
+    socket: Socket,
+    family: WireFamily,
+    parts: VecDeque<Part>,
+}
+
+/// One transaction.
+#[derive(Debug, PartialEq, Eq)]
+enum Part {
+    /// Rules of the kernel's own chains that lead to ours.
+    Entries(Vec<Entry>),
+    /// Chains of a table with their rules.
+    Chains(Table, Vec<String>),
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Entry {
+    table: Table,
+    from: String,
+    to: String,
+    handle: u64,
+}
+
+impl Removal {
+    /// Looks at what is there. A chain that is kept, or that rules of others lead to, stays, with what it leads to itself.
+    pub(super) fn plan(family: Family, kept: &impl Fn(&str, &str) -> bool) -> Result<Self, Error> {
+        let family = wire_family(family);
+        let mut socket = Socket::open(Protocol::Netfilter)?;
+        let all = consistently(|| chains(&mut socket, family))?;
+        let mut entries = Vec::new();
+        let mut parts = VecDeque::new();
+        for (table, chains) in all {
+            let name = table.to_string();
+            let (ours, others): (BTreeSet<_>, BTreeSet<_>) =
+                chains.into_iter().partition(|chain| is_own(&name, chain) && !kept(&name, chain));
+            if ours.is_empty() {
+                continue;
+            }
+            let rules = |chain: &str| consistently(|| jumps(&mut socket, family, &name, chain));
+            let stay = staying(&ours, others, rules, |from, to, handle| {
+                entries.push(Entry { table, from: from.to_owned(), to: to.to_owned(), handle });
+            })?;
+            let mut leaving: Vec<String> = ours.difference(&stay).cloned().collect();
+            leaving.sort_by_key(|chain| rank(chain));
+            let mut leaving = leaving.into_iter().peekable();
+            while leaving.peek().is_some() {
+                parts.push_back(Part::Chains(table, leaving.by_ref().take(CHAINS).collect()));
+            }
+        }
+        if !entries.is_empty() {
+            parts.push_front(Part::Entries(entries));
+        }
+        Ok(Self { socket, family, parts })
+    }
+
+    /// Removes a part, but for what is kept by now. Says whether there is more.
+    pub(super) fn step(&mut self, kept: &impl Fn(&str, &str) -> bool) -> Result<bool, Error> {
+        let family = self.family;
+        match self.parts.pop_front() {
+            None => {}
+            Some(Part::Entries(mut entries)) => {
+                entries.retain(|entry| !kept(&entry.table.to_string(), &entry.to));
+                commit(&mut self.socket, |transaction| {
+                    for Entry { table, from, handle, .. } in &entries {
+                        transaction.delete_rule(family, &table.to_string(), from, *handle);
+                    }
+                })?;
+            }
+            Some(Part::Chains(table, mut chains)) => {
+                let table = table.to_string();
+                chains.retain(|chain| !kept(&table, chain));
+                commit(&mut self.socket, |transaction| {
+                    for chain in &chains {
+                        transaction.flush_chain(family, &table, chain);
+                    }
+                    for chain in &chains {
+                        transaction.delete_chain(family, &table, chain);
+                    }
+                })?;
+            }
+        }
+        Ok(!self.parts.is_empty())
+    }
+}
+
+/// The chains by table.
+fn chains(socket: &mut Socket, family: WireFamily) -> Result<BTreeMap<Table, Vec<String>>, SocketError> {
+    let mut found: BTreeMap<Table, Vec<String>> = BTreeMap::new();
+    let tables = [Table::Mangle, Table::Filter, Table::Nat].map(|table| (table.to_string(), table));
+    socket.dump(&mut request::chains(family), |frame| {
+        if let Event::NewChain(chain) = Event::decode(frame)?
+            && chain.family == family
+            && let Some((_, table)) = tables.iter().find(|(name, _)| *name == chain.table)
+        {
+            found.entry(*table).or_default().push(chain.name);
+        }
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// Where the rules of a chain lead, with their handles.
+fn jumps(
+    socket: &mut Socket,
+    family: WireFamily,
+    table: &str,
+    chain: &str,
+) -> Result<Vec<(String, u64)>, SocketError> {
+    let mut found = Vec::new();
+    socket.dump(&mut request::rules(family, table, Some(chain)), |frame| {
+        match Event::decode(frame)? {
+            Event::NewRule(rule) if rule.table == table && rule.chain == chain && rule.family == family => {
+                found.extend(jump(rule).map(|jump| (jump.to, jump.rule)));
+            }
+            _ => {}
+        }
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// Which of our chains others lead to, by whatever way. Hands over the rules by which the kernel's own chains enter
+/// ours.
+fn staying<E>(
+    ours: &BTreeSet<String>,
+    others: BTreeSet<String>,
+    mut jumps: impl FnMut(&str) -> Result<Vec<(String, u64)>, E>,
+    mut entry: impl FnMut(&str, &str, u64),
+) -> Result<BTreeSet<String>, E> {
+    let mut stay = BTreeSet::new();
+    let mut queue: Vec<String> = others.into_iter().collect();
+    while let Some(from) = queue.pop() {
+        for (to, handle) in jumps(&from)? {
+            if !ours.contains(&to) {
+                continue;
+            }
+            if BUILT_IN.contains(&from.as_str()) && is_entered(&to) {
+                entry(&from, &to, handle);
+            } else if stay.insert(to.clone()) {
+                queue.push(to);
+            }
+        }
+    }
+    Ok(stay)
+}
+
+/// Whether the kernel's own chains lead to this chain of ours.
+fn is_entered(chain: &str) -> bool {
+    !is_of_service(chain) && chain != MARK_MASQUERADE
+}
+
+fn rank(chain: &str) -> usize {
+    match ORDER.iter().position(|prefix| chain.starts_with(prefix)) {
+        Some(place) => place.saturating_add(1),
+        None if chain == MARK_MASQUERADE => usize::MAX,
+        None => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_lead_to_stays_with_what_it_needs() {
+        let ours = ["KUBE-MARK-MASQ", "KUBE-SERVICES", "KUBE-SVC-A", "KUBE-SEP-A", "KUBE-SVC-B"];
+        let ours: BTreeSet<String> = ours.map(str::to_owned).into();
+        let others: BTreeSet<String> = ["PREROUTING", "MINE"].map(str::to_owned).into();
+        let jumps = |chain: &str| -> Result<Vec<(String, u64)>, ()> {
+            let to: &[(&str, u64)] = match chain {
+                "PREROUTING" => &[("KUBE-SERVICES", 1), ("MINE", 2), ("KUBE-MARK-MASQ", 3)],
+                "MINE" => &[("KUBE-SVC-A", 4)],
+                "KUBE-SVC-A" => &[("KUBE-SEP-A", 5), ("KUBE-MARK-MASQ", 6)],
+                _ => &[],
+            };
+            Ok(to.iter().map(|(to, handle)| ((*to).to_owned(), *handle)).collect())
+        };
+        let mut entries = Vec::new();
+        let stay = staying(&ours, others, jumps, |from, to, handle| {
+            entries.push((from.to_owned(), to.to_owned(), handle));
+        });
+        let expected = ["KUBE-MARK-MASQ", "KUBE-SEP-A", "KUBE-SVC-A"].map(str::to_owned);
+        assert_eq!(stay, Ok(expected.into()));
+        assert_eq!(entries, [("PREROUTING".to_owned(), "KUBE-SERVICES".to_owned(), 1)]);
+    }
+
+    #[test]
+    fn chains_go_before_those_that_they_lead_to() {
+        let mut chains =
+            ["KUBE-MARK-MASQ", "KUBE-SEP-A", "KUBE-SVC-A", "KUBE-EXT-A", "KUBE-FW-A", "KUBE-SERVICES"];
+        chains.sort_by_key(|chain| rank(chain));
+        assert_eq!(
+            chains,
+            ["KUBE-SERVICES", "KUBE-FW-A", "KUBE-EXT-A", "KUBE-SVC-A", "KUBE-SEP-A", "KUBE-MARK-MASQ"]
+        );
+    }
+}

@@ -1,0 +1,30 @@
+//! The IPVS data plane: every frontend is a virtual server of the kernel, and its endpoints are real servers.
+//!
+//! Owns what virtual servers, addresses, ipsets and rules the forwarding table asks for (`desired` and below it, all
+//! pure), how that is compared with the kernel (`difference`), and the sockets and programs that read and write it
+//! ([`Ipvs`]). See `ARCHITECTURE.md` for the layout and the order of writes. It must not know where changes come from,
+//! nor when a commit is due.
+
+mod dataplane;
+mod desired;
+mod difference;
+mod draining;
+mod error;
+mod frontend;
+mod kernel;
+mod options;
+mod probe;
+mod retire;
+mod rules;
+mod set;
+mod settings;
+
+pub use dataplane::Ipvs;
+pub use error::Error;
+pub use kernel::DEVICE;
+pub(crate) use kernel::{Kernel, device};
+pub use options::Options;
+pub use portolan_wire::ipvs::Timeouts;
+pub use probe::available;
+pub use retire::is_left;
+pub use settings::{KernelVersion, kernel_settings};

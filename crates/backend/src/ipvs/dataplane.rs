@@ -1,0 +1,462 @@
+//! The edge of the IPVS data plane: what is known of the kernel, and the order in which it is written to.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use portolan_model::{Change, Forwarding, IpvsScheduler, ServicePortName, Settings};
+
+use super::desired::{Desired, Touched};
+use super::difference::{Difference, Operation, Schedulers};
+use super::draining::{Draining, deadline};
+use super::frontend::{Config, Key};
+use super::kernel::{Kernel, strictly};
+use super::retire::Retiring;
+use super::rules::{self, Part, Rules};
+use super::set::Set;
+use super::{Error, Options};
+use crate::dataplane::{Chains, Commit, Dataplane, HealthCheckPort, Refusal};
+use crate::iptables::Programs;
+
+/// Services of one family as virtual servers.
+#[derive(Debug)]
+pub struct Ipvs {
+    pub(super) kernel: Kernel,
+    pub(super) programs: Programs,
+    pub(super) options: Options,
+    rules: Rules,
+    desired: Desired,
+    pub(super) draining: Draining,
+    /// The kernel refused something, and everything is compared for that reason.
+    once_more: bool,
+    /// What it refuses, in words.
+    told: BTreeSet<String>,
+    /// Schedulers that Services asked for and that the kernel does not have.
+    missing: Vec<IpvsScheduler>,
+    pub(super) state: State,
+    /// Index of the network device, once it is known.
+    device: u32,
+    /// Those that `desired` does not know yet.
+    health_checks: Vec<HealthCheckPort>,
+    pub(super) retiring: Option<Retiring>,
+}
+
+/// What is known of the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    /// Nothing has been compared yet: changes are only remembered.
+    Waiting,
+    /// The kernel has what is desired.
+    InStep,
+    /// A write failed, or settings changed: to be compared.
+    Unknown,
+}
+
+/// What the kernel has, as far as a comparison needs it all at once.
+struct Read {
+    /// The virtual servers that are ours.
+    own: BTreeSet<Key>,
+    difference: Difference,
+    created: usize,
+}
+
+impl Ipvs {
+    /// Opens sockets in the network namespace of this thread. Changes nothing; see [`available`](super::available) for
+    /// what the kernel may lack.
+    pub fn open(programs: Programs, settings: Settings, options: Options) -> Result<Self, crate::Error> {
+        let kernel = Kernel::open(settings.family)?.ok_or_else(|| crate::Error::Unsupported {
+            mode: "ipvs",
+            missing: "IPVS is missing (module ip_vs, CONFIG_IP_VS)".to_owned(),
+        })?;
+        Ok(Self {
+            kernel,
+            programs,
+            options,
+            rules: Rules::new(&settings),
+            desired: Desired::new(settings),
+            draining: Draining::default(),
+            once_more: false,
+            told: BTreeSet::new(),
+            missing: Vec::new(),
+            state: State::Waiting,
+            device: 0,
+            health_checks: Vec::new(),
+            retiring: None,
+        })
+    }
+
+    /// Takes in other options; the next comparison writes them.
+    pub fn set_options(&mut self, options: Options) {
+        if self.options != options {
+            self.options = options;
+            self.suspect();
+        }
+    }
+
+    /// How many endpoints that are no more still have connections.
+    pub fn draining(&self) -> usize {
+        self.draining.iter().map(|(_, places)| places.len()).sum()
+    }
+
+    pub(super) fn suspect(&mut self) {
+        if self.state == State::InStep {
+            self.state = State::Unknown;
+        }
+    }
+
+    fn remember(&mut self, changes: &[Change]) -> Touched {
+        let mut touched = Touched::default();
+        self.desired.apply(changes, &mut touched);
+        let health_checks = std::mem::take(&mut self.health_checks);
+        self.desired.let_in(&health_checks, &mut touched);
+        touched
+    }
+
+    const fn schedulers(&self) -> Schedulers<'_> {
+        Schedulers { default: self.options.scheduler, missing: self.missing.as_slice() }
+    }
+
+    /// Writes what a change touches; `None` where everything has to be compared instead.
+    fn change_or_compare(&mut self, touched: &Touched) -> Result<Option<Commit>, Error> {
+        if self.node_changed()? {
+            return Ok(None);
+        }
+        self.change(touched).map(Some)
+    }
+
+    /// Writes what a change touches.
+    fn change(&mut self, touched: &Touched) -> Result<Commit, Error> {
+        let difference = Difference::of_change(touched, &self.desired, &self.draining, self.schedulers());
+        let commit = self.write(&difference, None)?;
+        self.note_draining(&difference);
+        Ok(commit)
+    }
+
+    /// Reads everything back and writes what differs. Services whose scheduler the kernel does not have get the
+    /// default one.
+    fn load(&mut self) -> Result<Commit, crate::Error> {
+        let outcome = self.load_with_schedulers();
+        if !matches!(outcome, Err(crate::Error::Ipvs(Error::Refused { .. }))) {
+            return outcome;
+        }
+        self.once_more = true;
+        let outcome = self.load_with_schedulers();
+        self.once_more = false;
+        outcome
+    }
+
+    fn load_with_schedulers(&mut self) -> Result<Commit, crate::Error> {
+        for _ in IpvsScheduler::ALL {
+            match self.load_once() {
+                Err(crate::Error::Ipvs(Error::Scheduler { scheduler }))
+                    if scheduler != self.options.scheduler && !self.missing.contains(&scheduler) =>
+                {
+                    tracing::warn!(%scheduler, "the kernel does not have an IPVS scheduler that Services ask for");
+                    self.missing.push(scheduler);
+                }
+                outcome => return outcome,
+            }
+        }
+        self.load_once()
+    }
+
+    fn load_once(&mut self) -> Result<Commit, crate::Error> {
+        self.kernel.set_timeouts(self.options.timeouts)?;
+        let Read { own, mut difference, created } = self.read()?;
+        let found = self.compare_servers(&mut difference)?;
+        let stale = found.into_keys().filter(|key| own.contains(key) && !self.options.excludes(key.address));
+        difference.gone.extend(stale.map(Operation::Delete));
+
+        let present = self.present_rules()?;
+        let mut commit = self.write(&difference, Some(&present))?;
+        commit.objects = commit.objects.saturating_add(created);
+        commit.full = true;
+        self.draining.keep(&difference.draining);
+        self.note_draining(&difference);
+        self.state = State::InStep;
+        Ok(commit)
+    }
+
+    /// Compares virtual servers and their real ones. Answers those that are not ours, or not any more.
+    fn compare_servers(
+        &mut self,
+        difference: &mut Difference,
+    ) -> Result<BTreeMap<Key, Option<Config>>, Error> {
+        let mut found = self.kernel.virtual_servers()?;
+        let servers: Vec<Key> = self.desired.servers().map(|(key, _)| *key).collect();
+        for key in servers {
+            let present = match found.remove(&key) {
+                Some(config) => Some(self.kernel.present(&key, config)?),
+                None => None,
+            };
+            difference.server(key, present.as_ref(), self.desired.server(&key), self.schedulers());
+        }
+        Ok(found)
+    }
+
+    /// Reads addresses and sets, and compares them. Sets that are not there are made.
+    fn read(&mut self) -> Result<Read, Error> {
+        self.device = self.kernel.ensure_device()?;
+        // What changes from here on is noticed later.
+        self.kernel.addresses_changed(self.device)?;
+        let addresses = self.kernel.addresses(self.device)?;
+        self.desired.set_node_addresses(addresses.node.iter().copied().collect());
+        let mut difference = Difference::default();
+        difference.addresses(&addresses.device, &self.desired);
+        difference.unbind.retain(|address| !self.options.excludes(*address));
+        // Before the set that tells of them is made.
+        let own = self.kernel.own()?;
+        let mut created = 0_usize;
+        for set in Set::ALL {
+            let found = self.kernel.members(set)?;
+            if found.is_none() {
+                self.kernel.create(set)?;
+                created = created.saturating_add(1);
+            }
+            difference.members(set, &found.unwrap_or_default(), &self.desired);
+        }
+        Ok(Read { own, difference, created })
+    }
+
+    /// Writes in an order that leaves no packet without what it needs: what rules and virtual servers refer to, rules,
+    /// virtual servers, and last the addresses that bring packets to them. What goes, goes the other way round.
+    fn write(&mut self, difference: &Difference, rules: Option<&rules::Present>) -> Result<Commit, Error> {
+        let started = Instant::now();
+        let restore = |part| rules.map(|present| self.rules.restore(present, part)).unwrap_or_default();
+        let (before, after) = (restore(Part::Before), restore(Part::After));
+        let device = self.device;
+        let mut refused = self.kernel.add(&difference.add)?;
+        self.restore(&before)?;
+        refused.extend(self.kernel.operate(&difference.servers)?);
+        refused.extend(self.kernel.bind(device, &difference.bind)?);
+        self.restore(&after)?;
+        refused.extend(self.kernel.operate(&difference.gone)?);
+        refused.extend(self.kernel.unbind(device, &difference.unbind)?);
+        refused.extend(self.kernel.remove(&difference.remove)?);
+        self.judge(refused)?;
+        let lines = before.lines().chain(after.lines()).filter(|line| line.starts_with('-')).count();
+        Ok(Commit {
+            elements: difference.len(),
+            objects: lines,
+            bytes: self.kernel.take_bytes().saturating_add(before.len()).saturating_add(after.len()),
+            kernel: started.elapsed(),
+            full: false,
+            refused: self.refused(),
+        })
+    }
+
+    /// What the kernel refuses once more after a comparison harms nothing else: it is told, once.
+    fn judge(&mut self, refused: Vec<Error>) -> Result<(), Error> {
+        let (lasting, surprises): (Vec<Error>, _) =
+            refused.into_iter().partition(|error| self.once_more && error.is_of_object());
+        strictly(surprises)?;
+        let told = std::mem::take(&mut self.told);
+        for error in lasting {
+            let text = error.to_string();
+            if !told.contains(&text) {
+                tracing::error!(%error, "the kernel takes everything of Services but this");
+            }
+            self.told.insert(text);
+        }
+        Ok(())
+    }
+
+    fn note_draining(&mut self, difference: &Difference) {
+        for (key, place) in &difference.settled {
+            self.draining.remove(key, *place);
+        }
+        let until = deadline(self.options.drain);
+        for (key, place) in &difference.draining {
+            self.draining.add(*key, *place, until);
+        }
+    }
+
+    /// Service ports that are balanced otherwise than they ask for.
+    fn refused(&self) -> Vec<Refusal> {
+        if self.missing.is_empty() {
+            return Vec::new();
+        }
+        let reason = "the kernel does not have the scheduler of its annotation portolan.dev/ipvs-scheduler, so it has \
+                      the default one; load the module ip_vs_NAME, or choose another one";
+        let lacks = |forwarding: &Forwarding| {
+            forwarding.ipvs_scheduler.is_some_and(|scheduler| self.missing.contains(&scheduler))
+        };
+        self.desired.names(lacks).map(|name| Refusal { name: name.clone(), reason }).collect()
+    }
+
+    pub(super) fn present_rules(&self) -> Result<rules::Present, crate::Error> {
+        let mut present = rules::Present::default();
+        self.programs.save(&[], |line| present.line(line))?;
+        Ok(present)
+    }
+
+    pub(super) fn restore(&self, text: &str) -> Result<(), Error> {
+        if !text.is_empty() {
+            self.programs.restore(|out| out.write_str(text)).map_err(Error::Rules)?;
+        }
+        Ok(())
+    }
+
+    /// Whether this node has other addresses than before. Pods come and go with addresses that make no difference.
+    fn node_changed(&mut self) -> Result<bool, Error> {
+        if !self.kernel.addresses_changed(self.device)? {
+            return Ok(false);
+        }
+        let addresses = self.kernel.addresses(self.device)?;
+        Ok(!self.desired.has_node_addresses(&addresses.node))
+    }
+
+    /// Whether the kernel has schedulers by now that it did not have.
+    fn regained(&mut self) -> Result<bool, Error> {
+        let mut missing = Vec::new();
+        for scheduler in &self.missing {
+            if !self.kernel.has_scheduler(*scheduler)? {
+                missing.push(*scheduler);
+            }
+        }
+        let regained = missing != self.missing;
+        self.missing = missing;
+        Ok(regained)
+    }
+
+    /// Whether the kernel has everything but what it refuses.
+    fn is_there(&mut self) -> Result<bool, crate::Error> {
+        if self.kernel.device()? != Some(self.device) || self.node_changed()? || self.regained()? {
+            return Ok(false);
+        }
+        let mut difference = Difference::default();
+        let addresses: BTreeSet<IpAddr> = self.kernel.addresses(self.device)?.device;
+        difference.addresses(&addresses, &self.desired);
+        difference.unbind.retain(|address| !self.options.excludes(*address));
+        for set in Set::ALL {
+            let Some(found) = self.kernel.members(set)? else { return Ok(false) };
+            difference.members(set, &found, &self.desired);
+        }
+        self.compare_servers(&mut difference)?;
+        Ok(difference.len() == self.told.len() && self.rules.are_in(&self.present_rules()?))
+    }
+
+    /// Removes endpoints that are no more and whose connections have ended, or whose time is over.
+    fn drain(&mut self) -> Result<(), Error> {
+        let now = Instant::now();
+        let mut done = Vec::new();
+        for (key, places) in self.draining.iter() {
+            let present = self.kernel.real_servers(key)?;
+            for (place, until) in places {
+                let connections = present
+                    .iter()
+                    .find(|real| real.place == *place)
+                    .map_or(0, |real| real.active.saturating_add(real.inactive));
+                if connections == 0 || *until <= now {
+                    done.push((*key, *place));
+                }
+            }
+        }
+        let operations: Vec<_> =
+            done.iter().map(|(key, place)| Operation::DeleteReal(*key, *place)).collect();
+        strictly(self.kernel.operate(&operations)?)?;
+        for (key, place) in done {
+            self.draining.remove(&key, place);
+        }
+        Ok(())
+    }
+}
+
+impl Dataplane for Ipvs {
+    fn mode(&self) -> &'static str {
+        "ipvs"
+    }
+
+    fn apply(&mut self, changes: &[Change]) -> Result<Commit, crate::Error> {
+        let touched = self.remember(changes);
+        match self.state {
+            State::Waiting => return Ok(Commit::default()),
+            State::InStep => match self.change_or_compare(&touched) {
+                Ok(Some(commit)) => return Ok(commit),
+                // The node has other addresses, somebody else was there, or a scheduler is missing.
+                Ok(None) | Err(Error::Refused { .. } | Error::Scheduler { .. }) => self.suspect(),
+                Err(error) => {
+                    self.suspect();
+                    return Err(error.into());
+                }
+            },
+            State::Unknown => {}
+        }
+        self.load()
+    }
+
+    fn compare(&mut self, changes: &[Change]) -> Result<Commit, crate::Error> {
+        self.remember(changes);
+        self.state = State::Unknown;
+        self.regained()?;
+        self.load()
+    }
+
+    fn let_in(&mut self, health_checks: &[HealthCheckPort]) -> bool {
+        self.health_checks.extend_from_slice(health_checks);
+        !self.health_checks.is_empty()
+    }
+
+    fn configure(&mut self, settings: Settings) {
+        if self.desired.configure(settings) {
+            self.rules = Rules::new(self.desired.settings());
+            self.suspect();
+        }
+    }
+
+    fn collect(&mut self) -> Result<bool, crate::Error> {
+        if self.state == State::InStep
+            && let Err(error) = self.drain()
+        {
+            self.suspect();
+            return Err(error.into());
+        }
+        Ok(self.needs_collection())
+    }
+
+    fn needs_collection(&self) -> bool {
+        !self.draining.is_empty()
+    }
+
+    fn needs_checks(&self) -> bool {
+        true
+    }
+
+    fn is_intact(&mut self) -> Result<bool, crate::Error> {
+        if self.state != State::InStep {
+            return Ok(true);
+        }
+        let intact = self.is_there()?;
+        if !intact {
+            self.suspect();
+        }
+        Ok(intact)
+    }
+
+    /// Connections end.
+    fn remove(&mut self) -> Result<(), crate::Error> {
+        self.withdraw()
+    }
+
+    fn chains(&self) -> Option<Chains> {
+        let family = self.desired.settings().family;
+        Some(Chains { variant: self.programs.variant(), family, uses: rules::uses })
+    }
+
+    /// Virtual servers stay for as long as they have connections.
+    fn give_way(&mut self, kept: Option<Chains>) -> Result<bool, crate::Error> {
+        let mut retiring = self.retiring.take().unwrap_or_else(|| Retiring::new(self.options.drain));
+        let outcome = self.retire(&mut retiring, kept);
+        self.retiring = Some(retiring);
+        outcome
+    }
+
+    fn way_due(&self) -> Option<Instant> {
+        self.retiring.as_ref().and_then(Retiring::due)
+    }
+
+    fn forwardings(&self) -> Box<dyn Iterator<Item = (&Arc<ServicePortName>, &Arc<Forwarding>)> + '_> {
+        Box::new(self.desired.forwardings())
+    }
+}

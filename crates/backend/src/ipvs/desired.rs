@@ -1,0 +1,205 @@
+//! What the kernel is to have: the needs of all Service ports together, and what a change touches of it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use portolan_model::{Change, Forwarding, ServicePortName, Settings};
+use portolan_wire::ipset::Member;
+
+use super::frontend::{Context, Key, Needs, Server, needs};
+use super::set::Set;
+use crate::HealthCheckPort;
+
+/// The table, and what follows from it.
+#[derive(Debug)]
+pub(super) struct Desired {
+    settings: Settings,
+    node_addresses: Vec<IpAddr>,
+    table: HashMap<Arc<ServicePortName>, Arc<Forwarding>>,
+    health_checks: HashMap<(Arc<str>, Arc<str>), u16>,
+    /// Mostly one for each key.
+    servers: BTreeMap<Key, Vec<Server>>,
+    /// Members with how many need them.
+    members: BTreeMap<(Set, Member), u32>,
+}
+
+/// What may have changed, as it was before.
+#[derive(Debug, Default)]
+pub(super) struct Touched {
+    pub(super) servers: BTreeMap<Key, Option<Server>>,
+    pub(super) members: BTreeMap<(Set, Member), bool>,
+}
+
+impl Desired {
+    pub(super) fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            node_addresses: Vec::new(),
+            table: HashMap::new(),
+            health_checks: HashMap::new(),
+            servers: BTreeMap::new(),
+            members: BTreeMap::new(),
+        }
+    }
+
+    pub(super) const fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Takes in other settings; says whether they differ.
+    pub(super) fn configure(&mut self, settings: Settings) -> bool {
+        let differs = settings != self.settings;
+        if differs {
+            self.settings = settings;
+            self.again();
+        }
+        differs
+    }
+
+    /// Whether these are the addresses of this node that were taken in.
+    pub(super) fn has_node_addresses(&self, addresses: &BTreeSet<IpAddr>) -> bool {
+        addresses.iter().eq(&self.node_addresses)
+    }
+
+    /// Takes in which addresses this node has: sorted, without loopback and our own device's.
+    pub(super) fn set_node_addresses(&mut self, addresses: Vec<IpAddr>) {
+        if addresses != self.node_addresses {
+            self.node_addresses = addresses;
+            self.again();
+        }
+    }
+
+    pub(super) fn apply(&mut self, changes: &[Change], touched: &mut Touched) {
+        for change in changes {
+            if let Some(old) = self.table.remove(&change.name) {
+                self.remove(&old, touched);
+            }
+            if let Some(new) = &change.new {
+                self.add(new, touched);
+                self.table.insert(change.name.clone(), new.clone());
+            }
+        }
+    }
+
+    pub(super) fn let_in(&mut self, health_checks: &[HealthCheckPort], touched: &mut Touched) {
+        for check in health_checks {
+            let service = (check.namespace.clone(), check.service.clone());
+            let former = match check.port {
+                Some(port) => self.health_checks.insert(service, port),
+                None => self.health_checks.remove(&service),
+            };
+            if let Some(port) = former {
+                self.remove_member((Set::HealthCheckNodePort, Member::Port(port)), touched);
+            }
+            if let Some(port) = check.port {
+                self.add_member((Set::HealthCheckNodePort, Member::Port(port)), touched);
+            }
+        }
+    }
+
+    pub(super) fn server(&self, key: &Key) -> Option<&Server> {
+        self.servers.get(key)?.first()
+    }
+
+    pub(super) fn servers(&self) -> impl Iterator<Item = (&Key, &Server)> {
+        self.servers.iter().filter_map(|(key, servers)| Some((key, servers.first()?)))
+    }
+
+    pub(super) fn has_member(&self, member: &(Set, Member)) -> bool {
+        self.members.contains_key(member)
+    }
+
+    /// The members of a set, in order.
+    pub(super) fn members_of(&self, set: Set) -> impl Iterator<Item = &Member> {
+        // In the order of sets, the smallest member comes first.
+        let first = (set, Member::Ip(IpAddr::from([0; 4])));
+        self.members
+            .range(first..)
+            .map(|(member, _)| member)
+            .take_while(move |(of, _)| *of == set)
+            .map(|(_, member)| member)
+    }
+
+    pub(super) fn forwardings(&self) -> impl Iterator<Item = (&Arc<ServicePortName>, &Arc<Forwarding>)> {
+        self.table.iter()
+    }
+
+    /// The names of the Service ports for which `is_meant` holds.
+    pub(super) fn names(
+        &self,
+        is_meant: impl Fn(&Forwarding) -> bool,
+    ) -> impl Iterator<Item = &Arc<ServicePortName>> {
+        self.table.iter().filter(move |(_, forwarding)| is_meant(forwarding)).map(|(name, _)| name)
+    }
+
+    /// Starts from scratch with the table that there is.
+    fn again(&mut self) {
+        self.servers.clear();
+        self.members.clear();
+        let mut touched = Touched::default();
+        let table = std::mem::take(&mut self.table);
+        for forwarding in table.values() {
+            self.add(forwarding, &mut touched);
+            touched = Touched::default();
+        }
+        self.table = table;
+        for port in self.health_checks.clone().into_values() {
+            self.add_member((Set::HealthCheckNodePort, Member::Port(port)), &mut touched);
+        }
+    }
+
+    fn needs(&self, forwarding: &Arc<Forwarding>) -> Needs {
+        needs(Context { settings: &self.settings, node_addresses: &self.node_addresses }, forwarding)
+    }
+
+    fn add(&mut self, forwarding: &Arc<Forwarding>, touched: &mut Touched) {
+        let needs = self.needs(forwarding);
+        for (key, server) in needs.servers {
+            self.touch(key, touched);
+            let servers = self.servers.entry(key).or_default();
+            let place = servers.partition_point(|other| !other.is_node_port || server.is_node_port);
+            servers.insert(place, server);
+        }
+        for member in needs.members {
+            self.add_member(member, touched);
+        }
+    }
+
+    fn remove(&mut self, forwarding: &Arc<Forwarding>, touched: &mut Touched) {
+        let needs = self.needs(forwarding);
+        for (key, server) in needs.servers {
+            self.touch(key, touched);
+            if let Some(servers) = self.servers.get_mut(&key) {
+                if let Some(index) = servers.iter().position(|other| other.is_same(&server)) {
+                    servers.remove(index);
+                }
+                if servers.is_empty() {
+                    self.servers.remove(&key);
+                }
+            }
+        }
+        for member in needs.members {
+            self.remove_member(member, touched);
+        }
+    }
+
+    fn touch(&self, key: Key, touched: &mut Touched) {
+        touched.servers.entry(key).or_insert_with(|| self.server(&key).cloned());
+    }
+
+    fn add_member(&mut self, member: (Set, Member), touched: &mut Touched) {
+        let count = self.members.entry(member).or_default();
+        touched.members.entry(member).or_insert(*count > 0);
+        *count = count.saturating_add(1);
+    }
+
+    fn remove_member(&mut self, member: (Set, Member), touched: &mut Touched) {
+        let Some(count) = self.members.get_mut(&member) else { return };
+        touched.members.entry(member).or_insert(true);
+        *count = count.saturating_sub(1);
+        if *count == 0 {
+            self.members.remove(&member);
+        }
+    }
+}

@@ -1,0 +1,171 @@
+use portolan_model::world::{Edit, Ranges, Rng, World, random_edit};
+use portolan_model::{Catalog, Change, Family, LocalDetector, NodePortAddresses, Settings};
+
+use super::*;
+use crate::ipvs::draining::deadline;
+
+const SCHEDULERS: Schedulers<'_> = Schedulers { default: IpvsScheduler::Rr, missing: &[] };
+
+/// A kernel that refuses what the real one would refuse.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Kernel {
+    members: BTreeSet<(Set, Member)>,
+    addresses: BTreeSet<IpAddr>,
+    servers: BTreeMap<Key, Present>,
+}
+
+impl Kernel {
+    fn take(&mut self, difference: &Difference) {
+        self.members.extend(difference.add.iter().copied());
+        difference.servers.iter().for_each(|operation| self.operate(operation));
+        for address in &difference.bind {
+            assert!(self.addresses.insert(*address), "{address} is there");
+        }
+        difference.gone.iter().for_each(|operation| self.operate(operation));
+        for address in &difference.unbind {
+            assert!(self.addresses.remove(address), "{address} is not there");
+        }
+        for member in &difference.remove {
+            assert!(self.members.remove(member), "{member:?} is not there");
+        }
+    }
+
+    fn operate(&mut self, operation: &Operation) {
+        match *operation {
+            Operation::New(key, config) => {
+                let server = Present { config: Some(config), real: BTreeMap::new() };
+                assert_eq!(self.servers.insert(key, server), None, "{operation}");
+            }
+            Operation::Set(key, config) => self.server(key).config = Some(config),
+            Operation::Delete(key) => assert!(self.servers.remove(&key).is_some(), "{operation}"),
+            Operation::NewReal(key, place) => {
+                assert_eq!(self.server(key).real.insert(place, Some(WEIGHT)), None, "{operation}");
+            }
+            Operation::SetReal(key, place, weight) => {
+                assert!(self.server(key).real.insert(place, Some(weight)).is_some(), "{operation}");
+            }
+            Operation::DeleteReal(key, place) => {
+                assert!(self.server(key).real.remove(&place).is_some(), "{operation}");
+            }
+        }
+    }
+
+    fn server(&mut self, key: Key) -> &mut Present {
+        self.servers.get_mut(&key).unwrap_or_else(|| panic!("{key} is not there"))
+    }
+
+    /// What a comparison with this kernel asks for.
+    fn compared(&self, desired: &Desired) -> Difference {
+        let mut difference = Difference::default();
+        for set in Set::ALL {
+            let of_set = self.members.iter().filter(|(of, _)| *of == set);
+            difference.members(set, &of_set.map(|(_, member)| *member).collect(), desired);
+        }
+        difference.addresses(&self.addresses, desired);
+        let keys: BTreeSet<Key> =
+            desired.servers().map(|(key, _)| *key).chain(self.servers.keys().copied()).collect();
+        for key in keys {
+            difference.server(key, self.servers.get(&key), desired.server(&key), SCHEDULERS);
+        }
+        difference
+    }
+}
+
+fn settings(family: Family) -> Settings {
+    Settings {
+        family,
+        local_detector: LocalDetector::None,
+        masquerade_all: false,
+        masquerade_bit: 14,
+        node_port_addresses: NodePortAddresses::MatchAll,
+        node_ip: None,
+        service_cidrs: Vec::new(),
+    }
+}
+
+fn node_addresses(family: Family) -> Vec<IpAddr> {
+    match family {
+        Family::Ipv4 => vec!["192.168.0.2".parse().unwrap(), "192.168.1.2".parse().unwrap()],
+        Family::Ipv6 => vec!["fd00:192:168::2".parse().unwrap()],
+    }
+}
+
+fn desired(family: Family) -> Desired {
+    let mut desired = Desired::new(settings(family));
+    desired.set_node_addresses(node_addresses(family));
+    desired
+}
+
+/// Edits one by one, and everything at once, come to the same; and nothing is asked for twice.
+#[test]
+fn changes_come_to_what_a_comparison_makes() {
+    for (seed, family) in (1..=12).zip(Family::BOTH.into_iter().cycle()) {
+        let (mut rng, ranges) = (Rng::new(seed), Ranges::example());
+        let mut world = World::random(&mut rng, 12, &ranges);
+        let mut catalog = Catalog::new("n1");
+        let (mut desired, mut kernel) = (desired(family), Kernel::default());
+        let mut draining = Draining::default();
+        let mut edits = world.edits();
+        for step in 0..150 {
+            for edit in std::mem::take(&mut edits) {
+                catalog.apply(Edit::event(&edit).unwrap());
+            }
+            let mut changes = catalog.take_changes().changes;
+            changes.retain(|change: &Change| change.family == family);
+            let mut touched = Touched::default();
+            desired.apply(&changes, &mut touched);
+            let difference = Difference::of_change(&touched, &desired, &draining, SCHEDULERS);
+            kernel.take(&difference);
+            difference.settled.iter().for_each(|(key, place)| draining.remove(key, *place));
+            for (key, place) in &difference.draining {
+                draining.add(*key, *place, deadline(std::time::Duration::ZERO));
+            }
+            let compared = kernel.compared(&desired);
+            assert_eq!(compared.len(), 0, "seed {seed}, step {step}: {compared:?}");
+            let drains: BTreeSet<_> =
+                draining.iter().flat_map(|(key, places)| places.keys().map(|place| (*key, *place))).collect();
+            assert_eq!(
+                compared.draining.into_iter().collect::<BTreeSet<_>>(),
+                drains,
+                "seed {seed}, step {step}"
+            );
+            edits.push(random_edit(&mut rng, &mut world, &ranges));
+        }
+        // Endpoints that are no more go in the end.
+        for (key, places) in draining.iter() {
+            for place in places.keys() {
+                kernel.operate(&Operation::DeleteReal(*key, *place));
+            }
+        }
+        let mut scratch = Kernel::default();
+        scratch.take(&scratch.compared(&desired));
+        assert_eq!(kernel, scratch, "seed {seed}");
+    }
+}
+
+/// Other addresses of the node are compared like everything else.
+#[test]
+fn other_node_addresses_are_other_virtual_servers() {
+    let (mut rng, ranges) = (Rng::new(3), Ranges::example());
+    let world = World::random(&mut rng, 12, &ranges);
+    let mut catalog = Catalog::new("n1");
+    for edit in world.edits() {
+        catalog.apply(edit.event().unwrap());
+    }
+    let mut changes = catalog.take_changes().changes;
+    changes.retain(|change| change.family == Family::Ipv4);
+    let mut desired = desired(Family::Ipv4);
+    desired.apply(&changes, &mut Touched::default());
+    let mut kernel = Kernel::default();
+    kernel.take(&kernel.compared(&desired));
+    let at = |kernel: &Kernel, address: &str| {
+        let address: IpAddr = address.parse().unwrap();
+        kernel.servers.keys().filter(|key| key.address == address).count()
+    };
+    assert!(at(&kernel, "192.168.1.2") > 0);
+    desired.set_node_addresses(vec!["192.168.0.2".parse().unwrap(), "192.168.3.2".parse().unwrap()]);
+    kernel.take(&kernel.compared(&desired));
+    assert_eq!(at(&kernel, "192.168.1.2"), 0);
+    assert_eq!(at(&kernel, "192.168.3.2"), at(&kernel, "192.168.0.2"));
+    assert_eq!(kernel.compared(&desired), Difference::default());
+}

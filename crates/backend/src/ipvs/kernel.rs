@@ -1,0 +1,469 @@
+//! The kernel's side of one family: virtual servers, the network device, ipsets. Reads and writes, decides nothing.
+
+mod send;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use portolan_model::{Family, IpvsScheduler, Protocol as Transport};
+use portolan_sock::{Errno, Protocol, Socket, SocketError};
+use portolan_wire::ipset::{self, Member};
+use portolan_wire::ipvs::{self, FLAG_HASHED, FORWARD_MASQUERADE, RealServer, VirtualServer};
+use portolan_wire::nfnetlink::Family as SetFamily;
+use portolan_wire::route::{self, Scope};
+use portolan_wire::{Batch, generic};
+
+use super::difference::{Operation, Present};
+use super::frontend::{Config, Key};
+use super::set::Set;
+use super::{Error, probe};
+use send::{Sent, encode, on_device, send};
+
+/// The network device of this mode, as kube-proxy calls it. Its addresses make this host take in what is for Services.
+pub const DEVICE: &str = "kube-ipvs0";
+/// How often a list is read while others change what it lists.
+const ATTEMPTS: u32 = 8;
+
+/// The sockets of one family, in the network namespace of the thread that opened them.
+#[derive(Debug)]
+pub(crate) struct Kernel {
+    family: Family,
+    /// The number by which this kernel knows IPVS.
+    number: u16,
+    generic: Socket,
+    netfilter: Socket,
+    route: Socket,
+    /// Changes of addresses.
+    events: Socket,
+    bytes: usize,
+}
+
+/// The addresses of this node in the family.
+#[derive(Debug, Default)]
+pub(super) struct Addresses {
+    /// Those of our device.
+    pub(super) device: BTreeSet<IpAddr>,
+    /// Those of others, but for loopback and those of a link only.
+    pub(super) node: BTreeSet<IpAddr>,
+}
+
+impl Kernel {
+    /// Opens the sockets; `None` says that this kernel has no IPVS.
+    pub(crate) fn open(family: Family) -> Result<Option<Self>, Error> {
+        let failed = Error::socket("netlink sockets");
+        let mut generic = Socket::open(Protocol::Generic).map_err(&failed)?;
+        let Some(number) = number(&mut generic).map_err(Error::socket("asking for IPVS"))? else {
+            return Ok(None);
+        };
+        let events = Socket::open(Protocol::Route).map_err(&failed)?;
+        events.subscribe(&[route::GROUP_IPV4_ADDRESS, route::GROUP_IPV6_ADDRESS]).map_err(&failed)?;
+        Ok(Some(Self {
+            family,
+            number,
+            generic,
+            netfilter: Socket::open(Protocol::Netfilter).map_err(&failed)?,
+            route: Socket::open(Protocol::Route).map_err(&failed)?,
+            events,
+            bytes: 0,
+        }))
+    }
+
+    /// Bytes that were sent since this was asked last.
+    pub(super) fn take_bytes(&mut self) -> usize {
+        std::mem::take(&mut self.bytes)
+    }
+
+    /// The device's index, if it is there.
+    pub(super) fn device(&mut self) -> Result<Option<u32>, Error> {
+        device(&mut self.route).map_err(Error::socket("listing network devices"))
+    }
+
+    /// The device's index; made where it is not there.
+    pub(super) fn ensure_device(&mut self) -> Result<u32, Error> {
+        if let Some(index) = self.device()? {
+            return Ok(index);
+        }
+        match self.route.query(&mut route::create_dummy(DEVICE), |_| Ok(())) {
+            // The other family was quicker.
+            Err(error) if error.errno() == Some(Errno::EEXIST) => {}
+            outcome => outcome.map_err(Error::socket("making the network device kube-ipvs0"))?,
+        }
+        let gone = SocketError::System { call: "looking for kube-ipvs0", errno: Errno::ENOENT };
+        self.device()?.ok_or(gone).map_err(Error::socket("making the network device kube-ipvs0"))
+    }
+
+    /// Removes the device if no address is left on it.
+    pub(super) fn remove_device(&mut self) -> Result<(), Error> {
+        let failed = Error::socket("removing the network device kube-ipvs0");
+        let Some(index) = self.device()? else { return Ok(()) };
+        let mut in_use = false;
+        let both = consistently(|| {
+            in_use = false;
+            self.route.dump(&mut route::addresses(route::AF_UNSPEC), |frame| {
+                if let route::Event::NewAddress(address) = route::Event::decode(frame)? {
+                    in_use |= address.index == index && address.scope == Scope::UNIVERSE;
+                }
+                Ok(())
+            })
+        });
+        both.map_err(&failed)?;
+        if in_use {
+            return Ok(());
+        }
+        match self.route.query(&mut route::delete_link(index), |_| Ok(())) {
+            Err(error) if error.errno() == Some(Errno(ENODEV)) => Ok(()),
+            outcome => outcome.map_err(failed),
+        }
+    }
+
+    /// All addresses of this node in the family.
+    pub(super) fn addresses(&mut self, device: u32) -> Result<Addresses, Error> {
+        let family = self.address_family();
+        let listed = consistently(|| {
+            let mut addresses = Addresses::default();
+            self.route.dump(&mut route::addresses(family), |frame| {
+                let route::Event::NewAddress(address) = route::Event::decode(frame)? else { return Ok(()) };
+                if address.index == device {
+                    addresses.device.insert(address.local);
+                } else if !address.local.is_loopback() && address.scope != Scope::LINK {
+                    addresses.node.insert(address.local);
+                }
+                Ok(())
+            })?;
+            Ok(addresses)
+        });
+        listed.map_err(Error::socket("listing addresses"))
+    }
+
+    /// Whether addresses of others than our device came or went since this was asked last.
+    pub(super) fn addresses_changed(&mut self, device: u32) -> Result<bool, Error> {
+        let (mut changed, family) = (false, self.family);
+        let received = self.events.receive(|frame| {
+            if let route::Event::NewAddress(address) | route::Event::DeleteAddress(address) =
+                route::Event::decode(frame)?
+            {
+                changed |= address.index != device && Family::of(address.local) == family;
+            }
+            Ok(())
+        });
+        match received {
+            Err(SocketError::Overrun | SocketError::Truncated { .. } | SocketError::Decode(_)) => Ok(true),
+            outcome => outcome.map(|_| changed).map_err(Error::socket("changes of addresses")),
+        }
+    }
+
+    /// All virtual servers of the family that could be ours, whoever made them.
+    pub(super) fn virtual_servers(&mut self) -> Result<BTreeMap<Key, Option<Config>>, Error> {
+        let (number, family) = (self.number, self.family);
+        let listed = consistently(|| {
+            let mut servers = BTreeMap::new();
+            self.generic.dump(&mut ipvs::virtual_servers(number), |frame| {
+                if let ipvs::Event::VirtualServer(server) = ipvs::Event::decode(number, frame)?
+                    && let Some(key) = Key::of(&server.identity)
+                    && Family::of(key.address) == family
+                {
+                    servers.insert(key, config(&server));
+                }
+                Ok(())
+            })?;
+            Ok(servers)
+        });
+        listed.map_err(Error::socket("listing virtual servers"))
+    }
+
+    /// The virtual servers of the family that are ours: at an address of our device, or noted in a set of ours. Where
+    /// kube-proxy made them, there is no such set: those of its node ports are at an address of this node, and their
+    /// port is in a set of its own.
+    pub(crate) fn own(&mut self) -> Result<BTreeSet<Key>, Error> {
+        let device = self.device()?;
+        let addresses = device.map(|device| self.addresses(device)).transpose()?.unwrap_or_default();
+        let mut own = BTreeSet::new();
+        let noted = self.members(Set::Own)?;
+        let node_ports = if noted.is_none() { self.node_ports()? } else { BTreeSet::new() };
+        for key in self.virtual_servers()?.into_keys() {
+            let is_node_port = addresses.node.contains(&key.address)
+                && (node_ports.contains(&(key.protocol, Member::Port(key.port)))
+                    || node_ports.contains(&(key.protocol, key.member())));
+            let is_noted = noted.as_ref().is_some_and(|noted| noted.contains(&key.member()));
+            if is_node_port || is_noted || addresses.device.contains(&key.address) {
+                own.insert(key);
+            }
+        }
+        Ok(own)
+    }
+
+    fn node_ports(&mut self) -> Result<BTreeSet<(Transport, Member)>, Error> {
+        let mut ports = BTreeSet::new();
+        for protocol in [Transport::Tcp, Transport::Udp, Transport::Sctp] {
+            let members = self.members(Set::NodePort(protocol))?.unwrap_or_default();
+            ports.extend(members.into_iter().map(|member| (protocol, member)));
+        }
+        Ok(ports)
+    }
+
+    /// Removes virtual servers, with the connections that they have.
+    pub(crate) fn remove_virtual_servers(&mut self, keys: &BTreeSet<Key>) -> Result<(), Error> {
+        let operations: Vec<_> = keys.iter().map(|key| Operation::Delete(*key)).collect();
+        strictly(self.operate(&operations)?)
+    }
+
+    /// Whether the kernel has a scheduler. A module with it is loaded if there is one.
+    pub(super) fn has_scheduler(&mut self, scheduler: IpvsScheduler) -> Result<bool, Error> {
+        let lacks = probe::trial(&mut self.generic, self.number, self.family, scheduler)?;
+        Ok(lacks.is_none())
+    }
+
+    /// The real servers of a virtual one, with how many connections they have.
+    pub(super) fn real_servers(&mut self, key: &Key) -> Result<Vec<RealServer>, Error> {
+        let (number, identity) = (self.number, key.identity());
+        let listed = consistently(|| {
+            let mut servers = Vec::new();
+            self.generic.dump(&mut ipvs::real_servers(number, &identity), |frame| {
+                if let ipvs::Event::RealServer(server) = ipvs::Event::decode(number, frame)? {
+                    servers.push(server);
+                }
+                Ok(())
+            })?;
+            Ok(servers)
+        });
+        listed.map_err(Error::socket("listing real servers"))
+    }
+
+    /// A virtual server with its real ones.
+    pub(super) fn present(&mut self, key: &Key, config: Option<Config>) -> Result<Present, Error> {
+        let weight = |server: &RealServer| (server.forward == FORWARD_MASQUERADE).then_some(server.weight);
+        let real = self.real_servers(key)?.iter().map(|server| (server.place, weight(server))).collect();
+        Ok(Present { config, real })
+    }
+
+    /// Writes timeouts that differ from these.
+    pub(super) fn set_timeouts(&mut self, wanted: ipvs::Timeouts) -> Result<(), Error> {
+        let failed = Error::socket("IPVS timeouts");
+        if wanted == ipvs::Timeouts::default() {
+            return Ok(());
+        }
+        let (number, mut present) = (self.number, ipvs::Timeouts::default());
+        let asked = self.generic.query(&mut ipvs::timeouts(number), |frame| {
+            if let ipvs::Event::Timeouts(timeouts) = ipvs::Event::decode(number, frame)? {
+                present = timeouts;
+            }
+            Ok(())
+        });
+        asked.map_err(&failed)?;
+        let is_right = |wanted, present| wanted == 0 || wanted == present;
+        if is_right(wanted.tcp, present.tcp)
+            && is_right(wanted.tcp_fin, present.tcp_fin)
+            && is_right(wanted.udp, present.udp)
+        {
+            return Ok(());
+        }
+        self.generic.query(&mut ipvs::set_timeouts(number, wanted), |_| Ok(())).map_err(failed)
+    }
+
+    /// The members of a set; `None` where there is no such set.
+    pub(super) fn members(&mut self, set: Set) -> Result<Option<BTreeSet<Member>>, Error> {
+        let name = set.name(self.family);
+        let mut found = None;
+        let listed = consistently(|| {
+            let mut all = BTreeSet::new();
+            self.netfilter.dump(&mut ipset::list(&name), |frame| {
+                if let ipset::Event::Set { kind, members, .. } = ipset::Event::decode(frame)? {
+                    found = kind.or(found.take());
+                    all.extend(members);
+                }
+                Ok(())
+            })?;
+            Ok(all)
+        });
+        match listed {
+            // EINVAL: the kernel has no sets at all.
+            Err(error) if matches!(error.errno(), Some(Errno::ENOENT | Errno::EINVAL)) => Ok(None),
+            Err(source) => Err(Error::Socket { what: "listing an ipset", source }),
+            Ok(members) => match found {
+                Some(found) if found != set.kind().name() => {
+                    Err(Error::Set { set: name, found, wanted: set.kind().name() })
+                }
+                _ => Ok(Some(members)),
+            },
+        }
+    }
+
+    /// Makes a set that is not there.
+    pub(super) fn create(&mut self, set: Set) -> Result<(), Error> {
+        let failed = Error::socket("making an ipset");
+        let family = set_family(self.family);
+        let revision = probe::revision(&mut self.netfilter, set.kind(), family).map_err(&failed)?;
+        // Whoever asks for a type that is not there is told so by the kernel.
+        let mut request =
+            ipset::create(&set.name(self.family), set.kind(), family, revision.unwrap_or_default());
+        self.netfilter.query(&mut request, |_| Ok(())).map_err(failed)
+    }
+
+    /// Removes a set that may not be there. Says whether it is gone: not while a rule refers to it.
+    pub(super) fn destroy(&mut self, set: Set) -> Result<bool, Error> {
+        match self.netfilter.query(&mut ipset::destroy(&set.name(self.family)), |_| Ok(())) {
+            Err(error) if error.errno() == Some(Errno(ipset::ERR_BUSY)) => Ok(false),
+            Err(error) if error.errno() == Some(Errno::ENOENT) => Ok(true),
+            outcome => outcome.map(|()| true).map_err(Error::socket("removing an ipset")),
+        }
+    }
+
+    /// What was refused, once the rest is done.
+    fn note(&mut self, sent: Sent) -> Vec<Error> {
+        self.bytes = self.bytes.saturating_add(sent.bytes);
+        sent.refused
+    }
+
+    /// Adds members to sets. Answers what was refused, as all that write many at once.
+    pub(super) fn add(&mut self, members: &[(Set, Member)]) -> Result<Vec<Error>, Error> {
+        self.change_members(members, ipset::add)
+    }
+
+    /// Removes members from sets.
+    pub(super) fn remove(&mut self, members: &[(Set, Member)]) -> Result<Vec<Error>, Error> {
+        self.change_members(members, ipset::remove)
+    }
+
+    fn change_members(
+        &mut self,
+        members: &[(Set, Member)],
+        write: fn(&mut Batch, &str, &Member),
+    ) -> Result<Vec<Error>, Error> {
+        let names: BTreeMap<Set, String> =
+            members.iter().map(|(set, _)| (*set, set.name(self.family))).collect();
+        let name = |set: &Set| names.get(set).map_or("", String::as_str);
+        let sent = send(
+            &mut self.netfilter,
+            "ipsets",
+            members,
+            |batch, (set, member)| write(batch, name(set), member),
+            |(set, member), errno| match errno.0 {
+                ipset::ERR_FULL => Some(Error::Full { set: name(set).to_owned() }),
+                _ => Some(Error::Refused { what: format!("{member:?} of ipset {}", name(set)), errno }),
+            },
+        );
+        Ok(self.note(sent?))
+    }
+
+    /// Changes virtual servers. What is gone already is no error.
+    pub(super) fn operate(&mut self, operations: &[Operation]) -> Result<Vec<Error>, Error> {
+        let number = self.number;
+        let sent = send(
+            &mut self.generic,
+            "virtual servers",
+            operations,
+            |batch, operation| encode(batch, number, operation),
+            |operation, errno| {
+                let gone = matches!(operation, Operation::Delete(_) | Operation::DeleteReal(..));
+                (!gone || !matches!(errno, Errno(ESRCH) | Errno::ENOENT))
+                    .then(|| probe::refusal(operation, errno))
+            },
+        );
+        Ok(self.note(sent?))
+    }
+
+    /// Adds addresses to the device.
+    pub(super) fn bind(&mut self, device: u32, addresses: &[IpAddr]) -> Result<Vec<Error>, Error> {
+        self.change_addresses(device, addresses, route::put_address, Errno::EEXIST)
+    }
+
+    /// Removes addresses from the device.
+    pub(super) fn unbind(&mut self, device: u32, addresses: &[IpAddr]) -> Result<Vec<Error>, Error> {
+        self.change_addresses(device, addresses, route::take_address, Errno(EADDRNOTAVAIL))
+    }
+
+    fn change_addresses(
+        &mut self,
+        device: u32,
+        addresses: &[IpAddr],
+        write: fn(&mut Batch, &route::Address),
+        done: Errno,
+    ) -> Result<Vec<Error>, Error> {
+        let sent = send(
+            &mut self.route,
+            "addresses",
+            addresses,
+            |batch, address| write(batch, &on_device(device, *address)),
+            |address, errno| {
+                let what = || format!("address {address} of {DEVICE}");
+                (errno != done).then(|| Error::Refused { what: what(), errno })
+            },
+        );
+        Ok(self.note(sent?))
+    }
+
+    const fn address_family(&self) -> u8 {
+        match self.family {
+            Family::Ipv4 => route::AF_INET,
+            Family::Ipv6 => route::AF_INET6,
+        }
+    }
+}
+
+/// Of refusals, the first is an error.
+pub(super) fn strictly(refused: Vec<Error>) -> Result<(), Error> {
+    refused.into_iter().next().map_or(Ok(()), Err)
+}
+
+/// No such process: what the kernel says of a virtual server that is not there.
+const ESRCH: i32 = 3;
+/// No such device.
+const ENODEV: i32 = 19;
+/// The device does not have the address.
+const EADDRNOTAVAIL: i32 = 99;
+
+fn config(server: &VirtualServer) -> Option<Config> {
+    let scheduler = IpvsScheduler::named(&server.scheduler)?;
+    Some(Config { scheduler, flags: server.flags & !FLAG_HASHED, timeout: server.timeout })
+}
+
+pub(super) const fn set_family(family: Family) -> SetFamily {
+    match family {
+        Family::Ipv4 => SetFamily::IPV4,
+        Family::Ipv6 => SetFamily::IPV6,
+    }
+}
+
+/// The number by which this kernel knows IPVS, if it has it. Asking makes the kernel load the module.
+pub(super) fn number(socket: &mut Socket) -> Result<Option<u16>, SocketError> {
+    let mut found = None;
+    let asked = socket.query(&mut generic::family(ipvs::FAMILY), |frame| {
+        if let generic::Event::NewFamily(family) = generic::Event::decode(frame)?
+            && family.name == ipvs::FAMILY
+        {
+            found = Some(family.id);
+        }
+        Ok(())
+    });
+    match asked {
+        Err(error) if error.errno() == Some(Errno::ENOENT) => Ok(None),
+        asked => asked.map(|()| found),
+    }
+}
+
+/// The index of the network device, if it is there.
+pub(crate) fn device(socket: &mut Socket) -> Result<Option<u32>, SocketError> {
+    consistently(|| {
+        let mut found = None;
+        socket.dump(&mut route::links(), |frame| {
+            if let route::Event::NewLink(link) = route::Event::decode(frame)?
+                && link.name == DEVICE
+            {
+                found = Some(link.index);
+            }
+            Ok(())
+        })?;
+        Ok(found)
+    })
+}
+
+/// Lists again where what is listed changed meanwhile.
+fn consistently<T>(mut read: impl FnMut() -> Result<T, SocketError>) -> Result<T, SocketError> {
+    for _ in 1..ATTEMPTS {
+        match read() {
+            Err(SocketError::Interrupted | SocketError::Overrun) => {}
+            outcome => return outcome,
+        }
+    }
+    read()
+}

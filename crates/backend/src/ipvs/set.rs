@@ -1,0 +1,171 @@
+//! The ipsets of this mode: those of kube-proxy, by its names, and some of our own.
+
+use portolan_model::{Family, Protocol};
+use portolan_wire::ipset::{NAME_MAX, Type};
+
+/// One of the sets, in either family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Set {
+    /// Endpoints that may reach themselves through a Service.
+    LoopBack,
+    /// Cluster IPs.
+    ClusterIp,
+    /// External IPs with policy Cluster.
+    ExternalIp,
+    /// External IPs with policy Local.
+    ExternalIpLocal,
+    /// Load-balancer IPs.
+    LoadBalancer,
+    /// Load-balancer IPs with source ranges.
+    LoadBalancerFirewall,
+    /// Load-balancer IPs with policy Local.
+    LoadBalancerLocal,
+    /// Load-balancer IPs whose ranges contain this node: it may appear under that address.
+    LoadBalancerSourceIp,
+    /// Source ranges of load-balancer IPs.
+    LoadBalancerSourceCidr,
+    /// Node ports.
+    NodePort(Protocol),
+    /// Node ports with policy Local.
+    NodePortLocal(Protocol),
+    /// Ports of health check servers.
+    HealthCheckNodePort,
+    /// Addresses of the network device.
+    IpvsIps,
+    /// Virtual servers at addresses that are not on the network device: how ours are known after a restart.
+    Own,
+    /// What nobody may reach now: a policy is Local, and the endpoints are elsewhere.
+    Drop,
+    /// The same, but pods and this node may.
+    DropExternal,
+}
+
+impl Set {
+    /// All of them.
+    pub(super) const ALL: [Self; 20] = [
+        Self::LoopBack,
+        Self::ClusterIp,
+        Self::ExternalIp,
+        Self::ExternalIpLocal,
+        Self::LoadBalancer,
+        Self::LoadBalancerFirewall,
+        Self::LoadBalancerLocal,
+        Self::LoadBalancerSourceIp,
+        Self::LoadBalancerSourceCidr,
+        Self::NodePort(Protocol::Tcp),
+        Self::NodePortLocal(Protocol::Tcp),
+        Self::NodePort(Protocol::Udp),
+        Self::NodePortLocal(Protocol::Udp),
+        Self::NodePort(Protocol::Sctp),
+        Self::NodePortLocal(Protocol::Sctp),
+        Self::HealthCheckNodePort,
+        Self::IpvsIps,
+        Self::Own,
+        Self::Drop,
+        Self::DropExternal,
+    ];
+
+    /// The name in a family. IPv6's are cut where they get too long, as kube-proxy does.
+    pub(super) fn name(self, family: Family) -> String {
+        let name = self.ipv4_name();
+        let Family::Ipv6 = family else { return name.to_owned() };
+        let (owner, rest) = name.split_once('-').unwrap_or((name, ""));
+        format!("{owner}-6-{rest}").chars().take(NAME_MAX).collect()
+    }
+
+    const fn ipv4_name(self) -> &'static str {
+        match self {
+            Self::LoopBack => "KUBE-LOOP-BACK",
+            Self::ClusterIp => "KUBE-CLUSTER-IP",
+            Self::ExternalIp => "KUBE-EXTERNAL-IP",
+            Self::ExternalIpLocal => "KUBE-EXTERNAL-IP-LOCAL",
+            Self::LoadBalancer => "KUBE-LOAD-BALANCER",
+            Self::LoadBalancerFirewall => "KUBE-LOAD-BALANCER-FW",
+            Self::LoadBalancerLocal => "KUBE-LOAD-BALANCER-LOCAL",
+            Self::LoadBalancerSourceIp => "KUBE-LOAD-BALANCER-SOURCE-IP",
+            Self::LoadBalancerSourceCidr => "KUBE-LOAD-BALANCER-SOURCE-CIDR",
+            Self::NodePort(Protocol::Tcp) => "KUBE-NODE-PORT-TCP",
+            Self::NodePort(Protocol::Udp) => "KUBE-NODE-PORT-UDP",
+            Self::NodePort(Protocol::Sctp) => "KUBE-NODE-PORT-SCTP-HASH",
+            Self::NodePortLocal(Protocol::Tcp) => "KUBE-NODE-PORT-LOCAL-TCP",
+            Self::NodePortLocal(Protocol::Udp) => "KUBE-NODE-PORT-LOCAL-UDP",
+            Self::NodePortLocal(Protocol::Sctp) => "KUBE-NODE-PORT-LOCAL-SCTP-HASH",
+            Self::HealthCheckNodePort => "KUBE-HEALTH-CHECK-NODE-PORT",
+            Self::IpvsIps => "KUBE-IPVS-IPS",
+            Self::Own => "PORTOLAN-VIRTUAL-SERVERS",
+            Self::Drop => "PORTOLAN-DROP",
+            Self::DropExternal => "PORTOLAN-DROP-EXTERNAL",
+        }
+    }
+
+    /// What its members are.
+    pub(super) const fn kind(self) -> Type {
+        match self {
+            Self::IpvsIps => Type::HashIp,
+            Self::LoopBack | Self::LoadBalancerSourceIp => Type::HashIpPortIp,
+            Self::LoadBalancerSourceCidr => Type::HashIpPortNet,
+            Self::NodePort(Protocol::Tcp | Protocol::Udp)
+            | Self::NodePortLocal(Protocol::Tcp | Protocol::Udp)
+            | Self::HealthCheckNodePort => Type::BitmapPort,
+            _ => Type::HashIpPort,
+        }
+    }
+
+    /// What the rules that refer to it are for, in kube-proxy's words; nothing for our own.
+    pub(super) const fn comment(self) -> Option<&'static str> {
+        Some(match self {
+            Self::LoopBack => "Kubernetes endpoints dst ip:port, source ip for solving hairpin purpose",
+            Self::ClusterIp => "Kubernetes service cluster ip + port for masquerade purpose",
+            Self::ExternalIp => "Kubernetes service external ip + port for masquerade and filter purpose",
+            Self::ExternalIpLocal => "Kubernetes service external ip + port with externalTrafficPolicy=local",
+            Self::LoadBalancer => "Kubernetes service lb portal",
+            Self::LoadBalancerFirewall => {
+                "Kubernetes service load balancer ip + port for load balancer with sourceRange"
+            }
+            Self::LoadBalancerLocal => {
+                "Kubernetes service load balancer ip + port with externalTrafficPolicy=local"
+            }
+            Self::LoadBalancerSourceIp => {
+                "Kubernetes service load balancer ip + port + source IP for packet filter purpose"
+            }
+            Self::LoadBalancerSourceCidr => {
+                "Kubernetes service load balancer ip + port + source cidr for packet filter purpose"
+            }
+            Self::NodePort(Protocol::Tcp) => "Kubernetes nodeport TCP port for masquerade purpose",
+            Self::NodePort(Protocol::Udp) => "Kubernetes nodeport UDP port for masquerade purpose",
+            Self::NodePort(Protocol::Sctp) => {
+                "Kubernetes nodeport SCTP port for masquerade purpose with type 'hash ip:port'"
+            }
+            Self::NodePortLocal(Protocol::Tcp) => {
+                "Kubernetes nodeport TCP port with externalTrafficPolicy=local"
+            }
+            Self::NodePortLocal(Protocol::Udp) => {
+                "Kubernetes nodeport UDP port with externalTrafficPolicy=local"
+            }
+            Self::NodePortLocal(Protocol::Sctp) => {
+                "Kubernetes nodeport SCTP port with externalTrafficPolicy=local with type 'hash ip:port'"
+            }
+            Self::HealthCheckNodePort => "Kubernetes health check node port",
+            Self::IpvsIps | Self::Own | Self::Drop | Self::DropExternal => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_fit_and_differ() {
+        let names = |family| Set::ALL.map(|set| set.name(family));
+        let all: std::collections::BTreeSet<String> = Family::BOTH
+            .into_iter()
+            .flat_map(names)
+            .inspect(|name| assert!(name.len() <= NAME_MAX))
+            .collect();
+        assert_eq!(all.len(), 2 * Set::ALL.len());
+        assert!(all.contains("KUBE-6-LOAD-BALANCER-SOURCE-CID"));
+        assert!(all.contains("KUBE-6-NODE-PORT-LOCAL-SCTP-HAS"));
+        assert!(all.contains("PORTOLAN-6-DROP"));
+    }
+}

@@ -1,0 +1,178 @@
+//! The layout in which packets of Services are given to listeners on this node (`tproxy`) instead of being translated.
+//!
+//! Sets, ids, classes and checks are those of the nftables mode: what a Service port means is decided there in both. Each
+//! set of endpoints is one listener. A mark makes the kernel deliver to this node whatever a listener is to have; packets
+//! of this node itself get it when they leave, so that they come back by the loopback interface.
+
+use std::net::SocketAddr;
+
+use portolan_model::{Family, Settings};
+use portolan_sock::{Protocol, Socket, SocketError};
+use portolan_wire::nftables::expr::MetaKey;
+use portolan_wire::nftables::{ChainType, Hook, IfExists, Transaction};
+
+use super::element::Set;
+use super::encode;
+use super::expression::{
+    accept, connection_is_marked, direction_is_original, has_priority, is_tcp, jump, map, reset_priority,
+    service_key, set_connection_mark, set_mark, set_meta, socket_is_transparent, status_dnat, tproxy,
+};
+use super::readback;
+use super::resync::same_rules;
+use super::skeleton::{self, ChainBody, Place, RuleBody, base, commented, rule};
+use crate::dataplane::Error;
+
+/// The name of the table in either family.
+pub const TABLE: &str = "portolan-userspace";
+
+/// Right after `NF_IP_PRI_NAT_DST` (`netfilter_ipv4.h`): what another mode still translates, or has translated before, is
+/// its own.
+const PRIORITY: i32 = -99;
+
+/// Bit of the packet mark that captured packets have, and the one where that is the bit of masquerading. Kubernetes and
+/// its usual network plug-ins use others: 7, 8 to 11, 13 to 15, and above.
+const MARK_BITS: [u8; 2] = [12, 6];
+
+/// The listeners of one family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Capture {
+    /// Has traffic that takes the cluster's endpoints.
+    pub cluster: SocketAddr,
+    /// Has traffic that takes this node's endpoints.
+    pub local: SocketAddr,
+}
+
+impl Capture {
+    /// The listener of a scope.
+    pub const fn listener(&self, local: bool) -> SocketAddr {
+        if local { self.local } else { self.cluster }
+    }
+
+    /// `tproxy to LISTENER mark set mark or MARK accept`. Without a listener the packet goes on, to be refused.
+    pub(super) fn rules(self, settings: &Settings, local: bool) -> Vec<RuleBody> {
+        let mut expressions = reset_priority(0).to_vec();
+        expressions.extend(tproxy(settings.family, self.listener(local)));
+        expressions.extend(set_mark(capture_mark(settings)));
+        expressions.push(accept());
+        vec![rule(expressions)]
+    }
+}
+
+/// The mark of captured packets: a single bit.
+pub(crate) fn capture_mark(settings: &Settings) -> u32 {
+    let [usual, other] = MARK_BITS;
+    1 << if settings.masquerade_bit == usual { other } else { usual }
+}
+
+/// The chains that capture.
+pub(super) fn base_chains(settings: &Settings) -> [ChainBody; 3] {
+    let translated = || commented([status_dnat(), vec![accept()]].concat(), "another's connections");
+    let own_packets = has_priority(portolan_relay::OWN_PRIORITY);
+    let relayed = || commented([&own_packets[..], &[accept()]].concat(), "the relay's own to its backends");
+    let prerouting = vec![translated(), relayed(), rule(vec![jump("services")])];
+    let (key, _) = service_key(settings.family);
+    // What is found is of no use here, but nft cannot list a look-up without use.
+    let found = vec![map(Set::Services, 0, 0), set_meta(MetaKey::PRIORITY, 0)];
+    let mark = capture_mark(settings);
+    let own = [&key[..], &found, &reset_priority(0), &set_mark(mark), &set_connection_mark(mark)];
+    let output =
+        vec![translated(), relayed(), commented(own.concat(), "traffic of this node comes back by loopback")];
+    [
+        base("capture-prerouting", ChainType::Filter, Hook::PREROUTING, PRIORITY, prerouting),
+        base("capture-output", ChainType::Route, Hook::OUTPUT, PRIORITY, output),
+        // Where no chain of this type is left, the kernel translates nothing any more: no connection either that another
+        // mode has begun.
+        base("nat-output", ChainType::Nat, Hook::OUTPUT, PRIORITY - 1, Vec::new()),
+    ]
+}
+
+/// The name, in either family, of the table that brings packets of its connections to the relay.
+pub const CONNECTIONS_TABLE: &str = "portolan-relay";
+
+/// A table that delivers to this node what belongs to a connection that the relay has: packets of clients when their
+/// Service port is gone or another mode has taken over, and answers to connections in a client's name. This node's own
+/// packets are known by the mark of their connection, since their socket is the client's.
+#[derive(Debug)]
+pub(crate) struct Connections {
+    socket: Socket,
+}
+
+impl Connections {
+    /// In the network namespace of this thread. Changes nothing.
+    pub(crate) fn open() -> Result<Self, SocketError> {
+        Ok(Self { socket: Socket::open(Protocol::Netfilter)? })
+    }
+
+    /// Makes the table where it is not there or is another one. Answers how many objects were written.
+    pub(crate) fn ensure(&mut self, settings: &Settings) -> Result<usize, Error> {
+        let place = place(settings.family);
+        let view = readback::read(&mut self.socket, place)?;
+        let bodies = chains(settings);
+        let has_base = |body: &ChainBody| {
+            let there = view.chains.get(&body.name).map(|chain| chain.clone().normalized().base);
+            there == Some(body.chain(place).normalized().base)
+        };
+        let is_awake = view.table.as_ref().is_some_and(|table| table.flags == 0);
+        let is_mendable = is_awake && view.chains.len() == bodies.len() && bodies.iter().all(has_base);
+        if is_mendable && bodies.iter().all(|body| same_rules(&view, body)) {
+            return Ok(0);
+        }
+        let mut transaction = Transaction::begin(self.socket.next_sequence(ROOM), None);
+        if is_mendable {
+            for body in &bodies {
+                encode::refill(&mut transaction, place, body);
+            }
+        } else {
+            if view.table.is_some() {
+                transaction.delete_table(place.wire(), place.table);
+            }
+            transaction.new_table(&skeleton::table(place), IfExists::Keep);
+            for body in &bodies {
+                encode::chain(&mut transaction, place, body);
+            }
+        }
+        self.commit(transaction)?;
+        Ok(1)
+    }
+
+    /// Removes the table.
+    pub(crate) fn remove(&mut self, family: Family) -> Result<(), Error> {
+        self.remove_table(family, CONNECTIONS_TABLE)
+    }
+
+    /// Removes a table of this mode.
+    pub(crate) fn remove_table(&mut self, family: Family, table: &'static str) -> Result<(), Error> {
+        let place = Place { family, table };
+        if readback::table(&mut self.socket, place)?.is_none() {
+            return Ok(());
+        }
+        let mut transaction = Transaction::begin(self.socket.next_sequence(ROOM), None);
+        transaction.delete_table(place.wire(), place.table);
+        self.commit(transaction)
+    }
+
+    fn commit(&mut self, transaction: Transaction) -> Result<(), Error> {
+        let batch = transaction.finish().map_err(SocketError::from)?;
+        Ok(self.socket.commit(&batch)?)
+    }
+}
+
+/// More messages than a transaction here has.
+const ROOM: u32 = 64;
+
+const fn place(family: Family) -> Place {
+    Place { family, table: CONNECTIONS_TABLE }
+}
+
+fn chains(settings: &Settings) -> [ChainBody; 2] {
+    let mark = capture_mark(settings);
+    let connected = [&is_tcp()[..], &socket_is_transparent(), &set_mark(mark), &[accept()]].concat();
+    let own =
+        [&is_tcp()[..], &direction_is_original(), &connection_is_marked(mark), &set_mark(mark)].concat();
+    let prerouting = vec![commented(connected, "connections of the relay")];
+    let output = vec![commented(own, "this node's connections to the relay")];
+    [
+        base("prerouting", ChainType::Filter, Hook::PREROUTING, PRIORITY, prerouting),
+        base("output", ChainType::Route, Hook::OUTPUT, PRIORITY, output),
+    ]
+}

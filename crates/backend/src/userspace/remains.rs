@@ -1,0 +1,59 @@
+//! What an earlier run of the userspace mode left in the kernel, for whoever removes it without a relay.
+
+use std::sync::Arc;
+
+use portolan_model::{Change, Family, Forwarding, ServicePortName, Settings};
+
+use super::dataplane::MODE;
+use super::routing;
+use crate::dataplane::{Commit, Dataplane, Error};
+use crate::nft::{self, Connections};
+
+/// Programs nothing, and removes what there is of one family.
+#[derive(Debug)]
+pub struct Remains {
+    family: Family,
+}
+
+impl Remains {
+    /// In the network namespace of the thread that will call.
+    pub const fn new(family: Family) -> Self {
+        Self { family }
+    }
+}
+
+impl Dataplane for Remains {
+    fn mode(&self) -> &'static str {
+        MODE
+    }
+
+    fn apply(&mut self, _changes: &[Change]) -> Result<Commit, Error> {
+        Ok(Commit::default())
+    }
+
+    fn compare(&mut self, _changes: &[Change]) -> Result<Commit, Error> {
+        Ok(Commit { full: true, ..Commit::default() })
+    }
+
+    fn configure(&mut self, _settings: Settings) {}
+
+    fn collect(&mut self) -> Result<bool, Error> {
+        Ok(false)
+    }
+
+    fn needs_collection(&self) -> bool {
+        false
+    }
+
+    fn remove(&mut self) -> Result<(), Error> {
+        let mut connections = Connections::open()?;
+        for table in [nft::CAPTURE_TABLE, nft::CONNECTIONS_TABLE] {
+            connections.remove_table(self.family, table)?;
+        }
+        Ok(routing::remove(self.family)?)
+    }
+
+    fn forwardings(&self) -> Box<dyn Iterator<Item = (&Arc<ServicePortName>, &Arc<Forwarding>)> + '_> {
+        Box::new(std::iter::empty())
+    }
+}

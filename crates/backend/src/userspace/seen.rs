@@ -1,0 +1,93 @@
+//! A Service port as the kernel has to know it: its endpoints are the relay's listeners.
+
+use std::sync::Arc;
+
+use portolan_model::{Backend, Change, Forwarding, Protocol};
+
+use crate::nft::Capture;
+
+/// Why a Service port is left out.
+pub(super) const SCTP: &str =
+    "the userspace mode does not carry SCTP: use another mode (nftables, iptables or ipvs)";
+
+/// A change in the kernel's words; `None` where the kernel has nothing to do. Endpoints that come and go are none of its
+/// business while there are any.
+pub(super) fn change(change: &Change, capture: Capture) -> Option<Change> {
+    let old = change.old.as_deref().map(|old| forwarding(old, capture));
+    let new = change.new.as_deref().map(|new| forwarding(new, capture));
+    (old != new).then(|| Change {
+        name: change.name.clone(),
+        family: change.family,
+        old: old.map(Arc::new),
+        new: new.map(Arc::new),
+    })
+}
+
+/// The kernel's view. What the relay cannot carry has no endpoints, so that its packets are refused.
+fn forwarding(forwarding: &Forwarding, capture: Capture) -> Forwarding {
+    let is_carried = forwarding.protocol != Protocol::Sctp;
+    let listener = |backends: &[Backend], local: bool| -> Box<[Backend]> {
+        let socket = capture.listener(local);
+        let listener = Backend { address: socket.ip(), port: socket.port(), may_hairpin: false };
+        if is_carried && !backends.is_empty() { Box::new([listener]) } else { Box::default() }
+    };
+    Forwarding {
+        cluster: listener(&forwarding.cluster, false),
+        local: listener(&forwarding.local, true),
+        has_endpoints: is_carried && forwarding.has_endpoints,
+        affinity: None,
+        ..forwarding.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use portolan_model::{ExternalPolicy, Family, Frontend, InternalPolicy, ServicePortName};
+
+    use super::*;
+
+    fn capture() -> Capture {
+        Capture { cluster: ([127, 0, 0, 1], 1).into(), local: ([127, 0, 0, 1], 2).into() }
+    }
+
+    fn with(hosts: &[u8], protocol: Protocol) -> Arc<Forwarding> {
+        let backend = |&host| Backend { address: [10, 244, 0, host].into(), port: 80, may_hairpin: true };
+        Arc::new(Forwarding {
+            family: Family::Ipv4,
+            protocol,
+            frontends: Box::new([Frontend::ClusterIp([10, 96, 0, 1].into(), 80)]),
+            cluster: hosts.iter().map(backend).collect(),
+            local: Box::default(),
+            has_endpoints: !hosts.is_empty(),
+            internal_policy: InternalPolicy::Cluster,
+            external_policy: ExternalPolicy::Cluster,
+            affinity: Some(60),
+            source_ranges: Box::default(),
+            ipvs_scheduler: None,
+        })
+    }
+
+    fn between(old: Option<Arc<Forwarding>>, new: Option<Arc<Forwarding>>) -> Option<Change> {
+        let texts = ["default", "web", ""].map(Arc::from);
+        let [namespace, service, port] = texts;
+        let name = Arc::new(ServicePortName { namespace, service, port, protocol: Protocol::Tcp });
+        change(&Change { name, family: Family::Ipv4, old, new }, capture())
+    }
+
+    #[test]
+    fn other_endpoints_are_nothing_to_the_kernel() {
+        let tcp = |hosts: &[u8]| Some(with(hosts, Protocol::Tcp));
+        assert_eq!(between(tcp(&[1, 2]), tcp(&[3])), None);
+        let empty = between(tcp(&[1]), tcp(&[])).and_then(|change| change.new);
+        assert!(empty.is_some_and(|new| new.cluster.is_empty() && !new.has_endpoints));
+        let first = between(None, tcp(&[1, 2])).and_then(|change| change.new);
+        assert!(first.is_some_and(|new| new.cluster.len() == 1 && new.affinity.is_none()));
+        assert!(between(tcp(&[1]), None).is_some_and(|change| change.new.is_none()));
+    }
+
+    #[test]
+    fn sctp_is_refused() {
+        let seen = forwarding(&with(&[1], Protocol::Sctp), capture());
+        assert_eq!(seen.internal(), portolan_model::table::Outcome::Reject);
+    }
+}

@@ -1,0 +1,35 @@
+//! The IPVS mode in the running kernel, each test in a network namespace of its own. Needs root, iptables, ipset,
+//! ipvsadm, and a kernel with IPVS: `tests/vm/run` boots one. Where the kernel lacks it, these tests leave themselves out,
+//! but for where `PORTOLAN_TEST_IPVS` says that they must run.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test stops at the first surprise"
+)]
+
+#[path = "ipvs/connections.rs"]
+mod connections;
+#[path = "iptables/example.rs"]
+mod example;
+#[path = "ipvs/incremental.rs"]
+mod incremental;
+#[path = "ipvs/listing.rs"]
+mod listing;
+#[path = "iptables/load.rs"]
+#[expect(
+    dead_code,
+    reason = "the load of the iptables mode's tests is more than an emulated machine can carry"
+)]
+mod load;
+#[path = "ipvs/others.rs"]
+mod others;
+#[path = "ipvs/probe.rs"]
+mod probe;
+#[path = "ipvs/scale.rs"]
+mod scale;
+#[path = "ipvs/support.rs"]
+mod support;
+#[path = "ipvs/switch.rs"]
+mod switch;

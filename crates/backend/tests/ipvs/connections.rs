@@ -1,0 +1,246 @@
+//! Live connections: endpoints that are no more go on with what they have, and no longer.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use portolan_backend::Dataplane as _;
+use portolan_backend::ipvs::{Options, Timeouts};
+use portolan_model::{Change, Family, Forwarding, IpvsScheduler, Protocol};
+
+use super::example::{cluster_ip, put, settings};
+use super::support::{addresses, in_namespace, loaded, open, open_with, options, run, virtual_servers};
+
+const SERVICE: &str = "172.30.10.1";
+const ENDPOINTS: [&str; 2] = ["10.180.0.1:8080", "10.180.0.2:8080"];
+
+/// Endpoints are addresses of this namespace.
+fn listeners() -> Vec<TcpListener> {
+    run("ip", "link add pods type dummy");
+    run("ip", "link set pods up");
+    ENDPOINTS
+        .iter()
+        .map(|place| {
+            let place: SocketAddr = place.parse().unwrap();
+            run("ip", &format!("address add {}/32 dev pods", place.ip()));
+            TcpListener::bind(place).unwrap()
+        })
+        .collect()
+}
+
+fn service(endpoints: &[&str]) -> Change {
+    put("web", "", cluster_ip(SERVICE, 80, endpoints))
+}
+
+fn connect() -> TcpStream {
+    let place = SocketAddr::new(SERVICE.parse().unwrap(), 80);
+    TcpStream::connect_timeout(&place, Duration::from_secs(20)).unwrap()
+}
+
+fn works(client: &mut TcpStream, server: &mut TcpStream) -> bool {
+    server.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    let mut buffer = [0; 4];
+    client.write_all(b"ping").is_ok() && server.read_exact(&mut buffer).is_ok()
+}
+
+fn weights() -> Vec<String> {
+    virtual_servers().into_iter().filter(|line| line.starts_with(' ')).collect()
+}
+
+fn eventually(what: &str, condition: impl FnMut() -> bool) {
+    portolan_testkit::eventually(Duration::from_secs(120), what, condition)
+        .unwrap_or_else(|error| panic!("{error}: {}", run("ipvsadm", "--list --numeric --connection")));
+}
+
+#[test]
+fn an_endpoint_ends_with_its_connections() {
+    in_namespace(|| {
+        let listeners = listeners();
+        let timeouts = closed_for(2);
+        let mut ipvs = open_with(settings(Family::Ipv4), Options { timeouts, ..options() });
+        ipvs.apply(&[service(&ENDPOINTS[..1])]).unwrap();
+        ipvs.resync().unwrap();
+        assert!(run("ipvsadm", "--list --timeout").contains("900 2 300"), "others stay as they are");
+        let mut client = connect();
+        let mut server = listeners[0].accept().unwrap().0;
+        assert!(works(&mut client, &mut server));
+
+        ipvs.apply(&[service(&ENDPOINTS[1..])]).unwrap();
+        assert_eq!(weights(), ["  -> 10.180.0.1:8080 Masq weight 0", "  -> 10.180.0.2:8080 Masq weight 1"]);
+        assert!(ipvs.needs_collection());
+        assert!(ipvs.collect().unwrap(), "its connection is there");
+        assert!(works(&mut client, &mut server));
+        let _second = connect();
+        listeners[1].accept().unwrap();
+
+        // A restart goes on with it, and so does a comparison.
+        let mut ipvs = open_with(settings(Family::Ipv4), Options { timeouts, ..options() });
+        ipvs.apply(&[service(&ENDPOINTS[1..])]).unwrap();
+        assert_eq!(ipvs.resync().unwrap().elements, 0);
+        assert_eq!(ipvs.draining(), 1);
+        assert!(ipvs.collect().unwrap());
+        assert!(works(&mut client, &mut server));
+
+        // It comes back, and goes once more.
+        ipvs.apply(&[service(&ENDPOINTS)]).unwrap();
+        assert_eq!(weights(), ["  -> 10.180.0.1:8080 Masq weight 1", "  -> 10.180.0.2:8080 Masq weight 1"]);
+        assert!(!ipvs.needs_collection());
+        assert!(works(&mut client, &mut server));
+        ipvs.apply(&[service(&ENDPOINTS[1..])]).unwrap();
+        // The kernel remembers connections for two minutes once they are closed, but not those that are reset.
+        rustix::net::sockopt::set_socket_linger(&client, Some(Duration::ZERO)).unwrap();
+        drop((client, server));
+        eventually("the endpoint is removed", || !ipvs.collect().unwrap());
+        assert_eq!(weights(), ["  -> 10.180.0.2:8080 Masq weight 1"]);
+        assert!(ipvs.is_intact().unwrap());
+    });
+}
+
+fn closed_for(seconds: u32) -> Timeouts {
+    Timeouts { tcp_fin: seconds, ..Timeouts::default() }
+}
+
+#[test]
+fn an_endpoint_ends_at_its_deadline() {
+    in_namespace(|| {
+        let listeners = listeners();
+        let mut ipvs =
+            open_with(settings(Family::Ipv4), Options { drain: Duration::from_millis(1), ..options() });
+        ipvs.apply(&[service(&ENDPOINTS[..1])]).unwrap();
+        ipvs.resync().unwrap();
+        let _connection = (connect(), listeners[0].accept().unwrap());
+        ipvs.apply(&[service(&ENDPOINTS[1..])]).unwrap();
+        eventually("the endpoint is removed", || !ipvs.collect().unwrap());
+        assert_eq!(weights(), ["  -> 10.180.0.2:8080 Masq weight 1"]);
+    });
+}
+
+#[test]
+fn an_endpoint_of_udp_ends_at_once() {
+    in_namespace(|| {
+        let udp = |endpoints: &[&str]| {
+            let forwarding = Forwarding { protocol: Protocol::Udp, ..cluster_ip(SERVICE, 53, endpoints) };
+            put("dns", "", forwarding)
+        };
+        let mut ipvs = loaded(Family::Ipv4, &[udp(&ENDPOINTS)]);
+        ipvs.apply(&[udp(&ENDPOINTS[1..])]).unwrap();
+        assert_eq!(weights(), ["  -> 10.180.0.2:8080 Masq weight 1"]);
+        assert!(!ipvs.needs_collection());
+    });
+}
+
+#[test]
+fn whoever_gives_way_leaves_connections_alone() {
+    in_namespace(|| {
+        let listeners = listeners();
+        let mut ipvs = loaded(Family::Ipv4, &[service(&ENDPOINTS[..1])]);
+        let (mut client, mut server) = (connect(), listeners[0].accept().unwrap().0);
+        // As another mode's rules do, this one keeps the kernel following connections.
+        run("iptables-nft", "--append INPUT --match conntrack --ctstate INVALID");
+        for _ in 0..100 {
+            assert!(ipvs.give_way(None).unwrap(), "its connection is there");
+        }
+        let due = ipvs.way_due().expect("it only waits");
+        assert!(due > Instant::now() && due < Instant::now() + Duration::from_secs(5));
+        assert!(works(&mut client, &mut server));
+        assert_eq!(addresses()[0], format!("{SERVICE}/32"));
+        assert!(!super::support::rules().contains("KUBE"));
+        // A data plane that takes the place again finds it.
+        let mut again = open(Family::Ipv4);
+        again.apply(&[service(&ENDPOINTS[..1])]).unwrap();
+        again.resync().unwrap();
+        assert!(works(&mut client, &mut server));
+        let mut again = open_with(settings(Family::Ipv4), Options { drain: Duration::ZERO, ..options() });
+        again.apply(&[service(&ENDPOINTS[..1])]).unwrap();
+        again.resync().unwrap();
+        eventually("all of it is removed", || !again.give_way(None).unwrap());
+        assert!(!run("ip", "link").contains("kube-ipvs0"));
+    });
+}
+
+/// A module of the kernel that cannot be found for as long as this lives.
+struct Hidden {
+    file: PathBuf,
+}
+
+impl Hidden {
+    /// Only in the guest: nobody else's modules are touched.
+    fn new(module: &str) -> Option<Self> {
+        let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
+        if !mounts.lines().any(|line| line.split(' ').nth(1) == Some("/") && line.contains("rootfs")) {
+            return None;
+        }
+        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+        let folder = format!("/lib/modules/{}", release.trim());
+        let found = run("find", &format!("{folder}/ -name {module}.ko*"));
+        let file = PathBuf::from(found.lines().next().expect("the guest has every module of IPVS"));
+        std::fs::rename(&file, file.with_extension("hidden")).unwrap();
+        Some(Self { file })
+    }
+}
+
+impl Drop for Hidden {
+    fn drop(&mut self) {
+        let _ = std::fs::rename(self.file.with_extension("hidden"), &self.file);
+    }
+}
+
+#[test]
+fn a_scheduler_that_comes_later_is_taken_then() {
+    in_namespace(|| {
+        let Some(hidden) = Hidden::new("ip_vs_nq") else {
+            eprintln!("left out: modules are hidden in the guest of tests/vm only");
+            return;
+        };
+        // Another test may use it.
+        eventually("it is unloaded", || {
+            !Path::new("/sys/module/ip_vs_nq").exists()
+                || Command::new("rmmod").arg("ip_vs_nq").status().is_ok_and(|status| status.success())
+        });
+        let wants =
+            Forwarding { ipvs_scheduler: Some(IpvsScheduler::Nq), ..cluster_ip(SERVICE, 80, &ENDPOINTS) };
+        let mut ipvs = loaded(Family::Ipv4, &[]);
+        assert_eq!(ipvs.apply(&[put("web", "", wants)]).unwrap().refused.len(), 1);
+        assert!(ipvs.is_intact().unwrap(), "as long as it is missing");
+        assert_eq!(ipvs.resync().unwrap().refused.len(), 1);
+        assert_eq!(virtual_servers()[0], format!("TCP {SERVICE}:80 rr"));
+        drop(hidden);
+        assert!(!ipvs.is_intact().unwrap(), "it is there now");
+        assert_eq!(ipvs.resync().unwrap().refused, []);
+        assert_eq!(virtual_servers()[0], format!("TCP {SERVICE}:80 nq"));
+    });
+}
+
+#[test]
+fn schedulers() {
+    in_namespace(|| {
+        let forwarding =
+            |scheduler| Forwarding { ipvs_scheduler: Some(scheduler), ..cluster_ip(SERVICE, 80, &ENDPOINTS) };
+        let mut ipvs = loaded(Family::Ipv4, &[]);
+        for scheduler in IpvsScheduler::ALL {
+            let change = put("web", "", forwarding(scheduler));
+            let commit = ipvs.apply(&[change]).unwrap();
+            let head = virtual_servers().remove(0);
+            // Whatever a kernel does not have gives way to the default.
+            let name = if commit.refused.is_empty() { scheduler.name() } else { "rr" };
+            assert!(head.starts_with(&format!("TCP {SERVICE}:80 {name}")), "{scheduler}: {head}");
+            let there = [
+                IpvsScheduler::Rr,
+                IpvsScheduler::Wrr,
+                IpvsScheduler::Lc,
+                IpvsScheduler::Wlc,
+                IpvsScheduler::Sh,
+            ];
+            assert!(commit.refused.is_empty() || !there.contains(&scheduler), "{:?}", commit.refused);
+        }
+        let default = Options { scheduler: IpvsScheduler::Lc, ..options() };
+        let mut ipvs = open_with(settings(Family::Ipv4), default);
+        ipvs.apply(&[Change { new: Some(Arc::new(cluster_ip(SERVICE, 80, &ENDPOINTS))), ..service(&[]) }])
+            .unwrap();
+        ipvs.resync().unwrap();
+        assert_eq!(virtual_servers()[0], format!("TCP {SERVICE}:80 lc"));
+    });
+}

@@ -1,0 +1,82 @@
+//! What `ipvsadm`, `ipset`, `ip` and iptables print of an example.
+
+use portolan_backend::{Dataplane as _, HealthCheckPort};
+use portolan_model::Family;
+
+use super::support::{everything, example, in_namespace, loaded, open, rules, run};
+
+fn listed(family: Family) -> Option<String> {
+    in_namespace(|| {
+        let mut ipvs = open(family);
+        ipvs.let_in(&[HealthCheckPort {
+            namespace: "demo".into(),
+            service: "edge".into(),
+            port: Some(32222),
+        }]);
+        ipvs.apply(&example(family)).unwrap();
+        ipvs.resync().unwrap();
+        assert!(ipvs.is_intact().unwrap());
+        everything()
+    })
+}
+
+#[test]
+fn an_example_in_ipv4() {
+    if let Some(listed) = listed(Family::Ipv4) {
+        insta::assert_snapshot!(listed);
+    }
+}
+
+#[test]
+fn an_example_in_ipv6() {
+    if let Some(listed) = listed(Family::Ipv6) {
+        insta::assert_snapshot!(listed);
+    }
+}
+
+#[test]
+fn the_rules() {
+    let rules = in_namespace(|| {
+        let _ipvs = loaded(Family::Ipv4, &[]);
+        rules()
+    });
+    if let Some(rules) = rules {
+        insta::assert_snapshot!(rules);
+    }
+}
+
+#[test]
+fn a_restart_writes_nothing() {
+    in_namespace(|| {
+        for family in Family::BOTH {
+            drop(loaded(family, &example(family)));
+        }
+        for family in Family::BOTH {
+            let mut again = open(family);
+            again.apply(&example(family)).unwrap();
+            let commit = again.resync().unwrap();
+            assert_eq!((commit.elements, commit.objects, commit.bytes), (0, 0, 0), "{family}: {commit:?}");
+        }
+    });
+}
+
+#[test]
+fn what_is_removed_leaves_nothing() {
+    in_namespace(|| {
+        let mut planes = Family::BOTH.map(|family| loaded(family, &example(family)));
+        for plane in &mut planes {
+            plane.remove().unwrap();
+        }
+        assert_eq!(run("ipvsadm", "--list --numeric").lines().count(), 3);
+        assert!(!run("ip", "link").contains("kube-ipvs0"));
+        assert!(!rules().contains("KUBE"), "{}", rules());
+        // The kernel lets go of sets a moment after the rules that referred to them.
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while !run("ipset", "list -n").is_empty() {
+            assert!(std::time::Instant::now() < deadline, "{}", run("ipset", "list -n"));
+            for plane in &mut planes {
+                plane.remove().unwrap();
+            }
+        }
+    });
+}

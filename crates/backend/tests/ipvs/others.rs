@@ -1,0 +1,234 @@
+//! What others have stays, and what others change of ours is mended.
+
+use std::time::Duration;
+
+use portolan_backend::Dataplane as _;
+use portolan_backend::ipvs::Options;
+use portolan_model::{Change, Family, Frontend, NodePortAddresses};
+use portolan_testkit::eventually;
+
+use super::example::settings;
+use super::support::{
+    addresses, everything, example, in_namespace, loaded, open, open_with, options, rules, run,
+    virtual_servers,
+};
+
+fn gone(changes: &[Change]) -> Vec<Change> {
+    changes.iter().map(|change| Change { old: change.new.clone(), new: None, ..change.clone() }).collect()
+}
+
+/// By firewall mark, at an address of an interface, at no address of this node, and in the other family.
+const OTHERS: [&str; 5] = [
+    "--add-service --fwmark-service 7 --scheduler wlc",
+    "--add-service --tcp-service 192.168.0.2:81 --scheduler wlc",
+    "--add-service --tcp-service 203.0.113.1:80 --scheduler wlc",
+    "--add-server --tcp-service 203.0.113.1:80 --real-server 203.0.113.2:80 --gatewaying",
+    "--add-service --tcp-service [2001:db8::1]:80 --scheduler wlc",
+];
+
+#[test]
+fn virtual_servers_and_addresses_of_others_stay() {
+    in_namespace(|| {
+        for arguments in OTHERS {
+            run("ipvsadm", arguments);
+        }
+        run("ip", "address add 172.30.99.1/32 dev eth0");
+        run("ipset", "create somebody hash:ip");
+        let before = run("ipvsadm", "--save --numeric");
+        let changes = example(Family::Ipv4);
+        let mut ipvs = loaded(Family::Ipv4, &changes);
+        for server in before.lines() {
+            assert!(run("ipvsadm", "--save --numeric").contains(server), "{server}");
+        }
+        // A restart in which all Services have gone meanwhile.
+        drop(ipvs);
+        ipvs = loaded(Family::Ipv4, &[]);
+        let sorted = |text: String| {
+            let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+            lines.sort();
+            lines
+        };
+        assert_eq!(sorted(run("ipvsadm", "--save --numeric")), sorted(before.clone()));
+        assert!(addresses().iter().all(|word| !word.contains('.')), "{:?}", addresses());
+        ipvs.remove().unwrap();
+        assert_eq!(sorted(run("ipvsadm", "--save --numeric")), sorted(before));
+        assert!(run("ip", "address show dev eth0").contains("172.30.99.1/32"));
+        assert!(run("ipset", "list -n").contains("somebody"));
+    });
+}
+
+#[test]
+fn excluded_addresses_stay() {
+    in_namespace(|| {
+        drop(loaded(Family::Ipv4, &example(Family::Ipv4)));
+        let exclude = vec!["172.30.10.2/31".parse().unwrap()];
+        let mut ipvs = open_with(settings(Family::Ipv4), Options { exclude, ..options() });
+        ipvs.resync().unwrap();
+        let left = virtual_servers();
+        let heads: Vec<&String> = left.iter().filter(|line| !line.starts_with(' ')).collect();
+        assert_eq!(heads, ["TCP 172.30.10.2:443 rr", "TCP 172.30.10.3:443 rr persistent 600"]);
+        assert_eq!(addresses()[..2], ["172.30.10.2/32", "172.30.10.3/32"]);
+    });
+}
+
+/// What kube-proxy makes for a node port has nothing but its port in a set to tell whose it is.
+#[test]
+fn node_ports_of_kube_proxy_are_taken_over() {
+    in_namespace(|| {
+        run("ipset", "create KUBE-NODE-PORT-TCP bitmap:port range 0-65535");
+        run("ipset", "add KUBE-NODE-PORT-TCP 30001");
+        run("ipvsadm", "--add-service --tcp-service 192.168.0.2:30001 --scheduler rr");
+        run("ipvsadm", "--add-service --tcp-service 192.168.0.2:30002 --scheduler rr");
+        let _ipvs = loaded(Family::Ipv4, &[]);
+        assert_eq!(virtual_servers(), ["TCP 192.168.0.2:30002 rr"]);
+    });
+}
+
+#[test]
+fn what_others_change_is_noticed_and_mended() {
+    in_namespace(|| {
+        let mut ipvs = loaded(Family::Ipv4, &example(Family::Ipv4));
+        let (all, all_rules) = (everything(), rules());
+        for (program, arguments, noticed) in [
+            ("ipvsadm", "--delete-service --tcp-service 172.30.10.1:80", true),
+            ("ipvsadm", "--edit-service --tcp-service 172.30.10.1:80 --scheduler lc", true),
+            ("ipvsadm", "--clear", true),
+            ("ipvsadm", "--delete-server --tcp-service 172.30.10.1:80 --real-server 10.180.0.11:8080", true),
+            (
+                "ipvsadm",
+                "--edit-server --tcp-service 172.30.10.1:80 --real-server 10.180.0.11:8080 --masquerading --weight 7",
+                true,
+            ),
+            ("ipvsadm", "--add-service --tcp-service 172.30.10.1:81 --scheduler rr", false),
+            ("ip", "address delete 172.30.10.1/32 dev kube-ipvs0", true),
+            ("ip", "address add 172.30.77.1/32 dev kube-ipvs0", true),
+            ("ip", "link delete kube-ipvs0", true),
+            ("ipset", "flush KUBE-CLUSTER-IP", true),
+            ("ipset", "add KUBE-CLUSTER-IP 172.30.99.1,tcp:80", true),
+            ("iptables-nft", "--table nat --flush KUBE-SERVICES", true),
+            ("iptables-nft", "--table filter --flush INPUT", true),
+            ("iptables-nft", "--table mangle --flush", true),
+        ] {
+            run(program, arguments);
+            assert_eq!(ipvs.is_intact().unwrap(), !noticed, "{program} {arguments}");
+            let commit = ipvs.resync().unwrap();
+            assert!(commit.elements + commit.objects > 0, "{program} {arguments}");
+            assert_listed(&all, &format!("{program} {arguments}"));
+            let sorted = |text: &str| {
+                let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+                lines.sort();
+                lines
+            };
+            assert_eq!(sorted(&rules()), sorted(&all_rules), "{program} {arguments}");
+        }
+    });
+}
+
+/// The kernel finds its place in a listing by counting the virtual servers of every namespace: while other tests change
+/// theirs, it repeats some or leaves some out.
+fn assert_listed(expected: &str, what: &str) {
+    let mut listed = String::new();
+    let is_as_expected = || {
+        listed = everything();
+        listed == expected
+    };
+    if eventually(Duration::from_secs(10), what, is_as_expected).is_err() {
+        assert_eq!(listed, expected, "{what}");
+    }
+}
+
+/// A change that meets what somebody else did is written all the same.
+#[test]
+fn a_change_after_a_surprise_compares_everything() {
+    in_namespace(|| {
+        let changes = example(Family::Ipv4);
+        let mut ipvs = loaded(Family::Ipv4, &changes);
+        run("ipvsadm", "--clear");
+        let commit = ipvs.apply(&gone(&changes[..1])).unwrap();
+        assert!(!commit.full, "what is gone already is no surprise");
+        let commit = ipvs.apply(&changes[..1]).unwrap();
+        assert!(!commit.full);
+        run("ipvsadm", "--add-service --tcp-service 172.30.10.9:80 --scheduler rr");
+        let mut other = changes[0].clone();
+        let forwarding = super::example::cluster_ip("172.30.10.9", 80, &["10.180.0.11:8080"]);
+        other.name = super::example::put("other", "", forwarding.clone()).name;
+        other.new = Some(std::sync::Arc::new(forwarding));
+        let commit = ipvs.apply(&[other]).unwrap();
+        assert!(commit.full);
+        assert!(ipvs.is_intact().unwrap());
+    });
+}
+
+/// Endpoints and addresses that no kernel takes harm nothing else.
+#[test]
+fn what_the_kernel_refuses_harms_only_itself() {
+    use super::example::{cluster_ip, put};
+    in_namespace(|| {
+        let bad = put("bad", "", cluster_ip("172.30.66.1", 80, &["255.255.255.255:80", "10.180.0.66:80"]));
+        let mut nowhere = cluster_ip("172.30.66.2", 80, &["10.180.0.67:80"]);
+        let any = Frontend::LoadBalancerIp("0.0.0.0".parse().unwrap(), 80);
+        nowhere.frontends = nowhere.frontends.iter().copied().chain([any]).collect();
+        let nowhere = put("nowhere", "", nowhere);
+        let changes = example(Family::Ipv4);
+        let expected = {
+            drop(loaded(Family::Ipv4, &changes));
+            virtual_servers()
+        };
+        run("ipvsadm", "--clear");
+        let mut ipvs = open(Family::Ipv4);
+        ipvs.apply(&[bad.clone(), nowhere.clone()]).unwrap();
+        ipvs.apply(&changes).unwrap();
+        ipvs.resync().unwrap();
+        let all = virtual_servers();
+        for line in &expected {
+            assert!(all.contains(line), "{line} is missing: {all:?}");
+        }
+        assert!(all.contains(&"  -> 10.180.0.66:80 Masq weight 1".to_owned()), "{all:?}");
+        assert!(addresses().contains(&"172.30.10.1/32".to_owned()));
+        assert!(ipvs.is_intact().unwrap(), "but for what is refused");
+        ipvs.apply(&gone(&changes[..1])).unwrap();
+        ipvs.apply(&changes[..1]).unwrap();
+        ipvs.apply(&gone(&[bad, nowhere])).unwrap();
+        ipvs.resync().unwrap();
+        assert_eq!(virtual_servers(), expected);
+    });
+}
+
+#[test]
+fn addresses_of_the_node_are_followed() {
+    in_namespace(|| {
+        let changes = example(Family::Ipv4);
+        let mut ipvs = loaded(Family::Ipv4, &changes);
+        let has = |address: &str| {
+            virtual_servers().iter().any(|server| server.starts_with(&format!("TCP {address}:30443")))
+        };
+        assert!(has("192.168.0.2") && has("192.168.1.2"));
+        // As networks of pods do it: the same for each pod, or of its link only.
+        for address in ["192.168.0.2/32 dev eth1", "169.254.1.1/32 dev eth1 scope link"] {
+            run("ip", &format!("address add {address}"));
+            assert!(ipvs.is_intact().unwrap(), "{address}");
+            run("ip", &format!("address delete {address}"));
+            assert!(!ipvs.apply(&[]).unwrap().full, "{address}");
+        }
+        run("ip", "address add 192.168.2.2/24 dev eth1");
+        assert!(!ipvs.is_intact().unwrap());
+        ipvs.resync().unwrap();
+        assert!(has("192.168.2.2"));
+        run("ip", "address delete 192.168.2.2/24 dev eth1");
+        ipvs.apply(&[]).unwrap();
+        assert!(!has("192.168.2.2"));
+        let only = NodePortAddresses::Addresses(vec!["192.168.1.2".parse().unwrap()]);
+        ipvs.configure(portolan_model::Settings { node_port_addresses: only, ..settings(Family::Ipv4) });
+        ipvs.resync().unwrap();
+        assert!(!has("192.168.0.2") && has("192.168.1.2"));
+        // What another interface has is not put on ours, too.
+        run("ip", "address add 198.51.100.7/32 dev eth1");
+        ipvs.resync().unwrap();
+        assert!(!addresses().contains(&"198.51.100.7/32".to_owned()));
+        assert!(virtual_servers().contains(&"TCP 198.51.100.7:443 rr persistent 600".to_owned()));
+        // A restart knows it by its set.
+        drop(ipvs);
+        drop(loaded(Family::Ipv4, &[]));
+        assert_eq!(virtual_servers(), [""; 0]);
+    });
+}

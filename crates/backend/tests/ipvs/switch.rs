@@ -1,0 +1,95 @@
+//! From another mode to this one and back, while packets are on their way: nothing is lost.
+
+use std::time::{Duration, Instant};
+
+use portolan_backend::Dataplane;
+use portolan_backend::iptables::Variant;
+use portolan_backend::nft::Nftables;
+use portolan_testkit::{Namespace, Traffic, TrafficPlan, World};
+
+use super::load::{assert_lossless, data_plane, in_use, load_of, programs, world, world_settings};
+use super::support::{in_namespace, open_with, options, write_settings};
+
+/// For so long, packets have the chance to find what is missing.
+const A_WHILE: Duration = Duration::from_secs(2);
+
+type Plane = Box<dyn Dataplane + Send>;
+
+fn nftables() -> Plane {
+    Box::new(Nftables::open(world_settings()).unwrap())
+}
+
+fn iptables() -> Plane {
+    Box::new(data_plane(programs(Variant::Nft)))
+}
+
+fn ipvs() -> Plane {
+    write_settings();
+    Box::new(open_with(world_settings(), options()))
+}
+
+/// No more than an emulated machine can carry.
+fn start(world: &World) -> Vec<Traffic> {
+    let interval = Duration::from_millis(100);
+    let plan = TrafficPlan {
+        stream_interval: interval,
+        connections_per_second: 10,
+        udp_interval: interval,
+        ..TrafficPlan::default()
+    };
+    load_of(world, plan)
+}
+
+/// A data plane with the Service in use.
+fn started(node: &Namespace, make: fn() -> Plane) -> Plane {
+    let work = move || {
+        let mut plane = make();
+        plane.apply(&in_use()).unwrap();
+        plane.resync().unwrap();
+        plane
+    };
+    node.run(work).unwrap()
+}
+
+/// One data plane gives way to another. IPVS has connections left to wait for.
+fn give_way(node: &Namespace, mut former: Plane, new: &Plane) {
+    let kept = new.chains();
+    let work = move || {
+        let start = Instant::now();
+        let mut more = true;
+        while more || start.elapsed() < A_WHILE {
+            more = former.give_way(kept).unwrap() && start.elapsed() < A_WHILE;
+        }
+    };
+    node.run(work).unwrap();
+}
+
+fn there_and_back(other: fn() -> Plane) {
+    if in_namespace(|| ()).is_none() {
+        return;
+    }
+    let world = world();
+    let node = world.node().namespace();
+    let first = started(node, other);
+    let load = start(&world);
+    let second = started(node, ipvs);
+    give_way(node, first, &second);
+    assert_lossless(load);
+    // What begins now goes through virtual servers.
+    let load = start(&world);
+    drop(second);
+    let second = started(node, ipvs);
+    let third = started(node, other);
+    give_way(node, second, &third);
+    assert_lossless(load);
+}
+
+#[test]
+fn from_nftables_and_back() {
+    there_and_back(nftables);
+}
+
+#[test]
+fn from_iptables_and_back() {
+    there_and_back(iptables);
+}

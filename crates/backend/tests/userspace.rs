@@ -1,0 +1,339 @@
+//! The userspace mode beside others: who carries what while one mode takes over from another.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs,
+    reason = "a test program"
+)]
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use portolan_backend::Dataplane;
+use portolan_backend::nft::Nftables;
+use portolan_backend::userspace::{Remains, Userspace};
+use portolan_model::{
+    Backend, Change, ExternalPolicy, Family, Forwarding, Frontend, InternalPolicy, LocalDetector,
+    NodePortAddresses, Protocol, ServicePortName, Settings,
+};
+use portolan_relay::Options;
+use portolan_testkit::{
+    Namespace, Probe, ProbeResult, Traffic, TrafficPlan, TrafficReport, World, eventually, probe_many,
+};
+
+const FAMILY: Family = Family::Ipv4;
+const PORT: u16 = 8080;
+/// How long each mode has the traffic.
+const WHILE: Duration = Duration::from_millis(1500);
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn vip() -> SocketAddr {
+    SocketAddr::from(([10, 96, 0, 1], 80))
+}
+
+fn settings() -> Settings {
+    Settings {
+        family: FAMILY,
+        local_detector: LocalDetector::None,
+        masquerade_all: true,
+        masquerade_bit: 14,
+        node_port_addresses: NodePortAddresses::MatchAll,
+        node_ip: None,
+        service_cidrs: vec!["10.96.0.0/12".parse().unwrap()],
+    }
+}
+
+fn service(backends: &[IpAddr]) -> Vec<Change> {
+    let [namespace, service, port] = ["default", "web", ""].map(Arc::from);
+    let name = |protocol| {
+        let (namespace, service, port) = (Arc::clone(&namespace), Arc::clone(&service), Arc::clone(&port));
+        Arc::new(ServicePortName { namespace, service, port, protocol })
+    };
+    let backend = |&address: &IpAddr| Backend { address, port: PORT, may_hairpin: false };
+    let forwarding = |protocol| Forwarding {
+        family: FAMILY,
+        protocol,
+        frontends: Box::new([Frontend::ClusterIp(vip().ip(), vip().port())]),
+        cluster: backends.iter().map(backend).collect(),
+        local: Box::default(),
+        has_endpoints: true,
+        internal_policy: InternalPolicy::Cluster,
+        external_policy: ExternalPolicy::Cluster,
+        affinity: None,
+        source_ranges: Box::default(),
+        ipvs_scheduler: None,
+    };
+    let change = |protocol| {
+        let new = Some(Arc::new(forwarding(protocol)));
+        Change { name: name(protocol), family: FAMILY, old: None, new }
+    };
+    vec![change(Protocol::Tcp), change(Protocol::Udp)]
+}
+
+/// A node with a Service of two pods, and everybody who sends to it.
+struct Bed {
+    world: World,
+    changes: Vec<Change>,
+}
+
+impl Bed {
+    fn new() -> Self {
+        let world = World::builder().pods(3).remote_pods(1).build().unwrap();
+        let backends: Vec<IpAddr> = world.pods().iter().take(2).map(|pod| pod.address(FAMILY)).collect();
+        for pod in world.pods().iter().take(2) {
+            world.serve(pod, Protocol::Tcp, PORT).unwrap();
+            world.serve(pod, Protocol::Udp, PORT).unwrap();
+        }
+        Self { world, changes: service(&backends) }
+    }
+
+    fn node(&self) -> &Namespace {
+        self.world.node().namespace()
+    }
+
+    fn nftables(&self) -> Nftables {
+        self.at_node(|| {
+            let mut plane = Nftables::open(settings()).unwrap();
+            plane.apply(&self.changes).unwrap();
+            plane.resync().unwrap();
+            plane
+        })
+    }
+
+    fn userspace(&self) -> Userspace {
+        self.userspace_with(Options::default())
+    }
+
+    fn userspace_with(&self, options: Options) -> Userspace {
+        self.at_node(|| {
+            let relay = portolan_relay::spawn(&[FAMILY], options).unwrap();
+            let mut plane = Userspace::open(settings(), relay).unwrap();
+            plane.probe().unwrap();
+            plane.apply(&self.changes).unwrap();
+            plane.resync().unwrap();
+            plane
+        })
+    }
+
+    fn at_node<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        self.node().run(work).unwrap()
+    }
+
+    /// Traffic from a pod, from the node itself and from outside.
+    fn traffic(&self) -> Vec<Traffic> {
+        let [.., pod] = self.world.pods() else { panic!("no pod") };
+        let from = [pod.namespace(), self.node(), self.world.client().namespace()];
+        let plan = TrafficPlan { tcp: Some(vip()), ..TrafficPlan::default() };
+        from.map(|namespace| Traffic::start(namespace, plan).unwrap()).into()
+    }
+}
+
+fn assert_lossless(traffic: Vec<Traffic>) {
+    let reports: Vec<TrafficReport> = traffic.into_iter().map(|traffic| traffic.stop().unwrap()).collect();
+    for report in &reports {
+        assert!(report.is_lossless() && report.connections_ok > 100, "{report}");
+    }
+}
+
+/// Lets the traffic go on.
+fn a_while() {
+    let until = Instant::now() + WHILE;
+    eventually(PATIENCE, "a while", || Instant::now() >= until).unwrap();
+}
+
+#[test]
+fn modes_take_over_from_each_other_under_load_and_nothing_is_lost() {
+    let bed = Bed::new();
+    let mut nftables = bed.nftables();
+    let traffic = bed.traffic();
+    a_while();
+    let mut userspace = bed.userspace();
+    a_while();
+    bed.at_node(|| nftables.remove()).unwrap();
+    // Streams of before are translated as before, new connections go through the relay.
+    a_while();
+    let later = bed.traffic();
+    a_while();
+    let flow = (bed.world.client().namespace(), Probe::new(Protocol::Udp, vip()).from_port(40_000));
+    assert!(matches!(probe_many(&[flow]).unwrap()[..], [ProbeResult::Reached(_)]), "a flow of the relay");
+    let mut nftables = bed.nftables();
+    a_while();
+    assert!(bed.at_node(|| userspace.remove_some()).unwrap());
+    assert!(
+        matches!(probe_many(&[flow]).unwrap()[..], [ProbeResult::Reached(_)]),
+        "the same flow in the other mode"
+    );
+    a_while();
+    assert!(bed.at_node(|| userspace.remove_some()).unwrap(), "the relay has streams");
+    assert_lossless(traffic);
+    assert_lossless(later);
+    let done = || !bed.at_node(|| userspace.remove_some()).unwrap();
+    eventually(PATIENCE, "the end of the relay's work", done).unwrap();
+    let rules =
+        bed.node().output("ip", &["rule"]).unwrap() + &bed.node().output("nft", &["list", "tables"]).unwrap();
+    assert!(!rules.contains("28783") && !rules.contains("portolan-"), "{rules}");
+    bed.at_node(|| nftables.remove()).unwrap();
+}
+
+#[test]
+fn a_restart_under_load_loses_no_new_connection() {
+    let bed = Bed::new();
+    let old = bed.userspace();
+    let traffic = {
+        let plan = TrafficPlan { tcp: Some(vip()), streams: 0, ..TrafficPlan::default() };
+        let [.., pod] = bed.world.pods() else { panic!("no pod") };
+        vec![Traffic::start(pod.namespace(), plan).unwrap()]
+    };
+    a_while();
+    let new = bed.userspace();
+    a_while();
+    old.relay().drain(PATIENCE);
+    drop(old);
+    a_while();
+    assert_lossless(traffic);
+    drop(new);
+}
+
+#[test]
+fn a_connection_outlasts_its_service() {
+    let bed = Bed::new();
+    let mut plane = bed.userspace();
+    let [.., pod] = bed.world.pods() else { panic!("no pod") };
+    let plan = TrafficPlan { tcp: Some(vip()), connections_per_second: 0, ..TrafficPlan::default() };
+    let traffic = Traffic::start(pod.namespace(), plan).unwrap();
+    let gone: Vec<Change> = bed
+        .changes
+        .iter()
+        .map(|change| Change { old: change.new.clone(), new: None, ..change.clone() })
+        .collect();
+    bed.at_node(|| plane.apply(&gone)).unwrap();
+    a_while();
+    let report = traffic.stop().unwrap();
+    assert!(report.is_lossless() && report.stream_lines > 100, "{report}");
+}
+
+#[test]
+fn a_damaged_table_is_mended() {
+    let bed = Bed::new();
+    let mut plane = bed.userspace();
+    let same = |commit: portolan_backend::Commit| (commit.elements, commit.objects) == (0, 0);
+    assert!(same(bed.at_node(|| plane.resync()).unwrap()));
+    for damage in [
+        "delete table ip portolan-relay",
+        "flush chain ip portolan-relay prerouting",
+        "delete table ip portolan-userspace",
+        "flush map ip portolan-userspace services",
+    ] {
+        bed.node().output("nft", &[damage]).unwrap();
+        assert!(!same(bed.at_node(|| plane.resync()).unwrap()), "{damage}");
+        assert!(same(bed.at_node(|| plane.resync()).unwrap()), "{damage}");
+    }
+    for damage in ["rule del pref 500", "route flush table 28783"] {
+        bed.node().ip(damage).unwrap();
+        assert!(!bed.at_node(|| plane.is_intact()).unwrap(), "{damage}");
+        assert!(bed.at_node(|| plane.is_intact()).unwrap(), "looking has mended it");
+        bed.node().ip(damage).unwrap();
+        assert!(!same(bed.at_node(|| plane.resync()).unwrap()), "{damage}");
+        assert!(same(bed.at_node(|| plane.resync()).unwrap()), "{damage}");
+    }
+    drop(plane);
+    bed.at_node(|| Remains::new(FAMILY).remove()).unwrap();
+    let left = bed.node().output("nft", &["list", "ruleset"]).unwrap();
+    assert!(!left.contains("portolan"), "{left}");
+}
+
+#[test]
+fn endpoints_see_the_client_on_request() {
+    let bed = Bed::new();
+    let [.., pod] = bed.world.pods() else { panic!("no pod") };
+    for (keep_client_address, seen) in [(false, None), (true, Some(pod.address(FAMILY)))] {
+        let mut plane = bed.userspace_with(Options { keep_client_address, ..Options::default() });
+        for _ in 0..4 {
+            let probe = Probe::new(Protocol::Tcp, vip());
+            let [ProbeResult::Reached(reached)] = probe_many(&[(pod.namespace(), probe)]).unwrap()[..] else {
+                panic!("not reached");
+            };
+            let own = bed.world.node().all_addresses();
+            match seen {
+                Some(seen) => assert_eq!(reached.seen_source.ip(), seen),
+                None => assert!(own.contains(&reached.seen_source.ip()), "{reached:?}"),
+            }
+        }
+        bed.at_node(|| plane.remove()).unwrap();
+    }
+}
+
+/// As it is where a pod of the host's network serves behind an external IP of its node.
+#[test]
+fn a_backend_may_be_where_the_service_is() {
+    let mut bed = Bed::new();
+    let own = SocketAddr::from(([198, 51, 100, 77], PORT));
+    for change in &mut bed.changes {
+        let mut forwarding = Forwarding::clone(change.new.as_ref().unwrap());
+        forwarding.cluster = Box::new([Backend { address: own.ip(), port: own.port(), may_hairpin: false }]);
+        forwarding.frontends = Box::new([Frontend::ExternalIp(own.ip(), own.port())]);
+        change.new = Some(Arc::new(forwarding));
+    }
+    bed.node().ip(&format!("addr add {}/32 dev lo", own.ip())).unwrap();
+    bed.world.echo().listen(bed.node(), Protocol::Tcp, own).unwrap();
+    let plane = bed.userspace();
+    let [.., pod] = bed.world.pods() else { panic!("no pod") };
+    for _ in 0..4 {
+        let probe = Probe::new(Protocol::Tcp, own);
+        let results = probe_many(&[(pod.namespace(), probe)]).unwrap();
+        assert!(matches!(results[..], [ProbeResult::Reached(_)]), "{results:?}");
+    }
+    let accepted = plane.relay().counters().accepted.load(std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(accepted, 4, "the relay is not its own client");
+}
+
+/// Backends die and come back all the time, one of them always lives: clients notice nothing.
+#[test]
+fn dying_backends_under_load_are_nobodys_loss_while_one_lives() {
+    let mut bed = Bed::new();
+    let pods: Vec<IpAddr> = bed.world.pods().iter().take(2).map(|pod| pod.address(FAMILY)).collect();
+    // The third one refuses, the last one does not exist.
+    let [.., pod] = bed.world.pods() else { panic!("no pod") };
+    let all = [pods[0], pods[1], pod.address(FAMILY), "10.244.1.200".parse().unwrap()];
+    bed.changes = service(&all);
+    let quick = [50, 100, 200, 400].map(Duration::from_millis).to_vec();
+    let plane = bed.userspace_with(Options { connect_limits: quick, ..Options::default() });
+    let plan = TrafficPlan { tcp: Some(vip()), streams: 0, ..TrafficPlan::default() };
+    let traffic = Traffic::start(bed.world.client().namespace(), plan).unwrap();
+    for round in 0..6 {
+        let dying = &bed.world.pods()[round % 2];
+        let address = SocketAddr::new(dying.address(FAMILY), PORT);
+        bed.world.echo().close(dying.namespace(), Protocol::Tcp, address).unwrap();
+        let until = Instant::now() + WHILE / 3;
+        eventually(PATIENCE, "a while", || Instant::now() >= until).unwrap();
+        bed.world.echo().listen(dying.namespace(), Protocol::Tcp, address).unwrap();
+    }
+    let report = traffic.stop().unwrap();
+    assert!(report.connections_failed <= 6, "one may die with each of its connections: {report}");
+    assert!(report.connections_ok > 100, "{report}");
+    drop(plane);
+}
+
+#[test]
+fn sctp_is_refused_in_words() {
+    let bed = Bed::new();
+    let mut plane = bed.userspace();
+    let sctp: Vec<Change> = bed.changes[..1]
+        .iter()
+        .map(|change| {
+            let name = ServicePortName { protocol: Protocol::Sctp, ..(*change.name).clone() };
+            let new = change.new.as_deref().map(|new| Forwarding { protocol: Protocol::Sctp, ..new.clone() });
+            Change { name: Arc::new(name), family: FAMILY, old: None, new: new.map(Arc::new) }
+        })
+        .collect();
+    let commit = bed.at_node(|| plane.apply(&sctp)).unwrap();
+    let [refusal] = &commit.refused[..] else { panic!("{commit:?}") };
+    assert!(refusal.name == sctp[0].name && refusal.reason.contains("SCTP"), "{refusal:?}");
+    assert!(bed.at_node(|| plane.apply(&bed.changes)).unwrap().refused.is_empty(), "told once");
+    assert_eq!(bed.at_node(|| plane.resync()).unwrap().refused.len(), 1);
+    let probe = Probe::new(Protocol::Sctp, vip());
+    let outcome = probe_many(&[(bed.world.client().namespace(), probe)]).unwrap();
+    assert!(matches!(outcome[..], [ProbeResult::Refused]), "{outcome:?}");
+}

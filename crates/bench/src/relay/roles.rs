@@ -1,0 +1,171 @@
+//! The other processes: backends, and the relay with what captures for it.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::thread;
+
+use anyhow::{Context as _, bail};
+use portolan_backend::Dataplane as _;
+use portolan_backend::userspace::Userspace;
+use portolan_model::{
+    Backend, Change, ExternalPolicy, Family, Forwarding, Frontend, InternalPolicy, LocalDetector,
+    NodePortAddresses, Protocol, ServicePortName, Settings,
+};
+use portolan_relay::{Options, raise_descriptors};
+use rustix::thread::{CpuSet, sched_setaffinity};
+
+use super::{PORTS, VIP};
+
+/// The core of whatever is measured.
+pub(super) const PROXY_CORE: &str = "0";
+const OTHERS_CORE: usize = 1;
+/// Besides those that are measured.
+const SERVICES: u16 = 1_000;
+/// Threads that answer short connections.
+const WORKERS: usize = 4;
+/// Bytes of an answer.
+pub(super) const ANSWER: usize = 512;
+
+/// What a process of this program does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Answers at the ports.
+    Backend,
+    /// Carries what comes to the virtual address.
+    Relay,
+}
+
+impl Role {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Backend => "backend",
+            Self::Relay => "relay",
+        }
+    }
+}
+
+impl FromStr for Role {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        [Self::Backend, Self::Relay].into_iter().find(|role| role.name() == text).context("no such role")
+    }
+}
+
+/// Does it until the process is killed.
+pub(crate) fn play(role: Role, backend: Option<IpAddr>) -> anyhow::Result<()> {
+    let limit = raise_descriptors();
+    match role {
+        Role::Backend => serve(),
+        Role::Relay => relay(backend.context("a backend")?, limit),
+    }
+}
+
+/// Threads that are started from here on stay on the core, too.
+pub(super) fn pin(core: usize) {
+    let mut set = CpuSet::new();
+    set.set(core);
+    // A machine with one core has no other.
+    let _ = sched_setaffinity(None, &set);
+}
+
+/// Pins to the core of clients and backends.
+pub(super) fn pin_to_others() {
+    pin(OTHERS_CORE);
+}
+
+fn relay(backend: IpAddr, descriptors: usize) -> anyhow::Result<()> {
+    pin(0);
+    let options = Options { flows_max: 100, ..Options::default() };
+    let relay = portolan_relay::spawn(&[Family::Ipv4], options.within_descriptors(descriptors))?;
+    let settings = Settings {
+        family: Family::Ipv4,
+        local_detector: LocalDetector::None,
+        masquerade_all: false,
+        masquerade_bit: 14,
+        node_port_addresses: NodePortAddresses::MatchAll,
+        node_ip: None,
+        service_cidrs: Vec::new(),
+    };
+    let mut plane = Userspace::open(settings, relay)?;
+    let measured = PORTS.map(|port| (VIP, port));
+    let others = (0..SERVICES).map(|number| {
+        let [high, low] = number.to_be_bytes();
+        (Ipv4Addr::new(10, 97, high, low), 80)
+    });
+    let changes: Vec<Change> =
+        measured.into_iter().chain(others).map(|(ip, port)| service(ip, port, backend)).collect();
+    plane.apply(&changes)?;
+    plane.resync()?;
+    loop {
+        thread::park();
+    }
+}
+
+fn service(ip: Ipv4Addr, port: u16, backend: IpAddr) -> Change {
+    let [namespace, name, port_name] = ["bench", &ip.to_string(), &port.to_string()].map(Arc::from);
+    let name = ServicePortName { namespace, service: name, port: port_name, protocol: Protocol::Tcp };
+    let forwarding = Forwarding {
+        family: Family::Ipv4,
+        protocol: Protocol::Tcp,
+        frontends: Box::new([Frontend::ClusterIp(ip.into(), port)]),
+        cluster: Box::new([Backend { address: backend, port, may_hairpin: false }]),
+        local: Box::default(),
+        has_endpoints: true,
+        internal_policy: InternalPolicy::Cluster,
+        external_policy: ExternalPolicy::Cluster,
+        affinity: None,
+        source_ranges: Box::default(),
+        ipvs_scheduler: None,
+    };
+    Change { name: Arc::new(name), family: Family::Ipv4, old: None, new: Some(Arc::new(forwarding)) }
+}
+
+fn serve() -> anyhow::Result<()> {
+    pin_to_others();
+    let [bulk, short, echo] =
+        PORTS.map(|port| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).context("a port of the backend"));
+    let (bulk, short, echo) = (bulk?, Arc::new(short?), echo?);
+    for _ in 0..WORKERS {
+        let short = short.clone();
+        thread::spawn(move || short.incoming().map_while(Result::ok).for_each(|stream| drop(answer(stream))));
+    }
+    thread::spawn(move || each(&bulk, pour));
+    each(&echo, send_back);
+    bail!("no more connections")
+}
+
+fn each(listener: &TcpListener, work: fn(TcpStream) -> std::io::Result<()>) {
+    for stream in listener.incoming().map_while(Result::ok) {
+        // Small stacks: there may be ten thousand.
+        let _ = thread::Builder::new().stack_size(64 << 10).spawn(move || drop(work(stream)));
+    }
+}
+
+fn answer(mut stream: TcpStream) -> std::io::Result<()> {
+    let mut question = [0; 64];
+    if stream.read(&mut question)? > 0 {
+        stream.write_all(&[7; ANSWER])?;
+    }
+    Ok(())
+}
+
+fn pour(mut stream: TcpStream) -> std::io::Result<()> {
+    let data = vec![7; 256 << 10];
+    loop {
+        stream.write_all(&data)?;
+    }
+}
+
+fn send_back(mut stream: TcpStream) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut buffer = [0; 1024];
+    loop {
+        match stream.read(&mut buffer)? {
+            0 => return Ok(()),
+            count => stream.write_all(buffer.get(..count).unwrap_or_default())?,
+        }
+    }
+}

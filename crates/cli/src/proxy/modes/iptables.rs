@@ -1,0 +1,79 @@
+//! The iptables mode: the programs that it needs, and what node and configuration say for its data plane.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use portolan_backend::Error;
+use portolan_backend::iptables::{self, Iptables, Meter, Options, Programs};
+use portolan_backend::nft::Own;
+use portolan_model::{Family, Settings};
+use portolan_node::address::NodePortMatch;
+use portolan_node::config::Configuration;
+use portolan_node::sysctl::{Host, Wanted};
+
+use super::{Made, settings};
+use crate::proxy::checks::{self, Finding};
+
+/// Packets to loopback addresses may leave the node's own stack: node ports on them need that.
+const ROUTE_LOCALNET: &str = "/proc/sys/net/ipv4/conf/all/route_localnet";
+/// Whether conntrack takes packets out of the window for valid.
+const TCP_BE_LIBERAL: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal";
+
+/// What keeps a family from being served. Trying leaves nothing behind.
+pub(super) fn attempt(family: Family) -> Result<(), String> {
+    match Programs::find(family).and_then(|programs| programs.probe()) {
+        // That says nothing of what the node can do, and ends.
+        Err(iptables::Error::Locked { .. }) => Ok(()),
+        tried => tried.map_err(|error| error.to_string()),
+    }
+}
+
+/// A data plane of this mode. The kernel setting that node ports on loopback addresses need is written.
+pub(super) fn make(options: &Options, settings: Settings, meter: Arc<Meter>) -> Result<Made, Error> {
+    let mut options = options.clone();
+    if options.localhost_node_ports {
+        options.localhost_node_ports = routes_localnet();
+    }
+    let family = settings.family;
+    let programs = Programs::find(family)?;
+    let dataplane = Iptables::new(programs, settings, options).with_meter(meter);
+    let chains = portolan_backend::Dataplane::chains(&dataplane);
+    let own = dataplane.writers().map(|writers| Own::Chains(family, writers));
+    Ok(Made { dataplane: Box::new(dataplane), own, chains })
+}
+
+/// What the data plane of a family is made of.
+pub(super) fn options(configuration: &Configuration, family: Family, node: &settings::Node<'_>) -> Options {
+    let ports = settings::node_ports(configuration, node.ips, family);
+    let loopback_addresses = match &ports {
+        NodePortMatch::MatchAll => Vec::new(),
+        NodePortMatch::Cidrs(_) => {
+            let matching = ports.matching(family, node.addresses.iter().copied());
+            matching.into_iter().filter(IpAddr::is_loopback).collect()
+        }
+    };
+    let liberal = Host::default().read(TCP_BE_LIBERAL);
+    Options {
+        localhost_node_ports: wants_localhost(configuration, &ports, family),
+        loopback_addresses,
+        drop_invalid: liberal.is_none_or(|liberal| liberal == "0"),
+        ..Options::default()
+    }
+}
+
+pub(super) fn wants_localhost(configuration: &Configuration, ports: &NodePortMatch, family: Family) -> bool {
+    configuration.iptables.localhost_node_ports && ports.covers_ipv4_loopback(family)
+}
+
+/// Makes the kernel route packets to loopback addresses, or says how an operator can.
+pub(super) fn routes_localnet() -> bool {
+    let outcome = Host::default().apply(&[Wanted::exactly(ROUTE_LOCALNET, 1)]);
+    for setting in outcome.written {
+        tracing::info!(setting = setting.path, value = setting.value, "kernel setting written");
+    }
+    let refused: Vec<String> = outcome.refused.iter().map(ToString::to_string).collect();
+    if !refused.is_empty() {
+        checks::log(&[Finding::NoLocalhostNodePorts { settings: refused.join("; ") }]);
+    }
+    outcome.refused.is_empty()
+}

@@ -1,0 +1,176 @@
+//! The userspace mode: the relay of both families, from its start to the end of its last connection.
+//!
+//! One relay serves what is captured. One with other options, or another mode, takes what is new; the relay before it closes
+//! its listeners when the other is in force in every family, and ends with its last connection or at its deadline.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use portolan_backend::Error;
+use portolan_backend::nft::{Capture, Nftables, Own};
+use portolan_backend::userspace::Userspace;
+use portolan_model::{Family, Settings};
+use portolan_node::config::Configuration;
+use portolan_node::metrics::RelayMeasures;
+use portolan_relay::{Counters, Handle, Ports};
+use rustix::process::{Resource, getrlimit, setrlimit};
+
+use super::{Made, settings};
+
+pub(in crate::proxy) use portolan_relay::Options;
+
+/// Connections that were captured, but not yet complete, when another data plane took over, become complete meanwhile.
+const GRACE: Duration = Duration::from_secs(1);
+/// More descriptors than the relay has use for.
+const DESCRIPTORS_MAX: u64 = 1 << 20;
+
+/// What the relay of a configuration may use and how long it waits.
+pub(super) fn options(configuration: &Configuration) -> Options {
+    let default = Options::default();
+    let or = |period: Duration, default| if period.is_zero() { default } else { period };
+    // What is wrong with the range has been refused.
+    let range = configuration.proxy_ports().ok().flatten();
+    let ports = range.and_then(|(first, last)| Ports::from_range(first, last)).unwrap_or_default();
+    let options = Options {
+        ports,
+        idle: or(configuration.conntrack.tcp_established_timeout, default.idle),
+        half_closed_idle: or(configuration.conntrack.tcp_close_wait_timeout, default.half_closed_idle),
+        udp_idle: or(configuration.udp_idle_timeout, default.udp_idle),
+        ..default
+    };
+    options.within_descriptors(descriptors())
+}
+
+/// As many descriptors as this process may have, once it has asked for them.
+fn descriptors() -> usize {
+    let limit = getrlimit(Resource::Nofile).maximum.unwrap_or(DESCRIPTORS_MAX).min(DESCRIPTORS_MAX);
+    usize::try_from(limit).unwrap_or(usize::MAX)
+}
+
+fn raise_descriptors() {
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.current == limit.maximum {
+        return;
+    }
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::warn!(%error, "the limit of open files stays as it is: connections beyond it will wait");
+    }
+}
+
+/// What keeps a family from being captured for a relay. Trying leaves nothing behind.
+pub(super) fn attempt(configuration: &Configuration, family: Family) -> Result<(), Error> {
+    let Ports { cluster, local } = options(configuration).ports;
+    let at = |port| match family {
+        Family::Ipv4 => SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port),
+        Family::Ipv6 => SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), port),
+    };
+    let capture = Capture { cluster: at(cluster), local: at(local) };
+    Nftables::open_capture(settings::neutral(family), capture)?.probe()
+}
+
+/// A data plane that captures for the relay of these options.
+pub(super) fn make(options: &Options, settings: Settings, relays: &mut Relays) -> Result<Made, Error> {
+    let dataplane = Userspace::open(settings, relays.get(options)?)?;
+    let own = Some(Own::Tables(dataplane.port()));
+    Ok(Made { dataplane: Box::new(dataplane), own, chains: None })
+}
+
+/// The relay that captured traffic comes to, and those that end.
+#[derive(Debug)]
+pub(in crate::proxy) struct Relays {
+    families: Vec<Family>,
+    current: Option<Handle>,
+    /// Nothing is captured for them once their successors are in force.
+    former: Vec<Handle>,
+    /// They have been told to end.
+    parting: Vec<Handle>,
+    counters: RelayCounters,
+}
+
+impl Relays {
+    /// None yet.
+    pub(in crate::proxy) fn new(families: Vec<Family>, counters: RelayCounters) -> Self {
+        Self { families, current: None, former: Vec::new(), parting: Vec::new(), counters }
+    }
+
+    /// Whether one may have connections.
+    pub(in crate::proxy) fn are_there(&self) -> bool {
+        self.current.is_some() || !self.former.is_empty() || !self.parting.is_empty()
+    }
+
+    fn get(&mut self, options: &Options) -> Result<Handle, Error> {
+        if let Some(current) = self.current.as_ref().filter(|current| current.options() == options) {
+            return Ok(current.clone());
+        }
+        raise_descriptors();
+        let relay = portolan_relay::spawn(&self.families, options.clone())
+            .map_err(|error| Error::Other(Box::new(error)))?;
+        self.counters.add(relay.shared_counters());
+        self.former.extend(self.current.replace(relay.clone()));
+        Ok(relay)
+    }
+
+    /// Every family has the data plane that it is to have: relays that nothing is captured for any more take nothing in,
+    /// and end with their last connection, or after `at_most`.
+    pub(in crate::proxy) fn part(&mut self, current_stays: bool, at_most: Option<Duration>) {
+        if !current_stays {
+            self.former.extend(self.current.take());
+        }
+        for relay in self.former.drain(..) {
+            let at_most = at_most.unwrap_or(relay.options().drain);
+            tracing::info!(?at_most, "the relay takes no new connections; those that it has go on");
+            let parting = relay.clone();
+            let drain = move || {
+                std::thread::sleep(GRACE);
+                parting.drain(at_most);
+            };
+            if let Err(error) = std::thread::Builder::new().name("relay-drain".into()).spawn(drain) {
+                tracing::error!(%error, "connections of the relay end now");
+            } else {
+                self.parting.push(relay);
+            }
+        }
+    }
+
+    /// Forgets those that have ended. Says whether there were some, and there are none left.
+    pub(in crate::proxy) fn forget_ended(&mut self) -> bool {
+        let before = self.parting.len();
+        self.parting.retain(|relay| !relay.is_over());
+        self.parting.len() < before && !self.are_there()
+    }
+}
+
+/// What every relay of this process counts.
+#[derive(Debug, Clone, Default)]
+pub(in crate::proxy) struct RelayCounters {
+    relays: Arc<Mutex<Vec<Arc<Counters>>>>,
+}
+
+impl RelayCounters {
+    fn add(&self, counters: Arc<Counters>) {
+        self.relays.lock().unwrap_or_else(PoisonError::into_inner).push(counters);
+    }
+
+    /// The sums; nothing where there never was a relay.
+    pub(in crate::proxy) fn read(&self) -> Option<RelayMeasures> {
+        let relays = self.relays.lock().unwrap_or_else(PoisonError::into_inner);
+        let sum = |which: fn(&Counters) -> &std::sync::atomic::AtomicU64| {
+            relays.iter().map(|counters| which(counters).load(Ordering::Relaxed)).fold(0, u64::wrapping_add)
+        };
+        (!relays.is_empty()).then(|| RelayMeasures {
+            open: sum(|counters| &counters.open),
+            accepted: sum(|counters| &counters.accepted),
+            no_room: sum(|counters| &counters.no_room),
+            unknown: sum(|counters| &counters.unknown),
+            attempts_failed: sum(|counters| &counters.attempts_failed),
+            all_failed: sum(|counters| &counters.all_failed),
+            expired: sum(|counters| &counters.expired),
+            flows: sum(|counters| &counters.flows),
+            flows_open: sum(|counters| &counters.flows_open),
+            datagrams_lost: sum(|counters| &counters.datagrams_lost),
+        })
+    }
+}

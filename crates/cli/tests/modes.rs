@@ -1,0 +1,349 @@
+//! Modes: which one runs, one after the other while the proxy runs or between two runs, under load. Needs root, nft and
+//! iptables, and fails without.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test stops at the first surprise"
+)]
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use portolan_testkit::{Namespace, PortolanProcess, Protocol, eventually};
+
+use common::kernel::{hint_at_legacy, nft};
+use common::load::{assert_lossless, busy_services};
+use common::{BINARY, Cluster, PATIENCE, at, ends_as, http, in_step, load, logged, objects, reaches};
+
+const IPTABLES: &str = "mode: iptables\n";
+const COMPLETE: &str = "this mode's rules are complete and do the work from now on";
+const MENDED: &str = "another program had changed our table; mended";
+
+/// Whether rules of our nftables mode are there, by family.
+fn nftables_rules(node: &Namespace) -> [bool; 2] {
+    let tables = nft(node, "list tables");
+    ["table ip portolan", "table ip6 portolan"].map(|table| tables.lines().any(|line| line == table))
+}
+
+/// Whether rules of our iptables mode are there, by family. What kubelet shares does not count.
+fn iptables_rules(node: &Namespace, variant: &str) -> [bool; 2] {
+    ["iptables", "ip6tables"].map(|program| {
+        let saved = node.output(&format!("{program}-{variant}-save"), &[]).unwrap();
+        let kubelets = [":KUBE-FIREWALL ", ":KUBE-IPTABLES-HINT "];
+        let is_ours =
+            |line: &str| line.starts_with(":KUBE-") && !kubelets.iter().any(|own| line.starts_with(own));
+        saved.lines().any(is_ours)
+    })
+}
+
+/// Waits until exactly one mode has rules.
+fn only(node: &Namespace, mode: &str, proxy: &PortolanProcess) {
+    only_in(node, "nft", mode, proxy);
+}
+
+/// The same with a variant of iptables.
+fn only_in(node: &Namespace, variant: &str, mode: &str, proxy: &PortolanProcess) {
+    let wanted = [mode == "nftables", mode == "iptables"].map(|there| [there; 2]);
+    let mut seen = wanted;
+    let outcome = eventually(PATIENCE, "rules of one mode only", || {
+        seen = [nftables_rules(node), iptables_rules(node, variant)];
+        seen == wanted
+    });
+    assert!(outcome.is_ok(), "{mode}: {seen:?} {}", proxy.output());
+}
+
+fn page(cluster: &Cluster, path: &str) -> String {
+    http::get(cluster.world.node().namespace(), at("127.0.0.1:10249"), path).unwrap().body
+}
+
+#[test]
+fn modes_change_under_load_and_nothing_is_lost() {
+    modes_change("nft");
+}
+
+#[test]
+fn the_older_iptables_changes_under_load_and_nothing_is_lost() {
+    modes_change("legacy");
+}
+
+fn modes_change(variant: &str) {
+    let cluster = Cluster::new();
+    let node = cluster.world.node().namespace();
+    if variant == "legacy" && !hint_at_legacy(node) {
+        return;
+    }
+    busy_services(&cluster);
+    let mut proxy = cluster.proxy();
+    let load = load::start(&cluster);
+    for (round, yaml) in [IPTABLES, "", IPTABLES, ""].into_iter().enumerate() {
+        let mode = if yaml == IPTABLES { "iptables" } else { "nftables" };
+        cluster.configure(yaml);
+        logged(&mut proxy, COMPLETE, 2 * (round + 1));
+        only_in(node, variant, mode, &proxy);
+        assert_eq!(page(&cluster, "/proxyMode"), mode);
+        let shown =
+            format!("portolan_proxy_mode{{mode=\"{mode}\",reason=\"configured\",wanted=\"{mode}\"}} 1");
+        assert!(page(&cluster, "/metrics").lines().any(|line| line == shown), "{shown}");
+        // Changes go to the one in force, and it is the one that is looked after.
+        let backend = &cluster.world.pods()[round % 2];
+        let address = format!("10.96.3.{round}");
+        cluster.service(objects::cluster_ip(&format!("new-{round}"), &address), &[backend]);
+        let to = at(&format!("{address}:80"));
+        reaches(cluster.world.client().namespace(), Protocol::Tcp, to, &[backend]);
+    }
+    assert_lossless(load);
+    nft(node, "delete table ip portolan");
+    logged(&mut proxy, MENDED, 1);
+    only_in(node, variant, "nftables", &proxy);
+}
+
+#[test]
+fn restarts_in_iptables_mode_lose_nothing() {
+    let cluster = Cluster::new();
+    busy_services(&cluster);
+    let mut proxy = cluster.proxy_with(IPTABLES);
+    let node = cluster.world.node().namespace();
+    let load = load::start(&cluster);
+    let rules = || node.output("iptables-nft-save", &["-t", "nat"]).unwrap().matches("\n-A ").count();
+    let before = rules();
+    for round in 0..6 {
+        if round % 2 == 0 {
+            assert!(proxy.terminate(PATIENCE).unwrap().success(), "{}", proxy.output());
+        } else {
+            proxy.kill().unwrap();
+        }
+        proxy = cluster.proxy_with(IPTABLES);
+        assert_eq!(rules(), before, "{}", proxy.output());
+    }
+    assert_lossless(load);
+}
+
+#[test]
+fn the_next_run_in_another_mode_loses_nothing_and_removes_what_the_last_one_left() {
+    let cluster = Cluster::new();
+    let node = cluster.world.node().namespace();
+    busy_services(&cluster);
+    let mut proxy = cluster.proxy_with(IPTABLES);
+    let load = load::start(&cluster);
+    for (yaml, mode) in [("", "nftables"), (IPTABLES, "iptables")] {
+        proxy.terminate(PATIENCE).unwrap();
+        proxy = cluster.proxy_with(yaml);
+        only(node, mode, &proxy);
+    }
+    assert_lossless(load);
+    proxy.terminate(PATIENCE).unwrap();
+    let mut cleanup = cluster.run(&["proxy", "--cleanup"]);
+    assert_eq!(cleanup.wait_for_end(PATIENCE).unwrap().code(), Some(0), "{}", cleanup.output());
+    only(node, "none", &cleanup);
+}
+
+#[test]
+fn a_mode_that_cannot_be_written_leaves_the_other_in_force() {
+    let cluster = Cluster::new();
+    let node = cluster.world.node().namespace();
+    let pods = cluster.world.pods();
+    cluster.service(objects::cluster_ip("web", "10.96.0.10"), &[&pods[0]]);
+    let mut proxy = cluster.proxy();
+    // Somebody's rule keeps a chain from being made by the name that we need: nothing can be loaded.
+    node.output("iptables-nft", &["-t", "nat", "-N", "KUBE-SERVICES"]).unwrap();
+    nft(node, "add chain ip nat KUBE-POSTROUTING { type nat hook postrouting priority 300 ; }");
+    // The longest wait between two attempts.
+    cluster.configure(&format!("{IPTABLES}iptables: {{syncPeriod: 1s}}\n"));
+    logged(&mut proxy, "the rules before stay in force and are kept up", 2);
+    cluster.apply(objects::slice("web", &[&pods[1]], &[("tcp".to_owned(), portolan_testkit::Family::Ipv4)]));
+    reaches(cluster.world.client().namespace(), Protocol::Tcp, at("10.96.0.10:80"), &[&pods[1]]);
+    assert!(nftables_rules(node)[0], "{}", proxy.output());
+    nft(node, "delete chain ip nat KUBE-POSTROUTING");
+    logged(&mut proxy, COMPLETE, 2);
+    only(node, "iptables", &proxy);
+    reaches(cluster.world.client().namespace(), Protocol::Tcp, at("10.96.0.10:80"), &[&pods[1]]);
+}
+
+#[test]
+fn rules_that_somebody_flushes_in_iptables_mode_come_back() {
+    let cluster = Cluster::new();
+    let node = cluster.world.node().namespace();
+    let backend = &cluster.world.pods()[0];
+    cluster.service(objects::cluster_ip("web", "10.96.0.10"), &[backend]);
+    let mut proxy = cluster.proxy_with(&format!("{IPTABLES}iptables: {{minSyncPeriod: 0s}}\n"));
+    let client = cluster.world.client().namespace();
+    reaches(client, Protocol::Tcp, at("10.96.0.10:80"), &[backend]);
+    // At once: it comes back sooner than a second program runs. Again: the kernel may not have been listened to yet.
+    let mended = eventually(PATIENCE, "a flush is mended", || {
+        node.output_with_input("iptables-nft-restore", &["--noflush"], "*nat\n-F\n-X\nCOMMIT\n").unwrap();
+        proxy.output().contains(MENDED)
+    });
+    assert!(mended.is_ok(), "{}", proxy.output());
+    reaches(client, Protocol::Tcp, at("10.96.0.10:80"), &[backend]);
+    // No chain that is asked for, but the kernel tells of it.
+    let saved = node.output("iptables-nft-save", &["-t", "nat"]).unwrap();
+    let chain = saved.lines().find_map(|line| line.strip_prefix(":KUBE-SEP-")?.split(' ').next()).unwrap();
+    let before = proxy.output().matches(MENDED).count();
+    node.output("iptables-nft", &["-t", "nat", "-F", &format!("KUBE-SEP-{chain}")]).unwrap();
+    logged(&mut proxy, MENDED, before + 1);
+    reaches(client, Protocol::Tcp, at("10.96.0.10:80"), &[backend]);
+}
+
+/// Runs the proxy with these programs in its `PATH` only.
+fn with_path(cluster: &Cluster, path: &Path) -> PortolanProcess {
+    let (file, master) = (cluster.configuration_file(), cluster.master());
+    let path = format!("PATH={}", path.display());
+    let arguments = [&path, BINARY, "proxy", "--config", file.to_str().unwrap(), "--master", &master];
+    PortolanProcess::start(cluster.world.node().namespace(), "env".as_ref(), &arguments).unwrap()
+}
+
+#[test]
+fn where_no_mode_is_named_it_is_iptables_or_else_nftables() {
+    let cluster = Cluster::new();
+    let node = cluster.world.node().namespace();
+    let mut proxy = cluster.proxy_with("mode: ''\n");
+    only(node, "iptables", &proxy);
+    assert_eq!(page(&cluster, "/proxyMode"), "iptables");
+    let shown = "portolan_proxy_mode{mode=\"iptables\",reason=\"default\",wanted=\"\"} 1";
+    assert!(page(&cluster, "/metrics").lines().any(|line| line == shown));
+    proxy.terminate(PATIENCE).unwrap();
+
+    let folder = tempfile::tempdir().unwrap();
+    let mut proxy = with_path(&cluster, folder.path());
+    in_step(&mut proxy);
+    logged(&mut proxy, "cannot run iptables", 1);
+    only(node, "nftables", &proxy);
+    assert_eq!(page(&cluster, "/proxyMode"), "nftables");
+    let shown = "portolan_proxy_mode{mode=\"nftables\",reason=\"no_iptables\",wanted=\"\"} 1";
+    assert!(page(&cluster, "/metrics").lines().any(|line| line == shown));
+}
+
+/// No kernel has this.
+const NO_SCHEDULER: &str = "mode: ipvs\nipvs: {scheduler: none}\n";
+
+#[test]
+fn where_ipvs_lacks_something_iptables_runs_in_its_place() {
+    let cluster = Cluster::new();
+    let node = cluster.world.node().namespace();
+    busy_services(&cluster);
+    let mut proxy = cluster.proxy_with(NO_SCHEDULER);
+    only(node, "iptables", &proxy);
+    assert_eq!(proxy.output().matches("no scheduler is called `none`").count(), 1, "{}", proxy.output());
+    assert_eq!(page(&cluster, "/proxyMode"), "iptables");
+    let shown = "portolan_proxy_mode{mode=\"iptables\",reason=\"no_ipvs\",wanted=\"ipvs\"} 1";
+    assert!(page(&cluster, "/metrics").lines().any(|line| line == shown));
+    let event = cluster.event("ProxyModeFallback");
+    assert_eq!((&event["type"], &event["regarding"]["kind"]), (&"Warning".into(), &"Node".into()), "{event}");
+    assert!(event["note"].as_str().unwrap().contains("no scheduler is called"), "{event}");
+    // The same while it runs: nothing changes for packets.
+    let load = load::start(&cluster);
+    cluster.configure("mode: iptables\n");
+    logged(&mut proxy, "the changed configuration is in use", 1);
+    cluster.configure("");
+    logged(&mut proxy, COMPLETE, 2);
+    cluster.configure(NO_SCHEDULER);
+    logged(&mut proxy, COMPLETE, 4);
+    only(node, "iptables", &proxy);
+    assert_lossless(load);
+}
+
+#[test]
+fn without_the_fall_back_what_ipvs_lacks_is_an_error() {
+    let cluster = Cluster::new();
+    cluster.configure(NO_SCHEDULER);
+    let (file, master) = (cluster.configuration_file(), cluster.master());
+    let arguments =
+        ["proxy", "--ipvs-fallback=false", "--config", file.to_str().unwrap(), "--master", &master];
+    let mut proxy = cluster.run(&arguments);
+    assert_eq!(proxy.wait_for_end(PATIENCE).unwrap().code(), Some(1));
+    assert!(proxy.output().contains("no scheduler is called `none`"), "{}", proxy.output());
+    assert_eq!(nft(cluster.world.node().namespace(), "list tables"), "");
+    // A reload is refused, and what runs goes on.
+    cluster.configure("");
+    let mut proxy = cluster.run(&arguments);
+    in_step(&mut proxy);
+    cluster.configure(NO_SCHEDULER);
+    logged(&mut proxy, "the changed configuration is refused", 1);
+    only(cluster.world.node().namespace(), "nftables", &proxy);
+}
+
+#[test]
+fn a_mode_that_the_node_cannot_run_is_refused() {
+    let cluster = Cluster::new();
+    let folder = tempfile::tempdir().unwrap();
+    cluster.configure(IPTABLES);
+    let mut proxy = with_path(&cluster, folder.path());
+    assert_eq!(proxy.wait_for_end(PATIENCE).unwrap().code(), Some(1));
+    for program in ["iptables", "ip6tables"] {
+        assert!(proxy.output().contains(&format!("cannot run {program}:")), "{}", proxy.output());
+    }
+    // What runs is not given up for it.
+    cluster.configure("");
+    let mut proxy = with_path(&cluster, folder.path());
+    in_step(&mut proxy);
+    cluster.configure(IPTABLES);
+    logged(&mut proxy, "the changed configuration is refused", 1);
+    assert_eq!(page(&cluster, "/proxyMode"), "nftables");
+    // A family that iptables is not there for is left out, if it is not the primary one.
+    drop(proxy);
+    for program in ["iptables", "iptables-save", "iptables-restore"] {
+        let file = ["/usr/sbin", "/sbin", "/usr/bin"].map(|dir| Path::new(dir).join(program));
+        let file = file.into_iter().find(|file| file.exists()).unwrap();
+        symlink(file, folder.path().join(program)).unwrap();
+    }
+    cluster.configure(IPTABLES);
+    let backend = &cluster.world.pods()[0];
+    cluster.service(objects::cluster_ip("web", "10.96.0.10"), &[backend]);
+    let mut proxy = with_path(&cluster, folder.path());
+    logged(&mut proxy, "IPv6 is left out", 1);
+    reaches(cluster.world.client().namespace(), Protocol::Tcp, at("10.96.0.10:80"), &[backend]);
+}
+
+#[test]
+fn a_lock_that_others_hold_delays_the_start_and_ends_nothing() {
+    let cluster = Cluster::new();
+    let node = cluster.world.node().namespace();
+    if !hint_at_legacy(node) {
+        return;
+    }
+    let backend = &cluster.world.pods()[0];
+    cluster.service(objects::cluster_ip("web", "10.96.0.10"), &[backend]);
+    cluster.configure("mode: ''\n");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("lock");
+    let lock = fs::File::create(&path).unwrap();
+    lock.lock().unwrap();
+    let (file, master) = (cluster.configuration_file(), cluster.master());
+    let arguments = ["proxy", "--config", file.to_str().unwrap(), "--master", &master];
+    let environment = [("XTABLES_LOCKFILE", path.to_str().unwrap())];
+    let mut proxy =
+        PortolanProcess::start_with_environment(node, BINARY.as_ref(), &arguments, &environment).unwrap();
+    logged(&mut proxy, "which another program holds", 1);
+    lock.unlock().unwrap();
+    in_step(&mut proxy);
+    only_in(node, "legacy", "iptables", &proxy);
+    reaches(cluster.world.client().namespace(), Protocol::Tcp, at("10.96.0.10:80"), &[backend]);
+}
+
+#[test]
+fn node_ports_answer_as_the_mode_has_it() {
+    use portolan_testkit::ProbeResult::Refused;
+    let cluster = Cluster::new();
+    let node = cluster.world.node().namespace();
+    let backend = &cluster.world.pods()[0];
+    cluster.service(objects::load_balancer("web", "10.96.0.10", 30_080, "198.51.100.7"), &[backend]);
+    let mut proxy = cluster.proxy();
+    let client = cluster.world.client().namespace();
+    // No list is the primary address, and not loopback, in one mode, and every address in the other.
+    ends_as(client, Protocol::Tcp, at("203.0.113.1:30080"), Refused);
+    ends_as(node, Protocol::Tcp, at("127.0.0.1:30080"), Refused);
+    cluster.configure(IPTABLES);
+    logged(&mut proxy, COMPLETE, 2);
+    reaches(client, Protocol::Tcp, at("203.0.113.1:30080"), &[backend]);
+    reaches(node, Protocol::Tcp, at("127.0.0.1:30080"), &[backend]);
+    cluster.configure(&format!("{IPTABLES}iptables: {{localhostNodePorts: false, minSyncPeriod: 0s}}\n"));
+    logged(&mut proxy, COMPLETE, 3);
+    ends_as(node, Protocol::Tcp, at("127.0.0.1:30080"), Refused);
+    reaches(client, Protocol::Tcp, at("203.0.113.1:30080"), &[backend]);
+    only(node, "iptables", &proxy);
+}

@@ -1,0 +1,168 @@
+//! The userspace mode from end to end: Services work, modes change under load, restarts hand over to the kernel. Needs root and
+//! nft, and fails without.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test stops at the first surprise"
+)]
+
+mod common;
+
+use std::time::Duration;
+
+use portolan_testkit::{Family, Namespace, Protocol, Traffic, TrafficPlan, eventually};
+use serde_json::json;
+
+use common::kernel::nft;
+use common::load::{self, busy_services};
+use common::{Cluster, PATIENCE, at, http, logged, objects, reaches};
+
+const USERSPACE: &str = "mode: userspace\n";
+const COMPLETE: &str = "this mode's rules are complete and do the work from now on";
+const ENDED: &str = "the relay's last connection has ended";
+
+fn page(cluster: &Cluster, path: &str) -> String {
+    http::get(cluster.world.node().namespace(), at("127.0.0.1:10249"), path).unwrap().body
+}
+
+fn metric(cluster: &Cluster, name: &str) -> u64 {
+    let page = page(cluster, "/metrics");
+    let line = page.lines().find_map(|line| line.strip_prefix(name).filter(|rest| rest.starts_with(' ')));
+    line.unwrap_or_else(|| panic!("no {name}")).trim().parse().unwrap()
+}
+
+/// Rules and routes that lead to a relay, of both families.
+fn routes(node: &Namespace) -> usize {
+    ["-4", "-6"]
+        .map(|family| node.output("ip", &[family, "rule"]).unwrap().matches("28783").count())
+        .iter()
+        .sum()
+}
+
+/// TCP load from a pod, the node and outside; `streams` long connections each.
+fn start_load(cluster: &Cluster, streams: usize) -> Vec<(&'static str, Traffic)> {
+    let (pod, node) = (cluster.world.pods()[0].namespace(), cluster.world.node().namespace());
+    let client = cluster.world.client().namespace();
+    let ways: [(&str, &Namespace, &str); 4] = [
+        ("pod to cluster IP", pod, "10.96.0.10:80"),
+        ("node to cluster IP, IPv6", node, "[fd00:96::10]:80"),
+        ("client to node port", client, "192.168.100.1:30080"),
+        ("client to load balancer", client, "198.51.100.7:80"),
+    ];
+    let plan = |to| TrafficPlan { udp: None, streams, ..load::plan(to) };
+    ways.map(|(name, from, to)| (name, Traffic::start(from, plan(to)).unwrap())).into()
+}
+
+fn assert_lossless(load: Vec<(&'static str, Traffic)>, proxy: &str) {
+    for (name, traffic) in load {
+        let report = traffic.stop().unwrap();
+        assert!(report.is_lossless() && report.connections_ok > 0, "{name}: {report} {proxy}");
+    }
+}
+
+#[test]
+fn services_work_and_what_the_relay_does_is_counted() {
+    let cluster = Cluster::new();
+    let (pods, client) = (cluster.world.pods(), cluster.world.client().namespace());
+    busy_services(&cluster);
+    let mut proxy = cluster.proxy_with(USERSPACE);
+    assert_eq!(page(&cluster, "/proxyMode"), "userspace");
+    let all = [&pods[0], &pods[1], &cluster.world.remote_pods()[0]];
+    for protocol in [Protocol::Tcp, Protocol::Udp] {
+        reaches(pods[0].namespace(), protocol, at("10.96.0.10:80"), &all);
+        reaches(client, protocol, at("192.168.100.1:30080"), &all);
+        reaches(client, protocol, at("[2001:db8:100::7]:80"), &all);
+        reaches(cluster.world.node().namespace(), protocol, at("[fd00:96::10]:80"), &all);
+    }
+    assert!(metric(&cluster, "portolan_relay_connections_total") >= 96);
+    assert!(metric(&cluster, "portolan_relay_udp_flows_total") >= 1);
+    assert_eq!(metric(&cluster, "portolan_relay_failed_connections_total"), 0);
+    // One backend that refuses is no failure.
+    let mut slice = objects::slice("v4", &all, &[("tcp".to_owned(), Family::Ipv4)]);
+    slice["endpoints"].as_array_mut().unwrap().push(json!({"addresses": ["192.168.100.1"]}));
+    cluster.apply(slice);
+    let failed = || metric(&cluster, "portolan_relay_failed_attempts_total");
+    let tried = eventually(PATIENCE, "an attempt at the dead endpoint", || {
+        reaches(pods[0].namespace(), Protocol::Tcp, at("10.96.0.10:80"), &all);
+        failed() > 0
+    });
+    assert!(tried.is_ok(), "{}", proxy.output());
+    // SCTP is refused, which the log and an Event tell, once.
+    let mut sctp = objects::cluster_ip("signals", "10.96.0.77");
+    sctp["spec"]["ports"] = json!([{"name": "sctp", "port": 80, "protocol": "SCTP"}]);
+    cluster.service(sctp, &[&pods[0]]);
+    logged(&mut proxy, "this Service port cannot be programmed", 1);
+    let event = cluster.event("ServicePortNotProgrammed");
+    assert_eq!(event["regarding"]["name"], "signals");
+    assert!(event["note"].as_str().unwrap().contains("SCTP"), "{event}");
+    cluster.service(objects::cluster_ip("late", "10.96.0.78"), &[&pods[1]]);
+    reaches(client, Protocol::Tcp, at("10.96.0.78:80"), &[&pods[1]]);
+    let told = proxy.output().matches("this Service port cannot be programmed").count();
+    assert_eq!(told, 1, "{}", proxy.output());
+}
+
+#[test]
+fn modes_change_under_load_and_connections_of_the_relay_go_on() {
+    let cluster = Cluster::new();
+    let node = cluster.world.node().namespace();
+    busy_services(&cluster);
+    let mut proxy = cluster.proxy_with(USERSPACE);
+    let load = start_load(&cluster, 3);
+    for (round, mode) in ["nftables", "userspace", "iptables", "userspace"].into_iter().enumerate() {
+        cluster.configure(&format!("mode: {mode}\n"));
+        logged(&mut proxy, COMPLETE, 2 * (round + 1));
+        assert_eq!(page(&cluster, "/proxyMode"), mode);
+        let backend = &cluster.world.pods()[round % 2];
+        let address = format!("10.96.3.{}", round + 1);
+        cluster.service(objects::cluster_ip(&format!("new-{round}"), &address), &[backend]);
+        for protocol in [Protocol::Tcp, Protocol::Udp] {
+            reaches(cluster.world.client().namespace(), protocol, at(&format!("{address}:80")), &[backend]);
+        }
+    }
+    let output = proxy.output();
+    assert_lossless(load, &output);
+    // With their connections, all traces of relays go.
+    cluster.configure("mode: nftables\n");
+    logged(&mut proxy, ENDED, 1);
+    let gone = eventually(PATIENCE, "no trace of a relay", || {
+        routes(node) == 0
+            && !["portolan-relay", "portolan-userspace"]
+                .iter()
+                .any(|table| nft(node, "list tables").contains(table))
+    });
+    assert!(gone.is_ok(), "{} {}", nft(node, "list ruleset"), proxy.output());
+}
+
+#[test]
+fn a_restart_hands_over_to_the_kernel() {
+    let cluster = Cluster::new();
+    let node = cluster.world.node().namespace();
+    busy_services(&cluster);
+    let mut proxy = cluster.proxy_with(USERSPACE);
+    let load = start_load(&cluster, 0);
+    for _ in 0..3 {
+        let before = std::time::Instant::now();
+        assert!(proxy.terminate(PATIENCE).unwrap().success(), "{}", proxy.output());
+        assert!(before.elapsed() < Duration::from_secs(25), "{}", proxy.output());
+        // Nobody is there.
+        reaches(
+            cluster.world.client().namespace(),
+            Protocol::Tcp,
+            at("198.51.100.7:80"),
+            &cluster.all_pods(),
+        );
+        proxy = cluster.proxy_with(USERSPACE);
+    }
+    assert_lossless(load, &proxy.output());
+    proxy.terminate(PATIENCE).unwrap();
+    let mut proxy = cluster.proxy_with("");
+    let gone = eventually(PATIENCE, "no routes to a relay", || routes(node) == 0);
+    assert!(gone.is_ok(), "{}", proxy.output());
+    proxy.terminate(PATIENCE).unwrap();
+    drop(cluster.proxy_with(USERSPACE));
+    let mut cleanup = cluster.run(&["proxy", "--cleanup"]);
+    assert_eq!(cleanup.wait_for_end(PATIENCE).unwrap().code(), Some(0), "{}", cleanup.output());
+    assert_eq!((routes(node), nft(node, "list tables")), (0, String::new()));
+}

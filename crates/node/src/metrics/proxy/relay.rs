@@ -1,0 +1,82 @@
+//! What the relay of the userspace mode counts, read anew for every page.
+
+use std::sync::Arc;
+
+use crate::metrics::{Collect, Registry, sample};
+
+/// What the relays of this process counted since its start, and have now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RelayMeasures {
+    /// Connections that are open.
+    pub open: u64,
+    /// Connections taken in.
+    pub accepted: u64,
+    /// Connections refused because there was no room.
+    pub no_room: u64,
+    /// Connections refused because no Service port has their destination.
+    pub unknown: u64,
+    /// Attempts to reach an endpoint that failed.
+    pub attempts_failed: u64,
+    /// Connections that ended because every endpoint failed.
+    pub all_failed: u64,
+    /// Connections cut because their endpoint was gone, or nothing came, for too long.
+    pub expired: u64,
+    /// UDP flows begun.
+    pub flows: u64,
+    /// UDP flows that are open.
+    pub flows_open: u64,
+    /// Datagrams that were not passed on.
+    pub datagrams_lost: u64,
+}
+
+type Read = Arc<dyn Fn() -> Option<RelayMeasures> + Send + Sync>;
+
+pub(super) fn add(registry: &Registry, read: &Read) {
+    let add = |name, help: &str, kind, which| {
+        registry.add(name, help.to_owned(), Live { read: Arc::clone(read), kind, which });
+    };
+    let counter = |name, help, which| add(name, help, "counter", which);
+    counter("portolan_relay_connections_total", "Connections that the relay took in", |m| m.accepted);
+    counter("portolan_relay_refused_connections_total", "Connections refused for want of room", |m| {
+        m.no_room
+    });
+    counter(
+        "portolan_relay_stray_connections_total",
+        "Connections refused whose Service port is gone",
+        |m| m.unknown,
+    );
+    counter(
+        "portolan_relay_failed_attempts_total",
+        "Attempts to reach an endpoint that failed; the next endpoint is tried",
+        |m| m.attempts_failed,
+    );
+    counter("portolan_relay_failed_connections_total", "Connections that no endpoint took", |m| m.all_failed);
+    counter(
+        "portolan_relay_expired_connections_total",
+        "Connections cut: their endpoint was gone, or nothing came, for too long",
+        |m| m.expired,
+    );
+    counter("portolan_relay_udp_flows_total", "UDP flows that the relay began", |m| m.flows);
+    counter("portolan_relay_lost_datagrams_total", "Datagrams that were not passed on", |m| m.datagrams_lost);
+    add("portolan_relay_connections", "Connections that the relay has", "gauge", |m| m.open);
+    add("portolan_relay_udp_flows", "UDP flows that the relay has", "gauge", |m| m.flows_open);
+}
+
+/// A number that somebody else keeps.
+struct Live {
+    read: Read,
+    kind: &'static str,
+    which: fn(RelayMeasures) -> u64,
+}
+
+impl Collect for Live {
+    fn kind(&self) -> &'static str {
+        self.kind
+    }
+
+    fn collect(&self, name: &str, labels: &str, page: &mut String) {
+        if let Some(measures) = (self.read)() {
+            sample(page, name, labels, (self.which)(measures) as f64);
+        }
+    }
+}

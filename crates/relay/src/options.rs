@@ -1,0 +1,156 @@
+//! What the relay may use and how long it waits; and what it counts.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use rustix::process::{Resource, getrlimit, setrlimit};
+
+/// The ports of the listeners, on the loopback address of each family. A captured connection arrives with its original
+/// destination: the port says only whose endpoints serve it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ports {
+    /// For traffic that takes the cluster's endpoints.
+    pub cluster: u16,
+    /// For traffic that takes this node's endpoints.
+    pub local: u16,
+}
+
+impl Default for Ports {
+    /// The first two above those that Kubernetes' own components have (10248 to 10260).
+    fn default() -> Self {
+        Self { cluster: 10_261, local: 10_262 }
+    }
+}
+
+impl Ports {
+    /// The first two ports of a range (`--proxy-port-range`), which must have two.
+    pub const fn from_range(first: u16, last: u16) -> Option<Self> {
+        match first {
+            0 => None,
+            first if first < last => Some(Self { cluster: first, local: first.saturating_add(1) }),
+            _ => None,
+        }
+    }
+}
+
+/// Limits and times.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// Where to listen.
+    pub ports: Ports,
+    /// How long each attempt to connect may take; the last one holds for all that follow. Those of kube-proxy's userspace
+    /// mode.
+    pub connect_limits: Vec<Duration>,
+    /// A connection without any data for this long ends (`conntrack.tcpEstablishedTimeout`).
+    pub idle: Duration,
+    /// The same where one side has closed already (`conntrack.tcpCloseWaitTimeout`).
+    pub half_closed_idle: Duration,
+    /// How long connections of an endpoint that is gone may go on.
+    pub drain: Duration,
+    /// A UDP flow without datagrams for this long ends (`--udp-timeout`). By default as long as the kernel remembers one.
+    pub udp_idle: Duration,
+    /// TCP connections at most, both directions of one counted once.
+    pub connections_max: usize,
+    /// UDP flows at most.
+    pub flows_max: usize,
+    /// Backends see the client's address instead of this node's, over TCP. Their answers have to come by this node.
+    pub keep_client_address: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            ports: Ports::default(),
+            connect_limits: [250, 500, 1000, 2000].map(Duration::from_millis).to_vec(),
+            idle: Duration::from_secs(24 * 60 * 60),
+            half_closed_idle: Duration::from_secs(60 * 60),
+            drain: Duration::from_secs(5 * 60),
+            udp_idle: Duration::from_secs(30),
+            connections_max: 100_000,
+            flows_max: 20_000,
+            keep_client_address: false,
+        }
+    }
+}
+
+impl Options {
+    /// As much as this many descriptors allow: two for a connection and a pipe for every eighth, one for a flow. A part is
+    /// left to the rest of the process.
+    #[must_use]
+    pub fn within_descriptors(mut self, limit: usize) -> Self {
+        let ours = limit.saturating_sub(1024).max(limit / 2);
+        let flows = (ours / 4).min(self.flows_max);
+        self.flows_max = flows;
+        self.connections_max = self.connections_max.min(ours.saturating_sub(flows).saturating_mul(4) / 9);
+        self
+    }
+}
+
+/// Raises this process's limit of descriptors as far as it may, and answers how many there may be.
+pub fn raise_descriptors() -> usize {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // What there was before has to do where that fails.
+    let _ = setrlimit(Resource::Nofile, limit);
+    getrlimit(Resource::Nofile)
+        .current
+        .map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX))
+}
+
+/// What happened so far. Only ever grows, but for what is open now.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Connections that were taken in.
+    pub accepted: AtomicU64,
+    /// Connections that are open.
+    pub open: AtomicU64,
+    /// Connections refused because there was no room.
+    pub no_room: AtomicU64,
+    /// Connections refused because nothing is known of their destination.
+    pub unknown: AtomicU64,
+    /// Attempts to connect that failed.
+    pub attempts_failed: AtomicU64,
+    /// Connections that ended because every backend failed.
+    pub all_failed: AtomicU64,
+    /// Connections cut because their endpoint was gone for too long, or nothing came for too long.
+    pub expired: AtomicU64,
+    /// UDP flows that were begun.
+    pub flows: AtomicU64,
+    /// UDP flows that are open.
+    pub flows_open: AtomicU64,
+    /// Datagrams that were not passed on: no room, no backend, or a full socket.
+    pub datagrams_lost: AtomicU64,
+}
+
+impl Counters {
+    pub(crate) fn count(counter: &AtomicU64) {
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn uncount(counter: &AtomicU64) {
+        counter.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_are_enough_for_what_is_allowed() {
+        for limit in [64, 1024, 4096, 65_536, 1 << 20] {
+            let options = Options::default().within_descriptors(limit);
+            let pipes = options.connections_max / 8 * 2;
+            let used = options.connections_max * 2 + pipes + options.flows_max;
+            assert!(used <= limit.saturating_sub(1024).max(limit / 2), "{limit}: {used}");
+            assert!(options.connections_max > limit / 8 || options.connections_max == 100_000, "{limit}");
+        }
+    }
+
+    #[test]
+    fn a_range_of_ports_has_two() {
+        assert_eq!(Ports::from_range(3000, 4000), Some(Ports { cluster: 3000, local: 3001 }));
+        assert_eq!(Ports::from_range(3000, 3000), None);
+        assert_eq!(Ports::from_range(0, 0), None);
+    }
+}

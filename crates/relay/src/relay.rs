@@ -1,0 +1,287 @@
+//! The thread: waits for events, and lets each connection go on as far as it can.
+
+mod connection;
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+use portolan_model::Protocol;
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, acceptfrom_with, getsockname};
+
+use crate::deadlines::Deadlines;
+use crate::handle::Command;
+use crate::listener::{BACKLOG, Listener};
+use crate::options::{Counters, Options};
+use crate::poll::{News, Poller, Token};
+use crate::share::Share;
+use crate::slots::{Slot, Slots};
+use crate::stream::{Tools, reset};
+use crate::table::Table;
+use crate::udp::Udp;
+use connection::Connection;
+
+/// Connections taken in from one listener before others have their turn.
+const ACCEPTS: usize = 64;
+/// How often idle and drain limits are looked at.
+const SWEEP: Duration = Duration::from_secs(1);
+/// Without descriptors or memory, nothing is taken in for this long.
+const PAUSE: Duration = Duration::from_millis(20);
+/// Pauses follow each other: the log is told once in this time.
+const TELL_AGAIN: Duration = Duration::from_secs(30);
+
+pub(crate) struct Relay {
+    poller: Poller,
+    listeners: Vec<Listener>,
+    commands: Receiver<Command>,
+    wake: Arc<OwnedFd>,
+    options: Options,
+    counters: Arc<Counters>,
+    table: Table,
+    share: Share,
+    connections: Slots<Connection>,
+    udp: Udp,
+    tools: Tools,
+    /// Connections that have more to do.
+    busy: VecDeque<Slot>,
+    /// How many times events were waited for: tells events of a socket from those of its predecessor.
+    round: u32,
+    /// Ends of attempts to connect, each with its number.
+    limits: Deadlines<(Slot, u8)>,
+    sweep_at: Option<Instant>,
+    /// Listeners are not looked at until then.
+    paused_until: Option<Instant>,
+    /// When the log was told of a pause.
+    told_of_pause: Option<Instant>,
+    /// Ends then at the latest, and takes nothing in.
+    drain_until: Option<Instant>,
+}
+
+impl Relay {
+    pub(crate) fn new(
+        listeners: Vec<Listener>,
+        options: Options,
+        counters: Arc<Counters>,
+        commands: Receiver<Command>,
+        wake: Arc<OwnedFd>,
+    ) -> Result<Self, Errno> {
+        let poller = Poller::new()?;
+        poller.watch_reads(&*wake, Token::Wake)?;
+        let relay = Self {
+            poller,
+            listeners,
+            commands,
+            wake,
+            counters,
+            table: Table::default(),
+            share: Share::new(options.connections_max),
+            connections: Slots::default(),
+            udp: Udp::new(&options),
+            tools: Tools::new(options.connections_max / 8),
+            busy: VecDeque::new(),
+            round: 0,
+            limits: Deadlines::default(),
+            sweep_at: None,
+            paused_until: None,
+            told_of_pause: None,
+            drain_until: None,
+            options,
+        };
+        relay.watch_listeners()?;
+        Ok(relay)
+    }
+
+    pub(crate) fn run(mut self) {
+        let mut news = Vec::new();
+        loop {
+            if let Err(errno) = self.poller.wait(self.timeout(), &mut news) {
+                tracing::error!(%errno, "the relay cannot wait for its sockets; it ends");
+                return;
+            }
+            let now = Instant::now();
+            self.round = self.round.wrapping_add(1);
+            // Before anything that was captured after they were sent.
+            if !self.take_commands(now) {
+                return;
+            }
+            for (token, what) in news.drain(..) {
+                self.handle(token, what, now);
+            }
+            for _ in 0..self.busy.len() {
+                if let Some(slot) = self.busy.pop_front() {
+                    self.take_turn(slot, now);
+                }
+            }
+            self.handle_time(now);
+            if self.has_drained(now) {
+                return;
+            }
+        }
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        if !self.busy.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        let next = [self.limits.next(), self.sweep_at, self.paused_until, self.drain_until, self.udp.next()];
+        next.into_iter().flatten().min().map(|at| at.saturating_duration_since(Instant::now()))
+    }
+
+    /// Says whether to go on.
+    fn take_commands(&mut self, now: Instant) -> bool {
+        while let Ok(command) = self.commands.try_recv() {
+            match command {
+                Command::Apply(changes) => {
+                    let mut lost_backends = false;
+                    for change in &changes {
+                        lost_backends |= self.table.apply(change);
+                    }
+                    if lost_backends {
+                        self.drain_endpoints(now);
+                    }
+                }
+                Command::Drain(until) => {
+                    self.take_in_what_waits(now);
+                    self.listeners.clear();
+                    self.drain_until = Some(until);
+                }
+                Command::Stop => return false,
+            }
+        }
+        true
+    }
+
+    fn handle(&mut self, token: Token, news: News, now: Instant) {
+        match token {
+            Token::Client(slot) => self.client_news(slot, news, now),
+            Token::Backend(slot) => self.backend_news(slot, news, now),
+            Token::Flow(slot) => {
+                let (table, poller, counters) = (&mut self.table, &self.poller, &self.counters);
+                self.udp.answer(slot, table, poller, counters, now);
+            }
+            Token::Listener(number) => self.listener_news(number, now),
+            Token::Wake => {
+                let mut counter = [0; 8];
+                // Whoever wrote it has sent a command before.
+                let _ = rustix::io::read(&*self.wake, &mut counter);
+            }
+        }
+    }
+
+    fn listener_news(&mut self, number: u8, now: Instant) {
+        let Some(listener) = self.listeners.get(usize::from(number)) else { return };
+        if listener.protocol == Protocol::Udp {
+            let (table, poller, counters) = (&mut self.table, &self.poller, &self.counters);
+            self.udp.receive(listener, table, poller, &self.options, counters, now);
+        } else {
+            self.accept(usize::from(number), now);
+        }
+    }
+
+    /// Takes connections in. Says whether there may be more.
+    fn accept(&mut self, number: usize, now: Instant) -> bool {
+        for _ in 0..ACCEPTS {
+            let Some(listener) = self.listeners.get(number) else { return false };
+            let scope = listener.scope;
+            match acceptfrom_with(&listener.fd, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
+                Ok((fd, client)) => {
+                    if let Some(Ok(client)) = client.map(SocketAddr::try_from) {
+                        self.welcome(fd, client, scope, now);
+                    }
+                }
+                Err(Errno::AGAIN) => return false,
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                    self.pause(now);
+                    return false;
+                }
+                // Of the connection that would have come: it is gone.
+                Err(_) => {}
+            }
+        }
+        true
+    }
+
+    fn welcome(&mut self, fd: OwnedFd, client: SocketAddr, scope: crate::Scope, now: Instant) {
+        let destination = getsockname(&fd).ok().and_then(|address| SocketAddr::try_from(address).ok());
+        let found = destination.and_then(|destination| self.table.find(Protocol::Tcp, destination));
+        let Some(service) = found else {
+            Counters::count(&self.counters.unknown);
+            return reset(fd);
+        };
+        if !self.share.take(self.table.held(service)) {
+            Counters::count(&self.counters.no_room);
+            return reset(fd);
+        }
+        self.table.hold(service);
+        Counters::count(&self.counters.accepted);
+        Counters::count(&self.counters.open);
+        let slot = self.connections.insert(Connection::new(fd, client, service, scope, now));
+        self.sweep_at.get_or_insert(now + SWEEP);
+        let watched = self.connections.get(slot).is_some_and(|connection| {
+            self.poller.watch_stream(&connection.client.fd, Token::Client(slot)).is_ok()
+        });
+        if watched {
+            self.connect(slot, now);
+        } else {
+            self.abort(slot);
+        }
+    }
+
+    fn pause(&mut self, now: Instant) {
+        if self.paused_until.is_none() {
+            let is_news = self.told_of_pause.is_none_or(|at| now.saturating_duration_since(at) >= TELL_AGAIN);
+            if is_news {
+                tracing::warn!("no descriptors or memory left: new connections wait");
+                self.told_of_pause = Some(now);
+            }
+            self.listeners.iter().for_each(|listener| self.poller.forget(&listener.fd));
+        }
+        self.paused_until = Some(now + PAUSE);
+    }
+
+    fn watch_listeners(&self) -> Result<(), Errno> {
+        for (number, listener) in (0_u8..).zip(&self.listeners) {
+            self.poller.watch_reads(&listener.fd, Token::Listener(number))?;
+        }
+        Ok(())
+    }
+
+    /// Connections that the kernel has established for us would be lost with the listener.
+    fn take_in_what_waits(&mut self, now: Instant) {
+        for number in 0..self.listeners.len() {
+            if self.listeners.get(number).is_some_and(|listener| listener.protocol == Protocol::Tcp) {
+                // More than a backlog holds came since.
+                let rounds = BACKLOG.unsigned_abs() as usize / ACCEPTS;
+                let _ = (0..=rounds).take_while(|_| self.accept(number, now)).count();
+            }
+        }
+    }
+
+    fn handle_time(&mut self, now: Instant) {
+        while let Some((slot, number)) = self.limits.take_due(now) {
+            self.attempt_is_over(slot, number, now);
+        }
+        if self.sweep_at.is_some_and(|at| at <= now) {
+            self.sweep_at = None;
+            self.sweep(now);
+            if self.connections.len() > 0 {
+                self.sweep_at = Some(now + SWEEP);
+            }
+        }
+        self.udp.expire(&mut self.table, &self.counters, now);
+        if self.paused_until.is_some_and(|until| until <= now) {
+            self.paused_until = None;
+            if self.watch_listeners().is_err() {
+                self.pause(now);
+            }
+        }
+    }
+
+    fn has_drained(&self, now: Instant) -> bool {
+        self.drain_until.is_some_and(|until| until <= now || self.connections.len() == 0)
+    }
+}

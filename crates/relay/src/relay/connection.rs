@@ -1,0 +1,318 @@
+//! The life of a connection: finding a backend, carrying both ways, the end.
+
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+use portolan_model::{Family, Protocol};
+use portolan_sock::original;
+use rustix::io::Errno;
+use rustix::net::{Shutdown, bind, connect, shutdown, sockopt};
+
+use super::Relay;
+use crate::attempts::{Attempts, Failure};
+use crate::listener::{is_shortage, mark_own, socket};
+use crate::options::Counters;
+use crate::poll::{News, Token};
+use crate::slots::Slot;
+use crate::stream::{Direction, End, Progress, reset};
+use crate::table::{Scope, ServiceId};
+
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) client: End,
+    backend: Option<End>,
+    up: Direction,
+    down: Direction,
+    client_address: SocketAddr,
+    service: ServiceId,
+    scope: Scope,
+    /// The backend that is being tried, or that has it.
+    target: Option<SocketAddr>,
+    is_open: bool,
+    is_busy: bool,
+    /// A backend has ended it in order, without a byte either way.
+    saw_end: bool,
+    /// Of the attempt under way.
+    number: u8,
+    /// When its backend's socket was made.
+    round: u32,
+    /// Made with the first failure.
+    attempts: Option<Box<Attempts>>,
+    /// Last time that anything happened.
+    used: Instant,
+    /// Its endpoint is gone: it ends then.
+    ends: Option<Instant>,
+}
+
+impl Connection {
+    pub(super) fn new(
+        client: OwnedFd,
+        client_address: SocketAddr,
+        service: ServiceId,
+        scope: Scope,
+        now: Instant,
+    ) -> Self {
+        Self {
+            client: End::new(client),
+            backend: None,
+            up: Direction::default(),
+            down: Direction::default(),
+            client_address,
+            service,
+            scope,
+            target: None,
+            is_open: false,
+            is_busy: false,
+            saw_end: false,
+            number: 0,
+            round: 0,
+            attempts: None,
+            used: now,
+            ends: None,
+        }
+    }
+
+    /// Another backend can have it: none has got or given anything.
+    const fn is_untouched(&self) -> bool {
+        !self.up.has_carried() && !self.down.has_carried()
+    }
+}
+
+/// Whose fault it is that a connection cannot go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    Client,
+    Backend,
+}
+
+impl Relay {
+    /// Starts an attempt with the next backend; where every one has failed, the client is told by a reset.
+    pub(super) fn connect(&mut self, slot: Slot, now: Instant) {
+        loop {
+            let Some(connection) = self.connections.get_mut(slot) else { return };
+            let (service, scope, client) = (connection.service, connection.scope, connection.client_address);
+            let mut none = Attempts::default();
+            let attempts = connection.attempts.as_deref_mut().unwrap_or(&mut none);
+            let limits = &self.options.connect_limits;
+            let chosen = self.table.choose(service, scope, client.ip(), attempts, limits, now);
+            let Some((target, limit)) = chosen else {
+                if connection.saw_end {
+                    // That is how these backends are.
+                    return self.end(slot);
+                }
+                Counters::count(&self.counters.all_failed);
+                return self.abort(slot);
+            };
+            connection.target = Some(target);
+            connection.number = connection.number.wrapping_add(1);
+            let source = self.options.keep_client_address.then_some(client);
+            let started = start(target, source)
+                .and_then(|fd| self.poller.watch_stream(&fd, Token::Backend(slot)).map(|()| fd));
+            match started {
+                Ok(fd) => {
+                    connection.backend = Some(End::new(fd));
+                    connection.round = self.round;
+                    self.limits.set(limit, (slot, connection.number), now);
+                    return;
+                }
+                Err(errno) if is_shortage(errno) => {
+                    // No backend's fault.
+                    Counters::count(&self.counters.no_room);
+                    return self.abort(slot);
+                }
+                Err(_) => self.note_failure(slot, Failure::Refused, now),
+            }
+        }
+    }
+
+    pub(super) fn client_news(&mut self, slot: Slot, news: News, now: Instant) {
+        let Some(connection) = self.connections.get_mut(slot) else { return };
+        connection.client.take(news);
+        if connection.is_open {
+            self.go_on(slot, now);
+        } else if news.failed() {
+            self.abort(slot);
+        }
+    }
+
+    pub(super) fn backend_news(&mut self, slot: Slot, news: News, now: Instant) {
+        let Some(connection) = self.connections.get_mut(slot) else { return };
+        let Some(backend) = &mut connection.backend else { return };
+        if connection.is_open {
+            backend.take(news);
+            return self.go_on(slot, now);
+        }
+        if connection.round == self.round {
+            // Of the socket that this one has replaced.
+        } else if news.failed() {
+            self.try_another(slot, Failure::Refused, now);
+        } else if news.writable() {
+            backend.take(news);
+            connection.is_open = true;
+            if let Some(target) = connection.target {
+                self.table.succeeded(connection.service, target);
+            }
+            self.go_on(slot, now);
+        }
+    }
+
+    /// The time of an attempt is over.
+    pub(super) fn attempt_is_over(&mut self, slot: Slot, number: u8, now: Instant) {
+        let Some(connection) = self.connections.get(slot) else { return };
+        if !connection.is_open && connection.number == number {
+            self.try_another(slot, Failure::TimedOut, now);
+        }
+    }
+
+    /// Its turn among those that have more to do has come.
+    pub(super) fn take_turn(&mut self, slot: Slot, now: Instant) {
+        if let Some(connection) = self.connections.get_mut(slot) {
+            connection.is_busy = false;
+            self.go_on(slot, now);
+        }
+    }
+
+    /// Moves what can be moved, both ways.
+    pub(super) fn go_on(&mut self, slot: Slot, now: Instant) {
+        let Some(connection) = self.connections.get_mut(slot) else { return };
+        let Connection { client, backend: Some(backend), up, down, is_open: true, .. } = connection else {
+            return;
+        };
+        connection.used = now;
+        let progress =
+            (up.pump(client, backend, &mut self.tools), down.pump(backend, client, &mut self.tools));
+        // A backend that dies before it has read anything ends in order, too.
+        if let (Progress::Waiting, Progress::End) = progress
+            && !(up.has_carried() || down.has_carried())
+        {
+            connection.saw_end = true;
+            return self.try_another(slot, Failure::Refused, now);
+        }
+        match progress {
+            (Progress::End, Progress::End) => self.end(slot),
+            (Progress::SourceFailed, _) | (_, Progress::TargetFailed) => {
+                self.failed(slot, Fault::Client, now);
+            }
+            (Progress::TargetFailed, _) | (_, Progress::SourceFailed) => {
+                self.failed(slot, Fault::Backend, now);
+            }
+            (up_progress, down_progress) => {
+                // The end is passed on. Where the socket is gone already, an event tells.
+                if up_progress == Progress::End && up.tell() {
+                    let _ = shutdown(&backend.fd, Shutdown::Write);
+                }
+                if down_progress == Progress::End && down.tell() {
+                    let _ = shutdown(&client.fd, Shutdown::Write);
+                }
+                let has_more = up_progress == Progress::Turn || down_progress == Progress::Turn;
+                if has_more && !connection.is_busy {
+                    connection.is_busy = true;
+                    self.busy.push_back(slot);
+                }
+            }
+        }
+    }
+
+    /// Notes which connections have an endpoint that is gone.
+    pub(super) fn drain_endpoints(&mut self, now: Instant) {
+        let ends = now + self.options.drain;
+        for (_, connection) in self.connections.iter_mut() {
+            let Some(target) = connection.target else { continue };
+            connection.ends = if self.table.has_backend(connection.service, target) {
+                None
+            } else {
+                connection.ends.or(Some(ends))
+            };
+        }
+    }
+
+    /// Ends connections whose time is over.
+    pub(super) fn sweep(&mut self, now: Instant) {
+        let (idle, half_closed) = (self.options.idle, self.options.half_closed_idle);
+        let over = |connection: &Connection| {
+            let half = connection.up.is_at_end() || connection.down.is_at_end();
+            let unused = now.saturating_duration_since(connection.used);
+            connection.ends.is_some_and(|at| at <= now) || unused >= if half { half_closed } else { idle }
+        };
+        let expired: Vec<Slot> = self
+            .connections
+            .iter_mut()
+            .filter(|(_, connection)| over(connection))
+            .map(|(slot, _)| slot)
+            .collect();
+        for slot in expired {
+            Counters::count(&self.counters.expired);
+            self.abort(slot);
+        }
+    }
+
+    /// Ends a connection with a reset for both sides.
+    pub(super) fn abort(&mut self, slot: Slot) {
+        if let Some(connection) = self.connections.get(slot) {
+            reset(&connection.client.fd);
+            connection.backend.iter().for_each(|backend| reset(&backend.fd));
+        }
+        self.end(slot);
+    }
+
+    fn end(&mut self, slot: Slot) {
+        let Some(mut connection) = self.connections.remove(slot) else { return };
+        connection.up.release(&mut self.tools);
+        connection.down.release(&mut self.tools);
+        self.share.give_back();
+        self.table.let_go(connection.service);
+        Counters::uncount(&self.counters.open);
+    }
+
+    fn failed(&mut self, slot: Slot, fault: Fault, now: Instant) {
+        let Some(connection) = self.connections.get(slot) else { return };
+        if fault == Fault::Backend && connection.is_untouched() {
+            return self.try_another(slot, Failure::Refused, now);
+        }
+        if fault == Fault::Backend && !connection.down.has_carried() {
+            // What the client has sent may have been worked on: others are spared, not this one.
+            self.note_failure(slot, Failure::Refused, now);
+        }
+        self.abort(slot);
+    }
+
+    fn try_another(&mut self, slot: Slot, failure: Failure, now: Instant) {
+        self.note_failure(slot, failure, now);
+        if let Some(connection) = self.connections.get_mut(slot) {
+            connection.is_open = false;
+            if let Some(backend) = connection.backend.take() {
+                reset(&backend.fd);
+            }
+            connection.up.retarget();
+            connection.down.release(&mut self.tools);
+            connection.down = Direction::default();
+        }
+        self.connect(slot, now);
+    }
+
+    fn note_failure(&mut self, slot: Slot, failure: Failure, now: Instant) {
+        Counters::count(&self.counters.attempts_failed);
+        let Some(connection) = self.connections.get_mut(slot) else { return };
+        let Some(target) = connection.target.take() else { return };
+        let attempts = connection.attempts.get_or_insert_default();
+        self.table.failed(connection.service, target, attempts, failure, now);
+    }
+}
+
+/// Starts to connect; how that ends, an event tells.
+fn start(target: SocketAddr, source: Option<SocketAddr>) -> Result<OwnedFd, Errno> {
+    let fd = socket(Family::of(target.ip()), Protocol::Tcp)?;
+    sockopt::set_tcp_nodelay(&fd, true)?;
+    mark_own(&fd)?;
+    if let Some(source) = source {
+        let invalid = |_| Errno::INVAL;
+        original::set_transparent(&fd, source.is_ipv6()).map_err(invalid)?;
+        original::set_bind_address_no_port(&fd).map_err(invalid)?;
+        bind(&fd, &SocketAddr::new(source.ip(), 0))?;
+    }
+    match connect(&fd, &target) {
+        Ok(()) | Err(Errno::INPROGRESS) => Ok(fd),
+        Err(errno) => Err(errno),
+    }
+}

@@ -1,0 +1,138 @@
+//! Round robin over the backends of one set, in an order that changes disturb no more than they must.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+/// How long a backend is set aside after its first failure; doubled by each failure in a row.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// A backend is tried again after this at the latest.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// Whose turn it is. Backends that stay keep their places; whoever is new comes when everybody else has had a turn.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Rotation {
+    order: Vec<SocketAddr>,
+    next: usize,
+}
+
+impl Rotation {
+    /// Takes in which backends there are now.
+    pub fn update(&mut self, backends: impl Iterator<Item = SocketAddr> + Clone) {
+        let still: std::collections::HashSet<SocketAddr> = backends.clone().collect();
+        let served = self.order.iter().take(self.next).filter(|backend| still.contains(backend)).count();
+        self.order.retain(|backend| still.contains(backend));
+        let known: std::collections::HashSet<SocketAddr> = self.order.iter().copied().collect();
+        let fresh: Vec<SocketAddr> = backends.filter(|backend| !known.contains(backend)).collect();
+        let count = fresh.len();
+        self.order.splice(served..served, fresh);
+        self.next = served.saturating_add(count);
+        self.wrap();
+    }
+
+    /// Whether this backend is one of them.
+    pub fn contains(&self, backend: SocketAddr) -> bool {
+        self.order.contains(&backend)
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.order.is_empty()
+    }
+
+    /// The next one that is not out: a sound one in its turn or else, of those set aside, the one whose pause ends first.
+    pub fn choose(
+        &mut self,
+        health: &mut Health,
+        now: Instant,
+        out: impl Fn(SocketAddr) -> bool,
+    ) -> Option<SocketAddr> {
+        let (before, after) = self.order.split_at_checked(self.next).unwrap_or((&self.order, &[]));
+        let turn = after.iter().chain(before).copied().enumerate().filter(|&(_, backend)| !out(backend));
+        let (steps, chosen) = if health.is_spotless() {
+            turn.into_iter().next()?
+        } else {
+            // The first of equals, and whoever is not set aside at all comes first.
+            turn.min_by_key(|&(_, backend)| health.pause(backend, now))?
+        };
+        self.next = self.next.saturating_add(steps).saturating_add(1).checked_rem(self.order.len())?;
+        health.chosen(chosen, now);
+        Some(chosen)
+    }
+
+    fn wrap(&mut self) {
+        if self.next >= self.order.len() {
+            self.next = 0;
+        }
+    }
+}
+
+/// The backends that failed lately.
+#[derive(Debug, Clone, Default)]
+pub struct Health {
+    failing: HashMap<SocketAddr, Failing>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Failing {
+    failures: u32,
+    until: Instant,
+}
+
+impl Health {
+    /// Sets a backend aside.
+    pub fn failed(&mut self, backend: SocketAddr, now: Instant) {
+        let failing = self.failing.entry(backend).or_insert(Failing { failures: 0, until: now });
+        failing.failures = failing.failures.saturating_add(1);
+        failing.until = now + failing.pause();
+    }
+
+    /// A backend answered.
+    pub fn succeeded(&mut self, backend: SocketAddr) {
+        if !self.is_spotless() {
+            self.failing.remove(&backend);
+        }
+    }
+
+    /// Whether a backend is set aside now.
+    pub fn is_aside(&self, backend: SocketAddr, now: Instant) -> bool {
+        self.pause(backend, now) > Duration::ZERO
+    }
+
+    /// Forgets those that are not backends any more.
+    pub fn retain(&mut self, is_backend: impl Fn(SocketAddr) -> bool) {
+        self.failing.retain(|&backend, _| is_backend(backend));
+    }
+
+    fn is_spotless(&self) -> bool {
+        self.failing.is_empty()
+    }
+
+    fn pause(&self, backend: SocketAddr, now: Instant) -> Duration {
+        self.failing
+            .get(&backend)
+            .map_or(Duration::ZERO, |failing| failing.until.saturating_duration_since(now))
+    }
+
+    /// Until it is known how this one ends, others do not try the same backend.
+    fn chosen(&mut self, backend: SocketAddr, now: Instant) {
+        if let Some(failing) = self.failing.get_mut(&backend) {
+            failing.until = failing.until.max(now + failing.pause());
+        }
+    }
+}
+
+impl Failing {
+    fn pause(self) -> Duration {
+        let doublings = self.failures.saturating_sub(1);
+        FIRST_PAUSE.saturating_mul(1_u32.checked_shl(doublings).unwrap_or(u32::MAX)).min(LONGEST_PAUSE)
+    }
+}
+
+#[cfg(test)]
+mod tests;

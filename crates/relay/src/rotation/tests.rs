@@ -1,0 +1,124 @@
+use std::collections::HashSet;
+use std::net::Ipv4Addr;
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn backend(n: u16) -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, n).into()
+}
+
+fn of(backends: impl IntoIterator<Item = u16>) -> Rotation {
+    let backends: Vec<_> = backends.into_iter().map(backend).collect();
+    let mut rotation = Rotation::default();
+    rotation.update(backends.into_iter());
+    rotation
+}
+
+fn turns(rotation: &mut Rotation, health: &mut Health, now: Instant, count: usize) -> Vec<u16> {
+    (0..count).filter_map(|_| rotation.choose(health, now, |_| false)).map(|b| b.port()).collect()
+}
+
+#[test]
+fn everybody_has_a_turn_in_the_same_order() {
+    let (mut rotation, mut health, now) = (of([1, 2, 3]), Health::default(), Instant::now());
+    assert_eq!(turns(&mut rotation, &mut health, now, 7), [1, 2, 3, 1, 2, 3, 1]);
+}
+
+#[test]
+fn who_is_new_comes_after_the_others() {
+    let (mut rotation, mut health, now) = (of([1, 3, 4]), Health::default(), Instant::now());
+    assert_eq!(turns(&mut rotation, &mut health, now, 1), [1]);
+    rotation.update([1, 2, 3, 4].map(backend).into_iter());
+    assert_eq!(turns(&mut rotation, &mut health, now, 5), [3, 4, 1, 2, 3]);
+}
+
+#[test]
+fn who_goes_takes_no_turn_from_others() {
+    let (mut rotation, mut health, now) = (of([1, 2, 3, 4]), Health::default(), Instant::now());
+    assert_eq!(turns(&mut rotation, &mut health, now, 2), [1, 2]);
+    rotation.update([2, 3, 4].map(backend).into_iter());
+    assert_eq!(turns(&mut rotation, &mut health, now, 3), [3, 4, 2]);
+    rotation.update(std::iter::empty());
+    assert_eq!(rotation.choose(&mut health, now, |_| false), None);
+}
+
+#[test]
+fn a_failing_backend_is_set_aside_and_tried_by_one_at_a_time() {
+    let (mut rotation, mut health, now) = (of([1, 2]), Health::default(), Instant::now());
+    health.failed(backend(1), now);
+    assert_eq!(turns(&mut rotation, &mut health, now, 3), [2, 2, 2]);
+    let later = now + FIRST_PAUSE;
+    assert_eq!(
+        turns(&mut rotation, &mut health, later, 3),
+        [1, 2, 2],
+        "one try until it is known how that ends"
+    );
+    health.succeeded(backend(1));
+    assert_eq!(turns(&mut rotation, &mut health, later, 3), [1, 2, 1]);
+}
+
+#[test]
+fn pauses_grow_to_a_minute() {
+    let (mut health, now) = (Health::default(), Instant::now());
+    for failures in 1..40_u32 {
+        health.failed(backend(1), now);
+        let pause = FIRST_PAUSE.saturating_mul(1 << (failures - 1).min(6)).min(LONGEST_PAUSE);
+        assert!(
+            health.is_aside(backend(1), now + pause.saturating_sub(Duration::from_millis(1))),
+            "{failures}"
+        );
+        assert!(!health.is_aside(backend(1), now + pause), "{failures}");
+    }
+}
+
+#[test]
+fn where_all_are_set_aside_the_one_that_comes_back_first_is_taken() {
+    let (mut rotation, mut health, now) = (of([1, 2]), Health::default(), Instant::now());
+    health.failed(backend(1), now);
+    health.failed(backend(1), now);
+    health.failed(backend(2), now);
+    assert_eq!(rotation.choose(&mut health, now, |_| false), Some(backend(2)));
+    assert_eq!(rotation.choose(&mut health, now, |b| b == backend(2)), Some(backend(1)));
+    assert_eq!(rotation.choose(&mut health, now, |_| true), None);
+}
+
+proptest! {
+    /// Whatever changes, between two turns of a backend that stays no other one that stays has more than one turn.
+    #[test]
+    fn turns_are_fair_to_those_that_stay(
+        steps in proptest::collection::vec(proptest::option::of(proptest::collection::hash_set(10..20_u16, 0..6)), 1..60),
+    ) {
+        const STAY: [u16; 3] = [1, 2, 3];
+        let (mut rotation, mut health, now) = (of(STAY), Health::default(), Instant::now());
+        let mut seen = Vec::new();
+        for step in steps {
+            match step {
+                Some(others) => {
+                    let mut all: Vec<u16> = STAY.into_iter().chain(others).collect();
+                    all.sort_unstable();
+                    rotation.update(all.into_iter().map(backend).collect::<Vec<_>>().into_iter());
+                }
+                None => seen.extend(rotation.choose(&mut health, now, |_| false)),
+            }
+        }
+        let stay: Vec<u16> = seen.iter().map(SocketAddr::port).filter(|port| STAY.contains(port)).collect();
+        for (at, port) in stay.iter().enumerate() {
+            prop_assert_eq!(*port, STAY[at % 3]);
+        }
+    }
+
+    #[test]
+    fn an_update_leaves_exactly_the_backends(
+        first in proptest::collection::hash_set(0..30_u16, 0..12),
+        second in proptest::collection::hash_set(0..30_u16, 0..12),
+        turns_before in 0..20_usize,
+    ) {
+        let (mut rotation, mut health, now) = (of(first), Health::default(), Instant::now());
+        turns(&mut rotation, &mut health, now, turns_before);
+        rotation.update(second.iter().copied().map(backend).collect::<Vec<_>>().into_iter());
+        let round: HashSet<u16> = turns(&mut rotation, &mut health, now, second.len()).into_iter().collect();
+        prop_assert_eq!(round, second);
+    }
+}

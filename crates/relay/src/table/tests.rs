@@ -1,0 +1,139 @@
+use portolan_model::{ExternalPolicy, InternalPolicy};
+
+use super::*;
+
+const LIMITS: [Duration; 2] = [Duration::from_millis(250), Duration::from_millis(500)];
+
+fn name(service: &str) -> Arc<ServicePortName> {
+    let (namespace, service, port) = ("default".into(), service.into(), "".into());
+    Arc::new(ServicePortName { namespace, service, port, protocol: Protocol::Tcp })
+}
+
+fn socket(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+fn backends(ports: &[u16]) -> Box<[Backend]> {
+    ports.iter().map(|&port| Backend { address: [10, 0, 0, 1].into(), port, may_hairpin: false }).collect()
+}
+
+fn forwarding(frontends: &[Frontend], cluster: &[u16], local: &[u16], affinity: Option<u32>) -> Forwarding {
+    Forwarding {
+        family: Family::Ipv4,
+        protocol: Protocol::Tcp,
+        frontends: frontends.into(),
+        cluster: backends(cluster),
+        local: backends(local),
+        has_endpoints: true,
+        internal_policy: InternalPolicy::Cluster,
+        external_policy: ExternalPolicy::Cluster,
+        affinity,
+        source_ranges: Box::default(),
+        ipvs_scheduler: None,
+    }
+}
+
+fn change(service: &str, new: Option<Forwarding>) -> Change {
+    Change { name: name(service), family: Family::Ipv4, old: None, new: new.map(Arc::new) }
+}
+
+fn cluster_ip(last: u8) -> Frontend {
+    Frontend::ClusterIp([10, 96, 0, last].into(), 80)
+}
+
+fn choose(table: &mut Table, id: ServiceId, scope: Scope, client: u8, now: Instant) -> Option<u16> {
+    let client = [10, 1, 0, client].into();
+    let chosen = table.choose(id, scope, client, &mut Attempts::default(), &LIMITS, now);
+    chosen.map(|(backend, _)| backend.port())
+}
+
+#[test]
+fn frontends_are_found_and_go() {
+    let mut table = Table::default();
+    let frontends = [cluster_ip(1), Frontend::NodePort(30_080)];
+    table.apply(&change("a", Some(forwarding(&frontends, &[1], &[], None))));
+    let found = table.find(Protocol::Tcp, socket("10.96.0.1:80")).unwrap();
+    assert_eq!(table.find(Protocol::Tcp, socket("192.0.2.1:30080")), Some(found));
+    assert_eq!(table.find(Protocol::Udp, socket("10.96.0.1:80")), None);
+    assert_eq!(table.find(Protocol::Tcp, socket("[2001:db8::1]:30080")), None);
+    table.apply(&change("a", Some(forwarding(&[cluster_ip(2)], &[1], &[], None))));
+    assert_eq!(table.find(Protocol::Tcp, socket("10.96.0.1:80")), None);
+    assert_eq!(table.find(Protocol::Tcp, socket("10.96.0.2:80")), Some(found));
+    table.apply(&change("a", None));
+    assert_eq!(table.find(Protocol::Tcp, socket("10.96.0.2:80")), None);
+    assert_eq!(table.services.len() + table.names.len() + table.addresses.len() + table.node_ports.len(), 0);
+}
+
+#[test]
+fn a_frontend_that_moved_stays_with_its_new_owner() {
+    let mut table = Table::default();
+    table.apply(&change("a", Some(forwarding(&[cluster_ip(1)], &[1], &[], None))));
+    table.apply(&change("b", Some(forwarding(&[cluster_ip(1)], &[2], &[], None))));
+    table.apply(&change("a", None));
+    let id = table.find(Protocol::Tcp, socket("10.96.0.1:80")).unwrap();
+    assert_eq!(choose(&mut table, id, Scope::Cluster, 1, Instant::now()), Some(2));
+}
+
+#[test]
+fn scopes_have_backends_of_their_own() {
+    let (mut table, now) = (Table::default(), Instant::now());
+    table.apply(&change("a", Some(forwarding(&[cluster_ip(1)], &[1, 2], &[2], None))));
+    let id = table.find(Protocol::Tcp, socket("10.96.0.1:80")).unwrap();
+    let turns: Vec<_> = (0..3).filter_map(|_| choose(&mut table, id, Scope::Cluster, 1, now)).collect();
+    assert_eq!(turns, [1, 2, 1]);
+    assert_eq!(choose(&mut table, id, Scope::Local, 1, now), Some(2));
+}
+
+#[test]
+fn affinity_holds_and_moves_with_a_failure() {
+    let (mut table, now) = (Table::default(), Instant::now());
+    table.apply(&change("a", Some(forwarding(&[cluster_ip(1)], &[1, 2, 3], &[], Some(60)))));
+    let id = table.find(Protocol::Tcp, socket("10.96.0.1:80")).unwrap();
+    assert_eq!(choose(&mut table, id, Scope::Cluster, 1, now), Some(1));
+    assert_eq!(choose(&mut table, id, Scope::Cluster, 2, now), Some(2));
+    assert_eq!(choose(&mut table, id, Scope::Cluster, 1, now), Some(1));
+
+    let mut attempts = Attempts::default();
+    let client = [10, 1, 0, 1].into();
+    let (backend, _) = table.choose(id, Scope::Cluster, client, &mut attempts, &LIMITS, now).unwrap();
+    table.failed(id, backend, &mut attempts, Failure::Refused, now);
+    let (moved, _) = table.choose(id, Scope::Cluster, client, &mut attempts, &LIMITS, now).unwrap();
+    assert_eq!((backend.port(), moved.port()), (1, 3));
+    assert_eq!(
+        choose(&mut table, id, Scope::Cluster, 1, now),
+        Some(3),
+        "the next connection goes there at once"
+    );
+
+    table.apply(&change("a", Some(forwarding(&[cluster_ip(1)], &[1, 2], &[], Some(60)))));
+    assert_ne!(choose(&mut table, id, Scope::Cluster, 1, now), Some(3), "its endpoint is gone");
+    assert_eq!(choose(&mut table, id, Scope::Cluster, 2, now), Some(2), "nobody else moves");
+}
+
+#[test]
+fn a_service_that_is_gone_is_forgotten_with_its_last_connection() {
+    let mut table = Table::default();
+    table.apply(&change("a", Some(forwarding(&[cluster_ip(1)], &[1], &[], None))));
+    let id = table.find(Protocol::Tcp, socket("10.96.0.1:80")).unwrap();
+    table.hold(id);
+    assert!(table.has_backend(id, socket("10.0.0.1:1")));
+    assert!(table.apply(&change("a", None)), "connections may have to be drained");
+    assert!(!table.has_backend(id, socket("10.0.0.1:1")));
+    assert_eq!((table.held(id), table.services.len()), (1, 1));
+    table.let_go(id);
+    assert_eq!((table.services.len(), table.names.len()), (0, 0));
+}
+
+#[test]
+fn a_service_that_comes_back_is_the_same_one() {
+    let mut table = Table::default();
+    let there = change("a", Some(forwarding(&[cluster_ip(1)], &[1], &[], None)));
+    table.apply(&there);
+    let id = table.find(Protocol::Tcp, socket("10.96.0.1:80")).unwrap();
+    table.hold(id);
+    table.apply(&change("a", None));
+    table.apply(&there);
+    assert_eq!(table.find(Protocol::Tcp, socket("10.96.0.1:80")), Some(id));
+    table.let_go(id);
+    assert!(table.has_backend(id, socket("10.0.0.1:1")));
+}

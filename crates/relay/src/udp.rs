@@ -1,0 +1,279 @@
+//! Datagrams: each flow has a socket of its own towards its backend, so that answers and ICMP errors find it. Answers
+//! leave by a socket that is bound to the virtual address, one for each that is in use.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+use portolan_model::{Family, Protocol};
+use portolan_sock::original::{self, Received};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, bind, connect, recv, send, sendto, sockopt};
+
+use crate::attempts::{Attempts, Failure};
+use crate::flows::{FlowId, Flows, Key};
+use crate::listener::{Listener, is_shortage, loopback, mark_own, socket};
+use crate::options::{Counters, Options};
+use crate::poll::{Poller, Token};
+use crate::share::Share;
+use crate::slots::Slot;
+use crate::table::{Scope, ServiceId, Table};
+
+/// Datagrams taken from one socket before others have their turn.
+const DATAGRAMS: usize = 64;
+/// The port of a service that never answers (RFC 863).
+const DISCARD: u16 = 9;
+/// The longest datagram (RFC 768).
+const DATAGRAM_MAX: usize = 65_535;
+
+#[derive(Debug)]
+pub(crate) struct Udp {
+    flows: Flows<Flow>,
+    replies: HashMap<SocketAddr, Reply>,
+    share: Share,
+    buffer: Box<[u8]>,
+}
+
+#[derive(Debug)]
+struct Flow {
+    fd: OwnedFd,
+    service: ServiceId,
+    backend: SocketAddr,
+}
+
+/// The socket that answers from a virtual address.
+#[derive(Debug)]
+struct Reply {
+    fd: OwnedFd,
+    flows: usize,
+}
+
+impl Udp {
+    pub(crate) fn new(options: &Options) -> Self {
+        Self {
+            flows: Flows::new(options.udp_idle),
+            replies: HashMap::new(),
+            share: Share::new(options.flows_max),
+            buffer: vec![0; DATAGRAM_MAX].into(),
+        }
+    }
+
+    /// Takes datagrams in and passes them on.
+    pub(crate) fn receive(
+        &mut self,
+        listener: &Listener,
+        table: &mut Table,
+        poller: &Poller,
+        options: &Options,
+        counters: &Counters,
+        now: Instant,
+    ) {
+        for _ in 0..DATAGRAMS {
+            match original::receive_with_destination(&listener.fd, &mut self.buffer) {
+                Ok(Some(received)) => {
+                    let mut context = Context { table, poller, options, counters, now };
+                    if self.pass_on(received, listener.scope, &mut context).is_none() {
+                        Counters::count(&counters.datagrams_lost);
+                    }
+                }
+                Ok(None) => Counters::count(&counters.datagrams_lost),
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Passes answers on to the client.
+    pub(crate) fn answer(
+        &mut self,
+        slot: Slot,
+        table: &mut Table,
+        poller: &Poller,
+        counters: &Counters,
+        now: Instant,
+    ) {
+        let id = FlowId(slot);
+        for _ in 0..DATAGRAMS {
+            let Some((&(client, destination), flow)) = self.flows.using(id, now) else { return };
+            match recv(&flow.fd, &mut *self.buffer, RecvFlags::DONTWAIT) {
+                Ok((_, length)) => {
+                    table.succeeded(flow.service, flow.backend);
+                    let data = self.buffer.get(..length).unwrap_or_default();
+                    let sent = self
+                        .replies
+                        .get(&destination)
+                        .is_some_and(|reply| sendto(&reply.fd, data, SendFlags::DONTWAIT, &client).is_ok());
+                    if !sent {
+                        Counters::count(&counters.datagrams_lost);
+                    }
+                }
+                Err(Errno::AGAIN) => return,
+                Err(Errno::INTR) => {}
+                Err(_) => {
+                    // An ICMP error: the client's next datagram goes to another backend.
+                    table.failed(flow.service, flow.backend, &mut Attempts::default(), Failure::Refused, now);
+                    poller.forget(&flow.fd);
+                    self.end(id, table, counters);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Ends flows that nobody uses.
+    pub(crate) fn expire(&mut self, table: &mut Table, counters: &Counters, now: Instant) {
+        while let Some((key, flow)) = self.flows.take_idle(now) {
+            self.give_back(key, &flow, table, counters);
+        }
+    }
+
+    /// When to look for flows that nobody uses.
+    pub(crate) fn next(&self) -> Option<Instant> {
+        self.flows.next()
+    }
+
+    /// `None` where the datagram is lost.
+    fn pass_on(&mut self, received: Received, scope: Scope, context: &mut Context<'_>) -> Option<()> {
+        let key = (received.source, received.destination);
+        let mut attempts = Attempts::default();
+        loop {
+            let id = match self.flows.find(&key).filter(|&id| self.is_current(id, context)) {
+                Some(id) => id,
+                None => self.begin(key, scope, &mut attempts, context)?,
+            };
+            let (_, flow) = self.flows.using(id, context.now)?;
+            let data = self.buffer.get(..received.length)?;
+            match send(&flow.fd, data, SendFlags::DONTWAIT) {
+                Ok(_) => return Some(()),
+                Err(Errno::AGAIN | Errno::NOBUFS | Errno::MSGSIZE) => return None,
+                Err(_) => {
+                    let (service, backend) = (flow.service, flow.backend);
+                    context.table.failed(service, backend, &mut attempts, Failure::Refused, context.now);
+                    self.end(id, context.table, context.counters);
+                }
+            }
+        }
+    }
+
+    /// Ends a flow whose backend is gone: datagrams have no connection that could be drained.
+    fn is_current(&mut self, id: FlowId, context: &mut Context<'_>) -> bool {
+        let there = self
+            .flows
+            .using(id, context.now)
+            .is_some_and(|(_, flow)| context.table.has_backend(flow.service, flow.backend));
+        if !there {
+            self.end(id, context.table, context.counters);
+        }
+        there
+    }
+
+    fn begin(
+        &mut self,
+        key: Key,
+        scope: Scope,
+        attempts: &mut Attempts,
+        context: &mut Context<'_>,
+    ) -> Option<FlowId> {
+        let (client, destination) = key;
+        let Context { table, poller, options, counters, now } = context;
+        let service = table.find(Protocol::Udp, destination)?;
+        if !self.share.take(table.held(service)) {
+            Counters::count(&counters.no_room);
+            return None;
+        }
+        table.hold(service);
+        let limits = &options.connect_limits;
+        let mut open = || loop {
+            let (backend, _) = table.choose(service, scope, client.ip(), attempts, limits, *now)?;
+            match connected(backend) {
+                Ok(fd) => return Some((fd, backend)),
+                // No backend's fault.
+                Err(errno) if is_shortage(errno) => return None,
+                Err(_) => table.failed(service, backend, attempts, Failure::Refused, *now),
+            }
+        };
+        let flow = open()
+            .and_then(|(fd, backend)| self.add_reply(destination).map(|()| Flow { fd, service, backend }));
+        let Some(flow) = flow else {
+            self.share.give_back();
+            table.let_go(service);
+            return None;
+        };
+        let id = self.flows.insert(key, flow, *now);
+        Counters::count(&counters.flows);
+        Counters::count(&counters.flows_open);
+        let watched = self
+            .flows
+            .using(id, *now)
+            .is_some_and(|(_, flow)| poller.watch_reads(&flow.fd, Token::Flow(id.0)).is_ok());
+        if watched {
+            return Some(id);
+        }
+        self.end(id, table, counters);
+        None
+    }
+
+    fn add_reply(&mut self, destination: SocketAddr) -> Option<()> {
+        if let Some(reply) = self.replies.get_mut(&destination) {
+            reply.flows = reply.flows.saturating_add(1);
+            return Some(());
+        }
+        match reply_socket(destination) {
+            Ok(fd) => {
+                self.replies.insert(destination, Reply { fd, flows: 1 });
+                Some(())
+            }
+            Err(errno) => {
+                tracing::warn!(%destination, %errno, "cannot answer from this address");
+                None
+            }
+        }
+    }
+
+    fn end(&mut self, id: FlowId, table: &mut Table, counters: &Counters) {
+        if let Some((key, flow)) = self.flows.remove(id) {
+            self.give_back(key, &flow, table, counters);
+        }
+    }
+
+    fn give_back(&mut self, (_, destination): Key, flow: &Flow, table: &mut Table, counters: &Counters) {
+        self.share.give_back();
+        table.let_go(flow.service);
+        Counters::uncount(&counters.flows_open);
+        if let Some(reply) = self.replies.get_mut(&destination) {
+            reply.flows = reply.flows.saturating_sub(1);
+            if reply.flows == 0 {
+                self.replies.remove(&destination);
+            }
+        }
+    }
+}
+
+/// What a datagram meets.
+struct Context<'a> {
+    table: &'a mut Table,
+    poller: &'a Poller,
+    options: &'a Options,
+    counters: &'a Counters,
+    now: Instant,
+}
+
+/// A socket towards a backend.
+fn connected(backend: SocketAddr) -> Result<OwnedFd, Errno> {
+    let fd = socket(Family::of(backend.ip()), Protocol::Udp)?;
+    mark_own(&fd)?;
+    connect(&fd, &backend)?;
+    Ok(fd)
+}
+
+/// A socket that sends from a virtual address. It is connected to nobody: else it would swallow what is sent to a node
+/// port of before that the node should refuse.
+fn reply_socket(destination: SocketAddr) -> Result<OwnedFd, Errno> {
+    let fd = socket(Family::of(destination.ip()), Protocol::Udp)?;
+    original::set_transparent(&fd, destination.is_ipv6()).map_err(|_| Errno::INVAL)?;
+    sockopt::set_socket_reuseaddr(&fd, true)?;
+    sockopt::set_socket_reuseport(&fd, true)?;
+    bind(&fd, &destination)?;
+    connect(&fd, &SocketAddr::new(loopback(Family::of(destination.ip())), DISCARD))?;
+    Ok(fd)
+}

@@ -1,0 +1,123 @@
+//! A namespace with a relay, a Service, and backends of all sorts.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use portolan_model::{
+    Backend, Change, ExternalPolicy, Family, Forwarding, Frontend, InternalPolicy, Protocol, ServicePortName,
+};
+use portolan_relay::{Counters, Handle, Options, Ports};
+use portolan_testkit::{Namespace, eventually};
+
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Nobody answers there: packets vanish in an interface that leads nowhere.
+pub(crate) const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 99, 0, 1)), 80);
+
+/// A relay in a namespace of its own, with one Service at its listeners.
+pub(crate) struct Bed {
+    pub(crate) namespace: Namespace,
+    pub(crate) relay: Handle,
+    pub(crate) frontend: SocketAddr,
+    protocol: Protocol,
+    old: Option<Arc<Forwarding>>,
+}
+
+impl Bed {
+    pub(crate) fn new(protocol: Protocol, options: Options) -> Self {
+        let namespace = Namespace::new("relay").unwrap();
+        let hole = "link set lo up\nlink add hole type veth peer name end\nlink set end up\nlink set hole arp off up\n\
+                    addr add 10.99.1.1/32 dev hole\nroute add 10.99.0.0/24 dev hole";
+        namespace.ip(hole).unwrap();
+        let relay = namespace.run(|| portolan_relay::spawn(&[Family::Ipv4], options)).unwrap().unwrap();
+        let frontend = (Ipv4Addr::LOCALHOST, Ports::default().cluster).into();
+        Self { namespace, relay, frontend, protocol, old: None }
+    }
+
+    /// Gives the Service these backends.
+    pub(crate) fn backends(&mut self, backends: &[SocketAddr]) {
+        self.service(backends, None);
+    }
+
+    pub(crate) fn service(&mut self, backends: &[SocketAddr], affinity: Option<u32>) {
+        let backend =
+            |socket: &SocketAddr| Backend { address: socket.ip(), port: socket.port(), may_hairpin: false };
+        let mut cluster: Box<[Backend]> = backends.iter().map(backend).collect();
+        cluster.sort_unstable();
+        let new = Arc::new(Forwarding {
+            family: Family::Ipv4,
+            protocol: self.protocol,
+            frontends: Box::new([Frontend::ClusterIp(self.frontend.ip(), self.frontend.port())]),
+            has_endpoints: !cluster.is_empty(),
+            cluster,
+            local: Box::default(),
+            internal_policy: InternalPolicy::Cluster,
+            external_policy: ExternalPolicy::Cluster,
+            affinity,
+            source_ranges: Box::default(),
+            ipvs_scheduler: None,
+        });
+        let [namespace, service, port] = ["default", "web", ""].map(Arc::from);
+        let name = Arc::new(ServicePortName { namespace, service, port, protocol: self.protocol });
+        let old = self.old.replace(new.clone());
+        self.relay.apply(vec![Change { name, family: Family::Ipv4, old, new: Some(new) }]);
+    }
+
+    /// A listener of the namespace.
+    pub(crate) fn listen(&self) -> TcpListener {
+        self.namespace.run(|| TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).unwrap().unwrap()
+    }
+
+    pub(crate) fn connect(&self) -> TcpStream {
+        let stream = self.namespace.run(|| TcpStream::connect(self.frontend)).unwrap().unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        self.relay.counters()
+    }
+
+    /// Waits until a counter has a value.
+    pub(crate) fn wait_for(&self, what: &str, counter: impl Fn(&Counters) -> &AtomicU64, value: u64) {
+        let done = || counter(self.counters()).load(Ordering::Relaxed) == value;
+        let waited = eventually(PATIENCE, what, done);
+        let last = counter(self.counters()).load(Ordering::Relaxed);
+        assert!(waited.is_ok(), "{what}: {last} instead of {value}");
+    }
+}
+
+/// Serves every connection of a listener with `work` on a thread of its own, until the process ends.
+pub(crate) fn serve(listener: TcpListener, work: impl Fn(TcpStream) + Send + Sync + 'static) -> SocketAddr {
+    let address = listener.local_addr().unwrap();
+    let work = Arc::new(work);
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let work = work.clone();
+            std::thread::spawn(move || work(stream));
+        }
+    });
+    address
+}
+
+/// Sends a line with its name, then every byte back.
+pub(crate) fn echo(listener: TcpListener, name: u8) -> SocketAddr {
+    serve(listener, move |mut stream| {
+        let _ = stream.write_all(&[name]);
+        let mut buffer = vec![0; 64 << 10];
+        while let Ok(count) = stream.read(&mut buffer) {
+            if count == 0 || stream.write_all(&buffer[..count]).is_err() {
+                break;
+            }
+        }
+    })
+}
+
+/// Reads the name that an echo server begins with.
+pub(crate) fn name(stream: &mut TcpStream) -> std::io::Result<u8> {
+    let mut byte = [0];
+    stream.read_exact(&mut byte).map(|()| byte[0])
+}

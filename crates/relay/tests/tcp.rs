@@ -1,0 +1,16 @@
+//! The relay with real sockets, in network namespaces: clients connect to a listener itself, which is the frontend.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs,
+    reason = "a test program"
+)]
+
+#[path = "tcp/failing.rs"]
+mod failing;
+#[path = "tcp/limits.rs"]
+mod limits;
+#[path = "tcp/streams.rs"]
+mod streams;
+mod support;

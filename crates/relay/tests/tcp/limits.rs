@@ -1,0 +1,127 @@
+//! Many connections, and more than many.
+
+use std::io::{BufRead as _, BufReader, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Stdio};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use portolan_model::Protocol;
+use portolan_relay::{Options, raise_descriptors};
+use portolan_testkit::eventually;
+
+use crate::support::{Bed, PATIENCE, echo, name};
+
+/// Holds the backend's ends, or the clients'; the descriptors of one process are not enough for both and the relay's.
+#[test]
+#[ignore = "the other processes of ten_thousand_connections_at_once"]
+fn holder() {
+    let Ok(order) = std::env::var("HOLD") else { return };
+    let (role, rest) = order.split_once(' ').unwrap();
+    let (address, many) = rest.split_once(' ').unwrap();
+    raise_descriptors();
+    let mut held: Vec<TcpStream> = Vec::new();
+    if role == "backend" {
+        let listener = std::net::TcpListener::bind(address).unwrap();
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            stream.write_all(b"h").unwrap();
+            held.push(stream);
+        }
+    }
+    for _ in 0..many.parse().unwrap() {
+        held.push(TcpStream::connect(address).unwrap());
+    }
+    for stream in &mut held {
+        assert_eq!(name(stream).unwrap(), b'h');
+    }
+    println!("held");
+    // Until nobody is interested any more.
+    let _ = std::io::stdin().read(&mut [0]);
+}
+
+fn hold(bed: &Bed, order: &str) -> Child {
+    let mut command = bed.namespace.command(std::env::current_exe().unwrap());
+    command.args(["--exact", "limits::holder", "--ignored", "--nocapture"]).env("HOLD", order);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+}
+
+#[test]
+fn ten_thousand_connections_at_once() {
+    // As many as this process can have where that is less.
+    let many = 10_000.min((raise_descriptors() - 600) / 2);
+    let mut bed = Bed::new(Protocol::Tcp, Options::default());
+    let address = "127.0.0.1:8000";
+    let mut backend = hold(&bed, &format!("backend {address} 0"));
+    bed.backends(&[address.parse().unwrap()]);
+    let up = || bed.namespace.run(|| TcpStream::connect(address)).unwrap().is_ok();
+    eventually(PATIENCE, "a backend", up).unwrap();
+    let mut clients = hold(&bed, &format!("clients {} {many}", bed.frontend));
+    let lines = BufReader::new(clients.stdout.take().unwrap()).lines();
+    assert!(lines.map_while(Result::ok).any(|line| line.ends_with("held")), "all are served");
+    assert_eq!(bed.counters().open.load(Ordering::Relaxed), many as u64);
+    drop(clients.stdin.take());
+    clients.wait().unwrap();
+    backend.kill().unwrap();
+    backend.wait().unwrap();
+    bed.wait_for("all closed", |counters| &counters.open, 0);
+}
+
+#[test]
+fn at_the_limit_new_ones_are_refused_and_old_ones_go_on() {
+    let mut bed = Bed::new(Protocol::Tcp, Options { connections_max: 100, ..Options::default() });
+    bed.backends(&[echo(bed.listen(), b'a')]);
+    let mut held: Vec<TcpStream> = Vec::new();
+    let refused = loop {
+        match admitted(&bed) {
+            Ok(stream) => held.push(stream),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(refused.kind(), ErrorKind::ConnectionReset);
+    assert_eq!(held.len(), 80, "one Service leaves a fifth to others");
+    assert_eq!(bed.counters().no_room.load(Ordering::Relaxed), 1);
+    // A flood that gets nowhere.
+    for _ in 0..1000 {
+        assert!(admitted(&bed).is_err());
+    }
+    for stream in &mut held {
+        stream.write_all(b"x").unwrap();
+        assert_eq!(name(stream).unwrap(), b'x');
+    }
+    drop(held.pop());
+    bed.wait_for("one closed", |counters| &counters.open, 79);
+    admitted(&bed).unwrap();
+}
+
+/// A connection that a backend has answered. A reset may come while it is being opened, or later.
+fn admitted(bed: &Bed) -> std::io::Result<TcpStream> {
+    let mut stream = bed.namespace.run(|| TcpStream::connect(bed.frontend)).unwrap()?;
+    name(&mut stream).map(|_| stream)
+}
+
+#[test]
+fn slow_clients_hold_nobody_up() {
+    let mut bed = Bed::new(Protocol::Tcp, Options::default());
+    bed.backends(&[echo(bed.listen(), b'a')]);
+    // Each sends without ever reading, until nothing more is taken.
+    let mut slow: Vec<TcpStream> = (0..100).map(|_| bed.connect()).collect();
+    let data = vec![7; 256 << 10];
+    for stream in &mut slow {
+        stream.set_nonblocking(true).unwrap();
+        while stream.write(&data).is_ok() {}
+    }
+    let started = Instant::now();
+    for _ in 0..200 {
+        let mut stream = bed.connect();
+        assert_eq!(name(&mut stream).unwrap(), b'a');
+        stream.write_all(b"ping").unwrap();
+        let mut answer = [0; 4];
+        stream.read_exact(&mut answer).unwrap();
+    }
+    assert!(started.elapsed() < PATIENCE, "{:?}", started.elapsed());
+    for stream in &mut slow {
+        stream.set_nonblocking(false).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        assert_eq!(name(stream).unwrap(), b'a', "and they still can read");
+    }
+}

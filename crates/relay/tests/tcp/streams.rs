@@ -1,0 +1,231 @@
+//! What goes in comes out, in both directions: data, ends, resets, urgent bytes, and nothing at all.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use portolan_model::Protocol;
+use portolan_relay::Options;
+use rustix::net::{RecvFlags, SendFlags};
+
+use crate::support::{Bed, PATIENCE, echo, name};
+
+/// A connection through the relay: the client's end and the backend's.
+fn pair(bed: &mut Bed) -> (TcpStream, TcpStream) {
+    let listener = bed.listen();
+    bed.backends(&[listener.local_addr().unwrap()]);
+    let client = bed.connect();
+    let (backend, _) = listener.accept().unwrap();
+    backend.set_read_timeout(Some(PATIENCE)).unwrap();
+    (client, backend)
+}
+
+/// Bytes that are not alike.
+fn noise(length: usize) -> Vec<u8> {
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    let mut bytes = Vec::with_capacity(length + 8);
+    while bytes.len() < length {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend(state.to_ne_bytes());
+    }
+    bytes.truncate(length);
+    bytes
+}
+
+#[test]
+fn much_data_comes_back_whole_both_ways_at_once() {
+    let mut bed = Bed::new(Protocol::Tcp, Options::default());
+    bed.backends(&[echo(bed.listen(), b'a')]);
+    let data = noise(64 << 20);
+    let mut stream = bed.connect();
+    assert_eq!(name(&mut stream).unwrap(), b'a');
+    let mut writer = stream.try_clone().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Pieces of all sizes: through the buffer and through pipes.
+            let mut rest = &data[..];
+            for size in (0..).map(|n: usize| 1 + (n * 7919) % 200_000) {
+                let (now, later) = rest.split_at(size.min(rest.len()));
+                writer.write_all(now).unwrap();
+                rest = later;
+                if rest.is_empty() {
+                    break;
+                }
+            }
+            writer.shutdown(Shutdown::Write).unwrap();
+        });
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        assert!(answer == data, "{} of {} bytes", answer.len(), data.len());
+    });
+    bed.wait_for("all closed", |counters| &counters.open, 0);
+}
+
+#[test]
+fn each_side_can_end_first() {
+    let mut bed = Bed::new(Protocol::Tcp, Options::default());
+    let (mut client, mut backend) = pair(&mut bed);
+    client.write_all(b"question").unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    let mut text = String::new();
+    backend.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "question");
+    backend.write_all(b"answer").unwrap();
+    drop(backend);
+    text.clear();
+    client.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "answer");
+
+    let (mut client, mut backend) = pair(&mut bed);
+    backend.write_all(b"greeting").unwrap();
+    backend.shutdown(Shutdown::Write).unwrap();
+    text.clear();
+    client.read_to_string(&mut text).unwrap();
+    client.write_all(b"thanks").unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    let mut thanks = String::new();
+    backend.read_to_string(&mut thanks).unwrap();
+    assert_eq!((text.as_str(), thanks.as_str()), ("greeting", "thanks"));
+    bed.wait_for("all closed", |counters| &counters.open, 0);
+}
+
+#[test]
+fn a_reset_stays_a_reset() {
+    let mut bed = Bed::new(Protocol::Tcp, Options::default());
+    let reset = |stream: TcpStream| {
+        rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
+    };
+    let (mut client, mut backend) = pair(&mut bed);
+    backend.write_all(b"x").unwrap();
+    assert_eq!(name(&mut client).unwrap(), b'x');
+    reset(client);
+    assert_eq!(name(&mut backend).unwrap_err().kind(), ErrorKind::ConnectionReset);
+
+    let (mut client, mut backend) = pair(&mut bed);
+    client.write_all(b"x").unwrap();
+    assert_eq!(name(&mut backend).unwrap(), b'x');
+    reset(backend);
+    assert_eq!(name(&mut client).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    bed.wait_for("all closed", |counters| &counters.open, 0);
+}
+
+/// Writes until nothing more is taken; answers how much was.
+fn fill(stream: &mut TcpStream) -> usize {
+    let data = noise(1 << 20);
+    stream.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
+    let mut total = 0;
+    while let Ok(count) = stream.write(&data[total % data.len()..]) {
+        total += count;
+        assert!(total < 1 << 30, "no end: the relay takes whatever it is given");
+    }
+    total
+}
+
+#[test]
+fn who_does_not_read_holds_up_who_writes_and_loses_nothing() {
+    let mut bed = Bed::new(Protocol::Tcp, Options::default());
+    let (mut client, mut backend) = pair(&mut bed);
+    let taken = fill(&mut client);
+    let data = noise(1 << 20);
+    let mut received = 0;
+    client.shutdown(Shutdown::Write).unwrap();
+    let mut buffer = vec![0; 100_000];
+    loop {
+        let count = backend.read(&mut buffer).unwrap();
+        if count == 0 {
+            break;
+        }
+        for byte in &buffer[..count] {
+            assert_eq!(*byte, data[received % data.len()], "at {received}");
+            received += 1;
+        }
+    }
+    assert_eq!(received, taken);
+}
+
+#[test]
+fn urgent_data_is_passed_on_and_holds_nothing_up() {
+    let mut bed = Bed::new(Protocol::Tcp, Options::default());
+    let (mut client, mut backend) = pair(&mut bed);
+    // As much as fits into a receive buffer, so that the byte comes before anything is read.
+    let data = noise(40_000);
+    client.write_all(&data[..20_000]).unwrap();
+    rustix::net::send(&client, b"!", SendFlags::OOB).unwrap();
+    client.write_all(&data[20_000..]).unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    let mut urgent = [0];
+    portolan_testkit::eventually(PATIENCE, "an urgent byte", || {
+        matches!(rustix::net::recv(&backend, &mut urgent, RecvFlags::OOB), Ok((_, 1)))
+    })
+    .unwrap();
+    assert_eq!(&urgent, b"!");
+    let mut received = Vec::new();
+    backend.read_to_end(&mut received).unwrap();
+    assert!(received == data, "{} bytes", received.len());
+}
+
+#[test]
+fn an_idle_connection_ends_when_its_time_is_over() {
+    let options = Options { idle: Duration::from_millis(1500), ..Options::default() };
+    let mut bed = Bed::new(Protocol::Tcp, options);
+    let (mut client, mut backend) = pair(&mut bed);
+    client.write_all(b"x").unwrap();
+    assert_eq!(name(&mut backend).unwrap(), b'x');
+    assert_eq!(name(&mut client).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    assert_eq!(name(&mut backend).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    assert_eq!(bed.counters().expired.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn connections_of_an_endpoint_that_is_gone_are_drained() {
+    let mut bed =
+        Bed::new(Protocol::Tcp, Options { drain: Duration::from_millis(1500), ..Options::default() });
+    let (mut client, mut backend) = pair(&mut bed);
+    bed.backends(&[echo(bed.listen(), b'a')]);
+    client.write_all(b"x").unwrap();
+    assert_eq!(name(&mut backend).unwrap(), b'x', "it goes on");
+    assert_eq!(name(&mut bed.connect()).unwrap(), b'a', "new ones go elsewhere");
+    assert_eq!(name(&mut client).unwrap_err().kind(), ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn the_end_of_the_relay_waits_for_connections() {
+    let mut bed = Bed::new(Protocol::Tcp, Options::default());
+    let (mut client, mut backend) = pair(&mut bed);
+    let relay = bed.relay.clone();
+    let draining = std::thread::spawn(move || relay.drain(PATIENCE));
+    let refused = || bed.namespace.run(|| TcpStream::connect(bed.frontend)).unwrap().is_err();
+    portolan_testkit::eventually(PATIENCE, "listeners closed", refused).unwrap();
+    client.write_all(b"x").unwrap();
+    assert_eq!(name(&mut backend).unwrap(), b'x');
+    assert!(!draining.is_finished());
+    drop((client, backend));
+    draining.join().unwrap();
+    assert!(!bed.relay.is_running());
+}
+
+#[test]
+fn two_relays_share_the_listeners() {
+    let mut old = Bed::new(Protocol::Tcp, Options::default());
+    let (mut client, mut backend) = pair(&mut old);
+    let namespace = old.namespace.clone();
+    let new = namespace
+        .run(|| portolan_relay::spawn(&[portolan_model::Family::Ipv4], Options::default()))
+        .unwrap()
+        .unwrap();
+    let old_relay = std::mem::replace(&mut old.relay, new);
+    old.backends(&[echo(old.listen(), b'n')]);
+    let draining = std::thread::spawn(move || old_relay.drain(PATIENCE));
+    let counted = || {
+        assert!(name(&mut old.connect()).is_ok() || !draining.is_finished());
+        old.counters().accepted.load(Ordering::Relaxed) >= 5
+    };
+    portolan_testkit::eventually(PATIENCE, "the new one takes over", counted).unwrap();
+    client.write_all(b"x").unwrap();
+    assert_eq!(name(&mut backend).unwrap(), b'x', "the old one goes on with what it has");
+    drop((client, backend));
+    draining.join().unwrap();
+}

@@ -1,0 +1,132 @@
+//! Datagrams through the relay, in network namespaces.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs,
+    reason = "a test program"
+)]
+#![allow(dead_code, reason = "the support is shared with other tests")]
+
+mod support;
+
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use portolan_model::Protocol;
+use portolan_relay::Options;
+
+use support::{Bed, PATIENCE};
+
+/// Sends its name and the datagram back.
+fn echo(bed: &Bed, name: u8) -> SocketAddr {
+    let socket = socket(bed);
+    let address = socket.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let mut buffer = vec![0; 65_536];
+        while let Ok((count, client)) = socket.recv_from(&mut buffer[1..]) {
+            buffer[0] = name;
+            let _ = socket.send_to(&buffer[..=count], client);
+        }
+    });
+    address
+}
+
+fn socket(bed: &Bed) -> UdpSocket {
+    bed.namespace.run(|| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))).unwrap().unwrap()
+}
+
+fn client(bed: &Bed) -> UdpSocket {
+    let socket = socket(bed);
+    // Only answers from the frontend's address are taken.
+    socket.connect(bed.frontend).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket
+}
+
+fn ask(client: &UdpSocket, text: &[u8]) -> Vec<u8> {
+    client.send(text).unwrap();
+    let mut buffer = vec![0; 65_536];
+    let count = client.recv(&mut buffer).unwrap();
+    buffer[..count].to_vec()
+}
+
+#[test]
+fn a_flow_stays_and_the_next_one_goes_on() {
+    let mut bed = Bed::new(Protocol::Udp, Options::default());
+    let mut backends = [echo(&bed, b'a'), echo(&bed, b'b')];
+    backends.sort_unstable();
+    bed.backends(&backends);
+    let clients = [client(&bed), client(&bed)];
+    let names = clients.each_ref().map(|client| ask(client, b"1")[0]);
+    assert_ne!(names[0], names[1]);
+    for _ in 0..10 {
+        for (client, name) in clients.iter().zip(names) {
+            assert_eq!(ask(client, b"hello"), [&[name][..], b"hello"].concat());
+        }
+    }
+    let long = vec![1; 60_000];
+    assert_eq!(ask(&clients[0], &long).len(), 60_001);
+    assert_eq!(ask(&clients[0], b"").len(), 1, "an empty datagram is one, too");
+    bed.wait_for("two flows", |counters| &counters.flows, 2);
+}
+
+#[test]
+fn an_icmp_error_ends_a_flow_and_another_backend_gets_the_next_datagram() {
+    let mut bed = Bed::new(Protocol::Udp, Options::default());
+    let gone = socket(&bed).local_addr().unwrap();
+    bed.backends(&[gone]);
+    let client = client(&bed);
+    client.send(b"lost").unwrap();
+    bed.wait_for("no flow", |counters| &counters.flows_open, 0);
+    bed.wait_for("one was there", |counters| &counters.flows, 1);
+    bed.backends(&[gone, echo(&bed, b'a')]);
+    assert_eq!(ask(&client, b"x"), b"ax");
+}
+
+#[test]
+fn an_endpoint_that_is_gone_gets_no_more_datagrams() {
+    let mut bed = Bed::new(Protocol::Udp, Options::default());
+    bed.backends(&[echo(&bed, b'a')]);
+    let client = client(&bed);
+    assert_eq!(ask(&client, b"x"), b"ax");
+    bed.backends(&[echo(&bed, b'b')]);
+    assert_eq!(ask(&client, b"x"), b"bx");
+}
+
+#[test]
+fn ten_thousand_clients_and_then_none() {
+    const MANY: usize = 10_000;
+    let options = Options { udp_idle: Duration::from_secs(15), ..Options::default() };
+    let mut bed = Bed::new(Protocol::Udp, options);
+    bed.backends(&[echo(&bed, b'a'), echo(&bed, b'b'), echo(&bed, b'c')]);
+    // One after the other, each with a socket of its own; to the relay they are all there at the same time.
+    for number in 0..MANY {
+        let [.., high, low] = number.to_be_bytes();
+        let client =
+            bed.namespace.run(|| UdpSocket::bind((Ipv4Addr::new(127, 1, high, low), 0))).unwrap().unwrap();
+        client.connect(bed.frontend).unwrap();
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        for round in 0..2_u8 {
+            let text = [&[round][..], &number.to_ne_bytes()].concat();
+            assert_eq!(ask(&client, &text)[1..], text);
+        }
+    }
+    bed.wait_for("flows", |counters| &counters.flows, MANY as u64);
+    bed.wait_for("all flows are idle", |counters| &counters.flows_open, 0);
+}
+
+#[test]
+fn there_is_a_bound() {
+    let mut bed = Bed::new(Protocol::Udp, Options { flows_max: 10, ..Options::default() });
+    bed.backends(&[echo(&bed, b'a')]);
+    let clients: Vec<UdpSocket> = (0..20).map(|_| client(&bed)).collect();
+    for client in &clients {
+        client.send(b"x").unwrap();
+    }
+    bed.wait_for("refused", |counters| &counters.no_room, 12);
+    for client in &clients[..8] {
+        client.recv(&mut [0; 2]).unwrap();
+        assert_eq!(ask(client, b"y"), b"ay", "those that are in stay in");
+    }
+}

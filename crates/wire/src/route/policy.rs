@@ -1,0 +1,124 @@
+//! Policy routing, as much as it takes to deliver marked packets to this host: one rule and one route.
+
+use crate::netlink::{NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL};
+use crate::{DecodeError, Frame, Request};
+
+const RTM_NEWROUTE: u16 = 24;
+const RTM_DELROUTE: u16 = 25;
+const RTM_NEWRULE: u16 = 32;
+const RTM_DELRULE: u16 = 33;
+const RTM_GETRULE: u16 = 34;
+
+const RULE: &str = "rtnetlink rule";
+/// `struct fib_rule_hdr`, and as long `struct rtmsg`.
+const HEADER: usize = 12;
+const FRA_PRIORITY: u16 = 6;
+const FRA_FWMARK: u16 = 10;
+const FRA_TABLE: u16 = 15;
+const FRA_FWMASK: u16 = 16;
+/// `FR_ACT_TO_TBL`: look a table up.
+const LOOK_UP_TABLE: u8 = 1;
+
+const RTA_OIF: u16 = 4;
+const RTA_TABLE: u16 = 15;
+/// `RT_TABLE_COMPAT`: the attribute has the table's number.
+const TABLE_IN_ATTRIBUTE: u8 = 252;
+/// `RTPROT_STATIC`: by an administrator; routing daemons leave it alone.
+const MADE_BY_HAND: u8 = 4;
+const SCOPE_HOST: u8 = 254;
+/// `RTN_LOCAL`: delivered to this host.
+const LOCAL: u8 = 2;
+/// The loopback interface has this index in every network namespace.
+const LOOPBACK_INDEX: u32 = 1;
+
+/// A rule that sends packets with a mark to a routing table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct MarkRule {
+    /// `AF_INET` or `AF_INET6`.
+    pub family: u8,
+    /// Its place among the rules; the lowest is asked first.
+    pub priority: u32,
+    /// The mark.
+    pub mark: u32,
+    /// Bits of the mark that count.
+    pub mask: u32,
+    /// The table.
+    pub table: u32,
+}
+
+/// Adds a rule; `EEXIST` where it is there.
+pub fn add_rule(rule: &MarkRule) -> Request {
+    rule_request(RTM_NEWRULE, NLM_F_CREATE | NLM_F_EXCL | NLM_F_ACK, rule)
+}
+
+/// Removes a rule; `ENOENT` where it is not there.
+pub fn delete_rule(rule: &MarkRule) -> Request {
+    rule_request(RTM_DELRULE, NLM_F_ACK, rule)
+}
+
+/// All rules of a family, to be read by [`MarkRule::decode`].
+pub fn rules(family: u8) -> Request {
+    let mut header = [0; HEADER];
+    let [first, ..] = &mut header;
+    *first = family;
+    Request::new(RTM_GETRULE, NLM_F_DUMP, &header, |_| {})
+}
+
+/// Adds the route that delivers everything to this host to a table; `EEXIST` where it is there.
+pub fn add_local_route(family: u8, table: u32) -> Request {
+    local_route(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL | NLM_F_ACK, family, table)
+}
+
+/// Removes that route; `ESRCH` where it is not there.
+pub fn delete_local_route(family: u8, table: u32) -> Request {
+    local_route(RTM_DELROUTE, NLM_F_ACK, family, table)
+}
+
+impl MarkRule {
+    /// Reads a rule; `None` where it asks for other things than a mark, or leads to no table.
+    pub fn decode(frame: &Frame<'_>) -> Result<Option<Self>, DecodeError> {
+        if frame.header.kind != RTM_NEWRULE {
+            return Ok(None);
+        }
+        let map = frame.attributes(RULE, HEADER)?.by_kind::<22>()?;
+        let have = frame.payload.len();
+        let (&[family, destination, source, _, table, _, _, action], _) =
+            frame.payload.split_first_chunk().ok_or(DecodeError::Truncated {
+                object: RULE,
+                offset: 0,
+                needed: HEADER,
+                have,
+            })?;
+        let number = |kind| map.get(kind).map(|attribute| attribute.u32_ne()).transpose();
+        let (Some(mark), true) =
+            (number(FRA_FWMARK)?, (destination, source, action) == (0, 0, LOOK_UP_TABLE))
+        else {
+            return Ok(None);
+        };
+        Ok(Some(Self {
+            family,
+            priority: number(FRA_PRIORITY)?.unwrap_or_default(),
+            mark,
+            mask: number(FRA_FWMASK)?.unwrap_or(u32::MAX),
+            table: number(FRA_TABLE)?.unwrap_or(u32::from(table)),
+        }))
+    }
+}
+
+fn rule_request(kind: u16, flags: u16, rule: &MarkRule) -> Request {
+    let header = [rule.family, 0, 0, 0, 0, 0, 0, LOOK_UP_TABLE, 0, 0, 0, 0];
+    Request::new(kind, flags, &header, |message| {
+        message.attr_u32_ne(FRA_PRIORITY, rule.priority);
+        message.attr_u32_ne(FRA_FWMARK, rule.mark);
+        message.attr_u32_ne(FRA_FWMASK, rule.mask);
+        message.attr_u32_ne(FRA_TABLE, rule.table);
+    })
+}
+
+fn local_route(kind: u16, flags: u16, family: u8, table: u32) -> Request {
+    let header = [family, 0, 0, 0, TABLE_IN_ATTRIBUTE, MADE_BY_HAND, SCOPE_HOST, LOCAL, 0, 0, 0, 0];
+    Request::new(kind, flags, &header, |message| {
+        message.attr_u32_ne(RTA_TABLE, table);
+        message.attr_u32_ne(RTA_OIF, LOOPBACK_INDEX);
+    })
+}

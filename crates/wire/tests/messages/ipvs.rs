@@ -1,0 +1,143 @@
+//! What is written about virtual servers and members of sets is what is read.
+
+use std::net::{IpAddr, SocketAddr};
+
+use portolan_wire::ipset::{self, Member};
+use portolan_wire::ipvs::{self, Identity, RealServer, Timeouts, VirtualServer};
+use portolan_wire::netlink::Header;
+use portolan_wire::{Batch, Frame, Frames, Request, route};
+use proptest::prelude::*;
+
+const FAMILY: u16 = 0x22;
+
+fn identity() -> impl Strategy<Value = Identity> {
+    prop_oneof![
+        (any::<u16>(), any::<IpAddr>(), any::<u16>())
+            .prop_map(|(protocol, address, port)| Identity::Address { protocol, address, port }),
+        any::<(bool, u32)>().prop_map(|(ipv6, mark)| Identity::Mark { ipv6, mark }),
+    ]
+}
+
+fn member() -> impl Strategy<Value = Member> {
+    let port = any::<(IpAddr, u8, u16)>();
+    prop_oneof![
+        any::<IpAddr>().prop_map(Member::Ip),
+        port.clone().prop_map(|(address, protocol, port)| Member::IpPort(address, protocol, port)),
+        (port.clone(), any::<IpAddr>()).prop_map(|((address, protocol, port), second)| Member::IpPortIp(
+            address, protocol, port, second
+        )),
+        (port, any::<(IpAddr, u8)>()).prop_map(|((address, protocol, port), (second, prefix))| {
+            Member::IpPortNet(address, protocol, port, second, prefix)
+        }),
+        any::<u16>().prop_map(Member::Port),
+    ]
+}
+
+/// The only message of a batch, as if the kernel had sent it with this command.
+fn answered(batch: &Batch, command: u8) -> Vec<u8> {
+    let frame = batch.frame(1).unwrap();
+    let mut payload = frame.payload.to_vec();
+    payload[0] = command;
+    payload
+}
+
+fn event(payload: &[u8]) -> ipvs::Event {
+    let header = Header { length: 0, kind: FAMILY, flags: 0, sequence: 1, port: 0 };
+    ipvs::Event::decode(FAMILY, &Frame { header, payload }).unwrap()
+}
+
+proptest! {
+    #[test]
+    fn virtual_servers(
+        identity in identity(),
+        scheduler in "[a-z]{1,15}",
+        flags in any::<u32>(),
+        timeout in any::<u32>(),
+    ) {
+        let server = VirtualServer { identity, scheduler, flags, timeout };
+        for write in [ipvs::new_virtual_server, ipvs::set_virtual_server] {
+            let mut batch = Batch::new(1);
+            write(&mut batch, FAMILY, &server);
+            prop_assert_eq!(event(&answered(&batch, 1)), ipvs::Event::VirtualServer(server.clone()));
+        }
+    }
+
+    #[test]
+    fn real_servers(of in identity(), place in any::<SocketAddr>(), forward in any::<u32>(), weight in any::<u32>()) {
+        let place = SocketAddr::new(place.ip(), place.port());
+        let server = RealServer { forward, ..RealServer::new(place, weight) };
+        for write in [ipvs::new_real_server, ipvs::set_real_server] {
+            let mut batch = Batch::new(1);
+            write(&mut batch, FAMILY, &of, &server);
+            prop_assert_eq!(event(&answered(&batch, 5)), ipvs::Event::RealServer(server));
+        }
+    }
+
+    #[test]
+    fn timeouts(tcp in any::<u32>(), tcp_fin in any::<u32>(), udp in any::<u32>()) {
+        let timeouts = Timeouts { tcp, tcp_fin, udp };
+        let mut request: Request = ipvs::set_timeouts(FAMILY, timeouts);
+        let frame = Frames::new(request.bytes(1).unwrap()).next().unwrap().unwrap();
+        prop_assert_eq!(event(frame.payload), ipvs::Event::Timeouts(timeouts));
+    }
+
+    #[test]
+    fn members(set in "[A-Z-]{1,31}", members in prop::collection::vec(member(), 0..9)) {
+        let mut batch = Batch::new(1);
+        for member in &members {
+            ipset::add(&mut batch, &set, member);
+        }
+        // The kernel has them all in one list, each as it is written.
+        let mut list = Batch::new(1);
+        let mut message = list.message(0x0607, 0, &[0; 4]);
+        message.attr_str(2, &set);
+        message.attr_str(3, "hash:ip");
+        message.nest(8, |message| {
+            for frame in Frames::new(batch.bytes().unwrap()) {
+                let frame = frame.unwrap();
+                let data = frame.attributes("test", 4).unwrap().last().unwrap().unwrap();
+                message.attr_bytes(7 | 0x8000, data.payload);
+            }
+        });
+        drop(message);
+        let kind = Some("hash:ip".to_owned());
+        prop_assert_eq!(
+            ipset::Event::decode(&list.frame(1).unwrap()),
+            Ok(ipset::Event::Set { name: set, kind, members })
+        );
+    }
+
+    #[test]
+    fn addresses_in_a_batch(index in any::<u32>(), local in any::<IpAddr>()) {
+        let address =
+            route::Address { index, local, peer: local, prefix: 32, flags: 0, scope: route::Scope::UNIVERSE };
+        let mut batch = Batch::new(1);
+        route::put_address(&mut batch, &address);
+        route::take_address(&mut batch, &address);
+        prop_assert_eq!(route::Event::decode(&batch.frame(1).unwrap()), Ok(route::Event::NewAddress(address)));
+        prop_assert_eq!(route::Event::decode(&batch.frame(2).unwrap()), Ok(route::Event::DeleteAddress(address)));
+    }
+}
+
+/// A virtual server as Linux 6.1 writes it: 16 bytes for the address, and attributes that are not read.
+#[test]
+fn an_ipv4_address_in_sixteen_bytes() {
+    let mut batch = Batch::new(1);
+    let mut message = batch.message(FAMILY, 0, &[1, 1, 0, 0]);
+    message.nest(1, |message| {
+        message.attr_bytes(1, &2_u16.to_ne_bytes());
+        message.attr_bytes(2, &6_u16.to_ne_bytes());
+        message.attr_bytes(3, &[10, 96, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        message.attr_u16_be(4, 80);
+        message.attr_str(6, "rr");
+        message.attr_bytes(7, &[[3, 0, 0, 0].map(u8::to_le), [255; 4]].concat());
+        message.attr_u32_ne(8, 600);
+        message.attr_u32_ne(9, u32::MAX);
+        message.nest(10, |message| message.attr_u32_ne(1, 7));
+    });
+    drop(message);
+    let ipvs::Event::VirtualServer(server) = event(batch.frame(1).unwrap().payload) else { panic!() };
+    let address = "10.96.0.1".parse().unwrap();
+    assert_eq!(server.identity, Identity::Address { protocol: 6, address, port: 80 });
+    assert_eq!((server.scheduler.as_str(), server.timeout), ("rr", 600));
+}
