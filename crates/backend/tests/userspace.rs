@@ -161,6 +161,17 @@ fn modes_take_over_from_each_other_under_load_and_nothing_is_lost() {
     let mut nftables = bed.nftables();
     a_while();
     assert!(bed.at_node(|| userspace.remove_some()).unwrap());
+    // What this node's own packets have begun before goes on to the relay, and no new one does.
+    let chain =
+        |name| bed.node().output("nft", &["list", "chain", "ip", "portolan-userspace", name]).unwrap();
+    assert!(!chain("capture-output").contains("mark set"), "{}", chain("capture-output"));
+    assert!(chain("capture-prerouting").contains("jump services"), "{}", chain("capture-prerouting"));
+    assert!(userspace.relay().is_captured_for());
+    let ended = || {
+        bed.at_node(|| userspace.remove_some()).unwrap();
+        !userspace.relay().is_captured_for()
+    };
+    eventually(PATIENCE, "the end of the capture", ended).unwrap();
     assert!(
         matches!(probe_many(&[flow]).unwrap()[..], [ProbeResult::Reached(_)]),
         "the same flow in the other mode"

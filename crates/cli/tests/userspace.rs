@@ -142,10 +142,12 @@ fn a_restart_hands_over_to_the_kernel() {
     busy_services(&cluster);
     let mut proxy = cluster.proxy_with(USERSPACE);
     let load = start_load(&cluster, 0);
+    let mut output = String::new();
     for _ in 0..3 {
         let before = std::time::Instant::now();
         assert!(proxy.terminate(PATIENCE).unwrap().success(), "{}", proxy.output());
         assert!(before.elapsed() < Duration::from_secs(25), "{}", proxy.output());
+        output += &proxy.output();
         // Nobody is there.
         reaches(
             cluster.world.client().namespace(),
@@ -155,7 +157,7 @@ fn a_restart_hands_over_to_the_kernel() {
         );
         proxy = cluster.proxy_with(USERSPACE);
     }
-    assert_lossless(load, &proxy.output());
+    assert_lossless(load, &(output + &proxy.output()));
     proxy.terminate(PATIENCE).unwrap();
     let mut proxy = cluster.proxy_with("");
     let gone = eventually(PATIENCE, "no routes to a relay", || routes(node) == 0);

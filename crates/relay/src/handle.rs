@@ -1,7 +1,7 @@
 //! The way to talk to a running relay.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -39,6 +39,19 @@ struct Inner {
     thread: Mutex<Option<JoinHandle<()>>>,
     options: Options,
     over: Arc<AtomicBool>,
+    captured_for: Arc<AtomicUsize>,
+}
+
+/// As long as it lives, traffic is captured for a relay.
+#[derive(Debug)]
+pub struct Capturing {
+    count: Arc<AtomicUsize>,
+}
+
+impl Drop for Capturing {
+    fn drop(&mut self) {
+        self.count.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 /// Opens the listeners in the network namespace of this thread, and starts the relay's own. Nothing is known of Services
@@ -61,7 +74,17 @@ pub fn spawn(families: &[Family], options: Options) -> Result<Handle, Error> {
     };
     let thread = std::thread::Builder::new().name("relay".into()).spawn(run).map_err(Error::Start)?;
     let thread = Mutex::new(Some(thread));
-    Ok(Handle { inner: Arc::new(Inner { sender, wake, counters, thread, options, over }) })
+    Ok(Handle {
+        inner: Arc::new(Inner {
+            sender,
+            wake,
+            counters,
+            thread,
+            options,
+            over,
+            captured_for: Arc::default(),
+        }),
+    })
 }
 
 impl Handle {
@@ -84,6 +107,18 @@ impl Handle {
     pub fn is_running(&self) -> bool {
         let thread = self.inner.thread.lock().unwrap_or_else(PoisonError::into_inner);
         thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
+    /// Says that traffic is captured for the relay from now on.
+    pub fn capturing(&self) -> Capturing {
+        let count = self.inner.captured_for.clone();
+        count.fetch_add(1, Ordering::AcqRel);
+        Capturing { count }
+    }
+
+    /// Whether traffic is captured for it.
+    pub fn is_captured_for(&self) -> bool {
+        self.inner.captured_for.load(Ordering::Acquire) > 0
     }
 
     /// What it was started with.

@@ -28,7 +28,7 @@ mod slots;
 mod stream;
 mod udp;
 
-pub use handle::{Handle, spawn};
+pub use handle::{Capturing, Handle, spawn};
 pub use listener::{Error, LISTENERS, OWN_PRIORITY};
 pub use options::{Counters, Options, Ports, raise_descriptors};
 pub use table::Scope;

@@ -7,6 +7,7 @@ use portolan_wire::nftables::{Data, Event, Expr, Family as WireFamily, Rule, Tra
 use super::ATTEMPTS;
 use super::chains::{Jump, Outcome, Plan, TABLES, plan};
 use crate::Error;
+use crate::nft::departure;
 
 /// The table of kube-proxy's nftables mode.
 const KUBE_PROXY: &str = "kube-proxy";
@@ -17,25 +18,8 @@ const CHAINS: usize = 512;
 
 /// Deletes the table of the nftables mode; says whether there was one.
 pub(super) fn remove_table(family: Family) -> Result<bool, Error> {
-    let family = wire_family(family);
     let mut socket = Socket::open(Protocol::Netfilter)?;
-    let mut found = false;
-    consistently(|| {
-        found = false;
-        socket.dump(&mut request::tables(family), |frame| {
-            if let Event::NewTable(table) = Event::decode(frame)? {
-                found |= table.name == KUBE_PROXY && table.family == family;
-            }
-            Ok(())
-        })?;
-        Ok(())
-    })?;
-    if found {
-        commit(&mut socket, |transaction| {
-            transaction.delete_table(family, KUBE_PROXY);
-        })?;
-    }
-    Ok(found)
+    departure::remove(&mut socket, wire_family(family), KUBE_PROXY)
 }
 
 /// Deletes the chains of the iptables mode, with the rules that lead to them. The

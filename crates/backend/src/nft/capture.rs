@@ -11,6 +11,7 @@ use portolan_sock::{Protocol, Socket, SocketError};
 use portolan_wire::nftables::expr::MetaKey;
 use portolan_wire::nftables::{ChainType, Hook, IfExists, Transaction};
 
+use super::departure::{self, Departure};
 use super::element::Set;
 use super::encode;
 use super::expression::{
@@ -64,6 +65,14 @@ pub(crate) fn capture_mark(settings: &Settings) -> u32 {
     1 << if settings.masquerade_bit == usual { other } else { usual }
 }
 
+/// Whether a base chain sends packets on a way that ends only where another one gives them to a listener.
+pub(super) fn leads_in(chain: &str) -> bool {
+    chain == MARKS
+}
+
+/// The chain that sends packets of this node back to it.
+const MARKS: &str = "capture-output";
+
 /// The chains that capture.
 pub(super) fn base_chains(settings: &Settings) -> [ChainBody; 3] {
     let translated = || commented([status_dnat(), vec![accept()]].concat(), "another's connections");
@@ -79,7 +88,7 @@ pub(super) fn base_chains(settings: &Settings) -> [ChainBody; 3] {
         vec![translated(), relayed(), commented(own.concat(), "traffic of this node comes back by loopback")];
     [
         base("capture-prerouting", ChainType::Filter, Hook::PREROUTING, PRIORITY, prerouting),
-        base("capture-output", ChainType::Route, Hook::OUTPUT, PRIORITY, output),
+        base(MARKS, ChainType::Route, Hook::OUTPUT, PRIORITY, output),
         // Where no chain of this type is left, the kernel translates nothing any more: no connection either that another
         // mode has begun.
         base("nat-output", ChainType::Nat, Hook::OUTPUT, PRIORITY - 1, Vec::new()),
@@ -143,12 +152,12 @@ impl Connections {
     /// Removes a table of this mode.
     pub(crate) fn remove_table(&mut self, family: Family, table: &'static str) -> Result<(), Error> {
         let place = Place { family, table };
-        if readback::table(&mut self.socket, place)?.is_none() {
-            return Ok(());
-        }
-        let mut transaction = Transaction::begin(self.socket.next_sequence(ROOM), None);
-        transaction.delete_table(place.wire(), place.table);
-        self.commit(transaction)
+        departure::remove(&mut self.socket, place.wire(), place.table).map(|_| ())
+    }
+
+    /// Lets the table that captures lead nothing more in. Says whether it may be removed.
+    pub(crate) fn end_capture(&mut self, family: Family, departure: &mut Departure) -> Result<bool, Error> {
+        departure.go_on(&mut self.socket, Place { family, table: TABLE }, leads_in)
     }
 
     fn commit(&mut self, transaction: Transaction) -> Result<(), Error> {

@@ -9,16 +9,17 @@ use portolan_sock::{CommitError, Protocol, Socket, SocketError};
 use portolan_wire::nftables::{Event, Transaction};
 use portolan_wire::{Batch, Frame};
 
-use super::capture::Capture;
+use super::capture::{self, Capture};
 use super::changeset::Changeset;
 use super::class::{Balance, Class};
+use super::departure::{self, Departure};
 use super::element::Set;
 use super::encode;
 use super::load::Pieces;
 use super::planner::{Plan, Planner};
 use super::readback;
 use super::resync::{Difference, foreign_chains, has_hook};
-use super::skeleton::Layout;
+use super::skeleton::{self, Layout};
 use crate::dataplane::{Commit, Dataplane, Error};
 
 /// The mode, as configurations spell it.
@@ -41,6 +42,7 @@ pub struct Nftables {
     affinity_map: bool,
     /// Chains that nothing leads to any more, to be deleted.
     garbage: Vec<String>,
+    departure: Departure,
 }
 
 /// What is known of the kernel.
@@ -64,6 +66,7 @@ impl Nftables {
             made: HashSet::new(),
             affinity_map: false,
             garbage: Vec::new(),
+            departure: Departure::default(),
         })
     }
 
@@ -338,13 +341,24 @@ impl Dataplane for Nftables {
 
     fn remove(&mut self) -> Result<(), Error> {
         let place = self.planner.layout().place();
-        if readback::table(&mut self.socket, place)?.is_some() {
-            let mut transaction = self.begin(None);
-            transaction.delete_table(place.wire(), place.table);
-            self.write(transaction, &Changeset::default())?;
-        }
         self.suspect();
-        Ok(())
+        departure::remove(&mut self.socket, place.wire(), place.table).map(|_| ())
+    }
+
+    fn remove_some(&mut self) -> Result<bool, Error> {
+        let place = self.planner.layout().place();
+        let captures = self.planner.capture.is_some();
+        let leads_in =
+            |chain: &str| if captures { capture::leads_in(chain) } else { skeleton::leads_in(chain) };
+        self.suspect();
+        if !self.departure.go_on(&mut self.socket, place, leads_in)? {
+            return Ok(true);
+        }
+        self.remove().map(|()| false)
+    }
+
+    fn way_due(&self) -> Option<Instant> {
+        self.departure.due()
     }
 
     fn forwardings(&self) -> Box<dyn Iterator<Item = (&Arc<ServicePortName>, &Arc<Forwarding>)> + '_> {

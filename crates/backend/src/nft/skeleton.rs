@@ -279,6 +279,14 @@ fn check_chains(is_taken: &[Expr]) -> [ChainBody; 5] {
     ]
 }
 
+/// Whether a base chain translates or refuses packets, rather than dealing with those that were translated.
+pub(super) fn leads_in(chain: &str) -> bool {
+    chain != MASQUERADES
+}
+
+/// The chain that masquerades what the others have translated.
+const MASQUERADES: &str = "nat-postrouting";
+
 fn nat_chains() -> [ChainBody; 3] {
     let nat = |name, hook, priority, chain| {
         base(name, ChainType::Nat, hook, priority, vec![rule(vec![jump(chain)])])
@@ -286,7 +294,7 @@ fn nat_chains() -> [ChainBody; 3] {
     [
         nat("nat-prerouting", Hook::PREROUTING, -100, "services"),
         nat("nat-output", Hook::OUTPUT, -100, "services"),
-        nat("nat-postrouting", Hook::POSTROUTING, 100, "masquerading"),
+        nat(MASQUERADES, Hook::POSTROUTING, 100, "masquerading"),
     ]
 }
 

@@ -4,11 +4,11 @@ use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use portolan_model::catalog::UdpService;
 use portolan_model::{Backend, Change, Family, Forwarding, Protocol, ServicePortName, Settings};
-use portolan_relay::Handle;
+use portolan_relay::{Capturing, Handle};
 
 use super::{routing, seen};
 use crate::conntrack::{Check, Cleaner};
@@ -17,6 +17,8 @@ use crate::nft::{Capture, Connections, Nftables};
 
 /// As configurations spell it.
 pub(super) const MODE: &str = "userspace";
+/// How often it is looked whether the relay's last connection has ended.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Services of one family, captured for the relay.
 #[derive(Debug)]
@@ -30,7 +32,9 @@ pub struct Userspace {
     table: HashMap<Arc<ServicePortName>, Arc<Forwarding>>,
     /// Those of SCTP.
     left_out: HashSet<Arc<ServicePortName>>,
-    /// Since when it captures nothing new.
+    /// Until then the relay has to take connections in.
+    capturing: Option<Capturing>,
+    /// Since when it captures nothing.
     retired: Option<Instant>,
 }
 
@@ -51,6 +55,7 @@ impl Userspace {
         Ok(Self {
             kernel,
             connections,
+            capturing: Some(relay.capturing()),
             retired: None,
             capture,
             relay,
@@ -195,9 +200,11 @@ impl Dataplane for Userspace {
     /// its time to drain is over.
     fn remove_some(&mut self) -> Result<bool, Error> {
         let Some(since) = self.retired else {
-            self.kernel.remove()?;
-            self.retired = Some(Instant::now());
-            self.forget_flows();
+            if !self.kernel.remove_some()? {
+                self.retired = Some(Instant::now());
+                self.capturing = None;
+                self.forget_flows();
+            }
             return Ok(true);
         };
         let is_idle = self.relay.counters().open.load(Ordering::Relaxed) == 0;
@@ -207,6 +214,13 @@ impl Dataplane for Userspace {
         self.connections.remove(self.settings.family)?;
         routing::remove(self.settings.family)?;
         Ok(false)
+    }
+
+    fn way_due(&self) -> Option<Instant> {
+        match self.retired {
+            None => self.kernel.way_due(),
+            Some(_) => Instant::now().checked_add(LOOK_AGAIN),
+        }
     }
 
     fn forwardings(&self) -> Box<dyn Iterator<Item = (&Arc<ServicePortName>, &Arc<Forwarding>)> + '_> {

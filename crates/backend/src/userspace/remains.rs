@@ -1,24 +1,26 @@
 //! What an earlier run of the userspace mode left in the kernel, for whoever removes it without a relay.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use portolan_model::{Change, Family, Forwarding, ServicePortName, Settings};
 
 use super::dataplane::MODE;
 use super::routing;
 use crate::dataplane::{Commit, Dataplane, Error};
-use crate::nft::{self, Connections};
+use crate::nft::{self, Connections, Departure};
 
 /// Programs nothing, and removes what there is of one family.
 #[derive(Debug)]
 pub struct Remains {
     family: Family,
+    departure: Departure,
 }
 
 impl Remains {
     /// In the network namespace of the thread that will call.
-    pub const fn new(family: Family) -> Self {
-        Self { family }
+    pub fn new(family: Family) -> Self {
+        Self { family, departure: Departure::default() }
     }
 }
 
@@ -51,6 +53,17 @@ impl Dataplane for Remains {
             connections.remove_table(self.family, table)?;
         }
         Ok(routing::remove(self.family)?)
+    }
+
+    fn remove_some(&mut self) -> Result<bool, Error> {
+        if !Connections::open()?.end_capture(self.family, &mut self.departure)? {
+            return Ok(true);
+        }
+        self.remove().map(|()| false)
+    }
+
+    fn way_due(&self) -> Option<Instant> {
+        self.departure.due()
     }
 
     fn forwardings(&self) -> Box<dyn Iterator<Item = (&Arc<ServicePortName>, &Arc<Forwarding>)> + '_> {

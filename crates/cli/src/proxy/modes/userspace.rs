@@ -6,7 +6,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use portolan_backend::Error;
 use portolan_backend::nft::{Capture, Nftables, Own};
@@ -21,8 +21,12 @@ use super::{Made, settings};
 
 pub(in crate::proxy) use portolan_relay::Options;
 
-/// Connections that were captured, but not yet complete, when another data plane took over, become complete meanwhile.
+/// Connections that were captured, but not yet complete, when capturing ended, become complete meanwhile.
 const GRACE: Duration = Duration::from_secs(1);
+/// Capturing ends before: a moment after another data plane has taken over.
+const CAPTURE_ENDS: Duration = Duration::from_secs(5);
+/// How often it is looked whether capturing has ended.
+const LOOK: Duration = Duration::from_millis(50);
 /// More descriptors than the relay has use for.
 const DESCRIPTORS_MAX: u64 = 1 << 20;
 
@@ -124,8 +128,12 @@ impl Relays {
             tracing::info!(?at_most, "the relay takes no new connections; those that it has go on");
             let parting = relay.clone();
             let drain = move || {
+                let told = Instant::now();
+                while parting.is_captured_for() && told.elapsed() < CAPTURE_ENDS {
+                    std::thread::sleep(LOOK);
+                }
                 std::thread::sleep(GRACE);
-                parting.drain(at_most);
+                parting.drain(at_most.saturating_sub(told.elapsed()));
             };
             if let Err(error) = std::thread::Builder::new().name("relay-drain".into()).spawn(drain) {
                 tracing::error!(%error, "connections of the relay end now");
