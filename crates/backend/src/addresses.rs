@@ -6,10 +6,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use portolan_sock::{Protocol, Socket, SocketError};
 use portolan_wire::route::{self, Event, GROUP_IPV4_ADDRESS, GROUP_IPV6_ADDRESS};
 
+use crate::reading::consistently;
+
 /// `AF_UNSPEC`: both families.
 const BOTH_FAMILIES: u8 = 0;
-/// How often an inconsistent list is asked for again.
-const ATTEMPTS: usize = 5;
 
 /// A subscription to address changes, with the list of addresses.
 #[derive(Debug)]
@@ -28,14 +28,7 @@ impl Addresses {
     /// Every address of every interface, sorted.
     pub fn list(&self) -> Result<Vec<IpAddr>, SocketError> {
         let mut socket = Socket::open(Protocol::Route)?;
-        let mut last = Ok(Vec::new());
-        for _ in 0..ATTEMPTS {
-            last = list(&mut socket);
-            if !matches!(last, Err(SocketError::Interrupted | SocketError::Overrun)) {
-                break;
-            }
-        }
-        last
+        consistently(|| list(&mut socket))
     }
 
     /// Reads the notifications that are there now and says whether addresses came or went.

@@ -23,9 +23,6 @@ use chains::Outcome;
 
 pub use ipvs::DEVICE as IPVS_DEVICE;
 
-/// How often a list is read while others change what it lists.
-const ATTEMPTS: u32 = 8;
-
 /// What was removed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Removed {
@@ -213,15 +210,4 @@ fn remove_rules(family: Family, keep: &Keep, removed: &mut Removed, errors: &mut
         Ok(outcome) => removed.take(outcome),
         Err(error) => errors.push(error),
     }
-}
-
-/// Lists again where what is listed changed meanwhile.
-fn consistently<T>(mut read: impl FnMut() -> Result<T, SocketError>) -> Result<T, SocketError> {
-    for _ in 1..ATTEMPTS {
-        match read() {
-            Err(SocketError::Interrupted | SocketError::Overrun) => {}
-            outcome => return outcome,
-        }
-    }
-    read()
 }

@@ -14,6 +14,7 @@ pub mod ipvs;
 pub mod leftovers;
 pub mod nft;
 pub mod none;
+mod reading;
 pub mod userspace;
 
 pub use dataplane::{Chains, Commit, Dataplane, Error, HealthCheckPort, Refusal};

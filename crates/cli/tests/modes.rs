@@ -18,10 +18,11 @@ use portolan_testkit::{Namespace, PortolanProcess, Protocol, eventually};
 
 use common::kernel::{hint_at_legacy, nft};
 use common::load::{assert_lossless, busy_services};
-use common::{BINARY, Cluster, PATIENCE, at, ends_as, http, in_step, load, logged, objects, reaches};
+use common::{
+    BINARY, COMPLETE, Cluster, PATIENCE, at, ends_as, in_step, load, logged, objects, page, reaches,
+};
 
 const IPTABLES: &str = "mode: iptables\n";
-const COMPLETE: &str = "this mode's rules are complete and do the work from now on";
 const MENDED: &str = "another program had changed our table; mended";
 
 /// Whether rules of our nftables mode are there, by family.
@@ -55,10 +56,6 @@ fn only_in(node: &Namespace, variant: &str, mode: &str, proxy: &PortolanProcess)
         seen == wanted
     });
     assert!(outcome.is_ok(), "{mode}: {seen:?} {}", proxy.output());
-}
-
-fn page(cluster: &Cluster, path: &str) -> String {
-    http::get(cluster.world.node().namespace(), at("127.0.0.1:10249"), path).unwrap().body
 }
 
 #[test]

@@ -17,15 +17,10 @@ use serde_json::json;
 
 use common::kernel::nft;
 use common::load::{self, busy_services};
-use common::{Cluster, PATIENCE, at, http, logged, objects, reaches};
+use common::{COMPLETE, Cluster, PATIENCE, at, logged, objects, page, reaches};
 
 const USERSPACE: &str = "mode: userspace\n";
-const COMPLETE: &str = "this mode's rules are complete and do the work from now on";
 const ENDED: &str = "the relay's last connection has ended";
-
-fn page(cluster: &Cluster, path: &str) -> String {
-    http::get(cluster.world.node().namespace(), at("127.0.0.1:10249"), path).unwrap().body
-}
 
 fn metric(cluster: &Cluster, name: &str) -> u64 {
     let page = page(cluster, "/metrics");

@@ -17,12 +17,11 @@ use super::difference::{Operation, Present};
 use super::frontend::{Config, Key};
 use super::set::Set;
 use super::{Error, probe};
+use crate::reading::consistently;
 use send::{Sent, encode, on_device, send};
 
 /// The network device of this mode, as kube-proxy calls it. Its addresses make this host take in what is for Services.
 pub const DEVICE: &str = "kube-ipvs0";
-/// How often a list is read while others change what it lists.
-const ATTEMPTS: u32 = 8;
 
 /// The sockets of one family, in the network namespace of the thread that opened them.
 #[derive(Debug)]
@@ -455,15 +454,4 @@ pub(crate) fn device(socket: &mut Socket) -> Result<Option<u32>, SocketError> {
         })?;
         Ok(found)
     })
-}
-
-/// Lists again where what is listed changed meanwhile.
-fn consistently<T>(mut read: impl FnMut() -> Result<T, SocketError>) -> Result<T, SocketError> {
-    for _ in 1..ATTEMPTS {
-        match read() {
-            Err(SocketError::Interrupted | SocketError::Overrun) => {}
-            outcome => return outcome,
-        }
-    }
-    read()
 }

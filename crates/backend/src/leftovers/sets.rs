@@ -9,7 +9,8 @@ use portolan_model::Family;
 use portolan_sock::{Errno, Protocol, Socket, SocketError};
 use portolan_wire::ipset::{self, Event};
 
-use super::{Error, consistently};
+use super::Error;
+use crate::reading::consistently;
 
 /// The IPv4 sets (`pkg/proxy/ipvs/ipset.go`), and those of our own IPVS mode.
 const NAMES: [&str; 20] = [

@@ -4,10 +4,10 @@ use portolan_model::Family;
 use portolan_sock::{Protocol, Socket, SocketError};
 use portolan_wire::nftables::{Data, Event, Expr, Family as WireFamily, Rule, Transaction, Verdict, request};
 
-use super::ATTEMPTS;
 use super::chains::{Jump, Outcome, Plan, TABLES, plan};
 use crate::Error;
 use crate::nft::departure;
+use crate::reading;
 
 /// The table of kube-proxy's nftables mode.
 const KUBE_PROXY: &str = "kube-proxy";
@@ -117,9 +117,9 @@ pub(crate) fn commit(socket: &mut Socket, fill: impl FnOnce(&mut Transaction)) -
 
 /// Reads again where the ruleset changed meanwhile.
 pub(crate) fn consistently<T>(read: impl FnMut() -> Result<T, SocketError>) -> Result<T, Error> {
-    super::consistently(read).map_err(|error| match error {
+    reading::consistently(read).map_err(|error| match error {
         SocketError::Interrupted | SocketError::Overrun => {
-            Error::Contended { mode: "nftables", attempts: ATTEMPTS }
+            Error::Contended { mode: "nftables", attempts: reading::ATTEMPTS }
         }
         error => error.into(),
     })

@@ -11,11 +11,10 @@ use portolan_wire::nftables::{Event, Family, Transaction, request};
 
 use super::skeleton::Place;
 use crate::dataplane::Error;
+use crate::reading::consistently;
 
 /// How long a packet may need from where it is led in to where it leaves, pauses of a (virtual) processor included.
 const PASSAGE: Duration = Duration::from_millis(300);
-/// How often the chains are read while others change the ruleset.
-const ATTEMPTS: u32 = 8;
 /// Sequence numbers for one transaction.
 const SEQUENCE_ROOM: u32 = 1 << 16;
 
@@ -67,13 +66,7 @@ fn empty(
     table: &str,
     is_meant: impl Fn(&str) -> bool,
 ) -> Result<bool, Error> {
-    let mut attempt = 1;
-    let (exists, chains) = loop {
-        match base_chains(socket, family, table) {
-            Err(SocketError::Interrupted | SocketError::Overrun) if attempt < ATTEMPTS => attempt += 1,
-            read => break read?,
-        }
-    };
+    let (exists, chains) = consistently(|| base_chains(socket, family, table))?;
     let meant: Vec<&String> = chains.iter().filter(|chain| is_meant(chain)).collect();
     if !meant.is_empty() {
         commit(socket, |transaction| {

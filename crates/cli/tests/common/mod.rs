@@ -30,6 +30,8 @@ pub(crate) const NODE: &str = "node1";
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// What the proxy logs for each family when the kernel has all of its state.
 pub(crate) const IN_STEP: &str = "compared with the kernel and in step";
+/// What it logs for each family when another mode has replaced one.
+pub(crate) const COMPLETE: &str = "this mode's rules are complete and do the work from now on";
 /// Where every backend answers.
 pub(crate) const BACKEND_PORT: u16 = 8080;
 
@@ -224,6 +226,11 @@ pub(crate) fn configuration(yaml: &str) -> String {
         }
     }
     text + yaml
+}
+
+/// What the metrics server, which also knows the mode and the configuration, answers.
+pub(crate) fn page(cluster: &Cluster, path: &str) -> String {
+    http::get(cluster.world.node().namespace(), at("127.0.0.1:10249"), path).unwrap().body
 }
 
 /// Waits until both families are compared with the kernel.
