@@ -56,6 +56,10 @@ vm-test: packages-base packages-vm
 	PORTOLAN_TEST_IPVS=1 $(CARGO) test --quiet --locked -p portolan-tests \
 		--config 'target."cfg(all())".runner = "$(CURDIR)/tests/vm/run"' \
 		--test affinity --test decisions --test frontends --test masquerade -- ipvs::
+	PORTOLAN_ROUNDS=$${PORTOLAN_ROUNDS:-3} PORTOLAN_TEST_IPVS=1 $(CARGO) test --quiet --locked -p portolan-tests \
+		--config 'target."cfg(all())".runner = "$(CURDIR)/tests/vm/run"' --test random -- ipvs::
+	PORTOLAN_TEST_IPVS=1 $(CARGO) test --quiet --locked -p portolan \
+		--config 'target."cfg(all())".runner = "$(CURDIR)/tests/vm/run"' --test ipvs_mode -- --test-threads 1
 	VM_PROGRAMS=$(CURDIR)/target/debug/portolan tests/vm/run tests/vm/proxy $(CURDIR)/target/debug/portolan
 
 lint:

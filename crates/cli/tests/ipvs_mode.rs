@@ -1,0 +1,186 @@
+//! The IPVS mode from end to end: modes change and the proxy restarts while packets are on their way, and what the mode
+//! writes besides rules can be read back. Needs root, and a kernel with IPVS, such as that of the guest of `tests/vm`.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test stops at the first surprise"
+)]
+
+mod common;
+
+use std::time::Duration;
+
+use portolan_backend::ipvs::{KernelVersion, available};
+use portolan_model::Family;
+use portolan_testkit::{Namespace, PortolanProcess, Protocol, Traffic, TrafficPlan, eventually};
+
+use common::kernel::nft;
+use common::load::{assert_lossless, busy_services};
+use common::{Cluster, PATIENCE, at, http, logged, objects, reaches};
+
+/// Says that the kernel has to have IPVS.
+const MUST_RUN: &str = "PORTOLAN_TEST_IPVS";
+/// Often enough to see what is missing between two comparisons.
+const IPVS: &str = "mode: ipvs\nipvs: {minSyncPeriod: 0s, syncPeriod: 1s}\n";
+const COMPLETE: &str = "this mode's rules are complete and do the work from now on";
+
+/// A cluster on a kernel with IPVS; `None` where it has none, and nobody says that it must.
+fn cluster() -> Option<Cluster> {
+    let cluster = Cluster::new();
+    let look = || available("rr", &Family::BOTH).map(drop);
+    match cluster.world.node().namespace().run(look).unwrap() {
+        Ok(()) => Some(cluster),
+        Err(error) => {
+            assert!(std::env::var_os(MUST_RUN).is_none(), "{error}");
+            eprintln!("left out: {error}");
+            None
+        }
+    }
+}
+
+/// From a pod, the node and outside, to all kinds of addresses; no more than an emulated machine can carry.
+fn start_load(cluster: &Cluster) -> Vec<(&'static str, Traffic)> {
+    let (pod, node) = (cluster.world.pods()[0].namespace(), cluster.world.node().namespace());
+    let client = cluster.world.client().namespace();
+    let ways: [(&str, &Namespace, &str); 5] = [
+        ("pod to cluster IP", pod, "10.96.0.10:80"),
+        ("node to cluster IP, IPv6", node, "[fd00:96::10]:80"),
+        ("client to node port", client, "192.168.100.1:30080"),
+        ("client to load balancer", client, "198.51.100.7:80"),
+        ("pod to node port, IPv6", pod, "[fd00:192:168:100::1]:30081"),
+    ];
+    let interval = Duration::from_millis(100);
+    let plan = |to| TrafficPlan {
+        tcp: Some(at(to)),
+        udp: Some(at(to)),
+        streams: 1,
+        stream_interval: interval,
+        connections_per_second: 5,
+        udp_flows: 1,
+        udp_interval: interval,
+        ready_within: PATIENCE,
+        ..TrafficPlan::default()
+    };
+    ways.map(|(name, from, to)| (name, Traffic::start(from, plan(to)).unwrap())).into()
+}
+
+fn page(cluster: &Cluster, path: &str) -> String {
+    http::get(cluster.world.node().namespace(), at("127.0.0.1:10249"), path).unwrap().body
+}
+
+/// What leads packets to Services, by mode: virtual servers or rules that are not those of others.
+fn entrances(node: &Namespace) -> Vec<&'static str> {
+    let saved = node.output("iptables-nft-save", &["-t", "nat"]).unwrap();
+    let found = [
+        ("nftables", nft(node, "list tables").contains("table ip portolan")),
+        ("iptables", saved.contains("KUBE-SVC-")),
+        ("ipvs", saved.contains("--match-set KUBE-CLUSTER-IP")),
+    ];
+    found.into_iter().filter(|(_, is_there)| *is_there).map(|(mode, _)| mode).collect()
+}
+
+fn only(node: &Namespace, mode: &str, proxy: &PortolanProcess) {
+    let mut seen = Vec::new();
+    let outcome = eventually(PATIENCE, "rules of one mode only", || {
+        seen = entrances(node);
+        seen == [mode]
+    });
+    assert!(outcome.is_ok(), "{mode}: {seen:?} {}", proxy.output());
+}
+
+/// A live reload takes the place of one mode by another, and the other way round.
+fn there_and_back(other: &str) {
+    let Some(cluster) = cluster() else { return };
+    let node = cluster.world.node().namespace();
+    busy_services(&cluster);
+    let mut proxy = cluster.proxy_with(&format!("mode: {other}\n"));
+    let load = start_load(&cluster);
+    for (round, mode) in ["ipvs", other].into_iter().enumerate() {
+        let yaml = if mode == "ipvs" { IPVS.to_owned() } else { format!("mode: {other}\n") };
+        cluster.configure(&yaml);
+        logged(&mut proxy, COMPLETE, 2 * (round + 1));
+        only(node, mode, &proxy);
+        assert_eq!(page(&cluster, "/proxyMode"), mode);
+        // Changes go to the one in force.
+        let backend = &cluster.world.pods()[round];
+        let address = format!("10.96.3.{}", round + 1);
+        cluster.service(objects::cluster_ip(&format!("new-{round}"), &address), &[backend]);
+        let to = at(&format!("{address}:80"));
+        reaches(cluster.world.client().namespace(), Protocol::Tcp, to, &[backend]);
+    }
+    assert_lossless(load);
+}
+
+#[test]
+fn from_iptables_to_ipvs_and_back_while_in_use() {
+    there_and_back("iptables");
+}
+
+#[test]
+fn from_nftables_to_ipvs_and_back_while_in_use() {
+    there_and_back("nftables");
+}
+
+#[test]
+fn restarts_while_in_use_lose_nothing() {
+    let Some(cluster) = cluster() else { return };
+    busy_services(&cluster);
+    let mut proxy = cluster.proxy_with(IPVS);
+    let node = cluster.world.node().namespace();
+    let listed = || node.output("ipvsadm", &["--save", "--numeric"]).unwrap();
+    let before = listed();
+    let load = start_load(&cluster);
+    for round in 0..2 {
+        if round % 2 == 0 {
+            assert!(proxy.terminate(PATIENCE).unwrap().success(), "{}", proxy.output());
+        } else {
+            proxy.kill().unwrap();
+        }
+        proxy = cluster.proxy_with(IPVS);
+        assert_eq!(listed(), before, "{}", proxy.output());
+    }
+    assert_lossless(load);
+}
+
+#[test]
+fn settings_and_timeouts_of_the_configuration_are_the_kernels() {
+    let Some(cluster) = cluster() else { return };
+    let node = cluster.world.node().namespace();
+    let read = |path: &'static str| {
+        node.run(move || std::fs::read_to_string(format!("/proc/sys/net/ipv4/{path}"))).unwrap().unwrap()
+    };
+    let timeouts = || node.output("ipvsadm", &["--list", "--timeout"]).unwrap();
+    let of_kernel = timeouts();
+    let strict = |wanted: bool| format!("ipvs: {{strictARP: {wanted}, syncPeriod: 1s");
+    let mut proxy = cluster.proxy_with(&format!("mode: ipvs\n{}}}\n", strict(false)));
+    let mode = ["vs/conntrack", "vs/expire_nodest_conn", "vs/expire_quiescent_template", "ip_forward"];
+    for path in mode {
+        assert_eq!(read(path), "1\n", "{path}: {}", proxy.output());
+    }
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let version: KernelVersion = release.parse().unwrap();
+    let reuse = if version < KernelVersion(5, 9) { "0\n" } else { "1\n" };
+    assert_eq!(read("vs/conn_reuse_mode"), reuse, "left as it is where the kernel does better: {version:?}");
+    assert_eq!(
+        (read("conf/all/arp_ignore").as_str(), read("conf/all/arp_announce").as_str()),
+        ("0\n", "0\n")
+    );
+    assert_eq!(timeouts(), of_kernel, "nothing asks for others");
+
+    // A changed configuration, while it runs.
+    let values = "tcpTimeout: 1234s, tcpFinTimeout: 56s, udpTimeout: 78s";
+    cluster.configure(&format!("mode: ipvs\n{}, {values}}}\n", strict(true)));
+    logged(&mut proxy, "the changed configuration is in use", 1);
+    let written = eventually(PATIENCE, "strictARP and timeouts", || {
+        read("conf/all/arp_ignore") == "1\n"
+            && read("conf/all/arp_announce") == "2\n"
+            && timeouts().contains("1234 56 78")
+    });
+    assert!(written.is_ok(), "{} {}", timeouts(), proxy.output());
+    // A restart that asks for one of them leaves the others.
+    proxy.terminate(PATIENCE).unwrap();
+    let proxy = cluster.proxy_with(&format!("mode: ipvs\n{}, tcpFinTimeout: 57s}}\n", strict(true)));
+    assert!(timeouts().contains("1234 57 78"), "{} {}", timeouts(), proxy.output());
+}
