@@ -64,6 +64,7 @@ fn service(backends: &[IpAddr]) -> Vec<Change> {
         affinity: None,
         source_ranges: Box::default(),
         ipvs_scheduler: None,
+        keep_client_address: false,
     };
     let change = |protocol| {
         let new = Some(Arc::new(forwarding(protocol)));
@@ -257,22 +258,29 @@ fn a_damaged_table_is_mended() {
 
 #[test]
 fn endpoints_see_the_client_on_request() {
-    let bed = Bed::new();
-    let [.., pod] = bed.world.pods() else { panic!("no pod") };
-    for (keep_client_address, seen) in [(false, None), (true, Some(pod.address(FAMILY)))] {
-        let mut plane = bed.userspace_with(Options { keep_client_address, ..Options::default() });
-        for _ in 0..4 {
-            let probe = Probe::new(Protocol::Tcp, vip());
-            let [ProbeResult::Reached(reached)] = probe_many(&[(pod.namespace(), probe)]).unwrap()[..] else {
-                panic!("not reached");
-            };
-            let own = bed.world.node().all_addresses();
-            match seen {
-                Some(seen) => assert_eq!(reached.seen_source.ip(), seen),
-                None => assert!(own.contains(&reached.seen_source.ip()), "{reached:?}"),
-            }
+    let mut bed = Bed::new();
+    let mut plane = bed.userspace();
+    let ask = |bed: &Bed, protocol| {
+        let [.., pod] = bed.world.pods() else { panic!("no pod") };
+        let results = probe_many(&[(pod.namespace(), Probe::new(protocol, vip()))]).unwrap();
+        results[0].seen_source().unwrap_or_else(|| panic!("{results:?}"))
+    };
+    let client = bed.world.pods().last().unwrap().address(FAMILY);
+    for keep_client_address in [false, true, false] {
+        for change in &mut bed.changes {
+            let new = change.new.as_deref().unwrap().clone();
+            change.new = Some(Arc::new(Forwarding { keep_client_address, ..new }));
         }
-        bed.at_node(|| plane.remove()).unwrap();
+        bed.at_node(|| plane.apply(&bed.changes)).unwrap();
+        for protocol in [Protocol::Tcp, Protocol::Udp].repeat(4) {
+            let seen = ask(&bed, protocol);
+            let own = bed.world.node().all_addresses().contains(&seen);
+            assert_eq!(
+                (seen == client, own),
+                (keep_client_address, !keep_client_address),
+                "{protocol} {seen}"
+            );
+        }
     }
 }
 

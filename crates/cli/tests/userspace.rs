@@ -10,9 +10,13 @@
 
 mod common;
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::time::Duration;
 
-use portolan_testkit::{Family, Namespace, Protocol, Traffic, TrafficPlan, eventually};
+use portolan_testkit::{
+    Family, Namespace, Probe, ProbeResult, Protocol, Traffic, TrafficPlan, eventually, probe_many,
+};
 use serde_json::json;
 
 use common::kernel::nft;
@@ -96,6 +100,69 @@ fn services_work_and_what_the_relay_does_is_counted() {
     reaches(client, Protocol::Tcp, at("10.96.0.78:80"), &[&pods[1]]);
     let told = proxy.output().matches("this Service port cannot be programmed").count();
     assert_eq!(told, 1, "{}", proxy.output());
+}
+
+/// The sources that each endpoint sees.
+fn seen(from: &Namespace, protocol: Protocol, to: &str) -> BTreeSet<(IpAddr, IpAddr)> {
+    let flows = [(from, Probe::new(protocol, at(to)).timeout(PATIENCE)); 12];
+    let reached = |result| match result {
+        ProbeResult::Reached(reached) => (reached.backend.ip(), reached.seen_source.ip()),
+        other => panic!("{to}: {other:?}"),
+    };
+    probe_many(&flows).unwrap().into_iter().map(reached).collect()
+}
+
+#[test]
+fn endpoints_see_clients_on_request_where_answers_come_back() {
+    const KEEP: &str = "portolan.dev/userspace-keep-client-address";
+    let cluster = Cluster::new();
+    let world = &cluster.world;
+    let (here, there) = (&world.pods()[..2], &world.remote_pods()[0]);
+    let client = world.client().namespace();
+    let all = [&here[0], &here[1], there];
+    let own = world.node().all_addresses();
+    let _proxy = cluster.proxy_with(USERSPACE);
+    for (name, address, port, ingress, family) in [
+        ("v4", "10.96.0.10", 30080, "198.51.100.7", Family::Ipv4),
+        ("v6", "fd00:96::10", 30081, "2001:db8:100::7", Family::Ipv6),
+    ] {
+        let frontend = |address: &str| match family {
+            Family::Ipv4 => format!("{address}:80"),
+            Family::Ipv6 => format!("[{address}]:80"),
+        };
+        let (internal, external) = (frontend(address), frontend(ingress));
+        let mut service = objects::load_balancer(name, address, port, ingress);
+        cluster.service(service.clone(), &all);
+        for protocol in [Protocol::Tcp, Protocol::Udp] {
+            reaches(client, protocol, at(&external), &all);
+            let sources = seen(here[0].namespace(), protocol, &internal);
+            assert!(sources.iter().all(|(_, source)| own.contains(source)), "{sources:?}");
+        }
+        service["metadata"]["annotations"] = json!({ KEEP: "true" });
+        cluster.service(service, &all);
+        let pod = here[0].address(family);
+        let kept =
+            || seen(here[0].namespace(), Protocol::Tcp, &internal).iter().any(|(_, source)| *source == pod);
+        eventually(PATIENCE, "the annotation counts", kept).unwrap();
+        for protocol in [Protocol::Tcp, Protocol::Udp] {
+            // Whoever is its own backend sees the node: nobody answers to itself.
+            let sources = seen(here[0].namespace(), protocol, &internal);
+            assert_eq!(sources.len(), all.len(), "{sources:?}");
+            for (backend, source) in sources {
+                assert!(
+                    if backend == pod { own.contains(&source) } else { source == pod },
+                    "{backend} {source}"
+                );
+            }
+            // Answers from elsewhere would go to the client at once, and not by this node.
+            let sources = seen(client, protocol, &external);
+            assert_eq!(sources.len(), all.len(), "{sources:?}");
+            for (backend, source) in sources {
+                let is_node = own.contains(&source);
+                assert_eq!(is_node, backend == there.address(family), "{protocol}: {backend} sees {source}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -184,6 +184,7 @@ record!(
     Annotations {
         trigger_time: "endpoints.kubernetes.io/last-change-trigger-time" => Text<'de>,
         ipvs_scheduler: "portolan.dev/ipvs-scheduler" => Text<'de>,
+        keep_client_address: "portolan.dev/userspace-keep-client-address" => Text<'de>,
     }
 );
 

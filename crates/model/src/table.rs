@@ -105,6 +105,8 @@ pub struct Forwarding {
     pub affinity: Option<u32>,
     /// How IPVS shall choose an endpoint, where the Service asks for something else than the node's configuration.
     pub ipvs_scheduler: Option<IpvsScheduler>,
+    /// Whether endpoints shall see the client's address in userspace mode, where their answers come by this node.
+    pub keep_client_address: bool,
     /// Sources allowed to reach the load-balancer IPs; empty means all. Of this family, sorted, aggregated
     /// so that no range contains another.
     pub source_ranges: Box<[IpNet]>,

@@ -57,7 +57,7 @@ impl Drop for Capturing {
 /// Opens the listeners in the network namespace of this thread, and starts the relay's own. Nothing is known of Services
 /// yet.
 pub fn spawn(families: &[Family], options: Options) -> Result<Handle, Error> {
-    let listeners = listener::open(families, options.ports)?;
+    let listeners = listener::open(families, &options)?;
     let start = |errno: rustix::io::Errno| Error::Start(errno.into());
     let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(start)?);
     let counters = Arc::new(Counters::default());

@@ -2,13 +2,14 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use portolan_model::{Family, Protocol};
 use portolan_sock::{SocketError, original};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, ipproto, listen, socket_with, sockopt};
 
-use crate::{Ports, Scope};
+use crate::{Options, Scope};
 
 /// How many listeners there are.
 pub const LISTENERS: usize = 8;
@@ -68,18 +69,20 @@ pub(crate) const fn loopback(family: Family) -> IpAddr {
 
 /// Opens the listeners of the families, in the network namespace of this thread. Another relay may have the same ones:
 /// new connections are shared between the two until one of them closes.
-pub(crate) fn open(families: &[Family], ports: Ports) -> Result<Vec<Listener>, Error> {
+pub(crate) fn open(families: &[Family], options: &Options) -> Result<Vec<Listener>, Error> {
+    let Options { ports, stalled, .. } = *options;
     let mut listeners = Vec::with_capacity(LISTENERS);
     for &family in families {
         for protocol in [Protocol::Tcp, Protocol::Udp] {
             for (scope, port) in [(Scope::Cluster, ports.cluster), (Scope::Local, ports.local)] {
                 let address = SocketAddr::new(loopback(family), port);
-                let fd = open_one(family, protocol, address).map_err(|source| match source.errno() {
-                    Some(portolan_sock::Errno(errno)) if errno == Errno::ADDRINUSE.raw_os_error() => {
-                        Error::InUse { protocol, address }
-                    }
-                    _ => Error::Listen { protocol, address, source },
-                })?;
+                let fd =
+                    open_one(family, protocol, address, stalled).map_err(|source| match source.errno() {
+                        Some(portolan_sock::Errno(errno)) if errno == Errno::ADDRINUSE.raw_os_error() => {
+                            Error::InUse { protocol, address }
+                        }
+                        _ => Error::Listen { protocol, address, source },
+                    })?;
                 listeners.push(Listener { fd, protocol, scope });
             }
         }
@@ -87,7 +90,12 @@ pub(crate) fn open(families: &[Family], ports: Ports) -> Result<Vec<Listener>, E
     Ok(listeners)
 }
 
-fn open_one(family: Family, protocol: Protocol, address: SocketAddr) -> Result<OwnedFd, SocketError> {
+fn open_one(
+    family: Family,
+    protocol: Protocol,
+    address: SocketAddr,
+    stalled: Duration,
+) -> Result<OwnedFd, SocketError> {
     let fd = socket(family, protocol).map_err(system("socket"))?;
     if family == Family::Ipv6 {
         sockopt::set_ipv6_v6only(&fd, true).map_err(system("setsockopt(IPV6_V6ONLY)"))?;
@@ -103,6 +111,7 @@ fn open_one(family: Family, protocol: Protocol, address: SocketAddr) -> Result<O
     } else {
         // What is accepted inherits it.
         sockopt::set_tcp_nodelay(&fd, true).map_err(system("setsockopt(TCP_NODELAY)"))?;
+        limit_stall(&fd, stalled).map_err(system("setsockopt(TCP_USER_TIMEOUT)"))?;
     }
     bind(&fd, &address).map_err(system("bind"))?;
     if protocol == Protocol::Tcp {
@@ -124,10 +133,24 @@ pub(crate) fn socket(family: Family, protocol: Protocol) -> Result<OwnedFd, Errn
     socket_with(family, kind, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC, Some(number))
 }
 
+/// Ends a socket whose peer takes nothing, or acknowledges nothing, for too long (`TCP_USER_TIMEOUT`, `tcp(7)`): one with a
+/// window of zero that answers would else stay for ever.
+pub(crate) fn limit_stall(fd: &OwnedFd, stalled: Duration) -> Result<(), Errno> {
+    sockopt::set_tcp_user_timeout(fd, u32::try_from(stalled.as_millis()).unwrap_or(u32::MAX))
+}
+
 /// Makes packets of a socket known as the relay's own: they are not captured, though a backend may be where a Service is,
 /// such as a pod of the host's network behind an external IP of its node.
 pub(crate) fn mark_own(fd: &OwnedFd) -> Result<(), Errno> {
     original::set_priority(fd, OWN_PRIORITY).map_err(|_| Errno::PERM)
+}
+
+/// Gives a socket towards a backend the client's address. The port stays open until it connects, so that it is free for
+/// other backends.
+pub(crate) fn speak_for(fd: &OwnedFd, client: IpAddr) -> Result<(), Errno> {
+    original::set_transparent(fd, client.is_ipv6()).map_err(|_| Errno::INVAL)?;
+    original::set_bind_address_no_port(fd).map_err(|_| Errno::INVAL)?;
+    bind(fd, &SocketAddr::new(client, 0))
 }
 
 /// Whether this host lacks something, rather than a peer saying no.

@@ -45,6 +45,9 @@ pub struct Options {
     pub idle: Duration,
     /// The same where one side has closed already (`conntrack.tcpCloseWaitTimeout`).
     pub half_closed_idle: Duration,
+    /// How long a peer may take nothing of what waits for it, or not acknowledge what it got: a connection to it ends then.
+    /// By default as long as TCP itself bears with a peer that says nothing (`net.ipv4.tcp_retries2`).
+    pub stalled: Duration,
     /// How long connections of an endpoint that is gone may go on.
     pub drain: Duration,
     /// A UDP flow without datagrams for this long ends (`--udp-timeout`). By default as long as the kernel remembers one.
@@ -53,8 +56,6 @@ pub struct Options {
     pub connections_max: usize,
     /// UDP flows at most.
     pub flows_max: usize,
-    /// Backends see the client's address instead of this node's, over TCP. Their answers have to come by this node.
-    pub keep_client_address: bool,
 }
 
 impl Default for Options {
@@ -64,11 +65,11 @@ impl Default for Options {
             connect_limits: [250, 500, 1000, 2000].map(Duration::from_millis).to_vec(),
             idle: Duration::from_secs(24 * 60 * 60),
             half_closed_idle: Duration::from_secs(60 * 60),
+            stalled: Duration::from_secs(15 * 60),
             drain: Duration::from_secs(5 * 60),
             udp_idle: Duration::from_secs(30),
             connections_max: 100_000,
             flows_max: 20_000,
-            keep_client_address: false,
         }
     }
 }

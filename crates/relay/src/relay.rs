@@ -136,12 +136,10 @@ impl Relay {
         while let Ok(command) = self.commands.try_recv() {
             match command {
                 Command::Apply(changes) => {
-                    let mut lost_backends = false;
                     for change in &changes {
-                        lost_backends |= self.table.apply(change);
-                    }
-                    if lost_backends {
-                        self.drain_endpoints(now);
+                        if let Some(service) = self.table.apply(change) {
+                            self.drain_endpoints(service, now);
+                        }
                     }
                 }
                 Command::Drain(until) => {
@@ -207,8 +205,9 @@ impl Relay {
 
     fn welcome(&mut self, fd: OwnedFd, client: SocketAddr, scope: crate::Scope, now: Instant) {
         let destination = getsockname(&fd).ok().and_then(|address| SocketAddr::try_from(address).ok());
-        let found = destination.and_then(|destination| self.table.find(Protocol::Tcp, destination));
-        let Some(service) = found else {
+        let found = destination
+            .and_then(|destination| Some((self.table.find(Protocol::Tcp, destination)?, destination)));
+        let Some((service, destination)) = found else {
             Counters::count(&self.counters.unknown);
             return reset(fd);
         };
@@ -216,10 +215,15 @@ impl Relay {
             Counters::count(&self.counters.no_room);
             return reset(fd);
         }
-        self.table.hold(service);
         Counters::count(&self.counters.accepted);
         Counters::count(&self.counters.open);
-        let slot = self.connections.insert(Connection::new(fd, client, service, scope, now));
+        let mut connection = Connection::new(fd, client, service, scope, now);
+        connection.is_internal = self.table.is_internal(service, destination);
+        let slot = self.connections.insert(connection);
+        let place = self.table.join(service, slot);
+        if let Some(connection) = self.connections.get_mut(slot) {
+            connection.place = place;
+        }
         self.sweep_at.get_or_insert(now + SWEEP);
         let watched = self.connections.get(slot).is_some_and(|connection| {
             self.poller.watch_stream(&connection.client.fd, Token::Client(slot)).is_ok()

@@ -30,11 +30,6 @@ impl Rotation {
         self.wrap();
     }
 
-    /// Whether this backend is one of them.
-    pub fn contains(&self, backend: SocketAddr) -> bool {
-        self.order.contains(&backend)
-    }
-
     /// How many there are.
     pub fn len(&self) -> usize {
         self.order.len()
@@ -54,11 +49,11 @@ impl Rotation {
     ) -> Option<SocketAddr> {
         let (before, after) = self.order.split_at_checked(self.next).unwrap_or((&self.order, &[]));
         let turn = after.iter().chain(before).copied().enumerate().filter(|&(_, backend)| !out(backend));
-        let (steps, chosen) = if health.is_spotless() {
-            turn.into_iter().next()?
-        } else {
-            // The first of equals, and whoever is not set aside at all comes first.
-            turn.min_by_key(|&(_, backend)| health.pause(backend, now))?
+        // The first that is not set aside at all.
+        let sound = turn.clone().find(|&(_, backend)| !health.is_aside(backend, now));
+        let (steps, chosen) = match sound {
+            Some(sound) => sound,
+            None => turn.min_by_key(|&(_, backend)| health.pause(backend, now))?,
         };
         self.next = self.next.saturating_add(steps).saturating_add(1).checked_rem(self.order.len())?;
         health.chosen(chosen, now);

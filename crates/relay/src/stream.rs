@@ -33,11 +33,13 @@ pub(crate) struct End {
     /// Something else may wait behind the data (the end, an error, a mark): reading goes on until there is nothing.
     pub(crate) ended: bool,
     pub(crate) urgent: bool,
+    /// The kernel has given its peer up.
+    pub(crate) timed_out: bool,
 }
 
 impl End {
     pub(crate) const fn new(fd: OwnedFd) -> Self {
-        Self { fd, readable: false, writable: false, ended: false, urgent: false }
+        Self { fd, readable: false, writable: false, ended: false, urgent: false, timed_out: false }
     }
 
     pub(crate) fn take(&mut self, news: crate::poll::News) {
@@ -142,6 +144,11 @@ impl Direction {
     /// Whether the source has ended.
     pub(crate) const fn is_at_end(&self) -> bool {
         self.flags.end
+    }
+
+    /// Whether the other side knows of the end.
+    pub(crate) const fn has_told(&self) -> bool {
+        self.flags.told
     }
 
     /// Notes that the other side knows of the end.
@@ -306,7 +313,10 @@ fn read(
                 source.readable = false;
                 return Ok(None);
             }
-            Err(_) => return Err(Progress::SourceFailed),
+            Err(errno) => {
+                source.timed_out |= errno == Errno::TIMEDOUT;
+                return Err(Progress::SourceFailed);
+            }
         }
     }
 }
@@ -326,7 +336,10 @@ fn write(
                 target.writable = false;
                 return Err(Progress::Waiting);
             }
-            Err(_) => return Err(Progress::TargetFailed),
+            Err(errno) => {
+                target.timed_out |= errno == Errno::TIMEDOUT;
+                return Err(Progress::TargetFailed);
+            }
         }
     }
 }

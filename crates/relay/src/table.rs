@@ -38,21 +38,22 @@ pub struct Table {
 struct Service {
     name: Arc<ServicePortName>,
     family: Family,
-    frontends: Box<[Frontend]>,
-    affinity: Option<Duration>,
+    /// What it means now; none once it is gone.
+    forwarding: Option<Arc<Forwarding>>,
     /// Of both sets: a client stays with its backend whichever frontend it uses.
     bindings: Affinity,
     cluster: Rotation,
     local: Rotation,
     health: Health,
-    /// Connections and flows that it has now.
-    held: usize,
-    gone: bool,
+    /// The connections that it has now.
+    connections: Vec<Slot>,
+    /// How many flows it has now.
+    flows: usize,
 }
 
 impl Table {
-    /// Takes a change in. Says whether an endpoint went away that connections may still have.
-    pub fn apply(&mut self, change: &Change) -> bool {
+    /// Takes a change in. Answers whose endpoints may have gone while connections still have them.
+    pub fn apply(&mut self, change: &Change) -> Option<ServiceId> {
         let key = (change.family, change.name.clone());
         let known = self.names.get(&key).copied();
         match (&change.new, known) {
@@ -60,18 +61,22 @@ impl Table {
                 let service = Service::new(change.name.clone(), change.family);
                 let id = ServiceId(self.services.insert(service));
                 self.names.insert(key, id);
-                self.update(id, forwarding)
+                self.update(id, forwarding);
+                None
             }
-            (Some(forwarding), Some(id)) => self.update(id, forwarding),
+            (Some(forwarding), Some(id)) => {
+                self.update(id, forwarding);
+                Some(id)
+            }
             (None, Some(id)) => {
                 self.take_frontends(id);
                 if let Some(service) = self.services.get_mut(id.0) {
                     service.clear();
                 }
                 self.end_if_unused(id);
-                true
+                Some(id)
             }
-            (None, None) => false,
+            (None, None) => None,
         }
     }
 
@@ -93,16 +98,19 @@ impl Table {
         now: Instant,
     ) -> Option<(SocketAddr, Duration)> {
         let service = self.services.get_mut(id.0)?;
-        let Service { cluster, local, health, bindings, .. } = service;
-        let rotation = match scope {
-            Scope::Cluster => cluster,
-            Scope::Local => local,
+        let Service { forwarding, cluster, local, health, bindings, .. } = service;
+        let forwarding = forwarding.as_deref()?;
+        let (rotation, backends) = match scope {
+            Scope::Cluster => (cluster, &forwarding.cluster),
+            Scope::Local => (local, &forwarding.local),
         };
-        let Some(timeout) = service.affinity else {
+        let Some(timeout) = forwarding.affinity.map(|seconds| Duration::from_secs(u64::from(seconds))) else {
             return attempts.next(rotation, health, limits, now);
         };
         let bound = bindings.get(client, timeout, now).filter(|&backend| {
-            rotation.contains(backend) && !attempts.has_tried(backend) && !health.is_aside(backend, now)
+            find(backends, backend).is_some()
+                && !attempts.has_tried(backend)
+                && !health.is_aside(backend, now)
         });
         if let Some(backend) = bound {
             return Some((backend, attempts.limit(limits)));
@@ -139,22 +147,71 @@ impl Table {
         self.services.get(id.0).is_some_and(|service| service.has_backend(backend))
     }
 
-    /// Connections and flows that a Service port has.
-    pub fn held(&self, id: ServiceId) -> usize {
-        self.services.get(id.0).map_or(0, |service| service.held)
+    /// Whether a frontend is a cluster IP of its Service port.
+    pub fn is_internal(&self, id: ServiceId, destination: SocketAddr) -> bool {
+        let cluster_ip = Frontend::ClusterIp(destination.ip(), destination.port());
+        self.forwarding(id).is_some_and(|forwarding| forwarding.frontends.contains(&cluster_ip))
     }
 
-    /// Counts a connection.
+    /// Whether a backend is to see the client's address: where the Service asks for it and the answers come by this node,
+    /// since one of the two is here. Of the clients of cluster IPs that is taken for granted. Nobody hears answers from its
+    /// own address.
+    pub fn keeps_client(
+        &self,
+        id: ServiceId,
+        client: IpAddr,
+        backend: SocketAddr,
+        is_internal: impl FnOnce() -> bool,
+    ) -> bool {
+        let Some(forwarding) = self.forwarding(id).filter(|forwarding| forwarding.keep_client_address) else {
+            return false;
+        };
+        let is_here = || find_any(forwarding, backend).is_some_and(|backend| backend.may_hairpin);
+        client != backend.ip() && (is_here() || is_internal())
+    }
+
+    /// Connections and flows that a Service port has.
+    pub fn held(&self, id: ServiceId) -> usize {
+        self.services.get(id.0).map_or(0, Service::held)
+    }
+
+    /// The connections that a Service port has.
+    pub(crate) fn connections(&self, id: ServiceId) -> &[Slot] {
+        self.services.get(id.0).map_or(&[], |service| &service.connections)
+    }
+
+    /// Adds a connection to those of a Service port, and answers its place among them.
+    pub(crate) fn join(&mut self, id: ServiceId, connection: Slot) -> usize {
+        let Some(service) = self.services.get_mut(id.0) else { return 0 };
+        service.connections.push(connection);
+        service.connections.len().saturating_sub(1)
+    }
+
+    /// Ends a connection at a place. Answers which one has that place now, if any.
+    pub(crate) fn leave(&mut self, id: ServiceId, place: usize) -> Option<Slot> {
+        let connections = &mut self.services.get_mut(id.0)?.connections;
+        if place < connections.len() {
+            connections.swap_remove(place);
+        }
+        if connections.len() < connections.capacity() / 4 {
+            connections.shrink_to(connections.len().saturating_mul(2));
+        }
+        let moved = connections.get(place).copied();
+        self.end_if_unused(id);
+        moved
+    }
+
+    /// Counts a flow.
     pub fn hold(&mut self, id: ServiceId) {
         if let Some(service) = self.services.get_mut(id.0) {
-            service.held = service.held.saturating_add(1);
+            service.flows = service.flows.saturating_add(1);
         }
     }
 
-    /// A connection ended.
+    /// A flow ended.
     pub fn let_go(&mut self, id: ServiceId) {
         if let Some(service) = self.services.get_mut(id.0) {
-            service.held = service.held.saturating_sub(1);
+            service.flows = service.flows.saturating_sub(1);
         }
         self.end_if_unused(id);
     }
@@ -164,7 +221,7 @@ impl Table {
         self.services.get(id.0).map(|service| &*service.name)
     }
 
-    fn update(&mut self, id: ServiceId, forwarding: &Forwarding) -> bool {
+    fn update(&mut self, id: ServiceId, forwarding: &Arc<Forwarding>) {
         self.take_frontends(id);
         let family = forwarding.family;
         for frontend in &forwarding.frontends {
@@ -173,25 +230,32 @@ impl Table {
                 Err(port) => drop(self.node_ports.insert((family, forwarding.protocol, port), id)),
             }
         }
-        self.services.get_mut(id.0).is_some_and(|service| service.update(forwarding))
+        if let Some(service) = self.services.get_mut(id.0) {
+            service.update(forwarding);
+        }
     }
 
     /// Takes away the frontends of a Service port that no other one has by now.
     fn take_frontends(&mut self, id: ServiceId) {
-        let Some(service) = self.services.get_mut(id.0) else { return };
+        let Some(service) = self.services.get(id.0) else { return };
+        let Some(forwarding) = &service.forwarding else { return };
         let (family, protocol) = (service.family, service.name.protocol);
-        for frontend in std::mem::take(&mut service.frontends) {
-            match address(frontend) {
+        for frontend in &forwarding.frontends {
+            match address(*frontend) {
                 Ok(address) => remove_own(&mut self.addresses, &(protocol, address), id),
                 Err(port) => remove_own(&mut self.node_ports, &(family, protocol, port), id),
             }
         }
     }
 
+    fn forwarding(&self, id: ServiceId) -> Option<&Forwarding> {
+        self.services.get(id.0)?.forwarding.as_deref()
+    }
+
     fn end_if_unused(&mut self, id: ServiceId) {
         if let Some(service) = self.services.get(id.0)
-            && service.gone
-            && service.held == 0
+            && service.forwarding.is_none()
+            && service.held() == 0
         {
             let key = (service.family, service.name.clone());
             self.services.remove(id.0);
@@ -205,51 +269,52 @@ impl Service {
         Self {
             name,
             family,
-            frontends: Box::default(),
-            affinity: None,
+            forwarding: None,
             bindings: Affinity::default(),
             cluster: Rotation::default(),
             local: Rotation::default(),
             health: Health::default(),
-            held: 0,
-            gone: false,
+            connections: Vec::new(),
+            flows: 0,
         }
     }
 
-    /// Says whether a backend went away.
-    fn update(&mut self, forwarding: &Forwarding) -> bool {
-        let before = self.cluster.len() + self.local.len();
-        self.gone = false;
-        self.frontends.clone_from(&forwarding.frontends);
-        let affinity = forwarding.affinity.map(|seconds| Duration::from_secs(u64::from(seconds)));
-        if affinity.is_none() {
+    fn update(&mut self, forwarding: &Arc<Forwarding>) {
+        if forwarding.affinity.is_none() {
             self.bindings = Affinity::default();
         }
-        self.affinity = affinity;
         self.cluster.update(forwarding.cluster.iter().map(Backend::socket));
         self.local.update(forwarding.local.iter().map(Backend::socket));
-        self.forget_health();
-        // Some that had a place may have one no more, even where there are as many as before.
-        before > 0
+        self.health.retain(|backend| find_any(forwarding, backend).is_some());
+        self.forwarding = Some(forwarding.clone());
     }
 
     fn clear(&mut self) {
-        self.gone = true;
-        self.affinity = None;
+        self.forwarding = None;
         self.bindings = Affinity::default();
         self.cluster = Rotation::default();
         self.local = Rotation::default();
-        self.forget_health();
+        self.health = Health::default();
     }
 
     fn has_backend(&self, backend: SocketAddr) -> bool {
-        self.cluster.contains(backend) || self.local.contains(backend)
+        self.forwarding.as_deref().is_some_and(|forwarding| find_any(forwarding, backend).is_some())
     }
 
-    fn forget_health(&mut self) {
-        let (cluster, local) = (&self.cluster, &self.local);
-        self.health.retain(|backend| cluster.contains(backend) || local.contains(backend));
+    const fn held(&self) -> usize {
+        self.connections.len().saturating_add(self.flows)
     }
+}
+
+fn find_any(forwarding: &Forwarding, backend: SocketAddr) -> Option<&Backend> {
+    find(&forwarding.cluster, backend).or_else(|| find(&forwarding.local, backend))
+}
+
+/// Backends are sorted by address and port.
+fn find(backends: &[Backend], wanted: SocketAddr) -> Option<&Backend> {
+    let found = backends
+        .binary_search_by_key(&(wanted.ip(), wanted.port()), |backend| (backend.address, backend.port));
+    backends.get(found.ok()?)
 }
 
 /// The address of a frontend, or its node port.

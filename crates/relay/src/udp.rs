@@ -2,7 +2,7 @@
 //! leave by a socket that is bound to the virtual address, one for each that is in use.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ use rustix::net::{RecvFlags, SendFlags, bind, connect, recv, send, sendto, socko
 
 use crate::attempts::{Attempts, Failure};
 use crate::flows::{FlowId, Flows, Key};
-use crate::listener::{Listener, is_shortage, loopback, mark_own, socket};
+use crate::listener::{Listener, is_shortage, loopback, mark_own, socket, speak_for};
 use crate::options::{Counters, Options};
 use crate::poll::{Poller, Token};
 use crate::share::Share;
@@ -185,7 +185,9 @@ impl Udp {
         let limits = &options.connect_limits;
         let mut open = || loop {
             let (backend, _) = table.choose(service, scope, client.ip(), attempts, limits, *now)?;
-            match connected(backend) {
+            let keeps =
+                table.keeps_client(service, client.ip(), backend, || table.is_internal(service, destination));
+            match connected(backend, keeps.then_some(client.ip())) {
                 Ok(fd) => return Some((fd, backend)),
                 // No backend's fault.
                 Err(errno) if is_shortage(errno) => return None,
@@ -259,9 +261,13 @@ struct Context<'a> {
 }
 
 /// A socket towards a backend.
-fn connected(backend: SocketAddr) -> Result<OwnedFd, Errno> {
+fn connected(backend: SocketAddr, source: Option<IpAddr>) -> Result<OwnedFd, Errno> {
     let fd = socket(Family::of(backend.ip()), Protocol::Udp)?;
     mark_own(&fd)?;
+    if let Some(source) = source {
+        // Where it cannot be had, as a link-local one, this node's has to do.
+        let _ = speak_for(&fd, source);
+    }
     connect(&fd, &backend)?;
     Ok(fd)
 }

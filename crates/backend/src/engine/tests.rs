@@ -162,6 +162,7 @@ fn work(names: &[&str]) -> Work {
             external_policy: ExternalPolicy::Cluster,
             affinity: None,
             ipvs_scheduler: None,
+            keep_client_address: false,
             source_ranges: Box::default(),
         })),
     };

@@ -6,17 +6,18 @@
 
 use std::net::SocketAddr;
 
-use portolan_model::{Family, Settings};
+use portolan_model::{Family, Protocol as Transport, Settings};
 use portolan_sock::{Protocol, Socket, SocketError};
-use portolan_wire::nftables::expr::MetaKey;
+use portolan_wire::nftables::expr::{Expr, MetaKey};
 use portolan_wire::nftables::{ChainType, Hook, IfExists, Transaction};
 
 use super::departure::{self, Departure};
 use super::element::Set;
 use super::encode;
 use super::expression::{
-    accept, connection_is_marked, direction_is_original, has_priority, is_tcp, jump, map, reset_priority,
-    service_key, set_connection_mark, set_mark, set_meta, socket_is_transparent, status_dnat, tproxy,
+    accept, connection_is_marked, direction_is_original, has_priority, jump, map, protocol_is,
+    reset_priority, service_key, set_connection_mark, set_mark, set_meta, socket_is_transparent, status_dnat,
+    tproxy,
 };
 use super::readback;
 use super::resync::same_rules;
@@ -175,10 +176,14 @@ const fn place(family: Family) -> Place {
 
 fn chains(settings: &Settings) -> [ChainBody; 2] {
     let mark = capture_mark(settings);
-    let connected = [&is_tcp()[..], &socket_is_transparent(), &set_mark(mark), &[accept()]].concat();
-    let own =
-        [&is_tcp()[..], &direction_is_original(), &connection_is_marked(mark), &set_mark(mark)].concat();
-    let prerouting = vec![commented(connected, "connections of the relay")];
+    let [tcp, udp] = [Transport::Tcp, Transport::Udp].map(protocol_is);
+    let connected =
+        |protocol: &[Expr]| [protocol, &socket_is_transparent(), &set_mark(mark), &[accept()]].concat();
+    let own = [&tcp[..], &direction_is_original(), &connection_is_marked(mark), &set_mark(mark)].concat();
+    let prerouting = vec![
+        commented(connected(&tcp), "connections of the relay"),
+        commented(connected(&udp), "answers to clients whose address it keeps"),
+    ];
     let output = vec![commented(own, "this node's connections to the relay")];
     [
         base("prerouting", ChainType::Filter, Hook::PREROUTING, PRIORITY, prerouting),

@@ -373,9 +373,9 @@ pub(super) fn tproxy(family: Family, to: SocketAddr) -> [Expr; 3] {
     ]
 }
 
-/// `meta l4proto tcp`
-pub(super) fn is_tcp() -> [Expr; 2] {
-    [meta(MetaKey::L4PROTO, 0), compare(0, CmpOperation::EQ, [portolan_model::Protocol::Tcp.number()])]
+/// `meta l4proto PROTOCOL`
+pub(super) fn protocol_is(protocol: portolan_model::Protocol) -> [Expr; 2] {
+    [meta(MetaKey::L4PROTO, 0), compare(0, CmpOperation::EQ, [protocol.number()])]
 }
 
 /// `socket transparent 1`

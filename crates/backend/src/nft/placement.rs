@@ -262,6 +262,7 @@ mod tests {
             affinity,
             source_ranges: Box::default(),
             ipvs_scheduler: None,
+            keep_client_address: false,
         }
     }
 

@@ -36,6 +36,7 @@ fn forwarding(forwarding: &Forwarding, capture: Capture) -> Forwarding {
         local: listener(&forwarding.local, true),
         has_endpoints: is_carried && forwarding.has_endpoints,
         affinity: None,
+        keep_client_address: false,
         ..forwarding.clone()
     }
 }
@@ -64,6 +65,7 @@ mod tests {
             affinity: Some(60),
             source_ranges: Box::default(),
             ipvs_scheduler: None,
+            keep_client_address: false,
         })
     }
 

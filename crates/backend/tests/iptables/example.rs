@@ -48,6 +48,7 @@ pub(crate) fn cluster_ip(address: &str, port: u16, places: &[&str]) -> Forwardin
         external_policy: ExternalPolicy::Cluster,
         affinity: None,
         ipvs_scheduler: None,
+        keep_client_address: false,
         source_ranges: Box::default(),
     }
 }

@@ -84,6 +84,7 @@ pub(crate) fn cluster_ip(family: Family, number: u16, hosts: impl IntoIterator<I
         external_policy: ExternalPolicy::Cluster,
         affinity: None,
         ipvs_scheduler: None,
+        keep_client_address: false,
         source_ranges: Box::default(),
     }
 }

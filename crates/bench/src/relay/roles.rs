@@ -119,6 +119,7 @@ fn service(ip: Ipv4Addr, port: u16, backend: IpAddr) -> Change {
         affinity: None,
         source_ranges: Box::default(),
         ipvs_scheduler: None,
+        keep_client_address: false,
     };
     Change { name: Arc::new(name), family: Family::Ipv4, old: None, new: Some(Arc::new(forwarding)) }
 }

@@ -118,6 +118,7 @@ impl<'a> Compiler<'a> {
                 external_policy: service.external_policy,
                 affinity: service.affinity,
                 ipvs_scheduler: service.ipvs_scheduler,
+                keep_client_address: service.keep_client_address,
                 source_ranges: source_ranges.clone().copied().collect(),
             };
             forwardings.push((index, forwarding));

@@ -32,6 +32,9 @@ pub struct Service {
     pub affinity: Option<u32>,
     /// How IPVS shall choose an endpoint (annotation `portolan.dev/ipvs-scheduler`).
     pub ipvs_scheduler: Option<IpvsScheduler>,
+    /// Whether endpoints shall see the client's address in userspace mode (annotation
+    /// `portolan.dev/userspace-keep-client-address`).
+    pub keep_client_address: bool,
     /// `internalTrafficPolicy`.
     pub internal_policy: InternalPolicy,
     /// `externalTrafficPolicy`, Cluster where the type of the Service gives it no meaning.
@@ -211,6 +214,9 @@ impl ObjectBody for Service {
         let affinity = affinity(spec.affinity, spec.affinity_config, faults);
         let ipvs_scheduler = metadata.annotations.ipvs_scheduler.text();
         let ipvs_scheduler = ipvs_scheduler.and_then(|name| self::ipvs_scheduler(name, faults));
+        let keep_client_address = metadata.annotations.keep_client_address.text();
+        let keep_client_address =
+            keep_client_address.is_some_and(|text| self::keep_client_address(text, faults));
         let internal_policy = internal_policy(spec.internal_policy, faults);
         let health_check = spec.health_check_port;
         let health_check_port = wants_health_check.then(|| health_check_port(health_check, faults)).flatten();
@@ -223,6 +229,7 @@ impl ObjectBody for Service {
             external: (external != External::default()).then(|| Box::new(external)),
             affinity,
             ipvs_scheduler,
+            keep_client_address,
             internal_policy,
             external_policy,
         }
@@ -239,6 +246,7 @@ impl Service {
             external: None,
             affinity: None,
             ipvs_scheduler: None,
+            keep_client_address: false,
             internal_policy: InternalPolicy::Cluster,
             external_policy: ExternalPolicy::Cluster,
         }
@@ -409,6 +417,14 @@ fn ipvs_scheduler(name: &str, faults: &mut Faults) -> Option<IpvsScheduler> {
         fault(faults, "metadata.annotations[portolan.dev/ipvs-scheduler]", reason);
     }
     scheduler
+}
+
+fn keep_client_address(text: &str, faults: &mut Faults) -> bool {
+    if !matches!(text, "true" | "false") {
+        let reason = format!("{:?} is not known; write true or false", parse::clip(text));
+        fault(faults, "metadata.annotations[portolan.dev/userspace-keep-client-address]", reason);
+    }
+    text == "true"
 }
 
 fn internal_policy(text: Loose<Text<'_>>, faults: &mut Faults) -> InternalPolicy {

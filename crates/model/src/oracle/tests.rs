@@ -52,6 +52,7 @@ fn forwarding() -> Forwarding {
         external_policy: ExternalPolicy::Cluster,
         affinity: None,
         ipvs_scheduler: None,
+        keep_client_address: false,
         source_ranges: Box::default(),
     }
 }

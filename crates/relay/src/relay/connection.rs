@@ -1,17 +1,16 @@
 //! The life of a connection: finding a backend, carrying both ways, the end.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use portolan_model::{Family, Protocol};
-use portolan_sock::original;
 use rustix::io::Errno;
-use rustix::net::{Shutdown, bind, connect, shutdown, sockopt};
+use rustix::net::{Shutdown, connect, shutdown, sockopt};
 
 use super::Relay;
 use crate::attempts::{Attempts, Failure};
-use crate::listener::{is_shortage, mark_own, socket};
+use crate::listener::{is_shortage, limit_stall, mark_own, socket, speak_for};
 use crate::options::Counters;
 use crate::poll::{News, Token};
 use crate::slots::Slot;
@@ -19,6 +18,7 @@ use crate::stream::{Direction, End, Progress, reset};
 use crate::table::{Scope, ServiceId};
 
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts about a connection")]
 pub(super) struct Connection {
     pub(super) client: End,
     backend: Option<End>,
@@ -27,6 +27,10 @@ pub(super) struct Connection {
     client_address: SocketAddr,
     service: ServiceId,
     scope: Scope,
+    /// It came to a cluster IP.
+    pub(super) is_internal: bool,
+    /// Its place among the connections of its Service port.
+    pub(super) place: usize,
     /// The backend that is being tried, or that has it.
     target: Option<SocketAddr>,
     is_open: bool,
@@ -39,6 +43,8 @@ pub(super) struct Connection {
     round: u32,
     /// Made with the first failure.
     attempts: Option<Box<Attempts>>,
+    /// When its backend took it.
+    opened: Instant,
     /// Last time that anything happened.
     used: Instant,
     /// Its endpoint is gone: it ends then.
@@ -61,6 +67,8 @@ impl Connection {
             client_address,
             service,
             scope,
+            is_internal: false,
+            place: 0,
             target: None,
             is_open: false,
             is_busy: false,
@@ -68,6 +76,7 @@ impl Connection {
             number: 0,
             round: 0,
             attempts: None,
+            opened: now,
             used: now,
             ends: None,
         }
@@ -106,8 +115,9 @@ impl Relay {
             };
             connection.target = Some(target);
             connection.number = connection.number.wrapping_add(1);
-            let source = self.options.keep_client_address.then_some(client);
-            let started = start(target, source)
+            let is_internal = connection.is_internal;
+            let keeps = self.table.keeps_client(service, client.ip(), target, || is_internal);
+            let started = start(target, self.options.stalled, keeps.then_some(client.ip()))
                 .and_then(|fd| self.poller.watch_stream(&fd, Token::Backend(slot)).map(|()| fd));
             match started {
                 Ok(fd) => {
@@ -150,6 +160,7 @@ impl Relay {
         } else if news.writable() {
             backend.take(news);
             connection.is_open = true;
+            connection.opened = now;
             if let Some(target) = connection.target {
                 self.table.succeeded(connection.service, target);
             }
@@ -182,9 +193,11 @@ impl Relay {
         connection.used = now;
         let progress =
             (up.pump(client, backend, &mut self.tools), down.pump(backend, client, &mut self.tools));
-        // A backend that dies before it has read anything ends in order, too.
+        // A backend that dies as soon as it has accepted ends in order, too. Later, whoever ends means it.
+        let trial = self.options.connect_limits.last().copied().unwrap_or_default();
         if let (Progress::Waiting, Progress::End) = progress
-            && !(up.has_carried() || down.has_carried())
+            && !(up.has_carried() || down.has_carried() || down.has_told())
+            && now.saturating_duration_since(connection.opened) <= trial
         {
             connection.saw_end = true;
             return self.try_another(slot, Failure::Refused, now);
@@ -214,16 +227,14 @@ impl Relay {
         }
     }
 
-    /// Notes which connections have an endpoint that is gone.
-    pub(super) fn drain_endpoints(&mut self, now: Instant) {
+    /// Notes which connections of a Service port have an endpoint that is gone.
+    pub(super) fn drain_endpoints(&mut self, service: ServiceId, now: Instant) {
         let ends = now + self.options.drain;
-        for (_, connection) in self.connections.iter_mut() {
+        for &slot in self.table.connections(service) {
+            let Some(connection) = self.connections.get_mut(slot) else { continue };
             let Some(target) = connection.target else { continue };
-            connection.ends = if self.table.has_backend(connection.service, target) {
-                None
-            } else {
-                connection.ends.or(Some(ends))
-            };
+            connection.ends =
+                if self.table.has_backend(service, target) { None } else { connection.ends.or(Some(ends)) };
         }
     }
 
@@ -261,18 +272,26 @@ impl Relay {
         connection.up.release(&mut self.tools);
         connection.down.release(&mut self.tools);
         self.share.give_back();
-        self.table.let_go(connection.service);
+        let moved = self.table.leave(connection.service, connection.place);
+        if let Some(moved) = moved.and_then(|moved| self.connections.get_mut(moved)) {
+            moved.place = connection.place;
+        }
         Counters::uncount(&self.counters.open);
     }
 
     fn failed(&mut self, slot: Slot, fault: Fault, now: Instant) {
         let Some(connection) = self.connections.get(slot) else { return };
+        let has_timed_out =
+            connection.client.timed_out || connection.backend.as_ref().is_some_and(|end| end.timed_out);
         if fault == Fault::Backend && connection.is_untouched() {
             return self.try_another(slot, Failure::Refused, now);
         }
         if fault == Fault::Backend && !connection.down.has_carried() {
             // What the client has sent may have been worked on: others are spared, not this one.
             self.note_failure(slot, Failure::Refused, now);
+        }
+        if has_timed_out {
+            Counters::count(&self.counters.expired);
         }
         self.abort(slot);
     }
@@ -301,15 +320,14 @@ impl Relay {
 }
 
 /// Starts to connect; how that ends, an event tells.
-fn start(target: SocketAddr, source: Option<SocketAddr>) -> Result<OwnedFd, Errno> {
+fn start(target: SocketAddr, stalled: Duration, source: Option<IpAddr>) -> Result<OwnedFd, Errno> {
     let fd = socket(Family::of(target.ip()), Protocol::Tcp)?;
     sockopt::set_tcp_nodelay(&fd, true)?;
+    limit_stall(&fd, stalled)?;
     mark_own(&fd)?;
     if let Some(source) = source {
-        let invalid = |_| Errno::INVAL;
-        original::set_transparent(&fd, source.is_ipv6()).map_err(invalid)?;
-        original::set_bind_address_no_port(&fd).map_err(invalid)?;
-        bind(&fd, &SocketAddr::new(source.ip(), 0))?;
+        // Where it cannot be had, as a link-local one, this node's has to do.
+        let _ = speak_for(&fd, source);
     }
     match connect(&fd, &target) {
         Ok(()) | Err(Errno::INPROGRESS) => Ok(fd),

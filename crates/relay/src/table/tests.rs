@@ -30,6 +30,7 @@ fn forwarding(frontends: &[Frontend], cluster: &[u16], local: &[u16], affinity: 
         affinity,
         source_ranges: Box::default(),
         ipvs_scheduler: None,
+        keep_client_address: false,
     }
 }
 
@@ -117,7 +118,7 @@ fn a_service_that_is_gone_is_forgotten_with_its_last_connection() {
     let id = table.find(Protocol::Tcp, socket("10.96.0.1:80")).unwrap();
     table.hold(id);
     assert!(table.has_backend(id, socket("10.0.0.1:1")));
-    assert!(table.apply(&change("a", None)), "connections may have to be drained");
+    assert_eq!(table.apply(&change("a", None)), Some(id), "connections may have to be drained");
     assert!(!table.has_backend(id, socket("10.0.0.1:1")));
     assert_eq!((table.held(id), table.services.len()), (1, 1));
     table.let_go(id);

@@ -43,27 +43,41 @@ impl Bed {
     }
 
     pub(crate) fn service(&mut self, backends: &[SocketAddr], affinity: Option<u32>) {
-        let backend =
-            |socket: &SocketAddr| Backend { address: socket.ip(), port: socket.port(), may_hairpin: false };
-        let mut cluster: Box<[Backend]> = backends.iter().map(backend).collect();
-        cluster.sort_unstable();
-        let new = Arc::new(Forwarding {
+        let cluster = sorted(backends);
+        let new = Forwarding { cluster, affinity, ..self.forwarding(self.frontend) };
+        let old = self.old.replace(Arc::new(new));
+        self.apply("web", old, self.old.clone());
+    }
+
+    /// Another Service at the listener of the other scope; answers its frontend.
+    pub(crate) fn other_service(&self, backends: &[SocketAddr]) -> SocketAddr {
+        let frontend = (Ipv4Addr::LOCALHOST, Ports::default().local).into();
+        let new = Forwarding { local: sorted(backends), ..self.forwarding(frontend) };
+        self.apply("other", None, Some(Arc::new(new)));
+        frontend
+    }
+
+    fn forwarding(&self, frontend: SocketAddr) -> Forwarding {
+        Forwarding {
             family: Family::Ipv4,
             protocol: self.protocol,
-            frontends: Box::new([Frontend::ClusterIp(self.frontend.ip(), self.frontend.port())]),
-            has_endpoints: !cluster.is_empty(),
-            cluster,
+            frontends: Box::new([Frontend::ClusterIp(frontend.ip(), frontend.port())]),
+            cluster: Box::default(),
             local: Box::default(),
+            has_endpoints: true,
             internal_policy: InternalPolicy::Cluster,
             external_policy: ExternalPolicy::Cluster,
-            affinity,
+            affinity: None,
             source_ranges: Box::default(),
             ipvs_scheduler: None,
-        });
-        let [namespace, service, port] = ["default", "web", ""].map(Arc::from);
+            keep_client_address: false,
+        }
+    }
+
+    fn apply(&self, name: &str, old: Option<Arc<Forwarding>>, new: Option<Arc<Forwarding>>) {
+        let [namespace, service, port] = ["default", name, ""].map(Arc::from);
         let name = Arc::new(ServicePortName { namespace, service, port, protocol: self.protocol });
-        let old = self.old.replace(new.clone());
-        self.relay.apply(vec![Change { name, family: Family::Ipv4, old, new: Some(new) }]);
+        self.relay.apply(vec![Change { name, family: Family::Ipv4, old, new }]);
     }
 
     /// A listener of the namespace.
@@ -72,7 +86,11 @@ impl Bed {
     }
 
     pub(crate) fn connect(&self) -> TcpStream {
-        let stream = self.namespace.run(|| TcpStream::connect(self.frontend)).unwrap().unwrap();
+        self.connect_to(self.frontend)
+    }
+
+    pub(crate) fn connect_to(&self, frontend: SocketAddr) -> TcpStream {
+        let stream = self.namespace.run(|| TcpStream::connect(frontend)).unwrap().unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream
     }
@@ -88,6 +106,14 @@ impl Bed {
         let last = counter(self.counters()).load(Ordering::Relaxed);
         assert!(waited.is_ok(), "{what}: {last} instead of {value}");
     }
+}
+
+fn sorted(backends: &[SocketAddr]) -> Box<[Backend]> {
+    let backend =
+        |socket: &SocketAddr| Backend { address: socket.ip(), port: socket.port(), may_hairpin: false };
+    let mut sorted: Box<[Backend]> = backends.iter().map(backend).collect();
+    sorted.sort_unstable();
+    sorted
 }
 
 /// Serves every connection of a listener with `work` on a thread of its own, until the process ends.

@@ -107,6 +107,33 @@ fn who_accepts_and_closes_is_passed_over_unless_all_do() {
 }
 
 #[test]
+fn a_backend_that_ends_an_idle_connection_has_not_failed() {
+    let mut bed = Bed::new(Protocol::Tcp, quick());
+    // Longer than the longest attempt: whoever has not sent anything by then gets the end.
+    let idle = Duration::from_millis(500);
+    let impatient = serve(bed.listen(), move |mut stream| {
+        stream.set_read_timeout(Some(idle)).unwrap();
+        if stream.read(&mut [0]).is_ok_and(|count| count > 0) {
+            let _ = stream.write_all(b"i");
+        }
+    });
+    bed.backends(&[impatient, echo(bed.listen(), b'a')]);
+    let mut names: Vec<Option<u8>> = (0..4).map(|_| name(&mut bed.connect()).ok()).collect();
+    names.sort_unstable();
+    assert_eq!(names, [None, None, Some(b'a'), Some(b'a')], "in turns, and an end is an end");
+    assert_eq!(bed.counters().attempts_failed.load(Ordering::Relaxed), 0);
+    let mut served: Vec<u8> = (0..4)
+        .map(|_| {
+            let mut stream = bed.connect();
+            stream.write_all(b"x").unwrap();
+            name(&mut stream).unwrap()
+        })
+        .collect();
+    served.sort_unstable();
+    assert_eq!(served, *b"aaii", "nobody is set aside");
+}
+
+#[test]
 fn the_client_is_reset_when_all_have_failed() {
     let mut bed = Bed::new(Protocol::Tcp, quick());
     bed.backends(&[refusing(&bed), NOWHERE]);

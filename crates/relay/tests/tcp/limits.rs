@@ -3,7 +3,7 @@
 use std::io::{BufRead as _, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Stdio};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use portolan_model::Protocol;
@@ -91,6 +91,46 @@ fn at_the_limit_new_ones_are_refused_and_old_ones_go_on() {
     drop(held.pop());
     bed.wait_for("one closed", |counters| &counters.open, 79);
     admitted(&bed).unwrap();
+}
+
+/// Clients of one Service hold all that it may have by sending a byte now and then, and knock for more all the time.
+#[test]
+fn slow_clients_at_the_limit_starve_no_other_service() {
+    const WHILE: Duration = Duration::from_secs(4);
+    let mut bed = Bed::new(Protocol::Tcp, Options { connections_max: 100, ..Options::default() });
+    bed.backends(&[echo(bed.listen(), b'a')]);
+    let other = bed.other_service(&[echo(bed.listen(), b'b')]);
+    let mut held: Vec<TcpStream> = std::iter::from_fn(|| admitted(&bed).ok()).collect();
+    assert_eq!(held.len(), 80);
+    let (bed, over) = (&bed, &AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    assert!(admitted(bed).is_err(), "there is no room for more");
+                }
+            });
+        }
+        let started = Instant::now();
+        let mut served = 0;
+        while started.elapsed() < WHILE {
+            // Sixteen at a time: a fifth of what there is, less what it would have of it alone.
+            let mut streams: Vec<TcpStream> = (0..16).map(|_| bed.connect_to(other)).collect();
+            for stream in &mut streams {
+                assert_eq!(name(stream).unwrap(), b'b', "after {served}");
+                served += 1;
+            }
+            for stream in &mut held {
+                stream.write_all(b"x").unwrap();
+                assert_eq!(name(stream).unwrap(), b'x', "those that are in stay in");
+            }
+            drop(streams);
+            bed.wait_for("the others have closed", |counters| &counters.open, 80);
+        }
+        over.store(true, Ordering::Relaxed);
+        assert!(served >= 160, "{served}");
+    });
+    assert!(bed.counters().no_room.load(Ordering::Relaxed) > 100);
 }
 
 /// A connection that a backend has answered. A reset may come while it is being opened, or later.

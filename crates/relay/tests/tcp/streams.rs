@@ -180,6 +180,26 @@ fn an_idle_connection_ends_when_its_time_is_over() {
 }
 
 #[test]
+fn who_reads_nothing_any_more_holds_a_place_for_a_while_only() {
+    let options = Options { stalled: Duration::from_millis(1500), ..Options::default() };
+    let mut bed = Bed::new(Protocol::Tcp, options);
+    let (client, mut backend) = pair(&mut bed);
+    // Its window is zero from now on, which it confirms whenever it is asked.
+    fill(&mut backend);
+    bed.wait_for("the client is given up", |counters| &counters.open, 0);
+    assert_eq!(bed.counters().expired.load(Ordering::Relaxed), 1);
+    assert_eq!(name(&mut backend).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    drop(client);
+
+    let (mut client, backend) = pair(&mut bed);
+    fill(&mut client);
+    bed.wait_for("the backend is given up", |counters| &counters.open, 0);
+    assert_eq!(bed.counters().expired.load(Ordering::Relaxed), 2);
+    assert_eq!(name(&mut client).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    drop(backend);
+}
+
+#[test]
 fn connections_of_an_endpoint_that_is_gone_are_drained() {
     let mut bed =
         Bed::new(Protocol::Tcp, Options { drain: Duration::from_millis(1500), ..Options::default() });

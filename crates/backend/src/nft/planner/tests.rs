@@ -208,6 +208,7 @@ fn web(number: u16, backends: u16) -> Change {
         affinity: None,
         source_ranges: Box::default(),
         ipvs_scheduler: None,
+        keep_client_address: false,
     };
     let name = ServicePortName {
         namespace: "demo".into(),

@@ -62,6 +62,7 @@ fn everything_at_once() {
         })),
         affinity: Some(60),
         ipvs_scheduler: None,
+        keep_client_address: false,
         internal_policy: InternalPolicy::Local,
         external_policy: ExternalPolicy::Local,
     };
@@ -114,19 +115,32 @@ fn bad_fields_are_left_out_and_named() {
     "#);
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "`json!` makes values")]
+fn annotated(annotations: Value) -> Object<Service> {
+    let spec = json!({ "clusterIP": "10.96.0.1", "ports": [{ "port": 80 }] });
+    let metadata = json!({ "name": "web", "namespace": "demo", "annotations": annotations });
+    let bytes = json!({ "metadata": metadata, "spec": spec }).to_string();
+    decode_service(bytes.as_bytes()).expect("a Service")
+}
+
 #[test]
 fn the_scheduler_that_a_service_asks_for() {
-    let with = |name: Value| {
-        let spec = json!({ "clusterIP": "10.96.0.1", "ports": [{ "port": 80 }] });
-        let annotations = json!({ "portolan.dev/ipvs-scheduler": name });
-        let metadata = json!({ "name": "web", "namespace": "demo", "annotations": annotations });
-        let bytes = json!({ "metadata": metadata, "spec": spec }).to_string();
-        decode_service(bytes.as_bytes()).expect("a Service")
-    };
+    let with = |name: Value| annotated(json!({ "portolan.dev/ipvs-scheduler": name }));
     assert_eq!(with(json!("lc")).payload.ipvs_scheduler, Some(IpvsScheduler::Lc));
     let object = with(json!("fastest"));
     assert_eq!(object.payload.ipvs_scheduler, None);
     assert_snapshot!(faults(&object), @r#"metadata.annotations[portolan.dev/ipvs-scheduler]: "fastest" is not known; write one of rr, wrr, lc, wlc, fo, ovf, lblc, lblcr, sh, dh, sed, nq, mh, twos"#);
+}
+
+#[test]
+fn whether_endpoints_shall_see_the_client() {
+    let with = |text: Value| annotated(json!({ "portolan.dev/userspace-keep-client-address": text }));
+    assert!(with(json!("true")).payload.keep_client_address);
+    assert!(!with(json!("false")).payload.keep_client_address);
+    assert!(!annotated(json!({})).payload.keep_client_address);
+    let object = with(json!("yes"));
+    assert!(!object.payload.keep_client_address);
+    assert_snapshot!(faults(&object), @r#"metadata.annotations[portolan.dev/userspace-keep-client-address]: "yes" is not known; write true or false"#);
 }
 
 #[test]
