@@ -241,16 +241,9 @@ async fn cannot_listen(mut failures: UnboundedReceiver<BindError>, notes: &Notes
 async fn take_over(agent: &Rc<RefCell<Agent>>) -> Infallible {
     let in_step = agent.borrow_mut().in_step();
     if let Ok(keep) = in_step.await {
-        let mode = agent.borrow().configuration().mode;
         // Runs programs and waits for them. What it cannot remove it has logged.
         let _ = tokio::task::spawn_blocking(move || cleanup::take_over(&keep)).await;
-        // A mode chosen meanwhile may use what was not to be kept when this began.
-        if agent.borrow().configuration().mode != mode {
-            let families = agent.borrow().families().to_vec();
-            for family in families {
-                agent.borrow_mut().drifted(family);
-            }
-        }
+        agent.borrow_mut().leftovers_are_gone();
     }
     std::future::pending().await
 }

@@ -145,7 +145,10 @@ fn a_mode_that_cannot_be_written_leaves_the_other_in_force() {
     let node = cluster.world.node().namespace();
     let pods = cluster.world.pods();
     cluster.service(objects::cluster_ip("web", "10.96.0.10"), &[&pods[0]]);
+    node.output("iptables-nft", &["-t", "nat", "-N", "KUBE-SERVICES"]).unwrap();
     let mut proxy = cluster.proxy();
+    // It goes by names, and would remove what follows.
+    logged(&mut proxy, "removed what kube-proxy left", 1);
     // Somebody's rule keeps a chain from being made by the name that we need: nothing can be loaded.
     node.output("iptables-nft", &["-t", "nat", "-N", "KUBE-SERVICES"]).unwrap();
     nft(node, "add chain ip nat KUBE-POSTROUTING { type nat hook postrouting priority 300 ; }");

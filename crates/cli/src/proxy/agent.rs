@@ -88,6 +88,8 @@ struct Running {
     /// Families whose first commit is not in the kernel yet.
     unsynced: Vec<Family>,
     planes: Vec<Plane>,
+    /// What kube-proxy left is being removed.
+    removes_leftovers: bool,
 }
 
 /// What is known of a family's data plane.
@@ -183,11 +185,20 @@ impl Agent {
         self.own.subscribe()
     }
 
-    /// Resolves when every family is in the kernel for the first time.
+    /// Resolves when every family is in the kernel for the first time. Whoever gets the answer says when what kube-proxy left
+    /// is gone ([`Agent::leftovers_are_gone`]).
     pub(super) fn in_step(&mut self) -> oneshot::Receiver<Keep> {
         let (sender, receiver) = oneshot::channel();
         self.on_in_step.push(sender);
         receiver
+    }
+
+    /// What kube-proxy left has been removed: a mode that uses its names may begin.
+    pub(super) fn leftovers_are_gone(&mut self) {
+        if let Some(running) = &mut self.running {
+            running.removes_leftovers = false;
+        }
+        self.reconfigure();
     }
 
     /// Works by another configuration from now on. Nothing that is programmed goes before what replaces it is
@@ -269,7 +280,7 @@ impl Agent {
             let keep = modes::keep(&self.configuration, &self.families, chains);
             for sender in self.on_in_step.drain(..) {
                 // Nobody waits any more where it fails.
-                let _ = sender.send(keep.clone());
+                running.removes_leftovers |= sender.send(keep.clone()).is_ok();
             }
             self.look_for_drift();
         }

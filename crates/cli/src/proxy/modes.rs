@@ -179,6 +179,16 @@ pub(super) struct Made {
 }
 
 impl Blueprint {
+    /// Whether its rules have kube-proxy's names, so that whoever removes kube-proxy's would remove them.
+    pub(super) const fn has_names_of_kube_proxy(&self) -> bool {
+        matches!(self, Self::Iptables(_) | Self::Ipvs(_))
+    }
+
+    /// Whether packets go to a relay.
+    pub(super) const fn captures(&self) -> bool {
+        matches!(self, Self::Userspace(_))
+    }
+
     /// The one that a configuration asks for on this node.
     pub(super) fn new(configuration: &Configuration, family: Family, node: &settings::Node<'_>) -> Self {
         match configuration.mode_or_default() {

@@ -135,7 +135,13 @@ impl Agent {
             if is_new {
                 running.flows.requests().configure(settings.family, settings.node_port_addresses.clone());
             }
-            let replaced = running.replace(settings, blueprint, &mut self.shared);
+            // It would be removed with what kube-proxy left, by whoever is about it.
+            let waits = running.removes_leftovers && blueprint.has_names_of_kube_proxy();
+            let replaced = if waits {
+                Replaced::Unchanged
+            } else {
+                running.replace(settings, blueprint, &mut self.shared)
+            };
             self.lacks_dataplane |= replaced == Replaced::Failed;
             if is_new && replaced == Replaced::Unchanged {
                 tracing::info!(family = %settings.family, "settings changed: comparing everything");

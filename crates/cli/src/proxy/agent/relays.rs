@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use portolan_node::config::Mode;
 use tokio::sync::oneshot;
 
 use super::Agent;
@@ -33,7 +32,7 @@ impl Agent {
         if running.planes.iter().any(|plane| plane.next.is_some()) {
             return;
         }
-        let captures = self.leaving.is_none() && self.configuration.mode_or_default() == Mode::Userspace;
+        let captures = running.planes.iter().any(|plane| plane.blueprint.captures());
         self.shared.relays.part(captures, self.leaving.as_ref().map(|_| DRAIN));
     }
 

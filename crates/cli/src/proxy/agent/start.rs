@@ -80,7 +80,9 @@ impl Agent {
         engine.start();
         let health_checks = self.new_health_checks(&addresses);
         let unsynced = self.families.clone();
-        self.running = Some(Running { engine, flows, settings, health_checks, unsynced, planes });
+        let removes_leftovers = false;
+        self.running =
+            Some(Running { engine, flows, settings, health_checks, unsynced, planes, removes_leftovers });
         Ok(())
     }
 
