@@ -159,7 +159,7 @@ impl Relay {
             Token::Backend(slot) => self.backend_news(slot, news, now),
             Token::Flow(slot) => {
                 let (table, poller, counters) = (&mut self.table, &self.poller, &self.counters);
-                self.udp.answer(slot, table, poller, counters, now);
+                self.udp.answer(slot, news, table, poller, counters, now);
             }
             Token::Listener(number) => self.listener_news(number, now),
             Token::Wake => {

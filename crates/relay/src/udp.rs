@@ -15,7 +15,7 @@ use crate::attempts::{Attempts, Failure};
 use crate::flows::{FlowId, Flows, Key};
 use crate::listener::{Listener, is_shortage, loopback, mark_own, socket, speak_for};
 use crate::options::{Counters, Options};
-use crate::poll::{Poller, Token};
+use crate::poll::{News, Poller, Token};
 use crate::share::Share;
 use crate::slots::Slot;
 use crate::table::{Scope, ServiceId, Table};
@@ -26,6 +26,10 @@ const DATAGRAMS: usize = 64;
 const DISCARD: u16 = 9;
 /// The longest datagram (RFC 768).
 const DATAGRAM_MAX: usize = 65_535;
+
+/// A datagram was longer than the way to the backend bears. The kernel knows from then on, and cuts the next one; that is no
+/// reason to take another way.
+const PATH: Errno = Errno::MSGSIZE;
 
 #[derive(Debug)]
 pub(crate) struct Udp {
@@ -83,18 +87,21 @@ impl Udp {
         }
     }
 
-    /// Passes answers on to the client.
+    /// Passes answers on to the client. An ICMP error ends the flow, after the answers that came before: the client's next
+    /// datagram goes to another backend.
     pub(crate) fn answer(
         &mut self,
         slot: Slot,
+        news: News,
         table: &mut Table,
         poller: &Poller,
         counters: &Counters,
         now: Instant,
     ) {
         let id = FlowId(slot);
+        let Some((&(client, destination), flow)) = self.flows.using(id, now) else { return };
+        let mut has_failed = false;
         for _ in 0..DATAGRAMS {
-            let Some((&(client, destination), flow)) = self.flows.using(id, now) else { return };
             match recv(&flow.fd, &mut *self.buffer, RecvFlags::DONTWAIT) {
                 Ok((_, length)) => {
                     table.succeeded(flow.service, flow.backend);
@@ -107,16 +114,20 @@ impl Udp {
                         Counters::count(&counters.datagrams_lost);
                     }
                 }
-                Err(Errno::AGAIN) => return,
-                Err(Errno::INTR) => {}
-                Err(_) => {
-                    // An ICMP error: the client's next datagram goes to another backend.
-                    table.failed(flow.service, flow.backend, &mut Attempts::default(), Failure::Refused, now);
-                    poller.forget(&flow.fd);
-                    self.end(id, table, counters);
-                    return;
-                }
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR | PATH) => {}
+                Err(_) => has_failed = true,
             }
+        }
+        if has_failed {
+            table.failed(flow.service, flow.backend, &mut Attempts::default(), Failure::Refused, now);
+            poller.forget(&flow.fd);
+            self.end(id, table, counters);
+        } else if news.failed() {
+            // Each error waits here, too, and is told again until it was taken.
+            let flags = RecvFlags::ERRQUEUE | RecvFlags::DONTWAIT;
+            let taken = |_: &usize| recv(&flow.fd, &mut *self.buffer, flags).is_ok();
+            let _ = (0..DATAGRAMS).take_while(taken).count();
         }
     }
 
@@ -136,6 +147,7 @@ impl Udp {
     fn pass_on(&mut self, received: Received, scope: Scope, context: &mut Context<'_>) -> Option<()> {
         let key = (received.source, received.destination);
         let mut attempts = Attempts::default();
+        let mut is_repeated = false;
         loop {
             let id = match self.flows.find(&key).filter(|&id| self.is_current(id, context)) {
                 Some(id) => id,
@@ -145,7 +157,9 @@ impl Udp {
             let data = self.buffer.get(..received.length)?;
             match send(&flow.fd, data, SendFlags::DONTWAIT) {
                 Ok(_) => return Some(()),
-                Err(Errno::AGAIN | Errno::NOBUFS | Errno::MSGSIZE) => return None,
+                // Maybe of the one before.
+                Err(PATH) if !is_repeated => is_repeated = true,
+                Err(Errno::AGAIN | Errno::NOBUFS | PATH) => return None,
                 Err(_) => {
                     let (service, backend) = (flow.service, flow.backend);
                     context.table.failed(service, backend, &mut attempts, Failure::Refused, context.now);
@@ -264,6 +278,7 @@ struct Context<'a> {
 fn connected(backend: SocketAddr, source: Option<IpAddr>) -> Result<OwnedFd, Errno> {
     let fd = socket(Family::of(backend.ip()), Protocol::Udp)?;
     mark_own(&fd)?;
+    original::set_receive_errors(&fd, backend.is_ipv6()).map_err(|_| Errno::INVAL)?;
     if let Some(source) = source {
         // Where it cannot be had, as a link-local one, this node's has to do.
         let _ = speak_for(&fd, source);

@@ -13,14 +13,18 @@ mod support;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use portolan_model::Protocol;
+use portolan_model::{Family, Protocol};
 use portolan_relay::Options;
+use portolan_testkit::{Namespace, eventually};
 
 use support::{Bed, PATIENCE};
 
 /// Sends its name and the datagram back.
 fn echo(bed: &Bed, name: u8) -> SocketAddr {
-    let socket = socket(bed);
+    echo_at(socket(bed), name)
+}
+
+fn echo_at(socket: UdpSocket, name: u8) -> SocketAddr {
     let address = socket.local_addr().unwrap();
     std::thread::spawn(move || {
         let mut buffer = vec![0; 65_536];
@@ -33,7 +37,7 @@ fn echo(bed: &Bed, name: u8) -> SocketAddr {
 }
 
 fn socket(bed: &Bed) -> UdpSocket {
-    bed.namespace.run(|| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))).unwrap().unwrap()
+    bed.namespace.run(|| UdpSocket::bind((bed.frontend.ip(), 0))).unwrap().unwrap()
 }
 
 fn client(bed: &Bed) -> UdpSocket {
@@ -82,6 +86,86 @@ fn an_icmp_error_ends_a_flow_and_another_backend_gets_the_next_datagram() {
     bed.wait_for("one was there", |counters| &counters.flows, 1);
     bed.backends(&[gone, echo(&bed, b'a')]);
     assert_eq!(ask(&client, b"x"), b"ax");
+}
+
+#[test]
+fn every_way_of_being_unreachable_ends_a_flow() {
+    const WAYS: [(Family, &str, &[&str]); 2] = [
+        (
+            Family::Ipv4,
+            "ip",
+            &[
+                "net-unreachable",
+                "host-unreachable",
+                "port-unreachable",
+                "host-prohibited",
+                "admin-prohibited",
+            ],
+        ),
+        (Family::Ipv6, "ip6", &["no-route", "addr-unreachable", "port-unreachable", "admin-prohibited"]),
+    ];
+    for (family, table, ways) in WAYS {
+        let mut bed = Bed::with(family, Protocol::Udp, Options::default());
+        bed.namespace.output("nft", &[&format!("add table {table} t")]).unwrap();
+        let chain = format!("add chain {table} t c {{ type filter hook input priority 0; }}");
+        bed.namespace.output("nft", &[&chain]).unwrap();
+        let icmp = if family == Family::Ipv4 { "icmp" } else { "icmpv6" };
+        for (way, number) in ways.iter().zip(1..) {
+            // Somebody listens, but does not get it.
+            let hidden = echo(&bed, b'h');
+            let rule = format!("add rule {table} t c udp dport {} reject with {icmp} {way}", hidden.port());
+            bed.namespace.output("nft", &[&rule]).unwrap();
+            bed.backends(&[hidden]);
+            let client = client(&bed);
+            client.send(b"lost").unwrap();
+            bed.wait_for(way, |counters| &counters.flows, number * 2 - 1);
+            bed.wait_for(way, |counters| &counters.flows_open, 0);
+            bed.backends(&[hidden, echo(&bed, b'a')]);
+            assert_eq!(ask(&client, b"x"), b"ax", "{way}: the one that cannot be reached is set aside");
+            bed.backends(&[]);
+            client.send(b"nobody").unwrap();
+            bed.wait_for(way, |counters| &counters.flows_open, 0);
+        }
+    }
+}
+
+#[test]
+fn a_datagram_that_is_too_long_for_the_way_ends_no_flow() {
+    let mut bed = Bed::new(Protocol::Udp, Options::default());
+    let [router, far] = ["router", "far"].map(|name| Namespace::new(name).unwrap());
+    let (to_relay, to_far) = (bed.namespace.path(), far.path());
+    let links = format!(
+        "link add near address 02:00:00:00:00:01 type veth peer name out netns {to_relay}\n\
+         link add narrow mtu 1300 type veth peer name eth0 mtu 1300 netns {to_far}\n\
+         addr add 10.98.0.2/24 dev near\nlink set near up\naddr add 10.98.1.1/24 dev narrow\nlink set narrow up"
+    );
+    router.ip(&links).unwrap();
+    router.write_sysctls(&[("net/ipv4/ip_forward".to_owned(), "1")]).unwrap();
+    bed.namespace
+        .ip("addr add 10.98.0.1/24 dev out\nlink set out up\nroute add 10.98.1.0/24 via 10.98.0.2")
+        .unwrap();
+    far.ip("addr add 10.98.1.2/24 dev eth0\nlink set eth0 up\nroute add default via 10.98.1.1").unwrap();
+    let socket = far.run(|| UdpSocket::bind("10.98.1.2:7000")).unwrap().unwrap();
+    bed.backends(&[echo_at(socket, b'a')]);
+    let client = client(&bed);
+    assert_eq!(ask(&client, b"short"), b"ashort");
+    client.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    let long = [1; 1400];
+    let mut lost = 0;
+    eventually(PATIENCE, "a long one comes through", || {
+        client.send(&long).unwrap();
+        let came = client.recv(&mut [0; 2000]).is_ok_and(|count| count == long.len() + 1);
+        lost += usize::from(!came);
+        came
+    })
+    .unwrap();
+    assert!(lost > 0, "the way is as wide as any");
+    bed.wait_for("the same flow all the time", |counters| &counters.flows, 1);
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    for length in (1000..2000).step_by(100) {
+        assert_eq!(ask(&client, &vec![7; length]).len(), length + 1);
+    }
+    bed.wait_for("and it is still there", |counters| &counters.flows, 1);
 }
 
 #[test]

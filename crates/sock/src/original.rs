@@ -38,6 +38,14 @@ pub fn set_receive_original_destination(fd: impl AsFd, ipv6: bool) -> Result<(),
     set(fd.as_fd(), level, option).map_err(system("setsockopt(IP_RECVORIGDSTADDR)"))
 }
 
+/// Makes a UDP socket tell of every ICMP error, not only of those that say for certain that nobody listens (`IP_RECVERR`,
+/// `ip(7)`). Its queue of errors has to be read, too.
+pub fn set_receive_errors(fd: impl AsFd, ipv6: bool) -> Result<(), SocketError> {
+    let (level, option) =
+        if ipv6 { (libc::SOL_IPV6, libc::IPV6_RECVERR) } else { (libc::SOL_IP, libc::IP_RECVERR) };
+    set(fd.as_fd(), level, option).map_err(system("setsockopt(IP_RECVERR)"))
+}
+
 /// A datagram that came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Received {

@@ -1,7 +1,7 @@
 //! A namespace with a relay, a Service, and backends of all sorts.
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -28,12 +28,20 @@ pub(crate) struct Bed {
 
 impl Bed {
     pub(crate) fn new(protocol: Protocol, options: Options) -> Self {
+        Self::with(Family::Ipv4, protocol, options)
+    }
+
+    pub(crate) fn with(family: Family, protocol: Protocol, options: Options) -> Self {
         let namespace = Namespace::new("relay").unwrap();
         let hole = "link set lo up\nlink add hole type veth peer name end\nlink set end up\nlink set hole arp off up\n\
                     addr add 10.99.1.1/32 dev hole\nroute add 10.99.0.0/24 dev hole";
         namespace.ip(hole).unwrap();
-        let relay = namespace.run(|| portolan_relay::spawn(&[Family::Ipv4], options)).unwrap().unwrap();
-        let frontend = (Ipv4Addr::LOCALHOST, Ports::default().cluster).into();
+        let relay = namespace.run(|| portolan_relay::spawn(&[family], options)).unwrap().unwrap();
+        let loopback: IpAddr = match family {
+            Family::Ipv4 => Ipv4Addr::LOCALHOST.into(),
+            Family::Ipv6 => Ipv6Addr::LOCALHOST.into(),
+        };
+        let frontend = (loopback, Ports::default().cluster).into();
         Self { namespace, relay, frontend, protocol, old: None }
     }
 
@@ -59,7 +67,7 @@ impl Bed {
 
     fn forwarding(&self, frontend: SocketAddr) -> Forwarding {
         Forwarding {
-            family: Family::Ipv4,
+            family: Family::of(frontend.ip()),
             protocol: self.protocol,
             frontends: Box::new([Frontend::ClusterIp(frontend.ip(), frontend.port())]),
             cluster: Box::default(),
@@ -77,7 +85,7 @@ impl Bed {
     fn apply(&self, name: &str, old: Option<Arc<Forwarding>>, new: Option<Arc<Forwarding>>) {
         let [namespace, service, port] = ["default", name, ""].map(Arc::from);
         let name = Arc::new(ServicePortName { namespace, service, port, protocol: self.protocol });
-        self.relay.apply(vec![Change { name, family: Family::Ipv4, old, new }]);
+        self.relay.apply(vec![Change { name, family: Family::of(self.frontend.ip()), old, new }]);
     }
 
     /// A listener of the namespace.
