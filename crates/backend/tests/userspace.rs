@@ -161,11 +161,14 @@ fn modes_take_over_from_each_other_under_load_and_nothing_is_lost() {
     assert!(matches!(probe_many(&[flow]).unwrap()[..], [ProbeResult::Reached(_)]), "a flow of the relay");
     let mut nftables = bed.nftables();
     a_while();
-    assert!(bed.at_node(|| userspace.remove_some()).unwrap());
-    // What this node's own packets have begun before goes on to the relay, and no new one does.
     let chain =
         |name| bed.node().output("nft", &["list", "chain", "ip", "portolan-userspace", name]).unwrap();
-    assert!(!chain("capture-output").contains("mark set"), "{}", chain("capture-output"));
+    // What this node's own packets have begun before goes on to the relay, and no new one does.
+    let parted = || {
+        assert!(bed.at_node(|| userspace.remove_some()).unwrap());
+        !chain("capture-output").contains("mark set")
+    };
+    eventually(PATIENCE, "the first part of the capture is gone", parted).unwrap();
     assert!(chain("capture-prerouting").contains("jump services"), "{}", chain("capture-prerouting"));
     assert!(userspace.relay().is_captured_for());
     let ended = || {

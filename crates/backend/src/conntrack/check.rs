@@ -41,6 +41,8 @@ pub struct Check {
     node_ports: HashMap<u16, usize>,
     /// Sorted.
     node_addresses: Vec<IpAddr>,
+    /// See [`Self::and_answers`].
+    answers: bool,
 }
 
 impl Check {
@@ -52,9 +54,16 @@ impl Check {
     ) -> Self {
         node_addresses.sort_unstable();
         let (serving, exact, node_ports) = Default::default();
-        let mut check = Self { family, serving, exact, node_ports, node_addresses };
+        let mut check = Self { family, serving, exact, node_ports, node_addresses, answers: false };
         services.into_iter().for_each(|service| check.add(service));
         check
+    }
+
+    /// The same, by which flows from a frontend are stale, too: the kernel takes an answer that somebody on this node gives
+    /// in the name of a Service for the beginning of a flow if it has forgotten the question.
+    #[must_use]
+    pub fn and_answers(self) -> Self {
+        Self { answers: true, ..self }
     }
 
     /// Family of the flows.
@@ -76,6 +85,12 @@ impl Check {
         if original.protocol != Protocol::Udp.number() {
             return Verdict::Foreign;
         }
+        if self.answers
+            && let Some(port) = original.source_port()
+            && self.serving_behind(SocketAddr::new(original.source, port)).is_some()
+        {
+            return Verdict::Stale;
+        }
         match self.serving_behind(SocketAddr::new(original.destination, port)) {
             None => Verdict::Foreign,
             Some([]) => Verdict::Valid,
@@ -90,7 +105,7 @@ impl Check {
     pub(super) fn filters(&self) -> Vec<Filter> {
         let family = kernel_family(self.family);
         let ports = self.ports();
-        if ports.len() > PORTS_ASKED_FOR {
+        if ports.len() > PORTS_ASKED_FOR || self.answers {
             return vec![Filter::protocol(family, Protocol::Udp.number())];
         }
         let filter = |(port, destination)| Filter {

@@ -11,12 +11,17 @@ use portolan_model::{Backend, Change, Family, Forwarding, Protocol, ServicePortN
 use portolan_relay::{Capturing, Handle};
 
 use super::{routing, seen};
+use crate::addresses::Addresses;
 use crate::conntrack::{Check, Cleaner};
 use crate::dataplane::{Commit, Dataplane, Error, Refusal};
 use crate::nft::{Capture, Connections, Nftables};
 
 /// As configurations spell it.
 pub(super) const MODE: &str = "userspace";
+/// How often flows are forgotten at most before nothing is captured any more.
+const FORGETTING: u32 = 10;
+/// The time between.
+const FORGET_AGAIN: Duration = Duration::from_millis(20);
 /// How often it is looked whether the relay's last connection has ended.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
@@ -34,6 +39,8 @@ pub struct Userspace {
     left_out: HashSet<Arc<ServicePortName>>,
     /// Until then the relay has to take connections in.
     capturing: Option<Capturing>,
+    /// How often flows have been forgotten since another data plane is in force.
+    forgotten: u32,
     /// Since when it captures nothing.
     retired: Option<Instant>,
 }
@@ -56,6 +63,7 @@ impl Userspace {
             kernel,
             connections,
             capturing: Some(relay.capturing()),
+            forgotten: 0,
             retired: None,
             capture,
             relay,
@@ -112,15 +120,23 @@ impl Userspace {
     }
 
     /// The kernel takes datagrams of a flow that was captured for what needs no translation, until it forgets the flow.
-    fn forget_flows(&self) {
+    /// Answers how many there were.
+    fn forget_flows(&self) -> usize {
         let family = self.settings.family;
         let udp = self.table.iter().filter(|(name, _)| name.protocol == Protocol::Udp);
         let services: Vec<UdpService> = udp.map(|(name, forwarding)| udp_service(name, forwarding)).collect();
-        // Those to node ports end by themselves, or with their client's next port.
-        let check = Check::new(family, &services, Vec::new());
-        let cleaned = Cleaner::open(family).and_then(|mut cleaner| cleaner.clean(&check));
-        if let Err(error) = cleaned {
-            tracing::warn!(%family, %error, "UDP flows of the userspace mode last until they time out");
+        if services.is_empty() {
+            return 0;
+        }
+        // Where they cannot be told, flows to node ports end by themselves, or with their client's next port.
+        let own = Addresses::open().and_then(|addresses| addresses.list()).unwrap_or_default();
+        let check = Check::new(family, &services, own).and_answers();
+        match Cleaner::open(family).and_then(|mut cleaner| cleaner.clean(&check)) {
+            Ok(report) => report.deleted,
+            Err(error) => {
+                tracing::warn!(%family, %error, "UDP flows of the userspace mode last until they time out");
+                0
+            }
         }
     }
 
@@ -196,10 +212,18 @@ impl Dataplane for Userspace {
         Ok(routing::remove(self.settings.family)?)
     }
 
+    /// First the kernel forgets UDP flows, while they are still captured: the next datagram of each is the first of a flow
+    /// that the other mode translates. An answer that was under way makes a flow that has to be forgotten once more.
+    ///
     /// What brings packets of connections to the relay stays until the relay has no more connections of either family, or
     /// its time to drain is over.
     fn remove_some(&mut self) -> Result<bool, Error> {
         let Some(since) = self.retired else {
+            if self.forgotten < FORGETTING {
+                let all = self.forget_flows() == 0;
+                self.forgotten = if all { FORGETTING } else { self.forgotten.saturating_add(1) };
+                return Ok(true);
+            }
             if !self.kernel.remove_some()? {
                 self.retired = Some(Instant::now());
                 self.capturing = None;
@@ -218,6 +242,7 @@ impl Dataplane for Userspace {
 
     fn way_due(&self) -> Option<Instant> {
         match self.retired {
+            None if self.forgotten < FORGETTING => Instant::now().checked_add(FORGET_AGAIN),
             None => self.kernel.way_due(),
             Some(_) => Instant::now().checked_add(LOOK_AGAIN),
         }

@@ -66,6 +66,26 @@ fn check() -> Check {
 }
 
 #[test]
+fn a_flow_that_begins_with_an_answer_is_stale_on_request() {
+    let answer = |from: &str| {
+        let (from, client) = (socket(from), (IpAddr::from([192, 0, 2, 200]), 40_000));
+        let original = Tuple::with_ports(UDP, (from.ip(), from.port()), client);
+        let reply = Tuple::with_ports(UDP, client, (from.ip(), from.port()));
+        Flow { original, reply, ..flow("10.96.0.10:53", "10.96.0.10:53") }
+    };
+    let with_answers = check().and_answers();
+    for from in ["10.96.0.10:53", "192.0.2.1:30053", "10.96.0.11:53"] {
+        assert!(!check().is_stale(&answer(from)), "{from}");
+        assert!(with_answers.is_stale(&answer(from)), "{from}");
+    }
+    for from in ["10.96.0.10:54", "192.0.2.9:30053", "10.1.0.4:5353"] {
+        assert!(!with_answers.is_stale(&answer(from)), "{from}");
+    }
+    assert!(!with_answers.is_stale(&flow("10.96.0.10:53", "10.1.0.4:5353")), "translated");
+    assert_eq!(with_answers.filters().len(), 1, "they are to any port");
+}
+
+#[test]
 fn a_flow_to_a_frontend_is_stale_unless_a_serving_endpoint_answers() {
     use Verdict::{Foreign, Stale, Valid};
     let cases = [
