@@ -13,6 +13,7 @@ use super::capture::{self, Capture};
 use super::changeset::Changeset;
 use super::class::{Balance, Class};
 use super::departure::{self, Departure};
+use super::drift::Own;
 use super::element::Set;
 use super::encode;
 use super::load::Pieces;
@@ -103,9 +104,10 @@ impl Nftables {
         }
     }
 
-    /// The address of the socket that commits, which notifications of our own changes carry.
-    pub fn port(&self) -> u32 {
-        self.socket.port()
+    /// Its table, and the address of the socket that commits, which notifications of our own changes carry.
+    pub fn own(&self) -> Own {
+        let place = self.planner.layout().place();
+        Own::Table(place.family, place.table, self.socket.port())
     }
 
     /// Says that somebody else changed the table.

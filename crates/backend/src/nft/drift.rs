@@ -6,8 +6,6 @@ use portolan_model::Family;
 use portolan_sock::{Protocol, Socket, SocketError};
 use portolan_wire::nftables::{Event, Family as WireFamily, Rule};
 
-use super::capture::TABLE as CAPTURE_TABLE;
-use super::skeleton::TABLE;
 use crate::iptables::{Writers, is_watched};
 use crate::leftovers::tables::jump;
 
@@ -17,8 +15,8 @@ const GROUP_NFTABLES: u32 = 7;
 /// What is ours, and whose changes of it do not count.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Own {
-    /// The tables of the nftables mode, and the port of the socket that commits ([`Nftables::port`](super::Nftables::port)).
-    Tables(u32),
+    /// A table of a family, and the port of the socket that commits its changes.
+    Table(Family, &'static str, u32),
     /// The chains of the iptables mode in a family, and the processes that write them.
     Chains(Family, Writers),
 }
@@ -45,13 +43,13 @@ impl DriftWatch {
         let own = &self.own;
         let outcome = self.socket.receive(|frame| {
             let port = frame.header.port;
-            if own.contains(&Own::Tables(port)) {
+            if own.iter().any(|own| matches!(own, Own::Table(_, _, writer) if *writer == port)) {
                 return Ok(());
             }
             let event = Event::decode(frame)?;
             let Some((family, table)) = place(&event) else { return Ok(()) };
             let is_drift = match own_chains(own, family) {
-                _ if [TABLE, CAPTURE_TABLE].contains(&table) => true,
+                _ if is_own_table(own, family, table) => true,
                 Some(writers) if !writers.has(port) => match &event {
                     Event::DeleteTable(_) => ["mangle", "filter", "nat"].contains(&table),
                     Event::NewChain(chain) => is_watched(table, &chain.name),
@@ -113,6 +111,11 @@ fn place<'a>(event: &'a Event<'_>) -> Option<(Family, &'a str)> {
         _ => return None,
     };
     Some((family, table))
+}
+
+/// Not tables of a mode that gives way: what becomes of them is the business of whoever removes them.
+fn is_own_table(own: &[Own], family: Family, table: &str) -> bool {
+    own.iter().any(|own| matches!(own, Own::Table(of, name, _) if (*of, *name) == (family, table)))
 }
 
 fn own_chains(own: &[Own], family: Family) -> Option<&Writers> {

@@ -14,7 +14,7 @@ use super::{routing, seen};
 use crate::addresses::Addresses;
 use crate::conntrack::{Check, Cleaner};
 use crate::dataplane::{Commit, Dataplane, Error, Refusal};
-use crate::nft::{Capture, Connections, Nftables};
+use crate::nft::{Capture, Connections, Nftables, Own};
 
 /// As configurations spell it.
 pub(super) const MODE: &str = "userspace";
@@ -78,9 +78,9 @@ impl Userspace {
         self.kernel.probe()
     }
 
-    /// The address of the socket that commits, which notifications of our own changes carry.
-    pub fn port(&self) -> u32 {
-        self.kernel.port()
+    /// The table that captures, as [`Nftables::own`] says it.
+    pub fn own(&self) -> Own {
+        self.kernel.own()
     }
 
     /// Says that somebody else changed the table.

@@ -1,7 +1,7 @@
 //! What others do to our table, and what goes wrong.
 
 use portolan_backend::Dataplane;
-use portolan_backend::nft::{DriftWatch, Nftables, Own};
+use portolan_backend::nft::{DriftWatch, Nftables};
 use portolan_model::{Change, Family};
 use portolan_sock::{Protocol, Socket};
 use portolan_wire::nftables::{Family as WireFamily, IfExists, Table as WireTable, Transaction};
@@ -76,7 +76,7 @@ fn what_others_do_is_noticed_and_mended() {
             let state = every_kind(family);
             let mut nftables = programmed(settings(family), &state);
             let table = Table::read(family);
-            let mut watch = DriftWatch::open(vec![Own::Tables(nftables.port())]).unwrap();
+            let mut watch = DriftWatch::open(vec![nftables.own()]).unwrap();
             nft("add rule ip foreign mine counter");
             assert_eq!(watch.drifted().unwrap(), [], "tables of others are not ours");
             let foreign_before = foreign();

@@ -204,7 +204,7 @@ impl Blueprint {
         match self {
             Self::Nftables => {
                 let dataplane = Nftables::open(settings)?;
-                let own = Some(Own::Tables(dataplane.port()));
+                let own = Some(dataplane.own());
                 Ok(Made { dataplane: Box::new(dataplane), own, chains: None })
             }
             Self::Iptables(options) => {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use portolan_backend::Error;
-use portolan_backend::nft::{Capture, Nftables, Own};
+use portolan_backend::nft::{Capture, Nftables};
 use portolan_backend::userspace::Userspace;
 use portolan_model::{Family, Settings};
 use portolan_node::config::Configuration;
@@ -78,7 +78,7 @@ pub(super) fn attempt(configuration: &Configuration, family: Family) -> Result<(
 /// A data plane that captures for the relay of these options.
 pub(super) fn make(options: &Options, settings: Settings, relays: &mut Relays) -> Result<Made, Error> {
     let dataplane = Userspace::open(settings, relays.get(options)?)?;
-    let own = Some(Own::Tables(dataplane.port()));
+    let own = Some(dataplane.own());
     Ok(Made { dataplane: Box::new(dataplane), own, chains: None })
 }
 
