@@ -5,6 +5,7 @@
 //! ([`Ipvs`]). See `ARCHITECTURE.md` for the layout and the order of writes. It must not know where changes come from,
 //! nor when a commit is due.
 
+mod comparison;
 mod dataplane;
 mod desired;
 mod difference;
@@ -14,6 +15,7 @@ mod frontend;
 mod kernel;
 mod options;
 mod probe;
+mod refusal;
 mod retire;
 mod rules;
 mod set;

@@ -14,6 +14,7 @@ pub(crate) mod tables;
 
 use std::collections::BTreeSet;
 
+use ipnet::IpNet;
 use portolan_model::Family;
 use portolan_sock::SocketError;
 
@@ -160,6 +161,8 @@ pub struct Keep {
     pub chains: Vec<Chains>,
     /// Virtual servers, their device, and ipsets.
     pub ipvs: bool,
+    /// Networks in which others have virtual servers and addresses, even on [`IPVS_DEVICE`] (`ipvs.excludeCIDRs`).
+    pub exclude: Vec<IpNet>,
 }
 
 impl Keep {
@@ -181,9 +184,11 @@ pub fn remove(keep: &Keep) -> (Removed, Vec<Error>) {
     if keep.ipvs {
         return (removed, errors);
     }
-    match ipvs::remove() {
+    match ipvs::remove(&keep.exclude) {
         Ok(None) => {}
-        Ok(Some(count)) => (removed.virtual_servers, removed.devices) = (count, 1),
+        Ok(Some(gone)) => {
+            (removed.virtual_servers, removed.devices) = (gone.virtual_servers, usize::from(gone.device));
+        }
         Err(error) => errors.push(error),
     }
     // Rules refer to them.

@@ -56,7 +56,9 @@ struct Start {
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     if options.cleanup {
         crate::logging::start(&Logging::default())?;
-        return cleanup::run();
+        let why =
+            "--cleanup leaves alone what is in ipvs.excludeCIDRs; without --config, nothing is excluded";
+        return cleanup::run(&options.load().context(why)?.configuration);
     }
     let mut loaded = options.load()?;
     crate::logging::start(&loaded.configuration.logging)?;

@@ -15,6 +15,7 @@ use std::time::Duration;
 use portolan_backend::ipvs::{KernelVersion, available};
 use portolan_model::Family;
 use portolan_testkit::{Namespace, PortolanProcess, Protocol, Traffic, TrafficPlan, eventually};
+use serde_json::json;
 
 use common::kernel::nft;
 use common::load::{assert_lossless, busy_services};
@@ -25,6 +26,8 @@ const MUST_RUN: &str = "PORTOLAN_TEST_IPVS";
 /// Often enough to see what is missing between two comparisons.
 const IPVS: &str = "mode: ipvs\nipvs: {minSyncPeriod: 0s, syncPeriod: 1s}\n";
 const COMPLETE: &str = "this mode's rules are complete and do the work from now on";
+
+const NOT_PROGRAMMED: &str = "this Service port cannot be programmed";
 
 /// A cluster on a kernel with IPVS; `None` where it has none, and nobody says that it must.
 fn cluster() -> Option<Cluster> {
@@ -142,6 +145,27 @@ fn restarts_while_in_use_lose_nothing() {
         assert_eq!(listed(), before, "{}", proxy.output());
     }
     assert_lossless(load);
+}
+
+#[test]
+fn what_the_kernel_refuses_is_told_once() {
+    let Some(cluster) = cluster() else { return };
+    let (pods, client) = (cluster.world.pods(), cluster.world.client().namespace());
+    cluster.service(objects::cluster_ip("bad", "10.96.0.66"), &[&pods[0]]);
+    let ports = [("tcp".to_owned(), portolan_testkit::Family::Ipv4)];
+    let mut slice = objects::slice("bad", &[&pods[0]], &ports);
+    slice["endpoints"].as_array_mut().unwrap().push(json!({"addresses": ["255.255.255.255"]}));
+    cluster.apply(slice);
+    let mut proxy = cluster.proxy_with(IPVS);
+    logged(&mut proxy, NOT_PROGRAMMED, 1);
+    let event = cluster.event("ServicePortNotProgrammed");
+    assert_eq!(event["regarding"]["name"], "bad");
+    assert!(event["note"].as_str().unwrap().contains("real server"), "{event}");
+    // The others are not concerned, nor is the rest of it.
+    cluster.service(objects::cluster_ip("late", "10.96.0.78"), &[&pods[1]]);
+    reaches(client, Protocol::Tcp, at("10.96.0.78:80"), &[&pods[1]]);
+    reaches(client, Protocol::Tcp, at("10.96.0.66:80"), &[&pods[0]]);
+    assert_eq!(proxy.output().matches(NOT_PROGRAMMED).count(), 1, "{}", proxy.output());
 }
 
 #[test]

@@ -177,6 +177,19 @@ fn request(operation: u8, flags: u16, content: impl FnOnce(&mut Message<'_>)) ->
     })
 }
 
+impl Member {
+    /// Its (first) address.
+    pub const fn address(&self) -> Option<IpAddr> {
+        match *self {
+            Self::Ip(address)
+            | Self::IpPort(address, ..)
+            | Self::IpPortIp(address, ..)
+            | Self::IpPortNet(address, ..) => Some(address),
+            Self::Port(_) => None,
+        }
+    }
+}
+
 impl Type {
     /// The name that users know.
     pub const fn name(self) -> &'static str {

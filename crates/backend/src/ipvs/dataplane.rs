@@ -1,7 +1,5 @@
 //! The edge of the IPVS data plane: what is known of the kernel, and the order in which it is written to.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -10,11 +8,10 @@ use portolan_model::{Change, Forwarding, IpvsScheduler, ServicePortName, Setting
 use super::desired::{Desired, Touched};
 use super::difference::{Difference, Operation, Schedulers};
 use super::draining::{Draining, deadline};
-use super::frontend::{Config, Key};
 use super::kernel::{Kernel, strictly};
+use super::refusal::{self, Refusals, Refused};
 use super::retire::Retiring;
 use super::rules::{self, Part, Rules};
-use super::set::Set;
 use super::{Error, Options};
 use crate::dataplane::{Chains, Commit, Dataplane, HealthCheckPort, Refusal};
 use crate::iptables::Programs;
@@ -25,18 +22,20 @@ pub struct Ipvs {
     pub(super) kernel: Kernel,
     pub(super) programs: Programs,
     pub(super) options: Options,
-    rules: Rules,
-    desired: Desired,
+    pub(super) rules: Rules,
+    pub(super) desired: Desired,
     pub(super) draining: Draining,
     /// The kernel refused something, and everything is compared for that reason.
-    once_more: bool,
-    /// What it refuses, in words.
-    told: BTreeSet<String>,
+    pub(super) once_more: bool,
+    /// What it refuses for good.
+    pub(super) refusals: Refusals,
+    /// What there was no room for, while a comparison goes on.
+    pub(super) overflow: Vec<Refused>,
     /// Schedulers that Services asked for and that the kernel does not have.
-    missing: Vec<IpvsScheduler>,
+    pub(super) missing: Vec<IpvsScheduler>,
     pub(super) state: State,
     /// Index of the network device, once it is known.
-    device: u32,
+    pub(super) device: u32,
     /// Those that `desired` does not know yet.
     health_checks: Vec<HealthCheckPort>,
     pub(super) retiring: Option<Retiring>,
@@ -53,14 +52,6 @@ pub(super) enum State {
     Unknown,
 }
 
-/// What the kernel has, as far as a comparison needs it all at once.
-struct Read {
-    /// The virtual servers that are ours.
-    own: BTreeSet<Key>,
-    difference: Difference,
-    created: usize,
-}
-
 impl Ipvs {
     /// Opens sockets in the network namespace of this thread. Changes nothing; see [`available`](super::available) for
     /// what the kernel may lack.
@@ -72,12 +63,13 @@ impl Ipvs {
         Ok(Self {
             kernel,
             programs,
-            options,
             rules: Rules::new(&settings),
-            desired: Desired::new(settings),
+            desired: Desired::new(settings, options.exclude.clone()),
+            options,
             draining: Draining::default(),
             once_more: false,
-            told: BTreeSet::new(),
+            refusals: Refusals::default(),
+            overflow: Vec::new(),
             missing: Vec::new(),
             state: State::Waiting,
             device: 0,
@@ -89,6 +81,7 @@ impl Ipvs {
     /// Takes in other options; the next comparison writes them.
     pub fn set_options(&mut self, options: Options) {
         if self.options != options {
+            self.desired.set_exclude(&options.exclude);
             self.options = options;
             self.suspect();
         }
@@ -113,16 +106,20 @@ impl Ipvs {
         touched
     }
 
-    const fn schedulers(&self) -> Schedulers<'_> {
+    pub(super) const fn schedulers(&self) -> Schedulers<'_> {
         Schedulers { default: self.options.scheduler, missing: self.missing.as_slice() }
     }
 
     /// Writes what a change touches; `None` where everything has to be compared instead.
     fn change_or_compare(&mut self, touched: &Touched) -> Result<Option<Commit>, Error> {
-        if self.node_changed()? {
+        // Where others have virtual servers, it is looked at first whose it is.
+        let mut new = touched.servers.iter().filter(|(_, former)| former.is_none());
+        if new.any(|(key, _)| self.options.excludes(key.address)) || self.node_changed()? {
             return Ok(None);
         }
-        self.change(touched).map(Some)
+        let commit = self.change(touched)?;
+        // Others have waited for the room that there is now.
+        Ok((!self.refusals.makes_room(touched, &self.desired)).then_some(commit))
     }
 
     /// Writes what a change touches.
@@ -133,100 +130,26 @@ impl Ipvs {
         Ok(commit)
     }
 
-    /// Reads everything back and writes what differs. Services whose scheduler the kernel does not have get the
-    /// default one.
-    fn load(&mut self) -> Result<Commit, crate::Error> {
-        let outcome = self.load_with_schedulers();
-        if !matches!(outcome, Err(crate::Error::Ipvs(Error::Refused { .. }))) {
-            return outcome;
-        }
-        self.once_more = true;
-        let outcome = self.load_with_schedulers();
-        self.once_more = false;
-        outcome
-    }
-
-    fn load_with_schedulers(&mut self) -> Result<Commit, crate::Error> {
-        for _ in IpvsScheduler::ALL {
-            match self.load_once() {
-                Err(crate::Error::Ipvs(Error::Scheduler { scheduler }))
-                    if scheduler != self.options.scheduler && !self.missing.contains(&scheduler) =>
-                {
-                    tracing::warn!(%scheduler, "the kernel does not have an IPVS scheduler that Services ask for");
-                    self.missing.push(scheduler);
-                }
-                outcome => return outcome,
-            }
-        }
-        self.load_once()
-    }
-
-    fn load_once(&mut self) -> Result<Commit, crate::Error> {
-        self.kernel.set_timeouts(self.options.timeouts)?;
-        let Read { own, mut difference, created } = self.read()?;
-        let found = self.compare_servers(&mut difference)?;
-        let stale = found.into_keys().filter(|key| own.contains(key) && !self.options.excludes(key.address));
-        difference.gone.extend(stale.map(Operation::Delete));
-
-        let present = self.present_rules()?;
-        let mut commit = self.write(&difference, Some(&present))?;
-        commit.objects = commit.objects.saturating_add(created);
-        commit.full = true;
-        self.draining.keep(&difference.draining);
-        self.note_draining(&difference);
-        self.state = State::InStep;
-        Ok(commit)
-    }
-
-    /// Compares virtual servers and their real ones. Answers those that are not ours, or not any more.
-    fn compare_servers(
-        &mut self,
-        difference: &mut Difference,
-    ) -> Result<BTreeMap<Key, Option<Config>>, Error> {
-        let mut found = self.kernel.virtual_servers()?;
-        let servers: Vec<Key> = self.desired.servers().map(|(key, _)| *key).collect();
-        for key in servers {
-            let present = match found.remove(&key) {
-                Some(config) => Some(self.kernel.present(&key, config)?),
-                None => None,
-            };
-            difference.server(key, present.as_ref(), self.desired.server(&key), self.schedulers());
-        }
-        Ok(found)
-    }
-
-    /// Reads addresses and sets, and compares them. Sets that are not there are made.
-    fn read(&mut self) -> Result<Read, Error> {
-        self.device = self.kernel.ensure_device()?;
-        // What changes from here on is noticed later.
-        self.kernel.addresses_changed(self.device)?;
-        let addresses = self.kernel.addresses(self.device)?;
-        self.desired.set_node_addresses(addresses.node.iter().copied().collect());
-        let mut difference = Difference::default();
-        difference.addresses(&addresses.device, &self.desired);
-        difference.unbind.retain(|address| !self.options.excludes(*address));
-        // Before the set that tells of them is made.
-        let own = self.kernel.own()?;
-        let mut created = 0_usize;
-        for set in Set::ALL {
-            let found = self.kernel.members(set)?;
-            if found.is_none() {
-                self.kernel.create(set)?;
-                created = created.saturating_add(1);
-            }
-            difference.members(set, &found.unwrap_or_default(), &self.desired);
-        }
-        Ok(Read { own, difference, created })
-    }
-
     /// Writes in an order that leaves no packet without what it needs: what rules and virtual servers refer to, rules,
     /// virtual servers, and last the addresses that bring packets to them. What goes, goes the other way round.
-    fn write(&mut self, difference: &Difference, rules: Option<&rules::Present>) -> Result<Commit, Error> {
+    pub(super) fn write(
+        &mut self,
+        difference: &Difference,
+        rules: Option<&rules::Present>,
+    ) -> Result<Commit, Error> {
         let started = Instant::now();
         let restore = |part| rules.map(|present| self.rules.restore(present, part)).unwrap_or_default();
         let (before, after) = (restore(Part::Before), restore(Part::After));
         let device = self.device;
-        let mut refused = self.kernel.add(&difference.add)?;
+        let (overflow, mut refused): (Vec<Refused>, Vec<Refused>) = self
+            .kernel
+            .add(&difference.add)?
+            .into_iter()
+            .partition(|refused| matches!(refused.error, Error::Full { .. }));
+        if let Some(set) = overflow.iter().find_map(Refused::set) {
+            self.overflow = overflow;
+            return Err(Error::Full { set: set.name(self.desired.settings().family) });
+        }
         self.restore(&before)?;
         refused.extend(self.kernel.operate(&difference.servers)?);
         refused.extend(self.kernel.bind(device, &difference.bind)?);
@@ -234,7 +157,7 @@ impl Ipvs {
         refused.extend(self.kernel.operate(&difference.gone)?);
         refused.extend(self.kernel.unbind(device, &difference.unbind)?);
         refused.extend(self.kernel.remove(&difference.remove)?);
-        self.judge(refused)?;
+        self.judge(refused, rules.is_some())?;
         let lines = before.lines().chain(after.lines()).filter(|line| line.starts_with('-')).count();
         Ok(Commit {
             elements: difference.len(),
@@ -247,22 +170,17 @@ impl Ipvs {
     }
 
     /// What the kernel refuses once more after a comparison harms nothing else: it is told, once.
-    fn judge(&mut self, refused: Vec<Error>) -> Result<(), Error> {
-        let (lasting, surprises): (Vec<Error>, _) =
-            refused.into_iter().partition(|error| self.once_more && error.is_of_object());
+    fn judge(&mut self, refused: Vec<Refused>, is_all: bool) -> Result<(), Error> {
+        let (lasting, surprises): (Vec<Refused>, _) =
+            refused.into_iter().partition(|refused| self.once_more && refused.error.is_of_object());
         strictly(surprises)?;
-        let told = std::mem::take(&mut self.told);
-        for error in lasting {
-            let text = error.to_string();
-            if !told.contains(&text) {
-                tracing::error!(%error, "the kernel takes everything of Services but this");
-            }
-            self.told.insert(text);
+        if is_all {
+            self.refusals.take(&lasting, &self.desired);
         }
         Ok(())
     }
 
-    fn note_draining(&mut self, difference: &Difference) {
+    pub(super) fn note_draining(&mut self, difference: &Difference) {
         for (key, place) in &difference.settled {
             self.draining.remove(key, *place);
         }
@@ -272,17 +190,17 @@ impl Ipvs {
         }
     }
 
-    /// Service ports that are balanced otherwise than they ask for.
+    /// Service ports that are not there, or otherwise than they ask for.
     fn refused(&self) -> Vec<Refusal> {
-        if self.missing.is_empty() {
-            return Vec::new();
+        let mut refused = self.refusals.of(&self.desired);
+        if !self.missing.is_empty() {
+            let lacks = |forwarding: &Forwarding| {
+                forwarding.ipvs_scheduler.is_some_and(|scheduler| self.missing.contains(&scheduler))
+            };
+            let names = self.desired.names(lacks);
+            refused.extend(names.map(|name| Refusal { name: name.clone(), reason: refusal::SCHEDULER }));
         }
-        let reason = "the kernel does not have the scheduler of its annotation portolan.dev/ipvs-scheduler, so it has \
-                      the default one; load the module ip_vs_NAME, or choose another one";
-        let lacks = |forwarding: &Forwarding| {
-            forwarding.ipvs_scheduler.is_some_and(|scheduler| self.missing.contains(&scheduler))
-        };
-        self.desired.names(lacks).map(|name| Refusal { name: name.clone(), reason }).collect()
+        refused
     }
 
     pub(super) fn present_rules(&self) -> Result<rules::Present, crate::Error> {
@@ -299,42 +217,12 @@ impl Ipvs {
     }
 
     /// Whether this node has other addresses than before. Pods come and go with addresses that make no difference.
-    fn node_changed(&mut self) -> Result<bool, Error> {
+    pub(super) fn node_changed(&mut self) -> Result<bool, Error> {
         if !self.kernel.addresses_changed(self.device)? {
             return Ok(false);
         }
         let addresses = self.kernel.addresses(self.device)?;
         Ok(!self.desired.has_node_addresses(&addresses.node))
-    }
-
-    /// Whether the kernel has schedulers by now that it did not have.
-    fn regained(&mut self) -> Result<bool, Error> {
-        let mut missing = Vec::new();
-        for scheduler in &self.missing {
-            if !self.kernel.has_scheduler(*scheduler)? {
-                missing.push(*scheduler);
-            }
-        }
-        let regained = missing != self.missing;
-        self.missing = missing;
-        Ok(regained)
-    }
-
-    /// Whether the kernel has everything but what it refuses.
-    fn is_there(&mut self) -> Result<bool, crate::Error> {
-        if self.kernel.device()? != Some(self.device) || self.node_changed()? || self.regained()? {
-            return Ok(false);
-        }
-        let mut difference = Difference::default();
-        let addresses: BTreeSet<IpAddr> = self.kernel.addresses(self.device)?.device;
-        difference.addresses(&addresses, &self.desired);
-        difference.unbind.retain(|address| !self.options.excludes(*address));
-        for set in Set::ALL {
-            let Some(found) = self.kernel.members(set)? else { return Ok(false) };
-            difference.members(set, &found, &self.desired);
-        }
-        self.compare_servers(&mut difference)?;
-        Ok(difference.len() == self.told.len() && self.rules.are_in(&self.present_rules()?))
     }
 
     /// Removes endpoints that are no more and whose connections have ended, or whose time is over.
@@ -374,8 +262,11 @@ impl Dataplane for Ipvs {
             State::Waiting => return Ok(Commit::default()),
             State::InStep => match self.change_or_compare(&touched) {
                 Ok(Some(commit)) => return Ok(commit),
-                // The node has other addresses, somebody else was there, or a scheduler is missing.
-                Ok(None) | Err(Error::Refused { .. } | Error::Scheduler { .. }) => self.suspect(),
+                // The node has other addresses, somebody else was there, a scheduler is missing, or a set is or was
+                // full.
+                Ok(None) | Err(Error::Refused { .. } | Error::Scheduler { .. } | Error::Full { .. }) => {
+                    self.suspect();
+                }
                 Err(error) => {
                     self.suspect();
                     return Err(error.into());

@@ -1,9 +1,10 @@
 //! What the kernel is to have: the needs of all Service ports together, and what a change touches of it.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use portolan_model::{Change, Forwarding, ServicePortName, Settings};
 use portolan_wire::ipset::Member;
 
@@ -16,7 +17,13 @@ use crate::HealthCheckPort;
 pub(super) struct Desired {
     settings: Settings,
     node_addresses: Vec<IpAddr>,
+    /// See [`Context::exclude`].
+    exclude: Vec<IpNet>,
+    /// See [`Context::foreign`].
+    foreign: BTreeSet<Key>,
     table: HashMap<Arc<ServicePortName>, Arc<Forwarding>>,
+    /// Those of the table that there is no room for: they need nothing.
+    left_out: HashSet<Arc<ServicePortName>>,
     health_checks: HashMap<(Arc<str>, Arc<str>), u16>,
     /// Mostly one for each key.
     servers: BTreeMap<Key, Vec<Server>>,
@@ -32,11 +39,14 @@ pub(super) struct Touched {
 }
 
 impl Desired {
-    pub(super) fn new(settings: Settings) -> Self {
+    pub(super) fn new(settings: Settings, exclude: Vec<IpNet>) -> Self {
         Self {
             settings,
             node_addresses: Vec::new(),
+            exclude,
+            foreign: BTreeSet::new(),
             table: HashMap::new(),
+            left_out: HashSet::new(),
             health_checks: HashMap::new(),
             servers: BTreeMap::new(),
             members: BTreeMap::new(),
@@ -57,6 +67,66 @@ impl Desired {
         differs
     }
 
+    /// Takes in other networks of others.
+    pub(super) fn set_exclude(&mut self, exclude: &[IpNet]) {
+        if self.exclude != exclude {
+            self.exclude = exclude.to_vec();
+            self.again();
+        }
+    }
+
+    /// Takes in which virtual servers in the networks of others are theirs.
+    pub(super) fn set_foreign(&mut self, foreign: BTreeSet<Key>) {
+        if self.foreign != foreign {
+            self.foreign = foreign;
+            self.again();
+        }
+    }
+
+    /// Virtual servers of others that were taken in.
+    pub(super) const fn foreign(&self) -> &BTreeSet<Key> {
+        &self.foreign
+    }
+
+    /// Service ports that want to have a virtual server of somebody else.
+    pub(super) fn shadowed(&self) -> impl Iterator<Item = &Arc<ServicePortName>> {
+        let table = (!self.foreign.is_empty()).then_some(&self.table).into_iter().flatten();
+        table.filter(|(_, forwarding)| self.needs(forwarding).is_shadowed).map(|(name, _)| name)
+    }
+
+    /// Service ports that there is no room for.
+    pub(super) fn left_out(&self) -> impl Iterator<Item = &Arc<ServicePortName>> {
+        self.left_out.iter()
+    }
+
+    /// Leaves out Service ports of the table until they change, or all are taken in again. Says whether there are any.
+    pub(super) fn leave_out(&mut self, names: impl Iterator<Item = Arc<ServicePortName>>) -> bool {
+        let mut touched = Touched::default();
+        for name in names {
+            if let Some(forwarding) = self.table.get(&name).cloned()
+                && self.left_out.insert(name)
+            {
+                self.remove(&forwarding, &mut touched);
+            }
+        }
+        !touched.servers.is_empty() || !touched.members.is_empty()
+    }
+
+    /// Takes in again what was left out.
+    pub(super) fn take_all_in(&mut self) {
+        let mut touched = Touched::default();
+        for name in std::mem::take(&mut self.left_out) {
+            if let Some(forwarding) = self.table.get(&name).cloned() {
+                self.add(&forwarding, &mut touched);
+            }
+        }
+    }
+
+    /// Whether this is a Service port of the table.
+    pub(super) fn has(&self, name: &Arc<ServicePortName>) -> bool {
+        self.table.contains_key(name)
+    }
+
     /// Whether these are the addresses of this node that were taken in.
     pub(super) fn has_node_addresses(&self, addresses: &BTreeSet<IpAddr>) -> bool {
         addresses.iter().eq(&self.node_addresses)
@@ -72,7 +142,10 @@ impl Desired {
 
     pub(super) fn apply(&mut self, changes: &[Change], touched: &mut Touched) {
         for change in changes {
-            if let Some(old) = self.table.remove(&change.name) {
+            let was_left_out = self.left_out.remove(&change.name);
+            if let Some(old) = self.table.remove(&change.name)
+                && !was_left_out
+            {
                 self.remove(&old, touched);
             }
             if let Some(new) = &change.new {
@@ -121,6 +194,7 @@ impl Desired {
             .map(|(_, member)| member)
     }
 
+    /// The table as it was last taken in.
     pub(super) fn forwardings(&self) -> impl Iterator<Item = (&Arc<ServicePortName>, &Arc<Forwarding>)> {
         self.table.iter()
     }
@@ -139,9 +213,11 @@ impl Desired {
         self.members.clear();
         let mut touched = Touched::default();
         let table = std::mem::take(&mut self.table);
-        for forwarding in table.values() {
-            self.add(forwarding, &mut touched);
-            touched = Touched::default();
+        for (name, forwarding) in &table {
+            if !self.left_out.contains(name) {
+                self.add(forwarding, &mut touched);
+                touched = Touched::default();
+            }
         }
         self.table = table;
         for port in self.health_checks.clone().into_values() {
@@ -149,8 +225,15 @@ impl Desired {
         }
     }
 
-    fn needs(&self, forwarding: &Arc<Forwarding>) -> Needs {
-        needs(Context { settings: &self.settings, node_addresses: &self.node_addresses }, forwarding)
+    /// What a Service port of the table needs.
+    pub(super) fn needs(&self, forwarding: &Arc<Forwarding>) -> Needs {
+        let context = Context {
+            settings: &self.settings,
+            node_addresses: &self.node_addresses,
+            exclude: &self.exclude,
+            foreign: &self.foreign,
+        };
+        needs(context, forwarding)
     }
 
     fn add(&mut self, forwarding: &Arc<Forwarding>, touched: &mut Touched) {

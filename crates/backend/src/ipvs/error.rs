@@ -67,6 +67,11 @@ const EADDRNOTAVAIL: i32 = 99;
 const OF_SETS: i32 = 4096;
 
 impl Error {
+    /// Whether other changes that were sent with it have been carried out.
+    pub(super) const fn is_of_one(&self) -> bool {
+        matches!(self, Self::Refused { .. } | Self::Full { .. })
+    }
+
     /// Whether the kernel refused one object for what it is, and would do so again.
     pub(super) const fn is_of_object(&self) -> bool {
         matches!(self, Self::Refused { errno: Errno(errno), .. }

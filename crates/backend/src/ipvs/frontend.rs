@@ -1,8 +1,10 @@
 //! From one Service port to the virtual servers and the members of sets that it needs.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use portolan_model::table::Outcome;
 use portolan_model::{
     Backend, ExternalPolicy, Forwarding, Frontend, InternalPolicy, IpvsScheduler, NodePortAddresses,
@@ -51,6 +53,10 @@ pub(super) struct Context<'a> {
     pub(super) settings: &'a Settings,
     /// Addresses of this node in the family, but for those of our network device and loopback. Sorted.
     pub(super) node_addresses: &'a [IpAddr],
+    /// Networks in which others have virtual servers (`ipvs.excludeCIDRs`): ours are noted in a set there.
+    pub(super) exclude: &'a [IpNet],
+    /// Virtual servers in there that are not ours, which they stay.
+    pub(super) foreign: &'a BTreeSet<Key>,
 }
 
 /// What a Service port needs.
@@ -58,6 +64,8 @@ pub(super) struct Context<'a> {
 pub(super) struct Needs {
     pub(super) servers: Vec<(Key, Server)>,
     pub(super) members: Vec<(Set, Member)>,
+    /// Somebody else has a virtual server of those that it would need.
+    pub(super) is_shadowed: bool,
 }
 
 impl Key {
@@ -121,6 +129,10 @@ impl Context<'_> {
         }
     }
 
+    fn excludes(&self, address: IpAddr) -> bool {
+        self.exclude.iter().any(|cidr| cidr.contains(&address))
+    }
+
     fn is_node_address(&self, address: IpAddr) -> bool {
         self.node_addresses.binary_search(&address).is_ok()
     }
@@ -142,12 +154,17 @@ pub(super) fn needs(context: Context<'_>, forwarding: &Arc<Forwarding>) -> Needs
 }
 
 /// No packet goes to an address of zeros; sets refuse it, and devices take it without having it.
-const fn is_nowhere(frontend: &Frontend) -> bool {
-    match frontend {
-        Frontend::ClusterIp(address, _)
-        | Frontend::ExternalIp(address, _)
-        | Frontend::LoadBalancerIp(address, _) => address.is_unspecified(),
-        Frontend::NodePort(_) => false,
+fn is_nowhere(frontend: &Frontend) -> bool {
+    place(frontend).is_some_and(|(address, _)| address.is_unspecified())
+}
+
+/// Address and port of its own.
+const fn place(frontend: &Frontend) -> Option<(IpAddr, u16)> {
+    match *frontend {
+        Frontend::ClusterIp(address, port)
+        | Frontend::ExternalIp(address, port)
+        | Frontend::LoadBalancerIp(address, port) => Some((address, port)),
+        Frontend::NodePort(_) => None,
     }
 }
 
@@ -160,11 +177,16 @@ struct Collector<'a> {
 impl Collector<'_> {
     fn frontend(&mut self, frontend: Frontend) {
         let local = self.forwarding.external_policy == ExternalPolicy::Local;
+        if let Some((address, port)) = place(&frontend)
+            && self.is_foreign(self.key(address, port))
+        {
+            return;
+        }
         match frontend {
             Frontend::ClusterIp(address, port) => {
                 let key = self.key(address, port);
                 self.member(Set::ClusterIp, key.member());
-                self.on_device(address);
+                self.on_device(key);
                 self.internal(key);
             }
             Frontend::ExternalIp(address, port) => {
@@ -197,6 +219,9 @@ impl Collector<'_> {
         }
         for address in self.context.node_port_addresses().to_vec() {
             let key = self.key(address, port);
+            if self.is_foreign(key) {
+                continue;
+            }
             if protocol == Protocol::Sctp {
                 self.member(Set::NodePort(protocol), key.member());
                 if local {
@@ -256,8 +281,17 @@ impl Collector<'_> {
         Key { address, port, protocol: self.forwarding.protocol }
     }
 
-    fn on_device(&mut self, address: IpAddr) {
-        self.member(Set::IpvsIps, Member::Ip(address));
+    fn is_foreign(&mut self, key: Key) -> bool {
+        let is_foreign = self.context.foreign.contains(&key);
+        self.needs.is_shadowed |= is_foreign;
+        is_foreign
+    }
+
+    fn on_device(&mut self, key: Key) {
+        self.member(Set::IpvsIps, Member::Ip(key.address));
+        if self.context.excludes(key.address) {
+            self.member(Set::Own, key.member());
+        }
     }
 
     /// An address that another interface has is not put on ours, too.
@@ -265,7 +299,7 @@ impl Collector<'_> {
         if self.context.is_node_address(key.address) {
             self.member(Set::Own, key.member());
         } else {
-            self.on_device(key.address);
+            self.on_device(key);
         }
     }
 

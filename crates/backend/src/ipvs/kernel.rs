@@ -5,6 +5,7 @@ mod send;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use portolan_model::{Family, IpvsScheduler, Protocol as Transport};
 use portolan_sock::{Errno, Protocol, Socket, SocketError};
 use portolan_wire::ipset::{self, Member};
@@ -15,6 +16,7 @@ use portolan_wire::{Batch, generic};
 
 use super::difference::{Operation, Present};
 use super::frontend::{Config, Key};
+use super::refusal::{Item, Refused};
 use super::set::Set;
 use super::{Error, probe};
 use crate::reading::consistently;
@@ -39,11 +41,22 @@ pub(crate) struct Kernel {
 
 /// The addresses of this node in the family.
 #[derive(Debug, Default)]
-pub(super) struct Addresses {
+pub(crate) struct Addresses {
     /// Those of our device.
-    pub(super) device: BTreeSet<IpAddr>,
+    pub(crate) device: BTreeSet<IpAddr>,
     /// Those of others, but for loopback and those of a link only.
     pub(super) node: BTreeSet<IpAddr>,
+}
+
+/// Whose virtual servers are.
+#[derive(Debug, Default)]
+pub(crate) struct Owners {
+    /// Ours, or kube-proxy's.
+    pub(crate) own: BTreeSet<Key>,
+    /// Those of others, of which that is certain: in networks that are excluded.
+    pub(super) foreign: BTreeSet<Key>,
+    /// Addresses that are noted as those of some of ours.
+    pub(crate) noted: BTreeSet<IpAddr>,
 }
 
 impl Kernel {
@@ -116,7 +129,7 @@ impl Kernel {
     }
 
     /// All addresses of this node in the family.
-    pub(super) fn addresses(&mut self, device: u32) -> Result<Addresses, Error> {
+    pub(crate) fn addresses(&mut self, device: u32) -> Result<Addresses, Error> {
         let family = self.address_family();
         let listed = consistently(|| {
             let mut addresses = Addresses::default();
@@ -170,25 +183,31 @@ impl Kernel {
         listed.map_err(Error::socket("listing virtual servers"))
     }
 
-    /// The virtual servers of the family that are ours: at an address of our device, or noted in a set of ours. Where
-    /// kube-proxy made them, there is no such set: those of its node ports are at an address of this node, and their
-    /// port is in a set of its own.
-    pub(crate) fn own(&mut self) -> Result<BTreeSet<Key>, Error> {
+    /// Whose the virtual servers of the family are. Ours are those noted in a set of ours, and outside `exclude` those at
+    /// an address of our device. Where kube-proxy made them, there is no such set: those of its node ports are at an
+    /// address of this node, and their port is in a set of its own. In `exclude`, those of kube-proxy, and ours of a time
+    /// when it was another one, are nobody's.
+    pub(crate) fn owners(&mut self, exclude: &[IpNet]) -> Result<Owners, Error> {
         let device = self.device()?;
         let addresses = device.map(|device| self.addresses(device)).transpose()?.unwrap_or_default();
-        let mut own = BTreeSet::new();
+        let mut owners = Owners::default();
         let noted = self.members(Set::Own)?;
+        owners.noted = noted.iter().flatten().filter_map(Member::address).collect();
         let node_ports = if noted.is_none() { self.node_ports()? } else { BTreeSet::new() };
         for key in self.virtual_servers()?.into_keys() {
             let is_node_port = addresses.node.contains(&key.address)
                 && (node_ports.contains(&(key.protocol, Member::Port(key.port)))
                     || node_ports.contains(&(key.protocol, key.member())));
+            let is_excluded = exclude.iter().any(|cidr| cidr.contains(&key.address));
+            let looks_ours = is_node_port || addresses.device.contains(&key.address);
             let is_noted = noted.as_ref().is_some_and(|noted| noted.contains(&key.member()));
-            if is_node_port || is_noted || addresses.device.contains(&key.address) {
-                own.insert(key);
+            if is_noted || (!is_excluded && looks_ours) {
+                owners.own.insert(key);
+            } else if is_excluded && (!looks_ours || owners.noted.contains(&key.address)) {
+                owners.foreign.insert(key);
             }
         }
-        Ok(own)
+        Ok(owners)
     }
 
     fn node_ports(&mut self) -> Result<BTreeSet<(Transport, Member)>, Error> {
@@ -308,18 +327,18 @@ impl Kernel {
     }
 
     /// What was refused, once the rest is done.
-    fn note(&mut self, sent: Sent) -> Vec<Error> {
+    fn note(&mut self, sent: Sent) -> Vec<Refused> {
         self.bytes = self.bytes.saturating_add(sent.bytes);
         sent.refused
     }
 
     /// Adds members to sets. Answers what was refused, as all that write many at once.
-    pub(super) fn add(&mut self, members: &[(Set, Member)]) -> Result<Vec<Error>, Error> {
+    pub(super) fn add(&mut self, members: &[(Set, Member)]) -> Result<Vec<Refused>, Error> {
         self.change_members(members, ipset::add)
     }
 
     /// Removes members from sets.
-    pub(super) fn remove(&mut self, members: &[(Set, Member)]) -> Result<Vec<Error>, Error> {
+    pub(super) fn remove(&mut self, members: &[(Set, Member)]) -> Result<Vec<Refused>, Error> {
         self.change_members(members, ipset::remove)
     }
 
@@ -327,7 +346,7 @@ impl Kernel {
         &mut self,
         members: &[(Set, Member)],
         write: fn(&mut Batch, &str, &Member),
-    ) -> Result<Vec<Error>, Error> {
+    ) -> Result<Vec<Refused>, Error> {
         let names: BTreeMap<Set, String> =
             members.iter().map(|(set, _)| (*set, set.name(self.family))).collect();
         let name = |set: &Set| names.get(set).map_or("", String::as_str);
@@ -336,16 +355,19 @@ impl Kernel {
             "ipsets",
             members,
             |batch, (set, member)| write(batch, name(set), member),
-            |(set, member), errno| match errno.0 {
-                ipset::ERR_FULL => Some(Error::Full { set: name(set).to_owned() }),
-                _ => Some(Error::Refused { what: format!("{member:?} of ipset {}", name(set)), errno }),
+            |&(set, member), errno| {
+                let error = match errno.0 {
+                    ipset::ERR_FULL => Error::Full { set: name(&set).to_owned() },
+                    _ => Error::Refused { what: format!("{member:?} of ipset {}", name(&set)), errno },
+                };
+                Some(Refused { item: Item::Member(set, member), error })
             },
         );
         Ok(self.note(sent?))
     }
 
     /// Changes virtual servers. What is gone already is no error.
-    pub(super) fn operate(&mut self, operations: &[Operation]) -> Result<Vec<Error>, Error> {
+    pub(super) fn operate(&mut self, operations: &[Operation]) -> Result<Vec<Refused>, Error> {
         let number = self.number;
         let sent = send(
             &mut self.generic,
@@ -354,20 +376,26 @@ impl Kernel {
             |batch, operation| encode(batch, number, operation),
             |operation, errno| {
                 let gone = matches!(operation, Operation::Delete(_) | Operation::DeleteReal(..));
+                let error = || probe::refusal(operation, errno);
                 (!gone || !matches!(errno, Errno(ESRCH) | Errno::ENOENT))
-                    .then(|| probe::refusal(operation, errno))
+                    .then(|| Refused { item: Item::Operation(*operation), error: error() })
             },
         );
         Ok(self.note(sent?))
     }
 
     /// Adds addresses to the device.
-    pub(super) fn bind(&mut self, device: u32, addresses: &[IpAddr]) -> Result<Vec<Error>, Error> {
+    pub(super) fn bind(&mut self, device: u32, addresses: &[IpAddr]) -> Result<Vec<Refused>, Error> {
         self.change_addresses(device, addresses, route::put_address, Errno::EEXIST)
     }
 
+    /// Removes addresses from the device, or fails.
+    pub(crate) fn remove_addresses(&mut self, device: u32, addresses: &[IpAddr]) -> Result<(), Error> {
+        strictly(self.unbind(device, addresses)?)
+    }
+
     /// Removes addresses from the device.
-    pub(super) fn unbind(&mut self, device: u32, addresses: &[IpAddr]) -> Result<Vec<Error>, Error> {
+    pub(super) fn unbind(&mut self, device: u32, addresses: &[IpAddr]) -> Result<Vec<Refused>, Error> {
         self.change_addresses(device, addresses, route::take_address, Errno(EADDRNOTAVAIL))
     }
 
@@ -377,15 +405,15 @@ impl Kernel {
         addresses: &[IpAddr],
         write: fn(&mut Batch, &route::Address),
         done: Errno,
-    ) -> Result<Vec<Error>, Error> {
+    ) -> Result<Vec<Refused>, Error> {
         let sent = send(
             &mut self.route,
             "addresses",
             addresses,
             |batch, address| write(batch, &on_device(device, *address)),
             |address, errno| {
-                let what = || format!("address {address} of {DEVICE}");
-                (errno != done).then(|| Error::Refused { what: what(), errno })
+                let error = || Error::Refused { what: format!("address {address} of {DEVICE}"), errno };
+                (errno != done).then(|| Refused { item: Item::Address(*address), error: error() })
             },
         );
         Ok(self.note(sent?))
@@ -400,8 +428,8 @@ impl Kernel {
 }
 
 /// Of refusals, the first is an error.
-pub(super) fn strictly(refused: Vec<Error>) -> Result<(), Error> {
-    refused.into_iter().next().map_or(Ok(()), Err)
+pub(super) fn strictly(refused: Vec<Refused>) -> Result<(), Error> {
+    refused.into_iter().next().map_or(Ok(()), |refused| Err(refused.error))
 }
 
 /// No such process: what the kernel says of a virtual server that is not there.

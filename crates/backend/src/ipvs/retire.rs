@@ -11,7 +11,7 @@ use super::Error;
 use super::dataplane::{Ipvs, State};
 use super::draining::deadline;
 use super::frontend::Key;
-use super::kernel::{Kernel, device, strictly};
+use super::kernel::{Kernel, device};
 use super::set::Set;
 use crate::dataplane::{Chains, Dataplane as _};
 
@@ -112,7 +112,8 @@ impl Ipvs {
     /// whether some stay.
     fn remove_servers(&mut self, all: bool) -> Result<bool, crate::Error> {
         let (mut left, mut gone) = (BTreeSet::new(), BTreeSet::new());
-        for key in self.kernel.own()?.into_iter().filter(|key| !self.options.excludes(key.address)) {
+        let owners = self.kernel.owners(&self.options.exclude)?;
+        for key in owners.own {
             let has_connections = !all
                 && self.kernel.real_servers(&key)?.iter().any(|real| real.active > 0 || real.inactive > 0);
             if has_connections {
@@ -126,19 +127,24 @@ impl Ipvs {
             // It tells which virtual servers are ours.
             self.kernel.destroy(Set::Own)?;
         }
-        self.remove_addresses(&left)?;
+        self.remove_addresses(&left, &owners.noted)?;
         Ok(!left.is_empty())
     }
 
-    fn remove_addresses(&mut self, left: &BTreeSet<Key>) -> Result<(), crate::Error> {
+    fn remove_addresses(
+        &mut self,
+        left: &BTreeSet<Key>,
+        noted: &BTreeSet<IpAddr>,
+    ) -> Result<(), crate::Error> {
         let Some(device) = self.kernel.device()? else { return Ok(()) };
         let used: BTreeSet<IpAddr> = left.iter().map(|key| key.address).collect();
         let addresses = self.kernel.addresses(device)?.device;
         let unused: Vec<IpAddr> = addresses
             .into_iter()
-            .filter(|address| !used.contains(address) && !self.options.excludes(*address))
+            .filter(|address| !used.contains(address))
+            .filter(|address| noted.contains(address) || !self.options.excludes(*address))
             .collect();
-        strictly(self.kernel.unbind(device, &unused)?)?;
+        self.kernel.remove_addresses(device, &unused)?;
         Ok(self.kernel.remove_device()?)
     }
 }

@@ -1,5 +1,8 @@
 //! What the IPVS mode left: virtual servers, and a network device with every cluster IP.
 
+use std::net::IpAddr;
+
+use ipnet::IpNet;
 use portolan_model::Family;
 use portolan_sock::{Protocol, Socket};
 use portolan_wire::route;
@@ -8,29 +11,62 @@ use super::Error;
 pub use crate::ipvs::DEVICE;
 use crate::ipvs::{Kernel, device};
 
-/// Removes the virtual servers of the IPVS mode in the network namespace of this thread, and then the device; says how
-/// many there were. `None` says that there is no such device: without it, virtual servers are somebody else's.
-pub(super) fn remove() -> Result<Option<usize>, Error> {
+/// What was removed.
+pub(super) struct Gone {
+    pub(super) virtual_servers: usize,
+    /// Not where addresses in networks of others are on it.
+    pub(super) device: bool,
+}
+
+/// Removes the virtual servers of the IPVS mode in the network namespace of this thread, and then the device. `None` says
+/// that there is no such device: without it, virtual servers are somebody else's. So are they in `exclude`, with their
+/// addresses, unless they are noted as ours.
+pub(super) fn remove(exclude: &[IpNet]) -> Result<Option<Gone>, Error> {
     let failed = |source| Error::Device { source };
     let mut links = Socket::open(Protocol::Route).map_err(failed)?;
     let Some(index) = device(&mut links).map_err(failed)? else { return Ok(None) };
     // The device tells whose they are, so it has to be there until they are gone.
-    let mut count = 0_usize;
+    let (mut virtual_servers, mut stays) = (0_usize, false);
     for family in Family::BOTH {
-        count = count.saturating_add(remove_virtual_servers(family)?);
+        if let Some(mut kernel) = Kernel::open(family).map_err(servers)? {
+            let (count, is_in_use) = remove_of(&mut kernel, index, exclude).map_err(servers)?;
+            virtual_servers = virtual_servers.saturating_add(count);
+            stays |= is_in_use;
+        }
     }
-    links.query(&mut route::delete_link(index), |_| Ok(())).map_err(failed)?;
-    Ok(Some(count))
+    if !stays {
+        links.query(&mut route::delete_link(index), |_| Ok(())).map_err(failed)?;
+    }
+    for family in Family::BOTH {
+        let Some(mut kernel) = Kernel::open(family).map_err(servers)? else { continue };
+        match kernel.owners(exclude).map_err(servers)?.own.len() {
+            0 => {}
+            left => return Err(Error::VirtualServersLeft { count: left }),
+        }
+    }
+    Ok(Some(Gone { virtual_servers, device: !stays }))
 }
 
-/// Removes those of a family and answers how many there were.
-fn remove_virtual_servers(family: Family) -> Result<usize, Error> {
-    let failed = |source| Error::VirtualServers { source };
-    let Some(mut kernel) = Kernel::open(family).map_err(failed)? else { return Ok(0) };
-    let own = kernel.own().map_err(failed)?;
-    kernel.remove_virtual_servers(&own).map_err(failed)?;
-    match kernel.own().map_err(failed)?.len() {
-        0 => Ok(own.len()),
-        left => Err(Error::VirtualServersLeft { count: left }),
+const fn servers(source: crate::ipvs::Error) -> Error {
+    Error::VirtualServers { source }
+}
+
+/// Removes those of a family, and where some of its addresses are to stay, the others. Says how many virtual servers there
+/// were, and whether addresses stay.
+fn remove_of(
+    kernel: &mut Kernel,
+    index: u32,
+    exclude: &[IpNet],
+) -> Result<(usize, bool), crate::ipvs::Error> {
+    let owners = kernel.owners(exclude)?;
+    kernel.remove_virtual_servers(&owners.own)?;
+    let is_others = |address: &IpAddr| {
+        !owners.noted.contains(address) && exclude.iter().any(|cidr| cidr.contains(address))
+    };
+    let (others, own): (Vec<IpAddr>, Vec<IpAddr>) =
+        kernel.addresses(index)?.device.into_iter().partition(is_others);
+    if !exclude.is_empty() {
+        kernel.remove_addresses(index, &own)?;
     }
+    Ok((owners.own.len(), !others.is_empty()))
 }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use portolan_backend::Dataplane as _;
 use portolan_backend::ipvs::Options;
+use portolan_backend::{Commit, Dataplane as _};
 use portolan_model::{Change, Family, Frontend, NodePortAddresses};
 use portolan_testkit::eventually;
 
@@ -54,6 +54,134 @@ fn virtual_servers_and_addresses_of_others_stay() {
         assert_eq!(sorted(run("ipvsadm", "--save --numeric")), sorted(before));
         assert!(run("ip", "address show dev eth0").contains("172.30.99.1/32"));
         assert!(run("ipset", "list -n").contains("somebody"));
+    });
+}
+
+/// Where networks are excluded, whose a virtual server in there is is noted.
+#[test]
+fn a_virtual_server_of_others_at_the_address_of_a_service_stays() {
+    use super::example::{cluster_ip, put};
+    in_namespace(|| {
+        let exclude = vec!["172.30.10.0/24".parse().unwrap()];
+        let excluding =
+            || open_with(settings(Family::Ipv4), Options { exclude: exclude.clone(), ..options() });
+        run("ipvsadm", "--add-service --tcp-service 172.30.10.1:80 --scheduler wlc");
+        run("ipvsadm", "--add-server --tcp-service 172.30.10.1:80 --real-server 203.0.113.2:80 --gatewaying");
+        let theirs = virtual_servers();
+        let changes = example(Family::Ipv4);
+        let check = |commit: &Commit| {
+            let left: Vec<String> = virtual_servers().into_iter().take(2).collect();
+            assert_eq!(left, theirs);
+            assert!(!addresses().contains(&"172.30.10.1/32".to_owned()), "{:?}", addresses());
+            assert!(addresses().contains(&"172.30.10.2/32".to_owned()));
+            assert_eq!(commit.refused.len(), 1, "{:?}", commit.refused);
+            assert!(commit.refused[0].reason.contains("ipvs.excludeCIDRs"), "{:?}", commit.refused);
+        };
+        let mut ipvs = excluding();
+        ipvs.apply(&changes).unwrap();
+        check(&ipvs.resync().unwrap());
+        // A restart, a change and a Service that comes later find it, too; what is ours goes on.
+        let mut ipvs = excluding();
+        ipvs.apply(&changes).unwrap();
+        let commit = ipvs.resync().unwrap();
+        assert_eq!(commit.elements, 0);
+        check(&commit);
+        assert!(ipvs.is_intact().unwrap());
+        run("ipvsadm", "--add-service --tcp-service 172.30.10.2:81 --scheduler wlc");
+        let late = put("late", "", cluster_ip("172.30.10.2", 81, &["10.180.0.11:8080"]));
+        assert_eq!(ipvs.apply(std::slice::from_ref(&late)).unwrap().refused.len(), 2);
+        assert!(virtual_servers().contains(&"TCP 172.30.10.2:81 wlc".to_owned()));
+        ipvs.apply(&gone(&[late])).unwrap();
+        let less = put("late", "", cluster_ip("172.30.10.20", 80, &["10.180.0.11:8080"]));
+        ipvs.apply(std::slice::from_ref(&less)).unwrap();
+        assert!(virtual_servers().contains(&"TCP 172.30.10.20:80 rr".to_owned()));
+        // Ours go when their Services do, also after a restart.
+        let mut ipvs = excluding();
+        ipvs.apply(&changes).unwrap();
+        check(&ipvs.resync().unwrap());
+        assert!(!virtual_servers().contains(&"TCP 172.30.10.20:80 rr".to_owned()), "{:?}", virtual_servers());
+        assert!(!addresses().contains(&"172.30.10.20/32".to_owned()), "{:?}", addresses());
+        // When it is gone, the Service takes its place.
+        run("ipvsadm", "--delete-service --tcp-service 172.30.10.1:80");
+        assert!(!ipvs.is_intact().unwrap());
+        assert_eq!(ipvs.resync().unwrap().refused, []);
+        assert!(virtual_servers().contains(&"TCP 172.30.10.1:80 rr".to_owned()));
+        ipvs.remove().unwrap();
+        assert_eq!(virtual_servers(), ["TCP 172.30.10.2:81 wlc"]);
+        assert!(!run("ip", "link").contains("kube-ipvs0"));
+    });
+}
+
+#[test]
+fn leftovers_in_excluded_networks_stay() {
+    use portolan_backend::leftovers::{self, Keep};
+    in_namespace(|| {
+        // As kube-proxy leaves it.
+        drop(loaded(Family::Ipv4, &example(Family::Ipv4)));
+        leftovers_of_kube_proxy();
+        let exclude = vec!["172.30.10.2/31".parse().unwrap()];
+        let (removed, errors) = leftovers::remove(&Keep { exclude, ..Keep::default() });
+        assert!(errors.is_empty(), "{errors:?}");
+        assert!(removed.virtual_servers > 0 && removed.devices == 0, "{removed:?}");
+        let left = virtual_servers();
+        let heads: Vec<&String> = left.iter().filter(|line| !line.starts_with(' ')).collect();
+        assert_eq!(heads, ["TCP 172.30.10.2:443 rr", "TCP 172.30.10.3:443 rr persistent 600"]);
+        assert_eq!(addresses(), ["172.30.10.2/32", "172.30.10.3/32", "DOWN", "kube-ipvs0"]);
+        assert!(!rules().contains("KUBE"), "{}", rules());
+        let (removed, _) = leftovers::remove(&Keep::default());
+        assert_eq!((removed.virtual_servers, removed.devices), (2, 1));
+        assert!(!run("ip", "link").contains("kube-ipvs0"));
+    });
+}
+
+/// It notes nothing.
+fn leftovers_of_kube_proxy() {
+    run("ipset", "destroy PORTOLAN-VIRTUAL-SERVERS");
+}
+
+/// A set that has no room for all harms those only that need what does not fit.
+#[test]
+fn what_does_not_fit_into_a_set_is_left_out_whole() {
+    use super::example::{cluster_ip, put};
+    in_namespace(|| {
+        run("ipset", "create KUBE-CLUSTER-IP hash:ip,port maxelem 4");
+        let service = |number: u8| {
+            let address = format!("172.30.40.{number}");
+            put(&format!("web-{number}"), "", cluster_ip(&address, 80, &["10.180.0.11:8080"]))
+        };
+        let heads = || virtual_servers().iter().filter(|line| line.starts_with("TCP 172.30.40.")).count();
+        let bound = || addresses().iter().filter(|word| word.starts_with("172.30.40.")).count();
+        let all: Vec<Change> = (1..=6).map(service).collect();
+        let mut ipvs = open(Family::Ipv4);
+        ipvs.apply(&all).unwrap();
+        let commit = ipvs.resync().unwrap();
+        assert_eq!(commit.refused.len(), 2, "{:?}", commit.refused);
+        assert!(commit.refused.iter().all(|refusal| refusal.reason.contains("full")), "{:?}", commit.refused);
+        assert_eq!((heads(), bound()), (4, 4));
+        assert!(ipvs.is_intact().unwrap());
+        // A change of another one costs as ever; a new one finds no room either.
+        let (_, fits): (Vec<&Change>, Vec<&Change>) =
+            all.iter().partition(|change| commit.refused.iter().any(|refusal| refusal.name == change.name));
+        let busy = Change {
+            old: fits[0].new.clone(),
+            new: Some(std::sync::Arc::new(portolan_model::Forwarding {
+                cluster: Box::new([]),
+                ..(**fits[0].new.as_ref().unwrap()).clone()
+            })),
+            ..fits[0].clone()
+        };
+        let commit = ipvs.apply(&[busy]).unwrap();
+        assert!(!commit.full && commit.refused.len() == 2, "{commit:?}");
+        let commit = ipvs.apply(&[service(7)]).unwrap();
+        assert_eq!((commit.refused.len(), heads(), bound()), (3, 4, 4), "{commit:?}");
+        // Room is taken at once.
+        let commit = ipvs.apply(&gone(&[fits[1].clone()])).unwrap();
+        assert_eq!((commit.refused.len(), heads(), bound()), (2, 4, 4), "{commit:?}");
+        let rest: Vec<Change> = fits[2..].iter().map(|change| (*change).clone()).collect();
+        let commit = ipvs.apply(&gone(&rest)).unwrap();
+        assert_eq!((commit.refused.len(), heads(), bound()), (0, 4, 4), "{commit:?}");
+        assert!(ipvs.is_intact().unwrap());
+        assert_eq!(ipvs.resync().unwrap().elements, 0);
     });
 }
 
@@ -178,7 +306,12 @@ fn what_the_kernel_refuses_harms_only_itself() {
         let mut ipvs = open(Family::Ipv4);
         ipvs.apply(&[bad.clone(), nowhere.clone()]).unwrap();
         ipvs.apply(&changes).unwrap();
-        ipvs.resync().unwrap();
+        let told = |commit: &Commit| {
+            commit.refused.iter().map(|refusal| refusal.name.to_string()).collect::<Vec<_>>()
+        };
+        let commit = ipvs.resync().unwrap();
+        assert_eq!(told(&commit), ["demo/bad"]);
+        assert!(commit.refused[0].reason.contains("endpoints"), "{:?}", commit.refused);
         let all = virtual_servers();
         for line in &expected {
             assert!(all.contains(line), "{line} is missing: {all:?}");
@@ -187,8 +320,10 @@ fn what_the_kernel_refuses_harms_only_itself() {
         assert!(addresses().contains(&"172.30.10.1/32".to_owned()));
         assert!(ipvs.is_intact().unwrap(), "but for what is refused");
         ipvs.apply(&gone(&changes[..1])).unwrap();
-        ipvs.apply(&changes[..1]).unwrap();
-        ipvs.apply(&gone(&[bad, nowhere])).unwrap();
+        let commit = ipvs.apply(&changes[..1]).unwrap();
+        assert!(!commit.full && told(&commit) == ["demo/bad"], "{commit:?}");
+        assert!(ipvs.is_intact().unwrap(), "a change of others makes no difference");
+        assert_eq!(told(&ipvs.apply(&gone(&[bad, nowhere])).unwrap()), [""; 0]);
         ipvs.resync().unwrap();
         assert_eq!(virtual_servers(), expected);
     });

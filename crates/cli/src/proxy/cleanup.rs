@@ -6,11 +6,13 @@ use portolan_backend::leftovers::{self, Error, Keep};
 use portolan_backend::nft::Nftables;
 use portolan_backend::userspace::Remains;
 use portolan_model::Family;
+use portolan_node::config::Configuration;
 
 use super::settings;
 
-/// Removes our tables and what kube-proxy left, both families; needs no API server.
-pub(super) fn run() -> anyhow::Result<()> {
+/// Removes our tables and what kube-proxy left, both families; needs no API server. Of a configuration, only what belongs to
+/// others counts.
+pub(super) fn run(configuration: &Configuration) -> anyhow::Result<()> {
     let mut failures = 0;
     for family in Family::BOTH {
         let removed = Nftables::open(settings::neutral(family)).and_then(|mut dataplane| dataplane.remove());
@@ -27,7 +29,8 @@ pub(super) fn run() -> anyhow::Result<()> {
         }
     }
     // Rules of our iptables mode are kube-proxy's, and go with them.
-    let errors = remove_leftovers(&Keep::default());
+    let exclude = configuration.ipvs.exclude_cidrs.clone();
+    let errors = remove_leftovers(&Keep { exclude, ..Keep::default() });
     for error in &errors {
         tracing::error!(%error, "what kube-proxy left cannot be removed");
     }

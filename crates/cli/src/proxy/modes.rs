@@ -256,5 +256,6 @@ pub(super) fn former(configuration: &Configuration, family: Family) -> Vec<Box<d
 /// What a mode, or connections of a former one, use of what kube-proxy may have left.
 pub(super) fn keep(configuration: &Configuration, families: &[Family], chains: Vec<Chains>) -> Keep {
     let drains = || families.iter().any(|&family| ipvs::former(configuration, family).is_some());
-    Keep { chains, ipvs: configuration.mode_or_default() == Mode::Ipvs || drains() }
+    let ipvs = configuration.mode_or_default() == Mode::Ipvs || drains();
+    Keep { chains, ipvs, exclude: configuration.ipvs.exclude_cidrs.clone() }
 }

@@ -91,7 +91,7 @@ fn node_addresses(family: Family) -> Vec<IpAddr> {
 }
 
 fn desired(family: Family) -> Desired {
-    let mut desired = Desired::new(settings(family));
+    let mut desired = Desired::new(settings(family), Vec::new());
     desired.set_node_addresses(node_addresses(family));
     desired
 }

@@ -10,6 +10,7 @@ use portolan_wire::route::{self, Scope};
 use crate::ipvs::Error;
 use crate::ipvs::difference::{Operation, WEIGHT};
 use crate::ipvs::frontend::{Config, Key};
+use crate::ipvs::refusal::Refused;
 
 /// Messages that are sent at once.
 const TOGETHER: usize = 1000;
@@ -18,7 +19,7 @@ const TOGETHER: usize = 1000;
 pub(super) struct Sent {
     pub(super) bytes: usize,
     /// The kernel's refusals that matter. The other messages were carried out.
-    pub(super) refused: Vec<Error>,
+    pub(super) refused: Vec<Refused>,
 }
 
 /// Sends a message for each item, many at once. `refused` says which refusals matter.
@@ -27,7 +28,7 @@ pub(super) fn send<T>(
     what: &'static str,
     items: &[T],
     write: impl Fn(&mut Batch, &T),
-    refused: impl Fn(&T, Errno) -> Option<Error>,
+    refused: impl Fn(&T, Errno) -> Option<Refused>,
 ) -> Result<Sent, Error> {
     let mut sent = Sent { bytes: 0, refused: Vec::new() };
     let mut batch = Batch::new(0);
@@ -46,8 +47,8 @@ pub(super) fn send<T>(
             let place = refusal.sequence.wrapping_sub(batch.first_sequence());
             let item = items.get(usize::try_from(place).unwrap_or(usize::MAX));
             match item.and_then(|item| refused(item, refusal.errno)) {
-                Some(error @ Error::Refused { .. }) => sent.refused.push(error),
-                Some(error) => return Err(error),
+                Some(refused) if refused.error.is_of_one() => sent.refused.push(refused),
+                Some(refused) => return Err(refused.error),
                 None => {}
             }
         }

@@ -1,0 +1,170 @@
+//! Everything that the kernel has, compared with what it is to have, as often as it takes until it has it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use portolan_model::IpvsScheduler;
+
+use super::Error;
+use super::dataplane::{Ipvs, State};
+use super::difference::{Difference, Operation};
+use super::frontend::{Config, Key};
+use super::kernel::Owners;
+use super::refusal::{self, Refused};
+use super::set::Set;
+use crate::dataplane::Commit;
+
+/// What the kernel has, as far as a comparison needs it all at once.
+struct Read {
+    /// Whose the virtual servers are.
+    owners: Owners,
+    difference: Difference,
+    created: usize,
+}
+
+impl Ipvs {
+    /// Reads everything back and writes what differs. Services whose scheduler the kernel does not have get the
+    /// default one.
+    pub(super) fn load(&mut self) -> Result<Commit, crate::Error> {
+        self.desired.take_all_in();
+        let outcome = self.load_what_fits();
+        if !matches!(outcome, Err(crate::Error::Ipvs(Error::Refused { .. }))) {
+            return outcome;
+        }
+        self.once_more = true;
+        let outcome = self.load_what_fits();
+        self.once_more = false;
+        outcome
+    }
+
+    /// Leaves out Service ports that there is no room for in a set. One that has members in some sets only would be open
+    /// to those whom the others keep away.
+    fn load_what_fits(&mut self) -> Result<Commit, crate::Error> {
+        let mut full = BTreeSet::new();
+        let outcome = loop {
+            match self.load_with_schedulers() {
+                Err(crate::Error::Ipvs(error @ Error::Full { .. })) => {
+                    let overflow = std::mem::take(&mut self.overflow);
+                    full.extend(overflow.iter().filter_map(Refused::set));
+                    let without_room = refusal::owners(&overflow, &self.desired).into_keys();
+                    self.refusals.tell_full(&overflow);
+                    if !self.desired.leave_out(without_room) {
+                        break Err(error.into());
+                    }
+                }
+                outcome => break outcome,
+            }
+        };
+        if !full.is_empty() || !self.once_more {
+            self.refusals.set_full(full);
+        }
+        outcome
+    }
+
+    fn load_with_schedulers(&mut self) -> Result<Commit, crate::Error> {
+        for _ in IpvsScheduler::ALL {
+            match self.load_once() {
+                Err(crate::Error::Ipvs(Error::Scheduler { scheduler }))
+                    if scheduler != self.options.scheduler && !self.missing.contains(&scheduler) =>
+                {
+                    tracing::warn!(%scheduler, "the kernel does not have an IPVS scheduler that Services ask for");
+                    self.missing.push(scheduler);
+                }
+                outcome => return outcome,
+            }
+        }
+        self.load_once()
+    }
+
+    fn load_once(&mut self) -> Result<Commit, crate::Error> {
+        self.kernel.set_timeouts(self.options.timeouts)?;
+        let Read { owners, mut difference, created } = self.read()?;
+        let found = self.compare_servers(&mut difference)?;
+        let stale = found.into_keys().filter(|key| owners.own.contains(key));
+        difference.gone.extend(stale.map(Operation::Delete));
+
+        let present = self.present_rules()?;
+        let mut commit = self.write(&difference, Some(&present))?;
+        commit.objects = commit.objects.saturating_add(created);
+        commit.full = true;
+        self.draining.keep(&difference.draining);
+        self.note_draining(&difference);
+        self.state = State::InStep;
+        Ok(commit)
+    }
+
+    /// Compares virtual servers and their real ones. Answers those that are not ours, or not any more.
+    fn compare_servers(
+        &mut self,
+        difference: &mut Difference,
+    ) -> Result<BTreeMap<Key, Option<Config>>, Error> {
+        let mut found = self.kernel.virtual_servers()?;
+        let servers: Vec<Key> = self.desired.servers().map(|(key, _)| *key).collect();
+        for key in servers {
+            let present = match found.remove(&key) {
+                Some(config) => Some(self.kernel.present(&key, config)?),
+                None => None,
+            };
+            difference.server(key, present.as_ref(), self.desired.server(&key), self.schedulers());
+        }
+        Ok(found)
+    }
+
+    /// Reads addresses and sets, and compares them. Sets that are not there are made.
+    fn read(&mut self) -> Result<Read, Error> {
+        self.device = self.kernel.ensure_device()?;
+        // What changes from here on is noticed later.
+        self.kernel.addresses_changed(self.device)?;
+        let addresses = self.kernel.addresses(self.device)?;
+        self.desired.set_node_addresses(addresses.node.iter().copied().collect());
+        // Before the set that tells of them is made, or what is ours is noted there.
+        let mut owners = self.kernel.owners(&self.options.exclude)?;
+        self.desired.set_foreign(std::mem::take(&mut owners.foreign));
+        let mut difference = Difference::default();
+        difference.addresses(&addresses.device, &self.desired);
+        let excludes = |address| self.options.excludes(address) && !owners.noted.contains(&address);
+        difference.unbind.retain(|address| !excludes(*address));
+        let mut created = 0_usize;
+        for set in Set::ALL {
+            let found = self.kernel.members(set)?;
+            if found.is_none() {
+                self.kernel.create(set)?;
+                created = created.saturating_add(1);
+            }
+            difference.members(set, &found.unwrap_or_default(), &self.desired);
+        }
+        Ok(Read { owners, difference, created })
+    }
+
+    /// Whether the kernel has everything but what it refuses.
+    pub(super) fn is_there(&mut self) -> Result<bool, crate::Error> {
+        if self.kernel.device()? != Some(self.device) || self.node_changed()? || self.regained()? {
+            return Ok(false);
+        }
+        let mut difference = Difference::default();
+        let addresses: BTreeSet<IpAddr> = self.kernel.addresses(self.device)?.device;
+        difference.addresses(&addresses, &self.desired);
+        difference.unbind.retain(|address| !self.options.excludes(*address));
+        for set in Set::ALL {
+            let Some(found) = self.kernel.members(set)? else { return Ok(false) };
+            difference.members(set, &found, &self.desired);
+        }
+        let found = self.compare_servers(&mut difference)?;
+        Ok(difference.len() == self.refusals.count()
+            && self.desired.foreign().iter().all(|key| found.contains_key(key))
+            && self.rules.are_in(&self.present_rules()?))
+    }
+
+    /// Whether the kernel has schedulers by now that it did not have.
+    pub(super) fn regained(&mut self) -> Result<bool, Error> {
+        let mut missing = Vec::new();
+        for scheduler in &self.missing {
+            if !self.kernel.has_scheduler(*scheduler)? {
+                missing.push(*scheduler);
+            }
+        }
+        let regained = missing != self.missing;
+        self.missing = missing;
+        Ok(regained)
+    }
+}
