@@ -1,7 +1,10 @@
 //! A second data plane finds what a first one left.
 
+use std::time::{Duration, Instant};
+
 use portolan_backend::Dataplane;
 use portolan_model::{Change, Family, LocalDetector, NodePortAddresses, Settings};
+use portolan_testkit::eventually;
 
 use super::support::{
     Edited, collect, every_kind, gone, in_namespace, ip, of, programmed, settings, started,
@@ -160,6 +163,29 @@ fn what_a_former_run_left_is_collected() {
             let others =
                 table.chains().into_iter().filter(|name| name.ends_with(|c: char| c.is_ascii_digit()));
             assert_eq!(others.collect::<Vec<_>>(), classes);
+        });
+    }
+}
+
+/// A check that outlasts the translation before it would refuse packets that another mode has taken over.
+#[test]
+fn a_table_that_leaves_leads_nothing_in_before_it_goes() {
+    for family in Family::BOTH {
+        in_namespace(|| {
+            let state = every_kind(family);
+            let mut nftables = programmed(settings(family), &state);
+            let rules = |chain: &str| Table::read(family).rules_of(chain);
+            assert!(nftables.remove_some().unwrap());
+            for chain in ["nat-prerouting", "nat-output", "filter-input", "filter-forward", "filter-output"] {
+                assert_eq!(rules(chain), 0, "{chain}");
+            }
+            assert!(rules("nat-postrouting") > 0, "what is on its way is still masqueraded");
+            let due = nftables.way_due().unwrap();
+            eventually(Duration::from_secs(20), "the table has left", || !nftables.remove_some().unwrap())
+                .unwrap();
+            assert!(Instant::now() >= due);
+            assert!(Table::read_or_empty(family).is_none());
+            assert!(!nftables.remove_some().unwrap(), "there is nothing to do");
         });
     }
 }

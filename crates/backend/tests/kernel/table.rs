@@ -52,6 +52,11 @@ fn dump(socket: &mut Socket, mut request: Request, mut take: impl FnMut(Event<'_
 }
 
 impl Table {
+    /// How many rules a chain has.
+    pub(crate) fn rules_of(&self, chain: &str) -> usize {
+        self.chains[chain].1.len()
+    }
+
     /// Reads the table in this thread's namespace.
     pub(crate) fn read(family: Family) -> Self {
         let family = match family {
