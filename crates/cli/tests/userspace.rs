@@ -9,6 +9,8 @@
 )]
 
 mod common;
+#[path = "userspace/soak.rs"]
+mod soak;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -81,6 +83,8 @@ fn services_work_and_what_the_relay_does_is_counted() {
     assert!(metric(&cluster, "portolan_relay_connections_total") >= 96);
     assert!(metric(&cluster, "portolan_relay_udp_flows_total") >= 1);
     assert_eq!(metric(&cluster, "portolan_relay_failed_connections_total"), 0);
+    assert!(metric(&cluster, "portolan_relay_bytes_to_clients_total") > 0);
+    assert_eq!(metric(&cluster, "portolan_relay_failing_endpoints"), 0);
     // One backend that refuses is no failure.
     let mut slice = objects::slice("v4", &all, &[("tcp".to_owned(), Family::Ipv4)]);
     slice["endpoints"].as_array_mut().unwrap().push(json!({"addresses": ["192.168.100.1"]}));
@@ -91,6 +95,7 @@ fn services_work_and_what_the_relay_does_is_counted() {
         failed() > 0
     });
     assert!(tried.is_ok(), "{}", proxy.output());
+    assert!(metric(&cluster, "portolan_relay_failing_endpoints") > 0);
     // SCTP is refused, which the log and an Event tell, once.
     let mut sctp = objects::cluster_ip("signals", "10.96.0.77");
     sctp["spec"]["ports"] = json!([{"name": "sctp", "port": 80, "protocol": "SCTP"}]);

@@ -66,9 +66,10 @@ pub fn spawn(families: &[Family], options: Options) -> Result<Handle, Error> {
         Relay::new(listeners, options.clone(), counters.clone(), commands, wake.clone()).map_err(start)?;
     let over = Arc::new(AtomicBool::new(false));
     let run = {
-        let over = over.clone();
+        let (over, counters) = (over.clone(), counters.clone());
         move || {
             relay.run();
+            counters.end();
             over.store(true, Ordering::Release);
         }
     };

@@ -75,14 +75,15 @@ impl Default for Options {
 }
 
 impl Options {
-    /// As much as this many descriptors allow: two for a connection and a pipe for every eighth, one for a flow. A part is
-    /// left to the rest of the process.
+    /// As much as this many descriptors allow: two for a connection and a pipe for every eighth, two for a flow, which may be
+    /// the only one to its virtual address and so has the socket that answers from there. A part is left to the rest of the
+    /// process.
     #[must_use]
     pub fn within_descriptors(mut self, limit: usize) -> Self {
         let ours = limit.saturating_sub(1024).max(limit / 2);
-        let flows = (ours / 4).min(self.flows_max);
-        self.flows_max = flows;
-        self.connections_max = self.connections_max.min(ours.saturating_sub(flows).saturating_mul(4) / 9);
+        self.flows_max = self.flows_max.min(ours / 8);
+        let left = ours.saturating_sub(self.flows_max.saturating_mul(2));
+        self.connections_max = self.connections_max.min(left.saturating_mul(4) / 9);
         self
     }
 }
@@ -121,11 +122,30 @@ pub struct Counters {
     pub flows_open: AtomicU64,
     /// Datagrams that were not passed on: no room, no backend, or a full socket.
     pub datagrams_lost: AtomicU64,
+    /// Bytes of streams and datagrams given to backends.
+    pub bytes_to_backends: AtomicU64,
+    /// Bytes of streams and datagrams given to clients.
+    pub bytes_to_clients: AtomicU64,
+    /// Backends of Service ports that failed last: they are tried now and then.
+    pub failing: AtomicU64,
 }
 
 impl Counters {
     pub(crate) fn count(counter: &AtomicU64) {
         counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add(counter: &AtomicU64, number: usize) {
+        if number > 0 {
+            counter.fetch_add(number as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// Nothing is open any more.
+    pub(crate) fn end(&self) {
+        for counter in [&self.open, &self.flows_open, &self.failing] {
+            counter.store(0, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn uncount(counter: &AtomicU64) {
@@ -142,7 +162,7 @@ mod tests {
         for limit in [64, 1024, 4096, 65_536, 1 << 20] {
             let options = Options::default().within_descriptors(limit);
             let pipes = options.connections_max / 8 * 2;
-            let used = options.connections_max * 2 + pipes + options.flows_max;
+            let used = options.connections_max * 2 + pipes + options.flows_max * 2;
             assert!(used <= limit.saturating_sub(1024).max(limit / 2), "{limit}: {used}");
             assert!(options.connections_max > limit / 8 || options.connections_max == 100_000, "{limit}");
         }

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
@@ -117,6 +118,7 @@ impl Relay {
                 }
             }
             self.handle_time(now);
+            self.counters.failing.store(self.table.failing() as u64, Ordering::Relaxed);
             if self.has_drained(now) {
                 return;
             }

@@ -104,6 +104,11 @@ impl Health {
         self.failing.retain(|&backend, _| is_backend(backend));
     }
 
+    /// How many failed last.
+    pub fn failing(&self) -> usize {
+        self.failing.len()
+    }
+
     fn is_spotless(&self) -> bool {
         self.failing.is_empty()
     }

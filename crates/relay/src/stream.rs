@@ -59,6 +59,8 @@ pub(crate) struct Tools {
     pipes_left: usize,
     /// Bytes that wait in [`Direction::rest`].
     waiting: usize,
+    /// Bytes passed on.
+    carried: usize,
 }
 
 #[derive(Debug)]
@@ -69,7 +71,12 @@ struct Pipe {
 
 impl Tools {
     pub(crate) fn new(pipes: usize) -> Self {
-        Self { buffer: vec![0; BUFFER].into(), pipes: Vec::new(), pipes_left: pipes, waiting: 0 }
+        Self { buffer: vec![0; BUFFER].into(), pipes: Vec::new(), pipes_left: pipes, waiting: 0, carried: 0 }
+    }
+
+    /// Bytes passed on since this was asked the last time.
+    pub(crate) const fn take_carried(&mut self) -> usize {
+        std::mem::replace(&mut self.carried, 0)
     }
 
     fn take_pipe(&mut self) -> Option<Box<Pipe>> {
@@ -207,6 +214,7 @@ impl Direction {
         while !self.rest.is_empty() {
             let sent = write(target, |fd| send(fd, &self.rest, SendFlags::NOSIGNAL | SendFlags::DONTWAIT))?;
             self.flags.carried = true;
+            tools.carried = tools.carried.saturating_add(sent);
             tools.waiting = tools.waiting.saturating_sub(sent);
             self.rest.drain(..sent.min(self.rest.len()));
         }
@@ -215,6 +223,7 @@ impl Direction {
             let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
             let sent = write(target, |fd| splice(&pipe.out, None, fd, None, self.in_pipe, flags))?;
             self.flags.carried = true;
+            tools.carried = tools.carried.saturating_add(sent);
             self.in_pipe = self.in_pipe.saturating_sub(sent);
         }
         if let Some(byte) = self.urgent {
@@ -222,6 +231,7 @@ impl Direction {
                 send(fd, &[byte], SendFlags::NOSIGNAL | SendFlags::DONTWAIT | SendFlags::OOB)
             })?;
             self.flags.carried = true;
+            tools.carried = tools.carried.saturating_add(1);
             self.urgent = None;
         }
         Ok(())
@@ -263,6 +273,7 @@ impl Direction {
             match write(target, |fd| send(fd, data, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)) {
                 Ok(count) => {
                     sent = count;
+                    tools.carried = tools.carried.saturating_add(sent);
                     self.flags.carried = true;
                 }
                 Err(Progress::Waiting) => {}

@@ -32,6 +32,8 @@ pub struct Table {
     names: HashMap<(Family, Arc<ServicePortName>), ServiceId>,
     addresses: HashMap<(Protocol, SocketAddr), ServiceId>,
     node_ports: HashMap<(Family, Protocol, u16), ServiceId>,
+    /// Backends that failed last, each counted for each of its Service ports.
+    failing: usize,
 }
 
 #[derive(Debug)]
@@ -70,6 +72,7 @@ impl Table {
             }
             (None, Some(id)) => {
                 self.take_frontends(id);
+                self.with_health(id, |health| *health = Health::default());
                 if let Some(service) = self.services.get_mut(id.0) {
                     service.clear();
                 }
@@ -130,16 +133,17 @@ impl Table {
         now: Instant,
     ) {
         attempts.failed(backend, failure);
-        if let Some(service) = self.services.get_mut(id.0) {
-            service.health.failed(backend, now);
-        }
+        self.with_health(id, |health| health.failed(backend, now));
     }
 
     /// A backend answered.
     pub fn succeeded(&mut self, id: ServiceId, backend: SocketAddr) {
-        if let Some(service) = self.services.get_mut(id.0) {
-            service.health.succeeded(backend);
-        }
+        self.with_health(id, |health| health.succeeded(backend));
+    }
+
+    /// How many backends of Service ports failed last.
+    pub const fn failing(&self) -> usize {
+        self.failing
     }
 
     /// Whether a Service port still has a backend.
@@ -233,6 +237,14 @@ impl Table {
         if let Some(service) = self.services.get_mut(id.0) {
             service.update(forwarding);
         }
+        self.with_health(id, |health| health.retain(|backend| find_any(forwarding, backend).is_some()));
+    }
+
+    fn with_health(&mut self, id: ServiceId, change: impl FnOnce(&mut Health)) {
+        let Some(service) = self.services.get_mut(id.0) else { return };
+        let before = service.health.failing();
+        change(&mut service.health);
+        self.failing = self.failing.saturating_sub(before).saturating_add(service.health.failing());
     }
 
     /// Takes away the frontends of a Service port that no other one has by now.
@@ -285,7 +297,6 @@ impl Service {
         }
         self.cluster.update(forwarding.cluster.iter().map(Backend::socket));
         self.local.update(forwarding.local.iter().map(Backend::socket));
-        self.health.retain(|backend| find_any(forwarding, backend).is_some());
         self.forwarding = Some(forwarding.clone());
     }
 
@@ -294,7 +305,6 @@ impl Service {
         self.bindings = Affinity::default();
         self.cluster = Rotation::default();
         self.local = Rotation::default();
-        self.health = Health::default();
     }
 
     fn has_backend(&self, backend: SocketAddr) -> bool {

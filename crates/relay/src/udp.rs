@@ -110,7 +110,9 @@ impl Udp {
                         .replies
                         .get(&destination)
                         .is_some_and(|reply| sendto(&reply.fd, data, SendFlags::DONTWAIT, &client).is_ok());
-                    if !sent {
+                    if sent {
+                        Counters::add(&counters.bytes_to_clients, length);
+                    } else {
                         Counters::count(&counters.datagrams_lost);
                     }
                 }
@@ -156,7 +158,10 @@ impl Udp {
             let (_, flow) = self.flows.using(id, context.now)?;
             let data = self.buffer.get(..received.length)?;
             match send(&flow.fd, data, SendFlags::DONTWAIT) {
-                Ok(_) => return Some(()),
+                Ok(count) => {
+                    Counters::add(&context.counters.bytes_to_backends, count);
+                    return Some(());
+                }
                 // Maybe of the one before.
                 Err(PATH) if !is_repeated => is_repeated = true,
                 Err(Errno::AGAIN | Errno::NOBUFS | PATH) => return None,

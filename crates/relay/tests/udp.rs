@@ -73,6 +73,9 @@ fn a_flow_stays_and_the_next_one_goes_on() {
     assert_eq!(ask(&clients[0], &long).len(), 60_001);
     assert_eq!(ask(&clients[0], b"").len(), 1, "an empty datagram is one, too");
     bed.wait_for("two flows", |counters| &counters.flows, 2);
+    let carried = bed.counters().bytes_to_backends.load(std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(carried, 2 + 20 * 5 + long.len() as u64);
+    bed.wait_for("answers", |counters| &counters.bytes_to_clients, carried + 24);
 }
 
 #[test]

@@ -191,8 +191,11 @@ impl Relay {
             return;
         };
         connection.used = now;
-        let progress =
-            (up.pump(client, backend, &mut self.tools), down.pump(backend, client, &mut self.tools));
+        let up_progress = up.pump(client, backend, &mut self.tools);
+        Counters::add(&self.counters.bytes_to_backends, self.tools.take_carried());
+        let down_progress = down.pump(backend, client, &mut self.tools);
+        Counters::add(&self.counters.bytes_to_clients, self.tools.take_carried());
+        let progress = (up_progress, down_progress);
         // A backend that dies as soon as it has accepted ends in order, too. Later, whoever ends means it.
         let trial = self.options.connect_limits.last().copied().unwrap_or_default();
         if let (Progress::Waiting, Progress::End) = progress

@@ -138,3 +138,67 @@ fn a_service_that_comes_back_is_the_same_one() {
     table.let_go(id);
     assert!(table.has_backend(id, socket("10.0.0.1:1")));
 }
+
+#[test]
+fn those_that_failed_last_are_counted() {
+    let (mut table, now) = (Table::default(), Instant::now());
+    table.apply(&change("a", Some(forwarding(&[cluster_ip(1)], &[1, 2, 3], &[3, 4], None))));
+    table.apply(&change("b", Some(forwarding(&[cluster_ip(2)], &[1], &[], None))));
+    let [a, b] =
+        ["10.96.0.1:80", "10.96.0.2:80"].map(|text| table.find(Protocol::Tcp, socket(text)).unwrap());
+    let backend = |port: u16| SocketAddr::from(([10, 0, 0, 1], port));
+    let fail = |table: &mut Table, id, port| {
+        table.failed(id, backend(port), &mut Attempts::default(), Failure::Refused, now);
+        table.failing()
+    };
+    assert_eq!(fail(&mut table, a, 1), 1);
+    assert_eq!(fail(&mut table, a, 1), 1, "the same one");
+    assert_eq!(fail(&mut table, a, 4), 2);
+    assert_eq!(fail(&mut table, b, 1), 3);
+    table.succeeded(a, backend(1));
+    assert_eq!(table.failing(), 2);
+    table.apply(&change("a", Some(forwarding(&[cluster_ip(1)], &[1, 2, 3], &[3], None))));
+    assert_eq!(table.failing(), 1);
+    table.apply(&change("b", None));
+    assert_eq!(table.failing(), 0);
+}
+
+#[test]
+fn each_service_knows_its_connections() {
+    let mut slots = Slots::default();
+    let [x, y, z] = [1, 2, 3].map(|value| slots.insert(value));
+    let mut table = Table::default();
+    table.apply(&change("a", Some(forwarding(&[cluster_ip(1)], &[1], &[], None))));
+    let id = table.find(Protocol::Tcp, socket("10.96.0.1:80")).unwrap();
+    let places = [x, y, z].map(|slot| table.join(id, slot));
+    assert_eq!((places, table.held(id)), ([0, 1, 2], 3));
+    assert_eq!(table.leave(id, 0), Some(z), "the last one takes the place");
+    assert_eq!(table.connections(id), [z, y]);
+    assert_eq!(table.leave(id, 1), None);
+    table.apply(&change("a", None));
+    assert_eq!((table.leave(id, 0), table.services.len()), (None, 0));
+}
+
+#[test]
+fn who_sees_the_client() {
+    let mut table = Table::default();
+    let frontends = [cluster_ip(1), Frontend::NodePort(30_080)];
+    let mut wanted = forwarding(&frontends, &[1, 2], &[], None);
+    wanted.cluster[1].may_hairpin = true;
+    let (elsewhere, here) = (socket("10.0.0.1:1"), socket("10.0.0.1:2"));
+    for keep_client_address in [false, true] {
+        table.apply(&change("a", Some(Forwarding { keep_client_address, ..wanted.clone() })));
+        let id = table.find(Protocol::Tcp, socket("10.96.0.1:80")).unwrap();
+        let keeps = |client: &str, backend, to: &str| {
+            table.keeps_client(id, client.parse().unwrap(), backend, || table.is_internal(id, socket(to)))
+        };
+        for (client, backend, to, kept) in [
+            ("10.1.0.1", elsewhere, "10.96.0.1:80", true),
+            ("10.1.0.1", here, "192.0.2.1:30080", true),
+            ("10.1.0.1", elsewhere, "192.0.2.1:30080", false),
+            ("10.0.0.1", here, "10.96.0.1:80", false),
+        ] {
+            assert_eq!(keeps(client, backend, to), kept && keep_client_address, "{client} {backend} {to}");
+        }
+    }
+}

@@ -36,6 +36,7 @@ fn the_next_backend_gets_what_the_first_refuses() {
     }
     let failed = bed.counters().attempts_failed.load(Ordering::Relaxed);
     assert!((1..=12).contains(&failed), "who refuses is set aside: {failed} attempts");
+    bed.wait_for("those set aside", |counters| &counters.failing, 3);
     bed.wait_for("all closed", |counters| &counters.open, 0);
 }
 

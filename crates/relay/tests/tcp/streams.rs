@@ -61,6 +61,10 @@ fn much_data_comes_back_whole_both_ways_at_once() {
         stream.read_to_end(&mut answer).unwrap();
         assert!(answer == data, "{} of {} bytes", answer.len(), data.len());
     });
+    let counters = bed.counters();
+    let carried =
+        [&counters.bytes_to_backends, &counters.bytes_to_clients].map(|c| c.load(Ordering::Relaxed));
+    assert_eq!(carried, [data.len() as u64, data.len() as u64 + 1], "with the name");
     bed.wait_for("all closed", |counters| &counters.open, 0);
 }
 

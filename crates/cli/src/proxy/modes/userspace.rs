@@ -179,6 +179,9 @@ impl RelayCounters {
             flows: sum(|counters| &counters.flows),
             flows_open: sum(|counters| &counters.flows_open),
             datagrams_lost: sum(|counters| &counters.datagrams_lost),
+            bytes_to_endpoints: sum(|counters| &counters.bytes_to_backends),
+            bytes_to_clients: sum(|counters| &counters.bytes_to_clients),
+            failing: sum(|counters| &counters.failing),
         })
     }
 }

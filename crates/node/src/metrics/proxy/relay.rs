@@ -27,6 +27,12 @@ pub struct RelayMeasures {
     pub flows_open: u64,
     /// Datagrams that were not passed on.
     pub datagrams_lost: u64,
+    /// Bytes given to endpoints.
+    pub bytes_to_endpoints: u64,
+    /// Bytes given to clients.
+    pub bytes_to_clients: u64,
+    /// Endpoints that failed last.
+    pub failing: u64,
 }
 
 type Read = Arc<dyn Fn() -> Option<RelayMeasures> + Send + Sync>;
@@ -58,6 +64,18 @@ pub(super) fn add(registry: &Registry, read: &Read) {
     );
     counter("portolan_relay_udp_flows_total", "UDP flows that the relay began", |m| m.flows);
     counter("portolan_relay_lost_datagrams_total", "Datagrams that were not passed on", |m| m.datagrams_lost);
+    counter("portolan_relay_bytes_to_endpoints_total", "Bytes given to endpoints, over TCP and UDP", |m| {
+        m.bytes_to_endpoints
+    });
+    counter("portolan_relay_bytes_to_clients_total", "Bytes given to clients, over TCP and UDP", |m| {
+        m.bytes_to_clients
+    });
+    add(
+        "portolan_relay_failing_endpoints",
+        "Endpoints that failed last and are set aside, counted for each Service port",
+        "gauge",
+        |m| m.failing,
+    );
     add("portolan_relay_connections", "Connections that the relay has", "gauge", |m| m.open);
     add("portolan_relay_udp_flows", "UDP flows that the relay has", "gauge", |m| m.flows_open);
 }

@@ -1,0 +1,201 @@
+//! Memory under load that never ends: connections and flows of all sorts come and go, and endpoints fail, come and go. Some
+//! seconds of it are a part of every test run; `PORTOLAN_SOAK_SECONDS=300` makes it long.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use portolan_testkit::{Family, Namespace, PortolanProcess, Protocol, eventually};
+use rustix::net::sockopt::set_socket_linger;
+use serde_json::json;
+
+use super::metric;
+use crate::common::{BACKEND_PORT, Cluster, PATIENCE, at, objects};
+
+const SHORT: u64 = 15;
+/// Idle flows end soon, so that there are as many after some seconds as later.
+const CONFIGURATION: &str = "mode: userspace\nudpIdleTimeout: 2s\n";
+/// Memory counts from this part of the whole on.
+const WARM: u32 = 5;
+/// What it may grow by from then on, in bytes: the allocator's.
+const GROWTH: u64 = 2 << 20;
+/// Between two connections, or datagrams, of one client.
+const PACE: Duration = Duration::from_millis(5);
+/// Connections that a client leaves open at any time.
+const HELD: usize = 50;
+/// As much as makes the relay go on by splice.
+const BULK: usize = 32 << 10;
+/// Pipes that the relay keeps, and what else is made once.
+const DESCRIPTORS: usize = 64 * 2 + 16;
+
+/// What came of the load.
+#[derive(Default)]
+struct Score {
+    over: AtomicBool,
+    served: AtomicU64,
+    failed: AtomicU64,
+    answered: AtomicU64,
+}
+
+/// Endpoints that live here and elsewhere, and such that refuse or do not exist: the relay finds the living.
+fn services(cluster: &Cluster) {
+    let living = [&cluster.world.pods()[0], &cluster.world.remote_pods()[0]];
+    for (name, address, affinity) in [("mixed", "10.96.0.10", "None"), ("sticky", "10.96.0.11", "ClientIP")] {
+        let mut service = objects::cluster_ip(name, address);
+        service["spec"]["sessionAffinity"] = affinity.into();
+        cluster.apply(service);
+        let ports = ["tcp", "udp"].map(|port| (port.to_owned(), Family::Ipv4));
+        let mut slice = objects::slice(name, &living, &ports);
+        for address in ["192.168.100.1", "10.244.1.99"] {
+            slice["endpoints"].as_array_mut().unwrap().push(json!({"addresses": [address]}));
+        }
+        cluster.apply(slice);
+    }
+    change(cluster, 0);
+}
+
+/// Endpoints of a third Service come and go; one of them dies without a word to anybody, and comes back.
+fn change(cluster: &Cluster, round: usize) {
+    let pods: Vec<_> = cluster.world.pods().iter().chain(cluster.world.remote_pods()).collect();
+    cluster.service(objects::cluster_ip("changing", "10.96.0.12"), &pods[round % 2..]);
+    let (dying, echo) = (pods[1], cluster.world.echo());
+    let address = SocketAddr::new(dying.address(Family::Ipv4), BACKEND_PORT);
+    match round % 4 {
+        1 => echo.close(dying.namespace(), Protocol::Tcp, address).unwrap(),
+        3 => echo.listen(dying.namespace(), Protocol::Tcp, address).unwrap(),
+        _ => {}
+    }
+}
+
+/// One connection after the other: short ones, much data, resets, and some that stay open.
+fn connections(to: SocketAddr, score: &Score) {
+    let mut held = Vec::new();
+    for number in 0.. {
+        if score.over.load(Ordering::Relaxed) {
+            return;
+        }
+        match connection(to, number) {
+            Ok(stream) => {
+                held.extend(stream);
+                score.served.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(_) => drop(score.failed.fetch_add(1, Ordering::Relaxed)),
+        }
+        if held.len() > HELD {
+            held.remove(0);
+        }
+        sleep(PACE);
+    }
+}
+
+/// Answers the connection where it is to stay open.
+fn connection(to: SocketAddr, number: usize) -> std::io::Result<Option<TcpStream>> {
+    let mut stream = TcpStream::connect_timeout(&to, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    // The line that an endpoint begins with.
+    if stream.read(&mut [0; 256])? == 0 {
+        return Err(std::io::ErrorKind::UnexpectedEof.into());
+    }
+    match number % 8 {
+        0 => return Ok(Some(stream)),
+        1 => set_socket_linger(&stream, Some(Duration::ZERO))?,
+        2 => {
+            for _ in 0..10 {
+                stream.write_all(&vec![7; BULK])?;
+                stream.read_exact(&mut vec![0; BULK])?;
+            }
+        }
+        _ => {
+            stream.write_all(&[7; 100])?;
+            stream.read_exact(&mut [0; 100])?;
+        }
+    }
+    Ok(None)
+}
+
+/// One flow after the other; those to endpoints that are not there are not answered.
+fn flows(to: SocketAddr, score: &Score) {
+    while !score.over.load(Ordering::Relaxed) {
+        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+        socket.set_read_timeout(Some(PACE * 10)).unwrap();
+        for _ in 0..3 {
+            let answer = socket.send_to(b"question", to).and_then(|_| socket.recv(&mut [0; 256]));
+            score.answered.fetch_add(u64::from(answer.is_ok()), Ordering::Relaxed);
+        }
+        sleep(PACE);
+    }
+}
+
+fn descriptors(proxy: &PortolanProcess) -> usize {
+    std::fs::read_dir(format!("/proc/{}/fd", proxy.id())).unwrap().count()
+}
+
+#[test]
+fn memory_is_flat_whatever_comes_and_goes() {
+    let seconds = std::env::var("PORTOLAN_SOAK_SECONDS").map_or(SHORT, |text| text.parse().unwrap());
+    let whole = Duration::from_secs(seconds);
+    let cluster = Cluster::new();
+    services(&cluster);
+    let (pod, client) = (cluster.world.pods()[0].namespace(), cluster.world.client().namespace());
+    let node = cluster.world.node().namespace();
+    for namespace in [pod, client, node] {
+        // Else the ports of closed connections are missing after a minute.
+        namespace.write_sysctls(&[("net/ipv4/tcp_tw_reuse".to_owned(), "1")]).unwrap();
+    }
+    let proxy = cluster.proxy_with(CONFIGURATION);
+    let before = descriptors(&proxy);
+    let score = Arc::new(Score::default());
+    let start = |namespace: &Namespace, to: &str, work: fn(SocketAddr, &Score)| {
+        let (to, score) = (at(to), score.clone());
+        namespace.spawn_thread("soak", move || work(to, &score)).unwrap()
+    };
+    let threads = [
+        start(client, "10.96.0.10:80", connections),
+        start(pod, "10.96.0.11:80", connections),
+        start(node, "10.96.0.12:80", connections),
+        start(client, "10.96.0.10:80", flows),
+        start(node, "10.96.0.11:80", flows),
+    ];
+    let (started, mut warm, mut round) = (Instant::now(), None, 0);
+    let resident = || proxy.resident().unwrap();
+    while started.elapsed() < whole {
+        round += 1;
+        change(&cluster, round);
+        if warm.is_none() && started.elapsed() >= whole / WARM {
+            warm = Some(resident());
+        }
+        if round % 20 == 0 {
+            eprintln!("after {:.0?}: {} KiB", started.elapsed(), resident() >> 10);
+        }
+        sleep(Duration::from_millis(500));
+    }
+    let (warm, last) = (warm.unwrap(), resident());
+    score.over.store(true, Ordering::Relaxed);
+    for thread in threads {
+        thread.join().unwrap().unwrap();
+    }
+    let [served, failed, answered] =
+        [&score.served, &score.failed, &score.answered].map(|number| number.load(Ordering::Relaxed));
+    eprintln!("{served} connections served, {failed} failed, {answered} datagrams answered");
+    eprintln!(
+        "resident: {} KiB after {:.0?}, {} KiB after {whole:.0?}",
+        warm >> 10,
+        whole / WARM,
+        last >> 10
+    );
+    // One that is being answered may die with its endpoint.
+    assert!(failed <= served / 100, "{failed} failed, {served} served");
+    assert!(served > 20 * seconds && answered > 20 * seconds, "{}", proxy.output());
+    assert!(last <= warm + GROWTH, "from {warm} to {last} bytes");
+    let gone = || {
+        metric(&cluster, "portolan_relay_connections") == 0
+            && metric(&cluster, "portolan_relay_udp_flows") == 0
+    };
+    eventually(PATIENCE, "the end of everything", gone).unwrap();
+    assert!(metric(&cluster, "portolan_relay_failed_attempts_total") > 0);
+    let after = descriptors(&proxy);
+    assert!(after <= before + DESCRIPTORS, "from {before} to {after} descriptors");
+}
