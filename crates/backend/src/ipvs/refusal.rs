@@ -1,7 +1,7 @@
 //! What the kernel does not take, and whose it is: it harms nothing else, and is told.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use portolan_model::ServicePortName;
@@ -10,7 +10,7 @@ use portolan_wire::ipset::Member;
 use super::Error;
 use super::desired::{Desired, Touched};
 use super::difference::Operation;
-use super::frontend::Needs;
+use super::frontend::{Key, Needs, Server};
 use super::set::Set;
 use crate::dataplane::Refusal;
 
@@ -46,6 +46,15 @@ pub(super) struct Refused {
     pub(super) error: Error,
 }
 
+/// What was refused, to be looked up: a full set refuses as many members as it has.
+#[derive(Debug, Default)]
+struct Index {
+    members: HashSet<(Set, Member)>,
+    servers: HashSet<Key>,
+    real_servers: HashMap<Key, HashSet<SocketAddr>>,
+    addresses: HashSet<IpAddr>,
+}
+
 /// What the kernel went on to refuse at the last comparison.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
@@ -57,37 +66,6 @@ pub(super) struct Refusals {
     services: BTreeMap<Arc<ServicePortName>, &'static str>,
     /// Sets that had no room for all of their members.
     full: BTreeSet<Set>,
-}
-
-impl Item {
-    /// Whether a Service port with these needs is why it was to be written. What was to be removed is nobody's.
-    fn is_for(&self, needs: &Needs) -> bool {
-        let has = |set, member| needs.members.contains(&(set, member));
-        match *self {
-            Self::Member(set, member) => has(set, member),
-            Self::Address(address) => has(Set::IpvsIps, Member::Ip(address)),
-            Self::Operation(Operation::New(key, _) | Operation::Set(key, _) | Operation::Delete(key)) => {
-                needs.servers.iter().any(|(of, _)| *of == key)
-            }
-            Self::Operation(
-                Operation::NewReal(key, place)
-                | Operation::SetReal(key, place, _)
-                | Operation::DeleteReal(key, place),
-            ) => needs
-                .servers
-                .iter()
-                .any(|(of, server)| *of == key && server.places().any(|other| other == place)),
-        }
-    }
-
-    const fn reason(&self) -> &'static str {
-        match self {
-            Self::Member(..) => MEMBER,
-            Self::Address(_) => ADDRESS,
-            Self::Operation(Operation::New(..) | Operation::Set(..) | Operation::Delete(_)) => VIRTUAL_SERVER,
-            Self::Operation(_) => REAL_SERVER,
-        }
-    }
 }
 
 impl Refused {
@@ -154,17 +132,60 @@ impl Refusals {
     }
 }
 
-/// Who needs what was refused. Each is asked: refusals are rare, and not worth keeping a list for.
-pub(super) fn owners(refused: &[Refused], desired: &Desired) -> BTreeMap<Arc<ServicePortName>, &'static str> {
-    let mut owners = BTreeMap::new();
-    if refused.is_empty() {
-        return owners;
+impl Index {
+    fn new(refused: &[Refused]) -> Self {
+        let mut index = Self::default();
+        for Refused { item, .. } in refused {
+            match *item {
+                Item::Member(set, member) => drop(index.members.insert((set, member))),
+                Item::Operation(Operation::New(key, _) | Operation::Set(key, _) | Operation::Delete(key)) => {
+                    index.servers.insert(key);
+                }
+                Item::Operation(
+                    Operation::NewReal(key, place)
+                    | Operation::SetReal(key, place, _)
+                    | Operation::DeleteReal(key, place),
+                ) => drop(index.real_servers.entry(key).or_default().insert(place)),
+                Item::Address(address) => drop(index.addresses.insert(address)),
+            }
+        }
+        index
     }
-    for (name, forwarding) in desired.forwardings() {
-        let needs = desired.needs(forwarding);
-        if let Some(Refused { item, .. }) = refused.iter().find(|refused| refused.item.is_for(&needs)) {
-            owners.insert(name.clone(), item.reason());
+
+    /// What is the matter with a Service port that has these needs. What was to be removed is nobody's.
+    fn reason(&self, needs: &Needs) -> Option<&'static str> {
+        let lacks_real = |(key, server): &(Key, Server)| {
+            let refused = self.real_servers.get(key);
+            refused.is_some_and(|refused| server.places().any(|place| refused.contains(&place)))
+        };
+        let lacks_address = |&(set, member): &(Set, Member)| {
+            set == Set::IpvsIps && member.address().is_some_and(|address| self.addresses.contains(&address))
+        };
+        if needs.members.iter().any(|member| self.members.contains(member)) {
+            Some(MEMBER)
+        } else if needs.servers.iter().any(|(key, _)| self.servers.contains(key)) {
+            Some(VIRTUAL_SERVER)
+        } else if needs.servers.iter().any(lacks_real) {
+            Some(REAL_SERVER)
+        } else if needs.members.iter().any(lacks_address) {
+            Some(ADDRESS)
+        } else {
+            None
         }
     }
-    owners
 }
+
+/// Who needs what was refused. Each is asked: refusals are rare, and not worth keeping a list for.
+pub(super) fn owners(refused: &[Refused], desired: &Desired) -> BTreeMap<Arc<ServicePortName>, &'static str> {
+    if refused.is_empty() {
+        return BTreeMap::new();
+    }
+    let index = Index::new(refused);
+    let reason = |(name, forwarding): (&Arc<ServicePortName>, _)| {
+        Some((name.clone(), index.reason(&desired.needs(forwarding))?))
+    };
+    desired.forwardings().filter_map(reason).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,104 @@
+use portolan_model::{
+    Backend, Change, ExternalPolicy, Family, Forwarding, Frontend, InternalPolicy, IpvsScheduler,
+    LocalDetector, NodePortAddresses, Protocol, Settings,
+};
+use portolan_sock::Errno;
+
+use super::*;
+use crate::ipvs::frontend::Config;
+
+const CONFIG: Config = Config { scheduler: IpvsScheduler::Rr, flags: 0, timeout: 0 };
+
+/// Service `number` at 10.96.0.`number`:80 with the endpoints 10.1.0.9:8080 and 10.1.0.`number`:8080.
+fn change(number: u8) -> Change {
+    let backend = |last| Backend { address: IpAddr::from([10, 1, 0, last]), port: 8080, may_hairpin: false };
+    let mut cluster = [backend(9), backend(number)];
+    cluster.sort_unstable();
+    let new = Forwarding {
+        family: Family::Ipv4,
+        protocol: Protocol::Tcp,
+        frontends: Box::new([Frontend::ClusterIp(address(number), 80)]),
+        cluster: Box::new(cluster),
+        local: Box::default(),
+        has_endpoints: true,
+        internal_policy: InternalPolicy::Cluster,
+        external_policy: ExternalPolicy::Cluster,
+        affinity: None,
+        ipvs_scheduler: None,
+        keep_client_address: false,
+        source_ranges: Box::default(),
+    };
+    let [namespace, service, port] = ["demo", &number.to_string(), ""].map(Arc::from);
+    let name = ServicePortName { namespace, service, port, protocol: Protocol::Tcp };
+    Change { name: Arc::new(name), family: Family::Ipv4, old: None, new: Some(Arc::new(new)) }
+}
+
+fn address(number: u8) -> IpAddr {
+    IpAddr::from([10, 96, 0, number])
+}
+
+fn key(number: u8) -> Key {
+    Key { address: address(number), port: 80, protocol: Protocol::Tcp }
+}
+
+fn place(last: u8) -> SocketAddr {
+    SocketAddr::from(([10, 1, 0, last], 8080))
+}
+
+fn desired() -> Desired {
+    let settings = Settings {
+        family: Family::Ipv4,
+        local_detector: LocalDetector::None,
+        masquerade_all: false,
+        masquerade_bit: 14,
+        node_port_addresses: NodePortAddresses::MatchAll,
+        node_ip: None,
+        service_cidrs: Vec::new(),
+    };
+    let mut desired = Desired::new(settings, Vec::new());
+    desired.apply(&[1, 2, 3, 4, 5].map(change), &mut Touched::default());
+    desired
+}
+
+fn told(items: &[Item]) -> Vec<(String, &'static str)> {
+    let refused = |item: &Item| {
+        let error = Error::Refused { what: String::new(), errno: Errno::ENOENT };
+        Refused { item: *item, error }
+    };
+    let refused: Vec<Refused> = items.iter().map(refused).collect();
+    owners(&refused, &desired())
+        .into_iter()
+        .map(|(name, reason)| (name.service.to_string(), reason))
+        .collect()
+}
+
+#[test]
+fn what_is_refused_is_told_of_those_that_need_it() {
+    let items = [
+        Item::Address(address(1)),
+        Item::Operation(Operation::NewReal(key(2), place(2))),
+        Item::Operation(Operation::Set(key(3), CONFIG)),
+        Item::Member(Set::ClusterIp, key(4).member()),
+    ];
+    let all = [("1", ADDRESS), ("2", REAL_SERVER), ("3", VIRTUAL_SERVER), ("4", MEMBER)];
+    assert_eq!(told(&items), all.map(|(name, reason)| (name.to_owned(), reason)));
+    assert_eq!(told(&[]), []);
+}
+
+#[test]
+fn what_was_to_go_is_nobodys() {
+    let items = [
+        Item::Address(address(6)),
+        Item::Operation(Operation::Delete(key(6))),
+        Item::Operation(Operation::DeleteReal(key(5), place(1))),
+        Item::Member(Set::ClusterIp, key(6).member()),
+        Item::Member(Set::ExternalIp, key(5).member()),
+    ];
+    assert_eq!(told(&items), []);
+}
+
+#[test]
+fn an_endpoint_that_is_refused_of_one_virtual_server_is_no_fault_of_others() {
+    let items = [Item::Operation(Operation::SetReal(key(2), place(9), 1))];
+    assert_eq!(told(&items), [("2".to_owned(), REAL_SERVER)]);
+}
