@@ -123,11 +123,11 @@ impl Ipvs {
             }
         }
         self.kernel.remove_virtual_servers(&gone)?;
+        self.remove_addresses(&left, &owners.noted)?;
         if left.is_empty() {
-            // It tells which virtual servers are ours.
+            // It tells which virtual servers and addresses are ours, so that what fails is done at the next try.
             self.kernel.destroy(Set::Own)?;
         }
-        self.remove_addresses(&left, &owners.noted)?;
         Ok(!left.is_empty())
     }
 
