@@ -133,7 +133,10 @@ impl Table {
         now: Instant,
     ) {
         attempts.failed(backend, failure);
-        self.with_health(id, |health| health.failed(backend, now));
+        // One that is gone meanwhile is nobody's choice any more.
+        if self.has_backend(id, backend) {
+            self.with_health(id, |health| health.failed(backend, now));
+        }
     }
 
     /// A backend answered.

@@ -159,7 +159,12 @@ fn those_that_failed_last_are_counted() {
     assert_eq!(table.failing(), 2);
     table.apply(&change("a", Some(forwarding(&[cluster_ip(1)], &[1, 2, 3], &[3], None))));
     assert_eq!(table.failing(), 1);
+    assert_eq!(fail(&mut table, a, 4), 1, "its last connection fails after it is gone");
+    table.hold(b);
     table.apply(&change("b", None));
+    assert_eq!(table.failing(), 0);
+    assert_eq!(fail(&mut table, b, 1), 0, "so does that of a Service");
+    table.let_go(b);
     assert_eq!(table.failing(), 0);
 }
 
