@@ -22,7 +22,7 @@ mod skeleton;
 mod value;
 
 pub use capture::{CONNECTIONS_TABLE, Capture, TABLE as CAPTURE_TABLE};
-pub(crate) use capture::{Connections, capture_mark};
+pub(crate) use capture::{Connections, MODE as CAPTURE_MODE, capture_mark};
 pub use dataplane::Nftables;
 pub(crate) use departure::Departure;
 pub use drift::{DriftWatch, Own};

@@ -238,3 +238,52 @@ fn a_restart_hands_over_to_the_kernel() {
     assert_eq!(cleanup.wait_for_end(PATIENCE).unwrap().code(), Some(0), "{}", cleanup.output());
     assert_eq!((routes(node), nft(node, "list tables")), (0, String::new()));
 }
+
+/// Nobody can hand over then: connections end, new ones are refused at once, and the next start mends all of it.
+#[test]
+fn after_a_kill_a_start_is_enough_in_this_mode_or_another() {
+    let cluster = Cluster::new();
+    let (node, client) = (cluster.world.node().namespace(), cluster.world.client().namespace());
+    busy_services(&cluster);
+    let ways = [
+        (client, "198.51.100.7:80"),
+        (client, "192.168.100.1:30080"),
+        (cluster.world.pods()[0].namespace(), "10.96.0.10:80"),
+        (node, "[fd00:96::10]:80"),
+    ];
+    let work = || {
+        for (from, to) in ways {
+            for protocol in [Protocol::Tcp, Protocol::Udp] {
+                // The datagrams are those of one flow, before and after.
+                let probe = Probe::new(protocol, at(to)).timeout(PATIENCE);
+                let probe = if protocol == Protocol::Udp { probe.from_port(40_000) } else { probe };
+                let reached =
+                    || matches!(probe_many(&[(from, probe)]).unwrap()[..], [ProbeResult::Reached(_)]);
+                eventually(PATIENCE, &format!("{protocol} to {to}"), reached).unwrap();
+            }
+        }
+    };
+    for next in [USERSPACE, "mode: nftables\n", "mode: iptables\n"] {
+        let mut proxy = cluster.proxy_with(USERSPACE);
+        work();
+        let load = start_load(&cluster, 3);
+        proxy.kill().unwrap();
+        for (from, to) in ways {
+            let probe = Probe::new(Protocol::Tcp, at(to)).timeout(PATIENCE);
+            let result = &probe_many(&[(from, probe)]).unwrap()[0];
+            assert!(matches!(result, ProbeResult::Refused), "{to}: {result:?}");
+        }
+        for (name, traffic) in load {
+            let report = traffic.stop().unwrap();
+            assert_eq!(report.streams_broken, report.streams, "{name}: {report}");
+        }
+        let mut proxy = cluster.proxy_with(next);
+        work();
+        let tables = || nft(node, "list tables");
+        if next != USERSPACE {
+            let gone = || routes(node) == 0 && !tables().contains("portolan-");
+            assert!(eventually(PATIENCE, "no trace", gone).is_ok(), "{} {}", tables(), proxy.output());
+        }
+        assert!(proxy.terminate(PATIENCE).unwrap().success(), "{}", proxy.output());
+    }
+}

@@ -15,14 +15,17 @@ use super::departure::{self, Departure};
 use super::element::Set;
 use super::encode;
 use super::expression::{
-    accept, connection_is_marked, direction_is_original, has_priority, jump, map, protocol_is,
-    reset_priority, service_key, set_connection_mark, set_mark, set_meta, socket_is_transparent, status_dnat,
-    tproxy,
+    accept, connection_is_marked, direction_is_original, has_priority, jump, map, protocol_is, reject,
+    reset_connection, reset_priority, service_key, set_connection_mark, set_mark, set_meta,
+    socket_is_transparent, status_dnat, tproxy,
 };
 use super::readback;
 use super::resync::same_rules;
 use super::skeleton::{self, ChainBody, Place, RuleBody, base, commented, rule};
 use crate::dataplane::Error;
+
+/// The mode that captures, as configurations spell it.
+pub(crate) const MODE: &str = "userspace";
 
 /// The name of the table in either family.
 pub const TABLE: &str = "portolan-userspace";
@@ -50,13 +53,15 @@ impl Capture {
         if local { self.local } else { self.cluster }
     }
 
-    /// `tproxy to LISTENER mark set mark or MARK accept`. Without a listener the packet goes on, to be refused.
+    /// `tproxy to LISTENER mark set mark or MARK accept`. Without a listener, as after a crash, the packet goes on to the
+    /// next rule and is refused; the reset ends connections, too, of which nobody knows any more.
     pub(super) fn rules(self, settings: &Settings, local: bool) -> Vec<RuleBody> {
         let mut expressions = reset_priority(0).to_vec();
         expressions.extend(tproxy(settings.family, self.listener(local)));
         expressions.extend(set_mark(capture_mark(settings)));
         expressions.push(accept());
-        vec![rule(expressions)]
+        let reset = [&protocol_is(Transport::Tcp)[..], &[reset_connection()]].concat();
+        vec![rule(expressions), commented(reset, "nobody listens"), rule(vec![reject(settings.family)])]
     }
 }
 
@@ -117,7 +122,7 @@ impl Connections {
     pub(crate) fn ensure(&mut self, settings: &Settings) -> Result<usize, Error> {
         let place = place(settings.family);
         let view = readback::read(&mut self.socket, place)?;
-        let bodies = chains(settings);
+        let bodies = connections(settings);
         let has_base = |body: &ChainBody| {
             let there = view.chains.get(&body.name).map(|chain| chain.clone().normalized().base);
             there == Some(body.chain(place).normalized().base)
@@ -174,7 +179,8 @@ const fn place(family: Family) -> Place {
     Place { family, table: CONNECTIONS_TABLE }
 }
 
-fn chains(settings: &Settings) -> [ChainBody; 2] {
+/// The chains of that table.
+pub(super) fn connections(settings: &Settings) -> [ChainBody; 2] {
     let mark = capture_mark(settings);
     let [tcp, udp] = [Transport::Tcp, Transport::Udp].map(protocol_is);
     let connected =

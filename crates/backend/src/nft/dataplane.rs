@@ -96,10 +96,15 @@ impl Nftables {
             class.balances().for_each(|balance| encode::balance(&mut transaction, layout, balance));
             encode::class(&mut transaction, layout, 1 + u16::from(affinity.is_some()), class);
         }
+        if self.planner.capture.is_some() {
+            for body in capture::connections(&self.planner.settings) {
+                encode::chain(&mut transaction, place, &body);
+            }
+        }
         transaction.delete_table(place.wire(), place.table);
         let batch = transaction.finish().map_err(SocketError::from)?;
         match self.socket.commit(&batch) {
-            Err(CommitError::Refused(refusals)) => Err(unsupported(&batch, &refusals)),
+            Err(CommitError::Refused(refusals)) => Err(unsupported(self.mode(), &batch, &refusals)),
             other => Ok(other?),
         }
     }
@@ -278,7 +283,7 @@ impl Nftables {
 
 impl Dataplane for Nftables {
     fn mode(&self) -> &'static str {
-        MODE
+        if self.planner.capture.is_some() { capture::MODE } else { MODE }
     }
 
     fn apply(&mut self, changes: &[Change]) -> Result<Commit, Error> {
@@ -313,7 +318,7 @@ impl Dataplane for Nftables {
                 outcome => return outcome,
             }
         }
-        Err(Error::Contended { mode: MODE, attempts: ATTEMPTS })
+        Err(Error::Contended { mode: self.mode(), attempts: ATTEMPTS })
     }
 
     fn configure(&mut self, settings: Settings) {
@@ -377,17 +382,27 @@ fn log_refusals(batch: &Batch, error: &CommitError) {
     }
 }
 
-fn unsupported(batch: &Batch, refusals: &[portolan_sock::Refusal]) -> Error {
+/// Modules that a mode needs besides `nf_tables`.
+fn modules(mode: &str) -> &'static str {
+    if mode == capture::MODE {
+        "nft_chain_nat, nft_ct, nft_fib_ipv4, nft_fib_ipv6, nft_reject_ipv4, nft_reject_ipv6, nft_socket and nft_tproxy"
+    } else {
+        "nft_chain_nat, nft_ct, nft_fib_ipv4, nft_fib_ipv6, nft_masq, nft_nat, nft_numgen, nft_reject_ipv4 and \
+         nft_reject_ipv6"
+    }
+}
+
+fn unsupported(mode: &'static str, batch: &Batch, refusals: &[portolan_sock::Refusal]) -> Error {
     let Some(first) = refusals.first() else {
-        return Error::Unsupported { mode: MODE, missing: "nf_tables".into() };
+        return Error::Unsupported { mode, missing: "nf_tables".into() };
     };
     let message = batch.frame(first.sequence).map(|frame| describe(&frame)).unwrap_or_default();
     let missing = format!(
-        "it refused {message} ({}). Kernel 5.13 or newer is needed, with the modules nf_tables, nft_chain_nat, \
-         nft_ct, nft_fib_ipv4, nft_fib_ipv6, nft_masq, nft_nat, nft_numgen, nft_reject_ipv4 and nft_reject_ipv6",
-        first.errno
+        "it refused {message} ({}). Kernel 5.13 or newer is needed, with the modules nf_tables, {}",
+        first.errno,
+        modules(mode)
     );
-    Error::Unsupported { mode: MODE, missing }
+    Error::Unsupported { mode, missing }
 }
 
 /// A message in words, for the log.
@@ -404,5 +419,33 @@ fn describe(frame: &Frame<'_>) -> String {
         Ok(Event::DeleteElements(list)) => format!("deleted elements of {}", list.set),
         Ok(other) => format!("{other:?}").chars().take(200).collect(),
         Err(error) => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use portolan_sock::Errno;
+
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_that_of_the_mode() {
+        let mut transaction = Transaction::begin(1, None);
+        transaction.delete_table(portolan_wire::nftables::Family::IPV4, "t");
+        let batch = transaction.finish().unwrap();
+        let refusal = portolan_sock::Refusal {
+            sequence: 2,
+            errno: Errno::ENOENT,
+            text: None,
+            offset: None,
+            missing: None,
+        };
+        let text = |mode| unsupported(mode, &batch, std::slice::from_ref(&refusal)).to_string();
+        let (capture, plain) = (text(capture::MODE), text(MODE));
+        assert!(
+            capture.contains("the userspace mode") && capture.contains("nft_socket and nft_tproxy"),
+            "{capture}"
+        );
+        assert!(plain.contains("the nftables mode") && plain.contains("nft_masq, nft_nat"), "{plain}");
     }
 }

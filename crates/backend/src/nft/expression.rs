@@ -193,6 +193,11 @@ pub(super) fn reject(family: Family) -> Expr {
     Expr::Reject(Reject { kind: RejectType::ICMP_UNREACH, code })
 }
 
+/// `reject with tcp reset`
+pub(super) const fn reset_connection() -> Expr {
+    Expr::Reject(Reject { kind: RejectType::TCP_RST, code: 0 })
+}
+
 pub(super) fn jump(chain: &str) -> Expr {
     Expr::verdict(Verdict::Jump(chain.into()))
 }

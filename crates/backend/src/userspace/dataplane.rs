@@ -16,8 +16,8 @@ use crate::conntrack::{Check, Cleaner};
 use crate::dataplane::{Commit, Dataplane, Error, Refusal};
 use crate::nft::{Capture, Connections, Nftables, Own};
 
-/// As configurations spell it.
-pub(super) const MODE: &str = "userspace";
+pub(super) use crate::nft::CAPTURE_MODE as MODE;
+
 /// How often flows are forgotten at most before nothing is captured any more.
 const FORGETTING: u32 = 10;
 /// The time between.
