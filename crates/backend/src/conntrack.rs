@@ -11,10 +11,12 @@
 mod check;
 mod cleaner;
 mod pending;
+mod translations;
 mod worker;
 
 pub use check::{Check, Verdict};
 pub use cleaner::{Cleaner, Report};
+pub use translations::Translations;
 pub use worker::{Cleaned, CleanerThread, Requests};
 
 use portolan_sock::SocketError;

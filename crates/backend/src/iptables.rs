@@ -33,7 +33,7 @@ mod writers;
 pub use counters::{Counted, counted};
 pub use dataplane::Iptables;
 pub use meter::{Measures, Meter, Rules};
-pub use options::Options;
+pub use options::{Options, Redirect};
 pub use planner::{Pieces, Planner};
 pub use present::Present;
 pub(crate) use present::is_watched;

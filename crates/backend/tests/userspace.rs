@@ -111,7 +111,6 @@ impl Bed {
         self.at_node(|| {
             let relay = portolan_relay::spawn(&[FAMILY], options).unwrap();
             let mut plane = Userspace::open(settings(), relay).unwrap();
-            plane.probe().unwrap();
             plane.apply(&self.changes).unwrap();
             plane.resync().unwrap();
             plane

@@ -121,7 +121,7 @@ impl Oracle<'_> {
     /// ranges contain the node's own address, the node may also appear under the load balancer's.
     fn outside_source_ranges(&self, packet: &Packet<'_>) -> bool {
         let Some((forwarding, Frontend::LoadBalancerIp(..))) = self.by_address(packet) else { return false };
-        if self.differences.source_ranges_need_endpoints && !forwarding.has_endpoints {
+        if self.differences.source_ranges_need_endpoints && !self.has_endpoints(forwarding) {
             return false;
         }
         let ranges = &forwarding.source_ranges;
@@ -163,12 +163,21 @@ impl Oracle<'_> {
     /// Whether a mode only stops what comes in. Source ranges stop whatever is not translated, wherever it goes.
     fn leaves_unstopped(&self, forwarding: &Forwarding, frontend: Frontend, packet: &Packet<'_>) -> bool {
         let is_guarded = matches!(frontend, Frontend::LoadBalancerIp(..))
-            && forwarding.has_endpoints
+            && self.has_endpoints(forwarding)
             && !forwarding.source_ranges.is_empty();
         self.differences.own_traffic_leaves
             && packet.origin == Origin::Node
             && !self.is_local_address(packet.destination)
             && !is_guarded
+    }
+
+    /// What is not carried is to rules as if it had none.
+    fn has_endpoints(&self, forwarding: &Forwarding) -> bool {
+        forwarding.has_endpoints && self.carries(forwarding)
+    }
+
+    fn carries(&self, forwarding: &Forwarding) -> bool {
+        !self.differences.refuses_sctp || forwarding.protocol != Protocol::Sctp
     }
 
     /// A node port without usable endpoints, at an address of this node that takes no node ports.
@@ -179,6 +188,7 @@ impl Oracle<'_> {
         let (forwarding, _) =
             self.find(packet.protocol, |frontend| frontend == Frontend::NodePort(packet.port))?;
         match forwarding.external() {
+            _ if !self.carries(forwarding) => Some(Fate::Reject),
             Outcome::Backends(_) => None,
             Outcome::Reject => Some(Fate::Reject),
             Outcome::Drop => Some(Fate::Drop),
@@ -277,7 +287,7 @@ impl Oracle<'_> {
         packet: &Packet<'_>,
         masquerade: bool,
     ) -> Fate {
-        if self.differences.refuses_sctp && forwarding.protocol == Protocol::Sctp {
+        if !self.carries(forwarding) {
             return Fate::Reject;
         }
         let masquerade = masquerade || self.differences.hides_clients;

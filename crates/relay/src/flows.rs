@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::slots::{Slot, Slots};
 
-/// Whose datagrams these are: the client and the virtual address that it sends to.
+/// Whose datagrams these are: the client, and where they arrive (the virtual address, where that is not translated).
 pub type Key = (SocketAddr, SocketAddr);
 
 /// Places in the queue of flows that are gone which are not worth looking for.

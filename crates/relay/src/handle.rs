@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use portolan_model::{Change, Family};
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::destination::{Destinations, Translations};
 use crate::listener::{self, Error};
 use crate::options::{Counters, Options};
 use crate::relay::Relay;
@@ -55,15 +56,26 @@ impl Drop for Capturing {
 }
 
 /// Opens the listeners in the network namespace of this thread, and starts the relay's own. Nothing is known of Services
-/// yet.
+/// yet. What is captured must come [untouched](crate::Arrival::Untouched).
 pub fn spawn(families: &[Family], options: Options) -> Result<Handle, Error> {
+    spawn_with(families, options, None)
+}
+
+/// The same, with one who knows what translated datagrams were for.
+pub fn spawn_with(
+    families: &[Family],
+    options: Options,
+    translations: Option<Box<dyn Translations>>,
+) -> Result<Handle, Error> {
     let listeners = listener::open(families, &options)?;
+    let destinations = Destinations::new(options.arrival, translations);
     let start = |errno: rustix::io::Errno| Error::Start(errno.into());
     let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(start)?);
     let counters = Arc::new(Counters::default());
     let (sender, commands) = channel();
     let relay =
-        Relay::new(listeners, options.clone(), counters.clone(), commands, wake.clone()).map_err(start)?;
+        Relay::new(listeners, options.clone(), destinations, counters.clone(), commands, wake.clone())
+            .map_err(start)?;
     let over = Arc::new(AtomicBool::new(false));
     let run = {
         let (over, counters) = (over.clone(), counters.clone());

@@ -1,8 +1,8 @@
 //! Carries connections and datagrams to backends from user space, and tries the next backend when one fails.
 //!
 //! Changes of the forwarding table flow in through a [`Handle`]; captured connections and datagrams flow in through the
-//! listeners, which something else (rules of the kernel) feeds. The original destination names the frontend; which of
-//! the two listeners of a family got the packet says whether the cluster's or this node's endpoints serve it: all of that
+//! listeners, which something else (rules of the kernel) feeds. The original destination names the frontend (where it
+//! was translated, somebody is asked for it: [`Translations`]); which of the two listeners of a family got the packet says whether the cluster's or this node's endpoints serve it: all of that
 //! was decided before it came here.
 //!
 //! Apart from I/O are the parts that decide: who is next ([`rotation`], [`attempts`]), who stays where ([`affinity`]), who
@@ -20,6 +20,7 @@ pub mod rotation;
 pub mod share;
 pub mod table;
 
+mod destination;
 mod handle;
 mod listener;
 mod poll;
@@ -28,7 +29,8 @@ mod slots;
 mod stream;
 mod udp;
 
-pub use handle::{Capturing, Handle, spawn};
+pub use destination::Translations;
+pub use handle::{Capturing, Handle, spawn, spawn_with};
 pub use listener::{Error, LISTENERS, OWN_PRIORITY};
-pub use options::{Counters, Options, Ports, raise_descriptors};
+pub use options::{Arrival, Counters, Options, Ports, raise_descriptors};
 pub use table::Scope;

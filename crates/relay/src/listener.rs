@@ -9,7 +9,7 @@ use portolan_sock::{SocketError, original};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, ipproto, listen, socket_with, sockopt};
 
-use crate::{Options, Scope};
+use crate::{Arrival, Options, Scope};
 
 /// How many listeners there are.
 pub const LISTENERS: usize = 8;
@@ -57,6 +57,7 @@ pub(crate) struct Listener {
     pub(crate) fd: OwnedFd,
     pub(crate) protocol: Protocol,
     pub(crate) scope: Scope,
+    pub(crate) address: SocketAddr,
 }
 
 /// The loopback address of a family: nobody else reaches a listener there.
@@ -64,6 +65,15 @@ pub(crate) const fn loopback(family: Family) -> IpAddr {
     match family {
         Family::Ipv4 => IpAddr::V4(Ipv4Addr::LOCALHOST),
         Family::Ipv6 => IpAddr::V6(Ipv6Addr::LOCALHOST),
+    }
+}
+
+/// The address where listeners have to be for what is captured to come there.
+const fn listening(family: Family, arrival: Arrival) -> IpAddr {
+    match (arrival, family) {
+        (Arrival::Untouched, family) => loopback(family),
+        (Arrival::Translated { .. }, Family::Ipv4) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        (Arrival::Translated { .. }, Family::Ipv6) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
     }
 }
 
@@ -75,7 +85,7 @@ pub(crate) fn open(families: &[Family], options: &Options) -> Result<Vec<Listene
     for &family in families {
         for protocol in [Protocol::Tcp, Protocol::Udp] {
             for (scope, port) in [(Scope::Cluster, ports.cluster), (Scope::Local, ports.local)] {
-                let address = SocketAddr::new(loopback(family), port);
+                let address = SocketAddr::new(listening(family, options.arrival), port);
                 let fd =
                     open_one(family, protocol, address, stalled).map_err(|source| match source.errno() {
                         Some(portolan_sock::Errno(errno)) if errno == Errno::ADDRINUSE.raw_os_error() => {
@@ -83,7 +93,7 @@ pub(crate) fn open(families: &[Family], options: &Options) -> Result<Vec<Listene
                         }
                         _ => Error::Listen { protocol, address, source },
                     })?;
-                listeners.push(Listener { fd, protocol, scope });
+                listeners.push(Listener { fd, protocol, scope, address });
             }
         }
     }
@@ -141,7 +151,10 @@ pub(crate) fn limit_stall(fd: &OwnedFd, stalled: Duration) -> Result<(), Errno> 
 
 /// Makes packets of a socket known as the relay's own: they are not captured, though a backend may be where a Service is,
 /// such as a pod of the host's network behind an external IP of its node.
-pub(crate) fn mark_own(fd: &OwnedFd) -> Result<(), Errno> {
+pub(crate) fn mark_own(fd: &OwnedFd, arrival: Arrival) -> Result<(), Errno> {
+    if let Some(mark) = arrival.own_mark() {
+        original::set_mark(fd, mark).map_err(|_| Errno::PERM)?;
+    }
     original::set_priority(fd, OWN_PRIORITY).map_err(|_| Errno::PERM)
 }
 

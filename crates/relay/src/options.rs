@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-/// The ports of the listeners, on the loopback address of each family. A captured connection arrives with its original
-/// destination: the port says only whose endpoints serve it.
+/// The ports of the listeners. They say only whose endpoints serve a connection; its destination says whose it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ports {
     /// For traffic that takes the cluster's endpoints.
@@ -33,11 +32,42 @@ impl Ports {
     }
 }
 
+/// How what is captured comes to the listeners.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Arrival {
+    /// With the destination that the client meant. The listeners are on the loopback addresses.
+    #[default]
+    Untouched,
+    /// Translated to an address of this node: the kernel remembers what the client meant. The listeners are on every
+    /// address.
+    Translated {
+        /// The mark of the relay's own packets (`SO_MARK`), which are not captured.
+        own_mark: u32,
+    },
+}
+
+impl Arrival {
+    /// The mark of the relay's own packets, where they have one.
+    pub(crate) const fn own_mark(self) -> Option<u32> {
+        match self {
+            Self::Untouched => None,
+            Self::Translated { own_mark } => Some(own_mark),
+        }
+    }
+
+    /// Whether backends may see the client's address: answers to it have to find a way to the relay.
+    pub(crate) const fn can_keep_clients(self) -> bool {
+        matches!(self, Self::Untouched)
+    }
+}
+
 /// Limits and times.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
     /// Where to listen.
     pub ports: Ports,
+    /// How captured packets come there.
+    pub arrival: Arrival,
     /// How long each attempt to connect may take; the last one holds for all that follow. Those of kube-proxy's userspace
     /// mode.
     pub connect_limits: Vec<Duration>,
@@ -62,6 +92,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             ports: Ports::default(),
+            arrival: Arrival::default(),
             connect_limits: [250, 500, 1000, 2000].map(Duration::from_millis).to_vec(),
             idle: Duration::from_secs(24 * 60 * 60),
             half_closed_idle: Duration::from_secs(60 * 60),

@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 
 use portolan_model::Protocol;
 use rustix::io::Errno;
-use rustix::net::{SocketFlags, acceptfrom_with, getsockname};
+use rustix::net::{SocketFlags, acceptfrom_with};
 
 use crate::deadlines::Deadlines;
+use crate::destination::Destinations;
 use crate::handle::Command;
 use crate::listener::{BACKLOG, Listener};
 use crate::options::{Counters, Options};
@@ -23,7 +24,7 @@ use crate::share::Share;
 use crate::slots::{Slot, Slots};
 use crate::stream::{Tools, reset};
 use crate::table::Table;
-use crate::udp::Udp;
+use crate::udp::{Context, Udp};
 use connection::Connection;
 
 /// Connections taken in from one listener before others have their turn.
@@ -41,6 +42,7 @@ pub(crate) struct Relay {
     commands: Receiver<Command>,
     wake: Arc<OwnedFd>,
     options: Options,
+    destinations: Destinations,
     counters: Arc<Counters>,
     table: Table,
     share: Share,
@@ -66,6 +68,7 @@ impl Relay {
     pub(crate) fn new(
         listeners: Vec<Listener>,
         options: Options,
+        destinations: Destinations,
         counters: Arc<Counters>,
         commands: Receiver<Command>,
         wake: Arc<OwnedFd>,
@@ -77,6 +80,7 @@ impl Relay {
             listeners,
             commands,
             wake,
+            destinations,
             counters,
             table: Table::default(),
             share: Share::new(options.connections_max),
@@ -160,8 +164,15 @@ impl Relay {
             Token::Client(slot) => self.client_news(slot, news, now),
             Token::Backend(slot) => self.backend_news(slot, news, now),
             Token::Flow(slot) => {
-                let (table, poller, counters) = (&mut self.table, &self.poller, &self.counters);
-                self.udp.answer(slot, news, table, poller, counters, now);
+                let mut context = Context {
+                    table: &mut self.table,
+                    destinations: &mut self.destinations,
+                    poller: &self.poller,
+                    options: &self.options,
+                    counters: &self.counters,
+                    now,
+                };
+                self.udp.answer(slot, news, &self.listeners, &mut context);
             }
             Token::Listener(number) => self.listener_news(number, now),
             Token::Wake => {
@@ -175,8 +186,15 @@ impl Relay {
     fn listener_news(&mut self, number: u8, now: Instant) {
         let Some(listener) = self.listeners.get(usize::from(number)) else { return };
         if listener.protocol == Protocol::Udp {
-            let (table, poller, counters) = (&mut self.table, &self.poller, &self.counters);
-            self.udp.receive(listener, table, poller, &self.options, counters, now);
+            let mut context = Context {
+                table: &mut self.table,
+                destinations: &mut self.destinations,
+                poller: &self.poller,
+                options: &self.options,
+                counters: &self.counters,
+                now,
+            };
+            self.udp.receive(listener, &mut context);
         } else {
             self.accept(usize::from(number), now);
         }
@@ -206,7 +224,7 @@ impl Relay {
     }
 
     fn welcome(&mut self, fd: OwnedFd, client: SocketAddr, scope: crate::Scope, now: Instant) {
-        let destination = getsockname(&fd).ok().and_then(|address| SocketAddr::try_from(address).ok());
+        let destination = self.destinations.of_connection(&fd);
         let found = destination
             .and_then(|destination| Some((self.table.find(Protocol::Tcp, destination)?, destination)));
         let Some((service, destination)) = found else {

@@ -1,5 +1,6 @@
 //! Datagrams: each flow has a socket of its own towards its backend, so that answers and ICMP errors find it. Answers
-//! leave by a socket that is bound to the virtual address, one for each that is in use.
+//! leave by a socket that is bound to the virtual address, one for each that is in use; or by the listener, where what is
+//! captured was translated.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -11,7 +12,9 @@ use portolan_sock::original::{self, Received};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, bind, connect, recv, send, sendto, sockopt};
 
+use crate::Arrival;
 use crate::attempts::{Attempts, Failure};
+use crate::destination::Destinations;
 use crate::flows::{FlowId, Flows, Key};
 use crate::listener::{Listener, is_shortage, loopback, mark_own, socket, speak_for};
 use crate::options::{Counters, Options};
@@ -42,6 +45,8 @@ pub(crate) struct Udp {
 #[derive(Debug)]
 struct Flow {
     fd: OwnedFd,
+    /// Where the client meant its datagrams to go.
+    destination: SocketAddr,
     service: ServiceId,
     backend: SocketAddr,
 }
@@ -64,24 +69,15 @@ impl Udp {
     }
 
     /// Takes datagrams in and passes them on.
-    pub(crate) fn receive(
-        &mut self,
-        listener: &Listener,
-        table: &mut Table,
-        poller: &Poller,
-        options: &Options,
-        counters: &Counters,
-        now: Instant,
-    ) {
+    pub(crate) fn receive(&mut self, listener: &Listener, context: &mut Context<'_>) {
         for _ in 0..DATAGRAMS {
             match original::receive_with_destination(&listener.fd, &mut self.buffer) {
                 Ok(Some(received)) => {
-                    let mut context = Context { table, poller, options, counters, now };
-                    if self.pass_on(received, listener.scope, &mut context).is_none() {
-                        Counters::count(&counters.datagrams_lost);
+                    if self.pass_on(received, listener.scope, context).is_none() {
+                        Counters::count(&context.counters.datagrams_lost);
                     }
                 }
-                Ok(None) => Counters::count(&counters.datagrams_lost),
+                Ok(None) => Counters::count(&context.counters.datagrams_lost),
                 Err(_) => return,
             }
         }
@@ -93,23 +89,27 @@ impl Udp {
         &mut self,
         slot: Slot,
         news: News,
-        table: &mut Table,
-        poller: &Poller,
-        counters: &Counters,
-        now: Instant,
+        listeners: &[Listener],
+        context: &mut Context<'_>,
     ) {
+        let Context { table, poller, options, counters, now, .. } = context;
+        let now = *now;
         let id = FlowId(slot);
-        let Some((&(client, destination), flow)) = self.flows.using(id, now) else { return };
+        let Some((&(client, here), flow)) = self.flows.using(id, now) else { return };
         let mut has_failed = false;
         for _ in 0..DATAGRAMS {
             match recv(&flow.fd, &mut *self.buffer, RecvFlags::DONTWAIT) {
                 Ok((_, length)) => {
                     table.succeeded(flow.service, flow.backend);
                     let data = self.buffer.get(..length).unwrap_or_default();
-                    let sent = self
-                        .replies
-                        .get(&destination)
-                        .is_some_and(|reply| sendto(&reply.fd, data, SendFlags::DONTWAIT, &client).is_ok());
+                    let sent = match options.arrival {
+                        Arrival::Untouched => self.replies.get(&here).is_some_and(|reply| {
+                            sendto(&reply.fd, data, SendFlags::DONTWAIT, &client).is_ok()
+                        }),
+                        Arrival::Translated { .. } => at(listeners, here).is_some_and(|listener| {
+                            original::send_from(&listener.fd, data, here, client).is_ok()
+                        }),
+                    };
                     if sent {
                         Counters::add(&counters.bytes_to_clients, length);
                     } else {
@@ -148,12 +148,13 @@ impl Udp {
     /// `None` where the datagram is lost.
     fn pass_on(&mut self, received: Received, scope: Scope, context: &mut Context<'_>) -> Option<()> {
         let key = (received.source, received.destination);
+        let destination = context.destinations.of_datagram(received.source, received.destination)?;
         let mut attempts = Attempts::default();
         let mut is_repeated = false;
         loop {
-            let id = match self.flows.find(&key).filter(|&id| self.is_current(id, context)) {
+            let id = match self.flows.find(&key).filter(|&id| self.is_current(id, destination, context)) {
                 Some(id) => id,
-                None => self.begin(key, scope, &mut attempts, context)?,
+                None => self.begin(key, destination, scope, &mut attempts, context)?,
             };
             let (_, flow) = self.flows.using(id, context.now)?;
             let data = self.buffer.get(..received.length)?;
@@ -174,12 +175,12 @@ impl Udp {
         }
     }
 
-    /// Ends a flow whose backend is gone: datagrams have no connection that could be drained.
-    fn is_current(&mut self, id: FlowId, context: &mut Context<'_>) -> bool {
-        let there = self
-            .flows
-            .using(id, context.now)
-            .is_some_and(|(_, flow)| context.table.has_backend(flow.service, flow.backend));
+    /// Ends a flow whose backend is gone (datagrams have no connection that could be drained), or whose client now means
+    /// another destination.
+    fn is_current(&mut self, id: FlowId, destination: SocketAddr, context: &mut Context<'_>) -> bool {
+        let there = self.flows.using(id, context.now).is_some_and(|(_, flow)| {
+            flow.destination == destination && context.table.has_backend(flow.service, flow.backend)
+        });
         if !there {
             self.end(id, context.table, context.counters);
         }
@@ -189,12 +190,13 @@ impl Udp {
     fn begin(
         &mut self,
         key: Key,
+        destination: SocketAddr,
         scope: Scope,
         attempts: &mut Attempts,
         context: &mut Context<'_>,
     ) -> Option<FlowId> {
-        let (client, destination) = key;
-        let Context { table, poller, options, counters, now } = context;
+        let (client, here) = key;
+        let Context { table, poller, options, counters, now, .. } = context;
         let service = table.find(Protocol::Udp, destination)?;
         if !self.share.take(table.held(service)) {
             Counters::count(&counters.no_room);
@@ -204,17 +206,19 @@ impl Udp {
         let limits = &options.connect_limits;
         let mut open = || loop {
             let (backend, _) = table.choose(service, scope, client.ip(), attempts, limits, *now)?;
-            let keeps =
-                table.keeps_client(service, client.ip(), backend, || table.is_internal(service, destination));
-            match connected(backend, keeps.then_some(client.ip())) {
+            let keeps = options.arrival.can_keep_clients()
+                && table
+                    .keeps_client(service, client.ip(), backend, || table.is_internal(service, destination));
+            match connected(backend, options.arrival, keeps.then_some(client.ip())) {
                 Ok(fd) => return Some((fd, backend)),
                 // No backend's fault.
                 Err(errno) if is_shortage(errno) => return None,
                 Err(_) => table.failed(service, backend, attempts, Failure::Refused, *now),
             }
         };
-        let flow = open()
-            .and_then(|(fd, backend)| self.add_reply(destination).map(|()| Flow { fd, service, backend }));
+        let flow = open().and_then(|(fd, backend)| {
+            self.add_reply(here, options.arrival).map(|()| Flow { fd, destination, service, backend })
+        });
         let Some(flow) = flow else {
             self.share.give_back();
             table.let_go(service);
@@ -234,18 +238,21 @@ impl Udp {
         None
     }
 
-    fn add_reply(&mut self, destination: SocketAddr) -> Option<()> {
-        if let Some(reply) = self.replies.get_mut(&destination) {
+    fn add_reply(&mut self, here: SocketAddr, arrival: Arrival) -> Option<()> {
+        if arrival != Arrival::Untouched {
+            return Some(());
+        }
+        if let Some(reply) = self.replies.get_mut(&here) {
             reply.flows = reply.flows.saturating_add(1);
             return Some(());
         }
-        match reply_socket(destination) {
+        match reply_socket(here) {
             Ok(fd) => {
-                self.replies.insert(destination, Reply { fd, flows: 1 });
+                self.replies.insert(here, Reply { fd, flows: 1 });
                 Some(())
             }
             Err(errno) => {
-                tracing::warn!(%destination, %errno, "cannot answer from this address");
+                tracing::warn!(address = %here, %errno, "cannot answer from this address");
                 None
             }
         }
@@ -270,19 +277,32 @@ impl Udp {
     }
 }
 
+/// The listener where datagrams arrive. Answers to them leave by it: a socket of their own would take datagrams away from it
+/// until it is connected.
+fn at(listeners: &[Listener], here: SocketAddr) -> Option<&Listener> {
+    let is_it = |listener: &&Listener| {
+        let address = listener.address;
+        listener.protocol == Protocol::Udp
+            && address.port() == here.port()
+            && address.is_ipv4() == here.is_ipv4()
+    };
+    listeners.iter().find(is_it)
+}
+
 /// What a datagram meets.
-struct Context<'a> {
-    table: &'a mut Table,
-    poller: &'a Poller,
-    options: &'a Options,
-    counters: &'a Counters,
-    now: Instant,
+pub(crate) struct Context<'a> {
+    pub(crate) table: &'a mut Table,
+    pub(crate) destinations: &'a mut Destinations,
+    pub(crate) poller: &'a Poller,
+    pub(crate) options: &'a Options,
+    pub(crate) counters: &'a Counters,
+    pub(crate) now: Instant,
 }
 
 /// A socket towards a backend.
-fn connected(backend: SocketAddr, source: Option<IpAddr>) -> Result<OwnedFd, Errno> {
+fn connected(backend: SocketAddr, arrival: Arrival, source: Option<IpAddr>) -> Result<OwnedFd, Errno> {
     let fd = socket(Family::of(backend.ip()), Protocol::Udp)?;
-    mark_own(&fd)?;
+    mark_own(&fd, arrival)?;
     original::set_receive_errors(&fd, backend.is_ipv6()).map_err(|_| Errno::INVAL)?;
     if let Some(source) = source {
         // Where it cannot be had, as a link-local one, this node's has to do.

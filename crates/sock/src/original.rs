@@ -4,6 +4,7 @@ use std::ffi::c_int;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
 
+use rustix::net::SocketAddrAny;
 use rustix::net::addr::SocketAddrStorage;
 
 use crate::{Errno, SocketError};
@@ -26,6 +27,12 @@ pub fn set_bind_address_no_port(fd: impl AsFd) -> Result<(), SocketError> {
 pub fn set_priority(fd: impl AsFd, priority: u32) -> Result<(), SocketError> {
     set_value(fd.as_fd(), libc::SOL_SOCKET, libc::SO_PRIORITY, priority.cast_signed())
         .map_err(system("setsockopt(SO_PRIORITY)"))
+}
+
+/// Gives packets of a socket a mark (`SO_MARK`, `socket(7)`), which rules and routes see. Needs `CAP_NET_ADMIN`.
+pub fn set_mark(fd: impl AsFd, mark: u32) -> Result<(), SocketError> {
+    set_value(fd.as_fd(), libc::SOL_SOCKET, libc::SO_MARK, mark.cast_signed())
+        .map_err(system("setsockopt(SO_MARK)"))
 }
 
 /// Makes a UDP socket tell where each datagram was sent to (`IP_RECVORIGDSTADDR`).
@@ -90,6 +97,52 @@ pub fn receive_with_destination(fd: impl AsFd, buffer: &mut [u8]) -> Result<Opti
         source,
         destination,
     }))
+}
+
+/// Sends a datagram from an address of this host that the socket need not be bound to (`IP_PKTINFO`, `ip(7)`). A link-local
+/// address is meant at its interface. Does not wait.
+pub fn send_from(
+    fd: impl AsFd,
+    data: &[u8],
+    source: SocketAddr,
+    destination: SocketAddr,
+) -> Result<(), Errno> {
+    let mut control = Control([0; CONTROL_LENGTH]);
+    let control_length = write_source(&mut control.0, source).ok_or(Errno(libc::EINVAL))?;
+    let name = SocketAddrAny::from(destination);
+    let mut part = libc::iovec { iov_base: data.as_ptr().cast_mut().cast(), iov_len: data.len() };
+    // SAFETY: all zeros are a valid `msghdr`, with null pointers and no lengths.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_name = name.as_ptr().cast_mut().cast();
+    message.msg_namelen = name.addr_len();
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.0.as_mut_ptr().cast();
+    message.msg_controllen = control_length as _;
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: the descriptor is open for the borrow's lifetime; every pointer in the message points to memory that
+    // outlives the call, with its length beside it, and the kernel only reads it.
+    let sent = unsafe { libc::sendmsg(fd.as_fd().as_raw_fd(), &raw const message, flags) };
+    if sent < 0 { Err(last_error()) } else { Ok(()) }
+}
+
+/// Writes a control message with `struct in_pktinfo` or `struct in6_pktinfo`, and answers its length.
+fn write_source(control: &mut [u8], source: SocketAddr) -> Option<usize> {
+    const HEADER: usize = size_of::<libc::cmsghdr>();
+    let (level, kind, data) = match source {
+        // Index of the interface, the source, and the destination, which counts for nothing.
+        SocketAddr::V4(source) => {
+            (libc::SOL_IP, libc::IP_PKTINFO, [&[0; 4][..], &source.ip().octets(), &[0; 4]].concat())
+        }
+        SocketAddr::V6(source) => {
+            let parts = [&source.ip().octets()[..], &source.scope_id().to_ne_bytes()];
+            (libc::SOL_IPV6, libc::IPV6_PKTINFO, parts.concat())
+        }
+    };
+    let length = HEADER.checked_add(data.len())?;
+    let message = [&length.to_ne_bytes()[..HEADER - 8], &level.to_ne_bytes(), &kind.to_ne_bytes(), &data];
+    control.get_mut(..length)?.copy_from_slice(&message.concat());
+    Some(length)
 }
 
 /// Finds the destination among control messages: each has a header of length, level and type.

@@ -10,7 +10,7 @@ use portolan_backend::Dataplane;
 use portolan_backend::iptables::{Iptables, Options, Programs, Variant};
 use portolan_backend::ipvs::{self, Ipvs};
 use portolan_backend::nft::Nftables;
-use portolan_backend::userspace::Userspace;
+use portolan_backend::userspace::{TRANSLATED, Userspace, spawn_translated};
 use portolan_model::oracle::ModeDifferences;
 use portolan_model::{Family, NodePortAddresses, Protocol, Settings};
 use portolan_testkit::Namespace;
@@ -30,8 +30,12 @@ pub enum Mode {
     IptablesNft,
     /// iptables with tables of its own.
     IptablesLegacy,
-    /// A relay in user space.
+    /// A relay in user space, captured for by `tproxy`.
     Userspace,
+    /// The same, captured for by translation, with iptables as a front end of nftables.
+    RedirectNft,
+    /// The same, with the older iptables.
+    RedirectLegacy,
     /// IPVS.
     Ipvs,
 }
@@ -44,6 +48,8 @@ macro_rules! in_every_mode {
         $crate::in_every_mode!(@ iptables_nft IptablesNft $($test)+);
         $crate::in_every_mode!(@ iptables_legacy IptablesLegacy $($test)+);
         $crate::in_every_mode!(@ userspace Userspace $($test)+);
+        $crate::in_every_mode!(@ redirect_nft RedirectNft $($test)+);
+        $crate::in_every_mode!(@ redirect_legacy RedirectLegacy $($test)+);
         $crate::in_every_mode!(@ ipvs Ipvs $($test)+);
     };
     (@ $module:ident $mode:ident $($test:ident)+) => {
@@ -86,20 +92,26 @@ impl Mode {
             Self::Nftables => "nftables",
             Self::IptablesNft | Self::IptablesLegacy => "iptables",
             Self::Userspace => "userspace",
+            Self::RedirectNft | Self::RedirectLegacy => "redirect",
             Self::Ipvs => "ipvs",
         }
     }
 
     /// Whether the mode carries a protocol.
     pub fn carries(self, protocol: Protocol) -> bool {
-        self != Self::Userspace || protocol != Protocol::Sctp
+        !self.relays() || protocol != Protocol::Sctp
+    }
+
+    /// Whether a relay carries what is sent.
+    pub const fn relays(self) -> bool {
+        matches!(self, Self::Userspace | Self::RedirectNft | Self::RedirectLegacy)
     }
 
     const fn variant(self) -> Option<Variant> {
         match self {
             Self::Nftables | Self::Userspace | Self::Ipvs => None,
-            Self::IptablesNft => Some(Variant::Nft),
-            Self::IptablesLegacy => Some(Variant::Legacy),
+            Self::IptablesNft | Self::RedirectNft => Some(Variant::Nft),
+            Self::IptablesLegacy | Self::RedirectLegacy => Some(Variant::Legacy),
         }
     }
 
@@ -111,7 +123,7 @@ impl Mode {
             assert!(std::env::var_os(IPVS_MUST_RUN).is_none(), "{missing}");
             return Some(missing.to_string());
         }
-        if self != Self::IptablesLegacy {
+        if self.variant() != Some(Variant::Legacy) {
             return None;
         }
         let look = |family| save(&namespace, Variant::Legacy, family, "nat");
@@ -135,6 +147,9 @@ impl Mode {
                 Box::new(Nftables::open(settings).unwrap())
             });
         };
+        if self.relays() {
+            return open_redirect(variant, settings);
+        }
         if settings.family == Family::Ipv4 {
             std::fs::write("/proc/sys/net/ipv4/conf/all/route_localnet", "1").unwrap();
         }
@@ -154,6 +169,7 @@ impl Mode {
         match self {
             Self::Nftables => return ModeDifferences::default(),
             Self::Userspace => return ModeDifferences::userspace(),
+            Self::RedirectNft | Self::RedirectLegacy => return ModeDifferences::redirect(),
             Self::Ipvs => return ModeDifferences::ipvs(),
             Self::IptablesNft | Self::IptablesLegacy => {}
         }
@@ -175,8 +191,8 @@ impl Mode {
             Self::Nftables | Self::Userspace => {
                 return namespace.output("nft", &["list", "ruleset"]).unwrap();
             }
-            Self::IptablesLegacy => Variant::Legacy,
-            Self::IptablesNft => Variant::Nft,
+            Self::IptablesLegacy | Self::RedirectLegacy => Variant::Legacy,
+            Self::IptablesNft | Self::RedirectNft => Variant::Nft,
             Self::Ipvs => {
                 lines.extend(around_rules(namespace));
                 Variant::Nft
@@ -192,6 +208,13 @@ impl Mode {
         lines.sort_unstable();
         lines.join("\n")
     }
+}
+
+fn open_redirect(variant: Variant, settings: Settings) -> Plane {
+    let programs = Programs::of(settings.family, variant).unwrap().with_lock(LOCK);
+    let options = portolan_relay::Options { arrival: TRANSLATED, ..portolan_relay::Options::default() };
+    let relay = spawn_translated(&[settings.family], options).unwrap();
+    Plane(Box::new(Userspace::open_redirect(programs, settings, Options::default(), relay)))
 }
 
 /// With the kernel's settings, as at the start of the program.

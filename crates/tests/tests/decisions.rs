@@ -54,7 +54,7 @@ fn traffic_from_outside(mode: Mode) {
     }
     for (service, endpoints) in [(&everywhere, ""), (&everywhere, "Nl1 Dr2"), (&local, "")] {
         let elsewhere = [At::ExternalIp, At::LoadBalancerIp];
-        cluster.check(&elsewhere, service, endpoints, "node reject [iptables: ignored]");
+        cluster.check(&elsewhere, service, endpoints, "node reject [iptables/redirect: ignored]");
         cluster.expect(&[At::NodePort], "node reject", endpoints);
     }
 }
@@ -102,15 +102,19 @@ fn what_nobody_has(mode: Mode) {
         |word: &str| ["pod", "node", "remote", "client"].map(|who| format!("{who} {word}")).join(", ");
     cluster.expect(
         &[At::WrongPort],
-        &everybody("reject [iptables: ignored]"),
+        &everybody("reject [iptables/redirect: ignored]"),
         "a port that the Service does not have",
     );
     cluster.expect(
         &[At::Unallocated],
-        &everybody("drop [iptables/ipvs: ignored]"),
+        &everybody("drop [iptables/redirect/ipvs: ignored]"),
         "an address that no Service has",
     );
     cluster.configure(|settings| settings.service_cidrs.clear());
-    cluster.expect(&[At::WrongPort], &everybody("reject [iptables: ignored]"), "service CIDRs not known");
+    cluster.expect(
+        &[At::WrongPort],
+        &everybody("reject [iptables/redirect: ignored]"),
+        "service CIDRs not known",
+    );
     cluster.expect(&[At::Unallocated], &everybody("ignored"), "service CIDRs not known");
 }

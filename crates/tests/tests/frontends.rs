@@ -20,7 +20,7 @@ in_every_mode! {
 
 const CLIENT: [&str; 2] = ["203.0.113.0/24", "2001:db8:113::/64"];
 /// What meets an address of a service CIDR that no Service has.
-const NOBODY: &str = "pod drop [iptables/ipvs: ignored], node drop [iptables/ipvs: ignored], client drop [iptables/ipvs: ignored]";
+const NOBODY: &str = "pod drop [iptables/redirect/ipvs: ignored], node drop [iptables/redirect/ipvs: ignored], client drop [iptables/redirect/ipvs: ignored]";
 const NODES: [&str; 2] = ["192.168.100.0/24", "fd00:192:168:100::/64"];
 
 fn source_ranges_guard_load_balancer_ips_and_nothing_else(mode: Mode) {
@@ -31,7 +31,8 @@ fn source_ranges_guard_load_balancer_ips_and_nothing_else(mode: Mode) {
     let others = [At::ClusterIp, At::ExternalIp, At::NodePort];
     cluster.expect(&others[..1], "pod l1 r1, client l1* r1*", "cluster IP");
     cluster.expect(&others[1..], "pod l1* r1*, node l1* r1*, client l1* r1*", "external IP and node port");
-    let nobody = "client reject, pod drop [iptables: reject], node drop [iptables: ignored]";
+    let nobody =
+        "client reject, pod drop [iptables/redirect: reject], node drop [iptables/redirect: ignored]";
     cluster.check(at, &guarded, "", nobody);
     let local = guarded.external_local();
     cluster.check(at, &local, "Rl1 Rr1", "client l1, pod drop, node drop");
@@ -90,9 +91,13 @@ fn node_ports_answer_at_the_chosen_addresses(mode: Mode) {
     cluster.expect_in(ipv4, loopback, "node ignored [iptables: l1* r1*]", "the short cut");
     cluster.put_endpoints("");
     cluster.expect(at, "pod reject, node reject, client reject", "no endpoint");
-    cluster.expect(loopback, "node ignored [iptables: reject]", "no endpoint, loopback");
+    cluster.expect(loopback, "node ignored [iptables/redirect: reject]", "no endpoint, loopback");
     cluster.configure(|settings| settings.node_port_addresses = NodePortAddresses::Addresses(Vec::new()));
-    cluster.expect(at, "pod ignored [iptables: reject], client ignored [iptables: reject]", "neither");
+    cluster.expect(
+        at,
+        "pod ignored [iptables/redirect: reject], client ignored [iptables/redirect: reject]",
+        "neither",
+    );
 }
 
 fn node_ports_on_loopback_are_a_setting(mode: Mode) {

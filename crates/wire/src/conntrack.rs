@@ -82,6 +82,14 @@ pub fn list(filter: &Filter) -> Request {
     Request::new(kind, flags, &Header::of(filter.family), |message| filter.encode(message))
 }
 
+/// The flow whose answers have this tuple; ENOENT says that there is none.
+pub fn answered_by(reply: &Tuple) -> Request {
+    let kind = message_type(SUBSYSTEM_CONNTRACK, IPCTNL_MSG_CT_GET);
+    Request::new(kind, 0, &Header::of(reply.family()), |message| {
+        message.nest(CTA_TUPLE_REPLY, |message| reply.encode(message));
+    })
+}
+
 /// Adds the deletion of a flow to a batch and answers the number of its message. Only the flow with this `id` is
 /// deleted, if one is given; ENOENT says that there is none.
 pub fn delete(batch: &mut Batch, original: &Tuple, id: Option<u32>, zone: Option<u16>) -> u32 {

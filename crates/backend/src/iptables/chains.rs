@@ -7,6 +7,7 @@ use portolan_model::{Backend, ExternalPolicy, Frontend, InternalPolicy};
 
 use super::fixed::{MARK_MASQUERADE, detector};
 use super::name::{ChainName, Kind};
+use super::options::Redirect;
 use super::rule::{Chain, Comment};
 use super::service::{Service, in_order};
 
@@ -37,7 +38,7 @@ fn balance(service: &Service<'_>, kind: Kind, backends: &[Backend]) -> Chain {
         InternalPolicy::Cluster => Kind::Cluster,
         InternalPolicy::Local => Kind::Local,
     };
-    if kind == internal {
+    if kind == internal && service.masquerades() {
         rules.extend(masquerade_to_cluster_ip(service));
     }
     let endpoints: Vec<(String, ChainName)> = in_order(backends.iter())
@@ -104,7 +105,9 @@ fn external(service: &Service<'_>) -> Chain {
     let mut rules = Vec::new();
     let policy = match forwarding.external_policy {
         ExternalPolicy::Cluster => {
-            rules.push(format!("{} -j {MARK_MASQUERADE}", comment(&"masquerade traffic for")));
+            if service.masquerades() {
+                rules.push(format!("{} -j {MARK_MASQUERADE}", comment(&"masquerade traffic for")));
+            }
             Kind::Cluster
         }
         ExternalPolicy::Local => {
@@ -127,7 +130,9 @@ fn short_cut(service: &Service<'_>, comment: &dyn Fn(&dyn Display) -> String, ru
         rules.push(format!("{} {} -j {all}", comment(&"pod traffic for"), pods.own));
     }
     let local = "-m addrtype --src-type LOCAL";
-    rules.push(format!("{} {local} -j {MARK_MASQUERADE}", comment(&"masquerade LOCAL traffic for")));
+    if service.masquerades() {
+        rules.push(format!("{} {local} -j {MARK_MASQUERADE}", comment(&"masquerade LOCAL traffic for")));
+    }
     rules.push(format!("{} {local} -j {all}", comment(&"route LOCAL traffic for")));
 }
 
@@ -162,6 +167,12 @@ fn endpoint(service: &Service<'_>, place: &str, address: IpAddr) -> Chain {
     } else {
         String::new()
     };
+    if let Some(redirect) = service.context.options.redirect {
+        return Chain {
+            name: chain.to_string(),
+            rules: listener(service, &comment, redirect, place, address),
+        };
+    }
     let remember = match service.forwarding.affinity {
         Some(_) => format!("-m recent --name {chain} --set "),
         None => String::new(),
@@ -171,4 +182,24 @@ fn endpoint(service: &Service<'_>, place: &str, address: IpAddr) -> Chain {
         format!("{comment}{remember}-m {protocol} -p {protocol} -j DNAT --to-destination {place}"),
     ];
     Chain { name: chain.to_string(), rules }
+}
+
+/// The rules of a listener that takes the place of endpoints.
+fn listener(
+    service: &Service<'_>,
+    comment: &str,
+    redirect: Redirect,
+    place: &str,
+    address: IpAddr,
+) -> Vec<String> {
+    let protocol = service.protocol;
+    let mark = format!("{:#010x}", redirect.own_mark);
+    let target = match place.rsplit_once(':') {
+        Some((_, port)) if address.is_unspecified() => format!("REDIRECT --to-ports {port}"),
+        _ => format!("DNAT --to-destination {place}"),
+    };
+    vec![
+        format!("{comment}-m mark --mark {mark}/{mark} -j RETURN"),
+        format!("{comment}-m {protocol} -p {protocol} -j {target}"),
+    ]
 }

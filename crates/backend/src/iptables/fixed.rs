@@ -2,7 +2,7 @@
 
 use portolan_model::{Family, LocalDetector, NodePortAddresses};
 
-use super::options::COUNTER_INVALID;
+use super::options::{COUNTER_INVALID, Redirect};
 use super::rule::{Comment, Rule, Table};
 use super::service::Context;
 
@@ -73,7 +73,19 @@ pub(super) fn filter_last(context: Context<'_>) -> Vec<Rule> {
     rules.push(rule(format!("{comment} -m mark --mark {mark}/{mark} -j ACCEPT")));
     let comment = Comment("kubernetes forwarding conntrack rule");
     rules.push(rule(format!("{comment} -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT")));
+    rules.extend(context.options.redirect.into_iter().flat_map(listeners));
     rules
+}
+
+/// Listeners that take the place of endpoints are reached by Services only.
+fn listeners(redirect: Redirect) -> [Rule; 2] {
+    let comment = Comment("relay of the userspace mode, by Services only");
+    let (first, last) = redirect.ports;
+    ["tcp", "udp"].map(|protocol| {
+        let to = format_args!("-m {protocol} -p {protocol} --dport {first}:{last}");
+        let text = format!("{comment} {to} -m conntrack ! --ctstate DNAT -j REJECT");
+        Rule { table: Table::Filter, chain: NODE_PORTS, text }
+    })
 }
 
 /// Rules of the nat table that mark packets and masquerade marked ones.

@@ -25,6 +25,18 @@ pub struct Options {
     /// The nfacct object that counts connections to node ports on loopback exists. [`Iptables`](super::Iptables)
     /// finds out by itself.
     pub count_localhost: bool,
+    /// Endpoints are listeners on this node, in the userspace mode.
+    pub redirect: Option<Redirect>,
+}
+
+/// What rules have to know of listeners that take the place of endpoints. An endpoint without an address (`0.0.0.0`, `::`) is
+/// at whichever address of this node the kernel chooses (`REDIRECT`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Redirect {
+    /// Marks packets of the listeners' owner, which stay as they are: its endpoints may be where a Service is.
+    pub own_mark: u32,
+    /// The listeners' ports, first and last: nobody reaches them but by a Service.
+    pub ports: (u16, u16),
 }
 
 impl Default for Options {
@@ -35,6 +47,7 @@ impl Default for Options {
             drop_invalid: true,
             count_invalid: false,
             count_localhost: false,
+            redirect: None,
         }
     }
 }

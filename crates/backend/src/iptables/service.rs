@@ -43,6 +43,11 @@ impl<'a> Service<'a> {
         self.hash.chain(kind)
     }
 
+    /// Whether packets may have to be masqueraded. A listener of this node answers by this node anyway.
+    pub(super) const fn masquerades(&self) -> bool {
+        self.context.options.redirect.is_none()
+    }
+
     pub(super) fn has_external(&self) -> bool {
         matches!(self.forwarding.external(), Outcome::Backends(_))
     }

@@ -1,20 +1,22 @@
 //! The edge of the userspace data plane: one family's capture, and the relay that both families share.
 
 use std::collections::{HashMap, HashSet};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use portolan_model::catalog::UdpService;
 use portolan_model::{Backend, Change, Family, Forwarding, Protocol, ServicePortName, Settings};
-use portolan_relay::{Capturing, Handle};
+use portolan_relay::{Arrival, Capturing, Handle};
 
-use super::{routing, seen};
+use super::kernel::{self, Kernel};
+use super::seen;
 use crate::addresses::Addresses;
-use crate::conntrack::{Check, Cleaner};
-use crate::dataplane::{Commit, Dataplane, Error, Refusal};
-use crate::nft::{Capture, Connections, Nftables, Own};
+use crate::conntrack::{Check, Cleaner, Translations};
+use crate::dataplane::{Chains, Commit, Dataplane, Error, HealthCheckPort, Refusal};
+use crate::iptables::{self, Programs};
+use crate::nft::{Capture, Own};
 
 pub(super) use crate::nft::CAPTURE_MODE as MODE;
 
@@ -28,9 +30,10 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// Services of one family, captured for the relay.
 #[derive(Debug)]
 pub struct Userspace {
-    kernel: Nftables,
-    connections: Connections,
+    kernel: Kernel,
     capture: Capture,
+    /// Rules lead to where listeners were before.
+    has_moved: bool,
     relay: Handle,
     settings: Settings,
     /// As they came; the kernel's data plane knows them with the relay's listeners.
@@ -46,44 +49,52 @@ pub struct Userspace {
 }
 
 impl Userspace {
-    /// For the network namespace of this thread, in which the relay must have been started. Changes nothing.
+    /// Captures by `tproxy`. For the network namespace of this thread, in which the relay must have been started. Changes
+    /// nothing.
     pub fn open(settings: Settings, relay: Handle) -> Result<Self, Error> {
-        let ports = relay.options().ports;
-        let loopback = match settings.family {
-            Family::Ipv4 => IpAddr::V4(Ipv4Addr::LOCALHOST),
-            Family::Ipv6 => IpAddr::V6(Ipv6Addr::LOCALHOST),
-        };
-        let capture = Capture {
-            cluster: SocketAddr::new(loopback, ports.cluster),
-            local: SocketAddr::new(loopback, ports.local),
-        };
-        let kernel = Nftables::open_capture(settings.clone(), capture)?;
-        let connections = Connections::open()?;
-        Ok(Self {
+        let capture = kernel::capture(Arrival::Untouched, relay.options().ports, &settings);
+        Ok(Self::new(Kernel::tproxy(settings.clone(), capture)?, capture, settings, relay))
+    }
+
+    /// Captures by translation to a relay that [`spawn_translated`] has started, with these programs of iptables. Changes
+    /// nothing.
+    pub fn open_redirect(
+        programs: Programs,
+        settings: Settings,
+        options: iptables::Options,
+        relay: Handle,
+    ) -> Self {
+        let (arrival, ports) = (relay.options().arrival, relay.options().ports);
+        let capture = kernel::capture(arrival, ports, &settings);
+        Self::new(Kernel::redirect(programs, settings.clone(), options, ports), capture, settings, relay)
+    }
+
+    fn new(kernel: Kernel, capture: Capture, settings: Settings, relay: Handle) -> Self {
+        Self {
             kernel,
-            connections,
+            capture,
+            has_moved: false,
             capturing: Some(relay.capturing()),
             forgotten: 0,
             retired: None,
-            capture,
             relay,
             settings,
             table: HashMap::new(),
             left_out: HashSet::new(),
-        })
+        }
     }
 
-    /// Finds out whether this kernel has all that is needed. Changes nothing.
-    pub fn probe(&mut self) -> Result<(), Error> {
-        self.kernel.probe()
+    /// What tells notifications of our own changes from others, where there are any.
+    pub fn own(&self) -> Option<Own> {
+        match &self.kernel {
+            Kernel::Tproxy { rules, .. } => Some(rules.own()),
+            Kernel::Redirect(rules) => {
+                rules.writers().map(|writers| Own::Chains(self.settings.family, writers))
+            }
+        }
     }
 
-    /// The table that captures, as [`Nftables::own`] says it.
-    pub fn own(&self) -> Own {
-        self.kernel.own()
-    }
-
-    /// Says that somebody else changed the table.
+    /// Says that somebody else changed the rules.
     pub fn suspect(&mut self) {
         self.kernel.suspect();
     }
@@ -119,7 +130,7 @@ impl Userspace {
         seen
     }
 
-    /// The kernel takes datagrams of a flow that was captured for what needs no translation, until it forgets the flow.
+    /// The kernel does with datagrams of a flow that was captured what it did with the first one, until it forgets the flow.
     /// Answers how many there were.
     fn forget_flows(&self) -> usize {
         let family = self.settings.family;
@@ -140,6 +151,15 @@ impl Userspace {
         }
     }
 
+    /// Everything, for rules that lead to where the listeners were.
+    fn see_all(&self) -> Vec<Change> {
+        let all = self.table.iter().map(|(name, forwarding)| {
+            let new = Some(forwarding.clone());
+            Change { name: name.clone(), family: self.settings.family, old: None, new }
+        });
+        all.filter_map(|change| seen::change(&change, self.capture)).collect()
+    }
+
     /// All that is refused, at a comparison; else what is refused of these changes.
     fn refusals(&self, changes: Option<&[Change]>) -> Vec<Refusal> {
         let refusal = |name: &Arc<ServicePortName>| Refusal { name: name.clone(), reason: seen::SCTP };
@@ -152,6 +172,17 @@ impl Userspace {
         }
     }
 }
+
+/// Starts a relay for what [`Userspace::open_redirect`] captures, in the network namespace of this thread. The options must
+/// have the arrival [`TRANSLATED`].
+pub fn spawn_translated(families: &[Family], options: portolan_relay::Options) -> Result<Handle, Error> {
+    let translations = Translations::open()?;
+    portolan_relay::spawn_with(families, options, Some(Box::new(translations)))
+        .map_err(|error| Error::Other(Box::new(error)))
+}
+
+/// How what is captured by translation arrives.
+pub const TRANSLATED: Arrival = Arrival::Translated { own_mark: kernel::OWN_MARK };
 
 fn udp_service(name: &Arc<ServicePortName>, forwarding: &Forwarding) -> UdpService {
     let backends = forwarding.cluster.iter().chain(&forwarding.local);
@@ -166,84 +197,110 @@ impl Dataplane for Userspace {
         MODE
     }
 
+    fn place(&self) -> &'static str {
+        self.kernel.place()
+    }
+
     fn apply(&mut self, changes: &[Change]) -> Result<Commit, Error> {
         let seen = self.take(changes);
-        let mut commit = self.kernel.apply(&seen)?;
+        let mut commit = self.kernel.rules().apply(&seen)?;
         commit.refused.extend(self.refusals(Some(changes)));
         Ok(commit)
     }
 
     fn compare(&mut self, changes: &[Change]) -> Result<Commit, Error> {
-        let seen = self.take(changes);
+        let mut seen = self.take(changes);
+        if std::mem::take(&mut self.has_moved) {
+            seen.extend(self.see_all());
+        }
         // Before anything is captured: without it, captured packets would be lost.
-        let written = routing::ensure(&self.settings)? + self.connections.ensure(&self.settings)?;
-        let mut commit = self.kernel.compare(&seen)?;
+        let written = self.kernel.ensure(&self.settings)?;
+        let mut commit = self.kernel.rules().compare(&seen)?;
         commit.objects += written;
         commit.refused.extend(self.refusals(None));
         Ok(commit)
     }
 
+    fn let_in(&mut self, health_checks: &[HealthCheckPort]) -> bool {
+        self.kernel.rules().let_in(health_checks)
+    }
+
     fn configure(&mut self, settings: Settings) {
+        let options = self.relay.options();
+        let capture = kernel::capture(options.arrival, options.ports, &settings);
+        self.has_moved |= capture != self.capture;
+        self.capture = capture;
         self.settings = settings.clone();
-        self.kernel.configure(settings);
+        self.kernel.rules().configure(settings);
     }
 
     fn collect(&mut self) -> Result<bool, Error> {
-        self.kernel.collect()
+        self.kernel.rules().collect()
     }
 
     fn needs_collection(&self) -> bool {
-        self.kernel.needs_collection()
+        self.kernel.rules_ref().needs_collection()
     }
 
     fn needs_checks(&self) -> bool {
-        true
+        matches!(self.kernel, Kernel::Tproxy { .. }) || self.kernel.rules_ref().needs_checks()
     }
 
     /// Notifications tell of the table that captures, and not of the rest.
     fn is_intact(&mut self) -> Result<bool, Error> {
-        let written = routing::ensure(&self.settings)? + self.connections.ensure(&self.settings)?;
-        Ok(written == 0 && self.kernel.is_intact()?)
+        let written = self.kernel.ensure(&self.settings)?;
+        Ok(written == 0 && self.kernel.rules().is_intact()?)
     }
 
     fn remove(&mut self) -> Result<(), Error> {
-        self.kernel.remove()?;
-        self.connections.remove(self.settings.family)?;
-        Ok(routing::remove(self.settings.family)?)
+        self.kernel.rules().remove()?;
+        self.kernel.remove_rest(self.settings.family)
+    }
+
+    fn remove_some(&mut self) -> Result<bool, Error> {
+        self.give_way(None)
+    }
+
+    fn chains(&self) -> Option<Chains> {
+        self.kernel.rules_ref().chains()
     }
 
     /// First the kernel forgets UDP flows, while they are still captured: the next datagram of each is the first of a flow
-    /// that the other mode translates. An answer that was under way makes a flow that has to be forgotten once more.
+    /// that the other mode translates. An answer that was under way makes a flow that has to be forgotten once more. Where
+    /// packets are translated, flows begin anew until the rules are gone, so they are forgotten after that.
     ///
     /// What brings packets of connections to the relay stays until the relay has no more connections of either family, or
-    /// its time to drain is over.
-    fn remove_some(&mut self) -> Result<bool, Error> {
+    /// its time to drain is over. Translated ones need nothing.
+    fn give_way(&mut self, kept: Option<Chains>) -> Result<bool, Error> {
         let Some(since) = self.retired else {
-            if self.forgotten < FORGETTING {
+            let forgets_first = matches!(self.kernel, Kernel::Tproxy { .. });
+            if forgets_first && self.forgotten < FORGETTING {
                 let all = self.forget_flows() == 0;
                 self.forgotten = if all { FORGETTING } else { self.forgotten.saturating_add(1) };
                 return Ok(true);
             }
-            if !self.kernel.remove_some()? {
+            if !self.kernel.rules().give_way(kept)? {
                 self.retired = Some(Instant::now());
                 self.capturing = None;
                 self.forget_flows();
             }
             return Ok(true);
         };
-        let is_idle = self.relay.counters().open.load(Ordering::Relaxed) == 0;
+        let is_translated = matches!(self.kernel, Kernel::Redirect(_));
+        let is_idle = is_translated || self.relay.counters().open.load(Ordering::Relaxed) == 0;
         if !is_idle && since.elapsed() < self.relay.options().drain {
             return Ok(true);
         }
-        self.connections.remove(self.settings.family)?;
-        routing::remove(self.settings.family)?;
+        self.kernel.remove_rest(self.settings.family)?;
         Ok(false)
     }
 
     fn way_due(&self) -> Option<Instant> {
         match self.retired {
-            None if self.forgotten < FORGETTING => Instant::now().checked_add(FORGET_AGAIN),
-            None => self.kernel.way_due(),
+            None if matches!(self.kernel, Kernel::Tproxy { .. }) && self.forgotten < FORGETTING => {
+                Instant::now().checked_add(FORGET_AGAIN)
+            }
+            None => self.kernel.rules_ref().way_due(),
             Some(_) => Instant::now().checked_add(LOOK_AGAIN),
         }
     }

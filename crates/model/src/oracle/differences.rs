@@ -66,4 +66,9 @@ impl ModeDifferences {
     pub fn userspace() -> Self {
         Self { hides_clients: true, refuses_sctp: true, ..Self::default() }
     }
+
+    /// Those of userspace mode where it captures by redirect: its rules are those of iptables mode.
+    pub fn redirect() -> Self {
+        Self { hides_clients: true, refuses_sctp: true, ..Self::iptables(Vec::new()) }
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use portolan_model::{Family, Protocol};
 use rustix::io::Errno;
@@ -11,7 +11,7 @@ use rustix::net::{Shutdown, connect, shutdown, sockopt};
 use super::Relay;
 use crate::attempts::{Attempts, Failure};
 use crate::listener::{is_shortage, limit_stall, mark_own, socket, speak_for};
-use crate::options::Counters;
+use crate::options::{Counters, Options};
 use crate::poll::{News, Token};
 use crate::slots::Slot;
 use crate::stream::{Direction, End, Progress, reset};
@@ -116,8 +116,9 @@ impl Relay {
             connection.target = Some(target);
             connection.number = connection.number.wrapping_add(1);
             let is_internal = connection.is_internal;
-            let keeps = self.table.keeps_client(service, client.ip(), target, || is_internal);
-            let started = start(target, self.options.stalled, keeps.then_some(client.ip()))
+            let keeps = self.options.arrival.can_keep_clients()
+                && self.table.keeps_client(service, client.ip(), target, || is_internal);
+            let started = start(target, &self.options, keeps.then_some(client.ip()))
                 .and_then(|fd| self.poller.watch_stream(&fd, Token::Backend(slot)).map(|()| fd));
             match started {
                 Ok(fd) => {
@@ -323,11 +324,11 @@ impl Relay {
 }
 
 /// Starts to connect; how that ends, an event tells.
-fn start(target: SocketAddr, stalled: Duration, source: Option<IpAddr>) -> Result<OwnedFd, Errno> {
+fn start(target: SocketAddr, options: &Options, source: Option<IpAddr>) -> Result<OwnedFd, Errno> {
     let fd = socket(Family::of(target.ip()), Protocol::Tcp)?;
     sockopt::set_tcp_nodelay(&fd, true)?;
-    limit_stall(&fd, stalled)?;
-    mark_own(&fd)?;
+    limit_stall(&fd, options.stalled)?;
+    mark_own(&fd, options.arrival)?;
     if let Some(source) = source {
         // Where it cannot be had, as a link-local one, this node's has to do.
         let _ = speak_for(&fd, source);

@@ -1,0 +1,108 @@
+//! The kernel's part: what gives packets of Services to the relay, by one of two ways.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use portolan_model::{Family, Settings};
+use portolan_relay::{Arrival, Ports};
+
+use super::routing;
+use crate::dataplane::{Dataplane, Error};
+use crate::iptables::{Iptables, Options, Programs, Redirect};
+use crate::nft::{Capture, Connections, Nftables};
+
+/// The mark of the relay's own packets, where they are told by it: a bit that neither Kubernetes nor its usual network plug-ins
+/// use, and not one of those that captured packets may have, since what an earlier run left may still act on these. Where it
+/// is the bit of masquerading, nothing is lost: an address of this node takes the place of another one.
+pub(super) const OWN_MARK: u32 = 1 << 2;
+
+/// How packets of Services come to the relay.
+#[derive(Debug)]
+pub(super) enum Kernel {
+    /// By `tproxy`, untouched.
+    Tproxy { rules: Box<Nftables>, connections: Connections },
+    /// By translation, which goes on for connections that there are when its rules are gone.
+    Redirect(Box<Iptables>),
+}
+
+impl Kernel {
+    pub(super) fn tproxy(settings: Settings, capture: Capture) -> Result<Self, Error> {
+        let rules = Box::new(Nftables::open_capture(settings, capture)?);
+        Ok(Self::Tproxy { rules, connections: Connections::open()? })
+    }
+
+    pub(super) fn redirect(programs: Programs, settings: Settings, options: Options, ports: Ports) -> Self {
+        let redirect = Redirect { own_mark: OWN_MARK, ports: (ports.cluster, ports.local) };
+        // Node ports mean the same addresses by either way.
+        let options = Options { redirect: Some(redirect), localhost_node_ports: false, ..options };
+        Self::Redirect(Box::new(Iptables::new(programs, settings, options)))
+    }
+
+    /// Where its rules are; see [`Dataplane::place`].
+    pub(super) const fn place(&self) -> &'static str {
+        match self {
+            Self::Tproxy { .. } => "userspace",
+            Self::Redirect(_) => "userspace-redirect",
+        }
+    }
+
+    pub(super) fn rules(&mut self) -> &mut (dyn Dataplane + Send) {
+        match self {
+            Self::Tproxy { rules, .. } => &mut **rules,
+            Self::Redirect(rules) => &mut **rules,
+        }
+    }
+
+    pub(super) fn rules_ref(&self) -> &(dyn Dataplane + Send) {
+        match self {
+            Self::Tproxy { rules, .. } => &**rules,
+            Self::Redirect(rules) => &**rules,
+        }
+    }
+
+    pub(super) fn suspect(&mut self) {
+        match self {
+            Self::Tproxy { rules, .. } => rules.suspect(),
+            Self::Redirect(rules) => rules.suspect(),
+        }
+    }
+
+    /// Makes what packets need besides rules. Answers how many objects were written.
+    pub(super) fn ensure(&mut self, settings: &Settings) -> Result<usize, Error> {
+        match self {
+            Self::Tproxy { connections, .. } => {
+                Ok(routing::ensure(settings)? + connections.ensure(settings)?)
+            }
+            Self::Redirect(_) => Ok(0),
+        }
+    }
+
+    /// Removes it.
+    pub(super) fn remove_rest(&mut self, family: Family) -> Result<(), Error> {
+        match self {
+            Self::Tproxy { connections, .. } => {
+                connections.remove(family)?;
+                Ok(routing::remove(family)?)
+            }
+            Self::Redirect(_) => Ok(()),
+        }
+    }
+}
+
+/// Where listeners are, as rules have to name them.
+pub(super) fn capture(arrival: Arrival, ports: Ports, settings: &Settings) -> Capture {
+    let unspecified = match settings.family {
+        Family::Ipv4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        Family::Ipv6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    };
+    let loopback = match settings.family {
+        Family::Ipv4 => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        Family::Ipv6 => IpAddr::V6(Ipv6Addr::LOCALHOST),
+    };
+    let address = match arrival {
+        Arrival::Untouched => loopback,
+        // An interface that packets come by may have no address of its own.
+        Arrival::Translated { .. } => settings.node_ip.unwrap_or(unspecified),
+    };
+    let at = |port| SocketAddr::new(address, port);
+    Capture { cluster: at(ports.cluster), local: at(ports.local) }
+}
