@@ -64,7 +64,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     crate::logging::start(&loaded.configuration.logging)?;
     loaded.log();
     let mut families = settings::supported_families();
-    let choice = modes::settle(&mut loaded.configuration, &families, options.ipvs_fallback)?;
+    let choice = modes::settle(&mut loaded.configuration, &families, options.ipvs_fallback, options.capture)?;
     modes::log(&choice);
     let configuration = &loaded.configuration;
     let host_name = rustix::system::uname().nodename().to_string_lossy().into_owned();

@@ -114,6 +114,26 @@ impl Mode {
     }
 }
 
+/// How the userspace mode gets packets of Services.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Capture {
+    /// By `tproxy` rules of nftables: as they are.
+    #[default]
+    Tproxy,
+    /// By rules of iptables: translated.
+    Redirect,
+}
+
+impl Capture {
+    /// As flags and the log spell it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Tproxy => "tproxy",
+            Self::Redirect => "redirect",
+        }
+    }
+}
+
 /// How traffic from local pods is told from other traffic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DetectLocalMode {
@@ -192,6 +212,8 @@ pub struct Configuration {
     pub port_range: String,
     /// How long the userspace mode keeps a UDP flow without datagrams; zero means its default.
     pub udp_idle_timeout: Duration,
+    /// How the userspace mode gets packets: what the node can do or a flag says. Not in the file.
+    pub capture: Capture,
     /// Windows; accepted and ignored.
     pub windows_run_as_service: bool,
 }
@@ -223,6 +245,7 @@ impl Default for Configuration {
             config_sync_period: Duration::from_secs(15 * 60),
             port_range: String::new(),
             udp_idle_timeout: Duration::ZERO,
+            capture: Capture::default(),
             windows_run_as_service: false,
         }
     }

@@ -397,6 +397,7 @@ impl Agent {
     }
 
     fn send(&mut self, mut changes: Changes) {
+        let node_ips = self.node_ips();
         let Some(running) = &mut self.running else { return };
         if !changes.health_checks.is_empty() {
             running.health_checks.iter_mut().for_each(HealthChecks::touch);
@@ -409,7 +410,9 @@ impl Agent {
             changes.changes = others;
             let triggers = std::mem::take(changes.triggers.get_mut(family));
             let udp = changes.udp.iter().filter(|(of, _)| *of == family);
-            let udp = udp.filter_map(|(_, name)| self.catalog.udp_service(name, family)).collect();
+            let mut udp: Vec<_> =
+                udp.filter_map(|(_, name)| self.catalog.udp_service(name, family)).collect();
+            modes::serve_by_relay(&self.configuration, node_ips.known(family), &mut udp);
             let health_checks = health_checks::of_family(&changes.health_checks, family);
             let mut work = Work { changes: of_family, triggers, udp, health_checks, ..Work::default() };
             // Trigger times of what changed nothing here are nobody's latency.

@@ -40,7 +40,8 @@ pub(super) enum Finding {
     /// The kernel cannot capture packets for a relay.
     #[error(
         "userspace, {family}: {reason}; it takes a kernel with nftables, TPROXY and sockets in rules: let the node load the \
-         modules nft_tproxy and nft_socket (`modprobe`), or choose another proxy mode"
+         modules nft_tproxy and nft_socket (`modprobe`), install iptables so that packets can be redirected, or choose another \
+         proxy mode"
     )]
     Userspace { family: Family, reason: String },
     /// Kernel settings of the IPVS mode are not right and stay so.

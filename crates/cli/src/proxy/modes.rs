@@ -8,6 +8,7 @@ mod ipvs;
 mod userspace;
 
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use portolan_backend::dataplane::Chains;
@@ -16,9 +17,9 @@ use portolan_backend::leftovers::Keep;
 use portolan_backend::nft::{Nftables, Own};
 use portolan_backend::userspace::Remains;
 use portolan_backend::{Dataplane, Error};
-use portolan_model::catalog::PerFamily;
+use portolan_model::catalog::{PerFamily, UdpService};
 use portolan_model::{Family, Settings};
-use portolan_node::config::{Configuration, FieldErrors, Mode};
+use portolan_node::config::{Capture, Configuration, FieldErrors, Mode};
 
 use super::checks::Finding;
 use super::settings;
@@ -31,6 +32,8 @@ pub(super) struct Choice {
     pub(super) wanted: Option<Mode>,
     pub(super) mode: Mode,
     pub(super) reason: Reason,
+    /// In the userspace mode, how it gets packets, and why.
+    pub(super) capture: Option<(Capture, String)>,
 }
 
 /// Why a mode is the one that runs.
@@ -74,7 +77,7 @@ impl fmt::Display for Reason {
 }
 
 /// Puts the mode that runs into a configuration that names none, or IPVS where this node lacks something for it and
-/// another mode may run in its place (`falls_back`).
+/// another mode may run in its place (`falls_back`). In the userspace mode, finds out how to capture where that is not said.
 ///
 /// # Errors
 /// What is wrong with the configuration in that mode.
@@ -82,6 +85,7 @@ pub(super) fn settle(
     configuration: &mut Configuration,
     families: &[Family],
     falls_back: bool,
+    capture: Option<Capture>,
 ) -> Result<Choice, FieldErrors> {
     let wanted = configuration.mode;
     let (mode, reason) = match wanted {
@@ -104,7 +108,10 @@ pub(super) fn settle(
         configuration.mode = Some(mode);
         configuration.validate()?;
     }
-    Ok(Choice { wanted, mode, reason })
+    let capture =
+        (mode == Mode::Userspace).then(|| userspace::choose_capture(configuration, families, capture));
+    configuration.capture = capture.as_ref().map_or_else(Capture::default, |(capture, _)| *capture);
+    Ok(Choice { wanted, mode, reason, capture })
 }
 
 /// Says which mode runs, in the log.
@@ -114,6 +121,9 @@ pub(super) fn log(choice: &Choice) {
         tracing::warn!(mode, %reason, "mode chosen; --ipvs-fallback=false makes this an error");
     } else {
         tracing::info!(mode, %reason, "mode chosen");
+    }
+    if let Some((capture, reason)) = &choice.capture {
+        tracing::info!(capture = capture.name(), %reason, "way to capture chosen");
     }
 }
 
@@ -140,10 +150,15 @@ pub(super) fn trial(configuration: &Configuration, family: Family) -> Option<Fin
         }
         Mode::Iptables => iptables::attempt(family).err().map(|reason| Finding::Iptables { family, reason }),
         Mode::Ipvs => ipvs::missing(configuration, &[family]).map(|reason| Finding::Ipvs { family, reason }),
-        Mode::Userspace => {
-            let tried = userspace::attempt(configuration, family);
-            tried.err().map(|error| Finding::Userspace { family, reason: error.to_string() })
-        }
+        Mode::Userspace => match configuration.capture {
+            Capture::Tproxy => {
+                let tried = userspace::attempt(configuration, family);
+                tried.err().map(|error| Finding::Userspace { family, reason: error.to_string() })
+            }
+            Capture::Redirect => {
+                iptables::attempt(family).err().map(|reason| Finding::Iptables { family, reason })
+            }
+        },
     }
 }
 
@@ -181,7 +196,23 @@ pub(super) struct Made {
 impl Blueprint {
     /// Whether its rules have kube-proxy's names, so that whoever removes kube-proxy's would remove them.
     pub(super) const fn has_names_of_kube_proxy(&self) -> bool {
-        matches!(self, Self::Iptables(_) | Self::Ipvs(_))
+        match self {
+            Self::Iptables(_) | Self::Ipvs(_) => true,
+            Self::Userspace(options) => options.redirect.is_some(),
+            Self::Nftables => false,
+        }
+    }
+
+    /// Of the mode that takes the relay's place when the process ends.
+    pub(super) fn without_relay(
+        configuration: &Configuration,
+        family: Family,
+        node: &settings::Node<'_>,
+    ) -> Self {
+        match userspace::options(configuration, family, node).redirect {
+            Some(options) => Self::Iptables(options),
+            None => Self::Nftables,
+        }
     }
 
     /// Whether packets go to a relay.
@@ -195,7 +226,7 @@ impl Blueprint {
             Mode::Nftables => Self::Nftables,
             Mode::Iptables => Self::Iptables(iptables::options(configuration, family, node)),
             Mode::Ipvs => Self::Ipvs(ipvs::options(configuration)),
-            Mode::Userspace => Self::Userspace(userspace::options(configuration)),
+            Mode::Userspace => Self::Userspace(userspace::options(configuration, family, node)),
         }
     }
 
@@ -217,6 +248,18 @@ impl Blueprint {
     }
 }
 
+/// Adds to endpoints that serve datagrams what has them in their place, so that the flows to it are not taken for stale.
+pub(super) fn serve_by_relay(
+    configuration: &Configuration,
+    node_ip: Option<IpAddr>,
+    services: &mut [UdpService],
+) {
+    let listeners = userspace::listeners(configuration, node_ip);
+    for service in services.iter_mut().filter(|service| !service.serving.is_empty()) {
+        service.serving.extend(&listeners);
+    }
+}
+
 /// Writes the kernel settings of the mode, before anything is known of the Node.
 pub(super) fn initialise(configuration: &Configuration, node: &settings::Node<'_>) {
     let ports = settings::node_ports(configuration, node.ips, Family::Ipv4);
@@ -234,7 +277,7 @@ pub(super) fn initialise(configuration: &Configuration, node: &settings::Node<'_
 pub(super) fn former(configuration: &Configuration, family: Family) -> Vec<Box<dyn Dataplane + Send>> {
     let mode = configuration.mode_or_default();
     let mut former: Vec<Box<dyn Dataplane + Send>> = Vec::new();
-    if mode != Mode::Userspace {
+    if mode != Mode::Userspace || configuration.capture != Capture::Tproxy {
         former.push(Box::new(Remains::new(family)));
     }
     if mode != Mode::Nftables {

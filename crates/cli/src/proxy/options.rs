@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
-use portolan_node::config::{self, ConfigError, Configuration, FieldError, FieldErrors};
+use portolan_node::config::{self, Capture, ConfigError, Configuration, FieldError, FieldErrors};
 use portolan_node::gates::{FeatureGates, Stage};
 
 use self::given::Given;
@@ -36,6 +36,8 @@ pub(crate) struct Options {
     pub(crate) config_reload: bool,
     /// Run the iptables mode where the kernel lacks what the IPVS mode needs.
     pub(crate) ipvs_fallback: bool,
+    /// How the userspace mode gets packets, where that is not for the proxy to find out.
+    pub(crate) capture: Option<Capture>,
 }
 
 /// What the command line and the configuration file say together.
@@ -201,7 +203,18 @@ impl FromArgMatches for Options {
         let given = Given(matches.clone());
         let [cleanup, init_only, config_reload, ipvs_fallback] =
             ["cleanup", "init-only", "config-reload", "ipvs-fallback"].map(|name| given.boolean(name));
-        Ok(Self { given, cleanup, init_only, config_reload, ipvs_fallback })
+        let capture = given.text("userspace-capture");
+        let named = |way: &Capture| way.name() == capture;
+        let capture = match [Capture::Tproxy, Capture::Redirect].into_iter().find(named) {
+            None if capture != "auto" => {
+                let error = format!(
+                    "--userspace-capture: `{capture}` is not supported; write one of: auto, tproxy, redirect\n"
+                );
+                return Err(clap::Error::raw(clap::error::ErrorKind::InvalidValue, error));
+            }
+            found => found,
+        };
+        Ok(Self { given, cleanup, init_only, config_reload, ipvs_fallback, capture })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {

@@ -71,6 +71,7 @@ impl Reload<'_> {
             &mut loaded.configuration,
             self.agent.borrow().families(),
             self.options.ipvs_fallback,
+            self.options.capture,
         )?;
         Ok((loaded, choice))
     }
@@ -107,7 +108,7 @@ impl Reload<'_> {
         }
         let prepared = self.check(&old, &new.configuration)?;
         let watcher = self.watcher(&old, &new).await?;
-        if old.mode != new.configuration.mode {
+        if (old.mode, old.capture) != (new.configuration.mode, new.configuration.capture) {
             modes::log(&choice);
             self.notes.mode_chosen(&choice);
         }
@@ -124,7 +125,7 @@ impl Reload<'_> {
     /// does.
     fn check(&self, old: &Configuration, new: &Configuration) -> anyhow::Result<Prepared> {
         let mut reasons = fixed(old, new);
-        if old.mode != new.mode {
+        if (old.mode, old.capture) != (new.mode, new.capture) {
             let findings = checks::mode(new, self.agent.borrow().families());
             reasons.extend(findings.iter().map(ToString::to_string));
         }

@@ -93,6 +93,16 @@ impl Cluster {
         start_proxy(&self.world, self.folder.path(), &Proxy { yaml, master: self.address })
     }
 
+    /// Starts the proxy with arguments besides, and waits until both families are in the kernel.
+    pub(crate) fn proxy_with_arguments(&self, yaml: &str, arguments: &[&str]) -> PortolanProcess {
+        self.configure(yaml);
+        let (file, master) = (self.configuration_file(), self.master());
+        let all = ["proxy", "--config", file.to_str().unwrap(), "--master", &master];
+        let mut proxy = self.run(&[&all, arguments].concat());
+        in_step(&mut proxy);
+        proxy
+    }
+
     /// The configuration file of the proxy.
     pub(crate) fn configuration_file(&self) -> PathBuf {
         self.folder.path().join("config.yaml")

@@ -113,7 +113,7 @@ impl Agent {
         let node = settings::Node { ips: &node_ips, pod_cidrs: &self.node.pod_cidrs, addresses };
         let of_family = |family: &Family| {
             if self.leaving.is_some() {
-                return Blueprint::Nftables;
+                return Blueprint::without_relay(&self.configuration, *family, &node);
             }
             Blueprint::new(&self.configuration, *family, &node)
         };

@@ -153,7 +153,8 @@ impl Agent {
                     engine.work(family, Work { changes: full, ..Work::default() });
                 }
             }
-            let udp = self.catalog.udp_services(family).collect();
+            let mut udp: Vec<_> = self.catalog.udp_services(family).collect();
+            modes::serve_by_relay(&self.configuration, self.node_ips().known(family), &mut udp);
             let objects = self.backlog.hand_over(family);
             let health_checks = health_checks::all_of_family(&checks, family);
             let work = Work { changes, udp, objects, health_checks, ..Work::default() };

@@ -8,18 +8,17 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use portolan_backend::Error;
-use portolan_backend::nft::{Capture, Nftables};
-use portolan_backend::userspace::Userspace;
+use portolan_backend::iptables::{self, Programs};
+use portolan_backend::nft::{Capture as Listeners, Nftables};
+use portolan_backend::userspace::{TRANSLATED, Userspace, spawn_translated};
+use portolan_backend::{Dataplane as _, Error};
 use portolan_model::{Family, Settings};
-use portolan_node::config::Configuration;
+use portolan_node::config::{Capture, Configuration, Mode};
 use portolan_node::metrics::RelayMeasures;
-use portolan_relay::{Counters, Handle, Ports};
+use portolan_relay::{Arrival, Counters, Handle, Ports};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 use super::{Made, settings};
-
-pub(in crate::proxy) use portolan_relay::Options;
 
 /// Connections that were captured, but not yet complete, when capturing ended, become complete meanwhile.
 const GRACE: Duration = Duration::from_secs(1);
@@ -30,15 +29,38 @@ const LOOK: Duration = Duration::from_millis(50);
 /// More descriptors than the relay has use for.
 const DESCRIPTORS_MAX: u64 = 1 << 20;
 
+/// What a data plane of this mode is made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::proxy) struct Options {
+    relay: portolan_relay::Options,
+    /// Where packets are redirected, what the rules of that depend on.
+    pub(super) redirect: Option<iptables::Options>,
+}
+
+/// What the data plane of a family is made of.
+pub(super) fn options(configuration: &Configuration, family: Family, node: &settings::Node<'_>) -> Options {
+    let redirect = (configuration.capture == Capture::Redirect).then(|| iptables::Options {
+        // Node ports answer where they answer with the other way to capture.
+        localhost_node_ports: false,
+        ..super::iptables::options(configuration, family, node)
+    });
+    Options { relay: relay_options(configuration), redirect }
+}
+
 /// What the relay of a configuration may use and how long it waits.
-pub(super) fn options(configuration: &Configuration) -> Options {
-    let default = Options::default();
+fn relay_options(configuration: &Configuration) -> portolan_relay::Options {
+    let default = portolan_relay::Options::default();
     let or = |period: Duration, default| if period.is_zero() { default } else { period };
     // What is wrong with the range has been refused.
     let range = configuration.proxy_ports().ok().flatten();
     let ports = range.and_then(|(first, last)| Ports::from_range(first, last)).unwrap_or_default();
-    let options = Options {
+    let arrival = match configuration.capture {
+        Capture::Tproxy => Arrival::Untouched,
+        Capture::Redirect => TRANSLATED,
+    };
+    let options = portolan_relay::Options {
         ports,
+        arrival,
         idle: or(configuration.conntrack.tcp_established_timeout, default.idle),
         half_closed_idle: or(configuration.conntrack.tcp_close_wait_timeout, default.half_closed_idle),
         udp_idle: or(configuration.udp_idle_timeout, default.udp_idle),
@@ -64,22 +86,56 @@ fn raise_descriptors() {
     }
 }
 
-/// What keeps a family from being captured for a relay. Trying leaves nothing behind.
+/// Where datagrams that are redirected go on this node.
+pub(super) fn listeners(configuration: &Configuration, node_ip: Option<IpAddr>) -> Vec<SocketAddr> {
+    let is_redirected =
+        configuration.mode == Some(Mode::Userspace) && configuration.capture == Capture::Redirect;
+    let Ports { cluster, local } = relay_options(configuration).ports;
+    let at = |ip| [cluster, local].map(|port| SocketAddr::new(ip, port));
+    node_ip.filter(|_| is_redirected).into_iter().flat_map(at).collect()
+}
+
+/// How packets get to the relay on this node, and why so. Trying leaves nothing behind.
+pub(super) fn choose_capture(
+    configuration: &Configuration,
+    families: &[Family],
+    wanted: Option<Capture>,
+) -> (Capture, String) {
+    if let Some(capture) = wanted {
+        return (capture, "--userspace-capture says so".to_owned());
+    }
+    let fault = |&family: &Family| attempt(configuration, family).err();
+    let Some(lacks) = families.iter().find_map(fault) else {
+        return (Capture::Tproxy, "the kernel has what it takes".to_owned());
+    };
+    match families.iter().find_map(|&family| super::iptables::attempt(family).err()) {
+        None => (Capture::Redirect, format!("tproxy cannot be used: {lacks}")),
+        Some(why) => (Capture::Tproxy, format!("packets cannot be redirected, either: {why}")),
+    }
+}
+
+/// What keeps a family from being captured for a relay by `tproxy`. Trying leaves nothing behind.
 pub(super) fn attempt(configuration: &Configuration, family: Family) -> Result<(), Error> {
-    let Ports { cluster, local } = options(configuration).ports;
+    let Ports { cluster, local } = relay_options(configuration).ports;
     let at = |port| match family {
         Family::Ipv4 => SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port),
         Family::Ipv6 => SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), port),
     };
-    let capture = Capture { cluster: at(cluster), local: at(local) };
+    let capture = Listeners { cluster: at(cluster), local: at(local) };
     Nftables::open_capture(settings::neutral(family), capture)?.probe()
 }
 
 /// A data plane that captures for the relay of these options.
 pub(super) fn make(options: &Options, settings: Settings, relays: &mut Relays) -> Result<Made, Error> {
-    let dataplane = Userspace::open(settings, relays.get(options)?)?;
-    let own = Some(dataplane.own());
-    Ok(Made { dataplane: Box::new(dataplane), own, chains: None })
+    let relay = relays.get(&options.relay)?;
+    let dataplane = match &options.redirect {
+        None => Userspace::open(settings, relay)?,
+        Some(options) => {
+            Userspace::open_redirect(Programs::find(settings.family)?, settings, options.clone(), relay)
+        }
+    };
+    let (own, chains) = (dataplane.own(), dataplane.chains());
+    Ok(Made { dataplane: Box::new(dataplane), own, chains })
 }
 
 /// The relay that captured traffic comes to, and those that end.
@@ -105,13 +161,16 @@ impl Relays {
         self.current.is_some() || !self.former.is_empty() || !self.parting.is_empty()
     }
 
-    fn get(&mut self, options: &Options) -> Result<Handle, Error> {
+    fn get(&mut self, options: &portolan_relay::Options) -> Result<Handle, Error> {
         if let Some(current) = self.current.as_ref().filter(|current| current.options() == options) {
             return Ok(current.clone());
         }
         raise_descriptors();
-        let relay = portolan_relay::spawn(&self.families, options.clone())
-            .map_err(|error| Error::Other(Box::new(error)))?;
+        let relay = match options.arrival {
+            Arrival::Untouched => portolan_relay::spawn(&self.families, options.clone())
+                .map_err(|error| Error::Other(Box::new(error)))?,
+            Arrival::Translated { .. } => spawn_translated(&self.families, options.clone())?,
+        };
         self.counters.add(relay.shared_counters());
         self.former.extend(self.current.replace(relay.clone()));
         Ok(relay)

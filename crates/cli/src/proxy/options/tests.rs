@@ -64,6 +64,7 @@ fn every_flag_is_in_the_table() {
         "config",
         "config-reload",
         "ipvs-fallback",
+        "userspace-capture",
         "write-config-to",
         "cleanup",
         "init-only",

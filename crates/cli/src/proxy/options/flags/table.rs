@@ -193,6 +193,14 @@ pub(in crate::proxy::options) const FLAGS: &[Flag] = &[
     .counts_with_config(),
     flag(
         USERSPACE,
+        "userspace-capture",
+        Text,
+        "auto",
+        "How packets come to the relay: tproxy (nftables), redirect (iptables), or auto: redirect where the kernel has no tproxy",
+    )
+    .counts_with_config(),
+    flag(
+        USERSPACE,
         "proxy-port-range",
         Text,
         "",
