@@ -46,10 +46,10 @@ fn routes(node: &Namespace) -> usize {
         .sum()
 }
 
-/// Everything of ours, where there is anything: iptables leaves tables of its own, empty.
+/// Everything, where something of it is ours: iptables leaves its tables, and kubelet shares a chain.
 fn ours(node: &Namespace) -> String {
     let all = nft(node, "list ruleset");
-    if all.contains("KUBE-") || all.contains("portolan") { all } else { String::new() }
+    if all.contains("KUBE-S") || all.contains("portolan") { all } else { String::new() }
 }
 
 /// Load from a pod, the node and outside; `streams` long connections each.
@@ -227,7 +227,7 @@ fn change_modes_under_load(capture: &str) {
     logged(&mut proxy, ENDED, 1);
     let gone = eventually(PATIENCE, "no trace of a relay", || {
         routes(node) == 0
-            && !["portolan-relay", "portolan-userspace", "KUBE-"]
+            && !["portolan-relay", "portolan-userspace", "KUBE-S"]
                 .iter()
                 .any(|table| nft(node, "list ruleset").contains(table))
     });
