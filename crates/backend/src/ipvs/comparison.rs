@@ -40,7 +40,8 @@ impl Ipvs {
     /// Leaves out Service ports that there is no room for in a set. One that has members in some sets only would be open
     /// to those whom the others keep away.
     fn load_what_fits(&mut self) -> Result<Commit, crate::Error> {
-        let mut full = BTreeSet::new();
+        // What was left out at the first try, still is.
+        let mut full = if self.once_more { self.refusals.full().clone() } else { BTreeSet::new() };
         let outcome = loop {
             match self.load_with_schedulers() {
                 Err(crate::Error::Ipvs(error @ Error::Full { .. })) => {
@@ -48,16 +49,14 @@ impl Ipvs {
                     full.extend(overflow.iter().filter_map(Refused::set));
                     let without_room = refusal::owners(&overflow, &self.desired).into_keys();
                     self.refusals.tell_full(&overflow);
-                    if !self.desired.leave_out(without_room) {
+                    if !self.desired.leave_out(without_room, &full) {
                         break Err(error.into());
                     }
                 }
                 outcome => break outcome,
             }
         };
-        if !full.is_empty() || !self.once_more {
-            self.refusals.set_full(full);
-        }
+        self.refusals.set_full(full);
         outcome
     }
 

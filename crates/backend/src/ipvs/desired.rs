@@ -24,6 +24,8 @@ pub(super) struct Desired {
     table: HashMap<Arc<ServicePortName>, Arc<Forwarding>>,
     /// Those of the table that there is no room for: they need nothing.
     left_out: HashSet<Arc<ServicePortName>>,
+    /// The sets without room.
+    full: BTreeSet<Set>,
     health_checks: HashMap<(Arc<str>, Arc<str>), u16>,
     /// Mostly one for each key.
     servers: BTreeMap<Key, Vec<Server>>,
@@ -47,6 +49,7 @@ impl Desired {
             foreign: BTreeSet::new(),
             table: HashMap::new(),
             left_out: HashSet::new(),
+            full: BTreeSet::new(),
             health_checks: HashMap::new(),
             servers: BTreeMap::new(),
             members: BTreeMap::new(),
@@ -99,8 +102,14 @@ impl Desired {
         self.left_out.iter()
     }
 
-    /// Leaves out Service ports of the table until they change, or all are taken in again. Says whether there are any.
-    pub(super) fn leave_out(&mut self, names: impl Iterator<Item = Arc<ServicePortName>>) -> bool {
+    /// Leaves out Service ports of the table until they need other members of the sets that are full, or all are taken in
+    /// again. Says whether there are any.
+    pub(super) fn leave_out(
+        &mut self,
+        names: impl Iterator<Item = Arc<ServicePortName>>,
+        full: &BTreeSet<Set>,
+    ) -> bool {
+        self.full.clone_from(full);
         let mut touched = Touched::default();
         for name in names {
             if let Some(forwarding) = self.table.get(&name).cloned()
@@ -114,6 +123,7 @@ impl Desired {
 
     /// Takes in again what was left out.
     pub(super) fn take_all_in(&mut self) {
+        self.full.clear();
         let mut touched = Touched::default();
         for name in std::mem::take(&mut self.left_out) {
             if let Some(forwarding) = self.table.get(&name).cloned() {
@@ -143,16 +153,25 @@ impl Desired {
     pub(super) fn apply(&mut self, changes: &[Change], touched: &mut Touched) {
         for change in changes {
             let was_left_out = self.left_out.remove(&change.name);
-            if let Some(old) = self.table.remove(&change.name)
-                && !was_left_out
-            {
-                self.remove(&old, touched);
+            let old = self.table.remove(&change.name);
+            if let Some(old) = old.as_ref().filter(|_| !was_left_out) {
+                self.remove(old, touched);
             }
-            if let Some(new) = &change.new {
+            let Some(new) = &change.new else { continue };
+            self.table.insert(change.name.clone(), new.clone());
+            if was_left_out && old.is_some_and(|old| self.needs_same_room(&old, new)) {
+                self.left_out.insert(change.name.clone());
+            } else {
                 self.add(new, touched);
-                self.table.insert(change.name.clone(), new.clone());
             }
         }
+    }
+
+    /// Whether both need the same members of sets that are full.
+    fn needs_same_room(&self, one: &Arc<Forwarding>, other: &Arc<Forwarding>) -> bool {
+        let [one, other] = [one, other].map(|forwarding| self.needs(forwarding).members);
+        let in_full = |(set, _): &&(Set, Member)| self.full.contains(set);
+        one.iter().filter(in_full).eq(other.iter().filter(in_full))
     }
 
     pub(super) fn let_in(&mut self, health_checks: &[HealthCheckPort], touched: &mut Touched) {

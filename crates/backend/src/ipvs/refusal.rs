@@ -109,6 +109,11 @@ impl Refusals {
         }
     }
 
+    /// Sets that have no room.
+    pub(super) const fn full(&self) -> &BTreeSet<Set> {
+        &self.full
+    }
+
     /// Takes in which sets have no room.
     pub(super) fn set_full(&mut self, full: BTreeSet<Set>) {
         self.full = full;

@@ -159,19 +159,19 @@ fn what_does_not_fit_into_a_set_is_left_out_whole() {
         assert!(commit.refused.iter().all(|refusal| refusal.reason.contains("full")), "{:?}", commit.refused);
         assert_eq!((heads(), bound()), (4, 4));
         assert!(ipvs.is_intact().unwrap());
-        // A change of another one costs as ever; a new one finds no room either.
-        let (_, fits): (Vec<&Change>, Vec<&Change>) =
+        // A change of another one costs as ever, and so does one that needs the same room; a new one finds none either.
+        let (left_out, fits): (Vec<&Change>, Vec<&Change>) =
             all.iter().partition(|change| commit.refused.iter().any(|refusal| refusal.name == change.name));
-        let busy = Change {
-            old: fits[0].new.clone(),
-            new: Some(std::sync::Arc::new(portolan_model::Forwarding {
-                cluster: Box::new([]),
-                ..(**fits[0].new.as_ref().unwrap()).clone()
-            })),
-            ..fits[0].clone()
+        let busy = |change: &Change| {
+            let mut new = (**change.new.as_ref().unwrap()).clone();
+            new.cluster[0].port += 1;
+            Change { old: change.new.clone(), new: Some(std::sync::Arc::new(new)), ..change.clone() }
         };
-        let commit = ipvs.apply(&[busy]).unwrap();
-        assert!(!commit.full && commit.refused.len() == 2, "{commit:?}");
+        for change in [fits[0], left_out[0]] {
+            let commit = ipvs.apply(&[busy(change)]).unwrap();
+            assert!(!commit.full && commit.refused.len() == 2, "{commit:?}");
+            assert_eq!((heads(), bound()), (4, 4));
+        }
         let commit = ipvs.apply(&[service(7)]).unwrap();
         assert_eq!((commit.refused.len(), heads(), bound()), (3, 4, 4), "{commit:?}");
         // Room is taken at once.
