@@ -53,14 +53,15 @@ vm-test: packages-base packages-vm
 	$(CARGO) build --quiet --locked --workspace --all-features
 	PORTOLAN_ROUNDS=$${PORTOLAN_ROUNDS:-1} PORTOLAN_TEST_IPVS=1 $(CARGO) test --quiet --locked --workspace --all-features \
 		--config 'target."cfg(all())".runner = "$(CURDIR)/tests/vm/run"' \
-		--test kernel --test conntrack --test iptables --test ipvs --test userspace --test random -- $(addprefix --skip ,$(VM_SKIP))
+		--test kernel --test conntrack --test iptables --test ipvs --test random -- $(addprefix --skip ,$(VM_SKIP))
 	PORTOLAN_TEST_IPVS=1 $(CARGO) test --quiet --locked -p portolan-tests \
 		--config 'target."cfg(all())".runner = "$(CURDIR)/tests/vm/run"' \
 		--test affinity --test decisions --test frontends --test masquerade -- ipvs::
 	PORTOLAN_ROUNDS=$${PORTOLAN_ROUNDS:-3} PORTOLAN_TEST_IPVS=1 $(CARGO) test --quiet --locked -p portolan-tests \
 		--config 'target."cfg(all())".runner = "$(CURDIR)/tests/vm/run"' --test random -- ipvs::
-	PORTOLAN_TEST_IPVS=1 $(CARGO) test --quiet --locked -p portolan \
-		--config 'target."cfg(all())".runner = "$(CURDIR)/tests/vm/run"' --test ipvs_mode -- --test-threads 1
+	VM_ATTEMPTS=2 PORTOLAN_TEST_IPVS=1 $(CARGO) test --quiet --locked -p portolan -p portolan-backend \
+		--config 'target."cfg(all())".runner = "$(CURDIR)/tests/vm/run"' --test ipvs_mode --test userspace -- \
+		--test-threads 1 $(addprefix --skip ,$(VM_SKIP))
 	VM_PROGRAMS=$(CURDIR)/target/debug/portolan tests/vm/run tests/vm/proxy $(CURDIR)/target/debug/portolan
 
 lint:

@@ -10,23 +10,19 @@
 
 mod common;
 
-use std::time::Duration;
-
 use portolan_backend::ipvs::{KernelVersion, available};
 use portolan_model::Family;
-use portolan_testkit::{Namespace, PortolanProcess, Protocol, Traffic, TrafficPlan, eventually};
+use portolan_testkit::{Namespace, PortolanProcess, Protocol, eventually};
 use serde_json::json;
 
 use common::kernel::nft;
-use common::load::{assert_lossless, busy_services};
-use common::{Cluster, PATIENCE, at, http, logged, objects, reaches};
+use common::load::{self, assert_lossless, busy_services};
+use common::{COMPLETE, Cluster, PATIENCE, at, logged, objects, page, reaches};
 
 /// Says that the kernel has to have IPVS.
 const MUST_RUN: &str = "PORTOLAN_TEST_IPVS";
 /// Often enough to see what is missing between two comparisons.
 const IPVS: &str = "mode: ipvs\nipvs: {minSyncPeriod: 0s, syncPeriod: 1s}\n";
-const COMPLETE: &str = "this mode's rules are complete and do the work from now on";
-
 const NOT_PROGRAMMED: &str = "this Service port cannot be programmed";
 
 /// A cluster on a kernel with IPVS; `None` where it has none, and nobody says that it must.
@@ -41,36 +37,6 @@ fn cluster() -> Option<Cluster> {
             None
         }
     }
-}
-
-/// From a pod, the node and outside, to all kinds of addresses; no more than an emulated machine can carry.
-fn start_load(cluster: &Cluster) -> Vec<(&'static str, Traffic)> {
-    let (pod, node) = (cluster.world.pods()[0].namespace(), cluster.world.node().namespace());
-    let client = cluster.world.client().namespace();
-    let ways: [(&str, &Namespace, &str); 5] = [
-        ("pod to cluster IP", pod, "10.96.0.10:80"),
-        ("node to cluster IP, IPv6", node, "[fd00:96::10]:80"),
-        ("client to node port", client, "192.168.100.1:30080"),
-        ("client to load balancer", client, "198.51.100.7:80"),
-        ("pod to node port, IPv6", pod, "[fd00:192:168:100::1]:30081"),
-    ];
-    let interval = Duration::from_millis(100);
-    let plan = |to| TrafficPlan {
-        tcp: Some(at(to)),
-        udp: Some(at(to)),
-        streams: 1,
-        stream_interval: interval,
-        connections_per_second: 5,
-        udp_flows: 1,
-        udp_interval: interval,
-        ready_within: PATIENCE,
-        ..TrafficPlan::default()
-    };
-    ways.map(|(name, from, to)| (name, Traffic::start(from, plan(to)).unwrap())).into()
-}
-
-fn page(cluster: &Cluster, path: &str) -> String {
-    http::get(cluster.world.node().namespace(), at("127.0.0.1:10249"), path).unwrap().body
 }
 
 /// What leads packets to Services, by mode: virtual servers or rules that are not those of others.
@@ -99,7 +65,7 @@ fn there_and_back(other: &str) {
     let node = cluster.world.node().namespace();
     busy_services(&cluster);
     let mut proxy = cluster.proxy_with(&format!("mode: {other}\n"));
-    let load = start_load(&cluster);
+    let load = load::start(&cluster);
     for (round, mode) in ["ipvs", other].into_iter().enumerate() {
         let yaml = if mode == "ipvs" { IPVS.to_owned() } else { format!("mode: {other}\n") };
         cluster.configure(&yaml);
@@ -134,7 +100,7 @@ fn restarts_while_in_use_lose_nothing() {
     let node = cluster.world.node().namespace();
     let listed = || node.output("ipvsadm", &["--save", "--numeric"]).unwrap();
     let before = listed();
-    let load = start_load(&cluster);
+    let load = load::start(&cluster);
     for round in 0..2 {
         if round % 2 == 0 {
             assert!(proxy.terminate(PATIENCE).unwrap().success(), "{}", proxy.output());

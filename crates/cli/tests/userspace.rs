@@ -17,13 +17,12 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use portolan_testkit::{
-    Family, Namespace, Probe, ProbeResult, Protocol, Traffic, TrafficPlan, TrafficReport, eventually,
-    probe_many,
+    Family, Namespace, Probe, ProbeResult, Protocol, Traffic, TrafficPlan, eventually, probe_many,
 };
 use serde_json::json;
 
 use common::kernel::nft;
-use common::load::{self, busy_services};
+use common::load::{self, assert_lossless_or_moved, busy_services};
 use common::{COMPLETE, Cluster, PATIENCE, at, logged, objects, page, reaches};
 
 const USERSPACE: &str = "mode: userspace\n";
@@ -64,15 +63,6 @@ fn start_load(cluster: &Cluster, streams: usize) -> Vec<(&'static str, Traffic)>
     ];
     let plan = |to| TrafficPlan { streams, ..load::plan(to) };
     ways.map(|(name, from, to)| (name, Traffic::start(from, plan(to)).unwrap())).into()
-}
-
-fn assert_lossless(load: Vec<(&'static str, Traffic)>, proxy: &str) {
-    for (name, traffic) in load {
-        let report = traffic.stop().unwrap();
-        // A flow may move: another mode chooses anew.
-        let lossless = TrafficReport { udp_moved: 0, ..report.clone() }.is_lossless();
-        assert!(lossless && report.connections_ok > 0 && report.udp_sent > 0, "{name}: {report} {proxy}");
-    }
 }
 
 #[test]
@@ -221,7 +211,7 @@ fn change_modes_under_load(capture: &str) {
         }
     }
     let output = proxy.output();
-    assert_lossless(load, &output);
+    assert_lossless_or_moved(load, &output);
     // With their connections, all traces of relays go.
     cluster.configure("mode: nftables\n");
     logged(&mut proxy, ENDED, 1);
@@ -265,7 +255,7 @@ fn hand_over_to_the_kernel(capture: &str) {
         );
         proxy = cluster.proxy_with_arguments(USERSPACE, &[capture]);
     }
-    assert_lossless(load, &(output + &proxy.output()));
+    assert_lossless_or_moved(load, &(output + &proxy.output()));
     proxy.terminate(PATIENCE).unwrap();
     let mut proxy = cluster.proxy_with("");
     let gone = eventually(PATIENCE, "no routes to a relay", || routes(node) == 0);
