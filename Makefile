@@ -48,7 +48,7 @@ unit: packages-base packages-test $(TOOLS) $(RELEASED) $(PYTHON)
 ## Tests of the kernel, a random world and the proxy on Debian 12's kernel (6.1) under qemu. Without the slowest:
 ## everything in the guest is emulated.
 VM_SKIP := any_line for_10_s under_load contention edits:: limits:: priority:: restart:: the_memory_of what_others_do \
-	ipvs::the_kernel_agrees_with_the_oracle
+	ipvs::the_kernel_agrees_with_the_oracle memory_is_flat modes_change
 vm-test: packages-base packages-vm
 	$(CARGO) build --quiet --locked --workspace --all-features
 	PORTOLAN_ROUNDS=$${PORTOLAN_ROUNDS:-1} PORTOLAN_TEST_IPVS=1 $(CARGO) test --quiet --locked --workspace --all-features \
