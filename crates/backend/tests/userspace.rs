@@ -12,8 +12,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portolan_backend::Dataplane;
+use portolan_backend::iptables::{self, Programs, Variant};
 use portolan_backend::nft::Nftables;
-use portolan_backend::userspace::{Remains, Userspace};
+use portolan_backend::userspace::{Remains, TRANSLATED, Userspace, spawn_translated};
 use portolan_model::{
     Backend, Change, ExternalPolicy, Family, Forwarding, Frontend, InternalPolicy, LocalDetector,
     NodePortAddresses, Protocol, ServicePortName, Settings,
@@ -111,6 +112,20 @@ impl Bed {
         self.at_node(|| {
             let relay = portolan_relay::spawn(&[FAMILY], options).unwrap();
             let mut plane = Userspace::open(settings(), relay).unwrap();
+            plane.apply(&self.changes).unwrap();
+            plane.resync().unwrap();
+            plane
+        })
+    }
+
+    /// Packets come by redirect.
+    fn redirect(&self) -> Userspace {
+        self.at_node(|| {
+            let options = Options { arrival: TRANSLATED, ..Options::default() };
+            let relay = spawn_translated(&[FAMILY], options).unwrap();
+            let programs = Programs::of(FAMILY, Variant::Nft).unwrap();
+            let mut plane =
+                Userspace::open_redirect(programs, settings(), iptables::Options::default(), relay);
             plane.apply(&self.changes).unwrap();
             plane.resync().unwrap();
             plane
@@ -289,6 +304,15 @@ fn endpoints_see_the_client_on_request() {
 /// As it is where a pod of the host's network serves behind an external IP of its node.
 #[test]
 fn a_backend_may_be_where_the_service_is() {
+    serve_where_the_service_is(Bed::userspace);
+}
+
+#[test]
+fn with_redirected_packets_a_backend_may_be_there_as_well() {
+    serve_where_the_service_is(Bed::redirect);
+}
+
+fn serve_where_the_service_is(open: impl Fn(&Bed) -> Userspace) {
     let mut bed = Bed::new();
     let own = SocketAddr::from(([198, 51, 100, 77], PORT));
     for change in &mut bed.changes {
@@ -299,7 +323,7 @@ fn a_backend_may_be_where_the_service_is() {
     }
     bed.node().ip(&format!("addr add {}/32 dev lo", own.ip())).unwrap();
     bed.world.echo().listen(bed.node(), Protocol::Tcp, own).unwrap();
-    let plane = bed.userspace();
+    let plane = open(&bed);
     let [.., pod] = bed.world.pods() else { panic!("no pod") };
     for _ in 0..4 {
         let probe = Probe::new(Protocol::Tcp, own);
@@ -308,6 +332,52 @@ fn a_backend_may_be_where_the_service_is() {
     }
     let accepted = plane.relay().counters().accepted.load(std::sync::atomic::Ordering::Relaxed);
     assert_eq!(accepted, 4, "the relay is not its own client");
+}
+
+/// The kernel tells whom each datagram was for, though all come to one port, and one client may use one port for all.
+#[test]
+fn redirected_datagrams_of_one_client_find_their_services() {
+    let mut bed = Bed::new();
+    let others = [SocketAddr::from(([10, 96, 0, 2], 80)), SocketAddr::from(([10, 96, 0, 3], 81))];
+    let udp = bed.changes[1].clone();
+    let pods: Vec<IpAddr> = bed.world.pods().iter().take(2).map(|pod| pod.address(FAMILY)).collect();
+    for (number, (at, pod)) in others.into_iter().zip(&pods).enumerate() {
+        let mut forwarding = Forwarding::clone(udp.new.as_ref().unwrap());
+        forwarding.cluster = Box::new([Backend { address: *pod, port: PORT, may_hairpin: false }]);
+        forwarding.frontends = Box::new([Frontend::ClusterIp(at.ip(), at.port())]);
+        let service = Arc::from(format!("other-{number}"));
+        let name = Arc::new(ServicePortName { service, ..(*udp.name).clone() });
+        bed.changes.push(Change { name, new: Some(Arc::new(forwarding)), ..udp.clone() });
+    }
+    let plane = bed.redirect();
+    for from in [bed.world.client().namespace(), bed.node()] {
+        for (at, pod) in [others, [others[1], others[0]]].concat().into_iter().zip([0, 1, 1, 0]) {
+            let flow = (from, Probe::new(Protocol::Udp, at).from_port(40_000));
+            let [ProbeResult::Reached(reached)] = probe_many(&[flow]).unwrap()[..] else {
+                panic!("{at} is not reached");
+            };
+            assert_eq!(reached.backend.ip(), pods[pod], "{at}");
+        }
+    }
+    drop(plane);
+}
+
+#[test]
+fn nobody_reaches_the_relay_past_a_service() {
+    let bed = Bed::new();
+    let plane = bed.redirect();
+    let address = bed.world.node().address(FAMILY);
+    for protocol in [Protocol::Tcp, Protocol::Udp] {
+        for from in [bed.world.client().namespace(), bed.node()] {
+            for port in [plane.relay().options().ports.cluster, plane.relay().options().ports.local] {
+                let probe = Probe::new(protocol, SocketAddr::new(address, port));
+                let results = probe_many(&[(from, probe)]).unwrap();
+                assert!(matches!(results[..], [ProbeResult::Refused]), "{protocol} {port}: {results:?}");
+            }
+        }
+    }
+    let strays = plane.relay().counters().unknown.load(std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(strays, 0, "the kernel refuses");
 }
 
 /// Backends die and come back all the time, one of them always lives: clients notice nothing.

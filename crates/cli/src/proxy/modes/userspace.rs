@@ -101,14 +101,25 @@ pub(super) fn choose_capture(
     families: &[Family],
     wanted: Option<Capture>,
 ) -> (Capture, String) {
+    let fault = |&family: &Family| attempt(configuration, family).err();
+    let no_tproxy = || families.iter().find_map(fault).map(|error| error.to_string());
+    let no_iptables = || families.iter().find_map(|&family| super::iptables::attempt(family).err());
+    choose(wanted, no_tproxy, no_iptables)
+}
+
+/// What is wanted, or else the first way that nothing speaks against; the first one where something speaks against both.
+fn choose(
+    wanted: Option<Capture>,
+    no_tproxy: impl FnOnce() -> Option<String>,
+    no_iptables: impl FnOnce() -> Option<String>,
+) -> (Capture, String) {
     if let Some(capture) = wanted {
         return (capture, "--userspace-capture says so".to_owned());
     }
-    let fault = |&family: &Family| attempt(configuration, family).err();
-    let Some(lacks) = families.iter().find_map(fault) else {
+    let Some(lacks) = no_tproxy() else {
         return (Capture::Tproxy, "the kernel has what it takes".to_owned());
     };
-    match families.iter().find_map(|&family| super::iptables::attempt(family).err()) {
+    match no_iptables() {
         None => (Capture::Redirect, format!("tproxy cannot be used: {lacks}")),
         Some(why) => (Capture::Tproxy, format!("packets cannot be redirected, either: {why}")),
     }
@@ -242,5 +253,24 @@ impl RelayCounters {
             bytes_to_clients: sum(|counters| &counters.bytes_to_clients),
             failing: sum(|counters| &counters.failing),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_are_redirected_where_the_kernel_has_no_tproxy() {
+        let chosen = |wanted, tproxy: Option<&str>, iptables: Option<&str>| {
+            choose(wanted, || tproxy.map(str::to_owned), || iptables.map(str::to_owned))
+        };
+        assert_eq!(chosen(None, None, None).0, Capture::Tproxy);
+        let (capture, reason) = chosen(None, Some("no nft_tproxy"), None);
+        assert!(capture == Capture::Redirect && reason.contains("no nft_tproxy"), "{reason}");
+        let (capture, reason) = chosen(None, Some("no nft_tproxy"), Some("no iptables"));
+        assert!(capture == Capture::Tproxy && reason.contains("no iptables"), "{reason}");
+        assert_eq!(chosen(Some(Capture::Redirect), None, Some("no iptables")).0, Capture::Redirect);
+        assert_eq!(chosen(Some(Capture::Tproxy), Some("no nft_tproxy"), None).0, Capture::Tproxy);
     }
 }
