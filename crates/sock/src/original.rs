@@ -246,6 +246,21 @@ mod tests {
     }
 
     #[test]
+    fn a_datagram_is_sent_from_the_address_that_is_named() {
+        use std::net::UdpSocket;
+
+        for (any, from, peer) in [("0.0.0.0:0", "127.0.0.9", "127.0.0.1:0"), ("[::]:0", "::1", "[::1]:0")] {
+            let (sender, receiver) = (UdpSocket::bind(any).unwrap(), UdpSocket::bind(peer).unwrap());
+            let port = sender.local_addr().unwrap().port();
+            let source = SocketAddr::new(from.parse().unwrap(), port);
+            send_from(&sender, b"answer", source, receiver.local_addr().unwrap()).unwrap();
+            let mut buffer = [0; 16];
+            let (length, seen) = receiver.recv_from(&mut buffer).unwrap();
+            assert_eq!((&buffer[..length], seen), (&b"answer"[..], source));
+        }
+    }
+
+    #[test]
     fn nonsense_is_no_destination() {
         let wanted = message(libc::SOL_IP, libc::IP_RECVORIGDSTADDR, &ipv4(53));
         for end in 0..wanted.len() - 8 {
