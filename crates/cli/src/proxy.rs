@@ -36,7 +36,7 @@ use tokio::sync::mpsc::{self, UnboundedReceiver};
 use agent::{Agent, LEAVING, Surroundings};
 use checks::Finding;
 use events::Notes;
-use modes::{Choice, RelayCounters, Relays};
+use modes::{Choice, Meters, RelayCounters, Relays};
 use options::Loaded;
 pub(crate) use options::{Options, is_kube_proxy, normalise};
 use reload::Reload;
@@ -125,6 +125,9 @@ async fn follow(options: &Options, start: Start, slot: &AgentSlot) -> anyhow::Re
     let counters = RelayCounters::default();
     let of_relays = counters.clone();
     let metrics = metrics.with_packet_counters(reports::packet_counters);
+    let meters = Meters::default();
+    let of_ipvs = meters.clone();
+    let metrics = metrics.with_ipvs(move |family| of_ipvs.draining(family));
     let metrics = Arc::new(metrics.with_relays(move || of_relays.read()));
     metrics.mode(choice.mode.name(), choice.reason.name(), choice.wanted());
     let settings = client_settings(configuration, loaded.master.clone(), &metrics);
@@ -135,6 +138,7 @@ async fn follow(options: &Options, start: Start, slot: &AgentSlot) -> anyhow::Re
     let surroundings = Surroundings {
         node_name: node_name.clone(),
         relays: Relays::new(families.clone(), counters),
+        meters,
         families,
         findings,
         metrics: Arc::clone(&metrics),

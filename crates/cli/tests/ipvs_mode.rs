@@ -110,6 +110,8 @@ fn restarts_while_in_use_lose_nothing() {
         proxy = cluster.proxy_with(IPVS);
         assert_eq!(listed(), before, "{}", proxy.output());
     }
+    let shown = "portolan_ipvs_draining_real_servers{ip_family=\"IPv4\"} 0";
+    assert!(page(&cluster, "/metrics").contains(shown), "{}", page(&cluster, "/metrics"));
     assert_lossless(load);
 }
 

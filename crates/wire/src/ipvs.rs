@@ -112,6 +112,8 @@ pub struct RealServer {
     pub forward: u32,
     /// Its share of new connections; 0 is none.
     pub weight: u32,
+    /// With more connections than that it takes nothing new; 0 is no bound.
+    pub upper_threshold: u32,
     /// Connections that exchange data. Only read.
     pub active: u32,
     /// Other connections that are remembered. Only read.
@@ -314,7 +316,7 @@ impl VirtualServer {
 impl RealServer {
     /// A server that takes part in full, reached by rewriting.
     pub const fn new(place: SocketAddr, weight: u32) -> Self {
-        Self { place, forward: FORWARD_MASQUERADE, weight, active: 0, inactive: 0 }
+        Self { place, forward: FORWARD_MASQUERADE, weight, upper_threshold: 0, active: 0, inactive: 0 }
     }
 
     fn encode(&self, message: &mut Message<'_>, of: &Identity) {
@@ -323,7 +325,7 @@ impl RealServer {
             encode_place(message, self.place);
             message.attr_u32_ne(IPVS_DEST_ATTR_FWD_METHOD, self.forward);
             message.attr_u32_ne(IPVS_DEST_ATTR_WEIGHT, self.weight);
-            message.attr_u32_ne(IPVS_DEST_ATTR_U_THRESH, 0);
+            message.attr_u32_ne(IPVS_DEST_ATTR_U_THRESH, self.upper_threshold);
             message.attr_u32_ne(IPVS_DEST_ATTR_L_THRESH, 0);
         });
     }
@@ -338,6 +340,7 @@ impl RealServer {
             place: SocketAddr::new(address, port),
             forward: number(IPVS_DEST_ATTR_FWD_METHOD)?,
             weight: number(IPVS_DEST_ATTR_WEIGHT)?,
+            upper_threshold: count(IPVS_DEST_ATTR_U_THRESH)?,
             active: count(IPVS_DEST_ATTR_ACTIVE_CONNS)?,
             inactive: count(IPVS_DEST_ATTR_INACT_CONNS)?,
         })

@@ -7,7 +7,8 @@ use portolan_model::IpvsScheduler;
 
 use super::Error;
 use super::dataplane::{Ipvs, State};
-use super::difference::{Difference, Operation};
+use super::difference::{Difference, Manner, Operation};
+use super::draining::Moment;
 use super::frontend::{Config, Key};
 use super::kernel::Owners;
 use super::refusal::{self, Refused};
@@ -86,7 +87,7 @@ impl Ipvs {
         let mut commit = self.write(&difference, Some(&present))?;
         commit.objects = commit.objects.saturating_add(created);
         commit.full = true;
-        self.draining.keep(&difference.draining);
+        self.draining.clear();
         self.note_draining(&difference);
         self.state = State::InStep;
         Ok(commit)
@@ -98,13 +99,19 @@ impl Ipvs {
         difference: &mut Difference,
     ) -> Result<BTreeMap<Key, Option<Config>>, Error> {
         let mut found = self.kernel.virtual_servers()?;
+        // Not by its function: the kernel is asked meanwhile.
+        let manner = Manner {
+            default: self.options.scheduler,
+            missing: self.missing.as_slice(),
+            drained_by: Moment::now().after(self.options.drain),
+        };
         let servers: Vec<Key> = self.desired.servers().map(|(key, _)| *key).collect();
         for key in servers {
             let present = match found.remove(&key) {
                 Some(config) => Some(self.kernel.present(&key, config)?),
                 None => None,
             };
-            difference.server(key, present.as_ref(), self.desired.server(&key), self.schedulers());
+            difference.server(key, present.as_ref(), self.desired.server(&key), manner);
         }
         Ok(found)
     }

@@ -6,13 +6,13 @@ use std::time::Instant;
 use portolan_model::{Change, Forwarding, IpvsScheduler, ServicePortName, Settings};
 
 use super::desired::{Desired, Touched};
-use super::difference::{Difference, Operation, Schedulers};
-use super::draining::{Draining, deadline};
+use super::difference::{Difference, Manner, Operation};
+use super::draining::{Draining, Moment};
 use super::kernel::{Kernel, strictly};
 use super::refusal::{self, Refusals, Refused};
 use super::retire::Retiring;
 use super::rules::{self, Part, Rules};
-use super::{Error, Options};
+use super::{Error, Meter, Options};
 use crate::dataplane::{Chains, Commit, Dataplane, HealthCheckPort, Refusal};
 use crate::iptables::Programs;
 
@@ -25,6 +25,7 @@ pub struct Ipvs {
     pub(super) rules: Rules,
     pub(super) desired: Desired,
     pub(super) draining: Draining,
+    meter: Arc<Meter>,
     /// The kernel refused something, and everything is compared for that reason.
     pub(super) once_more: bool,
     /// What it refuses for good.
@@ -67,6 +68,7 @@ impl Ipvs {
             desired: Desired::new(settings, options.exclude.clone()),
             options,
             draining: Draining::default(),
+            meter: Arc::default(),
             once_more: false,
             refusals: Refusals::default(),
             overflow: Vec::new(),
@@ -76,6 +78,12 @@ impl Ipvs {
             health_checks: Vec::new(),
             retiring: None,
         })
+    }
+
+    /// Shows in a meter what this data plane has.
+    #[must_use]
+    pub fn with_meter(self, meter: Arc<Meter>) -> Self {
+        Self { meter, ..self }
     }
 
     /// Takes in other options; the next comparison writes them.
@@ -89,7 +97,7 @@ impl Ipvs {
 
     /// How many endpoints that are no more still have connections.
     pub fn draining(&self) -> usize {
-        self.draining.iter().map(|(_, places)| places.len()).sum()
+        self.draining.len()
     }
 
     pub(super) fn suspect(&mut self) {
@@ -106,8 +114,12 @@ impl Ipvs {
         touched
     }
 
-    pub(super) const fn schedulers(&self) -> Schedulers<'_> {
-        Schedulers { default: self.options.scheduler, missing: self.missing.as_slice() }
+    pub(super) fn manner(&self) -> Manner<'_> {
+        Manner {
+            default: self.options.scheduler,
+            missing: self.missing.as_slice(),
+            drained_by: Moment::now().after(self.options.drain),
+        }
     }
 
     /// Writes what a change touches; `None` where everything has to be compared instead.
@@ -124,7 +136,7 @@ impl Ipvs {
 
     /// Writes what a change touches.
     fn change(&mut self, touched: &Touched) -> Result<Commit, Error> {
-        let difference = Difference::of_change(touched, &self.desired, &self.draining, self.schedulers());
+        let difference = Difference::of_change(touched, &self.desired, &self.draining, self.manner());
         let commit = self.write(&difference, None)?;
         self.note_draining(&difference);
         Ok(commit)
@@ -184,10 +196,10 @@ impl Ipvs {
         for (key, place) in &difference.settled {
             self.draining.remove(key, *place);
         }
-        let until = deadline(self.options.drain);
-        for (key, place) in &difference.draining {
-            self.draining.add(*key, *place, until);
+        for (key, place, until) in &difference.draining {
+            self.draining.add(*key, *place, *until);
         }
+        self.meter.set_draining(self.draining.len());
     }
 
     /// Service ports that are not there, or otherwise than they ask for.
@@ -227,7 +239,7 @@ impl Ipvs {
 
     /// Removes endpoints that are no more and whose connections have ended, or whose time is over.
     fn drain(&mut self) -> Result<(), Error> {
-        let now = Instant::now();
+        let now = Moment::now();
         let mut done = Vec::new();
         for (key, places) in self.draining.iter() {
             let present = self.kernel.real_servers(key)?;
@@ -247,6 +259,7 @@ impl Ipvs {
         for (key, place) in done {
             self.draining.remove(&key, place);
         }
+        self.meter.set_draining(self.draining.len());
         Ok(())
     }
 }
@@ -337,6 +350,8 @@ impl Dataplane for Ipvs {
 
     /// Virtual servers stay for as long as they have connections.
     fn give_way(&mut self, kept: Option<Chains>) -> Result<bool, crate::Error> {
+        // What another mode's work waits for is no endpoint of this one.
+        self.meter.set_draining(0);
         let mut retiring = self.retiring.take().unwrap_or_else(|| Retiring::new(self.options.drain));
         let outcome = self.retire(&mut retiring, kept);
         self.retiring = Some(retiring);

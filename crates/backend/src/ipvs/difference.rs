@@ -8,7 +8,7 @@ use portolan_model::{IpvsScheduler, Protocol};
 use portolan_wire::ipset::Member;
 
 use super::desired::{Desired, Touched};
-use super::draining::Draining;
+use super::draining::{Draining, Moment};
 use super::frontend::{Config, Key, Server};
 use super::set::Set;
 
@@ -17,11 +17,24 @@ pub(super) const WEIGHT: u32 = 1;
 
 /// How virtual servers of the table become the kernel's.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Schedulers<'a> {
-    /// For Services that ask for nothing.
+pub(super) struct Manner<'a> {
+    /// The scheduler for Services that ask for nothing.
     pub(super) default: IpvsScheduler,
-    /// Those that the kernel does not have.
+    /// Schedulers that the kernel does not have.
     pub(super) missing: &'a [IpvsScheduler],
+    /// When the time of a real server is over that begins to drain now.
+    pub(super) drained_by: Moment,
+}
+
+/// A real server as the kernel has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Real {
+    /// It has its share of new connections.
+    Serving,
+    /// It takes nothing new, and may be told until when.
+    Draining(Option<Moment>),
+    /// It does not work as ours do.
+    Other,
 }
 
 /// A virtual server as the kernel has it.
@@ -29,8 +42,7 @@ pub(super) struct Schedulers<'a> {
 pub(super) struct Present {
     /// Nothing where the scheduler is none that we know.
     pub(super) config: Option<Config>,
-    /// Real servers with their weights; none where one does not work as ours do.
-    pub(super) real: BTreeMap<SocketAddr, Option<u32>>,
+    pub(super) real: BTreeMap<SocketAddr, Real>,
 }
 
 /// One message about a virtual server.
@@ -40,7 +52,10 @@ pub(super) enum Operation {
     Set(Key, Config),
     Delete(Key),
     NewReal(Key, SocketAddr),
-    SetReal(Key, SocketAddr, u32),
+    /// It has its share of new connections again.
+    Restore(Key, SocketAddr),
+    /// It takes nothing new, and goes at this time at the latest.
+    Drain(Key, SocketAddr, Moment),
     DeleteReal(Key, SocketAddr),
 }
 
@@ -60,7 +75,7 @@ pub(super) struct Difference {
     /// Members to remove from sets.
     pub(super) remove: Vec<(Set, Member)>,
     /// Real servers that go on with the connections that they have.
-    pub(super) draining: Vec<(Key, SocketAddr)>,
+    pub(super) draining: Vec<(Key, SocketAddr, Moment)>,
     /// Real servers that do not do so any more: they are needed again, or gone.
     pub(super) settled: Vec<(Key, SocketAddr)>,
 }
@@ -71,7 +86,7 @@ impl Difference {
         touched: &Touched,
         desired: &Desired,
         draining: &Draining,
-        schedulers: Schedulers<'_>,
+        manner: Manner<'_>,
     ) -> Self {
         let mut difference = Self::default();
         for (&member, &was_there) in &touched.members {
@@ -83,11 +98,12 @@ impl Difference {
         }
         for (key, former) in &touched.servers {
             let present = former.as_ref().map(|server| {
-                let mut present = Present::of(server, schedulers);
-                present.real.extend(draining.of(key).map(|place| (place, Some(0))));
+                let mut present = Present::of(server, manner);
+                let drains = |(place, until)| (place, Real::Draining(Some(until)));
+                present.real.extend(draining.of(key).map(drains));
                 present
             });
-            difference.server(*key, present.as_ref(), desired.server(key), schedulers);
+            difference.server(*key, present.as_ref(), desired.server(key), manner);
         }
         difference
     }
@@ -115,7 +131,7 @@ impl Difference {
         key: Key,
         present: Option<&Present>,
         desired: Option<&Server>,
-        schedulers: Schedulers<'_>,
+        manner: Manner<'_>,
     ) {
         let Some(desired) = desired else {
             if let Some(present) = present {
@@ -124,7 +140,7 @@ impl Difference {
             }
             return;
         };
-        let config = desired.config(schedulers.default, schedulers.missing);
+        let config = desired.config(manner.default, manner.missing);
         let none = BTreeMap::new();
         let real = match present {
             None => {
@@ -142,30 +158,40 @@ impl Difference {
         for place in &wanted {
             match real.get(place) {
                 None => self.servers.push(Operation::NewReal(key, *place)),
-                Some(Some(WEIGHT)) => {}
+                Some(Real::Serving) => {}
                 Some(_) => {
-                    self.servers.push(Operation::SetReal(key, *place, WEIGHT));
+                    self.servers.push(Operation::Restore(key, *place));
                     self.settled.push((key, *place));
                 }
             }
         }
-        for (place, weight) in real.iter().filter(|(place, _)| !wanted.contains(place)) {
-            self.surplus(key, *place, *weight, config.scheduler);
+        for (place, real) in real.iter().filter(|(place, _)| !wanted.contains(place)) {
+            self.surplus(key, *place, *real, (config.scheduler, manner.drained_by));
         }
     }
 
     /// A real server that is no endpoint any more.
-    fn surplus(&mut self, key: Key, place: SocketAddr, weight: Option<u32>, scheduler: IpvsScheduler) {
+    fn surplus(
+        &mut self,
+        key: Key,
+        place: SocketAddr,
+        real: Real,
+        (scheduler, drained_by): (IpvsScheduler, Moment),
+    ) {
         // A flow of UDP has no end that could be waited for; and by the destination's address alone, all go on to a
         // server that takes nothing new.
         if key.protocol == Protocol::Udp || scheduler == IpvsScheduler::Dh {
             self.servers.push(Operation::DeleteReal(key, place));
             return;
         }
-        if weight != Some(0) {
-            self.servers.push(Operation::SetReal(key, place, 0));
+        let until = match real {
+            Real::Draining(Some(until)) => until.min(drained_by),
+            _ => drained_by,
+        };
+        if real != Real::Draining(Some(until)) {
+            self.servers.push(Operation::Drain(key, place, until));
         }
-        self.draining.push((key, place));
+        self.draining.push((key, place, until));
     }
 
     fn add_member(&mut self, (set, member): (Set, Member)) {
@@ -192,10 +218,10 @@ impl Difference {
 
 impl Present {
     /// What the kernel has once a virtual server is written.
-    fn of(server: &Server, schedulers: Schedulers<'_>) -> Self {
+    fn of(server: &Server, manner: Manner<'_>) -> Self {
         Self {
-            config: Some(server.config(schedulers.default, schedulers.missing)),
-            real: server.places().map(|place| (place, Some(WEIGHT))).collect(),
+            config: Some(server.config(manner.default, manner.missing)),
+            real: server.places().map(|place| (place, Real::Serving)).collect(),
         }
     }
 }
@@ -234,8 +260,11 @@ impl fmt::Display for Operation {
             }
             Self::Delete(key) => write!(f, "removing virtual server {key}"),
             Self::NewReal(key, place) => write!(f, "adding real server {place} to virtual server {key}"),
-            Self::SetReal(key, place, weight) => {
-                write!(f, "giving real server {place} of virtual server {key} weight {weight}")
+            Self::Restore(key, place) => {
+                write!(f, "giving real server {place} of virtual server {key} weight {WEIGHT}")
+            }
+            Self::Drain(key, place, _) => {
+                write!(f, "giving real server {place} of virtual server {key} weight 0")
             }
             Self::DeleteReal(key, place) => {
                 write!(f, "removing real server {place} from virtual server {key}")

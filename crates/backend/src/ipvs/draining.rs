@@ -2,14 +2,40 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::frontend::Key;
+
+/// A time in seconds since the machine started, as long as which virtual servers are there at most. The kernel keeps it for
+/// us, as the bound of connections of a real server that takes none anyway: so a restart finds it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Moment(u32);
+
+impl Moment {
+    pub(super) fn now() -> Self {
+        // Never 0, which is no bound.
+        Self(u32::try_from(rustix::system::sysinfo().uptime).unwrap_or(u32::MAX).max(1))
+    }
+
+    pub(super) fn after(self, period: Duration) -> Self {
+        Self(self.0.saturating_add(u32::try_from(period.as_secs()).unwrap_or(u32::MAX)))
+    }
+
+    /// What a bound says; 0 says nothing.
+    pub(super) const fn of_threshold(threshold: u32) -> Option<Self> {
+        if threshold == 0 { None } else { Some(Self(threshold)) }
+    }
+
+    /// The bound that says it.
+    pub(super) const fn threshold(self) -> u32 {
+        self.0
+    }
+}
 
 /// They take nothing new, and go when their connections have ended, or when their time is over.
 #[derive(Debug, Default)]
 pub(super) struct Draining {
-    servers: BTreeMap<Key, BTreeMap<SocketAddr, Instant>>,
+    servers: BTreeMap<Key, BTreeMap<SocketAddr, Moment>>,
 }
 
 impl Draining {
@@ -17,18 +43,23 @@ impl Draining {
         self.servers.is_empty()
     }
 
-    pub(super) fn of(&self, key: &Key) -> impl Iterator<Item = SocketAddr> {
-        self.servers.get(key).into_iter().flat_map(BTreeMap::keys).copied()
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.servers.values().map(BTreeMap::len).sum()
+    }
+
+    /// Those of a virtual server, with when their time is over.
+    pub(super) fn of(&self, key: &Key) -> impl Iterator<Item = (SocketAddr, Moment)> {
+        self.servers.get(key).into_iter().flatten().map(|(place, until)| (*place, *until))
     }
 
     /// Those of each virtual server, with when their time is over.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&Key, &BTreeMap<SocketAddr, Instant>)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&Key, &BTreeMap<SocketAddr, Moment>)> {
         self.servers.iter()
     }
 
-    /// One that has a time already keeps it.
-    pub(super) fn add(&mut self, key: Key, place: SocketAddr, until: Instant) {
-        self.servers.entry(key).or_default().entry(place).or_insert(until);
+    pub(super) fn add(&mut self, key: Key, place: SocketAddr, until: Moment) {
+        self.servers.entry(key).or_default().insert(place, until);
     }
 
     pub(super) fn remove(&mut self, key: &Key, place: SocketAddr) {
@@ -40,19 +71,7 @@ impl Draining {
         }
     }
 
-    /// Forgets all that a comparison with the kernel did not find.
-    pub(super) fn keep(&mut self, found: &[(Key, SocketAddr)]) {
-        let former = std::mem::take(&mut self.servers);
-        for (key, place) in found {
-            if let Some(until) = former.get(key).and_then(|places| places.get(place)) {
-                self.add(*key, *place, *until);
-            }
-        }
+    pub(super) fn clear(&mut self) {
+        self.servers.clear();
     }
-}
-
-/// When the time of a real server is over that begins to drain now.
-pub(super) fn deadline(drain: Duration) -> Instant {
-    let now = Instant::now();
-    now.checked_add(drain).unwrap_or(now)
 }

@@ -14,7 +14,8 @@ use portolan_wire::nfnetlink::Family as SetFamily;
 use portolan_wire::route::{self, Scope};
 use portolan_wire::{Batch, generic};
 
-use super::difference::{Operation, Present};
+use super::difference::{Operation, Present, Real, WEIGHT};
+use super::draining::Moment;
 use super::frontend::{Config, Key};
 use super::refusal::{Item, Refused};
 use super::set::Set;
@@ -249,8 +250,7 @@ impl Kernel {
 
     /// A virtual server with its real ones.
     pub(super) fn present(&mut self, key: &Key, config: Option<Config>) -> Result<Present, Error> {
-        let weight = |server: &RealServer| (server.forward == FORWARD_MASQUERADE).then_some(server.weight);
-        let real = self.real_servers(key)?.iter().map(|server| (server.place, weight(server))).collect();
+        let real = self.real_servers(key)?.iter().map(|server| (server.place, real(server))).collect();
         Ok(Present { config, real })
     }
 
@@ -438,6 +438,14 @@ const ESRCH: i32 = 3;
 const ENODEV: i32 = 19;
 /// The device does not have the address.
 const EADDRNOTAVAIL: i32 = 99;
+
+const fn real(server: &RealServer) -> Real {
+    match (server.forward, server.weight) {
+        (FORWARD_MASQUERADE, 0) => Real::Draining(Moment::of_threshold(server.upper_threshold)),
+        (FORWARD_MASQUERADE, WEIGHT) if server.upper_threshold == 0 => Real::Serving,
+        _ => Real::Other,
+    }
+}
 
 fn config(server: &VirtualServer) -> Option<Config> {
     let scheduler = IpvsScheduler::named(&server.scheduler)?;

@@ -148,7 +148,8 @@ impl Index {
                 }
                 Item::Operation(
                     Operation::NewReal(key, place)
-                    | Operation::SetReal(key, place, _)
+                    | Operation::Restore(key, place)
+                    | Operation::Drain(key, place, _)
                     | Operation::DeleteReal(key, place),
                 ) => drop(index.real_servers.entry(key).or_default().insert(place)),
                 Item::Address(address) => drop(index.addresses.insert(address)),

@@ -9,7 +9,6 @@ use portolan_sock::{Protocol, Socket};
 
 use super::Error;
 use super::dataplane::{Ipvs, State};
-use super::draining::deadline;
 use super::frontend::Key;
 use super::kernel::{Kernel, device};
 use super::set::Set;
@@ -36,7 +35,9 @@ pub(super) struct Retiring {
 impl Retiring {
     pub(super) fn new(drain: Duration) -> Self {
         let sets = Set::ALL.into_iter().filter(|set| *set != Set::Own).collect();
-        Self { until: deadline(drain), next: Instant::now(), has_rules: true, sets, patience: PATIENCE }
+        let now = Instant::now();
+        let until = now.checked_add(drain).unwrap_or(now);
+        Self { until, next: now, has_rules: true, sets, patience: PATIENCE }
     }
 
     /// When there is something to do again, where only connections are waited for.

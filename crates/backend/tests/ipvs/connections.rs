@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portolan_backend::Dataplane as _;
-use portolan_backend::ipvs::{Options, Timeouts};
+use portolan_backend::ipvs::{Meter, Options, Timeouts};
 use portolan_model::{Change, Family, Forwarding, IpvsScheduler, Protocol};
 
 use super::example::{cluster_ip, put, settings};
@@ -18,17 +18,14 @@ const SERVICE: &str = "172.30.10.1";
 const ENDPOINTS: [&str; 2] = ["10.180.0.1:8080", "10.180.0.2:8080"];
 
 /// Endpoints are addresses of this namespace.
-fn listeners() -> Vec<TcpListener> {
+fn listeners() -> [TcpListener; 2] {
     run("ip", "link add pods type dummy");
     run("ip", "link set pods up");
-    ENDPOINTS
-        .iter()
-        .map(|place| {
-            let place: SocketAddr = place.parse().unwrap();
-            run("ip", &format!("address add {}/32 dev pods", place.ip()));
-            TcpListener::bind(place).unwrap()
-        })
-        .collect()
+    ENDPOINTS.map(|place| {
+        let place: SocketAddr = place.parse().unwrap();
+        run("ip", &format!("address add {}/32 dev pods", place.ip()));
+        TcpListener::bind(place).unwrap()
+    })
 }
 
 fn service(endpoints: &[&str]) -> Change {
@@ -115,6 +112,64 @@ fn an_endpoint_ends_at_its_deadline() {
         ipvs.apply(&[service(&ENDPOINTS[1..])]).unwrap();
         eventually("the endpoint is removed", || !ipvs.collect().unwrap());
         assert_eq!(weights(), ["  -> 10.180.0.2:8080 Masq weight 1"]);
+    });
+}
+
+/// The bounds of connections of real servers without a share, by which restarts know when their time is over.
+fn bounds() -> Vec<String> {
+    let listed = run("ipvsadm", "--list --numeric --thresholds");
+    let of = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        (words.get(1) == Some(&ENDPOINTS[0])).then(|| words[2].to_owned())
+    };
+    listed.lines().filter_map(of).collect()
+}
+
+#[test]
+fn a_deadline_outlives_restarts() {
+    in_namespace(|| {
+        let listeners = listeners();
+        let meter = Arc::<Meter>::default();
+        assert_eq!(meter.draining(), None);
+        let loaded = |drain: Duration, endpoints: &[&str]| {
+            let mut ipvs = open_with(settings(Family::Ipv4), Options { drain, ..options() });
+            ipvs = ipvs.with_meter(Arc::clone(&meter));
+            ipvs.apply(&[service(endpoints)]).unwrap();
+            let commit = ipvs.resync().unwrap();
+            (ipvs, commit)
+        };
+        let hour = Duration::from_secs(3600);
+        let (mut ipvs, _) = loaded(hour, &ENDPOINTS);
+        // Each endpoint gets one.
+        let _connections = ([connect(), connect()], listeners.map(|listener| listener.accept().unwrap()));
+        ipvs.apply(&[service(&ENDPOINTS[1..])]).unwrap();
+        assert_eq!(meter.draining(), Some(1));
+        let uptime = || rustix::system::sysinfo().uptime;
+        let bound = bounds();
+        let until: i64 = bound[0].parse().unwrap();
+        assert!((uptime() + 3590..=uptime() + 3600).contains(&until), "{until} at {}", uptime());
+        // Restarts with as much time, or more, leave it; one with less time has less.
+        for more in [hour, hour * 2] {
+            let (mut ipvs, commit) = loaded(more, &ENDPOINTS[1..]);
+            assert_eq!((commit.elements, bounds()), (0, bound.clone()));
+            assert!(ipvs.collect().unwrap() && ipvs.draining() == 1);
+        }
+        // What somebody else left without a share, such as kube-proxy, gets its time once.
+        let edit = format!("--edit-server --tcp-service {SERVICE}:80 --real-server {}", ENDPOINTS[0]);
+        run("ipvsadm", &format!("{edit} --masquerading --weight 0"));
+        assert_eq!(bounds(), ["0"]);
+        assert_eq!(loaded(hour, &ENDPOINTS[1..]).1.elements, 1);
+        assert_eq!(loaded(hour, &ENDPOINTS[1..]).1.elements, 0);
+        // It serves again, and is as it was.
+        loaded(hour, &ENDPOINTS);
+        assert_eq!((bounds(), meter.draining()), (vec!["0".to_owned()], Some(0)));
+        // Once the time is over, a restart removes it in spite of its connection.
+        run("ipvsadm", &format!("{edit} --masquerading --weight 0 --u-threshold 1"));
+        let (mut ipvs, _) = loaded(hour, &ENDPOINTS[1..]);
+        assert_eq!((bounds(), meter.draining()), (vec!["1".to_owned()], Some(1)));
+        assert!(!ipvs.collect().unwrap());
+        assert_eq!(weights(), ["  -> 10.180.0.2:8080 Masq weight 1"]);
+        assert_eq!(meter.draining(), Some(0));
     });
 }
 

@@ -119,6 +119,7 @@ pub(super) struct Surroundings {
     pub(super) notes: Notes,
     pub(super) done: UnboundedSender<Synced>,
     pub(super) relays: Relays,
+    pub(super) meters: Meters,
 }
 
 impl Running {
@@ -134,7 +135,8 @@ impl Running {
 
 impl Agent {
     pub(super) fn new(configuration: Configuration, surroundings: Surroundings) -> Self {
-        let Surroundings { node_name, families, findings, metrics, notes, done, relays } = surroundings;
+        let Surroundings { node_name, families, findings, metrics, notes, done, relays, meters } =
+            surroundings;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         Self {
             catalog: Catalog::new(node_name).with_triggers_since(i64::try_from(now).unwrap_or(i64::MAX)),
@@ -157,7 +159,7 @@ impl Agent {
             error: None,
             addresses_unknown: false,
             lacks_dataplane: false,
-            shared: Shared { meters: Meters::default(), relays },
+            shared: Shared { meters, relays },
             leaving: None,
             refused: PerFamily::default(),
         }

@@ -176,6 +176,14 @@ pub(super) enum Blueprint {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Meters {
     pub(super) iptables: PerFamily<Arc<Meter>>,
+    pub(super) ipvs: PerFamily<Arc<portolan_backend::ipvs::Meter>>,
+}
+
+impl Meters {
+    /// How many real servers of a family go on with connections only, where the IPVS mode ran.
+    pub(super) fn draining(&self, family: Family) -> Option<u64> {
+        self.ipvs.get(family).draining().and_then(|count| u64::try_from(count).ok())
+    }
 }
 
 /// What data planes share.
@@ -242,7 +250,10 @@ impl Blueprint {
                 let meter = Arc::clone(shared.meters.iptables.get(settings.family));
                 iptables::make(options, settings, meter)
             }
-            Self::Ipvs(options) => ipvs::make(options, settings),
+            Self::Ipvs(options) => {
+                let meter = Arc::clone(shared.meters.ipvs.get(settings.family));
+                ipvs::make(options, settings, meter)
+            }
             Self::Userspace(options) => userspace::make(options, settings, &mut shared.relays),
         }
     }

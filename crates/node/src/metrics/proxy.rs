@@ -17,6 +17,7 @@ use crate::address::Family;
 mod client;
 mod dataplane;
 mod iptables;
+mod ipvs;
 mod relay;
 mod sync;
 
@@ -202,6 +203,14 @@ impl ProxyMetrics {
     pub fn with_relays(self, read: impl Fn() -> Option<RelayMeasures> + Send + Sync + 'static) -> Self {
         let read: Arc<dyn Fn() -> Option<RelayMeasures> + Send + Sync> = Arc::new(read);
         relay::add(&self.registry, &read);
+        self
+    }
+
+    /// Shows how many real servers of a family drain in IPVS mode, read anew for every page; nothing where that mode never
+    /// ran.
+    #[must_use]
+    pub fn with_ipvs(self, read: impl Fn(Family) -> Option<u64> + Send + Sync + 'static) -> Self {
+        ipvs::add(&self.registry, Arc::new(read));
         self
     }
 

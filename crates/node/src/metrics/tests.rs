@@ -174,7 +174,11 @@ fn touch_everything(metrics: &ProxyMetrics) {
 /// not at all. That it holds kube-proxy's is what the next test is for.
 #[test]
 fn the_golden_list() {
-    let metrics = metrics().with_process().with_packet_counters(counted).with_relays(|| Some(relays()));
+    let metrics = metrics()
+        .with_process()
+        .with_packet_counters(counted)
+        .with_relays(|| Some(relays()))
+        .with_ipvs(|_| Some(2));
     touch_everything(&metrics);
     let mut list = String::new();
     for shown in read(&metrics.page()).expect("a valid page") {
@@ -230,7 +234,11 @@ fn every_metric_of_kube_proxy_is_there() {
         gauge process_open_fds -
         gauge process_max_fds -
         gauge process_start_time_seconds -";
-    let metrics = metrics().with_process().with_packet_counters(counted).with_relays(|| Some(relays()));
+    let metrics = metrics()
+        .with_process()
+        .with_packet_counters(counted)
+        .with_relays(|| Some(relays()))
+        .with_ipvs(|_| Some(2));
     touch_everything(&metrics);
     let page = read(&metrics.page()).expect("a valid page");
     let mut wanted = Vec::new();

@@ -63,9 +63,15 @@ proptest! {
     }
 
     #[test]
-    fn real_servers(of in identity(), place in any::<SocketAddr>(), forward in any::<u32>(), weight in any::<u32>()) {
+    fn real_servers(
+        of in identity(),
+        place in any::<SocketAddr>(),
+        forward in any::<u32>(),
+        weight in any::<u32>(),
+        upper_threshold in any::<u32>(),
+    ) {
         let place = SocketAddr::new(place.ip(), place.port());
-        let server = RealServer { forward, ..RealServer::new(place, weight) };
+        let server = RealServer { forward, upper_threshold, ..RealServer::new(place, weight) };
         for write in [ipvs::new_real_server, ipvs::set_real_server] {
             let mut batch = Batch::new(1);
             write(&mut batch, FAMILY, &of, &server);

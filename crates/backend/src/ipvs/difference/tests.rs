@@ -2,9 +2,11 @@ use portolan_model::world::{Edit, Ranges, Rng, World, random_edit};
 use portolan_model::{Catalog, Change, Family, LocalDetector, NodePortAddresses, Settings};
 
 use super::*;
-use crate::ipvs::draining::deadline;
 
-const SCHEDULERS: Schedulers<'_> = Schedulers { default: IpvsScheduler::Rr, missing: &[] };
+fn manner() -> Manner<'static> {
+    let drained_by = Moment::now().after(std::time::Duration::from_secs(9));
+    Manner { default: IpvsScheduler::Rr, missing: &[], drained_by }
+}
 
 /// A kernel that refuses what the real one would refuse.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -39,10 +41,14 @@ impl Kernel {
             Operation::Set(key, config) => self.server(key).config = Some(config),
             Operation::Delete(key) => assert!(self.servers.remove(&key).is_some(), "{operation}"),
             Operation::NewReal(key, place) => {
-                assert_eq!(self.server(key).real.insert(place, Some(WEIGHT)), None, "{operation}");
+                assert_eq!(self.server(key).real.insert(place, Real::Serving), None, "{operation}");
             }
-            Operation::SetReal(key, place, weight) => {
-                assert!(self.server(key).real.insert(place, Some(weight)).is_some(), "{operation}");
+            Operation::Restore(key, place) => {
+                assert!(self.server(key).real.insert(place, Real::Serving).is_some(), "{operation}");
+            }
+            Operation::Drain(key, place, until) => {
+                let drains = Real::Draining(Some(until));
+                assert!(self.server(key).real.insert(place, drains).is_some(), "{operation}");
             }
             Operation::DeleteReal(key, place) => {
                 assert!(self.server(key).real.remove(&place).is_some(), "{operation}");
@@ -65,7 +71,7 @@ impl Kernel {
         let keys: BTreeSet<Key> =
             desired.servers().map(|(key, _)| *key).chain(self.servers.keys().copied()).collect();
         for key in keys {
-            difference.server(key, self.servers.get(&key), desired.server(&key), SCHEDULERS);
+            difference.server(key, self.servers.get(&key), desired.server(&key), manner());
         }
         difference
     }
@@ -114,16 +120,18 @@ fn changes_come_to_what_a_comparison_makes() {
             changes.retain(|change: &Change| change.family == family);
             let mut touched = Touched::default();
             desired.apply(&changes, &mut touched);
-            let difference = Difference::of_change(&touched, &desired, &draining, SCHEDULERS);
+            let difference = Difference::of_change(&touched, &desired, &draining, manner());
             kernel.take(&difference);
             difference.settled.iter().for_each(|(key, place)| draining.remove(key, *place));
-            for (key, place) in &difference.draining {
-                draining.add(*key, *place, deadline(std::time::Duration::ZERO));
+            for (key, place, until) in &difference.draining {
+                draining.add(*key, *place, *until);
             }
             let compared = kernel.compared(&desired);
             assert_eq!(compared.len(), 0, "seed {seed}, step {step}: {compared:?}");
-            let drains: BTreeSet<_> =
-                draining.iter().flat_map(|(key, places)| places.keys().map(|place| (*key, *place))).collect();
+            let drains: BTreeSet<_> = draining
+                .iter()
+                .flat_map(|(key, places)| places.iter().map(|(place, until)| (*key, *place, *until)))
+                .collect();
             assert_eq!(
                 compared.draining.into_iter().collect::<BTreeSet<_>>(),
                 drains,

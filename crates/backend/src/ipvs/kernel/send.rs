@@ -71,8 +71,12 @@ pub(super) fn encode(batch: &mut Batch, number: u16, operation: &Operation) {
             let real = RealServer::new(*place, WEIGHT);
             ipvs::new_real_server(batch, number, &key.identity(), &real);
         }
-        Operation::SetReal(key, place, weight) => {
-            ipvs::set_real_server(batch, number, &key.identity(), &RealServer::new(*place, *weight));
+        Operation::Restore(key, place) => {
+            ipvs::set_real_server(batch, number, &key.identity(), &RealServer::new(*place, WEIGHT));
+        }
+        Operation::Drain(key, place, until) => {
+            let real = RealServer { upper_threshold: until.threshold(), ..RealServer::new(*place, 0) };
+            ipvs::set_real_server(batch, number, &key.identity(), &real);
         }
         Operation::DeleteReal(key, place) => {
             ipvs::delete_real_server(batch, number, &key.identity(), *place);

@@ -99,6 +99,6 @@ fn what_was_to_go_is_nobodys() {
 
 #[test]
 fn an_endpoint_that_is_refused_of_one_virtual_server_is_no_fault_of_others() {
-    let items = [Item::Operation(Operation::SetReal(key(2), place(9), 1))];
+    let items = [Item::Operation(Operation::Restore(key(2), place(9)))];
     assert_eq!(told(&items), [("2".to_owned(), REAL_SERVER)]);
 }

@@ -1,7 +1,9 @@
 //! The IPVS mode: what the kernel may lack for it, the kernel settings that it needs, and its section of the configuration.
 
+use std::sync::Arc;
+
 use portolan_backend::iptables::Programs;
-use portolan_backend::ipvs::{self, Ipvs, KernelVersion};
+use portolan_backend::ipvs::{self, Ipvs, KernelVersion, Meter};
 use portolan_backend::{Dataplane as _, Error};
 use portolan_model::{Family, IpvsScheduler, Settings};
 use portolan_node::config::Configuration;
@@ -56,10 +58,10 @@ pub(super) fn missing(configuration: &Configuration, families: &[Family]) -> Opt
 }
 
 /// A data plane of this mode. The kernel settings that it needs are written.
-pub(super) fn make(options: &Options, settings: Settings) -> Result<Made, Error> {
+pub(super) fn make(options: &Options, settings: Settings, meter: Arc<Meter>) -> Result<Made, Error> {
     write_settings(options.strict_arp);
     let programs = Programs::find(settings.family)?;
-    let dataplane = Ipvs::open(programs, settings, options.dataplane.clone())?;
+    let dataplane = Ipvs::open(programs, settings, options.dataplane.clone())?.with_meter(meter);
     let chains = dataplane.chains();
     Ok(Made { dataplane: Box::new(dataplane), own: None, chains })
 }

@@ -1,0 +1,35 @@
+//! What the data plane of the IPVS mode has, read anew for every page.
+
+use std::sync::Arc;
+
+use crate::address::Family;
+use crate::metrics::{Collect, Labels as _, Registry, sample};
+
+/// The number of real servers of a family that drain; nothing where the mode never ran.
+pub(super) type Read = Arc<dyn Fn(Family) -> Option<u64> + Send + Sync>;
+
+pub(super) fn add(registry: &Registry, read: Read) {
+    registry.add(
+        "portolan_ipvs_draining_real_servers",
+        "Real servers that are no endpoints any more and go on with the connections that they have",
+        Live { read },
+    );
+}
+
+struct Live {
+    read: Read,
+}
+
+impl Collect for Live {
+    fn kind(&self) -> &'static str {
+        "gauge"
+    }
+
+    fn collect(&self, name: &str, _: &str, page: &mut String) {
+        for family in Family::BOTH {
+            if let Some(count) = (self.read)(family) {
+                sample(page, name, &family.text(), count as f64);
+            }
+        }
+    }
+}
