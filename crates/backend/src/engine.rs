@@ -4,7 +4,7 @@
 //! and deadlines of its own: a fault of one does not undo or hold back what the other has to do. The first change after a pause is committed at once; later ones wait
 //! until `min_interval` has passed since the last commit ended.
 
-mod coalesced;
+pub(crate) mod coalesced;
 mod lane;
 mod retry;
 mod successor;

@@ -20,9 +20,11 @@ use portolan_model::{
     NodePortAddresses, Protocol, ServicePortName, Settings,
 };
 use portolan_relay::Options;
+use portolan_sock::{Protocol as SocketProtocol, Socket};
 use portolan_testkit::{
     Namespace, Probe, ProbeResult, Traffic, TrafficPlan, TrafficReport, World, eventually, probe_many,
 };
+use portolan_wire::nftables::{Family as WireFamily, IfExists, Table, Transaction};
 
 const FAMILY: Family = Family::Ipv4;
 const PORT: u16 = 8080;
@@ -271,6 +273,34 @@ fn a_damaged_table_is_mended() {
     bed.at_node(|| Remains::new(FAMILY).remove()).unwrap();
     let left = bed.node().output("nft", &["list", "ruleset"]).unwrap();
     assert!(!left.contains("portolan"), "{left}");
+}
+
+/// Makes the table of the relay's connections somebody's, whom nobody may meddle with as long as the socket is open.
+fn own_connections_table() -> Socket {
+    const OWNED: u32 = 2;
+    let mut owner = Socket::open(SocketProtocol::Netfilter).unwrap();
+    let mut transaction = Transaction::begin(owner.next_sequence(2), None);
+    transaction.delete_table(WireFamily::IPV4, "portolan-relay");
+    let table = Table { flags: OWNED, ..Table::new(WireFamily::IPV4, "portolan-relay") };
+    transaction.new_table(&table, IfExists::Fail);
+    owner.commit(&transaction.finish().unwrap()).unwrap();
+    owner
+}
+
+/// What the rules depend on comes before them.
+#[test]
+fn changes_wait_for_what_rules_depend_on() {
+    let bed = Bed::new();
+    let mut plane = bed.userspace();
+    let gone: Vec<Change> = bed.changes.iter().map(|change| Change { new: None, ..change.clone() }).collect();
+    let owner = bed.at_node(own_connections_table);
+    for changes in [&gone[..], &bed.changes[..1]] {
+        assert!(bed.at_node(|| plane.compare(changes)).is_err());
+    }
+    drop(owner);
+    bed.at_node(|| plane.compare(&[])).unwrap();
+    let rules = bed.node().output("nft", &["list", "map", "ip", "portolan-userspace", "services"]).unwrap();
+    assert!(rules.contains("10.96.0.1 . tcp . 80") && !rules.contains("udp"), "{rules}");
 }
 
 #[test]

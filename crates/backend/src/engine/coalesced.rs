@@ -7,17 +7,17 @@ use portolan_model::{Change, ServicePortName};
 
 /// Changes with one entry for each Service port: the latest.
 #[derive(Debug, Default)]
-pub(super) struct Coalesced {
+pub(crate) struct Coalesced {
     changes: Vec<Change>,
     places: HashMap<Arc<ServicePortName>, usize>,
 }
 
 impl Coalesced {
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.changes.is_empty()
     }
 
-    pub(super) fn extend(&mut self, changes: Vec<Change>) {
+    pub(crate) fn extend(&mut self, changes: Vec<Change>) {
         for change in changes {
             let known = self.places.get(&change.name).and_then(|&place| self.changes.get_mut(place));
             if let Some(earlier) = known {
@@ -29,11 +29,11 @@ impl Coalesced {
         }
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Change> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Change> {
         self.changes.iter()
     }
 
-    pub(super) fn take(&mut self) -> Vec<Change> {
+    pub(crate) fn take(&mut self) -> Vec<Change> {
         self.places.clear();
         std::mem::take(&mut self.changes)
     }

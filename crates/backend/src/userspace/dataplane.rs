@@ -15,6 +15,7 @@ use super::seen;
 use crate::addresses::Addresses;
 use crate::conntrack::{Check, Cleaner, Translations};
 use crate::dataplane::{Chains, Commit, Dataplane, Error, HealthCheckPort, Refusal};
+use crate::engine::coalesced::Coalesced;
 use crate::iptables::{self, Programs};
 use crate::nft::{Capture, Own};
 
@@ -38,6 +39,8 @@ pub struct Userspace {
     settings: Settings,
     /// As they came; the kernel's data plane knows them with the relay's listeners.
     table: HashMap<Arc<ServicePortName>, Arc<Forwarding>>,
+    /// What the kernel's data plane does not know yet, as what it needs besides rules could not be made.
+    untold: Coalesced,
     /// Those of SCTP.
     left_out: HashSet<Arc<ServicePortName>>,
     /// Until then the relay has to take connections in.
@@ -80,6 +83,7 @@ impl Userspace {
             relay,
             settings,
             table: HashMap::new(),
+            untold: Coalesced::default(),
             left_out: HashSet::new(),
         }
     }
@@ -209,12 +213,14 @@ impl Dataplane for Userspace {
     }
 
     fn compare(&mut self, changes: &[Change]) -> Result<Commit, Error> {
-        let mut seen = self.take(changes);
+        let seen = self.take(changes);
+        self.untold.extend(seen);
         if std::mem::take(&mut self.has_moved) {
-            seen.extend(self.see_all());
+            self.untold.extend(self.see_all());
         }
         // Before anything is captured: without it, captured packets would be lost.
         let written = self.kernel.ensure(&self.settings)?;
+        let seen = self.untold.take();
         let mut commit = self.kernel.rules().compare(&seen)?;
         commit.objects += written;
         commit.refused.extend(self.refusals(None));

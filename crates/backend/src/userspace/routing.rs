@@ -9,6 +9,7 @@ use portolan_wire::route::policy::{
 use portolan_wire::route::{AF_INET, AF_INET6};
 
 use crate::nft::capture_mark;
+use crate::reading::consistently;
 
 /// The routing table of the userspace mode: a number that nobody else is likely to have ("po" in ASCII).
 pub const TABLE: u32 = 28_783;
@@ -43,13 +44,15 @@ pub(super) fn remove(family: Family) -> Result<(), SocketError> {
 }
 
 fn ours(socket: &mut Socket, family: u8) -> Result<Vec<MarkRule>, SocketError> {
-    let mut found = Vec::new();
-    socket.dump(&mut rules(family), |frame| {
-        let ours = MarkRule::decode(frame)?.filter(|rule| rule.table == TABLE && rule.family == family);
-        found.extend(ours);
-        Ok(())
-    })?;
-    Ok(found)
+    consistently(|| {
+        let mut found = Vec::new();
+        socket.dump(&mut rules(family), |frame| {
+            let ours = MarkRule::decode(frame)?.filter(|rule| rule.table == TABLE && rule.family == family);
+            found.extend(ours);
+            Ok(())
+        })?;
+        Ok(found)
+    })
 }
 
 fn rule(settings: &Settings) -> MarkRule {
