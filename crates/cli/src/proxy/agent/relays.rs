@@ -13,7 +13,8 @@ const DRAIN: Duration = Duration::from_secs(22);
 
 impl Agent {
     /// The process is to stop. Where packets depend on it, the kernel is to do the work from now on (by the rules of the
-    /// nftables mode, or of the iptables mode where these lead to the relay), and connections go on for a while; answers what to wait for, if anything.
+    /// nftables mode, or of the iptables mode where these lead to the relay), and connections go on for a while; answers what
+    /// to wait for, if anything.
     pub(in crate::proxy) fn leave(&mut self) -> Option<oneshot::Receiver<()>> {
         if self.running.is_none() || !self.shared.relays.are_there() {
             return None;
