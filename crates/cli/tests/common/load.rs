@@ -52,9 +52,15 @@ pub(crate) fn assert_lossless(load: Vec<(&'static str, Traffic)>) {
     assert_all(load, TrafficReport::is_lossless, "");
 }
 
-/// Ends the load; nothing of it was lost, though flows may have moved where a mode chose anew. Else `why` tells more.
-pub(crate) fn assert_lossless_or_moved(load: Vec<(&'static str, Traffic)>, why: &str) {
-    assert_all(load, |report| TrafficReport { udp_moved: 0, ..report.clone() }.is_lossless(), why);
+/// Ends the load; nothing of it was lost, though flows may have moved where a mode chose anew, and this many answers to
+/// datagrams may have been under way in a moment in which they find no way. Else `why` tells more.
+pub(crate) fn assert_lossless_but_answers(load: Vec<(&'static str, Traffic)>, at_most: u64, why: &str) {
+    let spared = |report: &TrafficReport| TrafficReport {
+        udp_moved: 0,
+        udp_lost: report.udp_lost.saturating_sub(at_most),
+        ..report.clone()
+    };
+    assert_all(load, |report| spared(report).is_lossless(), why);
 }
 
 fn assert_all(load: Vec<(&'static str, Traffic)>, is_good: impl Fn(&TrafficReport) -> bool, why: &str) {
