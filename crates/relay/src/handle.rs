@@ -41,6 +41,7 @@ struct Inner {
     options: Options,
     over: Arc<AtomicBool>,
     captured_for: Arc<AtomicUsize>,
+    predecessors: Mutex<Vec<Handle>>,
 }
 
 /// As long as it lives, traffic is captured for a relay.
@@ -96,6 +97,7 @@ pub fn spawn_with(
             options,
             over,
             captured_for: Arc::default(),
+            predecessors: Mutex::default(),
         }),
     })
 }
@@ -103,7 +105,18 @@ pub fn spawn_with(
 impl Handle {
     /// Hands changes over. Whatever is captured from here on meets them.
     pub fn apply(&self, changes: Vec<Change>) {
+        let mut predecessors = self.inner.predecessors.lock().unwrap_or_else(PoisonError::into_inner);
+        predecessors.retain(|relay| !relay.is_over());
+        for relay in predecessors.iter() {
+            relay.inner.send(Command::Apply(changes.clone()));
+        }
         self.inner.send(Command::Apply(changes));
+    }
+
+    /// Names relays that share its listeners until they have ended: what is captured for this one may come to them, so that
+    /// they hear of changes as well.
+    pub fn follow(&self, predecessors: impl IntoIterator<Item = Self>) {
+        self.inner.predecessors.lock().unwrap_or_else(PoisonError::into_inner).extend(predecessors);
     }
 
     /// What happened so far.

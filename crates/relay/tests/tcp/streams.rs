@@ -241,7 +241,11 @@ fn two_relays_share_the_listeners() {
         .unwrap()
         .unwrap();
     let old_relay = std::mem::replace(&mut old.relay, new);
+    old.relay.follow([old_relay.clone()]);
     old.backends(&[echo(old.listen(), b'n')]);
+    for _ in 0..20 {
+        assert_eq!(name(&mut old.connect()).unwrap(), b'n', "both know the endpoints of now");
+    }
     let draining = std::thread::spawn(move || old_relay.drain(PATIENCE));
     let counted = || {
         assert!(name(&mut old.connect()).is_ok() || !draining.is_finished());

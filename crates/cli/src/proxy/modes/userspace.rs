@@ -184,6 +184,7 @@ impl Relays {
         };
         self.counters.add(relay.shared_counters());
         self.former.extend(self.current.replace(relay.clone()));
+        relay.follow(self.former.iter().chain(&self.parting).cloned());
         Ok(relay)
     }
 
