@@ -9,6 +9,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use portolan_backend::Dataplane;
@@ -360,7 +361,7 @@ fn serve_where_the_service_is(open: impl Fn(&Bed) -> Userspace) {
         let results = probe_many(&[(pod.namespace(), probe)]).unwrap();
         assert!(matches!(results[..], [ProbeResult::Reached(_)]), "{results:?}");
     }
-    let accepted = plane.relay().counters().accepted.load(std::sync::atomic::Ordering::Relaxed);
+    let accepted = plane.relay().counters().accepted.load(Ordering::Relaxed);
     assert_eq!(accepted, 4, "the relay is not its own client");
 }
 
@@ -406,7 +407,7 @@ fn nobody_reaches_the_relay_past_a_service() {
             }
         }
     }
-    let strays = plane.relay().counters().unknown.load(std::sync::atomic::Ordering::Relaxed);
+    let strays = plane.relay().counters().unknown.load(Ordering::Relaxed);
     assert_eq!(strays, 0, "the kernel refuses");
 }
 
@@ -432,7 +433,10 @@ fn dying_backends_under_load_are_nobodys_loss_while_one_lives() {
         bed.world.echo().listen(dying.namespace(), Protocol::Tcp, address).unwrap();
     }
     let report = traffic.stop().unwrap();
-    assert!(report.connections_failed <= 6, "one may die with each of its connections: {report}");
+    let nobody_left = plane.relay().counters().all_failed.load(Ordering::Relaxed);
+    assert_eq!(nobody_left, 0, "one lives: {report}");
+    // A backend takes along the connections to which it had begun to answer: few, unless this machine is slow.
+    assert!(report.connections_failed * 20 <= report.connections_ok, "{report}");
     assert!(report.connections_ok > 100, "{report}");
     drop(plane);
 }
