@@ -17,8 +17,8 @@ use portolan_backend::iptables::{self, Programs, Variant};
 use portolan_backend::nft::Nftables;
 use portolan_backend::userspace::{Remains, TRANSLATED, Userspace, spawn_translated};
 use portolan_model::{
-    Backend, Change, ExternalPolicy, Family, Forwarding, Frontend, InternalPolicy, LocalDetector,
-    NodePortAddresses, Protocol, ServicePortName, Settings,
+    Backend, Change, Family, Forwarding, Frontend, LocalDetector, NodePortAddresses, Protocol,
+    ServicePortName, Settings,
 };
 use portolan_relay::Options;
 use portolan_sock::{Protocol as SocketProtocol, Socket};
@@ -56,20 +56,7 @@ fn service(backends: &[IpAddr]) -> Vec<Change> {
         Arc::new(ServicePortName { namespace, service, port, protocol })
     };
     let backend = |&address: &IpAddr| Backend { address, port: PORT, may_hairpin: false };
-    let forwarding = |protocol| Forwarding {
-        family: FAMILY,
-        protocol,
-        frontends: Box::new([Frontend::ClusterIp(vip().ip(), vip().port())]),
-        cluster: backends.iter().map(backend).collect(),
-        local: Box::default(),
-        has_endpoints: true,
-        internal_policy: InternalPolicy::Cluster,
-        external_policy: ExternalPolicy::Cluster,
-        affinity: None,
-        source_ranges: Box::default(),
-        ipvs_scheduler: None,
-        keep_client_address: false,
-    };
+    let forwarding = |protocol| Forwarding::plain(vip(), protocol, backends.iter().map(backend).collect());
     let change = |protocol| {
         let new = Some(Arc::new(forwarding(protocol)));
         Change { name: name(protocol), family: FAMILY, old: None, new }

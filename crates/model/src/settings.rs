@@ -48,3 +48,18 @@ pub struct Settings {
     /// Service has is dropped. Sorted, without duplicates.
     pub service_cidrs: Vec<IpNet>,
 }
+
+impl Settings {
+    /// kube-proxy's defaults, where nobody counts as a pod and nothing is known of the node.
+    pub const fn plain(family: Family) -> Self {
+        Self {
+            family,
+            local_detector: LocalDetector::None,
+            masquerade_all: false,
+            masquerade_bit: 14,
+            node_port_addresses: NodePortAddresses::MatchAll,
+            node_ip: None,
+            service_cidrs: Vec::new(),
+        }
+    }
+}

@@ -137,6 +137,24 @@ pub enum Outcome<'a> {
 }
 
 impl Forwarding {
+    /// Of a Service port that has a cluster IP and these backends, sorted, and asks for nothing else.
+    pub fn plain(frontend: SocketAddr, protocol: Protocol, cluster: Box<[Backend]>) -> Self {
+        Self {
+            family: Family::of(frontend.ip()),
+            protocol,
+            frontends: Box::new([Frontend::ClusterIp(frontend.ip(), frontend.port())]),
+            cluster,
+            local: Box::default(),
+            has_endpoints: true,
+            internal_policy: InternalPolicy::Cluster,
+            external_policy: ExternalPolicy::Cluster,
+            affinity: None,
+            source_ranges: Box::default(),
+            ipvs_scheduler: None,
+            keep_client_address: false,
+        }
+    }
+
     /// Internal traffic (cluster IP).
     pub fn internal(&self) -> Outcome<'_> {
         match self.internal_policy {

@@ -8,8 +8,8 @@ use portolan_backend::nft::Nftables;
 use portolan_backend::{Commit, Dataplane};
 use portolan_model::world::{Edit, Ranges, Rng, World, random_edit};
 use portolan_model::{
-    Backend, Catalog, Change, ExternalPolicy, Family, Forwarding, Frontend, InternalPolicy, LocalDetector,
-    NodePortAddresses, Protocol, ServicePortName, Settings,
+    Backend, Catalog, Change, ExternalPolicy, Family, Forwarding, Frontend, InternalPolicy, Protocol,
+    ServicePortName, Settings,
 };
 use portolan_sock::namespace::in_new_network_namespace;
 
@@ -41,15 +41,7 @@ pub(crate) fn list(family: Family) -> String {
 }
 
 pub(crate) fn settings(family: Family) -> Settings {
-    Settings {
-        family,
-        local_detector: LocalDetector::None,
-        masquerade_all: false,
-        masquerade_bit: 14,
-        node_port_addresses: NodePortAddresses::MatchAll,
-        node_ip: None,
-        service_cidrs: Vec::new(),
-    }
+    Settings::plain(family)
 }
 
 /// `10.NET.0.HOST` or `2001:db8:NET::HOST`.

@@ -9,10 +9,7 @@ use std::thread;
 use anyhow::{Context as _, bail};
 use portolan_backend::Dataplane as _;
 use portolan_backend::userspace::Userspace;
-use portolan_model::{
-    Backend, Change, ExternalPolicy, Family, Forwarding, Frontend, InternalPolicy, LocalDetector,
-    NodePortAddresses, Protocol, ServicePortName, Settings,
-};
+use portolan_model::{Backend, Change, Family, Forwarding, Protocol, ServicePortName, Settings};
 use portolan_relay::{Options, raise_descriptors};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
@@ -80,15 +77,7 @@ fn relay(backend: IpAddr, descriptors: usize) -> anyhow::Result<()> {
     pin(0);
     let options = Options { flows_max: 100, ..Options::default() };
     let relay = portolan_relay::spawn(&[Family::Ipv4], options.within_descriptors(descriptors))?;
-    let settings = Settings {
-        family: Family::Ipv4,
-        local_detector: LocalDetector::None,
-        masquerade_all: false,
-        masquerade_bit: 14,
-        node_port_addresses: NodePortAddresses::MatchAll,
-        node_ip: None,
-        service_cidrs: Vec::new(),
-    };
+    let settings = Settings::plain(Family::Ipv4);
     let mut plane = Userspace::open(settings, relay)?;
     let measured = PORTS.map(|port| (VIP, port));
     let others = (0..SERVICES).map(|number| {
@@ -107,20 +96,8 @@ fn relay(backend: IpAddr, descriptors: usize) -> anyhow::Result<()> {
 fn service(ip: Ipv4Addr, port: u16, backend: IpAddr) -> Change {
     let [namespace, name, port_name] = ["bench", &ip.to_string(), &port.to_string()].map(Arc::from);
     let name = ServicePortName { namespace, service: name, port: port_name, protocol: Protocol::Tcp };
-    let forwarding = Forwarding {
-        family: Family::Ipv4,
-        protocol: Protocol::Tcp,
-        frontends: Box::new([Frontend::ClusterIp(ip.into(), port)]),
-        cluster: Box::new([Backend { address: backend, port, may_hairpin: false }]),
-        local: Box::default(),
-        has_endpoints: true,
-        internal_policy: InternalPolicy::Cluster,
-        external_policy: ExternalPolicy::Cluster,
-        affinity: None,
-        source_ranges: Box::default(),
-        ipvs_scheduler: None,
-        keep_client_address: false,
-    };
+    let cluster = Box::new([Backend { address: backend, port, may_hairpin: false }]);
+    let forwarding = Forwarding::plain((ip, port).into(), Protocol::Tcp, cluster);
     Change { name: Arc::new(name), family: Family::Ipv4, old: None, new: Some(Arc::new(forwarding)) }
 }
 

@@ -6,9 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use portolan_model::{
-    Backend, Change, ExternalPolicy, Family, Forwarding, Frontend, InternalPolicy, Protocol, ServicePortName,
-};
+use portolan_model::{Backend, Change, Family, Forwarding, Protocol, ServicePortName};
 use portolan_relay::{Counters, Handle, Options, Ports};
 use portolan_testkit::{Namespace, eventually};
 
@@ -66,20 +64,7 @@ impl Bed {
     }
 
     fn forwarding(&self, frontend: SocketAddr) -> Forwarding {
-        Forwarding {
-            family: Family::of(frontend.ip()),
-            protocol: self.protocol,
-            frontends: Box::new([Frontend::ClusterIp(frontend.ip(), frontend.port())]),
-            cluster: Box::default(),
-            local: Box::default(),
-            has_endpoints: true,
-            internal_policy: InternalPolicy::Cluster,
-            external_policy: ExternalPolicy::Cluster,
-            affinity: None,
-            source_ranges: Box::default(),
-            ipvs_scheduler: None,
-            keep_client_address: false,
-        }
+        Forwarding::plain(frontend, self.protocol, Box::default())
     }
 
     fn apply(&self, name: &str, old: Option<Arc<Forwarding>>, new: Option<Arc<Forwarding>>) {

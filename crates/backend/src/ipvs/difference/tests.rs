@@ -1,5 +1,5 @@
 use portolan_model::world::{Edit, Ranges, Rng, World, random_edit};
-use portolan_model::{Catalog, Change, Family, LocalDetector, NodePortAddresses, Settings};
+use portolan_model::{Catalog, Change, Family, Settings};
 
 use super::*;
 
@@ -78,15 +78,7 @@ impl Kernel {
 }
 
 fn settings(family: Family) -> Settings {
-    Settings {
-        family,
-        local_detector: LocalDetector::None,
-        masquerade_all: false,
-        masquerade_bit: 14,
-        node_port_addresses: NodePortAddresses::MatchAll,
-        node_ip: None,
-        service_cidrs: Vec::new(),
-    }
+    Settings::plain(family)
 }
 
 fn node_addresses(family: Family) -> Vec<IpAddr> {

@@ -1,7 +1,4 @@
-use portolan_model::{
-    Backend, Change, ExternalPolicy, Family, Forwarding, Frontend, InternalPolicy, IpvsScheduler,
-    LocalDetector, NodePortAddresses, Protocol, Settings,
-};
+use portolan_model::{Backend, Change, Family, Forwarding, IpvsScheduler, Protocol, Settings};
 use portolan_sock::Errno;
 
 use super::*;
@@ -14,20 +11,7 @@ fn change(number: u8) -> Change {
     let backend = |last| Backend { address: IpAddr::from([10, 1, 0, last]), port: 8080, may_hairpin: false };
     let mut cluster = [backend(9), backend(number)];
     cluster.sort_unstable();
-    let new = Forwarding {
-        family: Family::Ipv4,
-        protocol: Protocol::Tcp,
-        frontends: Box::new([Frontend::ClusterIp(address(number), 80)]),
-        cluster: Box::new(cluster),
-        local: Box::default(),
-        has_endpoints: true,
-        internal_policy: InternalPolicy::Cluster,
-        external_policy: ExternalPolicy::Cluster,
-        affinity: None,
-        ipvs_scheduler: None,
-        keep_client_address: false,
-        source_ranges: Box::default(),
-    };
+    let new = Forwarding::plain((address(number), 80).into(), Protocol::Tcp, Box::new(cluster));
     let [namespace, service, port] = ["demo", &number.to_string(), ""].map(Arc::from);
     let name = ServicePortName { namespace, service, port, protocol: Protocol::Tcp };
     Change { name: Arc::new(name), family: Family::Ipv4, old: None, new: Some(Arc::new(new)) }
@@ -46,15 +30,7 @@ fn place(last: u8) -> SocketAddr {
 }
 
 fn desired() -> Desired {
-    let settings = Settings {
-        family: Family::Ipv4,
-        local_detector: LocalDetector::None,
-        masquerade_all: false,
-        masquerade_bit: 14,
-        node_port_addresses: NodePortAddresses::MatchAll,
-        node_ip: None,
-        service_cidrs: Vec::new(),
-    };
+    let settings = Settings::plain(Family::Ipv4);
     let mut desired = Desired::new(settings, Vec::new());
     desired.apply(&[1, 2, 3, 4, 5].map(change), &mut Touched::default());
     desired
