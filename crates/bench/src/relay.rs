@@ -1,7 +1,11 @@
 //! The relay of the userspace mode against `HAProxy` (in TCP mode) and a direct connection, all in one run.
 //!
-//! A client pod, a node and a backend pod, each in a network namespace. On the node, one at a time: the relay with what
-//! captures for it, or `HAProxy` with splice; pinned to one core, while clients and backends have another one.
+//! A client pod, a node and a backend pod, each in a network namespace, for each way. On the node: nothing, the relay with
+//! what captures for it, or `HAProxy` with splice; pinned to one core, while clients and backends have another one. The ways
+//! take turns, one at a time.
+//!
+//! The nodes are as Kubernetes' are: their kernels track connections, since they masquerade what leaves the pods' network.
+//! `HAProxy` has another one besides, where nothing is tracked.
 
 mod load;
 mod roles;
@@ -28,63 +32,140 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Idle connections to hold; fewer where descriptors do not allow it.
 const IDLE: usize = 10_000;
 
+/// How often each way has its turn. What else happens on a machine, and how quick it is at the moment, then meets all ways
+/// alike.
+const ROUNDS: usize = 7;
+
 /// The figures of one way.
 #[derive(Debug)]
 pub(crate) struct Way {
     name: &'static str,
-    figures: Figures,
+    rounds: Vec<Figures>,
     /// Idle connections, and resident memory with them in KiB.
     idle: Option<(usize, u32)>,
     /// With 1,000 Services.
     threads: Option<usize>,
 }
 
-/// Measures all ways.
-pub(crate) fn measure(haproxy: Option<&Path>) -> anyhow::Result<Vec<Way>> {
-    let world = World::builder().pods(2).remote_pods(1).build()?;
-    let [client, backend] = world.pods() else { anyhow::bail!("two pods") };
-    let _backend = start(backend.namespace(), Role::Backend, &[])?;
-    let pod = backend.address(Family::Ipv4);
-    wait_for(client.namespace(), pod)?;
-    let client = client.namespace();
-    let mut ways =
-        vec![Way { name: "direct", figures: load::measure(client, pod, None)?, idle: None, threads: None }];
-    if let Some(program) = haproxy {
-        let folder = tempfile::tempdir()?;
-        let config = folder.path().join("haproxy.cfg");
-        let address = world.node().address(Family::Ipv4);
-        fs::write(&config, haproxy_config(address, pod))?;
-        let mut command = world.node().namespace().command("taskset");
-        command.args([
-            "--cpu-list",
-            roles::PROXY_CORE,
-            &program.to_string_lossy(),
-            "-f",
-            &config.to_string_lossy(),
-        ]);
-        if let Some(libraries) = program.parent() {
-            command.env("LD_LIBRARY_PATH", libraries.to_string_lossy().as_ref());
-        }
-        let process = Process(command.spawn()?);
-        ways.push(measure_proxy("HAProxy", client, address, &process)?);
+impl Way {
+    fn median(&self, figure: impl Fn(&Figures) -> f64) -> f64 {
+        median(self.rounds.iter().map(figure))
     }
-    let relay = start(world.node().namespace(), Role::Relay, &[&pod.to_string()])?;
-    ways.push(measure_proxy("relay", client, VIP.into(), &relay)?);
-    Ok(ways)
 }
 
-fn measure_proxy(
+/// A client pod, a node and a backend pod with its process. Each way has its own: rules of one cost the others nothing.
+struct Stage {
+    world: World,
+    _backend: Process,
+}
+
+/// What a network plug-in has on a node.
+const MASQUERADE: &str = "table ip plugin { chain postrouting { type nat hook postrouting priority 100; \
+    ip saddr 10.244.0.0/16 ip daddr != 10.244.0.0/16 masquerade; }; }";
+
+/// Whether the kernel of a node tracks connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tracking {
+    On,
+    Off,
+}
+
+impl Stage {
+    fn new(tracking: Tracking) -> anyhow::Result<Self> {
+        let world = World::builder().pods(2).remote_pods(1).build()?;
+        if tracking == Tracking::On {
+            world.node().namespace().output("nft", &[MASQUERADE])?;
+        }
+        let [client, backend] = world.pods() else { anyhow::bail!("two pods") };
+        let process = start(backend.namespace(), Role::Backend, &[])?;
+        wait_for(client.namespace(), backend.address(Family::Ipv4))?;
+        Ok(Self { world, _backend: process })
+    }
+
+    fn client(&self) -> anyhow::Result<&Namespace> {
+        Ok(self.world.pods().first().context("a client")?.namespace())
+    }
+
+    fn backend(&self) -> anyhow::Result<IpAddr> {
+        Ok(self.world.pods().last().context("a backend")?.address(Family::Ipv4))
+    }
+}
+
+/// One way that is up.
+struct Lane {
     name: &'static str,
-    client: &Namespace,
+    stage: Stage,
+    /// Where clients connect.
     address: IpAddr,
-    process: &Process,
-) -> anyhow::Result<Way> {
-    eprintln!("measuring {name}");
-    wait_for(client, address)?;
-    let figures = load::measure(client, address, Some(process.0.id()))?;
-    let idle = load::idle(client, address, IDLE, || process.resident())?;
-    let threads = fs::read_dir(format!("/proc/{}/task", process.0.id()))?.count();
-    Ok(Way { name, figures, idle: Some(idle), threads: Some(threads) })
+    process: Option<Process>,
+}
+
+/// Measures all ways.
+pub(crate) fn measure(haproxy: Option<&Path>) -> anyhow::Result<Vec<Way>> {
+    let mut lanes = vec![direct()?];
+    if let Some(program) = haproxy {
+        lanes.push(through_haproxy("HAProxy", program, Tracking::On)?);
+        lanes.push(through_haproxy("HAProxy, nothing tracked", program, Tracking::Off)?);
+    }
+    lanes.push(through_relay()?);
+    let mut rounds: Vec<Vec<Figures>> = lanes.iter().map(|_| Vec::new()).collect();
+    for round in 1..=ROUNDS {
+        eprintln!("measuring all ways, {round} of {ROUNDS}");
+        for (lane, rounds) in lanes.iter().zip(&mut rounds) {
+            let process = lane.process.as_ref().map(|process| process.0.id());
+            rounds.push(load::measure(lane.stage.client()?, lane.address, process)?);
+        }
+    }
+    lanes.iter().zip(rounds).map(|(lane, rounds)| lane.finish(rounds)).collect()
+}
+
+impl Lane {
+    /// What is measured once.
+    fn finish(&self, rounds: Vec<Figures>) -> anyhow::Result<Way> {
+        let Self { name, process, .. } = self;
+        let Some(process) = process else { return Ok(Way { name, rounds, idle: None, threads: None }) };
+        let idle = load::idle(self.stage.client()?, self.address, IDLE, || process.resident())?;
+        let threads = fs::read_dir(format!("/proc/{}/task", process.0.id()))?.count();
+        Ok(Way { name, rounds, idle: Some(idle), threads: Some(threads) })
+    }
+}
+
+fn direct() -> anyhow::Result<Lane> {
+    let stage = Stage::new(Tracking::On)?;
+    Ok(Lane { name: "direct", address: stage.backend()?, stage, process: None })
+}
+
+fn through_haproxy(name: &'static str, program: &Path, tracking: Tracking) -> anyhow::Result<Lane> {
+    let stage = Stage::new(tracking)?;
+    let node = stage.world.node();
+    let address = node.address(Family::Ipv4);
+    let folder = tempfile::tempdir()?;
+    let config = folder.path().join("haproxy.cfg");
+    fs::write(&config, haproxy_config(address, stage.backend()?))?;
+    let [program_name, config] = [program, &config].map(Path::to_string_lossy);
+    let mut command = node.namespace().command("taskset");
+    command.args(["--cpu-list", roles::PROXY_CORE, &program_name, "-f", &config]);
+    if let Some(libraries) = program.parent() {
+        command.env("LD_LIBRARY_PATH", libraries.to_string_lossy().as_ref());
+    }
+    let process = Process(command.spawn()?);
+    wait_for(stage.client()?, address)?;
+    Ok(Lane { name, stage, address, process: Some(process) })
+}
+
+fn through_relay() -> anyhow::Result<Lane> {
+    let stage = Stage::new(Tracking::On)?;
+    let backend = stage.backend()?.to_string();
+    let process = start(stage.world.node().namespace(), Role::Relay, &[&backend])?;
+    wait_for(stage.client()?, VIP.into())?;
+    Ok(Lane { name: "relay", stage, address: VIP.into(), process: Some(process) })
+}
+
+/// The one in the middle.
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_unstable_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 /// A number of things: few enough to be exact.
@@ -99,16 +180,17 @@ pub(crate) fn render(ways: &[Way]) -> String {
          latency p50 / p99, us | idle connections | with them, MiB | threads |\n|-|-:|-:|-:|-:|-:|-:|-:|\n",
     );
     for way in ways {
-        let Figures { bytes_a_second, connections_a_second, connections_a_cpu_second, latency } =
-            &way.figures;
-        let micros = |percent| latency.percentile(percent).as_secs_f64() * 1e6;
+        let used = way.rounds.iter().filter_map(|it| it.connections_a_cpu_second);
+        let used = way.idle.map(|_| format!("{:.0}", median(used)));
+        let micros = |percent| way.median(|it| it.latency.percentile(percent).as_secs_f64() * 1e6);
         let cell = |value: Option<String>| value.unwrap_or_default();
         let _ = writeln!(
             text,
-            "| {} | {:.2} | {connections_a_second:.0} | {} | {:.1} / {:.1} | {} | {} | {} |",
+            "| {} | {:.2} | {:.0} | {} | {:.1} / {:.1} | {} | {} | {} |",
             way.name,
-            bytes_a_second / 1e9,
-            cell(connections_a_cpu_second.map(|rate| format!("{rate:.0}"))),
+            way.median(|it| it.bytes_a_second / 1e9),
+            way.median(|it| it.connections_a_second),
+            cell(used),
             micros(50),
             micros(99),
             cell(way.idle.map(|(count, _)| count.to_string())),
@@ -124,14 +206,18 @@ pub(crate) fn bars(ways: &[Way]) -> Vec<Bar> {
     let find = |name: &str| ways.iter().find(|way| way.name == name);
     let (direct, haproxy, relay) = (find("direct"), find("HAProxy"), find("relay"));
     let against = |figure: fn(&Figures) -> f64| {
-        relay.zip(haproxy).map(|(relay, haproxy)| figure(&relay.figures) / figure(&haproxy.figures))
+        let (relay, haproxy) = relay.zip(haproxy)?;
+        let pairs = relay.rounds.iter().zip(&haproxy.rounds);
+        Some(median(pairs.map(|(relay, haproxy)| figure(relay) / figure(haproxy))))
     };
-    let added = |way: Option<&Way>| {
-        way.zip(direct).map(|(way, direct)| {
-            way.figures.latency.percentile(99).saturating_sub(direct.figures.latency.percentile(99))
-        })
-    };
-    let latency = added(relay).zip(added(haproxy)).map(|(relay, haproxy)| ratio(relay, haproxy));
+    let latency = relay.zip(haproxy).zip(direct).map(|((relay, haproxy), direct)| {
+        let p99 = |figures: &Figures| figures.latency.percentile(99);
+        let rounds = relay.rounds.iter().zip(&haproxy.rounds).zip(&direct.rounds);
+        median(rounds.map(|((relay, haproxy), direct)| {
+            let added = |figures| p99(figures).saturating_sub(p99(direct));
+            ratio(added(relay), added(haproxy))
+        }))
+    });
     let idle = relay.and_then(|relay| relay.idle);
     let memory =
         idle.map(|(count, memory)| f64::from(memory) / 1024.0 * (float(IDLE) / float(count)).max(1.0));

@@ -72,6 +72,11 @@ impl News {
         self.0.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR)
     }
 
+    /// The end waits to be read behind the data, and no error.
+    pub(crate) fn only_ended(self) -> bool {
+        self.0.contains(EventFlags::RDHUP) && !self.0.intersects(EventFlags::HUP | EventFlags::ERR)
+    }
+
     /// It failed: `SO_ERROR` has the reason.
     pub(crate) fn failed(self) -> bool {
         self.0.intersects(EventFlags::ERR | EventFlags::HUP)
@@ -84,6 +89,9 @@ impl News {
 }
 
 const EVENTS_AT_ONCE: usize = 256;
+/// All that can be read, once for each change.
+const EACH_READ: EventFlags =
+    EventFlags::IN.union(EventFlags::RDHUP).union(EventFlags::PRI).union(EventFlags::ET);
 
 #[derive(Debug)]
 pub(crate) struct Poller {
@@ -97,8 +105,17 @@ impl Poller {
 
     /// Tells of everything that a stream may do, once for each change. Ends with the socket.
     pub(crate) fn watch_stream(&self, fd: impl AsFd, token: Token) -> Result<(), Errno> {
-        let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::PRI | EventFlags::ET;
-        epoll::add(&self.epoll, fd, EventData::new_u64(token.to_bits()), flags)
+        epoll::add(&self.epoll, fd, EventData::new_u64(token.to_bits()), EACH_READ | EventFlags::OUT)
+    }
+
+    /// The same, but for room to write: a socket that is connected has that at first, and most never lack it.
+    pub(crate) fn watch_connected(&self, fd: impl AsFd, token: Token) -> Result<(), Errno> {
+        epoll::add(&self.epoll, fd, EventData::new_u64(token.to_bits()), EACH_READ)
+    }
+
+    /// From now on also tells of room to write.
+    pub(crate) fn watch_room(&self, fd: impl AsFd, token: Token) -> Result<(), Errno> {
+        epoll::modify(&self.epoll, fd, EventData::new_u64(token.to_bits()), EACH_READ | EventFlags::OUT)
     }
 
     /// Tells that there is something to read for as long as there is.

@@ -3,15 +3,20 @@
 //! Small messages go through a buffer of the thread: that is quicker than a pipe. A direction that fills this buffer goes
 //! on by splice, without its bytes in user space, for as long as bytes keep coming; its pipe is given back when none are
 //! in flight, so that an idle connection has none.
+//!
+//! Packets are what a short connection costs most. So what a client has said already goes to a backend with the last packet
+//! of the handshake ([`Direction::read_ahead`]), and last words go with the end that follows them.
 
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 use rustix::pipe::{PipeFlags, SpliceFlags, pipe_with, splice};
 
 /// Bytes read at once into the buffer.
 pub(crate) const BUFFER: usize = 16 << 10;
+/// Bytes read of what a client has said before there is a backend.
+const AHEAD: usize = 4 << 10;
 /// Bytes read at once when much waits for slow readers already.
 const SMALL: usize = 1 << 10;
 /// Bytes that may wait for slow readers before less is read at once.
@@ -32,20 +37,54 @@ pub(crate) struct End {
     pub(crate) writable: bool,
     /// Something else may wait behind the data (the end, an error, a mark): reading goes on until there is nothing.
     pub(crate) ended: bool,
+    /// Behind the data is the end, and nothing else.
+    pub(crate) is_last: bool,
     pub(crate) urgent: bool,
     /// The kernel has given its peer up.
     pub(crate) timed_out: bool,
+    /// Small packets do not wait for each other's acknowledgement (`TCP_NODELAY`).
+    pub(crate) prompt: bool,
+    /// An event tells when there is room to write again.
+    pub(crate) hears_of_room: bool,
 }
 
 impl End {
-    pub(crate) const fn new(fd: OwnedFd) -> Self {
-        Self { fd, readable: false, writable: false, ended: false, urgent: false, timed_out: false }
+    /// The socket of a client: what is accepted is as prompt as its listener, and has room.
+    pub(crate) const fn client(fd: OwnedFd) -> Self {
+        let mut end = Self::backend(fd);
+        (end.prompt, end.writable, end.hears_of_room) = (true, true, false);
+        end
+    }
+
+    /// The socket of a backend.
+    pub(crate) const fn backend(fd: OwnedFd) -> Self {
+        Self {
+            fd,
+            readable: false,
+            writable: false,
+            ended: false,
+            is_last: false,
+            urgent: false,
+            timed_out: false,
+            prompt: false,
+            hears_of_room: true,
+        }
+    }
+
+    /// Makes it prompt before it sends for the second time: a first packet waits for nothing.
+    fn hasten(&mut self) {
+        if !self.prompt {
+            // What cannot be set now, as at its end, is asked for in vain later as well.
+            let _ = sockopt::set_tcp_nodelay(&self.fd, true);
+            self.prompt = true;
+        }
     }
 
     pub(crate) fn take(&mut self, news: crate::poll::News) {
         self.readable |= news.readable();
         self.writable |= news.writable();
         self.ended |= news.ended();
+        self.is_last = news.only_ended();
         self.urgent |= news.urgent();
     }
 }
@@ -125,6 +164,8 @@ struct Flags {
     bulk: bool,
     /// There was urgent data.
     marked: bool,
+    /// The last bytes wait in the kernel for the end that is about to follow.
+    held: bool,
 }
 
 /// How far a direction got.
@@ -168,8 +209,48 @@ impl Direction {
         self.flags.told = false;
     }
 
+    /// Whether bytes have been read that are not passed on.
+    pub(crate) const fn has_rest(&self) -> bool {
+        !self.rest.is_empty()
+    }
+
+    /// Reads what the source has said already, while there is no target. Little, and nothing when much waits: it stays here
+    /// until a target has it. Says whether the source is sound.
+    pub(crate) fn read_ahead(&mut self, source: &mut End, tools: &mut Tools) -> bool {
+        if tools.waiting > WAITING_MAX {
+            return true;
+        }
+        let buffer = tools.buffer.get_mut(..AHEAD).unwrap_or_default();
+        let count = match read(source, |fd| recv_some(fd, buffer)) {
+            Ok(Some(count)) => count,
+            Ok(None) => return true,
+            Err(_) => return false,
+        };
+        self.flags.end = count == 0;
+        source.readable = count == AHEAD;
+        let data = buffer.get(..count).unwrap_or_default().to_vec();
+        self.keep(data, &mut tools.waiting);
+        true
+    }
+
+    /// Sends the last bytes without the end that they waited for.
+    pub(crate) fn let_go(&mut self, target: &End) {
+        if std::mem::take(&mut self.flags.held) {
+            // Pushes what is there, also where it is set already (`tcp(7)`).
+            let _ = sockopt::set_tcp_nodelay(&target.fd, true);
+        }
+    }
+
     /// Moves what can be moved.
     pub(crate) fn pump(&mut self, source: &mut End, target: &mut End, tools: &mut Tools) -> Progress {
+        let progress = self.move_on(source, target, tools);
+        if progress != Progress::End {
+            self.let_go(target);
+        }
+        progress
+    }
+
+    fn move_on(&mut self, source: &mut End, target: &mut End, tools: &mut Tools) -> Progress {
         let mut moved = 0;
         loop {
             if let Err(progress) = self.flush(target, tools) {
@@ -211,6 +292,9 @@ impl Direction {
 
     /// Passes on what was read before.
     fn flush(&mut self, target: &mut End, tools: &mut Tools) -> Result<(), Progress> {
+        if self.flags.carried && (self.has_rest() || self.in_pipe > 0) {
+            target.hasten();
+        }
         while !self.rest.is_empty() {
             let sent = write(target, |fd| send(fd, &self.rest, SendFlags::NOSIGNAL | SendFlags::DONTWAIT))?;
             self.flags.carried = true;
@@ -261,18 +345,25 @@ impl Direction {
     fn copy(&mut self, source: &mut End, target: &mut End, tools: &mut Tools) -> Result<usize, Progress> {
         let room = if tools.waiting > WAITING_MAX { SMALL } else { BUFFER };
         let buffer = tools.buffer.get_mut(..room).unwrap_or_default();
-        let count = read(source, |fd| recv(fd, &mut *buffer, RecvFlags::DONTWAIT).map(|(_, count)| count))?;
-        let Some(count) = count else { return Ok(0) };
-        self.flags.end = count == 0;
+        let Some(count) = read(source, |fd| recv_some(fd, buffer))? else { return Ok(0) };
+        let is_all = count < room;
+        // The end was there before this was read.
+        let is_last = source.is_last && is_all && !self.flags.marked && !source.urgent;
+        self.flags.end = count == 0 || is_last;
         self.flags.bulk = count == BUFFER && !self.flags.marked;
         // Less than asked for: there is no more, and an event will tell of the next.
-        source.readable = count == room || source.ended;
+        source.readable = !is_all || source.ended;
         let data = buffer.get(..count).unwrap_or_default();
         let mut sent = 0;
         if target.writable && !data.is_empty() {
-            match write(target, |fd| send(fd, data, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)) {
+            if self.flags.carried {
+                target.hasten();
+            }
+            let more = if is_last { SendFlags::MORE } else { SendFlags::empty() };
+            match write(target, |fd| send(fd, data, SendFlags::NOSIGNAL | SendFlags::DONTWAIT | more)) {
                 Ok(count) => {
                     sent = count;
+                    self.flags.held = is_last;
                     tools.carried = tools.carried.saturating_add(sent);
                     self.flags.carried = true;
                 }
@@ -309,6 +400,10 @@ impl Direction {
         (self.flags.bulk, self.flags.marked) = (false, true);
         (source.readable, source.ended) = (true, true);
     }
+}
+
+fn recv_some(fd: &OwnedFd, buffer: &mut [u8]) -> Result<usize, Errno> {
+    recv(fd, buffer, RecvFlags::DONTWAIT).map(|(_, count)| count)
 }
 
 /// Reads; `None` says that there is nothing now.
@@ -360,3 +455,6 @@ pub(crate) fn reset(fd: impl AsFd) {
     // Without the option the peer sees an end instead: nothing better can be done.
     let _ = rustix::net::sockopt::set_socket_linger(fd, Some(std::time::Duration::ZERO));
 }
+
+#[cfg(test)]
+mod tests;

@@ -225,8 +225,8 @@ impl Udp {
             return None;
         };
         let id = self.flows.insert(key, flow, *now);
-        Counters::count(&counters.flows);
         Counters::count(&counters.flows_open);
+        Counters::count(&counters.flows);
         let watched = self
             .flows
             .using(id, *now)

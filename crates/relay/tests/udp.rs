@@ -85,8 +85,8 @@ fn an_icmp_error_ends_a_flow_and_another_backend_gets_the_next_datagram() {
     bed.backends(&[gone]);
     let client = client(&bed);
     client.send(b"lost").unwrap();
+    bed.wait_for("a flow", |counters| &counters.flows, 1);
     bed.wait_for("no flow", |counters| &counters.flows_open, 0);
-    bed.wait_for("one was there", |counters| &counters.flows, 1);
     bed.backends(&[gone, echo(&bed, b'a')]);
     assert_eq!(ask(&client, b"x"), b"ax");
 }

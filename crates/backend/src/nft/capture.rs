@@ -8,20 +8,21 @@ use std::net::SocketAddr;
 
 use portolan_model::{Family, Protocol as Transport, Settings};
 use portolan_sock::{Protocol, Socket, SocketError};
-use portolan_wire::nftables::expr::{Expr, MetaKey};
+use portolan_wire::nftables::expr::MetaKey;
 use portolan_wire::nftables::{ChainType, Hook, IfExists, Transaction};
 
 use super::departure::{self, Departure};
 use super::element::Set;
 use super::encode;
 use super::expression::{
-    accept, connection_is_marked, direction_is_original, has_priority, jump, map, protocol_is, reject,
-    reset_connection, reset_priority, service_key, set_connection_mark, set_mark, set_meta,
-    socket_is_transparent, status_dnat, tproxy,
+    accept, connection_is_marked, direction_is_original, direction_is_reply, has_priority, jump, map,
+    protocol_is, reject, reset_connection, reset_priority, service_key, set_connection_mark, set_mark,
+    set_meta, set_priority, socket_is_transparent, state_established, state_not_established, status_dnat,
+    tproxy,
 };
 use super::readback;
 use super::resync::same_rules;
-use super::skeleton::{self, ChainBody, Place, RuleBody, base, commented, rule};
+use super::skeleton::{self, ChainBody, Place, RuleBody, base, commented, new_to, rule};
 use crate::dataplane::Error;
 
 /// The mode that captures, as configurations spell it.
@@ -32,7 +33,12 @@ pub const TABLE: &str = "portolan-userspace";
 
 /// Right after `NF_IP_PRI_NAT_DST` (`netfilter_ipv4.h`): what another mode still translates, or has translated before, is
 /// its own.
-const PRIORITY: i32 = -99;
+const CONNECTIONS_PRIORITY: i32 = -99;
+/// After that: packets of connections that the relay has are known by then.
+const PRIORITY: i32 = CONNECTIONS_PRIORITY + 1;
+
+/// `NF_IP_PRI_NAT_DST` (`netfilter_ipv4.h`).
+const NAT_PRIORITY: i32 = -100;
 
 /// Bit of the packet mark that captured packets have, and the one where that is the bit of masquerading. Kubernetes and
 /// its usual network plug-ins use others: 7, 8 to 11, 13 to 15, and above.
@@ -79,25 +85,29 @@ pub(super) fn leads_in(chain: &str) -> bool {
 /// The chain that sends packets of this node back to it.
 const MARKS: &str = "capture-output";
 
-/// The chains that capture.
+/// The chains that capture. Each is the only one at its hook, since every packet of the relay meets all of them: what else
+/// decides, as the firewall, is a part of it. Packets that have nothing to do with Services leave first.
 pub(super) fn base_chains(settings: &Settings) -> [ChainBody; 3] {
     let translated = || commented([status_dnat(), vec![accept()]].concat(), "another's connections");
     let own_packets = has_priority(portolan_relay::OWN_PRIORITY);
-    let relayed = || commented([&own_packets[..], &[accept()]].concat(), "the relay's own to its backends");
-    let prerouting = vec![translated(), relayed(), rule(vec![jump("services")])];
+    let relayed = || commented([&own_packets[..], &[accept()]].concat(), "of connections of the relay");
+    let [tcp, reply] = [protocol_is(Transport::Tcp), direction_is_reply()];
+    let answers = || commented([&tcp[..], &reply, &[accept()]].concat(), "answers");
+    let first = || vec![relayed(), answers(), translated(), new_to("firewall-check")];
     let (key, _) = service_key(settings.family);
     // What is found is of no use here, but nft cannot list a look-up without use.
     let found = vec![map(Set::Services, 0, 0), set_meta(MetaKey::PRIORITY, 0)];
     let mark = capture_mark(settings);
-    let own = [&key[..], &found, &reset_priority(0), &set_mark(mark), &set_connection_mark(mark)];
-    let output =
-        vec![translated(), relayed(), commented(own.concat(), "traffic of this node comes back by loopback")];
+    let marks = [&reset_priority(0)[..], &set_mark(mark), &set_connection_mark(mark), &[accept()]].concat();
+    let own = commented([&key[..], &found, &marks].concat(), "traffic of this node comes back by loopback");
+    let prerouting = [first(), vec![rule(vec![jump("services")])]].concat();
+    let output = [first(), vec![own, new_to("forward-check")]].concat();
     [
         base("capture-prerouting", ChainType::Filter, Hook::PREROUTING, PRIORITY, prerouting),
         base(MARKS, ChainType::Route, Hook::OUTPUT, PRIORITY, output),
         // Where no chain of this type is left, the kernel translates nothing any more: no connection either that another
         // mode has begun.
-        base("nat-output", ChainType::Nat, Hook::OUTPUT, PRIORITY - 1, Vec::new()),
+        base("nat-output", ChainType::Nat, Hook::OUTPUT, NAT_PRIORITY, Vec::new()),
     ]
 }
 
@@ -179,20 +189,22 @@ const fn place(family: Family) -> Place {
     Place { family, table: CONNECTIONS_TABLE }
 }
 
-/// The chains of that table.
+/// The chains of that table. What it finds is known to the chains that capture by the priority of the relay's own packets,
+/// but for the first packet of a connection: the socket that it finds may be one that has ended (`TIME_WAIT`).
 pub(super) fn connections(settings: &Settings) -> [ChainBody; 2] {
     let mark = capture_mark(settings);
     let [tcp, udp] = [Transport::Tcp, Transport::Udp].map(protocol_is);
-    let connected =
-        |protocol: &[Expr]| [protocol, &socket_is_transparent(), &set_mark(mark), &[accept()]].concat();
-    let own = [&tcp[..], &direction_is_original(), &connection_is_marked(mark), &set_mark(mark)].concat();
+    let found = [&socket_is_transparent()[..], &set_mark(mark)].concat();
+    let known = [&set_priority(portolan_relay::OWN_PRIORITY)[..], &[accept()]].concat();
     let prerouting = vec![
-        commented(connected(&tcp), "connections of the relay"),
-        commented(connected(&udp), "answers to clients whose address it keeps"),
+        commented([&tcp[..], &state_established(), &found, &known].concat(), "connections of the relay"),
+        commented([&tcp[..], &state_not_established(), &found, &[accept()]].concat(), "unknown to conntrack"),
+        commented([&udp[..], &found, &[accept()]].concat(), "answers to clients whose address it keeps"),
     ];
+    let own = [&connection_is_marked(mark)[..], &tcp, &direction_is_original(), &set_mark(mark)].concat();
     let output = vec![commented(own, "this node's connections to the relay")];
     [
-        base("prerouting", ChainType::Filter, Hook::PREROUTING, PRIORITY, prerouting),
-        base("output", ChainType::Route, Hook::OUTPUT, PRIORITY, output),
+        base("prerouting", ChainType::Filter, Hook::PREROUTING, CONNECTIONS_PRIORITY, prerouting),
+        base("output", ChainType::Route, Hook::OUTPUT, CONNECTIONS_PRIORITY, output),
     ]
 }

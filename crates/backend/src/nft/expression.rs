@@ -15,6 +15,8 @@ use portolan_wire::nftables::{Data, Expr, Register, Verdict};
 
 use super::element::{Set, address_length};
 
+/// `NF_CT_STATE` bit of a connection of which both sides have spoken (`nf_conntrack_common.h`).
+const STATE_ESTABLISHED: u32 = 0x2;
 /// `NF_CT_STATE` bit of a new connection (`nf_conntrack_common.h`).
 const STATE_NEW: u32 = 0x8;
 /// `IPS_DST_NAT` (`nf_conntrack_common.h`).
@@ -214,6 +216,17 @@ pub(super) fn drop() -> Expr {
     Expr::verdict(Verdict::Drop)
 }
 
+/// `ct state established`
+pub(super) fn state_established() -> Vec<Expr> {
+    ct_flag(CtKey::STATE, STATE_ESTABLISHED)
+}
+
+/// `ct state and established == 0`
+pub(super) fn state_not_established() -> [Expr; 3] {
+    let load = Expr::Ct(Ct::Load { key: CtKey::STATE, destination: word(0), direction: None });
+    [load, and_xor(0, STATE_ESTABLISHED, 0), compare(0, CmpOperation::EQ, 0_u32.to_ne_bytes())]
+}
+
 /// `ct state new`
 pub(super) fn state_new() -> Vec<Expr> {
     ct_flag(CtKey::STATE, STATE_NEW)
@@ -338,10 +351,25 @@ pub(super) fn connection_is_marked(mark: u32) -> Vec<Expr> {
 
 /// `ct direction original`
 pub(super) fn direction_is_original() -> [Expr; 2] {
+    direction_is(0)
+}
+
+/// `ct direction reply`
+pub(super) fn direction_is_reply() -> [Expr; 2] {
+    direction_is(1)
+}
+
+/// `enum ip_conntrack_dir` (`nf_conntrack_tuple_common.h`)
+fn direction_is(direction: u8) -> [Expr; 2] {
     [
         Expr::Ct(Ct::Load { key: CtKey::DIRECTION, destination: word(0), direction: None }),
-        compare(0, CmpOperation::EQ, [0]),
+        compare(0, CmpOperation::EQ, [direction]),
     ]
+}
+
+/// `meta priority set PRIORITY`
+pub(super) fn set_priority(priority: u32) -> [Expr; 2] {
+    [number(priority, 0), set_meta(MetaKey::PRIORITY, 0)]
 }
 
 /// `mark and MARK != 0`

@@ -16,12 +16,12 @@ use super::{PORTS, float};
 use crate::statistics::Sample;
 
 /// How long each of the rates is measured.
-const TIME: Duration = Duration::from_secs(4);
-const WARM_UP: Duration = Duration::from_millis(500);
+const TIME: Duration = Duration::from_secs(1);
+const WARM_UP: Duration = Duration::from_millis(200);
 /// Clients that open short connections at the same time.
 const CLIENTS: usize = 16;
 /// Questions whose answers are timed.
-const QUESTIONS: usize = 30_000;
+const QUESTIONS: usize = 5_000;
 /// Kernel clock ticks a second in `/proc` (`USER_HZ`).
 const TICKS: f64 = 100.0;
 

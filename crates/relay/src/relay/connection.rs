@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use portolan_model::{Family, Protocol};
 use rustix::io::Errno;
@@ -14,7 +14,7 @@ use crate::listener::{is_shortage, limit_stall, mark_own, socket, speak_for};
 use crate::options::{Counters, Options};
 use crate::poll::{News, Token};
 use crate::slots::Slot;
-use crate::stream::{Direction, End, Progress, reset};
+use crate::stream::{Direction, End, Progress, Tools, reset};
 use crate::table::{Scope, ServiceId};
 
 #[derive(Debug)]
@@ -45,6 +45,8 @@ pub(super) struct Connection {
     attempts: Option<Box<Attempts>>,
     /// When its backend took it.
     opened: Instant,
+    /// Its backend's socket has the limit of one that takes nothing.
+    is_limited: bool,
     /// Last time that anything happened.
     used: Instant,
     /// Its endpoint is gone: it ends then.
@@ -60,7 +62,7 @@ impl Connection {
         now: Instant,
     ) -> Self {
         Self {
-            client: End::new(client),
+            client: End::client(client),
             backend: None,
             up: Direction::default(),
             down: Direction::default(),
@@ -77,9 +79,23 @@ impl Connection {
             round: 0,
             attempts: None,
             opened: now,
+            is_limited: false,
             used: now,
             ends: None,
         }
+    }
+
+    fn limit_stall(&mut self, stalled: Duration) {
+        if let (Some(backend), false) = (&self.backend, self.is_limited) {
+            // Without it, TCP's own patience has to do.
+            let _ = limit_stall(&backend.fd, stalled);
+            self.is_limited = true;
+        }
+    }
+
+    /// Reads what the client has said already. Says whether it is still there.
+    pub(super) fn read_ahead(&mut self, tools: &mut Tools) -> bool {
+        self.up.read_ahead(&mut self.client, tools)
     }
 
     /// Another backend can have it: none has got or given anything.
@@ -118,11 +134,13 @@ impl Relay {
             let is_internal = connection.is_internal;
             let keeps = self.options.arrival.can_keep_clients()
                 && self.table.keeps_client(service, client.ip(), target, || is_internal);
-            let started = start(target, &self.options, keeps.then_some(client.ip()))
+            let source = keeps.then_some(client.ip());
+            let started = start(target, &self.options, source, connection.up.has_rest())
                 .and_then(|fd| self.poller.watch_stream(&fd, Token::Backend(slot)).map(|()| fd));
             match started {
                 Ok(fd) => {
-                    connection.backend = Some(End::new(fd));
+                    connection.backend = Some(End::backend(fd));
+                    connection.is_limited = false;
                     connection.round = self.round;
                     self.limits.set(limit, (slot, connection.number), now);
                     return;
@@ -196,6 +214,12 @@ impl Relay {
         Counters::add(&self.counters.bytes_to_backends, self.tools.take_carried());
         let down_progress = down.pump(backend, client, &mut self.tools);
         Counters::add(&self.counters.bytes_to_clients, self.tools.take_carried());
+        if !(client.writable || client.hears_of_room) {
+            client.hears_of_room = true;
+            if self.poller.watch_room(&client.fd, Token::Client(slot)).is_err() {
+                return self.abort(slot);
+            }
+        }
         let progress = (up_progress, down_progress);
         // A backend that dies as soon as it has accepted ends in order, too. Later, whoever ends means it.
         let trial = self.options.connect_limits.last().copied().unwrap_or_default();
@@ -208,11 +232,12 @@ impl Relay {
         }
         match progress {
             (Progress::End, Progress::End) => self.end(slot),
-            (Progress::SourceFailed, _) | (_, Progress::TargetFailed) => {
-                self.failed(slot, Fault::Client, now);
-            }
-            (Progress::TargetFailed, _) | (_, Progress::SourceFailed) => {
-                self.failed(slot, Fault::Backend, now);
+            (Progress::SourceFailed | Progress::TargetFailed, _)
+            | (_, Progress::SourceFailed | Progress::TargetFailed) => {
+                up.let_go(backend);
+                down.let_go(client);
+                let is_of_client = up_progress == Progress::SourceFailed || down_progress == Progress::TargetFailed;
+                self.failed(slot, if is_of_client { Fault::Client } else { Fault::Backend }, now);
             }
             (up_progress, down_progress) => {
                 // The end is passed on. Where the socket is gone already, an event tells.
@@ -242,8 +267,12 @@ impl Relay {
         }
     }
 
-    /// Ends connections whose time is over.
+    /// Ends connections whose time is over. Those that have lasted until here get the limit of backends that take nothing:
+    /// most never need one.
     pub(super) fn sweep(&mut self, now: Instant) {
+        for (_, connection) in self.connections.iter_mut() {
+            connection.limit_stall(self.options.stalled);
+        }
         let (idle, half_closed) = (self.options.idle, self.options.half_closed_idle);
         let over = |connection: &Connection| {
             let half = connection.up.is_at_end() || connection.down.is_at_end();
@@ -324,11 +353,18 @@ impl Relay {
 }
 
 /// Starts to connect; how that ends, an event tells.
-fn start(target: SocketAddr, options: &Options, source: Option<IpAddr>) -> Result<OwnedFd, Errno> {
+fn start(
+    target: SocketAddr,
+    options: &Options,
+    source: Option<IpAddr>,
+    has_data: bool,
+) -> Result<OwnedFd, Errno> {
     let fd = socket(Family::of(target.ip()), Protocol::Tcp)?;
-    sockopt::set_tcp_nodelay(&fd, true)?;
-    limit_stall(&fd, options.stalled)?;
     mark_own(&fd, options.arrival)?;
+    if has_data {
+        // The last packet of the handshake is to be the first with data.
+        sockopt::set_tcp_quickack(&fd, false)?;
+    }
     if let Some(source) = source {
         // Where it cannot be had, as a link-local one, this node's has to do.
         let _ = speak_for(&fd, source);

@@ -1,0 +1,142 @@
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::sockopt;
+
+use super::*;
+
+/// Both ends of a connection.
+fn connection() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (far, _) = listener.accept().unwrap();
+    near.set_nonblocking(true).unwrap();
+    far.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    (near, far)
+}
+
+fn client(stream: TcpStream) -> End {
+    End::client(stream.into())
+}
+
+fn backend(stream: TcpStream) -> End {
+    let mut end = End::backend(stream.into());
+    end.writable = true;
+    end
+}
+
+/// Waits for what an event would tell.
+fn wait_for(fd: &OwnedFd, what: PollFlags) {
+    let limit = Timespec { tv_sec: 10, tv_nsec: 0 };
+    loop {
+        let mut polled = [PollFd::new(fd, what)];
+        match poll(&mut polled, Some(&limit)) {
+            Ok(count) => {
+                assert_eq!(count, 1, "{what:?} did not come");
+                return assert!(polled.iter().any(|polled| polled.revents().contains(what)), "{polled:?}");
+            }
+            Err(errno) => assert_eq!(errno, Errno::INTR),
+        }
+    }
+}
+
+#[test]
+fn what_was_said_before_there_is_a_target_goes_there() {
+    let (near, mut far) = connection();
+    let (mut source, mut tools) = (client(near), Tools::new(0));
+    let mut direction = Direction::default();
+    assert!(direction.read_ahead(&mut source, &mut tools));
+    assert!(!direction.has_rest());
+    far.write_all(b"question").unwrap();
+    wait_for(&source.fd, PollFlags::IN);
+    assert!(direction.read_ahead(&mut source, &mut tools));
+    assert_eq!((direction.has_rest(), direction.has_carried(), tools.waiting), (true, false, 8));
+
+    let (target, mut other) = connection();
+    assert_eq!(direction.pump(&mut source, &mut backend(target), &mut tools), Progress::Waiting);
+    let mut read = [0; 8];
+    other.read_exact(&mut read).unwrap();
+    assert_eq!((&read, direction.has_carried(), tools.waiting), (b"question", true, 0));
+}
+
+#[test]
+fn nothing_is_read_ahead_when_much_waits() {
+    let (near, mut far) = connection();
+    let (mut source, mut tools) = (client(near), Tools::new(0));
+    far.write_all(b"question").unwrap();
+    wait_for(&source.fd, PollFlags::IN);
+    tools.waiting = WAITING_MAX + 1;
+    let mut direction = Direction::default();
+    assert!(direction.read_ahead(&mut source, &mut tools));
+    assert!(!direction.has_rest());
+}
+
+#[test]
+fn a_source_that_has_failed_is_told_from_one_that_says_nothing() {
+    let (near, far) = connection();
+    let mut source = client(near);
+    reset(&far);
+    drop(far);
+    wait_for(&source.fd, PollFlags::ERR);
+    assert!(!Direction::default().read_ahead(&mut source, &mut Tools::new(0)));
+}
+
+/// A source whose peer has said its last words, and what was told of it.
+fn ended_source() -> End {
+    let (near, mut far) = connection();
+    let mut source = backend(near);
+    far.write_all(b"answer").unwrap();
+    far.shutdown(Shutdown::Write).unwrap();
+    wait_for(&source.fd, PollFlags::RDHUP);
+    (source.readable, source.ended, source.is_last) = (true, true, true);
+    source
+}
+
+#[test]
+fn last_words_wait_for_the_end_and_go_with_it() {
+    let (near, mut far) = connection();
+    let (mut target, mut direction) = (client(near), Direction::default());
+    let progress = direction.pump(&mut ended_source(), &mut target, &mut Tools::new(0));
+    assert_eq!(progress, Progress::End);
+    far.set_nonblocking(true).unwrap();
+    let early = far.read(&mut [0; 16]).map_err(|error| error.kind());
+    assert_eq!(early, Err(std::io::ErrorKind::WouldBlock), "sent without the end");
+    rustix::net::shutdown(&target.fd, rustix::net::Shutdown::Write).unwrap();
+    far.set_nonblocking(false).unwrap();
+    let mut read = Vec::new();
+    far.read_to_end(&mut read).unwrap();
+    assert_eq!(read, b"answer");
+}
+
+#[test]
+fn last_words_are_sent_before_a_reset() {
+    let (near, mut far) = connection();
+    let (mut target, mut direction) = (client(near), Direction::default());
+    assert_eq!(direction.pump(&mut ended_source(), &mut target, &mut Tools::new(0)), Progress::End);
+    direction.let_go(&target);
+    reset(&target.fd);
+    drop(target);
+    let mut read = [0; 6];
+    far.read_exact(&mut read).unwrap();
+    assert_eq!(&read, b"answer");
+}
+
+#[test]
+fn who_is_sent_to_for_the_second_time_is_prompt() {
+    let (near, mut far) = connection();
+    let (target, _other) = connection();
+    let (mut source, mut target) = (client(near), backend(target));
+    let (mut direction, mut tools) = (Direction::default(), Tools::new(0));
+    for is_prompt in [false, true] {
+        far.write_all(b"question").unwrap();
+        wait_for(&source.fd, PollFlags::IN);
+        source.readable = true;
+        assert_eq!(direction.pump(&mut source, &mut target, &mut tools), Progress::Waiting);
+        assert_eq!(sockopt::tcp_nodelay(&target.fd).unwrap(), is_prompt);
+    }
+}
