@@ -7,7 +7,8 @@
     reason = "a test program"
 )]
 
-use std::net::{IpAddr, SocketAddr};
+use std::io::{Read as _, Write as _};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -227,10 +228,56 @@ fn a_connection_outlasts_its_service() {
         .iter()
         .map(|change| Change { old: change.new.clone(), new: None, ..change.clone() })
         .collect();
-    bed.at_node(|| plane.apply(&gone)).unwrap();
-    a_while();
+    for forgotten in [false, true] {
+        if forgotten {
+            bed.node().output("conntrack", &["-F"]).unwrap();
+        } else {
+            bed.at_node(|| plane.apply(&gone)).unwrap();
+        }
+        a_while();
+    }
     let report = traffic.stop().unwrap();
-    assert!(report.is_lossless() && report.stream_lines > 100, "{report}");
+    assert!(report.is_lossless() && report.stream_lines > 200, "{report}");
+}
+
+/// The relay's socket of the connection before is still there (`TIME_WAIT`), since its side has ended first.
+#[test]
+fn a_client_uses_its_port_again_at_once() {
+    let mut bed = Bed::new();
+    let [first, .., client] = bed.world.pods() else { panic!("no pods") };
+    let address = SocketAddr::new(first.address(FAMILY), PORT + 1);
+    let listener = first.namespace().run(|| TcpListener::bind(address)).unwrap().unwrap();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let _ = stream.write_all(b"bye");
+        }
+    });
+    for change in &mut bed.changes {
+        let backend = Backend { address: address.ip(), port: address.port(), may_hairpin: false };
+        let new = Forwarding::plain(vip(), change.name.protocol, Box::new([backend]));
+        change.new = Some(Arc::new(new));
+    }
+    let plane = bed.userspace();
+    let only_port = "net.ipv4.ip_local_port_range=45000 45000";
+    client.namespace().output("sysctl", &["-q", "-w", only_port]).unwrap();
+    for number in 1..=10 {
+        let mut stream = client.namespace().run(|| TcpStream::connect(vip())).unwrap().unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut read = String::new();
+        stream.read_to_string(&mut read).unwrap();
+        assert_eq!(read, "bye");
+        drop(stream);
+        let waits = || {
+            let ended = bed.node().output("ss", &["-Htan", "state", "time-wait"]).unwrap();
+            ended.contains(&format!("{}:45000", client.address(FAMILY)))
+        };
+        eventually(PATIENCE, "the relay's side", waits).unwrap();
+        assert_eq!(plane.relay().counters().accepted.load(Ordering::Relaxed), number);
+    }
+    // Who comes upon that socket resets it, and tries again.
+    let counters = client.namespace().output("nstat", &["-asz", "TcpOutRsts"]).unwrap();
+    let resets = counters.lines().find_map(|line| line.strip_prefix("TcpOutRsts")).unwrap();
+    assert_eq!(resets.split_whitespace().next(), Some("0"), "{counters}");
 }
 
 #[test]
