@@ -63,6 +63,9 @@ struct Stage {
 const MASQUERADE: &str = "table ip plugin { chain postrouting { type nat hook postrouting priority 100; \
     ip saddr 10.244.0.0/16 ip daddr != 10.244.0.0/16 masquerade; }; }";
 
+/// Connections that have ended are forgotten soon: as many as are made here would fill the table, which no node's users do.
+const FORGET: &str = "net.netfilter.nf_conntrack_tcp_timeout_time_wait=1";
+
 /// Whether the kernel of a node tracks connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Tracking {
@@ -75,6 +78,7 @@ impl Stage {
         let world = World::builder().pods(2).remote_pods(1).build()?;
         if tracking == Tracking::On {
             world.node().namespace().output("nft", &[MASQUERADE])?;
+            world.node().namespace().output("sysctl", &["--quiet", "--write", FORGET])?;
         }
         let [client, backend] = world.pods() else { anyhow::bail!("two pods") };
         let process = start(backend.namespace(), Role::Backend, &[])?;

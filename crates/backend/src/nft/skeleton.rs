@@ -267,8 +267,7 @@ pub(super) fn new_to(chain: &str) -> RuleBody {
 
 /// The chains that see packets before anybody translates them.
 fn firewall_chains() -> [ChainBody; 2] {
-    let firewall =
-        |name, hook| base(name, ChainType::Filter, hook, -110, vec![new_to("firewall-check")]);
+    let firewall = |name, hook| base(name, ChainType::Filter, hook, -110, vec![new_to("firewall-check")]);
     [
         firewall("filter-prerouting-pre-dnat", Hook::PREROUTING),
         firewall("filter-output-pre-dnat", Hook::OUTPUT),

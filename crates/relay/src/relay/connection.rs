@@ -236,7 +236,8 @@ impl Relay {
             | (_, Progress::SourceFailed | Progress::TargetFailed) => {
                 up.let_go(backend);
                 down.let_go(client);
-                let is_of_client = up_progress == Progress::SourceFailed || down_progress == Progress::TargetFailed;
+                let is_of_client =
+                    up_progress == Progress::SourceFailed || down_progress == Progress::TargetFailed;
                 self.failed(slot, if is_of_client { Fault::Client } else { Fault::Backend }, now);
             }
             (up_progress, down_progress) => {
