@@ -101,6 +101,7 @@ fn serve_and_count(capture: &str) {
     assert_eq!(metric(&cluster, "portolan_relay_failed_connections_total"), 0);
     assert!(metric(&cluster, "portolan_relay_bytes_to_clients_total") > 0);
     assert_eq!(metric(&cluster, "portolan_relay_failing_endpoints"), 0);
+    assert_eq!(metric(&cluster, "portolan_relay_redirected"), u64::from(way == "redirect"));
     // One backend that refuses is no failure.
     let mut slice = objects::slice("v4", &all, &[("tcp".to_owned(), Family::Ipv4)]);
     slice["endpoints"].as_array_mut().unwrap().push(json!({"addresses": ["192.168.100.1"]}));

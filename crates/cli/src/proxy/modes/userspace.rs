@@ -4,7 +4,7 @@
 //! its listeners when the other is in force in every family, and ends with its last connection or at its deadline.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -182,7 +182,8 @@ impl Relays {
                 .map_err(|error| Error::Other(Box::new(error)))?,
             Arrival::Translated { .. } => spawn_translated(&self.families, options.clone())?,
         };
-        self.counters.add(relay.shared_counters());
+        let is_redirected = matches!(options.arrival, Arrival::Translated { .. });
+        self.counters.add(relay.shared_counters(), is_redirected);
         self.former.extend(self.current.replace(relay.clone()));
         relay.follow(self.former.iter().chain(&self.parting).cloned());
         Ok(relay)
@@ -226,10 +227,13 @@ impl Relays {
 #[derive(Debug, Clone, Default)]
 pub(in crate::proxy) struct RelayCounters {
     relays: Arc<Mutex<Vec<Arc<Counters>>>>,
+    /// Of the newest.
+    is_redirected: Arc<AtomicBool>,
 }
 
 impl RelayCounters {
-    fn add(&self, counters: Arc<Counters>) {
+    fn add(&self, counters: Arc<Counters>, is_redirected: bool) {
+        self.is_redirected.store(is_redirected, Ordering::Relaxed);
         self.relays.lock().unwrap_or_else(PoisonError::into_inner).push(counters);
     }
 
@@ -253,6 +257,7 @@ impl RelayCounters {
             bytes_to_endpoints: sum(|counters| &counters.bytes_to_backends),
             bytes_to_clients: sum(|counters| &counters.bytes_to_clients),
             failing: sum(|counters| &counters.failing),
+            is_redirected: self.is_redirected.load(Ordering::Relaxed),
         })
     }
 }

@@ -33,6 +33,8 @@ pub struct RelayMeasures {
     pub bytes_to_clients: u64,
     /// Endpoints that failed last.
     pub failing: u64,
+    /// Packets come to the newest relay by redirection.
+    pub is_redirected: bool,
 }
 
 type Read = Arc<dyn Fn() -> Option<RelayMeasures> + Send + Sync>;
@@ -75,6 +77,12 @@ pub(super) fn add(registry: &Registry, read: &Read) {
         "Endpoints that failed last and are set aside, counted for each Service port",
         "gauge",
         |m| m.failing,
+    );
+    add(
+        "portolan_relay_redirected",
+        "1 where packets come to the relay by redirection, 0 where tproxy hands them over untouched",
+        "gauge",
+        |m| u64::from(m.is_redirected),
     );
     add("portolan_relay_connections", "Connections that the relay has", "gauge", |m| m.open);
     add("portolan_relay_udp_flows", "UDP flows that the relay has", "gauge", |m| m.flows_open);
