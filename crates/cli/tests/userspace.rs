@@ -73,21 +73,30 @@ fn start_load(cluster: &Cluster, streams: usize) -> Vec<(&'static str, Traffic)>
 
 #[test]
 fn services_work_and_what_the_relay_does_is_counted() {
-    serve_and_count(TPROXY);
+    serve_and_count(TPROXY, "tproxy");
 }
 
 #[test]
 fn with_redirected_packets_services_work_as_well() {
-    serve_and_count(REDIRECT);
+    serve_and_count(REDIRECT, "redirect");
 }
 
-fn serve_and_count(capture: &str) {
+/// In a guest whose kernel lacks the module.
+#[test]
+fn packets_are_redirected_where_the_kernel_has_no_tproxy() {
+    if std::env::var("PORTOLAN_TEST_WITHOUT").is_ok_and(|module| module == "nft_tproxy") {
+        let output = serve_and_count("--userspace-capture=auto", "redirect");
+        assert!(output.contains("tproxy cannot be used"), "{output}");
+    }
+}
+
+/// Answers what the proxy said.
+fn serve_and_count(capture: &str, way: &str) -> String {
     let cluster = Cluster::new();
     let (pods, client) = (cluster.world.pods(), cluster.world.client().namespace());
     busy_services(&cluster);
     let mut proxy = cluster.proxy_with_arguments(USERSPACE, &[capture]);
     assert_eq!(page(&cluster, "/proxyMode"), "userspace");
-    let way = capture.rsplit('=').next().unwrap();
     assert!(proxy.output().contains(&format!("capture=\"{way}\"")), "{}", proxy.output());
     let all = [&pods[0], &pods[1], &cluster.world.remote_pods()[0]];
     for protocol in [Protocol::Tcp, Protocol::Udp] {
@@ -125,6 +134,7 @@ fn serve_and_count(capture: &str) {
     reaches(client, Protocol::Tcp, at("10.96.0.78:80"), &[&pods[1]]);
     let told = proxy.output().matches("this Service port cannot be programmed").count();
     assert_eq!(told, 1, "{}", proxy.output());
+    proxy.output()
 }
 
 /// The sources that each endpoint sees.
