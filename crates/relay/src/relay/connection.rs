@@ -363,8 +363,8 @@ fn start(
     let fd = socket(Family::of(target.ip()), Protocol::Tcp)?;
     mark_own(&fd, options.arrival)?;
     if has_data {
-        // The last packet of the handshake is to be the first with data.
-        sockopt::set_tcp_quickack(&fd, false)?;
+        // The last packet of the handshake is to be the first with data. Where it cannot, there is one packet more.
+        let _ = sockopt::set_tcp_quickack(&fd, false);
     }
     if let Some(source) = source {
         // Where it cannot be had, as a link-local one, this node's has to do.
