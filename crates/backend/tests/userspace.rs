@@ -82,6 +82,17 @@ impl Bed {
         Self { world, changes: service(&backends) }
     }
 
+    /// Gives the Service one backend, which is the first pod's and for the test to open.
+    fn backend_of_its_own(&mut self) -> SocketAddr {
+        let address = SocketAddr::new(self.world.pods()[0].address(FAMILY), PORT + 1);
+        let backend = Backend { address: address.ip(), port: address.port(), may_hairpin: false };
+        for change in &mut self.changes {
+            let new = Forwarding::plain(vip(), change.name.protocol, Box::new([backend]));
+            change.new = Some(Arc::new(new));
+        }
+        address
+    }
+
     fn node(&self) -> &Namespace {
         self.world.node().namespace()
     }
@@ -240,23 +251,40 @@ fn a_connection_outlasts_its_service() {
     assert!(report.is_lossless() && report.stream_lines > 200, "{report}");
 }
 
+/// The relay's next answer then looks like the beginning of a connection.
+#[test]
+fn a_connection_of_this_node_outlasts_what_conntrack_knows() {
+    let mut bed = Bed::new();
+    let address = bed.backend_of_its_own();
+    let listener = bed.world.pods()[0].namespace().run(|| TcpListener::bind(address)).unwrap().unwrap();
+    let _plane = bed.userspace();
+    let mut client = bed.at_node(|| TcpStream::connect(vip())).unwrap();
+    let (mut server, _) = listener.accept().unwrap();
+    for stream in [&client, &server] {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    }
+    let mut read = [0];
+    for _ in 0..3 {
+        bed.node().output("conntrack", &["-F"]).unwrap();
+        server.write_all(b"s").unwrap();
+        client.read_exact(&mut read).unwrap();
+        client.write_all(b"c").unwrap();
+        server.read_exact(&mut read).unwrap();
+    }
+}
+
 /// The relay's socket of the connection before is still there (`TIME_WAIT`), since its side has ended first.
 #[test]
 fn a_client_uses_its_port_again_at_once() {
     let mut bed = Bed::new();
+    let address = bed.backend_of_its_own();
     let [first, .., client] = bed.world.pods() else { panic!("no pods") };
-    let address = SocketAddr::new(first.address(FAMILY), PORT + 1);
     let listener = first.namespace().run(|| TcpListener::bind(address)).unwrap().unwrap();
     std::thread::spawn(move || {
         for mut stream in listener.incoming().map_while(Result::ok) {
             let _ = stream.write_all(b"bye");
         }
     });
-    for change in &mut bed.changes {
-        let backend = Backend { address: address.ip(), port: address.port(), may_hairpin: false };
-        let new = Forwarding::plain(vip(), change.name.protocol, Box::new([backend]));
-        change.new = Some(Arc::new(new));
-    }
     let plane = bed.userspace();
     let only_port = "net.ipv4.ip_local_port_range=45000 45000";
     client.namespace().output("sysctl", &["-q", "-w", only_port]).unwrap();
@@ -291,6 +319,8 @@ fn a_damaged_table_is_mended() {
         "flush chain ip portolan-relay prerouting",
         "delete table ip portolan-userspace",
         "flush map ip portolan-userspace services",
+        "flush chain ip portolan-userspace capture-prerouting",
+        "flush chain ip portolan-userspace capture-output",
     ] {
         bed.node().output("nft", &[damage]).unwrap();
         assert!(!same(bed.at_node(|| plane.resync()).unwrap()), "{damage}");

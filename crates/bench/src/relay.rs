@@ -21,7 +21,6 @@ use anyhow::{Context as _, ensure};
 use portolan_testkit::{Family, Namespace, World, eventually};
 
 use crate::bars::Bar;
-use crate::statistics::ratio;
 use load::Figures;
 pub(crate) use roles::{Role, play};
 
@@ -34,7 +33,7 @@ const IDLE: usize = 10_000;
 
 /// How often each way has its turn. What else happens on a machine, and how quick it is at the moment, then meets all ways
 /// alike.
-const ROUNDS: usize = 7;
+const ROUNDS: usize = 11;
 
 /// The figures of one way.
 #[derive(Debug)]
@@ -214,14 +213,11 @@ pub(crate) fn bars(ways: &[Way]) -> Vec<Bar> {
         let pairs = relay.rounds.iter().zip(&haproxy.rounds);
         Some(median(pairs.map(|(relay, haproxy)| figure(relay) / figure(haproxy))))
     };
-    let latency = relay.zip(haproxy).zip(direct).map(|((relay, haproxy), direct)| {
-        let p99 = |figures: &Figures| figures.latency.percentile(99);
-        let rounds = relay.rounds.iter().zip(&haproxy.rounds).zip(&direct.rounds);
-        median(rounds.map(|((relay, haproxy), direct)| {
-            let added = |figures| p99(figures).saturating_sub(p99(direct));
-            ratio(added(relay), added(haproxy))
-        }))
-    });
+    let p99 = |way: &Way| way.median(|it| it.latency.percentile(99).as_secs_f64());
+    let latency = relay
+        .zip(haproxy)
+        .zip(direct)
+        .map(|((relay, haproxy), direct)| (p99(relay) - p99(direct)) / (p99(haproxy) - p99(direct)));
     let idle = relay.and_then(|relay| relay.idle);
     let memory =
         idle.map(|(count, memory)| f64::from(memory) / 1024.0 * (float(IDLE) / float(count)).max(1.0));

@@ -245,9 +245,8 @@ impl Relay {
             connection.place = place;
         }
         self.sweep_at.get_or_insert(now + SWEEP);
-        let watched = self.connections.get_mut(slot).is_some_and(|connection| {
-            connection.read_ahead(&mut self.tools)
-                && self.poller.watch_connected(&connection.client.fd, Token::Client(slot)).is_ok()
+        let watched = self.connections.get(slot).is_some_and(|connection| {
+            self.poller.watch_connected(&connection.client.fd, Token::Client(slot)).is_ok()
         });
         if watched {
             self.connect(slot, now);

@@ -5,18 +5,16 @@
 //! in flight, so that an idle connection has none.
 //!
 //! Packets are what a short connection costs most. So what a client has said already goes to a backend with the last packet
-//! of the handshake ([`Direction::read_ahead`]), and last words go with the end that follows them.
+//! of the handshake ([`Direction::has_first_words`]), and last words go with the end that follows them.
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::io::Errno;
+use rustix::io::{Errno, ioctl_fionread};
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 use rustix::pipe::{PipeFlags, SpliceFlags, pipe_with, splice};
 
 /// Bytes read at once into the buffer.
 pub(crate) const BUFFER: usize = 16 << 10;
-/// Bytes read of what a client has said before there is a backend.
-const AHEAD: usize = 4 << 10;
 /// Bytes read at once when much waits for slow readers already.
 const SMALL: usize = 1 << 10;
 /// Bytes that may wait for slow readers before less is read at once.
@@ -209,28 +207,12 @@ impl Direction {
         self.flags.told = false;
     }
 
-    /// Whether bytes have been read that are not passed on.
-    pub(crate) const fn has_rest(&self) -> bool {
-        !self.rest.is_empty()
-    }
-
-    /// Reads what the source has said already, while there is no target. Little, and nothing when much waits: it stays here
-    /// until a target has it. Says whether the source is sound.
-    pub(crate) fn read_ahead(&mut self, source: &mut End, tools: &mut Tools) -> bool {
-        if tools.waiting > WAITING_MAX {
-            return true;
-        }
-        let buffer = tools.buffer.get_mut(..AHEAD).unwrap_or_default();
-        let count = match read(source, |fd| recv_some(fd, buffer)) {
-            Ok(Some(count)) => count,
-            Ok(None) => return true,
-            Err(_) => return false,
-        };
-        self.flags.end = count == 0;
-        source.readable = count == AHEAD;
-        let data = buffer.get(..count).unwrap_or_default().to_vec();
-        self.keep(data, &mut tools.waiting);
-        true
+    /// Whether there is something to send as soon as there is a target: read already, or about to be.
+    pub(crate) fn has_first_words(&self, source: &mut End) -> bool {
+        // Without an urgent byte, which is no beginning (`FIONREAD`, `tcp(7)`).
+        let waits = !source.readable && ioctl_fionread(&source.fd).is_ok_and(|count| count > 0);
+        source.readable |= waits;
+        source.readable || !self.rest.is_empty()
     }
 
     /// Sends the last bytes without the end that they waited for.
@@ -292,7 +274,7 @@ impl Direction {
 
     /// Passes on what was read before.
     fn flush(&mut self, target: &mut End, tools: &mut Tools) -> Result<(), Progress> {
-        if self.flags.carried && (self.has_rest() || self.in_pipe > 0) {
+        if self.flags.carried && (!self.rest.is_empty() || self.in_pipe > 0) {
             target.hasten();
         }
         while !self.rest.is_empty() {

@@ -22,7 +22,7 @@ use super::expression::{
 };
 use super::readback;
 use super::resync::same_rules;
-use super::skeleton::{self, ChainBody, Place, RuleBody, base, commented, new_to, rule};
+use super::skeleton::{self, ChainBody, Place, RuleBody, base, commented, rule};
 use crate::dataplane::Error;
 
 /// The mode that captures, as configurations spell it.
@@ -31,14 +31,12 @@ pub(crate) const MODE: &str = "userspace";
 /// The name of the table in either family.
 pub const TABLE: &str = "portolan-userspace";
 
-/// Right after `NF_IP_PRI_NAT_DST` (`netfilter_ipv4.h`): what another mode still translates, or has translated before, is
-/// its own.
-const CONNECTIONS_PRIORITY: i32 = -99;
-/// After that: packets of connections that the relay has are known by then.
-const PRIORITY: i32 = CONNECTIONS_PRIORITY + 1;
-
 /// `NF_IP_PRI_NAT_DST` (`netfilter_ipv4.h`).
 const NAT_PRIORITY: i32 = -100;
+/// Right after that: what another mode still translates, or has translated before, is its own.
+const CONNECTIONS_PRIORITY: i32 = NAT_PRIORITY + 1;
+/// And after that: packets of connections that the relay has are known by then.
+const PRIORITY: i32 = CONNECTIONS_PRIORITY + 1;
 
 /// Bit of the packet mark that captured packets have, and the one where that is the bit of masquerading. Kubernetes and
 /// its usual network plug-ins use others: 7, 8 to 11, 13 to 15, and above.
@@ -85,23 +83,22 @@ pub(super) fn leads_in(chain: &str) -> bool {
 /// The chain that sends packets of this node back to it.
 const MARKS: &str = "capture-output";
 
-/// The chains that capture. Each is the only one at its hook, since every packet of the relay meets all of them: what else
-/// decides, as the firewall, is a part of it. Packets that have nothing to do with Services leave first.
+/// The chains that capture. Packets of connections that the relay has leave first: there are more of them than of all others.
 pub(super) fn base_chains(settings: &Settings) -> [ChainBody; 3] {
-    let translated = || commented([status_dnat(), vec![accept()]].concat(), "another's connections");
     let own_packets = has_priority(portolan_relay::OWN_PRIORITY);
     let relayed = || commented([&own_packets[..], &[accept()]].concat(), "of connections of the relay");
-    let [tcp, reply] = [protocol_is(Transport::Tcp), direction_is_reply()];
-    let answers = || commented([&tcp[..], &reply, &[accept()]].concat(), "answers");
-    let first = || vec![relayed(), answers(), translated(), new_to("firewall-check")];
+    let translated = || commented([status_dnat(), vec![accept()]].concat(), "another's connections");
+    // Not on the way out: where conntrack has forgotten a connection, the relay's next answer looks like its beginning, and
+    // nothing but the Service tells what a client of this node says then from an answer.
+    let answer = [&protocol_is(Transport::Tcp)[..], &direction_is_reply(), &[accept()]].concat();
+    let prerouting =
+        vec![relayed(), commented(answer, "answers"), translated(), rule(vec![jump("services")])];
     let (key, _) = service_key(settings.family);
     // What is found is of no use here, but nft cannot list a look-up without use.
     let found = vec![map(Set::Services, 0, 0), set_meta(MetaKey::PRIORITY, 0)];
     let mark = capture_mark(settings);
-    let marks = [&reset_priority(0)[..], &set_mark(mark), &set_connection_mark(mark), &[accept()]].concat();
-    let own = commented([&key[..], &found, &marks].concat(), "traffic of this node comes back by loopback");
-    let prerouting = [first(), vec![rule(vec![jump("services")])]].concat();
-    let output = [first(), vec![own, new_to("forward-check")]].concat();
+    let own = [&key[..], &found, &reset_priority(0), &set_mark(mark), &set_connection_mark(mark)].concat();
+    let output = vec![relayed(), translated(), commented(own, "traffic of this node comes back by loopback")];
     [
         base("capture-prerouting", ChainType::Filter, Hook::PREROUTING, PRIORITY, prerouting),
         base(MARKS, ChainType::Route, Hook::OUTPUT, PRIORITY, output),
@@ -198,7 +195,7 @@ pub(super) fn connections(settings: &Settings) -> [ChainBody; 2] {
     let known = [&set_priority(portolan_relay::OWN_PRIORITY)[..], &[accept()]].concat();
     let prerouting = vec![
         commented([&tcp[..], &state_established(), &found, &known].concat(), "connections of the relay"),
-        commented([&tcp[..], &state_not_established(), &found, &[accept()]].concat(), "unknown to conntrack"),
+        commented([&tcp[..], &state_not_established(), &found, &[accept()]].concat(), "not known to be"),
         commented([&udp[..], &found, &[accept()]].concat(), "answers to clients whose address it keeps"),
     ];
     let own = [&connection_is_marked(mark)[..], &tcp, &direction_is_original(), &set_mark(mark)].concat();

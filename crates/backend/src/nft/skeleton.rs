@@ -115,9 +115,7 @@ pub(crate) fn chains(layout: Layout<'_>) -> Vec<ChainBody> {
         chains.extend(check_chains(&is_marked(capture::capture_mark(settings))));
         chains.extend(capture::base_chains(settings));
     } else {
-        chains.extend(firewall_chains());
         chains.extend(check_chains(&status_dnat()));
-        chains.push(output_check_chain());
         chains.extend(nat_chains());
     }
     chains
@@ -260,48 +258,25 @@ pub(super) fn base(
     ChainBody { name: name.into(), base: Some(base), rules }
 }
 
-/// `ct state new jump CHAIN`
-pub(super) fn new_to(chain: &str) -> RuleBody {
-    rule([state_new(), vec![jump(chain)]].concat())
-}
-
-/// The chains that see packets before anybody translates them.
-fn firewall_chains() -> [ChainBody; 2] {
-    let firewall = |name, hook| base(name, ChainType::Filter, hook, -110, vec![new_to("firewall-check")]);
+/// The chains that drop and reject. In a packet that a Service has taken, which these expressions find, the value that
+/// chose the endpoint has done its work.
+fn check_chains(is_taken: &[Expr]) -> [ChainBody; 5] {
+    let new = |chain: &str| rule([state_new(), vec![jump(chain)]].concat());
+    let taken = [&state_new()[..], is_taken, &reset_priority(0)].concat();
+    let untaken = |chain: &str| vec![rule([&taken[..], &[accept()]].concat()), new(chain)];
+    // Forwarding has overwritten the value in most packets (`ip_forward`), and most are not the first of their
+    // connection: the quickest way for these.
+    let carries = [vec![meta(MetaKey::PRIORITY, 0), not_zero(0)], taken.clone()].concat();
+    let forwarded = rule([is_taken, &[accept()]].concat());
+    let check = |name, hook, rules| base(name, ChainType::Filter, hook, 0, rules);
+    let firewall = |name, hook| base(name, ChainType::Filter, hook, -110, vec![new("firewall-check")]);
     [
         firewall("filter-prerouting-pre-dnat", Hook::PREROUTING),
         firewall("filter-output-pre-dnat", Hook::OUTPUT),
+        check("filter-input", Hook::INPUT, untaken("input-check")),
+        check("filter-forward", Hook::FORWARD, vec![rule(carries), forwarded, new("forward-check")]),
+        check("filter-output", Hook::OUTPUT, untaken("forward-check")),
     ]
-}
-
-/// `ct state new <is taken> meta priority set none`: in a packet that a Service has taken, the value that chose the endpoint
-/// has done its work.
-fn taken(is_taken: &[Expr]) -> Vec<Expr> {
-    [&state_new()[..], is_taken, &reset_priority(0)].concat()
-}
-
-/// A chain that drops and rejects what no Service has taken.
-fn check_chain(name: &str, hook: Hook, is_taken: &[Expr], checks: &str) -> ChainBody {
-    let passes = rule([&taken(is_taken)[..], &[accept()]].concat());
-    base(name, ChainType::Filter, hook, 0, vec![passes, new_to(checks)])
-}
-
-/// The chains that drop and reject, for packets that come from elsewhere.
-fn check_chains(is_taken: &[Expr]) -> [ChainBody; 2] {
-    // Forwarding has overwritten the value in most packets (`ip_forward`), and most are not the first of their
-    // connection: the quickest way for these.
-    let carries = rule([vec![meta(MetaKey::PRIORITY, 0), not_zero(0)], taken(is_taken)].concat());
-    let forwarded = rule([is_taken, &[accept()]].concat());
-    let forward = vec![carries, forwarded, new_to("forward-check")];
-    [
-        check_chain("filter-input", Hook::INPUT, is_taken, "input-check"),
-        base("filter-forward", ChainType::Filter, Hook::FORWARD, 0, forward),
-    ]
-}
-
-/// The same for packets of this node.
-fn output_check_chain() -> ChainBody {
-    check_chain("filter-output", Hook::OUTPUT, &status_dnat(), "forward-check")
 }
 
 /// Whether a base chain translates or refuses packets, rather than dealing with those that were translated.

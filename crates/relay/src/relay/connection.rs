@@ -14,7 +14,7 @@ use crate::listener::{is_shortage, limit_stall, mark_own, socket, speak_for};
 use crate::options::{Counters, Options};
 use crate::poll::{News, Token};
 use crate::slots::Slot;
-use crate::stream::{Direction, End, Progress, Tools, reset};
+use crate::stream::{Direction, End, Progress, reset};
 use crate::table::{Scope, ServiceId};
 
 #[derive(Debug)]
@@ -93,11 +93,6 @@ impl Connection {
         }
     }
 
-    /// Reads what the client has said already. Says whether it is still there.
-    pub(super) fn read_ahead(&mut self, tools: &mut Tools) -> bool {
-        self.up.read_ahead(&mut self.client, tools)
-    }
-
     /// Another backend can have it: none has got or given anything.
     const fn is_untouched(&self) -> bool {
         !self.up.has_carried() && !self.down.has_carried()
@@ -135,7 +130,8 @@ impl Relay {
             let keeps = self.options.arrival.can_keep_clients()
                 && self.table.keeps_client(service, client.ip(), target, || is_internal);
             let source = keeps.then_some(client.ip());
-            let started = start(target, &self.options, source, connection.up.has_rest())
+            let has_data = connection.up.has_first_words(&mut connection.client);
+            let started = start(target, &self.options, source, has_data)
                 .and_then(|fd| self.poller.watch_stream(&fd, Token::Backend(slot)).map(|()| fd));
             match started {
                 Ok(fd) => {

@@ -46,44 +46,29 @@ fn wait_for(fd: &OwnedFd, what: PollFlags) {
 }
 
 #[test]
-fn what_was_said_before_there_is_a_target_goes_there() {
+fn what_was_said_before_there_is_a_target_is_seen_and_left_where_it_is() {
     let (near, mut far) = connection();
-    let (mut source, mut tools) = (client(near), Tools::new(0));
-    let mut direction = Direction::default();
-    assert!(direction.read_ahead(&mut source, &mut tools));
-    assert!(!direction.has_rest());
+    let (mut source, mut direction, mut tools) = (client(near), Direction::default(), Tools::new(0));
+    assert!(!direction.has_first_words(&mut source));
     far.write_all(b"question").unwrap();
     wait_for(&source.fd, PollFlags::IN);
-    assert!(direction.read_ahead(&mut source, &mut tools));
-    assert_eq!((direction.has_rest(), direction.has_carried(), tools.waiting), (true, false, 8));
+    assert!(direction.has_first_words(&mut source));
+    assert_eq!((source.readable, direction.has_carried(), tools.waiting), (true, false, 0));
 
     let (target, mut other) = connection();
     assert_eq!(direction.pump(&mut source, &mut backend(target), &mut tools), Progress::Waiting);
     let mut read = [0; 8];
     other.read_exact(&mut read).unwrap();
-    assert_eq!((&read, direction.has_carried(), tools.waiting), (b"question", true, 0));
+    assert_eq!((&read, direction.has_carried()), (b"question", true));
 }
 
 #[test]
-fn nothing_is_read_ahead_when_much_waits() {
-    let (near, mut far) = connection();
-    let (mut source, mut tools) = (client(near), Tools::new(0));
-    far.write_all(b"question").unwrap();
-    wait_for(&source.fd, PollFlags::IN);
-    tools.waiting = WAITING_MAX + 1;
-    let mut direction = Direction::default();
-    assert!(direction.read_ahead(&mut source, &mut tools));
-    assert!(!direction.has_rest());
-}
-
-#[test]
-fn a_source_that_has_failed_is_told_from_one_that_says_nothing() {
+fn an_urgent_byte_is_no_beginning() {
     let (near, far) = connection();
     let mut source = client(near);
-    reset(&far);
-    drop(far);
-    wait_for(&source.fd, PollFlags::ERR);
-    assert!(!Direction::default().read_ahead(&mut source, &mut Tools::new(0)));
+    rustix::net::send(&far, b"!", SendFlags::OOB).unwrap();
+    wait_for(&source.fd, PollFlags::PRI);
+    assert!(!Direction::default().has_first_words(&mut source));
 }
 
 /// A source whose peer has said its last words, and what was told of it.

@@ -9,7 +9,7 @@ use portolan_model::Protocol;
 use portolan_relay::Options;
 use rustix::net::{RecvFlags, SendFlags};
 
-use crate::support::{Bed, PATIENCE, echo, name};
+use crate::support::{Bed, NOWHERE, PATIENCE, echo, name};
 
 /// A connection through the relay: the client's end and the backend's.
 fn pair(bed: &mut Bed) -> (TcpStream, TcpStream) {
@@ -169,6 +169,59 @@ fn urgent_data_is_passed_on_and_holds_nothing_up() {
     let mut received = Vec::new();
     backend.read_to_end(&mut received).unwrap();
     assert!(received == data, "{} bytes", received.len());
+}
+
+/// While the relay still looks for a backend.
+#[test]
+fn an_urgent_byte_may_be_the_first() {
+    let mut bed = Bed::new(Protocol::Tcp, Options::default());
+    let listener = bed.listen();
+    bed.backends(&[NOWHERE, listener.local_addr().unwrap()]);
+    for data in [&b""[..], b"rest", b"", b"rest"] {
+        let mut client = bed.connect();
+        rustix::net::send(&client, b"!", SendFlags::OOB).unwrap();
+        client.write_all(data).unwrap();
+        let (mut backend, _) = listener.accept().unwrap();
+        let mut urgent = [0];
+        portolan_testkit::eventually(PATIENCE, "an urgent byte", || {
+            matches!(rustix::net::recv(&backend, &mut urgent, RecvFlags::OOB), Ok((_, 1)))
+        })
+        .unwrap();
+        client.shutdown(Shutdown::Write).unwrap();
+        backend.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut received = Vec::new();
+        backend.read_to_end(&mut received).unwrap();
+        assert_eq!((&urgent, &received[..]), (b"!", data));
+    }
+}
+
+/// What a client says at once goes with the end of the handshake: no packet that only acknowledges.
+#[test]
+fn first_words_need_no_packet_more() {
+    const CLIENTS: usize = 100;
+    let mut bed = Bed::new(Protocol::Tcp, Options::default());
+    let listener = bed.listen();
+    let backend = listener.local_addr().unwrap();
+    let rules = format!(
+        "table ip t {{ counter acknowledged {{ }}; chain c {{ type filter hook output priority 0; \
+         tcp dport {} tcp flags == ack counter name acknowledged; }}; }}",
+        backend.port()
+    );
+    bed.namespace.output("nft", &[&rules]).unwrap();
+    bed.backends(&[backend]);
+    let mut held = Vec::new();
+    for _ in 0..CLIENTS {
+        let mut client = bed.connect();
+        client.write_all(b"question").unwrap();
+        let (mut backend, _) = listener.accept().unwrap();
+        backend.set_read_timeout(Some(PATIENCE)).unwrap();
+        backend.read_exact(&mut [0; 8]).unwrap();
+        held.push((client, backend));
+    }
+    let counter = bed.namespace.output("nft", &["list", "counter", "ip", "t", "acknowledged"]).unwrap();
+    let packets = counter.split_whitespace().skip_while(|word| *word != "packets").nth(1).unwrap();
+    // Where the relay was quicker than a client's first word, there was one.
+    assert!(packets.parse::<usize>().unwrap() < CLIENTS, "{counter}");
 }
 
 #[test]
