@@ -107,7 +107,7 @@ impl Engine {
         match opened {
             Ok((source_port, transport)) => {
                 let flow = (probe.protocol, source_port, probe.destination);
-                let deadline = Instant::now() + probe.timeout;
+                let deadline = Instant::now() + probe.patience();
                 self.flows.insert(flow, token);
                 self.deadlines.insert((deadline, token));
                 let verdict = ProbeResult::TimedOut;

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::LazyLock;
 use std::thread;
 use std::time::Duration;
 
@@ -14,6 +15,10 @@ use crate::{Namespace, TestkitError};
 /// How long an answer may take by default. Answers come within a millisecond or so; this is for a machine
 /// that is busy with something else.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How many times as long it may take where every instruction is emulated, which is much slower and pauses now and then.
+const EMULATED_TIMES: u32 = 4;
+/// Says so (tests/vm/run).
+const EMULATED: &str = "PORTOLAN_TEST_EMULATED";
 /// How long to wait where none is expected: long against an answer's time, short against a test's.
 const DROP_PATIENCE: Duration = Duration::from_millis(200);
 /// So many probes are under way at the same time, well below usual limits of open files.
@@ -35,7 +40,7 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// A probe that waits up to two seconds for its answer.
+    /// A probe that waits up to two seconds for its answer, longer where everything is emulated.
     pub const fn new(protocol: Protocol, destination: SocketAddr) -> Self {
         Self { protocol, destination, source: None, source_port: None, timeout: PATIENCE }
     }
@@ -59,6 +64,13 @@ impl Probe {
     pub const fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
+    }
+
+    /// How long it may really take on this machine.
+    pub(crate) fn patience(&self) -> Duration {
+        static TIMES: LazyLock<u32> =
+            LazyLock::new(|| if std::env::var_os(EMULATED).is_some() { EMULATED_TIMES } else { 1 });
+        if self.timeout == PATIENCE { self.timeout.saturating_mul(*TIMES) } else { self.timeout }
     }
 
     /// With the short patience (200 ms) of a probe that should get no answer.
