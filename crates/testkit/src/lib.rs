@@ -35,7 +35,7 @@ pub use http::{HttpAnswer, HttpClient, HttpLines};
 pub use namespace::{Namespace, NamespaceCommand, can_create_namespaces, user_namespace_command};
 pub use plan::{Addresses, Site};
 pub use portolan_model::{Family, Protocol};
-pub use probe::{Probe, ProbeResult, Reached, probe_many};
+pub use probe::{Probe, ProbeResult, Reached, is_emulated, probe_many};
 pub use process::PortolanProcess;
 pub use traffic::{Traffic, TrafficPlan, TrafficReport};
 pub use wait::{eventually, eventually_some};

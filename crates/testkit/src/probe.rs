@@ -17,12 +17,16 @@ use crate::{Namespace, TestkitError};
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How many times as long it may take where every instruction is emulated, which is much slower and pauses now and then.
 const EMULATED_TIMES: u32 = 4;
-/// Says so (tests/vm/run).
-const EMULATED: &str = "PORTOLAN_TEST_EMULATED";
 /// How long to wait where none is expected: long against an answer's time, short against a test's.
 const DROP_PATIENCE: Duration = Duration::from_millis(200);
 /// So many probes are under way at the same time, well below usual limits of open files.
 const AT_ONCE: usize = 500;
+
+/// Whether every instruction of this machine is emulated (`PORTOLAN_TEST_EMULATED`, which tests/vm/run sets).
+pub fn is_emulated() -> bool {
+    static EMULATED: LazyLock<bool> = LazyLock::new(|| std::env::var_os("PORTOLAN_TEST_EMULATED").is_some());
+    *EMULATED
+}
 
 /// One attempt to reach an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,9 +72,8 @@ impl Probe {
 
     /// How long it may really take on this machine.
     pub(crate) fn patience(&self) -> Duration {
-        static TIMES: LazyLock<u32> =
-            LazyLock::new(|| if std::env::var_os(EMULATED).is_some() { EMULATED_TIMES } else { 1 });
-        if self.timeout == PATIENCE { self.timeout.saturating_mul(*TIMES) } else { self.timeout }
+        let waits_longer = self.timeout == PATIENCE && is_emulated();
+        if waits_longer { self.timeout.saturating_mul(EMULATED_TIMES) } else { self.timeout }
     }
 
     /// With the short patience (200 ms) of a probe that should get no answer.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use portolan_testkit::{Namespace, Traffic, TrafficPlan, TrafficReport};
+use portolan_testkit::{Namespace, Traffic, TrafficPlan, TrafficReport, is_emulated};
 
 use super::{Cluster, PATIENCE, at, objects};
 
@@ -28,12 +28,9 @@ pub(crate) fn start(cluster: &Cluster) -> Vec<(&'static str, Traffic)> {
     ways.map(|(name, from, to)| (name, Traffic::start(from, plan(to)).unwrap())).into()
 }
 
-/// Says that the machine is emulated, and carries less.
-const EMULATED: &str = "PORTOLAN_TEST_EMULATED";
-
-/// TCP streams and connections, and UDP flows, to one address.
+/// TCP streams and connections, and UDP flows, to one address. An emulated machine carries less.
 pub(crate) fn plan(to: &str) -> TrafficPlan {
-    let emulated = std::env::var_os(EMULATED).is_some();
+    let emulated = is_emulated();
     TrafficPlan {
         tcp: Some(at(to)),
         udp: Some(at(to)),
