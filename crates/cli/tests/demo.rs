@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use portolan_testkit::{can_create_namespaces, eventually};
 use rustix::process::{Pid, Signal, kill_process};
@@ -15,8 +15,6 @@ use rustix::process::{Pid, Signal, kill_process};
 /// In the environment of a demo and of all that it starts.
 const MARK: &str = "PORTOLAN_TEST_OF_DEMO";
 const GONE_WITHIN: Duration = Duration::from_secs(10);
-/// What the demo may take on a quiet machine; a busy one gets three times as much.
-const RUN_TIME: Duration = Duration::from_secs(20);
 const NOBODY: [&str; 6] = ["--reuid", "65534", "--regid", "65534", "--clear-groups", "--"];
 
 #[test]
@@ -74,9 +72,8 @@ fn says_what_is_missing() {
 
 /// Runs it to its end: success, every step, plain text, and nothing left.
 fn assert_complete(command: &mut Command, mark: &str) {
-    let started = Instant::now();
     let output = command.env(MARK, mark).stdin(Stdio::null()).output().unwrap();
-    let (took, text) = (started.elapsed(), String::from_utf8_lossy(&output.stdout));
+    let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
     for line in [
         "TCP from a pod, a pod of the other node, the node: cluster IP  180 of 180 answered, by 3 backends",
@@ -91,7 +88,6 @@ fn assert_complete(command: &mut Command, mark: &str) {
         assert!(text.contains(line), "{line:?} is not in\n{text}");
     }
     assert!(!text.contains('\x1b'), "escape sequences where there is no terminal:\n{text}");
-    assert!(took < RUN_TIME * 3, "{took:?}");
     assert_nothing_left(mark);
 }
 

@@ -259,9 +259,7 @@ fn hand_over_to_the_kernel(capture: &str) {
     let load = start_load(&cluster, 0);
     let mut output = String::new();
     for _ in 0..3 {
-        let before = std::time::Instant::now();
         assert!(proxy.terminate(PATIENCE).unwrap().success(), "{}", proxy.output());
-        assert!(before.elapsed() < Duration::from_secs(25), "{}", proxy.output());
         output += &proxy.output();
         // Nobody is there.
         reaches(
@@ -299,8 +297,9 @@ fn after_a_kill_a_start_is_enough_in_this_mode_or_another() {
     let work = || {
         for (from, to) in ways {
             for protocol in [Protocol::Tcp, Protocol::Udp] {
-                // The datagrams are those of one flow, before and after.
-                let probe = Probe::new(protocol, at(to)).timeout(PATIENCE);
+                // The datagrams are those of one flow, before and after. One that comes when the rules are new and the
+                // kernel has not yet forgotten where the flow went is lost; the next one is not.
+                let probe = Probe::new(protocol, at(to)).timeout(Duration::from_secs(1));
                 let probe = if protocol == Protocol::Udp { probe.from_port(40_000) } else { probe };
                 let reached =
                     || matches!(probe_many(&[(from, probe)]).unwrap()[..], [ProbeResult::Reached(_)]);
@@ -311,6 +310,12 @@ fn after_a_kill_a_start_is_enough_in_this_mode_or_another() {
     for next in [USERSPACE, "mode: nftables\n", "mode: iptables\n"] {
         let mut proxy = cluster.proxy_with(USERSPACE);
         work();
+        // Connections of the load are the relay's: nothing that an earlier run left takes them.
+        let alone = || {
+            !nft(node, "list tables").lines().any(|table| table.ends_with(" portolan"))
+                && !nft(node, "list ruleset").contains("KUBE-SVC")
+        };
+        assert!(eventually(PATIENCE, "this mode's rules alone", alone).is_ok(), "{}", proxy.output());
         let load = start_load(&cluster, 3);
         proxy.kill().unwrap();
         for (from, to) in ways {

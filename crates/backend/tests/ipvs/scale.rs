@@ -1,8 +1,6 @@
-//! What a change and a first load cost as the cluster grows. Bars are ratios: they hold on any machine.
+//! What a change and a first load cost as the cluster grows, in what is written to the kernel.
 
-use std::time::{Duration, Instant};
-
-use portolan_backend::Dataplane as _;
+use portolan_backend::{Commit, Dataplane as _};
 use portolan_model::{Change, Family};
 
 use super::example::{cluster_ip, put};
@@ -20,42 +18,51 @@ fn service(number: usize, endpoints: usize) -> Change {
     put(&format!("service-{number}"), "", forwarding)
 }
 
-/// How long a first load takes, and the quickest of many changes after it: others keep the machine busy, too.
-fn measured(services: usize) -> Option<(Duration, Duration)> {
+/// What was written: elements, other objects, bytes.
+type Cost = [usize; 3];
+
+const fn cost(commit: &Commit) -> Cost {
+    [commit.elements, commit.objects, commit.bytes]
+}
+
+/// What a first load of so many Services writes, and what each of many changes after it does.
+fn measured(services: usize) -> Option<(Cost, Vec<Cost>)> {
     in_namespace(|| {
         let mut ipvs = open(Family::Ipv4);
         let all: Vec<Change> = (0..services).map(|number| service(number, ENDPOINTS)).collect();
         ipvs.apply(&all).unwrap();
-        let start = Instant::now();
-        let commit = ipvs.resync().unwrap();
-        let load = start.elapsed();
-        assert!(commit.elements > services * (ENDPOINTS + 1));
-        let change = (0..CHANGES)
-            .map(|index| {
-                let number = index * 7 % services;
-                let change = service(number, ENDPOINTS + 1 - index % 2);
-                let start = Instant::now();
-                let commit = ipvs.apply(std::slice::from_ref(&change)).unwrap();
-                assert!(commit.elements <= 4, "{commit:?}");
-                start.elapsed()
-            })
-            .min();
-        (load, change.unwrap())
+        let load = ipvs.resync().unwrap();
+        assert!(load.elements > services * (ENDPOINTS + 1), "{load:?}");
+        let change = |index: usize| {
+            let change = service(index * 7 % services, ENDPOINTS + 1 - index % 2);
+            let commit = ipvs.apply(std::slice::from_ref(&change)).unwrap();
+            assert!(!commit.full, "{commit:?}");
+            cost(&commit)
+        };
+        (cost(&load), (0..CHANGES).map(change).collect())
     })
 }
 
 #[test]
 fn a_change_costs_what_it_changes_and_a_load_what_it_loads() {
     let Some((small_load, small)) = measured(100) else { return };
-    let (middle_load, middle) = measured(1000).unwrap();
-    let (large_load, large) = measured(5000).unwrap();
-    eprintln!(
-        "change: {small:?}, {middle:?}, {large:?}; load: {small_load:?}, {middle_load:?}, {large_load:?}"
-    );
-    assert!(large < small * 3 / 2, "a change at 100 Services: {small:?}, at 5000: {large:?}");
-    // Five times as many, with room for the accidents of an emulated machine; the square would be 25 times.
+    let (large_load, large) = measured(2500).unwrap();
+    for [elements, objects, bytes] in &large {
+        assert!(*elements <= 4 && *objects == 0 && *bytes <= 1024, "{large:?}");
+    }
+    let total =
+        |changes: &[Cost]| changes.iter().fold([0; 3], |sum, cost| [0, 1, 2].map(|i| sum[i] + cost[i]));
+    let (small, large) = (total(&small), total(&large));
     assert!(
-        large_load < middle_load * 12,
-        "a load of 1000 Services: {middle_load:?}, of 5000: {large_load:?}"
+        large[2] <= small[2] + small[2] / 10,
+        "{CHANGES} changes at 100 Services: {small:?}, at 2500: {large:?}"
     );
+    // The device, the sets and the rules are there once, whatever the number of Services.
+    assert_eq!(large_load[1], small_load[1], "objects of a load");
+    for index in [0, 2] {
+        assert!(
+            large_load[index] <= small_load[index] * 26,
+            "a load of 100 Services: {small_load:?}, of 2500: {large_load:?}"
+        );
+    }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use portolan_model::Protocol;
 use portolan_relay::Options;
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType};
 
 use crate::support::{Bed, NOWHERE, PATIENCE, echo, name};
 
@@ -195,7 +195,19 @@ fn an_urgent_byte_may_be_the_first() {
     }
 }
 
-/// What a client says at once goes with the end of the handshake: no packet that only acknowledges.
+/// A client whose first bytes come with the last packet of its handshake, as those of the relay do.
+fn connect_with(bed: &Bed, bytes: &[u8]) -> TcpStream {
+    let socket = bed.namespace.run(|| rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None));
+    let socket = socket.unwrap().unwrap();
+    // The kernel then keeps the acknowledgement for the first bytes (tcp(7)).
+    rustix::net::sockopt::set_tcp_quickack(&socket, false).unwrap();
+    rustix::net::connect(&socket, &bed.frontend).unwrap();
+    let mut stream = TcpStream::from(socket);
+    stream.write_all(bytes).unwrap();
+    stream
+}
+
+/// The first bytes of a client go with the end of the relay's handshake: no packet only acknowledges.
 #[test]
 fn first_words_need_no_packet_more() {
     const CLIENTS: usize = 100;
@@ -211,8 +223,8 @@ fn first_words_need_no_packet_more() {
     bed.backends(&[backend]);
     let mut held = Vec::new();
     for _ in 0..CLIENTS {
-        let mut client = bed.connect();
-        client.write_all(b"question").unwrap();
+        // The bytes are there before the relay sees the connection, however busy the machine is.
+        let client = connect_with(&bed, b"question");
         let (mut backend, _) = listener.accept().unwrap();
         backend.set_read_timeout(Some(PATIENCE)).unwrap();
         backend.read_exact(&mut [0; 8]).unwrap();
@@ -220,8 +232,8 @@ fn first_words_need_no_packet_more() {
     }
     let counter = bed.namespace.output("nft", &["list", "counter", "ip", "t", "acknowledged"]).unwrap();
     let packets = counter.split_whitespace().skip_while(|word| *word != "packets").nth(1).unwrap();
-    // Where the relay was quicker than a client's first word, there was one.
-    assert!(packets.parse::<usize>().unwrap() < CLIENTS, "{counter}");
+    // The kernel acknowledges by itself where the client or the relay was not given the processor for 40 ms in between.
+    assert!(packets.parse::<usize>().unwrap() < CLIENTS / 2, "{counter}");
 }
 
 #[test]

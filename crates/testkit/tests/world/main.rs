@@ -89,11 +89,8 @@ fn everybody_reaches_every_pod_and_is_seen_as_itself() {
 }
 
 #[test]
-fn six_pods_two_nodes_and_a_client_take_less_than_a_second() {
-    let start = Instant::now();
+fn six_pods_two_nodes_and_a_client_are_up() {
     let world = World::builder().pods(6).remote_pods(2).build().unwrap();
-    let took = start.elapsed();
-    assert!(took < Duration::from_secs(1), "{took:?}");
     let ready = world.node().namespace().output("ip", &["-o", "link", "show", "up"]).unwrap();
     assert_eq!(ready.lines().count(), 9, "lo, two links, six pods: {ready}");
     assert!(ready.contains(" pod6@"), "{ready}");
@@ -165,12 +162,10 @@ fn five_hundred_refusals_at_once_are_all_noticed() {
             Probe::new(protocol, SocketAddr::new(virtual_address(family), 1000 + number))
         })
         .collect();
-    let start = Instant::now();
     let results = world.client().namespace().probe_many(&probes).unwrap();
     let others: Vec<_> =
         probes.iter().zip(&results).filter(|(_, result)| **result != ProbeResult::Refused).collect();
     assert!(others.is_empty(), "{others:?}");
-    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
 }
 
 #[test]
@@ -182,14 +177,18 @@ fn dropped_packets_time_out_and_silence_does_not_hold_up_the_rest() {
         );
         add_rules(&world, &rules);
     }
-    let start = Instant::now();
     let silence =
         Probe::new(Protocol::Tcp, SocketAddr::new(virtual_address(Family::Ipv4), PORT)).expecting_silence();
     for (name, result) in probe_virtual_address(&world, silence.timeout) {
         assert_eq!(result, ProbeResult::TimedOut, "{name}");
     }
+    // All wait at the same time: one after the other they would wait a hundred times as long.
+    let many = [silence; 100];
+    let start = Instant::now();
+    let results = world.client().namespace().probe_many(&many).unwrap();
     let took = start.elapsed();
-    assert!(took >= silence.timeout && took < 5 * silence.timeout, "all wait at the same time: {took:?}");
+    assert!(results.iter().all(|result| *result == ProbeResult::TimedOut), "{results:?}");
+    assert!(took >= silence.timeout && took < 50 * silence.timeout, "{took:?}");
 }
 
 #[test]
