@@ -59,7 +59,7 @@ vm-test: packages-base packages-vm
 		--test affinity --test decisions --test frontends --test masquerade -- ipvs::
 	PORTOLAN_ROUNDS=$${PORTOLAN_ROUNDS:-3} PORTOLAN_TEST_IPVS=1 $(CARGO) test --quiet --locked -p portolan-tests \
 		--config 'target."cfg(all())".runner = "$(CURDIR)/tests/vm/run"' --test random -- ipvs::
-	VM_ATTEMPTS=2 VM_TIMEOUT=600 PORTOLAN_TEST_IPVS=1 $(CARGO) test --quiet --locked -p portolan -p portolan-backend \
+	VM_ATTEMPTS=2 PORTOLAN_TEST_IPVS=1 $(CARGO) test --quiet --locked -p portolan -p portolan-backend \
 		--config 'target."cfg(all())".runner = "$(CURDIR)/tests/vm/run"' --test ipvs_mode --test userspace -- \
 		--test-threads 1 $(addprefix --skip ,$(VM_SKIP))
 	VM_WITHOUT=nft_tproxy PORTOLAN_TEST_WITHOUT=nft_tproxy $(CARGO) test --quiet --locked -p portolan \

@@ -32,7 +32,7 @@ const FAMILY: Family = Family::Ipv4;
 const PORT: u16 = 8080;
 /// How long each mode has the traffic.
 const WHILE: Duration = Duration::from_millis(1500);
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 fn vip() -> SocketAddr {
     SocketAddr::from(([10, 96, 0, 1], 80))

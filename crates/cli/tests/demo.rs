@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 /// In the environment of a demo and of all that it starts.
 const MARK: &str = "PORTOLAN_TEST_OF_DEMO";
-const GONE_WITHIN: Duration = Duration::from_secs(10);
+const GONE_WITHIN: Duration = Duration::from_secs(60);
 const NOBODY: [&str; 6] = ["--reuid", "65534", "--regid", "65534", "--clear-groups", "--"];
 
 #[test]

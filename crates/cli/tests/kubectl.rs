@@ -27,7 +27,7 @@ use tempfile::TempDir;
 
 use files::{BINARY, read, tool, tools, yaml};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 const SERVER: &str = "kubectl --kubeconfig admin.conf";
 
 /// `portolan serve` in a namespace, and a folder with one kubectl and the example of the page.

@@ -15,8 +15,9 @@ use crate::{Namespace, TestkitError};
 /// How long an answer may take by default. Answers come within a millisecond or so; this is for a machine
 /// that is busy with something else.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How many times as long it may take where every instruction is emulated, which is much slower and pauses now and then.
-const EMULATED_TIMES: u32 = 4;
+/// How many times as long it may take where every instruction is emulated: that is thirty times slower, pauses now and
+/// then, and shares the processors with whatever else the machine does.
+const EMULATED_TIMES: u32 = 10;
 /// How long to wait where none is expected: long against an answer's time, short against a test's.
 const DROP_PATIENCE: Duration = Duration::from_millis(200);
 /// So many probes are under way at the same time, well below usual limits of open files.
@@ -26,6 +27,11 @@ const AT_ONCE: usize = 500;
 pub fn is_emulated() -> bool {
     static EMULATED: LazyLock<bool> = LazyLock::new(|| std::env::var_os("PORTOLAN_TEST_EMULATED").is_some());
     *EMULATED
+}
+
+/// How long this machine may take for what another one does within `usual`.
+pub(crate) fn patience(usual: Duration) -> Duration {
+    if is_emulated() { usual.saturating_mul(EMULATED_TIMES) } else { usual }
 }
 
 /// One attempt to reach an address.
@@ -72,8 +78,7 @@ impl Probe {
 
     /// How long it may really take on this machine.
     pub(crate) fn patience(&self) -> Duration {
-        let waits_longer = self.timeout == PATIENCE && is_emulated();
-        if waits_longer { self.timeout.saturating_mul(EMULATED_TIMES) } else { self.timeout }
+        if self.timeout == PATIENCE { patience(self.timeout) } else { self.timeout }
     }
 
     /// With the short patience (200 ms) of a probe that should get no answer.

@@ -106,7 +106,7 @@ impl PortolanProcess {
     /// Ends the process without asking it (SIGKILL), as a crash would.
     pub fn kill(&mut self) -> Result<ExitStatus, TestkitError> {
         self.signal(Signal::KILL);
-        self.wait_for_end(Duration::from_secs(10))
+        self.wait_for_end(Duration::from_secs(60))
     }
 
     /// Waits for the process to end on its own.

@@ -19,11 +19,12 @@ use portolan_model::Protocol;
 use rustix::io::Errno;
 
 use crate::engine::Engine;
+use crate::probe::patience;
 use crate::{Namespace, Probe, ProbeResult, TestkitError};
 
 /// How long answers that are still missing are waited for at the end.
-const GRACE: Duration = Duration::from_secs(1);
-/// A connection that is not answered by then has failed.
+const GRACE: Duration = Duration::from_secs(10);
+/// A connection that is not answered by then has failed; see [`patience`].
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// The pace of the loops: the finest interval between two packets of one stream or flow.
 const TICK: Duration = Duration::from_millis(1);
@@ -53,7 +54,7 @@ pub struct TrafficPlan {
 
 impl Default for TrafficPlan {
     /// 10 streams with 50 lines a second each, 100 connections a second, 10 flows with 100 datagrams a
-    /// second each, ten seconds to get going; no destinations yet.
+    /// second each, a minute to get going; no destinations yet.
     fn default() -> Self {
         Self {
             tcp: None,
@@ -64,7 +65,7 @@ impl Default for TrafficPlan {
             connections_per_second: 100,
             udp_flows: 10,
             udp_interval: Duration::from_millis(10),
-            ready_within: Duration::from_secs(10),
+            ready_within: Duration::from_secs(60),
         }
     }
 }
@@ -74,7 +75,7 @@ impl Default for TrafficPlan {
 pub struct TrafficReport {
     /// New connections that were answered.
     pub connections_ok: u64,
-    /// New connections that were refused, reset or not answered within three seconds.
+    /// New connections that were refused, reset or not answered within three seconds (longer where everything is emulated).
     pub connections_failed: u64,
     /// Streams that were opened.
     pub streams: u64,
@@ -144,7 +145,7 @@ impl Traffic {
         Ok(traffic)
     }
 
-    /// Stops sending, waits a second at most for answers still under way, and reports.
+    /// Stops sending, waits ten seconds at most for answers still under way, and reports.
     pub fn stop(mut self) -> Result<TrafficReport, TestkitError> {
         self.finish()
     }
@@ -240,8 +241,8 @@ fn connections(
         return Ok(report);
     };
     let mut engine = Engine::new()?;
-    let probe =
-        Probe { source: plan.source, ..Probe::new(Protocol::Tcp, destination) }.timeout(CONNECT_TIMEOUT);
+    let probe = Probe { source: plan.source, ..Probe::new(Protocol::Tcp, destination) }
+        .timeout(patience(CONNECT_TIMEOUT));
     let mut next = Instant::now();
     let mut count = 0;
     while !shared.stopping() || engine.in_flight() > 0 {

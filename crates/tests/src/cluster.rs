@@ -39,7 +39,7 @@ pub const SERVICE_CIDRS: [&str; 2] = ["10.96.0.0/24", "fd00:10:96::/112"];
 /// The discard port, where nobody listens.
 const CLOSED_PORT: u16 = 9;
 /// How long a new address may take to work.
-const ADDRESS_WITHIN: Duration = Duration::from_secs(10);
+const ADDRESS_WITHIN: Duration = Duration::from_secs(60);
 /// The source ports of probes: above all node ports.
 const FIRST_SOURCE_PORT: u16 = 33_000;
 

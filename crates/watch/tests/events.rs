@@ -13,7 +13,7 @@ use portolan_watch::{ClientSettings, RequestDone, connect};
 use serde_json::{Value, json};
 use tokio::time;
 
-const DEADLINE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(120);
 
 async fn get(client: &kube::Client, path: &str) -> Value {
     let request = http::Request::get(path).body(Body::empty()).unwrap();

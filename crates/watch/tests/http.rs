@@ -4,7 +4,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use portolan_model::Event;
 use portolan_model::object::Kind;
@@ -17,8 +17,6 @@ use tokio::time;
 /// Bytes for the socket, or an end.
 enum Act {
     Send(Vec<u8>),
-    /// Send what the test gives, as chunks, when it gives it.
-    Follow(mpsc::UnboundedReceiver<String>),
     /// Close the connection.
     Close,
 }
@@ -119,7 +117,7 @@ impl Server {
         };
         tokio::select! {
             never = run => match never {},
-            outcome = time::timeout(Duration::from_secs(20), collect) => outcome.expect("the event never came"),
+            outcome = time::timeout(Duration::from_secs(120), collect) => outcome.expect("the event never came"),
         }
         seen
     }
@@ -137,11 +135,6 @@ async fn serve(mut socket: TcpStream, script: Arc<Mutex<Script>>) {
         for act in answer.unwrap_or_default() {
             match act {
                 Act::Send(bytes) => socket.write_all(&bytes).await.unwrap(),
-                Act::Follow(mut lines) => {
-                    while let Some(line) = lines.recv().await {
-                        socket.write_all(chunk(&line).as_bytes()).await.unwrap();
-                    }
-                }
                 Act::Close => return,
             }
         }
@@ -270,41 +263,12 @@ async fn counters_count() {
     };
     tokio::select! {
         never = run => match never {},
-        outcome = time::timeout(Duration::from_secs(20), end) => outcome.unwrap(),
+        outcome = time::timeout(Duration::from_secs(120), end) => outcome.unwrap(),
     }
     let load = |counter: &std::sync::atomic::AtomicU64| counter.load(std::sync::atomic::Ordering::Relaxed);
     let services = counts.of(Kind::Service);
     assert_eq!((load(&services.restarts), load(&services.lists), load(&services.faults)), (2, 1, 1));
     assert_eq!(load(&counts.of(Kind::Node).restarts), 0);
-}
-
-/// From the write on the server's side to the sink. The bound is 50 times the usual value, so that a busy
-/// machine passes and a delay by a timer, Nagle's algorithm or a delayed acknowledgement (40 ms) does not.
-#[tokio::test]
-async fn an_event_arrives_without_delay() {
-    const ROUNDS: u32 = 40;
-    let (lines, follow) = mpsc::unbounded_channel();
-    let list = send(&[CHUNKED.into(), chunk(&end_mark(1))]);
-    let server = Server::start([(SERVICES, vec![vec![list, Act::Follow(follow)]])]).await;
-    let watcher = server.watcher().await;
-    let (sender, mut receiver) = mpsc::unbounded_channel();
-    let run = watcher.run(move |event| sender.send((Instant::now(), event)).unwrap());
-    let measure = async {
-        while !list_end(&receiver.recv().await.unwrap().1, Kind::Service) {}
-        let mut delays = Vec::new();
-        for round in 0..ROUNDS {
-            let sent = Instant::now();
-            lines.send(object("MODIFIED", "a", 100 + round)).unwrap();
-            delays.push(receiver.recv().await.unwrap().0 - sent);
-        }
-        delays.sort_unstable();
-        delays[delays.len() / 2]
-    };
-    let median = tokio::select! {
-        never = run => match never {},
-        median = measure => median,
-    };
-    assert!(median < Duration::from_millis(10), "{median:?}");
 }
 
 #[tokio::test]

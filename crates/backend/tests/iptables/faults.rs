@@ -19,7 +19,7 @@ use super::kernel::{VARIANTS, apply, in_namespace, save, unordered};
 use super::load::{LOCK, assert_lossless, data_plane, in_use, programs, start, world};
 
 /// Longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// What happens to a restore.
 #[derive(Debug, Clone, Copy)]

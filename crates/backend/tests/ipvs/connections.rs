@@ -34,7 +34,7 @@ fn service(endpoints: &[&str]) -> Change {
 
 fn connect() -> TcpStream {
     let place = SocketAddr::new(SERVICE.parse().unwrap(), 80);
-    TcpStream::connect_timeout(&place, Duration::from_secs(20)).unwrap()
+    TcpStream::connect_timeout(&place, Duration::from_secs(120)).unwrap()
 }
 
 fn works(client: &mut TcpStream, server: &mut TcpStream) -> bool {

@@ -260,7 +260,7 @@ fn assert_listed(expected: &str, what: &str) {
         listed = everything();
         listed == expected
     };
-    if eventually(Duration::from_secs(10), what, is_as_expected).is_err() {
+    if eventually(Duration::from_secs(120), what, is_as_expected).is_err() {
         assert_eq!(listed, expected, "{what}");
     }
 }

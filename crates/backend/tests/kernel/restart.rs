@@ -181,7 +181,7 @@ fn a_table_that_leaves_leads_nothing_in_before_it_goes() {
             }
             assert!(rules("nat-postrouting") > 0, "what is on its way is still masqueraded");
             let due = nftables.way_due().unwrap();
-            eventually(Duration::from_secs(20), "the table has left", || !nftables.remove_some().unwrap())
+            eventually(Duration::from_secs(120), "the table has left", || !nftables.remove_some().unwrap())
                 .unwrap();
             assert!(Instant::now() >= due);
             assert!(Table::read_or_empty(family).is_none());

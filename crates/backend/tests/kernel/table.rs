@@ -209,7 +209,7 @@ impl Table {
 /// Reads until there are as many as there should be: while the kernel moves the elements to a table of another
 /// size, a list lacks some and has others twice.
 fn read_elements(socket: &mut Socket, request: impl Fn() -> Request, count: Option<u32>) -> Elements {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(120);
     loop {
         let (mut elements, mut listed) = (Elements::new(), 0);
         dump(socket, request(), |event| {

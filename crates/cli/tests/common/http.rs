@@ -21,7 +21,7 @@ pub(crate) fn get(namespace: &Namespace, at: SocketAddr, path: &str) -> Option<A
 
 fn get_here(at: SocketAddr, path: &str) -> Option<Answer> {
     let mut stream = TcpStream::connect_timeout(&at, Duration::from_secs(2)).ok()?;
-    stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(60))).ok()?;
     write!(stream, "GET {path} HTTP/1.1\r\nHost: {at}\r\nConnection: close\r\n\r\n").ok()?;
     let mut text = String::new();
     stream.read_to_string(&mut text).ok()?;

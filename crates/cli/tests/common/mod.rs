@@ -27,7 +27,7 @@ use tempfile::TempDir;
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_portolan");
 pub(crate) const NODE: &str = "node1";
 /// Longer than anything takes on a busy machine; what has a promise in numbers is measured.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 /// What the proxy logs for each family when the kernel has all of its state.
 pub(crate) const IN_STEP: &str = "compared with the kernel and in step";
 /// What it logs for each family when another mode has replaced one.

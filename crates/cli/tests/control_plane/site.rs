@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_portolan");
 /// Longer than anything takes on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 /// Tools that the Makefile has provided: the names, with spaces between them.
 const PROVIDED: &str = "PORTOLAN_TEST_TOOLS";
 const ETCD_PORT: u16 = 2379;

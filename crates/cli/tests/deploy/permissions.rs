@@ -11,7 +11,7 @@ use crate::recorder::Recorder;
 /// API group, resource, verb.
 type Permission = (String, String, String);
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The role of the manifests.
 pub(crate) fn given(name: &str, text: &str) -> BTreeSet<Permission> {

@@ -13,7 +13,7 @@ use rustix::fs::XattrFlags;
 use crate::files::{BINARY, one_yaml, run};
 use crate::recorder::Recorder;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// `struct vfs_cap_data` of `linux/capability.h`, revision 2: `CAP_NET_ADMIN` (12) permitted, nothing effective.
 fn net_admin_permitted() -> Vec<u8> {

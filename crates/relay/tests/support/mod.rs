@@ -10,7 +10,7 @@ use portolan_model::{Backend, Change, Family, Forwarding, Protocol, ServicePortN
 use portolan_relay::{Counters, Handle, Options, Ports};
 use portolan_testkit::{Namespace, eventually};
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Nobody answers there: packets vanish in an interface that leads nowhere.
 pub(crate) const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 99, 0, 1)), 80);

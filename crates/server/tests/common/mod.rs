@@ -11,7 +11,7 @@ use portolan_server::{Config, RunningServer, Server};
 use serde_json::{Value, json};
 
 /// No step of a test takes longer unless something is broken.
-pub const DEADLINE: Duration = Duration::from_secs(20);
+pub const DEADLINE: Duration = Duration::from_secs(120);
 
 pub const SERVICES: &str = "/api/v1/namespaces/default/services";
 pub const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";

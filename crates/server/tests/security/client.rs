@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// No step of a test takes longer unless something is broken.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(120);
 pub(crate) const SERVICES: &str = "/api/v1/namespaces/default/services";
 
 /// A server, its folder `pki`, and its address.

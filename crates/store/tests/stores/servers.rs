@@ -19,7 +19,7 @@ use crate::{
 };
 
 const PREFIX: &str = "/portolan/v1";
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(120);
 
 fn history() -> History {
     History::default()
@@ -382,7 +382,8 @@ async fn a_member_of_three_may_die_and_come_back() {
 async fn an_endpoint_that_hangs_is_left() {
     let Some(etcd) = Etcd::start() else { return };
     let proxy = Proxy::start(etcd.port()).await;
-    let timeout = Duration::from_secs(8);
+    // Long against every delay of a busy machine.
+    let timeout = Duration::from_secs(16);
     let endpoints = vec![proxy.endpoint(), etcd.endpoint()];
     let several = EtcdOptions { endpoints, timeout, ..options(&etcd, PREFIX) };
     let store = EtcdStore::connect(several, history()).await.unwrap();

@@ -10,9 +10,10 @@ use rustix::net::{RecvFlags, SendFlags, connect, recv, send, sockopt};
 
 use super::{GRACE, Ready, Shared, TICK, TrafficPlan, TrafficReport, failed, not_ready};
 use crate::TestkitError;
+use crate::probe::patience;
 use crate::socket::{self, Poller, parse_answer};
 
-/// A stream whose oldest line is not back by then is broken. TCP itself repairs the loss of a packet
+/// A stream whose oldest line is not back by then is broken; see [`patience`]. TCP itself repairs the loss of a packet
 /// within a second or so.
 const LINE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -106,8 +107,8 @@ impl Stream {
     fn turn(&mut self, interval: Duration, stopping: bool) -> Result<(), String> {
         self.read().map_err(|errno| format!("{errno}"))?;
         self.take_lines()?;
-        if self.waiting_since.is_some_and(|since| since.elapsed() > LINE_TIMEOUT) {
-            return Err(format!("no echo for {LINE_TIMEOUT:?}"));
+        if self.waiting_since.is_some_and(|since| since.elapsed() > patience(LINE_TIMEOUT)) {
+            return Err(format!("no echo for {:?}", patience(LINE_TIMEOUT)));
         }
         let now = Instant::now();
         if self.greeted && !stopping && self.next <= now {

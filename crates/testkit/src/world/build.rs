@@ -24,7 +24,7 @@ const LINK_LOCAL_GATEWAY: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 const NEAR: &str = "02:00:00:00:00:01";
 const FAR: &str = "02:00:00:00:00:02";
 /// How long a fresh link may take to carry packets.
-const LINKS_WITHIN: Duration = Duration::from_secs(20);
+const LINKS_WITHIN: Duration = Duration::from_secs(60);
 const LINK_PROBE_TIMEOUT: Duration = Duration::from_millis(20);
 /// The discard port, where nobody listens.
 const CLOSED_PORT: u16 = 9;

@@ -84,5 +84,5 @@ impl Observer {
 pub(crate) fn assert_ended(process: u32) {
     let alive =
         || fs::read_to_string(format!("/proc/{process}/stat")).is_ok_and(|stat| !stat.contains(") Z "));
-    eventually(Duration::from_secs(5), "the end of the grandchild", || !alive()).unwrap();
+    eventually(Duration::from_secs(60), "the end of the grandchild", || !alive()).unwrap();
 }

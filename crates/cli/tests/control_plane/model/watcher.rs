@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::{LAST, Run, SERVICES, revision};
 
 /// How long a watcher may take to see the last write.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 /// How long one that is meant to see everything goes on asking other servers before it lists again.
 const TENACITY: Duration = Duration::from_secs(5);
 
@@ -117,7 +117,7 @@ impl Watcher<'_> {
         let path =
             format!("{path}?watch=1&allowWatchBookmarks=true&resourceVersion={at}&timeoutSeconds={seconds}");
         let Ok(mut lines) =
-            HttpClient::new(self.addresses[self.server], Duration::from_secs(20)).lines(&path)
+            HttpClient::new(self.addresses[self.server], Duration::from_secs(60)).lines(&path)
         else {
             return End::Broken;
         };
@@ -192,7 +192,7 @@ impl Watcher<'_> {
 
 /// A list, all at once or in pages; nothing if the server went away or the pages are too old.
 fn list(address: SocketAddr, path: &str, limit: Option<usize>) -> Option<List> {
-    let mut client = HttpClient::new(address, Duration::from_secs(20));
+    let mut client = HttpClient::new(address, Duration::from_secs(60));
     let mut objects = Vec::new();
     let mut revision = None;
     let mut next = String::new();

@@ -17,7 +17,7 @@ use tempfile::TempDir;
 
 /// Tools that the Makefile has provided: the names, with spaces between them.
 const PROVIDED: &str = "PORTOLAN_TEST_TOOLS";
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(120);
 
 /// A running server.
 #[derive(Debug)]
