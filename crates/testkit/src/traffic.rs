@@ -26,8 +26,8 @@ use crate::{Namespace, Probe, ProbeResult, TestkitError};
 const GRACE: Duration = Duration::from_secs(10);
 /// A connection that is not answered by then has failed; see [`patience`].
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// The pace of the loops: the finest interval between two packets of one stream or flow.
-const TICK: Duration = Duration::from_millis(1);
+/// How soon the loops notice that they are to stop, when there is nothing to send or to read.
+const TICK: Duration = Duration::from_millis(20);
 
 /// What to send. The destinations are virtual addresses, or a responder's own.
 #[derive(Clone, Copy, Debug)]
@@ -251,7 +251,7 @@ fn connections(
             count += 1;
             next += interval;
         }
-        let pause = next.saturating_duration_since(Instant::now()).min(TICK);
+        let pause = until([next]);
         for (number, result) in engine.step(Some(pause))? {
             if let ProbeResult::Reached(_) = result {
                 report.connections_ok += 1;
@@ -266,6 +266,12 @@ fn connections(
         }
     }
     Ok(report)
+}
+
+/// How long to wait for something to read: until the first of these moments, or until it is time to look for the end.
+fn until(moments: impl IntoIterator<Item = Instant>) -> Duration {
+    let now = Instant::now();
+    moments.into_iter().map(|moment| moment.saturating_duration_since(now)).fold(TICK, Duration::min)
 }
 
 fn not_ready(kind: &'static str, ready: usize, wanted: usize, plan: TrafficPlan) -> TestkitError {

@@ -9,7 +9,7 @@ use portolan_model::Family;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, connect, recv, send};
 
-use super::{GRACE, Ready, Shared, TICK, TrafficPlan, TrafficReport, failed, not_ready};
+use super::{GRACE, Ready, Shared, TrafficPlan, TrafficReport, failed, not_ready, until};
 use crate::TestkitError;
 use crate::socket::{self, Poller, parse_answer};
 
@@ -44,7 +44,8 @@ pub(super) fn run(
         if stopping && (answered || last_sent.get_or_insert_with(Instant::now).elapsed() > GRACE) {
             break;
         }
-        poller.wait(Some(TICK)).map_err(failed)?;
+        let due = flows.iter().map(|flow| flow.next).filter(|_| !stopping);
+        poller.wait(Some(until(due))).map_err(failed)?;
         for (number, flow) in flows.iter_mut().enumerate() {
             flow.receive(|from, to| {
                 report.udp_moved += 1;

@@ -8,7 +8,7 @@ use portolan_model::Family;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, connect, recv, send, sockopt};
 
-use super::{GRACE, Ready, Shared, TICK, TrafficPlan, TrafficReport, failed, not_ready};
+use super::{GRACE, Ready, Shared, TrafficPlan, TrafficReport, failed, not_ready, until};
 use crate::TestkitError;
 use crate::probe::patience;
 use crate::socket::{self, Poller, parse_answer};
@@ -50,7 +50,9 @@ pub(super) fn run(
             break;
         }
         // Which stream has news does not matter: there are few, and each is looked at in turn.
-        poller.wait(Some(TICK)).map_err(failed)?;
+        let due =
+            streams.iter().flatten().filter(|stream| stream.greeted && !stopping).map(|stream| stream.next);
+        poller.wait(Some(until(due))).map_err(failed)?;
         for (number, slot) in streams.iter_mut().enumerate() {
             let Some(stream) = slot else { continue };
             if let Err(reason) = stream.turn(plan.stream_interval, stopping) {
