@@ -1,11 +1,12 @@
-//! The time of `connect()`: through a VIP, through a single rule, and to the same pod direct.
+//! The time of `connect()`: through a VIP, through a single rule, and to the same pod direct; and of one that is refused.
 
+use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 
-use crate::stage::{self, Stage};
+use crate::stage::{self, EMPTY_VIP, Stage};
 use crate::statistics::Sample;
 use crate::steady::Steady;
 
@@ -21,6 +22,31 @@ pub(crate) struct Connections {
     pub(crate) rule: Sample,
     /// To the same endpoints direct, in turns.
     pub(crate) direct: Sample,
+}
+
+/// Blocking `connect()`s to a Service without endpoints.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Refusals {
+    pub(crate) from_pod: Sample,
+    pub(crate) from_node: Sample,
+}
+
+/// Times as many refused connections from a pod and from the node.
+pub(crate) fn refusals(stage: &Stage, count: usize) -> anyhow::Result<Refusals> {
+    let times = || (0..count).map(|_| refused(EMPTY_VIP)).collect::<anyhow::Result<Sample>>();
+    let from_pod = stage.client().context("the client pod")?.run(times)??;
+    Ok(Refusals { from_pod, from_node: stage.node().run(times)?? })
+}
+
+fn refused(to: SocketAddr) -> anyhow::Result<Duration> {
+    let started = Instant::now();
+    let outcome = TcpStream::connect(to);
+    let time = started.elapsed();
+    match outcome {
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => Ok(time),
+        Err(error) => Err(error).with_context(|| format!("connect to {to}, which has no endpoints")),
+        Ok(_) => bail!("{to} has no endpoints, but accepted a connection"),
+    }
 }
 
 /// Times as many connections each way, in turns, so that whatever else the machine does falls on all of them.

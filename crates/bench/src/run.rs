@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 
 use crate::changes::{self, Burst};
-use crate::connect::{self, Connections};
+use crate::connect::{self, Connections, Refusals};
 use crate::kernel::{self, Commits};
 use crate::options::Rounds;
 use crate::proxy::{Proxy, Start};
@@ -44,6 +44,8 @@ pub(crate) struct Figures {
     pub(crate) far: Connections,
     /// To pods of the client's own node.
     pub(crate) near: Connections,
+    /// To a Service without endpoints.
+    pub(crate) refusals: Refusals,
 }
 
 /// Measures one size.
@@ -70,6 +72,7 @@ pub(crate) fn measure(binary: &Path, size: Size, rounds: Rounds) -> anyhow::Resu
     let high_water_warm = proxy.high_water()?;
     let far = connect::measure(&stage, &stage.far, rounds.connections)?;
     let near = connect::measure(&stage, &stage.near, rounds.connections)?;
+    let refusals = connect::refusals(&stage, rounds.connections)?;
     proxy.stop()?;
 
     let bodies = stage.bodies();
@@ -89,5 +92,6 @@ pub(crate) fn measure(binary: &Path, size: Size, rounds: Rounds) -> anyhow::Resu
         high_water_warm,
         far,
         near,
+        refusals,
     })
 }

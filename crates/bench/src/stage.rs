@@ -20,6 +20,11 @@ const MOVING: Ipv4Addr = Ipv4Addr::new(10, 111, 0, 1);
 /// Its VIP.
 pub(crate) const MOVING_VIP: SocketAddr = SocketAddr::new(IpAddr::V4(MOVING), SERVICE_PORT);
 
+/// The Service without endpoints.
+const EMPTY: Ipv4Addr = Ipv4Addr::new(10, 111, 0, 4);
+/// Its VIP.
+pub(crate) const EMPTY_VIP: SocketAddr = SocketAddr::new(IpAddr::V4(EMPTY), SERVICE_PORT);
+
 /// What everything is measured on. Dropped, all of it ends.
 #[derive(Debug)]
 pub(crate) struct Stage {
@@ -57,8 +62,9 @@ impl Stage {
         let stage = Self { world, server, far, near };
         let node = workload::node(stage.world.node().address(Family::Ipv4));
         let moving = [workload::service("bench", "moving", MOVING), stage.moving(false)];
+        let empty = workload::service("bench", "empty", EMPTY);
         let steady = stage.far.objects().into_iter().chain(stage.near.objects());
-        std::iter::once(node).chain(moving).chain(steady).try_for_each(|object| stage.apply(object))?;
+        [node, empty].into_iter().chain(moving).chain(steady).try_for_each(|object| stage.apply(object))?;
         Ok(stage)
     }
 

@@ -1,8 +1,8 @@
 //! Many probes under way at once on one thread, which must be inside the namespace they start from.
 //!
 //! TCP and UDP probes have a socket each. SCTP probes share a raw socket per family and source address.
-//! Raw ICMP sockets tell about refusals at once, for all protocols: the kernel itself holds back an ICMP
-//! error for a TCP connection until the next retransmission when a local rule sends it.
+//! Raw ICMP sockets tell about refusals at once, for all protocols: the kernel itself passes over an ICMP
+//! error for a TCP connection when a local rule sends it, until the next retransmission.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
@@ -234,6 +234,10 @@ impl Engine {
 
     fn take_icmp(&mut self, family: Family, packet: &[u8]) {
         let Some((flow, result)) = icmp::decode(family, packet) else { return };
+        let result = match (flow.0, result) {
+            (Protocol::Tcp, ProbeResult::Refused) => ProbeResult::RefusedLate,
+            (_, result) => result,
+        };
         if let Some(token) = self.flows.get(&flow).copied() {
             self.finish(token, result);
         }

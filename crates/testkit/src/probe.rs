@@ -10,7 +10,7 @@ use portolan_model::Protocol;
 use rustix::io::Errno;
 
 use crate::engine::Engine;
-use crate::{Namespace, TestkitError};
+use crate::{Namespace, TestkitError, socket};
 
 /// How long an answer may take by default. Answers come within a millisecond or so; this is for a machine
 /// that is busy with something else.
@@ -20,6 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const EMULATED_TIMES: u32 = 10;
 /// How long to wait where none is expected: long against an answer's time, short against a test's.
 const DROP_PATIENCE: Duration = Duration::from_millis(200);
+/// The kernel repeats a SYN after a second (`TCP_TIMEOUT_INIT`).
+const BEFORE_THE_SECOND_SYN: Duration = Duration::from_millis(900);
 /// So many probes are under way at the same time, well below usual limits of open files.
 const AT_ONCE: usize = 500;
 
@@ -93,9 +95,12 @@ impl Probe {
 pub enum ProbeResult {
     /// A responder answered.
     Reached(Reached),
-    /// A TCP reset, an SCTP abort or ICMP port unreachable, which is what `reject` rules send for every
-    /// protocol.
+    /// TCP: a blocking `connect()` was refused by the answer to its first SYN. Others: an SCTP abort or an ICMP port
+    /// unreachable.
     Refused,
+    /// TCP was refused, but a blocking `connect()` may learn of it only from the answer to its second SYN, a second later: by
+    /// an ICMP port unreachable, which the kernel passes over while `connect()` holds the socket.
+    RefusedLate,
     /// Another ICMP error, or no route.
     Unreachable,
     /// No answer in time. A packet that a rule drops on its way out of the namespace counts as well.
@@ -177,7 +182,22 @@ fn probe_here(probe: Probe) -> Result<ProbeResult, TestkitError> {
     Ok(results.first().copied().unwrap_or(ProbeResult::TimedOut))
 }
 
+/// Sends the probes; those over TCP that are refused have to be so for a blocking `connect()`, too.
 fn probe_many_here(probes: &[Probe]) -> Result<Vec<ProbeResult>, TestkitError> {
+    let mut results = send_many(probes)?;
+    for (probe, result) in probes.iter().zip(&mut results) {
+        if probe.protocol == Protocol::Tcp
+            && *result == ProbeResult::Refused
+            && socket::connect_until(probe.destination, probe.source, BEFORE_THE_SECOND_SYN)
+                == Err(Errno::INPROGRESS)
+        {
+            *result = ProbeResult::RefusedLate;
+        }
+    }
+    Ok(results)
+}
+
+fn send_many(probes: &[Probe]) -> Result<Vec<ProbeResult>, TestkitError> {
     let mut engine = Engine::new()?;
     let mut results = vec![ProbeResult::TimedOut; probes.len()];
     let mut waiting = probes.iter().enumerate();

@@ -8,7 +8,9 @@ use std::time::Duration;
 use portolan_model::{Family, Protocol};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, ipproto, socket_with, sockopt};
+use rustix::net::{
+    AddressFamily, SocketFlags, SocketType, bind, connect, getsockname, ipproto, socket_with, sockopt,
+};
 
 /// Room for a burst of datagrams or ICMP errors: a batch of probes answers within one scheduling delay.
 const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
@@ -50,6 +52,21 @@ pub(crate) fn roomy(fd: OwnedFd) -> Result<OwnedFd, Errno> {
     sockopt::set_socket_recv_buffer_size_force(&fd, RECEIVE_BUFFER_BYTES)
         .or_else(|_| sockopt::set_socket_recv_buffer_size(&fd, RECEIVE_BUFFER_BYTES))?;
     Ok(fd)
+}
+
+/// A blocking `connect()` over TCP that gives up after `patience` (`EINPROGRESS`). What it makes is closed by a reset.
+pub(crate) fn connect_until(to: SocketAddr, from: Option<IpAddr>, patience: Duration) -> Result<(), Errno> {
+    let family = match Family::of(to.ip()) {
+        Family::Ipv4 => AddressFamily::INET,
+        Family::Ipv6 => AddressFamily::INET6,
+    };
+    let fd = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, Some(ipproto::TCP))?;
+    sockopt::set_socket_linger(&fd, Some(Duration::ZERO))?;
+    sockopt::set_socket_timeout(&fd, sockopt::Timeout::Send, Some(patience))?;
+    if let Some(from) = from {
+        bind_to(&fd, from, 0)?;
+    }
+    connect(&fd, &to)
 }
 
 fn open(family: Family, kind: SocketType, protocol: rustix::net::Protocol) -> Result<OwnedFd, Errno> {

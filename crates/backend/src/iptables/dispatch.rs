@@ -9,7 +9,7 @@ use portolan_model::{Frontend, InternalPolicy};
 use super::fixed::{EXTERNAL_SERVICES, LOOPBACK, NODE_PORTS, PROXY_FIREWALL, SERVICES};
 use super::name::Kind;
 use super::options::COUNTER_LOCALHOST;
-use super::rule::{Comment, Rule, Table};
+use super::rule::{self, Comment, Rule, Table};
 use super::service::Service;
 
 /// The rules of a Service port, in order within each chain.
@@ -116,7 +116,7 @@ impl Rules<'_> {
     fn verdict(&self, outcome: Outcome<'_>) -> Option<Verdict<'_>> {
         let (target, why) = match outcome {
             Outcome::Backends(_) => return None,
-            Outcome::Reject => ("REJECT", "has no endpoints"),
+            Outcome::Reject => (rule::refusal(self.service.protocol), "has no endpoints"),
             Outcome::Drop => ("DROP", "has no local endpoints"),
         };
         Some(Verdict { name: &self.service.name, why, target })

@@ -3,7 +3,7 @@
 use portolan_model::{Family, LocalDetector, NodePortAddresses};
 
 use super::options::{COUNTER_INVALID, Redirect};
-use super::rule::{Comment, Rule, Table};
+use super::rule::{self, Comment, Rule, Table};
 use super::service::Context;
 
 pub(super) const SERVICES: &str = "KUBE-SERVICES";
@@ -83,7 +83,7 @@ fn listeners(redirect: Redirect) -> [Rule; 2] {
     let (first, last) = redirect.ports;
     ["tcp", "udp"].map(|protocol| {
         let to = format_args!("-m {protocol} -p {protocol} --dport {first}:{last}");
-        let text = format!("{comment} {to} -m conntrack ! --ctstate DNAT -j REJECT");
+        let text = format!("{comment} {to} -m conntrack ! --ctstate DNAT -j {}", rule::refusal(protocol));
         Rule { table: Table::Filter, chain: NODE_PORTS, text }
     })
 }

@@ -17,6 +17,7 @@ const RULES: [(Table, &[&str]); 3] = [
         Table::Filter,
         &[
             "-m conntrack --ctstate NEW -m comment --comment \"trial\" -j REJECT",
+            "-m tcp -p tcp --dport 1 -j REJECT --reject-with tcp-reset",
             "-m addrtype --dst-type LOCAL -m tcp -p tcp --dport 1 -j DROP",
             "-m mark --mark 0x1/0x1 -j ACCEPT",
         ],

@@ -87,6 +87,13 @@ pub(super) fn commit(out: &mut impl fmt::Write) -> fmt::Result {
     out.write_str("COMMIT\n")
 }
 
+/// The target that refuses packets of a protocol, in iptables' small letters. A reset for TCP: an ICMP error reaches a client
+/// of this machine while its `connect()` holds the socket, and counts only when the SYN is repeated, a second later
+/// (`tcp_v4_err`, `TCP_TIMEOUT_INIT`). The kernel takes this target in rules for TCP alone.
+pub(super) fn refusal(protocol: &str) -> &'static str {
+    if protocol == "tcp" { "REJECT --reject-with tcp-reset" } else { "REJECT" }
+}
+
 /// The words of a rule, each text in quotes as one.
 pub(super) fn words(rule: &str) -> Vec<&str> {
     let mut words = Vec::new();

@@ -159,6 +159,11 @@ mod tests {
             ("-j MARK --xor-mark 0x00004000", "-j MARK --set-xmark 0x4000/0x0"),
             ("-m comment --comment \"only a word\"", "-m comment --comment \"only a word\""),
             ("-s 10.0.0.1 -j X", "-s 10.0.0.1/32 -j X"),
+            ("-m udp -p udp -j REJECT", "-p udp -m udp -j REJECT --reject-with icmp-port-unreachable"),
+            (
+                "-m tcp -p tcp --dport 3 -j REJECT --reject-with tcp-reset",
+                "-p tcp -m tcp --dport 3 -j REJECT --reject-with tcp-reset",
+            ),
         ] {
             assert_eq!(saved(Family::Ipv4, rule), expected);
         }

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use portolan_model::Protocol;
 use portolan_model::oracle::{Origin, Packet};
 
 use super::interpreter::Tables;
@@ -21,6 +22,9 @@ pub(super) struct Way {
 pub(super) enum End {
     /// Translated to this place.
     Translated(String),
+    /// Refused with a reset.
+    Reset,
+    /// Refused with an ICMP error.
     Rejected,
     Dropped,
     /// Neither translated nor stopped.
@@ -115,6 +119,8 @@ impl Walk<'_> {
         match target {
             [] => vec![state],
             ["DROP"] => end(End::Dropped),
+            // The kernel takes a reset in rules for TCP alone.
+            ["REJECT", "--reject-with", "tcp-reset"] if packet.protocol == Protocol::Tcp => end(End::Reset),
             ["REJECT"] => end(End::Rejected),
             ["ACCEPT"] => end(End::Passed),
             ["DNAT", "--to-destination", place] => end(End::Translated((*place).to_owned())),

@@ -234,8 +234,10 @@ impl Collector<'_> {
     }
 
     fn internal(&mut self, key: Key) {
-        if self.forwarding.internal() == Outcome::Drop {
-            self.member(Set::Drop, key.member());
+        match self.forwarding.internal() {
+            Outcome::Drop => self.member(Set::Drop, key.member()),
+            Outcome::Reject => self.refused(key),
+            Outcome::Backends(_) => {}
         }
         let side = match self.forwarding.internal_policy {
             InternalPolicy::Cluster => Side::Cluster,
@@ -251,11 +253,22 @@ impl Collector<'_> {
             ExternalPolicy::Local if !self.forwarding.local.is_empty() => Side::Local,
             _ => Side::Cluster,
         };
-        if self.forwarding.external() == Outcome::Drop {
-            let set = if self.forwarding.cluster.is_empty() { Set::Drop } else { Set::DropExternal };
-            self.member(set, key.member());
+        match self.forwarding.external() {
+            Outcome::Drop => {
+                let set = if self.forwarding.cluster.is_empty() { Set::Drop } else { Set::DropExternal };
+                self.member(set, key.member());
+            }
+            Outcome::Reject => self.refused(key),
+            Outcome::Backends(_) => {}
         }
         self.server(key, side, is_node_port);
+    }
+
+    /// What is not TCP is refused well enough by IPVS itself, with an ICMP error.
+    fn refused(&mut self, key: Key) {
+        if key.protocol == Protocol::Tcp {
+            self.member(Set::Reject, key.member());
+        }
     }
 
     fn source_ranges(&mut self, key: Key) {

@@ -34,6 +34,10 @@ const FILTER: &str = "KUBE-IPVS-FILTER";
 /// Of what this node sends itself: before IPVS translates it, so in another table than kube-proxy has it.
 const OUT_FILTER: &str = "KUBE-IPVS-OUT-FILTER";
 
+/// A port of loopback to which this node's own refused connections are led, past IPVS, which has them before the only table
+/// that may refuse: that of tcpmux, which RFC 7805 has made historic. Nothing that listens there has them.
+const REFUSED_PORT: u16 = 1;
+
 /// All chains of this mode.
 const CHAINS: [(Table, &str); 12] = [
     (Table::Mangle, OUT_FILTER),
@@ -256,6 +260,9 @@ impl Writer<'_> {
             Family::Ipv4 => "127.0.0.0/8",
             Family::Ipv6 => "::1/128",
         };
+        let refused = self.first_packets(Set::Reject);
+        let own = "-m addrtype --src-type LOCAL";
+        self.add(Table::Nat, SERVICES, format!("{refused} {own} -j REDIRECT --to-ports {REFUSED_PORT}"));
         self.add(Table::Nat, SERVICES, format!("-s {loopback} -j RETURN"));
         let to = self.matching(Set::LoadBalancer, "dst,dst");
         self.add(Table::Nat, SERVICES, format!("{to} -j {LOAD_BALANCER}"));
@@ -343,12 +350,27 @@ impl Writer<'_> {
             let nobody = self.bare(Set::Drop, "dst,dst");
             self.add(table, chain, format!("{nobody} -m conntrack --ctstate NEW -j DROP"));
         }
+        self.refuse();
         let elsewhere = self.bare(Set::DropExternal, "dst,dst");
         let not_from_pods = self.not_from_pods().map(|not| format!("{not} ")).unwrap_or_default();
         let rule = format!(
             "{not_from_pods}{elsewhere} -m addrtype ! --src-type LOCAL -m conntrack --ctstate NEW -j DROP"
         );
         self.add(Table::Filter, PROXY_FIREWALL, rule);
+    }
+
+    /// TCP without endpoints is reset before IPVS has it: that answers with an ICMP error, which reaches a client of this
+    /// machine while its `connect()` holds the socket, and counts only when the SYN is repeated, a second later.
+    fn refuse(&mut self) {
+        let refused = self.first_packets(Set::Reject);
+        self.add(Table::Filter, PROXY_FIREWALL, format!("{refused} -j REJECT --reject-with tcp-reset"));
+        let own = format!("-i lo -p tcp -m tcp --dport {REFUSED_PORT} -m conntrack --ctstate DNAT");
+        self.add(Table::Filter, PROXY_FIREWALL, format!("{own} -j REJECT --reject-with tcp-reset"));
+    }
+
+    /// The first packets of TCP connections to what is in a set. Later ones may be of connections that drain.
+    fn first_packets(&self, set: Set) -> String {
+        format!("-p tcp -m tcp --tcp-flags FIN,SYN,RST,ACK SYN {}", self.bare(set, "dst,dst"))
     }
 
     /// At an address of the device, nothing of this host answers but Services.
@@ -364,8 +386,9 @@ impl Writer<'_> {
             Family::Ipv4 => "icmp-port-unreachable",
             Family::Ipv6 => "icmp6-port-unreachable",
         };
-        let rule = format!("-m conntrack --ctstate NEW {other} -j REJECT --reject-with {refusal}");
-        self.add(Table::Filter, FILTER, rule);
+        let other = format!("-m conntrack --ctstate NEW {other} -j REJECT --reject-with");
+        self.add(Table::Filter, FILTER, format!("-p tcp {other} tcp-reset"));
+        self.add(Table::Filter, FILTER, format!("{other} {refusal}"));
     }
 
     fn add(&mut self, table: Table, chain: &'static str, rule: String) {

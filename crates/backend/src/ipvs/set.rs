@@ -34,6 +34,8 @@ pub(super) enum Set {
     IpvsIps,
     /// Virtual servers at addresses that are not on the network device: how ours are known after a restart.
     Own,
+    /// TCP that is refused now: no endpoint anywhere.
+    Reject,
     /// What nobody may reach now: a policy is Local, and the endpoints are elsewhere.
     Drop,
     /// The same, but pods and this node may.
@@ -42,7 +44,7 @@ pub(super) enum Set {
 
 impl Set {
     /// All of them.
-    pub(super) const ALL: [Self; 20] = [
+    pub(super) const ALL: [Self; 21] = [
         Self::LoopBack,
         Self::ClusterIp,
         Self::ExternalIp,
@@ -61,6 +63,7 @@ impl Set {
         Self::HealthCheckNodePort,
         Self::IpvsIps,
         Self::Own,
+        Self::Reject,
         Self::Drop,
         Self::DropExternal,
     ];
@@ -93,6 +96,7 @@ impl Set {
             Self::HealthCheckNodePort => "KUBE-HEALTH-CHECK-NODE-PORT",
             Self::IpvsIps => "KUBE-IPVS-IPS",
             Self::Own => "PORTOLAN-VIRTUAL-SERVERS",
+            Self::Reject => "PORTOLAN-REJECT",
             Self::Drop => "PORTOLAN-DROP",
             Self::DropExternal => "PORTOLAN-DROP-EXTERNAL",
         }
@@ -146,7 +150,7 @@ impl Set {
                 "Kubernetes nodeport SCTP port with externalTrafficPolicy=local with type 'hash ip:port'"
             }
             Self::HealthCheckNodePort => "Kubernetes health check node port",
-            Self::IpvsIps | Self::Own | Self::Drop | Self::DropExternal => return None,
+            Self::IpvsIps | Self::Own | Self::Reject | Self::Drop | Self::DropExternal => return None,
         })
     }
 }

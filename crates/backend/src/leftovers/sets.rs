@@ -13,7 +13,7 @@ use super::Error;
 use crate::reading::consistently;
 
 /// The IPv4 sets (`pkg/proxy/ipvs/ipset.go`), and those of our own IPVS mode.
-const NAMES: [&str; 20] = [
+const NAMES: [&str; 21] = [
     "KUBE-LOOP-BACK",
     "KUBE-CLUSTER-IP",
     "KUBE-EXTERNAL-IP",
@@ -32,6 +32,7 @@ const NAMES: [&str; 20] = [
     "KUBE-HEALTH-CHECK-NODE-PORT",
     "KUBE-IPVS-IPS",
     "PORTOLAN-VIRTUAL-SERVERS",
+    "PORTOLAN-REJECT",
     "PORTOLAN-DROP",
     "PORTOLAN-DROP-EXTERNAL",
 ];
@@ -128,7 +129,7 @@ mod tests {
     #[test]
     fn the_names_of_both_families() {
         let names = names();
-        assert_eq!(names.len(), 40);
+        assert_eq!(names.len(), 42);
         for name in
             ["KUBE-LOOP-BACK", "KUBE-6-LOOP-BACK", "KUBE-IPVS-IPS", "KUBE-6-IPVS-IPS", "PORTOLAN-6-DROP"]
         {

@@ -16,9 +16,8 @@ use super::element::Set;
 use super::encode;
 use super::expression::{
     accept, connection_is_marked, direction_is_original, direction_is_reply, has_priority, jump, map,
-    protocol_is, reject, reset_connection, reset_priority, service_key, set_connection_mark, set_mark,
-    set_meta, set_priority, socket_is_transparent, state_established, state_not_established, status_dnat,
-    tproxy,
+    protocol_is, reset_priority, service_key, set_connection_mark, set_mark, set_meta, set_priority,
+    socket_is_transparent, state_established, state_not_established, status_dnat, tproxy,
 };
 use super::readback;
 use super::resync::same_rules;
@@ -64,8 +63,7 @@ impl Capture {
         expressions.extend(tproxy(settings.family, self.listener(local)));
         expressions.extend(set_mark(capture_mark(settings)));
         expressions.push(accept());
-        let reset = [&protocol_is(Transport::Tcp)[..], &[reset_connection()]].concat();
-        vec![rule(expressions), commented(reset, "nobody listens"), rule(vec![reject(settings.family)])]
+        vec![rule(expressions), commented(vec![skeleton::refuse()], "nobody listens")]
     }
 }
 

@@ -186,7 +186,7 @@ pub(super) fn masquerade() -> Expr {
     Expr::Masq(Masq { flags: NatFlags::PROTO_RANDOM_FULLY, port_min: None, port_max: None })
 }
 
-/// `reject`: ICMP port unreachable, also for TCP, as kube-proxy does it.
+/// `reject`: ICMP port unreachable.
 pub(super) fn reject(family: Family) -> Expr {
     let code = match family {
         Family::Ipv4 => ICMP_PORT_UNREACHABLE,
@@ -195,7 +195,7 @@ pub(super) fn reject(family: Family) -> Expr {
     Expr::Reject(Reject { kind: RejectType::ICMP_UNREACH, code })
 }
 
-/// `reject with tcp reset`
+/// `reject with tcp reset`. A packet that is not TCP would be dropped without an answer.
 pub(super) const fn reset_connection() -> Expr {
     Expr::Reject(Reject { kind: RejectType::TCP_RST, code: 0 })
 }

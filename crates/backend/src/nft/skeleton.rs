@@ -3,7 +3,7 @@
 //! Types, hooks and priorities of the base chains are those of kube-proxy: CNI plug-ins and policy engines
 //! rely on them.
 
-use portolan_model::{Family, NodePortAddresses, Settings};
+use portolan_model::{Family, NodePortAddresses, Protocol, Settings};
 use portolan_wire::nftables::expr::MetaKey;
 use portolan_wire::nftables::{
     self as wire, BaseChain, ByteOrder, Chain, ChainType, DataType, Expr, Hook, Policy, Rule, SetData,
@@ -16,8 +16,8 @@ use super::element::Set;
 use super::expression::{
     Side, accept, address, address_is_local, address_words, delete, dnat, drop, goto, in_cidr, is_marked,
     jump, local_pod, map, mark_for_masquerade, masquerade, member, meta, not_member, not_to_loopback,
-    not_zero, priority, protocol_and_port, random, reject, reset_priority, service_key, set_meta, state_new,
-    status_dnat, take_mark, update, verdict_map, wire_family,
+    not_zero, priority, protocol_and_port, protocol_is, random, reject, reset_connection, reset_priority,
+    service_key, set_meta, state_new, status_dnat, take_mark, update, verdict_map, wire_family,
 };
 use super::value::{CLASS_MASK, ID_MASK, LOCAL_OFFSET};
 
@@ -99,7 +99,10 @@ pub(crate) fn table(place: Place) -> Table {
 /// Every chain that is always there, in an order in which each comes after those it jumps to.
 pub(crate) fn chains(layout: Layout<'_>) -> Vec<ChainBody> {
     let settings = layout.settings;
-    let mut chains = vec![ChainBody::regular("services", services_rules(settings))];
+    let mut chains = vec![
+        ChainBody::regular(REFUSAL, refusal_rules(settings.family)),
+        ChainBody::regular("services", services_rules(settings)),
+    ];
     if layout.capture.is_none() {
         chains.push(ChainBody::regular("masquerading", masquerading_rules(settings)));
     }
@@ -298,6 +301,22 @@ fn nat_chains() -> [ChainBody; 3] {
     ]
 }
 
+/// The chain that refuses, by kube-proxy's name for it.
+const REFUSAL: &str = "reject-chain";
+
+/// Leads to the chain that refuses. The way on tells TCP from others only where a packet is refused, so that the checks
+/// cost all other packets nothing more.
+pub(super) fn refuse() -> Expr {
+    goto(REFUSAL)
+}
+
+/// A reset for TCP: an ICMP error reaches a client of this machine while its `connect()` holds the socket, and counts only
+/// when the SYN is repeated, a second later (`tcp_v4_err`, `TCP_TIMEOUT_INIT`).
+fn refusal_rules(family: Family) -> Vec<RuleBody> {
+    let reset = [&protocol_is(Protocol::Tcp)[..], &[reset_connection()]].concat();
+    vec![rule(reset), rule(vec![reject(family)])]
+}
+
 /// `meta priority set <key> map @services meta priority & CLASS vmap @classes`, and the same for node ports.
 fn services_rules(settings: &Settings) -> Vec<RuleBody> {
     let dispatch = |value: u8| {
@@ -352,7 +371,7 @@ fn service_endpoints_rules(family: Family) -> Vec<RuleBody> {
     let (key, _) = service_key(family);
     vec![
         rule([key.clone(), vec![member(Set::NoLocalEndpointServices, 0), drop()]].concat()),
-        rule([key, vec![member(Set::NoEndpointServices, 0), reject(family)]].concat()),
+        rule([key, vec![member(Set::NoEndpointServices, 0), refuse()]].concat()),
     ]
 }
 
@@ -361,15 +380,12 @@ fn node_port_endpoints_rules(settings: &Settings) -> Vec<RuleBody> {
         let lookup = [&protocol_and_port(0)[..], &[member(set, 0)]].concat();
         rule([lookup, accepts_node_ports(settings), vec![verdict]].concat())
     };
-    vec![
-        check(Set::NoLocalEndpointNodePorts, drop()),
-        check(Set::NoEndpointNodePorts, reject(settings.family)),
-    ]
+    vec![check(Set::NoLocalEndpointNodePorts, drop()), check(Set::NoEndpointNodePorts, refuse())]
 }
 
 fn cluster_ips_rules(settings: &Settings) -> Vec<RuleBody> {
     let family = settings.family;
-    let wrong_port = vec![address(family, Side::Destination, 0), member(Set::ClusterIps, 0), reject(family)];
+    let wrong_port = vec![address(family, Side::Destination, 0), member(Set::ClusterIps, 0), refuse()];
     let mut rules = vec![commented(wrong_port, "Reject traffic to invalid ports of ClusterIPs")];
     rules.extend(settings.service_cidrs.iter().map(|cidr| {
         let unallocated = [in_cidr(family, Side::Destination, *cidr, true), vec![drop()]].concat();

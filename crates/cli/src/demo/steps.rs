@@ -1,7 +1,8 @@
 //! The scenario, step by step.
 
 use std::fs;
-use std::net::IpAddr;
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -169,13 +170,29 @@ fn refusals(cluster: &Cluster) -> anyhow::Result<Finding> {
     let senders = [(Sender::Pod, ClusterIp), (Sender::Node, ClusterIp), (Sender::Client, LoadBalancerIp)];
     for (sender, frontend) in senders {
         let path = Path::new(sender, &EMPTY, frontend);
-        let (result, took) = timed(|| path.sender.namespace(cluster).probe(path.probe()))?;
-        slowest = slowest.max(took);
+        let namespace = path.sender.namespace(cluster);
+        let result = namespace.probe(path.probe())?;
         if result != ProbeResult::Refused {
             faults.push(format!("{sender:?} to {}: {result:?}", path.destination()));
+            continue;
+        }
+        match namespace.run(|| refused(path.destination()))? {
+            Ok(took) => slowest = slowest.max(took),
+            Err(fault) => faults.push(format!("{sender:?} to {}: {fault}", path.destination())),
         }
     }
-    Ok(Finding { result: format!("after {} at most", milliseconds(slowest)), faults })
+    Ok(Finding { result: format!("connect() returns after {} at most", milliseconds(slowest)), faults })
+}
+
+/// The time that a blocking `connect()` takes to be refused.
+fn refused(to: SocketAddr) -> Result<Duration, String> {
+    let started = Instant::now();
+    let outcome = TcpStream::connect(to);
+    let took = started.elapsed();
+    match outcome {
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => Ok(took),
+        outcome => Err(format!("{outcome:?}")),
+    }
 }
 
 /// The proxy dies under load and comes back.

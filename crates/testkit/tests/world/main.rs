@@ -137,15 +137,34 @@ fn a_reject_rule_refuses_at_once_for_every_sender() {
     let world = World::new().unwrap();
     for hook in ["forward", "output"] {
         // Not every packet: the refusals are packets, too.
-        let rule = "meta l4proto { tcp, udp, sctp } th dport 8080 reject";
+        let rules = "tcp dport 8080 reject with tcp reset; meta l4proto { udp, sctp } th dport 8080 reject";
+        add_rules(
+            &world,
+            &format!("table % t {{ chain {hook} {{ type filter hook {hook} priority 0; {rules}; }}; }}"),
+        );
+    }
+    for (name, result) in probe_virtual_address(&world, Duration::from_millis(500)) {
+        assert_eq!(result, ProbeResult::Refused, "{name}");
+    }
+}
+
+#[test]
+fn tcp_that_is_refused_by_an_icmp_error_is_refused_late() {
+    let world = World::builder().pods(1).remote_pods(1).build().unwrap();
+    for hook in ["forward", "output"] {
+        let rule = "meta l4proto { tcp, udp } th dport 8080 reject";
         add_rules(
             &world,
             &format!("table % t {{ chain {hook} {{ type filter hook {hook} priority 0; {rule}; }}; }}"),
         );
     }
-    // Well below a second, after which TCP would ask again and be told by the second answer.
-    for (name, result) in probe_virtual_address(&world, Duration::from_millis(500)) {
-        assert_eq!(result, ProbeResult::Refused, "{name}");
+    for namespace in [world.node().namespace(), world.pods()[0].namespace()] {
+        for family in Family::BOTH {
+            let at = SocketAddr::new(virtual_address(family), PORT);
+            let result = |protocol| namespace.probe(Probe::new(protocol, at)).unwrap();
+            assert_eq!(result(Protocol::Tcp), ProbeResult::RefusedLate, "{} {at}", namespace.name());
+            assert_eq!(result(Protocol::Udp), ProbeResult::Refused, "{} {at}", namespace.name());
+        }
     }
 }
 
@@ -154,7 +173,8 @@ fn five_hundred_refusals_at_once_are_all_noticed() {
     let world = World::builder().pods(1).remote_pods(0).build().unwrap();
     add_rules(
         &world,
-        "table % t { chain forward { type filter hook forward priority 0; meta l4proto { tcp, udp, sctp } reject; }; }",
+        "table % t { chain forward { type filter hook forward priority 0; meta l4proto tcp reject with tcp reset; \
+         meta l4proto { udp, sctp } reject; }; }",
     );
     let probes: Vec<_> = (0..750)
         .map(|number: u16| {

@@ -19,6 +19,9 @@ const LOOPBACK: Ipv4Addr = Ipv4Addr::LOCALHOST;
 #[derive(Debug, PartialEq, Eq)]
 enum Outcome {
     Translated(BTreeMap<String, bool>),
+    /// With a reset.
+    Reset,
+    /// With an ICMP error.
     Rejected,
     Dropped,
     Passed,
@@ -121,6 +124,7 @@ fn outcome(walk: Walk<'_>, packet: &Packet<'_>) -> Outcome {
     if endpoints.is_empty() {
         assert_eq!(ways.len(), 1, "{packet:?}: {ways:?}");
         return match ways[0].end {
+            End::Reset => Outcome::Reset,
             End::Rejected => Outcome::Rejected,
             End::Dropped => Outcome::Dropped,
             _ => Outcome::Passed,
@@ -139,6 +143,7 @@ fn expected(oracle: &Oracle<'_>, packet: &Packet<'_>) -> Outcome {
             let places = set.iter().map(|backend| backend.socket().to_string());
             Outcome::Translated(places.zip(masqueraded).collect())
         }
+        Fate::Reject if packet.protocol == Protocol::Tcp => Outcome::Reset,
         Fate::Reject => Outcome::Rejected,
         Fate::Drop => Outcome::Dropped,
         Fate::NotOurs => Outcome::Passed,

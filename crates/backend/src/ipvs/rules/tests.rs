@@ -70,10 +70,8 @@ fn what_leads_to_endpoints_in_the_iptables_mode_goes_last() {
     let (before, after) = (rules.restore(&present, Part::Before), rules.restore(&present, Part::After));
     assert!(!before.contains(":KUBE-SERVICES"), "{before}");
     assert!(before.contains("-I PREROUTING"));
-    assert!(
-        after.starts_with("*nat\n:KUBE-SERVICES - [0:0]\n-A KUBE-SERVICES -s 127.0.0.0/8 -j RETURN\n"),
-        "{after}"
-    );
+    assert!(after.starts_with("*nat\n:KUBE-SERVICES - [0:0]\n-A KUBE-SERVICES "), "{after}");
+    assert!(after.contains("\n-A KUBE-SERVICES -s 127.0.0.0/8 -j RETURN\n"), "{after}");
     assert_eq!(after.matches(":KUBE").count(), 1);
 }
 

@@ -1,0 +1,96 @@
+//! Refused TCP: the first SYN is answered, and what is left of a connection that the kernel has forgotten is, too.
+#![allow(clippy::unwrap_used, reason = "a test program: its helpers fail the test, too")]
+
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use portolan_model::oracle::Fate;
+use portolan_model::{Family, Protocol};
+use portolan_tests::{At, Attempt, Cluster, Mode, attempts_of, in_every_mode, service};
+
+in_every_mode! {
+    a_blocking_connect_is_refused_by_the_answer_to_its_first_syn,
+    connections_outlive_their_endpoints_and_are_reset_once_forgotten,
+}
+
+/// Longer than any answer takes.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What the kernel counts of a network namespace: SYNs that were sent again.
+fn repeated_syns() -> u64 {
+    let counters = std::fs::read_to_string("/proc/thread-self/net/netstat").unwrap();
+    let mut lines = counters.lines().filter(|line| line.starts_with("TcpExt:"));
+    let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
+    let place = names.split(' ').position(|name| name == "TCPSynRetrans").unwrap();
+    values.split(' ').nth(place).unwrap().parse().unwrap()
+}
+
+/// Connects as programs do. Answers what became of it and how many SYNs had to be repeated.
+fn connect(to: SocketAddr) -> (Option<ErrorKind>, u64) {
+    let before = repeated_syns();
+    let kind = TcpStream::connect(to).err().map(|error| error.kind());
+    (kind, repeated_syns() - before)
+}
+
+fn a_blocking_connect_is_refused_by_the_answer_to_its_first_syn(mode: Mode) {
+    let mut cluster = Cluster::new(mode);
+    cluster.put(&service().external(), "");
+    let at = [At::ClusterIp, At::ExternalIp, At::LoadBalancerIp, At::NodePort, At::WrongPort];
+    let senders = ["pod", "remote", "client", "node", "remote-node"];
+    let attempts = senders.iter().flat_map(|sender| attempts_of(cluster.sender(sender), &at));
+    let attempts: Vec<Attempt> = attempts.filter(|attempt| attempt.protocol == Protocol::Tcp).collect();
+    let mut refused = 0;
+    for (attempt, (fate, _)) in attempts.iter().zip(cluster.judge(&attempts)) {
+        if fate == Fate::Reject {
+            let outcome = attempt.sender.namespace.run(|| connect(attempt.destination)).unwrap();
+            assert_eq!(outcome, (Some(ErrorKind::ConnectionRefused), 0), "{attempt}");
+            refused += 1;
+        }
+    }
+    // Pods and the outside at four frontends, and the node at two of them at least.
+    assert!(refused >= 2 * (4 * 4 + 2), "{refused} of {attempts:?}");
+}
+
+/// A Service that loses its endpoints keeps its connections and refuses new ones. To conntrack, a packet in the middle of a
+/// connection that it has forgotten begins another one.
+fn connections_outlive_their_endpoints_and_are_reset_once_forgotten(mode: Mode) {
+    let mut cluster = Cluster::new(mode);
+    for family in Family::BOTH {
+        cluster.put(&service(), "Rl1");
+        let to = At::ClusterIp.socket(family);
+        let from = ["pod", "node"].map(|name| cluster.sender(name).namespace.clone());
+        let mut streams = from.each_ref().map(|namespace| namespace.run(|| greeted(to)).unwrap());
+        cluster.put_endpoints("");
+        for (namespace, stream) in from.iter().zip(&mut streams) {
+            assert_eq!(echoed(stream), Ok(true), "{family} {}", namespace.name());
+            let outcome = namespace.run(|| connect(to)).unwrap();
+            assert_eq!(outcome, (Some(ErrorKind::ConnectionRefused), 0), "{family} {}", namespace.name());
+            assert_eq!(echoed(stream), Ok(true), "{family} {}", namespace.name());
+        }
+        // The relay and IPVS know connections by themselves.
+        if mode.relays() || mode == Mode::Ipvs {
+            continue;
+        }
+        cluster.world().node().namespace().output("conntrack", &["-F"]).unwrap();
+        for stream in &mut streams {
+            assert_eq!(echoed(stream), Err(ErrorKind::ConnectionReset), "{family}");
+        }
+    }
+}
+
+/// A connection whose responder has said its line.
+fn greeted(to: SocketAddr) -> TcpStream {
+    let mut stream = TcpStream::connect(to).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    assert!(stream.read(&mut [0; 256]).unwrap() > 0);
+    stream
+}
+
+/// Whether a word comes back.
+fn echoed(stream: &mut TcpStream) -> Result<bool, ErrorKind> {
+    const WORD: &[u8] = b"still there";
+    let mut answer = [0; WORD.len()];
+    stream.write_all(WORD).and_then(|()| stream.read_exact(&mut answer)).map_err(|error| error.kind())?;
+    Ok(answer == WORD)
+}
