@@ -56,7 +56,7 @@ vm-test: packages-base packages-vm
 		--test kernel --test conntrack --test iptables --test ipvs --test random -- $(addprefix --skip ,$(VM_SKIP))
 	PORTOLAN_TEST_IPVS=1 $(CARGO) test --quiet --locked -p portolan-tests \
 		--config 'target."cfg(all())".runner = "$(CURDIR)/tests/vm/run"' \
-		--test affinity --test decisions --test frontends --test masquerade -- ipvs::
+		--test affinity --test decisions --test frontends --test masquerade --test refusals -- ipvs::
 	PORTOLAN_ROUNDS=$${PORTOLAN_ROUNDS:-3} PORTOLAN_TEST_IPVS=1 $(CARGO) test --quiet --locked -p portolan-tests \
 		--config 'target."cfg(all())".runner = "$(CURDIR)/tests/vm/run"' --test random -- ipvs::
 	VM_ATTEMPTS=2 PORTOLAN_TEST_IPVS=1 $(CARGO) test --quiet --locked -p portolan -p portolan-backend \

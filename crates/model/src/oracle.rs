@@ -87,7 +87,7 @@ pub enum Fate {
         /// All flows of one source within this many seconds of each other go to the same candidate.
         affinity: Option<u32>,
     },
-    /// Refused with an ICMP port unreachable.
+    /// Refused: TCP with a reset, others with an ICMP port unreachable.
     Reject,
     /// Dropped in silence.
     Drop,

@@ -130,7 +130,7 @@ pub struct Change {
 pub enum Outcome<'a> {
     /// One of these backends, never empty.
     Backends(&'a [Backend]),
-    /// Refused with an ICMP port unreachable: no endpoint anywhere.
+    /// Refused: no endpoint anywhere. TCP gets a reset, others an ICMP port unreachable.
     Reject,
     /// Dropped in silence: endpoints exist, but none that the Local policy allows here.
     Drop,

@@ -4,7 +4,7 @@ use portolan_backend::Dataplane as _;
 use portolan_model::Family;
 
 use super::example::{cluster_ip, put};
-use super::kernel::{VARIANTS, apply, save, unordered};
+use super::kernel::{VARIANTS, apply, in_namespace, save, unordered};
 use super::load::{assert_lossless, data_plane, in_use, programs, start, world};
 
 /// What a kube-proxy has in its tables that serves `demo/web` and a Service that is no more, next to kubelet's chains:
@@ -135,5 +135,44 @@ fn what_kube_proxy_wrote_is_taken_over_under_load_and_nothing_is_lost() {
         let changed = changed.into_iter().filter(|name| *name != "KUBE-FORWARD").collect::<Vec<_>>();
         let expected = ["KUBE-SERVICES", "KUBE-NODEPORTS", "KUBE-SERVICES"];
         assert_eq!(changed, expected, "of the filter table, then of the nat table, {variant:?}");
+    }
+}
+
+/// kube-proxy refuses TCP with an ICMP error. What has been rewritten is there at the next look, goes by its own text when an
+/// endpoint comes, and is a rule of one Service port, not a chain written anew.
+#[test]
+fn a_refusal_of_kube_proxy_becomes_a_reset() {
+    for variant in VARIANTS {
+        in_namespace(|| {
+            apply(&programs(variant), KUBE_PROXY);
+            let refusals = || {
+                let saved = save(Family::Ipv4, variant);
+                let lines = saved.lines().filter(|line| line.contains("REJECT")).map(str::to_owned);
+                lines.collect::<Vec<_>>()
+            };
+            assert_eq!(refusals().len(), 1, "{variant:?}");
+            assert!(refusals()[0].ends_with("--reject-with icmp-port-unreachable"), "{:?}", refusals());
+            let old = |places: &[&str]| put("old", "metrics", cluster_ip("10.96.0.99", 9, places));
+            let mut data_plane = data_plane(programs(variant));
+            data_plane.apply(&[in_use(), vec![old(&[])]].concat()).unwrap();
+            data_plane.resync().unwrap();
+            assert_eq!(
+                refusals(),
+                [
+                    "-A KUBE-SERVICES -d 10.96.0.99/32 -p tcp -m comment --comment \"demo/old:metrics has no endpoints\" \
+                     -m tcp --dport 9 -j REJECT --reject-with tcp-reset"
+                ],
+                "{variant:?}"
+            );
+            assert_eq!(data_plane.resync().unwrap().elements, 0, "{variant:?}: a second look finds it there");
+            data_plane.apply(&[old(&["10.244.1.11:9"])]).unwrap();
+            assert_eq!(refusals(), [""; 0], "{variant:?}");
+            data_plane.apply(&[old(&[])]).unwrap();
+            assert_eq!(refusals().len(), 1, "{variant:?}");
+            // kube-proxy writes the chain as a whole when it comes back.
+            apply(&programs(variant), KUBE_PROXY);
+            assert!(refusals()[0].ends_with("--reject-with icmp-port-unreachable"), "{:?}", refusals());
+            assert_eq!(refusals().len(), 1, "{variant:?}");
+        });
     }
 }
