@@ -31,9 +31,7 @@ const ROWS: &[Row] = &[
     ("- direct", |it| two_micros(&it.near.direct)),
     ("- VIP against direct, p50 / p99", |it| two_ratios(&it.near.vip, &it.near.direct)),
     ("- one rule against direct", |it| two_ratios(&it.near.rule, &it.near.direct)),
-    ("refused connect() to a Service without endpoints: from a pod, p50 / p99, us", |it| {
-        two_micros(&it.refusals.from_pod)
-    }),
+    ("refused connect(), no endpoints: from a pod, p50 / p99, us", |it| two_micros(&it.refusals.from_pod)),
     ("- from the node", |it| two_micros(&it.refusals.from_node)),
     ("mean Service / EndpointSlice, bytes of JSON", |it| {
         format!("{} / {}", it.bodies.service, it.bodies.slice)
