@@ -1,7 +1,7 @@
 //! Whether this proxy keeps up, and whether its node should get traffic.
 //!
-//! In flow: per family "a change was queued" and "everything queued was applied", and what is known of the
-//! Node object. Out flow the answers of `/healthz` and `/livez` ([`server`]) and of the health-check node
+//! In flow: per family "a change was queued" and "everything queued was applied", what is known of the
+//! Node object, and when each watch was last heard of, which is shown but judges nothing. Out flow the answers of `/healthz` and `/livez` ([`server`]) and of the health-check node
 //! ports ([`ServiceHealth`]). Time is passed in, so that the rules are pure.
 
 use std::fmt::Write as _;
@@ -14,7 +14,7 @@ use hyper::StatusCode;
 pub use self::service::{ListenAddresses, ListenFailure, ServiceHealth, ServiceKey};
 use crate::address::Family;
 use crate::http::{self, Answer, Server};
-use crate::metrics::ProxyMetrics;
+use crate::metrics::{ProxyMetrics, Resource};
 use crate::time::{ZERO_TIME, rfc3339};
 
 mod service;
@@ -61,6 +61,7 @@ struct State {
     v4: FamilyState,
     v6: FamilyState,
     node: Option<NodeState>,
+    watches: [Option<Now>; Resource::ALL.len()],
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -96,6 +97,20 @@ impl Health {
         self.lock().node = node;
     }
 
+    /// What is known of this resource is, at this moment, what the API server says: a whole list, an event after it
+    /// or a bookmark came.
+    pub fn heard(&self, resource: Resource, now: Now) {
+        if let Some(watch) = self.lock().watches.get_mut(resource as usize) {
+            *watch = Some(now);
+        }
+    }
+
+    /// How long ago that was; nothing for a resource whose first list is not complete.
+    pub fn watch_age(&self, resource: Resource, now: Instant) -> Option<Duration> {
+        let heard = (*self.lock().watches.get(resource as usize)?)?;
+        Some(now.saturating_duration_since(heard.monotonic))
+    }
+
     /// Whether no family has a change that waits for too long. The node's state does not count.
     pub fn is_healthy(&self, now: Now) -> bool {
         let state = self.lock();
@@ -118,9 +133,9 @@ impl Health {
     }
 
     fn report(&self, now: Now, node_eligible: Option<bool>) -> (u16, String) {
-        let (timeout, families) = {
+        let (timeout, families, watches) = {
             let state = self.lock();
-            (state.timeout, [(Family::Ipv4, state.v4), (Family::Ipv6, state.v6)])
+            (state.timeout, [(Family::Ipv4, state.v4), (Family::Ipv6, state.v6)], state.watches)
         };
         let status = families.into_iter().filter_map(|(family, state)| {
             let healthy = state.is_healthy(timeout, now);
@@ -131,7 +146,12 @@ impl Health {
         let good = healthy && node_eligible.unwrap_or(true);
         let newest = status.iter().map(|family| family.last_updated).max();
         let shown = if good { Some(now.wall) } else { newest };
-        (if good { 200 } else { 503 }, body(shown, now.wall, node_eligible, healthy, &status))
+        let mut text = body(shown, now.wall, node_eligible, healthy, &status);
+        if node_eligible.is_some() {
+            text.push_str(&watches_text(&watches, now));
+        }
+        text.push('}');
+        (if good { 200 } else { 503 }, text)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -189,7 +209,23 @@ struct FamilyReport {
     healthy: bool,
 }
 
-/// Compact JSON in kube-proxy's key order; scripts compare it as text.
+/// Ours: each watch that was heard of, with the seconds since then. It comes last, after what kube-proxy says.
+fn watches_text(watches: &[Option<Now>], now: Now) -> String {
+    let mut text = String::new();
+    for (resource, heard) in Resource::ALL.iter().zip(watches) {
+        let Some(heard) = heard else { continue };
+        text.push_str(if text.is_empty() { r#","watches":{"# } else { "," });
+        let age = now.monotonic.saturating_duration_since(heard.monotonic).as_secs();
+        let (name, heard) = (resource.name(), rfc3339(heard.wall));
+        let _ = write!(text, r#""{name}":{{"lastHeard":"{heard}","ageSeconds":{age}}}"#);
+    }
+    if !text.is_empty() {
+        text.push('}');
+    }
+    text
+}
+
+/// Compact JSON in kube-proxy's key order, without its last brace; scripts compare it as text.
 fn body(
     last_updated: Option<SystemTime>,
     now: SystemTime,
@@ -208,6 +244,6 @@ fn body(
         let last_updated = rfc3339(*last_updated);
         let _ = write!(text, r#""{family}":{{"lastUpdated":"{last_updated}","healthy":{healthy}}}"#);
     }
-    text.push_str(if status.is_empty() { "}" } else { "}}" });
+    text.push_str(if status.is_empty() { "" } else { "}" });
     text
 }

@@ -1,20 +1,33 @@
-//! How long to wait before asking a troubled API server again.
+//! How long to wait before asking the API server again. Pure: the random number is an argument.
+//!
+//! A wait protects whom it is for. A server that says that it is in trouble is asked as client-go would. A server
+//! that is not there needs no protection. Everything else is asked every few seconds. A watch that had worked
+//! is no failure: it is opened again at once.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// Limits of the growing delay. The defaults are those of client-go's reflector, so that a fleet which
-/// changes from kube-proxy to Portolan puts the same load on an API server in trouble. One thing is different:
-/// where nobody listens there is nobody to protect, and after a minute without an API server a node should not
-/// stay away for another one.
+/// Limits of the delays. Each is a base: the delay is base x (1 + jitter), with a random jitter from 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BackoffLimits {
-    /// Base delay before the first retry.
+    /// After the first 429 or 5xx. This and `maximum` are those of client-go's reflector, so that a fleet which
+    /// changes from kube-proxy to Portolan puts the same load on an API server in trouble.
     pub initial: Duration,
-    /// The base delay doubles up to this much; jitter may double it once more.
+    /// After every further one the base doubles up to this.
     pub maximum: Duration,
-    /// The same while no connection can be made at all.
-    pub unreachable_maximum: Duration,
-    /// After this long without a failure the base delay starts again at `initial`.
+    /// After any other failure.
+    pub other_initial: Duration,
+    /// It doubles up to this: with jitter, the server is asked at least every 5 s.
+    pub other_maximum: Duration,
+    /// Where nobody listens. It does not grow: a refused connection costs no server anything, and a server that
+    /// is back is found within a second.
+    pub refused: Duration,
+    /// Where a load balancer answers for a server that is not there: after the first time as `refused`, from then
+    /// on this. A server that is back is found within 2 s.
+    pub absent_maximum: Duration,
+    /// Before a watch that had worked is opened again: a random part of this, so that the watches of many nodes
+    /// do not come back in the same instant.
+    pub reopen: Duration,
+    /// A watch that had worked for this long makes all failures before it forgotten.
     pub reset_after: Duration,
 }
 
@@ -23,116 +36,166 @@ impl Default for BackoffLimits {
         Self {
             initial: Duration::from_millis(800),
             maximum: Duration::from_secs(30),
-            unreachable_maximum: Duration::from_secs(5),
-            reset_after: Duration::from_secs(120),
+            other_initial: Duration::from_millis(500),
+            other_maximum: Duration::from_millis(2500),
+            refused: Duration::from_millis(500),
+            absent_maximum: Duration::from_secs(1),
+            reopen: Duration::from_millis(250),
+            reset_after: Duration::from_secs(3),
         }
     }
 }
 
-/// The delay's state: pure, the clock and the random number are arguments.
+/// What is to be waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// Nothing.
+    None,
+    /// Nothing but what keeps many nodes from asking in the same instant.
+    Reopen,
+    /// A server in trouble, which may say for how long it wants to be left alone.
+    Server(Option<Duration>),
+    /// Nobody listens.
+    Refused,
+    /// A connection that somebody else answers, or breaks before there is an answer.
+    Absent,
+    /// Anything else.
+    Other,
+    /// A time of the caller's own.
+    Own(Duration),
+}
+
+/// So many answers in a row that name a time are obeyed to the letter; then the delay grows all the same. client-go
+/// does so (`rest/with_retry.go`, `maxRetries`).
+const OBEYED: u8 = 10;
+
+/// The delays' state.
 #[derive(Debug, Clone)]
 pub(crate) struct Backoff {
     limits: BackoffLimits,
-    next: Duration,
-    next_unreachable: Duration,
-    healthy_since: Option<Instant>,
+    server: Ladder,
+    absent: Ladder,
+    other: Ladder,
+    obeyed: u8,
 }
 
 impl Backoff {
     pub(crate) fn new(limits: BackoffLimits) -> Self {
-        let next = limits.initial;
-        Self { limits, next, next_unreachable: next, healthy_since: None }
+        let ladder = |initial, maximum| Ladder { next: initial, maximum };
+        Self {
+            limits,
+            server: ladder(limits.initial, limits.maximum),
+            absent: ladder(limits.refused, limits.absent_maximum),
+            other: ladder(limits.other_initial, limits.other_maximum),
+            obeyed: 0,
+        }
     }
 
-    /// The server answered as it should.
-    pub(crate) fn healthy(&mut self, now: Instant) {
-        self.next_unreachable = self.limits.initial;
-        self.healthy_since.get_or_insert(now);
+    /// A watch worked for this long and is over. True if the failures before it are forgotten.
+    pub(crate) fn worked(&mut self, lasted: Duration) -> bool {
+        let forgotten = lasted >= self.limits.reset_after;
+        if forgotten {
+            *self = Self::new(self.limits);
+        }
+        forgotten
     }
 
-    /// Something failed: the delay is base x (1 + `jitter`), where `jitter` is in `0.0..1.0`. Doubles the
-    /// base for the time after.
-    pub(crate) fn failed(&mut self, now: Instant, jitter: f64) -> Duration {
-        self.health_ends(now);
-        let base = self.next;
-        self.next = base.saturating_mul(2).min(self.limits.maximum);
-        jittered(base, jitter)
-    }
-
-    /// As [`Self::failed`], where no connection could be made. Says nothing about how the server is once it is
-    /// back, so that the first failure after that is not punished for it.
-    pub(crate) fn unreachable(&mut self, now: Instant, jitter: f64) -> Duration {
-        self.health_ends(now);
-        let base = self.next_unreachable;
-        self.next_unreachable = base.saturating_mul(2).min(self.limits.unreachable_maximum);
-        jittered(base, jitter)
-    }
-
-    fn health_ends(&mut self, now: Instant) {
-        let healthy = self.healthy_since.take().map(|since| now.saturating_duration_since(since));
-        if healthy.is_some_and(|span| span >= self.limits.reset_after) {
-            self.next = self.limits.initial;
+    /// The delay; `jitter` is in `0.0..1.0`. A delay that grows is longer the next time.
+    pub(crate) fn delay(&mut self, wait: Wait, jitter: f64) -> Duration {
+        let jitter = jitter.clamp(0.0, 1.0);
+        match wait {
+            Wait::None => Duration::ZERO,
+            Wait::Reopen => self.limits.reopen.mul_f64(jitter),
+            Wait::Server(Some(asked)) if self.obeyed < OBEYED => {
+                self.obeyed = self.obeyed.saturating_add(1);
+                asked.mul_f64(1.0 + jitter / 2.0)
+            }
+            Wait::Server(asked) => jittered(self.server.step(), jitter).max(asked.unwrap_or_default()),
+            Wait::Refused => jittered(self.limits.refused, jitter),
+            Wait::Absent => jittered(self.absent.step(), jitter),
+            Wait::Other => jittered(self.other.step(), jitter),
+            Wait::Own(base) => jittered(base, jitter),
         }
     }
 }
 
+/// A base that doubles with each use.
+#[derive(Debug, Clone, Copy)]
+struct Ladder {
+    next: Duration,
+    maximum: Duration,
+}
+
+impl Ladder {
+    fn step(&mut self) -> Duration {
+        let base = self.next;
+        self.next = base.saturating_mul(2).min(self.maximum);
+        base
+    }
+}
+
 fn jittered(base: Duration, jitter: f64) -> Duration {
-    base.mul_f64(1.0 + jitter.clamp(0.0, 1.0))
+    base.mul_f64(1.0 + jitter)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn doubles_to_the_maximum() {
-        let now = Instant::now();
-        let mut backoff = Backoff::new(BackoffLimits::default());
-        let delays: Vec<u128> = (0..8).map(|_| backoff.failed(now, 0.0).as_millis()).collect();
-        assert_eq!(delays, [800, 1600, 3200, 6400, 12_800, 25_600, 30_000, 30_000]);
+    fn delays(backoff: &mut Backoff, wait: Wait, jitter: f64, times: usize) -> Vec<u128> {
+        (0..times).map(|_| backoff.delay(wait, jitter).as_millis()).collect()
+    }
+
+    fn backoff() -> Backoff {
+        Backoff::new(BackoffLimits::default())
     }
 
     #[test]
-    fn jitter_at_most_doubles() {
-        let mut backoff = Backoff::new(BackoffLimits::default());
-        assert_eq!(backoff.failed(Instant::now(), 1.0), Duration::from_millis(1600));
-        assert_eq!(backoff.failed(Instant::now(), 7.0), Duration::from_millis(3200));
+    fn a_server_in_trouble_is_asked_as_client_go_would() {
+        let least = delays(&mut backoff(), Wait::Server(None), 0.0, 8);
+        assert_eq!(least, [800, 1600, 3200, 6400, 12_800, 25_600, 30_000, 30_000]);
+        let most = delays(&mut backoff(), Wait::Server(None), 1.0, 7);
+        assert_eq!(most, [1600, 3200, 6400, 12_800, 25_600, 51_200, 60_000]);
     }
 
     #[test]
-    fn two_healthy_minutes_start_over() {
-        let start = Instant::now();
-        let mut backoff = Backoff::new(BackoffLimits::default());
-        backoff.failed(start, 0.0);
-        backoff.healthy(start);
-        assert_eq!(backoff.failed(start + Duration::from_secs(119), 0.0), Duration::from_millis(1600));
-        backoff.healthy(start);
-        backoff.healthy(start + Duration::from_secs(100));
-        assert_eq!(backoff.failed(start + Duration::from_secs(120), 0.0), Duration::from_millis(800));
+    fn nothing_else_waits_for_more_than_five_seconds() {
+        assert_eq!(delays(&mut backoff(), Wait::Other, 0.0, 5), [500, 1000, 2000, 2500, 2500]);
+        assert_eq!(delays(&mut backoff(), Wait::Other, 7.0, 5), [1000, 2000, 4000, 5000, 5000]);
     }
 
     #[test]
-    fn time_spent_failing_is_not_health() {
-        let start = Instant::now();
-        let mut backoff = Backoff::new(BackoffLimits::default());
-        backoff.failed(start, 0.0);
-        assert_eq!(backoff.failed(start + Duration::from_secs(500), 0.0), Duration::from_millis(1600));
+    fn a_server_that_is_not_there_is_found_soon_however_long_it_was_away() {
+        assert_eq!(delays(&mut backoff(), Wait::Refused, 1.0, 3), [1000; 3]);
+        assert_eq!(delays(&mut backoff(), Wait::Refused, 0.0, 3), [500; 3], "and is not asked in a tight loop");
+        assert_eq!(delays(&mut backoff(), Wait::Absent, 1.0, 4), [1000, 2000, 2000, 2000]);
     }
 
     #[test]
-    fn where_nobody_listens_the_wait_stays_short_and_is_forgotten() {
-        let now = Instant::now();
-        let mut backoff = Backoff::new(BackoffLimits::default());
-        let delays: Vec<u128> = (0..6).map(|_| backoff.unreachable(now, 0.0).as_millis()).collect();
-        assert_eq!(delays, [800, 1600, 3200, 5000, 5000, 5000]);
-        assert_eq!(
-            backoff.failed(now, 0.0),
-            Duration::from_millis(800),
-            "a server that is back is no ill one"
-        );
-        assert_eq!(backoff.failed(now, 0.0), Duration::from_millis(1600));
-        backoff.healthy(now);
-        assert_eq!(backoff.unreachable(now, 0.0), Duration::from_millis(800));
-        assert_eq!(backoff.failed(now, 0.0), Duration::from_millis(3200), "being away is no cure");
+    fn a_time_that_the_server_names_is_obeyed_ten_times_and_is_the_least_after_that() {
+        let asked = Wait::Server(Some(Duration::from_secs(1)));
+        let mut backoff = backoff();
+        assert_eq!(delays(&mut backoff, asked, 0.0, 10), [1000; 10]);
+        assert_eq!(delays(&mut backoff, asked, 0.0, 3), [1000, 1600, 3200]);
+        assert_eq!(delays(&mut super::Backoff::new(BackoffLimits::default()), asked, 1.0, 1), [1500]);
+    }
+
+    #[test]
+    fn a_watch_that_worked_for_some_seconds_makes_all_delays_start_over() {
+        let mut backoff = backoff();
+        let next = |backoff: &mut Backoff| {
+            [Wait::Server(None), Wait::Absent, Wait::Other].map(|wait| backoff.delay(wait, 0.0).as_millis())
+        };
+        assert_eq!(next(&mut backoff), [800, 500, 500]);
+        assert!(!backoff.worked(Duration::from_millis(2999)));
+        assert_eq!(next(&mut backoff), [1600, 1000, 1000]);
+        assert!(backoff.worked(Duration::from_secs(3)));
+        assert_eq!(next(&mut backoff), [800, 500, 500]);
+    }
+
+    #[test]
+    fn a_watch_is_opened_again_within_a_quarter_of_a_second() {
+        assert_eq!(backoff().delay(Wait::Reopen, 0.0), Duration::ZERO);
+        assert_eq!(backoff().delay(Wait::Reopen, 1.0), Duration::from_millis(250));
     }
 }

@@ -35,6 +35,7 @@ use self::observed::Underway;
 use self::proxy::Proxy;
 use self::target::Surroundings;
 use self::transport::{Answer, Transport};
+use crate::reflector::is_refused;
 
 pub use self::credentials::CredentialError;
 pub use self::exec::ExecError;
@@ -295,7 +296,12 @@ impl Api {
         let (hook, host) = (self.hook.as_ref(), &self.host);
         let mut underway = Underway { hook, verb, host, throttled, start: Instant::now(), code: None };
         let within = deadline::of(request.extensions());
-        let answer = deadline::in_time(within, http.request(request)).await?;
+        let answer = deadline::in_time(within, http.request(request)).await;
+        if answer.as_ref().is_err_and(|error| is_refused(&**error)) {
+            // Nothing was sent. The reflectors ask an absent server often, and need their turns when it is back.
+            self.limiter.give_back();
+        }
+        let answer = answer?;
         underway.code = Some(answer.status().as_u16());
         Ok(answer)
     }

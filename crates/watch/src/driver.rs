@@ -19,53 +19,21 @@ use http_body_util::{BodyExt as _, Collected, Limited};
 use kube::client::Body;
 use portolan_model::Event;
 use portolan_model::object::{
-    DecodeError, Kind, Object, ObjectKey, decode_endpoint_slice, decode_node, decode_service,
+    DecodeError, Kind, ObjectKey, decode_endpoint_slice, decode_node, decode_service,
     decode_service_cidr,
 };
 use serde::Deserialize;
 use tokio::time;
 
-use crate::backoff::BackoffLimits;
 use crate::client::CredentialError;
 use crate::client::deadline::{AnswerWithin, Silent};
-use crate::frame::{Frame, Garbage, LineSplitter, json};
+use crate::frame::{Frame, Garbage, LineSplitter, check_kind, json};
 use crate::list::ListSplitter;
-use crate::reflector::{Next, Query, Reflector, RestartReason};
+use crate::reflector::{Next, Query, Reflector, RestartReason, is_refused};
 use crate::request::Collection;
 use crate::status::ApiStatus;
+use crate::timing::Timing;
 use crate::watcher::{KindCounts, WatchEvent, count};
-
-/// Timeouts and delays.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Timing {
-    /// Delays after failures.
-    pub backoff: BackoffLimits,
-    /// How long an answer may take to begin, from when its request is sent, and a list to go on.
-    pub answer: Duration,
-    /// How long a streamed list may pause before its end mark. A server that does not know streamed lists
-    /// but does not refuse them either would never send one.
-    pub stream_pause: Duration,
-    /// The server is asked to close a watch after this many seconds, times a random factor between 1 and 2,
-    /// so that the watches of many nodes do not end together.
-    pub watch_seconds: u64,
-    /// A watch in which nothing came for its length and this much more is dead.
-    pub watch_grace: Duration,
-    /// A collection that the server does not have is asked for at this interval, times 1 to 2.
-    pub unavailable_retry: Duration,
-}
-
-impl Default for Timing {
-    fn default() -> Self {
-        Self {
-            backoff: BackoffLimits::default(),
-            answer: Duration::from_secs(60),
-            stream_pause: Duration::from_secs(30),
-            watch_seconds: 300,
-            watch_grace: Duration::from_secs(30),
-            unavailable_retry: Duration::from_secs(60),
-        }
-    }
-}
 
 /// Why an object of a list or a watch was passed over.
 #[derive(Debug, thiserror::Error)]
@@ -101,6 +69,10 @@ pub(crate) struct Driver<'a, S> {
     reflector: Reflector,
     /// Events that the consumer has not seen yet.
     batch: Vec<Event>,
+    /// Whether a whole list, an event after it or a bookmark came that the consumer does not know of yet.
+    heard: bool,
+    /// Failures since the last answer.
+    failures: u32,
 }
 
 /// What stops the reading of a line.
@@ -123,8 +95,18 @@ impl<'a, S: FnMut(WatchEvent)> Driver<'a, S> {
         sink: &'a RefCell<S>,
         counts: &'a KindCounts,
     ) -> Self {
-        let reflector = Reflector::new(collection.optional(), timing.backoff, timing.unavailable_retry);
-        Self { client, collection, timing, sink, counts, reflector, batch: Vec::new() }
+        let reflector = Reflector::new(collection.kind, collection.optional(), timing);
+        Self {
+            client,
+            collection,
+            timing,
+            sink,
+            counts,
+            reflector,
+            batch: Vec::new(),
+            heard: false,
+            failures: 0,
+        }
     }
 
     pub(crate) async fn run(mut self) -> Infallible {
@@ -153,6 +135,7 @@ impl<'a, S: FnMut(WatchEvent)> Driver<'a, S> {
         if answer.status() != StatusCode::OK {
             return Err(refused(answer).await);
         }
+        self.failures = 0;
         if self.reflector.opened(now()) {
             count(&self.counts.lists);
             self.counts.unreadable.store(0, Ordering::Relaxed);
@@ -166,13 +149,13 @@ impl<'a, S: FnMut(WatchEvent)> Driver<'a, S> {
     }
 
     async fn page(&mut self, mut body: Body) -> Result<(), RestartReason> {
-        let mut items = ListSplitter::default();
+        let mut items = ListSplitter::new(self.collection.list_kind());
         while let Some(chunk) = self.chunk(&mut body, self.timing.answer).await? {
             items.push(&chunk, |item| self.item(item))?;
         }
         let page = items.finish()?.ok_or(RestartReason::Truncated)?;
-        if self.reflector.page(page)? {
-            self.batch.push(Event::ListEnd(self.collection.kind));
+        if self.reflector.page(page, now())? {
+            self.complete();
         }
         Ok(())
     }
@@ -180,12 +163,12 @@ impl<'a, S: FnMut(WatchEvent)> Driver<'a, S> {
     async fn frames(&mut self, mut body: Body, length: Duration) -> Result<(), RestartReason> {
         let mut lines = LineSplitter::default();
         loop {
-            let silence = if self.reflector.listing() {
-                self.timing.stream_pause
-            } else {
-                length.saturating_add(self.timing.watch_grace)
-            };
-            let Some(chunk) = self.chunk(&mut body, silence).await? else { break };
+            let (silence, meaning) = self.reflector.silence(length);
+            let chunk = self.chunk(&mut body, silence).await.map_err(|reason| match reason {
+                RestartReason::Silent(_) => meaning,
+                reason => reason,
+            })?;
+            let Some(chunk) = chunk else { break };
             lines.push(&chunk, |line| self.line(line))?;
         }
         // A last line may lack its line break; half an object is an answer cut off.
@@ -199,7 +182,7 @@ impl<'a, S: FnMut(WatchEvent)> Driver<'a, S> {
 
     /// The next chunk of a body. Events that wait are handed on before anything that takes time.
     async fn chunk(&mut self, body: &mut Body, silence: Duration) -> Result<Option<Bytes>, RestartReason> {
-        if !self.batch.is_empty() {
+        if !self.batch.is_empty() || self.heard {
             if self.batch.len() < BATCH
                 && let Some(chunk) = soon(body).await
             {
@@ -215,6 +198,14 @@ impl<'a, S: FnMut(WatchEvent)> Driver<'a, S> {
             let batch = std::mem::take(&mut self.batch);
             self.emit(WatchEvent::Objects(batch));
         }
+        if std::mem::take(&mut self.heard) {
+            self.emit(WatchEvent::Heard(self.collection.kind));
+        }
+    }
+
+    fn complete(&mut self) {
+        self.heard = true;
+        self.batch.push(Event::ListEnd(self.collection.kind));
     }
 
     fn emit(&self, event: WatchEvent) {
@@ -222,6 +213,7 @@ impl<'a, S: FnMut(WatchEvent)> Driver<'a, S> {
     }
 
     fn item(&mut self, item: &[u8]) -> Result<(), Garbage> {
+        self.reflector.counted();
         match self.decode(item) {
             Ok(event) => self.batch.push(event),
             Err(error) => {
@@ -249,7 +241,12 @@ impl<'a, S: FnMut(WatchEvent)> Driver<'a, S> {
         match self.frame(&frame) {
             Ok(()) => {}
             Err(LineError::Restart(reason)) => return Err(reason),
-            Err(LineError::Object(error)) => self.fault(error),
+            Err(LineError::Object(error)) => {
+                if self.reflector.listing() {
+                    self.reflector.counted();
+                }
+                self.fault(error);
+            }
         }
         Ok(())
     }
@@ -258,6 +255,11 @@ impl<'a, S: FnMut(WatchEvent)> Driver<'a, S> {
         match &*frame.event {
             "ADDED" | "MODIFIED" => {
                 let event = self.decode(frame.object)?;
+                self.reflector.changed(version(&event)).map_err(LineError::Restart)?;
+                if frame.event == "ADDED" {
+                    self.reflector.counted();
+                }
+                self.heard |= !self.reflector.listing();
                 self.batch.push(event);
             }
             "DELETED" => self.deleted(frame.object)?,
@@ -271,25 +273,25 @@ impl<'a, S: FnMut(WatchEvent)> Driver<'a, S> {
         Ok(())
     }
 
-    fn decode(&mut self, bytes: &[u8]) -> Result<Event, DecodeError> {
-        let reflector = &mut self.reflector;
+    fn decode(&self, bytes: &[u8]) -> Result<Event, DecodeError> {
         Ok(match self.collection.kind {
-            Kind::Service => note(reflector, decode_service(bytes)?, Event::Service),
-            Kind::EndpointSlice => note(reflector, decode_endpoint_slice(bytes)?, Event::EndpointSlice),
-            Kind::Node => note(reflector, decode_node(bytes)?, Event::Node),
-            Kind::ServiceCidr => note(reflector, decode_service_cidr(bytes)?, Event::ServiceCidr),
+            Kind::Service => Event::Service(decode_service(bytes)?),
+            Kind::EndpointSlice => Event::EndpointSlice(decode_endpoint_slice(bytes)?),
+            Kind::Node => Event::Node(decode_node(bytes)?),
+            Kind::ServiceCidr => Event::ServiceCidr(decode_service_cidr(bytes)?),
         })
     }
 
     fn deleted(&mut self, bytes: &[u8]) -> Result<(), DecodeError> {
         let kind = self.collection.kind;
-        let Identity { metadata } =
+        let Identity { metadata, .. } =
             serde_json::from_slice(bytes).map_err(|source| DecodeError::Syntax { kind, source })?;
         if metadata.name.is_empty() {
             return Err(DecodeError::Identity { kind, field: "metadata.name" });
         }
         let key = ObjectKey::new(metadata.namespace, metadata.name);
-        self.reflector.changed(&metadata.resource_version);
+        self.reflector.deleted(&metadata.resource_version);
+        self.heard |= !self.reflector.listing();
         self.batch.push(match kind {
             Kind::Service => Event::ServiceDeleted(key),
             Kind::EndpointSlice => Event::EndpointSliceDeleted(key),
@@ -300,12 +302,16 @@ impl<'a, S: FnMut(WatchEvent)> Driver<'a, S> {
     }
 
     fn bookmark(&mut self, bytes: &[u8]) -> Result<(), LineError> {
-        let Identity { metadata } = serde_json::from_slice(bytes).map_err(ObjectError::Bookmark)?;
+        let Identity { kind, metadata } = serde_json::from_slice(bytes).map_err(ObjectError::Bookmark)?;
         let end = metadata.annotations.is_some_and(|marks| marks.end.as_deref() == Some("true"));
-        let completes = self.reflector.bookmark(&metadata.resource_version, end);
-        if completes.map_err(|garbage| LineError::Restart(garbage.into()))? {
-            self.batch.push(Event::ListEnd(self.collection.kind));
+        let completes = if end { check_kind(self.collection.object_kind(), &kind) } else { Ok(()) };
+        let completes = completes
+            .map_err(RestartReason::from)
+            .and_then(|()| self.reflector.bookmark(&metadata.resource_version, end, now()));
+        if completes.map_err(LineError::Restart)? {
+            self.complete();
         }
+        self.heard |= !self.reflector.listing();
         Ok(())
     }
 
@@ -327,7 +333,16 @@ impl<'a, S: FnMut(WatchEvent)> Driver<'a, S> {
             self.emit(WatchEvent::Objects(vec![Event::ServiceCidrsUnavailable]));
         } else if next.report {
             count(&self.counts.restarts);
-            tracing::warn!(%kind, delay_ms, relist, %reason, "watch interrupted");
+            self.failures = self.failures.saturating_add(1);
+            if let RestartReason::Emptied { known, first: true } = reason {
+                self.emit(WatchEvent::EmptyListHeld { kind, known });
+            }
+            // A server that is away is asked every second: the first failure is told, the second, the fourth, and so on.
+            if self.failures.is_power_of_two() {
+                tracing::warn!(%kind, delay_ms, relist, failures = self.failures, %reason, "watch interrupted");
+            } else {
+                tracing::debug!(%kind, delay_ms, relist, failures = self.failures, %reason, "watch interrupted");
+            }
             self.emit(WatchEvent::Restarted { kind, reason, relist, delay });
         } else {
             tracing::debug!(%kind, relist, %reason, "watch ended");
@@ -338,6 +353,8 @@ impl<'a, S: FnMut(WatchEvent)> Driver<'a, S> {
 /// Who an object is; all that matters of a deleted object or a bookmark.
 #[derive(Deserialize)]
 struct Identity<'a> {
+    #[serde(borrow, default)]
+    kind: Cow<'a, str>,
     #[serde(borrow)]
     metadata: Metadata<'a>,
 }
@@ -362,9 +379,15 @@ struct Annotations<'a> {
     end: Option<Cow<'a, str>>,
 }
 
-fn note<T>(reflector: &mut Reflector, object: Object<T>, event: fn(Object<T>) -> Event) -> Event {
-    reflector.changed(&object.resource_version);
-    event(object)
+/// The version of an object.
+fn version(event: &Event) -> &str {
+    match event {
+        Event::Service(object) => &object.resource_version,
+        Event::EndpointSlice(object) => &object.resource_version,
+        Event::Node(object) => &object.resource_version,
+        Event::ServiceCidr(object) => &object.resource_version,
+        _ => "",
+    }
 }
 
 async fn next_chunk(body: &mut Body) -> Result<Option<Bytes>, RestartReason> {
@@ -404,7 +427,7 @@ fn unanswered(error: kube::Error) -> RestartReason {
     };
     if let Some(Silent(wait)) = error.downcast_ref() {
         RestartReason::Silent(*wait)
-    } else if is_connect(&*error) {
+    } else if is_connect(&*error) || is_refused(&*error) {
         RestartReason::Unreachable(error)
     } else if is_credential(&*error) {
         RestartReason::Credentials(error)

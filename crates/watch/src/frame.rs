@@ -39,6 +39,16 @@ pub enum Garbage {
     /// A list body has no `items`, or no `metadata.resourceVersion` to watch from.
     #[error("a list without {0}")]
     Incomplete(&'static str),
+    /// A list, or the bookmark that ends a streamed one, is of another kind than was asked for, or of none.
+    #[error(
+        "kind {found:?} where {wanted} was asked for; the API server or a proxy before it mixes up its answers"
+    )]
+    Kind {
+        /// The kind that was asked for.
+        wanted: &'static str,
+        /// At most 64 characters of what the answer says, empty if it says nothing.
+        found: Box<str>,
+    },
 }
 
 /// Cuts chunks into lines.
@@ -123,6 +133,14 @@ impl<'a> Frame<'a> {
             Err(_) => json(line).map(|()| None),
         }
     }
+}
+
+/// Whether an answer is of the kind that was asked for.
+pub(crate) fn check_kind(wanted: &'static str, found: &str) -> Result<(), Garbage> {
+    if found == wanted {
+        return Ok(());
+    }
+    Err(Garbage::Kind { wanted, found: found.chars().take(64).collect() })
 }
 
 /// Is this JSON at all?

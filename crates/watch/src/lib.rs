@@ -18,15 +18,17 @@ pub mod objects;
 mod reflector;
 mod request;
 mod status;
+mod timing;
 mod watcher;
 
 pub use backoff::BackoffLimits;
 pub use client::{
     ClientError, ClientSettings, CredentialError, ExecError, LimitError, RequestDone, RequestHook, connect,
 };
-pub use driver::{ObjectError, Timing};
+pub use driver::ObjectError;
 pub use frame::Garbage;
 pub use kube::Client;
 pub use reflector::RestartReason;
 pub use status::ApiStatus;
+pub use timing::Timing;
 pub use watcher::{Counts, KindCounts, WatchEvent, Watcher};

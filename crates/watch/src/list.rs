@@ -2,14 +2,14 @@
 //!
 //! [`ListSplitter`] finds the elements of the top-level `items` array by counting brackets and hands each to
 //! the caller as soon as it is complete; whether an element is well-formed is for its decoder to say. The
-//! rest of the page is read for `metadata` and otherwise skipped.
+//! rest of the page is read for `kind` and `metadata` and otherwise skipped. A page of another kind has no end.
 
 #[cfg(test)]
 mod tests;
 
 use serde::Deserialize;
 
-use crate::frame::{Garbage, carry};
+use crate::frame::{Garbage, carry, check_kind};
 
 /// What a list page says about itself.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
@@ -23,8 +23,11 @@ pub(crate) struct ListMeta {
 }
 
 /// Finds the items of one list page in the chunks of its body.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct ListSplitter {
+    /// The kind of the list, such as `ServiceList`.
+    kind: &'static str,
+    kind_seen: bool,
     place: Place,
     value: Value,
     /// The captured value's bytes from earlier chunks.
@@ -52,6 +55,7 @@ enum Place {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Member {
+    Kind,
     Items,
     Metadata,
     Other,
@@ -60,12 +64,26 @@ enum Member {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Capture {
     Key,
+    Kind,
     Item,
     Metadata,
     Skip,
 }
 
 impl ListSplitter {
+    /// Finds the items of a list of this kind.
+    pub(crate) fn new(kind: &'static str) -> Self {
+        Self {
+            kind,
+            kind_seen: false,
+            place: Place::default(),
+            value: Value::default(),
+            carry: Vec::new(),
+            meta: ListMeta::default(),
+            items_seen: false,
+        }
+    }
+
     /// Calls `item` for every item that `chunk` completes, until one returns an error.
     pub(crate) fn push<E: From<Garbage>>(
         &mut self,
@@ -91,6 +109,9 @@ impl ListSplitter {
     pub(crate) fn finish(self) -> Result<Option<ListMeta>, Garbage> {
         if self.place != Place::End {
             return Ok(None);
+        }
+        if !self.kind_seen {
+            check_kind(self.kind, "")?;
         }
         if !self.items_seen {
             return Err(Garbage::Incomplete("items"));
@@ -134,10 +155,16 @@ impl ListSplitter {
     ) -> Result<Place, E> {
         Ok(match capture {
             Capture::Key => Place::Colon(match bytes {
+                br#""kind""# => Member::Kind,
                 br#""items""# => Member::Items,
                 br#""metadata""# => Member::Metadata,
                 _ => Member::Other,
             }),
+            Capture::Kind => {
+                check_kind(self.kind, String::from_utf8_lossy(bytes).trim_matches('"'))?;
+                self.kind_seen = true;
+                Place::Member
+            }
             Capture::Item => {
                 item(bytes)?;
                 Place::Items
@@ -161,8 +188,10 @@ fn step(place: Place, byte: u8) -> Result<(Place, usize), Garbage> {
         (Place::Colon(member), b':') => (Place::Before(member), 1),
         (Place::Before(Member::Items), b'[') | (Place::Items, b',') => (Place::Items, 1),
         (Place::Before(Member::Metadata), b'{') => (Place::Inside(Capture::Metadata), 0),
-        // `"items":null` is how Go writes an empty slice that was never made.
-        (Place::Before(Member::Items), b'n') => (Place::Inside(Capture::Skip), 0),
+        // `"items":null` is a slice that a server in Go has never made. API servers write `[]` for an empty list
+        // (`storage`, `GetList`), so this one was never read.
+        (Place::Before(Member::Items), b'n') => return Err(Garbage::Incomplete("items: they are null")),
+        (Place::Before(Member::Kind), _) if begins_value(byte) => (Place::Inside(Capture::Kind), 0),
         (Place::Before(Member::Other), _) if begins_value(byte) => (Place::Inside(Capture::Skip), 0),
         // Whether an item is an object is for its decoder to say: one bad item harms only itself.
         (Place::Items, _) if begins_value(byte) => (Place::Inside(Capture::Item), 0),

@@ -71,8 +71,7 @@ async fn list_once(client: &kube::Client, path: &str) -> Result<Option<Vec<Value
         };
         match items {
             Value::Array(items) => objects.extend(items),
-            // Go writes an empty list like this.
-            Value::Null => {}
+            // An API server writes an empty list as `[]`.
             _ => return Err(unreadable(path, "its items are no list")),
         }
         match page.pointer("/metadata/continue").and_then(Value::as_str) {

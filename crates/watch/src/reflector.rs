@@ -1,7 +1,7 @@
 //! One collection's state: what to ask the API server next. Pure: no I/O, no clock, no randomness of its own.
 //!
 //! ```text
-//!            ┌─────────────── expired, garbage ───────────────┐
+//!            ┌── expired, garbage, gone back, no bookmarks ───┐
 //!            v                                                │
 //!  start ─> Stream ── end bookmark ─────────────────────────> Watch ─┐ close, break: again
 //!            │ refused, no end                                ^   ^──┘ from the last version
@@ -9,61 +9,39 @@
 //!          Pages ── last page ────────────────────────────────┘
 //! ```
 //!
-//! The rules are those of client-go's reflector (KEP-3157 for streamed lists), with four differences: a
+//! The rules are those of client-go's reflector (KEP-3157 for streamed lists), with these differences: a
 //! list that breaks goes on at its page, a streamed list that ends without its end mark is replaced by
-//! pages, pages are always read at the newest revision, and a server that cannot be reached is tried more often.
+//! pages, pages are always read at the newest revision, a watch that had worked is opened again at once
+//! however it ended, only a server in trouble is asked ever more seldom (`backoff`), a watch in which neither
+//! events nor bookmarks come and one whose versions go back are replaced by a list, and an empty list where
+//! objects were known needs a second one.
 
+mod empty;
+mod reason;
 #[cfg(test)]
 mod tests;
 
-use std::error::Error;
 use std::time::{Duration, Instant};
 
-use crate::backoff::{Backoff, BackoffLimits};
+use portolan_model::object::Kind;
+
+use self::empty::Guard;
+pub use self::reason::RestartReason;
+pub(crate) use self::reason::is_refused;
+use crate::backoff::{Backoff, Wait};
 use crate::frame::Garbage;
 use crate::list::ListMeta;
 use crate::status::ApiStatus;
+use crate::timing::Timing;
 
 /// Items a page, as client-go asks for.
 const PAGE_LIMIT: u32 = 500;
 
-/// A watch that ends sooner than this is an ill server's; the next attempt is backed off.
+/// A watch that ends sooner than this has not worked, unless something came.
 const SHORT_WATCH: Duration = Duration::from_secs(1);
 
 /// So many `ERROR` events in a row from one resource version and the collection is read anew.
 const STUCK: u8 = 3;
-
-/// Why a request to the API server did not go to its ordinary end.
-#[derive(Debug, thiserror::Error)]
-pub enum RestartReason {
-    /// An answer other than 200.
-    #[error("the API server answered {0}")]
-    Refused(ApiStatus),
-    /// An `ERROR` event in a watch.
-    #[error("the API server ended the watch with {0}")]
-    ErrorEvent(ApiStatus),
-    /// A watch was closed at once, or a streamed list before its end mark.
-    #[error("the API server closed the watch early")]
-    Closed,
-    /// The body ended in the middle of an object.
-    #[error("the answer ended in the middle of an object")]
-    Truncated,
-    /// No connection could be made.
-    #[error("no connection: {}", causes(&**.0))]
-    Unreachable(#[source] Box<dyn Error + Send + Sync>),
-    /// There is no token, or an exec plug-in failed: nothing was sent.
-    #[error("no credentials: {}", causes(&**.0))]
-    Credentials(#[source] Box<dyn Error + Send + Sync>),
-    /// The connection broke, or what came over it was no HTTP.
-    #[error("the connection failed: {}", causes(&**.0))]
-    Broken(#[source] Box<dyn Error + Send + Sync>),
-    /// Nothing came for this long.
-    #[error("the API server was silent for {} s", .0.as_secs())]
-    Silent(Duration),
-    /// The answer is not what an API server sends.
-    #[error("{0}")]
-    Garbage(#[from] Garbage),
-}
 
 /// What to ask the API server for.
 #[derive(Debug, PartialEq, Eq)]
@@ -111,6 +89,17 @@ enum Then {
     Unavailable,
 }
 
+/// An answer that is being read.
+#[derive(Debug, Clone, Copy, Default)]
+struct Open {
+    /// Since when it is a watch, and no list.
+    watching_since: Option<Instant>,
+    /// Whether a list, an event or a bookmark came by it.
+    gave: bool,
+    /// Bookmarks that came after the list.
+    bookmarks: u32,
+}
+
 /// The state machine. Call [`Self::query`], tell what came back, repeat.
 #[derive(Debug)]
 pub(crate) struct Reflector {
@@ -118,25 +107,34 @@ pub(crate) struct Reflector {
     streams: bool,
     state: State,
     resource_version: String,
-    opened_at: Option<Instant>,
+    open: Option<Open>,
     stuck: u8,
     backoff: Backoff,
-    unavailable_retry: Duration,
+    /// Whether the next request may follow at once where a list or a short watch makes it possible. One may after
+    /// each watch that worked, so that a server that cuts or refuses everything is not asked in a tight loop.
+    spare: bool,
+    /// How long this server's watches may be silent.
+    patience: Duration,
+    guard: Guard,
+    timing: Timing,
 }
 
 impl Reflector {
     /// `optional`: a server without this collection is no failure, it is asked again after
-    /// `unavailable_retry`.
-    pub(crate) fn new(optional: bool, limits: BackoffLimits, unavailable_retry: Duration) -> Self {
+    /// `timing.unavailable_retry`.
+    pub(crate) fn new(kind: Kind, optional: bool, timing: Timing) -> Self {
         Self {
             optional,
             streams: true,
             state: State::Stream,
             resource_version: String::new(),
-            opened_at: None,
+            open: None,
             stuck: 0,
-            backoff: Backoff::new(limits),
-            unavailable_retry,
+            backoff: Backoff::new(timing.backoff),
+            spare: true,
+            patience: timing.bookmark_silence,
+            guard: Guard::new(kind, timing.empty_list_hold),
+            timing,
         }
     }
 
@@ -151,13 +149,17 @@ impl Reflector {
 
     /// The answer is 200. True if a list begins with it.
     pub(crate) fn opened(&mut self, now: Instant) -> bool {
-        self.opened_at = Some(now);
-        self.backoff.healthy(now);
-        match &self.state {
+        let watching_since = (self.state == State::Watch).then_some(now);
+        self.open = Some(Open { watching_since, ..Open::default() });
+        let begins = match &self.state {
             State::Stream => true,
             State::Pages { token, .. } => token.is_empty(),
             State::Watch => false,
+        };
+        if begins {
+            self.guard.list_begins();
         }
+        begins
     }
 
     /// Whether the objects that come now belong to a list that is not complete.
@@ -165,64 +167,209 @@ impl Reflector {
         self.state != State::Watch
     }
 
-    /// An object was added, modified or deleted at this version. The objects of a streamed list come in no
+    /// How long the server may be silent in an answer that asked it to close the watch after `length`, and what it
+    /// means if it is for longer.
+    pub(crate) fn silence(&self, length: Duration) -> (Duration, RestartReason) {
+        let dead = length.saturating_add(self.timing.watch_grace);
+        if self.listing() {
+            let pause = self.timing.stream_pause;
+            (pause, RestartReason::Silent(pause))
+        } else if self.patience < dead {
+            (self.patience, RestartReason::NoBookmarks(self.patience))
+        } else {
+            (dead, RestartReason::Silent(dead))
+        }
+    }
+
+    /// An object came, of a list or new in a watch.
+    pub(crate) fn counted(&mut self) {
+        self.guard.object(self.listing());
+    }
+
+    /// An object was added or modified at this version. The objects of a streamed list come in no
     /// order of versions, so that only its end mark says where to go on.
-    pub(crate) fn changed(&mut self, resource_version: &str) {
+    ///
+    /// # Errors
+    /// The version is older than what is known.
+    pub(crate) fn changed(&mut self, resource_version: &str) -> Result<(), RestartReason> {
         if self.state == State::Watch {
+            self.gave();
+            if older(resource_version, &self.resource_version) {
+                let known = self.resource_version.as_str().into();
+                return Err(RestartReason::WentBack { known, seen: resource_version.into() });
+            }
             self.advance(resource_version);
+        }
+        Ok(())
+    }
+
+    /// An object was deleted at this version. Some servers give the version of the object in its place, which is no
+    /// step back.
+    pub(crate) fn deleted(&mut self, resource_version: &str) {
+        self.guard.deleted(self.listing());
+        if self.state == State::Watch {
+            self.gave();
+            if !older(resource_version, &self.resource_version) {
+                self.advance(resource_version);
+            }
         }
     }
 
     /// A bookmark came. True if it completes a streamed list.
-    pub(crate) fn bookmark(&mut self, resource_version: &str, end: bool) -> Result<bool, Garbage> {
-        let completes = end && self.state == State::Stream;
-        if completes {
-            if resource_version.is_empty() {
-                return Err(Garbage::Incomplete("metadata.resourceVersion in its end bookmark"));
+    ///
+    /// # Errors
+    /// It names no version, an older one than is known, or it completes an empty list that is not believed yet.
+    pub(crate) fn bookmark(
+        &mut self,
+        resource_version: &str,
+        end: bool,
+        now: Instant,
+    ) -> Result<bool, RestartReason> {
+        if !end || self.state != State::Stream {
+            if let Some(open) = &mut self.open {
+                open.bookmarks = open.bookmarks.saturating_add(1);
             }
-            self.state = State::Watch;
+            return self.changed(resource_version).map(|()| false);
         }
-        self.changed(resource_version);
-        Ok(completes)
+        if resource_version.is_empty() {
+            return Err(Garbage::Incomplete("metadata.resourceVersion in its end bookmark").into());
+        }
+        self.complete(resource_version, now)?;
+        Ok(true)
     }
 
     /// A page came to its end. True if it was the last.
-    pub(crate) fn page(&mut self, page: ListMeta) -> Result<bool, Garbage> {
+    ///
+    /// # Errors
+    /// It leads to itself, or it completes an empty list that is not believed yet.
+    pub(crate) fn page(&mut self, page: ListMeta, now: Instant) -> Result<bool, RestartReason> {
         if let State::Pages { token, .. } = &self.state
             && !page.next.is_empty()
             && *token == page.next
         {
-            return Err(Garbage::Incomplete("progress: its continue token leads to itself"));
+            return Err(Garbage::Incomplete("progress: its continue token leads to itself").into());
         }
-        if page.next.is_empty() {
-            self.state = State::Watch;
-            self.changed(&page.resource_version);
-            return Ok(true);
+        if !page.next.is_empty() {
+            self.state = State::Pages { token: page.next, whole: false };
+            return Ok(false);
         }
-        self.state = State::Pages { token: page.next, whole: false };
-        Ok(false)
+        self.complete(&page.resource_version, now)?;
+        // The answer is over, and so that it worked; what comes next is another one.
+        self.open = None;
+        Ok(true)
     }
 
     /// The request came to another end. `jitter` is a random number in `0.0..1.0`.
     pub(crate) fn failed(&mut self, reason: &RestartReason, now: Instant, jitter: f64) -> Next {
-        let opened_at = self.opened_at.take();
-        let short = opened_at.is_none_or(|at| now.saturating_duration_since(at) < SHORT_WATCH);
-        if matches!(reason, RestartReason::Closed) && self.state == State::Watch && !short {
-            return Next { delay: Duration::ZERO, relist: false, report: false, unavailable: false };
-        }
-        let then = self.then(reason, opened_at.is_some());
-        let relist = then != Then::Same;
-        let unavailable = then == Then::Unavailable;
+        let open = self.open.take();
+        let worked = self.worked(open.as_ref(), reason, now);
+        let ordinary = worked && matches!(reason, RestartReason::Closed);
+        let then = self.then(reason, open.is_some());
         let refused_stream =
             matches!(then, Then::Pages { .. }) && matches!(reason, RestartReason::Refused(s) if s.code < 500);
-        let delay = match then {
-            Then::Unavailable => self.unavailable_retry.mul_f64(1.0 + jitter.clamp(0.0, 1.0)),
-            _ if refused_stream => Duration::ZERO,
-            _ if matches!(reason, RestartReason::Unreachable(_)) => self.backoff.unreachable(now, jitter),
-            _ => self.backoff.failed(now, jitter).max(retry_after(reason).unwrap_or_default()),
+        let wait = match then {
+            Then::Unavailable => Wait::Own(self.timing.unavailable_retry),
+            _ if refused_stream => Wait::None,
+            _ => self.wait(reason, open.as_ref(), worked),
         };
+        if matches!(reason, RestartReason::NoBookmarks(_)) {
+            // In vain, as long as the list does not show the opposite.
+            self.patience = self.patience.saturating_mul(2);
+        }
+        let delay = self.backoff.delay(wait, jitter);
         self.go(then);
-        Next { delay, relist, report: !refused_stream && !unavailable, unavailable }
+        let unavailable = then == Then::Unavailable;
+        Next {
+            delay,
+            relist: then != Then::Same,
+            report: !ordinary && !refused_stream && !unavailable,
+            unavailable,
+        }
+    }
+
+    /// The list is complete at this version.
+    fn complete(&mut self, resource_version: &str, now: Instant) -> Result<(), RestartReason> {
+        if let Some(known) = self.guard.list_ends(now) {
+            return Err(RestartReason::Emptied { known, first: self.guard.is_first(now) });
+        }
+        if older(resource_version, &self.resource_version) {
+            self.patience = self.timing.bookmark_silence;
+        }
+        self.state = State::Watch;
+        if let Some(open) = &mut self.open {
+            (open.watching_since, open.gave) = (Some(now), true);
+        }
+        self.advance(resource_version);
+        Ok(())
+    }
+
+    /// Whether a watch has worked: it lasted, or something came while it is not cut again and again. What an `ERROR`
+    /// event ends without anything before was a refusal, however long that took.
+    fn worked(&mut self, open: Option<&Open>, reason: &RestartReason, now: Instant) -> bool {
+        let Some(open) = open else { return false };
+        let Some(since) = open.watching_since else { return false };
+        let lasted = now.saturating_duration_since(since);
+        if !open.gave && matches!(reason, RestartReason::ErrorEvent(_)) || lasted < SHORT_WATCH {
+            return false;
+        }
+        if self.backoff.worked(lasted) && matches!(reason, RestartReason::Closed) {
+            let due = lasted.as_secs() / self.timing.bookmark_silence.as_secs().max(1);
+            if due > 0 && u64::from(open.bookmarks) >= due {
+                self.patience = self.timing.bookmark_silence;
+            }
+        }
+        self.spare = true;
+        true
+    }
+
+    /// What the next request has to wait for.
+    fn wait(&mut self, reason: &RestartReason, open: Option<&Open>, worked: bool) -> Wait {
+        let gave = open.is_some_and(|open| open.gave);
+        let streaming = self.state == State::Stream;
+        match reason {
+            RestartReason::Emptied { .. } => Wait::Own(self.guard.recheck()),
+            RestartReason::Refused(status) | RestartReason::ErrorEvent(status)
+                if streaming && status.lacks_streamed_lists() =>
+            {
+                Wait::Reopen
+            }
+            RestartReason::Silent(_) if streaming && open.is_some() => Wait::Reopen,
+            RestartReason::Refused(status) | RestartReason::ErrorEvent(status) if status.is_trouble() => {
+                Wait::Server(status.retry_after)
+            }
+            RestartReason::Refused(status) if status.is_of_gateway() => Wait::Absent,
+            RestartReason::Refused(status) | RestartReason::ErrorEvent(status)
+                if status.expired() || status.too_large =>
+            {
+                self.at_once(Wait::Server(None))
+            }
+            RestartReason::WentBack { .. } | RestartReason::NoBookmarks(_) => self.at_once(Wait::Server(None)),
+            RestartReason::Unreachable(_) if reason.is_refused_connection() => Wait::Refused,
+            RestartReason::Broken(_) if open.is_none() => Wait::Absent,
+            RestartReason::Closed
+            | RestartReason::Truncated
+            | RestartReason::Silent(_)
+            | RestartReason::Broken(_)
+                if worked =>
+            {
+                Wait::Reopen
+            }
+            RestartReason::Closed | RestartReason::Truncated | RestartReason::Broken(_) if gave => {
+                self.at_once(Wait::Other)
+            }
+            _ => Wait::Other,
+        }
+    }
+
+    /// At once where nothing was asked for at once since a watch worked.
+    fn at_once(&mut self, otherwise: Wait) -> Wait {
+        if std::mem::take(&mut self.spare) { Wait::Reopen } else { otherwise }
+    }
+
+    fn gave(&mut self) {
+        if let Some(open) = &mut self.open {
+            open.gave = true;
+        }
     }
 
     fn advance(&mut self, resource_version: &str) {
@@ -256,8 +403,12 @@ impl Reflector {
             RestartReason::ErrorEvent(status) => self.then_error_event(status),
             RestartReason::Unreachable(_) | RestartReason::Credentials(_) => Then::Same,
             RestartReason::Truncated | RestartReason::Broken(_) if stream && !opened => Then::Same,
+            RestartReason::Emptied { .. } => Then::Pages { for_good: false },
+            RestartReason::Silent(_) if stream && opened => Then::Pages { for_good: true },
             _ if stream => Then::Pages { for_good: false },
-            RestartReason::Garbage(_) => Then::Relist,
+            RestartReason::Garbage(_) | RestartReason::WentBack { .. } | RestartReason::NoBookmarks(_) => {
+                Then::Relist
+            }
             _ => Then::Same,
         }
     }
@@ -266,9 +417,10 @@ impl Reflector {
         let lost = status.expired() || status.too_large;
         let server_fault = status.code >= 500;
         match &self.state {
-            _ if matches!(status.code, 401 | 408 | 429 | 503) => Then::Same,
+            _ if matches!(status.code, 401 | 408 | 429 | 503) || status.is_of_gateway() => Then::Same,
             State::Stream => {
-                let for_good = matches!(status.code, 400 | 405 | 406 | 415 | 422 | 501);
+                let for_good = matches!(status.code, 400 | 405 | 406 | 415 | 422 | 501)
+                    || status.lacks_streamed_lists();
                 Then::Pages { for_good }
             }
             State::Pages { token, .. } if !token.is_empty() && status.expired() => Then::Whole,
@@ -284,7 +436,8 @@ impl Reflector {
     fn then_error_event(&mut self, status: &ApiStatus) -> Then {
         if self.state == State::Stream {
             let busy = matches!(status.code, 429 | 503);
-            return if busy { Then::Same } else { Then::Pages { for_good: false } };
+            let for_good = status.lacks_streamed_lists();
+            return if busy { Then::Same } else { Then::Pages { for_good } };
         }
         self.stuck = self.stuck.saturating_add(1);
         let relist = status.expired() || status.too_large || self.stuck >= STUCK;
@@ -292,23 +445,8 @@ impl Reflector {
     }
 }
 
-/// An error with what lies below it: hyper's say little without. What an error repeats of its cause comes once.
-fn causes(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        next = cause.source();
-    }
-    text
-}
-
-fn retry_after(reason: &RestartReason) -> Option<Duration> {
-    match reason {
-        RestartReason::Refused(status) | RestartReason::ErrorEvent(status) => status.retry_after,
-        _ => None,
-    }
+/// Whether one resource version is before another. They are decimal numbers (KEP-5504); of others nothing is known.
+fn older(one: &str, other: &str) -> bool {
+    let number = |text: &str| text.parse::<u64>().ok();
+    number(one).zip(number(other)).is_some_and(|(one, other)| one < other)
 }

@@ -41,6 +41,25 @@ impl Collection {
         self.kind == Kind::ServiceCidr
     }
 
+    /// What its objects call themselves.
+    pub(crate) fn object_kind(&self) -> &'static str {
+        self.names().0
+    }
+
+    /// What its lists call themselves.
+    pub(crate) fn list_kind(&self) -> &'static str {
+        self.names().1
+    }
+
+    fn names(&self) -> (&'static str, &'static str) {
+        match self.kind {
+            Kind::Service => ("Service", "ServiceList"),
+            Kind::EndpointSlice => ("EndpointSlice", "EndpointSliceList"),
+            Kind::Node => ("Node", "NodeList"),
+            Kind::ServiceCidr => ("ServiceCIDR", "ServiceCIDRList"),
+        }
+    }
+
     /// The request; `timeout` in seconds is when the server shall close a watch.
     pub(crate) fn request(
         &self,

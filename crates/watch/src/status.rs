@@ -45,7 +45,7 @@ struct Cause {
 }
 
 /// A server that asks for more than this is taken to mean this.
-const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(120);
+const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(30);
 
 impl ApiStatus {
     /// From the object of an `ERROR` event; a status without a code counts as 500.
@@ -77,6 +77,24 @@ impl ApiStatus {
     /// The asked resource version is gone from the server's history.
     pub(crate) fn expired(&self) -> bool {
         self.code == 410 || matches!(&*self.reason, "Expired" | "Gone")
+    }
+
+    /// The server knows streamed lists but cannot make one: its etcd is too old to tell how far a watch is
+    /// (`storage/cacher`: "the required storage feature RequestWatchProgress is disabled").
+    pub(crate) fn lacks_streamed_lists(&self) -> bool {
+        self.code == 500 && self.message.contains("RequestWatchProgress")
+    }
+
+    /// The server is in trouble, and wants to be asked more seldom.
+    pub(crate) fn is_trouble(&self) -> bool {
+        (self.code == 429 || self.code >= 500) && !self.expired() && !self.too_large && !self.is_of_gateway()
+    }
+
+    /// A load balancer answers for a server that is not there: an API server says why, in a `Status` or with
+    /// `Retry-After`.
+    pub(crate) fn is_of_gateway(&self) -> bool {
+        let says_nothing = self.reason.is_empty() && self.message.is_empty() && self.retry_after.is_none();
+        matches!(self.code, 502..=504) && says_nothing && !self.too_large
     }
 }
 
@@ -126,9 +144,27 @@ mod tests {
     }
 
     #[test]
-    fn a_day_of_retry_after_is_two_minutes() {
+    fn a_day_of_retry_after_is_half_a_minute() {
         let status = ApiStatus::from_event(br#"{"details":{"retryAfterSeconds":86400}}"#);
         assert_eq!((status.code, status.retry_after), (500, Some(LONGEST_RETRY_AFTER)));
+    }
+
+    #[test]
+    fn a_load_balancer_is_told_from_an_api_server_in_trouble() {
+        let status = |code, body: &str| ApiStatus::from_answer(code, &HeaderMap::new(), body.as_bytes());
+        for code in [502, 503, 504] {
+            let gateway = status(code, "<html>no server</html>");
+            assert!(gateway.is_of_gateway() && !gateway.is_trouble(), "{code}");
+            let server = status(code, r#"{"kind":"Status","message":"shutting down"}"#);
+            assert!(!server.is_of_gateway() && server.is_trouble(), "{code}");
+        }
+        for code in [429, 500, 501] {
+            assert!(status(code, "Too many requests").is_trouble(), "{code}");
+        }
+        assert!(![400, 401, 403, 404, 410, 422].iter().any(|code| status(*code, "").is_trouble()));
+        let mut headers = HeaderMap::new();
+        headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+        assert!(ApiStatus::from_answer(503, &headers, b"").is_trouble(), "it names a time");
     }
 
     #[test]

@@ -10,9 +10,10 @@ use futures::future::join4;
 use portolan_model::Event;
 use portolan_model::object::Kind;
 
-use crate::driver::{Driver, ObjectError, Timing};
+use crate::driver::{Driver, ObjectError};
 use crate::reflector::RestartReason;
 use crate::request::Collection;
+use crate::timing::Timing;
 
 /// One thing for the consumer.
 #[derive(Debug)]
@@ -22,6 +23,17 @@ pub enum WatchEvent {
     /// `ServiceCidrsUnavailable` comes when the server has no ServiceCIDRs or lets us not see them, and
     /// again at each slow retry.
     Objects(Vec<Event>),
+    /// A whole list, an event after it or a bookmark came: until now, what is known of this collection is what the
+    /// API server says. It comes after the events.
+    Heard(Kind),
+    /// A list was empty where this many objects were known. It is asked for again before it is believed
+    /// ([`Timing::empty_list_hold`]). Told once until a list is believed.
+    EmptyListHeld {
+        /// Which collection.
+        kind: Kind,
+        /// How many objects are known.
+        known: usize,
+    },
     /// A request failed and will be repeated. What was learned stays valid until events say otherwise.
     Restarted {
         /// Which collection.

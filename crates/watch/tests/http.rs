@@ -54,15 +54,19 @@ fn object(event: &str, name: &str, version: u32) -> String {
 }
 
 fn end_mark(version: u32) -> String {
+    end_mark_of(Kind::Service, version)
+}
+
+fn end_mark_of(kind: Kind, version: u32) -> String {
     format!(
-        r#"{{"type":"BOOKMARK","object":{{"metadata":{{"resourceVersion":"{version}","annotations":{{"k8s.io/initial-events-end":"true"}}}}}}}}
+        r#"{{"type":"BOOKMARK","object":{{"kind":"{kind}","metadata":{{"resourceVersion":"{version}","annotations":{{"k8s.io/initial-events-end":"true"}}}}}}}}
 "#
     )
 }
 
 /// An empty streamed list that stays open.
-fn empty() -> Vec<Act> {
-    vec![send(&[CHUNKED.into(), chunk(&end_mark(1))])]
+fn empty(kind: Kind) -> Vec<Act> {
+    vec![send(&[CHUNKED.into(), chunk(&end_mark_of(kind, 1))])]
 }
 
 struct Server {
@@ -95,7 +99,9 @@ impl Server {
 
     async fn watcher(&self) -> Watcher {
         let settings = ClientSettings { master: Some(self.url.clone()), ..ClientSettings::default() };
-        let fast = BackoffLimits { initial: Duration::from_millis(1), ..BackoffLimits::default() };
+        let soon = Duration::from_millis(1);
+        let fast =
+            BackoffLimits { initial: soon, other_initial: soon, refused: soon, ..BackoffLimits::default() };
         let timing = Timing { backoff: fast, ..Timing::default() };
         Watcher::new(connect(&settings).await.unwrap(), "node-1").with_timing(timing)
     }
@@ -105,7 +111,7 @@ impl Server {
         let (sender, mut receiver) = mpsc::unbounded_channel();
         let watcher = self.watcher().await;
         let mut seen = Vec::new();
-        let run = watcher.run(move |event| sender.send(event).unwrap());
+        let run = watcher.run(told(move |event| sender.send(event).unwrap()));
         let collect = async {
             while let Some(event) = receiver.recv().await {
                 let stop = done(&event);
@@ -120,6 +126,15 @@ impl Server {
             outcome = time::timeout(Duration::from_secs(120), collect) => outcome.expect("the event never came"),
         }
         seen
+    }
+}
+
+/// Without the signs of life, which come after events.
+fn told(mut sink: impl FnMut(WatchEvent)) -> impl FnMut(WatchEvent) {
+    move |event| {
+        if !matches!(event, WatchEvent::Heard(_)) {
+            sink(event);
+        }
     }
 }
 
@@ -156,9 +171,10 @@ fn list_end(event: &WatchEvent, kind: Kind) -> bool {
 
 #[tokio::test]
 async fn all_four_collections() {
-    let server = Server::start([SERVICES, SLICES, NODES, CIDRS].map(|path| (path, vec![empty()]))).await;
-    let mut ends = 0;
     let kinds = [Kind::Service, Kind::EndpointSlice, Kind::Node, Kind::ServiceCidr];
+    let answers = [SERVICES, SLICES, NODES, CIDRS].into_iter().zip(kinds);
+    let server = Server::start(answers.map(|(path, kind)| (path, vec![empty(kind)]))).await;
+    let mut ends = 0;
     server
         .watch_until(|event| {
             ends += kinds.iter().filter(|kind| list_end(event, **kind)).count();
@@ -181,7 +197,7 @@ async fn pages_and_the_watch_after_them_share_a_connection() {
     let refusal = "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n".to_owned();
     let page = |name: &str, next: &str| {
         let body = format!(
-            r#"{{"metadata":{{"resourceVersion":"9","continue":"{next}"}},"items":[{{"metadata":{{"name":"{name}","namespace":"ns"}}}}]}}"#
+            r#"{{"kind":"ServiceList","metadata":{{"resourceVersion":"9","continue":"{next}"}},"items":[{{"metadata":{{"name":"{name}","namespace":"ns"}}}}]}}"#
         );
         let (half, rest) = body.split_at(body.len() / 2);
         vec![send(&[CHUNKED.into(), chunk(half), chunk(rest), LAST_CHUNK.into()])]
@@ -286,4 +302,35 @@ async fn a_server_that_is_not_there_is_told_from_one_that_breaks_off() {
         matches!(seen.last(), Some(WatchEvent::Restarted { reason: RestartReason::Unreachable(_), .. })),
         "{seen:?}"
     );
+}
+
+/// Ten refused attempts of each of four watches take turns that nobody needs, or else they would wait for one.
+#[tokio::test]
+async fn attempts_where_nobody_listens_cost_no_turn() {
+    let unused = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let done = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&done);
+    let settings = ClientSettings {
+        master: Some(format!("http://{unused}")),
+        qps: 0.001,
+        burst: 4,
+        on_request: Some(Arc::new(move |request| seen.lock().unwrap().push(request.throttled))),
+        ..ClientSettings::default()
+    };
+    let soon = Duration::from_millis(1);
+    let timing = Timing {
+        backoff: BackoffLimits { refused: soon, ..BackoffLimits::default() },
+        ..Timing::default()
+    };
+    let watcher = Watcher::new(connect(&settings).await.unwrap(), "node-1").with_timing(timing);
+    let enough = async {
+        while done.lock().unwrap().len() < 40 {
+            time::sleep(soon).await;
+        }
+    };
+    tokio::select! {
+        never = watcher.run(|_| ()) => match never {},
+        outcome = time::timeout(Duration::from_secs(60), enough) => outcome.expect("a turn was waited for"),
+    }
+    assert_eq!(done.lock().unwrap().iter().max(), Some(&Duration::ZERO));
 }

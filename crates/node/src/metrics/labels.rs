@@ -25,6 +25,21 @@ pub enum Resource {
     ServiceCidrs,
 }
 
+impl Resource {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 4] = [Self::Services, Self::EndpointSlices, Self::Nodes, Self::ServiceCidrs];
+
+    /// The name in the paths of the API.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Services => "services",
+            Self::EndpointSlices => "endpointslices",
+            Self::Nodes => "nodes",
+            Self::ServiceCidrs => "servicecidrs",
+        }
+    }
+}
+
 /// The label `kind`: what an object of a [`Resource`] calls itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObjectKind(pub Resource);
@@ -138,7 +153,7 @@ impl Labels for Code {
 
 impl Labels for Resource {
     fn all() -> Vec<Self> {
-        vec![Self::Services, Self::EndpointSlices, Self::Nodes, Self::ServiceCidrs]
+        Self::ALL.to_vec()
     }
 
     fn index(self) -> usize {
@@ -146,13 +161,7 @@ impl Labels for Resource {
     }
 
     fn text(self) -> String {
-        let name = match self {
-            Self::Services => "services",
-            Self::EndpointSlices => "endpointslices",
-            Self::Nodes => "nodes",
-            Self::ServiceCidrs => "servicecidrs",
-        };
-        format!("resource=\"{name}\"")
+        format!("resource=\"{}\"", self.name())
     }
 }
 

@@ -20,6 +20,7 @@ mod iptables;
 mod ipvs;
 mod relay;
 mod sync;
+mod watches;
 
 /// 0.001 s doubled up to 16.384 s.
 const LATENCY: &[f64] = &[
@@ -37,6 +38,7 @@ pub struct ProxyMetrics {
     healthz_total: Arc<Vector<Code, Counter>>,
     livez_total: Arc<Vector<Code, Counter>>,
     watch_restarts: Arc<Vector<Resource, Counter>>,
+    empty_lists: Arc<Vector<Resource, Counter>>,
     bad_objects: Arc<Vector<ObjectKind, Gauge>>,
     client: ClientMetrics,
     features: Arc<DynamicVector<2, Gauge>>,
@@ -84,6 +86,11 @@ impl ProxyMetrics {
             watch_restarts: registry.add(
                 "portolan_watch_restarts_total",
                 "Watches that ended early or could not begin, whether or not they had to list again",
+                Vector::new(Counter::default),
+            ),
+            empty_lists: registry.add(
+                "portolan_watch_empty_lists_held_total",
+                "Empty lists, where objects were known, that were asked for again before they were believed",
                 Vector::new(Counter::default),
             ),
             bad_objects: registry.add(
@@ -214,6 +221,16 @@ impl ProxyMetrics {
         self
     }
 
+    /// Shows how long ago each watch was heard of, read anew for every page; nothing before its first list.
+    #[must_use]
+    pub fn with_watch_ages(
+        self,
+        read: impl Fn(Resource) -> Option<Duration> + Send + Sync + 'static,
+    ) -> Self {
+        watches::add(&self.registry, Arc::new(read));
+        self
+    }
+
     /// This mode runs from now on, for this reason, where the configuration names `wanted`, or nothing.
     pub fn mode(&self, mode: &str, reason: &str, wanted: &str) {
         self.mode.clear();
@@ -239,6 +256,11 @@ impl ProxyMetrics {
     /// A list or a watch was interrupted and began again.
     pub fn watch_restarted(&self, resource: Resource) {
         self.watch_restarts.with(resource, Counter::increment);
+    }
+
+    /// A list was empty where objects were known, and is asked for again.
+    pub fn empty_list_held(&self, resource: Resource) {
+        self.empty_lists.with(resource, Counter::increment);
     }
 
     /// So many objects of a kind have parts that cannot be used.

@@ -95,6 +95,13 @@ impl Limiter {
         taken.used();
         wait
     }
+
+    /// A turn led to no request.
+    pub(super) fn give_back(&self) {
+        if let Some(bucket) = &self.0 {
+            bucket.lock().unwrap_or_else(PoisonError::into_inner).give_back();
+        }
+    }
 }
 
 /// A token that goes back unless it is used.

@@ -15,8 +15,9 @@ use tokio::time::{self, Instant};
 use tower::BoxError;
 
 use crate::client::deadline;
-use crate::driver::{Driver, Timing};
+use crate::driver::Driver;
 use crate::request::Collection;
+use crate::timing::Timing;
 use crate::watcher::{KindCounts, WatchEvent};
 
 /// How the fake answers one request.
@@ -68,6 +69,8 @@ pub(super) struct Log {
     pub(super) restarts: u64,
     pub(super) lists: u64,
     pub(super) unreadable: u64,
+    /// How often the collection was told to be what the server says.
+    pub(super) heard: usize,
 }
 
 struct Script {
@@ -77,6 +80,15 @@ struct Script {
 
 /// Runs one reflector of this kind against the script.
 pub(super) async fn play(kind: Kind, answers: impl IntoIterator<Item = Answer>) -> Log {
+    play_with(Timing::default(), kind, answers).await
+}
+
+/// The same with other timeouts.
+pub(super) async fn play_with(
+    timing: Timing,
+    kind: Kind,
+    answers: impl IntoIterator<Item = Answer>,
+) -> Log {
     let script =
         Arc::new(Mutex::new(Script { answers: answers.into_iter().collect(), requests: Vec::new() }));
     let done = Arc::new(Notify::new());
@@ -84,7 +96,7 @@ pub(super) async fn play(kind: Kind, answers: impl IntoIterator<Item = Answer>) 
     let log = RefCell::new(Log::default());
     let sink = RefCell::new(|event| render(&mut log.borrow_mut(), event));
     let counts = KindCounts::default();
-    let driver = Driver::new(&client, Collection::new(kind, "node-1"), Timing::default(), &sink, &counts);
+    let driver = Driver::new(&client, Collection::new(kind, "node-1"), timing, &sink, &counts);
     tokio::select! {
         never = driver.run() => match never {},
         () = done.notified() => {}
@@ -111,7 +123,9 @@ fn client(script: Arc<Mutex<Script>>, done: Arc<Notify>) -> kube::Client {
         let within = deadline::of(request.extensions());
         let answer = async move {
             match answer {
-                Some(Answer::Refuse) => Err(BoxError::from("connection refused")),
+                Some(Answer::Refuse) => {
+                    Err(BoxError::from(std::io::Error::from(std::io::ErrorKind::ConnectionRefused)))
+                }
                 Some(Answer::Say(code, retry_after, steps)) => Ok(say(code, retry_after, steps)),
                 Some(Answer::Never) => Ok(std::future::pending::<Response>().await),
                 None => {
@@ -153,6 +167,8 @@ fn render(log: &mut Log, event: WatchEvent) {
             log.batches.push(events.len());
             log.events.extend(events.iter().map(object));
         }
+        WatchEvent::Heard(_) => log.heard += 1,
+        WatchEvent::EmptyListHeld { known, .. } => log.events.push(format!("held: {known}")),
         WatchEvent::Restarted { reason, relist, .. } => {
             let how = if relist { "relist" } else { "resume" };
             log.events.push(format!("{how}: {reason}"));

@@ -3,7 +3,8 @@ use std::time::Duration;
 use portolan_model::object::Kind;
 use serde_json::{Value, json};
 
-use super::fake::{Answer, Log, Step, ok, play, status, steps};
+use super::fake::{Answer, Log, Step, ok, play, play_with, status, steps};
+use crate::timing::Timing;
 
 fn service(name: &str, version: &str) -> Value {
     json!({"kind": "Service", "apiVersion": "v1",
@@ -59,6 +60,12 @@ impl Log {
         self.requests.iter().map(|uri| brief(uri)).collect()
     }
 
+    /// Asserts that the request of this index followed at once, but for a little jitter.
+    fn assert_at_once(&self, request: usize) {
+        let wait = self.times[request].checked_sub(self.times[request - 1]).unwrap();
+        assert!(wait <= Duration::from_millis(252), "waited {wait:?} before request {request}");
+    }
+
     /// Asserts that the wait before the request of this index was in `low..=2 * low` milliseconds.
     fn assert_backed_off(&self, request: usize, low: u64) {
         let wait = self.times[request].checked_sub(self.times[request - 1]).unwrap().as_millis();
@@ -111,14 +118,12 @@ async fn a_big_list_comes_in_bounded_batches() {
 
 #[tokio::test(start_paused = true)]
 async fn an_ordinary_close_resumes_at_the_bookmark_at_once() {
-    let body = [
-        Step::Send(listed().into()),
-        Step::Send(bookmark("77").into()),
-        Step::Wait(Duration::from_secs(300)),
-    ];
-    let log = services([steps(body)]).await;
+    let minute = |_| [Step::Wait(Duration::from_secs(60)), Step::Send(bookmark("77").into())];
+    let body = [Step::Send(listed().into())].into_iter().chain((0..5).flat_map(minute));
+    let log = services([steps(body.collect::<Vec<_>>())]).await;
     assert_eq!(log.queries(), [STREAM, "resourceVersion=77"]);
-    assert_eq!(log.times[1], Duration::from_secs(300));
+    let jitter = log.times[1].checked_sub(Duration::from_secs(300)).unwrap();
+    assert!(jitter <= Duration::from_millis(252), "{jitter:?}");
     assert_eq!((log.restarts, log.events.len()), (0, 3));
 }
 
@@ -126,7 +131,8 @@ async fn an_ordinary_close_resumes_at_the_bookmark_at_once() {
 async fn watches_that_end_at_once_are_backed_off() {
     let log = services([ok(listed()), ok(""), ok(""), ok("")]).await;
     assert_eq!(log.queries()[1..], ["resourceVersion=10"; 4]);
-    for (request, low) in [(1, 800), (2, 1600), (3, 3200), (4, 6400)] {
+    log.assert_at_once(1);
+    for (request, low) in [(2, 500), (3, 1000), (4, 2000)] {
         log.assert_backed_off(request, low);
     }
 }
@@ -198,7 +204,7 @@ async fn an_expired_watch_is_listed_again_and_nothing_is_deleted_before_the_end(
         ]
     );
     assert_eq!(log.queries(), [STREAM, STREAM, "resourceVersion=95"]);
-    log.assert_backed_off(1, 800);
+    log.assert_at_once(1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -235,55 +241,101 @@ async fn a_broken_connection_resumes() {
     let body = [Step::Send(listed().into()), Step::Wait(Duration::from_secs(9)), Step::Break];
     let log = services([steps(body), Answer::Refuse, Answer::Refuse]).await;
     assert_eq!(log.queries()[1..], ["resourceVersion=10"; 3]);
-    for (request, low) in [(2, 1600), (3, 3200)] {
-        log.assert_backed_off(request, low);
-    }
+    (2..=3).for_each(|request| log.assert_backed_off(request, 500));
     assert_eq!(log.restarts, 3);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_absent_server_is_asked_ever_more_seldom() {
-    let log = services((0..9).map(|_| Answer::Refuse)).await;
-    assert_eq!(log.queries(), [STREAM; 10]);
-    for (index, low) in
-        [800, 1600, 3200, 6400, 12_800, 25_600, 30_000, 30_000, 30_000].into_iter().enumerate()
-    {
-        log.assert_backed_off(index + 1, low);
+async fn watches_cut_every_five_seconds_are_opened_again_at_once() {
+    let cut = || steps([Step::Wait(Duration::from_secs(5)), Step::Break]);
+    let first = steps([Step::Send(listed().into()), Step::Wait(Duration::from_secs(5)), Step::Break]);
+    let log = services([first].into_iter().chain((0..50).map(|_| cut()))).await;
+    assert_eq!(log.queries()[1..], ["resourceVersion=10"; 51]);
+    for pair in log.times.windows(2) {
+        let away = (pair[1] - pair[0]).checked_sub(Duration::from_secs(5)).unwrap();
+        assert!(away <= Duration::from_millis(252), "{away:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_healthy_minutes_end_the_back_off() {
-    let healthy = [Step::Send(listed().into()), Step::Wait(Duration::from_secs(120)), Step::Break];
-    let log = services([Answer::Refuse, Answer::Refuse, Answer::Refuse, steps(healthy)]).await;
-    let wait = log.times[4].checked_sub(log.times[3]).unwrap().as_millis();
-    assert!((120_800..=121_602).contains(&wait), "{wait} ms");
+async fn an_absent_server_is_asked_every_second_however_long_it_is_away() {
+    let log = services((0..60).map(|_| Answer::Refuse)).await;
+    assert_eq!(log.queries(), [STREAM; 61]);
+    (1..=60).for_each(|request| log.assert_backed_off(request, 500));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_worked_for_some_seconds_ends_the_back_off() {
+    let worked = || steps([Step::Wait(Duration::from_secs(3)), Step::Break]);
+    let log =
+        services([ok(listed()), status(500), status(500), status(500), worked(), status(500), status(500)]).await;
+    log.assert_backed_off(4, 3200);
+    log.assert_backed_off(6, 800);
+    log.assert_backed_off(7, 1600);
 }
 
 #[tokio::test(start_paused = true)]
 async fn server_errors_in_a_watch_keep_its_place() {
-    let log = services([ok(listed()), status(500), status(503), status(504)]).await;
+    let log = services([ok(listed()), status(500), status(501), status(429)]).await;
     assert_eq!(log.queries()[1..], ["resourceVersion=10"; 4]);
-    log.assert_backed_off(4, 6400);
+    for (request, low) in [(2, 800), (3, 1600), (4, 3200)] {
+        log.assert_backed_off(request, low);
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_busy_server_says_when() {
     let busy = |code| Answer::Say(code, Some("20"), Vec::new());
     let log = services([busy(429), busy(503), ok(listed())]).await;
-    assert_eq!(log.times[1..3], [Duration::from_secs(20), Duration::from_secs(40)]);
+    for pair in log.times[..3].windows(2) {
+        let wait = pair[1] - pair[0];
+        assert!((20..=30).contains(&wait.as_secs()), "{wait:?}");
+    }
     assert_eq!(log.queries()[..3], [STREAM; 3]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_silent_watch_is_given_up_after_its_length_and_half_a_minute() {
-    let log = services([steps([Step::Send(listed().into()), Step::Hang]), ok("")]).await;
+    let patient = Timing { bookmark_silence: Duration::from_secs(3600), ..Timing::default() };
+    let answers = [steps([Step::Send(listed().into()), Step::Hang]), ok("")];
+    let log = play_with(patient, Kind::Service, answers).await;
     let seconds = log.requests[0].split("timeoutSeconds=").nth(1).unwrap();
     let seconds: u64 = seconds.split('&').next().unwrap().parse().unwrap();
     assert!((300..600).contains(&seconds), "{seconds}");
     let silence = log.times[1].as_millis() - u128::from(seconds) * 1000;
-    assert!((30_800..=31_602).contains(&silence), "{silence}");
+    assert!((30_000..=30_252).contains(&silence), "{silence}");
     assert_eq!(log.queries()[1], "resourceVersion=10");
+}
+
+/// A healthy server sends one a minute, up to a second and a quarter late.
+#[tokio::test(start_paused = true)]
+async fn an_idle_watch_with_bookmarks_is_left_alone() {
+    let bookmark = |_| [Step::Wait(Duration::from_millis(61_250)), Step::Send(bookmark("10").into())];
+    let body = [Step::Send(listed().into())].into_iter().chain((0..9).flat_map(bookmark));
+    let log = services([steps(body.collect::<Vec<_>>())]).await;
+    assert_eq!((log.lists, log.restarts, log.heard), (1, 0, 10));
+    assert_eq!(log.queries()[1], "resourceVersion=10");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_lost_its_history_is_listed_when_bookmarks_stay_away() {
+    let silent = steps([Step::Send(listed().into()), Step::Hang]);
+    let log = services([silent, ok(added("b", "2") + &end_mark("3"))]).await;
+    assert_eq!(log.queries(), [STREAM, STREAM, "resourceVersion=3"]);
+    let silence = log.times[1].as_millis();
+    assert!((90_000..=90_252).contains(&silence), "{silence}");
+    assert!(log.events[3].starts_with("relist: neither an event nor a bookmark came for 90 s"), "{:?}", log.events);
+    assert_eq!(log.events[4..7], ["start", "+ns/b@2", "end"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_version_that_goes_back_is_listed_at_once() {
+    for back in [bookmark("9"), added("b", "9")] {
+        let log = services([ok(listed() + &back)]).await;
+        assert_eq!(log.queries(), [STREAM, STREAM]);
+        log.assert_at_once(1);
+        assert!(log.events[3].starts_with("relist: resource version 9 came after 10"), "{:?}", log.events);
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -299,6 +351,54 @@ async fn a_streamed_list_without_an_end_mark_is_replaced_by_pages() {
     let log = services([endless, ok(page(&[service("a", "3")], "9", ""))]).await;
     assert_eq!(log.queries(), [STREAM, "limit=500", "resourceVersion=9"]);
     assert_eq!(log.events[2..], ["relist: the API server was silent for 30 s", "start", "+ns/a@3", "end"]);
+    let wait = log.times[1].checked_sub(Duration::from_secs(30)).unwrap();
+    assert!(wait <= Duration::from_millis(252), "{wait:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_cannot_stream_lists_is_asked_for_pages_at_once_and_ever_after() {
+    let message = "a watch stream was requested by the client but the required storage feature RequestWatchProgress is disabled";
+    let body = json!({"kind": "Status", "code": 500, "reason": "InternalError", "message": message});
+    let by_status = Answer::Say(500, None, vec![Step::Send(body.to_string().into())]);
+    for cannot in [by_status, ok(frame("ERROR", &body))] {
+        let log = services([cannot, ok(page(&[service("a", "3")], "9", "")), status(410)]).await;
+        assert_eq!(log.queries(), [STREAM, "limit=500", "resourceVersion=9", "limit=500"]);
+        log.assert_at_once(1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_of_another_kind_ends_no_list() {
+    let pods = page(&[], "50", "").replace("ServiceList", "PodList");
+    let null = page(&[], "50", "").replace("[]", "null");
+    let stream = end_mark("50").replace(r#""kind":"Service""#, r#""kind":"Pod""#);
+    for (wrong, reason) in [(pods, "kind \"PodList\""), (null, "a list without items")] {
+        let log = services([ok(listed()), status(410), status(400), ok(wrong)]).await;
+        assert_eq!(log.events.iter().filter(|event| *event == "end").count(), 1, "{:?}", log.events);
+        assert!(log.events.last().unwrap().starts_with(&format!("relist: {reason}")), "{:?}", log.events);
+    }
+    let log = services([ok(listed()), status(410), ok(stream)]).await;
+    assert_eq!(log.events.iter().filter(|event| *event == "end").count(), 1, "{:?}", log.events);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_empty_list_where_services_were_known_waits_for_another_one() {
+    let many = || ok(added("a", "3") + &added("b", "4") + &end_mark("10"));
+    let empty = || ok(page(&[], "20", ""));
+    let log = services([many(), status(410), ok(end_mark("20")), ok(page(&[service("a", "3")], "21", ""))]).await;
+    let doubt = "relist: the list is empty, where 2 objects are known: it is not believed yet";
+    assert_eq!(log.events[6..], ["start", "held: 2", doubt, "start", "+ns/a@3", "end"]);
+    assert_eq!(log.queries()[2..], [STREAM, "limit=500", "resourceVersion=21"]);
+    log.assert_backed_off(3, 5000);
+
+    let answers = [many(), status(410), ok(end_mark("20"))];
+    let log = services(answers.into_iter().chain((0..9).map(|_| empty()))).await;
+    let believed = log.events.iter().rposition(|event| event == "end").unwrap();
+    assert!(log.events[..believed].iter().filter(|event| *event == doubt).count() >= 3, "{:?}", log.events);
+    assert_eq!(log.events.iter().filter(|event| event.starts_with("held")).count(), 1, "told once");
+    let watched = log.queries().iter().position(|query| query == "resourceVersion=20").unwrap();
+    let held = (log.times[watched] - log.times[2]).as_secs();
+    assert!((30..=40).contains(&held), "{held} s");
 }
 
 #[tokio::test(start_paused = true)]
@@ -356,8 +456,8 @@ async fn an_endless_line_is_cut_off() {
 
 #[tokio::test(start_paused = true)]
 async fn a_page_that_is_no_list_ends_no_list() {
-    let broken_item = r#"{"metadata":{"resourceVersion":"5"},"items":[{"metadata":}]}"#;
-    for body in ["<html>", r#"{"kind":"Status","code":500}"#, r#"{"items":[]}"#, "[]", broken_item] {
+    let broken_item = r#"{"kind":"ServiceList","metadata":{"resourceVersion":"5"},"items":[{"metadata":}]}"#;
+    for body in ["<html>", r#"{"kind":"Status","code":500}"#, r#"{"kind":"ServiceList","items":[]}"#, "[]", broken_item] {
         let log = services([status(400), ok(body)]).await;
         assert!(!log.events.contains(&"end".to_owned()), "{body}: {:?}", log.events);
         assert!(log.events[1].starts_with("relist: "), "{body}: {:?}", log.events);
@@ -401,7 +501,8 @@ async fn every_kind_is_decoded() {
         (Kind::ServiceCidr, &cluster, "+a@3"),
     ] {
         let gone = body.replace("ADDED", "DELETED");
-        let log = play(kind, [ok(body.clone() + &end_mark("9") + &gone)]).await;
+        let end_mark = end_mark("9").replace("\"Service\"", &format!("\"{}\"", kind.name()));
+        let log = play(kind, [ok(body.clone() + &end_mark + &gone)]).await;
         let deleted = expected.replace('+', "-").replace("@3", "");
         assert_eq!(log.events[..4], ["start", expected, "end", &deleted], "{kind}");
     }

@@ -8,7 +8,7 @@ type Outcome = Result<(Vec<String>, Option<ListMeta>), Garbage>;
 
 /// The items and the page's data when `body` arrives in pieces of the given sizes.
 fn split(body: &[u8], sizes: &[usize]) -> Outcome {
-    let mut splitter = ListSplitter::default();
+    let mut splitter = ListSplitter::new("ServiceList");
     let mut items = Vec::new();
     let mut rest = body;
     let mut sizes = sizes.iter().copied().chain(std::iter::repeat(usize::MAX));
@@ -38,7 +38,7 @@ fn go_form() {
 
 #[test]
 fn any_order_any_spaces() {
-    let body = b" {\n \"items\" : [ {\"a\" : 1} , {} ] , \"n\" : -1.5e3, \"t\":true ,\"metadata\" : { \"resourceVersion\" : \"9\" } } ";
+    let body = b" {\n \"kind\" : \"ServiceList\", \"items\" : [ {\"a\" : 1} , {} ] , \"n\" : -1.5e3, \"t\":true ,\"metadata\" : { \"resourceVersion\" : \"9\" } } ";
     let (items, page) = split(body, &[1; 200]).unwrap();
     assert_eq!(items, [r#"{"a" : 1}"#, "{}"]);
     assert_eq!(page, Some(meta("9", "")));
@@ -46,8 +46,8 @@ fn any_order_any_spaces() {
 
 #[test]
 fn empty_lists() {
-    for items in ["[]", "null", "[ ]"] {
-        let body = format!(r#"{{"items":{items},"metadata":{{"resourceVersion":"1"}}}}"#);
+    for items in ["[]", "[ ]"] {
+        let body = format!(r#"{{"items":{items},"metadata":{{"resourceVersion":"1"}},"kind":"ServiceList"}}"#);
         assert_eq!(split(body.as_bytes(), &[3; 40]).unwrap(), (vec![], Some(meta("1", ""))), "{items}");
     }
 }
@@ -56,11 +56,11 @@ fn empty_lists() {
 fn what_is_no_list_is_not_taken_for_an_empty_one() {
     for body in [
         &br#"{"kind":"Status","metadata":{},"code":500}"#[..],
-        br#"{"metadata":{"resourceVersion":"1"}}"#,
-        br#"{"items":[],"metadata":{}}"#,
-        br#"{"items":[],"metadata":{"resourceVersion":5}}"#,
-        br#"{"items":{},"metadata":{"resourceVersion":"1"}}"#,
-        br#"{"items":[:],"metadata":{"resourceVersion":"1"}}"#,
+        br#"{"kind":"ServiceList","metadata":{"resourceVersion":"1"}}"#,
+        br#"{"kind":"ServiceList","items":[],"metadata":{}}"#,
+        br#"{"kind":"ServiceList","items":[],"metadata":{"resourceVersion":5}}"#,
+        br#"{"kind":"ServiceList","items":{},"metadata":{"resourceVersion":"1"}}"#,
+        br#"{"kind":"ServiceList","items":[:],"metadata":{"resourceVersion":"1"}}"#,
         br#"{"items":[}"#,
         b"<html>",
         b"[]",
@@ -74,8 +74,31 @@ fn what_is_no_list_is_not_taken_for_an_empty_one() {
 }
 
 #[test]
+fn a_list_of_another_kind_or_none_has_no_end() {
+    for (kind, found) in [(r#""PodList""#, "PodList"), (r#""Service""#, "Service"), ("7", "7"), ("null", "null")] {
+        for body in [
+            format!(r#"{{"kind":{kind},"metadata":{{"resourceVersion":"1"}},"items":[]}}"#),
+            format!(r#"{{"items":[],"metadata":{{"resourceVersion":"1"}},"kind":{kind}}}"#),
+        ] {
+            let error = split(body.as_bytes(), &[3; 40]).unwrap_err();
+            let said = matches!(&error, Garbage::Kind { wanted: "ServiceList", found: it } if **it == *found);
+            assert!(said, "{body}: {error}");
+        }
+    }
+    let error = split(br#"{"items":[],"metadata":{"resourceVersion":"1"}}"#, &[]).unwrap_err();
+    assert!(error.to_string().starts_with(r#"kind "" where ServiceList was asked for"#), "{error}");
+}
+
+#[test]
+fn items_that_are_null_are_no_empty_list() {
+    let body = br#"{"kind":"ServiceList","metadata":{"resourceVersion":"1"},"items":null}"#;
+    let error = split(body, &[]).unwrap_err();
+    assert_eq!(error.to_string(), "a list without items: they are null");
+}
+
+#[test]
 fn an_endless_item_is_refused() {
-    let mut splitter = ListSplitter::default();
+    let mut splitter = ListSplitter::new("ServiceList");
     splitter.push(br#"{"items":[{"a":""#, |_| Ok::<(), Garbage>(())).unwrap();
     let chunk = vec![b'x'; 1 << 20];
     let error = (0..9).find_map(|_| splitter.push(&chunk, |_| Ok::<(), Garbage>(())).err()).unwrap();
@@ -105,7 +128,7 @@ proptest! {
         pretty in any::<bool>(),
         sizes in prop::collection::vec(1usize..20, 0..200),
     ) {
-        let page = json!({"kind": other, "items": items, "metadata": {"resourceVersion": "3", "continue": "t"}});
+        let page = json!({"kind": "ServiceList", "other": other, "items": items, "metadata": {"resourceVersion": "3", "continue": "t"}});
         let body = if pretty { serde_json::to_vec_pretty(&page) } else { serde_json::to_vec(&page) }.unwrap();
         let (got, page) = split(&body, &sizes).unwrap();
         let got: Vec<Json> = got.iter().map(|item| serde_json::from_str(item).unwrap()).collect();

@@ -1,28 +1,32 @@
+mod emptied;
+mod reopened;
+
 use std::time::{Duration, Instant};
 
+use portolan_model::object::Kind;
 use proptest::prelude::*;
 
 use super::{Next, Query, Reflector, RestartReason};
-use crate::backoff::BackoffLimits;
 use crate::frame::Garbage;
 use crate::list::ListMeta;
 use crate::status::ApiStatus;
+use crate::timing::Timing;
 
 const UNAVAILABLE_RETRY: Duration = Duration::from_secs(60);
 
 fn reflector() -> Reflector {
-    Reflector::new(false, BackoffLimits::default(), UNAVAILABLE_RETRY)
+    Reflector::new(Kind::Service, false, Timing::default())
 }
 
 fn optional() -> Reflector {
-    Reflector::new(true, BackoffLimits::default(), UNAVAILABLE_RETRY)
+    Reflector::new(Kind::ServiceCidr, true, Timing::default())
 }
 
 /// A reflector that watches from version 10.
 fn watching() -> Reflector {
     let mut reflector = reflector();
     assert!(reflector.opened(Instant::now()));
-    assert!(reflector.bookmark("10", true).unwrap());
+    assert!(reflector.bookmark("10", true, Instant::now()).unwrap());
     reflector
 }
 
@@ -38,6 +42,11 @@ const FIRST_PAGE: Query<'static> = Query::Page { limit: Some(500), token: "" };
 
 fn status(code: u16) -> ApiStatus {
     ApiStatus { code, ..ApiStatus::default() }
+}
+
+/// What an API server in trouble says; without a message it is a load balancer's answer.
+fn trouble(code: u16) -> RestartReason {
+    RestartReason::Refused(ApiStatus { message: "overloaded".into(), ..status(code) })
 }
 
 fn refused(code: u16) -> RestartReason {
@@ -67,15 +76,15 @@ fn initial_objects_do_not_move_the_resume_point() {
     let mut reflector = reflector();
     assert_eq!(reflector.query(), Query::Stream);
     assert!(reflector.opened(Instant::now()) && reflector.listing());
-    reflector.changed("99");
-    assert!(!reflector.bookmark("98", false).unwrap());
-    assert!(reflector.bookmark("10", true).unwrap() && !reflector.listing());
+    reflector.changed("99").unwrap();
+    assert!(!reflector.bookmark("98", false, Instant::now()).unwrap());
+    assert!(reflector.bookmark("10", true, Instant::now()).unwrap() && !reflector.listing());
     assert_eq!(reflector.query(), Query::Watch { from: "10" });
-    reflector.changed("11");
+    reflector.changed("11").unwrap();
     assert_eq!(reflector.query(), Query::Watch { from: "11" });
-    assert!(!reflector.bookmark("20", false).unwrap());
+    assert!(!reflector.bookmark("20", false, Instant::now()).unwrap());
     assert_eq!(reflector.query(), Query::Watch { from: "20" });
-    reflector.changed("");
+    reflector.changed("").unwrap();
     assert_eq!(reflector.query(), Query::Watch { from: "20" });
 }
 
@@ -83,7 +92,7 @@ fn initial_objects_do_not_move_the_resume_point() {
 fn an_end_mark_without_a_version_is_garbage() {
     let mut reflector = reflector();
     reflector.opened(Instant::now());
-    assert!(reflector.bookmark("", true).is_err());
+    assert!(reflector.bookmark("", true, Instant::now()).is_err());
 }
 
 #[test]
@@ -93,7 +102,7 @@ fn a_refused_streamed_list_becomes_pages_at_once_and_for_good() {
         let next = fail(&mut reflector, refused(code));
         assert_eq!((next.report, reflector.query()), (code >= 500, FIRST_PAGE), "{code}");
         assert!(reflector.opened(Instant::now()));
-        assert!(reflector.page(page("5", "")).unwrap());
+        assert!(reflector.page(page("5", ""), Instant::now()).unwrap());
         assert!(fail(&mut reflector, refused(410)).relist);
         assert_eq!(reflector.query(), FIRST_PAGE, "{code}");
     }
@@ -109,13 +118,13 @@ fn a_failed_streamed_list_becomes_pages_once() {
         refused(410),
         error_event(500),
         RestartReason::Closed,
-        RestartReason::Silent(Duration::from_secs(30)),
+        RestartReason::Silent(Duration::from_secs(60)),
         garbage(),
     ] {
         let mut reflector = reflector();
         fail(&mut reflector, reason);
         assert_eq!(reflector.query(), FIRST_PAGE);
-        reflector.page(page("5", "")).unwrap();
+        reflector.page(page("5", ""), Instant::now()).unwrap();
         fail(&mut reflector, refused(410));
         assert_eq!(reflector.query(), Query::Stream);
     }
@@ -123,10 +132,19 @@ fn a_failed_streamed_list_becomes_pages_once() {
 
 #[test]
 fn a_busy_or_absent_server_is_asked_the_same_again() {
-    for reason in [refused(429), refused(503), refused(401), error_event(429), broken()] {
+    let unreachable = || RestartReason::Unreachable("no route".into());
+    for (reason, delay) in [
+        (refused(429), 800),
+        (trouble(503), 800),
+        (error_event(429), 800),
+        (refused(503), 500),
+        (refused(401), 500),
+        (broken(), 500),
+        (unreachable(), 500),
+    ] {
         let mut reflector = reflector();
         let next = fail(&mut reflector, reason);
-        assert_eq!((next.delay, next.relist), (Duration::from_millis(800), false));
+        assert_eq!((next.delay, next.relist), (Duration::from_millis(delay), false));
         assert_eq!(reflector.query(), Query::Stream);
     }
 }
@@ -145,26 +163,26 @@ fn a_streamed_list_that_breaks_half_way_becomes_pages() {
 fn pages_follow_their_tokens() {
     let mut reflector = paging();
     assert!(reflector.opened(Instant::now()));
-    assert!(!reflector.page(page("5", "a")).unwrap());
+    assert!(!reflector.page(page("5", "a"), Instant::now()).unwrap());
     assert_eq!(reflector.query(), Query::Page { limit: Some(500), token: "a" });
     assert!(!reflector.opened(Instant::now()), "the second page begins no list");
     assert!(!fail(&mut reflector, broken()).relist);
     assert_eq!(reflector.query(), Query::Page { limit: Some(500), token: "a" });
-    assert!(reflector.page(page("5", "")).unwrap());
+    assert!(reflector.page(page("5", ""), Instant::now()).unwrap());
     assert_eq!(reflector.query(), Query::Watch { from: "5" });
 }
 
 #[test]
 fn a_token_that_leads_to_itself_is_garbage() {
     let mut reflector = paging();
-    assert!(!reflector.page(page("5", "a")).unwrap());
-    assert!(reflector.page(page("5", "a")).is_err());
+    assert!(!reflector.page(page("5", "a"), Instant::now()).unwrap());
+    assert!(reflector.page(page("5", "a"), Instant::now()).is_err());
 }
 
 #[test]
 fn pages_that_expire_are_read_in_one_piece() {
     let mut reflector = paging();
-    reflector.page(page("5", "a")).unwrap();
+    reflector.page(page("5", "a"), Instant::now()).unwrap();
     assert!(fail(&mut reflector, refused(410)).relist);
     assert_eq!(reflector.query(), Query::Page { limit: None, token: "" });
     assert!(reflector.opened(Instant::now()), "the list begins anew");
@@ -172,20 +190,21 @@ fn pages_that_expire_are_read_in_one_piece() {
 
 #[test]
 fn a_watch_that_breaks_goes_on_where_it_was() {
-    for reason in [
-        broken(),
-        refused(500),
-        refused(429),
-        refused(401),
-        refused(403),
-        error_event(500),
-        RestartReason::Truncated,
-        RestartReason::Silent(Duration::from_secs(1)),
+    for (reason, delay) in [
+        (broken(), 0),
+        (RestartReason::Truncated, 0),
+        (RestartReason::Closed, 0),
+        (refused(500), 800),
+        (refused(429), 800),
+        (error_event(500), 800),
+        (refused(401), 500),
+        (refused(403), 500),
+        (refused(502), 500),
     ] {
         let mut reflector = watching();
         let next = fail(&mut reflector, reason);
         assert!(!next.relist && next.report);
-        assert_eq!(next.delay, Duration::from_millis(800));
+        assert_eq!(next.delay, Duration::from_millis(delay));
         assert_eq!(reflector.query(), Query::Watch { from: "10" });
     }
 }
@@ -214,32 +233,10 @@ fn error_events_without_progress_start_over() {
     let mut reflector = watching();
     assert!(!fail(&mut reflector, error_event(500)).relist);
     assert!(!fail(&mut reflector, error_event(500)).relist);
-    reflector.changed("11");
+    reflector.changed("11").unwrap();
     assert!(!fail(&mut reflector, error_event(500)).relist);
     assert!(!fail(&mut reflector, error_event(500)).relist);
     assert!(fail(&mut reflector, error_event(500)).relist);
-}
-
-#[test]
-fn an_ordinary_end_is_followed_at_once_and_a_short_watch_is_not() {
-    let mut reflector = watching();
-    let now = Instant::now();
-    reflector.opened(now);
-    let next = reflector.failed(&RestartReason::Closed, now + Duration::from_secs(1), 0.5);
-    assert_eq!(next, Next { delay: Duration::ZERO, relist: false, report: false, unavailable: false });
-    reflector.opened(now);
-    let next = reflector.failed(&RestartReason::Closed, now + Duration::from_millis(999), 0.5);
-    assert_eq!((next.delay, next.report, next.relist), (Duration::from_millis(1200), true, false));
-}
-
-#[test]
-fn retry_after_is_the_least_delay() {
-    let mut reflector = watching();
-    let busy = |seconds| {
-        RestartReason::Refused(ApiStatus { retry_after: Some(Duration::from_secs(seconds)), ..status(429) })
-    };
-    assert_eq!(fail(&mut reflector, busy(7)).delay, Duration::from_secs(7));
-    assert_eq!(fail(&mut reflector, busy(1)).delay, Duration::from_millis(1600));
 }
 
 #[test]
@@ -258,17 +255,19 @@ fn an_optional_collection_may_be_missing() {
 }
 
 proptest! {
-    /// Whatever fails, the reflector asks again, in a time between the first and the longest delay, and
-    /// relists exactly if its next query begins a list.
+    /// Whatever fails, the reflector asks again in a minute at most, relists exactly if its next query begins a
+    /// list, and is in no tight loop: of failures without a watch that lasted, at least one of three waits for half
+    /// a second, but for the few that may follow at once.
     #[test]
     fn no_failure_ends_it(
-        failures in prop::collection::vec((any::<u16>(), 0u8..7, any::<bool>()), 0..40),
+        failures in prop::collection::vec((any::<u16>(), 0u8..10, any::<bool>()), 0..60),
         jitter in 0.0..1.0f64,
     ) {
         let mut reflector = watching();
-        for (code, kind, open) in failures {
-            if open {
-                reflector.opened(Instant::now());
+        let (now, mut waits) = (Instant::now(), 0);
+        for (code, kind, open) in &failures {
+            if *open {
+                reflector.opened(now);
             }
             let reason = match kind {
                 0 => RestartReason::Closed,
@@ -277,15 +276,20 @@ proptest! {
                 3 => RestartReason::Garbage(Garbage::TooLong),
                 4 => broken(),
                 5 => error_event(code % 600),
+                6 => RestartReason::NoBookmarks(Duration::from_secs(90)),
+                7 => RestartReason::WentBack { known: "9".into(), seen: "8".into() },
+                8 => RestartReason::Unreachable("no route".into()),
                 _ => refused(code % 600),
             };
-            let next = reflector.failed(&reason, Instant::now(), jitter);
-            prop_assert!(next.delay <= Duration::from_secs(60));
-            prop_assert!(next.delay >= Duration::from_millis(800) || !next.report);
+            let next = reflector.failed(&reason, now, jitter);
+            prop_assert!(next.delay <= Duration::from_secs(120));
+            prop_assert!(next.unavailable || next.delay <= Duration::from_secs(60));
+            waits += usize::from(next.delay >= Duration::from_millis(500));
             if next.relist {
                 let begins = matches!(reflector.query(), Query::Stream | Query::Page { token: "", .. });
                 prop_assert!(begins);
             }
         }
+        prop_assert!(failures.len() <= 3 * waits + 5, "{} failures, {waits} waits", failures.len());
     }
 }

@@ -25,7 +25,7 @@ fn object(event: &str, name: &str, version: u32) -> String {
 
 fn end_mark(version: u32) -> String {
     format!(
-        r#"{{"type":"BOOKMARK","object":{{"metadata":{{"resourceVersion":"{version}","annotations":{{"k8s.io/initial-events-end":"true"}}}}}}}}
+        r#"{{"type":"BOOKMARK","object":{{"kind":"Service","metadata":{{"resourceVersion":"{version}","annotations":{{"k8s.io/initial-events-end":"true"}}}}}}}}
 "#
     )
 }
@@ -37,7 +37,7 @@ const GONE: &str = r#"{"type":"ERROR","object":{"kind":"Status","code":410,"reas
 const IMPATIENT: Duration = Duration::from_millis(400);
 
 fn page() -> Answer {
-    Answer::Say(200, "", r#"{"metadata":{"resourceVersion":"9"},"items":[]}"#.to_owned())
+    Answer::Say(200, "", r#"{"kind":"ServiceList","metadata":{"resourceVersion":"9"},"items":[]}"#.to_owned())
 }
 
 /// What the watch of Services told, in short, until it was `sought` as often as given.
@@ -59,7 +59,9 @@ async fn play_with(
     (sought, times): (&str, usize),
     mut after: impl FnMut(&str),
 ) -> Vec<String> {
-    let backoff = BackoffLimits { initial: Duration::from_millis(1), ..BackoffLimits::default() };
+    let soon = Duration::from_millis(1);
+    let backoff =
+        BackoffLimits { initial: soon, other_initial: soon, refused: soon, ..BackoffLimits::default() };
     let timing = Timing { backoff, stream_pause: patience, answer: patience, ..Timing::default() };
     let (sender, mut events) = mpsc::unbounded_channel();
     let watcher = Watcher::new(client, "node-1").with_timing(timing);
@@ -103,7 +105,8 @@ fn tell(event: WatchEvent, seen: &mut Vec<String>) {
             seen.push(format!("restart {reason}{}", if relist { ", relist" } else { "" }));
         }
         WatchEvent::Fault { error, .. } => seen.push(format!("fault {error}")),
-        WatchEvent::Restarted { .. } => {}
+        WatchEvent::Restarted { .. } | WatchEvent::Heard(_) => {}
+        WatchEvent::EmptyListHeld { known, .. } => seen.push(format!("held {known}")),
     }
 }
 

@@ -1,0 +1,35 @@
+//! How long each watch has been silent, read anew for every page.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::metrics::{Collect, Labels as _, Registry, Resource, sample};
+
+/// The age of what is known of a resource; nothing before its first list.
+pub(super) type Read = Arc<dyn Fn(Resource) -> Option<Duration> + Send + Sync>;
+
+pub(super) fn add(registry: &Registry, read: Read) {
+    registry.add(
+        "portolan_watch_age_seconds",
+        "Seconds since the last whole list, event or bookmark of a watch",
+        Ages { read },
+    );
+}
+
+struct Ages {
+    read: Read,
+}
+
+impl Collect for Ages {
+    fn kind(&self) -> &'static str {
+        "gauge"
+    }
+
+    fn collect(&self, name: &str, _: &str, page: &mut String) {
+        for resource in Resource::ALL {
+            if let Some(age) = (self.read)(resource) {
+                sample(page, name, &resource.text(), age.as_secs_f64());
+            }
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Lists that are empty although objects are known.
+
+use super::*;
+
+fn knowing(kind: Kind, objects: usize, timing: Timing) -> Reflector {
+    let mut reflector = Reflector::new(kind, false, timing);
+    reflector.opened(Instant::now());
+    (0..objects).for_each(|_| reflector.counted());
+    reflector.bookmark("10", true, Instant::now()).unwrap();
+    reflector
+}
+
+/// Reads a streamed list, or a page, without objects.
+fn empty_list(reflector: &mut Reflector, now: Instant) -> Result<bool, RestartReason> {
+    let streams = reflector.query() == Query::Stream;
+    reflector.opened(now);
+    if streams { reflector.bookmark("20", true, now) } else { reflector.page(page("20", ""), now) }
+}
+
+fn doubted(outcome: Result<bool, RestartReason>) -> Option<(usize, bool)> {
+    match outcome {
+        Err(RestartReason::Emptied { known, first }) => Some((known, first)),
+        _ => None,
+    }
+}
+
+#[test]
+fn an_empty_list_is_believed_when_another_one_says_the_same_after_half_a_minute() {
+    let start = Instant::now();
+    for kind in [Kind::Service, Kind::EndpointSlice] {
+        let mut reflector = knowing(kind, 3, Timing::default());
+        fail(&mut reflector, refused(410));
+        for after in [0, 5, 29] {
+            let now = start + Duration::from_secs(after);
+            let outcome = empty_list(&mut reflector, now);
+            assert_eq!(doubted(outcome), Some((3, after == 0)), "{kind} after {after} s");
+            assert!(reflector.listing(), "it is no watch that could go on from there");
+            let next = reflector.failed(&RestartReason::Emptied { known: 3, first: after == 0 }, now, 0.0);
+            assert_eq!((next.delay, next.relist), (Duration::from_secs(5), true));
+            assert_eq!(reflector.query(), FIRST_PAGE, "the second is asked for in another way");
+        }
+        assert!(empty_list(&mut reflector, start + Duration::from_secs(30)).unwrap());
+        assert_eq!(reflector.query(), Query::Watch { from: "20" });
+    }
+}
+
+#[test]
+fn one_object_in_the_next_list_ends_the_doubt() {
+    let (mut reflector, now) = (knowing(Kind::Service, 3, Timing::default()), Instant::now());
+    fail(&mut reflector, refused(410));
+    assert!(doubted(empty_list(&mut reflector, now)).is_some());
+    fail(&mut reflector, RestartReason::Emptied { known: 3, first: true });
+    reflector.opened(now);
+    reflector.counted();
+    reflector.counted();
+    assert!(reflector.page(page("21", ""), now).unwrap());
+    fail(&mut reflector, refused(410));
+    let later = now + Duration::from_secs(3600);
+    assert_eq!(doubted(empty_list(&mut reflector, later)), Some((2, true)), "it begins anew");
+}
+
+#[test]
+fn what_is_deleted_one_by_one_is_gone() {
+    let mut reflector = knowing(Kind::Service, 3, Timing::default());
+    reflector.counted();
+    (0..3).for_each(|_| reflector.deleted("12"));
+    fail(&mut reflector, refused(410));
+    assert!(empty_list(&mut reflector, Instant::now()).unwrap(), "one alone may be deleted meanwhile");
+}
+
+#[test]
+fn other_kinds_and_a_hold_of_zero_believe_at_once() {
+    let at_once = Timing { empty_list_hold: Duration::ZERO, ..Timing::default() };
+    for (kind, timing) in [
+        (Kind::Node, Timing::default()),
+        (Kind::ServiceCidr, Timing::default()),
+        (Kind::Service, at_once),
+    ] {
+        let mut reflector = knowing(kind, 3, timing);
+        fail(&mut reflector, refused(410));
+        assert!(empty_list(&mut reflector, Instant::now()).unwrap(), "{kind}");
+    }
+}
+
+#[test]
+fn a_list_that_fails_meanwhile_changes_nothing() {
+    let (mut reflector, start) = (knowing(Kind::Service, 3, Timing::default()), Instant::now());
+    fail(&mut reflector, refused(410));
+    assert!(doubted(empty_list(&mut reflector, start)).is_some());
+    fail(&mut reflector, RestartReason::Emptied { known: 3, first: true });
+    for _ in 0..9 {
+        assert!(!fail(&mut reflector, broken()).relist);
+    }
+    assert_eq!(reflector.query(), FIRST_PAGE);
+    assert!(empty_list(&mut reflector, start + Duration::from_secs(60)).unwrap());
+}
