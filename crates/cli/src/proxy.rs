@@ -18,17 +18,18 @@ use std::convert::Infallible;
 use std::os::fd::AsRawFd;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use portolan_backend::addresses::Addresses;
 use portolan_backend::nft::{DriftWatch, Own};
 use portolan_model::Family;
 use portolan_node::config::{Configuration, Logging};
+use portolan_node::health::Health;
 use portolan_node::http::BindError;
 use portolan_node::metrics::{BuildInfo, Pages, PagesSettings, ProxyMetrics, SetVerbosity};
 use portolan_watch::events::Recorder;
-use portolan_watch::{ClientSettings, RequestDone, Watcher};
+use portolan_watch::{Client, ClientSettings, RequestDone, Timing, Watcher};
 use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{self, UnboundedReceiver};
@@ -128,6 +129,10 @@ async fn follow(options: &Options, start: Start, slot: &AgentSlot) -> anyhow::Re
     let meters = Meters::default();
     let of_ipvs = meters.clone();
     let metrics = metrics.with_ipvs(move |family| of_ipvs.draining(family));
+    // The agent sets how long a change may wait.
+    let health = Arc::new(Health::new(Duration::MAX));
+    let of_watches = Arc::clone(&health);
+    let metrics = metrics.with_watch_ages(move |resource| of_watches.watch_age(resource, Instant::now()));
     let metrics = Arc::new(metrics.with_relays(move || of_relays.read()));
     metrics.mode(choice.mode.name(), choice.reason.name(), choice.wanted());
     let settings = client_settings(configuration, loaded.master.clone(), &metrics);
@@ -142,11 +147,11 @@ async fn follow(options: &Options, start: Start, slot: &AgentSlot) -> anyhow::Re
         families,
         findings,
         metrics: Arc::clone(&metrics),
+        health: Arc::clone(&health),
         notes: notes.clone(),
         done,
     };
     let agent = Agent::new(configuration.clone(), surroundings);
-    let health = agent.health();
     let agent = Rc::new(RefCell::new(agent));
     slot.replace(Some(Rc::clone(&agent)));
     let (watchers, new_watchers) = mpsc::unbounded_channel();
@@ -168,7 +173,7 @@ async fn follow(options: &Options, start: Start, slot: &AgentSlot) -> anyhow::Re
     notes.starting();
     notes.mode_chosen(&choice);
     tokio::select! {
-        never = watching(&agent, Watcher::new(client, &node_name), new_watchers) => match never {},
+        never = watching(&agent, watcher(client, &node_name, options), new_watchers) => match never {},
         error = reload.run(file.as_deref()) => Err(error),
         error = cannot_listen(failures, &notes) => Err(error.into()),
         error = waiting(&agent) => Err(error),
@@ -178,6 +183,12 @@ async fn follow(options: &Options, start: Start, slot: &AgentSlot) -> anyhow::Re
         never = poster.run() => match never {},
         () = async { while let Some(step) = synced.recv().await { agent.borrow_mut().synced(step); } } => Ok(()),
     }
+}
+
+/// What follows the API server.
+fn watcher(client: Client, node_name: &str, options: &Options) -> Watcher {
+    let timing = Timing { empty_list_hold: options.empty_list_hold, ..Timing::default() };
+    Watcher::new(client, node_name).with_timing(timing)
 }
 
 /// Where the API server is and who we are.

@@ -207,3 +207,59 @@ fn an_api_server_that_breaks_off_in_the_middle_of_a_list() {
         16,
     );
 }
+
+#[test]
+fn an_api_server_that_lists_another_kind() {
+    survives(
+        Fault::Lists(r#"{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"900"},"items":[]}"#),
+        16,
+    );
+}
+
+#[test]
+fn an_api_server_whose_lists_are_null() {
+    survives(
+        Fault::Lists(
+            r#"{"kind":"ServiceList","apiVersion":"v1","metadata":{"resourceVersion":"900"},"items":null}"#,
+        ),
+        16,
+    );
+}
+
+/// The list of Services is what was asked for, and empty; the others are of another kind.
+#[test]
+fn an_empty_list_of_services_is_not_believed_alone() {
+    let mut cluster = Cluster::new();
+    cluster.apply_all(services(&cluster.world, false));
+    let mut proxy = cluster.proxy();
+    works_as_before(&cluster.world);
+    let before = generation(cluster.world.node().namespace());
+    let held = || common::page(&cluster, "/metrics").contains(HELD);
+    assert!(!held());
+    cluster.stop_server();
+    let faulty = FaultyServer::start(
+        cluster.world.node().namespace(),
+        cluster.address.port(),
+        Fault::Lists(
+            r#"{"kind":"ServiceList","apiVersion":"v1","metadata":{"resourceVersion":"900"},"items":[]}"#,
+        ),
+    );
+    let held = || common::page(&cluster, "/metrics").contains(HELD);
+    assert!(eventually(PATIENCE, "the metric", held).is_ok(), "{}", proxy.output());
+    works_as_before(&cluster.world);
+    assert_eq!(generation(cluster.world.node().namespace()), before, "nothing is written");
+    drop(faulty);
+    cluster.apply_all(services(&cluster.world, true));
+    cluster.delete(Resource::Service, "goes");
+    cluster.restart_server();
+    follows(&cluster.world);
+    let events = || {
+        let node = cluster.world.node().namespace();
+        let answer = common::http::get(node, cluster.address, "/apis/events.k8s.io/v1/events");
+        answer.is_some_and(|answer| answer.body.contains("EmptyListHeld"))
+    };
+    assert!(eventually(PATIENCE, "the Event", events).is_ok(), "{}", proxy.output());
+    assert!(proxy.ended().is_none());
+}
+
+const HELD: &str = r#"portolan_watch_empty_lists_held_total{resource="services"} 1"#;

@@ -116,6 +116,7 @@ pub(super) struct Surroundings {
     pub(super) families: Vec<Family>,
     pub(super) findings: Vec<Finding>,
     pub(super) metrics: Arc<ProxyMetrics>,
+    pub(super) health: Arc<Health>,
     pub(super) notes: Notes,
     pub(super) done: UnboundedSender<Synced>,
     pub(super) relays: Relays,
@@ -135,14 +136,15 @@ impl Running {
 
 impl Agent {
     pub(super) fn new(configuration: Configuration, surroundings: Surroundings) -> Self {
-        let Surroundings { node_name, families, findings, metrics, notes, done, relays, meters } =
+        let Surroundings { node_name, families, findings, metrics, health, notes, done, relays, meters } =
             surroundings;
+        health.set_timeout(health_timeout(&configuration));
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         Self {
             catalog: Catalog::new(node_name).with_triggers_since(i64::try_from(now).unwrap_or(i64::MAX)),
             backlog: Backlog::default(),
             node: OwnNode::default(),
-            health: Arc::new(Health::new(health_timeout(&configuration))),
+            health,
             metrics,
             counts: Arc::default(),
             allows_external_ips: configuration.gates().enabled("AllowServiceExternalIPs"),
@@ -165,7 +167,7 @@ impl Agent {
         }
     }
 
-    pub(super) fn health(&self) -> Arc<Health> {
+    fn health(&self) -> Arc<Health> {
         Arc::clone(&self.health)
     }
 
@@ -225,6 +227,11 @@ impl Agent {
                 self.count_bad_objects();
                 self.hand_over();
                 self.show_backlog();
+            }
+            WatchEvent::Heard(kind) => self.health.heard(resource(kind), Now::read()),
+            WatchEvent::EmptyListHeld { kind, known } => {
+                self.metrics.empty_list_held(resource(kind));
+                self.notes.empty_list_held(kind, known);
             }
             // The watch has logged it.
             WatchEvent::Restarted { kind, .. } => self.metrics.watch_restarted(resource(kind)),

@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use portolan_model::ServicePortName;
+use portolan_model::object::Kind;
 use portolan_node::health::ListenFailure;
 use portolan_node::http::BindError;
 use portolan_watch::Client;
@@ -68,6 +69,14 @@ impl Notes {
         let note = format!("port {:?} ({}): {reason}", name.port, name.protocol);
         let service = (&*name.namespace, &*name.service);
         self.recorder.event(EventNote::service_port_not_programmed(service, &note));
+    }
+
+    /// The API server's list of a collection is empty, where objects are known.
+    pub(super) fn empty_list_held(&self, kind: Kind, known: usize) {
+        let note = format!(
+            "the API server lists no {kind}, where {known} are known: they stay until another list says the same after a while"
+        );
+        self.recorder.event(EventNote::empty_list_held(&self.node, &note));
     }
 
     /// A changed configuration file is in use.

@@ -1,6 +1,7 @@
 //! The command line of `portolan proxy`, which is that of kube-proxy, and the configuration it makes.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
@@ -36,6 +37,8 @@ pub(crate) struct Options {
     pub(crate) config_reload: bool,
     /// Run the iptables mode where the kernel lacks what the IPVS mode needs.
     pub(crate) ipvs_fallback: bool,
+    /// How long an empty list of Services or EndpointSlices is doubted.
+    pub(crate) empty_list_hold: Duration,
     /// How the userspace mode gets packets, where that is not for the proxy to find out.
     pub(crate) capture: Option<Capture>,
 }
@@ -214,7 +217,8 @@ impl FromArgMatches for Options {
             }
             found => found,
         };
-        Ok(Self { given, cleanup, init_only, config_reload, ipvs_fallback, capture })
+        let empty_list_hold = given.duration("empty-list-hold");
+        Ok(Self { given, cleanup, init_only, config_reload, ipvs_fallback, empty_list_hold, capture })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {

@@ -18,7 +18,7 @@ use super::file::FileWatch;
 use super::modes::{self, Choice};
 use super::options::{Loaded, Options};
 use super::servers::{Prepared, Servers};
-use super::{checks, client_settings, node_settings};
+use super::{checks, client_settings, node_settings, watcher};
 
 /// Where upstream's behaviour is asked for, the proxy ends with this.
 const ENDS: &str = "content of the proxy server's configuration file was updated";
@@ -146,7 +146,7 @@ impl Reload<'_> {
         let settings = client_settings(&new.configuration, new.master.clone(), &self.metrics);
         let client = portolan_watch::connect(&settings).await.context("clientConnection")?;
         self.notes.use_client(client.clone());
-        Ok(Some(Watcher::new(client, self.node_name)))
+        Ok(Some(watcher(client, self.node_name, self.options)))
     }
 
     async fn apply(&mut self, old: &Configuration, new: Configuration, prepared: Prepared) {

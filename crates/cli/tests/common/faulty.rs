@@ -16,6 +16,8 @@ pub(crate) enum Fault {
     Silent,
     /// It answers every request so, byte for byte, and closes the connection.
     Answers(&'static str),
+    /// It answers every list so, with status 200, and a watch that its version is gone.
+    Lists(&'static str),
 }
 
 /// A server that does not work; gone, with its connections, when dropped.
@@ -78,6 +80,17 @@ fn serve(listener: &TcpListener, fault: Fault, shared: &Shared) {
         match fault {
             Fault::Silent => silent.push(stream),
             Fault::Answers(answer) => drop(stream.write_all(answer.as_bytes())),
+            Fault::Lists(list) => {
+                let is_watch = String::from_utf8_lossy(&head).contains("watch=true");
+                let gone = r#"{"kind":"Status","code":410,"reason":"Expired"}"#;
+                let (status, body) = if is_watch { ("410 Gone", gone) } else { ("200 OK", list) };
+                let length = body.len();
+                let answer = format!(
+                    "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nConnection: close\r\n\
+                     Content-Length: {length}\r\n\r\n{body}"
+                );
+                drop(stream.write_all(answer.as_bytes()));
+            }
         }
     }
 }

@@ -2,6 +2,7 @@
 //! `portolan proxy` beside it. Everything ends with the values, also when a test fails.
 #![allow(dead_code, reason = "each test program uses its part")]
 
+pub(crate) mod cutter;
 pub(crate) mod faulty;
 pub(crate) mod http;
 pub(crate) mod kernel;

@@ -60,6 +60,23 @@ fn the_node_counts_for_healthz_alone() {
 }
 
 #[test]
+fn healthz_says_how_long_each_watch_has_been_silent_and_does_not_judge() {
+    let clock = Clock::new();
+    let health = Health::new(TIMEOUT);
+    health.node(Some(GOOD_NODE));
+    health.heard(Resource::Services, clock.after(0));
+    health.heard(Resource::Nodes, clock.after(1_000));
+    health.heard(Resource::Services, clock.after(2_000));
+    let (status, body) = health.healthz(clock.after(3_602_900));
+    assert_eq!(status, 200);
+    insta::assert_snapshot!(body, @r#"{"lastUpdated":"2026-03-01T11:00:02.9Z","currentTime":"2026-03-01T11:00:02.9Z","nodeEligible":true,"healthy":true,"watches":{"services":{"lastHeard":"2026-03-01T10:00:02Z","ageSeconds":3600},"nodes":{"lastHeard":"2026-03-01T10:00:01Z","ageSeconds":3601}}}"#);
+    assert!(!health.livez(clock.after(0)).1.contains("watches"));
+    let later = clock.after(62_000).monotonic;
+    assert_eq!(health.watch_age(Resource::Services, later), Some(Duration::from_secs(60)));
+    assert_eq!(health.watch_age(Resource::EndpointSlices, later), None);
+}
+
+#[test]
 fn bodies_are_those_of_kube_proxy() {
     let clock = Clock::new();
     let health = Health::new(TIMEOUT);

@@ -149,6 +149,7 @@ fn touch_everything(metrics: &ProxyMetrics) {
     metrics.committed(Family::Ipv4, quick);
     metrics.drift_repaired();
     metrics.watch_restarted(Resource::EndpointSlices);
+    metrics.empty_list_held(Resource::Services);
     metrics.bad_objects(Resource::Services, 1);
     metrics.request_finished("GET", "10.0.0.1:443", Some(200), slow);
     metrics.request_finished("GET", "10.0.0.1:443", None, slow);
@@ -178,7 +179,8 @@ fn the_golden_list() {
         .with_process()
         .with_packet_counters(counted)
         .with_relays(|| Some(relays()))
-        .with_ipvs(|_| Some(2));
+        .with_ipvs(|_| Some(2))
+        .with_watch_ages(|_| Some(Duration::from_millis(2500)));
     touch_everything(&metrics);
     let mut list = String::new();
     for shown in read(&metrics.page()).expect("a valid page") {
@@ -260,7 +262,8 @@ fn every_metric_of_kube_proxy_is_there() {
 
 #[test]
 fn values_arrive_where_they_belong() {
-    let metrics = metrics();
+    let first = |resource| (resource == Resource::Services).then_some(Duration::from_millis(2500));
+    let metrics = metrics().with_watch_ages(first);
     touch_everything(&metrics);
     let page = metrics.page();
     let shown = page.lines().filter(|line| !line.starts_with('#') && !line.contains("_bucket{"));

@@ -105,6 +105,11 @@ impl EventNote {
         }
     }
 
+    /// A list of the API server was empty where objects are known, and is not believed yet. Not upstream's.
+    pub fn empty_list_held(node_name: &str, note: &str) -> Self {
+        Self::of_node(node_name, EventType::Warning, "EmptyListHeld", "ListObjects", note)
+    }
+
     /// A changed configuration file is in force. Not upstream's.
     pub fn configuration_reloaded(node_name: &str, note: &str) -> Self {
         Self::of_node(node_name, EventType::Normal, "ConfigurationReloaded", RELOAD, note)

@@ -63,6 +63,7 @@ fn every_flag_is_in_the_table() {
     let without_field = [
         "config",
         "config-reload",
+        "empty-list-hold",
         "ipvs-fallback",
         "userspace-capture",
         "write-config-to",

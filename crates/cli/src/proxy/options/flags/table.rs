@@ -88,6 +88,14 @@ pub(in crate::proxy::options) const FLAGS: &[Flag] = &[
         .field("clientConnection.qps"),
     flag(API, "kube-api-burst", Integer, "10", "Requests that may exceed the average for a moment")
         .field("clientConnection.burst"),
+    flag(
+        API,
+        "empty-list-hold",
+        Duration,
+        "30s",
+        "Where more than one Service or EndpointSlice is known, an empty list counts after this time, if another one says the same; 0 believes it at once",
+    )
+    .counts_with_config(),
     flag(NODE, "hostname-override", Text, "", "Name of this node, in place of the host's name")
         .field("hostnameOverride")
         .counts_with_config(),

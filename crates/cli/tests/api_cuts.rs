@@ -1,0 +1,176 @@
+//! Watches that are cut, and an API server that is restarted again and again: what the kernel has stays young.
+//! Needs root and nft, and fails without.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test stops at the first surprise"
+)]
+
+mod common;
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use portolan_testkit::{Pod, PortolanProcess, Probe, Protocol, World, eventually};
+use serde_json::{Value, json};
+
+use common::cutter::Cutter;
+use common::{BINARY, Cluster, PATIENCE, Proxy, at, http, in_step, listen, objects, start_proxy};
+
+const SERVICE: &str = "10.96.0.11:80";
+
+/// How old what the kernel has may be while watches are cut every five seconds.
+const YOUNG: Duration = Duration::from_secs(1);
+/// From the readiness of a restarted API server.
+const FOLLOWED_WITHIN: Duration = Duration::from_secs(2);
+/// The cuts, and how far apart they are.
+const CUTS: usize = 4;
+const APART: Duration = Duration::from_secs(5);
+
+/// The pod that serves in this round.
+fn pod(world: &World, round: usize) -> &Pod {
+    if round.is_multiple_of(2) { &world.pods()[1] } else { &world.remote_pods()[0] }
+}
+
+fn slice(world: &World, round: usize) -> Value {
+    let service = objects::cluster_ip("web", &at(SERVICE).ip().to_string());
+    objects::slice("web", &[pod(world, round)], &objects::ports(&service))
+}
+
+/// Waits until the kernel has this round's endpoint; answers how long that took.
+fn followed(world: &World, round: usize, since: Instant) -> Duration {
+    let from = world.pods()[0].namespace();
+    let wanted = Some(common::backend(pod(world, round), at(SERVICE).ip()));
+    let probe = Probe::new(Protocol::Tcp, at(SERVICE)).timeout(Duration::from_millis(50));
+    let outcome = eventually(PATIENCE, "the new endpoint", || from.probe(probe).unwrap().backend() == wanted);
+    assert!(outcome.is_ok(), "round {round}");
+    since.elapsed()
+}
+
+#[test]
+fn what_the_kernel_has_stays_young_while_watches_are_cut_every_five_seconds() {
+    let cluster = Cluster::new();
+    let world = &cluster.world;
+    cluster.apply(objects::cluster_ip("web", &at(SERVICE).ip().to_string()));
+    cluster.apply(slice(world, 0));
+    let cutter = Cutter::start(world.node().namespace(), cluster.address);
+    let folder = tempfile::tempdir().unwrap();
+    let mut proxy = start_proxy(world, folder.path(), &Proxy { yaml: "", master: cutter.address() });
+    in_step(&mut proxy);
+    followed(world, 0, Instant::now());
+    let (mut round, mut ages) = (0, Vec::new());
+    for _ in 0..CUTS {
+        cutter.cut();
+        let cut = Instant::now();
+        while cut.elapsed() < APART {
+            round += 1;
+            cluster.apply(slice(world, round));
+            ages.push(followed(world, round, Instant::now()));
+        }
+    }
+    let oldest = ages.iter().max().unwrap();
+    println!("{} changes, {} cut connections, at most {oldest:?} old", ages.len(), cutter.connections_cut());
+    assert!(cutter.connections_cut() >= 4 * CUTS, "{} connections", cutter.connections_cut());
+    assert!(*oldest <= YOUNG, "{oldest:?}: {}", proxy.output());
+    assert_eq!(http::get(world.node().namespace(), at("127.0.0.1:10256"), "/healthz").unwrap().status, 200);
+}
+
+fn serve(world: &World, port: u16, folder: &Path) -> PortolanProcess {
+    let (data, manifests) = (folder.join("data"), folder.join("manifests"));
+    let listen = format!("127.0.0.1:{port}");
+    let arguments = [
+        "serve",
+        "--insecure-http",
+        "--listen",
+        &listen,
+        "--data-dir",
+        data.to_str().unwrap(),
+        "--manifests",
+        manifests.to_str().unwrap(),
+    ];
+    PortolanProcess::start(world.node().namespace(), BINARY.as_ref(), &arguments).unwrap()
+}
+
+fn write_manifests(world: &World, folder: &Path, round: usize) {
+    let service = objects::cluster_ip("web", &at(SERVICE).ip().to_string());
+    let items = [objects::node(world), service, slice(world, round)];
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
+    fs::create_dir_all(folder.join("manifests")).unwrap();
+    fs::write(folder.join("manifests/all.json"), list.to_string()).unwrap();
+}
+
+/// Waits until the API server shows this round's endpoint.
+fn ready(world: &World, server: SocketAddr, round: usize) -> Instant {
+    let address = common::backend(pod(world, round), at(SERVICE).ip()).ip().to_string();
+    let shows = || {
+        let path = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/web-1";
+        let answer = http::get(world.node().namespace(), server, path);
+        answer.is_some_and(|answer| answer.status == 200 && answer.body.contains(&address))
+    };
+    assert!(eventually(PATIENCE, "a ready API server", shows).is_ok());
+    Instant::now()
+}
+
+/// Graceful ends and kills in turn, with outages that grow.
+#[test]
+fn a_server_that_is_restarted_again_and_again_is_followed_as_soon_as_it_is_ready() {
+    let world = common::world();
+    let folder = tempfile::tempdir().unwrap();
+    let port = listen(world.node().namespace(), 0).local_addr().unwrap().port();
+    let master = SocketAddr::from(([127, 0, 0, 1], port));
+    write_manifests(&world, folder.path(), 0);
+    let mut server = serve(&world, port, folder.path());
+    let mut proxy = start_proxy(&world, folder.path(), &Proxy { yaml: "", master });
+    in_step(&mut proxy);
+    followed(&world, 0, Instant::now());
+    let mut took = Vec::new();
+    for round in 1..=6 {
+        let failures = || {
+            let page = http::get(world.node().namespace(), at("127.0.0.1:10249"), "/metrics").unwrap().body;
+            let restarts = page.lines().filter_map(|line| line.strip_prefix("portolan_watch_restarts_total"));
+            restarts.filter_map(|line| line.rsplit(' ').next()?.parse::<usize>().ok()).sum::<usize>()
+        };
+        let before = failures();
+        if round % 2 == 0 {
+            server.kill().unwrap();
+        } else {
+            server.terminate(PATIENCE).unwrap();
+        }
+        // The outage is as long as so many failed attempts of the four watches take.
+        let tried = eventually(PATIENCE, "attempts", || failures() >= before + 8 * round);
+        assert!(tried.is_ok(), "{} attempts: {}", failures() - before, proxy.output());
+        write_manifests(&world, folder.path(), round);
+        server = serve(&world, port, folder.path());
+        took.push(followed(&world, round, ready(&world, master, round)));
+    }
+    println!("followed after {took:?}");
+    assert!(took.iter().all(|took| *took <= FOLLOWED_WITHIN), "{took:?}: {}", proxy.output());
+    assert!(proxy.ended().is_none());
+}
+
+/// What an operator sees of a watch that is silent.
+#[test]
+fn the_age_of_each_watch_is_shown() {
+    let cluster = Cluster::new();
+    let _proxy = cluster.proxy();
+    let node = cluster.world.node().namespace().clone();
+    let age = |resource: &str| {
+        let page = http::get(&node, at("127.0.0.1:10249"), "/metrics").unwrap().body;
+        let name = format!("portolan_watch_age_seconds{{resource=\"{resource}\"}} ");
+        let line = page.lines().find_map(|line| line.strip_prefix(&name).map(str::to_owned));
+        line.unwrap_or_else(|| panic!("no {name}in {page}")).parse::<f64>().unwrap()
+    };
+    for resource in ["services", "endpointslices", "nodes", "servicecidrs"] {
+        age(resource);
+    }
+    let health = http::get(&node, at("127.0.0.1:10256"), "/healthz").unwrap();
+    let body: Value = serde_json::from_str(&health.body).unwrap();
+    assert!(body["watches"]["services"]["ageSeconds"].is_u64(), "{body}");
+    assert!(eventually(PATIENCE, "a second", || age("services") > 1.0).is_ok());
+    cluster.apply(objects::cluster_ip("web", "10.96.0.11"));
+    assert!(eventually(PATIENCE, "a younger watch", || age("services") < age("nodes")).is_ok());
+}

@@ -1,0 +1,123 @@
+//! A relay between the proxy and its API server that cuts connections as a middlebox does, by RST.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+
+use portolan_testkit::{Namespace, TestkitError};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt::set_socket_linger;
+
+/// See the module. Gone, with its connections, when dropped.
+pub(crate) struct Cutter {
+    namespace: Namespace,
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<Result<(), TestkitError>>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    stop: AtomicBool,
+    /// Connections that began before the newest cut are over.
+    cuts: AtomicUsize,
+    /// Connections that were cut.
+    cut: AtomicUsize,
+}
+
+impl Cutter {
+    /// Relays from a free port on loopback of the namespace to a server there.
+    pub(crate) fn start(namespace: &Namespace, server: SocketAddr) -> Self {
+        let listener = super::listen(namespace, 0);
+        let address = listener.local_addr().unwrap();
+        let shared = Arc::<Shared>::default();
+        let accepting = Arc::clone(&shared);
+        let thread = namespace.spawn_thread("cutter", move || accept(&listener, server, &accepting)).unwrap();
+        Self { namespace: namespace.clone(), address, shared, thread: Some(thread) }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Cuts all connections that there are.
+    pub(crate) fn cut(&self) {
+        self.shared.cuts.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// How many connections have been cut.
+    pub(crate) fn connections_cut(&self) -> usize {
+        self.shared.cut.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for Cutter {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        self.cut();
+        // Wakes the thread; if this fails, the thread has ended.
+        let _ = self.namespace.run(|| TcpStream::connect(self.address).map(drop));
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn accept(listener: &TcpListener, server: SocketAddr, shared: &Arc<Shared>) {
+    let mut connections = Vec::new();
+    for client in listener.incoming() {
+        if shared.stop.load(Ordering::SeqCst) {
+            break;
+        }
+        let cuts = shared.cuts.load(Ordering::SeqCst);
+        let (Ok(client), Ok(server)) = (client, TcpStream::connect(server)) else { continue };
+        let shared = Arc::clone(shared);
+        connections.push(std::thread::spawn(move || {
+            // A connection that ends otherwise is nothing to the test.
+            if let Ok(true) = relay(client, server, &shared, cuts) {
+                shared.cut.fetch_add(1, Ordering::SeqCst);
+            }
+        }));
+    }
+    connections.into_iter().for_each(|connection| drop(connection.join()));
+}
+
+/// True if the connection was cut.
+fn relay(
+    mut client: TcpStream,
+    mut server: TcpStream,
+    shared: &Shared,
+    cuts: usize,
+) -> std::io::Result<bool> {
+    client.set_nodelay(true)?;
+    server.set_nodelay(true)?;
+    let mut bytes = vec![0; 64 << 10];
+    // How soon a cut is noticed.
+    let soon = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+    loop {
+        if shared.cuts.load(Ordering::SeqCst) != cuts {
+            set_socket_linger(&client, Some(std::time::Duration::ZERO))?;
+            return Ok(true);
+        }
+        let ready = {
+            let mut both = [PollFd::new(&client, PollFlags::IN), PollFd::new(&server, PollFlags::IN)];
+            poll(&mut both, Some(&soon))?;
+            [!both[0].revents().is_empty(), !both[1].revents().is_empty()]
+        };
+        if ready[0] && !forward(&mut client, &mut server, &mut bytes)? {
+            return Ok(false);
+        }
+        if ready[1] && !forward(&mut server, &mut client, &mut bytes)? {
+            return Ok(false);
+        }
+    }
+}
+
+/// False at the end.
+fn forward(from: &mut TcpStream, to: &mut TcpStream, bytes: &mut [u8]) -> std::io::Result<bool> {
+    let length = from.read(bytes)?;
+    to.write_all(&bytes[..length])?;
+    Ok(length > 0)
+}
