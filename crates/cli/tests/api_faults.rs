@@ -211,7 +211,9 @@ fn an_api_server_that_breaks_off_in_the_middle_of_a_list() {
 #[test]
 fn an_api_server_that_lists_another_kind() {
     survives(
-        Fault::Lists(r#"{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"900"},"items":[]}"#),
+        Fault::Lists(
+            r#"{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"900"},"items":[]}"#,
+        ),
         16,
     );
 }

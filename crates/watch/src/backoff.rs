@@ -167,7 +167,11 @@ mod tests {
     #[test]
     fn a_server_that_is_not_there_is_found_soon_however_long_it_was_away() {
         assert_eq!(delays(&mut backoff(), Wait::Refused, 1.0, 3), [1000; 3]);
-        assert_eq!(delays(&mut backoff(), Wait::Refused, 0.0, 3), [500; 3], "and is not asked in a tight loop");
+        assert_eq!(
+            delays(&mut backoff(), Wait::Refused, 0.0, 3),
+            [500; 3],
+            "and is not asked in a tight loop"
+        );
         assert_eq!(delays(&mut backoff(), Wait::Absent, 1.0, 4), [1000, 2000, 2000, 2000]);
     }
 

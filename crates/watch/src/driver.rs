@@ -19,8 +19,7 @@ use http_body_util::{BodyExt as _, Collected, Limited};
 use kube::client::Body;
 use portolan_model::Event;
 use portolan_model::object::{
-    DecodeError, Kind, ObjectKey, decode_endpoint_slice, decode_node, decode_service,
-    decode_service_cidr,
+    DecodeError, Kind, ObjectKey, decode_endpoint_slice, decode_node, decode_service, decode_service_cidr,
 };
 use serde::Deserialize;
 use tokio::time;

@@ -343,7 +343,9 @@ impl Reflector {
             {
                 self.at_once(Wait::Server(None))
             }
-            RestartReason::WentBack { .. } | RestartReason::NoBookmarks(_) => self.at_once(Wait::Server(None)),
+            RestartReason::WentBack { .. } | RestartReason::NoBookmarks(_) => {
+                self.at_once(Wait::Server(None))
+            }
             RestartReason::Unreachable(_) if reason.is_refused_connection() => Wait::Refused,
             RestartReason::Broken(_) if open.is_none() => Wait::Absent,
             RestartReason::Closed
@@ -419,8 +421,8 @@ impl Reflector {
         match &self.state {
             _ if matches!(status.code, 401 | 408 | 429 | 503) || status.is_of_gateway() => Then::Same,
             State::Stream => {
-                let for_good = matches!(status.code, 400 | 405 | 406 | 415 | 422 | 501)
-                    || status.lacks_streamed_lists();
+                let for_good =
+                    matches!(status.code, 400 | 405 | 406 | 415 | 422 | 501) || status.lacks_streamed_lists();
                 Then::Pages { for_good }
             }
             State::Pages { token, .. } if !token.is_empty() && status.expired() => Then::Whole,

@@ -318,10 +318,8 @@ async fn attempts_where_nobody_listens_cost_no_turn() {
         ..ClientSettings::default()
     };
     let soon = Duration::from_millis(1);
-    let timing = Timing {
-        backoff: BackoffLimits { refused: soon, ..BackoffLimits::default() },
-        ..Timing::default()
-    };
+    let timing =
+        Timing { backoff: BackoffLimits { refused: soon, ..BackoffLimits::default() }, ..Timing::default() };
     let watcher = Watcher::new(connect(&settings).await.unwrap(), "node-1").with_timing(timing);
     let enough = async {
         while done.lock().unwrap().len() < 40 {

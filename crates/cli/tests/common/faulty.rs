@@ -16,7 +16,7 @@ pub(crate) enum Fault {
     Silent,
     /// It answers every request so, byte for byte, and closes the connection.
     Answers(&'static str),
-    /// It answers every list so, with status 200, and a watch that its version is gone.
+    /// It answers every list so, with status 200, and a watch that its version is gone. It takes no Events.
     Lists(&'static str),
 }
 
@@ -81,7 +81,11 @@ fn serve(listener: &TcpListener, fault: Fault, shared: &Shared) {
             Fault::Silent => silent.push(stream),
             Fault::Answers(answer) => drop(stream.write_all(answer.as_bytes())),
             Fault::Lists(list) => {
-                let is_watch = String::from_utf8_lossy(&head).contains("watch=true");
+                let head = String::from_utf8_lossy(&head);
+                if !head.starts_with("GET ") {
+                    continue;
+                }
+                let is_watch = head.contains("watch=true");
                 let gone = r#"{"kind":"Status","code":410,"reason":"Expired"}"#;
                 let (status, body) = if is_watch { ("410 Gone", gone) } else { ("200 OK", list) };
                 let length = body.len();

@@ -84,11 +84,7 @@ pub(super) async fn play(kind: Kind, answers: impl IntoIterator<Item = Answer>) 
 }
 
 /// The same with other timeouts.
-pub(super) async fn play_with(
-    timing: Timing,
-    kind: Kind,
-    answers: impl IntoIterator<Item = Answer>,
-) -> Log {
+pub(super) async fn play_with(timing: Timing, kind: Kind, answers: impl IntoIterator<Item = Answer>) -> Log {
     let script =
         Arc::new(Mutex::new(Script { answers: answers.into_iter().collect(), requests: Vec::new() }));
     let done = Arc::new(Notify::new());

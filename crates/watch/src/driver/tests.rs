@@ -268,7 +268,8 @@ async fn an_absent_server_is_asked_every_second_however_long_it_is_away() {
 async fn a_watch_that_worked_for_some_seconds_ends_the_back_off() {
     let worked = || steps([Step::Wait(Duration::from_secs(3)), Step::Break]);
     let log =
-        services([ok(listed()), status(500), status(500), status(500), worked(), status(500), status(500)]).await;
+        services([ok(listed()), status(500), status(500), status(500), worked(), status(500), status(500)])
+            .await;
     log.assert_backed_off(4, 3200);
     log.assert_backed_off(6, 800);
     log.assert_backed_off(7, 1600);
@@ -324,7 +325,11 @@ async fn a_server_that_lost_its_history_is_listed_when_bookmarks_stay_away() {
     assert_eq!(log.queries(), [STREAM, STREAM, "resourceVersion=3"]);
     let silence = log.times[1].as_millis();
     assert!((90_000..=90_252).contains(&silence), "{silence}");
-    assert!(log.events[3].starts_with("relist: neither an event nor a bookmark came for 90 s"), "{:?}", log.events);
+    assert!(
+        log.events[3].starts_with("relist: neither an event nor a bookmark came for 90 s"),
+        "{:?}",
+        log.events
+    );
     assert_eq!(log.events[4..7], ["start", "+ns/b@2", "end"]);
 }
 
@@ -385,7 +390,8 @@ async fn a_list_of_another_kind_ends_no_list() {
 async fn an_empty_list_where_services_were_known_waits_for_another_one() {
     let many = || ok(added("a", "3") + &added("b", "4") + &end_mark("10"));
     let empty = || ok(page(&[], "20", ""));
-    let log = services([many(), status(410), ok(end_mark("20")), ok(page(&[service("a", "3")], "21", ""))]).await;
+    let log =
+        services([many(), status(410), ok(end_mark("20")), ok(page(&[service("a", "3")], "21", ""))]).await;
     let doubt = "relist: the list is empty, where 2 objects are known: it is not believed yet";
     assert_eq!(log.events[6..], ["start", "held: 2", doubt, "start", "+ns/a@3", "end"]);
     assert_eq!(log.queries()[2..], [STREAM, "limit=500", "resourceVersion=21"]);
@@ -457,7 +463,13 @@ async fn an_endless_line_is_cut_off() {
 #[tokio::test(start_paused = true)]
 async fn a_page_that_is_no_list_ends_no_list() {
     let broken_item = r#"{"kind":"ServiceList","metadata":{"resourceVersion":"5"},"items":[{"metadata":}]}"#;
-    for body in ["<html>", r#"{"kind":"Status","code":500}"#, r#"{"kind":"ServiceList","items":[]}"#, "[]", broken_item] {
+    for body in [
+        "<html>",
+        r#"{"kind":"Status","code":500}"#,
+        r#"{"kind":"ServiceList","items":[]}"#,
+        "[]",
+        broken_item,
+    ] {
         let log = services([status(400), ok(body)]).await;
         assert!(!log.events.contains(&"end".to_owned()), "{body}: {:?}", log.events);
         assert!(log.events[1].starts_with("relist: "), "{body}: {:?}", log.events);

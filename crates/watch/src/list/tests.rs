@@ -47,7 +47,8 @@ fn any_order_any_spaces() {
 #[test]
 fn empty_lists() {
     for items in ["[]", "[ ]"] {
-        let body = format!(r#"{{"items":{items},"metadata":{{"resourceVersion":"1"}},"kind":"ServiceList"}}"#);
+        let body =
+            format!(r#"{{"items":{items},"metadata":{{"resourceVersion":"1"}},"kind":"ServiceList"}}"#);
         assert_eq!(split(body.as_bytes(), &[3; 40]).unwrap(), (vec![], Some(meta("1", ""))), "{items}");
     }
 }
@@ -75,7 +76,9 @@ fn what_is_no_list_is_not_taken_for_an_empty_one() {
 
 #[test]
 fn a_list_of_another_kind_or_none_has_no_end() {
-    for (kind, found) in [(r#""PodList""#, "PodList"), (r#""Service""#, "Service"), ("7", "7"), ("null", "null")] {
+    for (kind, found) in
+        [(r#""PodList""#, "PodList"), (r#""Service""#, "Service"), ("7", "7"), ("null", "null")]
+    {
         for body in [
             format!(r#"{{"kind":{kind},"metadata":{{"resourceVersion":"1"}},"items":[]}}"#),
             format!(r#"{{"items":[],"metadata":{{"resourceVersion":"1"}},"kind":{kind}}}"#),

@@ -71,11 +71,9 @@ fn what_is_deleted_one_by_one_is_gone() {
 #[test]
 fn other_kinds_and_a_hold_of_zero_believe_at_once() {
     let at_once = Timing { empty_list_hold: Duration::ZERO, ..Timing::default() };
-    for (kind, timing) in [
-        (Kind::Node, Timing::default()),
-        (Kind::ServiceCidr, Timing::default()),
-        (Kind::Service, at_once),
-    ] {
+    for (kind, timing) in
+        [(Kind::Node, Timing::default()), (Kind::ServiceCidr, Timing::default()), (Kind::Service, at_once)]
+    {
         let mut reflector = knowing(kind, 3, timing);
         fail(&mut reflector, refused(410));
         assert!(empty_list(&mut reflector, Instant::now()).unwrap(), "{kind}");

@@ -22,8 +22,12 @@ const AT_ONCE: Duration = Duration::from_millis(250);
 
 #[test]
 fn a_watch_that_had_worked_is_opened_again_at_once_however_it_ends_and_how_often() {
-    for reason in [broken, || RestartReason::Truncated, || RestartReason::Closed, || RestartReason::Silent(seconds(330))]
-    {
+    for reason in [
+        broken,
+        || RestartReason::Truncated,
+        || RestartReason::Closed,
+        || RestartReason::Silent(seconds(330)),
+    ] {
         let (mut reflector, mut now) = (watching(), Instant::now());
         for _ in 0..100 {
             let (next, end) = ends_after(&mut reflector, now, seconds(5), &reason());
@@ -119,7 +123,9 @@ fn what_is_no_trouble_of_the_server_is_tried_every_five_seconds() {
 
 #[test]
 fn a_lost_version_leads_to_a_list_at_once_but_not_to_list_after_list() {
-    let too_large = || RestartReason::ErrorEvent(ApiStatus { too_large: true, retry_after: Some(seconds(1)), ..status(504) });
+    let too_large = || {
+        RestartReason::ErrorEvent(ApiStatus { too_large: true, retry_after: Some(seconds(1)), ..status(504) })
+    };
     for reason in [|| refused(410), || error_event(410), too_large] {
         let mut reflector = watching();
         let mut lost = || {
@@ -233,7 +239,10 @@ fn a_version_that_goes_back_leads_to_a_list() {
     let errors =
         [by_bookmark.bookmark("9", false, Instant::now()).unwrap_err(), by_event.changed("9").unwrap_err()];
     for (reflector, error) in watches.iter_mut().zip(errors) {
-        assert_eq!(error.to_string(), "resource version 9 came after 10: the API server has lost its history");
+        assert_eq!(
+            error.to_string(),
+            "resource version 9 came after 10: the API server has lost its history"
+        );
         assert!(fail(reflector, error).relist);
         assert_eq!(reflector.query(), Query::Stream);
     }
