@@ -33,7 +33,8 @@ const MOVES: &str = "10.96.0.11:80";
 const GOES: &str = "10.96.0.12:80";
 const COMES: &str = "10.96.0.13:80";
 
-/// However long the API server was away: at most ten seconds to the next attempt, then a list.
+/// However long the API server was away, and including its start: an attempt each second, then 3 s in which a server
+/// without its history waits for the version that was asked for, then a list.
 const FOLLOWED_WITHIN: Duration = Duration::from_secs(15);
 
 /// How long the API server is away: `PORTOLAN_OUTAGE_SECONDS`, or a time that keeps the suite short.

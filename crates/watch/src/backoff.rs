@@ -1,6 +1,6 @@
 //! How long to wait before asking the API server again. Pure: the random number is an argument.
 //!
-//! A wait protects whom it is for. A server that says that it is in trouble is asked as client-go would. A server
+//! A wait is to protect the server. One that says that it is in trouble is asked as client-go would. A server
 //! that is not there needs no protection. Everything else is asked every few seconds. A watch that had worked
 //! is no failure: it is opened again at once.
 
@@ -18,7 +18,7 @@ pub struct BackoffLimits {
     pub other_initial: Duration,
     /// It doubles up to this: with jitter, the server is asked at least every 5 s.
     pub other_maximum: Duration,
-    /// Where nobody listens. It does not grow: a refused connection costs no server anything, and a server that
+    /// Where nothing listens. It does not grow: a refused connection costs no server anything, and a server that
     /// is back is found within a second.
     pub refused: Duration,
     /// Where a load balancer answers for a server that is not there: after the first time as `refused`, from then
@@ -55,9 +55,9 @@ pub(crate) enum Wait {
     Reopen,
     /// A server in trouble, which may say for how long it wants to be left alone.
     Server(Option<Duration>),
-    /// Nobody listens.
+    /// Nothing listens.
     Refused,
-    /// A connection that somebody else answers, or breaks before there is an answer.
+    /// A load balancer answers, or the connection breaks before there is an answer.
     Absent,
     /// Anything else.
     Other,
@@ -65,7 +65,7 @@ pub(crate) enum Wait {
     Own(Duration),
 }
 
-/// So many answers in a row that name a time are obeyed to the letter; then the delay grows all the same. client-go
+/// So many answers in a row that name a time are obeyed; then the delay grows all the same. client-go
 /// does so (`rest/with_retry.go`, `maxRetries`).
 const OBEYED: u8 = 10;
 

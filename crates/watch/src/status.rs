@@ -80,7 +80,7 @@ impl ApiStatus {
     }
 
     /// The server knows streamed lists but cannot make one: its etcd is too old to tell how far a watch is
-    /// (`storage/cacher`: "the required storage feature RequestWatchProgress is disabled").
+    /// (`storage/cacher`: "the required storage feature `RequestWatchProgress` is disabled").
     pub(crate) fn lacks_streamed_lists(&self) -> bool {
         self.code == 500 && self.message.contains("RequestWatchProgress")
     }

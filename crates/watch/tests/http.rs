@@ -304,7 +304,7 @@ async fn a_server_that_is_not_there_is_told_from_one_that_breaks_off() {
     );
 }
 
-/// Ten refused attempts of each of four watches take turns that nobody needs, or else they would wait for one.
+/// Ten refused attempts of each of four watches give their turns back, or else they would wait for one.
 #[tokio::test]
 async fn attempts_where_nobody_listens_cost_no_turn() {
     let unused = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();

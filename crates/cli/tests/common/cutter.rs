@@ -81,7 +81,9 @@ fn accept(listener: &TcpListener, server: SocketAddr, shared: &Arc<Shared>) {
             }
         }));
     }
-    connections.into_iter().for_each(|connection| drop(connection.join()));
+    for connection in connections {
+        drop(connection.join());
+    }
 }
 
 /// True if the connection was cut.

@@ -59,13 +59,13 @@ pub enum RestartReason {
 }
 
 impl RestartReason {
-    /// Nobody listens where the API server should be.
+    /// Nothing listens where the API server should be.
     pub(super) fn is_refused_connection(&self) -> bool {
         matches!(self, Self::Unreachable(error) if is_refused(&**error))
     }
 }
 
-/// Whether nobody listened, somewhere below what libraries say.
+/// Whether nothing listened, as an error inside this one says.
 pub(crate) fn is_refused(error: &(dyn Error + 'static)) -> bool {
     let io = error.downcast_ref::<io::Error>();
     // What an I/O error is made of is not its source.

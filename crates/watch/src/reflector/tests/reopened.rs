@@ -78,7 +78,7 @@ fn trouble_is_forgotten_after_a_watch_that_worked() {
     assert_eq!(fail(&mut reflector, refused(500)).delay.as_millis(), 800);
 }
 
-/// Restarts in a row, each with a second in which nobody listens.
+/// Restarts in a row, each with seconds in which nothing listens.
 #[test]
 fn each_of_many_restarts_of_the_server_is_followed_as_soon_as_the_first() {
     let refused: fn() -> RestartReason = || {
