@@ -23,6 +23,14 @@ pub enum ApiError {
     /// No such path.
     #[error("the server could not find the requested resource")]
     UnknownPath,
+    /// A part of the path is empty, as when a script leaves a variable empty.
+    #[error(
+        "the path {path:?} has nothing between two slashes or behind the last one, where a name belongs; is a variable of the caller empty?"
+    )]
+    EmptySegment {
+        /// The path as it was sent, at most its first 256 bytes.
+        path: String,
+    },
     /// The path exists, but not for this method.
     #[error("the server does not allow {method} on the requested resource")]
     MethodNotAllowed {
@@ -113,6 +121,14 @@ pub enum ApiError {
         field: &'static str,
         /// The body's value.
         body: String,
+        /// The URL's value.
+        url: String,
+    },
+    /// An object without a name, where the URL has one.
+    #[error(
+        "metadata.name is missing: the name of the object ({url} based on URL) was undeterminable: name must be provided"
+    )]
+    NoName {
         /// The URL's value.
         url: String,
     },
@@ -232,7 +248,19 @@ impl From<CommitError> for ApiError {
 }
 
 /// Causes of one refusal; a body can have a million faults, each of which would take more than its share of the body.
-const MOST_CAUSES: usize = 100;
+pub(crate) const MOST_CAUSES: usize = 100;
+/// Bytes of what a message quotes of a body: a name there can be as long as the body.
+const MOST_QUOTED: usize = 1000;
+
+fn shortened(mut text: String) -> String {
+    if text.len() > MOST_QUOTED {
+        let end = (0..=MOST_QUOTED).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+        text.truncate(end);
+        text.push_str("...");
+        text.shrink_to_fit();
+    }
+    text
+}
 
 /// One field and what is wrong with it.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -300,7 +328,7 @@ impl FieldError {
     }
 
     fn new(reason: CauseReason, field: impl Into<String>, message: String) -> Self {
-        Self { reason, field: field.into(), message }
+        Self { reason, field: shortened(field.into()), message: shortened(message) }
     }
 }
 
@@ -308,7 +336,7 @@ impl ApiError {
     /// An object with bad fields, of which the first are reported.
     pub fn invalid(resource: Resource, name: &str, mut errors: Vec<FieldError>) -> Self {
         errors.truncate(MOST_CAUSES);
-        Self::Invalid { resource, name: name.to_owned(), errors }
+        Self::Invalid { resource, name: shortened(name.chars().take(MOST_QUOTED).collect()), errors }
     }
 
     /// The HTTP status.
@@ -353,6 +381,8 @@ impl ApiError {
             | Self::UnknownFields { .. }
             | Self::Undecodable { .. }
             | Self::Mismatch { .. }
+            | Self::NoName { .. }
+            | Self::EmptySegment { .. }
             | Self::BadParameter { .. } => ("BadRequest", 400),
             Self::Terminating { .. } | Self::Protected { .. } => ("Forbidden", 403),
             Self::Patch(error) => match error {

@@ -89,8 +89,17 @@ impl Handler {
     }
 
     async fn dispatch(&self, request: Request<Arriving>) -> Result<Answer, ApiError> {
-        let route = Route::parse(request.uri().path())?;
+        let path = request.uri().path();
+        let route = Route::parse(path)?;
+        let is_reading = *request.method() == Method::GET;
+        // With the name left out, a path is that of the whole collection; without the subresource, that of the object.
+        if path.ends_with('/') && !is_reading {
+            return Err(route::empty_segment(path));
+        }
         let query = Query::parse(request.uri().query().unwrap_or_default())?;
+        if !is_reading && !matches!((&route, request.method()), (Route::Collection(_), &Method::DELETE)) {
+            query.check_unselective()?;
+        }
         match route {
             Route::Document(document) => {
                 only(request.method(), &Method::GET)?;
@@ -108,6 +117,8 @@ impl Handler {
         collection: &Collection,
     ) -> Result<Answer, ApiError> {
         let (headers, info) = (request.headers(), collection.resource.info());
+        // Everything in all namespaces together can only be read.
+        let is_one_place = info.namespaced == collection.namespace.is_some();
         match *request.method() {
             Method::GET if collection.watch || query.flag("watch")? => {
                 self.watch(headers, query, collection, None)
@@ -117,7 +128,7 @@ impl Handler {
                 let presenter = Presenter::new(headers, query, collection.resource, Content::List)?;
                 list::answer(&self.api, &presenter, query, collection).await
             }
-            Method::POST if info.writable && info.namespaced == collection.namespace.is_some() => {
+            Method::POST if info.writable && is_one_place => {
                 let presenter = Presenter::new(headers, query, collection.resource, Content::Object)?;
                 let options = write_options(headers, query)?;
                 let validation = options.field_validation;
@@ -128,7 +139,7 @@ impl Handler {
                 outcome.warnings.splice(0..0, remarks);
                 written(&presenter, outcome)
             }
-            Method::DELETE if info.collection_deletable => {
+            Method::DELETE if info.collection_deletable && is_one_place => {
                 delete::collection(&self.api, request, query, collection).await
             }
             _ => Err(not_allowed(request.method())),
@@ -216,16 +227,12 @@ fn check_new(object: &Object) -> Result<(), ApiError> {
 }
 
 fn write_options(headers: &HeaderMap, query: &Query) -> Result<WriteOptions, ApiError> {
-    let dry_run = match query.get("dryRun") {
-        None | Some("") => false,
-        Some("All") => true,
-        Some(other) => return Err(bad_option("dryRun", other, &["All"])),
-    };
+    // Other values were refused with the query.
+    let dry_run = query.get("dryRun").is_some();
     let field_validation = match query.get("fieldValidation") {
-        None | Some("" | "Warn") => FieldValidation::Warn,
         Some("Ignore") => FieldValidation::Ignore,
         Some("Strict") => FieldValidation::Strict,
-        Some(other) => return Err(bad_option("fieldValidation", other, &["Ignore", "Warn", "Strict"])),
+        _ => FieldValidation::Warn,
     };
     let field_manager = field_manager(headers, query)?;
     Ok(WriteOptions { dry_run, field_validation, field_manager, namespace_must_exist: true })

@@ -7,7 +7,7 @@ use portolan_schema::shape::timestamp;
 use serde_json::Value;
 
 use crate::{
-    error::{ApiError, FieldError},
+    error::{ApiError, FieldError, MOST_CAUSES},
     json::{self, Object},
     kinds::network::parse_address,
     names,
@@ -118,9 +118,8 @@ pub(crate) fn validate(resource: Resource, metadata: &Object) -> Vec<FieldError>
     if resource.info().namespaced && !names::is_dns_label(namespace) {
         errors.push(FieldError::invalid("metadata.namespace", namespace, "must be a DNS-1123 label"));
     }
-    for (key, value) in json::object(metadata, "labels").into_iter().flatten() {
-        errors.extend(label_error(key, value));
-    }
+    let labels = json::object(metadata, "labels").into_iter().flatten();
+    errors.extend(labels.filter_map(|(key, value)| label_error(key, value)).take(MOST_CAUSES));
     errors.extend(annotation_errors(metadata));
     errors.extend(owner_errors(metadata));
     for (index, finalizer) in json::texts(metadata, "finalizers").enumerate() {
@@ -207,6 +206,7 @@ fn annotation_errors(metadata: &Object) -> Vec<FieldError> {
         .map(|(key, _)| {
             FieldError::invalid("metadata.annotations", key.as_str(), "the key must be a qualified name")
         })
+        .take(MOST_CAUSES)
         .collect();
     let size: usize = annotations().map(|(key, value)| key.len() + value.as_str().map_or(0, str::len)).sum();
     if size > ANNOTATIONS_LIMIT {

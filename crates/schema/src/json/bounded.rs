@@ -14,6 +14,12 @@ use super::Object;
 pub const OBJECT_COST: usize = 640;
 /// Estimated memory of any other value, beside its text.
 pub const VALUE_COST: usize = 96;
+/// Estimated memory of a further member of an object, beside its name and its value: nodes of a tree that grows in order
+/// are half empty, and a name has an allocation of its own.
+pub const MEMBER_COST: usize = 64;
+
+/// Members of an object that one node of its tree holds.
+const WITHIN: usize = 11;
 
 /// What may be spent on decoded values.
 #[derive(Debug)]
@@ -74,11 +80,12 @@ pub fn cost(object: &Object) -> usize {
         };
         VALUE_COST.saturating_add(within)
     }
-    // The first name is within the cost of the object.
+    // The first member is within the cost of the object, and the next few.
     let names = object.keys().skip(1).map(String::len).sum::<usize>();
+    let further = object.len().saturating_sub(WITHIN).saturating_mul(MEMBER_COST);
     let members: usize = object.values().map(of).sum();
     let node = if object.is_empty() { 0 } else { OBJECT_COST };
-    node.saturating_add(names).saturating_add(members)
+    node.saturating_add(names).saturating_add(further).saturating_add(members)
 }
 
 impl<'de> DeserializeSeed<'de> for Bounded<'_> {
@@ -157,7 +164,11 @@ impl<'de> Visitor<'de> for Bounded<'_> {
         self.0.spend(VALUE_COST)?;
         let mut object = Object::new();
         while let Some(name) = members.next_key::<String>()? {
-            self.0.spend(if object.is_empty() { OBJECT_COST } else { name.len() })?;
+            self.0.spend(match object.len() {
+                0 => OBJECT_COST,
+                length if length < WITHIN => name.len(),
+                _ => MEMBER_COST.saturating_add(name.len()),
+            })?;
             object.insert(name, members.next_value_seed(self)?);
         }
         Ok(Value::Object(object))

@@ -14,7 +14,11 @@ use crate::{
     store::StoredObject,
 };
 
-/// What the body says of kind, namespace and name must be what the URL says; what it leaves out is filled in.
+/// Characters of a name that a message repeats.
+const MOST_QUOTED: usize = 300;
+
+/// What the body says of kind, namespace and name must be what the URL says. A kind and a namespace that it leaves out
+/// are filled in; where the URL names an object, the body has to name it, too (apiserver, `checkName`).
 pub(super) fn match_url(
     resource: Resource,
     namespace: &str,
@@ -23,7 +27,7 @@ pub(super) fn match_url(
 ) -> Result<(), ApiError> {
     let info = resource.info();
     for (field, url) in [("apiVersion", info.api_version), ("kind", info.kind)] {
-        match json::text(object, field) {
+        match given(object, field, field)? {
             Some(body) if body != url => return Err(mismatch(field, body, url)),
             _ => object.insert(field.to_owned(), url.into()),
         };
@@ -32,23 +36,36 @@ pub(super) fn match_url(
         object.insert("metadata".to_owned(), Value::Object(Object::new()));
     }
     let Some(metadata) = json::object_mut(object, "metadata") else { return Err(wrong_metadata(object)) };
-    for (field, key, url) in
-        [("metadata.namespace", "namespace", Some(namespace)), ("metadata.name", "name", name)]
-    {
-        let Some(url) = url else { continue };
-        match json::text(metadata, key) {
-            Some(body) if body != url => return Err(mismatch(field, body, url)),
-            None if !url.is_empty() => {
-                metadata.insert(key.to_owned(), url.into());
-            }
-            _ => {}
+    match given(metadata, "namespace", "metadata.namespace")? {
+        Some(body) if body != namespace => return Err(mismatch("metadata.namespace", body, namespace)),
+        None if !namespace.is_empty() => {
+            metadata.insert("namespace".to_owned(), namespace.into());
+        }
+        _ => {}
+    }
+    let Some(url) = name else { return Ok(()) };
+    match given(metadata, "name", "metadata.name")? {
+        Some(body) if body != url => Err(mismatch("metadata.name", body, url)),
+        Some(_) => Ok(()),
+        // What a client left empty by mistake must not become the object of the URL.
+        None => Err(ApiError::NoName { url: url.to_owned() }),
+    }
+}
+
+/// The text at `key`, `None` where it is absent, null or empty; `field` is its path.
+fn given<'a>(object: &'a Object, key: &str, field: &str) -> Result<Option<&'a str>, ApiError> {
+    match object.get(key) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text.as_str()).filter(|text| !text.is_empty())),
+        Some(other) => {
+            Err(ApiError::WrongType { field: field.to_owned(), expected: "a string", got: type_name(other) })
         }
     }
-    Ok(())
 }
 
 pub(super) fn mismatch(field: &'static str, body: &str, url: &str) -> ApiError {
-    ApiError::Mismatch { field, body: body.to_owned(), url: url.to_owned() }
+    // A name in the body can be as long as the body.
+    ApiError::Mismatch { field, body: body.chars().take(MOST_QUOTED).collect(), url: url.to_owned() }
 }
 
 pub(super) fn wrong_metadata(object: &Object) -> ApiError {

@@ -111,11 +111,11 @@ impl Api {
             Change::Apply(apply) if part == Part::Main => patch::applied(&apply, part, None, options)?,
             _ => return Err(target.not_found()),
         };
-        match_url(target.resource, target.namespace, Some(target.name), &mut object)?;
         let uid = json::object(&object, "metadata").and_then(|metadata| json::text(metadata, "uid"));
         if let Some(uid) = uid {
             return Err(conflict(target, "metadata.uid", uid, NOTHING_STORED));
         }
+        match_url(target.resource, target.namespace, Some(target.name), &mut object)?;
         self.decide_create(ledger, target.resource, target.namespace, (object, owners), options)
     }
 

@@ -4,7 +4,7 @@
 
 use http::{Method, Uri};
 
-use super::query::{Query, decode_path};
+use super::{query::Query, route::segments};
 
 /// What is asked for. Verbs and attributes are those of upstream's `RequestInfo` (apiserver, endpoints/request).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,9 +35,8 @@ impl Attributes {
     /// Reads them off the first line of a request.
     pub(crate) fn of(method: &Method, uri: &Uri) -> Self {
         let path = uri.path();
-        let segments = path.split('/').filter(|segment| !segment.is_empty()).map(decode_path);
-        // What cannot be decoded is no path of this server.
-        let Some(segments) = segments.collect::<Option<Vec<String>>>() else {
+        // What cannot be taken apart is no path of this server.
+        let Ok(segments) = segments(path) else {
             return Self { verb: method_name(method), target: Target::Path(path.to_owned()) };
         };
         let parts: Vec<&str> = segments.iter().map(String::as_str).collect();
@@ -154,7 +153,10 @@ mod tests {
             (Method::GET, "/api/v1/services?watch=0", "list |v1|services|||"),
             (Method::GET, "/api/v1/namespaces/a/services/b", "get |v1|services||a|b"),
             (Method::GET, "/api/v1/namespaces/a/services/b?watch=1", "watch |v1|services||a|b"),
-            (Method::GET, "//api//v1/namespaces/a/services/b%2Dc", "get |v1|services||a|b-c"),
+            (Method::GET, "/api/v1/namespaces/a/services/b%2Dc", "get |v1|services||a|b-c"),
+            (Method::DELETE, "/api/v1/namespaces//services", "delete /api/v1/namespaces//services"),
+            (Method::GET, "//healthz", "get //healthz"),
+            (Method::GET, "/api/v1/services?watch", "watch |v1|services|||"),
             (Method::PUT, "/api/v1/namespaces/a/services/b/status", "update |v1|services|status|a|b"),
             (Method::POST, "/api/v1/namespaces/a/services", "create |v1|services||a|"),
             (Method::PATCH, "/api/v1/nodes/n", "patch |v1|nodes|||n"),

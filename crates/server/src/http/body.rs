@@ -27,8 +27,9 @@ use crate::{
 
 /// As upstream's `MaxRequestBodyBytes`.
 const LIMIT: usize = 3 << 20;
-/// What a decoded body may take, by the estimate of [`bounded`]. The largest slice, of 1000 endpoints, takes an eighth.
-const DECODED: usize = 32 << 20;
+/// What a decoded body may take, by the estimate of [`bounded`]: twice the longest body. A write has several such copies
+/// under way. The largest slice, of 1000 endpoints, fits.
+const DECODED: usize = 2 * LIMIT;
 const ACCEPTED: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
 
 /// How a body is encoded.
@@ -94,6 +95,8 @@ pub(super) async fn read(mut request: Request<Arriving>) -> Result<Body, ApiErro
         return Err(too_large());
     }
     let mut text = Vec::new();
+    // Of memory that is not written to, the system gives only the addresses.
+    text.reserve_exact(usize::try_from(body.size_hint().lower()).unwrap_or(LIMIT));
     while let Some(frame) = body.frame().await {
         let frame =
             frame.map_err(|error| ApiError::Undecodable { format: "HTTP", reason: error.to_string() })?;

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     api::{Api, DeleteOptions, Effect, Outcome, Preconditions, Propagation},
     error::{ApiError, FieldError},
-    json::{self as fields, Object, type_name},
+    json::{Object, type_name},
 };
 
 /// Objects of a collection that are being deleted at once.
@@ -69,42 +69,69 @@ async fn one_of(api: &Api, named: Named, options: &DeleteOptions) -> Result<Opti
 }
 
 impl Asked {
-    /// From the body; from the query if the body is empty.
+    /// From the body and the query. What each of them says counts; they must not contradict each other.
     async fn read(request: Request<Arriving>, query: &Query) -> Result<Self, ApiError> {
         let dry_run = write_options(request.headers(), query)?.dry_run;
+        let in_query = Self::from_query(query)?;
         let mut asked = match body::read_delete_options(request).await? {
-            Some(body) => Self::from_body(&body)?,
-            None => Self::from_query(query)?,
+            Some(body) => Self::from_body(&body)?.and(in_query)?,
+            None => in_query,
         };
         asked.options.dry_run |= dry_run;
         Ok(asked)
     }
 
     fn from_body(body: &Object) -> Result<Self, ApiError> {
-        if let Some(kind) = fields::text(body, "kind").filter(|kind| *kind != "DeleteOptions") {
+        if let Some(kind) = text(body, "kind", "kind")?.filter(|kind| !["", "DeleteOptions"].contains(kind)) {
             let (field, url) = ("kind", "DeleteOptions".to_owned());
             return Err(ApiError::Mismatch { field, body: kind.to_owned(), url });
         }
-        let mut asked = Self::new(fields::text(body, "propagationPolicy"), flag(body, "orphanDependents")?)?;
-        for value in fields::texts(body, "dryRun") {
+        let mut asked = Self::new(
+            text(body, "propagationPolicy", "propagationPolicy")?,
+            flag(body, "orphanDependents")?,
+        )?;
+        // Nothing here is stopped gracefully, so the number says nothing; it must be one, though.
+        match body.get("gracePeriodSeconds") {
+            Some(Value::Number(number)) if number.is_i64() || number.is_u64() => {}
+            None | Some(Value::Null) => {}
+            Some(other) => return Err(wrong_type("gracePeriodSeconds", "an integer", other)),
+        }
+        for value in list(body, "dryRun")? {
             match value {
-                "All" => asked.options.dry_run = true,
-                other => return Err(bad_option("dryRun", other, &["All"])),
+                Value::String(value) if value == "All" => asked.options.dry_run = true,
+                Value::String(value) => return Err(bad_option("dryRun", value, &["All"])),
+                other => return Err(wrong_type("dryRun[]", "a string", other)),
             }
         }
-        if let Some(given) = fields::object(body, "preconditions") {
-            let text = |key| fields::text(given, key).map(str::to_owned);
-            asked.options.preconditions =
-                Preconditions { uid: text("uid"), resource_version: text("resourceVersion") };
+        match body.get("preconditions") {
+            None | Some(Value::Null) => {}
+            Some(Value::Object(given)) => {
+                let owned = |key, field| text(given, key, field).map(|text| text.map(str::to_owned));
+                asked.options.preconditions = Preconditions {
+                    uid: owned("uid", "preconditions.uid")?,
+                    resource_version: owned("resourceVersion", "preconditions.resourceVersion")?,
+                };
+            }
+            Some(other) => return Err(wrong_type("preconditions", "an object", other)),
         }
         Ok(asked)
     }
 
     fn from_query(query: &Query) -> Result<Self, ApiError> {
-        let policy = query.get("propagationPolicy").filter(|text| !text.is_empty());
-        // Nothing here is stopped gracefully, so the number says nothing; it must be one, though.
-        query.number("gracePeriodSeconds")?;
-        Self::new(policy, query.optional_flag("orphanDependents")?)
+        Self::new(query.get("propagationPolicy"), query.optional_flag("orphanDependents")?)
+    }
+
+    /// The same with what the query says.
+    fn and(mut self, query: Self) -> Result<Self, ApiError> {
+        match (self.options.propagation, query.options.propagation) {
+            (Some(body), Some(query)) if body != query => {
+                let why = "the body and the query ask for different policies";
+                return Err(invalid(FieldError::invalid("propagationPolicy", format!("{query:?}"), why)));
+            }
+            (body, query) => self.options.propagation = body.or(query),
+        }
+        self.orphan_dependents = self.orphan_dependents.or(query.orphan_dependents);
+        Ok(self)
     }
 
     fn new(policy: Option<&str>, orphan_dependents: Option<bool>) -> Result<Self, ApiError> {
@@ -135,12 +162,30 @@ fn flag(body: &Object, field: &str) -> Result<Option<bool>, ApiError> {
     match body.get(field) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::Bool(value)) => Ok(Some(*value)),
-        Some(other) => Err(ApiError::WrongType {
-            field: field.to_owned(),
-            expected: "true or false",
-            got: type_name(other),
-        }),
+        Some(other) => Err(wrong_type(field, "true or false", other)),
     }
+}
+
+/// The text at `key`, told from none where it is empty; `field` is its path. An empty condition is none that an object
+/// could meet.
+fn text<'a>(object: &'a Object, key: &str, field: &str) -> Result<Option<&'a str>, ApiError> {
+    match object.get(key) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text)),
+        Some(other) => Err(wrong_type(field, "a string", other)),
+    }
+}
+
+fn list<'a>(body: &'a Object, field: &str) -> Result<&'a [Value], ApiError> {
+    match body.get(field) {
+        None | Some(Value::Null) => Ok(&[]),
+        Some(Value::Array(elements)) => Ok(elements),
+        Some(other) => Err(wrong_type(field, "a list", other)),
+    }
+}
+
+fn wrong_type(field: &str, expected: &'static str, got: &Value) -> ApiError {
+    ApiError::WrongType { field: field.to_owned(), expected, got: type_name(got) }
 }
 
 /// The object while it is still there, and where its kind answers so; a Status otherwise.

@@ -1,47 +1,154 @@
 //! Query strings and percent-encoding (WHATWG `application/x-www-form-urlencoded`).
+//!
+//! Every parameter that this server knows is checked with the query, whatever the request is: what has a value that it
+//! cannot have is refused, and never taken for absent. Others are left alone, as upstream leaves them: clients send some
+//! for servers of other versions.
 
-use crate::error::ApiError;
+use crate::error::{ApiError, FieldError};
 
-/// Decoded query parameters; the first of a name counts.
+/// What the value of a parameter may be.
+#[derive(Debug, Clone, Copy)]
+enum Rule {
+    /// True or false. Only the name, without `=`, is true.
+    Flag,
+    /// A decimal number.
+    Number,
+    /// A decimal number, or nothing.
+    NumberOrNothing,
+    /// One of these.
+    OneOf(&'static [&'static str]),
+    /// One of these, or nothing.
+    OneOfOrNothing(&'static [&'static str]),
+    /// Any text, which is checked where it is used.
+    Text,
+}
+
+/// The parameters, with upstream's rules (`metav1.ListOptions`, `GetOptions`, `DeleteOptions`, `CreateOptions`,
+/// `PatchOptions`, `TableOptions`): where these are of a type whose empty value means "not set", nothing is allowed.
+const PARAMETERS: &[(&str, Rule)] = &[
+    ("allowWatchBookmarks", Rule::Flag),
+    ("continue", Rule::Text),
+    ("dryRun", Rule::OneOf(&["All"])),
+    ("fieldManager", Rule::Text),
+    ("fieldSelector", Rule::Text),
+    ("fieldValidation", Rule::OneOfOrNothing(&["Ignore", "Warn", "Strict"])),
+    ("force", Rule::Flag),
+    ("gracePeriodSeconds", Rule::Number),
+    ("includeObject", Rule::OneOfOrNothing(&["None", "Metadata", "Object"])),
+    ("labelSelector", Rule::Text),
+    ("limit", Rule::Number),
+    ("orphanDependents", Rule::Flag),
+    ("pretty", Rule::Flag),
+    ("propagationPolicy", Rule::OneOf(&["Background", "Foreground", "Orphan"])),
+    ("resourceVersion", Rule::NumberOrNothing),
+    ("resourceVersionMatch", Rule::OneOfOrNothing(&["Exact", "NotOlderThan"])),
+    ("sendInitialEvents", Rule::Flag),
+    ("timeoutSeconds", Rule::Number),
+    ("watch", Rule::Flag),
+];
+
+/// Parameters that choose among objects.
+const SELECTIVE: &[&str] =
+    &["continue", "fieldSelector", "labelSelector", "limit", "resourceVersion", "resourceVersionMatch"];
+
+/// Decoded query parameters.
 #[derive(Debug, Default)]
-pub(super) struct Query(Vec<(String, String)>);
+pub(super) struct Query(Vec<Parameter>);
+
+#[derive(Debug)]
+struct Parameter {
+    name: String,
+    /// `None` where there is no `=`.
+    value: Option<String>,
+}
 
 impl Query {
+    /// Reads and checks a query.
     pub(super) fn parse(text: &str) -> Result<Self, ApiError> {
-        let pairs = text.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
-            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            Ok::<_, ApiError>((decode_form(name)?, decode_form(value)?))
-        });
-        Ok(Self(pairs.collect::<Result<_, _>>()?))
+        let parameters =
+            text.split('&').filter(|pair| !pair.is_empty()).map(|pair| match pair.split_once('=') {
+                Some((name, value)) => {
+                    Ok(Parameter { name: decode_form(name)?, value: Some(decode_form(value)?) })
+                }
+                None => Ok::<_, ApiError>(Parameter { name: decode_form(pair)?, value: None }),
+            });
+        let query = Self(parameters.collect::<Result<_, _>>()?);
+        for (name, rule) in PARAMETERS {
+            query.check(name, *rule)?;
+        }
+        Ok(query)
     }
 
-    /// The value of a parameter.
+    /// The value of a parameter; the empty text where there is only its name.
     pub(super) fn get(&self, name: &str) -> Option<&str> {
-        self.0.iter().find_map(|(key, value)| (key == name).then_some(value.as_str()))
+        self.all(name).next().map(Option::unwrap_or_default)
     }
 
-    /// A boolean parameter, by the rules of Go's `strconv.ParseBool`; absent and empty are false.
+    /// A boolean parameter; absent is false.
     pub(super) fn flag(&self, name: &'static str) -> Result<bool, ApiError> {
         Ok(self.optional_flag(name)?.unwrap_or(false))
     }
 
-    /// A boolean parameter, absent told from false.
+    /// A boolean parameter by the rules of Go's `strconv.ParseBool`, absent told from false.
     pub(super) fn optional_flag(&self, name: &'static str) -> Result<Option<bool>, ApiError> {
-        match self.get(name) {
-            None | Some("") => Ok(None),
-            Some("1" | "t" | "T" | "true" | "TRUE" | "True") => Ok(Some(true)),
-            Some("0" | "f" | "F" | "false" | "FALSE" | "False") => Ok(Some(false)),
-            Some(other) => Err(bad(name, other, "must be true or false")),
-        }
+        self.all(name).next().map(|value| parse_flag(name, value)).transpose()
     }
 
     /// A decimal parameter; absent and empty are `None`.
     pub(super) fn number(&self, name: &'static str) -> Result<Option<u64>, ApiError> {
-        match self.get(name) {
-            None | Some("") => Ok(None),
-            Some(text) => text.parse().map(Some).map_err(|_| bad(name, text, "must be a decimal number")),
+        self.get(name).filter(|text| !text.is_empty()).map(|text| parse_number(name, text)).transpose()
+    }
+
+    /// Whether nothing in it chooses among objects: a request about one object would do more than such a query asks
+    /// for.
+    pub(super) fn check_unselective(&self) -> Result<(), ApiError> {
+        let given = SELECTIVE.iter().find_map(|name| {
+            let value = self.get(name).filter(|value| !value.is_empty())?;
+            Some((name, value))
+        });
+        match given {
+            None => Ok(()),
+            Some((name, value)) => {
+                Err(bad(name, value, "chooses among many objects, but this request is about a single one"))
+            }
         }
     }
+
+    /// The values of a parameter, `None` for its name alone.
+    fn all(&self, name: &str) -> impl Iterator<Item = Option<&str>> {
+        self.0.iter().filter(move |it| it.name == name).map(|it| it.value.as_deref())
+    }
+
+    fn check(&self, name: &'static str, rule: Rule) -> Result<(), ApiError> {
+        let mut values = self.all(name);
+        let Some(first) = values.next() else { return Ok(()) };
+        if let Some(other) = values.find(|value| *value != first) {
+            return Err(bad(name, other.unwrap_or_default(), "is given again, with another value"));
+        }
+        let value = first.unwrap_or_default();
+        match rule {
+            Rule::Flag => parse_flag(name, first).map(drop),
+            Rule::NumberOrNothing | Rule::OneOfOrNothing(_) if value.is_empty() => Ok(()),
+            Rule::Number | Rule::NumberOrNothing => parse_number(name, value).map(drop),
+            Rule::OneOf(supported) | Rule::OneOfOrNothing(supported) if !supported.contains(&value) => {
+                let error = FieldError::not_supported(name, value, supported);
+                Err(ApiError::InvalidOptions { what: "Options", error })
+            }
+            Rule::OneOf(_) | Rule::OneOfOrNothing(_) | Rule::Text => Ok(()),
+        }
+    }
+}
+
+fn parse_flag(name: &'static str, value: Option<&str>) -> Result<bool, ApiError> {
+    match value {
+        None | Some("1" | "t" | "T" | "true" | "TRUE" | "True") => Ok(true),
+        Some("0" | "f" | "F" | "false" | "FALSE" | "False") => Ok(false),
+        Some(other) => Err(bad(name, other, "must be true or false")),
+    }
+}
+
+fn parse_number(name: &'static str, text: &str) -> Result<u64, ApiError> {
+    text.parse().map_err(|_| bad(name, text, "must be a decimal number"))
 }
 
 /// Decodes `%XX`; `None` if the encoding is broken or the result is not UTF-8.
@@ -80,10 +187,15 @@ mod tests {
 
     #[test]
     fn decoding() {
-        let query = Query::parse("labelSelector=a%20in+(b%2Cc)&watch=1&limit=5&empty=&flag").unwrap();
+        let query =
+            Query::parse("labelSelector=a%20in+(b%2Cc)&watch=1&limit=5&resourceVersion=&pretty").unwrap();
         assert_eq!(query.get("labelSelector"), Some("a in (b,c)"));
-        assert_eq!((query.flag("watch").unwrap(), query.flag("flag").unwrap()), (true, false));
-        assert_eq!((query.number("limit").unwrap(), query.number("empty").unwrap()), (Some(5), None));
+        let flag = |name| query.optional_flag(name).unwrap();
+        assert_eq!((flag("watch"), flag("pretty"), flag("force")), (Some(true), Some(true), None));
+        assert_eq!(
+            (query.number("limit").unwrap(), query.number("resourceVersion").unwrap()),
+            (Some(5), None)
+        );
         assert_eq!(decode_path("a%2Fb+c").as_deref(), Some("a/b+c"));
     }
 
@@ -92,7 +204,52 @@ mod tests {
         for text in ["a=%", "a=%2", "a=%zz", "a=%ff"] {
             assert!(Query::parse(text).is_err(), "{text}");
         }
-        let query = Query::parse("watch=maybe&limit=-1").unwrap();
-        assert!(query.flag("watch").is_err() && query.number("limit").is_err());
+    }
+
+    #[test]
+    fn values_that_a_parameter_cannot_have() {
+        let code = |text: &str| Query::parse(text).map_or_else(|error| error.code(), |_| 200);
+        for (text, expected) in [
+            ("watch=maybe", 400),
+            ("watch=", 400),
+            ("watch&watch", 200),
+            ("watch=1&watch=0", 400),
+            ("limit=-1", 400),
+            ("limit=", 400),
+            ("limit", 400),
+            ("timeoutSeconds=x", 400),
+            ("gracePeriodSeconds=", 400),
+            ("resourceVersion=x", 400),
+            ("resourceVersion=", 200),
+            ("resourceVersionMatch=", 200),
+            ("resourceVersionMatch=Newest", 422),
+            ("dryRun=All", 200),
+            ("dryRun=All&dryRun=All", 200),
+            ("dryRun=All&dryRun=", 400),
+            ("dryRun=", 422),
+            ("dryRun", 422),
+            ("dryRun=all", 422),
+            ("fieldValidation=", 200),
+            ("fieldValidation=strict", 422),
+            ("propagationPolicy=", 422),
+            ("propagationPolicy=orphan", 422),
+            ("orphanDependents=", 400),
+            ("includeObject=All", 422),
+            ("force=", 400),
+            ("labelSelector=&fieldSelector=&continue=&fieldManager=", 200),
+            ("timeout=32s&unknown", 200),
+        ] {
+            assert_eq!(code(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_chooses_among_objects() {
+        let is_fine = |text: &str| Query::parse(text).unwrap().check_unselective().is_ok();
+        assert!(!is_fine("dryRun=All&fieldManager=me&labelSelector=&limit=5"));
+        assert!(is_fine("dryRun=All&fieldManager=me&labelSelector=&resourceVersion="));
+        for text in ["labelSelector=a", "fieldSelector=a%3Db", "resourceVersion=5", "continue=x"] {
+            assert!(!is_fine(text), "{text}");
+        }
     }
 }

@@ -8,6 +8,9 @@ use crate::{
     store::Scope,
 };
 
+/// Bytes of a path that a message repeats.
+const MOST_SHOWN: usize = 256;
+
 /// What a path names.
 #[derive(Debug)]
 pub(super) enum Route {
@@ -39,8 +42,7 @@ pub(super) struct Named {
 
 impl Route {
     pub(super) fn parse(path: &str) -> Result<Self, ApiError> {
-        let segments = path.split('/').filter(|segment| !segment.is_empty()).map(decode_path);
-        let segments: Vec<String> = segments.collect::<Option<_>>().ok_or(ApiError::UnknownPath)?;
+        let segments = segments(path)?;
         let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
         let route = match segments.as_slice() {
             ["version"] => Some(Self::Document(Document::Version)),
@@ -59,6 +61,26 @@ impl Route {
         };
         route.ok_or(ApiError::UnknownPath)
     }
+}
+
+/// The parts of a path, decoded. A slash at the end counts for nothing; any other empty part is refused, since what is
+/// left without it may be the path of something else.
+pub(super) fn segments(path: &str) -> Result<Vec<String>, ApiError> {
+    let within = path.strip_prefix('/').unwrap_or(path);
+    let within = within.strip_suffix('/').unwrap_or(within);
+    if within.is_empty() {
+        return Ok(Vec::new());
+    }
+    if within.split('/').any(str::is_empty) {
+        return Err(empty_segment(path));
+    }
+    within.split('/').map(decode_path).collect::<Option<_>>().ok_or(ApiError::UnknownPath)
+}
+
+/// The refusal of a path with an empty part.
+pub(super) fn empty_segment(path: &str) -> ApiError {
+    // A path is ASCII; what is not would have been refused with the head of the request.
+    ApiError::EmptySegment { path: path.chars().take(MOST_SHOWN).collect() }
 }
 
 impl Collection {
@@ -188,6 +210,16 @@ mod tests {
             ("/api/v2", "NotFound"),
             ("/%ff", "NotFound"),
             ("/", "NotFound"),
+            ("//", "NotFound"),
+            ("/api/v1/services/", "Service in None"),
+            ("/apis/", "Groups"),
+            ("//api", "BadRequest"),
+            ("/api//v1", "BadRequest"),
+            ("/api/v1/services//", "BadRequest"),
+            ("/api/v1/namespaces//services", "BadRequest"),
+            ("/api/v1/namespaces//services/web", "BadRequest"),
+            ("/api/v1/namespaces/a//b", "BadRequest"),
+            ("/api/v1/namespaces/a/services//status", "BadRequest"),
         ] {
             assert_eq!(shape(path), expected, "{path}");
         }
