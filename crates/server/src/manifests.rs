@@ -7,6 +7,7 @@
 
 mod contents;
 mod documents;
+mod elsewhere;
 mod follow;
 mod marker;
 
@@ -22,6 +23,7 @@ use serde_json::Value;
 use self::{
     contents::{Contents, Found},
     documents::Document,
+    elsewhere::elsewhere,
 };
 pub(crate) use self::{follow::Follower, marker::MARKER};
 use crate::{
@@ -159,18 +161,20 @@ impl Folder {
         let content = match found {
             Found::Content(content) => content,
             Found::Unfinished => return (File { content: None, ..old }, Synced::Done),
-            Found::Unreadable(error) => {
-                let complaints = vec![format!("{}: {error}", path.display())];
-                complain(&old.complaints, &complaints);
-                return (File { content: None, complaints, ..old }, Synced::Done);
-            }
+            Found::Unreadable(error) => return (unread(path, old, &error), Synced::Done),
         };
         if old.content.as_ref() == Some(&content) {
             return (old, Synced::Done);
         }
+        let owned = path.to_owned();
+        let split = elsewhere(move || (documents::split(&owned, &content), content));
+        let (documents, content) = match split.await {
+            Ok(split) => split,
+            Err(error) => return (unread(path, old, &error), Synced::TryAgain),
+        };
         let mut file = File::default();
         let (mut unreadable, mut again, mut synced) = (false, false, Synced::Done);
-        for document in documents::split(path, &content) {
+        for document in documents {
             let Err(refusal) = self.apply(&document, path, declared, &mut file.objects).await else {
                 continue;
             };
@@ -302,6 +306,13 @@ fn complaint(path: &Path, document: &Document, refusal: &Refusal) -> String {
     let Document { index, line, item, .. } = document;
     let item = item.map_or_else(String::new, |item| format!(", item {}", item + 1));
     format!("{}: document {}{item}, line {line}: {error}", path.display(), index + 1)
+}
+
+/// The file as it was, with the complaint that it cannot be read now.
+fn unread(path: &Path, old: File, error: &dyn fmt::Display) -> File {
+    let complaints = vec![format!("{}: {error}", path.display())];
+    complain(&old.complaints, &complaints);
+    File { content: None, complaints, ..old }
 }
 
 /// Logs what has not been logged before.

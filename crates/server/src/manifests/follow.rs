@@ -20,6 +20,7 @@ use tokio::{
 use super::{
     Folder, Synced,
     contents::{self, Contents},
+    elsewhere::elsewhere,
 };
 use crate::{api::Api, controllers::Feed, resource::Resource};
 
@@ -122,13 +123,13 @@ impl Follower {
     async fn read(&mut self) -> io::Result<Contents> {
         self.is_stale = false;
         for _ in 1..READS {
-            let contents = contents::read(&self.folder.path, &self.events.writing)?;
+            let contents = self.contents().await?;
             if self.events.take().is_empty() {
                 return Ok(contents);
             }
             self.events.settle().await;
         }
-        let mut contents = contents::read(&self.folder.path, &self.events.writing)?;
+        let mut contents = self.contents().await?;
         // These are read another time.
         for name in self.events.take() {
             self.is_stale = true;
@@ -137,6 +138,12 @@ impl Follower {
             }
         }
         Ok(contents)
+    }
+
+    /// What is in the folder now.
+    async fn contents(&self) -> io::Result<Contents> {
+        let (path, writing) = (self.folder.path.clone(), self.events.writing.clone());
+        elsewhere(move || contents::read(&path, &writing)).await?
     }
 
     /// The folder was removed or renamed: its objects stay until one of that name is there again.
