@@ -10,6 +10,7 @@ mod disk;
 mod entry;
 mod file;
 mod queue;
+mod space;
 mod writer;
 
 use std::{
@@ -26,6 +27,7 @@ use self::{
     disk::Faults,
     file::Folder,
     queue::{Answer, Queue, Submitted},
+    space::Space,
     writer::Writer,
 };
 use crate::{
@@ -45,8 +47,8 @@ mod tests;
 /// fdatasync (redb's `Durability::Immediate`) for all transactions that waited together. After a crash or a loss of
 /// power at any moment everything that was answered is there, and of no transaction only a part.
 ///
-/// If the disk fails or is full, all that is on its way fails with [`CommitError::Unavailable`]; what is published can
-/// be read as before, and each later transaction tries again.
+/// If the disk fails, all that is on its way fails with [`CommitError::Unavailable`]; what is published can be read as
+/// before, and each later transaction tries again. If it is full, transactions that only delete go on, from a reserve.
 ///
 /// Revisions strictly increase over restarts. A new file begins at the wall clock in microseconds, so that a client
 /// that knew an earlier file, now deleted, holds a revision that is too old, and lists again.
@@ -64,6 +66,8 @@ struct Shared {
     counters: Arc<Counters>,
     queue: Mutex<(Queue, Closing)>,
     wake: Condvar,
+    /// What keeps transactions from being written.
+    trouble: Mutex<Option<String>>,
 }
 
 /// Whether the store is being dropped.
@@ -79,13 +83,21 @@ impl DurableStore {
     fn open_with(dir: &Path, limits: History, faults: Faults) -> Result<Self, OpenError> {
         let counters = Arc::new(Counters::default());
         let folder = Folder::take(dir, Arc::clone(&counters), faults)?;
-        let database = folder.open_or_create(wall_clock())?;
+        // After a crash the database may have to write before it can be read: on a full disk, too.
+        let database = folder.open_or_create(wall_clock()).or_else(|error| {
+            if !folder.takes_overflow() {
+                return Err(error);
+            }
+            Space::take(folder.path()).release();
+            folder.open_or_create(wall_clock())
+        })?;
         let (tables, forget) = folder.load(&database, limits)?;
+        let space = Space::take(folder.path());
         let queue = Mutex::new((Queue::new(tables.revision()), false));
         let published = Arc::new(Published::new(tables));
-        let wake = Condvar::new();
-        let shared = Arc::new(Shared { published: Arc::clone(&published), counters, queue, wake });
-        let writer = Writer::new(folder, database, forget, Arc::clone(&shared));
+        let (wake, trouble) = (Condvar::new(), Mutex::default());
+        let shared = Arc::new(Shared { published: Arc::clone(&published), counters, queue, wake, trouble });
+        let writer = Writer::new(folder, database, (forget, space), Arc::clone(&shared));
         let thread = thread::Builder::new().name("store".into()).spawn(move || writer.run());
         let thread = thread.map_err(|source| OpenError::Io { path: dir.to_owned(), source })?;
         Ok(Self { published, shared, thread: Some(thread) })
@@ -107,6 +119,10 @@ impl Shared {
             Submitted::Queued => self.wake.notify_one(),
             Submitted::Answered(answer, outcome) => self.answer(answer, outcome),
         }
+    }
+
+    fn trouble(&self) -> MutexGuard<'_, Option<String>> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn answer(&self, answer: Answer, outcome: Result<Committed, CommitError>) {
@@ -149,6 +165,10 @@ impl Store for DurableStore {
             .commit(Transaction::default(), false)
             .map(move |done| done.map(|_| published.read().revision()))
             .boxed()
+    }
+
+    fn writable(&self) -> Result<(), String> {
+        self.shared.trouble().clone().map_or(Ok(()), Err)
     }
 
     fn metrics(&self) -> Metrics {

@@ -84,6 +84,11 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// A signal that fires at each change of the resource.
     fn subscribe(&self, resource: Resource) -> watch::Receiver<u64>;
 
+    /// Whether writes are carried out, as far as is known; the text says what keeps them from it. Waits for nothing.
+    fn writable(&self) -> Result<(), String> {
+        Ok(())
+    }
+
     /// What the store has counted so far.
     fn metrics(&self) -> Metrics;
 }

@@ -23,6 +23,7 @@ pub struct Draft {
     metadata_start: usize,
     labels: Pairs,
     fields: Pairs,
+    is_ending: bool,
 }
 
 /// An object in the store.
@@ -67,7 +68,13 @@ impl Draft {
             metadata_start,
             labels: labels(metadata),
             fields: selectable_fields(resource, object),
+            is_ending: metadata.is_some_and(|it| it.get("deletionTimestamp").is_some_and(Value::is_string)),
         }
+    }
+
+    /// Whether the object is being deleted.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.is_ending
     }
 
     /// From the JSON that [`Draft::body`] gave, or an object's like it.

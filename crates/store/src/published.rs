@@ -65,6 +65,13 @@ impl Published {
         Ok(dropped)
     }
 
+    /// Forgets the history; returns what it held. A watch that has not seen all of it has to begin anew.
+    pub(crate) fn forget_history(&self) -> Vec<Dropped> {
+        let mut dropped = Vec::new();
+        self.tables.write().unwrap_or_else(PoisonError::into_inner).forget_history(&mut dropped);
+        dropped
+    }
+
     /// Puts other tables in the place of these. Who follows a resource finds that the history does not reach back.
     pub(crate) fn replace(&self, other: Tables) {
         let revision = other.revision();

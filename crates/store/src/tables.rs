@@ -106,6 +106,16 @@ impl Tables {
         table.record(change, limits, |change| dropped.push(Dropped { resource, change }));
     }
 
+    /// Forgets the whole history, though it may be kept. What it held is added to `dropped`.
+    pub(crate) fn forget_history(&mut self, dropped: &mut Vec<Dropped>) {
+        for resource in Resource::ALL {
+            if let Some(table) = self.resources.get_mut(resource.index()) {
+                let nothing = History { max_changes: 0, max_superseded_bytes: 0 };
+                table.cut(nothing, |change| dropped.push(Dropped { resource, change }));
+            }
+        }
+    }
+
     /// All objects in `scope`, as [`crate::Store::snapshot`] has it.
     pub(crate) fn snapshot(
         &self,
@@ -191,9 +201,13 @@ impl Table {
         objects.into_values().cloned().collect()
     }
 
-    fn record(&mut self, change: Change, limits: History, mut drop: impl FnMut(Change)) {
+    fn record(&mut self, change: Change, limits: History, drop: impl FnMut(Change)) {
         self.superseded_bytes = self.superseded_bytes.saturating_add(old_bytes(&change));
         self.history.push_back(change);
+        self.cut(limits, drop);
+    }
+
+    fn cut(&mut self, limits: History, mut drop: impl FnMut(Change)) {
         while self.history.len() > limits.max_changes || self.superseded_bytes > limits.max_superseded_bytes {
             let Some(oldest) = self.history.pop_front() else { return };
             self.superseded_bytes = self.superseded_bytes.saturating_sub(old_bytes(&oldest));

@@ -104,7 +104,24 @@ pub(crate) struct Write {
     pub(crate) change: Change,
 }
 
+/// Bytes of an object that is being deleted which may be written where only what makes room is.
+const MOST_ENDING: usize = 64 << 10;
+
 impl Transaction {
+    /// Whether it deletes something and writes nothing else: what is removed, and the mark on what is going to be.
+    pub(crate) fn makes_room(&self) -> bool {
+        self.writes()
+            && self.steps.iter().all(|step| match step {
+                Step::Put { draft, .. } => draft.is_ending() && draft.size() <= MOST_ENDING,
+                Step::Remove { .. } | Step::Require { .. } => true,
+            })
+    }
+
+    /// Whether it writes anything if its conditions hold.
+    pub(crate) fn writes(&self) -> bool {
+        self.steps.iter().any(|step| !matches!(step, Step::Require { .. }))
+    }
+
     /// Whether every condition holds in `view`.
     pub(crate) fn judge(
         &self,

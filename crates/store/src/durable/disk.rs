@@ -13,6 +13,7 @@ use std::{
 
 use redb::StorageBackend;
 
+use super::space::is_full;
 use crate::metrics::Counters;
 
 /// The file as the database sees it.
@@ -22,6 +23,8 @@ pub(super) struct Disk {
     pub(super) counters: Arc<Counters>,
     /// Set when a sync has failed.
     pub(super) unsynced: Arc<AtomicBool>,
+    /// Set when something did not fit.
+    pub(super) overflowed: Arc<AtomicBool>,
     pub(super) faults: Faults,
 }
 
@@ -80,19 +83,30 @@ impl StorageBackend for Disk {
     }
 
     fn set_len(&self, length: u64) -> Result<()> {
-        self.faults.on_write()?;
-        self.file.set_len(length)
+        let done = self.faults.on_write().and_then(|()| self.file.set_len(length));
+        self.noting(done)
     }
 
     fn sync_data(&self) -> Result<()> {
         let started = Instant::now();
         let synced = self.file.sync_data().and_then(|()| self.faults.on_sync());
         self.counters.sync(started.elapsed());
-        synced.inspect_err(|_| self.unsynced.store(true, SeqCst))
+        self.noting(synced.inspect_err(|_| self.unsynced.store(true, SeqCst)))
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
-        self.faults.on_write()?;
-        self.file.write_all_at(data, offset)
+        let done = self.faults.on_write().and_then(|()| self.file.write_all_at(data, offset));
+        self.noting(done)
+    }
+}
+
+impl Disk {
+    /// The database may report a later error in place of the first.
+    fn noting(&self, done: Result<()>) -> Result<()> {
+        done.inspect_err(|error| {
+            if is_full(error) {
+                self.overflowed.store(true, SeqCst);
+            }
+        })
     }
 }

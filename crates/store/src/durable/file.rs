@@ -13,7 +13,7 @@
 //! that a group of them fills few pages.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     fs::{self, DirBuilder, File, OpenOptions, TryLockError},
     io,
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
@@ -62,16 +62,24 @@ pub(super) struct Folder {
     path: PathBuf,
     counters: Arc<Counters>,
     unsynced: Arc<AtomicBool>,
+    overflowed: Arc<AtomicBool>,
     faults: Faults,
     /// Released by the system when this is closed, however the process ends.
     _lock: File,
 }
 
-/// What is to be done in the file for changes that the history has dropped.
+/// What is to be done in the file for changes that the history has dropped, in their order.
 #[derive(Debug, Default)]
-pub(super) struct Forget {
-    entries: Vec<u64>,
-    history: BTreeMap<Resource, u64>,
+pub(super) struct Forget(VecDeque<Forgotten>);
+
+/// One change that the history has dropped.
+#[derive(Debug)]
+struct Forgotten {
+    resource: Resource,
+    /// The history of the resource begins after this.
+    revision: u64,
+    /// Entries that are good for nothing any more.
+    entries: [Option<u64>; 2],
 }
 
 impl Folder {
@@ -90,7 +98,18 @@ impl Folder {
             Err(TryLockError::WouldBlock) => return Err(OpenError::InUse(path.to_owned())),
             Err(TryLockError::Error(source)) => return Err(OpenError::Io { path: lock_path, source }),
         }
-        Ok(Self { path: path.to_owned(), counters, unsynced: Arc::default(), faults, _lock: lock })
+        let (unsynced, overflowed) = (Arc::default(), Arc::default());
+        Ok(Self { path: path.to_owned(), counters, unsynced, overflowed, faults, _lock: lock })
+    }
+
+    /// Where it is.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether something did not fit on the disk since this was last asked.
+    pub(super) fn takes_overflow(&self) -> bool {
+        self.overflowed.swap(false, SeqCst)
     }
 
     /// Opens the database; makes an empty one, whose last revision is `first`, if there is no file at all.
@@ -151,7 +170,8 @@ impl Folder {
 
     fn database(&self, file: File) -> Result<Database, DatabaseError> {
         let (counters, unsynced) = (Arc::clone(&self.counters), Arc::clone(&self.unsynced));
-        let disk = Disk { file, counters, unsynced, faults: self.faults.clone() };
+        let overflowed = Arc::clone(&self.overflowed);
+        let disk = Disk { file, counters, unsynced, overflowed, faults: self.faults.clone() };
         // Everything is read at the start anyway; this notices what the disk has made of it meanwhile.
         let mut builder = Builder::new();
         builder.set_cache_size(CACHE_BYTES).set_check_integrity_on_open(true);
@@ -225,34 +245,41 @@ fn restore(tables: &mut Tables, revision: u64, entry: Entry, dropped: &mut Vec<D
 impl Forget {
     /// Adds what follows from changes that the history has dropped.
     pub(super) fn add(&mut self, dropped: &[Dropped]) {
-        for Dropped { resource, change } in dropped {
-            self.entries.extend(change.old.as_ref().map(|old| old.revision()));
-            if change.new.is_none() {
-                self.entries.push(change.revision);
-            }
-            self.history.insert(*resource, change.revision);
-        }
+        self.0.extend(dropped.iter().map(|Dropped { resource, change }| {
+            let replaced = change.old.as_ref().map(|old| old.revision());
+            let deletion = change.new.is_none().then_some(change.revision);
+            Forgotten { resource: *resource, revision: change.revision, entries: [replaced, deletion] }
+        }));
     }
 
-    pub(super) fn clear(&mut self) {
-        self.entries.clear();
-        self.history.clear();
+    /// Whether there is nothing to be done.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The first so many have been written.
+    pub(super) fn done(&mut self, count: usize) {
+        self.0.drain(..count.min(self.0.len()));
     }
 }
 
-/// Writes a group of changes and forgets others, durably.
+/// Writes a group of changes and forgets the first so many of others, durably.
 pub(super) fn write(
     database: &Database,
     writes: &[Write],
     revision: u64,
-    forget: &Forget,
+    (forget, count): (&Forget, usize),
 ) -> Result<(), redb::Error> {
     let mut transaction = database.begin_write()?;
     transaction.set_durability(Durability::Immediate)?;
     {
         let mut log = transaction.open_table(LOG)?;
-        for old in &forget.entries {
-            log.remove(old)?;
+        let mut history = BTreeMap::new();
+        for forgotten in forget.0.iter().take(count) {
+            for old in forgotten.entries.iter().flatten() {
+                log.remove(old)?;
+            }
+            history.insert(forgotten.resource, forgotten.revision);
         }
         for write in writes {
             if let Some(entry) = entry::encode(write) {
@@ -260,8 +287,8 @@ pub(super) fn write(
             }
         }
         let mut numbers = transaction.open_table(NUMBERS)?;
-        for (resource, begin) in &forget.history {
-            numbers.insert(history_name(*resource).as_str(), begin)?;
+        for (resource, begin) in history {
+            numbers.insert(history_name(resource).as_str(), begin)?;
         }
         numbers.insert(REVISION, revision)?;
     }

@@ -25,6 +25,8 @@ pub(super) struct Answer {
 /// Most transactions and about the most bytes in one group, so that none waits long for the others.
 const GROUP_TRANSACTIONS: usize = 1024;
 const GROUP_BYTES: usize = 4 << 20;
+/// Most transactions in a group while the disk is full, so that what they need for a moment is within the reserve.
+const GROUP_WHEN_FULL: usize = 64;
 
 /// What has been accepted and is not yet published.
 #[derive(Debug)]
@@ -37,6 +39,9 @@ pub(super) struct Queue {
     writing: bool,
     /// Transactions that came while the state of the file is not known. They are judged when it is.
     unjudged: Option<Vec<(Transaction, Answer)>>,
+    /// Whether the disk is full: what makes no room is held back.
+    is_full: bool,
+    held_back: Vec<(Transaction, Answer)>,
 }
 
 /// The accepted state of an object: `None` if it will be gone.
@@ -51,6 +56,16 @@ struct Judged {
     writes: Vec<Write>,
     outcome: Result<Committed, CommitError>,
     answer: Answer,
+    again: Option<Transaction>,
+}
+
+/// How a transaction of a group was judged, and where that goes.
+#[derive(Debug)]
+pub(super) struct Settled {
+    pub(super) answer: Answer,
+    pub(super) outcome: Result<Committed, CommitError>,
+    /// The transaction itself, if it is worth another try where the disk turns out to be full.
+    pub(super) again: Option<Transaction>,
 }
 
 /// Transactions that become durable together.
@@ -58,7 +73,7 @@ struct Judged {
 pub(super) struct Group {
     /// All that they write, in order.
     pub(super) writes: Vec<Write>,
-    answers: Vec<(Result<Committed, CommitError>, Answer)>,
+    answers: Vec<Settled>,
 }
 
 /// What [`Queue::submit`] did with a transaction.
@@ -79,7 +94,24 @@ impl Queue {
             judged: VecDeque::new(),
             writing: false,
             unjudged: None,
+            is_full: false,
+            held_back: Vec::new(),
         }
+    }
+
+    /// From now on the disk is full, or is so no longer.
+    pub(super) fn set_full(&mut self, is_full: bool) {
+        self.is_full = is_full;
+    }
+
+    /// Whether something waits for room.
+    pub(super) fn has_held_back(&self) -> bool {
+        !self.held_back.is_empty()
+    }
+
+    /// What waits for room.
+    pub(super) fn take_held_back(&mut self) -> Vec<(Transaction, Answer)> {
+        mem::take(&mut self.held_back)
     }
 
     /// The object as the next transaction finds it. `published` is consulted for what is not here.
@@ -104,6 +136,12 @@ impl Queue {
             unjudged.push((transaction, answer));
             return Submitted::Queued;
         }
+        let makes_room = transaction.makes_room();
+        if self.is_full && transaction.writes() && !makes_room {
+            self.held_back.push((transaction, answer));
+            return Submitted::Queued;
+        }
+        let again = (makes_room && !self.is_full).then(|| transaction.clone());
         let view = |resource, key: &str| self.latest(resource, key, &published);
         let (outcome, writes) = match transaction.judge(view) {
             Ok(()) => {
@@ -122,7 +160,7 @@ impl Queue {
                 overlay.insert(key.into(), Latest { revision: change.revision, object: change.new.clone() });
             }
         }
-        self.judged.push_back(Judged { writes, outcome, answer });
+        self.judged.push_back(Judged { writes, outcome, answer, again });
         Submitted::Queued
     }
 
@@ -134,12 +172,14 @@ impl Queue {
     pub(super) fn take_group(&mut self) -> Option<Group> {
         let mut group = Group::default();
         let mut bytes = 0_usize;
-        while group.answers.len() < GROUP_TRANSACTIONS && bytes < GROUP_BYTES {
+        let most = if self.is_full { GROUP_WHEN_FULL } else { GROUP_TRANSACTIONS };
+        while group.answers.len() < most && bytes < GROUP_BYTES {
             let Some(next) = self.judged.pop_front() else { break };
             let objects = next.writes.iter().filter_map(|write| write.change.new.as_ref());
             bytes = objects.fold(bytes, |sum, object| sum.saturating_add(object.body().len()));
             group.writes.extend(next.writes);
-            group.answers.push((next.outcome, next.answer));
+            let Judged { outcome, answer, again, .. } = next;
+            group.answers.push(Settled { answer, outcome, again });
         }
         self.writing = !group.answers.is_empty();
         self.writing.then_some(group)
@@ -159,11 +199,11 @@ impl Queue {
     }
 
     /// A group failed: everything behind it rests on it and is dropped, and from now on nothing is judged.
-    pub(super) fn stop_judging(&mut self) -> Vec<Answer> {
+    pub(super) fn stop_judging(&mut self) -> Vec<(Answer, Option<Transaction>)> {
         self.writing = false;
         self.overlay.iter_mut().for_each(HashMap::clear);
         self.unjudged.get_or_insert_default();
-        mem::take(&mut self.judged).into_iter().map(|judged| judged.answer).collect()
+        mem::take(&mut self.judged).into_iter().map(|judged| (judged.answer, judged.again)).collect()
     }
 
     /// Whether something waits for the file to be opened again.
@@ -190,17 +230,11 @@ impl Group {
 
     /// How many transactions it carries out.
     pub(super) fn size(&self) -> usize {
-        self.answers.iter().filter(|(outcome, answer)| outcome.is_ok() && answer.counted).count()
+        self.answers.iter().filter(|settled| settled.outcome.is_ok() && settled.answer.counted).count()
     }
 
-    /// Takes the answers: as they were judged, or all `error`.
-    pub(super) fn answers(
-        &mut self,
-        error: Option<&CommitError>,
-    ) -> impl Iterator<Item = (Answer, Result<Committed, CommitError>)> {
-        let answers = mem::take(&mut self.answers);
-        answers
-            .into_iter()
-            .map(move |(outcome, answer)| (answer, error.map_or(outcome, |error| Err(error.clone()))))
+    /// Takes the answers.
+    pub(super) fn answers(&mut self) -> Vec<Settled> {
+        mem::take(&mut self.answers)
     }
 }
