@@ -125,12 +125,15 @@ async fn serve(options: Options, files: usize) -> anyhow::Result<ExitCode> {
         validate: options.validation == Validation::Strict,
         manifests: options.manifests,
         event_ttl: options.event_ttl,
+        release_memory: Some(portolan_sock::memory::trim),
         ..Config::default()
     };
     config.check().map_err(|error| anyhow::anyhow!("--{error}"))?;
     portolan_server::check_address(&config, address)?;
     config.metrics.register(Arc::new(process::Process));
     let store = store.open(&data_dir, &config).await?;
+    let asked = Arc::clone(&store);
+    config.checks.register("store", Arc::new(move || asked.writable()));
     let api = Arc::new(Api::open(store, &config).await.context(CANNOT_BEGIN)?);
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;

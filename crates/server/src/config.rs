@@ -17,7 +17,7 @@ use thiserror::Error;
 
 use crate::{
     security::TlsSettings,
-    server::{Checks, Limits, Metrics},
+    server::{Checks, Limits, Metrics, ReleaseMemory},
 };
 
 /// Settings of one server.
@@ -55,6 +55,8 @@ pub struct Config {
     pub history: History,
     /// How much clients may ask for at a time.
     pub limits: Limits,
+    /// Gives memory that is free back to the system, if something can.
+    pub release_memory: Option<ReleaseMemory>,
     /// What `/readyz` asks; other rooms add theirs.
     pub checks: Checks,
     /// What `/metrics` shows besides the server's own; other rooms add theirs.
@@ -106,6 +108,7 @@ impl Default for Config {
             history: History::default(),
             transport: Transport::default(),
             limits: Limits::default(),
+            release_memory: None,
             checks: Checks::default(),
             metrics: Metrics::default(),
         }

@@ -49,6 +49,6 @@ pub use portolan_store::{
 };
 pub use security::{ClientFiles, Kubeconfig, Pki, Role, SecurityError, TlsSettings, server_names};
 pub use server::{
-    Check, Checks, Collect, Error, Histogram, Limits, MetricKind, Metrics, Page, RunningServer, Server,
-    check_address, serve, serve_with,
+    Check, Checks, Collect, Error, Histogram, Limits, MetricKind, Metrics, Page, ReleaseMemory,
+    RunningServer, Server, check_address, serve, serve_with,
 };

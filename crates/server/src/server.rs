@@ -1,6 +1,7 @@
 //! The listening side: connections, graceful stop, and a handle for servers inside another process.
 
 mod accept;
+mod begun;
 mod connection;
 mod gate;
 mod guarded;
@@ -8,6 +9,7 @@ mod health;
 mod limits;
 mod metrics;
 mod refusal;
+mod release;
 mod requests;
 mod stall;
 
@@ -28,10 +30,12 @@ use tokio::{
     task::JoinSet,
 };
 
+pub use self::release::ReleaseMemory;
 use self::{
     accept::Clients,
     connection::Shared,
     gate::{Gate, Parts},
+    release::{CONNECTION, Freed},
 };
 pub use self::{
     health::{Check, Checks},
@@ -221,9 +225,16 @@ async fn serve_api(
     let (leave, leaving) = watch::channel(false);
     let (stop, stopping) = watch::channel(false);
     let mut tasks = JoinSet::new();
+    tokio::pin!(shutdown);
     controllers::start(&api, config, address, &stopping, &mut tasks).await?;
     if let Some(folder) = &config.manifests {
-        let follower = Follower::start(Arc::clone(&api), folder.clone()).await;
+        let start = Follower::start(Arc::clone(&api), folder.clone());
+        // A file system that hangs must not keep the process.
+        let follower = tokio::select! {
+            biased;
+            follower = start => follower,
+            () = &mut shutdown => return Ok(()),
+        };
         let follower = follower.map_err(|source| Error::Manifests { folder: folder.clone(), source })?;
         tasks.spawn(follower.run(stopping.clone()));
     }
@@ -231,11 +242,14 @@ async fn serve_api(
         tasks.spawn(refresh(Arc::clone(security), stopping.clone()));
     }
     let limits = config.limits.clone();
+    let freed = Freed::default();
+    let releasing = config.release_memory.map(|release| tokio::spawn(freed.clone().release(release)));
     let metrics = Metrics::default();
     metrics.register(Arc::clone(&api) as Arc<_>);
     metrics.register(Arc::new(config.metrics.clone()));
     let gate = Gate::new(Parts {
         handler: Handler::new(api, stopping.clone(), limits.body_bytes),
+        freed: freed.clone(),
         security: security.clone(),
         limits: limits.clone(),
         checks: config.checks.clone(),
@@ -249,15 +263,19 @@ async fn serve_api(
         listener,
         stopping,
         tasks,
+        freed,
     };
     tracing::info!(%address, tls = listening.shared.security.is_some(), "serving");
-    listening.until(shutdown).await;
+    listening.until(&mut shutdown).await;
     leave.send_replace(true);
     if !limits.shutdown_delay.is_zero() {
         listening.until(tokio::time::sleep(limits.shutdown_delay)).await;
     }
     let Listening { listener, mut tasks, .. } = listening;
     drop(listener);
+    if let Some(releasing) = releasing {
+        releasing.abort();
+    }
     stop.send_replace(true);
     let all = async { while tasks.join_next().await.is_some() {} };
     if tokio::time::timeout(limits.shutdown_grace, all).await.is_err() {
@@ -267,6 +285,15 @@ async fn serve_api(
     Ok(())
 }
 
+/// A connection whose memory is free when it ends.
+struct FreedAtEnd(Freed);
+
+impl Drop for FreedAtEnd {
+    fn drop(&mut self) {
+        self.0.add(CONNECTION);
+    }
+}
+
 /// A server that takes connections.
 struct Listening {
     listener: TcpListener,
@@ -274,6 +301,7 @@ struct Listening {
     shared: Arc<Shared>,
     stopping: watch::Receiver<bool>,
     tasks: JoinSet<()>,
+    freed: Freed,
 }
 
 impl Listening {
@@ -283,11 +311,9 @@ impl Listening {
         loop {
             tokio::select! {
                 (stream, place) = self.clients.accept(&self.listener) => {
-                    let serving = connection::serve(stream, Arc::clone(&self.shared), self.stopping.clone());
-                    self.tasks.spawn(async move {
-                        serving.await;
-                        drop(place);
-                    });
+                    let held = (place, FreedAtEnd(self.freed.clone()));
+                    let stopping = self.stopping.clone();
+                    self.tasks.spawn(connection::serve(stream, Arc::clone(&self.shared), stopping, held));
                 }
                 Some(_) = self.tasks.join_next() => {}
                 () = &mut end => return,

@@ -25,8 +25,8 @@ use super::tokens::{Form, TokenFileError, Tokens};
 
 /// A renewal that fails is tried again after this.
 const RENEWAL_PAUSE: Duration = Duration::from_secs(60);
-/// TLS sessions that clients may take up again.
-const SESSIONS: usize = 1024;
+/// TLS sessions that clients may take up again. Each is about a KiB, and anybody can fill this.
+const SESSIONS: usize = 128;
 
 /// Where certificates, authorities and tokens come from.
 #[derive(Debug, Clone)]

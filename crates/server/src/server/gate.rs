@@ -17,6 +17,7 @@ use super::health::Checks;
 use super::limits::Limits;
 use super::metrics::Metrics;
 use super::refusal::{Refusal, text};
+use super::release::Freed;
 use super::requests::{Labels, Requests};
 use crate::http::{Answer, Arriving, Attributes, Handler, Target, arriving};
 use crate::security::{Peer, Security};
@@ -34,6 +35,7 @@ pub(super) struct Gate {
     checks: Checks,
     metrics: Metrics,
     pub(super) requests: Arc<Requests>,
+    freed: Freed,
     /// Becomes true with the signal to stop, before anything ends.
     stopping: watch::Receiver<bool>,
     /// Whether only this host can connect.
@@ -50,6 +52,7 @@ struct Room {
 /// What a gate is made of.
 pub(super) struct Parts {
     pub(super) handler: Handler,
+    pub(super) freed: Freed,
     pub(super) security: Option<Arc<Security>>,
     pub(super) limits: Limits,
     pub(super) checks: Checks,
@@ -60,7 +63,7 @@ pub(super) struct Parts {
 
 impl Gate {
     pub(super) fn new(parts: Parts) -> Self {
-        let Parts { handler, security, limits, checks, metrics, stopping, address } = parts;
+        let Parts { handler, freed, security, limits, checks, metrics, stopping, address } = parts;
         let requests = Arc::new(Requests::default());
         let metrics_of_server = Metrics::default();
         metrics_of_server.register(Arc::clone(&requests) as Arc<_>);
@@ -76,7 +79,7 @@ impl Gate {
         };
         let loopback = address.ip().is_loopback();
         let metrics = metrics_of_server;
-        Self { handler, security, limits, room, checks, metrics, requests, stopping, loopback }
+        Self { handler, security, limits, room, checks, metrics, requests, freed, stopping, loopback }
     }
 
     /// Answers one request of a connection.
@@ -86,12 +89,15 @@ impl Gate {
         let labels = Labels::of(&attributes);
         let is_head = request.method() == Method::HEAD;
         let mut held = Held::new();
+        let length = request.body().size_hint().lower();
         let (request, leftover) = arriving(request);
         let answer = self.pass(request, peer, &attributes, &mut held).await;
         let answer = answer.unwrap_or_else(|refusal| refusal.answer(&attributes));
         if let Some(leftover) = leftover {
             leftover.drain();
         }
+        // What was made of the body, too.
+        self.freed.add(usize::try_from(length.saturating_mul(8)).unwrap_or(usize::MAX));
         let answer = if is_head { without_body(answer) } else { answer };
         let took = (!attributes.is_long_running()).then(|| begin.elapsed());
         self.requests.answered(labels, answer.status().as_u16(), took);

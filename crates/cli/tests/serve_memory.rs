@@ -1,0 +1,18 @@
+//! The memory of `portolan serve`, as the kernel counts it of the real process: what one request takes, and what a
+//! connection takes whose client has shown nothing that says who it is.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::cast_precision_loss,
+    reason = "a test stops at the first surprise"
+)]
+
+#[path = "serve_memory/connections.rs"]
+mod connections;
+#[path = "serve_memory/requests.rs"]
+mod requests;
+#[path = "serve_files/site.rs"]
+#[allow(dead_code, reason = "each test program uses its part")]
+mod site;

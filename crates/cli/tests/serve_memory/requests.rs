@@ -1,0 +1,163 @@
+use std::fmt::Write as _;
+use std::fs;
+
+use portolan_testkit::PortolanProcess;
+
+use crate::site::Site;
+
+const SERVICES: &str = "/api/v1/namespaces/default/services";
+/// Memory of one request, as a multiple of its body.
+const MOST: usize = 8;
+/// The longest body that is read.
+const BODY: usize = 3 << 20;
+/// Reading and answering any request takes some pages, however short it is.
+const PAGES: u64 = 256 << 10;
+
+/// What one request takes at most: the process's high-water mark above what it had before.
+fn taken(server: &PortolanProcess, request: impl FnOnce()) -> u64 {
+    // 5 sets the mark to what the process has now (`proc_pid_clear_refs(5)`).
+    fs::write(format!("/proc/{}/clear_refs", server.id()), "5").unwrap();
+    let before = server.resident().unwrap();
+    request();
+    server.resident_high_water().unwrap().saturating_sub(before)
+}
+
+/// `head`, as many of `part` as a body may have, with their numbers, and `tail`.
+fn many(head: &str, part: impl Fn(usize) -> String, tail: &str, count: usize) -> String {
+    let mut text = head.to_owned();
+    for number in 0..count {
+        let part = part(number);
+        if text.len() + part.len() + tail.len() + 1 > BODY {
+            break;
+        }
+        if number > 0 {
+            text.push(',');
+        }
+        let _ = write!(text, "{part}");
+    }
+    text + tail
+}
+
+/// Bodies of about 3 MiB, each dense in another way.
+fn bodies() -> Vec<(&'static str, String)> {
+    let all = usize::MAX;
+    let service = |metadata: &str| format!("{{\"metadata\":{{\"name\":\"x\",{metadata}");
+    vec![
+        ("200,000 labels", many(&service("\"labels\":{"), |n| format!("\"k{n}\":\"v\""), "}}}", 200_000)),
+        ("bad labels", many(&service("\"labels\":{"), |n| format!("\"-{n}\":\"-\""), "}}}", all)),
+        ("annotations", many(&service("\"annotations\":{"), |n| format!("\"k{n}\":\"\""), "}}}", all)),
+        ("finalizers", many(&service("\"finalizers\":["), |n| format!("\"-{n}\""), "]}}", all)),
+        ("owners", many(&service("\"ownerReferences\":["), |_| "{}".to_owned(), "]}}", all)),
+        ("unknown fields", many("{\"metadata\":{\"name\":\"x\"},", |n| format!("\"k{n}\":0"), "}", all)),
+        ("the same field", many("{\"metadata\":{\"name\":\"x\"},", |_| "\"k\":0".to_owned(), "}", all)),
+        (
+            "ports",
+            many(
+                "{\"metadata\":{\"name\":\"x\"},\"spec\":{\"ports\":[",
+                |_| "{\"port\":1}".to_owned(),
+                "]}}",
+                all,
+            ),
+        ),
+        (
+            "numbers",
+            many("{\"metadata\":{\"name\":\"x\"},\"spec\":{\"ports\":[", |_| "0".to_owned(), "]}}", all),
+        ),
+        (
+            "texts",
+            many(
+                "{\"metadata\":{\"name\":\"x\"},\"spec\":{\"externalIPs\":[",
+                |_| "\"\"".to_owned(),
+                "]}}",
+                all,
+            ),
+        ),
+        ("a long name", format!("{{\"metadata\":{{\"name\":\"{}\"}}}}", "x".repeat(BODY - 100))),
+        (
+            "a long key",
+            format!("{}\"labels\":{{\"{}\":\"\"}}}}}}", service(""), "x".repeat(BODY - 100))
+                .replace(",\"labels", "\"labels")
+                .replace("\"x\"\"labels", "\"x\",\"labels"),
+        ),
+        (
+            "a long annotation",
+            format!("{}\"annotations\":{{\"a\":\"{}\"}}}}}}", service(""), "x".repeat(BODY - 200))
+                .replace("\"x\",\"annotations", "\"x\",\"annotations"),
+        ),
+        ("depth", "[".repeat(BODY)),
+        ("nothing", " ".repeat(BODY)),
+    ]
+}
+
+#[test]
+fn one_request_takes_at_most_eight_times_the_longest_body() {
+    let site = Site::new();
+    let mut server = site.serve(&[], &["--in-memory"]);
+    site.ready(&mut server);
+    let small = "{\"metadata\":{\"name\":\"small\"},\"spec\":{\"ports\":[{\"port\":80}]}}";
+    assert_eq!(site.ask("POST", SERVICES, small).code, 201);
+    let mut wrong = Vec::new();
+    for (what, body) in bodies() {
+        assert!(body.len() <= BODY, "{what}: {}", body.len());
+        for (method, path) in [
+            ("POST", format!("{SERVICES}?fieldValidation=Strict")),
+            ("POST", SERVICES.to_owned()),
+            ("PUT", format!("{SERVICES}/small")),
+        ] {
+            let mut code = 0;
+            let taken = taken(&server, || code = site.ask(method, &path, &body).code);
+            let times = taken as f64 / body.len() as f64;
+            println!("{what}, {method} of {} bytes: {code}, {taken} bytes, {times:.1} times", body.len());
+            assert!((400..500).contains(&code), "{what}: {code}");
+            if taken > (body.len() * MOST) as u64 + PAGES {
+                wrong.push(format!("{what}, {method}: {times:.1}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn what_is_stored_takes_no_more_either() {
+    let site = Site::new();
+    let mut server = site.serve(&[], &["--in-memory"]);
+    site.ready(&mut server);
+    let slices = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
+    let endpoint = |n: usize| {
+        format!(
+            "{{\"addresses\":[\"10.1.{}.{}\"],\"nodeName\":\"node-{n}\",\"zone\":\"a\",\
+             \"targetRef\":{{\"kind\":\"Pod\",\"namespace\":\"default\",\"name\":\"web-{n}\",\"uid\":\"{n}\"}},\
+             \"hints\":{{\"forZones\":[{{\"name\":\"a\"}}]}},\
+             \"conditions\":{{\"ready\":true,\"serving\":true,\"terminating\":false}}}}",
+            n / 250,
+            n % 250 + 1
+        )
+    };
+    let head = "{\"metadata\":{\"name\":\"s\"},\"addressType\":\"IPv4\",\"endpoints\":[";
+    let largest = many(head, endpoint, "],\"ports\":[{\"port\":1}]}", 1000);
+    let annotation = format!(
+        "{{\"metadata\":{{\"name\":\"a\",\"annotations\":{{\"a\":\"{}\"}}}},\"spec\":{{\"ports\":[{{\"port\":1}}]}}}}",
+        "x".repeat(250_000)
+    );
+    let labels = many(
+        "{\"metadata\":{\"name\":\"l\",\"labels\":{",
+        |n| format!("\"k{n}\":\"v\""),
+        "}},\"spec\":{\"ports\":[{\"port\":1}]}}",
+        20_000,
+    );
+    for (what, path, name, body) in [
+        ("the largest slice", slices, "s", largest),
+        ("a long annotation", SERVICES, "a", annotation),
+        ("many labels", SERVICES, "l", labels),
+    ] {
+        for (method, path, expected) in
+            [("POST", path.to_owned(), 201), ("PUT", format!("{path}/{name}"), 200)]
+        {
+            let mut code = 0;
+            let taken = taken(&server, || code = site.ask(method, &path, &body).code);
+            println!("{what}, {method} of {} bytes: {taken} bytes", body.len());
+            assert_eq!(code, expected, "{what}");
+            assert!(taken <= (MOST * BODY) as u64, "{what}, {method} of {} bytes: {taken} bytes", body.len());
+        }
+    }
+}
