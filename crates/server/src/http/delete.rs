@@ -74,7 +74,7 @@ impl Asked {
         let dry_run = write_options(request.headers(), query)?.dry_run;
         let in_query = Self::from_query(query)?;
         let mut asked = match body::read_delete_options(request).await? {
-            Some(body) => Self::from_body(&body)?.and(in_query)?,
+            Some(body) => Self::from_body(&body)?.and(&in_query)?,
             None => in_query,
         };
         asked.options.dry_run |= dry_run;
@@ -122,7 +122,7 @@ impl Asked {
     }
 
     /// The same with what the query says.
-    fn and(mut self, query: Self) -> Result<Self, ApiError> {
+    fn and(mut self, query: &Self) -> Result<Self, ApiError> {
         match (self.options.propagation, query.options.propagation) {
             (Some(body), Some(query)) if body != query => {
                 let why = "the body and the query ask for different policies";
