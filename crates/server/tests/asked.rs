@@ -105,7 +105,7 @@ fn every_path_serves_the_verbs_of_discovery_and_no_other() {
         let resources = list["resources"].as_array().unwrap();
         for resource in resources.iter().filter(|it| !it["name"].as_str().unwrap().contains('/')) {
             for (path, is_named, verbs) in paths(&root, resource, resources) {
-                let mut served = BTreeSet::new();
+                let mut methods = BTreeSet::new();
                 for method in METHODS {
                     let wanted = verb(method, is_named).is_some_and(|verb| verbs.iter().any(|it| it == verb));
                     let answered = code(address, method, &format!("{path}?dryRun=All"), "{}");
@@ -116,7 +116,7 @@ fn every_path_serves_the_verbs_of_discovery_and_no_other() {
                     );
                     assert!(answered != 404 || is_named, "{method} {path}");
                     if answered != 405 {
-                        served.insert(method.to_lowercase());
+                        methods.insert(method.to_lowercase());
                     }
                     count += 1;
                 }
@@ -131,7 +131,7 @@ fn every_path_serves_the_verbs_of_discovery_and_no_other() {
                     .filter(|key| *key != "parameters")
                     .cloned()
                     .collect();
-                assert_eq!(served, operations, "{template}");
+                assert_eq!(methods, operations, "{template}");
             }
         }
     }
