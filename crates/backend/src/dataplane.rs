@@ -45,13 +45,31 @@ pub struct HealthCheckPort {
     pub port: Option<u16>,
 }
 
-/// One Service port that could not be programmed, while all others were.
+/// One Service port that could not be programmed, or not wholly, while all others were.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     /// Which Service port.
     pub name: Arc<ServicePortName>,
     /// Why, and what would mend it.
     pub reason: &'static str,
+    /// How much of it is missing.
+    pub extent: Extent,
+}
+
+/// How much of a Service port could not be programmed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// Clients may not reach it at all.
+    Whole,
+    /// Clients reach it; not every endpoint is used.
+    Endpoints,
+}
+
+impl Refusal {
+    /// Of a whole Service port.
+    pub(crate) const fn whole(name: Arc<ServicePortName>, reason: &'static str) -> Self {
+        Self { name, reason, extent: Extent::Whole }
+    }
 }
 
 /// Why a data plane could not do what it was asked to.

@@ -17,4 +17,4 @@ pub mod none;
 mod reading;
 pub mod userspace;
 
-pub use dataplane::{Chains, Commit, Dataplane, Error, HealthCheckPort, Refusal};
+pub use dataplane::{Chains, Commit, Dataplane, Error, Extent, HealthCheckPort, Refusal};

@@ -7,6 +7,7 @@
 //!
 //! The result depends on the objects alone, not on the order in which they came.
 
+mod api_server;
 mod claim;
 mod compile;
 mod event;
@@ -16,6 +17,7 @@ mod record;
 mod store;
 mod take;
 
+pub use api_server::ApiServer;
 pub use event::{
     Applied, Changes, Event, HealthCheck, HealthCheckChange, NoLocalEndpoints, ObjectFault, PerFamily,
     UdpService,
@@ -42,6 +44,7 @@ pub struct Catalog {
     services: Store<ServiceRecord>,
     slices: Store<SliceRecord>,
     claims: Claims,
+    api_server: ApiServer,
     cidrs: HashMap<ObjectKey, CidrRecord>,
     /// Names of namespaces and of Service ports.
     names: Interner<str>,
@@ -96,6 +99,7 @@ impl Catalog {
             services: Store::default(),
             slices: Store::default(),
             claims: Claims::default(),
+            api_server: ApiServer::default(),
             cidrs: HashMap::new(),
             names: Interner::default(),
             service_ports: Interner::default(),
@@ -247,7 +251,13 @@ impl Catalog {
 
     fn compiler(&self) -> Compiler<'_> {
         let zone = self.node.as_ref().and_then(|node| node.zone.as_deref());
-        Compiler { services: &self.services, slices: &self.slices, claims: &self.claims, zone }
+        Compiler {
+            services: &self.services,
+            slices: &self.slices,
+            claims: &self.claims,
+            api_server: &self.api_server,
+            zone,
+        }
     }
 
     fn all_cidrs(&self) -> Vec<IpNet> {

@@ -11,7 +11,9 @@ mod slice;
 
 pub use node::{Node, ServiceCidr};
 pub use parse::{parse_address, parse_cidr, parse_time};
-pub use service::{DEFAULT_AFFINITY_SECONDS, External, MAX_AFFINITY_SECONDS, Service, ServicePort};
+pub use service::{
+    DEFAULT_AFFINITY_SECONDS, External, MAX_AFFINITY_SECONDS, Service, ServicePort, UNKNOWN_AGE, no_source,
+};
 pub use slice::{EndpointSlice, SliceEndpoint, SlicePort};
 
 use std::fmt;
@@ -54,6 +56,32 @@ pub struct Fault {
     pub field: Box<str>,
     /// What is wrong and what to write instead.
     pub reason: Box<str>,
+    /// Present where the owner of the object should be told by an Event, too.
+    pub notice: Option<Notice>,
+}
+
+/// What a fault means for the clients of a Service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Notice {
+    /// The Service asks for the place where this node reaches the API server; it is left out on this node.
+    ApiServerAddress,
+    /// No source range of a family can be read: the load-balancer IPs of that family are closed to all.
+    ClosedSourceRanges,
+    /// Another Service has what this one asks for.
+    Conflict,
+}
+
+impl Fault {
+    /// A fault for the log alone.
+    pub fn new(field: impl Into<Box<str>>, reason: impl Into<Box<str>>) -> Self {
+        Self { field: field.into(), reason: reason.into(), notice: None }
+    }
+
+    /// The same, to be told by an Event as well.
+    #[must_use]
+    pub fn noticed(self, notice: Notice) -> Self {
+        Self { notice: Some(notice), ..self }
+    }
 }
 
 /// The kinds of objects that a node watches.
@@ -166,6 +194,7 @@ record!(
         name: "name" => Text<'de>,
         namespace: "namespace" => Text<'de>,
         resource_version: "resourceVersion" => Text<'de>,
+        creation_timestamp: "creationTimestamp" => Text<'de>,
         deletion_timestamp: "deletionTimestamp" => Text<'de>,
         labels: "labels" => Labels<'de>,
         annotations: "annotations" => Annotations<'de>,
@@ -191,6 +220,7 @@ record!(
 /// Metadata that bodies look at.
 struct Metadata<'de> {
     deleting: bool,
+    creation_timestamp: Loose<Text<'de>>,
     labels: Labels<'de>,
     annotations: Annotations<'de>,
 }
@@ -228,6 +258,7 @@ fn finish<T: ObjectBody>(raw: Loose<T::Raw<'_>>) -> Result<Object<T>, DecodeErro
     let resource_version = metadata.resource_version.text().unwrap_or_default().into();
     let metadata = Metadata {
         deleting: !metadata.deletion_timestamp.is_missing(),
+        creation_timestamp: metadata.creation_timestamp,
         labels: metadata.labels.or_empty(&mut faults, "metadata.labels", "an object"),
         annotations: metadata.annotations.or_empty(&mut faults, "metadata.annotations", "an object"),
     };

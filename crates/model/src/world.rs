@@ -175,11 +175,18 @@ pub fn random_service(rng: &mut Rng, index: usize, ranges: &Ranges) -> Value {
         if rng.chance(40) {
             let source_ranges = rng.some(&ranges.source_ranges, 3).into_iter();
             spec["loadBalancerSourceRanges"] = source_ranges.map(|range| json!(range.to_string())).collect();
+            if rng.chance(10) {
+                spec["loadBalancerSourceRanges"] = json!(["not a range"]);
+            }
         }
         spec["healthCheckNodePort"] = json!(rng.chance(80).then_some(31000 + index));
         service["status"]["loadBalancer"]["ingress"] = ingress(rng, ranges);
     }
     disable(rng, &mut service);
+    if rng.chance(60) {
+        let time = format!("2026-01-31T12:00:{:02}Z", rng.below(3));
+        service["metadata"]["creationTimestamp"] = json!(time);
+    }
     service
 }
 

@@ -85,7 +85,7 @@ impl Planner {
 
     /// Service ports that have no rules, with the reason.
     pub fn refused(&self) -> impl Iterator<Item = Refusal> {
-        self.refused.iter().map(|(name, reason)| Refusal { name: name.clone(), reason })
+        self.refused.iter().map(|(name, reason)| Refusal::whole(name.clone(), reason))
     }
 
     /// How many rules there are once what was planned last is in the kernel.

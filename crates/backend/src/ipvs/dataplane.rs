@@ -210,7 +210,7 @@ impl Ipvs {
                 forwarding.ipvs_scheduler.is_some_and(|scheduler| self.missing.contains(&scheduler))
             };
             let names = self.desired.names(lacks);
-            refused.extend(names.map(|name| Refusal { name: name.clone(), reason: refusal::SCHEDULER }));
+            refused.extend(names.map(|name| Refusal::whole(name.clone(), refusal::SCHEDULER)));
         }
         refused
     }

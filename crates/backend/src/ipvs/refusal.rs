@@ -132,7 +132,7 @@ impl Refusals {
         let services = self.services.iter().filter(|(name, _)| desired.has(name));
         left_out
             .chain(services.map(|(name, reason)| (name, *reason)))
-            .map(|(name, reason)| Refusal { name: name.clone(), reason })
+            .map(|(name, reason)| Refusal::whole(name.clone(), reason))
             .collect()
     }
 }

@@ -126,8 +126,7 @@ impl Before {
 impl Placement {
     /// Places the backends of a forwarding, moving as little as possible.
     pub(crate) fn after(before: &Before, forwarding: &Forwarding) -> Self {
-        // A slot for every backend of either set.
-        let limit = if forwarding.affinity.is_some() { usize::from(MAX_CLASS) / 2 } else { MAX_BACKENDS };
+        let limit = limit(forwarding);
         let cluster = limited(&forwarding.cluster, limit);
         let local = limited(&forwarding.local, limit);
         let (slots, next_slot) = match forwarding.affinity {
@@ -153,6 +152,27 @@ impl Placement {
         let position = slots.binary_search_by_key(&socket, |&(socket, _)| socket).ok()?;
         slots.get(position).map(|&(_, slot)| slot)
     }
+}
+
+/// Most backends of a set that can be used. With session affinity every backend of either set needs a slot.
+fn limit(forwarding: &Forwarding) -> usize {
+    if forwarding.affinity.is_some() { usize::from(MAX_CLASS) / 2 } else { MAX_BACKENDS }
+}
+
+/// Why not every endpoint of a forwarding is used, and what would mend it, where there are too many.
+pub(crate) fn too_many(forwarding: &Forwarding) -> Option<&'static str> {
+    if forwarding.cluster.len().max(forwarding.local.len()) <= limit(forwarding) {
+        return None;
+    }
+    Some(match forwarding.affinity {
+        Some(_) => {
+            "it has more than 8,191 endpoints, the most with session affinity; the first ones, by address, are used: \
+             spread the others over more Services, or turn session affinity off"
+        }
+        None => {
+            "it has more than 65,535 endpoints; the first ones, by address, are used: spread the others over more Services"
+        }
+    })
 }
 
 fn limited(backends: &[Backend], limit: usize) -> &[Backend] {

@@ -12,10 +12,10 @@ use super::class::{Class, Classes};
 use super::content::{self, ClassPair, Values};
 use super::counted::{Counted, CountedAddresses};
 use super::element::{Element, Set};
-use super::placement::{Before, Placement};
+use super::placement::{self, Before, Placement};
 use super::skeleton::Layout;
 use super::value::{Ids, Value};
-use crate::dataplane::Refusal;
+use crate::dataplane::{Extent, Refusal};
 
 /// What one transaction is to do.
 #[derive(Debug, Default)]
@@ -170,8 +170,20 @@ impl Planner {
             old.classes().iter().for_each(|class| self.classes.release(class));
         }
         if let Some(new) = new {
+            plan.refused.extend(self.left_out(&change.name, &new.forwarding));
             self.placed.insert(change.name.clone(), Box::new(new));
         }
+    }
+
+    /// Every Service port that has more endpoints than it can use.
+    pub(crate) fn all_left_out(&self) -> impl Iterator<Item = Refusal> {
+        self.placed.iter().filter_map(|(name, placed)| self.left_out(name, &placed.forwarding))
+    }
+
+    /// Says so where a Service port has more endpoints than it can use. Listeners, in their place, have no such limit.
+    fn left_out(&self, name: &Arc<ServicePortName>, forwarding: &Forwarding) -> Option<Refusal> {
+        let reason = placement::too_many(forwarding).filter(|_| self.capture.is_none())?;
+        Some(Refusal { name: name.clone(), reason, extent: Extent::Endpoints })
     }
 
     /// Lets a Service port wait: the next comparison tries again.
@@ -182,7 +194,7 @@ impl Planner {
         reason: &'static str,
         plan: &mut Plan,
     ) {
-        plan.refused.push(Refusal { name: name.clone(), reason });
+        plan.refused.push(Refusal::whole(name.clone(), reason));
         self.waiting.insert(name, forwarding.clone());
     }
 

@@ -58,6 +58,7 @@ impl Difference {
             |forwarding| if rebuild { None } else { found(&*view, family, forwarding) },
             &mut plan,
         );
+        plan.refused.extend(planner.all_left_out());
         let mut empty = View::default();
         let exists = view.table.is_some();
         let actual = if rebuild { &mut empty } else { view };

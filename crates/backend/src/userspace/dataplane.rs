@@ -166,7 +166,7 @@ impl Userspace {
 
     /// All that is refused, at a comparison; else what is refused of these changes.
     fn refusals(&self, changes: Option<&[Change]>) -> Vec<Refusal> {
-        let refusal = |name: &Arc<ServicePortName>| Refusal { name: name.clone(), reason: seen::SCTP };
+        let refusal = |name: &Arc<ServicePortName>| Refusal::whole(name.clone(), seen::SCTP);
         match changes {
             None => self.left_out.iter().map(refusal).collect(),
             Some(changes) => {

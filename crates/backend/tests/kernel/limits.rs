@@ -1,12 +1,13 @@
-//! In a user namespace, where the send buffer does not grow.
+//! In a user namespace, where the send buffer does not grow; and Services with too many endpoints.
 
+use std::net::Ipv4Addr;
 use std::process::Command;
 
-use portolan_backend::Dataplane;
-use portolan_model::{Change, Family, Forwarding, Frontend};
+use portolan_backend::{Commit, Dataplane, Extent};
+use portolan_model::{Backend, Change, Family, Forwarding, Frontend};
 use portolan_sock::{Protocol, Socket};
 
-use super::support::{cluster_ip, ip, put, settings, started};
+use super::support::{cluster_ip, in_namespace, ip, put, settings, started};
 use super::table::Table;
 
 /// At least so many, and more where `net.core.wmem_max` is high.
@@ -66,4 +67,47 @@ fn in_the_user_namespace() {
     nftables.apply(&state).unwrap();
     assert_eq!(Table::read(family).meaning(), before);
     nftables.remove().unwrap();
+}
+
+/// A Service port with this many endpoints, by address and port.
+fn crowded(endpoints: u32, affinity: Option<u32>) -> Change {
+    let family = Family::Ipv4;
+    let endpoint = |number: u32| Backend {
+        address: Ipv4Addr::from(0x0af4_0000 + number).into(),
+        port: 8080,
+        may_hairpin: false,
+    };
+    let cluster: Box<[Backend]> = (0..endpoints).map(endpoint).collect();
+    put("crowded", Forwarding { cluster, has_endpoints: true, affinity, ..cluster_ip(family, 1, []) })
+}
+
+#[test]
+fn a_service_with_too_many_endpoints_works_with_the_first_ones_and_is_named() {
+    in_namespace(|| {
+        for (limit, affinity) in [(65_535, None), (8_191, Some(60))] {
+            let other = put("other", cluster_ip(Family::Ipv4, 2, 1..3));
+            let (mut nftables, commit) =
+                started(settings(Family::Ipv4), &[crowded(limit, affinity), other.clone()]);
+            assert_eq!(commit.refused, [], "as many as there can be");
+            let others = Table::read(Family::Ipv4).count("endpoints") - limit as usize;
+            let too_many = crowded(limit + 1, affinity);
+            let change = Change { old: crowded(limit, affinity).new, ..too_many.clone() };
+            let told = |commit: &Commit| {
+                let [refusal] = &*commit.refused else { panic!("{:?}", commit.refused) };
+                assert_eq!((&*refusal.name.service, refusal.extent), ("crowded", Extent::Endpoints));
+                let number = if affinity.is_some() { "8,191" } else { "65,535" };
+                assert!(refusal.reason.contains(number), "{}", refusal.reason);
+            };
+            told(&nftables.apply(std::slice::from_ref(&change)).unwrap());
+            told(&nftables.resync().unwrap());
+            assert_eq!(Table::read(Family::Ipv4).count("endpoints"), limit as usize + others);
+            // The first ones by address, so the same after a restart.
+            let (mut nftables, commit) = started(settings(Family::Ipv4), &[too_many, other]);
+            told(&commit);
+            assert_eq!((commit.elements, commit.objects), (0, 0));
+            let mended = Change { old: change.new, new: change.old, ..change };
+            assert_eq!(nftables.apply(&[mended]).unwrap().refused, []);
+            nftables.remove().unwrap();
+        }
+    });
 }

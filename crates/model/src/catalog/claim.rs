@@ -2,19 +2,21 @@
 //!
 //! The rule does not depend on the order of events: a cluster IP beats a load-balancer IP, which beats an
 //! external IP (anybody who can write a Service can write `externalIPs`; nobody shall take over a cluster IP
-//! that way), and among equals the Service whose namespace and name sort first wins. The loser gets the
-//! frontend when the winner goes.
+//! that way). Among equals the older Service wins, so that a new one takes nothing away; among those of the same
+//! second the one whose namespace and name sort first. The loser gets the frontend when the winner goes.
 
 use std::collections::HashSet;
 use std::collections::hash_map::RandomState;
+use std::fmt;
 use std::hash::BuildHasher;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use hashbrown::HashTable;
 
+use super::api_server::ApiServer;
 use super::record::ServiceRecord;
 use super::store::{Id, Store};
-use crate::object::{Fault, Service, ServicePort};
+use crate::object::{Fault, Notice, Service, ServicePort, UNKNOWN_AGE};
 use crate::{Family, Frontend, Protocol};
 
 /// A frontend without its kind: what only one Service port can have.
@@ -70,19 +72,52 @@ impl Claim {
 
     /// The fault of a Service that lost this to another.
     pub(super) fn conflict(&self, rank: Rank, winner: &ServiceRecord) -> Fault {
-        let field = match rank {
-            Rank::ClusterIp => "spec.clusterIPs",
-            Rank::LoadBalancerIp => "status.loadBalancer.ingress",
-            Rank::ExternalIp => "spec.externalIPs",
-            Rank::NodePort => "spec.ports[].nodePort",
-        };
-        let place = self.address.map_or_else(|| "node port".to_owned(), |address| address.to_string());
-        let Self { protocol, port, family, .. } = self;
-        let owner = winner.key();
-        let reason = format!(
-            "{place} {port}/{protocol} ({family}) already belongs to Service {owner}; choose another"
-        );
-        Fault { field: field.into(), reason: reason.into() }
+        let reason = format!("{self} already belongs to Service {}; choose another", winner.key());
+        Fault::new(rank.field(), reason).noticed(Notice::Conflict)
+    }
+
+    /// The fault of a Service that asks for the place where this node reaches the API server.
+    pub(super) fn of_api_server(&self, rank: Rank) -> Fault {
+        let reason =
+            format!("{self} is left out on this node, which reaches the API server there; choose another");
+        Fault::new(rank.field(), reason).noticed(Notice::ApiServerAddress)
+    }
+
+    /// Whether a Service that claims this with this rank takes the API server away from this node.
+    pub(super) fn hides(&self, rank: Rank, api_server: &ApiServer) -> bool {
+        let Self { address, family, protocol, port } = *self;
+        let tcp = protocol == Protocol::Tcp;
+        match (rank, address) {
+            // The agent may itself go by the cluster IP of a Service.
+            (Rank::ClusterIp, _) => false,
+            (Rank::NodePort, _) | (_, None) => tcp && api_server.node_ports.contains(&(family, port)),
+            (Rank::LoadBalancerIp | Rank::ExternalIp, Some(address)) => {
+                api_server.addresses.contains(&address)
+                    || tcp && api_server.sockets.contains(&SocketAddr::new(address, port))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.address {
+            Some(address) => write!(f, "{address}")?,
+            None => f.write_str("node port")?,
+        }
+        write!(f, " {}/{} ({})", self.port, self.protocol, self.family)
+    }
+}
+
+impl Rank {
+    /// The field of a Service that claims with this rank.
+    const fn field(self) -> &'static str {
+        match self {
+            Self::ClusterIp => "spec.clusterIPs",
+            Self::LoadBalancerIp => "status.loadBalancer.ingress",
+            Self::ExternalIp => "spec.externalIPs",
+            Self::NodePort => "spec.ports[].nodePort",
+        }
     }
 }
 
@@ -176,8 +211,9 @@ impl Claims {
 }
 
 /// What decides between claimants; the smaller wins.
-pub(super) fn strength(rank: Rank, record: &ServiceRecord) -> (Rank, &str, &str) {
-    (rank, &record.namespace, &record.name)
+pub(super) fn strength(rank: Rank, record: &ServiceRecord) -> (Rank, u32, &str, &str) {
+    let created = record.service.as_ref().map_or(UNKNOWN_AGE, |service| service.created);
+    (rank, created, &record.namespace, &record.name)
 }
 
 /// Spreads 32 bits of hash over 64, since the table takes both ends.

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use super::api_server::ApiServer;
 use super::claim::{Claim, Claims, WithinService, frontends, strength};
 use super::record::{ServiceRecord, SliceRecord};
 use super::store::{Id, Store};
@@ -17,6 +18,7 @@ pub(super) struct Compiler<'a> {
     pub(super) services: &'a Store<ServiceRecord>,
     pub(super) slices: &'a Store<SliceRecord>,
     pub(super) claims: &'a Claims,
+    pub(super) api_server: &'a ApiServer,
     pub(super) zone: Option<&'a str>,
 }
 
@@ -126,7 +128,8 @@ impl<'a> Compiler<'a> {
         forwardings
     }
 
-    /// The frontends that no stronger Service, and no earlier port of this one, has.
+    /// The frontends that no stronger Service, and no earlier port of this one, has, and that leave this node its
+    /// way to the API server.
     fn owned_frontends(
         self,
         id: Id,
@@ -136,8 +139,12 @@ impl<'a> Compiler<'a> {
         within: &mut WithinService,
     ) -> Vec<Frontend> {
         let mut frontends = frontends(service, port, family);
+        let leads_to_it = self.services.get(id).is_some_and(ApiServer::is_led_to_by);
         frontends.retain(|frontend| {
             let (claim, rank) = Claim::of(*frontend, family, port.protocol);
+            if !leads_to_it && claim.hides(rank, self.api_server) {
+                return false;
+            }
             let rival = self.claims.strongest_rival(&claim, id, self.services);
             let lost = rival.is_some_and(|(rival_rank, _, rival)| {
                 self.services.get(id).is_some_and(|own| strength(rival_rank, rival) < strength(rank, own))

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::api_server::ApiServer;
 use super::claim::{RankedClaim, claims_of, strength};
 use super::record::{ServiceRecord, SliceContent, SliceRecord, fault_digest};
 use super::store::Id;
@@ -49,7 +50,15 @@ impl Catalog {
     fn replace_service(&mut self, id: Id, service: Option<Service>, applied: &mut Applied) {
         let before = claims_of(self.services.get(id).and_then(|record| record.service.as_ref()));
         let after = claims_of(service.as_ref());
-        let (lost, gained) = (difference(&before, &after), difference(&after, &before));
+        let age = |service: Option<&Service>| service.map(|service| service.created);
+        let is_another =
+            age(self.services.get(id).and_then(|record| record.service.as_ref())) != age(service.as_ref());
+        let (lost, gained) = if is_another {
+            // Made anew: of two claimants the other may be the older one now.
+            (before, after)
+        } else {
+            (difference(&before, &after), difference(&after, &before))
+        };
         self.touch(id);
         self.touch_rivals(id, &lost);
         self.touch_rivals(id, &gained);
@@ -79,7 +88,13 @@ impl Catalog {
     /// Tells who loses where a Service begins to claim what another one claims too.
     fn report_conflicts(&self, id: Id, gained: &[RankedClaim], applied: &mut Applied) {
         let Some(own) = self.services.get(id) else { return };
+        let leads_to_api_server = ApiServer::is_led_to_by(own);
         for (claim, rank) in gained {
+            if !leads_to_api_server && claim.hides(*rank, &self.api_server) {
+                let fault = claim.of_api_server(*rank);
+                applied.faults.push(ObjectFault { kind: Kind::Service, key: own.key(), fault });
+                continue;
+            }
             let strongest = self.claims.strongest_rival(claim, id, &self.services);
             let Some((rival_rank, _, rival)) = strongest else { continue };
             let (loser, fault) = if strength(rival_rank, rival) < strength(*rank, own) {

@@ -6,6 +6,7 @@ use super::*;
 use crate::object::{decode_endpoint_slice, decode_node, decode_service, decode_service_cidr};
 use crate::{Change, Frontend, Protocol};
 
+mod api_server;
 mod contested;
 mod faults;
 mod random;
@@ -21,6 +22,15 @@ fn table(catalog: &Catalog) -> Table {
 #[expect(clippy::needless_pass_by_value, reason = "`json!` makes values")]
 fn service(name: &str, spec: Value) -> Event {
     let object = json!({ "metadata": { "namespace": "ns", "name": name }, "spec": spec });
+    Event::Service(decode_service(object.to_string().as_bytes()).expect("decodes"))
+}
+
+/// The same, made at this second after 12:00.
+#[expect(clippy::needless_pass_by_value, reason = "`json!` makes values")]
+fn made_at(second: u32, name: &str, spec: Value) -> Event {
+    let time = format!("2026-01-31T12:00:{second:02}Z");
+    let metadata = json!({ "namespace": "ns", "name": name, "creationTimestamp": time });
+    let object = json!({ "metadata": metadata, "spec": spec });
     Event::Service(decode_service(object.to_string().as_bytes()).expect("decodes"))
 }
 

@@ -44,7 +44,7 @@ pub(super) fn fault(faults: &mut Faults, field: impl Into<String>, reason: impl 
         }
         _ => return,
     };
-    faults.push(Fault { field: field.into(), reason: reason.into() });
+    faults.push(Fault::new(field, reason));
 }
 
 impl<T> Loose<T> {

@@ -98,7 +98,7 @@ impl ObjectBody for Node {
         let status = raw.status.or_empty(faults, "status", "an object");
         let mut node = Self {
             zone: metadata.labels.zone.text().filter(|zone| !zone.is_empty()).map(Into::into),
-            pod_cidrs: parse::cidrs(spec.pod_cidrs, faults, "spec.podCIDRs"),
+            pod_cidrs: parse::cidrs(spec.pod_cidrs, faults, "spec.podCIDRs").0,
             deleting: metadata.deleting,
             to_be_deleted: taints
                 .iter()
@@ -132,7 +132,7 @@ impl ObjectBody for ServiceCidr {
 
     fn build(raw: RawServiceCidr<'_>, _: &Metadata<'_>, faults: &mut Faults) -> Self {
         let spec = raw.spec.or_empty(faults, "spec", "an object");
-        Self { cidrs: parse::cidrs(spec.cidrs, faults, "spec.cidrs") }
+        Self { cidrs: parse::cidrs(spec.cidrs, faults, "spec.cidrs").0 }
     }
 }
 

@@ -73,20 +73,27 @@ pub(super) fn address(
     address
 }
 
-/// A list of CIDRs: blank entries are passed over, bad ones become faults.
-pub(super) fn cidrs(list: Loose<Vec<Loose<Text<'_>>>>, faults: &mut Faults, field: &str) -> Vec<IpNet> {
+/// A list of CIDRs: blank entries are passed over, bad ones become faults. Says whether there were bad ones.
+pub(super) fn cidrs(
+    list: Loose<Vec<Loose<Text<'_>>>>,
+    faults: &mut Faults,
+    field: &str,
+) -> (Vec<IpNet>, bool) {
     let mut nets = Vec::new();
+    let mut bad = matches!(list, Loose::Mismatch(_));
     for (index, entry) in list.or_empty(faults, field, "a list of CIDRs").into_iter().enumerate() {
         let path = || format!("{field}[{index}]");
+        bad |= matches!(entry, Loose::Mismatch(_));
         let Some(text) = entry.take(faults, path, "a CIDR") else { continue };
         let text = text.trim();
         if let Some(net) = parse_cidr(text) {
             nets.push(net);
         } else if !text.is_empty() {
+            bad = true;
             fault(faults, path(), format!("{:?} is not a CIDR; write one such as 10.0.0.0/8", clip(text)));
         }
     }
-    nets
+    (nets, bad)
 }
 
 /// A port number from 1 to 65535.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 use super::lenient::{Faults, Loose, Text, fault, record};
-use super::{Kind, Metadata, ObjectBody, RawMetadata, WithMetadata, parse};
+use super::{Fault, Kind, Metadata, Notice, ObjectBody, RawMetadata, WithMetadata, parse};
 use crate::{ExternalPolicy, Family, InternalPolicy, IpvsScheduler, Protocol};
 
 /// Session affinity timeout in seconds where the Service states none: the API server's default, 3 hours.
@@ -15,9 +15,24 @@ pub const DEFAULT_AFFINITY_SECONDS: u32 = 10_800;
 /// Longest session affinity timeout that the API allows, in seconds: one day.
 pub const MAX_AFFINITY_SECONDS: u32 = 86_400;
 
+/// [`Service::created`] of a Service that does not say when it was made: it counts as the youngest.
+pub const UNKNOWN_AGE: u32 = u32::MAX;
+
+/// A source range that admits no client: the unspecified address, from which no unicast packet comes (RFC 1122,
+/// 3.2.1.3; RFC 4291, 2.5.2). It closes a family whose source ranges cannot be read.
+pub fn no_source(family: Family) -> IpNet {
+    match family {
+        Family::Ipv4 => IpNet::from(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
+        Family::Ipv6 => IpNet::from(IpAddr::V6(Ipv6Addr::UNSPECIFIED)),
+    }
+}
+
 /// A Service, as far as a node cares.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Service {
+    /// `metadata.creationTimestamp` in seconds since the Unix epoch, or [`UNKNOWN_AGE`]. Of two Services that ask
+    /// for the same frontend, the older one has it.
+    pub created: u32,
     /// Another proxy serves it (label `service.kubernetes.io/service-proxy-name`).
     pub foreign_proxy: bool,
     /// IPv4 cluster IP. Both are absent for headless and `ExternalName` Services.
@@ -49,7 +64,8 @@ pub struct External {
     /// Load-balancer ingress IPs with ipMode VIP, of both families, in the order given.
     pub load_balancer_ips: Box<[IpAddr]>,
     /// Source ranges of both families, each list sorted and aggregated. A family that has a range of length
-    /// zero, or none at all, is not restricted and has no entry.
+    /// zero, or none at all, is not restricted and has no entry. A family with unreadable entries alone is closed:
+    /// it has [`no_source`].
     pub source_ranges: Box<[IpNet]>,
     /// Port of the health check server of a load balancer with external policy Local.
     pub health_check_port: Option<u16>,
@@ -205,10 +221,11 @@ impl ObjectBody for Service {
             if reachable && local { ExternalPolicy::Local } else { ExternalPolicy::Cluster };
         let wants_health_check = kind == "LoadBalancer" && external_policy == ExternalPolicy::Local;
         let ports = ports(spec.ports, faults).into();
+        let families = [cluster_ipv4.map(|_| Family::Ipv4), cluster_ipv6.map(|_| Family::Ipv6)];
         let external = External {
             ips,
             load_balancer_ips: ingress_ips(status, faults),
-            source_ranges: source_ranges(spec.source_ranges, faults),
+            source_ranges: source_ranges(spec.source_ranges, families.into_iter().flatten(), faults),
             health_check_port: None,
         };
         let affinity = affinity(spec.affinity, spec.affinity_config, faults);
@@ -222,6 +239,7 @@ impl ObjectBody for Service {
         let health_check_port = wants_health_check.then(|| health_check_port(health_check, faults)).flatten();
         let external = External { health_check_port, ..external };
         Self {
+            created: created(&metadata.creation_timestamp, faults),
             foreign_proxy,
             cluster_ipv4,
             cluster_ipv6,
@@ -239,6 +257,7 @@ impl ObjectBody for Service {
 impl Service {
     fn unproxied(foreign_proxy: bool) -> Self {
         Self {
+            created: UNKNOWN_AGE,
             foreign_proxy,
             cluster_ipv4: None,
             cluster_ipv6: None,
@@ -251,6 +270,23 @@ impl Service {
             external_policy: ExternalPolicy::Cluster,
         }
     }
+}
+
+/// Seconds since the Unix epoch. What is out of range (before 1970, after 2106) counts as unknown.
+fn created(timestamp: &Loose<Text<'_>>, faults: &mut Faults) -> u32 {
+    let (found, nanoseconds) = match timestamp {
+        Loose::Absent | Loose::Null => return UNKNOWN_AGE,
+        Loose::Mismatch(found) => ((*found).to_owned(), None),
+        Loose::Value(text) => (format!("{:?}", parse::clip(text)), parse::parse_time(text)),
+    };
+    let seconds =
+        nanoseconds.and_then(|nanoseconds| u32::try_from(nanoseconds.div_euclid(1_000_000_000)).ok());
+    if seconds.is_none() {
+        let reason =
+            format!("{found} is not a time from 1970 to 2106; write one such as 2026-01-31T12:00:00Z");
+        fault(faults, "metadata.creationTimestamp", reason);
+    }
+    seconds.unwrap_or(UNKNOWN_AGE)
 }
 
 /// `ipFamilies` says which entry of `clusterIPs` is whose; without it (an old server) the scalar decides.
@@ -373,8 +409,26 @@ fn ingress_ips(status: RawStatus<'_>, faults: &mut Faults) -> Box<[IpAddr]> {
     addresses.into_boxed_slice()
 }
 
-fn source_ranges(list: Loose<Vec<Loose<Text<'_>>>>, faults: &mut Faults) -> Box<[IpNet]> {
-    let nets = parse::cidrs(list, faults, "spec.loadBalancerSourceRanges");
+/// The ranges of both families. `families` are those of the Service.
+fn source_ranges(
+    list: Loose<Vec<Loose<Text<'_>>>>,
+    families: impl Iterator<Item = Family>,
+    faults: &mut Faults,
+) -> Box<[IpNet]> {
+    const FIELD: &str = "spec.loadBalancerSourceRanges";
+    let (mut nets, bad) = parse::cidrs(list, faults, FIELD);
+    if bad {
+        // A list asks for a limit. Without an entry that can be read, the safe limit is to let no client in.
+        let lacks = |family: &Family| !nets.iter().any(|net| Family::of(net.addr()) == *family);
+        let closed: Vec<Family> = families.filter(lacks).collect();
+        for family in closed {
+            nets.push(no_source(family));
+            let reason = format!(
+                "no entry can be read for {family}: its load-balancer IPs are closed to all; mend the entries"
+            );
+            faults.push(Fault::new(FIELD, reason).noticed(Notice::ClosedSourceRanges));
+        }
+    }
     let mut ranges = IpNet::aggregate(&nets);
     // Aggregation can also arrive at length zero (0.0.0.0/1 and 128.0.0.0/1), which means the same.
     let open = |family| ranges.iter().any(|net| net.prefix_len() == 0 && Family::of(net.addr()) == family);

@@ -1,6 +1,7 @@
 //! Who has what several Services ask for.
 
 use super::*;
+use crate::object::Notice;
 
 #[test]
 fn one_cluster_ip_can_serve_two_services_on_different_ports() {
@@ -91,4 +92,46 @@ fn the_earlier_of_two_ports_keeps_a_frontend_within_a_service() {
     let counts: Vec<_> =
         catalog.forwardings(Family::Ipv4).map(|(n, f)| (n.port.clone(), f.frontends.len())).collect();
     assert_eq!(counts, [("x".into(), 1), ("y".into(), 0)]);
+}
+
+/// The Services that have a node port or an external IP.
+fn owners(catalog: &Catalog) -> Vec<String> {
+    let external = |f: &Frontend| !matches!(f, Frontend::ClusterIp(..));
+    let all = catalog.forwardings(Family::Ipv4);
+    let with = all.filter(|(_, forwarding)| forwarding.frontends.iter().any(external));
+    let mut names: Vec<String> = with.map(|(name, _)| name.service.to_string()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn the_older_service_keeps_what_a_younger_one_wants_too() {
+    let node_port = |ip: &str| json!({ "type": "NodePort", "clusterIP": ip, "ports": [{ "port": 80, "nodePort": 30080 }] });
+    let external =
+        |ip: &str| json!({ "clusterIP": ip, "ports": [{ "port": 80 }], "externalIPs": ["192.0.2.7"] });
+    for spec in [&node_port as &dyn Fn(&str) -> Value, &external] {
+        let (old, young) = (made_at(1, "zzz", spec("10.96.0.1")), made_at(2, "aaa", spec("10.96.0.2")));
+        for order in [[&old, &young], [&young, &old]] {
+            let mut catalog = Catalog::new("n1");
+            let applied = order.map(|event| catalog.apply(event.clone()));
+            let [fault] = &*applied[1].faults else { panic!("one fault: {applied:?}") };
+            assert_eq!((&fault.key, fault.fault.notice), (&key("aaa"), Some(Notice::Conflict)));
+            assert!(fault.fault.reason.contains("Service ns/zzz"), "{}", fault.fault);
+            assert_eq!(owners(&catalog), ["zzz"]);
+        }
+        let mut catalog = Catalog::new("n1");
+        for event in [&old, &young] {
+            catalog.apply(event.clone());
+        }
+        catalog.take_changes();
+        // It is deleted and made again between two looks: now it is the younger one.
+        catalog.apply(made_at(3, "zzz", spec("10.96.0.1")));
+        assert_eq!(owners(&catalog), ["aaa"]);
+        assert_eq!(catalog.take_changes().changes.len(), 2, "both have changed");
+        // Of the same second the name decides; without a time a Service is the youngest.
+        catalog.apply(made_at(2, "zzz", spec("10.96.0.1")));
+        assert_eq!(owners(&catalog), ["aaa"]);
+        catalog.apply(service("aaa", spec("10.96.0.2")));
+        assert_eq!(owners(&catalog), ["zzz"]);
+    }
 }

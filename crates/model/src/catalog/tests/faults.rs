@@ -22,8 +22,7 @@ fn what_is_left_out_as_a_whole_is_told_once_and_counted_while_it_is_there() {
             panic!("a slice")
         };
         object.payload.family = None;
-        let (field, reason) = ("addressType".into(), address_type.into());
-        object.faults = vec![crate::object::Fault { field, reason }];
+        object.faults = vec![crate::object::Fault::new("addressType", address_type)];
         Event::EndpointSlice(object)
     };
     let list = |catalog: &mut Catalog, slice: Option<Event>| {

@@ -38,6 +38,7 @@ struct Follower {
     world: World,
     zone: &'static str,
     cidrs: Option<&'static str>,
+    api_server: ApiServer,
     catalog: Catalog,
     mirror: Table,
 }
@@ -52,7 +53,16 @@ impl Follower {
             edits.swap(last, rng.below(last + 1));
         }
         let (catalog, mirror) = (Catalog::new("n1"), Table::new());
-        let mut follower = Self { rng, ranges, world, zone: "", cidrs: None, catalog, mirror };
+        let mut follower = Self {
+            rng,
+            ranges,
+            world,
+            zone: "",
+            cidrs: None,
+            api_server: ApiServer::default(),
+            catalog,
+            mirror,
+        };
         for edit in edits {
             follower.tell(&edit);
         }
@@ -64,7 +74,7 @@ impl Follower {
     }
 
     fn step(&mut self) {
-        match self.rng.below(12) {
+        match self.rng.below(13) {
             0 => self.relist(Kind::Service),
             1 => self.relist(Kind::EndpointSlice),
             2 => {
@@ -79,6 +89,21 @@ impl Follower {
                 });
             }
             4 | 5 => self.take(),
+            6 => {
+                let sockets = ["10.1.0.1:80", "10.1.0.2:443", "[2001:db8:1::1]:53"]
+                    .map(|s| s.parse().expect("a socket"));
+                self.api_server = ApiServer {
+                    sockets: self.rng.some(&sockets, 2).into_iter().copied().collect(),
+                    addresses: self
+                        .rng
+                        .some(&[[10, 1, 0, 2].into(), [10, 2, 0, 1].into()], 1)
+                        .into_iter()
+                        .copied()
+                        .collect(),
+                    node_ports: self.rng.some(&[(Family::Ipv4, 30001)], 1).into_iter().copied().collect(),
+                };
+                self.catalog.reach_api_server_at(self.api_server.clone());
+            }
             _ => {
                 let edit = random_edit(&mut self.rng, &mut self.world, &self.ranges);
                 self.tell(&edit);
@@ -116,6 +141,7 @@ impl Follower {
     fn told_afresh(&self) -> Catalog {
         let mut catalog = Catalog::new("n1");
         catalog.apply(node(self.zone));
+        catalog.reach_api_server_at(self.api_server.clone());
         if let Some(text) = self.cidrs {
             catalog.apply(cidr("main", &[text]));
         }

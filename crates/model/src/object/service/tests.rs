@@ -47,6 +47,7 @@ fn everything_at_once() {
     assert_eq!(&*object.resource_version, "7");
     let ip = |text: &str| text.parse::<IpAddr>().expect("an address");
     let expected = Service {
+        created: UNKNOWN_AGE,
         foreign_proxy: false,
         cluster_ipv4: Some([10, 96, 0, 1].into()),
         cluster_ipv6: Some("2001:db8::1".parse().expect("an address")),
@@ -110,6 +111,7 @@ fn bad_fields_are_left_out_and_named() {
     spec.ports[6].protocol: "ICMP" is not a protocol; write TCP, UDP or SCTP
     spec.ports[7].nodePort: -1 is not a port; write 1 to 65535
     spec.loadBalancerSourceRanges: is text; write a list of CIDRs
+    spec.loadBalancerSourceRanges: no entry can be read for IPv4: its load-balancer IPs are closed to all; mend the entries
     spec.sessionAffinityConfig.clientIP.timeoutSeconds: 86401 is out of range; write 1 to 86400
     spec.internalTrafficPolicy: "Nearby" is not known; write Cluster or Local
     "#);
@@ -224,4 +226,52 @@ fn external_policy_needs_a_type_that_is_reachable() {
 fn affinity_without_a_timeout_lasts_three_hours() {
     let spec = json!({ "clusterIP": "10.0.0.1", "sessionAffinity": "ClientIP" });
     assert_eq!(service(spec, Value::Null).payload.affinity, Some(10_800));
+}
+
+#[test]
+fn unreadable_source_ranges_alone_close_their_family() {
+    let (v4, v6) = ("0.0.0.0/32", "::/128");
+    let cases: &[(Value, &[&str], usize)] = &[
+        (json!(["10.0.0.0/33"]), &[v4, v6], 2),
+        (json!([7, "", "nonsense"]), &[v4, v6], 2),
+        (json!("10.0.0.0/8"), &[v4, v6], 2),
+        // One of a family that can be read is its limit; what cannot be read may have been meant for the other one.
+        (json!(["nonsense", "10.0.0.0/8"]), &["10.0.0.0/8", v6], 1),
+        (json!(["nonsense", "10.0.0.0/8", "2001:db8::/32"]), &["10.0.0.0/8", "2001:db8::/32"], 0),
+        (json!(["nonsense", "0.0.0.0/0"]), &[v6], 1),
+        (json!(["10.0.0.0/8"]), &["10.0.0.0/8"], 0),
+        (json!(["", " "]), &[], 0),
+        (json!([]), &[], 0),
+        (json!(null), &[], 0),
+    ];
+    for (ranges, wanted, closed) in cases {
+        let families = json!(["IPv4", "IPv6"]);
+        let mut spec = json!({ "clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1", "2001:db8::1"], "ipFamilies": families });
+        spec["loadBalancerSourceRanges"] = ranges.clone();
+        let object = service(spec, json!({}));
+        let found: Vec<String> = object.payload.source_ranges().iter().map(ToString::to_string).collect();
+        assert_eq!(found, *wanted, "{ranges}");
+        let told = object.faults.iter().filter(|fault| fault.notice == Some(Notice::ClosedSourceRanges));
+        assert_eq!(told.count(), *closed, "{ranges}: {}", faults(&object));
+    }
+    let many = json!({ "clusterIP": "10.0.0.1", "loadBalancerSourceRanges": vec!["nonsense"; 100] });
+    let object = service(many, json!({}));
+    assert!(object.faults.iter().any(|fault| fault.notice.is_some()), "{}", faults(&object));
+}
+
+#[test]
+fn the_age_of_a_service_is_read() {
+    let created = |time: Value| {
+        let metadata = json!({ "namespace": "ns", "name": "web", "creationTimestamp": time });
+        let object = json!({ "metadata": metadata, "spec": { "clusterIP": "10.0.0.1" } });
+        let object = decode_service(object.to_string().as_bytes()).expect("decodes");
+        (object.payload.created, faults(&object))
+    };
+    assert_eq!(created(json!("1970-01-01T00:01:00Z")), (60, String::new()));
+    assert_eq!(created(Value::Null), (UNKNOWN_AGE, String::new()));
+    for bad in [json!("yesterday"), json!(7), json!("1969-12-31T23:59:59Z"), json!("2106-02-08T00:00:00Z")] {
+        let (age, told) = created(bad.clone());
+        assert_eq!(age, UNKNOWN_AGE, "{bad}");
+        assert!(told.starts_with("metadata.creationTimestamp: "), "{bad}: {told}");
+    }
 }

@@ -1,0 +1,85 @@
+//! Where this node reaches the API server: no Service may take that away from it.
+//!
+//! Packets of the agent itself go by the same rules as all others. A Service whose external IP and port are those of
+//! the API server would lead the agent elsewhere, where it could not even learn that the Service is mended or gone.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+
+use super::claim::{RankedClaim, claims_of};
+use super::record::ServiceRecord;
+use super::store::Id;
+use super::{Applied, Catalog, ObjectFault};
+use crate::Family;
+use crate::object::Kind;
+
+/// Namespace and name of the Service whose endpoints are the API servers.
+const KUBERNETES: (&str, &str) = ("default", "kubernetes");
+
+/// What external IPs, load-balancer IPs and node ports must leave alone on this node. Cluster IPs are not held
+/// back: agents in pods reach the API server by the cluster IP of `default/kubernetes`, and neither is any
+/// frontend of that Service.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ApiServer {
+    /// Addresses and TCP ports to which the agent connects: the API server's, or those of a proxy before it.
+    pub sockets: BTreeSet<SocketAddr>,
+    /// Addresses that a Service must not have on any port: where the data plane makes an address of a Service one of
+    /// this node (IPVS), what is meant for its other ports does not leave the node any more.
+    pub addresses: BTreeSet<IpAddr>,
+    /// TCP node ports that would take in the agent's connections to an address of this node.
+    pub node_ports: BTreeSet<(Family, u16)>,
+}
+
+impl ApiServer {
+    /// Whether a Service, whatever it asks for, does not lead away from the API server.
+    pub(super) fn is_led_to_by(record: &ServiceRecord) -> bool {
+        (&*record.namespace, &*record.name) == KUBERNETES
+    }
+
+    /// The claims that a Service makes and must not get on this node.
+    fn hidden_by(&self, record: &ServiceRecord) -> Vec<RankedClaim> {
+        let Some(service) = record.service.as_ref().filter(|_| !Self::is_led_to_by(record)) else {
+            return Vec::new();
+        };
+        let has_more =
+            service.external.is_some() || service.ports.iter().any(|port| port.node_port.is_some());
+        if !has_more {
+            return Vec::new();
+        }
+        let mut claims = claims_of(Some(service));
+        claims.retain(|(claim, rank)| claim.hides(*rank, self));
+        claims
+    }
+}
+
+impl Catalog {
+    /// Takes in where this node reaches the API server from now on. Costs a look at each Service where that is news,
+    /// which it rarely is.
+    pub fn reach_api_server_at(&mut self, api_server: ApiServer) -> Applied {
+        let mut applied = Applied::default();
+        if self.api_server == api_server {
+            return applied;
+        }
+        let mut touched: Vec<Id> = Vec::new();
+        for (id, record) in self.services.iter() {
+            let (before, after) = (self.api_server.hidden_by(record), api_server.hidden_by(record));
+            if before == after {
+                continue;
+            }
+            touched.push(id);
+            let new = after.iter().filter(|claim| !before.contains(claim));
+            applied.faults.extend(new.map(|(claim, rank)| ObjectFault {
+                kind: Kind::Service,
+                key: record.key(),
+                fault: claim.of_api_server(*rank),
+            }));
+        }
+        // What they mean now is kept before it changes.
+        for id in &touched {
+            self.touch(*id);
+        }
+        self.api_server = api_server;
+        applied.changed = !touched.is_empty();
+        applied
+    }
+}

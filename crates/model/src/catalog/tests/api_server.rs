@@ -1,0 +1,106 @@
+//! No Service takes the API server away from this node.
+
+use super::*;
+use crate::object::Notice;
+
+fn api_server(sockets: &[&str], addresses: &[&str], node_ports: &[u16]) -> ApiServer {
+    ApiServer {
+        sockets: sockets.iter().map(|socket| socket.parse().expect("a socket")).collect(),
+        addresses: addresses.iter().map(|address| address.parse().expect("an address")).collect(),
+        node_ports: node_ports.iter().map(|port| (Family::Ipv4, *port)).collect(),
+    }
+}
+
+/// Two ports, 80 and 6443, with two external IPs, a load-balancer IP and a node port each.
+fn greedy(namespace: &str, name: &str) -> Event {
+    let object = json!({
+        "metadata": { "namespace": namespace, "name": name },
+        "spec": {
+            "type": "LoadBalancer", "clusterIP": "10.96.0.9", "externalIPs": ["192.0.2.1", "192.0.2.2"],
+            "ports": [{ "name": "a", "port": 80, "nodePort": 30080 }, { "name": "b", "port": 6443, "nodePort": 30443 },
+                { "name": "u", "port": 6443, "protocol": "UDP", "nodePort": 30443 }],
+        },
+        "status": { "loadBalancer": { "ingress": [{ "ip": "192.0.2.3" }] } },
+    });
+    Event::Service(decode_service(object.to_string().as_bytes()).expect("decodes"))
+}
+
+/// Frontends of each port, `a b u`.
+fn frontends(catalog: &Catalog) -> Vec<usize> {
+    table(catalog).values().map(|forwarding| forwarding.frontends.len()).collect()
+}
+
+const ALL: [usize; 3] = [5, 5, 5];
+
+#[test]
+fn only_what_would_hide_it_is_left_out() {
+    let cases: &[(ApiServer, [usize; 3], &[&str])] = &[
+        (api_server(&[], &[], &[]), ALL, &[]),
+        (api_server(&["192.0.2.1:443", "192.0.2.9:6443"], &[], &[]), ALL, &[]),
+        (api_server(&["192.0.2.1:6443"], &[], &[]), [5, 4, 5], &["spec.externalIPs"]),
+        (api_server(&["192.0.2.3:80"], &[], &[]), [4, 5, 5], &["status.loadBalancer.ingress"]),
+        (api_server(&["192.0.2.1:6443", "192.0.2.2:6443"], &[], &[]), [5, 3, 5], &["spec.externalIPs"; 2]),
+        // The agent goes by a cluster IP, as in a pod.
+        (api_server(&["10.96.0.9:6443"], &["10.96.0.9"], &[]), ALL, &[]),
+        (api_server(&[], &["192.0.2.2"], &[]), [4, 4, 4], &["spec.externalIPs"; 3]),
+        (api_server(&[], &[], &[30_443]), [5, 4, 5], &["spec.ports[].nodePort"]),
+    ];
+    for (api_server, wanted, fields) in cases {
+        // Known before the Service, and after it.
+        for first in [true, false] {
+            let mut catalog = Catalog::new("n1");
+            let service = greedy("ns", "web");
+            let applied = if first {
+                assert_eq!(catalog.reach_api_server_at(api_server.clone()), Applied::default());
+                catalog.apply(service)
+            } else {
+                catalog.apply(service);
+                catalog.take_changes();
+                catalog.reach_api_server_at(api_server.clone())
+            };
+            assert_eq!(frontends(&catalog), wanted, "{api_server:?}");
+            let told: Vec<&str> = applied.faults.iter().map(|fault| &*fault.fault.field).collect();
+            assert_eq!(told, *fields, "{api_server:?}");
+            for fault in &applied.faults {
+                assert_eq!((&fault.key, fault.fault.notice), (&key("web"), Some(Notice::ApiServerAddress)));
+            }
+        }
+    }
+}
+
+#[test]
+fn the_fault_says_what_is_left_out_and_why() {
+    let mut catalog = Catalog::new("n1");
+    catalog.reach_api_server_at(api_server(&["192.0.2.1:6443"], &[], &[]));
+    let applied = catalog.apply(greedy("ns", "web"));
+    let texts: Vec<String> = applied.faults.iter().map(|fault| fault.fault.to_string()).collect();
+    insta::assert_snapshot!(texts.join("\n"), @"spec.externalIPs: 192.0.2.1 6443/TCP (IPv4) is left out on this node, which reaches the API server there; choose another");
+    // The same again is no news.
+    assert_eq!(catalog.apply(greedy("ns", "web")).faults, []);
+}
+
+#[test]
+fn what_it_leaves_is_given_back_and_only_that_changes() {
+    let mut catalog = Catalog::new("n1");
+    catalog.apply(greedy("ns", "web"));
+    catalog.apply(cluster_ip("other", "10.96.0.1", 80));
+    catalog.take_changes();
+    catalog.reach_api_server_at(api_server(&["192.0.2.1:6443"], &[], &[]));
+    let changed = catalog.take_changes().changes;
+    assert_eq!(summary(&changed), ["ns/web:b IPv4 5f[]->4f[]"]);
+    assert_eq!(catalog.reach_api_server_at(api_server(&["192.0.2.1:6443"], &[], &[])), Applied::default());
+    catalog.reach_api_server_at(api_server(&["192.0.2.2:80"], &[], &[]));
+    assert_eq!(catalog.take_changes().changes.len(), 2);
+    catalog.reach_api_server_at(ApiServer::default());
+    assert_eq!(frontends(&catalog), [1, 5, 5, 5]);
+    assert_eq!(summary(&catalog.take_changes().changes), ["ns/web:a IPv4 4f[]->5f[]"]);
+}
+
+#[test]
+fn the_service_of_the_api_server_keeps_all_it_has() {
+    let mut catalog = Catalog::new("n1");
+    let everything = api_server(&["192.0.2.1:6443"], &["192.0.2.3"], &[30_443]);
+    catalog.reach_api_server_at(everything);
+    assert_eq!(catalog.apply(greedy("default", "kubernetes")).faults, []);
+    assert_eq!(frontends(&catalog), ALL);
+}
