@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use portolan_sock::{Protocol, Socket, SocketError};
 use portolan_wire::route::{self, Event, GROUP_IPV4_ADDRESS, GROUP_IPV6_ADDRESS};
 
+use crate::ipvs;
 use crate::reading::consistently;
 
 /// `AF_UNSPEC`: both families.
@@ -31,6 +32,13 @@ impl Addresses {
         consistently(|| list(&mut socket))
     }
 
+    /// The same without those that the IPVS mode gave to this node for Services.
+    pub fn list_own(&self) -> Result<Vec<IpAddr>, SocketError> {
+        let mut socket = Socket::open(Protocol::Route)?;
+        let device = ipvs::device(&mut socket)?;
+        consistently(|| list_but(&mut socket, device))
+    }
+
     /// Reads the notifications that are there now and says whether addresses came or went.
     pub fn changed(&mut self) -> Result<bool, SocketError> {
         match self.events.receive(|_| Ok(())) {
@@ -54,9 +62,16 @@ impl AsFd for Addresses {
 }
 
 fn list(socket: &mut Socket) -> Result<Vec<IpAddr>, SocketError> {
+    list_but(socket, None)
+}
+
+/// `device` is the index of an interface that does not count.
+fn list_but(socket: &mut Socket, device: Option<u32>) -> Result<Vec<IpAddr>, SocketError> {
     let mut addresses = Vec::new();
     socket.dump(&mut route::addresses(BOTH_FAMILIES), |frame| {
-        if let Event::NewAddress(address) = Event::decode(frame)? {
+        if let Event::NewAddress(address) = Event::decode(frame)?
+            && Some(address.index) != device
+        {
             addresses.push(address.local);
         }
         Ok(())

@@ -46,7 +46,19 @@ enum Command {
     Man(reference::Man),
 }
 
+impl Command {
+    /// Whether it has nothing to finish: told to stop, it ends with status 0 at any time.
+    fn runs_until_told(&self) -> bool {
+        match self {
+            Self::Proxy(options) => options.runs_until_told(),
+            Self::Serve { options, .. } => options.runs_until_told(),
+            _ => false,
+        }
+    }
+}
+
 fn main() -> ExitCode {
+    let signals = portolan_sock::signals::hold();
     portolan_sock::memory::configure();
     let cli = match parse(std::env::args_os().collect()) {
         Ok(cli) => cli,
@@ -55,6 +67,11 @@ fn main() -> ExitCode {
             return if error.use_stderr() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
         }
     };
+    if cli.command.runs_until_told() {
+        signals.end_with_success();
+    } else {
+        drop(signals);
+    }
     match run(cli.command) {
         Ok(code) => code,
         Err(error) if tracing::dispatcher::has_been_set() => {

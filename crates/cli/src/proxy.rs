@@ -29,7 +29,7 @@ use portolan_node::health::Health;
 use portolan_node::http::BindError;
 use portolan_node::metrics::{BuildInfo, Pages, PagesSettings, ProxyMetrics, SetVerbosity};
 use portolan_watch::events::Recorder;
-use portolan_watch::{Client, ClientSettings, RequestDone, Timing, Watcher};
+use portolan_watch::{Client, ClientSettings, Peers, RequestDone, Timing, Watcher};
 use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{self, UnboundedReceiver};
@@ -135,7 +135,8 @@ async fn follow(options: &Options, start: Start, slot: &AgentSlot) -> anyhow::Re
     let metrics = metrics.with_watch_ages(move |resource| of_watches.watch_age(resource, Instant::now()));
     let metrics = Arc::new(metrics.with_relays(move || of_relays.read()));
     metrics.mode(choice.mode.name(), choice.reason.name(), choice.wanted());
-    let settings = client_settings(configuration, loaded.master.clone(), &metrics);
+    let peers = Peers::default();
+    let settings = client_settings(configuration, loaded.master.clone(), &metrics, &peers);
     let client = portolan_watch::connect(&settings).await.context("API server")?;
     let (recorder, poster) = Recorder::new(client.clone(), &host_name);
     let notes = Notes::new(recorder, &node_name);
@@ -149,11 +150,13 @@ async fn follow(options: &Options, start: Start, slot: &AgentSlot) -> anyhow::Re
         metrics: Arc::clone(&metrics),
         health: Arc::clone(&health),
         notes: notes.clone(),
+        peers: peers.clone(),
         done,
     };
     let agent = Agent::new(configuration.clone(), surroundings);
     let agent = Rc::new(RefCell::new(agent));
     slot.replace(Some(Rc::clone(&agent)));
+    portolan_sock::signals::handled_elsewhere();
     let (watchers, new_watchers) = mpsc::unbounded_channel();
     let pages = Arc::new(Pages::new(Arc::clone(&metrics), pages_settings(&loaded)));
     let (mut servers, failures) =
@@ -168,6 +171,7 @@ async fn follow(options: &Options, start: Start, slot: &AgentSlot) -> anyhow::Re
         watchers,
         notes: notes.clone(),
         metrics,
+        peers: peers.clone(),
     };
     tracing::info!(node = node_name, version = env!("CARGO_PKG_VERSION"), "starting");
     notes.starting();
@@ -179,6 +183,7 @@ async fn follow(options: &Options, start: Start, slot: &AgentSlot) -> anyhow::Re
         error = waiting(&agent) => Err(error),
         error = drift(&agent) => Err(error),
         error = address_changes(&agent) => Err(error),
+        never = following_api_server(&agent, &peers) => match never {},
         never = take_over(&agent) => match never {},
         never = poster.run() => match never {},
         () = async { while let Some(step) = synced.recv().await { agent.borrow_mut().synced(step); } } => Ok(()),
@@ -196,6 +201,7 @@ fn client_settings(
     configuration: &Configuration,
     master: Option<String>,
     metrics: &Arc<ProxyMetrics>,
+    peers: &Peers,
 ) -> ClientSettings {
     let connection = &configuration.client_connection;
     let metrics = Arc::clone(metrics);
@@ -212,6 +218,7 @@ fn client_settings(
         content_type: connection.content_type.clone(),
         accept_content_types: connection.accept_content_types.clone(),
         on_request: Some(Arc::new(count)),
+        peers: peers.clone(),
     }
 }
 
@@ -244,6 +251,15 @@ async fn watching(
             never = watching => match never {},
             Some(next) = new.recv() => next,
         };
+    }
+}
+
+/// Lets the agent keep its own way to the API server free, wherever that leads.
+async fn following_api_server(agent: &Rc<RefCell<Agent>>, peers: &Peers) -> Infallible {
+    let mut changes = peers.follow();
+    loop {
+        agent.borrow_mut().api_server_moved();
+        changes.next().await;
     }
 }
 

@@ -91,6 +91,13 @@ enum Validation {
     Ignore,
 }
 
+impl Options {
+    /// Whether this is the server, and not something that ends by itself.
+    pub(crate) const fn runs_until_told(&self) -> bool {
+        self.action.is_none() && !self.repair_once
+    }
+}
+
 /// Serves until SIGTERM or SIGINT, or does what else was asked for.
 pub(crate) fn run(options: Options) -> anyhow::Result<ExitCode> {
     if let Some(Action::Kubeconfig(options)) = &options.action {
@@ -137,6 +144,7 @@ async fn serve(options: Options, files: usize) -> anyhow::Result<ExitCode> {
     let api = Arc::new(Api::open(store, &config).await.context(CANNOT_BEGIN)?);
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
+    portolan_sock::signals::handled_elsewhere();
     tracing::info!(%address, "serving the Kubernetes API");
     portolan_server::serve_with(api, config, listener, async move {
         tokio::select! {

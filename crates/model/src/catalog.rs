@@ -158,6 +158,13 @@ impl Catalog {
         services.complete && slices.complete && cidrs.complete
     }
 
+    /// What [`synced`](Self::synced) waits for.
+    pub fn unlisted(&self) -> impl Iterator<Item = Kind> {
+        let Lists { services, slices, cidrs } = &self.lists;
+        let lists = [(services, Kind::Service), (slices, Kind::EndpointSlice), (cidrs, Kind::ServiceCidr)];
+        lists.into_iter().filter(|(list, _)| !list.complete).map(|(_, kind)| kind)
+    }
+
     /// The name of this node.
     pub fn node_name(&self) -> &str {
         &self.node_name

@@ -1,7 +1,7 @@
 //! Whether this proxy keeps up, and whether its node should get traffic.
 //!
 //! In flow: per family "a change was queued" and "everything queued was applied", what is known of the
-//! Node object, and when each watch was last heard of, which is shown but judges nothing. Out flow the answers of `/healthz` and `/livez` ([`server`]) and of the health-check node
+//! Node object, and when each watch was last heard of, which is shown but judges nothing. Out flow the answers of `/healthz`, `/livez` and `/readyz` ([`server`]) and of the health-check node
 //! ports ([`ServiceHealth`]). Time is passed in, so that the rules are pure.
 
 use std::fmt::Write as _;
@@ -62,6 +62,10 @@ struct State {
     v6: FamilyState,
     node: Option<NodeState>,
     watches: [Option<Now>; Resource::ALL.len()],
+    /// Everything has been programmed once.
+    ready: bool,
+    /// What is waited for until then.
+    awaited: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -111,6 +115,17 @@ impl Health {
         Some(now.saturating_duration_since(heard.monotonic))
     }
 
+    /// What the first complete commit waits for, in words for people.
+    pub fn awaits(&self, what: Vec<String>) {
+        self.lock().awaited = what;
+    }
+
+    /// Every family is in the kernel for the first time. Nothing takes that back.
+    pub fn ready(&self) {
+        let mut state = self.lock();
+        (state.ready, state.awaited) = (true, Vec::new());
+    }
+
     /// Whether no family has a change that waits for too long. The node's state does not count.
     pub fn is_healthy(&self, now: Now) -> bool {
         let state = self.lock();
@@ -130,6 +145,19 @@ impl Health {
     /// Status and JSON body of `/livez`: 200 if healthy, else 503.
     pub fn livez(&self, now: Now) -> (u16, String) {
         self.report(now, None)
+    }
+
+    /// Status and JSON body of `/readyz`: 503 with what is waited for until everything has been programmed once, and
+    /// then what [`Health::healthz`] says.
+    pub fn readyz(&self, now: Now) -> (u16, String) {
+        let awaited = {
+            let state = self.lock();
+            (!state.ready).then(|| state.awaited.clone())
+        };
+        let Some(awaited) = awaited else { return self.healthz(now) };
+        let now = rfc3339(now.wall);
+        let awaited = serde_json::Value::from(awaited);
+        (503, format!(r#"{{"currentTime":"{now}","ready":false,"waitingFor":{awaited}}}"#))
     }
 
     fn report(&self, now: Now, node_eligible: Option<bool>) -> (u16, String) {
@@ -175,7 +203,7 @@ impl State {
     }
 }
 
-/// The server of `/healthz` and `/livez`.
+/// The server of `/healthz`, `/livez` and `/readyz`.
 pub fn server(
     address: SocketAddr,
     hard_fail: bool,
@@ -191,6 +219,10 @@ pub fn server(
         "/livez" => {
             let (status, body) = health.livez(Now::read());
             metrics.livez_answered(status);
+            json(status, body)
+        }
+        "/readyz" => {
+            let (status, body) = health.readyz(Now::read());
             json(status, body)
         }
         _ => http::not_found(),

@@ -3,7 +3,8 @@
 //! Bytes and requests made by `portolan-wire` flow in; frames, acknowledgements and typed errors flow out.
 //! Everything is blocking or "what is there now"; a [`Socket`] gives its descriptor to whoever polls.
 //! Beside it live the few other things that need `unsafe` or the kernel's thread calls: network namespaces
-//! ([`namespace`]), sockets for addresses of others ([`original`]) and the allocator's settings ([`memory`]).
+//! ([`namespace`]), sockets for addresses of others ([`original`]), what signals do early on ([`signals`]) and the allocator's
+//! settings ([`memory`]).
 //!
 //! Must not know: Services, or what the messages mean.
 #![allow(unsafe_code, reason = "the one room for system calls that no safe crate wraps")]
@@ -16,6 +17,7 @@ pub mod namespace;
 mod option;
 pub mod original;
 mod receive;
+pub mod signals;
 mod socket;
 
 pub use commit::Replies;

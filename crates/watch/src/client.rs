@@ -3,7 +3,8 @@
 //! kube reads kubeconfigs and makes TLS of them. The rest is our own, because it has to follow what changes
 //! under a process that runs for years: `target` finds the API server, `credentials` and `exec` say who we are
 //! for each request, `transport` holds connections and replaces them when certificates change, `proxy` goes
-//! through proxies, `limiter` keeps to the configured rate, `deadline` to the time that an answer may take,
+//! through proxies, `peers` knows where connections go,
+//! `limiter` keeps to the configured rate, `deadline` to the time that an answer may take,
 //! `observed` tells what became of each request. There are no retries behind the reflectors' backs, but for one after a 401 when the credential has changed.
 
 mod credentials;
@@ -11,6 +12,7 @@ pub(crate) mod deadline;
 mod exec;
 mod limiter;
 mod observed;
+mod peers;
 mod proxy;
 mod target;
 #[cfg(test)]
@@ -41,6 +43,7 @@ pub use self::credentials::CredentialError;
 pub use self::exec::ExecError;
 pub use self::limiter::LimitError;
 pub use self::observed::{RequestDone, RequestHook};
+pub use self::peers::{PeerChanges, Peers};
 
 /// The one form that is written and read.
 pub(crate) const JSON: &str = "application/json";
@@ -68,6 +71,8 @@ pub struct ClientSettings {
     pub accept_content_types: String,
     /// Told of each request.
     pub on_request: Option<RequestHook>,
+    /// Takes in where connections go.
+    pub peers: Peers,
 }
 
 impl Default for ClientSettings {
@@ -81,6 +86,7 @@ impl Default for ClientSettings {
             content_type: PROTOBUF.to_owned(),
             accept_content_types: String::new(),
             on_request: None,
+            peers: Peers::default(),
         }
     }
 }
@@ -215,7 +221,7 @@ fn connect_in(settings: &ClientSettings, around: &Surroundings<'_>) -> Result<ku
     }
     let credentials = Credentials::new(&target.user).map_err(|error| error.of(&target.url))?;
     let url = target.url.clone();
-    let (transport, config) = Transport::new(target, proxy)?;
+    let (transport, config) = Transport::new(target, proxy, settings.peers.clone())?;
     let fault = |source| ClientError::Headers { url: url.to_string(), source: Box::new(source) };
     let headers = config.extra_headers_layer().map_err(fault)?;
     let host = url.authority().map_or_else(String::new, ToString::to_string).into();

@@ -23,7 +23,8 @@ mod watcher;
 
 pub use backoff::BackoffLimits;
 pub use client::{
-    ClientError, ClientSettings, CredentialError, ExecError, LimitError, RequestDone, RequestHook, connect,
+    ClientError, ClientSettings, CredentialError, ExecError, LimitError, PeerChanges, Peers, RequestDone,
+    RequestHook, connect,
 };
 pub use driver::ObjectError;
 pub use frame::Garbage;

@@ -1,5 +1,6 @@
 //! The agent: events into the Catalog, changes to the engine, on the one thread that watches.
 
+mod api_server;
 mod backlog;
 mod health_checks;
 mod node;
@@ -15,14 +16,14 @@ use portolan_backend::conntrack::CleanerThread;
 use portolan_backend::engine::{Handle, Timing, Work};
 use portolan_backend::leftovers::Keep;
 use portolan_backend::nft::Own;
-use portolan_backend::{Chains, Refusal};
+use portolan_backend::{Chains, Extent, Refusal};
 use portolan_model::catalog::{Changes, ObjectFault, PerFamily};
 use portolan_model::object::Kind;
 use portolan_model::{Catalog, Change, Event, Family, Settings};
 use portolan_node::config::Configuration;
 use portolan_node::health::{Health, Now};
 use portolan_node::metrics::{ProxyMetrics, Resource, TrafficPolicy};
-use portolan_watch::{Counts, WatchEvent};
+use portolan_watch::{Counts, Peers, WatchEvent};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{oneshot, watch};
 
@@ -59,6 +60,8 @@ pub(super) struct Agent {
     /// The feature gate `AllowServiceExternalIPs`.
     allows_external_ips: bool,
     notes: Notes,
+    /// Where the watcher and others connect to.
+    peers: Peers,
     /// What has been told about this node.
     findings: Vec<Finding>,
     done: UnboundedSender<Synced>,
@@ -118,6 +121,7 @@ pub(super) struct Surroundings {
     pub(super) metrics: Arc<ProxyMetrics>,
     pub(super) health: Arc<Health>,
     pub(super) notes: Notes,
+    pub(super) peers: Peers,
     pub(super) done: UnboundedSender<Synced>,
     pub(super) relays: Relays,
     pub(super) meters: Meters,
@@ -136,11 +140,21 @@ impl Running {
 
 impl Agent {
     pub(super) fn new(configuration: Configuration, surroundings: Surroundings) -> Self {
-        let Surroundings { node_name, families, findings, metrics, health, notes, done, relays, meters } =
-            surroundings;
+        let Surroundings {
+            node_name,
+            families,
+            findings,
+            metrics,
+            health,
+            notes,
+            peers,
+            done,
+            relays,
+            meters,
+        } = surroundings;
         health.set_timeout(health_timeout(&configuration));
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
-        Self {
+        let agent = Self {
             catalog: Catalog::new(node_name).with_triggers_since(i64::try_from(now).unwrap_or(i64::MAX)),
             backlog: Backlog::default(),
             node: OwnNode::default(),
@@ -153,6 +167,7 @@ impl Agent {
             listed_at: None,
             started_at: Instant::now(),
             notes,
+            peers,
             findings,
             done,
             running: None,
@@ -164,7 +179,9 @@ impl Agent {
             shared: Shared { meters, relays },
             leaving: None,
             refused: PerFamily::default(),
-        }
+        };
+        agent.show_what_is_awaited();
+        agent
     }
 
     fn health(&self) -> Arc<Health> {
@@ -214,7 +231,9 @@ impl Agent {
             running.engine.set_timing(timing(&self.configuration));
         }
         self.review_families();
+        self.review_api_server();
         self.reconfigure();
+        self.hand_over();
     }
 
     /// Takes in what the watch says.
@@ -284,7 +303,9 @@ impl Agent {
         }
         let Some(running) = &mut self.running else { return };
         running.unsynced.retain(|waiting| *waiting != family);
-        if running.unsynced.is_empty() {
+        let is_ready = running.unsynced.is_empty();
+        if is_ready {
+            self.health.ready();
             let chains = running.planes.iter().filter_map(|plane| plane.chains).collect();
             let keep = modes::keep(&self.configuration, &self.families, chains);
             for sender in self.on_in_step.drain(..) {
@@ -292,6 +313,8 @@ impl Agent {
                 running.removes_leftovers |= sender.send(keep.clone()).is_ok();
             }
             self.look_for_drift();
+        } else {
+            self.show_what_is_awaited();
         }
     }
 
@@ -307,11 +330,17 @@ impl Agent {
         let told = self.refused.get_mut(family);
         for refusal in refused.iter().filter(|refusal| !told.contains(refusal)) {
             let (name, reason) = (&refusal.name, refusal.reason);
-            tracing::error!(
-                namespace = &*name.namespace, service = &*name.service, port = &*name.port, %family, reason,
-                "this Service port cannot be programmed"
-            );
-            self.notes.not_programmed(name, reason);
+            let (namespace, service, port) = (&*name.namespace, &*name.service, &*name.port);
+            match refusal.extent {
+                Extent::Whole => {
+                    tracing::error!(namespace, service, port, %family, reason, "this Service port cannot be programmed");
+                    self.notes.not_programmed(name, reason);
+                }
+                Extent::Endpoints => {
+                    tracing::error!(namespace, service, port, %family, reason, "not every endpoint of this Service port is used");
+                    self.notes.endpoints_left_out(name, reason);
+                }
+            }
         }
         if is_all {
             *told = refused;
@@ -343,7 +372,9 @@ impl Agent {
 
     /// Addresses of this node came or went.
     pub(super) fn addresses_changed(&mut self) {
+        self.review_api_server();
         self.reconfigure();
+        self.hand_over();
     }
 
     fn apply(&mut self, mut event: Event) {
@@ -365,7 +396,18 @@ impl Agent {
             Some(Kind::EndpointSlice) => self.backlog.endpoint_slice_changed(),
             _ => {}
         }
-        applied.faults.iter().for_each(log_fault);
+        for fault in &applied.faults {
+            self.tell_fault(fault);
+        }
+    }
+
+    /// Logs what of an object cannot be used, and tells the owner of a Service what matters to its clients.
+    fn tell_fault(&self, fault: &ObjectFault) {
+        let (kind, key) = (fault.kind.name(), &fault.key);
+        tracing::warn!(kind, namespace = &*key.namespace, name = &*key.name, fault = %fault.fault, "left out");
+        if let (Some(notice), Kind::Service) = (fault.fault.notice, fault.kind) {
+            self.notes.service_fault(key, notice, &fault.fault);
+        }
     }
 
     fn show_backlog(&self) {
@@ -393,6 +435,7 @@ impl Agent {
             if self.error.is_none() && self.may_start() {
                 self.error = self.start().err();
             }
+            self.show_what_is_awaited();
             return;
         }
         let changes = self.catalog.take_changes();
@@ -473,9 +516,4 @@ fn resource(kind: Kind) -> Resource {
         Kind::Node => Resource::Nodes,
         Kind::ServiceCidr => Resource::ServiceCidrs,
     }
-}
-
-fn log_fault(fault: &ObjectFault) {
-    let (kind, key) = (fault.kind.name(), &fault.key);
-    tracing::warn!(kind, namespace = &*key.namespace, name = &*key.name, fault = %fault.fault, "left out");
 }

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use portolan_model::ServicePortName;
-use portolan_model::object::Kind;
+use portolan_model::object::{Fault, Kind, Notice, ObjectKey};
 use portolan_node::health::ListenFailure;
 use portolan_node::http::BindError;
 use portolan_watch::Client;
@@ -77,6 +77,23 @@ impl Notes {
             "the API server lists no {kind}, where {known} are known: they stay until another list says the same after a while"
         );
         self.recorder.event(EventNote::empty_list_held(&self.node, &note));
+    }
+
+    /// A Service port has more endpoints than it can use.
+    pub(super) fn endpoints_left_out(&self, name: &ServicePortName, reason: &str) {
+        let note = format!("port {:?} ({}): {reason}", name.port, name.protocol);
+        let service = (&*name.namespace, &*name.service);
+        self.recorder.event(EventNote::endpoints_left_out(service, &note));
+    }
+
+    /// What a Service asks for is left out, and its clients notice.
+    pub(super) fn service_fault(&self, key: &ObjectKey, notice: Notice, fault: &Fault) {
+        let make = match notice {
+            Notice::ApiServerAddress => EventNote::api_server_address_left_out,
+            Notice::ClosedSourceRanges => EventNote::source_ranges_closed,
+            Notice::Conflict => EventNote::frontend_in_use,
+        };
+        self.recorder.event(make((&key.namespace, &key.name), &fault.to_string()));
     }
 
     /// A changed configuration file is in use.

@@ -96,6 +96,13 @@ impl Options {
         Ok(true)
     }
 
+    /// Whether this is the proxy, and not something that ends by itself.
+    pub(crate) fn runs_until_told(&self) -> bool {
+        let acts = matches!(self.given.version("version"), VersionFlag::Short | VersionFlag::Raw)
+            || self.given.non_empty("write-config-to").is_some();
+        !acts && !self.cleanup && !self.init_only
+    }
+
     /// Reads the file, if there is one, and lays the flags that count over it.
     ///
     /// # Errors

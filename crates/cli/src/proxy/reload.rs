@@ -9,7 +9,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, bail};
 use portolan_node::config::Configuration;
 use portolan_node::metrics::{self, Pages, ProxyMetrics};
-use portolan_watch::Watcher;
+use portolan_watch::{Peers, Watcher};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::agent::Agent;
@@ -34,6 +34,7 @@ pub(super) struct Reload<'a> {
     pub(super) watchers: UnboundedSender<Watcher>,
     pub(super) notes: Notes,
     pub(super) metrics: Arc<ProxyMetrics>,
+    pub(super) peers: Peers,
 }
 
 impl Reload<'_> {
@@ -143,7 +144,7 @@ impl Reload<'_> {
         if old.client_connection == new.configuration.client_connection {
             return Ok(None);
         }
-        let settings = client_settings(&new.configuration, new.master.clone(), &self.metrics);
+        let settings = client_settings(&new.configuration, new.master.clone(), &self.metrics, &self.peers);
         let client = portolan_watch::connect(&settings).await.context("clientConnection")?;
         self.notes.use_client(client.clone());
         Ok(Some(watcher(client, self.node_name, self.options)))

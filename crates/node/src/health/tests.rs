@@ -102,6 +102,27 @@ fn bodies_are_those_of_kube_proxy() {
     "#);
 }
 
+#[test]
+fn what_was_never_programmed_is_not_ready() {
+    let clock = Clock::new();
+    let health = Health::new(TIMEOUT);
+    health.node(Some(GOOD_NODE));
+    health.awaits(vec!["the list of Services".to_owned(), "Node \"n\"".to_owned()]);
+    // The first commit is queued: `/healthz` and `/livez` keep to kube-proxy's meaning.
+    health.updated(Family::Ipv4, clock.after(0));
+    let (status, body) = health.readyz(clock.after(0));
+    insta::assert_snapshot!(format!("{status} {body}"), @r#"503 {"currentTime":"2026-03-01T10:00:00Z","ready":false,"waitingFor":["the list of Services","Node \"n\""]}"#);
+    assert_eq!((health.healthz(clock.after(0)).0, health.livez(clock.after(0)).0), (200, 200));
+    health.ready();
+    assert_eq!(health.readyz(clock.after(500)), health.healthz(clock.after(500)));
+    assert_eq!(health.readyz(clock.after(500)).0, 200);
+    // From then on it goes the way of `/healthz`, and says no more of the start.
+    health.awaits(Vec::new());
+    health.queued(Family::Ipv4, clock.after(1_000));
+    assert_eq!(health.readyz(clock.after(70_000)), health.healthz(clock.after(70_000)));
+    assert_eq!(health.readyz(clock.after(70_000)).0, 503);
+}
+
 #[tokio::test]
 async fn the_health_server_answers_and_counts() {
     let health = Arc::new(Health::new(TIMEOUT));
@@ -120,6 +141,9 @@ async fn the_health_server_answers_and_counts() {
     assert_eq!(request(address, "DELETE", "/livez").await.expect("an answer").status, 200);
     let head = request(address, "HEAD", "/healthz").await.expect("an answer");
     assert_eq!((head.status, head.body.as_str()), (200, ""));
+    assert_eq!(ask("/readyz").await.status, 503);
+    health.ready();
+    assert_eq!(ask("/readyz").await.status, 200);
     for path in ["/", "/healthz/", "/metrics"] {
         assert_eq!(ask(path).await.status, 404, "{path}");
     }

@@ -1,39 +1,28 @@
 //! Whether a proxy stands between us and the API server, and the connector through it.
 
 mod stream;
+mod tcp;
 #[cfg(test)]
 mod tests;
 
 use std::net::IpAddr;
-use std::time::Duration;
+use std::sync::Arc;
 
 use http::{HeaderValue, Uri};
 use hyper_rustls::{HttpsConnector, MaybeHttpsStream};
-use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::connect::proxy::{SocksV5, Tunnel};
 use hyper_util::client::proxy::matcher::{Intercept, Matcher};
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
-use tower::util::{BoxCloneSyncService, MapResponse};
+use tower::util::BoxCloneSyncService;
 use tower::{BoxError, ServiceExt as _};
 
 use self::stream::Stream;
+pub(super) use self::tcp::Tcp;
 use super::ClientError;
+use super::peers::Route;
 
 /// A connection to the API server or to a proxy before it; TLS to the API server comes on top.
 pub(super) type Connector = BoxCloneSyncService<Uri, MaybeHttpsStream<TokioIo<Stream>>, BoxError>;
-
-/// A connection by TCP.
-pub(super) type Tcp = MapResponse<HttpConnector, fn(TokioIo<TcpStream>) -> TokioIo<Stream>>;
-
-/// A connection must be made within this time.
-const CONNECT: Duration = Duration::from_secs(10);
-
-/// A peer that is silent for this long is probed, at this interval, and given up after three probes: a dead
-/// API server or a lost flow in a middlebox is noticed in about 30 s even where no timeout is due.
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
-const KEEPALIVE_PROBES: u32 = 3;
 
 /// A proxy of a kind that can be used.
 #[derive(Debug, Clone)]
@@ -138,10 +127,11 @@ impl Proxy {
 /// The connector, direct or through a proxy. `tls` makes the TLS layer for a proxy that is spoken to over TLS.
 pub(super) fn connector<E>(
     proxy: Option<&Proxy>,
+    route: &Arc<Route>,
     tls: impl FnOnce(Tcp) -> Result<HttpsConnector<Tcp>, E>,
 ) -> Result<Connector, E> {
     let forwards = proxy.is_some_and(|proxy| proxy.forwards);
-    let plain: Tcp = tcp().map_response(if forwards { Stream::forwarding } else { Stream::direct });
+    let plain = Tcp::new(Arc::clone(route), forwards);
     Ok(match proxy {
         None => BoxCloneSyncService::new(plain.map_response(MaybeHttpsStream::Http).map_err(BoxError::from)),
         Some(proxy) if forwards => {
@@ -167,17 +157,9 @@ pub(super) fn connector<E>(
     })
 }
 
-/// Our own for three reasons: no delay by Nagle's algorithm, dead peers noticed by keep-alive probes, and a
-/// limit for the time that a connection may take.
-fn tcp() -> HttpConnector {
-    let mut connector = HttpConnector::new();
-    connector.enforce_http(false);
-    connector.set_nodelay(true);
-    connector.set_connect_timeout(Some(CONNECT));
-    connector.set_keepalive(Some(KEEPALIVE_IDLE));
-    connector.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
-    connector.set_keepalive_retries(Some(KEEPALIVE_PROBES));
-    connector
+/// The port of a URL, by hyper's rule where none is written.
+pub(super) fn port(url: &Uri) -> u16 {
+    url.port_u16().unwrap_or(if url.scheme_str() == Some("https") { 443 } else { 80 })
 }
 
 fn host(url: &Uri) -> &str {
@@ -191,7 +173,7 @@ fn loopback(url: &Uri) -> bool {
 
 /// Whether `NO_PROXY` names the host. An entry may end in a port, which then has to be the URL's.
 fn excluded(url: &Uri, no_proxy: &str) -> bool {
-    let port = url.port_u16().unwrap_or(if url.scheme_str() == Some("https") { 443 } else { 80 });
+    let port = port(url);
     let entries: Vec<&str> = no_proxy
         .split([',', ' '])
         .filter_map(|entry| match split_port(entry.trim()) {

@@ -24,7 +24,7 @@ fn settings(file: &Path) -> ClientSettings {
 fn config(cluster: &str) -> kube::Config {
     let file = kubeconfig(cluster, "token: secret");
     let target = Surroundings::of_process(|around| target::find(&settings(file.path()), around)).unwrap();
-    Transport::new(target, None).unwrap().1
+    Transport::new(target, None, Peers::default()).unwrap().1
 }
 
 async fn error(cluster: &str, user: &str) -> String {

@@ -6,7 +6,7 @@
 //! pool closes. A half-written change is no use and changes nothing.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -21,6 +21,7 @@ use kube::config::{Config, Kubeconfig};
 
 use super::ClientError;
 use super::credentials::Identity;
+use super::peers::{Peers, Route};
 use super::proxy::{self, Connector, Proxy};
 use super::target::{self, Target};
 
@@ -37,6 +38,7 @@ const READ_BUFFER: usize = 64 << 10;
 pub(super) struct Transport {
     target: Target,
     proxy: Option<Proxy>,
+    route: Arc<Route>,
     held: Mutex<Held>,
 }
 
@@ -50,13 +52,19 @@ struct Held {
 
 impl Transport {
     /// The way, and kube's view of the target. Fails if the certificates cannot be used.
-    pub(super) fn new(target: Target, proxy: Option<Proxy>) -> Result<(Self, Config), ClientError> {
+    pub(super) fn new(
+        target: Target,
+        proxy: Option<Proxy>,
+        peers: Peers,
+    ) -> Result<(Self, Config), ClientError> {
+        let first_hop = proxy.as_ref().map_or(&target.url, Proxy::uri);
+        let route = Arc::new(Route::new(peers, proxy::port(first_hop)));
         // Before the files are read for use: a change in between is noticed at the first request.
         let material = material(&target, None);
         let config = config(&target, proxy.as_ref(), None, target.lenient)?;
-        let http = http(&target, &config, proxy.as_ref())?;
+        let http = http(&target, &config, proxy.as_ref(), &route)?;
         let held = Mutex::new(Held { http, material, useless: None });
-        Ok((Self { target, proxy, held }, config))
+        Ok((Self { target, proxy, route, held }, config))
     }
 
     /// The pool for the next request.
@@ -85,7 +93,7 @@ impl Transport {
 
     fn renewed(&self, identity: Option<&Identity>) -> Result<Http, ClientError> {
         let config = config(&self.target, self.proxy.as_ref(), identity, false)?;
-        http(&self.target, &config, self.proxy.as_ref())
+        http(&self.target, &config, self.proxy.as_ref(), &self.route)
     }
 }
 
@@ -102,14 +110,19 @@ fn material(target: &Target, identity: Option<&Identity>) -> u64 {
     hasher.finish()
 }
 
-fn http(target: &Target, config: &Config, proxy: Option<&Proxy>) -> Result<Http, ClientError> {
+fn http(
+    target: &Target,
+    config: &Config,
+    proxy: Option<&Proxy>,
+    route: &Arc<Route>,
+) -> Result<Http, ClientError> {
     let url = || target.url.to_string();
     let fault = |source| match source {
         kube::Error::RustlsTls(RustlsTlsError::InvalidIdentityPem(_)) => ClientError::Identity { url: url() },
         source => ClientError::Certificates { url: url(), source: Box::new(source) },
     };
     let tls = |tcp| config.rustls_https_connector_with_connector(tcp);
-    let connector = proxy::connector(proxy, tls).map_err(fault)?;
+    let connector = proxy::connector(proxy, route, tls).map_err(fault)?;
     let connector = config.rustls_https_connector_with_connector(connector).map_err(fault)?;
     Ok(legacy::Client::builder(TokioExecutor::new())
         .pool_timer(TokioTimer::new())

@@ -96,13 +96,27 @@ impl EventNote {
 
     /// A port of a Service cannot be programmed in this mode. Not upstream's. `service` is namespace and name.
     pub fn service_port_not_programmed(service: (&str, &str), note: &str) -> Self {
-        Self {
-            regarding: Regarding::service(service.0, service.1),
-            event_type: EventType::Warning,
-            reason: "ServicePortNotProgrammed",
-            action: "ProgramService",
-            note: note.into(),
-        }
+        Self::of_service(service, "ServicePortNotProgrammed", note)
+    }
+
+    /// A port of a Service has more endpoints than this mode can use. Not upstream's.
+    pub fn endpoints_left_out(service: (&str, &str), note: &str) -> Self {
+        Self::of_service(service, "EndpointsLeftOut", note)
+    }
+
+    /// A Service asks for the place where a node reaches the API server. Not upstream's.
+    pub fn api_server_address_left_out(service: (&str, &str), note: &str) -> Self {
+        Self::of_service(service, "APIServerAddressLeftOut", note)
+    }
+
+    /// No source range of a Service can be read, so that no client is let in. Not upstream's.
+    pub fn source_ranges_closed(service: (&str, &str), note: &str) -> Self {
+        Self::of_service(service, "SourceRangesClosed", note)
+    }
+
+    /// A Service asks for what another one has. Not upstream's.
+    pub fn frontend_in_use(service: (&str, &str), note: &str) -> Self {
+        Self::of_service(service, "FrontendInUse", note)
     }
 
     /// A list of the API server was empty where objects are known, and is not believed yet. Not upstream's.
@@ -118,6 +132,16 @@ impl EventNote {
     /// A changed configuration file was refused for these reasons; the one before stays. Not upstream's.
     pub fn configuration_refused(node_name: &str, reasons: &str) -> Self {
         Self::of_node(node_name, EventType::Warning, "ConfigurationRefused", RELOAD, reasons)
+    }
+
+    fn of_service(service: (&str, &str), reason: &'static str, note: &str) -> Self {
+        Self {
+            regarding: Regarding::service(service.0, service.1),
+            event_type: EventType::Warning,
+            reason,
+            action: "ProgramService",
+            note: note.into(),
+        }
     }
 
     fn of_node(

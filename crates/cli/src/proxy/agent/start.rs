@@ -42,6 +42,23 @@ impl Agent {
         self.configuration.detect_local_mode == DetectLocalMode::NodeCidr && self.node.pod_cidrs().is_empty()
     }
 
+    /// Says on `/readyz` what the first complete commit waits for.
+    pub(super) fn show_what_is_awaited(&self) {
+        let mut awaited: Vec<String> =
+            self.catalog.unlisted().map(|kind| format!("the list of {}s", kind.name())).collect();
+        match &self.running {
+            Some(running) => {
+                awaited.extend(running.unsynced.iter().map(|family| format!("the first commit of {family}")));
+            }
+            None if awaited.is_empty() => {
+                let what = if self.lacks_pod_cidrs() { "pod CIDRs" } else { "addresses" };
+                awaited.push(format!("{what} of Node {}", self.catalog.node_name()));
+            }
+            None => {}
+        }
+        self.health.awaits(awaited);
+    }
+
     pub(super) fn start(&mut self) -> anyhow::Result<()> {
         if self.catalog.node().is_none() {
             let node = self.catalog.node_name();
@@ -138,6 +155,7 @@ impl Agent {
 
     /// The whole table, in pieces.
     fn send_everything(&mut self, engine: &Handle) {
+        self.review_api_server();
         self.catalog.drain_changes(|_| {});
         let checks = self.catalog.health_checks();
         let now = Now::read();

@@ -9,21 +9,20 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
+use crate::client::peers::Held;
+
 /// TCP. Requests to a forwarding proxy name the whole URL (RFC 9112, 3.2.2).
 pub(in crate::client) struct Stream {
     tcp: TcpStream,
     forwarding: bool,
+    /// Where it goes counts while it is open.
+    _peer: Option<Held>,
 }
 
 impl Stream {
-    /// To the API server, or through a tunnel.
-    pub(super) fn direct(tcp: TokioIo<TcpStream>) -> TokioIo<Self> {
-        TokioIo::new(Self { tcp: tcp.into_inner(), forwarding: false })
-    }
-
-    /// To a proxy that forwards.
-    pub(super) fn forwarding(tcp: TokioIo<TcpStream>) -> TokioIo<Self> {
-        TokioIo::new(Self { tcp: tcp.into_inner(), forwarding: true })
+    /// `forwarding`: to a proxy that forwards, and not to the API server or through a tunnel.
+    pub(super) fn new(tcp: TokioIo<TcpStream>, forwarding: bool, peer: Option<Held>) -> TokioIo<Self> {
+        TokioIo::new(Self { tcp: tcp.into_inner(), forwarding, _peer: peer })
     }
 }
 
