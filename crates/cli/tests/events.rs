@@ -11,10 +11,11 @@ mod common;
 
 use std::net::TcpListener;
 
-use portolan_testkit::eventually;
+use portolan_server::{Draft, Resource, Transaction};
+use portolan_testkit::{ProbeResult, Protocol, eventually};
 use serde_json::{Value, json};
 
-use common::{Cluster, NODE, PATIENCE, http, objects};
+use common::{Cluster, NODE, PATIENCE, at, ends_as, http, objects, reaches};
 
 /// The Events that the API server holds.
 fn events(cluster: &Cluster) -> Vec<Value> {
@@ -100,4 +101,138 @@ fn a_server_that_must_listen_and_cannot_is_told_before_the_end() {
         assert_eq!(proxy.wait_for_end(PATIENCE).unwrap().code(), Some(1), "{}", proxy.output());
         assert_eq!(told(&cluster, reason)["type"], "Warning");
     }
+}
+
+/// Waits for an Event on this Service of namespace `default`.
+fn told_of(cluster: &Cluster, reason: &str, service: &str) -> Value {
+    let event = told(cluster, reason);
+    let regarding = json!({"apiVersion": "v1", "kind": "Service", "namespace": "default", "name": service});
+    assert_eq!((&event["regarding"], &event["type"]), (&regarding, &json!("Warning")), "{event}");
+    event
+}
+
+/// As many Events with this reason as there are, each of which may stand for many.
+fn count(cluster: &Cluster, reason: &str) -> usize {
+    events(cluster).iter().filter(|event| event["reason"] == reason).count()
+}
+
+#[test]
+fn a_service_that_asks_for_the_place_of_the_api_server_does_not_get_it() {
+    for mode in ["nftables", "iptables", "userspace"] {
+        let mut cluster = Cluster::without_validation();
+        let [pod, _] = cluster.world.pods() else { panic!("two pods") };
+        let from = cluster.world.client().namespace();
+        let mut proxy = cluster.proxy_with(&format!("mode: {mode}\n"));
+        let port = cluster.address.port();
+        let mut service = objects::cluster_ip("greedy", "10.96.0.30");
+        service["spec"]["externalIPs"] = json!([cluster.address.ip(), "198.51.100.9"]);
+        let more =
+            json!({"name": "api", "port": port, "protocol": "TCP", "targetPort": common::BACKEND_PORT});
+        service["spec"]["ports"].as_array_mut().unwrap().push(more);
+        let mut slice = objects::slice("greedy", &[pod], &objects::ports(&service));
+        slice["ports"][2]["protocol"] = json!("TCP");
+        cluster.apply(slice);
+        cluster.apply(service);
+        // All else of it works.
+        for to in ["10.96.0.30:80", "198.51.100.9:80"] {
+            reaches(from, Protocol::Tcp, at(to), &[pod]);
+        }
+        reaches(
+            from,
+            Protocol::Tcp,
+            std::net::SocketAddr::new("198.51.100.9".parse().unwrap(), port),
+            &[pod],
+        );
+        // The way to the API server is open, also for new connections of the agent.
+        let event = told_of(&cluster, "APIServerAddressLeftOut", "greedy");
+        let note = event["note"].as_str().unwrap();
+        assert!(note.contains(&format!("127.0.0.1 {port}/TCP (IPv4)")), "{note}");
+        cluster.stop_server();
+        cluster.restart_server();
+        let [_, other] = cluster.world.pods() else { panic!("two pods") };
+        cluster.service(objects::cluster_ip("later", "10.96.0.31"), &[other]);
+        reaches(cluster.world.client().namespace(), Protocol::Tcp, at("10.96.0.31:80"), &[other]);
+        assert_eq!(count(&cluster, "APIServerAddressLeftOut"), 1, "{mode}: {}", proxy.output());
+        assert!(proxy.output().contains("greedy") && proxy.ended().is_none(), "{mode}");
+    }
+}
+
+#[test]
+fn unreadable_source_ranges_close_a_load_balancer() {
+    for mode in ["nftables", "iptables", "userspace"] {
+        let cluster = Cluster::without_validation();
+        let (pod, from) = (&cluster.world.pods()[0], cluster.world.client().namespace());
+        let mut proxy = cluster.proxy_with(&format!("mode: {mode}\n"));
+        let mut service = objects::load_balancer("web", "10.96.0.10", 30_080, "198.51.100.7");
+        service["spec"]["loadBalancerSourceRanges"] = json!(["10.0.0.0/33", "all of them"]);
+        cluster.service(service.clone(), &[pod]);
+        reaches(from, Protocol::Tcp, at("10.96.0.10:80"), &[pod]);
+        ends_as(from, Protocol::Tcp, at("198.51.100.7:80"), ProbeResult::TimedOut);
+        let event = told_of(&cluster, "SourceRangesClosed", "web");
+        assert!(event["note"].as_str().unwrap().contains("closed to all"), "{event}");
+        service["spec"]["loadBalancerSourceRanges"] = json!(["0.0.0.0/0"]);
+        cluster.apply(service);
+        reaches(from, Protocol::Tcp, at("198.51.100.7:80"), &[pod]);
+        assert!(proxy.ended().is_none(), "{mode}: {}", proxy.output());
+    }
+}
+
+/// Stores a Service that was made at this second, which clients of an API server cannot choose.
+fn made_at(cluster: &Cluster, second: u32, service: Value) {
+    let Value::Object(mut object) = service else { panic!("an object") };
+    object["metadata"]["namespace"] = json!("default");
+    object["metadata"]["creationTimestamp"] = json!(format!("2026-01-31T12:00:{second:02}Z"));
+    let put = Transaction::put(Resource::Service, Draft::new(Resource::Service, &object), None);
+    cluster.api.blocking().commit(put).unwrap();
+}
+
+#[test]
+fn the_older_of_two_services_keeps_its_node_port_after_a_restart_too() {
+    for mode in ["nftables", "iptables"] {
+        let cluster = Cluster::without_validation();
+        let [one, other] = cluster.world.pods() else { panic!("two pods") };
+        let from = cluster.world.client().namespace();
+        let yaml = format!("mode: {mode}\n");
+        let proxy = cluster.proxy_with(&yaml);
+        for (second, name, address, pod) in [(1, "zzz", "10.96.0.31", one), (2, "aaa", "10.96.0.32", other)] {
+            let service = objects::load_balancer(name, address, 30_090, &format!("198.51.100.{second}"));
+            cluster.apply(objects::slice(name, &[pod], &objects::ports(&service)));
+            made_at(&cluster, second, service);
+            reaches(from, Protocol::Tcp, std::net::SocketAddr::new(address.parse().unwrap(), 80), &[pod]);
+        }
+        told_of(&cluster, "FrontendInUse", "aaa");
+        reaches(from, Protocol::Tcp, at("192.168.100.1:30090"), &[one]);
+        drop(proxy);
+        let _proxy = cluster.proxy_with(&yaml);
+        reaches(from, Protocol::Tcp, at("192.168.100.1:30090"), &[one]);
+        cluster.delete(Resource::Service, "zzz");
+        reaches(from, Protocol::Tcp, at("192.168.100.1:30090"), &[other]);
+    }
+}
+
+#[test]
+fn a_service_with_too_many_endpoints_is_told() {
+    let cluster = Cluster::without_validation();
+    let (pod, from) = (&cluster.world.pods()[0], cluster.world.client().namespace());
+    let mut proxy = cluster.proxy();
+    let mut service = objects::cluster_ip("crowded", "10.96.0.30");
+    service["spec"]["sessionAffinity"] = json!("ClientIP");
+    let mut slice = objects::slice("crowded", &[pod], &objects::ports(&service));
+    // After the pod's address, which is therefore one of those that are used.
+    let others = (0..8_200_u32).map(|number| std::net::Ipv4Addr::from(0x0aff_0000 + number));
+    let others = others.map(|address| json!({"addresses": [address], "conditions": {"ready": false}}));
+    slice["endpoints"].as_array_mut().unwrap().extend(others);
+    cluster.apply(slice.clone());
+    cluster.apply(service);
+    reaches(from, Protocol::Tcp, at("10.96.0.30:80"), &[pod]);
+    assert_eq!(count(&cluster, "EndpointsLeftOut"), 0, "only those that are ready count");
+    for endpoint in slice["endpoints"].as_array_mut().unwrap() {
+        endpoint["conditions"]["ready"] = json!(true);
+    }
+    cluster.apply(slice);
+    let event = told_of(&cluster, "EndpointsLeftOut", "crowded");
+    assert!(event["note"].as_str().unwrap().contains("8,191"), "{event}");
+    common::logged(&mut proxy, "not every endpoint of this Service port is used", 1);
+    // The client that is bound to the pod stays there.
+    reaches(from, Protocol::Tcp, at("10.96.0.30:80"), &[pod]);
 }

@@ -247,3 +247,50 @@ fn the_log_tells_more_as_soon_as_it_is_asked_to() {
     logged(&mut proxy, TOLD, 1);
     assert_eq!(answers(&cluster, at(METRICS), "/debug/pprof/heap", 501).status, 501);
 }
+
+/// What `/readyz` says that it waits for.
+fn awaited(cluster: &Cluster) -> Vec<String> {
+    let answer = answers(cluster, at(HEALTH), "/readyz", 503);
+    let body: Value = serde_json::from_str(&answer.body).unwrap();
+    body["waitingFor"].as_array().unwrap().iter().map(|what| what.as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn a_proxy_is_ready_when_everything_is_programmed() {
+    for mode in ["nftables", "iptables"] {
+        let mut cluster = Cluster::new();
+        let pod = &cluster.world.pods()[0];
+        cluster.service(objects::cluster_ip("web", "10.96.0.10"), &[pod]);
+        cluster.delete(Resource::Node, NODE);
+        cluster.stop_server();
+        let mut proxy = cluster.start_proxy(&format!("mode: {mode}\n"));
+        answers(&cluster, at(HEALTH), "/livez", 200);
+        let lists = ["the list of Services", "the list of EndpointSlices", "the list of ServiceCIDRs"];
+        assert_eq!(awaited(&cluster), lists, "{mode}");
+        cluster.restart_server();
+        let node = ["addresses of Node node1"];
+        assert!(
+            eventually(PATIENCE, "the lists", || awaited(&cluster) == node).is_ok(),
+            "{}",
+            proxy.output()
+        );
+        answers(&cluster, at(HEALTH), "/livez", 200);
+        assert_eq!(proxy.output().matches(common::IN_STEP).count(), 0, "{mode}: nothing is programmed yet");
+        cluster.apply(objects::node(&cluster.world));
+        answers(&cluster, at(HEALTH), "/readyz", 200);
+        let healthz = answers(&cluster, at(HEALTH), "/healthz", 200);
+        assert!(healthz.body.contains("\"nodeEligible\":true"), "{}", healthz.body);
+        // Ready means that it works.
+        assert_eq!(proxy.output().matches(common::IN_STEP).count(), 2, "{mode}: {}", proxy.output());
+        let from = cluster.world.client().namespace();
+        let probe = portolan_testkit::Probe::new(Protocol::Tcp, at("10.96.0.10:80"));
+        assert!(from.probe(probe).unwrap().backend().is_some(), "{mode}");
+        // From then on it is what `/healthz` is.
+        let mut tainted = objects::node(&cluster.world);
+        tainted["spec"]["taints"] =
+            json!([{"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"}]);
+        cluster.apply(tainted);
+        answers(&cluster, at(HEALTH), "/readyz", 503);
+        assert!(proxy.ended().is_none());
+    }
+}
