@@ -10,6 +10,7 @@ in_every_mode! {
     source_ranges_guard_load_balancer_ips_and_nothing_else,
     source_ranges_may_overlap_touch_and_be_idle,
     source_ranges_of_one_family_leave_the_other_open,
+    source_ranges_that_cannot_be_read_let_nobody_in,
     a_node_inside_the_source_ranges_may_appear_as_the_load_balancer,
     node_ports_answer_at_the_chosen_addresses,
     node_ports_on_loopback_are_a_setting,
@@ -61,6 +62,18 @@ fn source_ranges_of_one_family_leave_the_other_open(mode: Mode) {
     cluster.put(&service().source_ranges(&CLIENT[..1]), "Rl1");
     cluster.expect_in(&[Family::Ipv4], &[At::LoadBalancerIp], "client l1*, pod drop", "guarded");
     cluster.expect_in(&[Family::Ipv6], &[At::LoadBalancerIp], "client l1*, pod l1*, node l1*", "open");
+}
+
+fn source_ranges_that_cannot_be_read_let_nobody_in(mode: Mode) {
+    let mut cluster = Cluster::new(mode);
+    let (at, unreadable) = (&[At::LoadBalancerIp], service().source_ranges(&["10.0.0.0/33", "everybody"]));
+    cluster.check(at, &unreadable, "Rl1 Rr1", "client drop, pod drop, l1 drop, node drop, remote drop");
+    let others = [At::ClusterIp, At::ExternalIp, At::NodePort];
+    cluster.expect(&others[..1], "pod l1 r1, client l1* r1*", "cluster IP");
+    cluster.expect(&others[1..], "pod l1* r1*, node l1* r1*, client l1* r1*", "external IP and node port");
+    cluster.put(&service().source_ranges(&[CLIENT[0], "everybody"]), "Rl1");
+    cluster.expect_in(&[Family::Ipv4], at, "client l1*, pod drop", "one can be read");
+    cluster.expect_in(&[Family::Ipv6], at, "client drop, pod drop, node drop", "none can be read");
 }
 
 fn a_node_inside_the_source_ranges_may_appear_as_the_load_balancer(mode: Mode) {

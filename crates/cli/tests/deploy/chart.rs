@@ -274,7 +274,7 @@ fn helm_renders_what_the_values_say() {
         (&json!(0), &json!(10300))
     );
     for (probe, path) in
-        [("startupProbe", "/livez"), ("livenessProbe", "/livez"), ("readinessProbe", "/healthz")]
+        [("startupProbe", "/livez"), ("livenessProbe", "/livez"), ("readinessProbe", "/readyz")]
     {
         let expected = json!({"host": "fd00::7", "path": path, "port": "healthz"});
         assert_eq!(container[probe]["httpGet"], expected, "{probe}");

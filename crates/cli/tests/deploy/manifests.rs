@@ -45,7 +45,7 @@ fn the_agent_has_one_capability_and_nothing_else() {
     let probe = |name: &str| agent[name]["httpGet"]["path"].as_str().unwrap().to_owned();
     assert_eq!(
         [probe("livenessProbe"), probe("readinessProbe"), probe("startupProbe")],
-        ["/livez", "/healthz", "/livez"]
+        ["/livez", "/readyz", "/livez"]
     );
 }
 

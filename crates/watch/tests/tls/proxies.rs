@@ -2,8 +2,9 @@
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use portolan_watch::{ClientSettings, connect};
+use portolan_watch::{ClientSettings, Peers, connect};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
@@ -77,11 +78,59 @@ async fn socks(mut client: Box<dyn Io>, log: Log) {
     let _ = copy_bidirectional(&mut client, &mut server).await;
 }
 
+/// Waits until no connection is left.
+async fn gone(peers: &Peers) {
+    let mut changes = peers.follow();
+    let gone = async {
+        while !peers.sockets().is_empty() {
+            changes.next().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), gone).await.expect("connections end with their client");
+}
+
+#[tokio::test]
+async fn where_connections_go_is_known() {
+    let authority = Authority::new("ca");
+    let server = Server::start(authority.server(None)).await;
+    let home = Home::new();
+    let mut settings = home.settings(&server, &authority, "", "");
+    let peers = settings.peers.clone();
+    let client = connect(&settings).await.unwrap();
+    assert_eq!(get(&client, "/by-address").await, 200);
+    assert_eq!(peers.sockets(), [server.address].into());
+    // A name counts with all of its addresses, and before a connection is made: to the other ones there is none.
+    settings.master = Some(format!("https://localhost:{}", server.address.port()));
+    let named = connect(&settings).await.unwrap();
+    let _ = get_or_fail(&named).await;
+    let found = peers.sockets();
+    assert!(found.contains(&server.address), "{found:?}");
+    assert!(found.iter().all(|peer| peer.ip().is_loopback() && peer.port() == server.address.port()));
+    drop((client, named));
+    gone(&peers).await;
+    // One that cannot be reached counts, too.
+    settings.master = Some("https://127.0.0.1:1".to_owned());
+    let unreachable = connect(&settings).await.unwrap();
+    assert!(get_or_fail(&unreachable).await.is_err());
+    assert_eq!(peers.sockets(), ["127.0.0.1:1".parse().unwrap()].into());
+}
+
+async fn get_or_fail(client: &portolan_watch::Client) -> Result<String, String> {
+    let request = http::Request::get("/named").body(Vec::new()).unwrap();
+    client.request_text(request).await.map_err(|error| error.to_string())
+}
+
 async fn through(scheme: &str, address: SocketAddr, server: &Server, authority: &Authority) {
     let home = Home::new();
     let proxy = format!(", proxy-url: '{scheme}://me:p%40ss@{address}'");
-    let client = connect(&home.settings(server, authority, "", &proxy)).await.unwrap();
+    let settings = home.settings(server, authority, "", &proxy);
+    let client = connect(&settings).await.unwrap();
+    assert!(settings.peers.sockets().is_empty(), "nothing was asked for yet");
     assert_eq!(get(&client, "/through").await, 200);
+    // What we talk to is the proxy.
+    assert_eq!(settings.peers.sockets(), [address].into(), "{scheme}");
+    drop(client);
+    gone(&settings.peers).await;
 }
 
 #[tokio::test]
