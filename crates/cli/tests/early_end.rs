@@ -33,7 +33,7 @@ fn ends_with_0(mut process: PortolanProcess, signal: Signal, when: &str) {
     assert_eq!(status.code(), Some(0), "{when}: {status}: {}", process.output());
 }
 
-/// A pipe in place of a file: who reads it waits.
+/// A pipe in place of a file: a reader waits.
 fn pipe(path: &Path) {
     rustix::fs::mknodat(
         rustix::fs::CWD,
@@ -45,9 +45,9 @@ fn pipe(path: &Path) {
     .unwrap();
 }
 
-/// Waits until somebody reads from a pipe.
+/// Waits until a process reads from a pipe.
 fn is_read(path: &Path) {
-    const NONBLOCK: i32 = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+    const NONBLOCK: i32 = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     // Without a reader the kernel refuses to open it for writing (fifo(7)).
     let read =
         || OpenOptions::new().write(true).custom_flags(NONBLOCK).open(path).map(std::mem::forget).is_ok();
@@ -93,7 +93,7 @@ fn but_not_where_something_was_to_be_done() {
     }
 }
 
-/// Whether the process has decided what SIGTERM does: it blocks or catches the signal (proc_pid_status(5)).
+/// Whether the process has decided what SIGTERM does: it blocks or catches the signal (`proc_pid_status(5)`).
 fn has_decided(process: &PortolanProcess) -> bool {
     let status = fs::read_to_string(format!("/proc/{}/status", process.id())).unwrap_or_default();
     let mask = |key: &str| {

@@ -10,7 +10,7 @@ in_every_mode! {
     source_ranges_guard_load_balancer_ips_and_nothing_else,
     source_ranges_may_overlap_touch_and_be_idle,
     source_ranges_of_one_family_leave_the_other_open,
-    source_ranges_that_cannot_be_read_let_nobody_in,
+    source_ranges_that_cannot_be_read_let_no_client_in,
     a_node_inside_the_source_ranges_may_appear_as_the_load_balancer,
     node_ports_answer_at_the_chosen_addresses,
     node_ports_on_loopback_are_a_setting,
@@ -64,7 +64,7 @@ fn source_ranges_of_one_family_leave_the_other_open(mode: Mode) {
     cluster.expect_in(&[Family::Ipv6], &[At::LoadBalancerIp], "client l1*, pod l1*, node l1*", "open");
 }
 
-fn source_ranges_that_cannot_be_read_let_nobody_in(mode: Mode) {
+fn source_ranges_that_cannot_be_read_let_no_client_in(mode: Mode) {
     let mut cluster = Cluster::new(mode);
     let (at, unreadable) = (&[At::LoadBalancerIp], service().source_ranges(&["10.0.0.0/33", "everybody"]));
     cluster.check(at, &unreadable, "Rl1 Rr1", "client drop, pod drop, l1 drop, node drop, remote drop");

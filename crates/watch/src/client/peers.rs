@@ -49,7 +49,7 @@ impl PeerChanges {
     /// Returns after the next change; never, once all clients and their [`Peers`] are gone.
     pub async fn next(&mut self) {
         if self.0.changed().await.is_err() {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 }

@@ -18,8 +18,7 @@ impl Agent {
         self.show_backlog();
     }
 
-    /// Tells the Catalog what has to stay reachable. Where the node's addresses cannot be listed, it stays as it was;
-    /// whoever needs them tries again.
+    /// Tells the Catalog what has to stay reachable. Where the node's addresses cannot be listed, it stays as it was.
     pub(super) fn review_api_server(&mut self) {
         let Ok(own) = Addresses::open().and_then(|addresses| addresses.list_own()) else { return };
         let sockets = self.peers.sockets();
