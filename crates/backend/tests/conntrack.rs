@@ -238,13 +238,13 @@ fn the_thread_cleans_up_both_families_with_the_addresses_that_the_node_has() {
             net.send(1003, plan.outside, 30053);
             let dns = service("dns", vec![node_port(30053)], &[(plan.serving, 5353)]);
             thread.requests().request(plan.family, vec![dns.clone()]);
-            let cleaned = reports.recv_timeout(Duration::from_secs(30)).unwrap();
+            let cleaned = reports.recv_timeout(Duration::from_secs(120)).unwrap();
             assert_eq!((cleaned.family, cleaned.outcome.unwrap().deleted), (plan.family, 1));
             assert_eq!(net.sources(), [1002, 1003]);
 
             net.send(1001, plan.node, 30053);
             thread.requests().request(plan.family, vec![dns]);
-            eventually(Duration::from_secs(30), "the flow's end", || net.sources() == [1002, 1003]).unwrap();
+            eventually(Duration::from_secs(120), "the flow's end", || net.sources() == [1002, 1003]).unwrap();
         });
     }
 }

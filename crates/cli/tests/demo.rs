@@ -47,8 +47,10 @@ fn as_plain_user() {
 
 #[test]
 fn leaves_nothing_when_interrupted() {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_portolan"));
-    command.args(["demo", "--keep"]).env(MARK, "interrupted").stdin(Stdio::null()).stdout(Stdio::piped());
+    // A shell starts what it runs in the background with SIGINT ignored, and this test may be run so.
+    let mut command = Command::new("env");
+    command.args(["--default-signal=INT", env!("CARGO_BIN_EXE_portolan"), "demo", "--keep"]);
+    command.env(MARK, "interrupted").stdin(Stdio::null()).stdout(Stdio::piped());
     let mut demo = command.spawn().unwrap();
     let mut lines = BufReader::new(demo.stdout.take().unwrap()).lines();
     assert!(lines.any(|line| line.unwrap().contains("Everything stays up until Ctrl-C")));

@@ -92,6 +92,9 @@ impl Net {
         namespace.ip(plan.set_up).unwrap();
         let net = Self { namespace, plan };
         net.nft(RULES);
+        // A flow without an answer would end after 30 s, which a busy machine may take for a test.
+        let timeout = "/proc/sys/net/netfilter/nf_conntrack_udp_timeout";
+        net.namespace.run(|| fs::write(timeout, "600")).unwrap().unwrap();
         net
     }
 
