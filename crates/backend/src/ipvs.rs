@@ -30,5 +30,5 @@ pub use meter::Meter;
 pub use options::Options;
 pub use portolan_wire::ipvs::Timeouts;
 pub use probe::available;
-pub use retire::is_left;
-pub use settings::{KernelVersion, kernel_settings};
+pub use retire::{has_virtual_servers, is_left};
+pub use settings::{KernelVersion, kernel_default, kernel_settings};

@@ -20,7 +20,7 @@ use portolan_sock::SocketError;
 
 use crate::dataplane::Chains;
 use crate::iptables::Variant;
-use chains::Outcome;
+use chains::{CANARY, FIREWALL, Outcome};
 
 pub use ipvs::DEVICE as IPVS_DEVICE;
 
@@ -161,12 +161,19 @@ pub struct Keep {
     pub chains: Vec<Chains>,
     /// Virtual servers, their device, and ipsets.
     pub ipvs: bool,
+    /// `KUBE-FIREWALL`, with the rules that lead to it. Without this it goes where no kubelet has left chains, and in IPv6,
+    /// where kubelet does not make it; but never where it has rules of others.
+    pub firewall: bool,
     /// Networks in which others have virtual servers and addresses, even on [`IPVS_DEVICE`] (`ipvs.excludeCIDRs`).
     pub exclude: Vec<IpNet>,
 }
 
 impl Keep {
+    /// Whether a chain stays.
     fn chain(&self, variant: Variant, family: Family, table: &str, chain: &str) -> bool {
+        if (table, chain) == ("filter", FIREWALL) {
+            return self.firewall;
+        }
         let of = |chains: &&Chains| (chains.variant, chains.family) == (variant, family);
         self.chains.iter().filter(of).any(|chains| (chains.uses)(table, chain))
     }
@@ -178,8 +185,11 @@ impl Keep {
 /// Connections that virtual servers forward end.
 pub fn remove(keep: &Keep) -> (Removed, Vec<Error>) {
     let (mut removed, mut errors) = (Removed::default(), Vec::new());
+    let kubelet = keep.firewall || has_chains_of_kubelet();
     for family in Family::BOTH {
-        remove_rules(family, keep, &mut removed, &mut errors);
+        let firewall = keep.firewall || (kubelet && family == Family::Ipv4);
+        let keep = Keep { firewall, ..keep.clone() };
+        remove_rules(family, &keep, &mut removed, &mut errors);
     }
     if keep.ipvs {
         return (removed, errors);
@@ -197,6 +207,35 @@ pub fn remove(keep: &Keep) -> (Removed, Vec<Error>) {
         Err(error) => errors.push(error),
     }
     (removed, errors)
+}
+
+/// Removes what our own IPVS mode made under names that kube-proxy does not use, in the network namespace of this thread, both
+/// families: chains of the mangle table, and ipsets. Connections through virtual servers go on.
+pub fn remove_own() -> (Removed, Vec<Error>) {
+    let (mut removed, mut errors) = (Removed::default(), Vec::new());
+    let keep = |table: &str, chain: &str| table != "mangle" || chain == CANARY;
+    for family in Family::BOTH {
+        let failed = |source| Error::Nftables { what: "chains of the ipvs mode", family, source };
+        match tables::remove_chains(family, keep).map_err(failed) {
+            Ok(outcome) => removed.take(outcome),
+            Err(error) => errors.push(error),
+        }
+        match legacy::remove_chains(family, keep) {
+            Ok(outcome) => removed.take(outcome),
+            Err(error) => errors.push(error),
+        }
+    }
+    match sets::remove_own() {
+        Ok(sets) => removed.sets = sets,
+        Err(error) => errors.push(error),
+    }
+    (removed, errors)
+}
+
+/// Whether a kubelet uses iptables here: it would miss the chain that it shares. What cannot be read may be its.
+fn has_chains_of_kubelet() -> bool {
+    let in_older = |family| legacy::has_chains_of_kubelet(family).unwrap_or(true);
+    tables::has_chains_of_kubelet().unwrap_or(true) || Family::BOTH.into_iter().any(in_older)
 }
 
 fn remove_rules(family: Family, keep: &Keep, removed: &mut Removed, errors: &mut Vec<Error>) {

@@ -26,6 +26,8 @@ struct Cli {
 enum Command {
     /// The node agent: turns Services into virtual IPs on this node, in the place of kube-proxy.
     Proxy(Box<proxy::Options>),
+    /// Removes from this node what the proxy has programmed, in whatever mode, and what kube-proxy left.
+    Cleanup(proxy::CleanupOptions),
     /// A Kubernetes-style API server for Services, for hosts without Kubernetes.
     Serve {
         #[command(flatten)]
@@ -101,6 +103,10 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
                 privilege::raise();
                 proxy::run(&options)?;
             }
+        }
+        Command::Cleanup(options) => {
+            privilege::raise();
+            proxy::clean_up(&options)?;
         }
         Command::Serve { options, v } => {
             let given_up = privilege::give_up();

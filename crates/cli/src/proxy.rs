@@ -20,7 +20,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use portolan_backend::addresses::Addresses;
 use portolan_backend::nft::{DriftWatch, Own};
 use portolan_model::Family;
@@ -36,6 +36,7 @@ use tokio::sync::mpsc::{self, UnboundedReceiver};
 
 use agent::{Agent, LEAVING, Surroundings};
 use checks::Finding;
+pub(crate) use cleanup::{Options as CleanupOptions, run as clean_up};
 use events::Notes;
 use modes::{Choice, Meters, RelayCounters, Relays};
 use options::Loaded;
@@ -57,10 +58,9 @@ struct Start {
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     if options.cleanup {
         crate::logging::start(&Logging::default())?;
-        let why =
-            "--cleanup leaves alone what is in ipvs.excludeCIDRs; without --config, nothing is excluded";
-        return cleanup::run(&options.load().context(why)?.configuration);
+        return cleanup::remove(&options.load().context(cleanup::WHY)?.configuration, options.only_ours);
     }
+    ensure!(!options.only_ours, "--only-ours says what --cleanup removes: write both");
     let mut loaded = options.load()?;
     crate::logging::start(&loaded.configuration.logging)?;
     loaded.log();

@@ -9,11 +9,17 @@
 )]
 
 mod common;
+#[path = "cleanup/nothing_left.rs"]
+mod nothing_left;
+#[path = "cleanup/way_back.rs"]
+mod way_back;
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::{fs, io};
 
-use portolan_testkit::{Family, Namespace, PortolanProcess, Protocol, Traffic, World, eventually};
+use portolan_testkit::{
+    Family, Namespace, PortolanProcess, Protocol, Traffic, TrafficPlan, World, eventually,
+};
 
 use common::kernel::nft;
 use common::load::{assert_lossless, busy_services};
@@ -71,14 +77,23 @@ fn kube_chains(node: &Namespace, save: &str) -> Vec<String> {
 
 /// A Service that works through what kube-proxy left, under load from everywhere.
 fn used_service(cluster: &Cluster) -> Vec<(&'static str, Traffic)> {
-    let pod = &cluster.world.pods()[0];
-    cluster.service(objects::cluster_ip("v4", "10.96.0.10"), &[pod]);
+    service(cluster);
+    use_service(cluster, load::plan("10.96.0.10:80"))
+}
+
+/// A Service with one pod behind it.
+fn service(cluster: &Cluster) {
+    cluster.service(objects::cluster_ip("v4", "10.96.0.10"), &[&cluster.world.pods()[0]]);
+}
+
+/// Load on it from everywhere.
+fn use_service(cluster: &Cluster, plan: TrafficPlan) -> Vec<(&'static str, Traffic)> {
     let from = [
         ("pod", cluster.world.pods()[1].namespace()),
         ("node", cluster.world.node().namespace()),
         ("client", cluster.world.client().namespace()),
     ];
-    let start = |namespace| Traffic::start(namespace, load::plan("10.96.0.10:80")).unwrap();
+    let start = |namespace| Traffic::start(namespace, plan).unwrap();
     from.map(|(name, namespace)| (name, start(namespace))).into()
 }
 

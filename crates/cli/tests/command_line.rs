@@ -28,7 +28,7 @@ fn what_was_asked_for_goes_to_stdout_and_ends_with_0() {
     let folder = tempfile::tempdir().unwrap();
     let (file, pages) = (folder.path().join("config.yaml"), folder.path().join("man"));
     let (write, out) = (format!("--write-config-to={}", file.display()), pages.display().to_string());
-    let table: [(&[&str], &str); 9] = [
+    let table: [(&[&str], &str); 10] = [
         (&["--help"], "Usage: portolan <COMMAND>"),
         (&["--version"], "portolan "),
         (&["proxy", "--help"], "Usage: portolan proxy [OPTIONS]"),
@@ -36,6 +36,7 @@ fn what_was_asked_for_goes_to_stdout_and_ends_with_0() {
         (&["proxy", "--version"], "Kubernetes v1.36.2+portolan-"),
         (&["proxy", "--version=raw"], "version.Info{Major:\"1\""),
         (&["proxy", &write, "--masquerade_all=t"], ""),
+        (&["cleanup", "--help"], "Usage: portolan cleanup [OPTIONS]"),
         (&["completions", "zsh"], "#compdef portolan"),
         (&["man", "--out", &out], ""),
     ];
@@ -50,7 +51,7 @@ fn what_was_asked_for_goes_to_stdout_and_ends_with_0() {
 
 #[test]
 fn a_mistake_goes_to_stderr_and_ends_with_1() {
-    let table: [(&[&str], &str); 8] = [
+    let table: [(&[&str], &str); 9] = [
         (&[], "Usage: portolan <COMMAND>"),
         (&["proxy", "argument"], "unexpected argument 'argument'"),
         (&["proxy", "--no-such-flag"], "Usage: portolan proxy [OPTIONS]"),
@@ -61,6 +62,7 @@ fn a_mistake_goes_to_stderr_and_ends_with_1() {
             &["proxy", "--proxy-mode=fast", "--oom-score-adj=2000"],
             "Error: the configuration is invalid:\n  --proxy-mode",
         ),
+        (&["cleanup", "--config=/nonexistent"], "cannot read configuration file /nonexistent"),
         (&["proxy", "--config=/nonexistent"], "Error: cannot read configuration file /nonexistent"),
     ];
     for (arguments, part) in table {

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use crate::config::Conntrack;
-use crate::sysctl::{Bound, Host, Wanted};
+use crate::sysctl::{Bound, Host, PutBack, Wanted};
 
 const MAX: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
 /// Everybody may read it. In the host's network namespace whoever has `CAP_NET_ADMIN` there may write it; in any
@@ -45,6 +45,25 @@ pub fn settings(conntrack: &Conntrack, processors: usize) -> Vec<Wanted> {
     settings.extend(timeout(UDP, conntrack.udp_timeout));
     settings.extend(timeout(UDP_STREAM, conntrack.udp_stream_timeout));
     settings
+}
+
+/// What takes the settings back that a start with this configuration writes. The size of the table is not in it: the
+/// kernel's own depends on version and memory, and a smaller table drops connections.
+pub fn put_back(conntrack: &Conntrack) -> Vec<PutBack> {
+    let written = settings(conntrack, 0).into_iter();
+    written.filter_map(|written| Some(PutBack { written, default: default(written.path)? })).collect()
+}
+
+/// The kernel's own value (`nf_conntrack_proto_tcp.c` and `nf_conntrack_proto_udp.c`; seconds).
+fn default(path: &str) -> Option<u64> {
+    match path {
+        TCP_ESTABLISHED => Some(5 * 24 * 60 * 60),
+        TCP_CLOSE_WAIT => Some(60),
+        TCP_BE_LIBERAL => Some(0),
+        UDP => Some(30),
+        UDP_STREAM => Some(120),
+        _ => None,
+    }
 }
 
 /// The processors of the host that are switched on. Limits on this process do not count: what is tracked is
@@ -130,6 +149,19 @@ mod tests {
             "sysctl -w net.netfilter.nf_conntrack_udp_timeout_stream=4",
         ]
         "#);
+    }
+
+    #[test]
+    fn all_but_the_size_of_the_table_is_put_back() {
+        let all = Conntrack {
+            tcp_be_liberal: true,
+            udp_timeout: Duration::from_secs(10),
+            udp_stream_timeout: Duration::from_secs(40),
+            ..Conntrack::default()
+        };
+        let found: Vec<_> = put_back(&all).iter().map(|back| (back.written.value, back.default)).collect();
+        assert_eq!(found, [(86_400, 432_000), (3_600, 60), (1, 0), (10, 30), (40, 120)]);
+        assert_eq!(put_back(&Conntrack::default()).len(), 2, "what the configuration leaves alone stays");
     }
 
     #[test]

@@ -59,6 +59,15 @@ impl Wanted {
     }
 }
 
+/// A setting that a start of the proxy may have written, and what the kernel has without that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PutBack {
+    /// What a start writes.
+    pub written: Wanted,
+    /// The kernel's own value in a new network namespace.
+    pub default: u64,
+}
+
 /// A setting that stays as it is.
 #[derive(Debug)]
 pub struct Refused {
@@ -118,6 +127,20 @@ impl Host {
             }
         }
         outcome
+    }
+
+    /// Writes the kernel's own value where a setting has the value that a start writes. Another value was written by another
+    /// program and stays; a setting that cannot be read is not there.
+    pub fn put_back(&self, settings: &[PutBack]) -> Outcome {
+        let is_ours = |back: &&PutBack| {
+            self.read(back.written.path).is_some_and(|value| value == back.written.value.to_string())
+        };
+        let wanted: Vec<Wanted> = settings
+            .iter()
+            .filter(is_ours)
+            .map(|back| Wanted::exactly(back.written.path, back.default))
+            .collect();
+        self.apply(&wanted)
     }
 
     /// The settings that are not right and that this process may not write. Changes nothing.

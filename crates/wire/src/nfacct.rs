@@ -9,6 +9,7 @@ pub const NAME_MAX: usize = 31;
 
 const NFNL_MSG_ACCT_NEW: u8 = 0;
 const NFNL_MSG_ACCT_GET: u8 = 1;
+const NFNL_MSG_ACCT_DEL: u8 = 3;
 const NFACCT_NAME: u16 = 1;
 const NFACCT_PKTS: u16 = 2;
 const NFACCT_BYTES: u16 = 3;
@@ -46,6 +47,11 @@ pub fn create(name: &str) -> Request {
 /// The counter of this name (not a list: ask with the socket's `query`); ENOENT says that there is none.
 pub fn get(name: &str) -> Request {
     request(NFNL_MSG_ACCT_GET, NLM_F_ACK, name)
+}
+
+/// Removes a counter. ENOENT says that there is none of this name, EBUSY that a rule refers to it.
+pub fn delete(name: &str) -> Request {
+    request(NFNL_MSG_ACCT_DEL, NLM_F_ACK, name)
 }
 
 fn request(operation: u8, flags: u16, name: &str) -> Request {

@@ -3,6 +3,8 @@
 //! They belong to a network namespace; both families share them.
 
 use std::fmt;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use portolan_sock::{Errno, Protocol, Socket, SocketError};
 use portolan_wire::nfacct::{self, Event};
@@ -14,6 +16,10 @@ use super::{Meter, Programs};
 
 /// For a rule that nothing leads to.
 const TRIAL: &str = "KUBE-PROXY-TRIAL";
+
+/// For how long a counter that is in use is tried to be removed, and the time between two tries.
+const PATIENCE: Duration = Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// What the counters say. Nothing of a counter that is not there.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -49,6 +55,25 @@ fn packets(socket: &mut Socket, name: &str) -> Result<Option<u64>, SocketError> 
         }
         asked => asked.map(|()| packets),
     }
+}
+
+/// Removes the counters in the network namespace of this thread. One that a rule still refers to a moment after our rules are
+/// gone is in use by others, and stays.
+pub fn remove_counters() -> Result<(), SocketError> {
+    let mut socket = Socket::open(Protocol::Netfilter)?;
+    let start = Instant::now();
+    for name in [COUNTER_INVALID, COUNTER_LOCALHOST] {
+        while let Err(error) = socket.query(&mut nfacct::delete(name), |_| Ok(())) {
+            match error.errno() {
+                // The kernel ends a deleted rule, and with it what that refers to, in the background.
+                Some(Errno::EBUSY) if start.elapsed() < PATIENCE => sleep(PAUSE),
+                // Without nfacct the kernel does not understand.
+                Some(Errno::EBUSY | Errno::ENOENT | Errno::EINVAL) => break,
+                _ => return Err(error),
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Which counters rules can refer to.

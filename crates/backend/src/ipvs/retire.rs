@@ -46,6 +46,13 @@ impl Retiring {
     }
 }
 
+/// Whether there are virtual servers of a family in the network namespace of this thread, those of other programs included. Loads the
+/// kernel's module.
+pub fn has_virtual_servers(family: Family) -> Result<bool, crate::Error> {
+    let Some(mut kernel) = Kernel::open(family)? else { return Ok(false) };
+    Ok(!kernel.virtual_servers()?.is_empty())
+}
+
 /// Whether an earlier run of this mode left virtual servers in the network namespace of this thread. Those of kube-proxy
 /// are none.
 pub fn is_left(family: Family) -> Result<bool, crate::Error> {

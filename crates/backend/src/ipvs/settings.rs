@@ -50,6 +50,16 @@ pub fn kernel_settings(version: Option<KernelVersion>, strict_arp: bool) -> Vec<
     settings
 }
 
+/// The kernel's own value of those of [`kernel_settings`] that a clean-up takes back once no virtual server is left
+/// (`net/netfilter/ipvs/ip_vs_ctl.c`). Forwarding stays on: pods of this node need it without Services, too.
+pub fn kernel_default(path: &str) -> Option<u64> {
+    match path {
+        "/proc/sys/net/ipv4/vs/conn_reuse_mode" => Some(1),
+        "/proc/sys/net/ipv4/ip_forward" => None,
+        _ => Some(0),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -73,6 +83,14 @@ mod tests {
         assert!(has(Some(KernelVersion(5, 8))));
         assert!(!has(Some(KernelVersion(5, 9))));
         assert!(!has(None));
+    }
+
+    #[test]
+    fn all_but_forwarding_is_taken_back() {
+        let settings = kernel_settings(Some(KernelVersion(5, 8)), true);
+        let kept: Vec<_> = settings.iter().filter(|(path, _)| kernel_default(path).is_none()).collect();
+        assert_eq!(kept, [&("/proc/sys/net/ipv4/ip_forward", 1)]);
+        assert!(settings.iter().all(|(path, value)| kernel_default(path) != Some(*value)));
     }
 
     #[test]

@@ -2,30 +2,39 @@
 
 use std::collections::BTreeSet;
 
+use portolan_model::Family;
+
 /// The tables of iptables that kube-proxy writes to.
 pub(super) const TABLES: [&str; 3] = ["nat", "filter", "mangle"];
 
 /// The chains that the kernel enters by itself.
 const BUILT_IN: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
 /// Chains of the nat table that built-in chains jump to, in the iptables mode and in the IPVS mode.
-const NAT: [&str; 4] = ["KUBE-SERVICES", "KUBE-NODEPORTS", "KUBE-POSTROUTING", "KUBE-PROXY-CANARY"];
+const NAT: [&str; 4] = ["KUBE-SERVICES", "KUBE-NODEPORTS", "KUBE-POSTROUTING", CANARY];
 /// Chains of the nat table that these jump to. Others jump to the first one too, if they want what it marks to be
 /// masqueraded.
 const NAT_INNER: [&str; 3] = ["KUBE-MARK-MASQ", "KUBE-NODE-PORT", "KUBE-LOAD-BALANCER"];
+/// Empty, in each table.
+pub(super) const CANARY: &str = "KUBE-PROXY-CANARY";
+/// The chain of the filter table that kubelet shares, with the rule that keeps loopback addresses from the network.
+pub(super) const FIREWALL: &str = "KUBE-FIREWALL";
+/// Chains that kubelet makes in the tables of the iptables that it uses, in both families.
+pub(super) const KUBELETS: [&str; 2] = ["KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY"];
 /// Chains of the filter table that built-in chains jump to.
-const FILTER: [&str; 9] = [
+const FILTER: [&str; 10] = [
+    FIREWALL,
     "KUBE-SERVICES",
     "KUBE-EXTERNAL-SERVICES",
     "KUBE-FORWARD",
     "KUBE-NODEPORTS",
     "KUBE-PROXY-FIREWALL",
-    "KUBE-PROXY-CANARY",
+    CANARY,
     "KUBE-NODE-PORT",
     "KUBE-IPVS-FILTER",
     "KUBE-IPVS-OUT-FILTER",
 ];
 /// Chains of the mangle table that built-in chains jump to; the second is of our own IPVS mode.
-const MANGLE: [&str; 2] = ["KUBE-PROXY-CANARY", "KUBE-IPVS-OUT-FILTER"];
+const MANGLE: [&str; 2] = [CANARY, "KUBE-IPVS-OUT-FILTER"];
 /// The chain of the filter table that one of these jumps to; in our own IPVS mode, of the mangle table, too.
 const FILTER_INNER: &str = "KUBE-SOURCE-RANGES-FIREWALL";
 /// How the names of the nat table's chains for single Services and endpoints start.
@@ -64,6 +73,14 @@ impl Outcome {
     pub(super) fn add<R>(&mut self, plan: Plan<R>) {
         self.chains += plan.chains.len();
         self.held.extend(plan.held);
+    }
+}
+
+/// How many rules of ours are in [`FIREWALL`]: where there are more, another program uses it, too.
+pub(super) const fn firewall_rules(family: Family) -> usize {
+    match family {
+        Family::Ipv4 => 1,
+        Family::Ipv6 => 0,
     }
 }
 
@@ -181,7 +198,7 @@ mod tests {
 
     #[test]
     fn kubelets_chains_stay_in_every_table() {
-        let all = ["KUBE-FIREWALL", "KUBE-MARK-DROP", "KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY", "KUBE-X"];
+        let all = ["KUBE-MARK-DROP", "KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY", "KUBE-X"];
         for table in TABLES {
             let plan = plan::<()>(table, all.iter().map(ToString::to_string), Vec::new());
             assert!(plan.chains.is_empty(), "{table}: {:?}", plan.chains);

@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 use portolan_model::Family;
 
 use super::Error;
-use super::chains::{Jump, Outcome, TABLES, plan};
+use super::chains::{FIREWALL, Jump, KUBELETS, Outcome, TABLES, firewall_rules, plan};
 
 /// The programs that read and write the rules of a family.
 struct Programs {
@@ -24,6 +24,26 @@ const IPV6_ONLY: Programs = Programs { save: "ip6tables-save", restore: "ip6tabl
 /// Deletes the chains with the rules that lead to them, all of a table at once.
 /// Those that `keep` answers for, a table and a chain, stay.
 pub(super) fn remove_chains(family: Family, keep: impl Fn(&str, &str) -> bool) -> Result<Outcome, Error> {
+    let Some(programs) = programs(family)? else { return Ok(Outcome::default()) };
+    let saved = run(programs.save, &[], "")?;
+    let (input, outcome) = removal(family, &String::from_utf8_lossy(&saved.stdout), keep);
+    if outcome.chains > 0 {
+        run(programs.restore, &["--noflush", "--wait", "5"], &input)?;
+    }
+    Ok(outcome)
+}
+
+/// Whether kubelet has left its chains in the tables of a family.
+pub(super) fn has_chains_of_kubelet(family: Family) -> Result<bool, Error> {
+    let Some(programs) = programs(family)? else { return Ok(false) };
+    let saved = run(programs.save, &[], "")?;
+    let saved = String::from_utf8_lossy(&saved.stdout);
+    let mut chains = saved.lines().filter_map(|line| line.strip_prefix(':')?.split(' ').next());
+    Ok(chains.any(|chain| KUBELETS.contains(&chain)))
+}
+
+/// The programs for the tables of a family; none where there are no tables.
+fn programs(family: Family) -> Result<Option<Programs>, Error> {
     let (named, only, file) = match family {
         Family::Ipv4 => (IPV4, IPV4_ONLY, "/proc/thread-self/net/ip_tables_names"),
         Family::Ipv6 => (IPV6, IPV6_ONLY, "/proc/thread-self/net/ip6_tables_names"),
@@ -31,26 +51,19 @@ pub(super) fn remove_chains(family: Family, keep: impl Fn(&str, &str) -> bool) -
     // The tables that the kernel has in this network namespace. Most hosts have none, and no such file.
     let present = match std::fs::read_to_string(file) {
         Ok(present) => present,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Outcome::default()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(source) => return Err(Error::Unreadable { file, family, source }),
     };
     let tables: Vec<&str> = present.lines().filter(|table| TABLES.contains(table)).collect();
     if tables.is_empty() {
-        return Ok(Outcome::default());
-    }
-    let programs = if is_there(named.save) {
-        named
+        Ok(None)
+    } else if is_there(named.save) {
+        Ok(Some(named))
     } else if is_legacy(only.save) {
-        only
+        Ok(Some(only))
     } else {
-        return Err(Error::NoProgram { family, tables: tables.join(", "), program: named.restore });
-    };
-    let saved = run(programs.save, &[], "")?;
-    let (input, outcome) = removal(&String::from_utf8_lossy(&saved.stdout), keep);
-    if outcome.chains > 0 {
-        run(programs.restore, &["--noflush", "--wait", "5"], &input)?;
+        Err(Error::NoProgram { family, tables: tables.join(", "), program: named.restore })
     }
-    Ok(outcome)
 }
 
 fn is_there(program: &str) -> bool {
@@ -86,19 +99,22 @@ fn run_with_input(program: &str, arguments: &[&str], input: &str) -> io::Result<
 }
 
 /// From what a save printed to what a restore has to read, and what that removes.
-fn removal(saved: &str, keep: impl Fn(&str, &str) -> bool) -> (String, Outcome) {
+fn removal(family: Family, saved: &str, keep: impl Fn(&str, &str) -> bool) -> (String, Outcome) {
     let (mut text, mut outcome) = (String::new(), Outcome::default());
     let mut lines = saved.lines();
     while let Some(line) = lines.next() {
         let Some(table) = line.strip_prefix('*') else { continue };
-        let (mut chains, mut jumps) = (Vec::new(), Vec::new());
+        let (mut chains, mut jumps, mut in_firewall) = (Vec::new(), Vec::new(), 0_usize);
         for line in lines.by_ref().take_while(|line| *line != "COMMIT") {
             if let Some(chain) = line.strip_prefix(':') {
                 chains.extend(chain.split(' ').next().map(str::to_owned));
             }
+            let of_firewall = line.split(' ').nth(1) == Some(FIREWALL) && line.starts_with("-A ");
+            in_firewall = in_firewall.saturating_add(usize::from(of_firewall));
             jumps.extend(jump(line));
         }
-        chains.retain(|chain| !keep(table, chain));
+        let is_shared = |chain: &str| chain == FIREWALL && in_firewall > firewall_rules(family);
+        chains.retain(|chain| !keep(table, chain) && !is_shared(chain));
         let plan = plan(table, chains.into_iter(), jumps);
         if plan.chains.is_empty() {
             outcome.add(plan);
@@ -151,7 +167,7 @@ COMMIT
 :PREROUTING ACCEPT [0:0]
 COMMIT
 ";
-        let (text, outcome) = removal(saved, |_, _| false);
+        let (text, outcome) = removal(Family::Ipv4, saved, |_, _| false);
         assert_eq!(outcome, Outcome { chains: 2, ..Outcome::default() });
         insta::assert_snapshot!(text, @r#"
         *nat
@@ -163,6 +179,12 @@ COMMIT
         COMMIT
         "#);
         let nothing = (String::new(), Outcome::default());
-        assert_eq!(removal("*nat\n:PREROUTING ACCEPT [0:0]\nCOMMIT\n", |_, _| false), nothing);
+        let shared =
+            "*filter\n:INPUT ACCEPT [0:0]\n:KUBE-FIREWALL - [0:0]\n-A INPUT -j KUBE-FIREWALL\nCOMMIT\n";
+        let with_rule = shared.replace("COMMIT", "-A KUBE-FIREWALL -j DROP\nCOMMIT");
+        assert_eq!(removal(Family::Ipv6, shared, |_, _| false).1.chains, 1);
+        assert_eq!(removal(Family::Ipv4, &with_rule, |_, _| false).1.chains, 1);
+        assert_eq!(removal(Family::Ipv6, &with_rule, |_, _| false), nothing, "a rule that is not ours");
+        assert_eq!(removal(Family::Ipv4, "*nat\n:PREROUTING ACCEPT [0:0]\nCOMMIT\n", |_, _| false), nothing);
     }
 }

@@ -12,8 +12,8 @@ use portolan_wire::ipset::{self, Event};
 use super::Error;
 use crate::reading::consistently;
 
-/// The IPv4 sets (`pkg/proxy/ipvs/ipset.go`), and those of our own IPVS mode.
-const NAMES: [&str; 21] = [
+/// The IPv4 sets (`pkg/proxy/ipvs/ipset.go`).
+const NAMES: [&str; 17] = [
     "KUBE-LOOP-BACK",
     "KUBE-CLUSTER-IP",
     "KUBE-EXTERNAL-IP",
@@ -31,27 +31,35 @@ const NAMES: [&str; 21] = [
     "KUBE-NODE-PORT-LOCAL-SCTP-HASH",
     "KUBE-HEALTH-CHECK-NODE-PORT",
     "KUBE-IPVS-IPS",
-    "PORTOLAN-VIRTUAL-SERVERS",
-    "PORTOLAN-REJECT",
-    "PORTOLAN-DROP",
-    "PORTOLAN-DROP-EXTERNAL",
 ];
+/// Those of our own IPVS mode that kube-proxy does not have.
+const OWN_NAMES: [&str; 4] =
+    ["PORTOLAN-VIRTUAL-SERVERS", "PORTOLAN-REJECT", "PORTOLAN-DROP", "PORTOLAN-DROP-EXTERNAL"];
 /// There where the kernel has ipset, loaded or built in.
 const MODULE: &str = "/sys/module/ip_set";
 /// The kernel ends a deleted nftables rule, and with it what that refers to, in the background.
 const PATIENCE: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Removes the sets in the network namespace of this thread; says how many there were. Rules that refer to them have
-/// to be gone.
+/// Removes the sets of kube-proxy's IPVS mode and of ours in the network namespace of this thread; says how many there
+/// were. Rules that refer to them have to be gone.
 pub(super) fn remove() -> Result<usize, Error> {
+    remove_those(&names(NAMES.iter().chain(&OWN_NAMES)))
+}
+
+/// The same with those sets of our IPVS mode that kube-proxy does not have.
+pub(super) fn remove_own() -> Result<usize, Error> {
+    remove_those(&names(OWN_NAMES.iter()))
+}
+
+fn remove_those(known: &BTreeSet<String>) -> Result<usize, Error> {
     // Asking would make the kernel load the module.
     if is_missing(Path::new(MODULE)) {
         return Ok(0);
     }
     let failed = |source| Error::Sets { source };
     let mut socket = Socket::open(Protocol::Netfilter).map_err(failed)?;
-    let wanted = kube_proxys(&mut socket).map_err(failed)?;
+    let wanted = present(&mut socket, known).map_err(failed)?;
     let mut left = wanted.clone();
     let start = Instant::now();
     loop {
@@ -77,9 +85,8 @@ fn is_missing(module: &Path) -> bool {
     module.parent().is_some_and(Path::exists) && !module.exists()
 }
 
-/// Those of the sets here that kube-proxy makes.
-fn kube_proxys(socket: &mut Socket) -> Result<BTreeSet<String>, SocketError> {
-    let known = names();
+/// Those of these sets that are here.
+fn present(socket: &mut Socket, known: &BTreeSet<String>) -> Result<BTreeSet<String>, SocketError> {
     let listed = consistently(|| {
         let mut found = BTreeSet::new();
         socket.dump(&mut ipset::names(), |frame| {
@@ -109,9 +116,9 @@ fn destroy(socket: &mut Socket, name: &str) -> Result<bool, SocketError> {
     }
 }
 
-/// All names that kube-proxy gives.
-fn names() -> BTreeSet<String> {
-    Family::BOTH.into_iter().flat_map(|family| NAMES.map(|name| in_family(name, family))).collect()
+/// The names of these sets in both families.
+fn names<'a>(names: impl Iterator<Item = &'a &'a str>) -> BTreeSet<String> {
+    names.flat_map(|name| Family::BOTH.map(|family| in_family(name, family))).collect()
 }
 
 /// The name of a set in a family; IPv6's are cut where they get too long.
@@ -128,7 +135,7 @@ mod tests {
 
     #[test]
     fn the_names_of_both_families() {
-        let names = names();
+        let names = names(NAMES.iter().chain(&OWN_NAMES));
         assert_eq!(names.len(), 42);
         for name in
             ["KUBE-LOOP-BACK", "KUBE-6-LOOP-BACK", "KUBE-IPVS-IPS", "KUBE-6-IPVS-IPS", "PORTOLAN-6-DROP"]

@@ -4,7 +4,7 @@ use portolan_model::Family;
 use portolan_sock::{Protocol, Socket, SocketError};
 use portolan_wire::nftables::{Data, Event, Expr, Family as WireFamily, Rule, Transaction, Verdict, request};
 
-use super::chains::{Jump, Outcome, Plan, TABLES, plan};
+use super::chains::{FIREWALL, Jump, KUBELETS, Outcome, Plan, TABLES, firewall_rules, plan};
 use crate::Error;
 use crate::nft::departure;
 use crate::reading;
@@ -26,17 +26,35 @@ pub(super) fn remove_table(family: Family) -> Result<bool, Error> {
 /// first transaction takes the way in, so that what remains for a moment does nothing. Those that `keep` answers for, a table
 /// and a chain, stay.
 pub(super) fn remove_chains(family: Family, keep: impl Fn(&str, &str) -> bool) -> Result<Outcome, Error> {
-    let family = wire_family(family);
     let mut socket = Socket::open(Protocol::Netfilter)?;
     let mut outcome = Outcome::default();
     for table in TABLES {
         let plan = consistently(|| read(&mut socket, family, table, &keep))?;
         if !plan.chains.is_empty() {
-            remove(&mut socket, family, table, &plan)?;
+            remove(&mut socket, wire_family(family), table, &plan)?;
         }
         outcome.add(plan);
     }
     Ok(outcome)
+}
+
+/// Whether kubelet has left its chains where iptables is a front end of nftables, in whichever family.
+pub(super) fn has_chains_of_kubelet() -> Result<bool, Error> {
+    let mut socket = Socket::open(Protocol::Netfilter)?;
+    let mut found = false;
+    for family in Family::BOTH {
+        found |= consistently(|| {
+            let mut found = false;
+            socket.dump(&mut request::chains(wire_family(family)), |frame| {
+                if let Event::NewChain(chain) = Event::decode(frame)? {
+                    found |= TABLES.contains(&&*chain.table) && KUBELETS.contains(&&*chain.name);
+                }
+                Ok(())
+            })?;
+            Ok(found)
+        })?;
+    }
+    Ok(found)
 }
 
 fn remove(socket: &mut Socket, family: WireFamily, table: &str, plan: &Plan<u64>) -> Result<(), Error> {
@@ -67,11 +85,12 @@ fn remove(socket: &mut Socket, family: WireFamily, table: &str, plan: &Plan<u64>
 
 fn read(
     socket: &mut Socket,
-    family: WireFamily,
+    of: Family,
     table: &str,
     keep: &dyn Fn(&str, &str) -> bool,
 ) -> Result<Plan<u64>, SocketError> {
-    let (mut chains, mut jumps) = (Vec::new(), Vec::new());
+    let family = wire_family(of);
+    let (mut chains, mut jumps, mut in_firewall) = (Vec::new(), Vec::new(), 0_usize);
     socket.dump(&mut request::chains(family), |frame| {
         match Event::decode(frame)? {
             Event::NewChain(chain) if chain.table == table && chain.family == family => {
@@ -87,11 +106,15 @@ fn read(
     }
     socket.dump(&mut request::rules(family, table, None), |frame| {
         match Event::decode(frame)? {
-            Event::NewRule(rule) if rule.table == table && rule.family == family => jumps.extend(jump(rule)),
+            Event::NewRule(rule) if rule.table == table && rule.family == family => {
+                in_firewall = in_firewall.saturating_add(usize::from(rule.chain == FIREWALL));
+                jumps.extend(jump(rule));
+            }
             _ => {}
         }
         Ok(())
     })?;
+    chains.retain(|chain| chain != FIREWALL || in_firewall <= firewall_rules(of));
     Ok(plan(table, chains.into_iter(), jumps))
 }
 

@@ -1,55 +1,135 @@
 //! `--cleanup`, and what kube-proxy left behind when this node's proxy is another one now.
 
-use anyhow::bail;
-use portolan_backend::Dataplane as _;
-use portolan_backend::leftovers::{self, Error, Keep};
+use std::path::PathBuf;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use portolan_backend::leftovers::{self, Error, Keep, Removed};
 use portolan_backend::nft::Nftables;
 use portolan_backend::userspace::Remains;
+use portolan_backend::{Dataplane, iptables};
 use portolan_model::Family;
-use portolan_node::config::Configuration;
+use portolan_node::config::{self, Configuration, Logging};
 
-use super::settings;
+use super::{node_settings, settings};
 
-/// Removes our tables and what kube-proxy left, both families; needs no API server. Of a configuration, only what belongs to
-/// others counts.
-pub(super) fn run(configuration: &Configuration) -> anyhow::Result<()> {
-    let mut failures = 0;
-    for family in Family::BOTH {
-        let removed = Nftables::open(settings::neutral(family)).and_then(|mut dataplane| dataplane.remove());
-        match removed {
-            Ok(()) => tracing::info!(%family, "our nftables table is gone"),
-            Err(error) => {
-                failures += 1;
-                tracing::error!(%family, %error, "our nftables table cannot be removed");
-            }
-        }
-        if let Err(error) = Remains::new(family).remove() {
-            failures += 1;
-            tracing::error!(%family, %error, "what the userspace mode left cannot be removed");
-        }
-    }
-    // Rules of our iptables mode are kube-proxy's, and go with them.
-    let exclude = configuration.ipvs.exclude_cidrs.clone();
-    let errors = remove_leftovers(&Keep { exclude, ..Keep::default() });
-    for error in &errors {
-        tracing::error!(%error, "what kube-proxy left cannot be removed");
-    }
-    failures += errors.len();
+/// Between two looks at a table on its way out that does not say when it may go.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Options of `portolan cleanup`.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// The configuration file of the proxy: what is in its ipvs.excludeCIDRs stays, and its conntrack timeouts are those
+    /// that are put back.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Leave what kube-proxy uses, for when it does the work: its rules, and kernel settings.
+    #[arg(long)]
+    only_ours: bool,
+}
+
+/// Runs `portolan cleanup`, which is `portolan proxy --cleanup`.
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    crate::logging::start(&Logging::default())?;
+    let configuration = match &options.config {
+        Some(path) => config::load(path).context(WHY)?,
+        None => Configuration::default(),
+    };
+    remove(&configuration, options.only_ours)
+}
+
+/// Why a clean-up reads a configuration.
+pub(super) const WHY: &str =
+    "--cleanup leaves alone what is in ipvs.excludeCIDRs; without --config, nothing is excluded";
+
+/// Removes what is on this node: all of it, or what carries our own names only. Needs no API server.
+pub(super) fn remove(configuration: &Configuration, only_ours: bool) -> anyhow::Result<()> {
+    let mut failures = remove_tables();
+    failures += if only_ours { remove_own() } else { remove_all(configuration) };
     if failures > 0 {
         bail!("encountered {failures} errors while tearing down rules; see above");
     }
     Ok(())
 }
 
+/// Removes our tables of both families, so that packets which are on their way are not refused. Answers how many could not
+/// be removed.
+fn remove_tables() -> usize {
+    let mut failures = 0;
+    for family in Family::BOTH {
+        match Nftables::open(settings::neutral(family)).and_then(|mut dataplane| give_way(&mut dataplane)) {
+            Ok(()) => tracing::info!(%family, "our nftables table is gone"),
+            Err(error) => {
+                failures += 1;
+                tracing::error!(%family, %error, "our nftables table cannot be removed");
+            }
+        }
+        if let Err(error) = give_way(&mut Remains::new(family)) {
+            failures += 1;
+            tracing::error!(%family, %error, "what the userspace mode left cannot be removed");
+        }
+    }
+    failures
+}
+
+/// Removes the rules of a data plane: first what leads packets in, the rest when those packets are through.
+fn give_way(dataplane: &mut impl Dataplane) -> Result<(), portolan_backend::Error> {
+    while dataplane.remove_some()? {
+        let left = dataplane.way_due().map(|due| due.saturating_duration_since(Instant::now()));
+        sleep(left.unwrap_or(PAUSE));
+    }
+    Ok(())
+}
+
+/// Removes what else has names that kube-proxy does not use. Answers how much could not be removed.
+fn remove_own() -> usize {
+    let (removed, errors) = leftovers::remove_own();
+    if !removed.is_empty() {
+        tracing::info!(chains = removed.chains, sets = removed.sets, "removed what our ipvs mode left");
+    }
+    for error in &errors {
+        tracing::error!(%error, "what our ipvs mode left cannot be removed");
+    }
+    tracing::info!(
+        "rules with kube-proxy's names, KUBE-FIREWALL and kernel settings stay, because kube-proxy uses them"
+    );
+    errors.len()
+}
+
+/// Removes what kube-proxy left and our other modes, whose rules have kube-proxy's names, and puts kernel settings back.
+/// Answers how much failed.
+fn remove_all(configuration: &Configuration) -> usize {
+    let mut failures = node_settings::put_back(configuration);
+    let exclude = configuration.ipvs.exclude_cidrs.clone();
+    // What keeps loopback addresses from the network is needed for as long as they are routed.
+    let firewall = super::modes::are_loopback_addresses_routed();
+    let (removed, errors) = remove_leftovers(&Keep { exclude, firewall, ..Keep::default() });
+    for error in &errors {
+        tracing::error!(%error, "what kube-proxy left cannot be removed");
+    }
+    failures += errors.len();
+    if let Err(error) = iptables::remove_counters() {
+        failures += 1;
+        tracing::error!(%error, "the kernel's counters of the iptables mode (nfacct) cannot be removed");
+    }
+    if removed.devices > 0 || removed.virtual_servers > 0 {
+        failures += super::modes::put_back_ipvs(configuration);
+    }
+    failures
+}
+
 /// Removes what kube-proxy left for whoever does its work now and uses what is to be kept. What stays is only told.
 pub(super) fn take_over(keep: &Keep) {
-    for error in remove_leftovers(keep) {
+    let (_, errors) = remove_leftovers(keep);
+    for error in errors {
         tracing::warn!(%error, "what kube-proxy left cannot be removed");
     }
 }
 
-/// Removes what kube-proxy left, whatever its mode was; answers what failed.
-fn remove_leftovers(keep: &Keep) -> Vec<Error> {
+/// Removes what kube-proxy left, whatever its mode was; answers what that was and what failed.
+fn remove_leftovers(keep: &Keep) -> (Removed, Vec<Error>) {
     let (removed, errors) = leftovers::remove(keep);
     if !removed.held_chains.is_empty() {
         let chains: Vec<&str> = removed.held_chains.iter().map(String::as_str).collect();
@@ -57,8 +137,8 @@ fn remove_leftovers(keep: &Keep) -> Vec<Error> {
         tracing::warn!(chains, "chains of kube-proxy stay, because rules of other programs lead to them");
     }
     if !removed.is_empty() {
-        let leftovers::Removed { tables, chains, virtual_servers, devices, sets, .. } = removed;
+        let &Removed { tables, chains, virtual_servers, devices, sets, .. } = &removed;
         tracing::info!(tables, chains, virtual_servers, devices, sets, "removed what kube-proxy left");
     }
-    errors
+    (removed, errors)
 }

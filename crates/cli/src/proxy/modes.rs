@@ -23,6 +23,7 @@ use portolan_node::config::{Capture, Configuration, FieldErrors, Mode};
 
 use super::checks::Finding;
 use super::settings;
+pub(super) use iptables::{are_loopback_addresses_routed, route_localnet};
 pub(super) use userspace::{RelayCounters, Relays};
 
 /// The mode that runs, and why.
@@ -283,6 +284,11 @@ pub(super) fn initialise(configuration: &Configuration, node: &settings::Node<'_
     }
 }
 
+/// Puts kernel settings of the IPVS mode back. Answers how many could not be.
+pub(super) fn put_back_ipvs(configuration: &Configuration) -> usize {
+    ipvs::put_back(configuration.ipvs.strict_arp)
+}
+
 /// Data planes of other modes, whose rules an earlier run may have left. Those of the iptables mode are not among them:
 /// as its rules are kube-proxy's, they go with what kube-proxy left.
 pub(super) fn former(configuration: &Configuration, family: Family) -> Vec<Box<dyn Dataplane + Send>> {
@@ -311,5 +317,5 @@ pub(super) fn former(configuration: &Configuration, family: Family) -> Vec<Box<d
 pub(super) fn keep(configuration: &Configuration, families: &[Family], chains: Vec<Chains>) -> Keep {
     let drains = || families.iter().any(|&family| ipvs::former(configuration, family).is_some());
     let ipvs = configuration.mode_or_default() == Mode::Ipvs || drains();
-    Keep { chains, ipvs, exclude: configuration.ipvs.exclude_cidrs.clone() }
+    Keep { chains, ipvs, firewall: true, exclude: configuration.ipvs.exclude_cidrs.clone() }
 }

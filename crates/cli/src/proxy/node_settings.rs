@@ -1,10 +1,11 @@
 //! What the configuration asks of the node itself: connection tracking and the out-of-memory killer.
 
 use portolan_node::config::Configuration;
-use portolan_node::sysctl::{Host, Wanted};
+use portolan_node::sysctl::{Host, PutBack, Wanted};
 use portolan_node::{conntrack, oom};
 
 use super::checks::{self, Finding};
+use super::modes;
 
 /// The connection tracking settings that are not right and cannot be made right, each with the command that
 /// sets it. Changes nothing.
@@ -30,6 +31,26 @@ pub(super) fn apply_conntrack(configuration: &Configuration, told: &[Finding]) {
 
 fn wanted(configuration: &Configuration, host: &Host) -> Vec<Wanted> {
     conntrack::settings(&configuration.conntrack, conntrack::processors(host))
+}
+
+/// Gives the settings that a start with this configuration writes the kernel's own values, where they have those of a start.
+/// Answers how many could not be written.
+pub(super) fn put_back(configuration: &Configuration) -> usize {
+    let mut settings = conntrack::put_back(&configuration.conntrack);
+    settings.push(modes::route_localnet());
+    put_all_back(&settings)
+}
+
+/// The same for these settings.
+pub(super) fn put_all_back(settings: &[PutBack]) -> usize {
+    let outcome = Host::default().put_back(settings);
+    for setting in outcome.written {
+        tracing::info!(setting = setting.path, value = setting.value, "kernel setting put back");
+    }
+    for setting in &outcome.refused {
+        tracing::error!(%setting, "kernel setting cannot be put back");
+    }
+    outcome.refused.len()
 }
 
 /// Sets the score for the out-of-memory killer, on a thread of its own: nobody has to wait for a second attempt.

@@ -31,6 +31,8 @@ pub(crate) struct Options {
     given: Given,
     /// Remove the rules of all modes and exit. Goes before `init_only`.
     pub(crate) cleanup: bool,
+    /// With `cleanup`, leave what kube-proxy uses.
+    pub(crate) only_ours: bool,
     /// Do only what needs privileges and exit.
     pub(crate) init_only: bool,
     /// Follow changes of the configuration file.
@@ -211,8 +213,9 @@ impl Args for Options {
 impl FromArgMatches for Options {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let given = Given(matches.clone());
-        let [cleanup, init_only, config_reload, ipvs_fallback] =
-            ["cleanup", "init-only", "config-reload", "ipvs-fallback"].map(|name| given.boolean(name));
+        let [cleanup, only_ours, init_only, config_reload, ipvs_fallback] =
+            ["cleanup", "only-ours", "init-only", "config-reload", "ipvs-fallback"]
+                .map(|name| given.boolean(name));
         let capture = given.text("userspace-capture");
         let named = |way: &Capture| way.name() == capture;
         let capture = match [Capture::Tproxy, Capture::Redirect].into_iter().find(named) {
@@ -225,7 +228,16 @@ impl FromArgMatches for Options {
             found => found,
         };
         let empty_list_hold = given.duration("empty-list-hold");
-        Ok(Self { given, cleanup, init_only, config_reload, ipvs_fallback, empty_list_hold, capture })
+        Ok(Self {
+            given,
+            cleanup,
+            only_ours,
+            init_only,
+            config_reload,
+            ipvs_fallback,
+            empty_list_hold,
+            capture,
+        })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {

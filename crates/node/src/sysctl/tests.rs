@@ -75,3 +75,17 @@ fn refusals_are_known_before_anything_is_written() {
     assert_eq!(refused.iter().map(|refused| refused.wanted).collect::<Vec<_>>(), [missing]);
     assert_eq!(host.read(FORWARD).as_deref(), Some("0"));
 }
+
+#[test]
+fn what_has_the_value_of_a_start_gets_the_kernels_own() {
+    const MINE: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_close_wait";
+    const OTHERS: &str = "/proc/sys/net/netfilter/nf_conntrack_udp_timeout";
+    let (_folder, host) = host(&[(MINE, "90\n"), (OTHERS, "45\n")]);
+    let back = |path, value, default| PutBack { written: Wanted::exactly(path, value), default };
+    let settings = [back(MINE, 90, 60), back(OTHERS, 10, 30), back(FORWARD, 1, 0)];
+    assert_eq!(host.put_back(&settings).written, [Wanted::exactly(MINE, 60)]);
+    assert_eq!(host.read(MINE).as_deref(), Some("60"));
+    assert_eq!(host.read(OTHERS).as_deref(), Some("45"), "not the value of a start");
+    let again = host.put_back(&settings);
+    assert!(again.written.is_empty() && again.refused.is_empty(), "{again:?}");
+}

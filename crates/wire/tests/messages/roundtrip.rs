@@ -163,7 +163,7 @@ proptest! {
 
     #[test]
     fn counters(name in "[A-Za-z0-9:._-]{1,31}", packets in any::<u64>(), bytes in any::<u64>()) {
-        for (mut request, kind) in [(nfacct::create(&name), 0x0700), (nfacct::get(&name), 0x0701)] {
+        for (mut request, kind) in [(nfacct::create(&name), 0x0700), (nfacct::get(&name), 0x0701), (nfacct::delete(&name), 0x0703)] {
             let frame = Frames::new(request.bytes(3).unwrap()).next().unwrap().unwrap();
             prop_assert_eq!(frame.header.kind, kind);
             // The answer to a question has the name with the same attribute, and numbers.

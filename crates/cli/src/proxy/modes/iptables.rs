@@ -9,7 +9,7 @@ use portolan_backend::nft::Own;
 use portolan_model::{Family, Settings};
 use portolan_node::address::NodePortMatch;
 use portolan_node::config::Configuration;
-use portolan_node::sysctl::{Host, Wanted};
+use portolan_node::sysctl::{Host, PutBack, Wanted};
 
 use super::{Made, settings};
 use crate::proxy::checks::{self, Finding};
@@ -63,6 +63,16 @@ pub(super) fn options(configuration: &Configuration, family: Family, node: &sett
 
 pub(super) fn wants_localhost(configuration: &Configuration, ports: &NodePortMatch, family: Family) -> bool {
     configuration.iptables.localhost_node_ports && ports.covers_ipv4_loopback(family)
+}
+
+/// What takes back that the kernel routes packets to loopback addresses.
+pub(in crate::proxy) const fn route_localnet() -> PutBack {
+    PutBack { written: Wanted::exactly(ROUTE_LOCALNET, 1), default: 0 }
+}
+
+/// Whether the kernel routes packets to loopback addresses.
+pub(in crate::proxy) fn are_loopback_addresses_routed() -> bool {
+    Host::default().read(ROUTE_LOCALNET).as_deref() == Some("1")
 }
 
 /// Makes the kernel route packets to loopback addresses, or says how an operator can.

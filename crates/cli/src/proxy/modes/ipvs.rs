@@ -7,12 +7,12 @@ use portolan_backend::ipvs::{self, Ipvs, KernelVersion, Meter};
 use portolan_backend::{Dataplane as _, Error};
 use portolan_model::{Family, IpvsScheduler, Settings};
 use portolan_node::config::Configuration;
-use portolan_node::sysctl::{Host, Wanted};
+use portolan_node::sysctl::{Host, PutBack, Wanted};
 use portolan_wire::ipvs::Timeouts;
 
 use super::{Made, iptables};
 use crate::proxy::checks::{self, Finding};
-use crate::proxy::settings;
+use crate::proxy::{node_settings, settings};
 
 /// What a data plane is made of.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,12 +81,34 @@ pub(super) fn former(configuration: &Configuration, family: Family) -> Option<Ip
     })
 }
 
-/// Makes the kernel settings right. What stays wrong is told with the commands that set it.
-pub(super) fn write_settings(strict_arp: bool) {
+/// Gives the kernel settings of this mode the kernel's own values, unless virtual servers of others need them. Answers how
+/// many could not be written.
+pub(super) fn put_back(strict_arp: bool) -> usize {
+    let is_used = |family| match ipvs::has_virtual_servers(family) {
+        Ok(used) => used,
+        Err(error) => {
+            tracing::warn!(%family, %error, "virtual servers cannot be listed: kernel settings of the ipvs mode stay");
+            true
+        }
+    };
+    if Family::BOTH.into_iter().any(is_used) {
+        return 0;
+    }
+    let back = wanted(strict_arp)
+        .into_iter()
+        .filter_map(|written| Some(PutBack { written, default: ipvs::kernel_default(written.path)? }));
+    node_settings::put_all_back(&back.collect::<Vec<_>>())
+}
+
+fn wanted(strict_arp: bool) -> Vec<Wanted> {
     let release = rustix::system::uname().release().to_string_lossy().parse::<KernelVersion>();
     let wanted = ipvs::kernel_settings(release.ok(), strict_arp);
-    let wanted: Vec<Wanted> = wanted.into_iter().map(|(path, value)| Wanted::exactly(path, value)).collect();
-    let outcome = Host::default().apply(&wanted);
+    wanted.into_iter().map(|(path, value)| Wanted::exactly(path, value)).collect()
+}
+
+/// Makes the kernel settings right. What stays wrong is told with the commands that set it.
+pub(super) fn write_settings(strict_arp: bool) {
+    let outcome = Host::default().apply(&wanted(strict_arp));
     for setting in outcome.written {
         tracing::info!(setting = setting.path, value = setting.value, "kernel setting written");
     }

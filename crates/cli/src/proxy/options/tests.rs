@@ -68,6 +68,7 @@ fn every_flag_is_in_the_table() {
         "userspace-capture",
         "write-config-to",
         "cleanup",
+        "only-ours",
         "init-only",
         "version",
         "master",

@@ -57,6 +57,14 @@ pub(in crate::proxy::options) const FLAGS: &[Flag] = &[
         "Remove the rules of all modes from this node and exit; with 0 only where nothing is left",
     )
     .counts_with_config(),
+    flag(
+        ACTION,
+        "only-ours",
+        Boolean,
+        "false",
+        "With --cleanup, leave what kube-proxy uses, for when it does the work",
+    )
+    .counts_with_config(),
     flag(ACTION, "init-only", Boolean, "false", "Do only what needs privileges and exit")
         .counts_with_config(),
     flag(

@@ -1,0 +1,176 @@
+//! The way back to kube-proxy, by the commands of `docs/migrate.md`, under load.
+
+use std::path::Path;
+
+use portolan_testkit::{Namespace, PortolanProcess, Protocol, TrafficPlan, eventually};
+
+use crate::common::kernel::nft;
+use crate::common::load::assert_lossless_but_answers;
+use crate::common::{BINARY, COMPLETE, Cluster, PATIENCE, at, http, load, logged, page, reaches};
+use crate::{ended, iptables_rules, kube_proxy_table, pod_address, service, use_service};
+
+const PAGE: &str = include_str!("../../../../docs/migrate.md");
+const SECTION: &str = "## Back to kube-proxy";
+/// Steps that need a cluster, by how they begin. The test does what they do.
+const EDIT: &str = "kubectl -n kube-system edit configmap kube-proxy";
+const LOGS: &str = "kubectl -n kube-system logs POD";
+const UNDO: &str = "kubectl -n kube-system rollout undo daemonset/kube-proxy --to-revision=REVISION";
+const STATUS: &str = "kubectl -n kube-system rollout status daemonset/kube-proxy";
+const MODE: &str = "curl -sf http://127.0.0.1:10249/proxyMode";
+const HEALTHZ: &str = "curl -sf http://127.0.0.1:10256/healthz";
+
+/// The commands of the section, in their order, without comments.
+fn commands() -> Vec<&'static str> {
+    let section = PAGE.split(SECTION).nth(1).unwrap().split("\n## ").next().unwrap();
+    let blocks = section.split("```").skip(1).step_by(2);
+    let commands = blocks.flat_map(str::lines).map(|line| line.split("  #").next().unwrap().trim());
+    commands.filter(|command| !command.is_empty()).collect()
+}
+
+/// Runs a command of the page on the node, where `portolan` is in the path; says whether it ended well, and what it printed.
+fn run(node: &Namespace, command: &str) -> (bool, String) {
+    let folder = Path::new(BINARY).parent().unwrap().display();
+    let script = format!("PATH={folder}:$PATH; {command}");
+    let (code, output) = ended(node, "sh", &["-c", &script]);
+    (code == Some(0), output)
+}
+
+/// What a kube-proxy in iptables mode writes over rules that are there: all of its chains anew, and no second jump.
+fn written_over(pod: &str) -> String {
+    let is_jump = |line: &&str| line.starts_with("-A PREROUTING") || line.starts_with("-A OUTPUT");
+    let is_there =
+        |line: &&str| is_jump(line) || line.starts_with("-A FORWARD") || line.starts_with("-A INPUT");
+    iptables_rules(pod).split_inclusive('\n').filter(|line| !is_there(line)).collect()
+}
+
+/// Lays down what kube-proxy programs in a mode, for the one Service with this endpoint.
+fn kube_proxy(node: &Namespace, mode: &str, pod: &str) {
+    if mode == "nftables" {
+        kube_proxy_table(node, pod);
+    } else {
+        node.output_with_input("iptables-nft-restore", &["--noflush"], &written_over(pod)).unwrap();
+    }
+}
+
+/// The same for another endpoint, as after a change.
+fn change_kube_proxy(node: &Namespace, mode: &str, pod: &str) {
+    if mode == "nftables" {
+        let rule = format!(
+            "flush chain ip kube-proxy services\nadd rule ip kube-proxy services ip daddr 10.96.0.10 meta l4proto {{ tcp, \
+             udp }} th dport 80 dnat to {pod}:8080\n"
+        );
+        node.output_with_input("nft", &["-f", "-"], &rule).unwrap();
+    } else {
+        kube_proxy(node, mode, pod);
+    }
+}
+
+fn leads_back(from: &str, to: &str) {
+    let cluster = Cluster::new();
+    let node = cluster.world.node().namespace();
+    service(&cluster);
+    let mut proxy = cluster.proxy_with(&format!("mode: {from}\n"));
+    // A relay's connections end with the process.
+    let plan = load::plan("10.96.0.10:80");
+    let streams = if from == "userspace" { 0 } else { plan.streams };
+    let load = use_service(&cluster, TrafficPlan { streams, ..plan });
+    let mut stopped = false;
+    let mut done = Vec::new();
+    for command in commands() {
+        done.push(command);
+        if command.starts_with(EDIT) {
+            cluster.configure(&format!("mode: {to}\n"));
+            in_force(&mut proxy, from, to);
+        } else if command.starts_with(LOGS) {
+            let text = command.split('\'').nth(1).unwrap();
+            assert!(from == to || proxy.output().contains(text), "{command}: {}", proxy.output());
+        } else if command == UNDO {
+            assert!(proxy.terminate(PATIENCE).unwrap().success(), "{}", proxy.output());
+            stopped = true;
+            kube_proxy(node, to, &pod_address(&cluster.world));
+        } else if command == STATUS || (stopped && command == HEALTHZ) {
+            // kube-proxy itself is not here.
+        } else if command == HEALTHZ {
+            let path = "/healthz";
+            let healthy =
+                || http::get(node, at("127.0.0.1:10256"), path).is_some_and(|answer| answer.status == 200);
+            assert!(eventually(PATIENCE, command, healthy).is_ok(), "{}", proxy.output());
+        } else if command == MODE {
+            assert_eq!(page(&cluster, "/proxyMode"), to);
+        } else {
+            let outcome = eventually(PATIENCE, command, || run(node, command).0);
+            assert!(outcome.is_ok(), "{from} to {to}: {command}: {:?}", run(node, command));
+        }
+    }
+    assert!(done.contains(&UNDO) && done.contains(&"portolan cleanup --only-ours"), "{done:?}");
+    let tables = nft(node, "list tables");
+    assert!(!tables.contains("portolan"), "{tables}");
+    assert_lossless_but_answers(load, 0, &format!("{from} to {to}"));
+    // Only kube-proxy decides.
+    let other = &cluster.world.pods()[1];
+    change_kube_proxy(node, to, &other.address(portolan_testkit::Family::Ipv4).to_string());
+    reaches(cluster.world.client().namespace(), Protocol::Tcp, at("10.96.0.10:80"), &[other]);
+}
+
+/// Waits until the mode of another one does the work in both families.
+fn in_force(proxy: &mut PortolanProcess, from: &str, to: &str) {
+    if from != to {
+        logged(proxy, COMPLETE, 2);
+    }
+}
+
+#[test]
+fn the_page_leads_back_from_the_nftables_mode() {
+    leads_back("nftables", "iptables");
+    leads_back("nftables", "nftables");
+}
+
+#[test]
+fn the_page_leads_back_from_the_iptables_mode() {
+    leads_back("iptables", "iptables");
+    leads_back("iptables", "nftables");
+}
+
+#[test]
+fn the_page_leads_back_from_the_userspace_mode() {
+    leads_back("userspace", "iptables");
+    leads_back("userspace", "nftables");
+}
+
+#[test]
+fn only_ours_leaves_what_kube_proxy_uses() {
+    for mode in ["nftables", "userspace"] {
+        let cluster = Cluster::new();
+        let node = cluster.world.node().namespace();
+        service(&cluster);
+        let mut proxy = cluster.proxy_with(&format!("mode: {mode}\n"));
+        proxy.kill().unwrap();
+        let pod = pod_address(&cluster.world);
+        kube_proxy_table(node, &pod);
+        node.output_with_input("iptables-nft-restore", &["--noflush"], &iptables_rules(&pod)).unwrap();
+        node.output("sh", &["-c", "echo 1 > /proc/sys/net/ipv4/conf/all/route_localnet"]).unwrap();
+        let others = || {
+            let settings =
+                node.output("sysctl", &["-a", "-r", "route_localnet|conntrack_tcp_timeout"]).unwrap();
+            let rules = ["-4", "-6"].map(|family| node.output("ip", &[family, "rule"]).unwrap());
+            (node.output("iptables-nft-save", &[]).unwrap().replace(char::is_numeric, ""), settings, rules)
+        };
+        let before = others();
+        for arguments in [&["cleanup", "--only-ours"][..], &["proxy", "--cleanup", "--only-ours"]] {
+            let (code, output) = ended(node, BINARY, arguments);
+            assert_eq!(code, Some(0), "{output}");
+            let tables = nft(node, "list tables");
+            assert!(!tables.contains("portolan"), "{mode}: {tables}");
+            assert!(
+                tables.contains("table ip kube-proxy") && tables.contains("table ip6 kube-proxy"),
+                "{tables}"
+            );
+            let after = others();
+            assert_eq!((&after.0, &after.1), (&before.0, &before.1), "{mode}");
+            assert!(!after.2.concat().contains("28783"), "{mode}: {after:?}");
+        }
+    }
+    let (code, output) = ended(&Namespace::new("only-ours").unwrap(), BINARY, &["proxy", "--only-ours"]);
+    assert_eq!(code, Some(1), "{output}");
+    assert!(output.contains("--only-ours says what --cleanup removes"), "{output}");
+}
