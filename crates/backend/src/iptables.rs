@@ -14,6 +14,7 @@ mod fixed;
 #[cfg(test)]
 mod interpreter;
 mod lock;
+mod memory;
 mod meter;
 mod name;
 mod options;
@@ -30,8 +31,9 @@ mod service;
 mod walk;
 mod writers;
 
-pub use counters::{Counted, counted};
+pub use counters::{Counted, counted, remove_counters};
 pub use dataplane::Iptables;
+pub use memory::{Memory, Size};
 pub use meter::{Measures, Meter, Rules};
 pub use options::{Options, Redirect};
 pub use planner::{Pieces, Planner};

@@ -18,5 +18,7 @@ mod faults;
 mod kernel;
 #[path = "iptables/load.rs"]
 mod load;
+#[path = "iptables/memory.rs"]
+mod memory;
 #[path = "iptables/takeover.rs"]
 mod takeover;

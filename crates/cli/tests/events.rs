@@ -12,10 +12,10 @@ mod common;
 use std::net::TcpListener;
 
 use portolan_server::{Draft, Resource, Transaction};
-use portolan_testkit::{ProbeResult, Protocol, eventually};
+use portolan_testkit::{PortolanProcess, ProbeResult, Protocol, eventually};
 use serde_json::{Value, json};
 
-use common::{Cluster, NODE, PATIENCE, at, ends_as, http, objects, reaches};
+use common::{BINARY, Cluster, IN_STEP, NODE, PATIENCE, at, ends_as, http, objects, reaches};
 
 /// The Events that the API server holds.
 fn events(cluster: &Cluster) -> Vec<Value> {
@@ -235,4 +235,48 @@ fn a_service_with_too_many_endpoints_is_told() {
     common::logged(&mut proxy, "not every endpoint of this Service port is used", 1);
     // The client that is bound to the pod stays there.
     reaches(from, Protocol::Tcp, at("10.96.0.30:80"), &[pod]);
+}
+
+/// The limit is one that the kernel does not know of: only what is said of it is looked at.
+#[test]
+fn a_memory_limit_that_is_too_low_is_told_before_the_rules_are_loaded() {
+    let cluster = Cluster::new();
+    common::load::busy_services(&cluster);
+    let limits = tempfile::tempdir().unwrap();
+    std::fs::create_dir(limits.path().join("memory")).unwrap();
+    for file in ["memory.max", "memory/memory.limit_in_bytes"] {
+        std::fs::write(limits.path().join(file), "16777216\n").unwrap();
+    }
+    let start = |yaml: &str| {
+        cluster.configure(yaml);
+        let script = format!(
+            "mount -o bind {} /sys/fs/cgroup && exec {BINARY} proxy --config {} --master {}",
+            limits.path().display(),
+            cluster.configuration_file().display(),
+            cluster.master()
+        );
+        let arguments = ["--mount", "--propagation", "private", "sh", "-c", &script];
+        let node = cluster.world.node().namespace();
+        let mut proxy = PortolanProcess::start(node, "unshare".as_ref(), &arguments).unwrap();
+        common::in_step(&mut proxy);
+        proxy
+    };
+    let telling = "the memory limit of this process is too low";
+    let proxy = start("");
+    assert!(!proxy.output().contains(telling), "the nftables mode has no programs: {}", proxy.output());
+    drop(proxy);
+    let proxy = start("mode: iptables\n");
+    let output = proxy.output();
+    let (at, in_step) = (output.find(telling), output.find(IN_STEP));
+    assert!(at.is_some() && at < in_step, "{output}");
+    assert_eq!(output.matches(telling).count(), 1, "{output}");
+    let event = told(&cluster, "MemoryLimitTooLow");
+    assert_eq!((&event["type"], &event["regarding"]["kind"]), (&json!("Warning"), &json!("Node")));
+    let note = event["note"].as_str().unwrap();
+    assert!(
+        note.starts_with(
+            "the memory limit is 16 MiB, and loading the rules of the iptables mode needs about 2"
+        ),
+        "{note}"
+    );
 }

@@ -1,4 +1,5 @@
-//! The node around the data plane: configuration, feature gates, health, metrics, addresses, sysctls.
+//! The node around the data plane: configuration, feature gates, health, metrics, addresses, sysctls,
+//! the memory limit.
 //!
 //! Owns: what an operator writes (`KubeProxyConfiguration` and its defaults), what an operator and a load
 //! balancer ask (health, metrics and the small HTTP servers that answer), and the rules by which a node's
@@ -9,6 +10,7 @@
 //! from those rooms is handed in as numbers and names.
 
 pub mod address;
+pub mod cgroup;
 pub mod config;
 pub mod conntrack;
 pub mod gates;

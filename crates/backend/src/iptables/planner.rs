@@ -383,7 +383,7 @@ fn is_plain(name: &ServicePortName) -> bool {
 }
 
 /// Number of different endpoints.
-fn reachable(forwarding: &Forwarding) -> usize {
+pub(super) fn reachable(forwarding: &Forwarding) -> usize {
     let place = |backend: &Backend| (backend.address, backend.port);
     let elsewhere =
         |backend: &&Backend| forwarding.cluster.binary_search_by_key(&place(backend), place).is_err();

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io::{self, BufRead as _, BufReader, BufWriter, Read, Write};
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
 use std::process::{ChildStderr, ChildStdin, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -23,6 +24,8 @@ const OLDEST: (u32, u32, u32) = (1, 6, 2);
 const RESOURCE_PROBLEM: i32 = 4;
 /// Of what a program complains about, no more than this is kept, in bytes.
 const COMPLAINT_MAX: u64 = 4096;
+/// By this signal the kernel ends programs where memory is short (`signal(7)`).
+const SIGKILL: i32 = 9;
 /// By these words programs say that there is no such rule, no such chain, or no chain that a rule leads to.
 const NOT_FOUND: [&str; 6] = [
     "No chain/target/match by that name",
@@ -76,7 +79,7 @@ pub enum Error {
         message: String,
     },
     /// A restore failed, or a program ended otherwise than well.
-    #[error("{program} failed ({status}): {message}{}", refused(.lines))]
+    #[error("{program} failed ({status}): {message}{}{}", killed(*.status), refused(.lines))]
     Failed {
         /// The program.
         program: String,
@@ -104,6 +107,15 @@ pub enum Error {
         /// What it wrote.
         output: String,
     },
+}
+
+/// Nothing but the kernel, where memory is short, ends these programs by this signal.
+fn killed(status: ExitStatus) -> &'static str {
+    if status.signal() == Some(SIGKILL) {
+        "was it ended for lack of memory? see `dmesg` on the node, and raise the memory limit"
+    } else {
+        ""
+    }
 }
 
 fn refused(lines: &[(usize, String)]) -> String {
@@ -441,8 +453,6 @@ fn pipe(input: ChildStdin, write: &mut dyn FnMut(&mut dyn fmt::Write) -> fmt::Re
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::process::ExitStatusExt as _;
-
     use super::*;
 
     #[test]
@@ -469,6 +479,16 @@ mod tests {
         assert!(locked.starts_with("iptables-restore waited 5 s for /run/xtables.lock"), "{locked}");
         assert!(end(4, "line 3: RULE_APPEND failed").contains("exit status: 4"));
         assert!(end(1, "cannot open the xtables lock").contains("exit status: 1"));
+    }
+
+    #[test]
+    fn a_program_that_was_killed_may_have_lacked_memory() {
+        let end = |status: i32| {
+            let status = ExitStatus::from_raw(status);
+            failed("iptables-restore".to_owned(), status, String::new(), &mut |_| Ok(())).to_string()
+        };
+        assert!(end(9).contains("raise the memory limit"), "{}", end(9));
+        assert!(!end(15).contains("memory") && !end(1 << 8).contains("memory"));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 mod api_server;
 mod backlog;
 mod health_checks;
+mod memory;
 mod node;
 mod relays;
 mod start;
@@ -33,6 +34,7 @@ use super::modes::{self, Blueprint, Meters, Relays, Shared};
 use super::reports::Synced;
 use backlog::Backlog;
 use health_checks::HealthChecks;
+use memory::Need;
 use node::OwnNode;
 pub(super) use relays::LEAVING;
 
@@ -80,6 +82,8 @@ pub(super) struct Agent {
     leaving: Option<oneshot::Sender<()>>,
     /// Service ports that could not be programmed, and that have been told.
     refused: PerFamily<Vec<Refusal>>,
+    /// Memory for the rules of the iptables mode.
+    need: Need,
 }
 
 /// The part that exists once the first complete state is known.
@@ -179,6 +183,7 @@ impl Agent {
             shared: Shared { meters, relays },
             leaving: None,
             refused: PerFamily::default(),
+            need: Need::default(),
         };
         agent.show_what_is_awaited();
         agent
@@ -450,6 +455,8 @@ impl Agent {
 
     fn send(&mut self, mut changes: Changes) {
         let node_ips = self.node_ips();
+        changes.changes.iter().for_each(|change| self.need.take(change));
+        self.review_memory();
         let Some(running) = &mut self.running else { return };
         if !changes.health_checks.is_empty() {
             running.health_checks.iter_mut().for_each(HealthChecks::touch);

@@ -64,6 +64,15 @@ impl Notes {
         }
     }
 
+    /// The memory limit of this process is too low for the rules of its mode.
+    pub(super) fn memory_limit_too_low(&self, limit_mib: u64, needed_mib: u64) {
+        let note = format!(
+            "the memory limit is {limit_mib} MiB, and loading the rules of the iptables mode needs about {needed_mib} MiB: raise \
+             resources.limits.memory, or choose another proxy mode"
+        );
+        self.recorder.event(EventNote::memory_limit_too_low(&self.node, &note));
+    }
+
     /// A Service port cannot be programmed.
     pub(super) fn not_programmed(&self, name: &ServicePortName, reason: &str) {
         let note = format!("port {:?} ({}): {reason}", name.port, name.protocol);

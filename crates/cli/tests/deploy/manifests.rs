@@ -49,6 +49,28 @@ fn the_agent_has_one_capability_and_nothing_else() {
     );
 }
 
+/// That this is enough for 16,000 Services with 10 endpoints each in the iptables mode is seen beside the code that tells of a
+/// limit which is too low.
+#[test]
+fn the_memory_limit_is_that_of_the_iptables_mode_everywhere() {
+    let limits = |set: &Value| {
+        let pod = &set["spec"]["template"]["spec"];
+        let containers = ["initContainers", "containers"].map(|of| pod[of].as_array().unwrap().clone());
+        let limits = containers.concat().into_iter().map(|it| it["resources"]["limits"]["memory"].clone());
+        limits.collect::<Vec<Value>>()
+    };
+    assert_eq!(limits(&daemon_set()), ["1Gi", "1Gi"]);
+    assert_eq!(limits(&crate::kustomize::with_iptables()), ["1Gi", "1Gi"]);
+    assert_eq!(one_yaml("deploy/helm/portolan/values.yaml")["resources"]["limits"]["memory"], "1Gi");
+    let unit = read("deploy/systemd/portolan-proxy.service");
+    assert!(
+        !unit.contains("MemoryMax") && !unit.contains("MemoryHigh"),
+        "docs/install.md says that it has none"
+    );
+    assert!(read("deploy/monitoring/alerts.yaml").contains("The manifests give it 1 GiB"));
+    assert!(read("docs/install.md").contains("resources.limits.memory` is 1 GiB"));
+}
+
 #[test]
 fn the_command_lines_exist() {
     let pod = &daemon_set()["spec"]["template"]["spec"];

@@ -94,6 +94,11 @@ impl EventNote {
         Self::of_node(node_name, EventType::Warning, "ProxyModeFallback", START, note)
     }
 
+    /// The memory limit of the process is too low for the rules that it is to load. Not upstream's.
+    pub fn memory_limit_too_low(node_name: &str, note: &str) -> Self {
+        Self::of_node(node_name, EventType::Warning, "MemoryLimitTooLow", "ProgramServices", note)
+    }
+
     /// A port of a Service cannot be programmed in this mode. Not upstream's. `service` is namespace and name.
     pub fn service_port_not_programmed(service: (&str, &str), note: &str) -> Self {
         Self::of_service(service, "ServicePortNotProgrammed", note)

@@ -89,6 +89,7 @@ impl Agent {
         let report = move |report| reporter.take(report);
         let (engine, _) = engine::spawn(dataplanes, timing(&self.configuration), report)?;
         self.send_everything(&engine);
+        self.tell_of_memory(&planes);
         for &family in &self.families {
             for former in modes::former(&self.configuration, family) {
                 engine.retire(family, former);
@@ -157,6 +158,7 @@ impl Agent {
     fn send_everything(&mut self, engine: &Handle) {
         self.review_api_server();
         self.catalog.drain_changes(|_| {});
+        self.need.forget_services();
         let checks = self.catalog.health_checks();
         let now = Now::read();
         for &family in &self.families {
@@ -165,7 +167,9 @@ impl Agent {
             self.health.queued(family, now);
             let mut changes = Vec::with_capacity(START_CHUNK);
             for (name, forwarding) in self.catalog.forwardings(family) {
-                changes.push(Change { name, family, old: None, new: Some(forwarding) });
+                let change = Change { name, family, old: None, new: Some(forwarding) };
+                self.need.take(&change);
+                changes.push(change);
                 if changes.len() == START_CHUNK {
                     let full = std::mem::replace(&mut changes, Vec::with_capacity(START_CHUNK));
                     engine.work(family, Work { changes: full, ..Work::default() });

@@ -1,0 +1,152 @@
+//! What the programs and the kernel take for many rules is no more than what is said of it.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use portolan_backend::Dataplane as _;
+use portolan_backend::iptables::{Iptables, Memory, Options, Programs, Size, Variant};
+use portolan_model::{Change, Family};
+use portolan_testkit::Namespace;
+
+use super::example::{cluster_ip, put, settings};
+use super::load::LOCK;
+
+const SERVICES: u32 = 1_000;
+const ENDPOINTS: u32 = 10;
+/// Of address space that is not used: programs and their libraries map more than they touch.
+const UNUSED: u64 = 8 << 20;
+
+/// A cgroup of the machine that counts memory of the kernel, where one can be made.
+struct Cgroup {
+    folder: PathBuf,
+    second: bool,
+}
+
+impl Cgroup {
+    fn new(name: &str) -> Option<Self> {
+        let own = fs::read_to_string("/proc/self/cgroup").unwrap();
+        let of_memory =
+            own.lines().find_map(|line| line.split_once(":memory:").map(|(_, path)| path.to_owned()));
+        let first = of_memory.map(|path| (format!("/sys/fs/cgroup/memory{path}"), false));
+        // Where processes are, there can be no cgroups with controllers; at the root there can.
+        [first, Some(("/sys/fs/cgroup".to_owned(), true))].into_iter().flatten().find_map(
+            |(parent, second)| {
+                let folder = Path::new(&parent).join(format!("portolan-{name}-{}", std::process::id()));
+                fs::create_dir(&folder).ok()?;
+                let made = Self { folder, second };
+                made.kernel().is_some().then_some(made)
+            },
+        )
+    }
+
+    /// Bytes of the kernel's memory.
+    fn kernel(&self) -> Option<u64> {
+        if self.second {
+            let stat = fs::read_to_string(self.folder.join("memory.stat")).ok()?;
+            return stat.lines().find_map(|line| line.strip_prefix("kernel "))?.parse().ok();
+        }
+        let usage = fs::read_to_string(self.folder.join("memory.kmem.usage_in_bytes")).ok()?;
+        usage.trim().parse().ok()
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.folder);
+    }
+}
+
+/// A folder for programs.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("portolan-memory-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        Self(folder)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The programs of a variant, none of which gets more memory than this.
+fn limited(folder: &Path, variant: Variant, memory: Memory, cgroup: Option<&Cgroup>) -> Programs {
+    let name = match variant {
+        Variant::Nft => "iptables-nft",
+        Variant::Legacy => "iptables-legacy",
+    };
+    let enter = cgroup.map(|cgroup| format!("echo $$ > {}/cgroup.procs\n", cgroup.folder.display()));
+    for suffix in ["", "-save", "-restore"] {
+        let file = folder.join(format!("iptables{suffix}"));
+        let script = format!(
+            "#!/bin/sh\n{}ulimit -v {}\nexec {name}{suffix} \"$@\"\n",
+            enter.as_deref().unwrap_or_default(),
+            (memory.program + UNUSED) >> 10
+        );
+        fs::write(&file, script).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    Programs::named(folder.join("iptables").display().to_string()).unwrap().with_lock(LOCK)
+}
+
+fn services() -> Vec<Change> {
+    let service = |number: u32| {
+        let address = |base: u32, number: u32| std::net::Ipv4Addr::from(base + number).to_string();
+        let endpoints: Vec<String> = (0..ENDPOINTS)
+            .map(|n| format!("{}:8080", address(0x0ac8_0000, number * ENDPOINTS + n)))
+            .collect();
+        let endpoints: Vec<&str> = endpoints.iter().map(String::as_str).collect();
+        put(&format!("service-{number}"), "http", cluster_ip(&address(0x0a60_0000, number), 80, &endpoints))
+    };
+    (0..SERVICES).map(service).collect()
+}
+
+fn holds(variant: Variant) {
+    let size = Size { frontends: SERVICES.into(), endpoints: u64::from(SERVICES * ENDPOINTS) };
+    let memory = size.memory(variant);
+    let name = format!("{variant:?}").to_lowercase();
+    let folder = Folder::new(&name);
+    let cgroup = Cgroup::new(&name);
+    let programs = limited(&folder.0, variant, memory, cgroup.as_ref());
+    let node = Namespace::new(&format!("memory-{name}")).unwrap();
+    node.run(|| {
+        let open = || Iptables::new(programs.clone(), settings(Family::Ipv4), Options::default());
+        let mut dataplane = open();
+        dataplane.apply(&services()).unwrap();
+        let first = dataplane.resync().unwrap();
+        assert!(first.elements > (SERVICES * ENDPOINTS * 3) as usize, "{first:?}");
+        // One change, and a start that finds everything there.
+        let web = cluster_ip("10.97.0.1", 80, &["10.201.0.1:8080"]);
+        let web = [put("web", "http", web)];
+        assert!(dataplane.apply(&web).unwrap().elements > 0);
+        let mut again = open();
+        again.apply(&services()).unwrap();
+        again.apply(&web).unwrap();
+        let second = again.resync().unwrap();
+        assert!(second.full && second.elements == 0, "{second:?}");
+    })
+    .unwrap();
+    let Some(cgroup) = cgroup else {
+        eprintln!("kernel memory is not looked at: no cgroup can be made here");
+        return;
+    };
+    let kernel = cgroup.kernel().unwrap();
+    eprintln!("{variant:?}: {} KiB of the kernel, said {} KiB", kernel >> 10, memory.kernel >> 10);
+    assert!(kernel <= memory.kernel / 5 * 6 + (4 << 20), "{kernel} of {memory:?}");
+    assert!(kernel >= memory.kernel / 2, "{kernel} of {memory:?}");
+}
+
+#[test]
+fn programs_and_kernel_take_what_is_said_in_nftables_front_end() {
+    holds(Variant::Nft);
+}
+
+#[test]
+fn programs_and_kernel_take_what_is_said_in_the_older_iptables() {
+    holds(Variant::Legacy);
+}

@@ -1,0 +1,168 @@
+//! Whether the memory limit of this process is enough for the rules of the iptables mode.
+//!
+//! The programs that load rules are much larger than the agent, and the kernel counts rules as memory of the cgroup that made
+//! them. Where the limit is too low, the kernel ends a program, or all of the container, at each load.
+
+use portolan_backend::iptables::{Memory, Size, Variant};
+use portolan_model::Change;
+use portolan_model::catalog::PerFamily;
+use portolan_node::cgroup;
+use portolan_node::sysctl::Host;
+
+use super::{Agent, Plane};
+use crate::proxy::modes::Blueprint;
+
+/// Of the agent itself, in bytes: without Services, and for each endpoint, with its share of objects.
+const AGENT: u64 = 12 << 20;
+const AGENT_ENDPOINT: u64 = 180;
+
+/// What is known of memory.
+#[derive(Debug, Default)]
+pub(super) struct Need {
+    sizes: PerFamily<Size>,
+    /// Where rules of the iptables mode are to go.
+    variants: PerFamily<Option<Variant>>,
+    /// What was told to be needed, in bytes.
+    told: Option<u64>,
+}
+
+impl Need {
+    /// Takes in what changed of Services.
+    pub(super) fn take(&mut self, change: &Change) {
+        let of = |side: &Option<_>| side.as_deref().map(Size::of).unwrap_or_default();
+        let size = self.sizes.get_mut(change.family);
+        *size = size.plus(of(&change.new)).minus(of(&change.old));
+    }
+
+    /// Nothing is known of Services.
+    pub(super) fn forget_services(&mut self) {
+        self.sizes = PerFamily::default();
+    }
+
+    /// In bytes: for the rules of every family in the kernel, the largest of the programs, which run one after the other, and
+    /// the agent. Nothing where no family has such rules.
+    fn bytes(&self) -> Option<u64> {
+        let of = |size: &Size, variant: &Option<Variant>| Some(size.memory((*variant)?));
+        let families = [of(&self.sizes.ipv4, &self.variants.ipv4), of(&self.sizes.ipv6, &self.variants.ipv6)];
+        let known = || families.iter().flatten();
+        let program = known().map(|memory: &Memory| memory.program).max()?;
+        let kernel = known().fold(0_u64, |sum, memory| sum.saturating_add(memory.kernel));
+        let endpoints = self.sizes.ipv4.plus(self.sizes.ipv6).endpoints;
+        let agent = AGENT.saturating_add(AGENT_ENDPOINT.saturating_mul(endpoints));
+        Some(agent.saturating_add(kernel).saturating_add(program))
+    }
+
+    /// What is to be told: the memory needed and the limit, where that is lower. The same is not told twice, nor is a need
+    /// that has grown by less than a tenth.
+    fn too_much_for(&mut self, limit: impl FnOnce() -> Option<u64>) -> Option<(u64, u64)> {
+        let needed = self.bytes()?;
+        if self.told.is_some_and(|told| needed < told.saturating_add(told / 10)) {
+            return None;
+        }
+        self.told = Some(needed);
+        limit().filter(|limit| *limit < needed).map(|limit| (needed, limit))
+    }
+}
+
+impl Agent {
+    /// Says where the memory limit is too low for the rules that are there now, or are about to be loaded.
+    pub(super) fn review_memory(&mut self) {
+        if let Some(running) = self.running.take() {
+            self.tell_of_memory(&running.planes);
+            self.running = Some(running);
+        }
+    }
+
+    /// The same, of these data planes.
+    pub(super) fn tell_of_memory(&mut self, planes: &[Plane]) {
+        for plane in planes {
+            let iptables = matches!(plane.blueprint, Blueprint::Iptables(_));
+            let variant = plane.chains.filter(|_| iptables).map(|chains| chains.variant);
+            *self.need.variants.get_mut(plane.family) = variant;
+        }
+        let Some((needed, limit)) = self.need.too_much_for(|| cgroup::memory_limit(&Host::default())) else {
+            return;
+        };
+        let size = self.need.sizes.ipv4.plus(self.need.sizes.ipv6);
+        let (needed_mib, limit_mib) = (needed.div_ceil(1 << 20), limit >> 20);
+        tracing::warn!(
+            limit_mib,
+            needed_mib,
+            frontends = size.frontends,
+            endpoints = size.endpoints,
+            "the memory limit of this process is too low to load the rules of the iptables mode: raise it \
+             (resources.limits.memory, or MemoryMax of the unit), or choose another proxy mode"
+        );
+        self.notes.memory_limit_too_low(limit_mib, needed_mib);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use portolan_model::{Backend, Family, Forwarding, Protocol, ServicePortName};
+
+    use super::*;
+
+    fn size(services: u64) -> Size {
+        Size { frontends: services, endpoints: services * 10 }
+    }
+
+    fn need(services: u64, variant: Variant) -> Need {
+        let mut need = Need::default();
+        *need.sizes.get_mut(Family::Ipv4) = size(services);
+        *need.variants.get_mut(Family::Ipv4) = Some(variant);
+        need
+    }
+
+    #[test]
+    fn a_limit_that_is_too_low_is_told_once_and_again_where_much_more_is_needed() {
+        let mut need = need(12_000, Variant::Legacy);
+        let limit = || Some(256 << 20);
+        let (needed, _) = need.too_much_for(limit).expect("more than that");
+        assert!((600 << 20..700 << 20).contains(&needed), "{needed}");
+        assert_eq!(need.too_much_for(limit), None, "told");
+        *need.sizes.get_mut(Family::Ipv4) = size(13_000);
+        assert_eq!(need.too_much_for(limit), None, "nearly the same");
+        *need.sizes.get_mut(Family::Ipv4) = size(14_000);
+        assert!(need.too_much_for(limit).is_some());
+        *need.sizes.get_mut(Family::Ipv4) = size(20_000);
+        assert_eq!(need.too_much_for(|| None), None, "no limit");
+    }
+
+    /// That the manifests give it is seen by the test program `deploy`.
+    #[test]
+    fn the_limit_of_the_manifests_holds_16_000_services_with_10_endpoints() {
+        for variant in [Variant::Nft, Variant::Legacy] {
+            assert_eq!(need(16_000, variant).too_much_for(|| Some(1 << 30)), None, "{variant:?}");
+            assert!(need(24_000, variant).too_much_for(|| Some(1 << 30)).is_some(), "{variant:?}");
+        }
+    }
+
+    #[test]
+    fn other_modes_need_nothing_of_it_and_changes_are_counted() {
+        let mut need = need(16_000, Variant::Nft);
+        *need.variants.get_mut(Family::Ipv4) = None;
+        assert_eq!(need.bytes(), None);
+        need.forget_services();
+        let backend = |last| Backend { address: [10, 0, 0, last].into(), port: 80, may_hairpin: false };
+        let frontend = "10.96.0.1:80".parse().expect("an address");
+        let forwarding = |backends: Vec<Backend>| {
+            Some(Arc::new(Forwarding::plain(frontend, Protocol::Tcp, backends.into())))
+        };
+        let name = Arc::new(ServicePortName {
+            namespace: "n".into(),
+            service: "s".into(),
+            port: "p".into(),
+            protocol: Protocol::Tcp,
+        });
+        let change = |old, new| Change { name: name.clone(), family: Family::Ipv4, old, new };
+        let (one, two) = (forwarding(vec![backend(1)]), forwarding(vec![backend(1), backend(2)]));
+        need.take(&change(None, one.clone()));
+        need.take(&change(one, two.clone()));
+        assert_eq!(need.sizes.ipv4.endpoints, 2);
+        need.take(&change(two, None));
+        assert_eq!(need.sizes.ipv4, Size::default());
+    }
+}
