@@ -112,10 +112,13 @@ impl Agent {
         let node_ips = self.node_ips();
         let node = settings::Node { ips: &node_ips, pod_cidrs: &self.node.pod_cidrs, addresses };
         let of_family = |family: &Family| {
-            if self.leaving.is_some() {
-                return Blueprint::without_relay(&self.configuration, *family, &node);
+            match Blueprint::new(&self.configuration, *family, &node) {
+                // Relays of an earlier mode may be there as well: the mode that runs needs no other in its place.
+                blueprint if self.leaving.is_some() && blueprint.captures() => {
+                    Blueprint::without_relay(&self.configuration, *family, &node)
+                }
+                blueprint => blueprint,
             }
-            Blueprint::new(&self.configuration, *family, &node)
         };
         self.families.iter().map(of_family).collect()
     }
@@ -149,6 +152,7 @@ impl Agent {
             }
         }
         running.settings = new;
+        self.review_memory();
         self.move_health_checks(&addresses);
     }
 }
