@@ -16,7 +16,7 @@ use portolan_testkit::{Namespace, PortolanProcess, Protocol, eventually};
 use serde_json::json;
 
 use common::kernel::nft;
-use common::load::{self, assert_lossless, busy_services};
+use common::load::{self, assert_lossless, assert_lossless_but_own, busy_services};
 use common::{COMPLETE, Cluster, PATIENCE, at, logged, objects, page, reaches};
 
 /// Says that the kernel has to have IPVS.
@@ -79,7 +79,7 @@ fn there_and_back(other: &str) {
         let to = at(&format!("{address}:80"));
         reaches(cluster.world.client().namespace(), Protocol::Tcp, to, &[backend]);
     }
-    assert_lossless(load);
+    assert_lossless_but_own(load, 2);
 }
 
 #[test]
