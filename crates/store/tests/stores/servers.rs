@@ -316,14 +316,25 @@ async fn a_deletion_of_very_many_at_once_begins_the_history_anew() {
     assert!(next.changes(SERVICE, seen, 10).is_err());
 }
 
+/// Whether every thread of a process is stopped (`proc_pid_stat(5)`): a signal takes effect a moment after it was sent.
+fn is_stopped(process: u32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
+    threads.flatten().all(|thread| {
+        let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        // The second field, a name in parentheses, may contain spaces.
+        stat.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with('T'))
+    })
+}
+
 #[tokio::test]
 async fn an_etcd_that_hangs_leaves_a_write_unknown_and_can_be_read() {
     let Some(etcd) = Etcd::start() else { return };
-    let short = EtcdOptions { timeout: Duration::from_millis(500), ..options(&etcd, PREFIX) };
+    let short = EtcdOptions { timeout: Duration::from_secs(4), ..options(&etcd, PREFIX) };
     let store = EtcdStore::connect(short, history()).await.unwrap();
     commit(&store, vec![put(SERVICE, "n/a", "1", None)]).await.unwrap();
     let pid = Pid::from_raw(etcd.id().cast_signed()).unwrap();
     kill_process(pid, Signal::STOP).unwrap();
+    until("etcd has stopped", || is_stopped(etcd.id())).await;
     let outcome = commit(&store, vec![put(SERVICE, "n/b", "1", None)]).await;
     assert!(matches!(outcome, Err(CommitError::Unknown(_))), "{outcome:?}");
     assert!(matches!(store.refresh().await, Err(CommitError::Unavailable(_))));
@@ -456,7 +467,7 @@ async fn an_etcd_with_users_is_used_as_one_of_them() {
 #[tokio::test]
 async fn commits_without_an_etcd_are_unavailable() {
     let Some(mut etcd) = Etcd::start() else { return };
-    let short = EtcdOptions { timeout: Duration::from_millis(500), ..options(&etcd, PREFIX) };
+    let short = EtcdOptions { timeout: Duration::from_secs(4), ..options(&etcd, PREFIX) };
     let store = EtcdStore::connect(short.clone(), history()).await.unwrap();
     etcd.kill();
     // The first may have been on a connection that looked alive.
