@@ -47,6 +47,7 @@ unit: packages-base packages-test $(TOOLS) $(RELEASED) $(PYTHON)
 
 ## Tests of the kernel, a random world and the proxy on Debian 12's kernel (6.1) under qemu. Without the slowest:
 ## everything in the guest is emulated.
+# It is always the whole workspace that is built: other packages would mean other features, and everything built anew.
 VM_SKIP := any_line for_10_s under_load contention edits:: limits:: priority:: restart:: the_memory_of what_others_do \
 	ipvs::the_kernel_agrees_with_the_oracle memory_is_flat modes_change
 vm-test: packages-base packages-vm
@@ -54,15 +55,15 @@ vm-test: packages-base packages-vm
 	PORTOLAN_ROUNDS=$${PORTOLAN_ROUNDS:-1} PORTOLAN_TEST_IPVS=1 $(CARGO) test --quiet --locked --workspace --all-features \
 		--config 'target."cfg(all())".runner = "$(CURDIR)/tests/vm/run"' \
 		--test kernel --test conntrack --test iptables --test ipvs --test random -- $(addprefix --skip ,$(VM_SKIP))
-	PORTOLAN_TEST_IPVS=1 $(CARGO) test --quiet --locked -p portolan-tests \
+	PORTOLAN_TEST_IPVS=1 $(CARGO) test --quiet --locked --workspace --all-features \
 		--config 'target."cfg(all())".runner = "$(CURDIR)/tests/vm/run"' \
 		--test affinity --test decisions --test frontends --test masquerade --test refusals -- ipvs::
-	PORTOLAN_ROUNDS=$${PORTOLAN_ROUNDS:-3} PORTOLAN_TEST_IPVS=1 $(CARGO) test --quiet --locked -p portolan-tests \
+	PORTOLAN_ROUNDS=$${PORTOLAN_ROUNDS:-3} PORTOLAN_TEST_IPVS=1 $(CARGO) test --quiet --locked --workspace --all-features \
 		--config 'target."cfg(all())".runner = "$(CURDIR)/tests/vm/run"' --test random -- ipvs::
-	VM_ATTEMPTS=2 PORTOLAN_TEST_IPVS=1 $(CARGO) test --quiet --locked -p portolan -p portolan-backend \
+	VM_ATTEMPTS=2 PORTOLAN_TEST_IPVS=1 $(CARGO) test --quiet --locked --workspace --all-features \
 		--config 'target."cfg(all())".runner = "$(CURDIR)/tests/vm/run"' --test ipvs_mode --test userspace -- \
 		--test-threads 1 $(addprefix --skip ,$(VM_SKIP))
-	VM_WITHOUT=nft_tproxy PORTOLAN_TEST_WITHOUT=nft_tproxy $(CARGO) test --quiet --locked -p portolan \
+	VM_WITHOUT=nft_tproxy PORTOLAN_TEST_WITHOUT=nft_tproxy $(CARGO) test --quiet --locked --workspace --all-features \
 		--config 'target."cfg(all())".runner = "$(CURDIR)/tests/vm/run"' --test userspace -- has_no_tproxy
 	VM_PROGRAMS=$(CURDIR)/target/debug/portolan tests/vm/run tests/vm/proxy $(CURDIR)/target/debug/portolan
 
