@@ -11,6 +11,7 @@ mod entry;
 mod file;
 mod queue;
 mod space;
+mod trouble;
 mod writer;
 
 use std::{
@@ -28,6 +29,7 @@ use self::{
     file::Folder,
     queue::{Answer, Queue, Submitted},
     space::Space,
+    trouble::Trouble,
     writer::Writer,
 };
 use crate::{
@@ -67,7 +69,7 @@ struct Shared {
     queue: Mutex<(Queue, Closing)>,
     wake: Condvar,
     /// What keeps transactions from being written.
-    trouble: Mutex<Option<String>>,
+    trouble: Trouble,
 }
 
 /// Whether the store is being dropped.
@@ -95,7 +97,7 @@ impl DurableStore {
         let space = Space::take(folder.path());
         let queue = Mutex::new((Queue::new(tables.revision()), false));
         let published = Arc::new(Published::new(tables));
-        let (wake, trouble) = (Condvar::new(), Mutex::default());
+        let (wake, trouble) = (Condvar::new(), Trouble::default());
         let shared = Arc::new(Shared { published: Arc::clone(&published), counters, queue, wake, trouble });
         let writer = Writer::new(folder, database, (forget, space), Arc::clone(&shared));
         let thread = thread::Builder::new().name("store".into()).spawn(move || writer.run());
@@ -119,10 +121,6 @@ impl Shared {
             Submitted::Queued => self.wake.notify_one(),
             Submitted::Answered(answer, outcome) => self.answer(answer, outcome),
         }
-    }
-
-    fn trouble(&self) -> MutexGuard<'_, Option<String>> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn answer(&self, answer: Answer, outcome: Result<Committed, CommitError>) {
@@ -168,7 +166,7 @@ impl Store for DurableStore {
     }
 
     fn writable(&self) -> Result<(), String> {
-        self.shared.trouble().clone().map_or(Ok(()), Err)
+        self.shared.trouble.reason().map_or(Ok(()), Err)
     }
 
     fn metrics(&self) -> Metrics {

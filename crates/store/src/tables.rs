@@ -116,6 +116,11 @@ impl Tables {
         }
     }
 
+    /// Bytes of objects that only the history keeps.
+    pub(crate) fn history_bytes(&self) -> usize {
+        self.resources.iter().fold(0, |sum, table| sum.saturating_add(table.superseded_bytes))
+    }
+
     /// All objects in `scope`, as [`crate::Store::snapshot`] has it.
     pub(crate) fn snapshot(
         &self,

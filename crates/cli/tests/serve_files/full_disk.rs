@@ -1,5 +1,6 @@
 use std::fs;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use portolan_testkit::PortolanProcess;
 use serde_json::json;
@@ -10,6 +11,14 @@ use crate::site::{PATIENCE, Site, until};
 const SERVICES: &str = "/api/v1/namespaces/default/services";
 /// Mounts a small disk in a mount namespace of the server's own, which ends with it.
 const START: &str = "mount -t tmpfs -o size=24m,mode=0700 tmpfs \"$0\" && exec \"$@\"";
+/// Two lives on one disk: the second begins when the first is killed.
+const START_TWICE: &str = "mount -t tmpfs -o size=24m,mode=0700 tmpfs \"$0\" && { \"$@\" ; exec \"$@\" ; }";
+/// The same; before the second, another program leaves less than the reserve.
+const START_TWICE_NARROW: &str = "mount -t tmpfs -o size=24m,mode=0700 tmpfs \"$0\" && { \"$@\" ; \
+    rm \"$0/reserve\" && left=$(df --output=avail -k \"$0\" | tail -n 1) && \
+    fallocate -l $((left - 3000))K \"$0/narrow\" && exec \"$@\" ; }";
+/// Bytes of the reserve when it is whole.
+const RESERVE: u64 = 4 << 20;
 
 /// A server whose data folder is a disk of 24 MiB.
 struct Small {
@@ -30,8 +39,7 @@ impl Small {
 
     /// A file on the disk, as the server sees it.
     fn on_disk(&self, name: &str) -> PathBuf {
-        let folder = self.folder.path().strip_prefix("/").unwrap();
-        PathBuf::from(format!("/proc/{}/root", self.server.id())).join(folder).join(name)
+        on_disk(&self.server, &self.folder, name)
     }
 
     fn create(&self, name: &str, bytes: usize) -> u16 {
@@ -73,6 +81,12 @@ impl Small {
     }
 }
 
+/// A file in a folder, as the process sees it.
+fn on_disk(process: &PortolanProcess, folder: &TempDir, name: &str) -> PathBuf {
+    let folder = folder.path().strip_prefix("/").unwrap();
+    PathBuf::from(format!("/proc/{}/root", process.id())).join(folder).join(name)
+}
+
 #[test]
 fn on_a_full_disk_deletions_make_room() {
     let small = Small::start();
@@ -86,13 +100,14 @@ fn on_a_full_disk_deletions_make_room() {
     let service = json!({"metadata": {"name": "tiny"}, "spec": {"ports": [{"port": 80}]}});
     let refused = small.site.ask("POST", SERVICES, &service.to_string());
     assert!(refused.code == 503 && refused.body.contains("delete objects"), "{}", refused.body);
-    // One after the other, none refused; one with finalizers is marked first.
+    // One after the other, none refused.
     for number in 0..count {
         small.delete(&format!("s{number}"));
     }
     assert_eq!(small.site.names(SERVICES), ["kubernetes"]);
-    until("there is room again", || small.create("again", 200_000) == 201);
+    // A load balancer sends nothing before that.
     until("the server is ready", || small.is_ready());
+    assert_eq!(small.create("again", 200_000), 201);
     small.delete("again");
     // The room is there again and again.
     for _ in 0..3 {
@@ -101,9 +116,95 @@ fn on_a_full_disk_deletions_make_room() {
         for number in 0..count {
             small.delete(&format!("s{number}"));
         }
-        until("there is room again", || small.create("again", 200_000) == 201);
+        until("the server is ready", || small.is_ready());
+        assert_eq!(small.create("again", 200_000), 201);
         small.delete("again");
     }
+}
+
+#[test]
+fn on_a_full_disk_small_deletions_cost_no_watch_its_history() {
+    let small = Small::start();
+    for number in 0..5 {
+        assert_eq!(small.create(&format!("small{number}"), 1000), 201);
+    }
+    let list: serde_json::Value = serde_json::from_str(&small.site.ask("GET", SERVICES, "").body).unwrap();
+    let from = list["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
+    small.fill();
+    for number in 0..5 {
+        small.delete(&format!("small{number}"));
+        // Written where there is room for it, or refused.
+        let code = small.create(&format!("other{number}"), 200_000);
+        assert!([201, 503].contains(&code), "{code}");
+        let path = format!("{SERVICES}?watch=1&timeoutSeconds=1&resourceVersion={from}");
+        let watched = small.site.ask("GET", &path, "");
+        assert!(watched.code == 200 && watched.body.contains("\"small0\""), "{}", watched.code);
+        assert!(!watched.body.contains("\"ERROR\""), "a watch that is behind has to begin anew");
+    }
+    let said = small.server.output();
+    assert!(!said.contains("forgot_history=true"), "{said}");
+}
+
+#[test]
+fn on_a_full_disk_what_is_deleted_in_steps_goes_too() {
+    let small = Small::start();
+    let site = &small.site;
+    let team = json!({"metadata": {"name": "team"}}).to_string();
+    assert_eq!(site.ask("POST", "/api/v1/namespaces", &team).code, 201);
+    for number in 0..20 {
+        let service = json!({"metadata": {"name": format!("s{number}")}, "spec": {"ports": [{"port": 80}]}});
+        let path = "/api/v1/namespaces/team/services";
+        assert_eq!(site.ask("POST", path, &service.to_string()).code, 201);
+    }
+    let held = json!({
+        "metadata": {"name": "held", "finalizers": ["example.com/holds"]},
+        "spec": {"ports": [{"port": 80}]},
+    });
+    assert_eq!(site.ask("POST", SERVICES, &held.to_string()).code, 201);
+    small.fill();
+    // It is marked, and goes when what holds it is taken away.
+    let path = format!("{SERVICES}/held");
+    let marked = site.ask("DELETE", &path, "");
+    assert!(marked.code == 200 && marked.body.contains("deletionTimestamp"), "{}", marked.body);
+    let mut object: serde_json::Value = serde_json::from_str(&site.ask("GET", &path, "").body).unwrap();
+    object["metadata"]["finalizers"] = json!([]);
+    let released = site.ask("PUT", &path, &object.to_string());
+    assert_eq!(released.code, 200, "{}", released.body);
+    assert_eq!(site.ask("GET", &path, "").code, 404);
+    // A Namespace is marked, all in it is deleted, and it goes last.
+    let deleted = site.ask("DELETE", "/api/v1/namespaces/team", "");
+    assert_eq!(deleted.code, 200, "{}", deleted.body);
+    until("the Namespace is gone", || site.ask("GET", "/api/v1/namespaces/team", "").code == 404);
+    assert!(site.names("/api/v1/namespaces/team/services").is_empty());
+    assert!(!small.is_ready(), "so little makes no room for everything");
+}
+
+#[test]
+fn what_is_held_of_the_reserve_is_not_given_to_others() {
+    let mut lives = TwoLives::start(START_TWICE_NARROW);
+    lives.kill();
+    // At its start it tries once whether its file can be shorter; it needs the reserve for that.
+    until("the file is made short", || lives.shell.output().contains("made shorter"));
+    let at = |name: &str| on_disk(&lives.shell, &lives.folder, name);
+    let held = || fs::metadata(at("reserve")).unwrap().len();
+    until("a part of the reserve is held", || held() > 0);
+    let before = held();
+    assert!(before < RESERVE, "{before}");
+    // From now on nothing but the probe writes, and all that is free goes to another program: for some probes.
+    let mut file = fs::File::create(at("other")).unwrap();
+    let mut least = before;
+    let end = Instant::now() + Duration::from_secs(7);
+    while Instant::now() < end {
+        let _ = std::io::copy(&mut std::io::repeat(1), &mut file);
+        least = least.min(held());
+    }
+    assert!(least >= before, "{least} of {before} bytes");
+    drop(file);
+    for name in ["other", "narrow"] {
+        fs::remove_file(at(name)).unwrap();
+    }
+    until("the server is ready", || lives.site.ask("GET", "/readyz", "").code == 200);
+    assert_eq!(held(), RESERVE);
 }
 
 #[test]
@@ -116,7 +217,7 @@ fn a_disk_that_others_fill_is_noticed_and_so_is_that_it_is_mended() {
     until("a write is refused", || small.create(&format!("n{}", fastrand::u32(..)), 200_000) == 503);
     until("the server says that it is not ready", || !small.is_ready());
     small.delete("s0");
-    // A Namespace goes with all that is in it, which takes many writes.
+    // And as a collection.
     assert_eq!(
         small.site.ask("DELETE", &format!("{SERVICES}?fieldSelector=metadata.name%3Ds1"), "").code,
         200
@@ -130,44 +231,80 @@ fn a_disk_that_others_fill_is_noticed_and_so_is_that_it_is_mended() {
     assert!(small.server.terminate(PATIENCE).unwrap().success());
 }
 
-#[test]
-fn a_server_that_was_killed_on_a_full_disk_starts_and_deletes() {
-    let folder = tempdir().unwrap();
-    let (site, path) = (Site::new(), folder.path().to_str().unwrap());
-    // Two lives on one disk: the second begins when the first is killed.
-    let script = format!("{START} ; exec \"$@\"").replace("exec \"$@\" ;", "\"$@\" ;");
-    let before = ["unshare", "--mount", "sh", "-c", &script, path];
-    let mut shell = site.serve(&before, &["--data-dir", path]);
-    site.ready(&mut shell);
-    let names = |site: &Site| site.names(SERVICES);
-    let mut count = 0;
-    loop {
-        let service = json!({
-            "metadata": {"name": format!("s{count}"), "annotations": {"a": "x".repeat(200_000)}},
-            "spec": {"ports": [{"port": 80}]},
-        });
-        match site.ask("POST", SERVICES, &service.to_string()).code {
-            201 => count += 1,
-            code => {
-                assert_eq!(code, 503);
-                break;
+/// Two lives of a server on one disk: the second begins when the first is killed.
+struct TwoLives {
+    site: Site,
+    shell: PortolanProcess,
+    folder: TempDir,
+    /// Large Services in the first life.
+    count: usize,
+}
+
+impl TwoLives {
+    /// The first life.
+    fn start(script: &str) -> Self {
+        let folder = tempdir().unwrap();
+        let (site, path) = (Site::new(), folder.path().to_str().unwrap());
+        let before = ["unshare", "--mount", "sh", "-c", script, path];
+        let mut shell = site.serve(&before, &["--data-dir", path]);
+        site.ready(&mut shell);
+        Self { site, shell, folder, count: 0 }
+    }
+
+    /// Until the disk is full.
+    fn fill(&mut self) {
+        loop {
+            let service = json!({
+                "metadata": {"name": format!("s{}", self.count), "annotations": {"a": "x".repeat(200_000)}},
+                "spec": {"ports": [{"port": 80}]},
+            });
+            match self.site.ask("POST", SERVICES, &service.to_string()).code {
+                201 => self.count += 1,
+                code => {
+                    assert_eq!(code, 503);
+                    return;
+                }
             }
         }
     }
-    let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", shell.id())).unwrap();
-    let first =
-        children.split_whitespace().next().unwrap().parse().ok().and_then(rustix::process::Pid::from_raw);
-    rustix::process::kill_process(first.unwrap(), rustix::process::Signal::KILL).unwrap();
-    shell
-        .wait_until(PATIENCE, "the second life", || {
-            site.try_ask("GET", "/livez", "").is_some_and(|answer| answer.code == 200)
-        })
-        .unwrap();
-    assert_eq!(names(&site).len(), count + 1);
-    for number in 0..count {
-        let answer = site.ask("DELETE", &format!("{SERVICES}/s{number}"), "");
-        assert_eq!(answer.code, 200, "{}", answer.body);
+
+    fn delete_all(&self) {
+        for number in 0..self.count {
+            let answer = self.site.ask("DELETE", &format!("{SERVICES}/s{number}"), "");
+            assert_eq!(answer.code, 200, "{}", answer.body);
+        }
     }
+
+    /// Kills the first life and waits for the second.
+    fn kill(&mut self) {
+        let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", self.shell.id())).unwrap();
+        let first = children.split_whitespace().next().unwrap().parse().ok();
+        let first = first.and_then(rustix::process::Pid::from_raw).unwrap();
+        rustix::process::kill_process(first, rustix::process::Signal::KILL).unwrap();
+        let site = &self.site;
+        let is_alive = || site.try_ask("GET", "/livez", "").is_some_and(|answer| answer.code == 200);
+        self.shell.wait_until(PATIENCE, "the second life", is_alive).unwrap();
+    }
+}
+
+#[test]
+fn a_server_that_was_killed_on_a_full_disk_starts_and_deletes() {
+    let mut lives = TwoLives::start(START_TWICE);
+    lives.fill();
+    lives.kill();
+    assert_eq!(lives.site.names(SERVICES).len(), lives.count + 1);
+    lives.delete_all();
     let service = json!({"metadata": {"name": "again"}, "spec": {"ports": [{"port": 80}]}}).to_string();
-    until("there is room again", || site.ask("POST", SERVICES, &service).code == 201);
+    until("there is room again", || lives.site.ask("POST", SERVICES, &service).code == 201);
+}
+
+#[test]
+fn a_server_that_was_killed_before_it_made_room_makes_it_when_it_starts() {
+    let mut lives = TwoLives::start(START_TWICE);
+    lives.fill();
+    lives.delete_all();
+    lives.kill();
+    // Nothing is deleted, and nothing asked for.
+    let site = &lives.site;
+    until("the server is ready", || site.ask("GET", "/readyz", "").code == 200);
 }

@@ -35,6 +35,12 @@ pub(super) struct Faults {
     pub(super) writes: Arc<AtomicBool>,
     #[cfg(test)]
     pub(super) syncs: Arc<AtomicBool>,
+    /// Writes fail as on a broken disk.
+    #[cfg(test)]
+    pub(super) broken: Arc<AtomicBool>,
+    /// How many writes have failed so.
+    #[cfg(test)]
+    pub(super) failed: Arc<std::sync::atomic::AtomicUsize>,
     /// Held by a test, no sync comes to its end.
     #[cfg(test)]
     pub(super) gate: Arc<std::sync::Mutex<()>>,
@@ -43,6 +49,12 @@ pub(super) struct Faults {
 #[cfg(test)]
 impl Faults {
     fn on_write(&self) -> Result<()> {
+        /// `EIO`
+        const BROKEN: i32 = 5;
+        if self.broken.load(SeqCst) {
+            self.failed.fetch_add(1, SeqCst);
+            return Err(std::io::Error::from_raw_os_error(BROKEN));
+        }
         fail_if(&self.writes)
     }
 

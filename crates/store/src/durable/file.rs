@@ -80,6 +80,8 @@ struct Forgotten {
     revision: u64,
     /// Entries that are good for nothing any more.
     entries: [Option<u64>; 2],
+    /// About how many bytes they have.
+    bytes: usize,
 }
 
 impl Folder {
@@ -105,6 +107,11 @@ impl Folder {
     /// Where it is.
     pub(super) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Bytes of the database file; 0 where that is not known.
+    pub(super) fn file_bytes(&self) -> u64 {
+        fs::metadata(self.path.join(FILE_NAME)).map_or(0, |found| found.len())
     }
 
     /// Whether something did not fit on the disk since this was last asked.
@@ -248,8 +255,15 @@ impl Forget {
         self.0.extend(dropped.iter().map(|Dropped { resource, change }| {
             let replaced = change.old.as_ref().map(|old| old.revision());
             let deletion = change.new.is_none().then_some(change.revision);
-            Forgotten { resource: *resource, revision: change.revision, entries: [replaced, deletion] }
+            let entries = [replaced, deletion];
+            let bytes = change.old.as_ref().map_or(0, |old| old.body().len());
+            Forgotten { resource: *resource, revision: change.revision, entries, bytes }
         }));
+    }
+
+    /// About how many bytes this will free within the file.
+    pub(super) fn bytes(&self) -> u64 {
+        self.0.iter().fold(0, |sum, forgotten| sum.saturating_add(forgotten.bytes as u64))
     }
 
     /// Whether there is nothing to be done.
@@ -257,9 +271,10 @@ impl Forget {
         self.0.is_empty()
     }
 
-    /// The first so many have been written.
-    pub(super) fn done(&mut self, count: usize) {
-        self.0.drain(..count.min(self.0.len()));
+    /// The first so many have been written. Returns how many bytes that freed within the file.
+    pub(super) fn done(&mut self, count: usize) -> u64 {
+        let done = self.0.drain(..count.min(self.0.len()));
+        done.fold(0, |sum, forgotten| sum.saturating_add(forgotten.bytes as u64))
     }
 }
 

@@ -103,6 +103,40 @@ async fn a_full_disk_fails_writes_until_there_is_room_and_reads_go_on() {
     assert_eq!(again.changes(NODE, before, 10).unwrap().changes.len(), 1);
 }
 
+/// Waits for a condition.
+async fn until(what: &str, condition: impl Fn() -> bool) {
+    let wait = async {
+        while !condition() {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    };
+    let waited = tokio::time::timeout(std::time::Duration::from_secs(60), wait).await;
+    assert!(waited.is_ok(), "never came true: {what}");
+}
+
+#[tokio::test]
+async fn what_a_probe_finds_is_told_once_and_a_full_disk_is_known_by_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, faults) = faulty(&dir);
+    store.commit(put("a", "1", None)).await.unwrap();
+    faults.broken.store(true, SeqCst);
+    assert!(store.commit(put("b", "1", None)).await.is_err());
+    let said = |part: &str| store.writable().is_err_and(|reason| reason.contains(part));
+    assert!(said("os error 5"), "{:?}", store.writable());
+    let before = faults.failed.load(SeqCst);
+    until("it is tried several times", || faults.failed.load(SeqCst) >= before + 3).await;
+    let told = store.shared.trouble.told();
+    assert!((1..=2).contains(&told.len()), "{told:?}");
+    // Nothing but the probe writes.
+    faults.writes.store(true, SeqCst);
+    faults.broken.store(false, SeqCst);
+    until("the disk is known to be full", || said("delete objects")).await;
+    faults.writes.store(false, SeqCst);
+    until("writing does again", || store.writable().is_ok()).await;
+    assert!(store.shared.trouble.told().is_empty());
+    store.commit(put("b", "1", None)).await.unwrap();
+}
+
 #[tokio::test]
 async fn after_a_failed_sync_the_file_decides_what_was_written() {
     let dir = tempfile::tempdir().unwrap();

@@ -4,24 +4,24 @@
 //! nothing is judged, for the same reason; each transaction that comes makes another attempt.
 //!
 //! On a full disk deletions go on, from the reserve ([`super::space`]); everything else is refused until the reserve is
-//! whole again. Deletions make room inside the file. When something else is to be written, the history is forgotten and
-//! the file is made as short as it can be: that gives the room to the disk, and so to the reserve.
+//! whole again. Deletions make room inside the file. When that is worth it, the file is made as short as it can be, which
+//! gives the room to the disk, and so to the reserve; the history is forgotten first where it has to be.
 
 use std::{
     convert::Infallible,
     mem,
     sync::{Arc, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use redb::Database;
-use tracing::{error, info, warn};
+use tracing::{debug, error, info};
 
 use super::{
     Shared,
     file::{self, Folder, Forget},
     queue::{Answer, Group, Settled},
-    space::Space,
+    space::{Gain, Shorten, Space},
 };
 use crate::{CommitError, Transaction, published::Publication, transaction::Write};
 
@@ -31,6 +31,10 @@ const PROBE: Duration = Duration::from_secs(2);
 const FORGET_WHEN_FULL: usize = 256;
 /// What is said of a full disk.
 const FULL: &str = "the disk with the data folder is full: delete objects, or make room on the disk";
+/// What is said of what cannot be done.
+const CANNOT_WRITE: &str = "the store cannot write; its state can be read, and it is tried again";
+const CANNOT_SHORTEN: &str = "the store's file cannot be made shorter";
+const CANNOT_OPEN: &str = "the store's file cannot be opened again";
 
 /// The writer thread's own state.
 pub(super) struct Writer {
@@ -80,9 +84,8 @@ impl Writer {
     ) -> Self {
         let writer = Self { folder, file: State::Open(database), forget, forgetting: 0, space, shared };
         if writer.space.is_full {
-            warn!("{FULL}");
             writer.shared.lock().0.set_full(true);
-            *writer.shared.trouble() = Some(FULL.to_owned());
+            writer.note(CANNOT_WRITE, FULL);
         }
         writer
     }
@@ -101,7 +104,7 @@ impl Writer {
     }
 
     fn next(&self) -> Task {
-        let fails = self.shared.trouble().is_some();
+        let fails = self.shared.trouble.reason().is_some();
         let mut guard = self.shared.lock();
         loop {
             let (queue, closing) = &mut *guard;
@@ -139,32 +142,60 @@ impl Writer {
         self.forgetting = if self.space.is_full { FORGET_WHEN_FULL } else { usize::MAX };
         match file::write(database, &group.writes, revision, (&self.forget, self.forgetting)) {
             Ok(()) => {
-                self.forget.done(self.forgetting);
+                self.forgotten(self.forgetting);
                 self.shared.counters.group(group.size());
                 if self.space.is_full {
-                    self.space.has_freed = true;
                     self.space.restore();
                 } else {
-                    *self.shared.trouble() = None;
+                    self.mended();
                 }
                 self.settle(group);
             }
             Err(reason) => {
-                error!(%reason, "the store cannot write; its state can be read, and the next write tries again");
                 // Nothing is published before the file has been asked; the database is closed for that.
                 self.file = State::Doubtful(mem::take(&mut group.writes));
-                let failed = self.fail(group, &reason);
-                self.reopen(Some(failed));
-                if self.space.is_full {
-                    self.space.restore();
-                }
+                self.failed(CANNOT_WRITE, group, &reason);
             }
         }
     }
 
+    /// Something could not be written, and the file is in doubt.
+    fn failed(&mut self, tried: &str, group: Group, reason: &redb::Error) {
+        let failed = self.fail(tried, group, reason);
+        self.reopen(Some(failed));
+        if self.space.is_full {
+            self.space.restore();
+        }
+    }
+
+    /// Tells what keeps the store from writing, if that is new.
+    fn note(&self, tried: &str, reason: &str) {
+        if self.shared.trouble.set(reason) {
+            error!(reason, "{tried}");
+        }
+    }
+
+    fn mended(&self) {
+        if self.shared.trouble.clear() {
+            info!("the store can write again");
+        }
+    }
+
+    /// From now on only what makes room is written, from the reserve.
+    fn enter_full(&mut self) {
+        self.space.is_full = true;
+        self.shared.lock().0.set_full(true);
+        self.space.release();
+    }
+
+    /// The first so many changes that were to be forgotten are.
+    fn forgotten(&mut self, count: usize) {
+        self.space.loose = self.space.loose.saturating_add(self.forget.done(count));
+    }
+
     /// Stops judging, and refuses what was behind the group; but where the disk turns out to be full, what makes room
     /// is kept, and the reserve is given for it.
-    fn fail(&mut self, group: Group, reason: &redb::Error) -> Failed {
+    fn fail(&mut self, tried: &str, group: Group, reason: &redb::Error) -> Failed {
         let is_overflow = self.folder.takes_overflow();
         let again = is_overflow && !self.space.is_full;
         let refused = if is_overflow {
@@ -172,16 +203,11 @@ impl Writer {
         } else {
             unavailable(reason)
         };
-        *self.shared.trouble() = Some(refused.to_string());
-        let stopped = {
-            let (queue, _) = &mut *self.shared.lock();
-            queue.set_full(self.space.is_full || is_overflow);
-            queue.stop_judging()
-        };
+        self.note(tried, &refused.to_string());
         if is_overflow {
-            (self.space.is_full, self.space.has_freed) = (true, false);
-            self.space.release();
+            self.enter_full();
         }
+        let stopped = self.shared.lock().0.stop_judging();
         let mut behind = Vec::new();
         for (answer, transaction) in stopped {
             match transaction.filter(|_| again) {
@@ -211,16 +237,19 @@ impl Writer {
 
     /// Opens the file again and finds out whether it has the doubtful changes.
     fn reopen(&mut self, failed: Option<Failed>) {
-        let State::Doubtful(writes) = &mut self.file else { return };
+        let State::Doubtful(writes) = &self.file else { return };
+        let mut is_overflow = false;
         let last = writes.last().map(|write| write.change.revision);
         let database = self.folder.open().or_else(|error| {
             // To be read, the file may have to be written to.
             if !self.folder.takes_overflow() {
                 return Err(error);
             }
+            is_overflow = true;
             self.space.release();
             self.folder.open()
         });
+        let State::Doubtful(writes) = &mut self.file else { return };
         let opened = database.and_then(|database| {
             let found = file::last_revision(&database).map_err(|error| self.folder.explain(error))?;
             Ok((database, found >= last))
@@ -229,9 +258,9 @@ impl Writer {
             Ok((database, written)) => {
                 let writes = mem::take(writes);
                 self.file = State::Open(database);
-                info!(written, "the store can be read from its file again");
+                debug!(written, "the store can be read from its file again");
                 if written {
-                    self.forget.done(self.forgetting);
+                    self.forgotten(self.forgetting);
                     self.publish(&writes);
                 }
                 let mut waiting = failed.map_or_else(Vec::new, |failed| self.judged(failed, written));
@@ -241,8 +270,12 @@ impl Writer {
                 }
             }
             Err(reason) => {
-                warn!(%reason, "the store's file cannot be opened again");
-                *self.shared.trouble() = Some(reason.to_string());
+                if is_overflow {
+                    self.enter_full();
+                    self.note(CANNOT_OPEN, &format!("{FULL} ({reason})"));
+                } else {
+                    self.note(CANNOT_OPEN, &reason.to_string());
+                }
                 if let Some(mut failed) = failed {
                     let unknown = CommitError::Unknown(reason.to_string());
                     for Settled { answer, .. } in failed.group.answers() {
@@ -275,18 +308,10 @@ impl Writer {
 
     /// Something waits that makes no room: it is done if there is room again, and refused otherwise.
     fn make_room(&mut self) {
-        let mut is_mended = self.space.is_mended();
-        if !is_mended && mem::take(&mut self.space.has_freed) {
-            self.shorten();
-            // What was deleted left room within the file, if not on the disk.
-            is_mended = self.space.restore();
-        }
-        if is_mended {
-            self.leave_full();
-        }
+        let has_room = self.find_room();
         let waiting = self.shared.lock().0.take_held_back();
         for (transaction, answer) in waiting {
-            if is_mended {
+            if has_room {
                 self.shared.submit(transaction, answer);
             } else {
                 self.shared.answer(answer, Err(CommitError::Unavailable(FULL.to_owned())));
@@ -294,59 +319,85 @@ impl Writer {
         }
     }
 
-    fn leave_full(&mut self) {
-        info!("there is room on the disk again");
-        self.space.is_full = false;
-        self.shared.lock().0.set_full(false);
-        *self.shared.trouble() = None;
+    /// Whether there is room again for everything, after the file was made shorter where that is worth it.
+    fn find_room(&mut self) -> bool {
+        let mut has_room = matches!(self.file, State::Open(_)) && self.space.is_mended();
+        if !has_room && self.space.may_shorten(Instant::now()) {
+            for _ in 0..2 {
+                let before = self.gain();
+                let Some(way) = before.way(self.space.missing()) else { break };
+                self.shorten(way);
+                self.space.shortened(Instant::now());
+                let is_whole = self.space.restore();
+                let is_open = matches!(self.file, State::Open(_));
+                has_room = is_open && (self.space.is_mended() || is_whole && before.is_much(self.gain()));
+                if has_room {
+                    break;
+                }
+            }
+        }
+        if has_room {
+            info!("there is room on the disk again");
+            self.space.is_full = false;
+            self.shared.lock().0.set_full(false);
+            self.mended();
+        }
+        has_room
     }
 
-    /// Forgets the history and gives what is free in the file to the disk.
-    fn shorten(&mut self) {
-        let dropped = self.shared.published.forget_history();
-        self.forget.add(&dropped);
+    fn gain(&self) -> Gain {
+        Gain {
+            file: self.folder.file_bytes(),
+            loose: self.space.loose.saturating_add(self.forget.bytes()),
+            history: self.shared.published.read().history_bytes() as u64,
+        }
+    }
+
+    /// Gives what is free in the file to the disk, and what only the history uses if that is the way.
+    fn shorten(&mut self, way: Shorten) {
+        let before = self.folder.file_bytes();
+        if way == Shorten::Forget {
+            let dropped = self.shared.published.forget_history();
+            self.forget.add(&dropped);
+        }
         let revision = self.shared.published.read().revision();
         self.space.release();
         let State::Open(database) = &mut self.file else { return };
         while !self.forget.is_empty() {
             if let Err(reason) = file::write(database, &[], revision, (&self.forget, FORGET_WHEN_FULL)) {
-                return self.doubt(&reason);
+                return self.doubt(CANNOT_SHORTEN, &reason);
             }
             self.forget.done(FORGET_WHEN_FULL);
         }
-        if let Err(reason) = database.compact() {
-            self.doubt(&reason);
+        match database.compact() {
+            Ok(_) => {
+                let (after, forgot_history) = (self.folder.file_bytes(), way == Shorten::Forget);
+                info!(before, after, forgot_history, "the store's file was made shorter");
+            }
+            Err(reason) => self.doubt(CANNOT_SHORTEN, &reason.into()),
         }
     }
 
     /// Writing has failed, of nothing that anybody waits for.
-    fn doubt(&mut self, reason: &dyn std::fmt::Display) {
-        warn!(%reason, "the store's file cannot be made shorter");
-        self.folder.takes_overflow();
-        let stopped = self.shared.lock().0.stop_judging();
-        for (answer, _) in stopped {
-            self.shared.answer(answer, Err(unavailable(&reason)));
-        }
+    fn doubt(&mut self, tried: &str, reason: &redb::Error) {
         // Nothing is known to be forgotten; to forget it again does no harm.
         self.forgetting = 0;
         self.file = State::Doubtful(Vec::new());
-        self.reopen(None);
+        self.failed(tried, Group::default(), reason);
     }
 
     /// Finds out whether writes would do again.
     fn probe(&mut self) {
         self.reopen(None);
         if self.space.is_full {
-            if matches!(self.file, State::Open(_)) && self.space.is_mended() {
-                self.leave_full();
-            }
+            self.find_room();
             return;
         }
         let revision = self.shared.published.read().revision();
         let State::Open(database) = &self.file else { return };
         match file::write(database, &[], revision, (&self.forget, 0)) {
-            Ok(()) => *self.shared.trouble() = None,
-            Err(reason) => self.doubt(&reason),
+            Ok(()) => self.mended(),
+            Err(reason) => self.doubt(CANNOT_WRITE, &reason),
         }
     }
 }
