@@ -86,6 +86,12 @@ enum Synced {
     TryAgain,
 }
 
+/// Whether the store has objects that the folder made in an earlier life.
+pub(crate) fn has_made(api: &Arc<Api>, folder: &Path) -> bool {
+    let path = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+    !Folder::new(Arc::clone(api), path).files.is_empty()
+}
+
 impl Folder {
     /// Knows the objects that the folder made in an earlier life.
     fn new(api: Arc<Api>, path: PathBuf) -> Self {

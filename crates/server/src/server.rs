@@ -34,7 +34,7 @@ pub use self::release::ReleaseMemory;
 use self::{
     accept::Clients,
     connection::Shared,
-    gate::{Gate, Parts},
+    gate::{Gate, Loading, Parts},
     release::{CONNECTION, Freed},
 };
 pub use self::{
@@ -48,7 +48,7 @@ use crate::{
     controllers,
     error::ApiError,
     http::Handler,
-    manifests::Follower,
+    manifests::{self, Follower},
     security::{Security, SecurityError},
     store::Store,
 };
@@ -91,7 +91,8 @@ pub enum Error {
     Thread(io::Error),
 }
 
-/// Serves until `shutdown` is ready: loads the manifests, if any, before the first request is answered.
+/// Serves until `shutdown` is ready. Requests other than for health wait until the manifests, if any, have been read for
+/// the first time, unless the store has what the folder made earlier.
 pub async fn serve(
     config: Config,
     listener: TcpListener,
@@ -227,17 +228,7 @@ async fn serve_api(
     let mut tasks = JoinSet::new();
     tokio::pin!(shutdown);
     controllers::start(&api, config, address, &stopping, &mut tasks).await?;
-    if let Some(folder) = &config.manifests {
-        let start = Follower::start(Arc::clone(&api), folder.clone());
-        // A file system that hangs must not keep the process.
-        let follower = tokio::select! {
-            biased;
-            follower = start => follower,
-            () = &mut shutdown => return Ok(()),
-        };
-        let follower = follower.map_err(|source| Error::Manifests { folder: folder.clone(), source })?;
-        tasks.spawn(follower.run(stopping.clone()));
-    }
+    let (folder, failed) = follow(&api, config.manifests.as_ref(), &stopping, &mut tasks);
     if let Some(security) = &security {
         tasks.spawn(refresh(Arc::clone(security), stopping.clone()));
     }
@@ -255,6 +246,7 @@ async fn serve_api(
         checks: config.checks.clone(),
         metrics,
         stopping: leaving,
+        folder,
         address,
     });
     let mut listening = Listening {
@@ -266,7 +258,17 @@ async fn serve_api(
         freed,
     };
     tracing::info!(%address, tls = listening.shared.security.is_some(), "serving");
-    listening.until(&mut shutdown).await;
+    let mut failure = None;
+    let end = async {
+        tokio::select! {
+            Ok(error) = failed => failure = Some(error),
+            () = &mut shutdown => {}
+        }
+    };
+    listening.until(end).await;
+    if let Some(error) = failure {
+        return Err(error);
+    }
     leave.send_replace(true);
     if !limits.shutdown_delay.is_zero() {
         listening.until(tokio::time::sleep(limits.shutdown_delay)).await;
@@ -283,6 +285,43 @@ async fn serve_api(
     }
     tracing::info!(%address, "stopped");
     Ok(())
+}
+
+/// Follows the manifests folder, if there is one. Health is answered meanwhile: the file system may hang. Returns what is
+/// known of it, and what tells that it cannot be followed at all.
+fn follow(
+    api: &Arc<Api>,
+    folder: Option<&PathBuf>,
+    stopping: &watch::Receiver<bool>,
+    tasks: &mut JoinSet<()>,
+) -> (Loading, oneshot::Receiver<Error>) {
+    let (fail, failed) = oneshot::channel();
+    let Some(folder) = folder.cloned() else {
+        return (Loading { is_read: None, is_known: true }, failed);
+    };
+    let (read, is_read) = watch::channel(false);
+    let is_known = manifests::has_made(api, &folder);
+    let start = Follower::start(Arc::clone(api), folder.clone());
+    let mut stopping = stopping.clone();
+    tasks.spawn(async move {
+        let started = tokio::select! {
+            started = start => started,
+            _ = stopping.wait_for(|stopping| *stopping) => return,
+        };
+        match started {
+            Ok(follower) => {
+                read.send_replace(true);
+                follower.run(stopping).await;
+            }
+            Err(source) => {
+                // Without a receiver the server has ended.
+                let _ = fail.send(Error::Manifests { folder, source });
+                // Requests wait for the folder until the server ends.
+                let _ = stopping.wait_for(|stopping| *stopping).await;
+            }
+        }
+    });
+    (Loading { is_read: Some(is_read), is_known }, failed)
 }
 
 /// A connection whose memory is free when it ends.

@@ -17,6 +17,11 @@ fn names(server: &RunningServer, resource: Resource) -> Vec<String> {
     snapshot.objects.iter().map(|object| object.key().to_owned()).collect()
 }
 
+/// Waits until the folder has been read.
+fn ready(server: &RunningServer) {
+    until("the server is ready", || get(server.local_addr(), "/readyz").code == 200);
+}
+
 fn services(server: &RunningServer) -> Vec<String> {
     names(server, Resource::Service)
 }
@@ -47,7 +52,8 @@ fn what_is_there_is_loaded_before_the_first_answer() {
     put(folder.path(), "c.yml", list);
     put(folder.path(), "notes.txt", "not a manifest");
     let server = start_with(folder.path());
-    get(server.local_addr(), "/readyz");
+    let first = get(server.local_addr(), SERVICES).expect(200);
+    assert_eq!(first["items"].as_array().unwrap().len(), 3);
     assert_eq!(services(&server), ["default/a", "default/b", "default/c"]);
     assert_eq!(names(&server, Resource::Node), ["n1"]);
 }
@@ -57,7 +63,7 @@ fn changes_are_followed_and_what_is_gone_is_pruned() {
     let folder = tempfile::tempdir().unwrap();
     put(folder.path(), "a.yaml", &format!("{}---\n{}", yaml("a", "80"), yaml("b", "80")));
     let server = start_with(folder.path());
-    get(server.local_addr(), "/readyz");
+    ready(&server);
     server.api().blocking().apply(service("by-hand")).unwrap();
     let port =
         || get(server.local_addr(), &format!("{SERVICES}/a")).json()["spec"]["ports"][0]["port"].clone();
@@ -77,7 +83,7 @@ fn a_bad_document_harms_only_itself_and_prunes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     put(folder.path(), "a.yaml", &format!("{}---\n{}", yaml("a", "80"), yaml("b", "80")));
     let server = start_with(folder.path());
-    get(server.local_addr(), "/readyz");
+    ready(&server);
     put(
         folder.path(),
         "a.yaml",
@@ -109,7 +115,7 @@ fn a_swapped_symlink_is_a_change_of_every_file() {
     symlink("..1", path.join("..data")).unwrap();
     symlink("..data/all.yaml", path.join("all.yaml")).unwrap();
     let server = start_with(path);
-    get(server.local_addr(), "/readyz");
+    ready(&server);
     assert_eq!(services(&server), ["default/a", "default/b"]);
     version("..2", &["b", "c"]);
     symlink("..2", path.join("..data_tmp")).unwrap();
@@ -124,7 +130,7 @@ fn objects_stay_while_the_folder_is_gone() {
     fs::create_dir(&folder).unwrap();
     put(&folder, "a.yaml", &yaml("a", "80"));
     let server = start_with(&folder);
-    get(server.local_addr(), "/readyz");
+    ready(&server);
     let fresh = parent.path().join("fresh");
     fs::create_dir(&fresh).unwrap();
     put(&fresh, "b.yaml", &yaml("b", "80"));
@@ -137,8 +143,12 @@ fn objects_stay_while_the_folder_is_gone() {
 #[test]
 fn a_folder_that_is_not_there_is_an_error() {
     let folder = tempfile::tempdir().unwrap().path().join("missing");
-    let server = Server::start(Config { manifests: Some(folder.clone()), ..Config::default() }).unwrap();
-    let error = server.stop().unwrap_err();
+    let config = Config { manifests: Some(folder.clone()), ..Config::default() };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let error = runtime.block_on(async {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        portolan_server::serve(config, listener, std::future::pending()).await.unwrap_err()
+    });
     assert!(matches!(&error, Error::Manifests { folder: named, .. } if *named == folder), "{error}");
 }
 
@@ -168,7 +178,7 @@ fn a_file_counts_when_it_is_closed() {
     let folder = tempfile::tempdir().unwrap();
     put(folder.path(), "a.yaml", &format!("{}---\n{}", yaml("a", "80"), yaml("b", "80")));
     let server = start_with(folder.path());
-    get(server.local_addr(), "/readyz");
+    ready(&server);
     let mut writer = fs::File::create(folder.path().join("a.yaml")).unwrap();
     writer.write_all(format!("{}---\n", yaml("a", "8080")).as_bytes()).unwrap();
     put(folder.path(), "c.yaml", &yaml("c", "80"));
@@ -189,7 +199,7 @@ fn what_went_while_no_server_ran_is_pruned() {
     put(folder.path(), "a.yaml", &yaml("a", "80"));
     put(folder.path(), "b.yaml", &yaml("b", "80"));
     let server = start_with(folder.path());
-    get(server.local_addr(), "/readyz");
+    ready(&server);
     server.api().blocking().apply(service("by-hand")).unwrap();
     let api = server.stop().unwrap();
     fs::remove_file(folder.path().join("a.yaml")).unwrap();
@@ -198,6 +208,6 @@ fn what_went_while_no_server_ran_is_pruned() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let config = Config { manifests: Some(folder.path().to_owned()), ..Config::default() };
     let server = Server::start_with(api, config, listener).unwrap();
-    get(server.local_addr(), "/readyz");
+    ready(&server);
     assert_eq!(services(&server), ["default/b", "default/by-hand"]);
 }

@@ -70,3 +70,38 @@ fn what_is_no_regular_file_is_named_and_keeps_nobody_waiting() {
     until("the file in its place counts", || site.names(SERVICES).contains(&"a-fifo".to_owned()));
     assert!(server.terminate(PATIENCE).unwrap().success());
 }
+
+/// Mounts a file system that answers nothing, in a mount namespace of the server's own: one of FUSE, whose other end the
+/// server holds open and does not serve.
+const HANGING: &str = "exec 3<>/dev/fuse && \
+    mount -i -t fuse -o fd=3,rootmode=40000,user_id=0,group_id=0 none \"$0\" && exec \"$@\"";
+
+#[test]
+fn a_folder_on_a_file_system_that_hangs_keeps_health_from_nobody() {
+    let (folder, data) = (tempdir().unwrap(), tempdir().unwrap());
+    let (path, data) = (folder.path().to_str().unwrap(), data.path().to_str().unwrap());
+    let arguments = ["--data-dir", data, "--manifests", path, "--request-timeout", "1s"];
+    let hanging = ["unshare", "--mount", "sh", "-c", HANGING, path];
+
+    let site = Site::new();
+    let mut server = site.serve(&hanging, &arguments);
+    let is_alive = || site.try_ask("GET", "/livez", "").is_some_and(|answer| answer.code == 200);
+    server.wait_until(PATIENCE, "the server answers", is_alive).unwrap();
+    let said = site.ask("GET", "/readyz", "");
+    assert_eq!((said.code, said.body.contains("[-]manifests")), (503, true), "{}", said.body);
+    // What the folder says is not known, and must not be taken for nothing.
+    assert_eq!(site.ask("GET", SERVICES, "").code, 504);
+    assert_eq!(site.ask("GET", &format!("{SERVICES}?watch=1"), "").code, 504);
+    assert!(server.terminate(PATIENCE).unwrap().success());
+
+    // A server that has read it once serves what it knows.
+    service(folder.path(), "first");
+    let mut server = site.serve(&[], &arguments);
+    site.ready(&mut server);
+    assert!(server.terminate(PATIENCE).unwrap().success());
+    let mut server = site.serve(&hanging, &arguments);
+    server.wait_until(PATIENCE, "the server answers", is_alive).unwrap();
+    assert!(site.names(SERVICES).contains(&"first".to_owned()));
+    assert_eq!(site.ask("GET", "/readyz", "").code, 503);
+    assert!(server.terminate(PATIENCE).unwrap().success());
+}

@@ -7,7 +7,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
     task::{Context, Poll},
     time::Duration,
@@ -39,17 +39,31 @@ pub(crate) struct Leftover {
 struct Source {
     body: Mutex<Incoming>,
     was_read: AtomicBool,
+    count: Count,
+}
+
+/// Bytes of a body that have been read.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Count(Arc<AtomicUsize>);
+
+impl Count {
+    /// How many there are now.
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.load(Relaxed)
+    }
 }
 
 /// The request with a body of which the rest can be read later; no such rest where a single request can be given up
 /// without the connection (HTTP/2).
-pub(crate) fn arriving(request: Request<Incoming>) -> (Request<Arriving>, Option<Leftover>) {
+pub(crate) fn arriving(request: Request<Incoming>) -> (Request<Arriving>, Option<Leftover>, Count) {
     let waits = request.headers().contains_key(header::EXPECT);
     let is_alone = request.version() >= Version::HTTP_2;
     let (head, body) = request.into_parts();
-    let source = Arc::new(Source { body: Mutex::new(body), was_read: AtomicBool::new(false) });
+    let count = Count::default();
+    let source =
+        Arc::new(Source { body: Mutex::new(body), was_read: AtomicBool::new(false), count: count.clone() });
     let leftover = Leftover { body: Arriving(Arc::clone(&source)), waits };
-    (Request::from_parts(head, Arriving(source)), (!is_alone).then_some(leftover))
+    (Request::from_parts(head, Arriving(source)), (!is_alone).then_some(leftover), count)
 }
 
 impl Leftover {
@@ -86,7 +100,12 @@ impl Body for Arriving {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         self.0.was_read.store(true, Relaxed);
-        Pin::new(&mut *self.0.lock()).poll_frame(context)
+        let frame = Pin::new(&mut *self.0.lock()).poll_frame(context);
+        if let Poll::Ready(Some(Ok(frame))) = &frame {
+            // No body has as many bytes as would wrap.
+            self.0.count.0.fetch_add(frame.data_ref().map_or(0, Bytes::len), Relaxed);
+        }
+        frame
     }
 
     fn is_end_stream(&self) -> bool {

@@ -61,7 +61,7 @@ struct Events {
 impl Follower {
     /// Starts to watch the folder, then loads it: nothing is missed in between.
     pub(crate) async fn start(api: Arc<Api>, path: PathBuf) -> io::Result<Self> {
-        let events = Events::of(&path)?;
+        let events = Events::of(&path).await?;
         let path = std::path::absolute(path)?;
         let resources = Resource::served().filter(|it| it.stored() == *it);
         let feed = Feed::new(api.store(), resources);
@@ -151,7 +151,7 @@ impl Follower {
         let path = self.folder.path.clone();
         tracing::warn!(folder = %path.display(), "manifests folder is gone; its objects stay, waiting for it");
         loop {
-            match Events::of(&path) {
+            match Events::of(&path).await {
                 Ok(events) => {
                     self.events = events;
                     return;
@@ -167,7 +167,14 @@ impl Events {
         deprecated,
         reason = "the replacement is an unsafe fn, which this crate may not call; its contract holds: Inotify owns its descriptor"
     )]
-    fn of(path: &Path) -> io::Result<Self> {
+    async fn of(path: &Path) -> io::Result<Self> {
+        let path = path.to_owned();
+        // The file system has to find the folder, which may take as long as reading it.
+        let inotify = elsewhere(move || Self::watch(&path)).await??;
+        Ok(Self { inotify: AsyncFd::new(inotify)?, writing: HashSet::new(), is_lost: false })
+    }
+
+    fn watch(path: &Path) -> io::Result<Inotify> {
         let inotify = Inotify::init()?;
         let mask = WatchMask::CREATE
             | WatchMask::MODIFY
@@ -179,7 +186,7 @@ impl Events {
             | WatchMask::MOVE_SELF
             | WatchMask::ONLYDIR;
         inotify.watches().add(path, mask)?;
-        Ok(Self { inotify: AsyncFd::new(inotify)?, writing: HashSet::new(), is_lost: false })
+        Ok(inotify)
     }
 
     /// Waits until there is something to read: a file that is only being written to is not.

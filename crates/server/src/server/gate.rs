@@ -38,8 +38,31 @@ pub(super) struct Gate {
     freed: Freed,
     /// Becomes true with the signal to stop, before anything ends.
     stopping: watch::Receiver<bool>,
+    folder: Loading,
     /// Whether only this host can connect.
     loopback: bool,
+}
+
+/// What is known of the manifests folder.
+#[derive(Debug, Clone)]
+pub(super) struct Loading {
+    /// Whether it has been read; `None` without one.
+    pub(super) is_read: Option<watch::Receiver<bool>>,
+    /// Whether the store has what it made in an earlier life, so that requests need not wait for it.
+    pub(super) is_known: bool,
+}
+
+impl Loading {
+    fn is_read(&self) -> Option<bool> {
+        self.is_read.as_ref().map(|is_read| *is_read.borrow())
+    }
+
+    /// Waits until there is something to show: a client must not take what has not been read yet for deleted.
+    async fn finished(&self) -> Result<(), Refusal> {
+        let Some(mut is_read) = self.is_read.clone().filter(|_| !self.is_known) else { return Ok(()) };
+        // The server ends before the folder was read.
+        is_read.wait_for(|is_read| *is_read).await.map(|_| ()).map_err(|_| Refusal::Timeout)
+    }
 }
 
 /// Places for requests under way.
@@ -58,12 +81,13 @@ pub(super) struct Parts {
     pub(super) checks: Checks,
     pub(super) metrics: Metrics,
     pub(super) stopping: watch::Receiver<bool>,
+    pub(super) folder: Loading,
     pub(super) address: SocketAddr,
 }
 
 impl Gate {
     pub(super) fn new(parts: Parts) -> Self {
-        let Parts { handler, freed, security, limits, checks, metrics, stopping, address } = parts;
+        let Parts { handler, freed, security, limits, checks, metrics, stopping, folder, address } = parts;
         let requests = Arc::new(Requests::default());
         let metrics_of_server = Metrics::default();
         metrics_of_server.register(Arc::clone(&requests) as Arc<_>);
@@ -79,7 +103,7 @@ impl Gate {
         };
         let loopback = address.ip().is_loopback();
         let metrics = metrics_of_server;
-        Self { handler, security, limits, room, checks, metrics, requests, freed, stopping, loopback }
+        Self { handler, security, limits, room, checks, metrics, requests, freed, stopping, folder, loopback }
     }
 
     /// Answers one request of a connection.
@@ -89,15 +113,15 @@ impl Gate {
         let labels = Labels::of(&attributes);
         let is_head = request.method() == Method::HEAD;
         let mut held = Held::new();
-        let length = request.body().size_hint().lower();
-        let (request, leftover) = arriving(request);
+        let (request, leftover, read) = arriving(request);
         let answer = self.pass(request, peer, &attributes, &mut held).await;
         let answer = answer.unwrap_or_else(|refusal| refusal.answer(&attributes));
+        let bytes = read.bytes();
         if let Some(leftover) = leftover {
             leftover.drain();
         }
-        // What was made of the body, too.
-        self.freed.add(usize::try_from(length.saturating_mul(8)).unwrap_or(usize::MAX));
+        // What was made of the body, too. What a client only claims to send, and what of it is dropped, takes nothing.
+        self.freed.add(bytes.saturating_mul(8));
         let answer = if is_head { without_body(answer) } else { answer };
         let took = (!attributes.is_long_running()).then(|| begin.elapsed());
         self.requests.answered(labels, answer.status().as_u16(), took);
@@ -128,6 +152,8 @@ impl Gate {
         }
         if attributes.is_long_running() {
             let place = Arc::clone(&self.room.watches).try_acquire_owned().map_err(too_many)?;
+            let finished = tokio::time::timeout(self.limits.request_time, self.folder.finished()).await;
+            finished.unwrap_or(Err(Refusal::Timeout))?;
             let answer = self.handler.answer(request).await;
             if answer.status().is_success() {
                 held.push(Box::new((place, self.requests.watching(Labels::of(attributes)))));
@@ -141,8 +167,12 @@ impl Gate {
         };
         let place = Arc::clone(room).try_acquire_owned().map_err(too_many)?;
         let counted = self.requests.in_flight(kind);
-        let answer = tokio::time::timeout(self.limits.request_time, self.handler.answer(request)).await;
-        let answer = answer.map_err(|_| Refusal::Timeout)?;
+        let answer = async {
+            self.folder.finished().await?;
+            Ok(self.handler.answer(request).await)
+        };
+        let answer = tokio::time::timeout(self.limits.request_time, answer).await;
+        let answer = answer.unwrap_or(Err(Refusal::Timeout))?;
         // An answer takes memory until the client has it.
         held.push(Box::new((place, counted)));
         Ok(answer)
@@ -157,7 +187,12 @@ impl Gate {
         if let Err(refusal) = only_get(attributes) {
             return Some(Err(refusal));
         }
-        let said = self.checks.answer(path, uri.query().unwrap_or_default(), *self.stopping.borrow());
+        let said = self.checks.answer(
+            path,
+            uri.query().unwrap_or_default(),
+            *self.stopping.borrow(),
+            self.folder.is_read(),
+        );
         Some(said.ok_or(Refusal::NotFound).map(|(code, said)| text(code, "text/plain; charset=utf-8", said)))
     }
 

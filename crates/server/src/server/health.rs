@@ -19,7 +19,15 @@ impl Checks {
     }
 
     /// The answer to a path below one of the three; `None` if there is no such check.
-    pub(super) fn answer(&self, path: &str, query: &str, stopping: bool) -> Option<(StatusCode, String)> {
+    ///
+    /// `folder` tells whether the manifests folder has been read, where there is one.
+    pub(super) fn answer(
+        &self,
+        path: &str,
+        query: &str,
+        stopping: bool,
+        folder: Option<bool>,
+    ) -> Option<(StatusCode, String)> {
         let mut segments = path.split('/').filter(|segment| !segment.is_empty());
         let endpoint = segments.next()?;
         let wanted = segments.next();
@@ -31,6 +39,10 @@ impl Checks {
         if endpoint == "readyz" {
             let checks = self.0.read().unwrap_or_else(PoisonError::into_inner).clone();
             results.extend(checks.iter().map(|(name, check)| (*name, check())));
+            if let Some(is_read) = folder {
+                let unread = || "the manifests folder has not been read yet".to_owned();
+                results.push(("manifests", is_read.then_some(()).ok_or_else(unread)));
+            }
             let open = if stopping { Err("the server stops".to_owned()) } else { Ok(()) };
             results.push(("shutdown", open));
         }
@@ -85,7 +97,7 @@ mod tests {
 
     fn ask(checks: &Checks, uri: &str, stopping: bool) -> Option<(u16, String)> {
         let (path, query) = uri.split_once('?').unwrap_or((uri, ""));
-        checks.answer(path, query, stopping).map(|(code, text)| (code.as_u16(), text))
+        checks.answer(path, query, stopping, None).map(|(code, text)| (code.as_u16(), text))
     }
 
     fn said(code: u16, text: &str) -> (u16, String) {
@@ -107,6 +119,16 @@ mod tests {
         for uri in ["/readyz/other", "/livez/shutdown", "/readyz/ping/x", "/health"] {
             assert_eq!(ask(&checks, uri, false), None, "{uri}");
         }
+    }
+
+    #[test]
+    fn a_server_whose_folder_is_not_read() {
+        let ask = |path, is_read| Checks::default().answer(path, "verbose", false, Some(is_read)).unwrap();
+        let (code, text) = ask("/readyz", false);
+        assert_eq!((code.as_u16(), text.contains("[-]manifests")), (503, true), "{text}");
+        let (code, text) = ask("/readyz", true);
+        assert_eq!((code.as_u16(), text.contains("[+]manifests ok")), (200, true), "{text}");
+        assert_eq!(ask("/livez", false).0.as_u16(), 200);
     }
 
     #[test]
