@@ -123,6 +123,9 @@ pub(crate) fn validate(resource: Resource, metadata: &Object) -> Vec<FieldError>
     errors.extend(annotation_errors(metadata));
     errors.extend(owner_errors(metadata));
     for (index, finalizer) in json::texts(metadata, "finalizers").enumerate() {
+        if errors.len() >= MOST_CAUSES {
+            break;
+        }
         if !names::is_qualified_name(finalizer) {
             let field = format!("metadata.finalizers[{index}]");
             errors.push(FieldError::invalid(field, finalizer, "must be a qualified name"));
@@ -220,6 +223,9 @@ fn owner_errors(metadata: &Object) -> Vec<FieldError> {
     let mut controllers = 0;
     for (index, owner) in json::list(metadata, "ownerReferences").iter().enumerate() {
         let Some(owner) = owner.as_object() else { continue };
+        if errors.len() >= MOST_CAUSES {
+            break;
+        }
         for key in ["apiVersion", "kind", "name", "uid"] {
             if json::text(owner, key).is_none() {
                 let field = format!("metadata.ownerReferences[{index}].{key}");

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::network::{PROTOCOLS, family_of, parse_address, unusable};
 use crate::{
-    error::FieldError,
+    error::{FieldError, MOST_CAUSES},
     json::{self, Object},
     names,
 };
@@ -86,6 +86,9 @@ fn endpoints_errors(object: &Object, address_type: &str, errors: &mut Vec<FieldE
         return;
     }
     for (index, endpoint) in endpoints.iter().filter_map(Value::as_object).enumerate() {
+        if errors.len() >= MOST_CAUSES {
+            return;
+        }
         let field = |name: &str| format!("endpoints[{index}].{name}");
         addresses_errors(endpoint, address_type, &field("addresses"), errors);
         if let Some(name) =
@@ -172,6 +175,9 @@ fn ports_errors(object: &Object, errors: &mut Vec<FieldError>) {
     }
     let mut seen = HashSet::new();
     for (index, port) in ports.iter().filter_map(Value::as_object).enumerate() {
+        if errors.len() >= MOST_CAUSES {
+            return;
+        }
         let name = json::text(port, "name").unwrap_or_default();
         let field = |key: &str| format!("ports[{index}].{key}");
         if !name.is_empty() && !names::is_dns_label(name) {

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::network::{PORT_RULE, PROTOCOLS, is_port, parse_address, unusable};
 use crate::{
-    error::FieldError,
+    error::{FieldError, MOST_CAUSES},
     json::{self, Object},
     names,
 };
@@ -39,6 +39,9 @@ fn subset_errors(subset: &Object, field: &str, errors: &mut Vec<FieldError>) {
     }
     for key in keys {
         for (index, address) in json::list(subset, key).iter().filter_map(Value::as_object).enumerate() {
+            if errors.len() >= MOST_CAUSES {
+                return;
+            }
             address_errors(address, &format!("{field}.{key}[{index}]"), errors);
         }
     }

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{is_externally_accessible, needs_health_check_port, service_type};
 use crate::{
-    error::FieldError,
+    error::{FieldError, MOST_CAUSES},
     json::{self, Object},
     kinds::network::{FAMILIES, PORT_RULE, is_port, parse_address, parse_cidr, unusable},
     names,
@@ -117,6 +117,9 @@ fn external(spec: &Object, errors: &mut Vec<FieldError>) {
         }
     }
     for (index, text) in json::texts(spec, "externalIPs").enumerate() {
+        if errors.len() >= MOST_CAUSES {
+            break;
+        }
         let fault = parse_address(text).map_or(Some("must be a valid IP address"), unusable);
         errors.extend(fault.map(|why| FieldError::invalid(format!("spec.externalIPs[{index}]"), text, why)));
     }

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use serde_json::Value;
 
 use crate::{
-    error::FieldError,
+    error::{FieldError, MOST_CAUSES},
     json::{self, Object},
     kinds::{
         network::{PORT_RULE, PROTOCOLS, is_port},
@@ -22,6 +22,10 @@ pub(super) fn check(spec: &Object, errors: &mut Vec<FieldError>) {
     }
     let mut seen = Seen::default();
     for (index, port) in ports.iter().enumerate() {
+        // More are not told, and each takes more than its port.
+        if errors.len() >= MOST_CAUSES {
+            break;
+        }
         let field = |key: &str| format!("spec.ports[{index}].{key}");
         check_port(port, field, errors);
         check_name(port, ports.len(), field, &mut seen, errors);
