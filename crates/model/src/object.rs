@@ -147,6 +147,14 @@ pub enum DecodeError {
         /// What stands there.
         found: &'static str,
     },
+    /// It says that it is of another kind.
+    #[error("{found:?} where {kind} is wanted; the API server or a proxy before it mixes up its answers")]
+    Kind {
+        /// The kind that was wanted.
+        kind: Kind,
+        /// At most 64 characters of what its `kind` says.
+        found: Box<str>,
+    },
     /// Without a usable name nobody can say which object this is.
     #[error("{kind} has no usable {field}; every object needs one")]
     Identity {
@@ -225,8 +233,10 @@ struct Metadata<'de> {
     annotations: Annotations<'de>,
 }
 
-/// Gives up its metadata.
+/// What all kinds have.
 trait WithMetadata<'de> {
+    fn kind(&self) -> &Loose<Text<'de>>;
+    /// Gives it up.
     fn metadata(&mut self) -> Loose<RawMetadata<'de>>;
 }
 
@@ -250,6 +260,7 @@ fn finish<T: ObjectBody>(raw: Loose<T::Raw<'_>>) -> Result<Object<T>, DecodeErro
         Loose::Absent | Loose::Null => return Err(DecodeError::NotAnObject { kind, found: "null" }),
         Loose::Mismatch(found) => return Err(DecodeError::NotAnObject { kind, found }),
     };
+    check_kind(kind, raw.kind())?;
     let Loose::Value(metadata) = raw.metadata() else {
         return Err(DecodeError::Identity { kind, field: "metadata" });
     };
@@ -265,6 +276,18 @@ fn finish<T: ObjectBody>(raw: Loose<T::Raw<'_>>) -> Result<Object<T>, DecodeErro
     let payload = T::build(raw, &metadata, &mut faults);
     faults.shrink_to_fit();
     Ok(Object { key, resource_version, payload, faults })
+}
+
+/// An object of a list need not say what it is. One that does must be of the kind that is wanted: a Pod has a
+/// namespace and a name, too.
+fn check_kind(kind: Kind, said: &Loose<Text<'_>>) -> Result<(), DecodeError> {
+    let found = match said {
+        Loose::Absent | Loose::Null => return Ok(()),
+        Loose::Value(text) if text.is_empty() || text == kind.name() => return Ok(()),
+        Loose::Value(text) => text.chars().take(64).collect(),
+        Loose::Mismatch(found) => (*found).into(),
+    };
+    Err(DecodeError::Kind { kind, found })
 }
 
 fn identity(kind: Kind, metadata: &RawMetadata<'_>) -> Result<ObjectKey, DecodeError> {

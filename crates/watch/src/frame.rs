@@ -39,7 +39,11 @@ pub enum Garbage {
     /// A list body has no `items`, or no `metadata.resourceVersion` to watch from.
     #[error("a list without {0}")]
     Incomplete(&'static str),
-    /// A list, or the bookmark that ends a streamed one, is of another kind than was asked for, or of none.
+    /// A list's `kind` comes after more items than are kept.
+    #[error("a list whose kind comes after more than 32 MiB of items; it has to stand before them")]
+    LateKind,
+    /// A list, the bookmark that ends a streamed one, or an object is of another kind than was asked for. Of these
+    /// only an object may say nothing.
     #[error(
         "kind {found:?} where {wanted} was asked for; the API server or a proxy before it mixes up its answers"
     )]

@@ -2,7 +2,9 @@
 //!
 //! [`ListSplitter`] finds the elements of the top-level `items` array by counting brackets and hands each to
 //! the caller as soon as it is complete; whether an element is well-formed is for its decoder to say. The
-//! rest of the page is read for `kind` and `metadata` and otherwise skipped. A page of another kind has no end.
+//! rest of the page is read for `kind` and `metadata` and otherwise skipped. No item of a page of another kind is
+//! handed on: those that stand before `kind` wait for it. API servers write `kind` first; what encodes a Go map
+//! sorts it behind `items`.
 
 #[cfg(test)]
 mod tests;
@@ -10,6 +12,10 @@ mod tests;
 use serde::Deserialize;
 
 use crate::frame::{Garbage, carry, check_kind};
+
+/// So many bytes of items may stand before `kind`. A page of 500 EndpointSlices with 100 endpoints each has about
+/// 12 MiB.
+const MAX_WAITING: usize = 32 << 20;
 
 /// What a list page says about itself.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
@@ -28,6 +34,9 @@ pub(crate) struct ListSplitter {
     /// The kind of the list, such as `ServiceList`.
     kind: &'static str,
     kind_seen: bool,
+    /// Items that stand before `kind`, one behind the other, and where each ends.
+    waiting: Vec<u8>,
+    waiting_ends: Vec<usize>,
     place: Place,
     value: Value,
     /// The captured value's bytes from earlier chunks.
@@ -76,6 +85,8 @@ impl ListSplitter {
         Self {
             kind,
             kind_seen: false,
+            waiting: Vec::new(),
+            waiting_ends: Vec::new(),
             place: Place::default(),
             value: Value::default(),
             carry: Vec::new(),
@@ -163,10 +174,15 @@ impl ListSplitter {
             Capture::Kind => {
                 check_kind(self.kind, String::from_utf8_lossy(bytes).trim_matches('"'))?;
                 self.kind_seen = true;
+                self.hand_on(item)?;
                 Place::Member
             }
-            Capture::Item => {
+            Capture::Item if self.kind_seen => {
                 item(bytes)?;
+                Place::Items
+            }
+            Capture::Item => {
+                self.wait(bytes)?;
                 Place::Items
             }
             Capture::Metadata => {
@@ -175,6 +191,28 @@ impl ListSplitter {
             }
             Capture::Skip => Place::Member,
         })
+    }
+
+    /// Keeps an item until the kind is known.
+    fn wait(&mut self, item: &[u8]) -> Result<(), Garbage> {
+        let ends = self.waiting_ends.len().saturating_mul(size_of::<usize>());
+        if self.waiting.len().saturating_add(ends).saturating_add(item.len()) > MAX_WAITING {
+            return Err(Garbage::LateKind);
+        }
+        self.waiting.extend_from_slice(item);
+        self.waiting_ends.push(self.waiting.len());
+        Ok(())
+    }
+
+    /// Hands on the items that waited.
+    fn hand_on<E>(&mut self, item: &mut impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
+        let waiting = std::mem::take(&mut self.waiting);
+        let mut begin = 0;
+        for end in std::mem::take(&mut self.waiting_ends) {
+            item(waiting.get(begin..end).unwrap_or_default())?;
+            begin = end;
+        }
+        Ok(())
     }
 }
 

@@ -43,6 +43,7 @@ pub struct ServiceCidr {
 
 record!(
     RawNode {
+        kind: "kind" => Text<'de>,
         metadata: "metadata" => RawMetadata<'de>,
         spec: "spec" => RawNodeSpec<'de>,
         status: "status" => RawNodeStatus<'de>,
@@ -72,6 +73,7 @@ record!(
 );
 record!(
     RawServiceCidr {
+        kind: "kind" => Text<'de>,
         metadata: "metadata" => RawMetadata<'de>,
         spec: "spec" => RawServiceCidrSpec<'de>,
     }
@@ -83,6 +85,10 @@ record!(
 );
 
 impl<'de> WithMetadata<'de> for RawNode<'de> {
+    fn kind(&self) -> &Loose<Text<'de>> {
+        &self.kind
+    }
+
     fn metadata(&mut self) -> Loose<RawMetadata<'de>> {
         std::mem::take(&mut self.metadata)
     }
@@ -121,6 +127,10 @@ impl ObjectBody for Node {
 }
 
 impl<'de> WithMetadata<'de> for RawServiceCidr<'de> {
+    fn kind(&self) -> &Loose<Text<'de>> {
+        &self.kind
+    }
+
     fn metadata(&mut self) -> Loose<RawMetadata<'de>> {
         std::mem::take(&mut self.metadata)
     }

@@ -135,6 +135,7 @@ impl Service {
 
 record!(
     RawService {
+        kind: "kind" => Text<'de>,
         metadata: "metadata" => RawMetadata<'de>,
         spec: "spec" => RawSpec<'de>,
         status: "status" => RawStatus<'de>,
@@ -192,6 +193,10 @@ record!(
 );
 
 impl<'de> WithMetadata<'de> for RawService<'de> {
+    fn kind(&self) -> &Loose<Text<'de>> {
+        &self.kind
+    }
+
     fn metadata(&mut self) -> Loose<RawMetadata<'de>> {
         std::mem::take(&mut self.metadata)
     }

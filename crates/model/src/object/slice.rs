@@ -92,6 +92,7 @@ impl EndpointSlice {
 
 record!(
     RawSlice {
+        kind: "kind" => Text<'de>,
         metadata: "metadata" => RawMetadata<'de>,
         address_type: "addressType" => Text<'de>,
         endpoints: "endpoints" => Vec<Loose<RawEndpoint<'de>>>,
@@ -145,6 +146,10 @@ impl<'de> Shape<'de> for First<'de> {
 }
 
 impl<'de> WithMetadata<'de> for RawSlice<'de> {
+    fn kind(&self) -> &Loose<Text<'de>> {
+        &self.kind
+    }
+
     fn metadata(&mut self) -> Loose<RawMetadata<'de>> {
         std::mem::take(&mut self.metadata)
     }

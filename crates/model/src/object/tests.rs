@@ -24,6 +24,31 @@ fn what_is_no_object_is_an_error_that_says_why() {
 }
 
 #[test]
+fn an_object_of_another_kind_is_refused_by_all() {
+    type Decode = fn(&[u8]) -> Result<(), DecodeError>;
+    let object = |kind: Value| {
+        json!({"kind": kind, "metadata": {"name": "a", "namespace": "ns"}}).to_string().into_bytes()
+    };
+    let decoders: [(Kind, Decode); 4] = [
+        (Kind::Service, |bytes| decode_service(bytes).map(drop)),
+        (Kind::EndpointSlice, |bytes| decode_endpoint_slice(bytes).map(drop)),
+        (Kind::Node, |bytes| decode_node(bytes).map(drop)),
+        (Kind::ServiceCidr, |bytes| decode_service_cidr(bytes).map(drop)),
+    ];
+    for (kind, decode) in decoders {
+        for other in [json!("Pod"), json!(7)] {
+            let error = decode(&object(other)).expect_err("must fail");
+            assert!(matches!(error, DecodeError::Kind { kind: wanted, .. } if wanted == kind), "{error}");
+        }
+        for own in [json!(kind.name()), json!(null), json!("")] {
+            decode(&object(own)).expect("decodes");
+        }
+    }
+    let error = decode_service(&object(json!("Pod"))).expect_err("must fail").to_string();
+    assert!(error.starts_with(r#""Pod" where Service is wanted"#), "{error}");
+}
+
+#[test]
 fn escapes_repeated_keys_and_unknown_fields() {
     let text = r#"{"zzz":[{"a":[1,{"b":null}]}],
         "metadata":{"name":"first","n\u0061me":"w\u0065b","namespace":"n\u0073","managedFields":[{}]},
@@ -130,7 +155,7 @@ proptest! {
     fn one_bad_field_never_costs_the_object(seed in any::<u64>(), graft in any_json()) {
         let (mut rng, ranges) = (Rng::new(seed), Ranges::example());
         let touches_identity = |place: &str| {
-            ["", "/metadata", "/metadata/name", "/metadata/namespace"].contains(&place)
+            ["", "/kind", "/metadata", "/metadata/name", "/metadata/namespace"].contains(&place)
         };
         let (place, service) = mutate(random_service(&mut rng, 1, &ranges), &mut rng, graft.clone());
         let decoded = decode_service(service.to_string().as_bytes());

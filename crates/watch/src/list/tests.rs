@@ -93,6 +93,40 @@ fn a_list_of_another_kind_or_none_has_no_end() {
 }
 
 #[test]
+fn items_before_the_kind_wait_for_it() {
+    let body = |kind: &str| {
+        format!(r#"{{"items":[{{"a":1}},7],"kind":"{kind}","metadata":{{"resourceVersion":"9"}}}}"#)
+    };
+    for size in [1, 3, 1000] {
+        let (items, page) = split(body("ServiceList").as_bytes(), &[size; 80]).unwrap();
+        assert_eq!(items, [r#"{"a":1}"#, "7"]);
+        assert_eq!(page, Some(meta("9", "")));
+        let mut splitter = ListSplitter::new("ServiceList");
+        let mut items = 0;
+        let outcome = body("PodList").as_bytes().chunks(size).try_for_each(|chunk| {
+            splitter.push(chunk, |_| {
+                items += 1;
+                Ok::<(), Garbage>(())
+            })
+        });
+        assert!(matches!(outcome, Err(Garbage::Kind { .. })));
+        assert_eq!(items, 0, "none is handed on");
+    }
+}
+
+#[test]
+fn no_more_than_32_mib_of_items_wait() {
+    let item = format!(r#"{{"a":"{}"}},"#, "x".repeat(1 << 20));
+    for item in [item, "0,".repeat(1 << 20)] {
+        let mut splitter = ListSplitter::new("ServiceList");
+        splitter.push(br#"{"items":["#, |_| Ok::<(), Garbage>(())).unwrap();
+        let mut push = || splitter.push(item.as_bytes(), |_| Ok::<(), Garbage>(())).err();
+        let error = (0..33).find_map(|_| push()).unwrap();
+        assert!(matches!(error, Garbage::LateKind), "{error}");
+    }
+}
+
+#[test]
 fn items_that_are_null_are_no_empty_list() {
     let body = br#"{"kind":"ServiceList","metadata":{"resourceVersion":"1"},"items":null}"#;
     let error = split(body, &[]).unwrap_err();
