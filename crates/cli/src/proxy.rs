@@ -245,12 +245,14 @@ async fn watching(
     mut new: UnboundedReceiver<Watcher>,
 ) -> Infallible {
     loop {
-        agent.borrow_mut().watched_by(watcher.counts());
+        let counts = watcher.counts();
+        agent.borrow_mut().watched_by(Arc::clone(&counts));
         let watching = watcher.run(|event| agent.borrow_mut().take(event));
-        watcher = tokio::select! {
+        let next = tokio::select! {
             never = watching => match never {},
             Some(next) = new.recv() => next,
         };
+        watcher = next.after(&counts);
     }
 }
 

@@ -219,6 +219,17 @@ fn an_api_server_that_lists_another_kind() {
     );
 }
 
+/// Each has a Service's namespace and name, and stands before the kind of the list.
+#[test]
+fn an_api_server_that_lists_pods_with_the_names_of_services() {
+    survives(
+        Fault::Lists(
+            r#"{"apiVersion":"v1","items":[{"metadata":{"namespace":"default","name":"stays"}},{"kind":"Pod","metadata":{"namespace":"default","name":"goes"}}],"kind":"PodList","metadata":{"resourceVersion":"900"}}"#,
+        ),
+        16,
+    );
+}
+
 #[test]
 fn an_api_server_whose_lists_are_null() {
     survives(

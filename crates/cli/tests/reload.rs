@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use portolan_testkit::{Pod, PortolanProcess, Probe, ProbeResult, Protocol, eventually};
 use serde_json::Value;
 
+use common::faulty::{Fault, FaultyServer};
 use common::kernel::generation;
 use common::load::{assert_lossless, busy_services};
 use common::{Cluster, PATIENCE, at, configuration, ends_as, http, load, logged, objects, reaches};
@@ -37,6 +38,17 @@ fn reconfigure(cluster: &Cluster, proxy: &mut PortolanProcess, yaml: &str) {
     let before = proxy.output().matches(TAKEN).count();
     cluster.configure(yaml);
     logged(proxy, TAKEN, before + 1);
+}
+
+/// Writes a kubeconfig that leads to this server; answers its path.
+fn kubeconfig(cluster: &Cluster, name: &str, server: &str) -> String {
+    let text = format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{{name: c, context: {{cluster: c, user: u}}}}]\n\
+         clusters: [{{name: c, cluster: {{server: '{server}'}}}}]\nusers: [{{name: u, user: {{}}}}]\n"
+    );
+    let path = cluster.configuration_file().with_file_name(name);
+    fs::write(&path, text).unwrap();
+    path.display().to_string()
 }
 
 fn seen_source(cluster: &Cluster, from: &Pod) -> IpAddr {
@@ -261,19 +273,12 @@ fn another_kubeconfig_is_followed_without_a_gap() {
     let cluster = Cluster::new();
     let [one, other] = cluster.world.pods() else { panic!("two pods") };
     cluster.service(objects::cluster_ip("web", "10.96.0.10"), &[one]);
-    let kubeconfig = |name: &str, server: &str| {
-        let text = format!(
-            "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{{name: c, context: {{cluster: c, user: u}}}}]\n\
-             clusters: [{{name: c, cluster: {{server: '{server}'}}}}]\nusers: [{{name: u, user: {{}}}}]\n"
-        );
-        let path = cluster.configuration_file().with_file_name(name);
-        fs::write(&path, text).unwrap();
-        path
+    let yaml = |name: &str, server: &str| {
+        format!("clientConnection: {{kubeconfig: {}}}\n", kubeconfig(&cluster, name, server))
     };
-    let yaml = |path: &std::path::Path| format!("clientConnection: {{kubeconfig: {}}}\n", path.display());
-    let first = yaml(&kubeconfig("first", &cluster.master()));
-    let nowhere = yaml(&kubeconfig("nowhere", "http://127.0.0.1:1"));
-    let second = yaml(&kubeconfig("second", &cluster.master()));
+    let first = yaml("first", &cluster.master());
+    let nowhere = yaml("nowhere", "http://127.0.0.1:1");
+    let second = yaml("second", &cluster.master());
     cluster.configure(&first);
     let file = cluster.configuration_file();
     let mut proxy = cluster.run(&["proxy", "--config", file.to_str().unwrap()]);
@@ -288,6 +293,36 @@ fn another_kubeconfig_is_followed_without_a_gap() {
     cluster.apply(objects::slice("web", &pods, &objects::ports(&objects::cluster_ip("web", "10.96.0.10"))));
     reaches(client, Protocol::Tcp, at("10.96.0.10:80"), &pods);
     assert_lossless(load);
+}
+
+/// The watcher of the new `clientConnection` knows what the one before knew.
+#[test]
+fn an_empty_list_of_another_api_server_is_not_believed_alone() {
+    let cluster = Cluster::new();
+    let [one, other] = cluster.world.pods() else { panic!("two pods") };
+    cluster.service(objects::cluster_ip("web", "10.96.0.10"), &[one]);
+    cluster.service(objects::cluster_ip("api", "10.96.0.11"), &[other]);
+    let yaml = |name: &str, server: &str| {
+        format!("clientConnection: {{kubeconfig: {}}}\n", kubeconfig(&cluster, name, server))
+    };
+    cluster.configure(&yaml("first", &cluster.master()));
+    let file = cluster.configuration_file();
+    let mut proxy = cluster.run(&["proxy", "--config", file.to_str().unwrap()]);
+    common::in_step(&mut proxy);
+    let (node, client) = (cluster.world.node().namespace(), cluster.world.client().namespace());
+    reaches(client, Protocol::Tcp, at("10.96.0.10:80"), &[one]);
+    reaches(client, Protocol::Tcp, at("10.96.0.11:80"), &[other]);
+    let before = generation(node);
+    let port = common::listen(node, 0).local_addr().unwrap().port();
+    let empty = r#"{"kind":"ServiceList","apiVersion":"v1","metadata":{"resourceVersion":"9"},"items":[]}"#;
+    let _faulty = FaultyServer::start(node, port, Fault::Lists(empty));
+    reconfigure(&cluster, &mut proxy, &yaml("empty", &format!("http://127.0.0.1:{port}")));
+    let held = r#"portolan_watch_empty_lists_held_total{resource="services"} 1"#;
+    let held = || common::page(&cluster, "/metrics").contains(held);
+    assert!(eventually(PATIENCE, "the metric", held).is_ok(), "{}", proxy.output());
+    reaches(client, Protocol::Tcp, at("10.96.0.10:80"), &[one]);
+    reaches(client, Protocol::Tcp, at("10.96.0.11:80"), &[other]);
+    assert_eq!(generation(node), before, "nothing is written");
 }
 
 #[test]

@@ -6,6 +6,8 @@
 
 use std::time::Duration;
 
+use crate::status::LONGEST_RETRY_AFTER;
+
 /// Limits of the delays. Each is a base: the delay is base x (1 + jitter), with a random jitter from 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BackoffLimits {
@@ -18,11 +20,11 @@ pub struct BackoffLimits {
     pub other_initial: Duration,
     /// It doubles up to this: with jitter, the server is asked at least every 5 s.
     pub other_maximum: Duration,
-    /// Where nothing listens. It does not grow: a refused connection costs no server anything, and a server that
+    /// Where nothing listens, or no way leads there. It does not grow: a refused connection costs no server anything, and a server that
     /// is back is found within a second.
     pub refused: Duration,
     /// Where a load balancer answers for a server that is not there: after the first time as `refused`, from then
-    /// on this. A server that is back is found within 2 s.
+    /// on this. With jitter a request comes at least every 1.5 s, so that a server that is back is followed within 2 s.
     pub absent_maximum: Duration,
     /// Before a watch that had worked is opened again: a random part of this, so that the watches of many nodes
     /// do not come back in the same instant.
@@ -39,7 +41,7 @@ impl Default for BackoffLimits {
             other_initial: Duration::from_millis(500),
             other_maximum: Duration::from_millis(2500),
             refused: Duration::from_millis(500),
-            absent_maximum: Duration::from_secs(1),
+            absent_maximum: Duration::from_millis(750),
             reopen: Duration::from_millis(250),
             reset_after: Duration::from_secs(3),
         }
@@ -55,7 +57,7 @@ pub(crate) enum Wait {
     Reopen,
     /// A server in trouble, which may say for how long it wants to be left alone.
     Server(Option<Duration>),
-    /// Nothing listens.
+    /// Nothing listens, or there is no way.
     Refused,
     /// A load balancer answers, or the connection breaks before there is an answer.
     Absent,
@@ -108,7 +110,8 @@ impl Backoff {
             Wait::Reopen => self.limits.reopen.mul_f64(jitter),
             Wait::Server(Some(asked)) if self.obeyed < OBEYED => {
                 self.obeyed = self.obeyed.saturating_add(1);
-                asked.mul_f64(1.0 + jitter / 2.0)
+                // The jitter leads to no more than the longest time that is obeyed.
+                asked.mul_f64(1.0 + jitter / 2.0).min(LONGEST_RETRY_AFTER).max(asked)
             }
             Wait::Server(asked) => jittered(self.server.step(), jitter).max(asked.unwrap_or_default()),
             Wait::Refused => jittered(self.limits.refused, jitter),
@@ -172,7 +175,7 @@ mod tests {
             [500; 3],
             "and is not asked in a tight loop"
         );
-        assert_eq!(delays(&mut backoff(), Wait::Absent, 1.0, 4), [1000, 2000, 2000, 2000]);
+        assert_eq!(delays(&mut backoff(), Wait::Absent, 1.0, 4), [1000, 1500, 1500, 1500]);
     }
 
     #[test]
@@ -185,6 +188,14 @@ mod tests {
     }
 
     #[test]
+    fn no_time_that_a_server_names_becomes_more_than_half_a_minute() {
+        for (asked, most) in [(30, 30_000), (25, 30_000), (20, 30_000), (19, 28_500)] {
+            let asked = Wait::Server(Some(Duration::from_secs(asked)));
+            assert_eq!(delays(&mut backoff(), asked, 1.0, 1), [most]);
+        }
+    }
+
+    #[test]
     fn a_watch_that_worked_for_some_seconds_makes_all_delays_start_over() {
         let mut backoff = backoff();
         let next = |backoff: &mut Backoff| {
@@ -192,7 +203,7 @@ mod tests {
         };
         assert_eq!(next(&mut backoff), [800, 500, 500]);
         assert!(!backoff.worked(Duration::from_millis(2999)));
-        assert_eq!(next(&mut backoff), [1600, 1000, 1000]);
+        assert_eq!(next(&mut backoff), [1600, 750, 1000]);
         assert!(backoff.worked(Duration::from_secs(3)));
         assert_eq!(next(&mut backoff), [800, 500, 500]);
     }

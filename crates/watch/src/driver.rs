@@ -80,9 +80,28 @@ enum LineError {
     Restart(RestartReason),
 }
 
-impl<E: Into<ObjectError>> From<E> for LineError {
-    fn from(error: E) -> Self {
-        Self::Object(error.into())
+impl From<ObjectError> for LineError {
+    fn from(error: ObjectError) -> Self {
+        Self::Object(error)
+    }
+}
+
+impl From<DecodeError> for LineError {
+    /// One bad object harms only itself. One of another kind says that the answer is not what was asked for.
+    fn from(error: DecodeError) -> Self {
+        match error {
+            DecodeError::Kind { kind, found } => {
+                let garbage = Garbage::Kind { wanted: kind.name(), found };
+                Self::Restart(garbage.into())
+            }
+            error => Self::Object(error.into()),
+        }
+    }
+}
+
+impl From<RestartReason> for LineError {
+    fn from(reason: RestartReason) -> Self {
+        Self::Restart(reason)
     }
 }
 
@@ -94,7 +113,7 @@ impl<'a, S: FnMut(WatchEvent)> Driver<'a, S> {
         sink: &'a RefCell<S>,
         counts: &'a KindCounts,
     ) -> Self {
-        let reflector = Reflector::new(collection.kind, collection.optional(), timing);
+        let reflector = Reflector::new(collection.kind, collection.optional(), counts.known(), timing);
         Self {
             client,
             collection,
@@ -162,7 +181,7 @@ impl<'a, S: FnMut(WatchEvent)> Driver<'a, S> {
     async fn frames(&mut self, mut body: Body, length: Duration) -> Result<(), RestartReason> {
         let mut lines = LineSplitter::default();
         loop {
-            let (silence, meaning) = self.reflector.silence(length);
+            let (silence, meaning) = self.reflector.silence(length, now());
             let chunk = self.chunk(&mut body, silence).await.map_err(|reason| match reason {
                 RestartReason::Silent(_) => meaning,
                 reason => reason,
@@ -193,6 +212,7 @@ impl<'a, S: FnMut(WatchEvent)> Driver<'a, S> {
     }
 
     fn flush(&mut self) {
+        self.counts.set_known(self.reflector.known());
         if !self.batch.is_empty() {
             let batch = std::mem::take(&mut self.batch);
             self.emit(WatchEvent::Objects(batch));
@@ -215,6 +235,9 @@ impl<'a, S: FnMut(WatchEvent)> Driver<'a, S> {
         self.reflector.counted();
         match self.decode(item) {
             Ok(event) => self.batch.push(event),
+            Err(DecodeError::Kind { kind, found }) => {
+                return Err(Garbage::Kind { wanted: kind.name(), found });
+            }
             Err(error) => {
                 json(item)?;
                 self.fault(error.into());
@@ -254,7 +277,7 @@ impl<'a, S: FnMut(WatchEvent)> Driver<'a, S> {
         match &*frame.event {
             "ADDED" | "MODIFIED" => {
                 let event = self.decode(frame.object)?;
-                self.reflector.changed(version(&event)).map_err(LineError::Restart)?;
+                self.reflector.changed(version(&event))?;
                 if frame.event == "ADDED" {
                     self.reflector.counted();
                 }
@@ -283,8 +306,11 @@ impl<'a, S: FnMut(WatchEvent)> Driver<'a, S> {
 
     fn deleted(&mut self, bytes: &[u8]) -> Result<(), DecodeError> {
         let kind = self.collection.kind;
-        let Identity { metadata, .. } =
+        let Identity { kind: said, metadata } =
             serde_json::from_slice(bytes).map_err(|source| DecodeError::Syntax { kind, source })?;
+        if !said.is_empty() && said != kind.name() {
+            return Err(DecodeError::Kind { kind, found: said.chars().take(64).collect() });
+        }
         if metadata.name.is_empty() {
             return Err(DecodeError::Identity { kind, field: "metadata.name" });
         }
@@ -303,11 +329,11 @@ impl<'a, S: FnMut(WatchEvent)> Driver<'a, S> {
     fn bookmark(&mut self, bytes: &[u8]) -> Result<(), LineError> {
         let Identity { kind, metadata } = serde_json::from_slice(bytes).map_err(ObjectError::Bookmark)?;
         let end = metadata.annotations.is_some_and(|marks| marks.end.as_deref() == Some("true"));
-        let completes = if end { check_kind(self.collection.object_kind(), &kind) } else { Ok(()) };
-        let completes = completes
-            .map_err(RestartReason::from)
-            .and_then(|()| self.reflector.bookmark(&metadata.resource_version, end, now()));
-        if completes.map_err(LineError::Restart)? {
+        // Another kind's bookmark would move the version to go on from.
+        if end || !kind.is_empty() {
+            check_kind(self.collection.object_kind(), &kind).map_err(RestartReason::from)?;
+        }
+        if self.reflector.bookmark(&metadata.resource_version, end, now())? {
             self.complete();
         }
         self.heard |= !self.reflector.listing();

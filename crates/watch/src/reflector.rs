@@ -17,6 +17,7 @@
 //! objects were known needs a second one.
 
 mod empty;
+mod quiet;
 mod reason;
 #[cfg(test)]
 mod tests;
@@ -26,6 +27,7 @@ use std::time::{Duration, Instant};
 use portolan_model::object::Kind;
 
 use self::empty::Guard;
+use self::quiet::Quiet;
 pub use self::reason::RestartReason;
 pub(crate) use self::reason::is_refused;
 use crate::backoff::{Backoff, Wait};
@@ -113,16 +115,15 @@ pub(crate) struct Reflector {
     /// Whether the next request may follow at once where a list or a short watch makes it possible. One may after
     /// each watch that worked, so that a server that cuts or refuses everything is not asked in a tight loop.
     spare: bool,
-    /// How long this server's watches may be silent.
-    patience: Duration,
+    quiet: Quiet,
     guard: Guard,
     timing: Timing,
 }
 
 impl Reflector {
     /// `optional`: a server without this collection is no failure, it is asked again after
-    /// `timing.unavailable_retry`.
-    pub(crate) fn new(kind: Kind, optional: bool, timing: Timing) -> Self {
+    /// `timing.unavailable_retry`. `known`: how many objects are known already.
+    pub(crate) fn new(kind: Kind, optional: bool, known: usize, timing: Timing) -> Self {
         Self {
             optional,
             streams: true,
@@ -132,8 +133,8 @@ impl Reflector {
             stuck: 0,
             backoff: Backoff::new(timing.backoff),
             spare: true,
-            patience: timing.bookmark_silence,
-            guard: Guard::new(kind, timing.empty_list_hold),
+            quiet: Quiet::new(timing.bookmark_silence),
+            guard: Guard::new(kind, known, timing.empty_list_hold),
             timing,
         }
     }
@@ -157,7 +158,10 @@ impl Reflector {
             State::Watch => false,
         };
         if begins {
-            self.guard.list_begins();
+            self.guard.list_begins(now);
+        }
+        if watching_since.is_some() {
+            self.quiet.opened(now);
         }
         begins
     }
@@ -167,18 +171,25 @@ impl Reflector {
         self.state != State::Watch
     }
 
-    /// How long the server may be silent in an answer that asked it to close the watch after `length`, and what it
-    /// means if it is for longer.
-    pub(crate) fn silence(&self, length: Duration) -> (Duration, RestartReason) {
-        let dead = length.saturating_add(self.timing.watch_grace);
+    /// How long the server may be silent from now on in an answer that asked it to close the watch after `length`,
+    /// and what it means if it is for longer.
+    pub(crate) fn silence(&mut self, length: Duration, now: Instant) -> (Duration, RestartReason) {
         if self.listing() {
             let pause = self.timing.stream_pause;
-            (pause, RestartReason::Silent(pause))
-        } else if self.patience < dead {
-            (self.patience, RestartReason::NoBookmarks(self.patience))
+            return (pause, RestartReason::Silent(pause));
+        }
+        let dead = length.saturating_add(self.timing.watch_grace);
+        let (patience, left) = self.quiet.left(now);
+        if left < dead {
+            (left, RestartReason::NoBookmarks(patience))
         } else {
             (dead, RestartReason::Silent(dead))
         }
+    }
+
+    /// How many objects the server was last seen to have.
+    pub(crate) fn known(&self) -> usize {
+        self.guard.known()
     }
 
     /// An object came, of a list or new in a watch.
@@ -262,6 +273,7 @@ impl Reflector {
     /// The request came to another end. `jitter` is a random number in `0.0..1.0`.
     pub(crate) fn failed(&mut self, reason: &RestartReason, now: Instant, jitter: f64) -> Next {
         let open = self.open.take();
+        self.quiet.closed(now);
         let worked = self.worked(open.as_ref(), reason, now);
         let ordinary = worked && matches!(reason, RestartReason::Closed);
         let then = self.then(reason, open.is_some());
@@ -273,8 +285,7 @@ impl Reflector {
             _ => self.wait(reason, open.as_ref(), worked),
         };
         if matches!(reason, RestartReason::NoBookmarks(_)) {
-            // In vain, as long as the list does not show the opposite.
-            self.patience = self.patience.saturating_mul(2);
+            self.quiet.lost_patience();
         }
         let delay = self.backoff.delay(wait, jitter);
         self.go(then);
@@ -293,8 +304,9 @@ impl Reflector {
             return Err(RestartReason::Emptied { known, first: self.guard.is_first(now) });
         }
         if older(resource_version, &self.resource_version) {
-            self.patience = self.timing.bookmark_silence;
+            self.quiet.means_something();
         }
+        self.quiet.listed(now);
         self.state = State::Watch;
         if let Some(open) = &mut self.open {
             (open.watching_since, open.gave) = (Some(now), true);
@@ -315,7 +327,7 @@ impl Reflector {
         if self.backoff.worked(lasted) && matches!(reason, RestartReason::Closed) {
             let due = lasted.as_secs() / self.timing.bookmark_silence.as_secs().max(1);
             if due > 0 && u64::from(open.bookmarks) >= due {
-                self.patience = self.timing.bookmark_silence;
+                self.quiet.means_something();
             }
         }
         self.spare = true;
@@ -346,7 +358,7 @@ impl Reflector {
             RestartReason::WentBack { .. } | RestartReason::NoBookmarks(_) => {
                 self.at_once(Wait::Server(None))
             }
-            RestartReason::Unreachable(_) if reason.is_refused_connection() => Wait::Refused,
+            RestartReason::Unreachable(_) if reason.is_absent_host() => Wait::Refused,
             RestartReason::Broken(_) if open.is_none() => Wait::Absent,
             RestartReason::Closed
             | RestartReason::Truncated
@@ -369,6 +381,7 @@ impl Reflector {
     }
 
     fn gave(&mut self) {
+        self.quiet.heard();
         if let Some(open) = &mut self.open {
             open.gave = true;
         }

@@ -45,7 +45,7 @@ struct Cause {
 }
 
 /// A server that asks for more than this is taken to mean this.
-const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(30);
+pub(crate) const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(30);
 
 impl ApiStatus {
     /// From the object of an `ERROR` event; a status without a code counts as 500.

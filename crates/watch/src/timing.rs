@@ -22,11 +22,13 @@ pub struct Timing {
     /// A watch in which neither event nor bookmark came for this long is replaced by a list: the server may have
     /// lost its history, and wait for a version that will not come. kube-apiserver looks once in 1 to 1.25 s which
     /// bookmarks are due, one each minute (`storage/cacher`, `defaultBookmarkFrequency`), so that half a minute
-    /// is left for the way. A list that shows that nothing was lost doubles the time for its watch, so that a
-    /// server which sends no bookmarks while nothing changes is soon left alone.
+    /// is left for the way. The time runs while a watch is open, over all answers that it takes. A list that shows
+    /// that nothing was lost doubles it, up to eight times, so that a server which sends no bookmarks while nothing
+    /// changes is seldom listed.
     pub bookmark_silence: Duration,
-    /// An empty list of Services or EndpointSlices, where some were known, is believed when this time has passed
-    /// and another list says the same; it is asked for six times in between. Zero believes it at once.
+    /// An empty list of Services or EndpointSlices, where more than one was known, is not believed; one that is asked
+    /// for after this time and is empty, too, is. In between a list is asked for every few seconds. Zero believes
+    /// the first.
     pub empty_list_hold: Duration,
     /// A collection that the server does not have is asked for at this interval, times 1 to 2.
     pub unavailable_retry: Duration,

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::future::join4;
@@ -65,6 +65,18 @@ pub struct KindCounts {
     pub faults: AtomicU64,
     /// Objects passed over since the collection was last read whole. Not a counter: for a gauge of bad objects.
     pub unreadable: AtomicU64,
+    /// Objects that the server was last seen to have. Not a counter: it says which empty list is doubted.
+    known: AtomicUsize,
+}
+
+impl KindCounts {
+    pub(crate) fn known(&self) -> usize {
+        self.known.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_known(&self, known: usize) {
+        self.known.store(known, Ordering::Relaxed);
+    }
 }
 
 /// Counters since start, for metrics; may be read from any thread.
@@ -111,6 +123,16 @@ impl Watcher {
     #[must_use]
     pub fn with_timing(self, timing: Timing) -> Self {
         Self { timing, ..self }
+    }
+
+    /// The same, in the place of another watcher with these counters, whose consumer it gets: an empty list is doubted
+    /// by what that one knew. To be called when the other one has ended.
+    #[must_use]
+    pub fn after(self, other: &Counts) -> Self {
+        for kind in [Kind::Service, Kind::EndpointSlice, Kind::Node, Kind::ServiceCidr] {
+            self.counts.of(kind).set_known(other.of(kind).known());
+        }
+        self
     }
 
     /// The counters; they go on counting while the watcher runs.

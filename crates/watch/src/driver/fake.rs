@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -28,6 +29,17 @@ pub(super) enum Answer {
     Never,
     /// A status line, an optional `Retry-After`, a body.
     Say(u16, Option<&'static str>, Vec<Step>),
+    /// One answer to a list, another to a watch.
+    ByQuery { list: Box<Answer>, watch: Box<Answer> },
+}
+
+impl Answer {
+    fn to(self, is_list: bool) -> Self {
+        match self {
+            Self::ByQuery { list, watch } => *if is_list { list } else { watch },
+            answer => answer,
+        }
+    }
 }
 
 /// One step of a body.
@@ -69,8 +81,8 @@ pub(super) struct Log {
     pub(super) restarts: u64,
     pub(super) lists: u64,
     pub(super) unreadable: u64,
-    /// How often the collection was told to be what the server says.
-    pub(super) heard: usize,
+    /// When the collection was told to be what the server says.
+    pub(super) heard_at: Vec<Instant>,
 }
 
 struct Script {
@@ -85,14 +97,23 @@ pub(super) async fn play(kind: Kind, answers: impl IntoIterator<Item = Answer>) 
 
 /// The same with other timeouts.
 pub(super) async fn play_with(timing: Timing, kind: Kind, answers: impl IntoIterator<Item = Answer>) -> Log {
+    play_counting(&KindCounts::default(), timing, kind, answers).await
+}
+
+/// The same with counters that others may have used.
+pub(super) async fn play_counting(
+    counts: &KindCounts,
+    timing: Timing,
+    kind: Kind,
+    answers: impl IntoIterator<Item = Answer>,
+) -> Log {
     let script =
         Arc::new(Mutex::new(Script { answers: answers.into_iter().collect(), requests: Vec::new() }));
     let done = Arc::new(Notify::new());
     let client = client(Arc::clone(&script), Arc::clone(&done));
     let log = RefCell::new(Log::default());
     let sink = RefCell::new(|event| render(&mut log.borrow_mut(), event));
-    let counts = KindCounts::default();
-    let driver = Driver::new(&client, Collection::new(kind, "node-1"), timing, &sink, &counts);
+    let driver = Driver::new(&client, Collection::new(kind, "node-1"), timing, &sink, counts);
     tokio::select! {
         never = driver.run() => match never {},
         () = done.notified() => {}
@@ -102,9 +123,9 @@ pub(super) async fn play_with(timing: Timing, kind: Kind, answers: impl IntoIter
     let start = script.requests[0].1;
     log.times = script.requests.iter().map(|(_, at)| *at - start).collect();
     log.requests = script.requests.iter().map(|(uri, _)| uri.clone()).collect();
-    log.restarts = counts.restarts.into_inner();
-    log.lists = counts.lists.into_inner();
-    log.unreadable = counts.unreadable.into_inner();
+    log.restarts = counts.restarts.load(Ordering::Relaxed);
+    log.lists = counts.lists.load(Ordering::Relaxed);
+    log.unreadable = counts.unreadable.load(Ordering::Relaxed);
     log
 }
 
@@ -113,7 +134,8 @@ fn client(script: Arc<Mutex<Script>>, done: Arc<Notify>) -> kube::Client {
         let answer = {
             let mut script = script.lock().unwrap();
             script.requests.push((request.uri().to_string(), Instant::now()));
-            script.answers.pop_front()
+            let is_list = !request.uri().to_string().contains("&resourceVersion=");
+            script.answers.pop_front().map(|answer| answer.to(is_list))
         };
         let done = Arc::clone(&done);
         let within = deadline::of(request.extensions());
@@ -123,6 +145,7 @@ fn client(script: Arc<Mutex<Script>>, done: Arc<Notify>) -> kube::Client {
                     Err(BoxError::from(std::io::Error::from(std::io::ErrorKind::ConnectionRefused)))
                 }
                 Some(Answer::Say(code, retry_after, steps)) => Ok(say(code, retry_after, steps)),
+                Some(Answer::ByQuery { .. }) => unreachable!("one of the two was taken"),
                 Some(Answer::Never) => Ok(std::future::pending::<Response>().await),
                 None => {
                     done.notify_one();
@@ -163,7 +186,7 @@ fn render(log: &mut Log, event: WatchEvent) {
             log.batches.push(events.len());
             log.events.extend(events.iter().map(object));
         }
-        WatchEvent::Heard(_) => log.heard += 1,
+        WatchEvent::Heard(_) => log.heard_at.push(Instant::now()),
         WatchEvent::EmptyListHeld { known, .. } => log.events.push(format!("held: {known}")),
         WatchEvent::Restarted { reason, relist, .. } => {
             let how = if relist { "relist" } else { "resume" };

@@ -7,8 +7,10 @@ use portolan_model::object::Kind;
 /// From so many known objects on an empty list is doubted. One alone is deleted every day.
 const MANY: usize = 2;
 
-/// So often an empty list is asked for again before it is believed.
+/// So often an empty list is asked for again while it is not believed, or more often: no watch runs in that time, and
+/// a list that is not empty has to be found soon.
 const RECHECKS: u32 = 6;
+const LONGEST_RECHECK: Duration = Duration::from_secs(5);
 
 /// Counts objects, and doubts.
 #[derive(Debug)]
@@ -18,6 +20,8 @@ pub(super) struct Guard {
     known: usize,
     /// Objects of the list that is being read.
     listed: usize,
+    /// When that one began.
+    begun: Option<Instant>,
     /// When the first empty list came.
     held_since: Option<Instant>,
 }
@@ -25,14 +29,20 @@ pub(super) struct Guard {
 impl Guard {
     /// Doubts empty lists of Services and EndpointSlices for this long. Of Nodes one alone is asked for, and
     /// ServiceCIDRs are few.
-    pub(super) fn new(kind: Kind, hold: Duration) -> Self {
+    pub(super) fn new(kind: Kind, known: usize, hold: Duration) -> Self {
         let doubts = matches!(kind, Kind::Service | Kind::EndpointSlice);
-        Self { hold: if doubts { hold } else { Duration::ZERO }, known: 0, listed: 0, held_since: None }
+        let hold = if doubts { hold } else { Duration::ZERO };
+        Self { hold, known, listed: 0, begun: None, held_since: None }
+    }
+
+    /// How many objects are known.
+    pub(super) fn known(&self) -> usize {
+        self.known
     }
 
     /// A list begins.
-    pub(super) fn list_begins(&mut self) {
-        self.listed = 0;
+    pub(super) fn list_begins(&mut self, now: Instant) {
+        (self.listed, self.begun) = (0, Some(now));
     }
 
     /// An object came, readable or not.
@@ -47,11 +57,13 @@ impl Guard {
         *count = count.saturating_sub(1);
     }
 
-    /// The list is complete. How many objects are known if it is not believed yet.
+    /// The list is complete. How many objects are known if it is not believed yet: an empty one is believed only if it
+    /// began when the hold was over.
     pub(super) fn list_ends(&mut self, now: Instant) -> Option<usize> {
         if self.listed == 0 && self.known >= MANY && !self.hold.is_zero() {
             let since = *self.held_since.get_or_insert(now);
-            if now.saturating_duration_since(since) < self.hold {
+            let begun = self.begun.unwrap_or(since);
+            if begun.saturating_duration_since(since) < self.hold {
                 return Some(self.known);
             }
         }
@@ -66,6 +78,6 @@ impl Guard {
 
     /// How long to wait before an empty list is asked for again.
     pub(super) fn recheck(&self) -> Duration {
-        self.hold / RECHECKS
+        (self.hold / RECHECKS).min(LONGEST_RECHECK)
     }
 }

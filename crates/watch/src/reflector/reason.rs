@@ -59,19 +59,29 @@ pub enum RestartReason {
 }
 
 impl RestartReason {
-    /// Nothing listens where the API server should be.
-    pub(super) fn is_refused_connection(&self) -> bool {
-        matches!(self, Self::Unreachable(error) if is_refused(&**error))
+    /// Nothing listens where the API server should be, or there is no way to it. A certificate that is no use is not
+    /// that: such a server is there.
+    pub(super) fn is_absent_host(&self) -> bool {
+        use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkDown, NetworkUnreachable, TimedOut};
+        let absent = |kind| {
+            matches!(kind, ConnectionRefused | HostUnreachable | NetworkDown | NetworkUnreachable | TimedOut)
+        };
+        matches!(self, Self::Unreachable(error) if is_io(&**error, &absent))
     }
 }
 
 /// Whether nothing listened, as an error inside this one says.
 pub(crate) fn is_refused(error: &(dyn Error + 'static)) -> bool {
+    is_io(error, &|kind| kind == io::ErrorKind::ConnectionRefused)
+}
+
+/// Whether this error, or one inside it, is an I/O error of a kind.
+fn is_io(error: &(dyn Error + 'static), wanted: &dyn Fn(io::ErrorKind) -> bool) -> bool {
     let io = error.downcast_ref::<io::Error>();
     // What an I/O error is made of is not its source.
     let below = io.and_then(io::Error::get_ref).map(|inner| inner as &(dyn Error + 'static));
-    io.is_some_and(|io| io.kind() == io::ErrorKind::ConnectionRefused)
-        || below.or(error.source()).is_some_and(is_refused)
+    io.is_some_and(|io| wanted(io.kind()))
+        || below.or(error.source()).is_some_and(|below| is_io(below, wanted))
 }
 
 /// An error with what lies below it: hyper's say little without. What an error repeats of its cause comes once.

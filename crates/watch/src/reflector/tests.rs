@@ -15,11 +15,11 @@ use crate::timing::Timing;
 const UNAVAILABLE_RETRY: Duration = Duration::from_secs(60);
 
 fn reflector() -> Reflector {
-    Reflector::new(Kind::Service, false, Timing::default())
+    Reflector::new(Kind::Service, false, 0, Timing::default())
 }
 
 fn optional() -> Reflector {
-    Reflector::new(Kind::ServiceCidr, true, Timing::default())
+    Reflector::new(Kind::ServiceCidr, true, 0, Timing::default())
 }
 
 /// A reflector that watches from version 10.

@@ -3,7 +3,7 @@
 use super::*;
 
 fn knowing(kind: Kind, objects: usize, timing: Timing) -> Reflector {
-    let mut reflector = Reflector::new(kind, false, timing);
+    let mut reflector = Reflector::new(kind, false, 0, timing);
     reflector.opened(Instant::now());
     (0..objects).for_each(|_| reflector.counted());
     reflector.bookmark("10", true, Instant::now()).unwrap();
@@ -42,6 +42,37 @@ fn an_empty_list_is_believed_when_another_one_says_the_same_after_half_a_minute(
         }
         assert!(empty_list(&mut reflector, start + Duration::from_secs(30)).unwrap());
         assert_eq!(reflector.query(), Query::Watch { from: "20" });
+    }
+}
+
+#[test]
+fn a_list_that_was_asked_for_before_the_time_was_over_does_not_count() {
+    let (mut reflector, start) = (knowing(Kind::Service, 3, Timing::default()), Instant::now());
+    fail(&mut reflector, refused(410));
+    assert!(doubted(empty_list(&mut reflector, start)).is_some());
+    fail(&mut reflector, RestartReason::Emptied { known: 3, first: true });
+    reflector.opened(start + Duration::from_secs(29));
+    let slow = reflector.page(page("20", ""), start + Duration::from_secs(40));
+    assert_eq!(doubted(slow), Some((3, false)));
+    assert!(empty_list(&mut reflector, start + Duration::from_secs(41)).unwrap());
+}
+
+#[test]
+fn what_another_watcher_knew_is_known() {
+    let mut reflector = Reflector::new(Kind::Service, false, 3, Timing::default());
+    assert_eq!(doubted(empty_list(&mut reflector, Instant::now())), Some((3, true)));
+    assert_eq!(reflector.known(), 3);
+}
+
+#[test]
+fn a_long_hold_asks_as_often_as_a_short_one() {
+    for (hold, delay) in [(6, 1000), (30, 5000), (3600, 5000)] {
+        let timing = Timing { empty_list_hold: Duration::from_secs(hold), ..Timing::default() };
+        let mut reflector = knowing(Kind::Service, 3, timing);
+        fail(&mut reflector, refused(410));
+        assert!(doubted(empty_list(&mut reflector, Instant::now())).is_some());
+        let next = fail(&mut reflector, RestartReason::Emptied { known: 3, first: true });
+        assert_eq!(next.delay.as_millis(), delay, "{hold} s");
     }
 }
 

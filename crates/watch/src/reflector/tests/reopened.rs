@@ -100,13 +100,29 @@ fn each_of_many_restarts_of_the_server_is_followed_as_soon_as_the_first() {
 }
 
 #[test]
-fn a_load_balancer_that_answers_for_an_absent_server_is_asked_every_two_seconds() {
+fn a_host_without_a_way_to_it_is_asked_as_often_as_one_where_nothing_listens() {
+    use std::io::ErrorKind::{HostUnreachable, NetworkUnreachable, TimedOut};
+    for kind in [HostUnreachable, NetworkUnreachable, TimedOut] {
+        let reason =
+            || RestartReason::Unreachable(Box::new(std::io::Error::other(std::io::Error::from(kind))));
+        let mut reflector = watching();
+        let delays = [0; 9].map(|_| reflector.failed(&reason(), Instant::now(), 1.0).delay);
+        assert_eq!(delays, [seconds(1); 9], "{kind:?}");
+    }
+    let certificate = || RestartReason::Unreachable("invalid peer certificate".into());
+    let mut reflector = watching();
+    let longest = (0..9).map(|_| reflector.failed(&certificate(), Instant::now(), 1.0).delay).max();
+    assert_eq!(longest, Some(seconds(5)), "a server that is there");
+}
+
+#[test]
+fn a_load_balancer_that_answers_for_an_absent_server_is_asked_every_second_and_a_half() {
     for reason in [|| refused(502), || refused(503), broken] {
         let mut reflector = watching();
         fail(&mut reflector, RestartReason::Closed);
         let delays: Vec<u128> =
             (0..9).map(|_| reflector.failed(&reason(), Instant::now(), 1.0).delay.as_millis()).collect();
-        assert_eq!((delays[0], &delays[1..]), (1000, &[2000; 8][..]));
+        assert_eq!((delays[0], &delays[1..]), (1000, &[1500; 8][..]));
         assert_eq!(reflector.query(), Query::Watch { from: "10" });
     }
 }
@@ -180,8 +196,8 @@ fn a_server_whose_etcd_is_too_old_for_streamed_lists_gets_pages_at_once_and_for_
 }
 
 /// The time that a watch may be silent, if it is bookmarks that are missed then.
-fn patience(reflector: &Reflector) -> Option<u64> {
-    match reflector.silence(seconds(450)) {
+fn patience(reflector: &mut Reflector, now: Instant) -> Option<u64> {
+    match reflector.silence(seconds(3600), now) {
         (silence, RestartReason::NoBookmarks(_)) => Some(silence.as_secs()),
         _ => None,
     }
@@ -194,28 +210,58 @@ fn list(reflector: &mut Reflector, version: &str, now: Instant) {
 
 #[test]
 fn bookmarks_that_stay_away_lead_to_a_list_at_once() {
-    let (mut reflector, now) = (watching(), Instant::now());
-    assert_eq!(patience(&reflector), Some(90));
+    let now = Instant::now();
+    let mut reflector = reflector();
+    list(&mut reflector, "10", now);
+    assert_eq!(patience(&mut reflector, now), Some(90));
     let (next, end) = ends_after(&mut reflector, now, seconds(90), &RestartReason::NoBookmarks(seconds(90)));
     assert!(next.relist && next.delay <= AT_ONCE);
     list(&mut reflector, "3", end);
     assert_eq!(reflector.query(), Query::Watch { from: "3" });
-    assert_eq!(patience(&reflector), Some(90), "it had lost its history: the silence meant something");
+    assert_eq!(
+        patience(&mut reflector, end),
+        Some(90),
+        "it had lost its history: the silence meant something"
+    );
 }
 
 #[test]
-fn a_server_that_never_sends_bookmarks_is_not_listed_for_ever() {
-    let (mut reflector, mut now) = (watching(), Instant::now());
-    let mut lists = 0;
-    while let Some(wait) = patience(&reflector) {
-        lists += 1;
+fn a_server_that_never_sends_bookmarks_is_listed_ever_more_seldom_but_never_left_alone() {
+    let (mut reflector, mut now) = (reflector(), Instant::now());
+    list(&mut reflector, "10", now);
+    let mut waits = Vec::new();
+    for _ in 0..6 {
+        let wait = patience(&mut reflector, now).unwrap();
+        waits.push(wait);
         let reason = RestartReason::NoBookmarks(seconds(wait));
         now = ends_after(&mut reflector, now, seconds(wait), &reason).1;
         list(&mut reflector, "10", now);
     }
-    assert_eq!(lists, 3, "after 90, 180 and 360 s, then never");
-    ends_after(&mut reflector, now, seconds(450), &RestartReason::Closed);
-    assert_eq!(patience(&reflector), None);
+    assert_eq!(waits, [90, 180, 360, 720, 720, 720], "the alert on stale watches begins at 900 s");
+}
+
+#[test]
+fn silence_counts_over_all_answers_of_a_watch_but_not_while_the_server_is_away() {
+    let (mut reflector, mut now) = (reflector(), Instant::now());
+    list(&mut reflector, "10", now);
+    now += seconds(50);
+    reflector.failed(&broken(), now, 0.0);
+    now += seconds(3600);
+    reflector.opened(now);
+    assert_eq!(patience(&mut reflector, now), Some(40));
+    now += seconds(39);
+    reflector.failed(&broken(), now, 0.0);
+    reflector.opened(now);
+    assert_eq!(patience(&mut reflector, now), Some(1));
+    reflector.deleted("11");
+    now += seconds(1);
+    assert_eq!(patience(&mut reflector, now), Some(90), "an event came");
+    reflector.failed(&broken(), now + seconds(20), 0.0);
+    reflector.opened(now);
+    reflector.bookmark("11", false, now).unwrap();
+    reflector.failed(&broken(), now, 0.0);
+    reflector.opened(now);
+    assert_eq!(patience(&mut reflector, now), Some(90), "a bookmark came last");
 }
 
 #[test]
@@ -223,13 +269,16 @@ fn a_server_that_sends_bookmarks_again_is_believed_again() {
     let (mut reflector, now) = (watching(), Instant::now());
     fail(&mut reflector, RestartReason::NoBookmarks(seconds(90)));
     list(&mut reflector, "10", now);
-    assert_eq!(patience(&reflector), Some(180));
+    assert_eq!(patience(&mut reflector, now), Some(180));
     reflector.opened(now);
     for _ in 0..7 {
         reflector.bookmark("10", false, now).unwrap();
     }
     reflector.failed(&RestartReason::Closed, now + seconds(450), 0.0);
-    assert_eq!(patience(&reflector), Some(90));
+    assert_eq!(
+        reflector.silence(seconds(3600), now).1.to_string(),
+        RestartReason::NoBookmarks(seconds(90)).to_string()
+    );
 }
 
 #[test]
