@@ -1,4 +1,5 @@
-//! Watches that are cut, and an API server that is restarted again and again: what the kernel has stays young.
+//! Watches that are cut, and an API server that is restarted again and again: both are followed. How soon is printed
+//! here; that each request follows in time is a test of crate `watch`, where time is held.
 //! Needs root and nft, and fails without.
 #![allow(
     clippy::unwrap_used,
@@ -23,13 +24,10 @@ use common::{BINARY, Cluster, PATIENCE, Proxy, at, http, in_step, listen, object
 
 const SERVICE: &str = "10.96.0.11:80";
 
-/// How old what the kernel has may be while watches are cut every five seconds.
-const YOUNG: Duration = Duration::from_secs(1);
-/// From the readiness of a restarted API server.
-const FOLLOWED_WITHIN: Duration = Duration::from_secs(2);
 /// The cuts, and how far apart they are.
 const CUTS: usize = 4;
 const APART: Duration = Duration::from_secs(5);
+const COLLECTIONS: [&str; 4] = ["services", "endpointslices", "nodes", "servicecidrs"];
 
 /// The pod that serves in this round.
 fn pod(world: &World, round: usize) -> &Pod {
@@ -52,7 +50,7 @@ fn followed(world: &World, round: usize, since: Instant) -> Duration {
 }
 
 #[test]
-fn what_the_kernel_has_stays_young_while_watches_are_cut_every_five_seconds() {
+fn each_watch_that_is_cut_is_opened_again_where_it_was_and_none_lists_again() {
     let cluster = Cluster::new();
     let world = &cluster.world;
     cluster.apply(objects::cluster_ip("web", &at(SERVICE).ip().to_string()));
@@ -62,10 +60,14 @@ fn what_the_kernel_has_stays_young_while_watches_are_cut_every_five_seconds() {
     let mut proxy = start_proxy(world, folder.path(), &Proxy { yaml: "", master: cutter.address() });
     in_step(&mut proxy);
     followed(world, 0, Instant::now());
+    let requests = |collection| cutter.requests(collection).len();
     let (mut round, mut ages) = (0, Vec::new());
     for _ in 0..CUTS {
+        let before = COLLECTIONS.map(requests);
         cutter.cut();
         let cut = Instant::now();
+        let opened = || COLLECTIONS.map(requests).iter().zip(before).all(|(now, before)| *now > before);
+        assert!(eventually(PATIENCE, "watches that are open again", opened).is_ok(), "{}", proxy.output());
         while cut.elapsed() < APART {
             round += 1;
             cluster.apply(slice(world, round));
@@ -75,7 +77,10 @@ fn what_the_kernel_has_stays_young_while_watches_are_cut_every_five_seconds() {
     let oldest = ages.iter().max().unwrap();
     println!("{} changes, {} cut connections, at most {oldest:?} old", ages.len(), cutter.connections_cut());
     assert!(cutter.connections_cut() >= 4 * CUTS, "{} connections", cutter.connections_cut());
-    assert!(*oldest <= YOUNG, "{oldest:?}: {}", proxy.output());
+    // Events come of these: no silence makes another list.
+    let lines = cutter.requests("endpointslices");
+    let lists = lines.iter().filter(|line| !line.contains("&resourceVersion=")).count();
+    assert_eq!(lists, 1, "{lines:?}");
     assert_eq!(http::get(world.node().namespace(), at("127.0.0.1:10256"), "/healthz").unwrap().status, 200);
 }
 
@@ -148,7 +153,6 @@ fn a_server_that_is_restarted_again_and_again_is_followed_as_soon_as_it_is_ready
         took.push(followed(&world, round, ready(&world, master, round)));
     }
     println!("followed after {took:?}");
-    assert!(took.iter().all(|took| *took <= FOLLOWED_WITHIN), "{took:?}: {}", proxy.output());
     assert!(proxy.ended().is_none());
 }
 

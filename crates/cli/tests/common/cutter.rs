@@ -2,8 +2,8 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use portolan_testkit::{Namespace, TestkitError};
@@ -25,6 +25,8 @@ struct Shared {
     cuts: AtomicUsize,
     /// Connections that were cut.
     cut: AtomicUsize,
+    /// The first lines of all requests.
+    requests: Mutex<Vec<String>>,
 }
 
 impl Cutter {
@@ -47,9 +49,25 @@ impl Cutter {
         self.shared.cuts.fetch_add(1, Ordering::SeqCst);
     }
 
+    /// The first lines of the requests for a collection that have come so far.
+    pub(crate) fn requests(&self, collection: &str) -> Vec<String> {
+        let requests = self.shared.requests.lock().unwrap();
+        requests.iter().filter(|line| line.contains(&format!("/{collection}?"))).cloned().collect()
+    }
+
     /// How many connections have been cut.
     pub(crate) fn connections_cut(&self) -> usize {
         self.shared.cut.load(Ordering::SeqCst)
+    }
+}
+
+impl Shared {
+    /// A request that only reads comes in one piece.
+    fn note(&self, bytes: &[u8]) {
+        let text = String::from_utf8_lossy(bytes);
+        if let Some(line) = text.lines().next().filter(|line| line.starts_with("GET ")) {
+            self.requests.lock().unwrap().push(line.to_owned());
+        }
     }
 }
 
@@ -108,18 +126,22 @@ fn relay(
             poll(&mut both, Some(&soon))?;
             [!both[0].revents().is_empty(), !both[1].revents().is_empty()]
         };
-        if ready[0] && !forward(&mut client, &mut server, &mut bytes)? {
-            return Ok(false);
+        if ready[0] {
+            let length = forward(&mut client, &mut server, &mut bytes)?;
+            if length == 0 {
+                return Ok(false);
+            }
+            shared.note(&bytes[..length]);
         }
-        if ready[1] && !forward(&mut server, &mut client, &mut bytes)? {
+        if ready[1] && forward(&mut server, &mut client, &mut bytes)? == 0 {
             return Ok(false);
         }
     }
 }
 
-/// False at the end.
-fn forward(from: &mut TcpStream, to: &mut TcpStream, bytes: &mut [u8]) -> std::io::Result<bool> {
+/// How many bytes, 0 at the end.
+fn forward(from: &mut TcpStream, to: &mut TcpStream, bytes: &mut [u8]) -> std::io::Result<usize> {
     let length = from.read(bytes)?;
     to.write_all(&bytes[..length])?;
-    Ok(length > 0)
+    Ok(length)
 }

@@ -101,7 +101,7 @@ pub(in crate::proxy::options) const FLAGS: &[Flag] = &[
         "empty-list-hold",
         Duration,
         "30s",
-        "Where more than one Service or EndpointSlice is known, an empty list counts after this time, if another one says the same; 0 believes it at once",
+        "Where more than one Service or EndpointSlice is known, an empty list is not believed; one that is asked for after this time and is empty, too, is. 0 believes the first",
     )
     .counts_with_config(),
     flag(NODE, "hostname-override", Text, "", "Name of this node, in place of the host's name")
