@@ -1,5 +1,6 @@
 //! The addresses of this node's interfaces: listed, and watched for changes.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
@@ -16,6 +17,8 @@ const BOTH_FAMILIES: u8 = 0;
 #[derive(Debug)]
 pub struct Addresses {
     events: Socket,
+    /// Index of the device to which the IPVS mode adds the addresses of Services.
+    device: Option<u32>,
 }
 
 impl Addresses {
@@ -23,7 +26,7 @@ impl Addresses {
     pub fn open() -> Result<Self, SocketError> {
         let events = Socket::open(Protocol::Route)?;
         events.subscribe(&[GROUP_IPV4_ADDRESS, GROUP_IPV6_ADDRESS])?;
-        Ok(Self { events })
+        Ok(Self { events, device: None })
     }
 
     /// Every address of every interface, sorted.
@@ -39,10 +42,26 @@ impl Addresses {
         consistently(|| list_but(&mut socket, device))
     }
 
-    /// Reads the notifications that are there now and says whether addresses came or went.
+    /// Reads the notifications that are there now and says whether addresses came or went, other than those that the IPVS mode
+    /// gives to this node for Services.
     pub fn changed(&mut self) -> Result<bool, SocketError> {
-        match self.events.receive(|_| Ok(())) {
-            Ok(count) => Ok(count > 0),
+        let (device, mut others) = (self.device, BTreeSet::new());
+        let received = self.events.receive(|frame| {
+            if let Event::NewAddress(address) | Event::DeleteAddress(address) = Event::decode(frame)?
+                && Some(address.index) != device
+            {
+                others.insert(address.index);
+            }
+            Ok(())
+        });
+        match received {
+            Ok(_) if others.is_empty() => Ok(false),
+            Ok(_) => {
+                // It may be a new one.
+                let found = ipvs::device(&mut Socket::open(Protocol::Route)?)?;
+                self.device = found.or(device);
+                Ok(others.iter().any(|index| Some(*index) != self.device))
+            }
             Err(SocketError::Overrun | SocketError::Truncated { .. } | SocketError::Decode(_)) => Ok(true),
             Err(error) => Err(error),
         }

@@ -10,12 +10,13 @@ mod retry;
 mod successor;
 
 use std::ops::AddAssign;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use portolan_model::catalog::UdpService;
-use portolan_model::{Change, Family, Settings};
+use portolan_model::{Change, Family, ServicePortName, Settings};
 
 use crate::{Commit, Dataplane, Error, HealthCheckPort};
 use lane::Lane;
@@ -115,6 +116,8 @@ pub struct Report {
     pub udp: Vec<UdpService>,
     /// See [`Work::objects`]; none after a failure, which keeps them for the next attempt.
     pub objects: ObjectChanges,
+    /// The Service ports that this work was about, where it was about single ones: not after a comparison of everything.
+    pub changed: Vec<Arc<ServicePortName>>,
 }
 
 /// The way to talk to a running engine.

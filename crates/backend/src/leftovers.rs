@@ -7,9 +7,11 @@
 //! own clean-up removes; what other programs jump to, or kubelet owns, stays.
 
 mod chains;
+mod firewall;
 mod ipvs;
 mod legacy;
 mod sets;
+mod successor;
 pub(crate) mod tables;
 
 use std::collections::BTreeSet;
@@ -23,6 +25,7 @@ use crate::iptables::Variant;
 use chains::{CANARY, FIREWALL, Outcome};
 
 pub use ipvs::DEVICE as IPVS_DEVICE;
+pub use successor::unserved;
 
 /// What was removed.
 #[derive(Debug, Default, PartialEq, Eq)]

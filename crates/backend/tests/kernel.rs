@@ -8,6 +8,8 @@
     reason = "a test stops at the first surprise"
 )]
 
+#[path = "kernel/addresses.rs"]
+mod addresses;
 #[path = "kernel/contention.rs"]
 mod contention;
 #[path = "kernel/edits.rs"]

@@ -19,9 +19,9 @@ use crate::workload;
 /// How often the agent is started.
 const STARTS: usize = 11;
 /// Where the agent's health server listens by default.
-const HEALTHZ: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 10_256);
-/// How long /healthz may take after the kernel is in step.
-const HEALTHY_WITHIN: Duration = Duration::from_secs(10);
+const HEALTH_SERVER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 10_256);
+/// How long /readyz may take after the kernel is in step.
+const READY_WITHIN: Duration = Duration::from_secs(10);
 /// Memory is idle once it has been the same for this long.
 const SAME_FOR: Duration = Duration::from_secs(5);
 /// And at the latest after this.
@@ -34,7 +34,7 @@ const POLL: Duration = Duration::from_millis(250);
 pub(crate) struct Idle {
     /// How the binary is linked.
     kind: &'static str,
-    /// From the spawn until both families are in step and /healthz says 200, with nothing in the kernel before.
+    /// From the spawn until both families are in step and /readyz says 200, with nothing in the kernel before.
     ready: Sample,
     /// `VmRSS` when it has come to rest, in KiB.
     resident: u32,
@@ -116,29 +116,29 @@ impl EmptyNode {
         namespace.output("nft", &["flush", "ruleset"])?;
         let spawned = Instant::now();
         let (proxy, _) = Proxy::start_on(binary, namespace, &self.server.url(), "1s")?;
-        wait_until_healthy(namespace)?;
+        wait_until_ready(namespace)?;
         Ok((proxy, spawned.elapsed()))
     }
 }
 
 /// Asks often: what is measured is a few dozen milliseconds.
-fn wait_until_healthy(node: &Namespace) -> anyhow::Result<()> {
-    let deadline = Instant::now() + HEALTHY_WITHIN;
+fn wait_until_ready(node: &Namespace) -> anyhow::Result<()> {
+    let deadline = Instant::now() + READY_WITHIN;
     node.run(|| {
         while Instant::now() < deadline {
-            if is_healthy().unwrap_or(false) {
+            if is_ready().unwrap_or(false) {
                 return Ok(());
             }
             thread::sleep(Duration::from_millis(1));
         }
-        bail!("/healthz does not say 200 within {HEALTHY_WITHIN:?}")
+        bail!("/readyz does not say 200 within {READY_WITHIN:?}")
     })?
 }
 
-fn is_healthy() -> std::io::Result<bool> {
-    let mut stream = TcpStream::connect_timeout(&HEALTHZ, HEALTHY_WITHIN)?;
-    stream.set_read_timeout(Some(HEALTHY_WITHIN))?;
-    stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n")?;
+fn is_ready() -> std::io::Result<bool> {
+    let mut stream = TcpStream::connect_timeout(&HEALTH_SERVER, READY_WITHIN)?;
+    stream.set_read_timeout(Some(READY_WITHIN))?;
+    stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n")?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     Ok(answer.starts_with("HTTP/1.1 200 "))

@@ -58,7 +58,10 @@ struct Start {
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     if options.cleanup {
         crate::logging::start(&Logging::default())?;
-        return cleanup::remove(&options.load().context(cleanup::WHY)?.configuration, options.only_ours);
+        let loaded = options.load().context(cleanup::WHY)?;
+        let strict_arp = loaded.configuration.ipvs.strict_arp;
+        let strict_arp = (loaded.file.is_some() || strict_arp).then_some(strict_arp);
+        return cleanup::remove(&loaded.configuration, strict_arp, options.only_ours);
     }
     ensure!(!options.only_ours, "--only-ours says what --cleanup removes: write both");
     let mut loaded = options.load()?;

@@ -176,3 +176,35 @@ fn settings_and_timeouts_of_the_configuration_are_the_kernels() {
     let proxy = cluster.proxy_with(&format!("mode: ipvs\n{}, tcpFinTimeout: 57s}}\n", strict(true)));
     assert!(timeouts().contains("1234 57 78"), "{} {}", timeouts(), proxy.output());
 }
+
+#[test]
+fn a_cleanup_puts_the_settings_back_whatever_ran_last() {
+    let Some(cluster) = cluster() else { return };
+    let node = cluster.world.node().namespace();
+    let settings = || {
+        let paths = ["vs/conntrack", "vs/expire_nodest_conn", "vs/expire_quiescent_template"];
+        let all = paths.into_iter().chain(["conf/all/arp_ignore", "conf/all/arp_announce"]);
+        let read = |path| node.output("cat", &[&format!("/proc/sys/net/ipv4/{path}")]).unwrap();
+        all.map(read).collect::<String>()
+    };
+    let before = settings();
+    let mut proxy = cluster.proxy_with("mode: ipvs\nipvs: {strictARP: true}\n");
+    assert_eq!(settings(), "1\n1\n1\n1\n2\n", "{}", proxy.output());
+    cluster.configure("mode: nftables\n");
+    logged(&mut proxy, COMPLETE, 2);
+    only(node, "nftables", &proxy);
+    proxy.terminate(PATIENCE).unwrap();
+    // Nothing of the IPVS mode is left but its settings, and the first clean-up may not write them.
+    let clean = |script: &str| {
+        let arguments = ["--mount", "--propagation", "private", "sh", "-c", script];
+        let mut cleanup = PortolanProcess::start(node, "unshare".as_ref(), &arguments).unwrap();
+        let status = cleanup.wait_for_end(PATIENCE).unwrap();
+        (status.code(), cleanup.output())
+    };
+    let read_only = "mount -o bind /proc/sys /proc/sys && mount -o remount,ro,bind /proc/sys";
+    let (code, output) = clean(&format!("{read_only} && exec {} cleanup", common::BINARY));
+    assert_eq!(code, Some(1), "{output}");
+    assert!(output.contains("sysctl -w net.ipv4.conf.all.arp_announce=0"), "{output}");
+    let (code, output) = clean(&format!("exec {} cleanup", common::BINARY));
+    assert_eq!((code, settings()), (Some(0), before), "{output}");
+}

@@ -1,37 +1,100 @@
-//! The memory limit that this process runs under (cgroups, `cgroups(7)`).
+//! The memory limit that this process runs under, and what others take of it (cgroups, `cgroups(7)`).
 //!
-//! In flow the files of a [`Host`]; out flows the lowest limit of the cgroup and those around it that can be seen.
+//! In flow the files of a [`Host`]; out flows what is the least of the cgroup and those around it that can be seen.
 
 use crate::sysctl::Host;
 
 /// The cgroups of this process, one line for each hierarchy.
 const OWN: &str = "/proc/self/cgroup";
 /// Where cgroups of version 2 are folders.
-const SECOND: &str = "/sys/fs/cgroup";
+const SECOND: Hierarchy = Hierarchy { root: "/sys/fs/cgroup", limit: "memory.max", used: ["anon", "shmem"] };
 /// Where those of version 1 that count memory are.
-const FIRST: &str = "/sys/fs/cgroup/memory";
+const FIRST: Hierarchy = Hierarchy {
+    root: "/sys/fs/cgroup/memory",
+    limit: "memory.limit_in_bytes",
+    used: ["total_rss", "total_shmem"],
+};
 /// Version 1 has no word for no limit, but a number that is near to this.
 const NO_LIMIT: u64 = 1 << 60;
 
-/// The memory limit in bytes, where there is one. That of a container is seen from inside.
-pub fn memory_limit(host: &Host) -> Option<u64> {
-    let own = host.read(OWN)?;
-    let mut limits = Vec::new();
-    for line in own.lines() {
+/// Where a version of cgroups has what counts.
+struct Hierarchy {
+    root: &'static str,
+    limit: &'static str,
+    /// Lines of `memory.stat` that count what processes use and the kernel cannot take back. Memory of the kernel is not
+    /// among them: that of this process's own rules is in there.
+    used: [&'static str; 2],
+}
+
+/// A memory limit, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    /// What all of the cgroup's processes may use, with what the kernel needs for them.
+    pub limit: u64,
+    /// What processes other than this one and its children use, as far as that can be read.
+    pub others: u64,
+}
+
+impl Room {
+    /// What is left of the limit for this process and its children.
+    pub const fn free(&self) -> u64 {
+        self.limit.saturating_sub(self.others)
+    }
+}
+
+/// The limit with the least room, where there is one. That of a container is seen from inside.
+pub fn memory_room(host: &Host) -> Option<Room> {
+    let cgroups = host.read(OWN)?;
+    let own = own_memory(host);
+    let mut rooms = Vec::new();
+    for line in cgroups.lines() {
         let mut fields = line.splitn(3, ':');
         let (Some(_), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else {
             continue;
         };
-        let (root, file) = match controllers {
-            "" => (SECOND, "memory.max"),
-            _ if controllers.split(',').any(|name| name == "memory") => (FIRST, "memory.limit_in_bytes"),
+        let hierarchy = match controllers {
+            "" => SECOND,
+            _ if controllers.split(',').any(|name| name == "memory") => FIRST,
             _ => continue,
         };
         // From inside a container the path may be that of outside: what is not there is passed over.
-        let levels = around(path).filter_map(|level| host.read(&format!("{root}{level}/{file}")));
-        limits.extend(levels.filter_map(|limit| limit.parse::<u64>().ok()));
+        rooms.extend(around(path).filter_map(|level| hierarchy.room(host, level, own)));
     }
-    limits.into_iter().filter(|limit| *limit < NO_LIMIT).min()
+    rooms.into_iter().min_by_key(Room::free)
+}
+
+impl Hierarchy {
+    /// That of a cgroup in which this process and its children use `own` bytes.
+    fn room(&self, host: &Host, level: &str, own: u64) -> Option<Room> {
+        let folder = format!("{}{level}", self.root);
+        let limit: u64 = host.read(&format!("{folder}/{}", self.limit))?.parse().ok()?;
+        if limit >= NO_LIMIT {
+            return None;
+        }
+        let stat = host.read(&format!("{folder}/memory.stat")).unwrap_or_default();
+        let used = stat.lines().filter_map(|line| {
+            let (name, bytes) = line.split_once(' ')?;
+            bytes.parse::<u64>().ok().filter(|_| self.used.contains(&name))
+        });
+        let used = used.fold(0_u64, u64::saturating_add);
+        Some(Room { limit, others: used.saturating_sub(own) })
+    }
+}
+
+/// Bytes of memory that this process and its children have for themselves.
+fn own_memory(host: &Host) -> u64 {
+    let threads = host.names("/proc/self/task");
+    let children =
+        threads.iter().filter_map(|thread| host.read(&format!("/proc/self/task/{thread}/children")));
+    let mut processes: Vec<String> =
+        children.flat_map(|line| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).collect();
+    processes.push("self".to_owned());
+    let memory = |process: &String| {
+        let status = host.read(&format!("/proc/{process}/status"))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
+        line.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
+    };
+    processes.iter().filter_map(memory).fold(0, u64::saturating_add)
 }
 
 /// A cgroup and all that it is in: `/a/b`, `/a`, and nothing, which is the root.
@@ -46,14 +109,18 @@ mod tests {
 
     use super::*;
 
-    fn limit(files: &[(&str, &str)]) -> Option<u64> {
+    fn room(files: &[(&str, &str)]) -> Option<Room> {
         let folder = tempfile::tempdir().expect("a scratch folder");
         for (path, content) in files {
             let file = folder.path().join(path);
             fs::create_dir_all(file.parent().expect("not the root")).expect("a folder");
             fs::write(file, content).expect("a file");
         }
-        memory_limit(&Host::below(folder.path()))
+        memory_room(&Host::below(folder.path()))
+    }
+
+    fn limit(files: &[(&str, &str)]) -> Option<u64> {
+        room(files).map(|room| room.limit)
     }
 
     #[test]
@@ -78,5 +145,40 @@ mod tests {
         assert_eq!(limit(&[("proc/self/cgroup", first), root]), Some(2_097_152));
         let none = ("sys/fs/cgroup/memory/docker/abc/memory.limit_in_bytes", "9223372036854771712\n");
         assert_eq!(limit(&[("proc/self/cgroup", first), none]), None);
+    }
+
+    #[test]
+    fn what_other_processes_of_the_cgroup_use_is_no_room() {
+        let files = [
+            ("proc/self/cgroup", "0::/a/b\n"),
+            ("sys/fs/cgroup/a/b/memory.max", "10000000\n"),
+            ("sys/fs/cgroup/a/b/memory.stat", "anon 5096000\nfile 4000000\nkernel 900000\nshmem 1000\n"),
+            // Its own program, and one that it has started.
+            ("proc/self/status", "Name:\tportolan\nRssAnon:\t    1000 kB\n"),
+            ("proc/self/task/7/children", "\n"),
+            ("proc/self/task/8/children", "9 \n"),
+            ("proc/9/status", "RssAnon:\t    3000 kB\n"),
+        ];
+        let used = 5_096_000 + 1_000 - 4_000 * 1_024;
+        assert_eq!(room(&files), Some(Room { limit: 10_000_000, others: used }));
+        let of_files = |others: &[(&'static str, &'static str)]| room(&[&files[..], others].concat());
+        let outer = [
+            ("sys/fs/cgroup/a/memory.max", "12000000\n"),
+            ("sys/fs/cgroup/a/memory.stat", "anon 11000000\n"),
+        ];
+        let least = of_files(&outer).expect("a limit");
+        assert_eq!((least.limit, least.free()), (12_000_000, 1_000_000 + 4_000 * 1_024));
+        let first = [
+            ("proc/self/cgroup", "4:memory:/x\n"),
+            ("sys/fs/cgroup/memory/x/memory.limit_in_bytes", "8000\n"),
+            ("sys/fs/cgroup/memory/x/memory.stat", "rss 1\ntotal_rss 3000\ntotal_shmem 2000\n"),
+        ];
+        assert_eq!(room(&first), Some(Room { limit: 8_000, others: 5_000 }));
+    }
+
+    #[test]
+    fn the_memory_of_this_process_is_its_own() {
+        let own = own_memory(&Host::default());
+        assert!(own > 64 << 10, "{own}");
     }
 }

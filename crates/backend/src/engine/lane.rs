@@ -226,6 +226,9 @@ impl Lane {
         if let Ok(commit) = &report.outcome {
             report.repaired = reason == Some(Reason::Drift) && commit.elements + commit.objects > 0;
             let full = commit.full;
+            if !full {
+                report.changed = changes.into_iter().map(|change| change.name).collect();
+            }
             self.complete(&mut report);
             self.succeeded(ended, full);
         } else {
@@ -276,6 +279,7 @@ impl Lane {
             triggers: Vec::new(),
             udp: Vec::new(),
             objects: ObjectChanges::default(),
+            changed: Vec::new(),
             outcome,
         }
     }

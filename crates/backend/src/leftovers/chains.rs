@@ -2,8 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use portolan_model::Family;
-
 /// The tables of iptables that kube-proxy writes to.
 pub(super) const TABLES: [&str; 3] = ["nat", "filter", "mangle"];
 
@@ -73,14 +71,6 @@ impl Outcome {
     pub(super) fn add<R>(&mut self, plan: Plan<R>) {
         self.chains += plan.chains.len();
         self.held.extend(plan.held);
-    }
-}
-
-/// How many rules of ours are in [`FIREWALL`]: where there are more, another program uses it, too.
-pub(super) const fn firewall_rules(family: Family) -> usize {
-    match family {
-        Family::Ipv4 => 1,
-        Family::Ipv6 => 0,
     }
 }
 

@@ -7,7 +7,8 @@ use std::process::{Command, Output, Stdio};
 use portolan_model::Family;
 
 use super::Error;
-use super::chains::{FIREWALL, Jump, KUBELETS, Outcome, TABLES, firewall_rules, plan};
+use super::chains::{FIREWALL, Jump, KUBELETS, Outcome, TABLES, plan};
+use super::firewall;
 
 /// The programs that read and write the rules of a family.
 struct Programs {
@@ -40,6 +41,14 @@ pub(super) fn has_chains_of_kubelet(family: Family) -> Result<bool, Error> {
     let saved = String::from_utf8_lossy(&saved.stdout);
     let mut chains = saved.lines().filter_map(|line| line.strip_prefix(':')?.split(' ').next());
     Ok(chains.any(|chain| KUBELETS.contains(&chain)))
+}
+
+/// Whether there are rules in this chain of a table of a family.
+pub(super) fn has_rules(family: Family, (table, chain): (&str, &str)) -> Result<bool, Error> {
+    let Some(programs) = programs(family)? else { return Ok(false) };
+    let saved = run(programs.save, &["-t", table], "")?;
+    let rule = format!("-A {chain} ");
+    Ok(String::from_utf8_lossy(&saved.stdout).lines().any(|line| line.starts_with(&rule)))
 }
 
 /// The programs for the tables of a family; none where there are no tables.
@@ -104,16 +113,17 @@ fn removal(family: Family, saved: &str, keep: impl Fn(&str, &str) -> bool) -> (S
     let mut lines = saved.lines();
     while let Some(line) = lines.next() {
         let Some(table) = line.strip_prefix('*') else { continue };
-        let (mut chains, mut jumps, mut in_firewall) = (Vec::new(), Vec::new(), 0_usize);
+        let (mut chains, mut jumps, mut has_others) = (Vec::new(), Vec::new(), false);
         for line in lines.by_ref().take_while(|line| *line != "COMMIT") {
             if let Some(chain) = line.strip_prefix(':') {
                 chains.extend(chain.split(' ').next().map(str::to_owned));
             }
-            let of_firewall = line.split(' ').nth(1) == Some(FIREWALL) && line.starts_with("-A ");
-            in_firewall = in_firewall.saturating_add(usize::from(of_firewall));
+            let rule =
+                line.strip_prefix("-A ").and_then(|rule| rule.strip_prefix(FIREWALL)?.strip_prefix(' '));
+            has_others |= rule.is_some_and(|rule| !firewall::is_ours_in_words(family, rule));
             jumps.extend(jump(line));
         }
-        let is_shared = |chain: &str| chain == FIREWALL && in_firewall > firewall_rules(family);
+        let is_shared = |chain: &str| chain == FIREWALL && has_others;
         chains.retain(|chain| !keep(table, chain) && !is_shared(chain));
         let plan = plan(table, chains.into_iter(), jumps);
         if plan.chains.is_empty() {
@@ -181,10 +191,15 @@ COMMIT
         let nothing = (String::new(), Outcome::default());
         let shared =
             "*filter\n:INPUT ACCEPT [0:0]\n:KUBE-FIREWALL - [0:0]\n-A INPUT -j KUBE-FIREWALL\nCOMMIT\n";
-        let with_rule = shared.replace("COMMIT", "-A KUBE-FIREWALL -j DROP\nCOMMIT");
+        let with = |rule: &str| shared.replace("COMMIT", &format!("-A KUBE-FIREWALL {rule}\nCOMMIT"));
+        let loopback = with("! -s 127.0.0.0/8 -d 127.0.0.0/8 -j DROP");
         assert_eq!(removal(Family::Ipv6, shared, |_, _| false).1.chains, 1);
-        assert_eq!(removal(Family::Ipv4, &with_rule, |_, _| false).1.chains, 1);
-        assert_eq!(removal(Family::Ipv6, &with_rule, |_, _| false), nothing, "a rule that is not ours");
+        assert_eq!(removal(Family::Ipv4, &loopback, |_, _| false).1.chains, 1);
+        for others in [with("-j DROP"), with("-d 203.0.113.1/32 -j DROP")] {
+            for family in Family::BOTH {
+                assert_eq!(removal(family, &others, |_, _| false), nothing, "a rule that is not ours");
+            }
+        }
         assert_eq!(removal(Family::Ipv4, "*nat\n:PREROUTING ACCEPT [0:0]\nCOMMIT\n", |_, _| false), nothing);
     }
 }

@@ -4,13 +4,14 @@ use portolan_model::Family;
 use portolan_sock::{Protocol, Socket, SocketError};
 use portolan_wire::nftables::{Data, Event, Expr, Family as WireFamily, Rule, Transaction, Verdict, request};
 
-use super::chains::{FIREWALL, Jump, KUBELETS, Outcome, Plan, TABLES, firewall_rules, plan};
+use super::chains::{FIREWALL, Jump, KUBELETS, Outcome, Plan, TABLES, plan};
+use super::firewall;
 use crate::Error;
 use crate::nft::departure;
 use crate::reading;
 
 /// The table of kube-proxy's nftables mode.
-const KUBE_PROXY: &str = "kube-proxy";
+pub(super) const KUBE_PROXY: &str = "kube-proxy";
 /// Sequence numbers for one transaction.
 const SEQUENCE_ROOM: u32 = 1 << 16;
 /// Chains for each transaction: small enough for any socket buffer.
@@ -90,7 +91,7 @@ fn read(
     keep: &dyn Fn(&str, &str) -> bool,
 ) -> Result<Plan<u64>, SocketError> {
     let family = wire_family(of);
-    let (mut chains, mut jumps, mut in_firewall) = (Vec::new(), Vec::new(), 0_usize);
+    let (mut chains, mut jumps, mut is_shared) = (Vec::new(), Vec::new(), false);
     socket.dump(&mut request::chains(family), |frame| {
         match Event::decode(frame)? {
             Event::NewChain(chain) if chain.table == table && chain.family == family => {
@@ -107,14 +108,14 @@ fn read(
     socket.dump(&mut request::rules(family, table, None), |frame| {
         match Event::decode(frame)? {
             Event::NewRule(rule) if rule.table == table && rule.family == family => {
-                in_firewall = in_firewall.saturating_add(usize::from(rule.chain == FIREWALL));
+                is_shared |= rule.chain == FIREWALL && !firewall::is_ours(of, &rule);
                 jumps.extend(jump(rule));
             }
             _ => {}
         }
         Ok(())
     })?;
-    chains.retain(|chain| chain != FIREWALL || in_firewall <= firewall_rules(of));
+    chains.retain(|chain| chain != FIREWALL || !is_shared);
     Ok(plan(table, chains.into_iter(), jumps))
 }
 

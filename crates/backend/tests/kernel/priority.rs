@@ -8,7 +8,8 @@ use portolan_model::{ExternalPolicy, Family, Forwarding, Frontend};
 
 use super::support::{backends, cluster_ip, in_namespace, ip, nft, programmed, put, settings};
 
-fn run(arguments: &str) {
+/// Runs the program `ip`.
+pub(super) fn run(arguments: &str) {
     let status = Command::new("ip").args(arguments.split(' ')).status().expect("iproute2 is installed");
     assert!(status.success(), "ip {arguments}");
 }

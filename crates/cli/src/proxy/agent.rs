@@ -5,19 +5,22 @@ mod backlog;
 mod health_checks;
 mod memory;
 mod node;
+mod refusals;
 mod relays;
 mod start;
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::bail;
+use portolan_backend::Chains;
 use portolan_backend::conntrack::CleanerThread;
 use portolan_backend::engine::{Handle, Timing, Work};
 use portolan_backend::leftovers::Keep;
 use portolan_backend::nft::Own;
-use portolan_backend::{Chains, Extent, Refusal};
 use portolan_model::catalog::{Changes, ObjectFault, PerFamily};
 use portolan_model::object::Kind;
 use portolan_model::{Catalog, Change, Event, Family, Settings};
@@ -36,6 +39,7 @@ use backlog::Backlog;
 use health_checks::HealthChecks;
 use memory::Need;
 use node::OwnNode;
+use refusals::Told;
 pub(super) use relays::LEAVING;
 
 /// How long the start waits for the Node object to have addresses, as upstream does.
@@ -64,6 +68,8 @@ pub(super) struct Agent {
     notes: Notes,
     /// Where the watcher and others connect to.
     peers: Peers,
+    /// The API servers behind the cluster IP that is among these.
+    api_servers: BTreeSet<IpAddr>,
     /// What has been told about this node.
     findings: Vec<Finding>,
     done: UnboundedSender<Synced>,
@@ -81,7 +87,7 @@ pub(super) struct Agent {
     /// The process is to stop when the relay has ended, which this tells.
     leaving: Option<oneshot::Sender<()>>,
     /// Service ports that could not be programmed, and that have been told.
-    refused: PerFamily<Vec<Refusal>>,
+    refused: PerFamily<Told>,
     /// Memory for the rules of the iptables mode.
     need: Need,
 }
@@ -172,6 +178,7 @@ impl Agent {
             started_at: Instant::now(),
             notes,
             peers,
+            api_servers: BTreeSet::new(),
             findings,
             done,
             running: None,
@@ -249,6 +256,7 @@ impl Agent {
                     self.apply(event);
                 }
                 self.count_bad_objects();
+                self.follow_api_servers();
                 self.hand_over();
                 self.show_backlog();
             }
@@ -302,7 +310,7 @@ impl Agent {
         self.metrics.no_local_endpoints(TrafficPolicy::Internal, family, counts.internal);
         self.metrics.no_local_endpoints(TrafficPolicy::External, family, counts.external);
         self.sync_health_checks(family);
-        self.tell_refused(family, step.refused, step.full);
+        self.tell_refused(&step);
         if step.replaced {
             self.replaced(family);
         }
@@ -328,31 +336,6 @@ impl Agent {
         let Some(running) = &mut self.running else { return };
         running.replaced(family);
         self.let_relays_part();
-    }
-
-    /// Tells of Service ports that cannot be programmed, once each. After a comparison they are all there are.
-    fn tell_refused(&mut self, family: Family, refused: Vec<Refusal>, is_all: bool) {
-        let told = self.refused.get_mut(family);
-        for refusal in refused.iter().filter(|refusal| !told.contains(refusal)) {
-            let (name, reason) = (&refusal.name, refusal.reason);
-            let (namespace, service, port) = (&*name.namespace, &*name.service, &*name.port);
-            match refusal.extent {
-                Extent::Whole => {
-                    tracing::error!(namespace, service, port, %family, reason, "this Service port cannot be programmed");
-                    self.notes.not_programmed(name, reason);
-                }
-                Extent::Endpoints => {
-                    tracing::error!(namespace, service, port, %family, reason, "not every endpoint of this Service port is used");
-                    self.notes.endpoints_left_out(name, reason);
-                }
-            }
-        }
-        if is_all {
-            *told = refused;
-        } else {
-            let new: Vec<Refusal> = refused.into_iter().filter(|refusal| !told.contains(refusal)).collect();
-            told.extend(new);
-        }
     }
 
     fn look_for_drift(&self) {

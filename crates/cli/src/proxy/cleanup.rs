@@ -25,7 +25,7 @@ pub(crate) struct Options {
     /// that are put back.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Leave what kube-proxy uses, for when it does the work: its rules, and kernel settings.
+    /// Leave what kube-proxy uses, for when it does the work: its rules, and kernel settings. Refused before that.
     #[arg(long)]
     only_ours: bool,
 }
@@ -37,21 +37,47 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         Some(path) => config::load(path).context(WHY)?,
         None => Configuration::default(),
     };
-    remove(&configuration, options.only_ours)
+    let strict_arp = options.config.is_some().then_some(configuration.ipvs.strict_arp);
+    remove(&configuration, strict_arp, options.only_ours)
 }
 
 /// Why a clean-up reads a configuration.
 pub(super) const WHY: &str =
     "--cleanup leaves alone what is in ipvs.excludeCIDRs; without --config, nothing is excluded";
 
-/// Removes what is on this node: all of it, or what carries our own names only. Needs no API server.
-pub(super) fn remove(configuration: &Configuration, only_ours: bool) -> anyhow::Result<()> {
+/// Removes what is on this node: all of it, or what carries our own names only. Needs no API server. `strict_arp` is
+/// `ipvs.strictARP` of the former start, where that is known.
+///
+/// # Errors
+/// How much could not be removed. Only ours, while nothing else leads to Services: then nothing is touched.
+pub(super) fn remove(
+    configuration: &Configuration,
+    strict_arp: Option<bool>,
+    only_ours: bool,
+) -> anyhow::Result<()> {
+    if only_ours {
+        check_successor()?;
+    }
     let mut failures = remove_tables();
-    failures += if only_ours { remove_own() } else { remove_all(configuration) };
+    failures += if only_ours { remove_own() } else { remove_all(configuration, strict_arp) };
     if failures > 0 {
         bail!("encountered {failures} errors while tearing down rules; see above");
     }
     Ok(())
+}
+
+/// Refuses to take away the only rules that lead to Services.
+fn check_successor() -> anyhow::Result<()> {
+    let unserved = leftovers::unserved().context("cannot tell whether kube-proxy's rules are there")?;
+    if unserved.is_empty() {
+        return Ok(());
+    }
+    let families: Vec<String> = unserved.iter().map(ToString::to_string).collect();
+    bail!(
+        "kube-proxy has no rules here yet ({}), and without Portolan's tables no Service would be reached: wait until it has \
+         programmed this node, or run `portolan cleanup` without --only-ours to remove everything",
+        families.join(" and ")
+    )
 }
 
 /// Removes our tables of both families, so that packets which are on their way are not refused. Answers how many could not
@@ -100,12 +126,12 @@ fn remove_own() -> usize {
 
 /// Removes what kube-proxy left and our other modes, whose rules have kube-proxy's names, and puts kernel settings back.
 /// Answers how much failed.
-fn remove_all(configuration: &Configuration) -> usize {
+fn remove_all(configuration: &Configuration, strict_arp: Option<bool>) -> usize {
     let mut failures = node_settings::put_back(configuration);
     let exclude = configuration.ipvs.exclude_cidrs.clone();
     // What keeps loopback addresses from the network is needed for as long as they are routed.
     let firewall = super::modes::are_loopback_addresses_routed();
-    let (removed, errors) = remove_leftovers(&Keep { exclude, firewall, ..Keep::default() });
+    let (_, errors) = remove_leftovers(&Keep { exclude, firewall, ..Keep::default() });
     for error in &errors {
         tracing::error!(%error, "what kube-proxy left cannot be removed");
     }
@@ -114,10 +140,7 @@ fn remove_all(configuration: &Configuration) -> usize {
         failures += 1;
         tracing::error!(%error, "the kernel's counters of the iptables mode (nfacct) cannot be removed");
     }
-    if removed.devices > 0 || removed.virtual_servers > 0 {
-        failures += super::modes::put_back_ipvs(configuration);
-    }
-    failures
+    failures + super::modes::put_back_ipvs(strict_arp)
 }
 
 /// Removes what kube-proxy left for whoever does its work now and uses what is to be kept. What stays is only told.

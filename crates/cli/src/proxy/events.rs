@@ -64,10 +64,14 @@ impl Notes {
         }
     }
 
-    /// The memory limit of this process is too low for the rules of its mode.
-    pub(super) fn memory_limit_too_low(&self, limit_mib: u64, needed_mib: u64) {
+    /// The memory limit of this process is too low for the rules of its mode, with what others in its cgroup use.
+    pub(super) fn memory_limit_too_low(&self, limit_mib: u64, others_mib: u64, needed_mib: u64) {
+        let others = match others_mib {
+            0 => String::new(),
+            others => format!(", of which others use {others} MiB"),
+        };
         let note = format!(
-            "the memory limit is {limit_mib} MiB, and loading the rules of the iptables mode needs about {needed_mib} MiB: raise \
+            "the memory limit is {limit_mib} MiB{others}, and loading the rules of the iptables mode needs about {needed_mib} MiB: raise \
              resources.limits.memory, or choose another proxy mode"
         );
         self.recorder.event(EventNote::memory_limit_too_low(&self.node, &note));

@@ -284,9 +284,10 @@ pub(super) fn initialise(configuration: &Configuration, node: &settings::Node<'_
     }
 }
 
-/// Puts kernel settings of the IPVS mode back. Answers how many could not be.
-pub(super) fn put_back_ipvs(configuration: &Configuration) -> usize {
-    ipvs::put_back(configuration.ipvs.strict_arp)
+/// Puts kernel settings of the IPVS mode back; `strict_arp` is `ipvs.strictARP`, where it is known. Answers how many could
+/// not be.
+pub(super) fn put_back_ipvs(strict_arp: Option<bool>) -> usize {
+    ipvs::put_back(strict_arp)
 }
 
 /// Data planes of other modes, whose rules an earlier run may have left. Those of the iptables mode are not among them:

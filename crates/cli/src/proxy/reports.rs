@@ -7,7 +7,7 @@ use portolan_backend::Refusal;
 use portolan_backend::conntrack::{Cleaned, Requests};
 use portolan_backend::engine::{ObjectChanges, Report};
 use portolan_backend::iptables::{self, Counted, Measures, Rules};
-use portolan_model::Family;
+use portolan_model::{Family, ServicePortName};
 use portolan_node::config::Mode;
 use portolan_node::health::{Health, Now};
 use portolan_node::metrics::{IptablesMeasures, PacketCounters, ProxyMetrics};
@@ -27,6 +27,8 @@ pub(super) struct Synced {
     pub(super) refused: Vec<Refusal>,
     /// Everything was compared.
     pub(super) full: bool,
+    /// The Service ports that changed, where not everything was compared.
+    pub(super) changed: Vec<Arc<ServicePortName>>,
 }
 
 /// Takes reports in.
@@ -81,6 +83,7 @@ impl Reporter {
                     replaced: report.replacing,
                     refused: commit.refused.clone(),
                     full: commit.full,
+                    changed: report.changed,
                 });
             }
             Err(error) => {

@@ -173,6 +173,12 @@ fn the_chain_stays_while_loopback_addresses_are_routed_or_others_have_rules_in_i
     let (code, output) = ended(&node, BINARY, &["cleanup"]);
     assert_eq!(code, Some(0), "{output}");
     assert_eq!(firewall(&node, "iptables-nft-save"), (4, "0\n".to_owned()), "{output}");
+    // Theirs alone.
+    let ours = ["!", "-s", "127.0.0.0/8", "-d", "127.0.0.0/8", "-j", "DROP"];
+    node.output("iptables-nft", &[&["-D", "KUBE-FIREWALL"], &ours[..]].concat()).unwrap();
+    let (code, output) = ended(&node, BINARY, &["cleanup"]);
+    assert_eq!((code, firewall(&node, "iptables-nft-save").0), (Some(0), 3), "{output}");
+    node.output("iptables-nft", &[&["-A", "KUBE-FIREWALL"], &ours[..]].concat()).unwrap();
     node.output("iptables-nft", &["-D", "KUBE-FIREWALL", "-d", "203.0.113.1/32", "-j", "DROP"]).unwrap();
     let (code, output) = ended(&node, BINARY, &["cleanup"]);
     assert_eq!((code, firewall(&node, "iptables-nft-save").0), (Some(0), 0), "{output}");

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use portolan_testkit::{Namespace, PortolanProcess, Protocol, TrafficPlan, eventually};
+use portolan_testkit::{Namespace, PortolanProcess, Protocol, eventually};
 
 use crate::common::kernel::nft;
 use crate::common::load::assert_lossless_but_answers;
@@ -18,6 +18,11 @@ const UNDO: &str = "kubectl -n kube-system rollout undo daemonset/kube-proxy --t
 const STATUS: &str = "kubectl -n kube-system rollout status daemonset/kube-proxy";
 const MODE: &str = "curl -sf http://127.0.0.1:10249/proxyMode";
 const HEALTHZ: &str = "curl -sf http://127.0.0.1:10256/healthz";
+/// Whether kube-proxy's rules are there.
+const CHECK: &str = "(nft list tables; iptables-save -t filter)";
+const CLEANUP: &str = "portolan cleanup --only-ours";
+/// What the log says when nothing goes through the relay any more.
+const RELAY_ENDED: &str = "last connection has ended";
 
 /// The commands of the section, in their order, without comments.
 fn commands() -> Vec<&'static str> {
@@ -70,26 +75,42 @@ fn leads_back(from: &str, to: &str) {
     let node = cluster.world.node().namespace();
     service(&cluster);
     let mut proxy = cluster.proxy_with(&format!("mode: {from}\n"));
-    // A relay's connections end with the process.
     let plan = load::plan("10.96.0.10:80");
-    let streams = if from == "userspace" { 0 } else { plan.streams };
-    let load = use_service(&cluster, TrafficPlan { streams, ..plan });
-    let mut stopped = false;
+    let mut load = use_service(&cluster, plan);
+    let why = format!("{from} to {to}");
     let mut done = Vec::new();
     for command in commands() {
         done.push(command);
         if command.starts_with(EDIT) {
             cluster.configure(&format!("mode: {to}\n"));
             in_force(&mut proxy, from, to);
+        } else if command.starts_with(LOGS) && command.contains(RELAY_ENDED) {
+            if from == "userspace" {
+                // Connections of clients go on through the relay, and it is waited for their end.
+                assert!(!proxy.output().contains(RELAY_ENDED), "{}", proxy.output());
+                let other = use_service(&cluster, plan);
+                assert_lossless_but_answers(std::mem::replace(&mut load, other), 0, &why);
+                logged(&mut proxy, RELAY_ENDED, 1);
+            }
         } else if command.starts_with(LOGS) {
             let text = command.split('\'').nth(1).unwrap();
             assert!(from == to || proxy.output().contains(text), "{command}: {}", proxy.output());
         } else if command == UNDO {
             assert!(proxy.terminate(PATIENCE).unwrap().success(), "{}", proxy.output());
-            stopped = true;
-            kube_proxy(node, to, &pod_address(&cluster.world));
-        } else if command == STATUS || (stopped && command == HEALTHZ) {
+        } else if command == STATUS {
             // kube-proxy itself is not here.
+        } else if command.starts_with(CHECK) {
+            // It may be healthy and ready long before it has programmed anything.
+            if to == "nftables" {
+                assert!(!run(node, command).0, "{why}: nothing of kube-proxy is there");
+                let (cleaned, output) = run(node, CLEANUP);
+                assert!(!cleaned && output.contains("kube-proxy has no rules here yet"), "{why}: {output}");
+                let tables = nft(node, "list tables");
+                assert!(tables.contains("table ip portolan"), "{why}: {tables}");
+            }
+            kube_proxy(node, to, &pod_address(&cluster.world));
+            let (found, output) = run(node, command);
+            assert!(found, "{why}: {output}");
         } else if command == HEALTHZ {
             let path = "/healthz";
             let healthy =
@@ -99,13 +120,14 @@ fn leads_back(from: &str, to: &str) {
             assert_eq!(page(&cluster, "/proxyMode"), to);
         } else {
             let outcome = eventually(PATIENCE, command, || run(node, command).0);
-            assert!(outcome.is_ok(), "{from} to {to}: {command}: {:?}", run(node, command));
+            assert!(outcome.is_ok(), "{why}: {command}: {:?}", run(node, command));
         }
     }
-    assert!(done.contains(&UNDO) && done.contains(&"portolan cleanup --only-ours"), "{done:?}");
+    assert!(done.contains(&UNDO) && done.contains(&CLEANUP), "{done:?}");
+    assert!(done.iter().any(|command| command.starts_with(CHECK)), "{done:?}");
     let tables = nft(node, "list tables");
     assert!(!tables.contains("portolan"), "{tables}");
-    assert_lossless_but_answers(load, 0, &format!("{from} to {to}"));
+    assert_lossless_but_answers(load, 0, &why);
     // Only kube-proxy decides.
     let other = &cluster.world.pods()[1];
     change_kube_proxy(node, to, &other.address(portolan_testkit::Family::Ipv4).to_string());

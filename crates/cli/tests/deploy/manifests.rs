@@ -49,7 +49,7 @@ fn the_agent_has_one_capability_and_nothing_else() {
     );
 }
 
-/// That this is enough for 16,000 Services with 10 endpoints each in the iptables mode is seen beside the code that tells of a
+/// That this is enough for 16,000 Services with 10 endpoints each in both families in the iptables mode is seen beside the code that tells of a
 /// limit which is too low.
 #[test]
 fn the_memory_limit_is_that_of_the_iptables_mode_everywhere() {
@@ -59,16 +59,16 @@ fn the_memory_limit_is_that_of_the_iptables_mode_everywhere() {
         let limits = containers.concat().into_iter().map(|it| it["resources"]["limits"]["memory"].clone());
         limits.collect::<Vec<Value>>()
     };
-    assert_eq!(limits(&daemon_set()), ["1Gi", "1Gi"]);
-    assert_eq!(limits(&crate::kustomize::with_iptables()), ["1Gi", "1Gi"]);
-    assert_eq!(one_yaml("deploy/helm/portolan/values.yaml")["resources"]["limits"]["memory"], "1Gi");
+    assert_eq!(limits(&daemon_set()), ["1280Mi", "1280Mi"]);
+    assert_eq!(limits(&crate::kustomize::with_iptables()), ["1280Mi", "1280Mi"]);
+    assert_eq!(one_yaml("deploy/helm/portolan/values.yaml")["resources"]["limits"]["memory"], "1280Mi");
     let unit = read("deploy/systemd/portolan-proxy.service");
     assert!(
         !unit.contains("MemoryMax") && !unit.contains("MemoryHigh"),
         "docs/install.md says that it has none"
     );
-    assert!(read("deploy/monitoring/alerts.yaml").contains("The manifests give it 1 GiB"));
-    assert!(read("docs/install.md").contains("resources.limits.memory` is 1 GiB"));
+    assert!(read("deploy/monitoring/alerts.yaml").contains("The manifests give it 1.25 GiB"));
+    assert!(read("docs/install.md").contains("resources.limits.memory` is 1.25 GiB"));
 }
 
 #[test]

@@ -24,7 +24,8 @@ pub struct ApiServer {
     /// Addresses and TCP ports to which the agent connects: the API server's, or those of a proxy before it.
     pub sockets: BTreeSet<SocketAddr>,
     /// Addresses that a Service must not have on any port: where the data plane makes an address of a Service one of
-    /// this node (IPVS), what is meant for its other ports does not leave the node any more.
+    /// this node (IPVS), what is meant for its other ports does not leave the node any more. Where the agent connects to a
+    /// cluster IP, these are the addresses behind it ([`Catalog::api_servers_behind`]), to which IPVS sends it.
     pub addresses: BTreeSet<IpAddr>,
     /// TCP node ports that would take in the agent's connections to an address of this node.
     pub node_ports: BTreeSet<(Family, u16)>,
@@ -53,6 +54,23 @@ impl ApiServer {
 }
 
 impl Catalog {
+    /// The addresses of the API servers behind the cluster IP of `default/kubernetes`, ready or not, where one of the sockets
+    /// to which the agent connects is at that; none where it connects to them directly. Costs their number.
+    pub fn api_servers_behind(&self, sockets: &BTreeSet<SocketAddr>) -> BTreeSet<IpAddr> {
+        let (namespace, name) = KUBERNETES;
+        let record = self.services.find(namespace, name).and_then(|id| self.services.get(id));
+        let Some((record, service)) = record.and_then(|record| Some((record, record.service.as_ref()?)))
+        else {
+            return BTreeSet::new();
+        };
+        let cluster_ips = [service.cluster_ipv4.map(IpAddr::from), service.cluster_ipv6.map(IpAddr::from)];
+        if !sockets.iter().any(|socket| cluster_ips.contains(&Some(socket.ip()))) {
+            return BTreeSet::new();
+        }
+        let slices = record.slices.as_slice().iter().filter_map(|id| self.slices.get(*id));
+        slices.flat_map(|slice| slice.content.addresses()).collect()
+    }
+
     /// Takes in where this node reaches the API server from now on. Costs a look at each Service where that is news,
     /// which it rarely is.
     pub fn reach_api_server_at(&mut self, api_server: ApiServer) -> Applied {

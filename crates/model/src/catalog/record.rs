@@ -205,6 +205,14 @@ impl SliceContent {
         }
     }
 
+    /// The addresses of all endpoints.
+    pub(super) fn addresses(&self) -> Vec<IpAddr> {
+        match &self.endpoints {
+            Endpoints::Ipv4(list) => list.iter().map(|endpoint| endpoint.address.into()).collect(),
+            Endpoints::Ipv6(list) => list.iter().map(|endpoint| endpoint.address.into()).collect(),
+        }
+    }
+
     /// Appends the endpoints behind one target port, as seen from a zone.
     pub(super) fn expand(&self, port: u16, zone: Option<&str>, into: &mut Vec<Endpoint>) {
         let sets = &self.zone_sets;

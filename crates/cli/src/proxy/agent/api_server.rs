@@ -18,12 +18,24 @@ impl Agent {
         self.show_backlog();
     }
 
+    /// Looks whether other API servers are behind the cluster IP by which the agent reaches them. Only the IPVS mode asks for
+    /// their addresses.
+    pub(super) fn follow_api_servers(&mut self) {
+        if self.running.is_some()
+            && self.configuration.mode_or_default() == Mode::Ipvs
+            && self.catalog.api_servers_behind(&self.peers.sockets()) != self.api_servers
+        {
+            self.review_api_server();
+        }
+    }
+
     /// Tells the Catalog what has to stay reachable. Where the node's addresses cannot be listed, it stays as it was.
     pub(super) fn review_api_server(&mut self) {
         let Ok(own) = Addresses::open().and_then(|addresses| addresses.list_own()) else { return };
         let sockets = self.peers.sockets();
-        let api_server = places(&sockets, self.configuration.mode_or_default(), &own);
-        tracing::debug!(?sockets, "the API server is reached here");
+        self.api_servers = self.catalog.api_servers_behind(&sockets);
+        let api_server = places(&sockets, &self.api_servers, self.configuration.mode_or_default(), &own);
+        tracing::debug!(?sockets, behind = ?self.api_servers, "the API server is reached here");
         let applied = self.catalog.reach_api_server_at(api_server);
         for fault in &applied.faults {
             self.tell_fault(fault);
@@ -31,16 +43,20 @@ impl Agent {
     }
 }
 
-/// What Services must leave alone where the agent connects to these addresses and ports. `own` are the node's
-/// addresses without those that the IPVS mode gave it for Services.
-fn places(sockets: &BTreeSet<SocketAddr>, mode: Mode, own: &[IpAddr]) -> ApiServer {
+/// What Services must leave alone where the agent connects to these addresses and ports, and these API servers are behind
+/// them. `own` are the node's addresses without those that the IPVS mode gave it for Services.
+fn places(
+    sockets: &BTreeSet<SocketAddr>,
+    behind: &BTreeSet<IpAddr>,
+    mode: Mode,
+    own: &[IpAddr],
+) -> ApiServer {
     let is_own = |address: IpAddr| address.is_loopback() || own.contains(&address);
-    let (here, away): (Vec<SocketAddr>, Vec<SocketAddr>) =
-        sockets.iter().partition(|socket| is_own(socket.ip()));
-    let node_ports = here.iter().map(|socket| (Family::of(socket.ip()), socket.port())).collect();
-    let away = if mode == Mode::Ipvs { away } else { Vec::new() };
-    let addresses = away.iter().map(SocketAddr::ip).collect();
-    ApiServer { sockets: sockets.clone(), addresses, node_ports }
+    let here = sockets.iter().filter(|socket| is_own(socket.ip()));
+    let node_ports = here.map(|socket| (Family::of(socket.ip()), socket.port())).collect();
+    let all = sockets.iter().map(SocketAddr::ip).chain(behind.iter().copied());
+    let away = all.filter(|address| mode == Mode::Ipvs && !is_own(*address));
+    ApiServer { sockets: sockets.clone(), addresses: away.collect(), node_ports }
 }
 
 #[cfg(test)]
@@ -55,6 +71,7 @@ mod tests {
                 .map(|socket| socket.parse().unwrap())
                 .collect();
         let own: [IpAddr; 1] = ["192.0.2.9".parse().unwrap()];
+        let behind = BTreeSet::from(["198.51.100.1".parse().unwrap(), own[0]]);
         let node_ports = BTreeSet::from([(Family::Ipv4, 6443), (Family::Ipv4, 7443)]);
         for mode in [Mode::Nftables, Mode::Iptables, Mode::Userspace] {
             let wanted = ApiServer {
@@ -62,12 +79,13 @@ mod tests {
                 addresses: BTreeSet::new(),
                 node_ports: node_ports.clone(),
             };
-            assert_eq!(places(&sockets, mode, &own), wanted);
+            assert_eq!(places(&sockets, &behind, mode, &own), wanted);
         }
         // IPVS makes each address of a Service one of this node: what it has anyway, it may have.
-        let addresses = ["192.0.2.1", "2001:db8::1"].map(|address| address.parse().unwrap()).into();
+        let addresses =
+            ["192.0.2.1", "198.51.100.1", "2001:db8::1"].map(|address| address.parse().unwrap()).into();
         assert_eq!(
-            places(&sockets, Mode::Ipvs, &own),
+            places(&sockets, &behind, Mode::Ipvs, &own),
             ApiServer { sockets: sockets.clone(), addresses, node_ports }
         );
     }

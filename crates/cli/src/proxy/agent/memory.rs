@@ -6,7 +6,7 @@
 use portolan_backend::iptables::{Memory, Size, Variant};
 use portolan_model::Change;
 use portolan_model::catalog::PerFamily;
-use portolan_node::cgroup;
+use portolan_node::cgroup::{self, Room};
 use portolan_node::sysctl::Host;
 
 use super::{Agent, Plane};
@@ -52,15 +52,19 @@ impl Need {
         Some(agent.saturating_add(kernel).saturating_add(program))
     }
 
-    /// What is to be told: the memory needed and the limit, where that is lower. The same is not told twice, nor is a need
-    /// that has grown by less than a tenth.
-    fn too_much_for(&mut self, limit: impl FnOnce() -> Option<u64>) -> Option<(u64, u64)> {
-        let needed = self.bytes()?;
+    /// What is to be told: the memory needed, in bytes, and the room for it, where that is less. What was told is told again
+    /// when a tenth more is needed.
+    fn too_much_for(&mut self, room: impl FnOnce() -> Option<Room>) -> Option<(u64, Room)> {
+        let Some(needed) = self.bytes() else {
+            self.told = None;
+            return None;
+        };
         if self.told.is_some_and(|told| needed < told.saturating_add(told / 10)) {
             return None;
         }
+        let room = room().filter(|room| room.free() < needed)?;
         self.told = Some(needed);
-        limit().filter(|limit| *limit < needed).map(|limit| (needed, limit))
+        Some((needed, room))
     }
 }
 
@@ -80,20 +84,22 @@ impl Agent {
             let variant = plane.chains.filter(|_| iptables).map(|chains| chains.variant);
             *self.need.variants.get_mut(plane.family) = variant;
         }
-        let Some((needed, limit)) = self.need.too_much_for(|| cgroup::memory_limit(&Host::default())) else {
+        let Some((needed, room)) = self.need.too_much_for(|| cgroup::memory_room(&Host::default())) else {
             return;
         };
         let size = self.need.sizes.ipv4.plus(self.need.sizes.ipv6);
-        let (needed_mib, limit_mib) = (needed.div_ceil(1 << 20), limit >> 20);
+        let (needed_mib, limit_mib, others_mib) =
+            (needed.div_ceil(1 << 20), room.limit >> 20, room.others >> 20);
         tracing::warn!(
             limit_mib,
+            others_mib,
             needed_mib,
             frontends = size.frontends,
             endpoints = size.endpoints,
             "the memory limit of this process is too low to load the rules of the iptables mode: raise it \
              (resources.limits.memory, or MemoryMax of the unit), or choose another proxy mode"
         );
-        self.notes.memory_limit_too_low(limit_mib, needed_mib);
+        self.notes.memory_limit_too_low(limit_mib, others_mib, needed_mib);
     }
 }
 
@@ -116,10 +122,15 @@ mod tests {
         need
     }
 
+    /// A cgroup with this limit in MiB that this process has for itself.
+    fn mebibytes(limit: u64) -> Option<Room> {
+        Some(Room { limit: limit << 20, others: 0 })
+    }
+
     #[test]
     fn a_limit_that_is_too_low_is_told_once_and_again_where_much_more_is_needed() {
         let mut need = need(12_000, Variant::Legacy);
-        let limit = || Some(256 << 20);
+        let limit = || mebibytes(256);
         let (needed, _) = need.too_much_for(limit).expect("more than that");
         assert!((600 << 20..700 << 20).contains(&needed), "{needed}");
         assert_eq!(need.too_much_for(limit), None, "told");
@@ -131,12 +142,57 @@ mod tests {
         assert_eq!(need.too_much_for(|| None), None, "no limit");
     }
 
+    #[test]
+    fn a_need_that_grows_by_little_is_told_when_it_crosses_the_limit() {
+        let mut need = need(12_000, Variant::Legacy);
+        let room = mebibytes(650);
+        let mut told = Vec::new();
+        for services in (12_000..13_000).step_by(10) {
+            *need.sizes.get_mut(Family::Ipv4) = size(services);
+            let fits = need.bytes().expect("a need") <= 650 << 20;
+            told.extend(need.too_much_for(|| room).map(|_| fits));
+        }
+        assert_eq!(told, [false], "the first that does not fit");
+    }
+
+    #[test]
+    fn what_others_use_of_the_limit_is_no_room() {
+        let mut need = need(12_000, Variant::Legacy);
+        assert_eq!(need.too_much_for(|| mebibytes(800)), None);
+        let shared = || Some(Room { limit: 800 << 20, others: 300 << 20 });
+        assert_eq!(need.too_much_for(shared).map(|(_, room)| room), shared());
+    }
+
+    #[test]
+    fn it_is_told_again_after_another_mode() {
+        let mut need = need(12_000, Variant::Legacy);
+        let limit = || mebibytes(256);
+        assert!(need.too_much_for(limit).is_some());
+        *need.variants.get_mut(Family::Ipv4) = None;
+        assert_eq!(need.too_much_for(limit), None);
+        *need.variants.get_mut(Family::Ipv4) = Some(Variant::Legacy);
+        assert!(need.too_much_for(limit).is_some());
+    }
+
     /// That the manifests give it is seen by the test program `deploy`.
     #[test]
-    fn the_limit_of_the_manifests_holds_16_000_services_with_10_endpoints() {
+    fn the_limit_of_the_manifests_holds_16_000_services_with_10_endpoints_in_both_families() {
         for variant in [Variant::Nft, Variant::Legacy] {
-            assert_eq!(need(16_000, variant).too_much_for(|| Some(1 << 30)), None, "{variant:?}");
-            assert!(need(24_000, variant).too_much_for(|| Some(1 << 30)).is_some(), "{variant:?}");
+            let both = |services| {
+                let mut need = need(services, variant);
+                *need.sizes.get_mut(Family::Ipv6) = size(services);
+                *need.variants.get_mut(Family::Ipv6) = Some(variant);
+                need
+            };
+            let mib = |need: &Need| need.bytes().expect("a need").div_ceil(1 << 20);
+            println!(
+                "{variant:?}: {} MiB, in both families {}",
+                mib(&need(16_000, variant)),
+                mib(&both(16_000))
+            );
+            assert_eq!(need(16_000, variant).too_much_for(|| mebibytes(1280)), None, "{variant:?}");
+            assert_eq!(both(16_000).too_much_for(|| mebibytes(1280)), None, "{variant:?}");
+            assert!(both(20_000).too_much_for(|| mebibytes(1280)).is_some(), "{variant:?}");
         }
     }
 

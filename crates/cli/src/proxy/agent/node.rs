@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use portolan_backend::Dataplane;
 use portolan_backend::addresses::Addresses;
 use portolan_model::object::Node;
 use portolan_model::{Family, Settings};
@@ -84,10 +85,10 @@ impl Agent {
         self.node.ips(&self.configuration)
     }
 
-    /// The node's addresses, or nothing where they cannot be listed now: then what runs stays, and it is tried
-    /// again.
+    /// The node's addresses without those that the IPVS mode gave it, or nothing where they cannot be listed now: then what
+    /// runs stays, and it is tried again.
     pub(super) fn interface_addresses(&mut self) -> Option<Vec<IpAddr>> {
-        let listed = Addresses::open().and_then(|addresses| addresses.list());
+        let listed = Addresses::open().and_then(|addresses| addresses.list_own());
         if let Err(error) = &listed
             && !self.addresses_unknown
         {
@@ -133,6 +134,7 @@ impl Agent {
         let (new, blueprints) = (self.settings(&addresses), self.blueprints(&addresses));
         let Some(running) = &mut self.running else { return };
         self.lacks_dataplane = false;
+        let mut replacements = Vec::new();
         for (settings, blueprint) in new.iter().zip(blueprints) {
             let is_new = !running.settings.contains(settings);
             if is_new {
@@ -143,34 +145,44 @@ impl Agent {
             let replaced = if waits {
                 Replaced::Unchanged
             } else {
-                running.replace(settings, blueprint, &mut self.shared)
+                running.successor(settings, blueprint, &mut self.shared)
             };
-            self.lacks_dataplane |= replaced == Replaced::Failed;
-            if is_new && replaced == Replaced::Unchanged {
-                tracing::info!(family = %settings.family, "settings changed: comparing everything");
-                running.engine.configure(settings.clone());
+            match replaced {
+                Replaced::Unchanged if is_new => {
+                    tracing::info!(family = %settings.family, "settings changed: comparing everything");
+                    running.engine.configure(settings.clone());
+                }
+                Replaced::Unchanged => {}
+                Replaced::By(dataplane) => replacements.push((settings.family, dataplane)),
+                Replaced::Failed => self.lacks_dataplane = true,
             }
         }
         running.settings = new;
+        // Where memory is short, that is told before rules are loaded.
         self.review_memory();
+        if let Some(running) = &self.running {
+            for (family, dataplane) in replacements {
+                tracing::info!(%family, mode = dataplane.mode(), "another data plane is to do the work: writing its rules");
+                running.engine.replace(family, dataplane);
+            }
+        }
         self.move_health_checks(&addresses);
     }
 }
 
-/// What became of a data plane that is to take the place of another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What is to become of the data plane of a family.
 enum Replaced {
     /// The one there is is the one that is wanted.
     Unchanged,
-    /// The engine has it.
-    HandedOver,
-    /// It could not be made.
+    /// This one is to take its place.
+    By(Box<dyn Dataplane + Send>),
+    /// The other one could not be made.
     Failed,
 }
 
 impl Running {
-    /// Lets another data plane take the place of a family's, if another one is wanted.
-    fn replace(&mut self, settings: &Settings, blueprint: Blueprint, shared: &mut Shared) -> Replaced {
+    /// Makes the data plane that is to take the place of a family's, if another one is wanted.
+    fn successor(&mut self, settings: &Settings, blueprint: Blueprint, shared: &mut Shared) -> Replaced {
         let family = settings.family;
         let plane = self.planes.iter_mut().find(|plane| plane.family == family);
         let Some(plane) = plane.filter(|plane| plane.blueprint != blueprint) else {
@@ -178,10 +190,8 @@ impl Running {
         };
         match blueprint.make(settings.clone(), shared) {
             Ok(modes::Made { dataplane, own, chains }) => {
-                tracing::info!(%family, mode = dataplane.mode(), "another data plane is to do the work: writing its rules");
                 (plane.blueprint, plane.chains, plane.next) = (blueprint, chains, Some(Next { own }));
-                self.engine.replace(family, dataplane);
-                Replaced::HandedOver
+                Replaced::By(dataplane)
             }
             Err(error) => {
                 tracing::error!(%family, %error, "the data plane stays as it is; trying again every second");

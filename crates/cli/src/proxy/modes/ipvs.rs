@@ -81,9 +81,16 @@ pub(super) fn former(configuration: &Configuration, family: Family) -> Option<Ip
     })
 }
 
+/// There where the kernel has IPVS in this network namespace.
+const PRESENT: &str = "/proc/sys/net/ipv4/vs/conntrack";
+
 /// Gives the kernel settings of this mode the kernel's own values, unless virtual servers of others need them. Answers how
-/// many could not be written.
-pub(super) fn put_back(strict_arp: bool) -> usize {
+/// many could not be written. `strict_arp` is `ipvs.strictARP`, where it is known.
+pub(super) fn put_back(strict_arp: Option<bool>) -> usize {
+    // To ask for virtual servers would make the kernel load IPVS.
+    if Host::default().read(PRESENT).is_none() {
+        return 0;
+    }
     let is_used = |family| match ipvs::has_virtual_servers(family) {
         Ok(used) => used,
         Err(error) => {
@@ -94,10 +101,33 @@ pub(super) fn put_back(strict_arp: bool) -> usize {
     if Family::BOTH.into_iter().any(is_used) {
         return 0;
     }
-    let back = wanted(strict_arp)
-        .into_iter()
-        .filter_map(|written| Some(PutBack { written, default: ipvs::kernel_default(written.path)? }));
-    node_settings::put_all_back(&back.collect::<Vec<_>>())
+    let (arp, own) = written(&Host::default(), strict_arp);
+    // The others tell that these are of this mode, so they go last.
+    match node_settings::put_all_back(&arp) {
+        0 => node_settings::put_all_back(&own),
+        failures => failures,
+    }
+}
+
+/// What a start of this mode may have written: settings of ARP, and those of IPVS. Where it is not known whether the former
+/// were asked for, they count if they have its values, and all of the latter have them, too.
+fn written(host: &Host, strict_arp: Option<bool>) -> (Vec<PutBack>, Vec<PutBack>) {
+    let back = |wanted: Vec<Wanted>| -> Vec<PutBack> {
+        let back = wanted
+            .into_iter()
+            .filter_map(|written| Some(PutBack { written, default: ipvs::kernel_default(written.path)? }));
+        back.collect()
+    };
+    let own = back(wanted(false));
+    let mut arp = back(wanted(true));
+    arp.retain(|setting| !own.contains(setting));
+    let has = |back: &PutBack| {
+        host.read(back.written.path).is_some_and(|value| value == back.written.value.to_string())
+    };
+    if !strict_arp.unwrap_or_else(|| own.iter().chain(&arp).all(has)) {
+        arp.clear();
+    }
+    (arp, own)
 }
 
 fn wanted(strict_arp: bool) -> Vec<Wanted> {
@@ -115,5 +145,40 @@ pub(super) fn write_settings(strict_arp: bool) {
     let settings: Vec<String> = outcome.refused.iter().map(ToString::to_string).collect();
     if !settings.is_empty() {
         checks::log(&[Finding::IpvsSettings { settings: settings.join("; ") }]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    const IPVS: [&str; 3] = ["vs/conntrack", "vs/expire_nodest_conn", "vs/expire_quiescent_template"];
+    const ARP: [(&str, &str); 2] = [("conf/all/arp_ignore", "1\n"), ("conf/all/arp_announce", "2\n")];
+
+    /// How many settings of ARP, and of IPVS, would be put back.
+    fn count(settings: &[(&str, &str)], strict_arp: Option<bool>) -> (usize, usize) {
+        let folder = tempfile::tempdir().expect("a scratch folder");
+        for (path, value) in settings {
+            let file = folder.path().join("proc/sys/net/ipv4").join(path);
+            fs::create_dir_all(file.parent().expect("not the root")).expect("a folder");
+            fs::write(file, value).expect("a file");
+        }
+        let (arp, own) = written(&Host::below(folder.path()), strict_arp);
+        (arp.len(), own.len())
+    }
+
+    #[test]
+    fn strict_arp_is_known_by_the_configuration_or_by_what_the_mode_wrote() {
+        let ipvs = IPVS.map(|path| (path, "1\n"));
+        let own = count(&[], Some(false)).1;
+        assert!(own >= ipvs.len());
+        let all = [&ipvs[..], &ARP[..]].concat();
+        assert_eq!(count(&all, None), (2, own));
+        assert_eq!(count(&all, Some(true)), (2, own));
+        assert_eq!(count(&all, Some(false)), (0, own), "somebody else's");
+        assert_eq!(count(&ARP, None), (0, own), "without this mode they are somebody else's");
+        assert_eq!(count(&[&ipvs[..], &ARP[..1]].concat(), None), (0, own));
     }
 }

@@ -104,3 +104,33 @@ fn the_service_of_the_api_server_keeps_all_it_has() {
     assert_eq!(catalog.apply(greedy("default", "kubernetes")).faults, []);
     assert_eq!(frontends(&catalog), ALL);
 }
+
+#[test]
+fn the_api_servers_behind_a_cluster_ip_are_those_of_its_slices() {
+    let mut catalog = Catalog::new("n1");
+    let sockets = |texts: &[&str]| api_server(texts, &[], &[]).sockets;
+    let (by_cluster_ip, direct) = (sockets(&["10.96.0.1:443"]), sockets(&["192.0.2.1:6443"]));
+    let slice = |name: &str, addresses: &[&str]| {
+        let endpoints: Vec<_> = addresses.iter().map(|address| json!({ "addresses": [address] })).collect();
+        let object = json!({
+            "metadata": { "namespace": "default", "name": name, "labels": { "kubernetes.io/service-name": "kubernetes" } },
+            "addressType": "IPv4", "endpoints": endpoints, "ports": [{ "name": "https", "port": 6443 }],
+        });
+        Event::EndpointSlice(decode_endpoint_slice(object.to_string().as_bytes()).expect("decodes"))
+    };
+    let behind = |catalog: &Catalog, sockets| -> Vec<String> {
+        catalog.api_servers_behind(sockets).iter().map(ToString::to_string).collect()
+    };
+    catalog.apply(slice("kubernetes", &["192.0.2.1", "192.0.2.2"]));
+    assert!(behind(&catalog, &by_cluster_ip).is_empty(), "no Service");
+    let service = json!({
+        "metadata": { "namespace": "default", "name": "kubernetes" },
+        "spec": { "clusterIP": "10.96.0.1", "ports": [{ "name": "https", "port": 443, "targetPort": 6443 }] },
+    });
+    catalog.apply(Event::Service(decode_service(service.to_string().as_bytes()).expect("decodes")));
+    assert_eq!(behind(&catalog, &by_cluster_ip), ["192.0.2.1", "192.0.2.2"]);
+    assert!(behind(&catalog, &direct).is_empty());
+    catalog.apply(slice("more", &["192.0.2.3"]));
+    catalog.apply(slice("kubernetes", &["192.0.2.2"]));
+    assert_eq!(behind(&catalog, &by_cluster_ip), ["192.0.2.2", "192.0.2.3"]);
+}

@@ -1,0 +1,86 @@
+//! Service ports that could not be programmed: told when they come up, not each time that they are reported.
+
+use std::sync::Arc;
+
+use portolan_backend::{Extent, Refusal};
+use portolan_model::ServicePortName;
+
+use super::Agent;
+use crate::proxy::reports::Synced;
+
+/// What was told of a family, and is still so.
+#[derive(Debug, Default)]
+pub(super) struct Told(Vec<Refusal>);
+
+impl Told {
+    /// Takes in what a commit could not program; answers what of it is to be told. `changed` are the Service ports that the
+    /// commit was about, `None` all of them: those that it did not refuse are in order again.
+    fn take(&mut self, refused: &[Refusal], changed: Option<&[Arc<ServicePortName>]>) -> Vec<Refusal> {
+        let new: Vec<Refusal> = refused.iter().filter(|refusal| !self.0.contains(refusal)).cloned().collect();
+        self.0.retain(|told| {
+            refused.contains(told) || changed.is_some_and(|changed| !changed.contains(&told.name))
+        });
+        self.0.extend_from_slice(&new);
+        new
+    }
+}
+
+impl Agent {
+    /// Tells of Service ports that cannot be programmed, in the log and by an Event each.
+    pub(super) fn tell_refused(&mut self, step: &Synced) {
+        let family = step.family;
+        let changed = (!step.full).then_some(step.changed.as_slice());
+        for Refusal { name, reason, extent } in self.refused.get_mut(family).take(&step.refused, changed) {
+            let (namespace, service, port) = (&*name.namespace, &*name.service, &*name.port);
+            match extent {
+                Extent::Whole => {
+                    tracing::error!(namespace, service, port, %family, reason, "this Service port cannot be programmed");
+                    self.notes.not_programmed(&name, reason);
+                }
+                Extent::Endpoints => {
+                    tracing::error!(namespace, service, port, %family, reason, "not every endpoint of this Service port is used");
+                    self.notes.endpoints_left_out(&name, reason);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use portolan_model::Protocol;
+
+    use super::*;
+
+    fn name(service: &str) -> Arc<ServicePortName> {
+        let (namespace, service, port) = ("n".into(), service.into(), "p".into());
+        Arc::new(ServicePortName { namespace, service, port, protocol: Protocol::Tcp })
+    }
+
+    fn refusal(service: &str, reason: &'static str) -> Refusal {
+        Refusal { name: name(service), reason, extent: Extent::Whole }
+    }
+
+    #[test]
+    fn what_was_mended_and_comes_back_is_told_again() {
+        let mut told = Told::default();
+        let (a, b) = (refusal("a", "too many"), refusal("b", "too many"));
+        let mut take = |refused: &[&Refusal], changed: Option<&[&str]>| {
+            let refused: Vec<Refusal> = refused.iter().map(|refusal| (*refusal).clone()).collect();
+            let changed =
+                changed.map(|changed| changed.iter().map(|service| name(service)).collect::<Vec<_>>());
+            told.take(&refused, changed.as_deref())
+        };
+        assert_eq!(take(&[&a], Some(&["a"])), std::slice::from_ref(&a));
+        assert_eq!(take(&[&a], Some(&["a"])), [], "the same");
+        assert_eq!(take(&[&b], Some(&["b"])), std::slice::from_ref(&b));
+        assert_eq!(take(&[], Some(&["b", "c"])), [], "b is mended");
+        assert_eq!(take(&[&a, &b], Some(&["b"])), [b.clone()], "a was not touched");
+        let other = refusal("a", "full");
+        assert_eq!(take(&[&other], Some(&["a"])), std::slice::from_ref(&other), "another reason");
+        // A comparison names all there are.
+        assert_eq!(take(&[&other, &b], None), []);
+        assert_eq!(take(&[], None), []);
+        assert_eq!(take(&[&other], Some(&[])), [other.clone()]);
+    }
+}
