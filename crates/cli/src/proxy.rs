@@ -189,7 +189,7 @@ async fn follow(options: &Options, start: Start, slot: &AgentSlot) -> anyhow::Re
         never = following_api_server(&agent, &peers) => match never {},
         never = take_over(&agent) => match never {},
         never = poster.run() => match never {},
-        () = async { while let Some(step) = synced.recv().await { agent.borrow_mut().synced(step); } } => Ok(()),
+        () = async { while let Some(step) = synced.recv().await { agent.borrow_mut().synced(&step); } } => Ok(()),
     }
 }
 

@@ -302,7 +302,7 @@ impl Agent {
     }
 
     /// A commit of a family is in the kernel.
-    pub(super) fn synced(&mut self, step: Synced) {
+    pub(super) fn synced(&mut self, step: &Synced) {
         let family = step.family;
         self.backlog.synced(family, step.objects);
         self.show_backlog();
@@ -310,7 +310,7 @@ impl Agent {
         self.metrics.no_local_endpoints(TrafficPolicy::Internal, family, counts.internal);
         self.metrics.no_local_endpoints(TrafficPolicy::External, family, counts.external);
         self.sync_health_checks(family);
-        self.tell_refused(&step);
+        self.tell_refused(step);
         if step.replaced {
             self.replaced(family);
         }

@@ -123,14 +123,14 @@ mod tests {
     }
 
     /// A cgroup with this limit in MiB that this process has for itself.
-    fn mebibytes(limit: u64) -> Option<Room> {
-        Some(Room { limit: limit << 20, others: 0 })
+    fn mebibytes(limit: u64) -> Room {
+        Room { limit: limit << 20, others: 0 }
     }
 
     #[test]
     fn a_limit_that_is_too_low_is_told_once_and_again_where_much_more_is_needed() {
         let mut need = need(12_000, Variant::Legacy);
-        let limit = || mebibytes(256);
+        let limit = || Some(mebibytes(256));
         let (needed, _) = need.too_much_for(limit).expect("more than that");
         assert!((600 << 20..700 << 20).contains(&needed), "{needed}");
         assert_eq!(need.too_much_for(limit), None, "told");
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn a_need_that_grows_by_little_is_told_when_it_crosses_the_limit() {
         let mut need = need(12_000, Variant::Legacy);
-        let room = mebibytes(650);
+        let room = Some(mebibytes(650));
         let mut told = Vec::new();
         for services in (12_000..13_000).step_by(10) {
             *need.sizes.get_mut(Family::Ipv4) = size(services);
@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn what_others_use_of_the_limit_is_no_room() {
         let mut need = need(12_000, Variant::Legacy);
-        assert_eq!(need.too_much_for(|| mebibytes(800)), None);
+        assert_eq!(need.too_much_for(|| Some(mebibytes(800))), None);
         let shared = || Some(Room { limit: 800 << 20, others: 300 << 20 });
         assert_eq!(need.too_much_for(shared).map(|(_, room)| room), shared());
     }
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn it_is_told_again_after_another_mode() {
         let mut need = need(12_000, Variant::Legacy);
-        let limit = || mebibytes(256);
+        let limit = || Some(mebibytes(256));
         assert!(need.too_much_for(limit).is_some());
         *need.variants.get_mut(Family::Ipv4) = None;
         assert_eq!(need.too_much_for(limit), None);
@@ -190,9 +190,9 @@ mod tests {
                 mib(&need(16_000, variant)),
                 mib(&both(16_000))
             );
-            assert_eq!(need(16_000, variant).too_much_for(|| mebibytes(1280)), None, "{variant:?}");
-            assert_eq!(both(16_000).too_much_for(|| mebibytes(1280)), None, "{variant:?}");
-            assert!(both(20_000).too_much_for(|| mebibytes(1280)).is_some(), "{variant:?}");
+            assert_eq!(need(16_000, variant).too_much_for(|| Some(mebibytes(1280))), None, "{variant:?}");
+            assert_eq!(both(16_000).too_much_for(|| Some(mebibytes(1280))), None, "{variant:?}");
+            assert!(both(20_000).too_much_for(|| Some(mebibytes(1280))).is_some(), "{variant:?}");
         }
     }
 
