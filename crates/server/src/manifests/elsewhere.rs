@@ -4,7 +4,7 @@ use std::{io, thread};
 
 use tokio::sync::oneshot;
 
-/// Does the work on a thread of its own. Whoever gives up waiting leaves the thread to itself; the process does not
+/// Does the work on a thread of its own. A caller that stops waiting leaves the thread running; the process does not
 /// wait for it when it ends, since a file system that hangs would keep it.
 pub(super) async fn elsewhere<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
     let (give, result) = oneshot::channel();
