@@ -137,7 +137,7 @@ fn target(rule: &str) -> Option<&str> {
 }
 
 /// Whether a chain of a table is one that this mode makes and nobody shares.
-pub(super) fn is_own(table: &str, chain: &str) -> bool {
+pub(crate) fn is_own(table: &str, chain: &str) -> bool {
     let of_service = table == "nat" && is_of_service(chain);
     of_service || OWN.iter().any(|(own, name)| *name == chain && own.to_string() == table)
 }

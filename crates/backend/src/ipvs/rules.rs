@@ -60,18 +60,23 @@ struct Jump {
     from: &'static str,
     to: &'static str,
     comment: &'static str,
+    /// The iptables mode has the same rule.
+    is_shared: bool,
 }
 
 /// In the order in which they are put before what is there.
 const JUMPS: [Jump; 9] = {
     const fn jump(table: Table, from: &'static str, to: &'static str, comment: &'static str) -> Jump {
-        Jump { table, from, to, comment }
+        Jump { table, from, to, comment, is_shared: false }
+    }
+    const fn shared(table: Table, from: &'static str, to: &'static str, comment: &'static str) -> Jump {
+        Jump { table, from, to, comment, is_shared: true }
     }
     [
-        jump(Table::Nat, "OUTPUT", SERVICES, "kubernetes service portals"),
-        jump(Table::Nat, "PREROUTING", SERVICES, "kubernetes service portals"),
-        jump(Table::Nat, "POSTROUTING", POSTROUTING, "kubernetes postrouting rules"),
-        jump(Table::Filter, "FORWARD", FORWARD, "kubernetes forwarding rules"),
+        shared(Table::Nat, "OUTPUT", SERVICES, "kubernetes service portals"),
+        shared(Table::Nat, "PREROUTING", SERVICES, "kubernetes service portals"),
+        shared(Table::Nat, "POSTROUTING", POSTROUTING, "kubernetes postrouting rules"),
+        shared(Table::Filter, "FORWARD", FORWARD, "kubernetes forwarding rules"),
         jump(Table::Filter, "INPUT", NODE_PORT, "kubernetes health check rules"),
         jump(Table::Filter, "INPUT", PROXY_FIREWALL, "kube-proxy firewall rules"),
         jump(Table::Filter, "FORWARD", PROXY_FIREWALL, "kube-proxy firewall rules"),
@@ -108,7 +113,7 @@ pub(super) enum Part {
 }
 
 /// Whether a chain of a table is one of this mode.
-pub(super) fn uses(table: &str, chain: &str) -> bool {
+pub(crate) fn uses(table: &str, chain: &str) -> bool {
     CHAINS.iter().any(|(of, name)| of.name() == table && *name == chain)
 }
 
@@ -207,19 +212,23 @@ impl Present {
         }
     }
 
-    /// The restore that removes what is there, but for chains that are `kept`; empty where there is nothing.
+    /// The restore that removes what is there, but for chains that are `kept`, for the iptables mode, and the rules by which
+    /// that one enters them; empty where there is nothing.
     pub(super) fn removal(&self, kept: impl Fn(&str, &str) -> bool) -> String {
         let mut text = String::new();
         for table in TABLES {
             let goes = |chain: &&(Table, &'static str)| chain.0 == table && !kept(table.name(), chain.1);
             let chains: Vec<&str> = self.chains.keys().filter(goes).map(|chain| chain.1).collect();
-            if chains.is_empty() {
+            let jumps = self.jumps.iter().filter_map(|place| JUMPS.get(*place));
+            let jumps = jumps.filter(|jump| jump.table == table);
+            let jumps: Vec<&Jump> =
+                jumps.filter(|jump| !jump.is_shared || chains.contains(&jump.to)).collect();
+            if chains.is_empty() && jumps.is_empty() {
                 continue;
             }
             // A String takes everything.
             let _ = writeln!(text, "*{}", table.name());
-            let jumps = self.jumps.iter().filter_map(|place| JUMPS.get(*place));
-            for jump in jumps.filter(|jump| jump.table == table && chains.contains(&jump.to)) {
+            for jump in jumps {
                 let _ = writeln!(text, "-D {} {}", jump.from, jump.rule());
             }
             for chain in &chains {

@@ -84,3 +84,19 @@ fn chains_of_another_mode_stay() {
     assert!(!removal.contains("KUBE-SERVICES"), "{removal}");
     assert!(removal.contains("-X KUBE-NODE-PORT"));
 }
+
+/// The iptables mode enters that chain by rules with another comment.
+#[test]
+fn what_leads_to_a_chain_that_stays_goes_unless_both_modes_have_it() {
+    let rules = Rules::new(&settings(Family::Ipv4));
+    let present = present(&saved(&rules.restore(&Present::default(), Part::Before), ""));
+    let removal = present.removal(crate::iptables::is_own);
+    for from in ["INPUT", "FORWARD"] {
+        let jump =
+            format!("-D {from} -m comment --comment \"kube-proxy firewall rules\" -j KUBE-PROXY-FIREWALL");
+        assert!(removal.contains(&jump), "{removal}");
+    }
+    for stays in ["-X KUBE-PROXY-FIREWALL", "-j KUBE-SERVICES", "-j KUBE-POSTROUTING", "-j KUBE-FORWARD"] {
+        assert!(!removal.contains(stays), "{stays}: {removal}");
+    }
+}
