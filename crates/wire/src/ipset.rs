@@ -41,10 +41,13 @@ const IPSET_ATTR_HASHSIZE: u16 = 18;
 const IPSET_ATTR_MAXELEM: u16 = 19;
 const IPSET_ATTR_IP2: u16 = 20;
 const IPSET_ATTR_CIDR2: u16 = 21;
+const IPSET_ATTR_REFERENCES: u16 = 25;
 const IPSET_ATTR_IPADDR_IPV4: u16 = 1;
 const IPSET_ATTR_IPADDR_IPV6: u16 = 2;
 /// The list has names only, without types and members.
 const IPSET_FLAG_LIST_SETNAME: u32 = 1 << 1;
+/// The list has no members.
+const IPSET_FLAG_LIST_HEADER: u32 = 1 << 2;
 /// The sizes that the program `ipset` gives a set.
 const HASH_SIZE: u32 = 1024;
 const MEMBERS_MAX: u32 = 65_536;
@@ -90,6 +93,8 @@ pub enum Event {
         name: String,
         /// Its type; in the first of several messages about a set only.
         kind: Option<String>,
+        /// How many rules and sets refer to it; in the first of several messages about a set only.
+        references: Option<u32>,
         /// Some of its members. Those of types unknown here are left out.
         members: Vec<Member>,
     },
@@ -115,6 +120,14 @@ pub fn names() -> Request {
 /// A set with its members. ENOENT says that there is none of this name.
 pub fn list(name: &str) -> Request {
     request(IPSET_CMD_LIST, NLM_F_DUMP, |message| message.attr_str(IPSET_ATTR_SETNAME, name))
+}
+
+/// A set without its members. ENOENT says that there is none of this name.
+pub fn header(name: &str) -> Request {
+    request(IPSET_CMD_LIST, NLM_F_DUMP, |message| {
+        message.attr_str(IPSET_ATTR_SETNAME, name);
+        message.attr_u32_be(IPSET_ATTR_FLAGS, IPSET_FLAG_LIST_HEADER);
+    })
 }
 
 /// Whether the kernel has a type of sets, which makes it load the module (not a list: ask with the socket's `query`).
@@ -233,8 +246,12 @@ impl Event {
                 for member in map.get(IPSET_ATTR_ADT).iter().flat_map(|list| list.nested(MEMBER)) {
                     members.extend(Member::decode(&member?.nested(MEMBER).by_kind()?)?);
                 }
+                let sizes =
+                    map.get(IPSET_ATTR_DATA).map(|data| data.nested(SET).by_kind::<26>()).transpose()?;
+                let references = sizes.map(|sizes| sizes.u32_be(IPSET_ATTR_REFERENCES)).transpose()?;
                 let name = map.required(IPSET_ATTR_SETNAME)?.string()?;
-                Ok(Self::Set { name, kind: map.string(IPSET_ATTR_TYPENAME)?, members })
+                let kind = map.string(IPSET_ATTR_TYPENAME)?;
+                Ok(Self::Set { name, kind, references: references.flatten(), members })
             }
             (SUBSYSTEM_IPSET, IPSET_CMD_TYPE) => {
                 let map = frame.attributes(SET, nfnetlink::HEADER_LENGTH)?.by_kind::<5>()?;

@@ -306,6 +306,15 @@ impl Kernel {
         }
     }
 
+    /// Whether there is such a set in a family.
+    pub(super) fn has_set(&mut self, set: Set, family: Family) -> Result<bool, Error> {
+        let mut request = ipset::header(&set.name(family));
+        match consistently(|| self.netfilter.dump(&mut request, |_| Ok(()))) {
+            Err(error) if matches!(error.errno(), Some(Errno::ENOENT | Errno::EINVAL)) => Ok(false),
+            listed => listed.map(|()| true).map_err(Error::socket("listing an ipset")),
+        }
+    }
+
     /// Makes a set that is not there.
     pub(super) fn create(&mut self, set: Set) -> Result<(), Error> {
         let failed = Error::socket("making an ipset");

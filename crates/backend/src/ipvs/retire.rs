@@ -86,7 +86,12 @@ impl Ipvs {
             }
         } else if retiring.next <= now {
             retiring.next = now.checked_add(PAUSE).unwrap_or(now);
-            return self.remove_servers(retiring.until <= now);
+            let is_left = self.remove_servers(retiring.until <= now)?;
+            if !is_left {
+                let family = self.desired.settings().family;
+                tracing::info!(%family, "the last connection has ended, and no virtual server is left");
+            }
+            return Ok(is_left);
         }
         Ok(true)
     }
@@ -135,6 +140,7 @@ impl Ipvs {
         if left.is_empty() {
             // It tells which virtual servers and addresses are ours, so that what fails is done at the next try.
             self.kernel.destroy(Set::Own)?;
+            self.remove_device()?;
         }
         Ok(!left.is_empty())
     }
@@ -152,7 +158,17 @@ impl Ipvs {
             .filter(|address| !used.contains(address))
             .filter(|address| noted.contains(address) || !self.options.excludes(*address))
             .collect();
-        self.kernel.remove_addresses(device, &unused)?;
+        Ok(self.kernel.remove_addresses(device, &unused)?)
+    }
+
+    /// Removes the device once neither family has virtual servers of ours. Those of node ports need no address on it, but only
+    /// where it is are they looked for after a restart, and at a clean-up.
+    fn remove_device(&mut self) -> Result<(), crate::Error> {
+        for family in Family::BOTH {
+            if self.kernel.has_set(Set::Own, family)? {
+                return Ok(());
+            }
+        }
         Ok(self.kernel.remove_device()?)
     }
 }

@@ -88,7 +88,11 @@ proptest! {
     }
 
     #[test]
-    fn members(set in "[A-Z-]{1,31}", members in prop::collection::vec(member(), 0..9)) {
+    fn members(
+        set in "[A-Z-]{1,31}",
+        references in any::<Option<u32>>(),
+        members in prop::collection::vec(member(), 0..9),
+    ) {
         let mut batch = Batch::new(1);
         for member in &members {
             ipset::add(&mut batch, &set, member);
@@ -98,6 +102,9 @@ proptest! {
         let mut message = list.message(0x0607, 0, &[0; 4]);
         message.attr_str(2, &set);
         message.attr_str(3, "hash:ip");
+        if let Some(references) = references {
+            message.nest(7, |message| message.attr_u32_be(0x4019, references));
+        }
         message.nest(8, |message| {
             for frame in Frames::new(batch.bytes().unwrap()) {
                 let frame = frame.unwrap();
@@ -109,7 +116,7 @@ proptest! {
         let kind = Some("hash:ip".to_owned());
         prop_assert_eq!(
             ipset::Event::decode(&list.frame(1).unwrap()),
-            Ok(ipset::Event::Set { name: set, kind, members })
+            Ok(ipset::Event::Set { name: set, kind, references, members })
         );
     }
 

@@ -157,7 +157,7 @@ proptest! {
         let frame = Frames::new(request.bytes(3).unwrap()).next().unwrap().unwrap();
         // A list tells the name with the same attribute.
         let listed = Frame { header: Header { kind: 0x0607, ..frame.header }, ..frame };
-        prop_assert_eq!(ipset::Event::decode(&listed), Ok(ipset::Event::Set { name, kind: None, members: Vec::new() }));
+        prop_assert_eq!(ipset::Event::decode(&listed), Ok(ipset::Event::Set { name, kind: None, references: None, members: Vec::new() }));
         prop_assert_eq!(ipset::Event::decode(&frame), Ok(ipset::Event::Other { kind: 0x0603 }));
     }
 
