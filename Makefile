@@ -63,6 +63,9 @@ vm-test: packages-base packages-vm
 	VM_ATTEMPTS=2 PORTOLAN_TEST_IPVS=1 $(CARGO) test --quiet --locked --workspace --all-features \
 		--config 'target."cfg(all())".runner = "$(CURDIR)/tests/vm/run"' --test ipvs_mode --test userspace -- \
 		--test-threads 1 $(addprefix --skip ,$(VM_SKIP))
+	VM_ATTEMPTS=2 PORTOLAN_TEST_IPVS=1 $(CARGO) test --quiet --locked --workspace --all-features \
+		--config 'target."cfg(all())".runner = "$(CURDIR)/tests/vm/run"' --test cleanup -- \
+		--test-threads 1 way_back_ipvs::
 	VM_WITHOUT=nft_tproxy PORTOLAN_TEST_WITHOUT=nft_tproxy $(CARGO) test --quiet --locked --workspace --all-features \
 		--config 'target."cfg(all())".runner = "$(CURDIR)/tests/vm/run"' --test userspace -- has_no_tproxy
 	VM_PROGRAMS=$(CURDIR)/target/debug/portolan tests/vm/run tests/vm/proxy $(CURDIR)/target/debug/portolan

@@ -10,6 +10,7 @@ mod chains;
 mod firewall;
 mod ipvs;
 mod legacy;
+mod own;
 mod sets;
 mod successor;
 pub(crate) mod tables;
@@ -22,10 +23,11 @@ use portolan_sock::SocketError;
 
 use crate::dataplane::Chains;
 use crate::iptables::Variant;
-use chains::{CANARY, FIREWALL, Outcome};
+use chains::{FIREWALL, Outcome};
 
 pub use ipvs::DEVICE as IPVS_DEVICE;
-pub use successor::unserved;
+pub use own::remove_own;
+pub use successor::{runs_ipvs, unserved};
 
 /// What was removed.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -206,29 +208,6 @@ pub fn remove(keep: &Keep) -> (Removed, Vec<Error>) {
     }
     // Rules refer to them.
     match sets::remove() {
-        Ok(sets) => removed.sets = sets,
-        Err(error) => errors.push(error),
-    }
-    (removed, errors)
-}
-
-/// Removes what our own IPVS mode made under names that kube-proxy does not use, in the network namespace of this thread, both
-/// families: chains of the mangle table, and ipsets. Connections through virtual servers go on.
-pub fn remove_own() -> (Removed, Vec<Error>) {
-    let (mut removed, mut errors) = (Removed::default(), Vec::new());
-    let keep = |table: &str, chain: &str| table != "mangle" || chain == CANARY;
-    for family in Family::BOTH {
-        let failed = |source| Error::Nftables { what: "chains of the ipvs mode", family, source };
-        match tables::remove_chains(family, keep).map_err(failed) {
-            Ok(outcome) => removed.take(outcome),
-            Err(error) => errors.push(error),
-        }
-        match legacy::remove_chains(family, keep) {
-            Ok(outcome) => removed.take(outcome),
-            Err(error) => errors.push(error),
-        }
-    }
-    match sets::remove_own() {
         Ok(sets) => removed.sets = sets,
         Err(error) => errors.push(error),
     }

@@ -13,6 +13,8 @@ mod common;
 mod nothing_left;
 #[path = "cleanup/way_back.rs"]
 mod way_back;
+#[path = "cleanup/way_back_ipvs.rs"]
+mod way_back_ipvs;
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::{fs, io};
@@ -89,13 +91,19 @@ fn service(cluster: &Cluster) {
 
 /// Load on it from everywhere.
 fn use_service(cluster: &Cluster, plan: TrafficPlan) -> Vec<(&'static str, Traffic)> {
+    use_service_from(cluster, plan, &["pod", "node", "client"])
+}
+
+/// The same from some of these places.
+fn use_service_from(cluster: &Cluster, plan: TrafficPlan, places: &[&str]) -> Vec<(&'static str, Traffic)> {
     let from = [
         ("pod", cluster.world.pods()[1].namespace()),
         ("node", cluster.world.node().namespace()),
         ("client", cluster.world.client().namespace()),
     ];
     let start = |namespace| Traffic::start(namespace, plan).unwrap();
-    from.map(|(name, namespace)| (name, start(namespace))).into()
+    let from = from.into_iter().filter(|(name, _)| places.contains(name));
+    from.map(|(name, namespace)| (name, start(namespace))).collect()
 }
 
 fn pod_address(world: &World) -> String {

@@ -51,6 +51,14 @@ pub(super) fn has_rules(family: Family, (table, chain): (&str, &str)) -> Result<
     Ok(String::from_utf8_lossy(&saved.stdout).lines().any(|line| line.starts_with(&rule)))
 }
 
+/// Whether a rule leads from one chain of a table to another.
+pub(super) fn leads(family: Family, table: &str, from: &str, to: &str) -> Result<bool, Error> {
+    let Some(programs) = programs(family)? else { return Ok(false) };
+    let saved = run(programs.save, &["-t", table], "")?;
+    let saved = String::from_utf8_lossy(&saved.stdout);
+    Ok(saved.lines().filter_map(jump).any(|jump| (&*jump.from, &*jump.to) == (from, to)))
+}
+
 /// The programs for the tables of a family; none where there are no tables.
 fn programs(family: Family) -> Result<Option<Programs>, Error> {
     let (named, only, file) = match family {

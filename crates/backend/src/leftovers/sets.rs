@@ -35,6 +35,11 @@ const NAMES: [&str; 17] = [
 /// Those of our own IPVS mode that kube-proxy does not have.
 const OWN_NAMES: [&str; 4] =
     ["PORTOLAN-VIRTUAL-SERVERS", "PORTOLAN-REJECT", "PORTOLAN-DROP", "PORTOLAN-DROP-EXTERNAL"];
+/// To this one, only rules of our own IPVS mode refer, in chains that kube-proxy writes anew in any of its modes that has
+/// them.
+const REFUSED: &str = "PORTOLAN-REJECT";
+/// This one is there for as long as virtual servers of our own IPVS mode are.
+const MARKER: &str = "PORTOLAN-VIRTUAL-SERVERS";
 /// There where the kernel has ipset, loaded or built in.
 const MODULE: &str = "/sys/module/ip_set";
 /// The kernel ends a deleted nftables rule, and with it what that refers to, in the background.
@@ -50,6 +55,59 @@ pub(super) fn remove() -> Result<usize, Error> {
 /// The same with those sets of our IPVS mode that kube-proxy does not have.
 pub(super) fn remove_own() -> Result<usize, Error> {
     remove_those(&names(OWN_NAMES.iter()))
+}
+
+/// Whether there are virtual servers of our own IPVS mode, in whichever family, or its clean-up has not come to its end.
+pub(super) fn has_marker() -> Result<bool, Error> {
+    is_any(&names([MARKER].iter()))
+}
+
+/// Whether there are sets of the IPVS mode, kube-proxy's or ours, in a family. Its rules refer to them.
+pub(super) fn are_there(family: Family) -> Result<bool, Error> {
+    is_any(&NAMES.iter().chain(&OWN_NAMES).map(|name| in_family(name, family)).collect())
+}
+
+fn is_any(known: &BTreeSet<String>) -> Result<bool, Error> {
+    if is_missing(Path::new(MODULE)) {
+        return Ok(false);
+    }
+    let failed = |source| Error::Sets { source };
+    let mut socket = Socket::open(Protocol::Netfilter).map_err(failed)?;
+    Ok(!present(&mut socket, known).map_err(failed)?.is_empty())
+}
+
+/// Whether rules of our own IPVS mode stand in the chains that it shares with kube-proxy. The kernel lets go of the set a
+/// moment after a rule that is gone, so that is waited for. Asks for a set: see [`are_there`].
+pub(super) fn is_in_force(family: Family) -> Result<bool, Error> {
+    let failed = |source| Error::Sets { source };
+    let mut socket = Socket::open(Protocol::Netfilter).map_err(failed)?;
+    let name = in_family(REFUSED, family);
+    let start = Instant::now();
+    while references(&mut socket, &name).map_err(failed)? > 0 {
+        if start.elapsed() > PATIENCE {
+            return Ok(true);
+        }
+        sleep(PAUSE);
+    }
+    Ok(false)
+}
+
+/// How many rules refer to a set; none to one that is not there.
+fn references(socket: &mut Socket, name: &str) -> Result<u32, SocketError> {
+    let mut count = 0;
+    let listed = consistently(|| {
+        socket.dump(&mut ipset::header(name), |frame| {
+            if let Event::Set { references: Some(references), .. } = Event::decode(frame)? {
+                count = references;
+            }
+            Ok(())
+        })
+    });
+    match listed {
+        // EINVAL: a kernel without ipset.
+        Err(error) if matches!(error.errno(), Some(Errno::ENOENT | Errno::EINVAL)) => Ok(0),
+        listed => listed.map(|()| count),
+    }
 }
 
 fn remove_those(known: &BTreeSet<String>) -> Result<usize, Error> {

@@ -1,12 +1,12 @@
-//! Whether kube-proxy does the work where tables of ours still do: without it they are all that leads to Services.
+//! Whether kube-proxy does the work where rules of ours still do: without it they are all that leads to Services. And whether
+//! it does so in its IPVS mode, which uses what ours has made.
 
 use portolan_model::Family;
-use portolan_sock::{Protocol, Socket, SocketError};
+use portolan_sock::{Protocol, Socket};
 use portolan_wire::nftables::{Event, request};
 
-use super::Error;
-use super::legacy;
-use super::tables::{KUBE_PROXY, consistently, wire_family};
+use super::tables::{self, KUBE_PROXY, consistently, wire_family};
+use super::{Error, legacy, sets};
 use crate::nft;
 
 /// The chain that kube-proxy fills in its modes iptables and IPVS, by the last thing that it does in a family, whatever
@@ -15,47 +15,99 @@ const FORWARD: (&str, &str) = ("filter", "KUBE-FORWARD");
 /// Tables of ours that lead to Services.
 const OWN: [&str; 3] = [nft::TABLE, nft::CAPTURE_TABLE, nft::CONNECTIONS_TABLE];
 
-/// The families in which there are tables of ours in the network namespace of this thread, and neither the table of
-/// kube-proxy's nftables mode nor the rules of its other modes.
+/// A way that leads through the chains of the IPVS mode only, kube-proxy's and ours: its table, and from where to where.
+const IPVS_WAY: (&str, &str, &str) = ("nat", "KUBE-SERVICES", "KUBE-NODE-PORT");
+
+/// Whose the rules of the IPVS mode are, which have the same names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum IpvsRules {
+    /// There are none.
+    None,
+    /// Of our own IPVS mode.
+    Ours,
+    /// kube-proxy has written its own over what was there.
+    KubeProxys,
+}
+
+/// The families in which rules of ours lead to Services in the network namespace of this thread, and kube-proxy has neither
+/// the table of its nftables mode nor the rules of another mode there.
 pub fn unserved() -> Result<Vec<Family>, Error> {
     let mut families = Vec::new();
     for family in Family::BOTH {
         let failed = |source| Error::Nftables { what: "rules", family, source };
-        if is_unserved_by_nftables(family).map_err(failed)? && !legacy::has_rules(family, FORWARD)? {
+        let found = has_tables(family).map_err(failed)?;
+        if found.kube_proxys {
+            continue;
+        }
+        let is_unserved = ipvs_rules(family)? == IpvsRules::Ours
+            || (found.own && has_no_rules(family).map_err(failed)? && !legacy::has_rules(family, FORWARD)?);
+        if is_unserved {
             families.push(family);
         }
     }
     Ok(families)
 }
 
-/// Whether a table of ours is there, and what nftables knows has nothing of kube-proxy's.
-fn is_unserved_by_nftables(family: Family) -> Result<bool, crate::Error> {
+/// Whether a kube-proxy in IPVS mode has written its rules in the network namespace of this thread: then virtual servers, their
+/// device and the ipsets that it knows are its own.
+pub fn runs_ipvs() -> Result<bool, Error> {
+    for family in Family::BOTH {
+        if ipvs_rules(family)? == IpvsRules::KubeProxys {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Whose the rules of the IPVS mode in a family are.
+pub(super) fn ipvs_rules(family: Family) -> Result<IpvsRules, Error> {
+    let failed = |source| Error::Nftables { what: "rules", family, source };
+    // Without sets there are no rules that refer to them, and not every user may look into the older iptables.
+    if !sets::are_there(family)? {
+        return Ok(IpvsRules::None);
+    }
+    let (table, from, to) = IPVS_WAY;
+    if !tables::leads(family, table, from, to).map_err(failed)? && !legacy::leads(family, table, from, to)? {
+        return Ok(IpvsRules::None);
+    }
+    Ok(if sets::is_in_force(family)? { IpvsRules::Ours } else { IpvsRules::KubeProxys })
+}
+
+/// Which tables are there.
+#[derive(Debug, Default)]
+struct Tables {
+    /// Some of ours that lead to Services.
+    own: bool,
+    /// That of kube-proxy's nftables mode.
+    kube_proxys: bool,
+}
+
+fn has_tables(family: Family) -> Result<Tables, crate::Error> {
     let mut socket = Socket::open(Protocol::Netfilter).map_err(crate::Error::from)?;
-    let wire = wire_family(family);
     consistently(|| {
-        let (mut has_own, mut has_kube_proxys) = (false, false);
-        socket.dump(&mut request::tables(wire), |frame| {
+        let mut found = Tables::default();
+        socket.dump(&mut request::tables(wire_family(family)), |frame| {
             if let Event::NewTable(table) = Event::decode(frame)? {
-                has_own |= OWN.contains(&&*table.name);
-                has_kube_proxys |= table.name == KUBE_PROXY;
+                found.own |= OWN.contains(&&*table.name);
+                found.kube_proxys |= table.name == KUBE_PROXY;
             }
             Ok(())
         })?;
-        if !has_own || has_kube_proxys {
-            return Ok(false);
-        }
-        has_no_rules(&mut socket, family)
+        Ok(found)
     })
 }
 
-/// Whether the chain is empty, or not there.
-fn has_no_rules(socket: &mut Socket, family: Family) -> Result<bool, SocketError> {
-    let ((table, chain), mut found) = (FORWARD, false);
-    socket.dump(&mut request::rules(wire_family(family), table, None), |frame| {
-        if let Event::NewRule(rule) = Event::decode(frame)? {
-            found |= (&*rule.table, &*rule.chain) == (table, chain);
-        }
-        Ok(())
-    })?;
-    Ok(!found)
+/// Whether the chain is empty where iptables is a front end of nftables, or not there.
+fn has_no_rules(family: Family) -> Result<bool, crate::Error> {
+    let ((table, chain), mut socket) = (FORWARD, Socket::open(Protocol::Netfilter)?);
+    consistently(|| {
+        let mut found = false;
+        socket.dump(&mut request::rules(wire_family(family), table, None), |frame| {
+            if let Event::NewRule(rule) = Event::decode(frame)? {
+                found |= (&*rule.table, &*rule.chain) == (table, chain);
+            }
+            Ok(())
+        })?;
+        Ok(!found)
+    })
 }

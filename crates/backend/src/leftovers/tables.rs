@@ -39,6 +39,23 @@ pub(super) fn remove_chains(family: Family, keep: impl Fn(&str, &str) -> bool) -
     Ok(outcome)
 }
 
+/// Whether a rule leads from one chain of a table to another.
+pub(super) fn leads(family: Family, table: &str, from: &str, to: &str) -> Result<bool, Error> {
+    let mut socket = Socket::open(Protocol::Netfilter)?;
+    consistently(|| {
+        let mut found = false;
+        socket.dump(&mut request::rules(wire_family(family), table, Some(from)), |frame| {
+            if let Event::NewRule(rule) = Event::decode(frame)?
+                && rule.table == table
+            {
+                found |= jump(rule).is_some_and(|jump| (&*jump.from, &*jump.to) == (from, to));
+            }
+            Ok(())
+        })?;
+        Ok(found)
+    })
+}
+
 /// Whether kubelet has left its chains where iptables is a front end of nftables, in whichever family.
 pub(super) fn has_chains_of_kubelet() -> Result<bool, Error> {
     let mut socket = Socket::open(Protocol::Netfilter)?;

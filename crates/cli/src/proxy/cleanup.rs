@@ -25,7 +25,8 @@ pub(crate) struct Options {
     /// that are put back.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Leave what kube-proxy uses, for when it does the work: its rules, and kernel settings. Refused before that.
+    /// Leave what kube-proxy uses, for when it does the work: its rules, kernel settings, and in IPVS mode its virtual servers.
+    /// Refused before that.
     #[arg(long)]
     only_ours: bool,
 }
@@ -59,7 +60,8 @@ pub(super) fn remove(
         check_successor()?;
     }
     let mut failures = remove_tables();
-    failures += if only_ours { remove_own() } else { remove_all(configuration, strict_arp) };
+    failures +=
+        if only_ours { remove_own(configuration, strict_arp) } else { remove_all(configuration, strict_arp) };
     if failures > 0 {
         bail!("encountered {failures} errors while tearing down rules; see above");
     }
@@ -74,8 +76,8 @@ fn check_successor() -> anyhow::Result<()> {
     }
     let families: Vec<String> = unserved.iter().map(ToString::to_string).collect();
     bail!(
-        "kube-proxy has no rules here yet ({}), and without Portolan's tables no Service would be reached: wait until it has \
-         programmed this node, or run `portolan cleanup` without --only-ours to remove everything",
+        "kube-proxy has no rules here yet ({}), and without Portolan's tables, or its rules of the ipvs mode, no Service would \
+         be reached: wait until it has programmed this node, or run `portolan cleanup` without --only-ours to remove everything",
         families.join(" and ")
     )
 }
@@ -109,19 +111,29 @@ fn give_way(dataplane: &mut impl Dataplane) -> Result<(), portolan_backend::Erro
     Ok(())
 }
 
-/// Removes what else has names that kube-proxy does not use. Answers how much could not be removed.
-fn remove_own() -> usize {
-    let (removed, errors) = leftovers::remove_own();
+/// Removes what else kube-proxy does not use, and puts kernel settings of the IPVS mode back where it does not run in that.
+/// Answers how much failed.
+fn remove_own(configuration: &Configuration, strict_arp: Option<bool>) -> usize {
+    let (removed, errors) = leftovers::remove_own(&configuration.ipvs.exclude_cidrs);
     if !removed.is_empty() {
-        tracing::info!(chains = removed.chains, sets = removed.sets, "removed what our ipvs mode left");
+        let &Removed { chains, virtual_servers, devices, sets, .. } = &removed;
+        tracing::info!(chains, virtual_servers, devices, sets, "removed what our ipvs mode left");
     }
     for error in &errors {
         tracing::error!(%error, "what our ipvs mode left cannot be removed");
     }
+    let settings = match leftovers::runs_ipvs() {
+        Ok(true) => 0,
+        Ok(false) => super::modes::put_back_ipvs(strict_arp),
+        Err(error) => {
+            tracing::error!(%error, "kernel settings of the ipvs mode stay, because kube-proxy may use them");
+            1
+        }
+    };
     tracing::info!(
-        "rules with kube-proxy's names, KUBE-FIREWALL and kernel settings stay, because kube-proxy uses them"
+        "rules with kube-proxy's names, KUBE-FIREWALL and the other kernel settings stay, because kube-proxy uses them"
     );
-    errors.len()
+    errors.len().saturating_add(settings)
 }
 
 /// Removes what kube-proxy left and our other modes, whose rules have kube-proxy's names, and puts kernel settings back.

@@ -2,12 +2,15 @@
 
 use std::path::Path;
 
-use portolan_testkit::{Namespace, PortolanProcess, Protocol, eventually};
+use portolan_testkit::{Namespace, PortolanProcess, Protocol, Traffic, eventually};
 
 use crate::common::kernel::nft;
 use crate::common::load::assert_lossless_but_answers;
 use crate::common::{BINARY, COMPLETE, Cluster, PATIENCE, at, http, load, logged, page, reaches};
-use crate::{ended, iptables_rules, kube_proxy_table, pod_address, service, use_service};
+use crate::{
+    ended, iptables_rules, kube_proxy_table, pod_address, service, use_service, use_service_from,
+    way_back_ipvs,
+};
 
 const PAGE: &str = include_str!("../../../../docs/migrate.md");
 const SECTION: &str = "## Back to kube-proxy";
@@ -21,10 +24,12 @@ const HEALTHZ: &str = "curl -sf http://127.0.0.1:10256/healthz";
 /// Whether kube-proxy's rules are there.
 const CHECK: &str = "(nft list tables; iptables-save -t filter)";
 /// Whether the rules of Portolan's former mode are gone.
-const GONE: &str = "! iptables-save";
-const CLEANUP: &str = "portolan cleanup --only-ours";
-/// What the log says when nothing goes through the relay any more.
-const RELAY_ENDED: &str = "last connection has ended";
+const GONE: &str = "! iptables-save -t filter";
+/// Whether the rules of Portolan's IPVS mode are gone.
+const REPLACED: &str = "! iptables-save -t nat";
+pub(crate) const CLEANUP: &str = "portolan cleanup --only-ours";
+/// What the log says when nothing goes through the relay, or through virtual servers, any more.
+pub(crate) const CONNECTIONS_ENDED: &str = "last connection has ended";
 
 /// The commands of the section, in their order, without comments.
 fn commands() -> Vec<&'static str> {
@@ -35,7 +40,7 @@ fn commands() -> Vec<&'static str> {
 }
 
 /// Runs a command of the page on the node, where `portolan` is in the path; says whether it ended well, and what it printed.
-fn run(node: &Namespace, command: &str) -> (bool, String) {
+pub(crate) fn run(node: &Namespace, command: &str) -> (bool, String) {
     let folder = Path::new(BINARY).parent().unwrap().display();
     let script = format!("PATH={folder}:$PATH; {command}");
     let (code, output) = ended(node, "sh", &["-c", &script]);
@@ -51,50 +56,52 @@ fn written_over(pod: &str) -> String {
 }
 
 /// Lays down what kube-proxy programs in a mode, for the one Service with this endpoint.
-fn kube_proxy(node: &Namespace, mode: &str, pod: &str) {
-    if mode == "nftables" {
-        kube_proxy_table(node, pod);
-    } else {
-        node.output_with_input("iptables-nft-restore", &["--noflush"], &written_over(pod)).unwrap();
+pub(crate) fn kube_proxy(node: &Namespace, mode: &str, pod: &str) {
+    match mode {
+        "nftables" => kube_proxy_table(node, pod),
+        "ipvs" => way_back_ipvs::kube_proxy(node),
+        _ => {
+            node.output_with_input("iptables-nft-restore", &["--noflush"], &written_over(pod)).unwrap();
+        }
     }
 }
 
 /// The same for another endpoint, as after a change.
 fn change_kube_proxy(node: &Namespace, mode: &str, pod: &str) {
-    if mode == "nftables" {
-        let rule = format!(
-            "flush chain ip kube-proxy services\nadd rule ip kube-proxy services ip daddr 10.96.0.10 meta l4proto {{ tcp, \
-             udp }} th dport 80 dnat to {pod}:8080\n"
-        );
-        node.output_with_input("nft", &["-f", "-"], &rule).unwrap();
-    } else {
-        kube_proxy(node, mode, pod);
+    match mode {
+        "nftables" => {
+            let rule = format!(
+                "flush chain ip kube-proxy services\nadd rule ip kube-proxy services ip daddr 10.96.0.10 meta l4proto {{ \
+                 tcp, udp }} th dport 80 dnat to {pod}:8080\n"
+            );
+            node.output_with_input("nft", &["-f", "-"], &rule).unwrap();
+        }
+        "ipvs" => way_back_ipvs::change_endpoint(node, pod),
+        _ => kube_proxy(node, mode, pod),
     }
 }
 
 fn leads_back(from: &str, to: &str) {
-    let cluster = Cluster::new();
+    leads_back_in(&Cluster::new(), from, to);
+}
+
+/// Goes the way back in a new cluster.
+pub(crate) fn leads_back_in(cluster: &Cluster, from: &str, to: &str) {
     let node = cluster.world.node().namespace();
-    service(&cluster);
-    let mut proxy = cluster.proxy_with(&format!("mode: {from}\n"));
+    service(cluster);
+    let mut proxy = cluster.proxy_with(&yaml(from));
     let plan = load::plan("10.96.0.10:80");
-    let mut load = use_service(&cluster, plan);
+    let mut load = use_service(cluster, plan);
     let why = format!("{from} to {to}");
     let mut done = Vec::new();
     for command in commands() {
         done.push(command);
         if command.starts_with(EDIT) {
-            cluster.configure(&format!("mode: {to}\n"));
+            cluster.configure(&yaml(to));
             in_force(&mut proxy, from, to);
-        } else if command.starts_with(LOGS) && command.contains(RELAY_ENDED) {
-            if from == "userspace" {
-                // Connections of clients go on through the relay, and it is waited for their end.
-                assert!(!proxy.output().contains(RELAY_ENDED), "{}", proxy.output());
-                let other = use_service(&cluster, plan);
-                // Each flow may lose the answer that was under way from the relay when the mode changed.
-                let flows = plan.udp_flows as u64;
-                assert_lossless_but_answers(std::mem::replace(&mut load, other), flows, &why);
-                logged(&mut proxy, RELAY_ENDED, 1);
+        } else if command.starts_with(LOGS) && command.contains(CONNECTIONS_ENDED) {
+            if waits_for_connections(from, to) {
+                load = connections_end(cluster, &mut proxy, from, load, &why);
             }
         } else if command.starts_with(LOGS) {
             let text = command.split('\'').nth(1).unwrap();
@@ -109,21 +116,29 @@ fn leads_back(from: &str, to: &str) {
             // It may be healthy and ready long before it has programmed anything.
             if to == "nftables" {
                 assert!(!run(node, command).0, "{why}: nothing of kube-proxy is there");
-                let (cleaned, output) = run(node, CLEANUP);
-                assert!(!cleaned && output.contains("kube-proxy has no rules here yet"), "{why}: {output}");
+                refuses_to_clean(node, &why);
                 let tables = nft(node, "list tables");
                 assert!(tables.contains("table ip portolan"), "{why}: {tables}");
+            }
+            if to == "ipvs" {
+                let before = way_back_ipvs::everything(node);
+                refuses_to_clean(node, &why);
+                assert_eq!(way_back_ipvs::everything(node), before, "{why}");
             }
             kube_proxy(node, to, &pod_address(&cluster.world));
             let (found, output) = run(node, command);
             assert!(found, "{why}: {output}");
+        } else if command.starts_with(REPLACED) && to == "ipvs" {
+            // What it says before that, `refuses_to_clean` says as well.
+            assert!(run(node, command).0, "{why}: {:?}", run(node, command));
+            way_back_ipvs::only_what_is_ours_goes(node);
         } else if command == HEALTHZ {
             let path = "/healthz";
             let healthy =
                 || http::get(node, at("127.0.0.1:10256"), path).is_some_and(|answer| answer.status == 200);
             assert!(eventually(PATIENCE, command, healthy).is_ok(), "{}", proxy.output());
         } else if command == MODE {
-            assert_eq!(page(&cluster, "/proxyMode"), to);
+            assert_eq!(page(cluster, "/proxyMode"), to);
         } else {
             let outcome = eventually(PATIENCE, command, || run(node, command).0);
             assert!(outcome.is_ok(), "{why}: {command}: {:?}", run(node, command));
@@ -133,11 +148,54 @@ fn leads_back(from: &str, to: &str) {
     assert!(done.iter().any(|command| command.starts_with(CHECK)), "{done:?}");
     let tables = nft(node, "list tables");
     assert!(!tables.contains("portolan"), "{tables}");
+    if from == "ipvs" && to != "ipvs" {
+        way_back_ipvs::assert_nothing_is_left(node, &why);
+    }
     assert_lossless_but_answers(load, 0, &why);
     // Only kube-proxy decides.
     let other = &cluster.world.pods()[1];
     change_kube_proxy(node, to, &other.address(portolan_testkit::Family::Ipv4).to_string());
     reaches(cluster.world.client().namespace(), Protocol::Tcp, at("10.96.0.10:80"), &[other]);
+}
+
+/// A mode as a line of the configuration; that of IPVS forgets connections early.
+fn yaml(mode: &str) -> String {
+    let ipvs = if mode == "ipvs" { way_back_ipvs::OPTIONS } else { "" };
+    format!("mode: {mode}\n{ipvs}")
+}
+
+fn refuses_to_clean(node: &Namespace, why: &str) {
+    let (cleaned, output) = run(node, CLEANUP);
+    assert!(!cleaned && output.contains("kube-proxy has no rules here yet"), "{why}: {output}");
+}
+
+/// Whether something carries connections of the mode before for a while: a relay, or virtual servers.
+fn waits_for_connections(from: &str, to: &str) -> bool {
+    from != to && ["userspace", "ipvs"].contains(&from)
+}
+
+/// Ends the load that goes on by the mode before, which waits for that, and answers another one.
+fn connections_end(
+    cluster: &Cluster,
+    proxy: &mut PortolanProcess,
+    from: &str,
+    load: Vec<(&'static str, Traffic)>,
+    why: &str,
+) -> Vec<(&'static str, Traffic)> {
+    assert!(!proxy.output().contains(CONNECTIONS_ENDED), "{}", proxy.output());
+    let plan = load::plan("10.96.0.10:80");
+    let is_ipvs = from == "ipvs";
+    // What the node itself begins while the address of the IPVS mode is still there may end with it.
+    let from_where = if is_ipvs { &["pod", "client"][..] } else { &["pod", "node", "client"] };
+    let mut other = use_service_from(cluster, plan, from_where);
+    // Each flow may lose the answer that was under way from the relay when the mode changed.
+    let answers = if is_ipvs { 0 } else { plan.udp_flows as u64 };
+    assert_lossless_but_answers(load, answers, why);
+    logged(proxy, CONNECTIONS_ENDED, if is_ipvs { 2 } else { 1 });
+    if is_ipvs {
+        other.extend(use_service_from(cluster, plan, &["node"]));
+    }
+    other
 }
 
 /// Waits until the mode of another one does the work in both families.

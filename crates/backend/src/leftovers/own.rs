@@ -1,0 +1,107 @@
+//! What only our own IPVS mode needs, for when kube-proxy does the work.
+//!
+//! Most of its names are kube-proxy's. A kube-proxy in IPVS mode goes on with what bears them; in another mode it neither
+//! uses nor removes it.
+
+use ipnet::IpNet;
+use portolan_model::Family;
+
+use super::chains::CANARY;
+use super::successor::{IpvsRules, ipvs_rules};
+use super::{Error, Removed, ipvs, legacy, sets, tables};
+use crate::{iptables, ipvs as mode};
+
+/// Removes what our own IPVS mode made and kube-proxy does not use, in the network namespace of this thread, both families.
+///
+/// Where kube-proxy runs in IPVS mode, that is what bears names of our own: chains of the mangle table, and ipsets;
+/// connections go on. Otherwise it is all of it, but for chains of kube-proxy's iptables mode: virtual servers with the
+/// connections that they still have, their device, ipsets and chains. In `exclude` (`ipvs.excludeCIDRs`) virtual servers and
+/// addresses stay, unless they are noted as ours.
+pub fn remove_own(exclude: &[IpNet]) -> (Removed, Vec<Error>) {
+    let (mut removed, mut errors) = (Removed::default(), Vec::new());
+    let rules = match families() {
+        Ok(rules) => rules,
+        Err(error) => return (removed, vec![error]),
+    };
+    for (family, rules) in rules {
+        remove_chains(family, rules, &mut removed, &mut errors);
+    }
+    let is_kube_proxys = rules.iter().any(|(_, rules)| *rules == IpvsRules::KubeProxys);
+    if let Err(error) = remove_objects(exclude, is_kube_proxys, &mut removed) {
+        errors.push(error);
+    }
+    (removed, errors)
+}
+
+fn families() -> Result<[(Family, IpvsRules); 2], Error> {
+    let [first, second] = Family::BOTH;
+    Ok([(first, ipvs_rules(first)?), (second, ipvs_rules(second)?)])
+}
+
+fn remove_chains(family: Family, rules: IpvsRules, removed: &mut Removed, errors: &mut Vec<Error>) {
+    let keep = |table: &str, chain: &str| !is_unused(rules, table, chain);
+    let failed = |source| Error::Nftables { what: "chains of the ipvs mode", family, source };
+    match tables::remove_chains(family, keep).map_err(failed) {
+        Ok(outcome) => removed.take(outcome),
+        Err(error) => errors.push(error),
+    }
+    match legacy::remove_chains(family, keep) {
+        Ok(outcome) => removed.take(outcome),
+        Err(error) => errors.push(error),
+    }
+}
+
+/// Whether a chain is one of our IPVS mode that kube-proxy does not use.
+fn is_unused(rules: IpvsRules, table: &str, chain: &str) -> bool {
+    match rules {
+        IpvsRules::KubeProxys => table == "mangle" && chain != CANARY,
+        // The iptables mode has some of the names.
+        IpvsRules::None => mode::uses(table, chain) && !iptables::is_own(table, chain),
+        // kube-proxy does the work by its nftables mode, which has none.
+        IpvsRules::Ours => mode::uses(table, chain),
+    }
+}
+
+/// Removes virtual servers, the device and ipsets. Rules no longer refer to them.
+fn remove_objects(exclude: &[IpNet], is_kube_proxys: bool, removed: &mut Removed) -> Result<(), Error> {
+    if is_kube_proxys || !sets::has_marker()? {
+        removed.sets = sets::remove_own()?;
+        return Ok(());
+    }
+    // The sets tell whose virtual servers are, so they go last.
+    if let Some(gone) = ipvs::remove(exclude)? {
+        (removed.virtual_servers, removed.devices) = (gone.virtual_servers, usize::from(gone.device));
+    }
+    removed.sets = sets::remove()?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chains_that_kube_proxy_uses_stay_in_each_of_its_modes() {
+        let all = [
+            ("nat", "KUBE-SERVICES"),
+            ("nat", "KUBE-LOAD-BALANCER"),
+            ("filter", "KUBE-FORWARD"),
+            ("filter", "KUBE-IPVS-FILTER"),
+            ("filter", "KUBE-FIREWALL"),
+            ("mangle", "KUBE-IPVS-OUT-FILTER"),
+            ("mangle", "KUBE-PROXY-CANARY"),
+        ];
+        let unused = |rules| all.map(|(table, chain)| is_unused(rules, table, chain));
+        assert_eq!(unused(IpvsRules::KubeProxys), [false, false, false, false, false, true, false]);
+        assert_eq!(
+            unused(IpvsRules::None),
+            [false, true, false, true, false, true, false],
+            "the iptables mode"
+        );
+        assert_eq!(
+            unused(IpvsRules::Ours),
+            [true, true, true, true, false, true, false],
+            "the nftables mode"
+        );
+    }
+}

@@ -1,0 +1,237 @@
+//! The way back from the IPVS mode. Needs a kernel with IPVS, such as that of the guest of `tests/vm`; elsewhere these tests
+//! leave themselves out, unless `PORTOLAN_TEST_IPVS` says that they must run.
+
+use portolan_backend::ipvs::available;
+use portolan_model::Family;
+use portolan_testkit::{Namespace, Traffic, TrafficPlan, eventually};
+
+use crate::common::kernel::nft;
+use crate::common::{COMPLETE, Cluster, PATIENCE, load, logged, objects};
+use crate::way_back::{CLEANUP, kube_proxy as kube_proxy_in, leads_back_in, run};
+use crate::{pod_address, service};
+
+/// Says that the kernel has to have IPVS.
+const MUST_RUN: &str = "PORTOLAN_TEST_IPVS";
+/// The kernel forgets flows soon after their last packet.
+pub(crate) const OPTIONS: &str =
+    "ipvs: {minSyncPeriod: 0s, syncPeriod: 1s, tcpFinTimeout: 1s, udpTimeout: 1s}\n";
+const SETTINGS: [&str; 3] = ["conntrack", "expire_nodest_conn", "expire_quiescent_template"];
+/// What a kube-proxy in IPVS mode writes over what is there in a family, but for rules whose set is empty here; `{6}` stands
+/// before the rest of a set's name.
+const RULES: &str = r#"*nat
+:KUBE-SERVICES - [0:0]
+:KUBE-POSTROUTING - [0:0]
+:KUBE-NODE-PORT - [0:0]
+:KUBE-LOAD-BALANCER - [0:0]
+:KUBE-MARK-MASQ - [0:0]
+-A KUBE-SERVICES -s {loopback} -j RETURN
+-A KUBE-POSTROUTING -m set --match-set KUBE{6}-LOOP-BACK dst,dst,src -j MASQUERADE
+-A KUBE-SERVICES ! -s {pods} -m set --match-set KUBE{6}-CLUSTER-IP dst,dst -j KUBE-MARK-MASQ
+-A KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODE-PORT
+-A KUBE-LOAD-BALANCER -j KUBE-MARK-MASQ
+-A KUBE-SERVICES -m set --match-set KUBE{6}-CLUSTER-IP dst,dst -j ACCEPT
+-A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN
+-A KUBE-POSTROUTING -j MARK --xor-mark 0x4000
+-A KUBE-POSTROUTING -j MASQUERADE --random-fully
+-A KUBE-MARK-MASQ -j MARK --or-mark 0x4000
+COMMIT
+*filter
+:KUBE-FORWARD - [0:0]
+:KUBE-NODE-PORT - [0:0]
+:KUBE-PROXY-FIREWALL - [0:0]
+:KUBE-SOURCE-RANGES-FIREWALL - [0:0]
+:KUBE-IPVS-FILTER - [0:0]
+:KUBE-IPVS-OUT-FILTER - [0:0]
+-I OUTPUT -m comment --comment "kubernetes ipvs access filter" -j KUBE-IPVS-OUT-FILTER
+-A KUBE-SOURCE-RANGES-FIREWALL -j DROP
+-A KUBE-FORWARD -m mark --mark 0x4000/0x4000 -j ACCEPT
+-A KUBE-FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+-A KUBE-NODE-PORT -m set --match-set KUBE{6}-HEALTH-CHECK-NODE-PORT dst -j ACCEPT
+-A KUBE-IPVS-FILTER -m set --match-set KUBE{6}-CLUSTER-IP dst,dst -j RETURN
+-A KUBE-IPVS-FILTER -m conntrack --ctstate NEW -m set --match-set KUBE{6}-IPVS-IPS dst -j REJECT
+COMMIT
+"#;
+
+/// A cluster on a kernel with IPVS; `None` where it has none, and nobody says that it must.
+fn cluster() -> Option<Cluster> {
+    let cluster = Cluster::new();
+    let look = || available("rr", &Family::BOTH).map(drop);
+    match cluster.world.node().namespace().run(look).unwrap() {
+        Ok(()) => Some(cluster),
+        Err(error) => {
+            assert!(std::env::var_os(MUST_RUN).is_none(), "{error}");
+            eprintln!("left out: {error}");
+            None
+        }
+    }
+}
+
+/// Writes the rules of a kube-proxy in IPVS mode in both families. Virtual servers, addresses and sets it finds as it wants
+/// them.
+pub(crate) fn kube_proxy(node: &Namespace) {
+    let ipv4 =
+        RULES.replace("{6}", "").replace("{loopback}", "127.0.0.0/8").replace("{pods}", "10.244.0.0/16");
+    let ipv6 =
+        RULES.replace("{6}", "-6").replace("{loopback}", "::1/128").replace("{pods}", "fd00:10:244::/48");
+    node.output_with_input("iptables-nft-restore", &["--noflush"], &ipv4).unwrap();
+    node.output_with_input("ip6tables-nft-restore", &["--noflush"], &ipv6).unwrap();
+    // An endpoint that it waits for, whatever it is.
+    let draining = ["--real-server", "192.0.2.9:8080", "--masquerading", "--weight", "0"];
+    let service = ["--add-server", "--tcp-service", "10.96.0.10:80"];
+    node.output("ipvsadm", &[&service[..], &draining].concat()).unwrap();
+}
+
+/// Gives the Service's virtual servers another endpoint, as kube-proxy does after a change.
+pub(crate) fn change_endpoint(node: &Namespace, pod: &str) {
+    let old = virtual_servers(node);
+    for protocol in ["tcp", "udp"] {
+        let service = [&format!("--{protocol}-service"), "10.96.0.10:80"];
+        for real in real_servers(&old, &format!("-{} 10.96.0.10:80", &protocol[..1])) {
+            node.output("ipvsadm", &[&["--delete-server"], &service[..], &["--real-server", &real]].concat())
+                .unwrap();
+        }
+        let new = format!("{pod}:8080");
+        let add = [&["--add-server"], &service[..], &["--real-server", &new, "--masquerading"]].concat();
+        node.output("ipvsadm", &add).unwrap();
+    }
+}
+
+fn virtual_servers(node: &Namespace) -> String {
+    node.output("ipvsadm", &["--save", "--numeric"]).unwrap()
+}
+
+/// The real servers that a save has for a virtual one.
+fn real_servers(saved: &str, server: &str) -> Vec<String> {
+    let start = format!("-a {server} -r ");
+    let lines = saved.lines().filter_map(|line| line.strip_prefix(&start)?.split(' ').next());
+    lines.map(str::to_owned).collect()
+}
+
+fn device(node: &Namespace) -> String {
+    let links = node.output("ip", &["-oneline", "address", "show"]).unwrap();
+    links.split_inclusive('\n').filter(|line| line.contains("kube-ipvs0")).collect()
+}
+
+fn has_device(node: &Namespace) -> bool {
+    node.output("ip", &["link"]).unwrap().contains("kube-ipvs0")
+}
+
+fn settings(node: &Namespace) -> String {
+    let read = |name| node.output("cat", &[&format!("/proc/sys/net/ipv4/vs/{name}")]).unwrap();
+    SETTINGS.map(read).concat()
+}
+
+fn saved_rules(node: &Namespace) -> String {
+    let saved = ["iptables-nft-save", "ip6tables-nft-save"].map(|save| node.output(save, &[]).unwrap());
+    // Without times and counters.
+    let saved = saved.concat();
+    let lines = saved.lines().filter(|line| !line.starts_with('#'));
+    lines.map(|line| line.split(" [").next().unwrap().to_owned() + "\n").collect()
+}
+
+/// Members of all sets, in order.
+fn sets(node: &Namespace) -> String {
+    let saved = node.output("ipset", &["save"]).unwrap();
+    let mut lines: Vec<&str> = saved.lines().filter(|line| line.starts_with("add ")).collect();
+    lines.sort_unstable();
+    lines.join("\n") + "\n" + &node.output("ipset", &["list", "-n"]).unwrap()
+}
+
+/// All there is on the node.
+pub(crate) fn everything(node: &Namespace) -> String {
+    [virtual_servers(node), device(node), sets(node), saved_rules(node), settings(node)].concat()
+}
+
+/// The clean-up beside a kube-proxy in IPVS mode, twice: what bears names of our own goes, and all else stays.
+pub(crate) fn only_what_is_ours_goes(node: &Namespace) {
+    let ours = |line: &&str| {
+        line.contains("PORTOLAN-")
+            || (line.contains("KUBE-IPVS-OUT-FILTER") || line.contains("KUBE-SOURCE-RANGES-FIREWALL"))
+    };
+    let without = |text: String| text.lines().filter(|line| !ours(line)).collect::<Vec<_>>().join("\n");
+    let before = without(everything(node));
+    assert!(before.contains("KUBE-CLUSTER-IP") && before.contains("10.96.0.10/32"), "{before}");
+    for _ in 0..2 {
+        let (cleaned, output) = run(node, CLEANUP);
+        assert!(cleaned, "{output}");
+        assert_eq!(without(everything(node)), before, "{output}");
+        let after = sets(node) + &saved_rules(node);
+        assert!(!after.contains("PORTOLAN-"), "{after}");
+        for program in ["iptables-nft-save", "ip6tables-nft-save"] {
+            let mangle = node.output(program, &["-t", "mangle"]).unwrap();
+            assert!(!mangle.contains("KUBE-IPVS-OUT-FILTER"), "{mangle}");
+            let filter = node.output(program, &["-t", "filter"]).unwrap();
+            assert!(filter.contains("-A OUTPUT") && filter.contains("-j KUBE-IPVS-OUT-FILTER"), "{filter}");
+        }
+    }
+    assert_eq!(settings(node), "1\n1\n1\n");
+}
+
+/// Nothing that only the IPVS mode has is there.
+pub(crate) fn assert_nothing_is_left(node: &Namespace, why: &str) {
+    assert_eq!(virtual_servers(node), "", "{why}");
+    assert!(!has_device(node), "{why}: {}", device(node));
+    assert_eq!(node.output("ipset", &["list", "-n"]).unwrap(), "", "{why}");
+    let rules = saved_rules(node);
+    let own = ["KUBE-IPVS", "KUBE-LOAD-BALANCER", "KUBE-NODE-PORT", "KUBE-SOURCE-RANGES", "--match-set"];
+    for own in own.into_iter().chain(["ipvs access", "kube-proxy firewall rules"]) {
+        assert!(!rules.contains(own), "{why}: {own}: {rules}");
+    }
+    assert_eq!(settings(node), "0\n0\n0\n", "{why}");
+}
+
+#[test]
+fn the_page_leads_back_to_the_iptables_mode() {
+    let Some(cluster) = cluster() else { return };
+    leads_back_in(&cluster, "ipvs", "iptables");
+}
+
+#[test]
+fn the_page_leads_back_to_the_ipvs_mode() {
+    let Some(cluster) = cluster() else { return };
+    leads_back_in(&cluster, "ipvs", "ipvs");
+}
+
+/// A stream through a node port, which needs no address of the device, and nothing else.
+fn stream() -> TrafficPlan {
+    let plan = load::plan("192.168.100.1:30080");
+    TrafficPlan { udp: None, streams: 1, connections_per_second: 0, ..plan }
+}
+
+#[test]
+fn a_virtual_server_that_still_has_connections_goes_at_the_clean_up() {
+    let Some(cluster) = cluster() else { return };
+    let node = cluster.world.node().namespace();
+    service(&cluster);
+    let pods = [&cluster.world.pods()[0]];
+    cluster.service(objects::load_balancer("port", "10.96.0.11", 30080, "198.51.100.7"), &pods);
+    let mut proxy = cluster.proxy_with(&format!("mode: ipvs\n{OPTIONS}"));
+    let stream = Traffic::start(cluster.world.client().namespace(), stream()).unwrap();
+    cluster.configure("mode: nftables\n");
+    logged(&mut proxy, COMPLETE, 2);
+    let only_the_port = || {
+        let servers = virtual_servers(node);
+        servers.contains(":30080") && servers.matches("-A ").count() == 1 && device(node).is_empty()
+    };
+    let outcome = eventually(PATIENCE, "only the node port is left", only_the_port);
+    assert!(outcome.is_ok(), "{} {} {}", virtual_servers(node), device(node), proxy.output());
+    assert!(proxy.terminate(PATIENCE).unwrap().success(), "{}", proxy.output());
+    // A restart goes on with it, so the device that tells of it stays.
+    assert!(has_device(node), "{}", proxy.output());
+    proxy = cluster.proxy_with("mode: nftables\n");
+    assert!(only_the_port() && has_device(node), "{} {}", virtual_servers(node), proxy.output());
+    assert!(proxy.terminate(PATIENCE).unwrap().success(), "{}", proxy.output());
+    assert!(stream.stop().unwrap().is_lossless());
+    kube_proxy_in(node, "nftables", &pod_address(&cluster.world));
+    let others = ["--add-service", "--tcp-service", "203.0.113.1:80", "--scheduler", "rr"];
+    node.output("ipvsadm", &others).unwrap();
+    let (cleaned, output) = run(node, CLEANUP);
+    assert!(cleaned && output.contains("removed what our ipvs mode left"), "{output}");
+    assert_eq!(virtual_servers(node), "-A -t 203.0.113.1:80 -s rr\n", "{output}");
+    assert_eq!(settings(node), "1\n1\n1\n", "what others have needs them: {output}");
+    node.output("ipvsadm", &["--delete-service", "--tcp-service", "203.0.113.1:80"]).unwrap();
+    let (cleaned, output) = run(node, CLEANUP);
+    assert!(cleaned, "{output}");
+    assert!(!nft(node, "list tables").contains("portolan"), "{output}");
+    assert_nothing_is_left(node, &output);
+}
