@@ -142,7 +142,7 @@ pub(crate) fn everything(node: &Namespace) -> String {
     [virtual_servers(node), device(node), sets(node), saved_rules(node), settings(node)].concat()
 }
 
-/// The clean-up beside a kube-proxy in IPVS mode, twice: what bears names of our own goes, and all else stays.
+/// The clean-up beside a kube-proxy in IPVS mode, again and again: what bears names of our own goes, and all else stays.
 pub(crate) fn only_what_is_ours_goes(node: &Namespace) {
     let ours = |line: &&str| {
         line.contains("PORTOLAN-")
@@ -151,6 +151,9 @@ pub(crate) fn only_what_is_ours_goes(node: &Namespace) {
     let without = |text: String| text.lines().filter(|line| !ours(line)).collect::<Vec<_>>().join("\n");
     let before = without(everything(node));
     assert!(before.contains("KUBE-CLUSTER-IP") && before.contains("10.96.0.10/32"), "{before}");
+    // The kernel lets go of sets a while after the rules that referred to them.
+    let outcome = eventually(PATIENCE, CLEANUP, || run(node, CLEANUP).0);
+    assert!(outcome.is_ok(), "{:?}", run(node, CLEANUP));
     for _ in 0..2 {
         let (cleaned, output) = run(node, CLEANUP);
         assert!(cleaned, "{output}");
