@@ -23,6 +23,8 @@ mod listing;
     reason = "the load of the iptables mode's tests is more than an emulated machine can carry"
 )]
 mod load;
+#[path = "ipvs/only_ours.rs"]
+mod only_ours;
 #[path = "ipvs/others.rs"]
 mod others;
 #[path = "ipvs/probe.rs"]
