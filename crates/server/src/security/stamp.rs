@@ -1,9 +1,11 @@
 //! Private files: written whole or not at all, and noticed when they change.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, chown};
 use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
 
 /// No certificate, key or token file is larger.
 const LIMIT: u64 = 1 << 20;
@@ -17,14 +19,25 @@ pub(super) fn stamp(path: &Path) -> Stamp {
     Some((found.ino(), found.mtime(), found.mtime_nsec(), found.size()))
 }
 
-/// The text of a file of bounded size.
+/// The text of a regular file of bounded size. Anything else in its place would keep the reader for ever, or do something
+/// when it is opened.
 pub(super) fn read(path: &Path) -> io::Result<String> {
+    check_regular(&fs::metadata(path)?)?;
+    let without_waiting = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or(0);
+    let file = OpenOptions::new().read(true).custom_flags(without_waiting).open(path)?;
+    // Another file may have taken the name meanwhile.
+    check_regular(&file.metadata()?)?;
     let mut text = String::new();
-    File::open(path)?.take(LIMIT + 1).read_to_string(&mut text)?;
+    file.take(LIMIT + 1).read_to_string(&mut text)?;
     if text.len() as u64 > LIMIT {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("larger than {LIMIT} bytes")));
     }
     Ok(text)
+}
+
+fn check_regular(found: &Metadata) -> io::Result<()> {
+    let why = "this is no regular file; put one in its place";
+    if found.is_file() { Ok(()) } else { Err(io::Error::new(io::ErrorKind::InvalidInput, why)) }
 }
 
 /// To whom a new file belongs.
@@ -108,7 +121,21 @@ mod tests {
     }
 
     #[test]
-    fn a_file_without_end_is_not_read() {
-        assert!(read(Path::new("/dev/zero")).is_err());
+    fn only_regular_files_are_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let fifo = folder.path().join("fifo");
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink("/dev/zero", &link).unwrap();
+        for path in [&fifo, &link, Path::new("/dev/zero"), folder.path()] {
+            let error = read(path).unwrap_err().to_string();
+            assert!(error.contains("no regular file"), "{}: {error}", path.display());
+        }
+        let (text, to_text) = (folder.path().join("text"), folder.path().join("to-text"));
+        fs::write(&text, "x").unwrap();
+        std::os::unix::fs::symlink(&text, &to_text).unwrap();
+        assert_eq!(read(&to_text).unwrap(), "x");
+        fs::write(&text, vec![b'x'; LIMIT as usize + 1]).unwrap();
+        assert!(read(&text).unwrap_err().to_string().contains("larger"));
     }
 }
