@@ -63,7 +63,7 @@ impl Capture {
         expressions.extend(tproxy(settings.family, self.listener(local)));
         expressions.extend(set_mark(capture_mark(settings)));
         expressions.push(accept());
-        vec![rule(expressions), commented(vec![skeleton::refuse()], "nobody listens")]
+        vec![rule(expressions), commented(vec![skeleton::refuse()], "no listener")]
     }
 }
 

@@ -11,13 +11,13 @@ use crate::security::forbidden_message;
 /// Why a request goes no further.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// Nobody known.
+    /// Without a known credential.
     Unauthorized,
     /// Not for this user.
     Forbidden { user: String },
     /// Sent by a page in a browser.
     Browser,
-    /// In somebody else's name.
+    /// In the name of another user.
     Impersonation,
     /// Too many at a time.
     TooMany,

@@ -177,8 +177,8 @@ mod tests {
         let all = [&ipvs[..], &ARP[..]].concat();
         assert_eq!(count(&all, None), (2, own));
         assert_eq!(count(&all, Some(true)), (2, own));
-        assert_eq!(count(&all, Some(false)), (0, own), "somebody else's");
-        assert_eq!(count(&ARP, None), (0, own), "without this mode they are somebody else's");
+        assert_eq!(count(&all, Some(false)), (0, own), "another program's");
+        assert_eq!(count(&ARP, None), (0, own), "without this mode they are another program's");
         assert_eq!(count(&[&ipvs[..], &ARP[..1]].concat(), None), (0, own));
     }
 }
