@@ -25,6 +25,7 @@ pub use names::server_names;
 pub use pki::{ClientFiles, Pki};
 pub use tls::{SecurityError, TlsSettings};
 
-pub(crate) use authorization::forbidden_message;
+pub(crate) use authentication::Unauthorized;
+pub(crate) use authorization::{Identity, forbidden_message};
 pub(crate) use peer::Peer;
 pub(crate) use tls::Security;

@@ -4,10 +4,15 @@ mod accept;
 mod begun;
 mod connection;
 mod gate;
+mod greeting;
 mod guarded;
+mod head;
 mod health;
+mod http2;
+mod layered;
 mod limits;
 mod metrics;
+mod ration;
 mod refusal;
 mod release;
 mod requests;
@@ -35,6 +40,7 @@ use self::{
     accept::Clients,
     connection::Shared,
     gate::{Gate, Loading, Parts},
+    ration::Places,
     release::{CONNECTION, Freed},
 };
 pub use self::{
@@ -251,7 +257,7 @@ async fn serve_api(
     });
     let mut listening = Listening {
         clients: Clients::new(&limits, Arc::clone(&gate.requests)),
-        shared: Arc::new(Shared { gate, security, limits: limits.clone() }),
+        shared: Arc::new(Shared { gate, security, limits: limits.clone(), places: Places::default() }),
         listener,
         stopping,
         tasks,

@@ -1,5 +1,5 @@
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Arc;
@@ -13,8 +13,25 @@ use tempfile::{TempDir, tempdir};
 use crate::site::{BINARY, PATIENCE, Site, until};
 
 const ADDRESS: &str = "127.0.0.1:6443";
+/// The port and the state as the kernel lists them.
+const PORT: &str = "192B";
+const ESTABLISHED: &str = "01";
 /// Memory of one connection without credentials, in bytes.
 const MOST: u64 = 16 << 10;
+/// The same while a handshake is under way, of which a part has come.
+const MOST_OF_HANDSHAKE: u64 = 24 << 10;
+/// Connections at a time that may send a long head, and what each of them may take more.
+const LONG: usize = 16;
+const MORE: u64 = 128 << 10;
+/// Bytes that each client may send in its handshake and again after it, or a little less.
+const FIRST: usize = 3800;
+/// HTTP/2: what a client begins with, empty SETTINGS, and HEADERS of a GET of /api.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+const SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
+const HEADERS: &[u8] =
+    &[0, 0, 11, 1, 5, 0, 0, 0, 1, 0x82, 0x87, 0x44, 4, b'/', b'a', b'p', b'i', 0x41, 1, b'x'];
+/// GOAWAY, without an error (RFC 9113, 6.8), as far as it is always the same.
+const GOAWAY: &[u8] = &[0, 0, 8, 7, 0, 0, 0, 0, 0];
 
 /// A server with TLS, and what a client needs to trust it.
 struct Secure {
@@ -40,12 +57,16 @@ impl Secure {
         Self { site, server, config, idle, _folder: folder }
     }
 
-    /// A connection whose handshake is done, without a certificate.
-    fn secured(&self, protocol: &[u8]) -> StreamOwned<ClientConnection, TcpStream> {
+    /// A client that has no certificate.
+    fn client(&self, protocol: &[u8]) -> ClientConnection {
         let mut config = self.config.clone();
         config.alpn_protocols = vec![protocol.to_vec()];
-        let name = ServerName::try_from("127.0.0.1").unwrap();
-        let mut stream = StreamOwned::new(ClientConnection::new(Arc::new(config), name).unwrap(), connect());
+        ClientConnection::new(Arc::new(config), ServerName::try_from("127.0.0.1").unwrap()).unwrap()
+    }
+
+    /// A connection whose handshake is done, without a certificate.
+    fn secured(&self, protocol: &[u8]) -> StreamOwned<ClientConnection, TcpStream> {
+        let mut stream = StreamOwned::new(self.client(protocol), connect());
         while stream.conn.is_handshaking() {
             stream.conn.complete_io(&mut stream.sock).unwrap();
         }
@@ -53,8 +74,23 @@ impl Secure {
         stream
     }
 
-    /// Opens connections, and asserts what each takes, and that it is given back when they end.
-    fn hold<T: Send>(&self, what: &str, count: usize, open: impl Fn() -> T + Sync) {
+    /// The same, on which the client has said something.
+    fn said(&self, protocol: &[u8], bytes: &[u8]) -> StreamOwned<ClientConnection, TcpStream> {
+        let mut stream = self.secured(protocol);
+        stream.write_all(bytes).unwrap();
+        stream.flush().unwrap();
+        stream
+    }
+
+    /// Opens connections, waits until `settled`, and asserts what each takes, and that it is given back when they end.
+    fn hold_until<T: Send>(
+        &self,
+        what: &str,
+        count: usize,
+        most: u64,
+        open: impl Fn() -> T + Sync,
+        settled: impl Fn() -> bool,
+    ) {
         let open = |count: usize| -> Vec<T> {
             self.site.namespace.run(|| (0..count).map(|_| open()).collect()).unwrap()
         };
@@ -63,16 +99,50 @@ impl Secure {
         until("the first are closed", || files(&self.server) <= self.idle);
         let before = self.server.resident().unwrap();
         let held = open(count);
-        until("all are accepted", || files(&self.server) >= self.idle + count);
+        until(what, || files(&self.server) >= self.idle + count && settled());
         let during = self.server.resident().unwrap();
         let each = during.saturating_sub(before) / count as u64;
         println!("{what}: {each} bytes each, {before} before, {during} with {count}");
-        assert!(each <= MOST, "{what}: {each} bytes each");
+        assert!(during.saturating_sub(before) <= most, "{what}: {each} bytes each");
         drop(held);
+        self.given_back(what, count, before);
+    }
+
+    /// The same for connections of which the server reads all, and each may take as much as any.
+    fn hold<T: Send>(&self, what: &str, count: usize, open: impl Fn() -> T + Sync) {
+        self.hold_until(what, count, count as u64 * MOST, open, || self.unread() == 0);
+    }
+
+    /// Asserts that connections which their clients keep are ended by the server.
+    fn refused<T: Send>(&self, what: &str, count: usize, open: impl Fn() -> T + Sync) {
+        let open = |count: usize| -> Vec<T> {
+            self.site.namespace.run(|| (0..count).map(|_| open()).collect()).unwrap()
+        };
+        drop(open(20));
+        until("the first are closed", || files(&self.server) <= self.idle);
+        let before = self.server.resident().unwrap();
+        let held = open(count);
+        self.given_back(what, count, before);
+        drop(held);
+    }
+
+    fn given_back(&self, what: &str, count: usize, before: u64) {
         until("all are closed", || files(&self.server) <= self.idle);
         let kept = || self.server.resident().unwrap().saturating_sub(before);
         until("the memory is given back", || kept() <= count as u64 * MOST / 4);
         println!("{what}: {} bytes kept", kept());
+    }
+
+    /// Connections on which something has come that the server has not read.
+    fn unread(&self) -> usize {
+        // The kernel lists the sockets of the namespace that a process is in (proc(5), `/proc/net/tcp`).
+        let sockets = fs::read_to_string(format!("/proc/{}/net/tcp", self.server.id())).unwrap();
+        let is_unread = |line: &&str| {
+            let fields: Vec<_> = line.split_whitespace().collect();
+            let (port, queues) = (fields[1].split_once(':').unwrap().1, fields[4].split_once(':').unwrap());
+            port == PORT && fields[3] == ESTABLISHED && u64::from_str_radix(queues.1, 16).unwrap() > 0
+        };
+        sockets.lines().skip(1).filter(is_unread).count()
     }
 }
 
@@ -101,11 +171,112 @@ fn config(authority: &Path) -> ClientConfig {
 fn connections_without_credentials_take_little_and_give_it_back() {
     let secure = Secure::start();
     secure.hold("silent", 1000, connect);
-    secure.hold("half a greeting", 1000, || {
+    // What is not a whole record stays in the kernel.
+    let unread = |what, count: usize, open: fn() -> TcpStream| {
+        secure.hold_until(what, count, count as u64 * MOST, open, || secure.unread() == count);
+    };
+    unread("half a greeting", 1000, || {
         let mut stream = connect();
         stream.write_all(b"\x16\x03\x01").unwrap();
         stream
     });
+    unread("a record that does not end", 300, || {
+        let mut stream = connect();
+        stream.write_all(b"\x16\x03\x01\x40\x00\x01\x00\xff\xff").unwrap();
+        stream.write_all(&[0; 10_000]).unwrap();
+        stream
+    });
+    secure.hold("a greeting that does not end", 300, || {
+        let mut stream = connect();
+        let [high, low] = u16::try_from(FIRST).unwrap().to_be_bytes();
+        stream.write_all(&[0x16, 3, 1, high, low, 1, 0, 0xff, 0xff]).unwrap();
+        stream.write_all(&[0; FIRST - 4]).unwrap();
+        stream
+    });
+    let greeted = |rest: &[u8]| {
+        let (mut stream, mut conn) = (connect(), secure.client(b"h2"));
+        conn.write_tls(&mut stream).unwrap();
+        stream.write_all(rest).unwrap();
+        stream
+    };
+    secure.hold("half a handshake", 300, || greeted(b""));
+    // In the seconds that a handshake may take.
+    let begun = [&b"\x17\x03\x03\x40\x00"[..], &[0; FIRST - 1000]].concat();
+    let none_waits = || secure.unread() == 0;
+    secure.hold_until(
+        "a record in the handshake",
+        300,
+        300 * MOST_OF_HANDSHAKE,
+        || greeted(&begun),
+        none_waits,
+    );
     secure.hold("silent after the handshake", 300, || secure.secured(b"http/1.1"));
     secure.hold("silent after the handshake, HTTP/2", 300, || secure.secured(b"h2"));
+    secure.hold("a part of a TLS record", 300, || {
+        let mut stream = secure.secured(b"http/1.1");
+        stream.sock.write_all(b"\x17\x03\x03\x40\x00").unwrap();
+        stream.sock.write_all(&[0; FIRST]).unwrap();
+        stream
+    });
+}
+
+#[test]
+fn heads_that_do_not_end_take_little() {
+    let secure = Secure::start();
+    let begin = "GET /api HTTP/1.1\r\nhost: localhost\r\nx-a: ";
+    secure.hold("a head begun", 300, || secure.said(b"http/1.1", begin.as_bytes()));
+    let long = format!("{begin}{}", "x".repeat(FIRST));
+    secure.hold("a head of 4 KB", 300, || secure.said(b"http/1.1", long.as_bytes()));
+    secure.hold("the preface", 300, || secure.said(b"h2", PREFACE));
+    let settled = [PREFACE, SETTINGS].concat();
+    secure.hold("the preface and SETTINGS", 300, || secure.said(b"h2", &settled));
+    let block = |length: usize| {
+        let frames = (0_usize..).step_by(1000).take_while(|sent| *sent < length).enumerate();
+        let frames = frames.map(|(number, _)| {
+            // HEADERS, then CONTINUATION, none of which is the last.
+            let kind = if number == 0 { 1 } else { 9 };
+            [&[0, 3, 0xe8, kind, 0, 0, 0, 0, 1][..], &[0x82; 1000]].concat()
+        });
+        [settled.clone(), frames.flatten().collect()].concat()
+    };
+    let (short, most) = (block(1000), block(FIRST - 1000));
+    secure.hold("a header block begun", 300, || secure.said(b"h2", &short));
+    secure.hold("a header block of 4 KB", 300, || secure.said(b"h2", &most));
+    // Few at a time are read to the limit of a head.
+    let (count, most) = (300, 300 * MOST + LONG as u64 * MORE);
+    let rest = || secure.unread() == count - LONG;
+    let longest = format!("{begin}{}", "x".repeat(60 << 10));
+    let open = || secure.said(b"http/1.1", longest.as_bytes());
+    secure.hold_until("a head of 60 KB", count, most, open, rest);
+    let longest = block(60 << 10);
+    secure.hold_until("a header block of 60 KB", count, most, || secure.said(b"h2", &longest), rest);
+}
+
+#[test]
+fn connections_end_with_the_answer_to_a_client_that_does_not_show_who_it_is() {
+    let secure = Secure::start();
+    for (path, code) in [("/api", "401"), ("/livez", "200"), ("/version", "200")] {
+        for credential in ["", "authorization: Bearer wrong\r\n"] {
+            let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n{credential}\r\n");
+            secure.refused(&format!("{path} with {credential:?}"), 100, || {
+                let mut stream = secure.said(b"http/1.1", request.as_bytes());
+                let mut answer = String::new();
+                stream.read_to_string(&mut answer).unwrap();
+                let (head, _) = answer.split_once("\r\n\r\n").unwrap();
+                assert!(head.starts_with(&format!("HTTP/1.1 {code}")), "{head}");
+                assert!(head.contains("connection: close"), "{head}");
+                stream
+            });
+        }
+    }
+    let request = [PREFACE, SETTINGS, HEADERS].concat();
+    secure.refused("HTTP/2", 100, || {
+        let mut stream = secure.said(b"h2", &request);
+        let mut answer = Vec::new();
+        // The end of TLS is not told to a client that does not answer.
+        let _ = stream.read_to_end(&mut answer);
+        assert!(answer.windows(9).any(|bytes| bytes == GOAWAY), "{answer:x?}");
+        assert!(String::from_utf8_lossy(&answer).contains("\"code\":401"), "{answer:x?}");
+        stream
+    });
 }

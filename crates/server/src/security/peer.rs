@@ -10,11 +10,13 @@ use super::authentication::Unauthorized;
 use super::authorization::Identity;
 use super::certificate::Facts;
 
-/// The certificates that a client showed. They are judged with its first request, so that it is told in HTTP what is
-/// wrong, and again when they end or other authorities are trusted.
+/// The certificates that a client showed. They are judged when the connection is made, and again when they end or other
+/// authorities are trusted. What is wrong with them is told in HTTP.
 #[derive(Debug, Default)]
 pub(crate) struct Peer {
     chain: Vec<CertificateDer<'static>>,
+    /// Why they are not kept.
+    rejected: Option<Unauthorized>,
     judged: Mutex<Option<Judgement>>,
 }
 
@@ -27,8 +29,17 @@ struct Judgement {
 
 impl Peer {
     /// The peer of a connection; an empty chain is a client without a certificate.
-    pub(crate) fn new(chain: Vec<CertificateDer<'static>>) -> Self {
-        Self { chain, judged: Mutex::default() }
+    pub(super) fn judged(
+        chain: Vec<CertificateDer<'static>>,
+        verifier: &Arc<dyn ClientCertVerifier>,
+        now: SystemTime,
+    ) -> Self {
+        let peer = Self { chain, ..Self::default() };
+        match peer.identity(verifier, now) {
+            // They may be long. The client comes again on another connection when it is to be judged anew.
+            Some(Err(why)) => Self { rejected: Some(why), ..Self::default() },
+            _ => peer,
+        }
     }
 
     /// Whom the certificate speaks for now; `None` without one.
@@ -37,6 +48,9 @@ impl Peer {
         verifier: &Arc<dyn ClientCertVerifier>,
         now: SystemTime,
     ) -> Option<Result<Identity, Unauthorized>> {
+        if let Some(why) = &self.rejected {
+            return Some(Err(why.clone()));
+        }
         let (first, others) = self.chain.split_first()?;
         let mut judged = self.judged.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(judgement) = judged.as_ref()
@@ -94,7 +108,8 @@ mod tests {
     }
 
     fn peer(pem: &str) -> Peer {
-        Peer::new(CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<_, _>>().unwrap())
+        let chain = CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<_, _>>().unwrap();
+        Peer { chain, ..Peer::default() }
     }
 
     #[test]
@@ -131,8 +146,9 @@ mod tests {
         let now = SystemTime::now();
         let server = pki.server(&["localhost".to_owned()], now).unwrap();
         assert!(peer(&server.certificate).identity(&verifier, now).unwrap().is_err());
-        let garbage = Peer::new(vec![CertificateDer::from(vec![0x30, 0x03, 1, 2, 3])]);
-        assert!(garbage.identity(&verifier, now).unwrap().is_err());
+        let garbage = vec![CertificateDer::from(vec![0x30, 0x03, 1, 2, 3])];
+        let garbage = Peer::judged(garbage, &verifier, now);
+        assert!(garbage.chain.is_empty() && garbage.identity(&verifier, now).unwrap().is_err());
         assert!(peer(&pki.authority_certificate().unwrap()).identity(&verifier, now).unwrap().is_err());
     }
 }

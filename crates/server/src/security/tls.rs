@@ -8,7 +8,7 @@ use http::{HeaderMap, header};
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime, pem::PemObject as _};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::server::{ServerSessionMemoryCache, WebPkiClientVerifier};
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{
     DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig, SignatureScheme,
     client::danger::HandshakeSignatureValid,
@@ -25,8 +25,6 @@ use super::tokens::{Form, TokenFileError, Tokens};
 
 /// A renewal that fails is tried again after this.
 const RENEWAL_PAUSE: Duration = Duration::from_secs(60);
-/// TLS sessions that clients may take up again. Each is about a KiB, and anybody can fill this.
-const SESSIONS: usize = 128;
 
 /// Where certificates, authorities and tokens come from.
 #[derive(Debug, Clone)]
@@ -102,6 +100,11 @@ impl Security {
     /// What the next connection is to be accepted with.
     pub(crate) fn server_config(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.current().server)
+    }
+
+    /// The client of a connection that showed these certificates.
+    pub(crate) fn peer(&self, chain: Vec<CertificateDer<'static>>) -> Peer {
+        Peer::judged(chain, &self.current().verifier, SystemTime::now())
     }
 
     /// Who sends this request.
@@ -198,7 +201,10 @@ fn server_config(
         .with_single_cert(chain, key)
         .map_err(SecurityError::Certificate)?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    config.session_storage = ServerSessionMemoryCache::new(SESSIONS);
+    // No session is taken up again: it would bring the client's certificate along, however long, for a few bytes. Go's
+    // clients ask for none, and after a restart of this server there are none.
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
     Ok(Arc::new(config))
 }
 

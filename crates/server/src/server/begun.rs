@@ -1,98 +1,189 @@
-//! A stream whose first bytes have been read already.
+//! Connections until all of the first request's head is there.
+//!
+//! HTTP takes more memory than what it has read, and keeps it. So it is begun when it can answer at once.
 
 use std::{
-    io,
+    io::{self, IoSlice},
     pin::Pin,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use bytes::{Buf, Bytes};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf},
+    time::timeout,
+};
 
-/// Bytes that are read to see that the peer says something. What HTTP reads with is larger.
-const FIRST: usize = 512;
+use super::head::FirstHead;
+use super::http2;
+use super::layered::{self, Layer, Layered};
 
-/// See the module.
+/// Bytes that are read at a time. Most heads have less.
+const PART: usize = 1 << 10;
+/// How long the end of a connection may take to be told.
+const FAREWELL: Duration = Duration::from_millis(200);
+
+/// A connection whose first request has not come.
 #[derive(Debug)]
-pub(super) struct Begun<S> {
-    first: Bytes,
+pub(super) struct Beginning<S> {
     stream: S,
+    is_http2: bool,
+    head: FirstHead,
+    first: Vec<u8>,
+    /// Whether the server's first frame has been sent. A client may wait for it.
+    is_greeted: bool,
 }
 
-impl<S: AsyncRead + Unpin> Begun<S> {
-    /// Waits for the first bytes; `None` if the peer ends the stream without any.
-    pub(super) async fn wait(mut stream: S) -> io::Result<Option<Self>> {
-        let mut buffer = [0; FIRST];
-        let count = stream.read(&mut buffer).await?;
-        let first = Bytes::copy_from_slice(buffer.get(..count).unwrap_or_default());
-        Ok((count > 0).then_some(Self { first, stream }))
+impl<S: AsyncRead + AsyncWrite + Unpin> Beginning<S> {
+    pub(super) fn new(stream: S, is_http2: bool) -> Self {
+        let head = FirstHead::new(is_http2);
+        Self { stream, is_http2, head, first: Vec::new(), is_greeted: false }
+    }
+
+    /// Waits until the head is there, or more than `most` bytes of it, which HTTP refuses; false if the peer ends the
+    /// connection before.
+    pub(super) async fn wait(&mut self, most: usize) -> io::Result<bool> {
+        while !self.head.is_complete(&self.first) && self.first.len() <= most {
+            // By a part and not by half of what there is, as a vector would grow.
+            self.first.reserve_exact(PART);
+            if self.stream.read_buf(&mut self.first).await? == 0 {
+                return Ok(false);
+            }
+            if self.is_http2 && !self.is_greeted {
+                self.is_greeted = true;
+                self.stream.write_all(&http2::greeting()).await?;
+                self.stream.flush().await?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// The connection as HTTP is to see it: nothing has been read and nothing written.
+    pub(super) fn into_stream(self) -> Layered<S, Begun> {
+        let hidden = if self.is_greeted { http2::greeting().len() } else { 0 };
+        Layered::new(self.stream, Begun { first: Bytes::from(self.first), hidden })
+    }
+
+    /// Ends the connection. A client of HTTP/2 is told that no request of it was served, so that it may repeat one that
+    /// is under way.
+    pub(super) async fn close(mut self) {
+        let _ = timeout(FAREWELL, async {
+            if self.is_greeted {
+                self.stream.write_all(&http2::FAREWELL).await?;
+            }
+            self.stream.shutdown().await
+        })
+        .await;
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Begun<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
+/// A layer that reads again what was read, and leaves out what was written.
+#[derive(Debug)]
+pub(super) struct Begun {
+    first: Bytes,
+    /// Bytes that are to be written first and have been.
+    hidden: usize,
+}
+
+impl Layer for Begun {
+    fn poll_read<S: AsyncRead + Unpin>(
+        &mut self,
+        stream: &mut S,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.first.is_empty() {
-            return Pin::new(&mut self.stream).poll_read(context, buffer);
+            return Pin::new(stream).poll_read(context, buffer);
         }
         let count = self.first.len().min(buffer.remaining());
         buffer.put_slice(self.first.get(..count).unwrap_or_default());
         self.first.advance(count);
+        if self.first.is_empty() {
+            self.first = Bytes::new();
+        }
         Poll::Ready(Ok(()))
     }
-}
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Begun<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
+    fn poll_write<S: AsyncWrite + Unpin>(
+        &mut self,
+        stream: &mut S,
         context: &mut Context<'_>,
-        bytes: &[u8],
+        slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        if self.hidden == 0 {
+            return layered::poll_write(stream, context, slices);
+        }
+        let count =
+            slices.iter().fold(0_usize, |sum, slice| sum.saturating_add(slice.len())).min(self.hidden);
+        self.hidden -= count;
+        Poll::Ready(Ok(count))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::{AsyncWriteExt, duplex};
+    use tokio::io::duplex;
 
     use super::*;
 
     #[tokio::test]
     async fn nothing_is_lost_of_what_was_read_first() {
-        let (near, mut far) = duplex(4096);
-        far.write_all(&[7; 1000]).await.unwrap();
-        let mut begun = Begun::wait(near).await.unwrap().unwrap();
+        let (near, mut far) = duplex(8192);
+        let head = [b"GET / HTTP/1.1\r\na: ", &[b'7'; 3000][..], b"\r\n\r\nbody"].concat();
+        far.write_all(&head).await.unwrap();
+        let mut beginning = Beginning::new(near, false);
+        assert!(beginning.wait(4096).await.unwrap());
+        let mut begun = beginning.into_stream();
         far.write_all(b"end").await.unwrap();
-        drop(far);
+        far.shutdown().await.unwrap();
         let mut all = Vec::new();
         begun.read_to_end(&mut all).await.unwrap();
-        assert_eq!(all, [&[7; 1000][..], b"end"].concat());
+        assert_eq!(all, [&head[..], b"end"].concat());
+        begun.write_all(b"answer").await.unwrap();
+        let mut answer = [0; 6];
+        far.read_exact(&mut answer).await.unwrap();
+        assert_eq!(&answer, b"answer");
+    }
+
+    #[tokio::test]
+    async fn a_connection_may_end_or_go_on_without_end() {
         let (near, far) = duplex(64);
         drop(far);
-        assert!(Begun::wait(near).await.unwrap().is_none());
+        assert!(!Beginning::new(near, false).wait(4096).await.unwrap());
+        let (near, mut far) = duplex(8192);
+        far.write_all(&[b'x'; 5000]).await.unwrap();
+        let mut beginning = Beginning::new(near, false);
+        assert!(beginning.wait(4096).await.unwrap());
+        assert!((4097..=5000).contains(&beginning.first.len()), "{}", beginning.first.len());
+    }
+
+    #[tokio::test]
+    async fn http2_is_greeted_once_and_told_of_the_end() {
+        let (near, mut far) = duplex(8192);
+        far.write_all(b"PRI").await.unwrap();
+        let mut beginning = Beginning::new(near, true);
+        assert!(timeout(Duration::from_millis(10), beginning.wait(4096)).await.is_err());
+        let greeting = http2::greeting();
+        let mut said = vec![0; greeting.len()];
+        far.read_exact(&mut said).await.unwrap();
+        assert_eq!(said, greeting);
+        beginning.close().await;
+        let mut last = Vec::new();
+        far.read_to_end(&mut last).await.unwrap();
+        assert_eq!(last, http2::FAREWELL);
+
+        let (near, mut far) = duplex(8192);
+        far.write_all(b"GET").await.unwrap();
+        let mut beginning = Beginning::new(near, true);
+        assert!(beginning.wait(4096).await.unwrap());
+        let mut begun = beginning.into_stream();
+        for part in [&greeting[..5], &greeting[5..], b"more"] {
+            begun.write_all(part).await.unwrap();
+        }
+        drop(begun);
+        let mut all = Vec::new();
+        far.read_to_end(&mut all).await.unwrap();
+        assert_eq!(all, [&greeting[..], b"more"].concat());
     }
 }

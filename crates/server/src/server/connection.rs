@@ -3,44 +3,42 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use http::Request;
+use http::{HeaderValue, Request, Version, header};
 use hyper::body::Incoming;
-use hyper::server::conn::{http1, http2};
+use hyper::server::conn::{http1, http2::Connection};
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
-use super::begun::Begun;
+use super::begun::Beginning;
 use super::gate::Gate;
+use super::greeting;
 use super::guarded::{Guarded, Untaken};
+use super::http2;
+use super::layered::Layered;
 use super::limits::Limits;
+use super::ration::{Places, Ration, Shown};
 use super::stall::StallGuard;
 use crate::security::{Peer, Security};
 
 /// Bytes of a request's head; tokens and certificates' names are far from it.
-const HEAD: u32 = 64 << 10;
-/// Requests at a time on one HTTP/2 connection (upstream: `--http2-max-streams-per-connection`).
-const STREAMS: u32 = 250;
-/// Bytes of an answer that wait for the client, for each stream.
-const SEND_BUFFER: usize = 64 << 10;
-/// An HTTP/2 connection on which nothing comes is tried this often, and given up without an answer (Go's clients do
-/// the same from their side).
-const PING_INTERVAL: Duration = Duration::from_secs(30);
-const PING_TIMEOUT: Duration = Duration::from_secs(15);
+pub(super) const HEAD: u32 = 64 << 10;
 
 /// What all connections share.
 pub(super) struct Shared {
     pub(super) gate: Gate,
     pub(super) security: Option<Arc<Security>>,
     pub(super) limits: Limits,
+    pub(super) places: Places,
 }
 
 /// What is logged of a client that takes nothing of an answer.
@@ -68,7 +66,7 @@ pub(super) async fn serve(
     let time = if has_tls { shared.limits.handshake_time } else { shared.limits.header_time };
     let deadline = Instant::now() + time;
     let spoken = tokio::select! {
-        spoken = timeout_at(deadline, stream.readable()) => spoken.is_ok_and(|ready| ready.is_ok()),
+        spoken = timeout_at(deadline, greeting::come(&stream, has_tls)) => spoken.is_ok_and(|come| come.is_ok()),
         () = stopped(stopping.clone()) => return,
     };
     if !spoken {
@@ -87,39 +85,47 @@ async fn spoken_on(
     stopping: watch::Receiver<bool>,
     deadline: Instant,
 ) {
-    let stream = StallGuard::new(stream, shared.limits.stall_time);
+    let stream = Layered::new(stream, StallGuard::new(shared.limits.stall_time));
+    let shown = Shown::default();
     let Some(security) = shared.security.clone() else {
-        return Box::pin(http1(stream, Peer::default(), shared, stopping)).await;
+        shown.accept();
+        let requests = Requests::new(shared, Peer::default(), shown);
+        return Box::pin(serve_http1(stream, requests, stopping)).await;
     };
-    let Some(stream) = Box::pin(handshake(stream, &security, deadline, &shared, &stopping)).await else {
+    let stream = Layered::new(stream, Ration::new(shared.places.clone(), shown.clone()));
+    let Some(mut stream) = Box::pin(handshake(stream, &security, deadline, &shared, &stopping)).await else {
         return;
     };
-    let tls = stream.get_ref().1;
-    let peer = Peer::new(tls.peer_certificates().map(<[_]>::to_vec).unwrap_or_default());
+    let (below, tls) = stream.get_mut();
+    below.layer_mut().begin_first_request();
+    let peer = security.peer(tls.peer_certificates().map(<[_]>::to_vec).unwrap_or_default());
     let is_http2 = tls.alpn_protocol() == Some(b"h2");
+    let mut beginning = Box::new(Beginning::new(stream, is_http2));
     let begun = tokio::select! {
-        begun = Box::pin(timeout(shared.limits.header_time, Begun::wait(stream))) => begun,
-        () = stopped(stopping.clone()) => return,
+        begun = Box::pin(timeout(shared.limits.header_time, beginning.wait(HEAD as usize))) => begun,
+        () = stopped(stopping.clone()) => Ok(Ok(false)),
     };
-    let Ok(Ok(Some(stream))) = begun else {
-        return tracing::debug!("disconnected: no request came");
-    };
+    if !matches!(begun, Ok(Ok(true))) {
+        tracing::debug!("disconnected: no request came");
+        return Box::pin(beginning.close()).await;
+    }
+    let (stream, requests) = (beginning.into_stream(), Requests::new(shared, peer, shown));
     if is_http2 {
-        Box::pin(http2(stream, peer, shared, stopping)).await;
+        Box::pin(serve_http2(stream, requests, stopping)).await;
     } else {
-        Box::pin(http1(stream, peer, shared, stopping)).await;
+        Box::pin(serve_http1(stream, requests, stopping)).await;
     }
 }
 
-type Secured = TlsStream<StallGuard<TcpStream>>;
+type Rationed = Layered<Layered<TcpStream, StallGuard>, Ration>;
 
 async fn handshake(
-    stream: StallGuard<TcpStream>,
+    stream: Rationed,
     security: &Security,
     deadline: Instant,
     shared: &Shared,
     stopping: &watch::Receiver<bool>,
-) -> Option<Secured> {
+) -> Option<TlsStream<Rationed>> {
     let accepting = TlsAcceptor::from(security.server_config()).accept(stream);
     let accepted = tokio::select! {
         accepted = timeout_at(deadline, accepting) => accepted,
@@ -138,86 +144,124 @@ async fn handshake(
 struct Requests {
     shared: Arc<Shared>,
     peer: Arc<Peer>,
+    shown: Shown,
+    /// Notified when the connection is to end with the answers under way.
+    refused: Arc<Notify>,
     active: Arc<watch::Sender<usize>>,
     changes: watch::Receiver<usize>,
     untaken: Untaken,
 }
 
 impl Requests {
-    fn new(shared: Arc<Shared>, peer: Peer) -> Self {
+    fn new(shared: Arc<Shared>, peer: Peer, shown: Shown) -> Self {
         let (active, changes) = watch::channel(0_usize);
-        Self { shared, peer: Arc::new(peer), active: Arc::new(active), changes, untaken: Untaken::default() }
+        let (peer, active) = (Arc::new(peer), Arc::new(active));
+        Self { shared, peer, shown, refused: Arc::default(), active, changes, untaken: Untaken::default() }
     }
 
     /// The answer to one request. What is large about it is not kept when it has been given.
+    ///
+    /// It is the last one of a connection whose client has not shown who it is: HTTP would keep more memory for the next
+    /// request than such a connection may take. A client with a new token comes on a new connection.
     fn answer(
         &self,
         request: Request<Incoming>,
     ) -> impl Future<Output = Result<http::Response<Guarded>, Infallible>> + Send + use<> {
         let (shared, peer, active) =
             (Arc::clone(&self.shared), Arc::clone(&self.peer), Active::new(&self.active));
-        let seen = self.untaken.clone();
+        let (seen, shown, refused) = (self.untaken.clone(), self.shown.clone(), Arc::clone(&self.refused));
         Box::pin(async move {
-            let answer = shared.gate.answer(request, &peer).await;
+            let is_http2 = request.version() >= Version::HTTP_2;
+            let mut answer = shared.gate.answer(request, &peer, &shown).await;
+            if !shown.is_accepted() {
+                shown.refuse();
+                if is_http2 {
+                    refused.notify_one();
+                } else {
+                    answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+                }
+            }
             Ok(answer.map(|body| body.holding(active).seen_by(&seen)))
         })
     }
+
+    /// What ends their connection.
+    fn ends(&self, stopping: watch::Receiver<bool>) -> Ends {
+        Ends {
+            limits: self.shared.limits.clone(),
+            stopping,
+            refused: Arc::clone(&self.refused),
+            active: self.changes.clone(),
+            untaken: self.untaken.clone(),
+        }
+    }
 }
 
-async fn http1(
+async fn serve_http1(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    peer: Peer,
-    shared: Arc<Shared>,
+    requests: Requests,
     stopping: watch::Receiver<bool>,
 ) {
-    let limits = shared.limits.clone();
-    let requests = Requests::new(shared, peer);
-    let (changes, untaken) = (requests.changes.clone(), requests.untaken.clone());
+    let ends = requests.ends(stopping);
     let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(limits.header_time);
+    builder.timer(TokioTimer::new()).header_read_timeout(ends.limits.header_time);
     builder.max_header_size(HEAD as usize);
     let service = service_fn(move |request| requests.answer(request));
-    let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
-    let result = tokio::select! {
-        result = connection.as_mut() => result,
-        () = untaken.stalled(limits.stall_time) => return tracing::debug!("{NOT_READ}"),
-        () = end(stopping, changes.clone(), limits.idle_time) => {
-            connection.as_mut().graceful_shutdown();
-            finish(connection, changes, &limits).await
-        }
-    };
-    ended(result);
+    ends.run(builder.serve_connection(TokioIo::new(stream), service), |connection| {
+        connection.graceful_shutdown();
+    })
+    .await;
 }
 
-async fn http2(
+async fn serve_http2(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    peer: Peer,
-    shared: Arc<Shared>,
+    requests: Requests,
     stopping: watch::Receiver<bool>,
 ) {
-    let limits = shared.limits.clone();
-    let requests = Requests::new(shared, peer);
-    let (changes, untaken) = (requests.changes.clone(), requests.untaken.clone());
-    let mut builder = http2::Builder::new(TokioExecutor::new());
-    builder.timer(TokioTimer::new()).max_concurrent_streams(STREAMS).max_header_list_size(HEAD);
-    builder.max_send_buf_size(SEND_BUFFER);
-    builder.keep_alive_interval(PING_INTERVAL).keep_alive_timeout(PING_TIMEOUT);
+    let ends = requests.ends(stopping);
     let service = service_fn(move |request| requests.answer(request));
-    let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
-    let result = tokio::select! {
-        result = connection.as_mut() => result,
-        () = untaken.stalled(limits.stall_time) => return tracing::debug!("{NOT_READ}"),
-        () = end(stopping, changes.clone(), limits.idle_time) => {
-            connection.as_mut().graceful_shutdown();
-            finish(connection, changes, &limits).await
-        }
-    };
-    ended(result);
+    let connection = http2::builder().serve_connection(TokioIo::new(stream), service);
+    ends.run(connection, Connection::graceful_shutdown).await;
 }
 
-fn ended(result: hyper::Result<()>) {
-    if let Err(error) = result {
-        tracing::debug!(%error, "connection ended");
+/// What ends a connection before its client does.
+struct Ends {
+    limits: Limits,
+    stopping: watch::Receiver<bool>,
+    refused: Arc<Notify>,
+    active: watch::Receiver<usize>,
+    untaken: Untaken,
+}
+
+impl Ends {
+    /// Serves a connection; `begin_end` lets it take no more requests.
+    async fn run<C: Future<Output = hyper::Result<()>>>(
+        self,
+        connection: C,
+        begin_end: impl FnOnce(Pin<&mut C>),
+    ) {
+        let mut connection = std::pin::pin!(connection);
+        let result = tokio::select! {
+            result = connection.as_mut() => result,
+            () = self.untaken.stalled(self.limits.stall_time) => return tracing::debug!("{NOT_READ}"),
+            () = self.begun() => {
+                begin_end(connection.as_mut());
+                finish(connection, self.active.clone(), &self.limits).await
+            }
+        };
+        if let Err(error) = result {
+            tracing::debug!(%error, "connection ended");
+        }
+    }
+
+    /// Ready when the server stops, a client has been refused that had not shown who it is, or the connection has been
+    /// without a request for some time.
+    async fn begun(&self) {
+        tokio::select! {
+            () = stopped(self.stopping.clone()) => {}
+            () = self.refused.notified() => {}
+            () = unused(self.active.clone(), self.limits.idle_time) => {}
+        }
     }
 }
 
@@ -231,14 +275,6 @@ async fn finish(
         result = connection => result,
         () = unused(active, LINGER) => Ok(()),
         () = tokio::time::sleep(limits.request_time) => Ok(()),
-    }
-}
-
-/// Ready when the server stops or the connection has been without a request for `idle`.
-async fn end(stopping: watch::Receiver<bool>, active: watch::Receiver<usize>, idle: Duration) {
-    tokio::select! {
-        () = stopped(stopping) => {}
-        () = unused(active, idle) => {}
     }
 }
 

@@ -16,11 +16,12 @@ use super::guarded::Guarded;
 use super::health::Checks;
 use super::limits::Limits;
 use super::metrics::Metrics;
+use super::ration::Shown;
 use super::refusal::{Refusal, text};
 use super::release::Freed;
 use super::requests::{Labels, Requests};
 use crate::http::{Answer, Arriving, Attributes, Handler, Target, arriving};
-use crate::security::{Peer, Security};
+use crate::security::{Identity, Peer, Security, Unauthorized};
 
 /// Things that an answer holds until it is sent.
 type Held = Vec<Box<dyn Any + Send>>;
@@ -106,15 +107,24 @@ impl Gate {
         Self { handler, security, limits, room, checks, metrics, requests, freed, stopping, folder, loopback }
     }
 
-    /// Answers one request of a connection.
-    pub(super) async fn answer(&self, request: Request<Incoming>, peer: &Peer) -> http::Response<Guarded> {
+    /// Answers one request of a connection, and notes whether its client shows who it is, also where it need not.
+    pub(super) async fn answer(
+        &self,
+        request: Request<Incoming>,
+        peer: &Peer,
+        shown: &Shown,
+    ) -> http::Response<Guarded> {
         let begin = Instant::now();
+        let identity = self.security.as_ref().map(|security| security.identify(peer, request.headers()));
+        if identity.as_ref().is_some_and(Result::is_ok) {
+            shown.accept();
+        }
         let attributes = Attributes::of(request.method(), request.uri());
         let labels = Labels::of(&attributes);
         let is_head = request.method() == Method::HEAD;
         let mut held = Held::new();
         let (request, leftover, read) = arriving(request);
-        let answer = self.pass(request, peer, &attributes, &mut held).await;
+        let answer = self.pass(request, identity, &attributes, &mut held).await;
         let answer = answer.unwrap_or_else(|refusal| refusal.answer(&attributes));
         let bytes = read.bytes();
         if let Some(leftover) = leftover {
@@ -136,7 +146,7 @@ impl Gate {
     async fn pass(
         &self,
         request: Request<Arriving>,
-        peer: &Peer,
+        identity: Option<Result<Identity, Unauthorized>>,
         attributes: &Attributes,
         held: &mut Held,
     ) -> Result<Answer, Refusal> {
@@ -144,7 +154,7 @@ impl Gate {
             return answer;
         }
         self.check_origin(request.uri(), request.headers())?;
-        self.check_identity(request.headers(), peer, attributes)?;
+        check_identity(request.headers(), identity, attributes)?;
         if attributes.target == Target::Path("/metrics".to_owned()) {
             only_get(attributes)?;
             let media_type = "text/plain; version=0.0.4; charset=utf-8";
@@ -203,32 +213,32 @@ impl Gate {
             || self.security.is_none() && self.loopback && host(uri, headers).is_some_and(is_foreign);
         if headers.contains_key(header::ORIGIN) || foreign_host() { Err(Refusal::Browser) } else { Ok(()) }
     }
+}
 
-    fn check_identity(
-        &self,
-        headers: &HeaderMap,
-        peer: &Peer,
-        attributes: &Attributes,
-    ) -> Result<(), Refusal> {
-        let Some(security) = &self.security else { return Ok(()) };
-        // As upstream's `system:public-info-viewer`.
-        if attributes.target == Target::Path("/version".to_owned()) {
-            return Ok(());
-        }
-        // Who asks to be less than he is (`kubectl --as`) must not act as what he is.
-        if headers.keys().any(|name| name.as_str().starts_with("impersonate-")) {
-            return Err(Refusal::Impersonation);
-        }
-        let identity = security.identify(peer, headers).map_err(|why| {
-            tracing::debug!(why = why.0, verb = attributes.verb, "unauthorized");
-            Refusal::Unauthorized
-        })?;
-        if identity.may(attributes) {
-            return Ok(());
-        }
-        tracing::debug!(user = identity.user, verb = attributes.verb, target = ?attributes.target, "forbidden");
-        Err(Refusal::Forbidden { user: identity.user })
+/// `identity` is none in plain HTTP, where all may do everything.
+fn check_identity(
+    headers: &HeaderMap,
+    identity: Option<Result<Identity, Unauthorized>>,
+    attributes: &Attributes,
+) -> Result<(), Refusal> {
+    let Some(identity) = identity else { return Ok(()) };
+    // As upstream's `system:public-info-viewer`.
+    if attributes.target == Target::Path("/version".to_owned()) {
+        return Ok(());
     }
+    // Who asks to be less than he is (`kubectl --as`) must not act as what he is.
+    if headers.keys().any(|name| name.as_str().starts_with("impersonate-")) {
+        return Err(Refusal::Impersonation);
+    }
+    let identity = identity.map_err(|why| {
+        tracing::debug!(why = why.0, verb = attributes.verb, "unauthorized");
+        Refusal::Unauthorized
+    })?;
+    if identity.may(attributes) {
+        return Ok(());
+    }
+    tracing::debug!(user = identity.user, verb = attributes.verb, target = ?attributes.target, "forbidden");
+    Err(Refusal::Forbidden { user: identity.user })
 }
 
 /// The head of an answer alone. HTTP/1 leaves the body out by itself, in HTTP/2 it would break the stream.

@@ -2,32 +2,41 @@
 
 use std::{
     future::Future,
-    io,
+    io::{self, IoSlice},
     pin::Pin,
     task::{Context, Poll},
     time::Duration,
 };
 
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
+    io::AsyncWrite,
     time::{Sleep, sleep},
 };
 
-/// A stream whose writes fail once the peer has taken nothing for a while. A stream with nothing to write is never
+use super::layered::{self, Layer};
+
+/// A layer whose writes fail once the peer has taken nothing for a while. A stream with nothing to write is never
 /// timed out.
 #[derive(Debug)]
-pub(super) struct StallGuard<S> {
-    stream: S,
+pub(super) struct StallGuard {
     limit: Duration,
     stalled: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> StallGuard<S> {
-    pub(super) fn new(stream: S, limit: Duration) -> Self {
-        Self { stream, limit, stalled: None }
+impl StallGuard {
+    pub(super) fn new(limit: Duration) -> Self {
+        Self { limit, stalled: None }
     }
+}
 
-    fn watched<T>(&mut self, result: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
+impl Layer for StallGuard {
+    fn poll_write<S: AsyncWrite + Unpin>(
+        &mut self,
+        stream: &mut S,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let result = layered::poll_write(stream, context, slices);
         if result.is_ready() {
             self.stalled = None;
             return result;
@@ -43,52 +52,11 @@ impl<S> StallGuard<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for StallGuard<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for StallGuard<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let result = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.watched(result, context)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let result = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
-        self.watched(result, context)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
+    use super::super::layered::Layered;
     use super::*;
 
     fn block_on<T>(future: impl Future<Output = T>) -> T {
@@ -99,7 +67,7 @@ mod tests {
     fn a_peer_that_does_not_read_is_given_up() {
         block_on(async {
             let (near, _far) = duplex(8);
-            let mut guarded = StallGuard::new(near, Duration::from_millis(20));
+            let mut guarded = Layered::new(near, StallGuard::new(Duration::from_millis(20)));
             let error = guarded.write_all(&[0; 100]).await.unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         });
@@ -109,7 +77,7 @@ mod tests {
     fn a_peer_that_reads_slowly_is_kept() {
         block_on(async {
             let (near, mut far) = duplex(8);
-            let mut guarded = StallGuard::new(near, Duration::from_secs(5));
+            let mut guarded = Layered::new(near, StallGuard::new(Duration::from_secs(5)));
             let writer = tokio::spawn(async move { guarded.write_all(&[7; 100]).await });
             let mut bytes = [0; 100];
             for byte in &mut bytes {

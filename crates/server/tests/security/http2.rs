@@ -104,6 +104,27 @@ fn a_head_without_end_is_refused() {
 }
 
 #[test]
+fn a_client_is_sent_away_until_it_shows_who_it_is() {
+    let secure = start();
+    run(async {
+        // The answer comes whole, and then the connection ends as it should.
+        for (path, code) in [("/api", 401), ("/livez", 200), ("/version", 200)] {
+            let (mut sender, connection) = connect(&secure.anonymous()).await;
+            let answer = sender.send_request(request("GET", path, String::new())).await.unwrap();
+            assert_eq!(answer.status(), code, "{path}");
+            assert!(!answer.into_body().collect().await.unwrap().to_bytes().is_empty());
+            connection.await.unwrap().unwrap();
+        }
+        let (mut sender, connection) = connect(&secure.client(Role::Admin)).await;
+        for (path, code) in [("/livez", 200), ("/api", 200), ("/version", 200), (SERVICES, 200)] {
+            let answer = sender.send_request(request("GET", path, String::new())).await.unwrap();
+            assert_eq!(answer.status(), code, "{path}");
+        }
+        assert!(!connection.is_finished());
+    });
+}
+
+#[test]
 fn a_connection_without_requests_is_closed() {
     let limits = Limits { idle_time: Duration::from_millis(300), ..Limits::default() };
     let secure = start_with(|config, _, _| config.limits = limits);

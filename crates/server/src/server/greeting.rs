@@ -1,0 +1,100 @@
+//! What a client says first, before anything is read.
+//!
+//! TLS takes memory with the first attempt to read. So the handshake is begun when its first record is there; until then
+//! the kernel keeps what has come.
+
+use std::io;
+
+use rustix::net::{RecvFlags, recv};
+use tokio::{io::Interest, net::TcpStream};
+
+/// The head of a record: its type, a version and its length (RFC 8446, 5.1).
+const RECORD_HEAD: usize = 5;
+/// The type of records of the handshake.
+const HANDSHAKE: u8 = 22;
+/// The longest record without encryption.
+const LONGEST_RECORD: u16 = 1 << 14;
+
+/// Waits until something can be judged of what the client says: a whole record, or what is no TLS.
+pub(super) async fn come(stream: &TcpStream, has_tls: bool) -> io::Result<()> {
+    loop {
+        let ready = stream.ready(Interest::READABLE).await?;
+        // No more will come than is there.
+        if ready.is_read_closed() {
+            return Ok(());
+        }
+        let looked = stream.try_io(Interest::READABLE, || {
+            let mut head = [0; RECORD_HEAD];
+            let (count, _) = recv(stream, &mut head, RecvFlags::PEEK | RecvFlags::DONTWAIT)?;
+            let waiting = rustix::io::ioctl_fionread(stream)?;
+            let head = head.get(..count).unwrap_or_default();
+            let is_enough = head.is_empty() || !has_tls || is_record(head, waiting);
+            if is_enough { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
+        });
+        match looked {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            looked => return looked,
+        }
+    }
+}
+
+/// Whether a whole record is there, or none that the handshake begins with. `waiting` counts the head, too.
+fn is_record(head: &[u8], waiting: u64) -> bool {
+    match *head {
+        [HANDSHAKE, _, _, high, low] => {
+            let length = u16::from_be_bytes([high, low]);
+            length > LONGEST_RECORD || waiting >= u64::from(length) + RECORD_HEAD as u64
+        }
+        [kind, ..] => kind != HANDSHAKE,
+        [] => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::{io::AsyncWriteExt as _, net::TcpListener};
+
+    use super::*;
+
+    #[test]
+    fn records() {
+        for (head, waiting, expected) in [
+            (&[][..], 0, false),
+            (&[22], 1, false),
+            (&[22, 3, 1, 0], 4, false),
+            (&[22, 3, 1, 0, 9], 5, false),
+            (&[22, 3, 1, 0, 9], 13, false),
+            (&[22, 3, 1, 0, 9], 14, true),
+            (&[22, 3, 1, 0x40, 0], 16_388, false),
+            (&[22, 3, 1, 0x40, 0], 16_389, true),
+            (&[22, 3, 1, 0x40, 1], 5, true),
+            (b"G", 1, true),
+            (b"GET /", 100, true),
+        ] {
+            assert_eq!(is_record(head, waiting), expected, "{head:?} {waiting}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_record_is_waited_for() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut client = TcpStream::connect(address).await.unwrap();
+        let (server, _) = listener.accept().await.unwrap();
+        for part in [&b""[..], b"\x16\x03", b"\x01\x00\x04", b"\x01\x00\x00"] {
+            client.write_all(part).await.unwrap();
+            let come = tokio::time::timeout(Duration::from_millis(20), come(&server, true)).await;
+            assert!(come.is_err(), "{part:?}");
+        }
+        client.write_all(b"\x00").await.unwrap();
+        come(&server, true).await.unwrap();
+        // A client that ends before it has said all is not waited for.
+        let mut client = TcpStream::connect(address).await.unwrap();
+        let (server, _) = listener.accept().await.unwrap();
+        client.write_all(b"\x16\x03").await.unwrap();
+        client.shutdown().await.unwrap();
+        come(&server, true).await.unwrap();
+    }
+}

@@ -1,0 +1,99 @@
+//! Streams with something done to what passes.
+
+use std::{
+    io::{self, IoSlice},
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// What is done to the bytes of a stream. What a layer does not say is left to the stream.
+pub(super) trait Layer: Unpin {
+    /// Reads from the stream below.
+    fn poll_read<S: AsyncRead + Unpin>(
+        &mut self,
+        stream: &mut S,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(stream).poll_read(context, buffer)
+    }
+
+    /// Writes to the stream below; returns how many bytes were taken.
+    fn poll_write<S: AsyncWrite + Unpin>(
+        &mut self,
+        stream: &mut S,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        poll_write(stream, context, slices)
+    }
+}
+
+/// A stream and a layer over it.
+#[derive(Debug)]
+pub(super) struct Layered<S, L> {
+    stream: S,
+    layer: L,
+}
+
+impl<S, L> Layered<S, L> {
+    pub(super) fn new(stream: S, layer: L) -> Self {
+        Self { stream, layer }
+    }
+
+    pub(super) fn layer_mut(&mut self) -> &mut L {
+        &mut self.layer
+    }
+}
+
+/// Writes one slice as such: not every stream takes several at a time.
+pub(super) fn poll_write<S: AsyncWrite + Unpin>(
+    stream: &mut S,
+    context: &mut Context<'_>,
+    slices: &[IoSlice<'_>],
+) -> Poll<io::Result<usize>> {
+    match slices {
+        [slice] => Pin::new(stream).poll_write(context, slice),
+        slices => Pin::new(stream).poll_write_vectored(context, slices),
+    }
+}
+
+impl<S: AsyncRead + Unpin, L: Layer> AsyncRead for Layered<S, L> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let Self { stream, layer } = self.get_mut();
+        layer.poll_read(stream, context, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin, L: Layer> AsyncWrite for Layered<S, L> {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(context, &[IoSlice::new(bytes)])
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let Self { stream, layer } = self.get_mut();
+        layer.poll_write(stream, context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
