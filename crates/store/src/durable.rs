@@ -11,7 +11,6 @@ mod entry;
 mod file;
 mod queue;
 mod space;
-mod trouble;
 mod writer;
 
 use std::{
@@ -29,7 +28,6 @@ use self::{
     file::Folder,
     queue::{Answer, Queue, Submitted},
     space::Space,
-    trouble::Trouble,
     writer::Writer,
 };
 use crate::{
@@ -38,6 +36,7 @@ use crate::{
     memory::wall_clock,
     metrics::Counters,
     published::{Published, reads_published},
+    trouble::Trouble,
 };
 
 #[cfg(test)]

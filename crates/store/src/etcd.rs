@@ -12,6 +12,7 @@ mod follow;
 mod layout;
 mod messages;
 mod options;
+mod probe;
 
 use std::{sync::Arc, time::Duration};
 
@@ -37,6 +38,7 @@ use crate::{
     metrics::Counters,
     published::{Published, reads_published},
     tables::Tables,
+    trouble::Trouble,
 };
 
 /// Objects in etcd, and the same objects and the last changes in memory.
@@ -64,6 +66,10 @@ struct Shared {
     counters: Counters,
     /// Someone waits for what the watch should have shown long ago.
     behind: Notify,
+    /// Why the last write failed, if etcd did not carry it out.
+    trouble: Trouble,
+    /// Notified when there is trouble.
+    failing: Notify,
 }
 
 /// How long the watch may take to show what etcd has, before another server is tried. It takes some milliseconds.
@@ -83,10 +89,13 @@ impl EtcdStore {
             published: Arc::clone(&published),
             counters,
             behind: Notify::new(),
+            trouble: Trouble::default(),
+            failing: Notify::new(),
         });
         let Loaded { tables, position } = begin::begin(&shared).await?;
         published.replace(tables);
         let mut tasks = vec![tokio::spawn(follow::follow(Arc::clone(&shared), position)).abort_handle()];
+        tasks.push(tokio::spawn(probe::probe(Arc::clone(&shared))).abort_handle());
         if let Some(window) = options.compaction {
             tasks.push(tokio::spawn(compact::compact(Arc::clone(&shared), window)).abort_handle());
         }
@@ -166,6 +175,7 @@ impl Store for EtcdStore {
         let task = self.runtime.spawn(async move {
             let outcome = shared.commit(transaction).await;
             shared.counters.outcome(&outcome);
+            shared.note(&outcome);
             outcome
         });
         task.map(|ended| ended.unwrap_or_else(|error| Err(CommitError::Unknown(error.to_string())))).boxed()
@@ -174,6 +184,10 @@ impl Store for EtcdStore {
     fn refresh(&self) -> BoxFuture<'static, Result<u64, CommitError>> {
         let shared = Arc::clone(&self.shared);
         async move { shared.refresh().await }.boxed()
+    }
+
+    fn writable(&self) -> Result<(), String> {
+        self.shared.trouble.reason().map_or(Ok(()), Err)
     }
 
     fn metrics(&self) -> Metrics {

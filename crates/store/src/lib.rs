@@ -16,6 +16,7 @@ mod object;
 mod published;
 mod tables;
 mod transaction;
+mod trouble;
 
 use std::{fmt, sync::Arc};
 

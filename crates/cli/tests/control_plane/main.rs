@@ -15,4 +15,5 @@ mod end_to_end;
 mod kube_rs;
 mod model;
 mod python;
+mod readiness;
 mod site;

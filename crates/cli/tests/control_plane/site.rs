@@ -94,6 +94,21 @@ impl Site {
         drop(process);
     }
 
+    /// Kills etcd; [`Self::crash_etcd`] starts it again.
+    pub(crate) fn kill_etcd(&self) {
+        let (_, process) = self.etcd.as_ref().unwrap();
+        process.lock().unwrap_or_else(PoisonError::into_inner).kill().unwrap();
+    }
+
+    /// What a server answers; `None` without an answer.
+    pub(crate) fn ask(&self, index: usize, method: &str, path: &str, body: &str) -> Option<(u16, String)> {
+        let address = self.addresses()[index];
+        let json = [("content-type", "application/json")];
+        let ask = || HttpClient::new(address, PATIENCE).request(method, path, &json, body.as_bytes());
+        let answer = self.namespace.run(ask).unwrap().ok()?;
+        Some((answer.status, String::from_utf8_lossy(&answer.body).into_owned()))
+    }
+
     /// Whether there is an etcd.
     pub(crate) fn has_etcd(&self) -> bool {
         self.etcd.is_some()

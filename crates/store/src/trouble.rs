@@ -7,7 +7,7 @@ const MOST_TOLD: usize = 16;
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Trouble(Mutex<State>);
+pub(crate) struct Trouble(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -19,7 +19,7 @@ struct State {
 
 impl Trouble {
     /// Writing failed for this reason. Whether that is to be told: not again for each attempt.
-    pub(super) fn set(&self, reason: &str) -> bool {
+    pub(crate) fn set(&self, reason: &str) -> bool {
         let state = &mut *self.lock();
         state.reason = Some(reason.to_owned());
         let is_new = state.told.len() < MOST_TOLD && !state.told.iter().any(|told| told == reason);
@@ -30,14 +30,14 @@ impl Trouble {
     }
 
     /// Writing does. Whether it did not before.
-    pub(super) fn clear(&self) -> bool {
+    pub(crate) fn clear(&self) -> bool {
         let state = &mut *self.lock();
         state.told.clear();
         state.reason.take().is_some()
     }
 
     /// Why the last write failed.
-    pub(super) fn reason(&self) -> Option<String> {
+    pub(crate) fn reason(&self) -> Option<String> {
         self.lock().reason.clone()
     }
 
@@ -47,7 +47,7 @@ impl Trouble {
 
     /// The reasons that have been told.
     #[cfg(test)]
-    pub(super) fn told(&self) -> Vec<String> {
+    pub(crate) fn told(&self) -> Vec<String> {
         self.lock().told.clone()
     }
 }
