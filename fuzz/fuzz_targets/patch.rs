@@ -5,11 +5,10 @@
 use libfuzzer_sys::fuzz_target;
 use portolan_schema::{
     Object, Resource,
-    json::{MAX_DEPTH, fits_depth},
+    json::{MAX_DEPTH, Value, fits_depth},
     patch::{Apply, JsonPatch, Patch, Writer, managed},
     shape,
 };
-use serde_json::Value;
 
 const SERVICE: &str = r#"{"apiVersion":"v1","kind":"Service","metadata":{"name":"a","namespace":"n","uid":"u",
 "labels":{"a":"b"},"annotations":{"c/d":"e"},"finalizers":["x/y","x/z"],

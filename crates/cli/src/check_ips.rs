@@ -9,12 +9,12 @@ use std::{
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
+use portolan_server::json::Value;
 use portolan_server::{
     NodePortRange, ServiceRanges,
     audit::{Cluster, Report},
 };
 use portolan_watch::{Client, ClientSettings, connect, objects::list_all};
-use serde_json::Value;
 
 /// Services first: whatever they have was allocated before, so it is in what is read after.
 const SERVICES: &str = "/api/v1/services";
@@ -94,14 +94,20 @@ pub(crate) fn print(report: &Report, output: Output) -> anyhow::Result<ExitCode>
     Ok(if report.is_clean() { ExitCode::SUCCESS } else { ExitCode::from(FINDINGS) })
 }
 
+/// All objects of a collection, as the audit reads them.
+async fn list(client: &Client, path: &str) -> anyhow::Result<Option<Vec<Value>>> {
+    let objects = list_all(client, path).await?;
+    Ok(objects.map(|objects| objects.into_iter().map(Value::from).collect()))
+}
+
 async fn look(client: &Client, options: &Options) -> anyhow::Result<Report> {
     let mut notes = Vec::new();
     let mut cluster = Cluster::new(options.service_node_port_range);
-    let services = list_all(client, SERVICES).await?.context("the API server has no Services")?;
+    let services = list(client, SERVICES).await?.context("the API server has no Services")?;
     for service in services.iter().filter_map(Value::as_object) {
         cluster.add_service(service);
     }
-    if let Some(addresses) = list_all(client, ADDRESSES).await? {
+    if let Some(addresses) = list(client, ADDRESSES).await? {
         cluster.knows_addresses();
         for address in addresses.iter().filter_map(Value::as_object) {
             cluster.add_address(address);
@@ -110,7 +116,7 @@ async fn look(client: &Client, options: &Options) -> anyhow::Result<Report> {
         notes
             .push("the API server has no IPAddresses: Services are compared with each other only".to_owned());
     }
-    match (list_all(client, RANGES).await?, &options.service_cluster_ip_range) {
+    match (list(client, RANGES).await?, &options.service_cluster_ip_range) {
         (Some(cidrs), _) => {
             for cidr in cidrs.iter().filter_map(Value::as_object) {
                 cluster.add_service_cidr(cidr);

@@ -236,8 +236,8 @@ fn two_services_that_claim_the_same_address_or_node_port() {
 
 /// Stores an object whose name no API server would take.
 fn store(cluster: &Cluster, resource: Resource, object: Value) {
-    let Value::Object(mut object) = object else { panic!("an object") };
-    object["metadata"]["namespace"] = json!("default");
+    let portolan_server::json::Value::Object(mut object) = object.into() else { panic!("an object") };
+    object["metadata"]["namespace"] = "default".into();
     let put = Transaction::put(resource, Draft::new(resource, &object), None);
     cluster.api.blocking().commit(put).unwrap();
 }

@@ -11,9 +11,9 @@ use std::{
     thread,
 };
 
+use portolan_server::json::{Value, json};
 use portolan_server::{Api, Config, Draft, Resource, Server, Store, Transaction};
 use portolan_store::{DurableStore, History};
-use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// Exit code, standard output and standard error.

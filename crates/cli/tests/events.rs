@@ -179,9 +179,9 @@ fn unreadable_source_ranges_close_a_load_balancer() {
 
 /// Stores a Service that was made at this second, which clients of an API server cannot choose.
 fn made_at(cluster: &Cluster, second: u32, service: Value) {
-    let Value::Object(mut object) = service else { panic!("an object") };
-    object["metadata"]["namespace"] = json!("default");
-    object["metadata"]["creationTimestamp"] = json!(format!("2026-01-31T12:00:{second:02}Z"));
+    let portolan_server::json::Value::Object(mut object) = service.into() else { panic!("an object") };
+    object["metadata"]["namespace"] = "default".into();
+    object["metadata"]["creationTimestamp"] = format!("2026-01-31T12:00:{second:02}Z").into();
     let put = Transaction::put(Resource::Service, Draft::new(Resource::Service, &object), None);
     cluster.api.blocking().commit(put).unwrap();
 }

@@ -1,11 +1,22 @@
 //! Short, total accessors for decoded JSON: a missing or differently shaped field reads as absent.
 
 pub mod bounded;
+mod map;
+mod value;
 
-use serde_json::Value;
+pub use crate::json_value as json;
+pub use map::{Entry, Map, Named};
+pub use serde_json::Number;
+pub use value::{Key, List, Text, Value};
+
+/// What the macro [`json`] is made of.
+#[doc(hidden)]
+pub mod from_text {
+    pub use serde_json::json;
+}
 
 /// A decoded JSON object.
-pub type Object = serde_json::Map<String, Value>;
+pub type Object = Map;
 
 /// Name of a JSON value's type, for messages.
 pub fn type_name(value: &Value) -> &'static str {
@@ -60,7 +71,7 @@ pub fn integer(map: &Object, key: &str) -> Option<i64> {
 
 /// The elements of the list at `key`; empty if absent.
 pub fn list<'a>(map: &'a Object, key: &str) -> &'a [Value] {
-    map.get(key).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+    map.get(key).and_then(Value::as_array).map_or(&[], |list| list.as_slice())
 }
 
 /// The objects in the list at `key`, for change; other elements are skipped.
@@ -81,6 +92,6 @@ pub fn default_text(map: &mut Object, key: &str, value: &str) {
         Some(_) => false,
     };
     if unset {
-        map.insert(key.to_owned(), Value::from(value));
+        map.insert(key, Value::from(value));
     }
 }

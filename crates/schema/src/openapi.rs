@@ -9,7 +9,7 @@ mod paths;
 mod protobuf;
 mod schemas;
 
-use serde_json::{Value, json};
+use crate::json::{Value, json};
 
 use self::schemas::Schemas;
 use crate::resource::Resource;
@@ -47,7 +47,7 @@ pub fn path(api_version: &str) -> String {
 
 fn describe(dialect: Dialect, resources: impl Iterator<Item = Resource>) -> (Value, Value) {
     let mut schemas = Schemas::new(dialect);
-    let mut all = serde_json::Map::new();
+    let mut all = crate::json::Map::new();
     for resource in resources {
         all.extend(paths::of(resource, &mut schemas));
     }

@@ -13,7 +13,7 @@ mod node;
 mod ownership;
 mod strategic;
 
-use serde_json::Value;
+use crate::json::Value;
 use thiserror::Error;
 
 use crate::{

@@ -5,7 +5,7 @@
 //! stores what a client sent calls [`stored`]; for all other resources both change nothing. Only names of top-level
 //! fields differ, so that nothing is lost in either direction.
 
-use serde_json::Value;
+use crate::json::Value;
 
 use crate::{json::Object, resource::Resource};
 
@@ -78,7 +78,7 @@ fn renamed(
 mod tests {
     use std::mem::discriminant;
 
-    use serde_json::json;
+    use crate::json::json;
 
     use super::*;
     use crate::shape;

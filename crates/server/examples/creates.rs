@@ -10,9 +10,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use portolan_schema::json::json;
 use portolan_server::{Api, Config, Resource, Store, WriteOptions};
 use portolan_store::{DurableStore, History, MemoryStore};
-use serde_json::json;
 
 const SERVICES: usize = 20_000;
 
@@ -43,7 +43,12 @@ fn report(what: &str, number: usize, time: Duration) {
     println!("{what}: {:.0} a second, {:.1} us each", 1.0 / each, each * 1e6);
 }
 
-fn creates(store: Arc<dyn Store>, threads: usize, number: usize, spec: &serde_json::Value) -> Duration {
+fn creates(
+    store: Arc<dyn Store>,
+    threads: usize,
+    number: usize,
+    spec: &portolan_schema::json::Value,
+) -> Duration {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let api = Arc::new(runtime.block_on(Api::open(store, &Config::default())).unwrap());
     let start = Instant::now();

@@ -7,6 +7,7 @@ mod blocking;
 mod checks;
 mod commit;
 mod delete;
+mod kept;
 mod metrics;
 mod namespaces;
 mod ownership;
@@ -20,17 +21,18 @@ pub use self::{
 };
 pub(crate) use self::{
     commit::{Decision, Write},
+    kept::Kept,
     namespaces::SYSTEM_NAMESPACES,
     patch::Change,
 };
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::json::Value;
 use bytes::Bytes;
 use futures::executor::block_on;
 use ipnet::IpNet;
 use portolan_ipam::{Families, NodePortRange};
-use serde_json::Value;
 
 use portolan_schema::{patch::Patch, view};
 
@@ -184,8 +186,9 @@ impl Api {
         object: Object,
         options: WriteOptions,
     ) -> Result<Outcome, ApiError> {
+        let object = Kept::new(object);
         let decide = |ledger: &mut Ledger| {
-            let new = (object.clone(), Owners::of_create(options));
+            let new = (object.object(), Owners::of_create(options));
             self.decide_create(ledger, resource, namespace, new, options)
         };
         let outcome = self.write(decide).await?.seen_as(resource);
@@ -203,7 +206,7 @@ impl Api {
         object: Object,
         options: WriteOptions,
     ) -> Result<Outcome, ApiError> {
-        self.change(target, part, Change::Replace(object), options).await
+        self.change(target, part, Change::Replace(Kept::new(object)), options).await
     }
 
     /// Applies a merge patch (RFC 7386) to an object, or to its status.
@@ -242,7 +245,11 @@ impl Api {
 
     /// Makes the stored object as `object` says, `status` included: creates it, or replaces what is there. Objects
     /// without a namespace go to `default`.
-    pub async fn apply(&self, object: Value) -> Result<Outcome, ApiError> {
+    pub async fn apply(&self, object: impl Into<Value>) -> Result<Outcome, ApiError> {
+        self.apply_value(object.into()).await
+    }
+
+    async fn apply_value(&self, object: Value) -> Result<Outcome, ApiError> {
         let Value::Object(mut object) = object else {
             return Err(ApiError::WrongType {
                 field: "(the whole object)".to_owned(),
@@ -329,7 +336,7 @@ impl Api {
         if self.store.latest(Resource::Namespace, name).is_some() {
             return Ok(());
         }
-        let namespace = serde_json::json!({"metadata": {"name": name}});
+        let namespace = crate::json::json!({"metadata": {"name": name}});
         let namespace = namespace.as_object().cloned().unwrap_or_default();
         match self.create(Resource::Namespace, "", namespace, WriteOptions::default()).await {
             Ok(_) | Err(ApiError::AlreadyExists { .. }) => Ok(()),

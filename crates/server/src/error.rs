@@ -2,7 +2,7 @@
 //!
 //! Clients decide by `reason`, then by `code`; the HTTP status equals `code`.
 
-use serde_json::{Value, json};
+use crate::json::{Value, json};
 use thiserror::Error;
 
 use portolan_schema::patch::PatchError;

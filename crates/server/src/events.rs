@@ -2,7 +2,7 @@
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
-use serde_json::{Value, json};
+use crate::json::{Value, json};
 
 use crate::{
     api::{Api, Part, Target, WriteOptions},

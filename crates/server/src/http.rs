@@ -35,7 +35,7 @@ pub(crate) use self::{
     attributes::{Attributes, Target},
 };
 use crate::{
-    api::{Api, Change, Effect, FieldManager, Outcome, Part, WriteOptions},
+    api::{Api, Change, Effect, FieldManager, Kept, Outcome, Part, WriteOptions},
     error::{ApiError, FieldError},
     json::{self, Object},
     schema::FieldValidation,
@@ -174,7 +174,7 @@ impl Handler {
             Method::PUT => {
                 let validation = options.field_validation;
                 let (object, remarks) = body::read_object(request, named.resource, validation).await?;
-                let change = Change::Replace(object);
+                let change = Change::Replace(Kept::new(object));
                 let mut outcome = self.api.change(target, named.part, change, options).await?;
                 outcome.warnings.splice(0..0, remarks);
                 written(&presenter, outcome)

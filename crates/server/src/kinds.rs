@@ -77,10 +77,9 @@ pub(crate) fn usable_address(text: &str) -> Option<std::net::IpAddr> {
 /// Whether an update changes what `metadata.generation` counts: anything outside metadata, or the labels.
 pub(crate) fn bumps_generation(resource: Resource, new: &Object, old: &Object) -> bool {
     let labels = |object| json::object(object, "metadata").and_then(|metadata| metadata.get("labels"));
-    let rest = |object: &'_ Object| {
-        let mut members: Vec<_> = object.clone().into_iter().filter(|(key, _)| key != "metadata").collect();
-        members.sort_by(|left, right| left.0.cmp(&right.0));
-        members
+    let differ = || {
+        let is_rest = |(name, _): &(&json::Text, &json::Value)| *name != "metadata";
+        new.iter().filter(is_rest).ne(old.iter().filter(is_rest))
     };
-    resource == Resource::EndpointSlice && (labels(new) != labels(old) || rest(new) != rest(old))
+    resource == Resource::EndpointSlice && (labels(new) != labels(old) || differ())
 }

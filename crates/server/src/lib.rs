@@ -30,7 +30,7 @@ mod security;
 mod selector;
 mod server;
 
-use portolan_schema::{json, resource, shape as schema};
+use portolan_schema::{resource, shape as schema};
 use portolan_store as store;
 
 pub use allocate::{AllocationScope, AllocatorMetrics};
@@ -42,7 +42,7 @@ pub use config::{Config, ConfigError, ServiceRanges, Transport};
 pub use controllers::repair::RepairMetrics;
 pub use error::{ApiError, CauseReason, FieldError};
 pub use portolan_ipam::{NodePortRange, node_port::NodePortRangeError};
-pub use portolan_schema::{Info, Object, Resource, shape::FieldValidation};
+pub use portolan_schema::{Info, Object, Resource, json, shape::FieldValidation};
 pub use portolan_store::{
     Change, Changes, CommitError, Committed, Draft, Expired, History, MemoryStore, Pairs, Scope, Snapshot,
     Step, Store, StoredObject, Transaction,

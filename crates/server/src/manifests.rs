@@ -18,7 +18,7 @@ use std::{
     sync::Arc,
 };
 
-use serde_json::Value;
+use crate::json::Value;
 
 use self::{
     contents::{Contents, Found},

@@ -1,10 +1,10 @@
 //! The rules of `metadata`: what the server fills in, what clients may change, what names look like.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use crate::json::Value;
 use portolan_schema::shape::timestamp;
-use serde_json::Value;
 
 use crate::{
     error::{ApiError, FieldError, MOST_CAUSES},
@@ -252,8 +252,7 @@ fn owner_errors(metadata: &Object) -> Vec<FieldError> {
 
 /// A text that is the same for equal owner references, whatever the order of their fields.
 fn canonical(owner: &Value) -> String {
-    let fields: BTreeMap<&String, &Value> = owner.as_object().into_iter().flatten().collect();
-    format!("{fields:?}")
+    owner.to_string()
 }
 
 /// At most `length` bytes of `text`, whole characters.

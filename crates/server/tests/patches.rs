@@ -152,7 +152,7 @@ fn deep_and_huge_patches_are_refused() {
         let before = number - 1;
         format!("{text}a{number}: &a{number} [*a{before}, *a{before}]\n")
     });
-    patch_text(address, &applied, APPLY, &aliases).refused(400, "BadRequest");
+    patch_text(address, &applied, APPLY, &aliases).refused(413, "RequestEntityTooLarge");
     get(address, &web()).expect(200);
 }
 

@@ -7,7 +7,7 @@ use std::io::Read;
 
 use common::*;
 use portolan_schema::protobuf;
-use portolan_server::Config;
+use portolan_server::{Config, Object};
 use serde_json::{Value, json};
 
 const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
@@ -194,7 +194,13 @@ fn old_paths_of_watches() {
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
 fn decoded(bytes: &[u8]) -> Value {
-    Value::Object(protobuf::decode(bytes, ("", ""), protobuf::Limits::default()).unwrap())
+    let object = protobuf::decode(bytes, ("", ""), protobuf::Limits::default()).unwrap();
+    serde_json::to_value(object).unwrap()
+}
+
+fn encoded(object: &Value) -> Vec<u8> {
+    let object: Object = object.as_object().unwrap().clone().into_iter().collect();
+    protobuf::encode(&object).unwrap()
 }
 
 #[test]
@@ -203,7 +209,7 @@ fn protobuf_bodies_and_answers() {
     let address = server.local_addr();
     let mut web = service("web");
     web["metadata"]["labels"] = json!({"app": "x"});
-    let body = protobuf::encode(web.as_object().unwrap()).unwrap();
+    let body = encoded(&web);
     let headers = [("content-type", PROTOBUF), ("accept", PROTOBUF)];
     let created = request(address, "POST", SERVICES, &headers, &body);
     assert_eq!((created.code, created.header("content-type")), (201, Some(PROTOBUF)));
@@ -228,7 +234,7 @@ fn protobuf_bodies_and_answers() {
     assert_eq!(decoded(&metadata.body)["items"][0]["metadata"], plain["items"][0]["metadata"]);
 
     let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": "other"}});
-    let options = protobuf::encode(options.as_object().unwrap()).unwrap();
+    let options = encoded(&options);
     let refused = request(address, "DELETE", &path, &headers[..1], &options);
     refused.refused(409, "Conflict");
     // Documents have no such form.

@@ -31,10 +31,10 @@ use std::{
 };
 
 use portolan_schema::Resource;
+use portolan_schema::json::json;
 use portolan_store::{
     Draft, DurableStore, EtcdOptions, EtcdStore, History, MemoryStore, Step, Store, Transaction,
 };
-use serde_json::json;
 
 const MEASURE: Duration = Duration::from_secs(5);
 

@@ -4,8 +4,8 @@
 //! one (a DELETED event) or compared without it (a write that changes nothing) without being decoded.
 
 use bytes::Bytes;
+use portolan_schema::json::Value;
 use serde::Deserialize;
-use serde_json::Value;
 
 use portolan_schema::{
     Resource,
@@ -241,7 +241,7 @@ fn selectable_fields(resource: Resource, object: &Object) -> Pairs {
 
 fn selectable_text(value: &Value) -> String {
     match value {
-        Value::String(text) => text.clone(),
+        Value::String(text) => text.to_string(),
         other => other.to_string(),
     }
 }
@@ -285,7 +285,7 @@ mod tests {
     use super::*;
 
     fn draft(port: u16) -> Draft {
-        let value = serde_json::json!({
+        let value = portolan_schema::json::json!({
             "metadata": {"name": "a", "namespace": "n", "resourceVersion": "7", "labels": {"x": "1", "y": ""}},
             "spec": {"type": "ClusterIP", "clusterIP": "10.0.0.1", "ports": [{"port": port}]},
         });

@@ -6,11 +6,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
+use portolan_server::json::Value;
 use portolan_server::{Config, RunningServer, Server};
 use portolan_sock::{Protocol as NetlinkProtocol, Socket};
 use portolan_testkit::{Family, Pod, PortolanProcess, World};
 use portolan_wire::nftables::{Event, request};
-use serde_json::Value;
 
 use super::objects::{self, Service};
 

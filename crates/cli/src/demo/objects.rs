@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use portolan_server::json::{Value, json};
 use portolan_testkit::{Addresses, Family, Pod, Protocol, Site};
-use serde_json::{Value, json};
 
 /// The node that the proxy runs on, and the other one.
 pub(super) const NODE: &str = "node";

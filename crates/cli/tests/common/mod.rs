@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use portolan_server::{
     Api, Config, Draft, Preconditions, Resource, RunningServer, Server, Target, Transaction, WriteOptions,
+    json,
 };
 use portolan_testkit::{
     Namespace, Pod, PortolanProcess, Probe, ProbeResult, Protocol, World, eventually, probe_many,
@@ -143,7 +144,7 @@ impl Cluster {
 
     /// Writes the Node as it is given, its pod CIDRs included: with an API server these are settled once.
     pub(crate) fn overwrite_node(&self, node: Value) {
-        let Value::Object(mut node) = node else { panic!("an object") };
+        let json::Value::Object(mut node) = node.into() else { panic!("an object") };
         let stored =
             self.api.store().get(Resource::Node, node["metadata"]["name"].as_str().unwrap()).unwrap();
         node["metadata"]["uid"] = stored.decode()["metadata"]["uid"].clone();

@@ -2,50 +2,71 @@
 //!
 //! A [`Budget`] counts estimates, not allocations; decoding stops at the value that does not fit any more.
 
-use std::{cell::Cell, fmt};
+use std::{
+    cell::{Cell, RefCell},
+    fmt,
+};
 
+use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
-use serde_json::{Number, Value};
+use thin_vec::ThinVec;
 use thiserror::Error;
 
-use super::Object;
+use super::{Map, Number, Object, Text, Value};
 
-/// Estimated memory of an object with a few members: one node of its tree.
-pub const OBJECT_COST: usize = 640;
-/// Estimated memory of any other value, beside its text.
-pub const VALUE_COST: usize = 96;
-/// Estimated memory of a further member of an object, beside its name and its value: nodes of a tree that grows in order
-/// are half empty, and a name has an allocation of its own.
-pub const MEMBER_COST: usize = 64;
-
-/// Members of an object that one node of its tree holds.
-const WITHIN: usize = 11;
+/// Memory of a value, in the list or among the members where it is.
+pub const VALUE_COST: usize = size_of::<Value>();
+/// Memory of a member of an object: its name and its value.
+pub const MEMBER_COST: usize = size_of::<(Text, Value)>();
+/// Memory of an object or a list with something in it, beside that: an allocation that has its length, and what the
+/// allocator notes and rounds up.
+pub const OBJECT_COST: usize = 32;
+/// The longest text that is within its value or its name.
+const WITHIN: usize = size_of::<Text>();
 
 /// What may be spent on decoded values.
 #[derive(Debug)]
 pub struct Budget {
     limit: usize,
     spent: Cell<usize>,
+    repeats: Cell<bool>,
+    /// What is being put together, the innermost last: allocations are made when their length is known.
+    members: RefCell<Vec<(Text, Value)>>,
+    elements: RefCell<Vec<Value>>,
 }
+
+/// Members or elements that are put together first, and have an allocation of their own above.
+const FEW: usize = 64;
 
 /// The decoded value would cost more than the limit, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("the object would take more than {0} bytes of memory when decoded")]
 pub struct Exceeded(pub usize);
 
-/// Decodes one value from any format that describes itself, as `serde_json::Value` does.
+/// Decodes one value from any format that describes itself.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounded<'b>(pub &'b Budget);
 
 impl Budget {
     /// A budget of estimated bytes.
     pub fn new(limit: usize) -> Self {
-        Self { limit, spent: Cell::new(0) }
+        Self {
+            limit,
+            spent: Cell::new(0),
+            repeats: Cell::new(false),
+            members: RefCell::default(),
+            elements: RefCell::default(),
+        }
     }
 
     /// What was spent so far.
     pub fn spent(&self) -> usize {
         self.spent.get()
+    }
+
+    /// Returns true if an object had a member more than once; the last one was kept.
+    pub fn saw_repeats(&self) -> bool {
+        self.repeats.get()
     }
 
     /// That more was wanted than there is, if so.
@@ -58,34 +79,77 @@ impl Budget {
         self.exceeded().map_or(Ok(()), |exceeded| Err(E::custom(exceeded)))
     }
 
-    fn text<E: Error>(&self, text: String) -> Result<Value, E> {
-        self.spend(VALUE_COST.saturating_add(text.len()))?;
-        Ok(Value::String(text))
-    }
-
     fn scalar<E: Error>(&self, value: Value) -> Result<Value, E> {
         self.spend(VALUE_COST)?;
         Ok(value)
     }
 }
 
+/// The memory of a text beside its value or its name.
+fn beside(text: &str) -> usize {
+    if text.len() <= WITHIN { 0 } else { text.len().saturating_add(OBJECT_COST) }
+}
+
 /// The estimate for an object that is there already.
 pub fn cost(object: &Object) -> usize {
     fn of(value: &Value) -> usize {
         let within: usize = match value {
-            Value::String(text) => text.len(),
-            Value::Array(elements) => elements.iter().map(of).sum(),
+            Value::String(text) => beside(text),
+            Value::Array(elements) => allocation(elements.len()) + elements.iter().map(of).sum::<usize>(),
             Value::Object(members) => cost(members),
             _ => 0,
         };
         VALUE_COST.saturating_add(within)
     }
-    // The first member is within the cost of the object, and the next few.
-    let names = object.keys().skip(1).map(String::len).sum::<usize>();
-    let further = object.len().saturating_sub(WITHIN).saturating_mul(MEMBER_COST);
-    let members: usize = object.values().map(of).sum();
-    let node = if object.is_empty() { 0 } else { OBJECT_COST };
-    node.saturating_add(names).saturating_add(further).saturating_add(members)
+    let name = MEMBER_COST - VALUE_COST;
+    let members = object.iter().map(|(text, value)| name + beside(text) + of(value));
+    allocation(object.len()).saturating_add(members.sum())
+}
+
+/// What an object or a list of so many members takes beside them.
+fn allocation(length: usize) -> usize {
+    if length == 0 { 0 } else { OBJECT_COST }
+}
+
+/// The members of one object or the elements of one list, until their number is known.
+struct Gathered<'b, T> {
+    shared: &'b RefCell<Vec<T>>,
+    start: usize,
+    /// All of them, if there are many.
+    many: ThinVec<T>,
+}
+
+impl<'b, T> Gathered<'b, T> {
+    fn new(shared: &'b RefCell<Vec<T>>) -> Self {
+        Self { shared, start: shared.borrow().len(), many: ThinVec::new() }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.many.is_empty() && self.shared.borrow().len() == self.start
+    }
+
+    fn push(&mut self, part: T) {
+        if !self.many.is_empty() {
+            return self.many.push(part);
+        }
+        let mut shared = self.shared.borrow_mut();
+        shared.push(part);
+        if shared.len().saturating_sub(self.start) > FEW {
+            self.many.extend(shared.drain(self.start..));
+        }
+    }
+
+    fn taken(mut self) -> ThinVec<T> {
+        if self.many.is_empty() {
+            let mut shared = self.shared.borrow_mut();
+            let parts = shared.drain(self.start..);
+            self.many.reserve_exact(parts.len());
+            self.many.extend(parts);
+        } else {
+            self.many.shrink_to_fit();
+        }
+        self.many
+    }
 }
 
 impl<'de> DeserializeSeed<'de> for Bounded<'_> {
@@ -132,11 +196,8 @@ impl<'de> Visitor<'de> for Bounded<'_> {
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Value, E> {
-        self.0.text(text.to_owned())
-    }
-
-    fn visit_string<E: Error>(self, text: String) -> Result<Value, E> {
-        self.0.text(text)
+        self.0.spend(VALUE_COST.saturating_add(beside(text)))?;
+        Ok(Value::String(Text::from(text)))
     }
 
     fn visit_unit<E: Error>(self) -> Result<Value, E> {
@@ -153,34 +214,52 @@ impl<'de> Visitor<'de> for Bounded<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Value, A::Error> {
         self.0.spend(VALUE_COST)?;
-        let mut list = Vec::new();
+        let mut list = Gathered::new(&self.0.elements);
         while let Some(element) = elements.next_element_seed(self)? {
+            self.0.spend(allocation(usize::from(list.is_empty())))?;
             list.push(element);
         }
-        Ok(Value::Array(list))
+        Ok(Value::Array(list.taken()))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
         self.0.spend(VALUE_COST)?;
-        let mut object = Object::new();
-        while let Some(name) = members.next_key::<String>()? {
-            self.0.spend(match object.len() {
-                0 => OBJECT_COST,
-                length if length < WITHIN => name.len(),
-                _ => MEMBER_COST.saturating_add(name.len()),
-            })?;
-            object.insert(name, members.next_value_seed(self)?);
+        let mut list = Gathered::new(&self.0.members);
+        while let Some(name) = members.next_key::<Text>()? {
+            let allocation = allocation(usize::from(list.is_empty()));
+            self.0.spend(allocation + (MEMBER_COST - VALUE_COST).saturating_add(beside(&name)))?;
+            list.push((name, members.next_value_seed(self)?));
         }
-        Ok(Value::Object(object))
+        let list = list.taken();
+        let count = list.len();
+        let members = Map::of_members(list);
+        if members.len() < count {
+            self.0.repeats.set(true);
+        }
+        Ok(Value::Object(members))
+    }
+}
+
+impl<'de> Deserialize<'de> for Value {
+    fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
+        Bounded(&Budget::new(usize::MAX)).deserialize(source)
+    }
+}
+
+impl<'de> Deserialize<'de> for Map {
+    fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
+        match Value::deserialize(source)? {
+            Value::Object(members) => Ok(members),
+            _ => Err(D::Error::custom("not an object")),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-    use serde_json::json;
-
     use super::*;
+    use crate::json::json;
+    use proptest::prelude::*;
 
     fn decode(text: &str, limit: usize) -> Result<Value, Option<Exceeded>> {
         let budget = Budget::new(limit);
@@ -232,7 +311,10 @@ mod tests {
         #[test]
         fn within_the_budget_nothing_changes(value in any_value()) {
             let text = value.to_string();
-            prop_assert_eq!(decode(&text, 1 << 20), Ok(serde_json::from_str(&text).unwrap()));
+            let expected: serde_json::Value = serde_json::from_str(&text).unwrap();
+            let decoded = decode(&text, 1 << 20).unwrap();
+            prop_assert_eq!(decoded.to_string(), expected.to_string());
+            prop_assert_eq!(decoded, Value::from(expected));
             let budget = Budget::new(1 << 20);
             let decoded = Bounded(&budget).deserialize(&mut serde_json::Deserializer::from_str(&text)).unwrap();
             if let Value::Object(object) = decoded {

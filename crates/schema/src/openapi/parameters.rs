@@ -1,6 +1,6 @@
 //! Parameters of operations.
 
-use serde_json::{Value, json};
+use crate::json::{Value, json};
 
 use super::Dialect;
 

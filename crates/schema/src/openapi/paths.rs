@@ -1,6 +1,6 @@
 //! Paths and operations of each resource.
 
-use serde_json::{Map, Value, json};
+use crate::json::{Map, Value, json};
 
 use super::{
     Dialect, parameters,

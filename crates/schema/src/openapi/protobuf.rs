@@ -2,7 +2,7 @@
 //!
 //! Field numbers are those of gnostic's `openapiv2/OpenAPIv2.proto`. Only what the documents here hold is written.
 
-use serde_json::{Map, Value};
+use crate::json::{List, Map, Text, Value};
 
 /// A message under construction.
 #[derive(Debug, Default)]
@@ -159,12 +159,12 @@ fn named(name: &str, value: &Message) -> Message {
     Message::default().bytes(1, name.as_bytes()).message(2, value)
 }
 
-fn members(of: &Value) -> impl Iterator<Item = (&String, &Value)> {
+fn members(of: &Value) -> impl Iterator<Item = (&Text, &Value)> {
     of.as_object().map(Map::iter).into_iter().flatten()
 }
 
 fn list<'a>(of: &'a Value, key: &str) -> &'a [Value] {
-    of.get(key).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+    of.get(key).and_then(Value::as_array).map_or(&[], List::as_slice)
 }
 
 fn varint(bytes: &mut Vec<u8>, mut number: u64) {

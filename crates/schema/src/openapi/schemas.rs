@@ -1,6 +1,6 @@
 //! Tables of fields as schemas.
 
-use serde_json::{Map, Value, json};
+use crate::json::{Map, Value, json};
 
 use super::Dialect;
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Schemas {
     dialect: Dialect,
-    schemas: Map<String, Value>,
+    schemas: Map,
 }
 
 /// A type that all documents define alike.

@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use serde_json::Value;
+use crate::json::{List, Value};
 
 use super::{
     Conflict, PatchError,
@@ -71,6 +71,8 @@ impl Apply {
     /// comes out.
     pub fn onto(&self, live: Option<&Object>, writer: Writer<'_>) -> Result<Object, PatchError> {
         let scope = Scope { resource: self.resource, subresource: writer.subresource };
+        scope.check(&self.configuration)?;
+        live.map_or(Ok(()), |live| scope.check(live))?;
         let configuration: Object = self
             .configuration
             .iter()
@@ -214,7 +216,7 @@ fn merge(node: Node, live: &mut Value, applied: &Value) {
 }
 
 /// Applied elements come in the order of the configuration, others keep their places between them.
-fn merge_elements(node: Node, live: &mut Vec<Value>, applied: &[(String, &Value)]) {
+fn merge_elements(node: Node, live: &mut List, applied: &[(String, &Value)]) {
     let named: HashSet<&str> = applied.iter().map(|(step, _)| step.as_str()).collect();
     let mut counterparts: HashMap<String, Value> = HashMap::new();
     // What the list becomes, applied elements being named by their step.
@@ -322,7 +324,7 @@ fn is_empty(value: &Value) -> bool {
 /// What is wrong with the first list whose elements cannot be told apart.
 fn bad_list(node: Node, members: &Object, path: &str) -> Option<String> {
     members.iter().find_map(|(name, value)| {
-        let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+        let path = if path.is_empty() { name.to_string() } else { format!("{path}.{name}") };
         let node = node.member(name);
         match node.form(value) {
             Form::Whole => node

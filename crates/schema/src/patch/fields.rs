@@ -4,11 +4,11 @@
 //! list with these keys, `v:VALUE` the element of a set. A leaf is in the set; an inner place is in it where the JSON
 //! form has a `.` there.
 
-use std::{collections::BTreeMap, fmt::Write as _};
+use std::fmt::Write as _;
 
-use serde_json::Value;
+use crate::json::Value;
 
-use crate::json::{Object, type_name};
+use crate::json::{Named, Object, Text, type_name};
 
 /// A set of fields of one object.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -16,13 +16,13 @@ pub struct Fields {
     /// Whether the place itself is in the set.
     pub(super) itself: bool,
     /// What is in the set below; no empty ones.
-    pub(super) inner: BTreeMap<String, Fields>,
+    pub(super) inner: Named<Fields>,
 }
 
 impl Fields {
     /// A single place.
     pub(super) fn leaf() -> Self {
-        Self { itself: true, inner: BTreeMap::new() }
+        Self { itself: true, inner: Named::new() }
     }
 
     /// Whether nothing is in the set.
@@ -31,7 +31,8 @@ impl Fields {
     }
 
     /// Puts what is in `fields` under `step`.
-    pub(super) fn put(&mut self, step: String, fields: Self) {
+    pub(super) fn put(&mut self, step: impl Into<Text>, fields: Self) {
+        let step = step.into();
         if fields.is_empty() {
             return;
         }
@@ -73,7 +74,7 @@ impl Fields {
     /// What is in both.
     #[must_use]
     pub(super) fn common(&self, other: &Self) -> Self {
-        let mut common = Self { itself: self.itself && other.itself, inner: BTreeMap::new() };
+        let mut common = Self { itself: self.itself && other.itself, inner: Named::new() };
         for (step, fields) in &self.inner {
             if let Some(other) = other.inner.get(step) {
                 common.put(step.clone(), fields.common(other));
@@ -122,15 +123,15 @@ impl Fields {
     /// The JSON form.
     pub(super) fn encode(self) -> Value {
         let place =
-            (self.itself && !self.inner.is_empty()).then(|| (".".to_owned(), Value::Object(Object::new())));
+            (self.itself && !self.inner.is_empty()).then(|| (Text::from("."), Value::Object(Object::new())));
         let inner = self.inner.into_iter().map(|(step, fields)| (step, fields.encode()));
         Value::Object(place.into_iter().chain(inner).collect())
     }
 }
 
 /// The step to member `name`.
-pub(super) fn member_step(name: &str) -> String {
-    ["f:", name].concat()
+pub(super) fn member_step(name: &str) -> Text {
+    ["f:", name].into_iter().collect()
 }
 
 /// A step as this server writes it, from what a client wrote.
@@ -170,8 +171,8 @@ fn push_step(path: &mut String, step: &str) {
 
 #[cfg(test)]
 mod tests {
+    use crate::json::json;
     use proptest::prelude::*;
-    use serde_json::json;
 
     use super::*;
 
@@ -214,11 +215,11 @@ mod tests {
     }
 
     fn sets() -> impl Strategy<Value = Fields> {
-        let leaf = any::<bool>().prop_map(|itself| Fields { itself, inner: BTreeMap::new() });
+        let leaf = any::<bool>().prop_map(|itself| Fields { itself, inner: Named::new() });
         leaf.prop_recursive(3, 12, 3, |inner| {
             (any::<bool>(), proptest::collection::btree_map("f:[a-c]", inner, 0..3)).prop_map(
                 |(itself, inner)| {
-                    let mut fields = Fields { itself, inner: BTreeMap::new() };
+                    let mut fields = Fields { itself, inner: Named::new() };
                     for (step, inner) in inner {
                         fields.put(step, inner);
                     }

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use serde_json::Value;
+use crate::json::Value;
 
 use super::PatchError;
 use crate::json::{MAX_DEPTH, Object, fits_depth, type_name};

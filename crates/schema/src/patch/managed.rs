@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
+use crate::json::Value;
 
 use super::{
     Fields, PatchError,
@@ -41,25 +41,32 @@ pub struct Writer<'a> {
     pub now: &'a str,
 }
 
-/// Records the writer of a new object as the owner of all its fields.
+/// Records the writer of a new object as the owner of all its fields. One with too many fields gets no record.
 pub fn created(resource: Resource, object: &mut Object, writer: Writer<'_>) {
     let scope = Scope { resource, subresource: writer.subresource };
-    let difference = scope.compare(&Object::new(), object);
     let mut managers = Managers::default();
-    managers.record(resource, &difference, &difference.changed, writer);
+    if scope.records(object) {
+        let fields = scope.compare(&Object::new(), object).changed;
+        if !fields.is_empty() {
+            let owned = Owned { fields, time: Some(writer.now.to_owned()) };
+            managers.0.insert(Key::new(Operation::Update, resource, writer), owned);
+        }
+    }
     managers.store(object);
 }
 
-/// Every field of an object that a write to `subresource` may be credited with.
+/// Every field of an object that a write to `subresource` may be credited with; none if it has too many fields.
 pub fn present(resource: Resource, subresource: &str, object: &Object) -> Fields {
-    Scope { resource, subresource }.compare(&Object::new(), object).changed
+    let scope = Scope { resource, subresource };
+    if scope.records(object) { scope.compare(&Object::new(), object).changed } else { Fields::default() }
 }
 
 /// Records what the write that made `new` of `old` did to the owners of fields. Of the fields that are new or changed,
 /// the writer gets those in `asked`; the others were filled in by the server and belong to nobody.
 ///
 /// `new` holds the `managedFields` that the client sent, if any: it may edit them, or reset them by a list without
-/// entries. An object whose owners are not recorded stays so until the first apply.
+/// entries. An object whose owners are not recorded stays so until the first apply. The record of one that gets too many
+/// fields is dropped.
 pub fn updated(
     resource: Resource,
     old: &Object,
@@ -71,7 +78,11 @@ pub fn updated(
     // A subresource is not the place to edit the record.
     let given = given.filter(|given| writer.subresource.is_empty() && !given.is_null());
     let live = recorded(old);
-    let difference = Scope { resource, subresource: writer.subresource }.compare(old, new);
+    let scope = Scope { resource, subresource: writer.subresource };
+    if !(scope.records(old) && scope.records(new)) {
+        return Ok(());
+    }
+    let difference = scope.compare(old, new);
     let mut managers = match &given {
         Some(given) if is_reset(given) => Managers::default(),
         Some(Value::Array(entries)) if live != Some(entries) => Managers::decode(entries)?.timed_as(live),

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use serde_json::Value;
+use crate::json::Value;
 
 use crate::{
     json::Object,
@@ -56,12 +56,7 @@ impl Node {
 
     /// What of `value` is owned alone. A value that does not have the shape that the tables tell is a whole.
     pub(super) fn form(self, value: &Value) -> Form<'_> {
-        let granular = match self.kind {
-            Some(Type::Object(table)) => !table.atomic && self.merge != Merge::Atomic,
-            Some(Type::Map(_)) => self.merge != Merge::Atomic,
-            Some(Type::List(_)) => matches!(self.merge, Merge::Keyed { .. } | Merge::Set { .. }),
-            _ => false,
-        };
+        let granular = self.is_granular();
         match value {
             Value::Object(members) if granular => Form::Members(members),
             Value::Array(elements) if granular => {
@@ -69,6 +64,29 @@ impl Node {
                 steps.collect::<Option<_>>().map_or(Form::Whole, Form::Elements)
             }
             _ => Form::Whole,
+        }
+    }
+
+    /// Returns true if members or elements of this value are owned each.
+    fn is_granular(self) -> bool {
+        match self.kind {
+            Some(Type::Object(table)) => !table.atomic && self.merge != Merge::Atomic,
+            Some(Type::Map(_)) => self.merge != Merge::Atomic,
+            Some(Type::List(_)) => matches!(self.merge, Merge::Keyed { .. } | Merge::Set { .. }),
+            _ => false,
+        }
+    }
+
+    /// How many members and elements of `value`, and of what is within these, are owned each.
+    pub(super) fn count(self, value: &Value) -> usize {
+        match value {
+            Value::Object(members) if self.is_granular() => {
+                members.iter().map(|(name, value)| 1 + self.member(name).count(value)).sum()
+            }
+            Value::Array(elements) if self.is_granular() => {
+                elements.iter().map(|value| 1 + self.element().count(value)).sum()
+            }
+            _ => 0,
         }
     }
 

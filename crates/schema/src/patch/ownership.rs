@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
+use crate::json::{Text, Value};
 
 use super::{
+    PatchError,
     fields::{Fields, member_step},
     node::{Form, Node},
 };
@@ -38,7 +39,27 @@ impl Difference {
     }
 }
 
+/// Most fields of an object of which owners are recorded. Such a record takes 2 MiB while it is made.
+const MOST_FIELDS: usize = 16 << 10;
+
 impl Scope<'_> {
+    /// Returns true if the owners of the object's fields are recorded. It has too many fields otherwise.
+    pub(super) fn records(self, object: &Object) -> bool {
+        let root = Node::root(self.resource);
+        let counts = object.iter().filter(|(name, _)| self.tracks(name));
+        counts.map(|(name, value)| root.member(name).count(value)).sum::<usize>() <= MOST_FIELDS
+    }
+
+    /// An error if the owners of the object's fields are not recorded.
+    pub(super) fn check(self, object: &Object) -> Result<(), PatchError> {
+        let refused = || {
+            PatchError::too_large(format!(
+                "the object has more than {MOST_FIELDS} fields that are owned each"
+            ))
+        };
+        if self.records(object) { Ok(()) } else { Err(refused()) }
+    }
+
     /// The fields that a configuration names.
     pub(super) fn named(self, object: &Object) -> Fields {
         let mut fields = Fields::default();
@@ -195,6 +216,6 @@ fn all_of(list: Node, elements: &[&Value]) -> Fields {
 
 /// The names of members of either object.
 fn names<'a>(old: &'a Object, new: &'a Object) -> impl Iterator<Item = &'a str> {
-    let gone = old.keys().filter(|name| !new.contains_key(*name));
-    new.keys().chain(gone).map(String::as_str)
+    let gone = old.keys().filter(|name| !new.contains_key(name));
+    new.keys().chain(gone).map(Text::as_str)
 }

@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use serde_json::Value;
+use crate::json::{List, Value};
 
 use super::{PatchError, node::Node};
 use crate::{
@@ -65,7 +65,7 @@ fn members(node: Node, target: &mut Object, patch: &Object, place: &mut Place) -
     retain_keys(target, patch, place)?;
     for (name, value) in patch {
         if !name.starts_with('$') {
-            place.at(name.clone(), |place| {
+            place.at(name.to_string(), |place| {
                 let lists =
                     (patch.get(&format!("{DELETE_FROM}{name}")), patch.get(&format!("{SET_ORDER}{name}")));
                 member(node.member(name), target, name, Some(value), lists, place)
@@ -105,7 +105,7 @@ fn member(
         }
         (Some(Value::Object(patch)), _) => {
             if !target.get(name).is_some_and(Value::is_object) {
-                target.insert(name.to_owned(), Value::Object(Object::new()));
+                target.insert(name, Value::Object(Object::new()));
             }
             if let Some(Value::Object(target)) = target.get_mut(name) {
                 members(node, target, patch, place)?;
@@ -115,14 +115,14 @@ fn member(
             let patch = list(value, place)?;
             let edit = ListEdit { patch, deleted: list(deleted, place)?, order: list(order, place)?, key };
             if !target.get(name).is_some_and(Value::is_array) {
-                target.insert(name.to_owned(), Value::Array(Vec::new()));
+                target.insert(name, Value::Array(List::new()));
             }
             if let Some(Value::Array(elements)) = target.get_mut(name) {
                 edit.apply(node, elements, place)?;
             }
         }
         (Some(value), _) => {
-            target.insert(name.to_owned(), value.clone());
+            target.insert(name, value.clone());
         }
         // A directive about a list that is replaced as a whole, without a new list.
         (None, None) => {}
@@ -170,7 +170,7 @@ struct ListEdit<'a> {
 }
 
 impl ListEdit<'_> {
-    fn apply(&self, node: Node, elements: &mut Vec<Value>, place: &mut Place) -> Result<(), PatchError> {
+    fn apply(&self, node: Node, elements: &mut List, place: &mut Place) -> Result<(), PatchError> {
         self.check_order(place)?;
         let live: HashMap<String, usize> = self.positions(elements);
         match self.key {
@@ -203,7 +203,7 @@ impl ListEdit<'_> {
         Ok(())
     }
 
-    fn merge_scalars(&self, elements: &mut Vec<Value>) {
+    fn merge_scalars(&self, elements: &mut List) {
         let deleted: HashSet<String> = self.deleted.iter().map(Value::to_string).collect();
         let mut known = HashSet::new();
         elements.retain(|value| !deleted.contains(&value.to_string()));
@@ -215,7 +215,7 @@ impl ListEdit<'_> {
         &self,
         node: Node,
         key: &str,
-        elements: &mut Vec<Value>,
+        elements: &mut List,
         place: &mut Place,
     ) -> Result<(), PatchError> {
         let mut deleted = HashSet::new();
@@ -263,10 +263,10 @@ impl ListEdit<'_> {
     /// before.
     fn ordered(
         &self,
-        elements: Vec<Value>,
+        elements: List,
         live: &HashMap<String, usize>,
         wanted: &HashMap<String, usize>,
-    ) -> Vec<Value> {
+    ) -> List {
         let mut named = Vec::new();
         let mut others = Vec::new();
         for element in elements {
@@ -279,7 +279,7 @@ impl ListEdit<'_> {
         }
         named.sort_by_key(|(rank, ..)| *rank);
         let mut others = others.into_iter().peekable();
-        let mut result = Vec::new();
+        let mut result = List::new();
         for (_, position, element) in named {
             // An element that is new comes before those that the patch does not name.
             while let Some((other, _)) = others.peek()

@@ -1,6 +1,6 @@
 //! From protobuf to decoded JSON.
 
-use serde_json::Value;
+use crate::json::{List, Value};
 
 use super::{
     DecodeError, Limits, MAGIC, Problem, UNKNOWN_CONTENT_ENCODING, UNKNOWN_RAW, UNKNOWN_TYPE, table,
@@ -9,7 +9,7 @@ use super::{
 use crate::{
     json::{
         Object,
-        bounded::{OBJECT_COST, VALUE_COST},
+        bounded::{MEMBER_COST, OBJECT_COST, VALUE_COST},
     },
     shape::{Field, Presence, Struct, Type, timestamp},
 };
@@ -17,7 +17,7 @@ use crate::{
 type Result<T> = std::result::Result<T, DecodeError>;
 
 /// JSON grows by about this much when it is decoded, in the worst case.
-const JSON_GROWTH: usize = 96;
+const JSON_GROWTH: usize = 20;
 
 pub(super) fn envelope(bytes: &[u8], assumed: (&str, &str), limits: Limits) -> Result<Object> {
     let mut budget = Budget { limit: limits.memory, left: limits.memory };
@@ -112,7 +112,7 @@ impl Budget {
             Type::Text => Some(Value::from("")),
             Type::Bool => Some(Value::Bool(false)),
             Type::Int32 | Type::Int64 => Some(Value::from(0)),
-            Type::List(_) => Some(Value::Array(Vec::new())),
+            Type::List(_) => Some(Value::Array(List::new())),
             Type::Map(_) => Some(Value::Object(Object::new())),
             Type::Object(table) => {
                 let mut object = Object::new();
@@ -127,8 +127,8 @@ impl Budget {
     }
 
     fn insert(&mut self, object: &mut Object, name: &str, value: Value) -> Result<()> {
-        self.spend(if object.is_empty() { OBJECT_COST } else { VALUE_COST })?;
-        object.insert(name.to_owned(), value);
+        self.spend(MEMBER_COST.saturating_add(if object.is_empty() { OBJECT_COST } else { 0 }))?;
+        object.insert(name, value);
         Ok(())
     }
 
@@ -141,7 +141,7 @@ impl Budget {
     ) -> Result<()> {
         match &field.kind {
             Type::List(element) => {
-                let index = object.get(field.name).and_then(Value::as_array).map_or(0, Vec::len);
+                let index = object.get(field.name).and_then(Value::as_array).map_or(0, List::len);
                 let value = self
                     .value(element, reader, wire_type, None)
                     .map_err(|error| error.within(&format!("[{index}]")))?;
@@ -150,16 +150,16 @@ impl Budget {
                 if let Some(Value::Array(values)) = object.get_mut(field.name) {
                     values.push(value);
                 } else {
-                    self.insert(object, field.name, Value::Array(vec![value]))?;
+                    self.insert(object, field.name, Value::from(vec![value]))?;
                 }
             }
             Type::Map(element) => {
                 let (name, value) = self.map_entry(element, message_of(reader, wire_type)?)?;
-                self.spend(VALUE_COST + name.len())?;
+                self.spend(MEMBER_COST.saturating_add(name.len()))?;
                 if let Some(Value::Object(map)) = object.get_mut(field.name) {
                     map.insert(name, value);
                 } else {
-                    self.spend(OBJECT_COST)?;
+                    self.spend(MEMBER_COST.saturating_add(OBJECT_COST))?;
                     let map = std::iter::once((name, value)).collect();
                     self.insert(object, field.name, Value::Object(map))?;
                 }

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 
-use serde_json::Value;
+use crate::json::Value;
 
 use super::{
     EncodeError, MAGIC, UNKNOWN_CONTENT_ENCODING, UNKNOWN_CONTENT_TYPE, UNKNOWN_RAW, UNKNOWN_TYPE, table,
@@ -115,7 +115,7 @@ fn put_tail(out: &mut Vec<u8>) {
 
 fn message(out: &mut Vec<u8>, table: &Struct, object: &Object) -> Result<()> {
     for Field { name, tag, kind, .. } in table.fields.iter().filter(|field| field.tag != 0) {
-        if let Some(value) = object.get(*name).filter(|value| !value.is_null()) {
+        if let Some(value) = object.get(name).filter(|value| !value.is_null()) {
             put(out, *tag, kind, value).map_err(|error| error.within(name))?;
         }
     }

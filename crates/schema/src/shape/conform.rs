@@ -2,7 +2,7 @@
 //! path; an unknown field is dropped and reported. Moments and amounts are brought to the one form in which they are
 //! kept, so that equal objects have equal bytes.
 
-use serde_json::Value;
+use crate::json::Value;
 
 use thiserror::Error;
 
@@ -68,17 +68,16 @@ struct Walk {
 impl Walk {
     fn members(&mut self, object: &mut Object, table: &Struct) -> Result<(), ShapeError> {
         object.retain(|_, value| !value.is_null());
-        let unknown: Vec<String> =
-            object.keys().filter(|name| table.field(name).is_none()).cloned().collect();
-        for name in unknown {
-            object.remove(&name);
-            if self.unknown.len() < MOST_UNKNOWN {
-                let path = self.joined(&name);
+        object.retain(|name, _| {
+            let is_known = table.field(name).is_some();
+            if !is_known && self.unknown.len() < MOST_UNKNOWN {
+                let path = self.joined(name);
                 self.unknown.push(path);
             }
-        }
+            is_known
+        });
         for Field { name, kind, .. } in table.fields {
-            if let Some(value) = object.get_mut(*name) {
+            if let Some(value) = object.get_mut(name) {
                 self.at(name, |walk| walk.value(value, kind))?;
             }
         }
@@ -156,7 +155,7 @@ impl Walk {
     }
 }
 
-fn is_int32(number: &serde_json::Number) -> bool {
+fn is_int32(number: &crate::json::Number) -> bool {
     number.as_i64().is_some_and(|number| i32::try_from(number).is_ok())
 }
 
@@ -167,7 +166,7 @@ fn canonical(kind: &Type, value: &Value) -> Option<String> {
         (Type::MicroTime, Value::String(text)) => {
             timestamp::parse(text).and_then(|(at, nanos)| timestamp::micro(at, nanos))
         }
-        (Type::Quantity, Value::String(text)) => is_quantity(text).then(|| text.clone()),
+        (Type::Quantity, Value::String(text)) => is_quantity(text).then(|| text.to_string()),
         (Type::Quantity, Value::Number(number)) => Some(number.to_string()),
         _ => None,
     }

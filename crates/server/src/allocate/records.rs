@@ -2,9 +2,9 @@
 
 use std::net::IpAddr;
 
+use crate::json::{Value, json};
 use portolan_ipam::{AddressRange, Family, Holder, Holders, ServiceKey, family::parse_address};
 use serde::Deserialize;
-use serde_json::{Value, json};
 
 use crate::{
     json::{self, Object},

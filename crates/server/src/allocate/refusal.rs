@@ -1,7 +1,7 @@
 //! What the allocator refuses, as the API says it.
 
+use crate::json::Value;
 use portolan_ipam::{FieldError as Refused, Refusal};
-use serde_json::Value;
 
 use crate::{
     error::{ApiError, FieldError},

@@ -1,7 +1,7 @@
 //! A Service's `spec` as the allocator sees it, out of JSON and back.
 
+use crate::json::Value;
 use portolan_ipam::{Family, IpFamilyPolicy, Protocol, ServicePort, ServiceSpec, ServiceType};
-use serde_json::Value;
 
 use crate::json::{self, Object};
 

@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
+use crate::json::{Value, json};
 use futures::executor::block_on;
-use serde_json::{Value, json};
 
 use crate::{
     ApiError, Effect,

@@ -1,7 +1,7 @@
 //! The same calls for plain threads.
 
+use crate::json::Value;
 use futures::executor::block_on;
-use serde_json::Value;
 
 use super::{Api, Outcome, Part, Preconditions, Target, WriteOptions};
 use crate::{
@@ -61,8 +61,8 @@ impl Blocking<'_> {
     }
 
     /// [`Api::apply`].
-    pub fn apply(self, object: Value) -> Result<Outcome, ApiError> {
-        block_on(self.0.apply(object))
+    pub fn apply(self, object: impl Into<Value>) -> Result<Outcome, ApiError> {
+        block_on(self.0.apply_value(object.into()))
     }
 
     /// Writes to the store itself, past all rules: for tests that need what no API server would take.

@@ -1,10 +1,10 @@
 //! Who is to own the fields of the object that a write is making: the writer's name on its way to `managedFields`.
 
+use crate::json::Value;
 use portolan_schema::patch::{
     Fields, Writer,
     managed::{self, MAX_MANAGER_NAME},
 };
-use serde_json::Value;
 
 use super::{Part, WriteOptions};
 use crate::{

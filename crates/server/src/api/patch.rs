@@ -4,6 +4,7 @@ use portolan_schema::patch::{Apply, Patch, PatchError};
 
 use super::{
     Part, WriteOptions,
+    kept::Kept,
     ownership::{self, Owners},
 };
 use crate::{
@@ -17,7 +18,7 @@ use crate::{
 #[derive(Debug, Clone)]
 pub(crate) enum Change {
     /// PUT: the whole object.
-    Replace(Object),
+    Replace(Kept),
     /// PATCH: a part of it.
     Patch(Patch),
     /// PATCH with `application/apply-patch+yaml`: what one manager wants of it.
@@ -34,7 +35,7 @@ impl Change {
         options: WriteOptions,
     ) -> Result<(Object, Owners), ApiError> {
         let mut new = match self {
-            Self::Replace(object) => object,
+            Self::Replace(object) => object.object(),
             Self::Patch(patch) => patch.apply(resource, old)?,
             Self::Apply(apply) => return applied(&apply, part, Some(old), options),
         };

@@ -2,10 +2,10 @@
 
 use std::{net::IpAddr, sync::Arc};
 
+use crate::json::Value;
 use ipnet::IpNet;
 use portolan_ipam::{ServiceKey, check::Neighbours};
 use portolan_schema::view;
-use serde_json::Value;
 
 use super::{
     Api, Effect, Outcome, Part, Target, WriteOptions,
@@ -106,7 +106,7 @@ impl Api {
         }
         let (mut object, owners) = match change {
             Change::Replace(object) if target.resource.info().create_on_update && part == Part::Main => {
-                (object, Owners::of_create(options))
+                (object.object(), Owners::of_create(options))
             }
             Change::Apply(apply) if part == Part::Main => patch::applied(&apply, part, None, options)?,
             _ => return Err(target.not_found()),

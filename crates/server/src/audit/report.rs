@@ -2,8 +2,8 @@
 
 use std::fmt;
 
+use crate::json::{Value, json};
 use portolan_ipam::repair::{Audit, Finding, Mend, Problem, Subject};
-use serde_json::{Value, json};
 
 /// The findings of one audit.
 #[derive(Debug, Clone, Default)]

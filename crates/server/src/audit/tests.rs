@@ -1,12 +1,12 @@
-use serde_json::json;
+use crate::json::json;
 
 use super::*;
 
-fn object(value: &serde_json::Value) -> Object {
+fn object(value: &crate::json::Value) -> Object {
     value.as_object().unwrap().clone()
 }
 
-fn service(name: &str, age: u64, spec: &serde_json::Value) -> Object {
+fn service(name: &str, age: u64, spec: &crate::json::Value) -> Object {
     let created = format!("2026-01-01T00:00:{:02}Z", 59 - age);
     object(&json!({"metadata": {"namespace": "n", "name": name, "creationTimestamp": created}, "spec": spec}))
 }

@@ -10,7 +10,7 @@ mod tests;
 
 use std::net::{IpAddr, SocketAddr};
 
-use serde_json::json;
+use crate::json::json;
 
 use self::presence::Presence;
 use super::LOOK_AGAIN;
@@ -93,7 +93,7 @@ impl KubernetesService {
         format!("{NAME}-{endpoint}-{}", self.port).replace([':', '.'], "-")
     }
 
-    fn service(&self) -> serde_json::Value {
+    fn service(&self) -> crate::json::Value {
         json!({
             "apiVersion": "v1", "kind": "Service",
             "metadata": {"name": NAME, "namespace": "default",
@@ -106,7 +106,7 @@ impl KubernetesService {
         })
     }
 
-    fn slice(&self, endpoint: IpAddr) -> serde_json::Value {
+    fn slice(&self, endpoint: IpAddr) -> crate::json::Value {
         let name = self.slice_name(endpoint);
         json!({
             "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
@@ -127,7 +127,7 @@ fn tell(made: Result<Option<String>, ApiError>) {
 }
 
 /// Creates the object if it is not there; returns its name if it was not.
-async fn ensure(api: &Api, object: serde_json::Value) -> Result<Option<String>, ApiError> {
+async fn ensure(api: &Api, object: crate::json::Value) -> Result<Option<String>, ApiError> {
     let Some(object) = object.as_object().cloned() else { return Ok(None) };
     let resource = crate::api::resource_of(&object)?;
     let metadata = crate::json::object(&object, "metadata");

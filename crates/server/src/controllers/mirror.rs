@@ -244,7 +244,7 @@ async fn create(api: &Api, endpoints: &str, mut slice: Object) -> Result<(), Api
             return Ok(());
         }
         // Somebody's own slice has the name: one that the server makes up will do.
-        if let Some(metadata) = slice.get_mut("metadata").and_then(serde_json::Value::as_object_mut) {
+        if let Some(metadata) = slice.get_mut("metadata").and_then(crate::json::Value::as_object_mut) {
             metadata.remove("name");
         }
     }

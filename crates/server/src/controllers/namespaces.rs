@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use serde_json::{Value, json};
+use crate::json::{Value, json};
 
 use super::{
     BATCH, all, boxed,

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use crate::json::{Value, json};
 
 use super::LOOK_AGAIN;
 use crate::{

@@ -1,5 +1,5 @@
+use crate::json::{Value, json};
 use futures::executor::block_on;
-use serde_json::{Value, json};
 
 use super::{repair::Repair, service_cidr::sync};
 use crate::{

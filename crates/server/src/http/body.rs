@@ -6,6 +6,7 @@ mod budget;
 
 use std::sync::Arc;
 
+use crate::json::Value;
 use http::{HeaderMap, Request, header};
 use http_body_util::BodyExt;
 use hyper::body::Body as _;
@@ -14,7 +15,6 @@ use portolan_schema::{
     protobuf::{self, Problem},
 };
 use serde::de::DeserializeSeed;
-use serde_json::Value;
 
 pub(super) use self::budget::{Budget, Share};
 use super::{Arriving, duplicates};
@@ -27,12 +27,12 @@ use crate::{
 
 /// As upstream's `MaxRequestBodyBytes`.
 const LIMIT: usize = 3 << 20;
-/// What a decoded body may take, by the estimate of [`bounded`]. A write has several such copies under way.
+/// What a decoded body may take, by the estimate of [`bounded`].
 ///
 /// Sized for what validation permits: a slice of 1000 endpoints with 8 hints for zones, 8 for nodes and 80 addresses each
-/// takes 24.8 MiB and is as long as an object may be that is stored; one of Endpoints as long as that, with a `targetRef` for
-/// each address, 20.5 MiB.
-const DECODED: usize = 26 << 20;
+/// takes 4.6 MiB and is as long as an object may be that is stored; one of Endpoints as long as that, with a `targetRef` for
+/// each address, 5.6 MiB.
+const DECODED: usize = 6 << 20;
 const ACCEPTED: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
 
 /// How a body is encoded.
@@ -59,17 +59,19 @@ pub(super) async fn read_object(
     let info = resource.info();
     let encoding = encoding(request.headers())?;
     let body = read(request).await?;
-    let object = body.object(encoding, (info.api_version, info.kind))?;
-    // The decoder of YAML refuses duplicates, protobuf has none.
-    let remarks = if encoding == Encoding::Json { body.duplicates(validation)? } else { Vec::new() };
-    Ok((object, remarks))
+    body.object(encoding, (info.api_version, info.kind), validation)
 }
 
 /// The `DeleteOptions` in the body, or `None` if the body is empty.
 pub(super) async fn read_delete_options(request: Request<Arriving>) -> Result<Option<Object>, ApiError> {
     let encoding = encoding(request.headers());
     let body = read(request).await?;
-    if body.text.is_empty() { Ok(None) } else { body.object(encoding?, ("v1", "DeleteOptions")).map(Some) }
+    if body.text.is_empty() {
+        Ok(None)
+    } else {
+        let (options, _) = body.object(encoding?, ("v1", "DeleteOptions"), FieldValidation::Ignore)?;
+        Ok(Some(options))
+    }
 }
 
 fn encoding(headers: &HeaderMap) -> Result<Encoding, ApiError> {
@@ -114,11 +116,21 @@ pub(super) async fn read(mut request: Request<Arriving>) -> Result<Body, ApiErro
 }
 
 impl Body {
-    /// The object; `assumed` are the apiVersion and kind of a protobuf body that does not name them.
-    fn object(&self, encoding: Encoding, assumed: (&str, &str)) -> Result<Object, ApiError> {
+    /// The object, and what the client should hear about the text; `assumed` are the apiVersion and kind of a protobuf
+    /// body that does not name them.
+    fn object(
+        &self,
+        encoding: Encoding,
+        assumed: (&str, &str),
+        validation: FieldValidation,
+    ) -> Result<(Object, Vec<String>), ApiError> {
         match encoding {
-            Encoding::Json => object(self.json()?),
-            Encoding::Yaml => object(self.yaml()?),
+            Encoding::Json => {
+                let (value, remarks) = self.json(validation)?;
+                Ok((object(value)?, remarks))
+            }
+            // The decoder of YAML refuses duplicates, protobuf has none.
+            Encoding::Yaml => Ok((object(self.yaml()?)?, Vec::new())),
             Encoding::Protobuf => {
                 let limits = protobuf::Limits { memory: DECODED };
                 let decoded = protobuf::decode(&self.text, assumed, limits);
@@ -127,16 +139,13 @@ impl Body {
                     _ => refused("protobuf", &error),
                 })?;
                 self.share.take(bounded::cost(&decoded))?;
-                Ok(decoded)
+                Ok((decoded, Vec::new()))
             }
         }
     }
 
     /// What the client should hear about fields that the JSON has more than once.
-    pub(super) fn duplicates(&self, validation: FieldValidation) -> Result<Vec<String>, ApiError> {
-        if validation == FieldValidation::Ignore {
-            return Ok(Vec::new());
-        }
+    fn duplicates(&self, validation: FieldValidation) -> Result<Vec<String>, ApiError> {
         let duplicates = duplicates::of_json(&self.text);
         let remarks: Vec<String> =
             duplicates.iter().map(|field| format!("duplicate field \"{field}\"")).collect();
@@ -146,17 +155,45 @@ impl Body {
         Ok(remarks)
     }
 
-    /// The value, from JSON.
-    pub(super) fn json(&self) -> Result<Value, ApiError> {
+    /// The value, from JSON, and what the client should hear about the text.
+    pub(super) fn json(&self, validation: FieldValidation) -> Result<(Value, Vec<String>), ApiError> {
+        self.with_remarks(self.decoded_json()?, validation)
+    }
+
+    /// The value, from YAML. JSON is YAML, but much faster to read as what it is; only its decoder takes duplicates.
+    pub(super) fn json_or_yaml(&self, validation: FieldValidation) -> Result<(Value, Vec<String>), ApiError> {
+        match self.decoded_json() {
+            Ok(decoded) => self.with_remarks(decoded, validation),
+            Err(ApiError::Undecodable { .. }) => Ok((self.yaml()?, Vec::new())),
+            Err(other) => Err(other),
+        }
+    }
+
+    fn with_remarks(
+        &self,
+        (value, has_repeats): (Value, bool),
+        validation: FieldValidation,
+    ) -> Result<(Value, Vec<String>), ApiError> {
+        if !has_repeats || validation == FieldValidation::Ignore {
+            return Ok((value, Vec::new()));
+        }
+        // Looking for them takes as much memory as the value.
+        drop(value);
+        let remarks = self.duplicates(validation)?;
+        Ok((self.decoded_json()?.0, remarks))
+    }
+
+    /// The value, from JSON, and whether an object has a member more than once.
+    fn decoded_json(&self) -> Result<(Value, bool), ApiError> {
         self.bounded("JSON", |bounded| {
             let mut text = serde_json::Deserializer::from_slice(&self.text);
             let value = bounded.deserialize(&mut text)?;
-            text.end().map(|()| value)
+            text.end().map(|()| (value, bounded.0.saw_repeats()))
         })
     }
 
     /// The value, from YAML.
-    pub(super) fn yaml(&self) -> Result<Value, ApiError> {
+    fn yaml(&self) -> Result<Value, ApiError> {
         let text = std::str::from_utf8(&self.text).map_err(|error| refused("YAML", &error))?;
         let value = self.bounded("YAML", |bounded| {
             serde_saphyr::with_deserializer_from_str(text, |text| bounded.deserialize(text))
@@ -169,11 +206,11 @@ impl Body {
         }
     }
 
-    fn bounded<E: std::fmt::Display>(
+    fn bounded<T, E: std::fmt::Display>(
         &self,
         format: &'static str,
-        decode: impl FnOnce(Bounded<'_>) -> Result<Value, E>,
-    ) -> Result<Value, ApiError> {
+        decode: impl FnOnce(Bounded<'_>) -> Result<T, E>,
+    ) -> Result<T, ApiError> {
         let budget = bounded::Budget::new(DECODED);
         let value = decode(Bounded(&budget)).map_err(|error| match budget.exceeded() {
             Some(bounded::Exceeded(limit)) => ApiError::TooLargeDecoded { limit },

@@ -1,9 +1,9 @@
 //! DELETE: its options, from the body or the query, and what it answers.
 
+use crate::json::{Value, json};
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt, TryStreamExt, future::BoxFuture, stream};
 use http::{Request, StatusCode};
-use serde_json::{Value, json};
 
 use super::{
     Answer, Arriving,

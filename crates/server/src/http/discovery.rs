@@ -5,9 +5,9 @@
 mod aggregated;
 mod openapi;
 
+use crate::json::{Value, json};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use http_body_util::{BodyExt, Full};
-use serde_json::{Value, json};
 
 use self::aggregated::Aggregation;
 use super::{

@@ -5,7 +5,7 @@ mod token;
 
 use std::{sync::Arc, time::Duration};
 
-use serde_json::{Value, json};
+use crate::json::{Value, json};
 
 use self::token::Token;
 use super::{Answer, present::Presenter, query::Query, route::Collection, selector};

@@ -1,12 +1,12 @@
 //! PATCH requests: the patch in the body, by its media type, and the parameters that belong to it.
 
+use crate::json::Value;
 use http::Request;
 use portolan_schema::patch::{Apply, JsonPatch, Patch};
-use serde_json::Value;
 
 use super::{
     Arriving,
-    body::{self, Body, object},
+    body::{self, object},
     query::Query,
 };
 use crate::{
@@ -33,7 +33,7 @@ pub(super) async fn read(
             let what = "must name who applies, in an apply patch";
             return Err(bad_option(FieldError::required("fieldManager", what)));
         }
-        let (value, remarks) = applied(&body::read(request).await?, validation)?;
+        let (value, remarks) = body::read(request).await?.json_or_yaml(validation)?;
         let apply = Apply::decode(resource, object(value)?, force.unwrap_or(false))?;
         return Ok((Change::Apply(apply), remarks));
     }
@@ -47,17 +47,8 @@ pub(super) async fn read(
         _ => return Err(ApiError::UnsupportedMediaType { got: media_type, accepted: ACCEPTED }),
     };
     let body = body::read(request).await?;
-    let patch = decode(body.json()?)?;
-    Ok((Change::Patch(patch), body.duplicates(validation)?))
-}
-
-/// What is applied, in YAML. JSON is YAML, but much faster to read as what it is; only its decoder takes duplicates.
-fn applied(body: &Body, validation: FieldValidation) -> Result<(Value, Vec<String>), ApiError> {
-    match body.json() {
-        Ok(value) => Ok((value, body.duplicates(validation)?)),
-        Err(ApiError::Undecodable { .. }) => Ok((body.yaml()?, Vec::new())),
-        Err(other) => Err(other),
-    }
+    let (value, remarks) = body.json(validation)?;
+    Ok((Change::Patch(decode(value)?), remarks))
 }
 
 fn bad_option(error: FieldError) -> ApiError {

@@ -5,11 +5,11 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use crate::json::{Value, json};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full};
 use portolan_schema::{protobuf::Form, view};
-use serde_json::{Value, json};
 
 use super::{
     Answer,

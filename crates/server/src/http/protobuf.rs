@@ -1,8 +1,8 @@
 //! `application/vnd.kubernetes.protobuf` in answers: lists in parts, and the codec's errors.
 
+use crate::json::Value;
 use bytes::Bytes;
 use portolan_schema::protobuf::{self, EncodeError, Form};
-use serde_json::Value;
 
 use super::list::stream::{CHUNK, Parts};
 use crate::{error::ApiError, json::Object};

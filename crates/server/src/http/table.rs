@@ -8,7 +8,7 @@ mod event;
 mod node;
 mod service;
 
-use serde_json::{Value, json};
+use crate::json::{Value, json};
 
 use super::{accept::MetaVersion, age::age, query::Query};
 use crate::{

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use serde_json::Value;
+use crate::json::Value;
 
 use super::network::{PROTOCOLS, family_of, parse_address, unusable};
 use crate::{
@@ -25,7 +25,7 @@ const HOST_LABEL: &str = "kubernetes.io/hostname";
 
 pub(super) fn set_defaults(object: &mut Object) {
     for key in ["endpoints", "ports"] {
-        object.entry(key).or_insert_with(|| Value::Array(Vec::new()));
+        object.entry(key).or_insert_with(|| Value::Array(json::List::new()));
     }
     for port in json::objects_mut(object, "ports") {
         port.entry("name").or_insert_with(|| Value::from(""));

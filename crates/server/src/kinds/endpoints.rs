@@ -1,6 +1,6 @@
 //! Endpoints: the older form of what serves a Service. Source: `pkg/apis/core/validation/validation.go`.
 
-use serde_json::Value;
+use crate::json::Value;
 
 use super::network::{PORT_RULE, PROTOCOLS, is_port, parse_address, unusable};
 use crate::{

@@ -1,7 +1,7 @@
 //! Event, in both of its forms. Through `events.k8s.io/v1` a new one must be complete, and only its series may change;
 //! `core/v1` is as lenient as it always was. Source: `pkg/apis/core/validation/events.go`.
 
-use serde_json::Value;
+use crate::json::Value;
 
 use crate::{
     error::FieldError,

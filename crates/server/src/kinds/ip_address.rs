@@ -1,7 +1,7 @@
 //! IPAddress: its name is the address, and it belongs to one object for good. Source:
 //! `pkg/apis/networking/validation/validation.go`.
 
-use serde_json::Value;
+use crate::json::Value;
 
 use crate::{
     error::FieldError,
@@ -47,7 +47,7 @@ fn parent_ref(object: &Object) -> Option<&Object> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use crate::json::json;
 
     use super::*;
 

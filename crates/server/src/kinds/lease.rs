@@ -1,6 +1,6 @@
 //! Lease: a claim that its holder renews. Source: `pkg/apis/coordination/validation/validation.go`.
 
-use serde_json::Value;
+use crate::json::Value;
 
 use crate::{
     error::FieldError,
@@ -40,7 +40,7 @@ pub(super) fn validate(object: &Object) -> Vec<FieldError> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use crate::json::json;
 
     use super::*;
 

@@ -1,7 +1,7 @@
 //! Namespace: active until it is deleted, then terminating until its finalizers are gone. Source:
 //! `pkg/registry/core/namespace/strategy.go`, `pkg/apis/core/validation/validation.go`.
 
-use serde_json::Value;
+use crate::json::Value;
 
 use crate::{
     error::FieldError,
@@ -71,7 +71,7 @@ pub(super) fn validate(object: &Object) -> Vec<FieldError> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use crate::json::json;
 
     use super::*;
 

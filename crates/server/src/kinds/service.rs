@@ -5,7 +5,7 @@ mod update;
 mod validation;
 mod warnings;
 
-use serde_json::Value;
+use crate::json::Value;
 
 pub(crate) use self::{update::clear_for_type, validation::validate, warnings::warnings};
 use crate::json::{self, Object};

@@ -1,11 +1,11 @@
 //! ServiceCIDR: what its ranges may be is said by `portolan-ipam`.
 
+use crate::json::Value;
 use ipnet::IpNet;
 use portolan_ipam::{
     check::Neighbours,
     service_cidr::{CidrsRefusal, check_cidrs},
 };
-use serde_json::Value;
 
 use super::network::parse_cidr;
 use crate::{

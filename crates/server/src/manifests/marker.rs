@@ -3,8 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::json::Value;
 use serde::Deserialize;
-use serde_json::Value;
 
 use super::ObjectId;
 use crate::{json, resource::Resource, store::StoredObject};

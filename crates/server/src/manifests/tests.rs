@@ -59,7 +59,7 @@ async fn what_went_while_nobody_looked_is_pruned() {
     let mut folder = folder();
     folder.sync(contents(&[("a.yaml", &service("a", "80")), ("b.yaml", &service("b", "80"))])).await;
     let api = Arc::clone(&folder.api);
-    api.apply(serde_json::json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "hand"},
+    api.apply(crate::json::json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "hand"},
         "spec": {"ports": [{"port": 1}]}}))
         .await
         .unwrap();
@@ -67,7 +67,7 @@ async fn what_went_while_nobody_looked_is_pruned() {
     let stored = api.store().get(Resource::Service, "default/a").unwrap().decode();
     let mut copy = Value::Object(stored);
     copy["metadata"]["name"] = "copy".into();
-    copy["spec"] = serde_json::json!({"ports": [{"port": 1}]});
+    copy["spec"] = crate::json::json!({"ports": [{"port": 1}]});
     api.apply(copy).await.unwrap();
     let mut other = Folder::new(Arc::clone(&api), "/other".into());
     other.sync(Contents::new()).await;
@@ -97,7 +97,7 @@ async fn what_lost_its_mark_is_somebody_elses() {
     let mut folder = folder();
     folder.sync(contents(&[("a.yaml", &service("a", "80"))])).await;
     let target = Target { resource: Resource::Service, namespace: "default", name: "a" };
-    let patch = serde_json::json!({"metadata": {"annotations": {MARKER: null}}});
+    let patch = crate::json::json!({"metadata": {"annotations": {MARKER: null}}});
     let patch = patch.as_object().unwrap().clone();
     folder.api.merge_patch(target, crate::api::Part::Main, patch, <_>::default()).await.unwrap();
     folder.sync(Contents::new()).await;
@@ -126,13 +126,13 @@ async fn finalizers_and_owners_given_by_others_stay() {
     let mut folder = folder();
     folder.sync(contents(&[("a.yaml", &service("a", "80"))])).await;
     let target = Target { resource: Resource::Service, namespace: "default", name: "a" };
-    let patch = serde_json::json!({"metadata": {"finalizers": ["example.com/hold"]}});
+    let patch = crate::json::json!({"metadata": {"finalizers": ["example.com/hold"]}});
     let patch = patch.as_object().unwrap().clone();
     folder.api.merge_patch(target, crate::api::Part::Main, patch, <_>::default()).await.unwrap();
     folder.sync(contents(&[("a.yaml", &service("a", "81"))])).await;
     let stored = folder.api.store().get(Resource::Service, "default/a").unwrap().decode();
     assert_eq!(stored["spec"]["ports"][0]["port"], 81);
-    assert_eq!(stored["metadata"]["finalizers"], serde_json::json!(["example.com/hold"]));
+    assert_eq!(stored["metadata"]["finalizers"], crate::json::json!(["example.com/hold"]));
 }
 
 #[tokio::test]

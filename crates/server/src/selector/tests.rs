@@ -1,9 +1,9 @@
-use serde_json::json;
+use crate::json::json;
 
 use super::*;
 use crate::store::Draft;
 
-fn service(labels: &serde_json::Value, cluster_ip: &str) -> StoredObject {
+fn service(labels: &crate::json::Value, cluster_ip: &str) -> StoredObject {
     let value = json!({
         "metadata": {"name": "web", "namespace": "shop", "labels": labels},
         "spec": {"clusterIP": cluster_ip, "type": "ClusterIP"},

@@ -1,9 +1,9 @@
 //! Answers to requests that do not get as far as the API.
 
+use crate::json::{Value, json};
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Full};
-use serde_json::{Value, json};
 
 use crate::http::{Answer, Attributes, Target};
 use crate::security::forbidden_message;

@@ -69,8 +69,7 @@ mod tests {
     use crate::Change;
 
     fn draft() -> Draft {
-        let value =
-            serde_json::json!({"metadata": {"name": "a", "namespace": "n"}, "spec": {"type": "ClusterIP"}});
+        let value = portolan_schema::json::json!({"metadata": {"name": "a", "namespace": "n"}, "spec": {"type": "ClusterIP"}});
         Draft::new(Resource::Service, value.as_object().unwrap())
     }
 

@@ -4,8 +4,8 @@ use std::{
     sync::atomic::Ordering::SeqCst,
 };
 
+use portolan_schema::json::json;
 use proptest::prelude::*;
-use serde_json::json;
 use tempfile::TempDir;
 
 use super::*;

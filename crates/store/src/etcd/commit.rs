@@ -143,7 +143,7 @@ mod tests {
     const NODE: Resource = Resource::Node;
 
     fn put(name: &str, expected: Option<u64>) -> Step {
-        let value = serde_json::json!({"metadata": {"name": name}});
+        let value = portolan_schema::json::json!({"metadata": {"name": name}});
         Step::Put { resource: NODE, draft: Draft::new(NODE, value.as_object().unwrap()), expected }
     }
 

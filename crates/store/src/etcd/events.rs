@@ -85,7 +85,7 @@ mod tests {
     }
 
     fn put(name: &str, at: i64, position: u8) -> Event {
-        let value = serde_json::json!({"metadata": {"name": name}});
+        let value = portolan_schema::json::json!({"metadata": {"name": name}});
         let draft = Draft::new(NODE, value.as_object().unwrap());
         event(EventType::Put, &format!("nodes/{name}"), at, layout::encode(&draft, position))
     }

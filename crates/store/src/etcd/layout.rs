@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn values_say_what_is_wrong_with_them() {
-        let value = serde_json::json!({"metadata": {"name": "a", "namespace": "n"}});
+        let value = portolan_schema::json::json!({"metadata": {"name": "a", "namespace": "n"}});
         let draft = Draft::new(Resource::Service, value.as_object().unwrap());
         let value = encode(&draft, 3);
         assert_eq!(position_of(&value), 3);

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap as Map;
 
+use portolan_schema::json::json;
 use proptest::prelude::*;
-use serde_json::json;
 
 use super::*;
 use crate::{Change, Draft};

@@ -1,5 +1,5 @@
+use crate::json::json;
 use proptest::prelude::*;
-use serde_json::json;
 
 use super::*;
 use crate::patch::managed;

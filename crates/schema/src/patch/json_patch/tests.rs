@@ -1,5 +1,5 @@
+use crate::json::json;
 use proptest::prelude::*;
-use serde_json::json;
 
 use super::*;
 
@@ -97,7 +97,7 @@ fn patches_that_are_none_are_refused() {
 #[test]
 fn a_patch_cannot_grow_without_bounds() {
     let operation = json!({"op": "test", "path": "", "value": {}});
-    let many = |count: usize| JsonPatch::decode(Value::Array(vec![operation.clone(); count]));
+    let many = |count: usize| JsonPatch::decode(Value::from(vec![operation.clone(); count]));
     assert_eq!(many(MAX_OPERATIONS).unwrap().apply(json!({})).unwrap(), json!({}));
     assert!(matches!(many(MAX_OPERATIONS + 1), Err(PatchError::TooLarge(_))));
 

@@ -1,5 +1,5 @@
+use crate::json::json;
 use proptest::prelude::*;
-use serde_json::json;
 
 use super::*;
 
@@ -261,4 +261,26 @@ proptest! {
             prop_assert_eq!(own.map(|own| own.fields.common(&changed)).unwrap_or_default(), changed);
         }
     }
+}
+
+#[test]
+fn an_object_with_very_many_fields_has_no_record_of_owners() {
+    let labels = |count: usize| -> Value { (0..count).map(|number| (format!("l{number}"), "")).collect() };
+    let service = |count: usize| json!({"metadata": {"name": "a", "labels": labels(count)}});
+    let created = |count: usize| {
+        let Value::Object(mut object) = service(count) else { panic!("an object") };
+        super::created(Resource::Service, &mut object, Writer { manager: "m", subresource: "", now: "now" });
+        object
+    };
+    assert!(recorded(&created(16_000)).is_some());
+    assert!(recorded(&created(17_000)).is_none());
+    let writer = Writer { manager: "n", subresource: "", now: "later" };
+    let mut grown = created(17_000);
+    updated(Resource::Service, &created(10), &mut grown, &Fields::default(), writer).unwrap();
+    assert!(recorded(&grown).is_none());
+    let mut configuration = created(17_000);
+    configuration.insert("apiVersion", "v1".into());
+    configuration.insert("kind", "Service".into());
+    let apply = crate::patch::Apply::decode(Resource::Service, configuration, false).unwrap();
+    assert!(matches!(apply.onto(None, writer), Err(PatchError::TooLarge(_))));
 }

@@ -1,5 +1,5 @@
+use crate::json::json;
 use proptest::prelude::*;
-use serde_json::json;
 
 use super::*;
 
@@ -183,7 +183,7 @@ fn services() -> impl Strategy<Value = Value> {
 
 /// The patch that makes `new` of `old`, as kubectl would send it.
 fn difference(old: &Value, new: &Value) -> Value {
-    let empty = Vec::new();
+    let empty = List::new();
     let list = |object: &'_ Value, pointer: &str| {
         object.pointer(pointer).and_then(Value::as_array).unwrap_or(&empty).clone()
     };
@@ -192,7 +192,7 @@ fn difference(old: &Value, new: &Value) -> Value {
             |object: &Value| object.pointer(pointer).and_then(Value::as_object).cloned().unwrap_or_default();
         let (old, new) = (object(old), object(new));
         let mut patch: Object =
-            old.keys().filter(|key| !new.contains_key(*key)).map(|key| (key.clone(), Value::Null)).collect();
+            old.keys().filter(|key| !new.contains_key(key)).map(|key| (key.clone(), Value::Null)).collect();
         patch.extend(new.into_iter().filter(|(key, value)| old.get(key) != Some(value)));
         patch
     };

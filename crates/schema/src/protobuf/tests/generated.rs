@@ -1,7 +1,7 @@
 //! Objects made from the tables: whatever a kind can hold survives the way to protobuf and back.
 
+use crate::json::{Value, json};
 use proptest::{collection::vec, prelude::*};
-use serde_json::{Value, json};
 
 use super::*;
 use crate::shape::{Field, Presence, Type, conform, of, timestamp};

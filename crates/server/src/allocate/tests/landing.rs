@@ -8,12 +8,12 @@ use std::{
     },
 };
 
+use crate::json::json;
 use futures::{
     FutureExt,
     executor::block_on,
     future::{BoxFuture, pending, ready},
 };
-use serde_json::json;
 use tokio::sync::watch;
 
 use super::{Target, create, delete, keys, refusal, service};

@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use serde_json::{Value, json};
+use crate::json::{Value, json};
 
 use super::super::object::{Metadata, ObjectRef};
 use crate::{

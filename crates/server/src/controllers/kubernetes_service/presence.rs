@@ -6,7 +6,7 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use serde_json::{Value, json};
+use crate::json::{Value, json};
 use tokio::time::Instant;
 
 use super::{LOOK_AGAIN, MANAGED_BY, MANAGER, NAME};

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use serde_json::json;
+use crate::json::json;
 
 use super::*;
 use crate::resource::Resource;

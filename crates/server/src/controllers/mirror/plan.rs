@@ -7,7 +7,7 @@ use std::{
     net::IpAddr,
 };
 
-use serde_json::{Value, json};
+use crate::json::{Value, json};
 
 use crate::{
     json::{self as fields, Object},
@@ -227,7 +227,7 @@ fn content(endpoints: &Object, group: &Group, list: &[Value], old: Option<&Objec
 }
 
 fn is_same(new: &Object, old: &Object) -> bool {
-    ["metadata", "endpoints", "ports"].iter().all(|key| new.get(*key) == old.get(*key))
+    ["metadata", "endpoints", "ports"].iter().all(|key| new.get(key) == old.get(key))
 }
 
 /// The ports of a subset in the form and order of a slice.
@@ -248,14 +248,8 @@ fn ports(subset: &Object) -> String {
 
 /// Ports as one text, the same for the same set of ports.
 fn json_of_ports(ports: &[Value]) -> String {
-    let sorted: BTreeSet<String> = ports
-        .iter()
-        .filter_map(Value::as_object)
-        .map(|port| {
-            let members: BTreeMap<&String, &Value> = port.iter().collect();
-            json!(members).to_string()
-        })
-        .collect();
+    let sorted: BTreeSet<String> =
+        ports.iter().filter(|port| port.is_object()).map(Value::to_string).collect();
     format!("[{}]", sorted.into_iter().collect::<Vec<_>>().join(","))
 }
 

@@ -2,8 +2,8 @@
 
 use std::sync::LazyLock;
 
+use crate::json::{Value, json};
 use http::HeaderMap;
-use serde_json::{Value, json};
 
 use super::{Document, Tagged, group_names, infos, set, versions};
 use crate::{

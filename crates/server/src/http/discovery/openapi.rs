@@ -2,10 +2,10 @@
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
+use crate::json::{Value, json};
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use http_body_util::{BodyExt, Empty};
 use portolan_schema::openapi;
-use serde_json::{Value, json};
 
 use super::{Tagged, infos};
 use crate::{

@@ -123,7 +123,7 @@ impl Body for Parts {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
+    use crate::json::Value;
 
     use super::*;
 

@@ -1,6 +1,6 @@
 //! The rows of EndpointSlices and Endpoints.
 
-use serde_json::Value;
+use crate::json::Value;
 
 use super::{AGE, Column, NAME, column, created, first_three, host_port, name, objects};
 use crate::json::{self, Object};

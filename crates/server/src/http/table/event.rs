@@ -1,6 +1,6 @@
 //! The row of an Event, of `v1` or `events.k8s.io/v1`: the same facts under different names.
 
-use serde_json::Value;
+use crate::json::Value;
 
 use super::{Column, NAME, age, column, name, wide};
 use crate::json::{self, Object};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::Value;
+use crate::json::Value;
 
 use super::{AGE, Column, NAME, column, created, name, objects, or_none, spec, status, wide};
 use crate::json::{self, Object};

@@ -1,6 +1,6 @@
 //! The row of a Service.
 
-use serde_json::Value;
+use crate::json::Value;
 
 use super::{AGE, Column, NAME, column, created, name, objects, or_none, spec, status, wide};
 use crate::json::{self, Object};

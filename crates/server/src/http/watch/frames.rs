@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::json::json;
 use bytes::{BufMut, Bytes, BytesMut};
-use serde_json::json;
 
 use super::shared::{Key, SharedFrames};
 use crate::{

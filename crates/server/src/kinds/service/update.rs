@@ -1,6 +1,6 @@
 //! What a change of type clears beside addresses and node ports, which `portolan_ipam::update` has.
 
-use serde_json::Value;
+use crate::json::Value;
 
 use super::{is_externally_accessible, service_type};
 use crate::json::{self, Object};
@@ -24,8 +24,8 @@ pub(crate) fn clear_for_type(new: &mut Object, old: &Object) {
 
 fn remove_same(spec: &mut Object, old: &Object, keys: &[&str]) {
     for key in keys {
-        if spec.get(*key) == old.get(*key) {
-            spec.remove(*key);
+        if spec.get(key) == old.get(key) {
+            spec.remove(key);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 mod ports;
 
-use serde_json::Value;
+use crate::json::Value;
 
 use super::{is_externally_accessible, needs_health_check_port, service_type};
 use crate::{

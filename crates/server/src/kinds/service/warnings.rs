@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use serde_json::Value;
+use crate::json::Value;
 
 use super::{is_headless, service_type};
 use crate::{
@@ -76,7 +76,7 @@ fn canonical(text: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use crate::json::json;
 
     use super::*;
 

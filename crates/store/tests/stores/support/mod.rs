@@ -9,11 +9,11 @@ use std::sync::{
 };
 
 use portolan_schema::Resource;
+use portolan_schema::json::json;
 use portolan_store::{
     CommitError, Committed, Draft, DurableStore, EtcdOptions, EtcdStore, History, MemoryStore, Step, Store,
     Transaction,
 };
-use serde_json::json;
 use tempfile::TempDir;
 
 use self::etcd::Etcd;
