@@ -13,6 +13,7 @@ mod layered;
 mod limits;
 mod metrics;
 mod ration;
+mod records;
 mod refusal;
 mod release;
 mod requests;

@@ -6,8 +6,11 @@ use std::sync::Arc;
 
 use portolan_testkit::PortolanProcess;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use rustls::pki_types::{CertificateDer, ServerName, pem::PemObject};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use rustls::client::WantsClientCert;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject};
+use rustls::version::{TLS12, TLS13};
+use rustls::{ALL_VERSIONS, ConfigBuilder};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned, SupportedProtocolVersion};
 use tempfile::{TempDir, tempdir};
 
 use crate::site::{BINARY, PATIENCE, Site, until};
@@ -18,13 +21,13 @@ const PORT: &str = "192B";
 const ESTABLISHED: &str = "01";
 /// Memory of one connection without credentials, in bytes.
 const MOST: u64 = 16 << 10;
-/// The same while a handshake is under way, of which a part has come.
-const MOST_OF_HANDSHAKE: u64 = 24 << 10;
-/// Connections at a time that may send a long head, and what each of them may take more.
+/// Connections at a time that may send a long handshake or head, and what each of them may take more.
 const LONG: usize = 16;
 const MORE: u64 = 128 << 10;
 /// Bytes that each client may send in its handshake and again after it, or a little less.
 const FIRST: usize = 3800;
+/// Bytes of each part of a handshake message that a client sends in parts, with the record around it.
+const FRAGMENT: usize = 300;
 /// HTTP/2: what a client begins with, empty SETTINGS, and HEADERS of a GET of /api.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
@@ -40,7 +43,7 @@ struct Secure {
     config: ClientConfig,
     /// Files that the server has open without a client.
     idle: usize,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 impl Secure {
@@ -52,9 +55,9 @@ impl Secure {
         server.wait_for_output(PATIENCE, "tls=true").unwrap();
         let limit = getrlimit(Resource::Nofile);
         setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
-        let config = config(&folder.path().join("pki/ca.crt"));
+        let config = config(&folder.path().join("pki/ca.crt"), ALL_VERSIONS);
         let idle = files(&server);
-        Self { site, server, config, idle, _folder: folder }
+        Self { site, server, config, idle, folder }
     }
 
     /// A client that has no certificate.
@@ -72,6 +75,18 @@ impl Secure {
         }
         stream.flush().unwrap();
         stream
+    }
+
+    /// A client that sends a long chain of certificates in small parts, and all of the chain that it may send.
+    fn certifying(&self, versions: &[&'static SupportedProtocolVersion]) -> Arc<ClientConfig> {
+        let pki = self.folder.path().join("pki");
+        // Any certificate is good for this, since the server does not see the end of the chain.
+        let own = CertificateDer::from_pem_file(pki.join("server.crt")).unwrap();
+        let key = PrivateKeyDer::from_pem_file(pki.join("server.key")).unwrap();
+        let builder = builder(&pki.join("ca.crt"), versions);
+        let mut config = builder.with_client_auth_cert(vec![own; 16], key).unwrap();
+        config.max_fragment_size = Some(FRAGMENT);
+        Arc::new(config)
     }
 
     /// The same, on which the client has said something.
@@ -111,6 +126,17 @@ impl Secure {
     /// The same for connections of which the server reads all, and each may take as much as any.
     fn hold<T: Send>(&self, what: &str, count: usize, open: impl Fn() -> T + Sync) {
         self.hold_until(what, count, count as u64 * MOST, open, || self.unread() == 0);
+    }
+
+    /// The same for connections of which the server reads nothing more.
+    fn hold_unread<T: Send>(&self, what: &str, count: usize, open: impl Fn() -> T + Sync) {
+        self.hold_until(what, count, count as u64 * MOST, open, || self.unread() == count);
+    }
+
+    /// The same for connections of which the server reads as many as may send much.
+    fn hold_long<T: Send>(&self, what: &str, count: usize, open: impl Fn() -> T + Sync) {
+        let most = count as u64 * MOST + LONG as u64 * MORE;
+        self.hold_until(what, count, most, open, || self.unread() == count - LONG);
     }
 
     /// Asserts that connections which their clients keep are ended by the server.
@@ -153,18 +179,45 @@ fn connect() -> TcpStream {
     stream
 }
 
+/// A connection on which a handshake message has been begun.
+fn fragmented(config: &Arc<ClientConfig>) -> TcpStream {
+    let name = ServerName::try_from("127.0.0.1").unwrap();
+    let (mut stream, mut client) = (connect(), ClientConnection::new(Arc::clone(config), name).unwrap());
+    let greeting = client.write_tls(&mut stream).unwrap();
+    let mut answer = Vec::new();
+    while answer.len() < FIRST {
+        client.read_tls(&mut stream).unwrap();
+        client.process_new_packets().unwrap();
+        while client.wants_write() {
+            client.write_tls(&mut answer).unwrap();
+        }
+    }
+    // As many whole records as may be sent, the first of which may be change_cipher_spec.
+    let record = |at: usize| at + 5 + usize::from(u16::from_be_bytes([answer[at + 3], answer[at + 4]]));
+    let ends = std::iter::successors(Some(0), |at| Some(record(*at)));
+    let end = ends.take_while(|end| greeting + end <= FIRST).last().unwrap();
+    stream.write_all(&answer[..end]).unwrap();
+    stream
+}
+
 /// Files that a process has open; a connection is one.
 fn files(server: &PortolanProcess) -> usize {
     fs::read_dir(format!("/proc/{}/fd", server.id())).unwrap().count()
 }
 
-fn config(authority: &Path) -> ClientConfig {
+fn config(authority: &Path, versions: &[&'static SupportedProtocolVersion]) -> ClientConfig {
+    builder(authority, versions).with_no_client_auth()
+}
+
+fn builder(
+    authority: &Path,
+    versions: &[&'static SupportedProtocolVersion],
+) -> ConfigBuilder<ClientConfig, WantsClientCert> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(authority).unwrap()).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder =
-        ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-    builder.with_root_certificates(roots).with_no_client_auth()
+    let builder = ClientConfig::builder_with_provider(provider).with_protocol_versions(versions).unwrap();
+    builder.with_root_certificates(roots)
 }
 
 #[test]
@@ -172,15 +225,12 @@ fn connections_without_credentials_take_little_and_give_it_back() {
     let secure = Secure::start();
     secure.hold("silent", 1000, connect);
     // What is not a whole record stays in the kernel.
-    let unread = |what, count: usize, open: fn() -> TcpStream| {
-        secure.hold_until(what, count, count as u64 * MOST, open, || secure.unread() == count);
-    };
-    unread("half a greeting", 1000, || {
+    secure.hold_unread("half a greeting", 1000, || {
         let mut stream = connect();
         stream.write_all(b"\x16\x03\x01").unwrap();
         stream
     });
-    unread("a record that does not end", 300, || {
+    secure.hold_unread("a record that does not end", 300, || {
         let mut stream = connect();
         stream.write_all(b"\x16\x03\x01\x40\x00\x01\x00\xff\xff").unwrap();
         stream.write_all(&[0; 10_000]).unwrap();
@@ -200,24 +250,28 @@ fn connections_without_credentials_take_little_and_give_it_back() {
         stream
     };
     secure.hold("half a handshake", 300, || greeted(b""));
-    // In the seconds that a handshake may take.
-    let begun = [&b"\x17\x03\x03\x40\x00"[..], &[0; FIRST - 1000]].concat();
-    let none_waits = || secure.unread() == 0;
-    secure.hold_until(
-        "a record in the handshake",
-        300,
-        300 * MOST_OF_HANDSHAKE,
-        || greeted(&begun),
-        none_waits,
-    );
+    let part = |announced: usize, sent: usize| {
+        let [high, low] = u16::try_from(announced).unwrap().to_be_bytes();
+        [&[0x17, 3, 3, high, low][..], &vec![0; sent]].concat()
+    };
+    let (short, long) = (part(FIRST - 500, FIRST - 1000), part(1 << 14, FIRST - 1000));
+    secure.hold_unread("a part of a record in the handshake", 300, || greeted(&short));
+    secure.hold_long("a part of a long record in the handshake", 300, || greeted(&long));
+    for (what, version) in [("TLS 1.3", &TLS13), ("TLS 1.2", &TLS12)] {
+        let config = secure.certifying(&[version]);
+        let what = format!("parts of a message in the handshake, {what}");
+        secure.hold(&what, 300, || fragmented(&config));
+    }
     secure.hold("silent after the handshake", 300, || secure.secured(b"http/1.1"));
     secure.hold("silent after the handshake, HTTP/2", 300, || secure.secured(b"h2"));
-    secure.hold("a part of a TLS record", 300, || {
+    let secured = |rest: &[u8]| {
         let mut stream = secure.secured(b"http/1.1");
-        stream.sock.write_all(b"\x17\x03\x03\x40\x00").unwrap();
-        stream.sock.write_all(&[0; FIRST]).unwrap();
+        stream.sock.write_all(rest).unwrap();
         stream
-    });
+    };
+    let (short, long) = (part(FIRST, FIRST - 1), part(1 << 14, FIRST));
+    secure.hold_unread("a part of a record", 300, || secured(&short));
+    secure.hold_long("a part of a long record", 300, || secured(&long));
 }
 
 #[test]
@@ -243,13 +297,10 @@ fn heads_that_do_not_end_take_little() {
     secure.hold("a header block begun", 300, || secure.said(b"h2", &short));
     secure.hold("a header block of 4 KB", 300, || secure.said(b"h2", &most));
     // Few at a time are read to the limit of a head.
-    let (count, most) = (300, 300 * MOST + LONG as u64 * MORE);
-    let rest = || secure.unread() == count - LONG;
     let longest = format!("{begin}{}", "x".repeat(60 << 10));
-    let open = || secure.said(b"http/1.1", longest.as_bytes());
-    secure.hold_until("a head of 60 KB", count, most, open, rest);
+    secure.hold_long("a head of 60 KB", 300, || secure.said(b"http/1.1", longest.as_bytes()));
     let longest = block(60 << 10);
-    secure.hold_until("a header block of 60 KB", count, most, || secure.said(b"h2", &longest), rest);
+    secure.hold_long("a header block of 60 KB", 300, || secure.said(b"h2", &longest));
 }
 
 #[test]

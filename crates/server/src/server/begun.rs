@@ -86,8 +86,8 @@ pub(super) struct Begun {
     hidden: usize,
 }
 
-impl Layer for Begun {
-    fn poll_read<S: AsyncRead + Unpin>(
+impl<S: AsyncRead + AsyncWrite + Unpin> Layer<S> for Begun {
+    fn poll_read(
         &mut self,
         stream: &mut S,
         context: &mut Context<'_>,
@@ -105,7 +105,7 @@ impl Layer for Begun {
         Poll::Ready(Ok(()))
     }
 
-    fn poll_write<S: AsyncWrite + Unpin>(
+    fn poll_write(
         &mut self,
         stream: &mut S,
         context: &mut Context<'_>,

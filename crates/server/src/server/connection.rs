@@ -65,9 +65,11 @@ pub(super) async fn serve(
     let has_tls = shared.security.is_some();
     let time = if has_tls { shared.limits.handshake_time } else { shared.limits.header_time };
     let deadline = Instant::now() + time;
+    // In a box that is gone when something was said, as each step's memory.
+    let greeting = Box::pin(timeout_at(deadline, greeting::come(&stream, has_tls)));
     let spoken = tokio::select! {
-        spoken = timeout_at(deadline, greeting::come(&stream, has_tls)) => spoken.is_ok_and(|come| come.is_ok()),
-        () = stopped(stopping.clone()) => return,
+        spoken = greeting => spoken.is_ok_and(|come| come.is_ok()),
+        () = Box::pin(stopped(stopping.clone())) => return,
     };
     if !spoken {
         if has_tls {
@@ -85,19 +87,19 @@ async fn spoken_on(
     stopping: watch::Receiver<bool>,
     deadline: Instant,
 ) {
-    let stream = Layered::new(stream, StallGuard::new(shared.limits.stall_time));
-    let shown = Shown::default();
+    let (shown, stall) = (Shown::default(), StallGuard::new(shared.limits.stall_time));
     let Some(security) = shared.security.clone() else {
         shown.accept();
         let requests = Requests::new(shared, Peer::default(), shown);
-        return Box::pin(serve_http1(stream, requests, stopping)).await;
+        return Box::pin(serve_http1(Layered::new(stream, stall), requests, stopping)).await;
     };
-    let stream = Layered::new(stream, Ration::new(shared.places.clone(), shown.clone()));
+    let ration = Ration::new(shared.places.clone(), shown.clone());
+    let stream = Layered::new(Layered::new(stream, ration), stall);
     let Some(mut stream) = Box::pin(handshake(stream, &security, deadline, &shared, &stopping)).await else {
         return;
     };
     let (below, tls) = stream.get_mut();
-    below.layer_mut().begin_first_request();
+    below.stream_mut().layer_mut().begin_first_request();
     let peer = security.peer(tls.peer_certificates().map(<[_]>::to_vec).unwrap_or_default());
     let is_http2 = tls.alpn_protocol() == Some(b"h2");
     let mut beginning = Box::new(Beginning::new(stream, is_http2));
@@ -117,7 +119,7 @@ async fn spoken_on(
     }
 }
 
-type Rationed = Layered<Layered<TcpStream, StallGuard>, Ration>;
+type Rationed = Layered<Layered<TcpStream, Ration>, StallGuard>;
 
 async fn handshake(
     stream: Rationed,
@@ -125,7 +127,7 @@ async fn handshake(
     deadline: Instant,
     shared: &Shared,
     stopping: &watch::Receiver<bool>,
-) -> Option<TlsStream<Rationed>> {
+) -> Option<Box<TlsStream<Rationed>>> {
     let accepting = TlsAcceptor::from(security.server_config()).accept(stream);
     let accepted = tokio::select! {
         accepted = timeout_at(deadline, accepting) => accepted,
@@ -137,6 +139,7 @@ async fn handshake(
             shared.gate.requests.handshakes_failed.fetch_add(1, Relaxed);
             tracing::debug!(%error, "TLS handshake failed");
         })
+        .map(Box::new)
         .ok()
 }
 

@@ -5,12 +5,11 @@
 
 use std::io;
 
-use rustix::net::{RecvFlags, recv};
 use tokio::{io::Interest, net::TcpStream};
 
-/// The head of a record: its type, a version and its length (RFC 8446, 5.1).
-const RECORD_HEAD: usize = 5;
-/// The type of records of the handshake.
+use super::records::{RECORD_HEAD, Seen};
+
+/// The type of records of the handshake (RFC 8446, 5.1).
 const HANDSHAKE: u8 = 22;
 /// The longest record without encryption.
 const LONGEST_RECORD: u16 = 1 << 14;
@@ -24,11 +23,9 @@ pub(super) async fn come(stream: &TcpStream, has_tls: bool) -> io::Result<()> {
             return Ok(());
         }
         let looked = stream.try_io(Interest::READABLE, || {
-            let mut head = [0; RECORD_HEAD];
-            let (count, _) = recv(stream, &mut head, RecvFlags::PEEK | RecvFlags::DONTWAIT)?;
-            let waiting = rustix::io::ioctl_fionread(stream)?;
-            let head = head.get(..count).unwrap_or_default();
-            let is_enough = head.is_empty() || !has_tls || is_record(head, waiting);
+            let seen = Seen::of(stream)?;
+            let head = seen.first();
+            let is_enough = head.is_empty() || !has_tls || is_record(head, seen.waiting);
             if is_enough { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
         });
         match looked {
@@ -39,11 +36,11 @@ pub(super) async fn come(stream: &TcpStream, has_tls: bool) -> io::Result<()> {
 }
 
 /// Whether a whole record is there, or none that the handshake begins with. `waiting` counts the head, too.
-fn is_record(head: &[u8], waiting: u64) -> bool {
+fn is_record(head: &[u8], waiting: usize) -> bool {
     match *head {
         [HANDSHAKE, _, _, high, low] => {
             let length = u16::from_be_bytes([high, low]);
-            length > LONGEST_RECORD || waiting >= u64::from(length) + RECORD_HEAD as u64
+            length > LONGEST_RECORD || waiting >= usize::from(length) + RECORD_HEAD
         }
         [kind, ..] => kind != HANDSHAKE,
         [] => false,

@@ -9,24 +9,30 @@ use std::{
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// What is done to the bytes of a stream. What a layer does not say is left to the stream.
-pub(super) trait Layer: Unpin {
+pub(super) trait Layer<S>: Unpin {
     /// Reads from the stream below.
-    fn poll_read<S: AsyncRead + Unpin>(
+    fn poll_read(
         &mut self,
         stream: &mut S,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
+    ) -> Poll<io::Result<()>>
+    where
+        S: AsyncRead + Unpin,
+    {
         Pin::new(stream).poll_read(context, buffer)
     }
 
     /// Writes to the stream below; returns how many bytes were taken.
-    fn poll_write<S: AsyncWrite + Unpin>(
+    fn poll_write(
         &mut self,
         stream: &mut S,
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
+    ) -> Poll<io::Result<usize>>
+    where
+        S: AsyncWrite + Unpin,
+    {
         poll_write(stream, context, slices)
     }
 }
@@ -41,6 +47,10 @@ pub(super) struct Layered<S, L> {
 impl<S, L> Layered<S, L> {
     pub(super) fn new(stream: S, layer: L) -> Self {
         Self { stream, layer }
+    }
+
+    pub(super) fn stream_mut(&mut self) -> &mut S {
+        &mut self.stream
     }
 
     pub(super) fn layer_mut(&mut self) -> &mut L {
@@ -60,7 +70,7 @@ pub(super) fn poll_write<S: AsyncWrite + Unpin>(
     }
 }
 
-impl<S: AsyncRead + Unpin, L: Layer> AsyncRead for Layered<S, L> {
+impl<S: AsyncRead + Unpin, L: Layer<S>> AsyncRead for Layered<S, L> {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -71,7 +81,7 @@ impl<S: AsyncRead + Unpin, L: Layer> AsyncRead for Layered<S, L> {
     }
 }
 
-impl<S: AsyncWrite + Unpin, L: Layer> AsyncWrite for Layered<S, L> {
+impl<S: AsyncWrite + Unpin, L: Layer<S>> AsyncWrite for Layered<S, L> {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.poll_write_vectored(context, &[IoSlice::new(bytes)])
     }

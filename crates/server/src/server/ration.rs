@@ -1,7 +1,8 @@
 //! What a client may send before it has shown who it is.
 //!
 //! Each connection takes memory for what has come and cannot be used yet: parts of TLS messages and of heads. A few
-//! KiB are each connection's own. For more it needs one of a few places, and is not read until there is one.
+//! KiB are each connection's own. For more it needs one of a few places, and is not read until there is one. Of what is
+//! its own, whole TLS records are read.
 
 use std::{
     fmt,
@@ -21,6 +22,7 @@ use tokio::{
 };
 
 use super::layered::Layer;
+use super::records::Records;
 
 /// Bytes that a client may send for its handshake without a place. With a certificate it sends 1 to 4 KiB.
 pub(super) const HANDSHAKE: usize = 4 << 10;
@@ -73,7 +75,10 @@ pub(super) struct Ration {
     shown: Shown,
     places: Places,
     place: Place,
+    /// Bytes that the client may send.
     left: usize,
+    /// Bytes of a record that is being read.
+    record: usize,
 }
 
 enum Place {
@@ -84,19 +89,34 @@ enum Place {
 
 impl Ration {
     pub(super) fn new(places: Places, shown: Shown) -> Self {
-        Self { shown, places, place: Place::None, left: HANDSHAKE }
+        Self { shown, places, place: Place::None, left: HANDSHAKE, record: 0 }
     }
 
     /// The handshake is done: what it took is free again, but for what a place was needed for.
     pub(super) fn begin_first_request(&mut self) {
-        if matches!(self.place, Place::None) {
-            self.left = FIRST_REQUEST;
+        if !matches!(self.place, Place::Held(_)) {
+            (self.place, self.left) = (Place::None, FIRST_REQUEST);
         }
     }
 
-    /// Ready when there is something left to read.
+    /// Ready when bytes of a record may be read, with how many; 0 at the end of the stream.
+    fn poll_most(&mut self, stream: &mut impl Records, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let mut record = self.record;
+        if record == 0 {
+            // With a place there is memory for parts.
+            let most = if matches!(self.place, Place::Held(_)) { 0 } else { self.left };
+            record = ready!(stream.poll_record(context, most))?;
+        }
+        if record > self.left {
+            ready!(self.poll_place(context))?;
+        }
+        self.record = record;
+        Poll::Ready(Ok(record.min(self.left)))
+    }
+
+    /// Ready when the connection has a place, and something left to read with it.
     fn poll_place(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while self.left == 0 {
+        loop {
             match &mut self.place {
                 Place::None => {
                     let places = Arc::clone(&self.places.0);
@@ -109,28 +129,25 @@ impl Ration {
                     self.place = Place::Held(place);
                     self.left = LONG;
                 }
+                Place::Held(_) if self.left > 0 => return Poll::Ready(Ok(())),
                 Place::Held(_) => {
                     let what = "the client sends much and does not show who it is";
                     return Poll::Ready(Err(io::Error::new(io::ErrorKind::FileTooLarge, what)));
                 }
             }
         }
-        Poll::Ready(Ok(()))
     }
 }
 
-impl Layer for Ration {
-    fn poll_read<S: AsyncRead + Unpin>(
+impl<S: AsyncRead + Records + Unpin> Layer<S> for Ration {
+    fn poll_read(
         &mut self,
         stream: &mut S,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let most = match self.shown.0.load(Relaxed) {
-            NOTHING => {
-                ready!(self.poll_place(context))?;
-                self.left
-            }
+            NOTHING => ready!(self.poll_most(stream, context))?,
             REFUSED => REST,
             _ => {
                 self.place = Place::None;
@@ -143,6 +160,7 @@ impl Layer for Ration {
         let count = part.filled().len();
         buffer.advance(count);
         self.left = self.left.saturating_sub(count);
+        self.record = self.record.saturating_sub(count);
         Poll::Ready(Ok(()))
     }
 }
@@ -159,40 +177,69 @@ impl fmt::Debug for Place {
 
 #[cfg(test)]
 mod tests {
-    use futures::FutureExt as _;
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
+    use std::time::Duration;
+
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        net::{TcpListener, TcpStream},
+        task::JoinHandle,
+        time::timeout,
+    };
 
     use super::super::layered::Layered;
     use super::*;
 
-    type Rationed = Layered<DuplexStream, Ration>;
+    type Rationed = Layered<TcpStream, Ration>;
 
-    /// A connection, and how its client sends bytes.
-    async fn sent(places: &Places, shown: &Shown, count: usize) -> (Rationed, DuplexStream) {
-        let (near, mut far) = duplex(1 << 20);
-        far.write_all(&vec![7; count]).await.unwrap();
+    /// What has to come comes in this time.
+    const PATIENCE: Duration = Duration::from_secs(60);
+    /// What must not come is waited for so long.
+    const SHORT: Duration = Duration::from_millis(20);
+    /// A record with its head. Many of them are as much as may be sent.
+    const RECORD: usize = 512;
+    const MUCH: usize = 1 << 19;
+
+    /// Bytes of records, the last of which may be a part of one.
+    fn records(count: usize) -> Vec<u8> {
+        let record = [&[23, 3, 3, 1, 0xfb][..], &[7; RECORD - 5]].concat();
+        record.into_iter().cycle().take(count).collect()
+    }
+
+    /// A connection, and its client when it has sent so much.
+    async fn sent(places: &Places, shown: &Shown, count: usize) -> (Rationed, JoinHandle<TcpStream>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (near, _) = listener.accept().await.unwrap();
+        let far = tokio::spawn(async move {
+            client.write_all(&records(count)).await.unwrap();
+            client
+        });
         (Layered::new(near, Ration::new(places.clone(), shown.clone())), far)
     }
 
-    /// What can be read now, up to `most`, and how it ended if it did.
-    fn read(stream: &mut Rationed, most: usize) -> (usize, Option<io::ErrorKind>) {
-        let (mut count, mut bytes) = (0, vec![0; 16 << 10]);
-        while count < most {
-            match stream.read(&mut bytes).now_or_never() {
-                Some(Ok(0)) | None => break,
-                Some(Ok(more)) => count += more,
-                Some(Err(error)) => return (count, Some(error.kind())),
-            }
+    /// Reads so much, and returns the most that came at a time.
+    async fn read(stream: &mut Rationed, count: usize) -> usize {
+        let (mut left, mut most, mut bytes) = (count, 0, vec![0; 16 << 10]);
+        while left > 0 {
+            let part = bytes.len().min(left);
+            let part = timeout(PATIENCE, stream.read(&mut bytes[..part])).await.unwrap().unwrap();
+            assert_ne!(part, 0);
+            (left, most) = (left - part, most.max(part));
         }
-        (count, None)
+        most
+    }
+
+    async fn assert_nothing(stream: &mut Rationed) {
+        assert!(timeout(SHORT, stream.read(&mut [0; 1])).await.is_err());
     }
 
     #[tokio::test]
     async fn a_client_that_is_not_known_is_read_to_a_bound() {
         let (places, shown) = (Places::default(), Shown::default());
-        let (mut stream, _far) = sent(&places, &shown, 1 << 19).await;
-        let too_much = Some(io::ErrorKind::FileTooLarge);
-        assert_eq!(read(&mut stream, usize::MAX), (HANDSHAKE + LONG, too_much));
+        let (mut stream, _far) = sent(&places, &shown, MUCH).await;
+        read(&mut stream, HANDSHAKE + LONG).await;
+        let error = timeout(PATIENCE, stream.read(&mut [0; 1])).await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
         drop(stream);
         assert_eq!(places.0.available_permits(), PLACES);
     }
@@ -202,40 +249,66 @@ mod tests {
         let (places, shown) = (Places::default(), Shown::default());
         let mut long = Vec::new();
         for _ in 0..PLACES {
-            let (mut stream, far) = sent(&places, &shown, HANDSHAKE + 1).await;
-            assert_eq!(read(&mut stream, usize::MAX), (HANDSHAKE + 1, None));
+            let (mut stream, far) = sent(&places, &shown, HANDSHAKE + RECORD).await;
+            read(&mut stream, HANDSHAKE + RECORD).await;
             long.push((stream, far));
         }
         // Others have what is their own.
-        let (mut other, _far) = sent(&places, &Shown::default(), HANDSHAKE + FIRST_REQUEST + 1).await;
-        assert_eq!(read(&mut other, HANDSHAKE), (HANDSHAKE, None));
+        let (mut other, _far) = sent(&places, &Shown::default(), HANDSHAKE + FIRST_REQUEST + RECORD).await;
+        read(&mut other, HANDSHAKE).await;
+        assert_nothing(&mut other).await;
         other.layer_mut().begin_first_request();
-        assert_eq!(read(&mut other, usize::MAX), (FIRST_REQUEST, None));
+        read(&mut other, FIRST_REQUEST).await;
+        assert_nothing(&mut other).await;
         drop(long.pop());
-        assert_eq!(read(&mut other, usize::MAX), (1, None));
+        read(&mut other, RECORD).await;
+    }
+
+    #[tokio::test]
+    async fn whole_records_are_read() {
+        let (places, shown) = (Places::default(), Shown::default());
+        let (mut stream, far) = sent(&places, &shown, RECORD * 3 + 100).await;
+        assert_eq!(read(&mut stream, RECORD * 3).await, RECORD);
+        assert_nothing(&mut stream).await;
+        let mut far = far.await.unwrap();
+        far.write_all(&records(RECORD)[100..]).await.unwrap();
+        assert_eq!(read(&mut stream, RECORD).await, RECORD);
+        assert_eq!(places.0.available_permits(), PLACES);
+        // A longer one needs a place, with which it is read as it comes.
+        far.write_all(&[23, 3, 3, 0x40, 0, 7]).await.unwrap();
+        read(&mut stream, 6).await;
+        assert_eq!(places.0.available_permits(), PLACES - 1);
+        far.write_all(&[7; 9]).await.unwrap();
+        read(&mut stream, 9).await;
+    }
+
+    #[tokio::test]
+    async fn a_record_that_does_not_end_is_read_at_the_end() {
+        let (mut stream, far) = sent(&Places::default(), &Shown::default(), RECORD + 100).await;
+        far.await.unwrap().shutdown().await.unwrap();
+        let mut all = Vec::new();
+        timeout(PATIENCE, stream.read_to_end(&mut all)).await.unwrap().unwrap();
+        assert_eq!(all, records(RECORD + 100));
     }
 
     #[tokio::test]
     async fn a_client_that_is_known_is_read_without_a_bound() {
         let (places, shown) = (Places::default(), Shown::default());
-        let (mut stream, _far) = sent(&places, &shown, 1 << 19).await;
-        assert_eq!(read(&mut stream, HANDSHAKE + 1).1, None);
+        let (mut stream, _far) = sent(&places, &shown, MUCH + 1).await;
+        read(&mut stream, HANDSHAKE + 1).await;
         assert_eq!(places.0.available_permits(), PLACES - 1);
         shown.accept();
         shown.refuse();
         assert!(shown.is_accepted());
-        let (count, error) = read(&mut stream, usize::MAX);
-        assert!(error.is_none() && count > LONG, "{count} {error:?}");
+        read(&mut stream, MUCH - HANDSHAKE).await;
         assert_eq!(places.0.available_permits(), PLACES);
     }
 
     #[tokio::test]
     async fn what_follows_a_refused_request_is_read_in_small_parts() {
         let (places, shown) = (Places::default(), Shown::default());
-        let (mut stream, _far) = sent(&places, &shown, 1 << 18).await;
+        let (mut stream, _far) = sent(&places, &shown, MUCH).await;
         shown.refuse();
-        let mut bytes = vec![0; 16 << 10];
-        assert_eq!(stream.read(&mut bytes).await.unwrap(), REST);
-        assert_eq!(read(&mut stream, usize::MAX), ((1 << 18) - REST, None));
+        assert!(read(&mut stream, MUCH).await <= REST);
     }
 }

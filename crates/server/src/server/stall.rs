@@ -29,8 +29,8 @@ impl StallGuard {
     }
 }
 
-impl Layer for StallGuard {
-    fn poll_write<S: AsyncWrite + Unpin>(
+impl<S: AsyncWrite + Unpin> Layer<S> for StallGuard {
+    fn poll_write(
         &mut self,
         stream: &mut S,
         context: &mut Context<'_>,
