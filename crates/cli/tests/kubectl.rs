@@ -382,3 +382,29 @@ fn what_the_server_says_of_itself() {
         assert!(all.contains("sessionAffinityConfig"), "{all}");
     }
 }
+
+#[test]
+fn a_kept_connection_outlives_its_token() {
+    let Some(python) = files::tools("python-with-kubernetes").pop() else {
+        assert!(!files::is_provided("python-with-kubernetes"));
+        return;
+    };
+    let (node, folder) = (Namespace::new("renewed").unwrap(), TempDir::new().unwrap());
+    node.ip("link set lo up\n").unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (data, tokens, authority) = (at("data"), at("tokens"), at("data/pki/ca.crt"));
+    fs::write(&tokens, "first,eve,1,system:masters\n").unwrap();
+    let arguments = ["serve", "--in-memory", "--data-dir", &data, "--token-auth-file", &tokens];
+    let mut server = PortolanProcess::start(&node, BINARY.as_ref(), &arguments).unwrap();
+    server.wait_for_output(PATIENCE, "tls=true").unwrap();
+    let mut command = node.command(python);
+    let script = include_str!("kubectl/renewed.py");
+    command.args(["-c", script, "https://127.0.0.1:6443", &authority, &tokens]);
+    // Nothing of this machine's user has a part in it.
+    command.env("HOME", folder.path()).env("KUBECONFIG", "/dev/null").env("no_proxy", "*");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let Output { status, stdout, stderr } = command.spawn().unwrap().wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&stdout);
+    let complaint = String::from_utf8_lossy(&stderr);
+    assert!(status.success() && said.contains("all is well"), "{said}{complaint}");
+}
