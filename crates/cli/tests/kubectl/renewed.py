@@ -24,6 +24,14 @@ def status():
     return 200
 
 
+def port():
+    """That of the connection, on this side. The pool opens a closed connection again, and counts it as one."""
+    pools = core.api_client.rest_client.pool_manager.pools
+    (pool,) = [pools.get(key) for key in pools.keys()]
+    (connection,) = [connection for connection in pool.pool.queue if connection]
+    return connection.sock.getsockname()[1]
+
+
 def until(expected):
     while (found := status()) != expected:
         assert time.monotonic() < DEADLINE, (expected, found)
@@ -37,13 +45,12 @@ configuration.refresh_api_key_hook = show
 show(configuration)
 core = client.CoreV1Api(client.ApiClient(configuration))
 until(200)
+kept = port()
 with open(TOKENS + ".new", "w") as file:
     file.write("second,eve,1,system:masters\n")
 os.replace(TOKENS + ".new", TOKENS)
 until(401)
 token = "second"
 assert status() == 200
-pools = core.api_client.rest_client.pool_manager.pools
-opened = [pools.get(key).num_connections for key in pools.keys()]
-assert opened == [1], opened
+assert port() == kept
 print("all is well")
