@@ -188,7 +188,7 @@ impl Api {
     ) -> Result<Outcome, ApiError> {
         let object = Kept::new(object);
         let decide = |ledger: &mut Ledger| {
-            let new = (object.object(), Owners::of_create(options));
+            let new = (object.object()?, Owners::of_create(options));
             self.decide_create(ledger, resource, namespace, new, options)
         };
         let outcome = self.write(decide).await?.seen_as(resource);

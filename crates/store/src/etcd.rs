@@ -123,6 +123,7 @@ impl Shared {
                 "etcd has it, but did not show it to this server in time".into(),
             ));
         }
+        self.mended();
         let tables = self.published.read();
         let objects = done.objects.into_iter().map(|(resource, draft, revision)| {
             let published = tables.get(resource, draft.key()).filter(|object| object.revision() == revision);
@@ -175,7 +176,9 @@ impl Store for EtcdStore {
         let task = self.runtime.spawn(async move {
             let outcome = shared.commit(transaction).await;
             shared.counters.outcome(&outcome);
-            shared.note(&outcome);
+            if let Err(error) = &outcome {
+                shared.note(error);
+            }
             outcome
         });
         task.map(|ended| ended.unwrap_or_else(|error| Err(CommitError::Unknown(error.to_string())))).boxed()

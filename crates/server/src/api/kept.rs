@@ -2,7 +2,7 @@
 
 use portolan_schema::json::bounded;
 
-use crate::json::Object;
+use crate::{error::ApiError, json::Object};
 
 /// Above this estimate, in bytes, an object is kept as text, which takes a few times less.
 const LARGE: usize = 64 << 10;
@@ -30,10 +30,11 @@ impl Kept {
     }
 
     /// A copy of the object.
-    pub(crate) fn object(&self) -> Object {
+    pub(crate) fn object(&self) -> Result<Object, ApiError> {
         match self {
-            Self::Decoded(object) => object.clone(),
-            Self::Text(text) => serde_json::from_slice(text).unwrap_or_default(),
+            Self::Decoded(object) => Ok(object.clone()),
+            Self::Text(text) => serde_json::from_slice(text)
+                .map_err(|error| ApiError::Internal(format!("the object cannot be read again: {error}"))),
         }
     }
 }
@@ -48,7 +49,7 @@ mod tests {
             let object: Object = (0..count).map(|number| (format!("k{number}"), number)).collect();
             let kept = Kept::new(object.clone());
             assert_eq!(matches!(kept, Kept::Text(_)), count > 1);
-            assert_eq!(kept.object(), object);
+            assert_eq!(kept.object(), Ok(object));
         }
     }
 }

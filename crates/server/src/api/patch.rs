@@ -35,7 +35,7 @@ impl Change {
         options: WriteOptions,
     ) -> Result<(Object, Owners), ApiError> {
         let mut new = match self {
-            Self::Replace(object) => object.object(),
+            Self::Replace(object) => object.object()?,
             Self::Patch(patch) => patch.apply(resource, old)?,
             Self::Apply(apply) => return applied(&apply, part, Some(old), options),
         };

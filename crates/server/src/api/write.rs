@@ -106,7 +106,7 @@ impl Api {
         }
         let (mut object, owners) = match change {
             Change::Replace(object) if target.resource.info().create_on_update && part == Part::Main => {
-                (object.object(), Owners::of_create(options))
+                (object.object()?, Owners::of_create(options))
             }
             Change::Apply(apply) if part == Part::Main => patch::applied(&apply, part, None, options)?,
             _ => return Err(target.not_found()),

@@ -139,7 +139,8 @@ impl Body {
                     _ => refused("protobuf", &error),
                 })?;
                 self.share.take(bounded::cost(&decoded))?;
-                Ok((decoded, Vec::new()))
+                let value = fitting("protobuf", Value::Object(decoded))?;
+                Ok((object(value)?, Vec::new()))
             }
         }
     }
@@ -198,12 +199,7 @@ impl Body {
         let value = self.bounded("YAML", |bounded| {
             serde_saphyr::with_deserializer_from_str(text, |text| bounded.deserialize(text))
         })?;
-        // Other than the JSON decoder, that of YAML takes what could not be read again from the store.
-        if fits_depth(&value, MAX_DEPTH, &mut 0) {
-            Ok(value)
-        } else {
-            Err(refused("YAML", &format!("more than {MAX_DEPTH} objects and lists are within each other")))
-        }
+        fitting("YAML", value)
     }
 
     fn bounded<T, E: std::fmt::Display>(
@@ -218,6 +214,15 @@ impl Body {
         })?;
         self.share.take(budget.spent())?;
         Ok(value)
+    }
+}
+
+/// The value, if it can be read again from the store. Other than the decoder of JSON, those of YAML and protobuf take more.
+fn fitting(format: &'static str, value: Value) -> Result<Value, ApiError> {
+    if fits_depth(&value, MAX_DEPTH, &mut 0) {
+        Ok(value)
+    } else {
+        Err(refused(format, &format!("more than {MAX_DEPTH} objects and lists are within each other")))
     }
 }
 
