@@ -1,9 +1,12 @@
 //! What others do to our table, and what goes wrong.
 
+use std::time::Duration;
+
 use portolan_backend::Dataplane;
 use portolan_backend::nft::{DriftWatch, Nftables};
 use portolan_model::{Change, Family};
 use portolan_sock::{Protocol, Socket};
+use portolan_testkit::eventually;
 use portolan_wire::nftables::{Family as WireFamily, IfExists, Table as WireTable, Transaction};
 
 use super::support::{
@@ -187,6 +190,9 @@ fn what_changes_after_a_first_comparison_that_failed_is_not_lost() {
         let new = put("new", cluster_ip(Family::Ipv4, 50, [1, 2]));
         nftables.apply(&[gone(&state[0]), new.clone()]).unwrap_err();
         drop(owner);
+        // A program that another test is starting may hold the socket for a moment.
+        let is_gone = || !nft("list tables").contains(OUR_NAME[0].1);
+        eventually(Duration::from_secs(120), "the table goes with its owner", is_gone).unwrap();
         nftables.resync().unwrap();
         collect(&mut nftables);
         let here = Table::read(Family::Ipv4).meaning();
