@@ -79,7 +79,7 @@ fn there_and_back(other: &str) {
         let to = at(&format!("{address}:80"));
         reaches(cluster.world.client().namespace(), Protocol::Tcp, to, &[backend]);
     }
-    assert_lossless_but_own(load, 2);
+    assert_lossless_but_own(load);
 }
 
 #[test]

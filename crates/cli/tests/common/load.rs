@@ -60,18 +60,24 @@ pub(crate) fn assert_lossless_but_answers(load: Vec<(&'static str, Traffic)>, at
     assert_all(load, |report| spared(report).is_lossless(), why);
 }
 
-/// Ends the load; nothing of it was lost, but for this many connections of the node itself: where the IPVS mode gives way,
-/// one that was made between the new mode's rules and the removal of the Service's address from this node may end.
-pub(crate) fn assert_lossless_but_own(load: Vec<(&'static str, Traffic)>, at_most: u64) {
+/// Ends the load; nothing of it was lost, but for connections of the node itself that were made in a row: where the IPVS mode
+/// gives way, those end that were made between the new mode's rules and the removal of the Service's address from this node.
+pub(crate) fn assert_lossless_but_own(load: Vec<(&'static str, Traffic)>) {
     let (own, others): (Vec<_>, Vec<_>) =
         load.into_iter().partition(|(name, _)| name.starts_with("node to "));
     assert!(!own.is_empty() && !others.is_empty());
-    let spared = |report: &TrafficReport| TrafficReport {
-        connections_failed: report.connections_failed.saturating_sub(at_most),
-        ..report.clone()
-    };
-    assert_all(own, |report| spared(report).is_lossless(), "");
+    let spared = |report: &TrafficReport| TrafficReport { connections_failed: 0, ..report.clone() };
+    assert_all(own, |report| spared(report).is_lossless() && lost_in_a_row(report), "");
     assert_lossless(others);
+}
+
+/// Returns true if the connections that failed came one after the other.
+fn lost_in_a_row(report: &TrafficReport) -> bool {
+    let number = |loss: &String| loss.split("connection ").nth(1)?.split(':').next()?.parse::<u64>().ok();
+    let numbers: Vec<u64> = report.losses.iter().filter_map(number).collect();
+    // More than these are not told.
+    numbers.len() as u64 == report.connections_failed
+        && numbers.windows(2).all(|pair| matches!(pair, [one, next] if *next == one + 1))
 }
 
 fn assert_all(load: Vec<(&'static str, Traffic)>, is_good: impl Fn(&TrafficReport) -> bool, why: &str) {
