@@ -51,7 +51,7 @@ unit: packages-base packages-test $(TOOLS) $(RELEASED) $(PYTHON)
 TESTS := $(CARGO) test --quiet --locked --workspace --all-features
 GUEST := PORTOLAN_TEST_IPVS=1 $(TESTS) --config 'target."cfg(all())".runner = "$(CURDIR)/tests/vm/run"'
 # SPECIFICATION.md says why each is left out.
-VM_SKIP := any_line for_10_s under_load contention edits:: limits:: priority:: restart:: the_memory_of_what_others_do \
+VM_SKIP := any_line for_10_s under_load contention edits:: limits:: priority:: restart:: the_memory_of what_others_do \
 	ipvs::the_kernel_agrees_with_the_oracle memory_is_flat modes_change
 # One program a mode, each with a module for each way to run that mode.
 PACKETS := --test affinity --test decisions --test frontends --test masquerade --test refusals --test random
