@@ -121,12 +121,19 @@ fn settings(node: &Namespace) -> String {
     SETTINGS.map(read).concat()
 }
 
+/// Chains and rules of both families, each with its table before it.
 fn saved_rules(node: &Namespace) -> String {
     let saved = ["iptables-nft-save", "ip6tables-nft-save"].map(|save| node.output(save, &[]).unwrap());
+    let (mut table, mut rules) = ("", String::new());
     // Without times and counters.
     let saved = saved.concat();
-    let lines = saved.lines().filter(|line| !line.starts_with('#'));
-    lines.map(|line| line.split(" [").next().unwrap().to_owned() + "\n").collect()
+    for line in saved.lines().filter(|line| !line.starts_with('#')) {
+        if line.starts_with('*') {
+            table = line;
+        }
+        rules.extend([table, " ", line.split(" [").next().unwrap(), "\n"]);
+    }
+    rules
 }
 
 /// Members of all sets, in order.
@@ -145,12 +152,16 @@ pub(crate) fn everything(node: &Namespace) -> String {
 /// The clean-up beside a kube-proxy in IPVS mode, again and again: what bears names of our own goes, and all else stays.
 pub(crate) fn only_what_is_ours_goes(node: &Namespace) {
     let ours = |line: &&str| {
-        line.contains("PORTOLAN-")
-            || (line.contains("KUBE-IPVS-OUT-FILTER") || line.contains("KUBE-SOURCE-RANGES-FIREWALL"))
+        let of_ours =
+            || line.contains("KUBE-IPVS-OUT-FILTER") || line.contains("KUBE-SOURCE-RANGES-FIREWALL");
+        line.contains("PORTOLAN-") || (line.starts_with("*mangle ") && of_ours())
     };
     let without = |text: String| text.lines().filter(|line| !ours(line)).collect::<Vec<_>>().join("\n");
     let before = without(everything(node));
     assert!(before.contains("KUBE-CLUSTER-IP") && before.contains("10.96.0.10/32"), "{before}");
+    // kube-proxy has chains of the same names in another table.
+    let theirs = ["*filter -A KUBE-SOURCE-RANGES-FIREWALL -j DROP", "*filter :KUBE-IPVS-OUT-FILTER "];
+    assert!(theirs.iter().all(|line| before.contains(line)), "{before}");
     // The kernel lets go of sets a while after the rules that referred to them.
     let outcome = eventually(PATIENCE, CLEANUP, || run(node, CLEANUP).0);
     assert!(outcome.is_ok(), "{:?}", run(node, CLEANUP));
