@@ -31,5 +31,5 @@ pub use options::Options;
 pub use portolan_wire::ipvs::Timeouts;
 pub use probe::available;
 pub use retire::{has_virtual_servers, is_left};
-pub(crate) use rules::uses;
+pub(crate) use rules::{Jump, own_jumps, uses};
 pub use settings::{KernelVersion, kernel_default, kernel_settings};

@@ -23,7 +23,7 @@ use portolan_sock::SocketError;
 
 use crate::dataplane::Chains;
 use crate::iptables::Variant;
-use chains::{FIREWALL, Outcome};
+use chains::{Entries, FIREWALL, Outcome};
 
 pub use ipvs::DEVICE as IPVS_DEVICE;
 pub use own::remove_own;
@@ -38,6 +38,8 @@ pub struct Removed {
     pub chains: usize,
     /// Those that were not removed, because rules of others lead to them.
     pub held_chains: BTreeSet<String>,
+    /// Rules of the IPVS mode that led into chains that stay.
+    pub rules: usize,
     /// Virtual servers of the IPVS mode.
     pub virtual_servers: usize,
     /// Network devices of the IPVS mode: [`IPVS_DEVICE`] or none.
@@ -49,13 +51,14 @@ pub struct Removed {
 impl Removed {
     fn take(&mut self, outcome: Outcome) {
         self.chains += outcome.chains;
+        self.rules += outcome.rules;
         self.held_chains.extend(outcome.held);
     }
 
     /// Whether nothing was removed.
     pub fn is_empty(&self) -> bool {
-        let Self { tables, chains, held_chains: _, virtual_servers, devices, sets } = *self;
-        [tables, chains, virtual_servers, devices, sets] == [0; 5]
+        let Self { tables, chains, rules, held_chains: _, virtual_servers, devices, sets } = *self;
+        [tables, chains, rules, virtual_servers, devices, sets] == [0; 6]
     }
 }
 
@@ -226,13 +229,19 @@ fn remove_rules(family: Family, keep: &Keep, removed: &mut Removed, errors: &mut
         Ok(tables) => removed.tables += usize::from(tables),
         Err(error) => errors.push(error),
     }
-    match tables::remove_chains(family, |table, chain| keep.chain(Variant::Nft, family, table, chain))
-        .map_err(failed("chains of the iptables mode"))
+    let no_more: Entries = |_| Vec::new();
+    match tables::remove_chains(
+        family,
+        |table, chain| keep.chain(Variant::Nft, family, table, chain),
+        no_more,
+    )
+    .map_err(failed("chains of the iptables mode"))
     {
         Ok(outcome) => removed.take(outcome),
         Err(error) => errors.push(error),
     }
-    match legacy::remove_chains(family, |table, chain| keep.chain(Variant::Legacy, family, table, chain)) {
+    let is_kept = |table: &str, chain: &str| keep.chain(Variant::Legacy, family, table, chain);
+    match legacy::remove_chains(family, is_kept, no_more) {
         Ok(outcome) => removed.take(outcome),
         Err(error) => errors.push(error),
     }

@@ -25,6 +25,8 @@ mod listing;
 mod load;
 #[path = "ipvs/only_ours.rs"]
 mod only_ours;
+#[path = "ipvs/only_ours_by_variant.rs"]
+mod only_ours_by_variant;
 #[path = "ipvs/others.rs"]
 mod others;
 #[path = "ipvs/probe.rs"]

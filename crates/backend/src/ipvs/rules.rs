@@ -55,11 +55,11 @@ const CHAINS: [(Table, &str); 12] = [
 ];
 
 /// A rule of a chain of the kernel's own that leads to one of ours.
-struct Jump {
+pub(crate) struct Jump {
     table: Table,
-    from: &'static str,
-    to: &'static str,
-    comment: &'static str,
+    pub(crate) from: &'static str,
+    pub(crate) to: &'static str,
+    pub(crate) comment: &'static str,
     /// The iptables mode has the same rule.
     is_shared: bool,
 }
@@ -117,6 +117,11 @@ pub(crate) fn uses(table: &str, chain: &str) -> bool {
     CHAINS.iter().any(|(of, name)| of.name() == table && *name == chain)
 }
 
+/// The rules by which the kernel's own chains of a table lead into this mode, and into no other.
+pub(crate) fn own_jumps(table: &str) -> impl Iterator<Item = &'static Jump> {
+    JUMPS.iter().filter(move |jump| !jump.is_shared && jump.table.name() == table)
+}
+
 impl Table {
     const fn name(self) -> &'static str {
         match self {
@@ -128,7 +133,8 @@ impl Table {
 }
 
 impl Jump {
-    fn rule(&self) -> String {
+    /// The rule as a save prints it, without its chain.
+    pub(crate) fn rule(&self) -> String {
         format!("-m comment --comment \"{}\" -j {}", self.comment, self.to)
     }
 }

@@ -2,6 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use crate::ipvs;
+
+/// The rules of a table's built-in chains that go even where what they lead to stays.
+pub(super) type Entries = fn(&str) -> Vec<&'static ipvs::Jump>;
+
 /// The tables of iptables that kube-proxy writes to.
 pub(super) const TABLES: [&str; 3] = ["nat", "filter", "mangle"];
 
@@ -52,7 +57,7 @@ pub(crate) struct Jump<R> {
 pub(super) struct Plan<R> {
     /// Chains, with all their rules.
     pub(super) chains: BTreeSet<String>,
-    /// Rules of built-in chains that lead to them.
+    /// Rules of built-in chains that lead to them, or are needless otherwise.
     pub(super) rules: Vec<Jump<R>>,
     /// Chains that stay, because rules of others lead to them.
     pub(super) held: BTreeSet<String>,
@@ -63,6 +68,8 @@ pub(super) struct Plan<R> {
 pub(super) struct Outcome {
     /// How many chains.
     pub(super) chains: usize,
+    /// How many rules that led to chains that stay.
+    pub(super) rules: usize,
     /// See [`Plan::held`].
     pub(super) held: BTreeSet<String>,
 }
@@ -70,7 +77,20 @@ pub(super) struct Outcome {
 impl Outcome {
     pub(super) fn add<R>(&mut self, plan: Plan<R>) {
         self.chains += plan.chains.len();
+        self.rules += plan.rules.iter().filter(|jump| !plan.chains.contains(&jump.to)).count();
         self.held.extend(plan.held);
+    }
+}
+
+impl<R> Plan<R> {
+    /// Takes in rules that go even where what they lead to stays.
+    pub(super) fn and(mut self, rules: Vec<Jump<R>>) -> Self {
+        self.rules.extend(rules.into_iter().filter(|jump| !self.chains.contains(&jump.to)));
+        self
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.chains.is_empty() && self.rules.is_empty()
     }
 }
 

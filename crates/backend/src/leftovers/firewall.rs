@@ -13,7 +13,7 @@ const DESTINATION: u32 = 16;
 /// Modules of iptables that the rule uses: a comment, and that connections from this node are left alone. By an expression
 /// of that name iptables calls them where it is a front end of nftables.
 const MODULES: [&[u8]; 2] = [b"comment\0", b"conntrack\0"];
-const MODULE: &str = "match";
+pub(super) const MODULE: &str = "match";
 
 /// Whether a rule of iptables, as its program prints it without the chain, is the one. In IPv6 there is none.
 pub(super) fn is_ours_in_words(family: Family, rule: &str) -> bool {

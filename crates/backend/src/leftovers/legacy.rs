@@ -7,8 +7,9 @@ use std::process::{Command, Output, Stdio};
 use portolan_model::Family;
 
 use super::Error;
-use super::chains::{FIREWALL, Jump, KUBELETS, Outcome, TABLES, plan};
+use super::chains::{Entries, FIREWALL, Jump, KUBELETS, Outcome, TABLES, plan};
 use super::firewall;
+use crate::ipvs::Jump as Entry;
 
 /// The programs that read and write the rules of a family.
 struct Programs {
@@ -23,12 +24,16 @@ const IPV4_ONLY: Programs = Programs { save: "iptables-save", restore: "iptables
 const IPV6_ONLY: Programs = Programs { save: "ip6tables-save", restore: "ip6tables-restore" };
 
 /// Deletes the chains with the rules that lead to them, all of a table at once.
-/// Those that `keep` answers for, a table and a chain, stay.
-pub(super) fn remove_chains(family: Family, keep: impl Fn(&str, &str) -> bool) -> Result<Outcome, Error> {
+/// Those that `keep` answers for, a table and a chain, stay; of the rules that lead to them, those of `entries` go.
+pub(super) fn remove_chains(
+    family: Family,
+    keep: impl Fn(&str, &str) -> bool,
+    entries: Entries,
+) -> Result<Outcome, Error> {
     let Some(programs) = programs(family)? else { return Ok(Outcome::default()) };
     let saved = run(programs.save, &[], "")?;
-    let (input, outcome) = removal(family, &String::from_utf8_lossy(&saved.stdout), keep);
-    if outcome.chains > 0 {
+    let (input, outcome) = removal(family, &String::from_utf8_lossy(&saved.stdout), keep, entries);
+    if !input.is_empty() {
         run(programs.restore, &["--noflush", "--wait", "5"], &input)?;
     }
     Ok(outcome)
@@ -51,12 +56,33 @@ pub(super) fn has_rules(family: Family, (table, chain): (&str, &str)) -> Result<
     Ok(String::from_utf8_lossy(&saved.stdout).lines().any(|line| line.starts_with(&rule)))
 }
 
-/// Whether a rule leads from one chain of a table to another.
-pub(super) fn leads(family: Family, table: &str, from: &str, to: &str) -> Result<bool, Error> {
-    let Some(programs) = programs(family)? else { return Ok(false) };
-    let saved = run(programs.save, &["-t", table], "")?;
-    let saved = String::from_utf8_lossy(&saved.stdout);
-    Ok(saved.lines().filter_map(jump).any(|jump| (&*jump.from, &*jump.to) == (from, to)))
+/// What the tables of a family say about the IPVS mode.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Found {
+    /// A rule leads the way.
+    pub(super) leads: bool,
+    /// How many rules refer to the set.
+    pub(super) references: u32,
+}
+
+/// Looks for the way, a table and from which of its chains to which, and for rules that refer to a set.
+pub(super) fn find(family: Family, way: (&str, &str, &str), set: &str) -> Result<Found, Error> {
+    let Some(programs) = programs(family)? else { return Ok(Found::default()) };
+    let saved = run(programs.save, &[], "")?;
+    Ok(found(&String::from_utf8_lossy(&saved.stdout), way, set))
+}
+
+fn found(saved: &str, (table, from, to): (&str, &str, &str), set: &str) -> Found {
+    let (mut found, mut is_there) = (Found::default(), false);
+    let reference = format!(" --match-set {set} ");
+    for line in saved.lines() {
+        if let Some(name) = line.strip_prefix('*') {
+            is_there = name == table;
+        }
+        found.leads |= is_there && jump(line).is_some_and(|jump| (&*jump.from, &*jump.to) == (from, to));
+        found.references = found.references.saturating_add(line.contains(&reference).into());
+    }
+    found
 }
 
 /// The programs for the tables of a family; none where there are no tables.
@@ -116,12 +142,18 @@ fn run_with_input(program: &str, arguments: &[&str], input: &str) -> io::Result<
 }
 
 /// From what a save printed to what a restore has to read, and what that removes.
-fn removal(family: Family, saved: &str, keep: impl Fn(&str, &str) -> bool) -> (String, Outcome) {
+fn removal(
+    family: Family,
+    saved: &str,
+    keep: impl Fn(&str, &str) -> bool,
+    entries: Entries,
+) -> (String, Outcome) {
     let (mut text, mut outcome) = (String::new(), Outcome::default());
     let mut lines = saved.lines();
     while let Some(line) = lines.next() {
         let Some(table) = line.strip_prefix('*') else { continue };
         let (mut chains, mut jumps, mut has_others) = (Vec::new(), Vec::new(), false);
+        let (entries, mut unused) = (entries(table), Vec::new());
         for line in lines.by_ref().take_while(|line| *line != "COMMIT") {
             if let Some(chain) = line.strip_prefix(':') {
                 chains.extend(chain.split(' ').next().map(str::to_owned));
@@ -129,12 +161,15 @@ fn removal(family: Family, saved: &str, keep: impl Fn(&str, &str) -> bool) -> (S
             let rule =
                 line.strip_prefix("-A ").and_then(|rule| rule.strip_prefix(FIREWALL)?.strip_prefix(' '));
             has_others |= rule.is_some_and(|rule| !firewall::is_ours_in_words(family, rule));
-            jumps.extend(jump(line));
+            let jump = jump(line);
+            let is_unused = |jump: &&Jump<&str>| entries.iter().any(|entry| is_entry(entry, jump));
+            unused.extend(jump.as_ref().filter(is_unused).cloned());
+            jumps.extend(jump);
         }
         let is_shared = |chain: &str| chain == FIREWALL && has_others;
         chains.retain(|chain| !keep(table, chain) && !is_shared(chain));
-        let plan = plan(table, chains.into_iter(), jumps);
-        if plan.chains.is_empty() {
+        let plan = plan(table, chains.into_iter(), jumps).and(unused);
+        if plan.is_empty() {
             outcome.add(plan);
             continue;
         }
@@ -164,9 +199,64 @@ fn jump(line: &str) -> Option<Jump<&str>> {
     Some(Jump { from: from.to_owned(), to: to.to_owned(), rule })
 }
 
+/// Whether a rule is this one.
+fn is_entry(entry: &Entry, jump: &Jump<&str>) -> bool {
+    let rule = jump.rule.strip_prefix(entry.from).and_then(|rule| rule.strip_prefix(' '));
+    rule.is_some_and(|rule| rule.trim_end() == entry.rule())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ipvs::own_jumps;
+
+    const NONE: Entries = |_| Vec::new();
+
+    #[test]
+    fn what_tells_whose_the_rules_are() {
+        let saved = "\
+*nat
+:KUBE-SERVICES - [0:0]
+-A KUBE-SERVICES -p tcp -m set --match-set PORTOLAN-REJECT dst,dst -j REDIRECT --to-ports 1
+-A KUBE-SERVICES -m set --match-set PORTOLAN-REJECT-NOT dst,dst -j ACCEPT
+-A KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODE-PORT
+COMMIT
+*filter
+-A KUBE-PROXY-FIREWALL -p tcp -m set --match-set PORTOLAN-REJECT dst,dst -j REJECT --reject-with tcp-reset
+-A KUBE-SERVICES -j KUBE-OTHER
+COMMIT
+";
+        let find = |table, to, set| found(saved, (table, "KUBE-SERVICES", to), set);
+        let both = Found { leads: true, references: 2 };
+        assert_eq!(find("nat", "KUBE-NODE-PORT", "PORTOLAN-REJECT"), both);
+        assert_eq!(find("nat", "KUBE-OTHER", "PORTOLAN-6-REJECT"), Found::default());
+    }
+
+    #[test]
+    fn of_rules_that_lead_to_a_chain_that_stays_only_those_of_the_ipvs_mode_go() {
+        let saved = "\
+*filter
+:INPUT ACCEPT [0:0]
+:KUBE-PROXY-FIREWALL - [0:0]
+-A INPUT -m comment --comment \"kube-proxy firewall rules\" -j KUBE-PROXY-FIREWALL
+-A INPUT -m conntrack --ctstate NEW -m comment --comment \"kubernetes load balancer firewall\" -j KUBE-PROXY-FIREWALL
+-A OUTPUT -m comment --comment \"kube-proxy firewall rules\" -j KUBE-PROXY-FIREWALL
+-A FORWARD -m comment --comment \"kube-proxy firewall rules\" -j KUBE-PROXY-FIREWALL
+COMMIT
+";
+        let (text, outcome) = removal(Family::Ipv4, saved, |_, _| true, |table| own_jumps(table).collect());
+        assert_eq!(outcome, Outcome { rules: 2, ..Outcome::default() });
+        insta::assert_snapshot!(text, @r#"
+        *filter
+        -D INPUT -m comment --comment "kube-proxy firewall rules" -j KUBE-PROXY-FIREWALL
+        -D FORWARD -m comment --comment "kube-proxy firewall rules" -j KUBE-PROXY-FIREWALL
+        COMMIT
+        "#);
+        // With the chain they go but once.
+        let (text, outcome) = removal(Family::Ipv4, saved, |_, _| false, |table| own_jumps(table).collect());
+        assert_eq!((outcome.chains, outcome.rules), (1, 0), "{text}");
+        assert_eq!(text.matches("-D INPUT -m comment").count(), 1, "{text}");
+    }
 
     #[test]
     fn from_saved_rules_to_their_removal() {
@@ -185,7 +275,7 @@ COMMIT
 :PREROUTING ACCEPT [0:0]
 COMMIT
 ";
-        let (text, outcome) = removal(Family::Ipv4, saved, |_, _| false);
+        let (text, outcome) = removal(Family::Ipv4, saved, |_, _| false, NONE);
         assert_eq!(outcome, Outcome { chains: 2, ..Outcome::default() });
         insta::assert_snapshot!(text, @r#"
         *nat
@@ -201,13 +291,16 @@ COMMIT
             "*filter\n:INPUT ACCEPT [0:0]\n:KUBE-FIREWALL - [0:0]\n-A INPUT -j KUBE-FIREWALL\nCOMMIT\n";
         let with = |rule: &str| shared.replace("COMMIT", &format!("-A KUBE-FIREWALL {rule}\nCOMMIT"));
         let loopback = with("! -s 127.0.0.0/8 -d 127.0.0.0/8 -j DROP");
-        assert_eq!(removal(Family::Ipv6, shared, |_, _| false).1.chains, 1);
-        assert_eq!(removal(Family::Ipv4, &loopback, |_, _| false).1.chains, 1);
+        assert_eq!(removal(Family::Ipv6, shared, |_, _| false, NONE).1.chains, 1);
+        assert_eq!(removal(Family::Ipv4, &loopback, |_, _| false, NONE).1.chains, 1);
         for others in [with("-j DROP"), with("-d 203.0.113.1/32 -j DROP")] {
             for family in Family::BOTH {
-                assert_eq!(removal(family, &others, |_, _| false), nothing, "a rule that is not ours");
+                assert_eq!(removal(family, &others, |_, _| false, NONE), nothing, "a rule that is not ours");
             }
         }
-        assert_eq!(removal(Family::Ipv4, "*nat\n:PREROUTING ACCEPT [0:0]\nCOMMIT\n", |_, _| false), nothing);
+        assert_eq!(
+            removal(Family::Ipv4, "*nat\n:PREROUTING ACCEPT [0:0]\nCOMMIT\n", |_, _| false, NONE),
+            nothing
+        );
     }
 }

@@ -6,8 +6,8 @@
 use ipnet::IpNet;
 use portolan_model::Family;
 
-use super::chains::CANARY;
-use super::successor::{IpvsRules, ipvs_rules};
+use super::chains::{CANARY, Entries};
+use super::successor::{IpvsRules, Variants, ipvs_rules};
 use super::{Error, Removed, ipvs, legacy, sets, tables};
 use crate::{iptables, ipvs as mode};
 
@@ -15,7 +15,7 @@ use crate::{iptables, ipvs as mode};
 ///
 /// Where kube-proxy runs in IPVS mode, that is what bears names of our own: chains of the mangle table, and ipsets;
 /// connections go on. Otherwise it is all of it, but for chains of kube-proxy's iptables mode: virtual servers with the
-/// connections that they still have, their device, ipsets and chains. In `exclude` (`ipvs.excludeCIDRs`) virtual servers and
+/// connections that they still have, their device, ipsets, chains, and what leads from the IPVS mode into the chains that stay. In `exclude` (`ipvs.excludeCIDRs`) virtual servers and
 /// addresses stay, unless they are noted as ours.
 pub fn remove_own(exclude: &[IpNet]) -> (Removed, Vec<Error>) {
     let (mut removed, mut errors) = (Removed::default(), Vec::new());
@@ -26,28 +26,37 @@ pub fn remove_own(exclude: &[IpNet]) -> (Removed, Vec<Error>) {
     for (family, rules) in rules {
         remove_chains(family, rules, &mut removed, &mut errors);
     }
-    let is_kube_proxys = rules.iter().any(|(_, rules)| *rules == IpvsRules::KubeProxys);
+    let is_kube_proxys = rules.iter().any(|(_, rules)| rules.any(IpvsRules::KubeProxys));
     if let Err(error) = remove_objects(exclude, is_kube_proxys, &mut removed) {
         errors.push(error);
     }
     (removed, errors)
 }
 
-fn families() -> Result<[(Family, IpvsRules); 2], Error> {
+fn families() -> Result<[(Family, Variants); 2], Error> {
     let [first, second] = Family::BOTH;
     Ok([(first, ipvs_rules(first)?), (second, ipvs_rules(second)?)])
 }
 
-fn remove_chains(family: Family, rules: IpvsRules, removed: &mut Removed, errors: &mut Vec<Error>) {
-    let keep = |table: &str, chain: &str| !is_unused(rules, table, chain);
+fn remove_chains(family: Family, rules: Variants, removed: &mut Removed, errors: &mut Vec<Error>) {
+    let keep = |rules| move |table: &str, chain: &str| !is_unused(rules, table, chain);
     let failed = |source| Error::Nftables { what: "chains of the ipvs mode", family, source };
-    match tables::remove_chains(family, keep).map_err(failed) {
+    match tables::remove_chains(family, keep(rules.nft), entries(rules.nft)).map_err(failed) {
         Ok(outcome) => removed.take(outcome),
         Err(error) => errors.push(error),
     }
-    match legacy::remove_chains(family, keep) {
+    match legacy::remove_chains(family, keep(rules.legacy), entries(rules.legacy)) {
         Ok(outcome) => removed.take(outcome),
         Err(error) => errors.push(error),
+    }
+}
+
+/// The rules of built-in chains that lead into our IPVS mode, where kube-proxy's has none of them: the iptables mode has some
+/// of the chains, and its own rules that lead there.
+fn entries(rules: IpvsRules) -> Entries {
+    match rules {
+        IpvsRules::KubeProxys => |_| Vec::new(),
+        IpvsRules::None | IpvsRules::Ours => |table| mode::own_jumps(table).collect(),
     }
 }
 
@@ -57,7 +66,7 @@ fn is_unused(rules: IpvsRules, table: &str, chain: &str) -> bool {
         IpvsRules::KubeProxys => table == "mangle" && chain != CANARY,
         // The iptables mode has some of the names.
         IpvsRules::None => mode::uses(table, chain) && !iptables::is_own(table, chain),
-        // kube-proxy does the work by its nftables mode, which has none.
+        // kube-proxy does the work by its nftables mode, which has none, or in the other variant of iptables.
         IpvsRules::Ours => mode::uses(table, chain),
     }
 }

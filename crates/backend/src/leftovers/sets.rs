@@ -62,6 +62,17 @@ pub(super) fn has_marker() -> Result<bool, Error> {
     is_any(&names([MARKER].iter()))
 }
 
+/// Whether there are sets of our own IPVS mode that kube-proxy does not have, in a family: its clean-up has not come to its
+/// end.
+pub(super) fn has_own(family: Family) -> Result<bool, Error> {
+    is_any(&OWN_NAMES.iter().map(|name| in_family(name, family)).collect())
+}
+
+/// The set of a family to which only rules of our own IPVS mode refer.
+pub(super) fn refused(family: Family) -> String {
+    in_family(REFUSED, family)
+}
+
 /// Whether there are sets of the IPVS mode, kube-proxy's or ours, in a family. Its rules refer to them.
 pub(super) fn are_there(family: Family) -> Result<bool, Error> {
     is_any(&NAMES.iter().chain(&OWN_NAMES).map(|name| in_family(name, family)).collect())
@@ -76,20 +87,20 @@ fn is_any(known: &BTreeSet<String>) -> Result<bool, Error> {
     Ok(!present(&mut socket, known).map_err(failed)?.is_empty())
 }
 
-/// Whether rules of our own IPVS mode stand in the chains that it shares with kube-proxy. The kernel lets go of the set a
+/// How many rules of our own IPVS mode, of both variants of iptables, refer to [`refused`]. The kernel lets go of the set a
 /// moment after a rule that is gone, so that is waited for. Asks for a set: see [`are_there`].
-pub(super) fn is_in_force(family: Family) -> Result<bool, Error> {
+pub(super) fn rules_in_force(family: Family) -> Result<u32, Error> {
     let failed = |source| Error::Sets { source };
     let mut socket = Socket::open(Protocol::Netfilter).map_err(failed)?;
-    let name = in_family(REFUSED, family);
+    let name = refused(family);
     let start = Instant::now();
-    while references(&mut socket, &name).map_err(failed)? > 0 {
-        if start.elapsed() > PATIENCE {
-            return Ok(true);
+    loop {
+        let references = references(&mut socket, &name).map_err(failed)?;
+        if references == 0 || start.elapsed() > PATIENCE {
+            return Ok(references);
         }
         sleep(PAUSE);
     }
-    Ok(false)
 }
 
 /// How many rules refer to a set; none to one that is not there.

@@ -4,9 +4,10 @@ use portolan_model::Family;
 use portolan_sock::{Protocol, Socket, SocketError};
 use portolan_wire::nftables::{Data, Event, Expr, Family as WireFamily, Rule, Transaction, Verdict, request};
 
-use super::chains::{FIREWALL, Jump, KUBELETS, Outcome, Plan, TABLES, plan};
+use super::chains::{Entries, FIREWALL, Jump, KUBELETS, Outcome, Plan, TABLES, plan};
 use super::firewall;
 use crate::Error;
+use crate::ipvs::Jump as Entry;
 use crate::nft::departure;
 use crate::reading;
 
@@ -25,13 +26,17 @@ pub(super) fn remove_table(family: Family) -> Result<bool, Error> {
 
 /// Deletes the chains of the iptables mode, with the rules that lead to them. The
 /// first transaction takes the way in, so that what remains for a moment does nothing. Those that `keep` answers for, a table
-/// and a chain, stay.
-pub(super) fn remove_chains(family: Family, keep: impl Fn(&str, &str) -> bool) -> Result<Outcome, Error> {
+/// and a chain, stay; of the rules that lead to them, those of `entries` go.
+pub(super) fn remove_chains(
+    family: Family,
+    keep: impl Fn(&str, &str) -> bool,
+    entries: Entries,
+) -> Result<Outcome, Error> {
     let mut socket = Socket::open(Protocol::Netfilter)?;
     let mut outcome = Outcome::default();
     for table in TABLES {
-        let plan = consistently(|| read(&mut socket, family, table, &keep))?;
-        if !plan.chains.is_empty() {
+        let plan = consistently(|| read(&mut socket, family, table, &keep, &entries(table)))?;
+        if !plan.is_empty() {
             remove(&mut socket, wire_family(family), table, &plan)?;
         }
         outcome.add(plan);
@@ -106,9 +111,11 @@ fn read(
     of: Family,
     table: &str,
     keep: &dyn Fn(&str, &str) -> bool,
+    entries: &[&Entry],
 ) -> Result<Plan<u64>, SocketError> {
     let family = wire_family(of);
     let (mut chains, mut jumps, mut is_shared) = (Vec::new(), Vec::new(), false);
+    let mut unused = Vec::new();
     socket.dump(&mut request::chains(family), |frame| {
         match Event::decode(frame)? {
             Event::NewChain(chain) if chain.table == table && chain.family == family => {
@@ -118,22 +125,44 @@ fn read(
         }
         Ok(())
     })?;
+    let has_entered = |chain: &String| entries.iter().any(|entry| entry.to == chain);
+    let has_entered = chains.iter().any(has_entered);
     chains.retain(|chain| !keep(table, chain));
-    if !chains.iter().any(|chain| chain.starts_with("KUBE-")) {
+    if !has_entered && !chains.iter().any(|chain| chain.starts_with("KUBE-")) {
         return Ok(plan(table, std::iter::empty(), jumps));
     }
     socket.dump(&mut request::rules(family, table, None), |frame| {
         match Event::decode(frame)? {
             Event::NewRule(rule) if rule.table == table && rule.family == family => {
                 is_shared |= rule.chain == FIREWALL && !firewall::is_ours(of, &rule);
-                jumps.extend(jump(rule));
+                let is_unused = entries.iter().any(|entry| is_entry(entry, &rule));
+                let jump = jump(rule);
+                unused.extend(jump.clone().filter(|_| is_unused));
+                jumps.extend(jump);
             }
             _ => {}
         }
         Ok(())
     })?;
     chains.retain(|chain| chain != FIREWALL || !is_shared);
-    Ok(plan(table, chains.into_iter(), jumps))
+    Ok(plan(table, chains.into_iter(), jumps).and(unused))
+}
+
+/// Whether a rule is what iptables makes of this one: a comment, a counter and where it leads, and nothing more.
+fn is_entry(entry: &Entry, rule: &Rule) -> bool {
+    let comment = [entry.comment.as_bytes(), b"\0"].concat();
+    let is_part = |expression: &Expr| match expression {
+        Expr::Counter(_) => true,
+        Expr::Immediate(immediate) => {
+            matches!(&immediate.data, Data::Verdict(Verdict::Jump(to)) if to == entry.to)
+        }
+        Expr::Other { name, bytes } => {
+            name == firewall::MODULE && bytes.windows(comment.len()).any(|part| part == comment)
+        }
+        _ => false,
+    };
+    let is_commented = rule.expressions.iter().any(|expression| matches!(expression, Expr::Other { .. }));
+    rule.chain == entry.from && is_commented && rule.expressions.iter().all(is_part)
 }
 
 /// Where a rule leads, if it leads anywhere.

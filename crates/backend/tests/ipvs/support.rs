@@ -72,7 +72,11 @@ pub(crate) fn options() -> Options {
 }
 
 pub(crate) fn open_with(settings: Settings, options: Options) -> Ipvs {
-    let programs = Programs::of(settings.family, Variant::Nft).unwrap();
+    open_by(Variant::Nft, settings, options)
+}
+
+fn open_by(variant: Variant, settings: Settings, options: Options) -> Ipvs {
+    let programs = Programs::of(settings.family, variant).unwrap();
     Ipvs::open(programs, settings, options).unwrap()
 }
 
@@ -82,7 +86,12 @@ pub(crate) fn open(family: Family) -> Ipvs {
 
 /// A data plane that has written these.
 pub(crate) fn loaded(family: Family, changes: &[Change]) -> Ipvs {
-    let mut ipvs = open(family);
+    loaded_by(Variant::Nft, family, changes)
+}
+
+/// The same by a variant of iptables.
+pub(crate) fn loaded_by(variant: Variant, family: Family, changes: &[Change]) -> Ipvs {
+    let mut ipvs = open_by(variant, example::settings(family), options());
     ipvs.apply(changes).unwrap();
     ipvs.resync().unwrap();
     ipvs

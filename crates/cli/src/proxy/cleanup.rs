@@ -116,8 +116,8 @@ fn give_way(dataplane: &mut impl Dataplane) -> Result<(), portolan_backend::Erro
 fn remove_own(configuration: &Configuration, strict_arp: Option<bool>) -> usize {
     let (removed, errors) = leftovers::remove_own(&configuration.ipvs.exclude_cidrs);
     if !removed.is_empty() {
-        let &Removed { chains, virtual_servers, devices, sets, .. } = &removed;
-        tracing::info!(chains, virtual_servers, devices, sets, "removed what our ipvs mode left");
+        let &Removed { chains, rules, virtual_servers, devices, sets, .. } = &removed;
+        tracing::info!(chains, rules, virtual_servers, devices, sets, "removed what our ipvs mode left");
     }
     for error in &errors {
         tracing::error!(%error, "what our ipvs mode left cannot be removed");
