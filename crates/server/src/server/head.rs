@@ -1,7 +1,8 @@
 //! Where the head of the first request of a connection ends.
 //!
-//! It only counts bytes; what they say is judged by HTTP, which takes more memory and is begun when all of the head is
-//! there. Bytes that HTTP refuses at once count as a whole head.
+//! It only looks for the end; what a head says is judged by HTTP, which takes more memory and is begun when all of the head is
+//! there. A first line that is no request line, and frames that HTTP/2 refuses at once, count as a whole head: the answer to
+//! them does not wait for more.
 
 /// What each HTTP/2 connection begins with (RFC 9113, 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -21,10 +22,8 @@ pub(super) enum FirstHead {
     Http1 {
         /// Bytes that have been looked at.
         seen: usize,
-        /// Whether there was anything but ends of lines.
-        has_begun: bool,
-        /// Whether the last line has nothing in it so far.
-        is_line_empty: bool,
+        /// Where in the head the next byte is.
+        part: Part,
     },
     /// Frames, of which the first that ends a header block ends the head.
     Http2 {
@@ -33,30 +32,45 @@ pub(super) enum FirstHead {
     },
 }
 
+/// A part of an HTTP/1 head (RFC 9112, 2 and 3).
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Part {
+    /// Empty lines before the request line.
+    Before,
+    Method,
+    /// The target and the version.
+    Target {
+        /// Where the target begins.
+        begin: usize,
+    },
+    Fields {
+        /// Whether the last line has nothing in it so far.
+        is_line_empty: bool,
+    },
+}
+
 impl FirstHead {
     pub(super) fn new(is_http2: bool) -> Self {
         if is_http2 {
             Self::Http2 { next: PREFACE.len() }
         } else {
-            Self::Http1 { seen: 0, has_begun: false, is_line_empty: true }
+            Self::Http1 { seen: 0, part: Part::Before }
         }
     }
 
     /// Whether all of the head is among `bytes`, which are all that have come: those of the last call, and more.
     pub(super) fn is_complete(&mut self, bytes: &[u8]) -> bool {
         match self {
-            Self::Http1 { seen, has_begun, is_line_empty } => {
-                let new = bytes.get(*seen..).unwrap_or_default();
+            Self::Http1 { seen, part } => {
+                let new = bytes.iter().enumerate().skip(*seen);
                 *seen = bytes.len();
-                new.iter().any(|byte| {
-                    let ends = *byte == b'\n' && *has_begun && *is_line_empty;
-                    match byte {
-                        b'\n' => *is_line_empty = true,
-                        b'\r' => {}
-                        _ => (*has_begun, *is_line_empty) = (true, false),
+                for (at, byte) in new {
+                    match part.after(bytes, at, *byte) {
+                        Some(next) => *part = next,
+                        None => return true,
                     }
-                    ends
-                })
+                }
+                false
             }
             Self::Http2 { next } => {
                 let preface = bytes.get(..PREFACE.len()).unwrap_or(bytes);
@@ -64,6 +78,40 @@ impl FirstHead {
             }
         }
     }
+}
+
+impl Part {
+    /// The part of the byte after `byte`, which is at `at` of `bytes`; none where the head ends, or is none.
+    fn after(self, bytes: &[u8], at: usize, byte: u8) -> Option<Self> {
+        match (self, byte) {
+            (Self::Before, b'\r' | b'\n') => Some(Self::Before),
+            (Self::Method, b' ') => Some(Self::Target { begin: at.saturating_add(1) }),
+            (Self::Before | Self::Method, _) => is_token(byte).then_some(Self::Method),
+            (Self::Target { begin }, b'\n') => {
+                let line = bytes.get(begin..at).unwrap_or_default();
+                is_target_and_version(line).then_some(Self::Fields { is_line_empty: true })
+            }
+            (Self::Target { .. } | Self::Fields { .. }, b'\r') => Some(self),
+            (Self::Target { .. }, _) => (!byte.is_ascii_control()).then_some(self),
+            (Self::Fields { is_line_empty }, b'\n') => {
+                (!is_line_empty).then_some(Self::Fields { is_line_empty: true })
+            }
+            (Self::Fields { .. }, _) => Some(Self::Fields { is_line_empty: false }),
+        }
+    }
+}
+
+/// Whether a method may have this byte (RFC 9110, 5.6.2).
+fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
+/// Whether the rest of a request line is one of HTTP/1.
+fn is_target_and_version(line: &[u8]) -> bool {
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    let mut words = line.split(|byte| *byte == b' ');
+    let (target, version) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    !target.is_empty() && matches!(version, b"HTTP/1.0" | b"HTTP/1.1") && words.next().is_none()
 }
 
 fn has_header_block(bytes: &[u8], next: &mut usize) -> bool {
@@ -115,9 +163,26 @@ mod tests {
             ("\r\n\r\nGET / HTTP/1.1\r\n\r\n", Some(22)),
             ("GET / HTTP/1.1\n\n", Some(16)),
             ("GET / HTTP/1.1\na: b\n\r\n", Some(22)),
-            ("PRI * HTTP/2.0\r\n\r\n", Some(18)),
         ] {
             assert_eq!(end(false, text.as_bytes()), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_request_line_is_not_waited_for() {
+        for (text, expected) in [
+            ("\u{1}garbage\r\n", 1),
+            ("\r\n\r\n:", 5),
+            ("GET\r\n", 4),
+            ("GET /\r\n", 7),
+            ("GET / \r\n", 8),
+            ("GET  HTTP/1.1\n", 14),
+            ("GET / HTTP/1.1 \r\n", 17),
+            ("GET / HTTP/3.0\r\n", 16),
+            ("GET /\u{1}", 6),
+            ("PRI * HTTP/2.0\r\n\r\n", 16),
+        ] {
+            assert_eq!(end(false, text.as_bytes()), Some(expected), "{text:?}");
         }
     }
 
@@ -143,7 +208,7 @@ mod tests {
         #[test]
         fn pieces_do_not_matter(
             is_http2: bool,
-            text in "(GET|a: b|x)?(\r?\n){0,3}(GET /|a: b|x)?(\r?\n){0,3}",
+            text in "(GET / HTTP/1.1|GET /|a: b|x)?(\r?\n){0,3}(GET / HTTP/1.0|a: b|x)?(\r?\n){0,3}",
             frames in prop::collection::vec((0_u8..10, 0_u8..8, 0_usize..40), 0..6),
             cuts in prop::collection::vec(0_usize..300, 0..5),
         ) {
