@@ -12,6 +12,7 @@ mod http2;
 mod layered;
 mod limits;
 mod metrics;
+mod places;
 mod ration;
 mod records;
 mod refusal;
@@ -41,7 +42,7 @@ use self::{
     accept::Clients,
     connection::Shared,
     gate::{Gate, Loading, Parts},
-    ration::Places,
+    places::Places,
     release::{CONNECTION, Freed},
 };
 pub use self::{
@@ -258,7 +259,12 @@ async fn serve_api(
     });
     let mut listening = Listening {
         clients: Clients::new(&limits, Arc::clone(&gate.requests)),
-        shared: Arc::new(Shared { gate, security, limits: limits.clone(), places: Places::default() }),
+        shared: Arc::new(Shared {
+            gate,
+            security,
+            limits: limits.clone(),
+            places: Places::new(limits.place_time),
+        }),
         listener,
         stopping,
         tasks,

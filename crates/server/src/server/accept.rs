@@ -90,7 +90,7 @@ impl Drop for Place {
 }
 
 /// What counts as one client: an IPv4 address, or the /64 that a host of IPv6 chooses its addresses from.
-fn client(address: IpAddr) -> IpAddr {
+pub(super) fn client(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) if !address.is_loopback() => {
             Ipv6Addr::from_bits(address.to_bits() & (!0 << 64)).into()

@@ -19,6 +19,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
+use super::accept::client;
 use super::begun::Beginning;
 use super::gate::Gate;
 use super::greeting;
@@ -26,7 +27,8 @@ use super::guarded::{Guarded, Untaken};
 use super::http2;
 use super::layered::Layered;
 use super::limits::Limits;
-use super::ration::{Places, Ration, Shown};
+use super::places::Places;
+use super::ration::{Ration, Shown};
 use super::stall::StallGuard;
 use crate::security::{Peer, Security};
 
@@ -93,7 +95,10 @@ async fn spoken_on(
         let requests = Requests::new(shared, Peer::default(), shown);
         return Box::pin(serve_http1(Layered::new(stream, stall), requests, stopping)).await;
     };
-    let ration = Ration::new(shared.places.clone(), shown.clone());
+    let Ok(address) = stream.peer_addr() else {
+        return tracing::debug!("disconnected: the client is gone");
+    };
+    let ration = Ration::new(shared.places.clone(), client(address.ip()), shown.clone());
     let stream = Layered::new(Layered::new(stream, ration), stall);
     let Some(mut stream) = Box::pin(handshake(stream, &security, deadline, &shared, &stopping)).await else {
         return;

@@ -21,6 +21,8 @@ pub struct Limits {
     pub request_time: Duration,
     /// The TLS handshake may take this long (Go's HTTP client gives up after the same time).
     pub handshake_time: Duration,
+    /// A client that has not shown who it is may hold one of the places for long handshakes and heads for this long.
+    pub place_time: Duration,
     /// The head of an HTTP/1 request may take this long, counted from the end of the one before (upstream: 32 s).
     pub header_time: Duration,
     /// A client that takes nothing of an answer for this long, while there is some for it, is disconnected.
@@ -45,6 +47,7 @@ impl Default for Limits {
             body_bytes: 64 << 20,
             request_time: Duration::from_secs(60),
             handshake_time: Duration::from_secs(10),
+            place_time: Duration::from_secs(5),
             header_time: Duration::from_secs(32),
             stall_time: Duration::from_secs(60),
             idle_time: Duration::from_secs(90),

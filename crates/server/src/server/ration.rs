@@ -1,27 +1,30 @@
 //! What a client may send before it has shown who it is.
 //!
 //! Each connection takes memory for what has come and cannot be used yet: parts of TLS messages and of heads. A few
-//! KiB are each connection's own. For more it needs one of a few places, and is not read until there is one. Of what is
-//! its own, whole TLS records are read.
+//! KiB are each connection's own. For more it needs one of a few places (`places`), and is not read until there is one.
+//! Of what is its own, whole TLS records are read.
 
 use std::{
     fmt,
-    future::Future,
+    future::Future as _,
     io,
+    net::IpAddr,
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicU8, Ordering::Relaxed},
+        atomic::{
+            AtomicU8,
+            Ordering::{Acquire, Relaxed, Release},
+        },
     },
     task::{Context, Poll, ready},
 };
 
-use tokio::{
-    io::{AsyncRead, ReadBuf},
-    sync::{OwnedSemaphorePermit, Semaphore},
-};
+use futures::task::AtomicWaker;
+use tokio::io::{AsyncRead, ReadBuf};
 
 use super::layered::Layer;
+use super::places::{Held, Places, Waiting};
 use super::records::Records;
 
 /// Bytes that a client may send for its handshake without a place. With a certificate it sends 1 to 4 KiB.
@@ -30,42 +33,51 @@ pub(super) const HANDSHAKE: usize = 4 << 10;
 pub(super) const FIRST_REQUEST: usize = 4 << 10;
 /// Bytes that it may send with a place: a handshake as long as TLS takes it, or the longest head, in small pieces.
 const LONG: usize = 96 << 10;
-/// Connections at a time that may send so much.
-pub(super) const PLACES: usize = 16;
 /// Bytes that are read at a time of what follows a refused request.
 const REST: usize = 4 << 10;
 
 /// How far the client of a connection has shown who it is. Clones are of the same connection.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Shown(Arc<AtomicU8>);
+pub(super) struct Shown(Arc<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    step: AtomicU8,
+    /// The task that reads: with another step it may read what it did not before.
+    reader: AtomicWaker,
+}
 
 const NOTHING: u8 = 0;
 const REFUSED: u8 = 1;
 const IDENTITY: u8 = 2;
 
 impl Shown {
-    /// A request of it had a credential that is accepted, or none is needed.
+    /// A request of it had a credential that is accepted, or none is needed. A read that waits for a place goes on
+    /// without one.
     pub(super) fn accept(&self) {
-        self.0.store(IDENTITY, Relaxed);
+        self.0.step.store(IDENTITY, Release);
+        self.0.reader.wake();
     }
 
     /// It was given an answer, which is the last one. Does nothing after [`Self::accept`].
     pub(super) fn refuse(&self) {
-        let _ = self.0.compare_exchange(NOTHING, REFUSED, Relaxed, Relaxed);
+        let _ = self.0.step.compare_exchange(NOTHING, REFUSED, Release, Relaxed);
+        self.0.reader.wake();
     }
 
     pub(super) fn is_accepted(&self) -> bool {
-        self.0.load(Relaxed) == IDENTITY
+        self.0.step.load(Acquire) == IDENTITY
     }
-}
 
-/// The places for long handshakes and heads, of all connections.
-#[derive(Debug, Clone)]
-pub(super) struct Places(Arc<Semaphore>);
-
-impl Default for Places {
-    fn default() -> Self {
-        Self(Arc::new(Semaphore::new(PLACES)))
+    /// The step, with another one of which the reader is polled again.
+    fn poll_step(&self, context: &Context<'_>) -> u8 {
+        let step = self.0.step.load(Acquire);
+        if step != NOTHING {
+            return step;
+        }
+        self.0.reader.register(context.waker());
+        // It may have changed before the reader was known.
+        self.0.step.load(Acquire)
     }
 }
 
@@ -74,6 +86,7 @@ impl Default for Places {
 pub(super) struct Ration {
     shown: Shown,
     places: Places,
+    client: IpAddr,
     place: Place,
     /// Bytes that the client may send.
     left: usize,
@@ -83,13 +96,14 @@ pub(super) struct Ration {
 
 enum Place {
     None,
-    Waiting(Pin<Box<dyn Future<Output = io::Result<OwnedSemaphorePermit>> + Send>>),
-    Held(#[expect(dead_code, reason = "free when dropped")] OwnedSemaphorePermit),
+    Waiting(Waiting),
+    Held(Held),
 }
 
 impl Ration {
-    pub(super) fn new(places: Places, shown: Shown) -> Self {
-        Self { shown, places, place: Place::None, left: HANDSHAKE, record: 0 }
+    /// `client` is what counts as one client ([`super::accept::client`]).
+    pub(super) fn new(places: Places, client: IpAddr, shown: Shown) -> Self {
+        Self { shown, places, client, place: Place::None, left: HANDSHAKE, record: 0 }
     }
 
     /// The handshake is done: what it took is free again, but for what a place was needed for.
@@ -114,20 +128,28 @@ impl Ration {
         Poll::Ready(Ok(record.min(self.left)))
     }
 
+    /// An error when the connection has had its place for too long. Until then it is polled again at that time.
+    fn check_time(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        let Place::Held(held) = &mut self.place else { return Ok(()) };
+        if held.end.as_mut().poll(context).is_pending() {
+            return Ok(());
+        }
+        let what = "the client takes long to send much and does not show who it is";
+        Err(io::Error::new(io::ErrorKind::TimedOut, what))
+    }
+
     /// Ready when the connection has a place, and something left to read with it.
     fn poll_place(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             match &mut self.place {
                 Place::None => {
-                    let places = Arc::clone(&self.places.0);
-                    self.place = Place::Waiting(Box::pin(async move {
-                        places.acquire_owned().await.map_err(io::Error::other)
-                    }));
+                    self.place = Place::Waiting(self.places.wait(self.client));
                 }
                 Place::Waiting(waiting) => {
                     let place = ready!(waiting.as_mut().poll(context))?;
                     self.place = Place::Held(place);
                     self.left = LONG;
+                    self.check_time(context)?;
                 }
                 Place::Held(_) if self.left > 0 => return Poll::Ready(Ok(())),
                 Place::Held(_) => {
@@ -146,14 +168,13 @@ impl<S: AsyncRead + Records + Unpin> Layer<S> for Ration {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let most = match self.shown.0.load(Relaxed) {
-            NOTHING => ready!(self.poll_most(stream, context))?,
-            REFUSED => REST,
-            _ => {
-                self.place = Place::None;
-                return Pin::new(stream).poll_read(context, buffer);
-            }
-        };
+        let step = self.shown.poll_step(context);
+        if step == IDENTITY {
+            self.place = Place::None;
+            return Pin::new(stream).poll_read(context, buffer);
+        }
+        self.check_time(context)?;
+        let most = if step == NOTHING { ready!(self.poll_most(stream, context))? } else { REST };
         let most = most.min(buffer.remaining());
         let mut part = ReadBuf::new(buffer.initialize_unfilled_to(most));
         ready!(Pin::new(stream).poll_read(context, &mut part))?;
@@ -177,7 +198,7 @@ impl fmt::Debug for Place {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::{net::Ipv4Addr, time::Duration};
 
     use tokio::{
         io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -187,6 +208,7 @@ mod tests {
     };
 
     use super::super::layered::Layered;
+    use super::super::places::{PLACES, PLACES_OF_ONE_CLIENT};
     use super::*;
 
     type Rationed = Layered<TcpStream, Ration>;
@@ -199,6 +221,15 @@ mod tests {
     const RECORD: usize = 512;
     const MUCH: usize = 1 << 19;
 
+    /// Places that are held for as long as a test takes.
+    fn places() -> Places {
+        Places::new(Duration::MAX)
+    }
+
+    fn client(number: usize) -> IpAddr {
+        Ipv4Addr::from_bits(0xc000_0200 + u32::try_from(number).unwrap()).into()
+    }
+
     /// Bytes of records, the last of which may be a part of one.
     fn records(count: usize) -> Vec<u8> {
         let record = [&[23, 3, 3, 1, 0xfb][..], &[7; RECORD - 5]].concat();
@@ -207,6 +238,15 @@ mod tests {
 
     /// A connection, and its client when it has sent so much.
     async fn sent(places: &Places, shown: &Shown, count: usize) -> (Rationed, JoinHandle<TcpStream>) {
+        sent_by(client(0), places, shown, count).await
+    }
+
+    async fn sent_by(
+        address: IpAddr,
+        places: &Places,
+        shown: &Shown,
+        count: usize,
+    ) -> (Rationed, JoinHandle<TcpStream>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (near, _) = listener.accept().await.unwrap();
@@ -214,7 +254,7 @@ mod tests {
             client.write_all(&records(count)).await.unwrap();
             client
         });
-        (Layered::new(near, Ration::new(places.clone(), shown.clone())), far)
+        (Layered::new(near, Ration::new(places.clone(), address, shown.clone())), far)
     }
 
     /// Reads so much, and returns the most that came at a time.
@@ -235,26 +275,28 @@ mod tests {
 
     #[tokio::test]
     async fn a_client_that_is_not_known_is_read_to_a_bound() {
-        let (places, shown) = (Places::default(), Shown::default());
+        let (places, shown) = (places(), Shown::default());
         let (mut stream, _far) = sent(&places, &shown, MUCH).await;
         read(&mut stream, HANDSHAKE + LONG).await;
         let error = timeout(PATIENCE, stream.read(&mut [0; 1])).await.unwrap().unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
         drop(stream);
-        assert_eq!(places.0.available_permits(), PLACES);
+        assert_eq!(places.all.available_permits(), PLACES);
     }
 
     #[tokio::test]
     async fn only_some_may_send_much_at_a_time() {
-        let (places, shown) = (Places::default(), Shown::default());
+        let (places, shown) = (places(), Shown::default());
         let mut long = Vec::new();
-        for _ in 0..PLACES {
-            let (mut stream, far) = sent(&places, &shown, HANDSHAKE + RECORD).await;
+        for number in 0..PLACES {
+            let address = client(number / PLACES_OF_ONE_CLIENT);
+            let (mut stream, far) = sent_by(address, &places, &shown, HANDSHAKE + RECORD).await;
             read(&mut stream, HANDSHAKE + RECORD).await;
             long.push((stream, far));
         }
         // Others have what is their own.
-        let (mut other, _far) = sent(&places, &Shown::default(), HANDSHAKE + FIRST_REQUEST + RECORD).await;
+        let much = HANDSHAKE + FIRST_REQUEST + RECORD;
+        let (mut other, _far) = sent_by(client(99), &places, &Shown::default(), much).await;
         read(&mut other, HANDSHAKE).await;
         assert_nothing(&mut other).await;
         other.layer_mut().begin_first_request();
@@ -266,25 +308,25 @@ mod tests {
 
     #[tokio::test]
     async fn whole_records_are_read() {
-        let (places, shown) = (Places::default(), Shown::default());
+        let (places, shown) = (places(), Shown::default());
         let (mut stream, far) = sent(&places, &shown, RECORD * 3 + 100).await;
         assert_eq!(read(&mut stream, RECORD * 3).await, RECORD);
         assert_nothing(&mut stream).await;
         let mut far = far.await.unwrap();
         far.write_all(&records(RECORD)[100..]).await.unwrap();
         assert_eq!(read(&mut stream, RECORD).await, RECORD);
-        assert_eq!(places.0.available_permits(), PLACES);
+        assert_eq!(places.all.available_permits(), PLACES);
         // A longer one needs a place, with which it is read as it comes.
         far.write_all(&[23, 3, 3, 0x40, 0, 7]).await.unwrap();
         read(&mut stream, 6).await;
-        assert_eq!(places.0.available_permits(), PLACES - 1);
+        assert_eq!(places.all.available_permits(), PLACES - 1);
         far.write_all(&[7; 9]).await.unwrap();
         read(&mut stream, 9).await;
     }
 
     #[tokio::test]
     async fn a_record_that_does_not_end_is_read_at_the_end() {
-        let (mut stream, far) = sent(&Places::default(), &Shown::default(), RECORD + 100).await;
+        let (mut stream, far) = sent(&places(), &Shown::default(), RECORD + 100).await;
         far.await.unwrap().shutdown().await.unwrap();
         let mut all = Vec::new();
         timeout(PATIENCE, stream.read_to_end(&mut all)).await.unwrap().unwrap();
@@ -293,22 +335,81 @@ mod tests {
 
     #[tokio::test]
     async fn a_client_that_is_known_is_read_without_a_bound() {
-        let (places, shown) = (Places::default(), Shown::default());
+        let (places, shown) = (places(), Shown::default());
         let (mut stream, _far) = sent(&places, &shown, MUCH + 1).await;
         read(&mut stream, HANDSHAKE + 1).await;
-        assert_eq!(places.0.available_permits(), PLACES - 1);
+        assert_eq!(places.all.available_permits(), PLACES - 1);
         shown.accept();
         shown.refuse();
         assert!(shown.is_accepted());
         read(&mut stream, MUCH - HANDSHAKE).await;
-        assert_eq!(places.0.available_permits(), PLACES);
+        assert_eq!(places.all.available_permits(), PLACES);
     }
 
     #[tokio::test]
     async fn what_follows_a_refused_request_is_read_in_small_parts() {
-        let (places, shown) = (Places::default(), Shown::default());
+        let (places, shown) = (places(), Shown::default());
         let (mut stream, _far) = sent(&places, &shown, MUCH).await;
         shown.refuse();
         assert!(read(&mut stream, MUCH).await <= REST);
+    }
+
+    #[tokio::test]
+    async fn one_client_does_not_hold_the_places_of_others() {
+        let (places, shown) = (places(), Shown::default());
+        let mut flood = Vec::new();
+        for number in 0..PLACES {
+            let (mut stream, far) = sent(&places, &shown, HANDSHAKE + RECORD).await;
+            read(&mut stream, HANDSHAKE).await;
+            if number < PLACES_OF_ONE_CLIENT {
+                read(&mut stream, RECORD).await;
+            } else {
+                assert_nothing(&mut stream).await;
+            }
+            flood.push((stream, far));
+        }
+        let (mut other, _far) = sent_by(client(1), &places, &shown, HANDSHAKE + LONG).await;
+        read(&mut other, HANDSHAKE + LONG).await;
+    }
+
+    #[tokio::test]
+    async fn a_place_is_held_for_a_time() {
+        let places = Places::new(PATIENCE * 10);
+        let mut all = Vec::new();
+        for _ in 0..=PLACES_OF_ONE_CLIENT {
+            let (mut stream, far) = sent(&places, &Shown::default(), HANDSHAKE + RECORD).await;
+            read(&mut stream, HANDSHAKE).await;
+            all.push((stream, far.await.unwrap()));
+        }
+        let (mut last, _far) = all.pop().unwrap();
+        for (stream, _) in &mut all {
+            read(stream, RECORD).await;
+        }
+        assert_nothing(&mut last).await;
+        // From here on time passes when there is nothing else to wait for.
+        tokio::time::pause();
+        for (mut stream, _far) in all {
+            let error = timeout(PATIENCE * 20, stream.read(&mut [0; 1])).await.unwrap().unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        }
+        timeout(PATIENCE, last.read_exact(&mut [0; RECORD])).await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_read_that_waits_for_a_place_goes_on_when_its_client_is_known() {
+        let (places, shown) = (places(), Shown::default());
+        let mut taken = Vec::new();
+        for number in 0..PLACES {
+            taken.push(places.wait(client(number / PLACES_OF_ONE_CLIENT)).await.unwrap());
+        }
+        let (mut stream, _far) = sent_by(client(99), &places, &shown, HANDSHAKE + RECORD).await;
+        read(&mut stream, HANDSHAKE).await;
+        assert_nothing(&mut stream).await;
+        let waiting = tokio::spawn(async move { read(&mut stream, RECORD).await });
+        // It is polled, and waits for what is not its own to give.
+        tokio::task::yield_now().await;
+        shown.accept();
+        waiting.await.unwrap();
+        assert_eq!(places.all.available_permits(), 0);
     }
 }

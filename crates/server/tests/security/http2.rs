@@ -1,5 +1,6 @@
 //! HTTP/2, which Go's clients prefer.
 
+use std::io::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,12 +10,13 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use portolan_server::{Limits, Role};
+use rustls::ClientConnection;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsConnector;
 
-use crate::client::{Client, DEADLINE, SERVICES, service, start, start_with};
+use crate::client::{Client, DEADLINE, SERVICES, service, start, start_with, until};
 
 const WINDOW: u32 = 64 << 10;
 
@@ -166,4 +168,66 @@ fn a_client_that_keeps_one_answer_waiting_is_disconnected() {
         drop(list);
         let _ = connection.await.unwrap();
     });
+}
+
+/// A frame of HTTP/2 of the first stream, or of the connection (RFC 9113, 4.1).
+fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
+    let [.., high, low] = payload.len().to_be_bytes();
+    [&[0, high, low, kind, flags, 0, 0, 0, stream], payload].concat()
+}
+
+/// A field whose name is this one of the static table, with its value as text (RFC 7541, 6.2.2).
+fn field(name: &[u8], value: &str) -> Vec<u8> {
+    [name, &[u8::try_from(value.len()).unwrap()], value.as_bytes()].concat()
+}
+
+#[test]
+fn a_client_that_is_known_needs_no_place_for_the_rest_of_its_request() {
+    let long = DEADLINE * 10;
+    let limits = Limits { header_time: long, place_time: long, ..Limits::default() };
+    let secure = start_with(|config, _, _| config.limits = limits);
+    // More than there are places: all those of one client are taken.
+    let head = format!("GET /api HTTP/1.1\r\nx-a: {}", "x".repeat(6000));
+    let begun = |_| {
+        let mut stream = secure.anonymous().connect().unwrap();
+        stream.get_mut().write_all(head.as_bytes()).unwrap();
+        stream
+    };
+    let taken: Vec<_> = (0..20).map(begun).collect();
+
+    let admin = secure.client(Role::Admin);
+    let body = format!("{}{}", service("web"), " ".repeat(8000));
+    let fields = [
+        vec![0x83, 0x87],
+        field(&[0x04], SERVICES),
+        field(&[0x01], "localhost"),
+        field(&[0x0f, 0x10], "application/json"),
+    ];
+    let data = frame(0, 1, 1, body.as_bytes());
+    let (part, rest) = data.split_at(100);
+    let first = [
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
+        frame(4, 0, 0, &[]),
+        frame(1, 4, 1, &fields.concat()),
+        part.to_vec(),
+    ];
+    let mut config = admin.config();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let name = ServerName::try_from(admin.name.clone()).unwrap();
+    let mut connection = ClientConnection::new(Arc::new(config), name).unwrap();
+    let mut socket = std::net::TcpStream::connect(admin.address).unwrap();
+    while connection.is_handshaking() {
+        connection.complete_io(&mut socket).unwrap();
+    }
+    // A record with the whole head, and one that is too long to be read without a place, in one piece.
+    let mut records = Vec::new();
+    for bytes in [&first.concat()[..], rest] {
+        connection.writer().write_all(bytes).unwrap();
+        while connection.wants_write() {
+            connection.write_tls(&mut records).unwrap();
+        }
+    }
+    socket.write_all(&records).unwrap();
+    until("the request is carried out", || admin.get(&format!("{SERVICES}/web")).code == 200);
+    drop(taken);
 }

@@ -98,6 +98,59 @@ fn a_flood_of_one_client_leaves_room_for_another() {
     until("the first client is let in again", || admin.connect().is_ok());
 }
 
+/// Limits with which the server waits longer than a test does.
+fn patient() -> Limits {
+    let long = DEADLINE * 10;
+    Limits { handshake_time: long, header_time: long, place_time: long, ..Limits::default() }
+}
+
+/// A head that does not end, longer than a client may send before it has shown who it is.
+fn long_head() -> String {
+    format!("GET /api HTTP/1.1\r\nhost: localhost\r\nx-a: {}", "x".repeat(6000))
+}
+
+#[test]
+fn long_heads_of_one_client_leave_places_for_another() {
+    let secure = limited(patient());
+    let anonymous = secure.anonymous();
+    let begun = |_| {
+        let mut stream = anonymous.connect_over(socket_from("127.0.0.2", &secure)).unwrap();
+        stream.get_mut().write_all(long_head().as_bytes()).unwrap();
+        stream
+    };
+    let flood: Vec<_> = (0..40).map(begun).collect();
+    let admin = secure.client(Role::Admin).with_header("x-long", &"x".repeat(20 << 10));
+    assert_eq!(admin.get("/api").code, 200);
+    drop(flood);
+}
+
+#[test]
+fn a_long_head_that_does_not_go_on_gives_its_place_back() {
+    let secure = limited(Limits { place_time: SHORT, ..patient() });
+    let anonymous = secure.anonymous();
+    let begun = |_| {
+        let mut stream = anonymous.connect().unwrap();
+        stream.get_mut().write_all(long_head().as_bytes()).unwrap();
+        stream
+    };
+    let mut flood: Vec<_> = (0..6).map(begun).collect();
+    for stream in &mut flood {
+        until("the connection is closed", || is_closed(stream));
+    }
+    let admin = secure.client(Role::Admin).with_header("x-long", &"x".repeat(20 << 10));
+    assert_eq!(admin.get("/api").code, 200);
+}
+
+#[test]
+fn what_is_no_request_line_is_answered_at_once() {
+    let secure = limited(patient());
+    for text in ["\u{1}garbage\r\n", "GET /\r\n", "GET / HTTP/1.1 \r\n"] {
+        let mut stream = secure.anonymous().connect().unwrap();
+        stream.get_mut().write_all(text.as_bytes()).unwrap();
+        assert_eq!(read_answer(&mut stream).code, 400, "{text:?}");
+    }
+}
+
 #[test]
 fn a_head_that_comes_in_drops_has_its_time() {
     let secure = limited(Limits { header_time: SHORT, ..Limits::default() });
