@@ -405,11 +405,12 @@ mod tests {
         let (mut stream, _far) = sent_by(client(99), &places, &shown, HANDSHAKE + RECORD).await;
         read(&mut stream, HANDSHAKE).await;
         assert_nothing(&mut stream).await;
-        let waiting = tokio::spawn(async move { read(&mut stream, RECORD).await });
-        // It is polled, and waits for what is not its own to give.
+        // Without a timeout of its own, the end of which would poll the read, too.
+        let waiting = tokio::spawn(async move { stream.read_exact(&mut [0; RECORD]).await.unwrap() });
+        // It is polled, and waits for a place.
         tokio::task::yield_now().await;
         shown.accept();
-        waiting.await.unwrap();
+        timeout(PATIENCE, waiting).await.unwrap().unwrap();
         assert_eq!(places.all.available_permits(), 0);
     }
 }
