@@ -20,7 +20,10 @@ use portolan_model::catalog::PerFamily;
 use portolan_model::{Family, NodePortAddresses};
 use portolan_testkit::eventually;
 
-use net::{Net, Plan, V4, V6, addresses, cluster_ip, node_port, resident_high_water, service};
+use net::{
+    Net, Number, Plan, V4, V6, addresses, cluster_ip, node_port, resident_high_water, service,
+    stay_on_one_processor,
+};
 
 /// The test that measures this process's memory runs alone.
 static ALONE: RwLock<()> = RwLock::new(());
@@ -185,24 +188,34 @@ fn spared_flows_stay() {
     });
 }
 
-#[test]
-fn a_flow_that_began_anew_meanwhile_is_not_hit() {
+/// A flow is found stale, ends and begins anew, to a serving endpoint, before it is deleted.
+fn began_anew_meanwhile(number: Number) {
     in_net(&V4, |net| {
+        stay_on_one_processor();
         net.send(1001, V4.frontend, 53);
         let dns = service("dns", vec![cluster_ip(V4.frontend, 53)], &[(V4.serving, 5353)]);
         let check = Check::new(V4.family, [&dns], addresses(&V4));
         let mut again = |flow: &portolan_wire::conntrack::Flow| {
-            net.begin_anew(flow, || {
-                net.translate((V4.frontend, 53), (V4.serving, 5353));
-                net.send(1001, V4.frontend, 53);
-            });
+            net.translate((V4.frontend, 53), (V4.serving, 5353));
+            net.begin_anew(flow, number, || net.send(1001, V4.frontend, 53));
             false
         };
         let report = Cleaner::open(V4.family).unwrap().clean_unless(&check, &mut again).unwrap();
         assert_eq!(report.deleted, 1, "the flow that was stale is gone");
-        let reply = net.flows().into_iter().find(|flow| flow.original.source_port() == Some(1001)).unwrap();
-        assert_eq!(reply.reply.source, V4.serving);
+        let flow = net.flows().into_iter().find(|flow| flow.original.source_port() == Some(1001));
+        assert_eq!(flow.map(|flow| flow.reply.source), Some(V4.serving));
     });
+}
+
+#[test]
+fn a_flow_that_began_anew_meanwhile_is_not_hit() {
+    began_anew_meanwhile(Number::Other);
+}
+
+/// Its memory is used again at once, so it has the number of the flow that was stale.
+#[test]
+fn a_flow_that_began_anew_in_the_same_place_is_not_hit() {
+    began_anew_meanwhile(Number::Same);
 }
 
 #[test]

@@ -90,13 +90,16 @@ pub fn answered_by(reply: &Tuple) -> Request {
     })
 }
 
-/// Adds the deletion of a flow to a batch and answers the number of its message. Only the flow with this `id` is
-/// deleted, if one is given; ENOENT says that there is none.
-pub fn delete(batch: &mut Batch, original: &Tuple, id: Option<u32>, zone: Option<u16>) -> u32 {
+/// Adds the deletion of a flow to a batch and answers the number of its message; ENOENT says that there is no such flow.
+///
+/// The flow is named by the tuple of its answers, and by its number if it has one. Its number alone does not tell it from a
+/// later flow of the same client: the kernel makes the number of the original tuple and of where in memory the flow lies
+/// (`nf_ct_get_id`). Where the later flow goes to another endpoint, its answers have another tuple.
+pub fn delete(batch: &mut Batch, flow: &Flow) -> u32 {
     let kind = message_type(SUBSYSTEM_CONNTRACK, IPCTNL_MSG_CT_DELETE);
-    let mut message = batch.message(kind, 0, &Header::of(original.family()));
-    message.nest(CTA_TUPLE_ORIG, |message| original.encode(message));
-    encode_identity(&mut message, id, zone);
+    let mut message = batch.message(kind, 0, &Header::of(flow.family()));
+    message.nest(CTA_TUPLE_REPLY, |message| flow.reply.encode(message));
+    encode_identity(&mut message, flow.id, flow.zone);
     message.sequence()
 }
 

@@ -162,13 +162,13 @@ impl<'a> Sweep<'a> {
         tracing::debug!(%error, "a conntrack entry was passed over because it cannot be read");
     }
 
-    /// Deletes by tuple and number, so that a flow that began anew with the same tuple is not hit.
+    /// Deletes by the tuple of the answers and by number, so that a flow that began anew and goes to another endpoint is not hit.
     fn delete_stale(&mut self) {
         let mut stale = std::mem::take(&mut self.stale);
         stale.retain(|flow| !(self.spare)(flow));
         let mut batch = Batch::new(self.socket.next_sequence(u32::try_from(stale.len()).unwrap_or(u32::MAX)));
         for flow in &stale {
-            conntrack::delete(&mut batch, &flow.original, flow.id, flow.zone);
+            conntrack::delete(&mut batch, flow);
         }
         if !batch.is_empty() {
             match self.socket.submit(&batch) {

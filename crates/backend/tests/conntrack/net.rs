@@ -11,6 +11,7 @@ use portolan_testkit::Namespace;
 use portolan_wire::Batch;
 use portolan_wire::conntrack::{self, Event, Filter, Flow};
 use portolan_wire::nfnetlink;
+use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 
 /// The addresses of one family.
 pub(crate) struct Plan {
@@ -80,6 +81,13 @@ const RULES: &str = "table inet test {
 }
 ";
 
+/// The number of a flow that begins again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Number {
+    Same,
+    Other,
+}
+
 /// The namespace of a test.
 pub(crate) struct Net {
     pub(crate) namespace: Namespace,
@@ -138,23 +146,25 @@ impl Net {
         self.namespace.output("conntrack", &[&addresses[..], &rest[..], more].concat()).unwrap();
     }
 
-    /// Ends a flow and begins it again, until the kernel gives it another number: that is made of where in
-    /// memory it lies.
-    pub(crate) fn begin_anew(&self, flow: &Flow, begin: impl Fn()) {
-        for attempt in 0..100 {
+    /// Ends a flow and begins it again, until the kernel gives it the same number or another one: that is made of the
+    /// original tuple and of where in memory the flow lies.
+    pub(crate) fn begin_anew(&self, flow: &Flow, number: Number, begin: impl Fn()) {
+        let find = || self.flows().into_iter().find(|other| other.original == flow.original).unwrap();
+        for attempt in 0..1000 {
             let mut socket = socket();
-            let now = self.flows().into_iter().find(|other| other.original == flow.original);
-            if now.is_some_and(|now| now.id != flow.id) {
+            let mut batch = Batch::new(socket.next_sequence(1));
+            conntrack::delete(&mut batch, &find());
+            socket.submit(&batch).unwrap();
+            if number == Number::Other {
+                // Another flow takes the place.
+                self.send(20_000 + attempt, self.plan.outside, 9);
+            }
+            begin();
+            if (find().id == flow.id) == (number == Number::Same) {
                 return;
             }
-            let mut batch = Batch::new(socket.next_sequence(1));
-            conntrack::delete(&mut batch, &flow.original, None, None);
-            socket.submit(&batch).unwrap();
-            // Another flow takes the place.
-            self.send(20_000 + attempt, self.plan.outside, 9);
-            begin();
         }
-        panic!("the flow has the same number each time");
+        panic!("the flow does not get such a number");
     }
 
     /// All flows of the family.
@@ -194,6 +204,13 @@ impl Net {
             Family::Ipv6 => nfnetlink::Family::IPV6,
         }
     }
+}
+
+/// Keeps this thread on one processor: the kernel uses memory again first where it was freed.
+pub(crate) fn stay_on_one_processor() {
+    let mut one = CpuSet::new();
+    one.set(sched_getcpu());
+    sched_setaffinity(None, &one).unwrap();
 }
 
 /// The addresses that accept node ports: the node's.

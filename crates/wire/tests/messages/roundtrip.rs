@@ -111,15 +111,18 @@ proptest! {
     #[test]
     fn tuples(tuple in arbitrary_tuple()) {
         let mut batch = Batch::new(1);
-        conntrack::delete(&mut batch, &tuple, Some(5), Some(6));
+        let deleted = conntrack::Flow {
+            original: tuple, reply: tuple, status: 0, mark: None, id: Some(5), timeout: None, zone: Some(6),
+        };
+        conntrack::delete(&mut batch, &deleted);
         let bytes = batch.bytes().unwrap();
         let frame = Frames::new(bytes).next().unwrap().unwrap();
-        // A flow has a second tuple; give it the same one.
+        // A flow that is read has both tuples: the message names it by that of its answers.
         let mut flow = frame.payload.to_vec();
-        let mut reply = Attributes::new("test", &frame.payload[4..], 0).next().unwrap().unwrap().payload.to_vec();
-        let header = [u16::try_from(reply.len() + 4).unwrap().to_ne_bytes(), 2_u16.to_ne_bytes()].concat();
+        let mut original = Attributes::new("test", &frame.payload[4..], 0).next().unwrap().unwrap().payload.to_vec();
+        let header = [u16::try_from(original.len() + 4).unwrap().to_ne_bytes(), 1_u16.to_ne_bytes()].concat();
         flow.extend_from_slice(&header);
-        flow.append(&mut reply);
+        flow.append(&mut original);
         let flow = conntrack::Flow::decode(&Frame { payload: &flow, ..frame }).unwrap();
         let identity: (Tuple, Tuple, _, _) = (flow.original, flow.reply, flow.id, flow.zone);
         prop_assert_eq!(identity, (tuple, tuple, Some(5), Some(6)));
