@@ -86,9 +86,9 @@ fn listed_filtered_deleted(socket: &mut Socket, family: Family, host: &str) {
     assert_eq!(flows(socket, &answered).iter().map(|flow| flow.original).collect::<Vec<_>>(), [tcp]);
 
     let mut batch = Batch::new(socket.next_sequence(3));
-    let wrong = conntrack::delete(&mut batch, &Flow { id: flow.id.map(|id| id ^ 1), ..flow });
+    let wrong = conntrack::delete(&mut batch, &Flow { id: flow.id.map(|id| id ^ 1), ..*flow });
     conntrack::delete(&mut batch, &flow);
-    let again = conntrack::delete(&mut batch, &Flow { id: None, ..flow });
+    let again = conntrack::delete(&mut batch, &Flow { id: None, ..*flow });
     let replies = socket.submit(&batch).unwrap();
     let refusals: Vec<_> = replies.refusals.iter().map(|refusal| (refusal.sequence, refusal.errno)).collect();
     assert_eq!(refusals, [(wrong, Errno::ENOENT), (again, Errno::ENOENT)]);
