@@ -10,34 +10,18 @@
 
 mod common;
 
-use portolan_backend::ipvs::{KernelVersion, available};
-use portolan_model::Family;
+use portolan_backend::ipvs::KernelVersion;
 use portolan_testkit::{Namespace, PortolanProcess, Protocol, eventually};
 use serde_json::json;
 
+use common::ipvs::cluster;
 use common::kernel::nft;
 use common::load::{self, assert_lossless, assert_lossless_but_own, busy_services};
-use common::{COMPLETE, Cluster, PATIENCE, at, logged, objects, page, reaches};
+use common::{COMPLETE, PATIENCE, at, logged, objects, page, reaches};
 
-/// Says that the kernel has to have IPVS.
-const MUST_RUN: &str = "PORTOLAN_TEST_IPVS";
 /// Often enough to see what is missing between two comparisons.
 const IPVS: &str = "mode: ipvs\nipvs: {minSyncPeriod: 0s, syncPeriod: 1s}\n";
 const NOT_PROGRAMMED: &str = "this Service port cannot be programmed";
-
-/// A cluster on a kernel with IPVS; `None` where it has none, and nobody says that it must.
-fn cluster() -> Option<Cluster> {
-    let cluster = Cluster::new();
-    let look = || available("rr", &Family::BOTH).map(drop);
-    match cluster.world.node().namespace().run(look).unwrap() {
-        Ok(()) => Some(cluster),
-        Err(error) => {
-            assert!(std::env::var_os(MUST_RUN).is_none(), "{error}");
-            eprintln!("left out: {error}");
-            None
-        }
-    }
-}
 
 /// What leads packets to Services, by mode: virtual servers or rules that are not those of others.
 fn entrances(node: &Namespace) -> Vec<&'static str> {

@@ -12,12 +12,12 @@ use portolan_sock::namespace::in_new_network_namespace;
 
 use super::example;
 
-/// Says that the kernel has to have IPVS.
+/// If set, tests that find no IPVS in the kernel fail.
 const MUST_RUN: &str = "PORTOLAN_TEST_IPVS";
 const NEVER: Duration = Duration::from_secs(3600);
 
-/// Runs a test in a network namespace of its own whose node has two addresses of each family; `None` where the kernel
-/// has no IPVS and nobody says that it must.
+/// Runs a test in a network namespace of its own whose node has two addresses of each family. `None` where the kernel has no
+/// IPVS; with `PORTOLAN_TEST_IPVS` set, the test fails then.
 pub(crate) fn in_namespace<T: Send>(test: impl FnOnce() -> T + Send) -> Option<T> {
     let work = || {
         if let Err(error) = available("rr", &Family::BOTH) {

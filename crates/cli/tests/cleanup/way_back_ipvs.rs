@@ -1,17 +1,14 @@
 //! The way back from the IPVS mode. Needs a kernel with IPVS, such as that of the guest of `tests/vm`; elsewhere these tests
 //! leave themselves out, unless `PORTOLAN_TEST_IPVS` says that they must run.
 
-use portolan_backend::ipvs::available;
-use portolan_model::Family;
 use portolan_testkit::{Namespace, Traffic, TrafficPlan, eventually};
 
+use crate::common::ipvs::cluster;
 use crate::common::kernel::nft;
-use crate::common::{COMPLETE, Cluster, PATIENCE, load, logged, objects};
+use crate::common::{COMPLETE, PATIENCE, load, logged, objects};
 use crate::way_back::{CLEANUP, kube_proxy as kube_proxy_in, leads_back_in, run};
 use crate::{pod_address, service};
 
-/// Says that the kernel has to have IPVS.
-const MUST_RUN: &str = "PORTOLAN_TEST_IPVS";
 /// The kernel forgets flows soon after their last packet.
 pub(crate) const OPTIONS: &str =
     "ipvs: {minSyncPeriod: 0s, syncPeriod: 1s, tcpFinTimeout: 1s, udpTimeout: 1s}\n";
@@ -51,20 +48,6 @@ COMMIT
 -A KUBE-IPVS-FILTER -m conntrack --ctstate NEW -m set --match-set KUBE{6}-IPVS-IPS dst -j REJECT
 COMMIT
 "#;
-
-/// A cluster on a kernel with IPVS; `None` where it has none, and nobody says that it must.
-fn cluster() -> Option<Cluster> {
-    let cluster = Cluster::new();
-    let look = || available("rr", &Family::BOTH).map(drop);
-    match cluster.world.node().namespace().run(look).unwrap() {
-        Ok(()) => Some(cluster),
-        Err(error) => {
-            assert!(std::env::var_os(MUST_RUN).is_none(), "{error}");
-            eprintln!("left out: {error}");
-            None
-        }
-    }
-}
 
 /// Writes the rules of a kube-proxy in IPVS mode in both families. Virtual servers, addresses and sets it finds as it wants
 /// them.

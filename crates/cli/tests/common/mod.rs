@@ -5,6 +5,7 @@
 pub(crate) mod cutter;
 pub(crate) mod faulty;
 pub(crate) mod http;
+pub(crate) mod ipvs;
 pub(crate) mod kernel;
 pub(crate) mod load;
 pub(crate) mod objects;

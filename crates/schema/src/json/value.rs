@@ -184,20 +184,6 @@ impl Key for str {
     }
 }
 
-impl Key for String {
-    fn of<'v>(&self, value: &'v Value) -> Option<&'v Value> {
-        self.as_str().of(value)
-    }
-
-    fn of_mut<'v>(&self, value: &'v mut Value) -> Option<&'v mut Value> {
-        self.as_str().of_mut(value)
-    }
-
-    fn made<'v>(&self, value: &'v mut Value) -> &'v mut Value {
-        self.as_str().made(value)
-    }
-}
-
 impl Key for usize {
     fn of<'v>(&self, value: &'v Value) -> Option<&'v Value> {
         value.as_array()?.get(*self)
@@ -230,19 +216,26 @@ impl<T: Key + ?Sized> Key for &T {
     }
 }
 
-impl Key for Text {
-    fn of<'v>(&self, value: &'v Value) -> Option<&'v Value> {
-        self.as_str().of(value)
-    }
+/// What holds a name is a name.
+macro_rules! key_by_name {
+    ($($holder:ty),*) => {$(
+        impl Key for $holder {
+            fn of<'v>(&self, value: &'v Value) -> Option<&'v Value> {
+                self.as_str().of(value)
+            }
 
-    fn of_mut<'v>(&self, value: &'v mut Value) -> Option<&'v mut Value> {
-        self.as_str().of_mut(value)
-    }
+            fn of_mut<'v>(&self, value: &'v mut Value) -> Option<&'v mut Value> {
+                self.as_str().of_mut(value)
+            }
 
-    fn made<'v>(&self, value: &'v mut Value) -> &'v mut Value {
-        self.as_str().made(value)
-    }
+            fn made<'v>(&self, value: &'v mut Value) -> &'v mut Value {
+                self.as_str().made(value)
+            }
+        }
+    )*};
 }
+
+key_by_name!(String, Text);
 
 impl<T: Key> ops::Index<T> for Value {
     type Output = Self;
