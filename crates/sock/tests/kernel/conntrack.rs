@@ -87,7 +87,7 @@ fn listed_filtered_deleted(socket: &mut Socket, family: Family, host: &str) {
 
     let mut batch = Batch::new(socket.next_sequence(3));
     let wrong = conntrack::delete(&mut batch, &Flow { id: flow.id.map(|id| id ^ 1), ..*flow });
-    conntrack::delete(&mut batch, &flow);
+    conntrack::delete(&mut batch, flow);
     let again = conntrack::delete(&mut batch, &Flow { id: None, ..*flow });
     let replies = socket.submit(&batch).unwrap();
     let refusals: Vec<_> = replies.refusals.iter().map(|refusal| (refusal.sequence, refusal.errno)).collect();
