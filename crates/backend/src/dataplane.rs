@@ -1,7 +1,7 @@
 //! The trait that every data plane has, small enough for one that does nothing.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use portolan_model::{Change, Family, Forwarding, ServicePortName, Settings};
 
@@ -17,7 +17,7 @@ pub struct Commit {
     /// Bytes sent to the kernel.
     pub bytes: usize,
     /// Kernel time of the commit: from the first byte sent to the last answer read.
-    pub kernel: std::time::Duration,
+    pub kernel: Duration,
     /// Whether everything was read back and compared.
     pub full: bool,
     /// Service ports that could not be programmed, with the reason.
@@ -109,6 +109,10 @@ pub enum Error {
         attempts: u32,
     },
 }
+
+/// How long a packet may need from where it is led in to where it leaves, pauses of a (virtual) processor included. What such
+/// a packet still needs stays for so long when another data plane is in force.
+pub(crate) const PASSAGE: Duration = Duration::from_millis(300);
 
 /// Chains of iptables that a data plane uses. Modes share names of chains, so whoever removes the rules of another mode
 /// has to know them.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use portolan_model::{Change, Forwarding, ServicePortName, Settings};
 
@@ -342,6 +343,13 @@ impl Dataplane for Iptables {
         match self.programs.variant() {
             Variant::Nft => self.remove_part(kept),
             Variant::Legacy => self.remove_aside(kept),
+        }
+    }
+
+    fn way_due(&self) -> Option<Instant> {
+        match &self.removal {
+            Some(UnderWay::Parts(removal)) => removal.due(),
+            _ => None,
         }
     }
 

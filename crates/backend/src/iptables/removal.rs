@@ -3,16 +3,18 @@
 //! The program would list the rules of every chain before it removes it, and remove all of them in one transaction.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Instant;
 
 use portolan_model::Family;
 use portolan_sock::{Protocol, Socket, SocketError};
 use portolan_wire::nftables::{Event, Family as WireFamily, request};
 
-use super::fixed::MARK_MASQUERADE;
+use super::fixed::{FORWARD, MARK_MASQUERADE, POSTROUTING};
 use super::name::is_of_service;
 use super::present::is_own;
 use super::rule::Table;
 use crate::Error;
+use crate::dataplane::PASSAGE;
 use crate::leftovers::tables::{commit, consistently, jump, wire_family};
 
 /// Chains in one transaction, each of which takes a few milliseconds then.
@@ -30,11 +32,13 @@ pub(super) struct Removal {
     parts: VecDeque<Part>,
 }
 
-/// One transaction.
+/// One transaction, or a wait between two.
 #[derive(Debug, PartialEq, Eq)]
 enum Part {
     /// Rules of the kernel's own chains that lead to ours.
     Entries(Vec<Entry>),
+    /// Until packets that were led in are through; from when on, once it has begun.
+    Passage(Option<Instant>),
     /// Chains of a table with their rules.
     Chains(Table, Vec<String>),
 }
@@ -45,6 +49,14 @@ struct Entry {
     from: String,
     to: String,
     handle: u64,
+}
+
+impl Entry {
+    /// Returns true if packets that were translated still need this rule on their way out: it accepts or masquerades them.
+    fn leads_out(&self) -> bool {
+        matches!((self.table, self.from.as_str()), (Table::Nat, "POSTROUTING") | (Table::Filter, "FORWARD"))
+            && [POSTROUTING, FORWARD].contains(&self.to.as_str())
+    }
 }
 
 impl Removal {
@@ -73,10 +85,18 @@ impl Removal {
                 parts.push_back(Part::Chains(table, leaving.by_ref().take(CHAINS).collect()));
             }
         }
-        if !entries.is_empty() {
-            parts.push_front(Part::Entries(entries));
+        for part in entry_parts(entries).into_iter().rev() {
+            parts.push_front(part);
         }
         Ok(Self { socket, family, parts })
+    }
+
+    /// When there is something to do again, where packets are waited for.
+    pub(super) fn due(&self) -> Option<Instant> {
+        match self.parts.front() {
+            Some(Part::Passage(Some(since))) => since.checked_add(PASSAGE),
+            _ => None,
+        }
     }
 
     /// Removes a part, but for what is kept by now. Says whether there is more.
@@ -84,6 +104,12 @@ impl Removal {
         let family = self.family;
         match self.parts.pop_front() {
             None => {}
+            Some(Part::Passage(since)) => {
+                let since = since.unwrap_or_else(Instant::now);
+                if since.elapsed() < PASSAGE {
+                    self.parts.push_front(Part::Passage(Some(since)));
+                }
+            }
             Some(Part::Entries(mut entries)) => {
                 entries.retain(|entry| !kept(&entry.table.to_string(), &entry.to));
                 commit(&mut self.socket, |transaction| {
@@ -106,6 +132,17 @@ impl Removal {
             }
         }
         Ok(!self.parts.is_empty())
+    }
+}
+
+/// The rules that lead packets in go first, and those that lead them out when these packets are through.
+fn entry_parts(entries: Vec<Entry>) -> Vec<Part> {
+    let (out, into): (Vec<_>, Vec<_>) = entries.into_iter().partition(Entry::leads_out);
+    match (into.is_empty(), out.is_empty()) {
+        (true, true) => Vec::new(),
+        (false, true) => vec![Part::Entries(into)],
+        (true, false) => vec![Part::Entries(out)],
+        (false, false) => vec![Part::Entries(into), Part::Passage(None), Part::Entries(out)],
     }
 }
 
@@ -208,6 +245,26 @@ mod tests {
         let expected = ["KUBE-MARK-MASQ", "KUBE-SEP-A", "KUBE-SVC-A"].map(str::to_owned);
         assert_eq!(stay, Ok(expected.into()));
         assert_eq!(entries, [("PREROUTING".to_owned(), "KUBE-SERVICES".to_owned(), 1)]);
+    }
+
+    #[test]
+    fn what_leads_out_stays_until_packets_are_through() {
+        let entry =
+            |table, from: &str, to: &str| Entry { table, from: from.into(), to: to.into(), handle: 1 };
+        let nat = |from, to| entry(Table::Nat, from, to);
+        let filter = |from, to| entry(Table::Filter, from, to);
+        let parts = entry_parts(vec![
+            nat("POSTROUTING", "KUBE-POSTROUTING"),
+            nat("PREROUTING", "KUBE-SERVICES"),
+            filter("FORWARD", "KUBE-FORWARD"),
+            filter("FORWARD", "KUBE-PROXY-FIREWALL"),
+        ]);
+        let expected = [
+            Part::Entries(vec![nat("PREROUTING", "KUBE-SERVICES"), filter("FORWARD", "KUBE-PROXY-FIREWALL")]),
+            Part::Passage(None),
+            Part::Entries(vec![nat("POSTROUTING", "KUBE-POSTROUTING"), filter("FORWARD", "KUBE-FORWARD")]),
+        ];
+        assert_eq!(parts, expected);
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! The end of this mode on a node: rules first, virtual servers when their connections have ended, then the rest.
+//! The end of this mode on a node: rules first, virtual servers when their connections have ended, then the rest. It begins a
+//! moment after another mode is in force, when the packets that this mode led in are through.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::IpAddr;
@@ -12,7 +13,7 @@ use super::dataplane::{Ipvs, State};
 use super::frontend::Key;
 use super::kernel::{Kernel, device};
 use super::set::Set;
-use crate::dataplane::{Chains, Dataplane as _};
+use crate::dataplane::{Chains, Dataplane as _, PASSAGE};
 
 /// Between two looks at whether connections have ended.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -23,7 +24,7 @@ const PATIENCE: u32 = 500;
 #[derive(Debug)]
 pub(super) struct Retiring {
     until: Instant,
-    /// When to look at connections again.
+    /// When to begin, and from then on when to look at connections again.
     next: Instant,
     has_rules: bool,
     /// Those that are to go before virtual servers do. The kernel takes its time for each.
@@ -37,12 +38,13 @@ impl Retiring {
         let sets = Set::ALL.into_iter().filter(|set| *set != Set::Own).collect();
         let now = Instant::now();
         let until = now.checked_add(drain).unwrap_or(now);
-        Self { until, next: now, has_rules: true, sets, patience: PATIENCE }
+        let next = now.checked_add(PASSAGE).unwrap_or(now);
+        Self { until, next, has_rules: true, sets, patience: PATIENCE }
     }
 
-    /// When there is something to do again, where only connections are waited for.
+    /// When there is something to do again, where packets or connections are waited for.
     pub(super) fn due(&self) -> Option<Instant> {
-        (!self.has_rules && self.sets.is_empty()).then_some(self.next)
+        (self.has_rules || self.sets.is_empty()).then_some(self.next)
     }
 }
 
@@ -76,6 +78,9 @@ impl Ipvs {
         self.forget();
         let now = Instant::now();
         if retiring.has_rules {
+            if now < retiring.next {
+                return Ok(true);
+            }
             self.remove_rules(kept)?;
             retiring.has_rules = false;
         } else if let Some(set) = retiring.sets.pop_front() {

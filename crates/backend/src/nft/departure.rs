@@ -4,17 +4,15 @@
 //! answer nothing from the commit on (`nf_tables_commit_chain_prepare` and `nft_map_deactivate` in `nf_tables_api.c`): what is
 //! no longer translated would still be checked, and rejected. Rules that are deleted from chains that stay go all at once.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use portolan_sock::{Socket, SocketError};
 use portolan_wire::nftables::{Event, Family, Transaction, request};
 
 use super::skeleton::Place;
-use crate::dataplane::Error;
+use crate::dataplane::{Error, PASSAGE};
 use crate::reading::consistently;
 
-/// How long a packet may need from where it is led in to where it leaves, pauses of a (virtual) processor included.
-const PASSAGE: Duration = Duration::from_millis(300);
 /// Sequence numbers for one transaction.
 const SEQUENCE_ROOM: u32 = 1 << 16;
 

@@ -195,6 +195,13 @@ fn whoever_gives_way_leaves_connections_alone() {
         let (mut client, mut server) = (connect(), listeners[0].accept().unwrap().0);
         // As another mode's rules do, this one keeps the kernel following connections.
         run("iptables-nft", "--append INPUT --match conntrack --ctstate INVALID");
+        assert!(ipvs.give_way(None).unwrap());
+        assert!(ipvs.way_due().is_some(), "packets that were led in are waited for");
+        assert!(super::support::rules().contains("KUBE-POSTROUTING"));
+        eventually("rules are removed", || {
+            assert!(ipvs.give_way(None).unwrap());
+            !super::support::rules().contains("KUBE")
+        });
         for _ in 0..100 {
             assert!(ipvs.give_way(None).unwrap(), "its connection is there");
         }
@@ -202,7 +209,6 @@ fn whoever_gives_way_leaves_connections_alone() {
         assert!(due > Instant::now() && due < Instant::now() + Duration::from_secs(5));
         assert!(works(&mut client, &mut server));
         assert_eq!(addresses()[0], format!("{SERVICE}/32"));
-        assert!(!super::support::rules().contains("KUBE"));
         // A data plane that takes the place again finds it.
         let mut again = open(Family::Ipv4);
         again.apply(&[service(&ENDPOINTS[..1])]).unwrap();
