@@ -1,0 +1,56 @@
+//! ARCHITECTURE.md says which crate uses which; Cargo's metadata says the same.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a test stops at the first surprise"
+)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+type Uses = BTreeMap<String, BTreeSet<String>>;
+
+fn workspace() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap()
+}
+
+/// The folder of a crate of the workspace is its name there.
+fn documented() -> Uses {
+    let text = std::fs::read_to_string(workspace().join("ARCHITECTURE.md")).unwrap();
+    let (_, rest) = text.split_once("```crates\n").expect("ARCHITECTURE.md has the list of crates");
+    let (lines, _) = rest.split_once("```").unwrap();
+    let uses = |line: &str| {
+        let (name, used) = line.split_once("->").expect("`name -> used used`");
+        (name.trim().to_owned(), used.split_whitespace().map(str::to_owned).collect())
+    };
+    lines.lines().map(uses).collect()
+}
+
+fn built() -> Uses {
+    let arguments = ["metadata", "--no-deps", "--offline", "--format-version", "1"];
+    let output = Command::new(env!("CARGO")).args(arguments).current_dir(workspace()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let packages = metadata["packages"].as_array().unwrap();
+    let folder = |package: &Value| {
+        let manifest = Path::new(package["manifest_path"].as_str().unwrap());
+        manifest.parent().and_then(Path::file_name).unwrap().to_string_lossy().into_owned()
+    };
+    let folders: BTreeMap<&str, String> =
+        packages.iter().map(|package| (package["name"].as_str().unwrap(), folder(package))).collect();
+    let uses = |package: &Value| {
+        let all = package["dependencies"].as_array().unwrap();
+        let built = all.iter().filter(|dependency| dependency["kind"].is_null());
+        built.filter_map(|dependency| folders.get(dependency["name"].as_str()?).cloned()).collect()
+    };
+    packages.iter().map(|package| (folder(package), uses(package))).collect()
+}
+
+#[test]
+fn the_documented_crates_are_those_of_the_workspace() {
+    assert_eq!(documented(), built());
+}
