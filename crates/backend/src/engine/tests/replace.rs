@@ -1,11 +1,11 @@
-//! One data plane takes the place of another.
+//! Replacing one data plane with another.
 
 use super::*;
 
 const OLD: &str = "old";
 const NEW: &str = "new";
 
-/// An engine in step, with a Service and a health check port in it.
+/// An engine in sync, with a Service and a health-check node port.
 fn running(old: &Recorder, timing: Timing) -> (Handle, JoinHandle<()>, Receiver<Report>) {
     let (handle, thread, reports) = engine(old, timing);
     let check = HealthCheckPort { namespace: "demo".into(), service: "a".into(), port: Some(32222) };
@@ -114,7 +114,7 @@ fn what_has_the_same_place_is_not_removed() {
     let same = Recorder::at(OLD);
     replace(&handle, &same);
     assert!(next(&reports).replacing);
-    // It cannot be removed before it is wanted again.
+    // Its removal fails until its place is used again.
     same.fails(usize::MAX);
     replace(&handle, &new);
     assert!(next(&reports).replacing);
