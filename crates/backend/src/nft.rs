@@ -40,7 +40,7 @@
 //!
 //! The map `affinity` (id . client) holds the slot of the client's endpoint. Slots are stable while endpoints come
 //! and go; indexes are not. If the endpoint of a slot is gone, the lookup in `affinity-endpoints` (or
-//! `affinity-local-endpoints`) fails. The kernel's rules then delete the binding and create a new one.
+//! `affinity-local-endpoints`) fails. Rules then delete the binding and create a new one.
 //!
 //! # Transactions
 //!

@@ -212,6 +212,6 @@ pub(crate) struct Element {
     pub(crate) key: Key,
     /// End of the interval. `Some` for [`Set::SourceRanges`] only.
     pub(crate) key_end: Option<Key>,
-    /// Empty for a set without data.
+    /// Empty for a set that is not a map.
     pub(crate) data: Data,
 }
