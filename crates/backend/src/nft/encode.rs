@@ -13,7 +13,7 @@ use super::value::Value;
 /// Bytes that an element takes in a message besides key, data and comment.
 const ELEMENT_OVERHEAD: usize = 48;
 
-/// Returns an upper estimate of the bytes that the element operations take in a transaction.
+/// Returns about how many bytes the element operations take in a transaction.
 pub(super) fn estimate(changes: &Changeset) -> usize {
     changes.len() * ELEMENT_OVERHEAD + changes.payload_bytes() + changes.len() / 500 * 100 + 4096
 }
