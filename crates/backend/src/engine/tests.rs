@@ -321,7 +321,7 @@ fn a_health_check_port_alone_is_a_reason_to_commit() {
 }
 
 #[test]
-fn rules_that_nobody_watches_are_asked_for_and_mended() {
+fn rules_without_notifications_are_checked_and_repaired() {
     let recorder = Recorder { checked: true, ..Recorder::default() };
     let timing = Timing { check_interval: Duration::from_millis(20), ..quick() };
     let (handle, thread, reports) = engine(&recorder, timing);

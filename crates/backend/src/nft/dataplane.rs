@@ -430,7 +430,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_that_of_the_mode() {
+    fn missing_modules_are_those_of_the_mode() {
         let mut transaction = Transaction::begin(1, None);
         transaction.delete_table(portolan_wire::nftables::Family::IPV4, "t");
         let batch = transaction.finish().unwrap();

@@ -175,7 +175,7 @@ fn families_do_not_disturb_each_other() {
 const OWNED: u32 = 2;
 
 #[test]
-fn what_changes_after_a_first_comparison_that_failed_is_not_lost() {
+fn changes_after_a_failed_first_comparison_are_not_lost() {
     in_namespace(|| {
         let mut owner = Socket::open(Protocol::Netfilter).unwrap();
         let mut transaction = Transaction::begin(owner.next_sequence(1), None);

@@ -89,7 +89,7 @@ fn elements() -> usize {
 }
 
 #[test]
-fn a_service_with_too_many_endpoints_works_with_the_first_ones_and_is_named() {
+fn a_service_with_too_many_endpoints_uses_the_first_ones_and_is_reported() {
     in_namespace(|| {
         for (limit, affinity) in [(65_535, None), (8_191, Some(60))] {
             let other = put("other", cluster_ip(Family::Ipv4, 2, 1..3));

@@ -142,7 +142,7 @@ fn new_settings_are_programmed_on_the_old_table() {
 }
 
 #[test]
-fn what_a_former_run_left_is_collected() {
+fn leftovers_of_a_former_run_are_collected() {
     for family in Family::BOTH {
         in_namespace(|| {
             let state = every_kind(family);
@@ -169,7 +169,7 @@ fn what_a_former_run_left_is_collected() {
 
 /// If the checks outlasted the translation, they would reject packets that another mode has taken over.
 #[test]
-fn a_table_that_leaves_leads_nothing_in_before_it_goes() {
+fn a_removed_table_stops_translating_before_it_is_deleted() {
     for family in Family::BOTH {
         in_namespace(|| {
             let state = every_kind(family);

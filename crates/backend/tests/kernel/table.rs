@@ -168,7 +168,8 @@ impl Table {
         }
     }
 
-    /// Returns the backends of an id, sorted. Panics if a slot is not its own or a backend has two indexes.
+    /// Returns the backends of an id, sorted. Panics if a slot belongs to another id or has no
+    /// endpoint, or if a backend has two indexes.
     fn backends(&self, id: u32, first: u32) -> Vec<Vec<u8>> {
         let key = |index: u32| ([id.to_ne_bytes(), index.to_ne_bytes()].concat(), Vec::new());
         let direct =

@@ -66,7 +66,7 @@ fn check() -> Check {
 }
 
 #[test]
-fn a_flow_that_begins_with_an_answer_is_stale_on_request() {
+fn a_flow_that_starts_with_a_reply_is_stale_on_request() {
     let answer = |from: &str| {
         let (from, client) = (socket(from), (IpAddr::from([192, 0, 2, 200]), 40_000));
         let original = Tuple::with_ports(UDP, (from.ip(), from.port()), client);
@@ -153,7 +153,7 @@ fn of_two_services_with_one_frontend_the_later_counts() {
 }
 
 #[test]
-fn ipv6_is_told_apart_by_address_and_port() {
+fn ipv6_flows_are_matched_by_address_and_port() {
     let frontends = vec![cluster_ip("[fd00:96::a]:53"), Frontend::NodePort(30053)];
     let services = [service("dns", frontends, &["[fd00:1::4]:53"])];
     let check = Check::new(Family::Ipv6, &services, vec!["2001:db8::1".parse().unwrap()]);

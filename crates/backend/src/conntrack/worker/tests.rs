@@ -145,7 +145,7 @@ fn a_failure_and_a_refusal_are_tried_again_with_the_same_request() {
 }
 
 #[test]
-fn a_failed_request_gives_way_to_a_newer_one_for_the_same_service_port_only() {
+fn a_newer_request_replaces_a_failed_one_of_the_same_service_port_only() {
     let (entered, inside) = channel();
     let (go, gate) = channel();
     let other = service("other", Frontend::ClusterIp([10, 96, 0, 11].into(), 53), "10.1.0.9:53");
@@ -177,7 +177,7 @@ fn a_failing_family_does_not_hold_up_the_other() {
 }
 
 #[test]
-fn what_a_newer_request_says_spares_a_flow() {
+fn a_flow_that_a_newer_request_makes_valid_is_spared() {
     let (entered, inside) = channel();
     let (go, gate) = channel();
     let (answer, spared) = channel();
@@ -208,7 +208,7 @@ fn what_a_newer_request_says_spares_a_flow() {
 }
 
 #[test]
-fn dropping_ends_the_thread_also_while_it_cleans_up_and_deletes_no_more() {
+fn dropping_the_thread_ends_a_clean_up_and_its_deletions() {
     let (entered, inside) = channel();
     let (thread, reports) = start(move |_, spare| {
         entered.send(()).unwrap();
