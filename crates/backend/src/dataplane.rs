@@ -41,7 +41,7 @@ pub struct HealthCheckPort {
     pub namespace: Arc<str>,
     /// Name of the Service.
     pub service: Arc<str>,
-    /// The port, or `None` if the Service has none any more.
+    /// The port, or `None` if the Service has none.
     pub port: Option<u16>,
 }
 

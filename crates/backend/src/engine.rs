@@ -13,7 +13,8 @@
 //! [`Handle::replace`] changes the mode, or the options of a mode, while the engine runs:
 //!
 //! 1. The new data plane receives every forwarding, every health-check node port and all pending changes, and
-//!    compares them with the kernel. Until it succeeds, the old data plane stays active, and changes go to both.
+//!    compares them with the kernel. Until it succeeds, the old data plane stays active and commits changes, which
+//!    are also queued for the new one.
 //! 2. The new data plane becomes active with its first success.
 //! 3. The old data plane is retired. It removes its rules in pieces between commits, and retries after a failure.
 //!    iptables chains that both modes use stay.

@@ -47,6 +47,7 @@
 //! The first load is written in pieces of some thousand Service ports, so that neither memory nor the time under the
 //! kernel's lock grows with the cluster. The base chains come last: without them the table does nothing, so
 //! everything takes effect at once. Every later change is one transaction, and so is the result of every comparison.
+//! Only if the send buffer cannot grow (in a user namespace) is a large transaction split.
 //!
 //! The kernel notifies us of changes by other programs ([`DriftWatch`]). The subscription starts after the first
 //! load, because a notification for each of our own elements would slow the load down. Any subscriber on this

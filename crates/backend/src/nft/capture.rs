@@ -107,7 +107,7 @@ pub(super) fn base_chains(settings: &Settings) -> [ChainBody; 3] {
     [
         base("capture-prerouting", ChainType::Filter, Hook::PREROUTING, PRIORITY, prerouting),
         base(MARKS, ChainType::Route, Hook::OUTPUT, PRIORITY, output),
-        // Without any NAT chain the kernel stops translating, also for connections that another mode has started.
+        // Without any chain of this type the kernel stops translating, also for connections that another mode has started.
         base("nat-output", ChainType::Nat, Hook::OUTPUT, NAT_PRIORITY, Vec::new()),
     ]
 }
