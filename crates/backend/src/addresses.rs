@@ -1,4 +1,4 @@
-//! The addresses of this node's interfaces: listed, and watched for changes.
+//! The addresses of this node's interfaces: lists them and reports changes.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -13,11 +13,11 @@ use crate::reading::consistently;
 /// `AF_UNSPEC`: both families.
 const BOTH_FAMILIES: u8 = 0;
 
-/// A subscription to address changes, with the list of addresses.
+/// A subscription to address changes of this node.
 #[derive(Debug)]
 pub struct Addresses {
     events: Socket,
-    /// Index of the device to which the IPVS mode adds the addresses of Services.
+    /// Index of the device to which the IPVS mode adds the addresses of Services. `None` if no such device is known.
     device: Option<u32>,
 }
 
@@ -29,21 +29,21 @@ impl Addresses {
         Ok(Self { events, device: None })
     }
 
-    /// Every address of every interface, sorted.
+    /// Returns every address of every interface, sorted.
     pub fn list(&self) -> Result<Vec<IpAddr>, SocketError> {
         let mut socket = Socket::open(Protocol::Route)?;
         consistently(|| list(&mut socket))
     }
 
-    /// The same without those that the IPVS mode gave to this node for Services.
+    /// Returns every address except those that the IPVS mode added to this node for Services, sorted.
     pub fn list_own(&self) -> Result<Vec<IpAddr>, SocketError> {
         let mut socket = Socket::open(Protocol::Route)?;
         let device = ipvs::device(&mut socket)?;
         consistently(|| list_but(&mut socket, device))
     }
 
-    /// Reads the notifications that are there now and says whether addresses came or went, other than those that the IPVS mode
-    /// gives to this node for Services.
+    /// Reads the pending notifications. Returns true if addresses were added or removed, other than those that the
+    /// IPVS mode adds to this node for Services.
     pub fn changed(&mut self) -> Result<bool, SocketError> {
         let (device, mut others) = (self.device, BTreeSet::new());
         let received = self.events.receive(|frame| {
@@ -57,7 +57,7 @@ impl Addresses {
         match received {
             Ok(_) if others.is_empty() => Ok(false),
             Ok(_) => {
-                // It may be a new one.
+                // The device may have been created since.
                 let found = ipvs::device(&mut Socket::open(Protocol::Route)?)?;
                 self.device = found.or(device);
                 Ok(others.iter().any(|index| Some(*index) != self.device))
@@ -84,7 +84,7 @@ fn list(socket: &mut Socket) -> Result<Vec<IpAddr>, SocketError> {
     list_but(socket, None)
 }
 
-/// `device` is the index of an interface that does not count.
+/// Lists the addresses of all interfaces but the one with the index `device`.
 fn list_but(socket: &mut Socket, device: Option<u32>) -> Result<Vec<IpAddr>, SocketError> {
     let mut addresses = Vec::new();
     socket.dump(&mut route::addresses(BOTH_FAMILIES), |frame| {

@@ -1,4 +1,4 @@
-//! The trait that every data plane has, small enough for one that does nothing.
+//! The trait that every data plane implements. It is small enough for a data plane that does nothing.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,25 +7,25 @@ use portolan_model::{Change, Family, Forwarding, ServicePortName, Settings};
 
 use crate::iptables::Variant;
 
-/// What a commit did.
+/// What a commit wrote.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Commit {
-    /// Element operations written. Zero means that the kernel had everything already.
+    /// Number of element operations written. 0 means that the kernel already had every element.
     pub elements: usize,
-    /// Other objects written: tables, chains, rules, sets.
+    /// Number of other objects written: tables, chains, rules, sets.
     pub objects: usize,
     /// Bytes sent to the kernel.
     pub bytes: usize,
-    /// Kernel time of the commit: from the first byte sent to the last answer read.
+    /// Time that the kernel took, from the first byte sent to the last reply read.
     pub kernel: Duration,
-    /// Whether everything was read back and compared.
+    /// True if everything was read back and compared.
     pub full: bool,
     /// Service ports that could not be programmed, with the reason.
     pub refused: Vec<Refusal>,
 }
 
 impl Commit {
-    /// Counts another transaction in.
+    /// Adds the counts of another transaction.
     pub(crate) fn add(&mut self, other: &Self) {
         self.elements += other.elements;
         self.objects += other.objects;
@@ -34,25 +34,25 @@ impl Commit {
     }
 }
 
-/// The `healthCheckNodePort` of a Service, on which its health check server answers.
+/// A change of a Service's `healthCheckNodePort`, on which its health check server listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HealthCheckPort {
     /// Namespace of the Service.
     pub namespace: Arc<str>,
     /// Name of the Service.
     pub service: Arc<str>,
-    /// Its port now, if it has one.
+    /// The port, or `None` if the Service has none.
     pub port: Option<u16>,
 }
 
-/// One Service port that could not be programmed, or not wholly, while all others were.
+/// A Service port that could not be programmed, or only in part. All others were programmed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// Which Service port.
+    /// The Service port.
     pub name: Arc<ServicePortName>,
-    /// Why, and what would mend it.
+    /// The reason, and what to do about it.
     pub reason: &'static str,
-    /// How much of it is missing.
+    /// How much of the Service port is missing.
     pub extent: Extent,
 }
 
@@ -61,18 +61,18 @@ pub struct Refusal {
 pub enum Extent {
     /// Clients may not reach it at all.
     Whole,
-    /// Clients reach it; not every endpoint is used.
+    /// Clients reach it, but not every endpoint is used.
     Endpoints,
 }
 
 impl Refusal {
-    /// Of a whole Service port.
+    /// Returns the refusal of a whole Service port.
     pub(crate) const fn whole(name: Arc<ServicePortName>, reason: &'static str) -> Self {
         Self { name, reason, extent: Extent::Whole }
     }
 }
 
-/// Why a data plane could not do what it was asked to.
+/// Why a data plane failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The kernel refused a transaction.
@@ -81,99 +81,102 @@ pub enum Error {
     /// A netlink socket failed.
     #[error(transparent)]
     Socket(#[from] portolan_sock::SocketError),
-    /// An iptables program failed, or is not there.
+    /// An iptables program failed or is not installed.
     #[error(transparent)]
     Iptables(#[from] crate::iptables::Error),
-    /// Virtual servers, or what belongs to them, could not be read or written.
+    /// IPVS virtual servers, or the ipsets and rules that belong to them, could not be read or written.
     #[error(transparent)]
     Ipvs(#[from] crate::ipvs::Error),
     /// A data plane outside this crate failed.
     #[error(transparent)]
     Other(Box<dyn std::error::Error + Send + Sync>),
-    /// The kernel lacks something; the text names what and how to get it.
+    /// The kernel lacks a feature. The text names it and says how to get it.
     #[error("this kernel cannot run the {mode} mode: {missing}")]
     Unsupported {
-        /// The mode, as configurations spell it.
+        /// The mode, as in configuration files.
         mode: &'static str,
-        /// What is missing.
+        /// The missing feature.
         missing: String,
     },
-    /// Others kept changing what was being read.
+    /// Other programs kept changing the rules while they were read.
     #[error(
         "what the {mode} mode reads changed {attempts} times while it was being compared; trying again later"
     )]
     Contended {
-        /// The mode, as configurations spell it.
+        /// The mode, as in configuration files.
         mode: &'static str,
-        /// How often it was tried.
+        /// Number of attempts.
         attempts: u32,
     },
 }
 
-/// How long a packet may need from where it is led in to where it leaves, pauses of a (virtual) processor included. What such
-/// a packet still needs stays for so long when another data plane is in force.
+/// Longest time that a packet may take from the hook that translates or captures it to the hook where it leaves,
+/// pauses of a (virtual) processor included. Rules that such packets still need are kept this long after another data
+/// plane has taken over.
 pub(crate) const PASSAGE: Duration = Duration::from_millis(300);
 
-/// Chains of iptables that a data plane uses. Modes share names of chains, so whoever removes the rules of another mode
-/// has to know them.
+/// The iptables chains that a data plane uses. Modes share chain names, so the removal of one mode's rules must know
+/// which chains the active mode uses.
 #[derive(Debug, Clone, Copy)]
 pub struct Chains {
-    /// Which of the kernel's two iptables they are in.
+    /// The kernel's iptables implementation that holds the chains.
     pub variant: Variant,
-    /// Their family.
+    /// The family of the chains.
     pub family: Family,
-    /// Whether a chain of a table (as iptables calls it) is one of them.
+    /// Returns true for a chain of a table (in the sense of iptables) that the data plane uses.
     pub uses: fn(table: &str, chain: &str) -> bool,
 }
 
 /// A data plane for one IP family.
 ///
-/// Before the first [`Dataplane::resync`] changes are only remembered: nothing is programmed, and nothing
-/// removed, before the complete desired state is known.
+/// Before the first [`Dataplane::resync`] changes are only stored. Nothing is programmed and nothing is removed
+/// before the complete desired state is known.
 pub trait Dataplane {
-    /// The mode, as configurations spell it.
+    /// Returns the mode, as in configuration files.
     fn mode(&self) -> &'static str;
 
-    /// Where its rules are, for modes that have a choice. Of two data planes of one family and place, the later one goes
-    /// on with what the former wrote: nothing is removed between them.
+    /// Returns where the rules are, for modes that have a choice (such as the two iptables implementations). If two
+    /// data planes of one family have the same place, the later one updates the rules of the former, and none are
+    /// removed between them.
     fn place(&self) -> &'static str {
         self.mode()
     }
 
-    /// Takes changes in and commits them as one transaction. After an error the changes are remembered; the
-    /// next call compares everything, whichever it is.
+    /// Applies changes as one transaction. After an error the changes stay stored, and the next call of any method
+    /// that commits compares everything.
     fn apply(&mut self, changes: &[Change]) -> Result<Commit, Error>;
 
-    /// Takes changes in, reads back what the kernel has and writes only the difference.
+    /// Applies changes, reads back what the kernel has, and writes only the difference.
     fn compare(&mut self, changes: &[Change]) -> Result<Commit, Error>;
 
-    /// [`Dataplane::compare`] without changes.
+    /// Runs [`Dataplane::compare`] without changes.
     fn resync(&mut self) -> Result<Commit, Error> {
         self.compare(&[])
     }
 
-    /// Takes in which health check ports there are, each where it changed. Says whether the next commit has to do
-    /// something for them: not where whoever reaches the node reaches them.
+    /// Sets the health-check node ports of changed Services. Returns true if rules must be written to open or close
+    /// them. Modes that do not filter traffic to the node return false.
     fn let_in(&mut self, _health_checks: &[HealthCheckPort]) -> bool {
         false
     }
 
-    /// Takes new settings; the next [`Dataplane::resync`] programs them.
+    /// Sets new settings. The next [`Dataplane::resync`] programs them.
     fn configure(&mut self, settings: Settings);
 
-    /// Removes what only former Services needed. Says whether there is more to remove a second later.
+    /// Removes what only deleted Services needed. Returns true if there is more to remove, a second later.
     fn collect(&mut self) -> Result<bool, Error>;
 
-    /// Whether [`Dataplane::collect`] has something to do.
+    /// Returns true if [`Dataplane::collect`] has something to remove.
     fn needs_collection(&self) -> bool;
 
-    /// Whether nobody tells when others change its rules, so that [`Dataplane::is_intact`] has to be asked from time to
-    /// time.
+    /// Returns true if the kernel does not notify this mode of changes by other programs. Its rules are then checked
+    /// periodically with [`Dataplane::is_intact`].
     fn needs_checks(&self) -> bool {
         false
     }
 
-    /// Whether what it wrote is still there, as far as that can be told quickly. After a no, everything is compared.
+    /// Returns true if the rules written are still in the kernel, as far as a quick check shows. Otherwise everything
+    /// is compared.
     fn is_intact(&mut self) -> Result<bool, Error> {
         Ok(true)
     }
@@ -181,28 +184,28 @@ pub trait Dataplane {
     /// Removes everything that carries this data plane's name.
     fn remove(&mut self) -> Result<(), Error>;
 
-    /// [`Dataplane::remove`] in parts, each short enough to stand between two commits of another data plane. Says
-    /// whether there is more to remove. The first part takes away what leads packets in.
+    /// Runs [`Dataplane::remove`] in parts, each short enough to run between two commits of another data plane.
+    /// Returns true if there is more to remove. The first part removes the rules that translate or capture packets.
     fn remove_some(&mut self) -> Result<bool, Error> {
         self.remove().map(|()| false)
     }
 
-    /// Chains of iptables that it uses, where it uses any.
+    /// Returns the iptables chains that this data plane uses, or `None` if it uses none.
     fn chains(&self) -> Option<Chains> {
         None
     }
 
-    /// [`Dataplane::remove_some`], now that a data plane of another place does the work: what that one uses (`kept`)
-    /// stays. After an error it is called again.
+    /// Runs [`Dataplane::remove_some`] after a data plane of another place has taken over. Chains in `kept`, which
+    /// the active data plane uses, are not removed. After an error it is called again.
     fn give_way(&mut self, _kept: Option<Chains>) -> Result<bool, Error> {
         self.remove_some()
     }
 
-    /// When [`Dataplane::give_way`] has something to do again, where it waits for a while.
+    /// Returns when [`Dataplane::give_way`] is to be called again, or `None` if it need not wait.
     fn way_due(&self) -> Option<Instant> {
         None
     }
 
-    /// The table as it was last taken in.
+    /// Returns the forwarding table, with all changes applied or stored so far.
     fn forwardings(&self) -> Box<dyn Iterator<Item = (&Arc<ServicePortName>, &Arc<Forwarding>)> + '_>;
 }

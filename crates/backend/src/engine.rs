@@ -1,8 +1,44 @@
 //! The engine: one thread that owns the data planes and decides when they commit.
 //!
-//! Work and settings flow in over a channel, reports flow out through a callback. Each family has a queue, retries
-//! and deadlines of its own: a fault of one does not undo or hold back what the other has to do. The first change after a pause is committed at once; later ones wait
-//! until `min_interval` has passed since the last commit ended.
+//! Work, settings and data planes come in over a channel; reports go out through a callback. It must not know the API
+//! server or a mode's rules: each mode is a [`Dataplane`] for each family, and everything else is the same for all
+//! modes.
+//!
+//! Each family has its own queue, retries and deadlines. A fault in one family neither undoes nor delays the work of
+//! the other. The first change after a pause is committed at once. Later changes wait until `min_interval` has passed
+//! since the last commit ended, and are coalesced.
+//!
+//! # Replacing a data plane
+//!
+//! [`Handle::replace`] changes the mode, or the options of a mode, while the engine runs:
+//!
+//! 1. The new data plane receives every forwarding, every health-check node port and all pending changes, and
+//!    compares them with the kernel. Until it succeeds, the old data plane stays active and commits changes, which
+//!    are also queued for the new one.
+//! 2. The new data plane becomes active with its first success.
+//! 3. The old data plane is retired. It removes its rules in pieces between commits, and retries after a failure.
+//!    iptables chains that both modes use stay.
+//!
+//! ```text
+//!  old   active ──────────────────────> retired: translation, checks removed ──300 ms──> the rest removed
+//!  new   compare, fails, back-off, compare, succeeds ──> active ──────────────────────────────────────────>
+//! ```
+//!
+//! If both write to the same [`Dataplane::place`] (new options of one mode), the new data plane updates the rules of
+//! the old one, and nothing is removed.
+//!
+//! Rules that translate, capture or check packets are removed first, in one transaction. Rules that packets need on
+//! their way out (masquerading, addresses of Services) are removed 300 ms later, when the packets already translated
+//! have left. An nftables table is deleted at that time, too. If it were deleted at once, its checks would be active
+//! a little longer than its translation, and would reject packets that the new data plane translates.
+//!
+//! A second replacement replaces one that is pending. [`Handle::retire`] passes in a data plane of another mode whose
+//! rules an earlier run left.
+//!
+//! # Drift
+//!
+//! Changes by other programs are reported with [`Handle::compare`]. If the kernel does not notify a data plane of
+//! such changes ([`Dataplane::needs_checks`]), the engine checks periodically that its rules are there.
 
 pub(crate) mod coalesced;
 mod lane;
@@ -24,16 +60,16 @@ use lane::Lane;
 /// When to commit, to retry and to compare.
 #[derive(Debug, Clone, Copy)]
 pub struct Timing {
-    /// From the end of one commit to the start of the next at least (`minSyncPeriod`).
+    /// Minimum time from the end of one commit to the start of the next (`minSyncPeriod`).
     pub min_interval: Duration,
-    /// Longest wait before a failed commit is tried again (`syncPeriod`); the first is a tenth of a second.
+    /// Longest wait before a failed commit is retried (`syncPeriod`). The first wait is 100 ms.
     pub max_retry: Duration,
-    /// Everything is compared with the kernel this often even if nothing happens.
+    /// Interval at which everything is compared with the kernel even if nothing happens.
     pub full_interval: Duration,
-    /// A data plane that nobody tells of changes by others is asked this often whether its rules are there
+    /// Interval at which the rules of a data plane that the kernel does not notify of changes are checked
     /// (`syncPeriod`).
     pub check_interval: Duration,
-    /// How long what nothing needs any more is kept.
+    /// How long unused chains and sets are kept.
     pub collect_after: Duration,
 }
 
@@ -49,22 +85,22 @@ impl Default for Timing {
     }
 }
 
-/// Changes of one family, and what is to be done once they are in the kernel.
+/// Changes of one family, and what to do after they are committed.
 #[derive(Debug, Clone, Default)]
 pub struct Work {
     /// Changes of Service ports, in order.
     pub changes: Vec<Change>,
-    /// When the EndpointSlice changes behind them were triggered, in nanoseconds since the Unix epoch.
+    /// Trigger times of the EndpointSlice changes behind them, in nanoseconds since the Unix epoch.
     pub triggers: Vec<i64>,
-    /// UDP Service ports whose stale flows are to be removed after the commit.
+    /// UDP Service ports whose stale flows are to be deleted after the commit.
     pub udp: Vec<UdpService>,
-    /// Health check ports that changed.
+    /// Changed health-check node ports.
     pub health_checks: Vec<HealthCheckPort>,
-    /// How many changes of objects this stands for.
+    /// Number of object changes that this work stands for.
     pub objects: ObjectChanges,
 }
 
-/// Numbers of changes of objects, whatever became of them.
+/// Numbers of object changes, whether or not they change a forwarding.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ObjectChanges {
     /// Changes of Services.
@@ -80,7 +116,7 @@ impl AddAssign for ObjectChanges {
     }
 }
 
-/// What the engine is told.
+/// A request to the engine.
 enum Message {
     Work(Family, Work),
     Replace(Family, Box<dyn Dataplane + Send>),
@@ -92,91 +128,91 @@ enum Message {
     Stop,
 }
 
-/// What a commit, or an attempt at one, did.
+/// The result of a commit or of an attempt at one.
 #[derive(Debug)]
 pub struct Report {
     /// Family of the data plane.
     pub family: Family,
-    /// Its mode.
+    /// Mode of the data plane.
     pub mode: &'static str,
-    /// From taking up the work to the end of the commit.
+    /// Time from taking up the work to the end of the commit.
     pub duration: Duration,
-    /// Whether everything was compared with the kernel.
+    /// True if everything was compared with the kernel.
     pub full: bool,
-    /// Whether this was to mend what somebody else changed, and there was something to mend.
+    /// True if a change by another program was the reason for the commit, and something had to be repaired.
     pub repaired: bool,
-    /// Whether this is the work of a data plane that is to take the place of another. From a success on it has it;
-    /// after a failure the other one goes on.
+    /// True if this is the commit of a data plane that replaces another. After a success it is active; after a
+    /// failure the former one stays active.
     pub replacing: bool,
-    /// What happened.
+    /// What was written, or the error.
     pub outcome: Result<Commit, Error>,
-    /// See [`Work::triggers`]; empty after a failure, which keeps them for the next attempt.
+    /// See [`Work::triggers`]. Empty after a failure, which keeps them for the next attempt.
     pub triggers: Vec<i64>,
-    /// See [`Work::udp`]; empty after a failure, which keeps them for the next attempt.
+    /// See [`Work::udp`]. Empty after a failure, which keeps them for the next attempt.
     pub udp: Vec<UdpService>,
-    /// See [`Work::objects`]; none after a failure, which keeps them for the next attempt.
+    /// See [`Work::objects`]. Zero after a failure, which keeps them for the next attempt.
     pub objects: ObjectChanges,
-    /// The Service ports that this work was about, where it was about single ones: not after a comparison of everything.
+    /// The Service ports committed. Empty if everything was compared.
     pub changed: Vec<Arc<ServicePortName>>,
 }
 
-/// The way to talk to a running engine.
+/// A handle to send requests to a running engine.
 #[derive(Debug, Clone)]
 pub struct Handle {
     sender: Sender<Message>,
 }
 
 impl Handle {
-    /// Hands over changes of a family.
+    /// Queues changes of a family.
     pub fn work(&self, family: Family, work: Work) {
         self.send(Message::Work(family, work));
     }
 
-    /// Says that the work handed over so far is the complete state: from now on the kernel is written to.
+    /// Marks the work queued so far as the complete state. From then on the engine writes to the kernel.
     pub fn start(&self) {
         self.send(Message::Start);
     }
 
-    /// Lets another data plane take the place of a family's, of the same mode or not. It is told everything that the
-    /// one before it was told, and writes all of it; until it can, changes go to the one before it. Then the rules of
-    /// that one are removed, unless both have the same [`Dataplane::place`]. Of several, the last one counts.
+    /// Replaces the data plane of a family, in the same mode or another. The new one receives the complete state and
+    /// writes it; until that succeeds, changes go to the old one, too. Then the rules of the old one are removed,
+    /// unless both have the same [`Dataplane::place`]. Of several replacements the last one is used.
     pub fn replace(&self, family: Family, dataplane: Box<dyn Dataplane + Send>) {
         self.send(Message::Replace(family, dataplane));
     }
 
-    /// Hands over a data plane, of another place, whose rules an earlier run may have left: they are removed once
+    /// Passes in a data plane of another place whose rules an earlier run may have left. They are removed once
     /// everything is in the kernel.
     pub fn retire(&self, family: Family, dataplane: Box<dyn Dataplane + Send>) {
         self.send(Message::Retire(family, dataplane));
     }
 
-    /// Hands over new settings for a family.
+    /// Sets new settings for a family.
     pub fn configure(&self, settings: Settings) {
         self.send(Message::Configure(settings));
     }
 
-    /// Hands over other intervals. They hold from the next commit on.
+    /// Sets new intervals. They apply from the next commit on.
     pub fn set_timing(&self, timing: Timing) {
         self.send(Message::Timing(timing));
     }
 
-    /// Says that somebody else may have changed the table of a family.
+    /// Reports that another program may have changed the table of a family.
     pub fn compare(&self, family: Family) {
         self.send(Message::Compare(family));
     }
 
-    /// Lets the thread end after the commit that it is in.
+    /// Ends the thread after its current commit.
     pub fn stop(&self) {
         self.send(Message::Stop);
     }
 
-    /// An engine that has ended has no use for messages.
+    /// Sends a message. If the engine has ended, the message is dropped.
     fn send(&self, message: Message) {
         let _ = self.sender.send(message);
     }
 }
 
-/// Starts the thread. What is programmed stays when it ends.
+/// Starts the thread. The rules stay in the kernel when it ends.
 pub fn spawn(
     dataplanes: Vec<(Family, Box<dyn Dataplane + Send>)>,
     timing: Timing,
@@ -208,8 +244,8 @@ impl<R: FnMut(Report)> Engine<R> {
         }
     }
 
-    /// Waits until there is something to do; says whether to go on. Everything that is queued is taken in
-    /// first, so that a burst becomes one commit.
+    /// Waits until there is something to do. Returns false if the engine is to end. Receives all queued messages
+    /// first, so that a burst of changes becomes one commit.
     fn receive(&mut self) -> bool {
         let due = self.lanes.iter().filter_map(Lane::due).min();
         let first = match due {

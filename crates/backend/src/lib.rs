@@ -1,9 +1,10 @@
-//! The data planes: what the forwarding table means becomes what the kernel does.
+//! The data planes: they program the forwarding table into the kernel.
 //!
-//! Owns the [`Dataplane`] trait, the data planes of nftables ([`nft`]), iptables ([`iptables`]) and IPVS ([`ipvs`]), one
-//! that does nothing ([`none`]), and the clean-up of stale UDP flows ([`conntrack`]) and of what kube-proxy left behind
-//! ([`leftovers`]). Changes flow in, one kernel transaction flows out. It must not know where the objects came from: no
-//! API server, no configuration file, no async.
+//! Owns the [`Dataplane`] trait, the data planes of nftables ([`nft`]), iptables ([`iptables`]), IPVS ([`ipvs`]) and
+//! [`userspace`] mode, one that programs nothing ([`none`]), and the thread that drives them ([`engine`]). Also owns
+//! the clean-up of stale UDP flows ([`conntrack`]) and of what kube-proxy left behind ([`leftovers`]). Changes of
+//! Service ports go in, one kernel transaction comes out. It must not know the API server, the configuration file or
+//! async.
 
 pub mod addresses;
 pub mod conntrack;

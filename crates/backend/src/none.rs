@@ -1,4 +1,4 @@
-//! The data plane that does nothing but remember: for dry runs, and to keep the trait small.
+//! A data plane that only stores the forwarding table: for dry runs, and as the smallest implementation of the trait.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use portolan_model::{Change, Forwarding, ServicePortName, Settings};
 
 use crate::{Commit, Dataplane, Error};
 
-/// Programs nothing.
+/// A data plane that programs nothing.
 #[derive(Debug, Default)]
 pub struct NoDataplane {
     table: HashMap<Arc<ServicePortName>, Arc<Forwarding>>,

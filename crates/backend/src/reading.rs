@@ -1,11 +1,11 @@
-//! Listings of the kernel that are read again when what they list changes meanwhile.
+//! Kernel listings that are repeated if their objects change while they are read.
 
 use portolan_sock::SocketError;
 
-/// How often a listing is tried while others keep changing what it lists.
+/// Number of attempts at a listing while other programs change its objects.
 pub(crate) const ATTEMPTS: u32 = 8;
 
-/// Lists again where what is listed changed meanwhile.
+/// Runs `read` again if its objects changed meanwhile.
 pub(crate) fn consistently<T>(mut read: impl FnMut() -> Result<T, SocketError>) -> Result<T, SocketError> {
     for _ in 1..ATTEMPTS {
         match read() {

@@ -1,5 +1,5 @@
-//! Stale UDP flows, cleaned up from the running kernel; each test in a network namespace of its own. Needs root,
-//! and fails without.
+//! Stale UDP flows are deleted from the running kernel. Each test has its own network namespace. Needs root, and
+//! fails without.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -25,10 +25,10 @@ use net::{
     stay_on_one_processor,
 };
 
-/// The test that measures this process's memory runs alone.
+/// Held for writing by the test that measures this process's memory, so that it runs alone.
 static ALONE: RwLock<()> = RwLock::new(());
 
-/// Runs a test inside a namespace with the family's addresses.
+/// Runs a test inside a namespace with the plan's addresses.
 fn in_net(plan: &'static Plan, test: impl FnOnce(&Net) + Send) {
     let _shared = ALONE.read().unwrap_or_else(PoisonError::into_inner);
     let net = Net::new(plan);
@@ -39,7 +39,7 @@ fn clean(plan: &Plan, check: &Check) -> Report {
     Cleaner::open(plan.family).unwrap().clean(check).unwrap()
 }
 
-/// Flows of every kind around one frontend, told apart by their source ports.
+/// Creates flows of every kind around one frontend. Their source ports tell them apart.
 fn flows_of_every_kind(net: &Net) {
     let plan = net.plan;
     net.send(1001, plan.frontend, 53);
@@ -78,7 +78,7 @@ fn exactly_the_stale_ipv6_flows_are_deleted() {
     exactly_the_stale_flows(&V6);
 }
 
-/// More ports than the kernel is asked for one by one: all UDP flows are listed.
+/// With more ports than the kernel is asked for one by one, all UDP flows are listed.
 fn many_ports(plan: &'static Plan) {
     in_net(plan, |net| {
         flows_of_every_kind(net);
@@ -97,7 +97,7 @@ fn a_check_of_many_ports_deletes_exactly_the_stale_flows() {
     many_ports(&V6);
 }
 
-/// Only flows to this node's addresses are a node port's, and of those only the ones that accept node ports.
+/// A flow belongs to a node port only if it goes to an address of this node that accepts node ports.
 fn node_ports(plan: &'static Plan) {
     in_net(plan, |net| {
         net.send(1001, plan.node, 30053);
@@ -105,7 +105,8 @@ fn node_ports(plan: &'static Plan) {
         net.send(1002, plan.node, 30053);
         net.translate((plan.node, 30053), (plan.serving, 5353));
         net.send(1003, plan.node, 30053);
-        // A server outside, another Service's cluster IP, an address without node ports: all with that port.
+        // Flows with that port to a server outside, to another Service's cluster IP, and to an address without node
+        // ports.
         net.send(1004, plan.outside, 30053);
         net.translate((plan.other_frontend, 30053), (plan.gone, 5353));
         net.send(1005, plan.other_frontend, 30053);
@@ -188,7 +189,7 @@ fn spared_flows_stay() {
     });
 }
 
-/// A flow is found stale, ends and begins anew, to a serving endpoint, before it is deleted.
+/// A flow is found stale. Before it is deleted, it ends and starts again, to a serving endpoint.
 fn began_anew_meanwhile(number: Number) {
     in_net(&V4, |net| {
         stay_on_one_processor();
@@ -212,7 +213,7 @@ fn a_flow_that_began_anew_meanwhile_is_not_hit() {
     began_anew_meanwhile(Number::Other);
 }
 
-/// Its memory is used again at once, so it has the number of the flow that was stale.
+/// The kernel reuses the memory of the stale flow at once, so the new flow has its id.
 #[test]
 fn a_flow_that_began_anew_in_the_same_place_is_not_hit() {
     began_anew_meanwhile(Number::Same);

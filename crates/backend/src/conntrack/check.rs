@@ -1,4 +1,4 @@
-//! Which UDP flows are stale, as a pure function of the flow.
+//! Decides which UDP flows are stale: a pure function of the flow.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
@@ -8,45 +8,48 @@ use portolan_model::{Family, Frontend, Protocol};
 use portolan_wire::conntrack::{Filter, Flow};
 use portolan_wire::nfnetlink;
 
-/// Up to so many ports, the kernel is asked for the flows to each of them; beyond, once for all UDP flows. With
-/// 200,000 flows a question took 34 ms of processor time in which the kernel walks its table, and 220 ms if all
-/// were UDP flows and handed over; so this pays as soon as a third of a table is UDP, and costs little else.
+/// Up to this number of ports, the kernel is asked for the flows to each port; above it, once for all UDP flows. With
+/// 200,000 flows one request took 34 ms of processor time, in which the kernel walks its table, and 220 ms if all
+/// flows were UDP and were listed. So requests by port pay as soon as a third of the table is UDP, and cost little
+/// otherwise.
 const PORTS_ASKED_FOR: usize = 3;
 
-/// What a [`Check`] says of a flow.
+/// The result of a [`Check`] for a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// It goes to none of the check's frontends, or is not UDP.
+    /// The flow goes to none of the check's frontends, or is not UDP.
     Foreign,
-    /// It goes to a serving endpoint, or its Service port has none.
+    /// The flow goes to a serving endpoint, or its Service port has none.
     Valid,
-    /// It goes to a frontend, but not on to a serving endpoint behind it.
+    /// The flow goes to a frontend, but not to a serving endpoint of its Service port.
     Stale,
 }
 
 /// The UDP Service ports of one family whose flows are to be checked.
 ///
-/// A flow belongs to the cluster, external or load-balancer IP and port that its original direction goes to; if
-/// there is none, and it goes to an address of this node that accepts node ports, to the node port. Of two
-/// Service ports with the same frontend the later counts. A node port that is checked without the Service port
-/// that has the same port number on an external IP equal to a node address would claim the flows of that.
+/// The original destination of a flow decides its Service port. A cluster, external or load-balancer IP and port
+/// comes first. If there is none, and the destination is an address of this node that accepts node ports, the node
+/// port follows. If two Service ports have the same frontend, the later one is used. A node port must be checked
+/// together with any Service port that has the same port number on an external IP equal to a node address: checked
+/// alone, it would claim that one's flows.
 #[derive(Debug, Clone)]
 pub struct Check {
     family: Family,
-    /// Sorted serving endpoints of each Service port.
+    /// The serving endpoints of each Service port, sorted.
     serving: Vec<Vec<SocketAddr>>,
     /// Index into `serving`, by address and port.
     exact: HashMap<SocketAddr, usize>,
     /// Index into `serving`, by node port.
     node_ports: HashMap<u16, usize>,
-    /// Sorted.
+    /// This node's addresses that accept node ports, sorted.
     node_addresses: Vec<IpAddr>,
     /// See [`Self::and_answers`].
     answers: bool,
 }
 
 impl Check {
-    /// A check of Service ports of one family; `node_addresses` are this node's addresses that accept node ports.
+    /// Returns a check of Service ports of one family. `node_addresses` are this node's addresses that accept node
+    /// ports.
     pub fn new<'a>(
         family: Family,
         services: impl IntoIterator<Item = &'a UdpService>,
@@ -59,24 +62,24 @@ impl Check {
         check
     }
 
-    /// The same, by which flows from a frontend are stale, too: the kernel takes an answer that somebody on this node gives
-    /// in the name of a Service for the beginning of a flow if it has forgotten the question.
+    /// Makes flows from a frontend stale, too. If the kernel has forgotten a flow, it takes a reply that a program on
+    /// this node sends from a Service's address for the start of a new flow.
     #[must_use]
     pub fn and_answers(self) -> Self {
         Self { answers: true, ..self }
     }
 
-    /// Family of the flows.
+    /// Returns the family of the flows.
     pub fn family(&self) -> Family {
         self.family
     }
 
-    /// Whether the flow should be deleted.
+    /// Returns true if the flow should be deleted.
     pub fn is_stale(&self, flow: &Flow) -> bool {
         self.judge(flow) == Verdict::Stale
     }
 
-    /// Whose the flow is, and whether it is stale.
+    /// Returns whether the flow belongs to a checked Service port, and whether it is stale.
     pub fn judge(&self, flow: &Flow) -> Verdict {
         let (original, reply) = (&flow.original, &flow.reply);
         let (Some(port), Some(source)) = (original.destination_port(), reply.source_port()) else {
@@ -101,7 +104,7 @@ impl Check {
         }
     }
 
-    /// What to ask the kernel for so that every stale flow is listed; nothing if none can be stale.
+    /// Returns filters with which the kernel lists every stale flow. Empty if no flow can be stale.
     pub(super) fn filters(&self) -> Vec<Filter> {
         let family = kernel_family(self.family);
         let ports = self.ports();
@@ -116,7 +119,7 @@ impl Check {
         ports.into_iter().map(filter).collect()
     }
 
-    /// The ports that stale flows may go to, each with the only address if there is but one.
+    /// Returns the ports that stale flows may go to. Each has its address, if there is only one for the port.
     fn ports(&self) -> BTreeMap<u16, Option<IpAddr>> {
         let can_be_stale =
             |index: &usize| self.serving.get(*index).is_some_and(|serving| !serving.is_empty());
@@ -159,7 +162,7 @@ impl Check {
     }
 }
 
-/// The family as netfilter messages have it.
+/// Returns the family in netfilter's representation.
 pub(super) fn kernel_family(family: Family) -> nfnetlink::Family {
     match family {
         Family::Ipv4 => nfnetlink::Family::IPV4,

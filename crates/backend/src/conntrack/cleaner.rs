@@ -1,7 +1,8 @@
 //! Lists flows over netlink and deletes the stale ones.
 //!
-//! Flows are deleted on a second socket while the list goes on: the kernel makes the next part of a list when the
-//! last one was read, and walks on from where it was whatever is deleted meanwhile. So one pass finds all.
+//! Flows are deleted on a second socket while the listing goes on. The kernel makes the next part of a listing when
+//! the last one has been read, and continues from its position in the table whatever is deleted meanwhile. So one
+//! pass finds every flow.
 
 use portolan_model::Family;
 use portolan_sock::{Errno, Protocol, Refusal, Socket, SocketError};
@@ -10,28 +11,29 @@ use portolan_wire::{Batch, DecodeError, Frame};
 
 use super::{Check, Error};
 
-/// How often a list that changed while it was read is asked for, as upstream.
+/// Number of attempts at a listing that changed while it was read. kube-proxy makes as many (`MaxAttemptsEINTR` in
+/// `pkg/proxy/util`).
 const ATTEMPTS: u32 = 5;
-/// How many flows are deleted at once: bounds memory (some 100 KiB) and how old a verdict gets.
+/// Number of flows deleted at once. It limits memory (about 100 KiB) and the age of a verdict.
 const BATCH: usize = 512;
 
-/// What a clean-up did.
+/// The result of a clean-up.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Flows that the kernel handed over to be judged; those seen twice count twice.
+    /// Number of flows listed and checked. A flow that is listed twice counts twice.
     pub listed: usize,
-    /// Stale flows that are gone now, including those that ended by themselves before their turn.
+    /// Number of stale flows that are gone, including those that ended before they were deleted.
     pub deleted: usize,
-    /// Stale flows that the kernel did not let go.
+    /// Number of stale flows that the kernel refused to delete.
     pub refused: usize,
     /// The first of those refusals (EBUSY: the flow is offloaded to a flowtable).
     pub refusal: Option<Refusal>,
-    /// Some flows may not have been seen: the table changed too much in each of five attempts, or a flow could
-    /// not be read.
+    /// True if some flows may not have been seen: the table changed too much in each of five attempts, or a flow
+    /// could not be read.
     pub partial: bool,
 }
 
-/// The sockets that one family's clean-up needs, in the network namespace of the thread that opened it.
+/// The sockets for one family's clean-up, in the network namespace of the thread that opened them.
 #[derive(Debug)]
 pub struct Cleaner {
     family: Family,
@@ -46,13 +48,13 @@ impl Cleaner {
         Ok(Self { family, list: open()?, delete: open()? })
     }
 
-    /// Deletes every flow that is stale by `check`, which should be of this cleaner's family.
+    /// Deletes every flow that is stale according to `check`. Does nothing if `check` is of the other family.
     pub fn clean(&mut self, check: &Check) -> Result<Report, Error> {
         self.clean_unless(check, &mut |_| false)
     }
 
-    /// As [`clean`](Self::clean), but asks `spare` about each stale flow just before it would be deleted, and
-    /// leaves it alone if that says true.
+    /// Runs [`clean`](Self::clean), but calls `spare` for each stale flow just before its deletion, and keeps the
+    /// flow if that returns true.
     pub fn clean_unless(
         &mut self,
         check: &Check,
@@ -82,7 +84,7 @@ impl Report {
     }
 }
 
-/// Lists until a list was complete, or the attempts are used up.
+/// Runs `list` until a listing is complete or the attempts are used up.
 fn attempts(mut list: impl FnMut() -> Result<Seen, Error>) -> Result<Seen, Error> {
     for _ in 0..ATTEMPTS {
         if list()? == Seen::All {
@@ -92,14 +94,14 @@ fn attempts(mut list: impl FnMut() -> Result<Seen, Error>) -> Result<Seen, Error
     Ok(Seen::Some)
 }
 
-/// How much of the table a list showed.
+/// How much of the table a listing showed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Seen {
     All,
     Some,
 }
 
-/// One list, and the deletions that it leads to.
+/// One listing, and the deletions of the stale flows in it.
 struct Sweep<'a> {
     socket: &'a mut Socket,
     check: &'a Check,
@@ -137,7 +139,7 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// A flow that cannot be read must not keep the others from being cleaned up.
+    /// Checks one message of the listing. A flow that cannot be read must not keep others from being cleaned up.
     fn see(&mut self, frame: &Frame<'_>) {
         match Event::decode(frame) {
             Ok(Event::New(flow)) => self.judge(flow),
@@ -162,7 +164,8 @@ impl<'a> Sweep<'a> {
         tracing::debug!(%error, "a conntrack entry was passed over because it cannot be read");
     }
 
-    /// Deletes by the tuple of the answers and by number, so that a flow that began anew and goes to another endpoint is not hit.
+    /// Deletes the collected flows by their reply tuple and their id. So a client's new flow to another endpoint is
+    /// not deleted.
     fn delete_stale(&mut self) {
         let mut stale = std::mem::take(&mut self.stale);
         stale.retain(|flow| !(self.spare)(flow));

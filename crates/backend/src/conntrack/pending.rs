@@ -1,4 +1,4 @@
-//! Requests of one family that wait, coalesced by Service port.
+//! The pending requests of one family, coalesced by Service port.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ impl Pending {
         self.services.is_empty()
     }
 
-    /// Queues requests; they replace older ones for the same Service ports.
+    /// Adds requests. They replace older ones for the same Service ports.
     pub(super) fn add(&mut self, services: Vec<UdpService>) {
         for service in services {
             self.services.insert(Arc::clone(&service.name), (self.next, service));
@@ -26,7 +26,7 @@ impl Pending {
         }
     }
 
-    /// Queues requests again that failed; newer ones for the same Service ports stay, and stay later.
+    /// Adds failed requests again. Newer requests for the same Service ports stay, and come after them.
     pub(super) fn put_back(&mut self, mut services: Vec<UdpService>) {
         services.retain(|service| !self.services.contains_key(&service.name));
         let newer = self.take();
@@ -34,16 +34,16 @@ impl Pending {
         self.add(newer);
     }
 
-    /// All that is queued, in the order in which it came.
+    /// Removes and returns all requests, in the order of their arrival.
     pub(super) fn take(&mut self) -> Vec<UdpService> {
-        // The map goes too: after the first load it is large.
+        // The map's memory is freed, too: after the first load it is large.
         let mut services: Vec<_> = std::mem::take(&mut self.services).into_values().collect();
         services.sort_unstable_by_key(|(number, _)| *number);
         self.next = 0;
         services.into_iter().map(|(_, service)| service).collect()
     }
 
-    /// The requests, in the order in which they came.
+    /// Returns the requests, in the order of their arrival.
     pub(super) fn services(&self) -> impl Iterator<Item = &UdpService> {
         let mut services: Vec<_> = self.services.values().collect();
         services.sort_unstable_by_key(|(number, _)| *number);

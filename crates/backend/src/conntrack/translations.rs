@@ -1,4 +1,4 @@
-//! Asks the kernel what clients of translated datagrams meant.
+//! Looks up the original destination of translated datagrams in conntrack.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -8,13 +8,13 @@ use portolan_model::Protocol;
 use portolan_sock::{Socket, SocketError};
 use portolan_wire::conntrack::{Event, Tuple, answered_by};
 
-/// An answer holds for this long. In the meantime the kernel could have forgotten the flow, and its client begun another one
-/// from the same port.
+/// How long a result is cached. Later the kernel may have forgotten the flow, and the client may have started another
+/// one from the same port.
 const FRESH: Duration = Duration::from_secs(1);
-/// Answers that are remembered at most.
+/// Number of results cached at most.
 const ANSWERS_MAX: usize = 16_384;
 
-/// The destinations of datagrams that the kernel has translated to an address of this node.
+/// Lookups, with a cache, of the destinations of datagrams that the kernel has translated to an address of this node.
 #[derive(Debug)]
 pub struct Translations {
     socket: Socket,
@@ -22,7 +22,7 @@ pub struct Translations {
 }
 
 impl Translations {
-    /// In the network namespace of this thread.
+    /// Opens a socket in the network namespace of this thread.
     pub fn open() -> Result<Self, SocketError> {
         Ok(Self { socket: Socket::open(portolan_sock::Protocol::Netfilter)?, answers: HashMap::new() })
     }
@@ -40,7 +40,8 @@ impl Translations {
             }
             Ok(())
         });
-        // Without a flow there is no answer; after any other error the client's next datagram asks again.
+        // Without a flow there is no destination. After any other error the client's next datagram repeats the
+        // lookup.
         if let Err(error) = asked {
             tracing::debug!(%client, %here, %error, "the kernel does not say where a datagram was sent to");
         }

@@ -1,8 +1,8 @@
-//! The thread that cleans up as requests come.
+//! The thread that cleans up stale flows on request.
 //!
-//! Requests wait by family and Service port, the latest of each. One family is cleaned up at a time; requests that
-//! come meanwhile are asked before anything is deleted, so that a flow to an endpoint that was added a moment ago
-//! is not taken for a stale one. A failed clean-up is put back and tried again.
+//! Requests are queued by family and Service port; the latest of each is kept. One family is cleaned up at a time.
+//! Requests that arrive meanwhile are read before anything is deleted, so that a flow to an endpoint that was added a
+//! moment ago is not deleted as stale. A failed clean-up is queued again and retried.
 
 use std::net::IpAddr;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -18,33 +18,33 @@ use super::pending::Pending;
 use super::{Check, Cleaner, Error, Report, Verdict};
 use crate::addresses::Addresses;
 
-/// Wait after a first failure; it doubles with each further one.
+/// Wait after a first failure. It doubles with each consecutive failure.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 /// Longest wait after a failure.
 const LONGEST_RETRY: Duration = Duration::from_secs(30);
-/// A clean-up is followed by a rest of this many times its own length: under steady change it takes a tenth of one
+/// After a clean-up the thread waits this many times its duration. Under constant change it takes a tenth of one
 /// processor.
 const REST: u32 = 9;
 
-/// What a clean-up, or an attempt at one, did.
+/// The result of a clean-up or of an attempt at one.
 #[derive(Debug)]
 pub struct Cleaned {
     /// Family of the flows.
     pub family: Family,
     /// How long it took.
     pub duration: Duration,
-    /// What happened. After a failure or a refusal it is tried again.
+    /// The report, or the error. After an error or a refusal the clean-up is retried.
     pub outcome: Result<Report, Error>,
 }
 
-/// The running thread. Dropping it ends the thread, after the clean-up that it is in, and forgets what waits.
+/// The running thread. Dropping this value drops pending requests and ends the thread after its current clean-up.
 #[derive(Debug)]
 pub struct CleanerThread {
     requests: Requests,
     thread: Option<JoinHandle<()>>,
 }
 
-/// The way to ask the thread for clean-ups.
+/// A handle to send requests to the thread.
 #[derive(Debug, Clone)]
 pub struct Requests {
     sender: Sender<Message>,
@@ -58,8 +58,8 @@ enum Message {
 }
 
 impl CleanerThread {
-    /// Starts the thread in the network namespace of the calling one. `node_ports` says which addresses accept
-    /// node ports; `report` is called after each clean-up.
+    /// Starts the thread in the network namespace of the calling thread. `node_ports` are the addresses that accept
+    /// node ports. `report` is called after each clean-up.
     pub fn spawn(
         node_ports: PerFamily<NodePortAddresses>,
         report: impl FnMut(Cleaned) + Send + 'static,
@@ -79,7 +79,7 @@ impl CleanerThread {
         Ok(Self { requests: Requests { sender }, thread: Some(thread) })
     }
 
-    /// The way to ask for clean-ups.
+    /// Returns a handle to send requests.
     pub fn requests(&self) -> Requests {
         self.requests.clone()
     }
@@ -89,41 +89,41 @@ impl Drop for CleanerThread {
     fn drop(&mut self) {
         self.requests.send(Message::Stop);
         if let Some(thread) = self.thread.take() {
-            // A panic there was reported when it happened.
+            // A panic in the thread was reported when it happened.
             let _ = thread.join();
         }
     }
 }
 
 impl Requests {
-    /// Asks for the stale flows of these Service ports to be deleted, once what they now mean is programmed: a
-    /// flow that begins before that may be stale again.
+    /// Requests the deletion of stale flows of these Service ports. Call it after their rules are programmed: a flow
+    /// that starts before that may be stale again.
     pub fn request(&self, family: Family, services: Vec<UdpService>) {
         if !services.is_empty() {
             self.send(Message::Request(family, services));
         }
     }
 
-    /// Says which addresses accept node ports from now on.
+    /// Sets the addresses that accept node ports.
     pub fn configure(&self, family: Family, node_ports: NodePortAddresses) {
         self.send(Message::Configure(family, node_ports));
     }
 
-    /// A thread that has ended has no use for messages.
+    /// Sends a message. If the thread has ended, the message is dropped.
     fn send(&self, message: Message) {
         let _ = self.sender.send(message);
     }
 }
 
-/// What the thread needs of the kernel.
+/// The kernel interface of the thread.
 trait Kernel {
-    /// Every address of this node.
+    /// Returns every address of this node.
     fn addresses(&mut self) -> Result<Vec<IpAddr>, SocketError>;
     /// See [`Cleaner::clean_unless`].
     fn clean(&mut self, check: &Check, spare: &mut dyn FnMut(&Flow) -> bool) -> Result<Report, Error>;
 }
 
-/// Sockets are opened for each clean-up: that costs little, keeps no memory, and mends every fault of a socket.
+/// Opens sockets for each clean-up. That costs little, keeps no memory, and recovers from every fault of a socket.
 struct Netlink;
 
 impl Kernel for Netlink {
@@ -142,21 +142,21 @@ struct Worker<K, R> {
     report: R,
 }
 
-/// The queue, and where its messages go.
+/// The queue, and the lanes that its messages go to.
 struct Inbox {
     receiver: Receiver<Message>,
     lanes: PerFamily<Lane>,
     stopped: bool,
 }
 
-/// What waits for one family.
+/// The pending requests of one family.
 struct Lane {
     family: Family,
     node_ports: NodePortAddresses,
     pending: Pending,
     not_before: Instant,
     failures: u32,
-    /// While a clean-up runs: what came meanwhile, and the addresses to check it with.
+    /// While a clean-up runs: a check of the requests that arrived meanwhile, and the addresses for it.
     newer: Option<Check>,
     addresses: Vec<IpAddr>,
 }
@@ -204,7 +204,7 @@ impl<K: Kernel, R: FnMut(Cleaned)> Worker<K, R> {
 }
 
 impl Inbox {
-    /// Waits until there is something to do; says whether to go on.
+    /// Waits until there is something to do. Returns false if the thread is to end.
     fn wait(&mut self) -> bool {
         let due = Family::BOTH.into_iter().filter_map(|family| self.lanes.get(family).due()).min();
         let first = match due {
@@ -220,7 +220,7 @@ impl Inbox {
         !self.stopped
     }
 
-    /// Takes in what is queued; says whether there was something.
+    /// Receives the queued messages. Returns true if there were any.
     fn poll(&mut self) -> bool {
         let mut some = false;
         while let Ok(message) = self.receiver.try_recv() {
@@ -238,8 +238,7 @@ impl Inbox {
         }
     }
 
-    /// Whether a stale flow is to be left alone because newer requests say that it is valid, or because there is
-    /// no time left.
+    /// Returns true if a stale flow must not be deleted: newer requests make it valid, or the thread is to end.
     fn spares(&mut self, family: Family, flow: &Flow) -> bool {
         if self.poll() {
             self.lanes.get_mut(family).renew();
@@ -250,7 +249,7 @@ impl Inbox {
 }
 
 impl Lane {
-    /// When to clean up, if there is anything to.
+    /// Returns when to clean up, or `None` if nothing is pending.
     fn due(&self) -> Option<Instant> {
         (!self.pending.is_empty()).then_some(self.not_before)
     }
@@ -261,7 +260,7 @@ impl Lane {
             (!self.pending.is_empty()).then(|| Check::new(self.family, self.pending.services(), addresses));
     }
 
-    /// Forgets what only a running clean-up needs.
+    /// Drops what only a running clean-up needs.
     fn finish(&mut self) {
         (self.newer, self.addresses) = (None, Vec::new());
     }
@@ -271,7 +270,7 @@ impl Lane {
         self.not_before = Instant::now() + duration.saturating_mul(REST).min(LONGEST_RETRY);
     }
 
-    /// Queues the requests again and answers how long they wait.
+    /// Queues the requests again. Returns the wait before the next attempt.
     fn fail(&mut self, services: Vec<UdpService>) -> Duration {
         let wait = FIRST_RETRY.saturating_mul(2_u32.saturating_pow(self.failures)).min(LONGEST_RETRY);
         self.failures = self.failures.saturating_add(1);

@@ -1,4 +1,4 @@
-//! Changes that wait for a commit.
+//! Changes that are pending, coalesced by Service port.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! One family's data plane with its queue and its deadlines.
+//! A lane: one family's data plane with its queue and its deadlines.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,15 +13,15 @@ use super::successor::{HealthChecks, Retired, Successor};
 use super::{ObjectChanges, Report, Timing, Work};
 use crate::{Commit, Dataplane, Error};
 
-/// Kernels before 6.2 keep a chain referenced for a moment.
+/// Wait between two parts of a collection: kernels before 6.2 keep a chain referenced for a moment.
 const COLLECT_PAUSE: Duration = Duration::from_secs(1);
-/// Trigger times kept while commits fail; each is one observation of a histogram.
+/// Number of trigger times kept while commits fail. Each one is an observation of a histogram.
 const TRIGGERS_MAX: usize = 65_536;
-/// Drift is mended at once, but not more often than this: somebody who writes to our table all the time must
-/// not keep the thread busy.
+/// Minimum time between two repairs of drift. Drift is repaired at once, but a program that writes to our table all
+/// the time must not keep the thread busy.
 const MEND_INTERVAL: Duration = Duration::from_millis(200);
 
-/// A data plane, what waits for it, and when.
+/// A data plane with its pending work and its deadlines.
 pub(super) struct Lane {
     family: Family,
     dataplane: Box<dyn Dataplane + Send>,
@@ -31,21 +31,21 @@ pub(super) struct Lane {
     triggers: Vec<i64>,
     udp: HashMap<Arc<ServicePortName>, UdpService>,
     objects: ObjectChanges,
-    /// The data plane has health check ports to let in, or to let in no more.
+    /// True if the data plane has health-check node ports to open or close.
     health_checks: bool,
-    /// Those that there are, for data planes to come.
+    /// All health-check node ports, for data planes that replace this one.
     health_check_ports: HealthChecks,
-    /// What is to take the place of the data plane.
+    /// The data plane that is to replace the active one.
     successor: Option<Successor>,
-    /// Data planes whose place was taken, until what they wrote is gone.
+    /// Replaced data planes whose rules are not completely removed.
     retired: Vec<Retired>,
-    /// Everything has to be compared.
+    /// Set if everything has to be compared.
     compare: Option<Reason>,
-    /// The next commit may not start earlier.
+    /// Earliest start of the next commit.
     not_before: Option<Instant>,
     full_at: Option<Instant>,
     collect_at: Option<Instant>,
-    /// Somebody else may have changed what nobody tells of.
+    /// When to check that the rules are still there, for a mode that the kernel does not notify of changes.
     check_at: Option<Instant>,
     retry: Retry,
 }
@@ -53,9 +53,9 @@ pub(super) struct Lane {
 /// Why everything is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reason {
-    /// At the start, after a fault, for new settings, or because it is time.
+    /// The start, a fault, new settings, or the periodic comparison.
     Planned,
-    /// Because somebody else changed the table.
+    /// Another program changed the table.
     Drift,
 }
 
@@ -98,7 +98,7 @@ impl Lane {
         if self.started {
             self.changes.extend(work.changes);
         } else {
-            // Nothing is written before the start; the data plane only remembers.
+            // Nothing is written before the start: the data plane only stores the changes.
             let _ = self.dataplane.apply(&work.changes);
         }
         let room = TRIGGERS_MAX.saturating_sub(self.triggers.len());
@@ -115,7 +115,7 @@ impl Lane {
         }
     }
 
-    /// Lets another data plane take the place of the one there is, once it has everything in the kernel.
+    /// Replaces the data plane with another, once that one has everything in the kernel.
     pub(super) fn replace(&mut self, dataplane: Box<dyn Dataplane + Send>, now: Instant) {
         let table = self.dataplane.forwardings();
         let successor =
@@ -131,14 +131,14 @@ impl Lane {
         }
     }
 
-    /// Removes what a data plane of another place wrote, once everything is in the kernel in its stead.
+    /// Removes the rules of a data plane of another place, once everything is in the kernel without them.
     pub(super) fn retire(&mut self, dataplane: Box<dyn Dataplane + Send>, now: Instant) {
         if dataplane.place() != self.dataplane.place() {
             self.retired.push(Retired::new(dataplane, now));
         }
     }
 
-    /// Those that wait for another data plane, too: it works by these settings, whichever comes first.
+    /// Sets new settings for the data plane and its pending successor.
     pub(super) fn configure(&mut self, settings: Settings) {
         if let Some(successor) = &mut self.successor {
             successor.configure(settings.clone());
@@ -149,7 +149,7 @@ impl Lane {
         }
     }
 
-    /// Waits that are under way end no later than with the new intervals.
+    /// Sets new intervals. Waits under way end no later than the new intervals allow.
     pub(super) fn set_timing(&mut self, timing: Timing, now: Instant) {
         self.timing = timing;
         let longest = if self.retry.failed() { timing.max_retry } else { timing.min_interval };
@@ -165,7 +165,7 @@ impl Lane {
         }
     }
 
-    /// When to run next; `None` when there is nothing to wait for.
+    /// Returns when to run next, or `None` if nothing is pending.
     pub(super) fn due(&self) -> Option<Instant> {
         if !self.started {
             return None;
@@ -194,7 +194,7 @@ impl Lane {
         if passed(self.check_at) {
             self.check(now);
         }
-        // Its waits grow with its failures, so that what is in force gets its turn.
+        // The successor's back-off grows with its failures, so the active data plane still gets to commit.
         if passed(self.successor.as_ref().map(Successor::due)) {
             return self.succeed();
         }
@@ -237,7 +237,7 @@ impl Lane {
         report
     }
 
-    /// Lets the successor write everything. If it can, it is the data plane from now on.
+    /// Commits everything with the successor. If that succeeds, the successor becomes the active data plane.
     fn succeed(&mut self) -> Option<Report> {
         let mut successor = self.successor.take()?;
         let started = Instant::now();
@@ -253,7 +253,7 @@ impl Lane {
         let place = self.dataplane.place();
         self.retired.retain(|retired| retired.place() != place);
         self.retire(former, ended);
-        // All of it was written with the rest.
+        // The successor has written all of it.
         self.changes.take();
         self.health_checks = false;
         (self.compare, self.collect_at, self.check_at) = (None, None, None);
@@ -284,7 +284,7 @@ impl Lane {
         }
     }
 
-    /// What waited for a commit that succeeded.
+    /// Moves what waited for a successful commit into the report.
     fn complete(&mut self, report: &mut Report) {
         report.triggers = std::mem::take(&mut self.triggers);
         report.udp = std::mem::take(&mut self.udp).into_values().collect();
@@ -310,7 +310,7 @@ impl Lane {
         self.not_before = Some(now + self.retry.next(self.timing.max_retry));
     }
 
-    /// Asks whether what was written is still there, where nobody tells.
+    /// Checks that the rules are still in the kernel, for a mode that the kernel does not notify of changes.
     fn check(&mut self, now: Instant) {
         self.check_at = Some(now + self.timing.check_interval);
         if self.compare.is_some() {
@@ -326,7 +326,8 @@ impl Lane {
         }
     }
 
-    /// When to go on with the removal of what former data planes wrote: while packets have what they need.
+    /// Returns when to continue removing the rules of retired data planes. `None` while a comparison or a replacement
+    /// is pending: packets depend on those.
     fn removal_due(&self) -> Option<Instant> {
         if self.compare.is_some() || self.successor.is_some() {
             return None;

@@ -1,11 +1,11 @@
-//! How long to wait before what failed is tried again.
+//! The back-off after failures.
 
 use std::time::Duration;
 
 /// Wait before the first retry.
 const FIRST: Duration = Duration::from_millis(100);
 
-/// Failures in a row.
+/// The number of consecutive failures.
 #[derive(Debug, Default)]
 pub(super) struct Retry {
     failures: u32,
@@ -20,7 +20,7 @@ impl Retry {
         self.failures = 0;
     }
 
-    /// After one more failure: twice as long as after the one before, but no longer than the longest.
+    /// Counts a failure and returns the wait before the next attempt: twice the previous wait, at most `longest`.
     pub(super) fn next(&mut self, longest: Duration) -> Duration {
         let wait = FIRST.saturating_mul(1_u32.checked_shl(self.failures).unwrap_or(u32::MAX));
         self.failures = (self.failures + 1).min(16);

@@ -1,4 +1,4 @@
-//! A data plane that is to take the place of another, and what becomes of that one.
+//! A data plane that is to replace another, and a data plane that was replaced.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use super::coalesced::Coalesced;
 use super::retry::Retry;
 use crate::dataplane::{Chains, Commit, Dataplane, Error, HealthCheckPort};
 
-/// Forwardings handed over at once.
+/// Number of forwardings passed to a data plane at once.
 const CHUNK: usize = 1024;
-/// Between two pieces of a removal: what waits meanwhile is committed first.
+/// Pause between two pieces of a removal. Pending work is committed first.
 const PIECE_PAUSE: Duration = Duration::from_millis(10);
 
-/// Health check ports by the namespace and name of their Service.
+/// Health-check node ports by the namespace and name of their Service.
 #[derive(Debug, Default)]
 pub(super) struct HealthChecks {
     ports: BTreeMap<(Arc<str>, Arc<str>), u16>,
@@ -43,7 +43,7 @@ impl HealthChecks {
     }
 }
 
-/// Knows everything that the one before it knows, and has not yet been able to write it.
+/// A data plane that has the same state as the active one, but has not been able to write it yet.
 pub(super) struct Successor {
     dataplane: Box<dyn Dataplane + Send>,
     changes: Coalesced,
@@ -52,7 +52,8 @@ pub(super) struct Successor {
 }
 
 impl Successor {
-    /// `table` is what the one before it was told, `waiting` what it will be told.
+    /// Passes the state of the active data plane to a new one. `table` is the forwarding table of the active one,
+    /// `waiting` are the changes that it has not received.
     pub(super) fn new<'a>(
         mut dataplane: Box<dyn Dataplane + Send>,
         family: Family,
@@ -65,7 +66,7 @@ impl Successor {
         for (name, forwarding) in table {
             chunk.push(Change { name: name.clone(), family, old: None, new: Some(forwarding.clone()) });
             if chunk.len() == CHUNK {
-                // Before the first comparison it only remembers.
+                // Before its first comparison a data plane only stores changes.
                 let _ = dataplane.apply(&chunk);
                 chunk.clear();
             }
@@ -96,7 +97,8 @@ impl Successor {
         self.dataplane.configure(settings);
     }
 
-    /// Writes everything.
+    /// Compares everything and writes the difference. After a failure sets the deadline of the next attempt, at most
+    /// `longest_retry` later.
     pub(super) fn commit(&mut self, longest_retry: Duration) -> Result<Commit, Error> {
         let outcome = self.dataplane.compare(&self.changes.take());
         if outcome.is_err() {
@@ -110,7 +112,7 @@ impl Successor {
     }
 }
 
-/// A data plane that has nothing to do any more, and whose rules are to go.
+/// A data plane that is not active any more, and whose rules are to be removed.
 pub(super) struct Retired {
     dataplane: Box<dyn Dataplane + Send>,
     due: Instant,
@@ -130,7 +132,7 @@ impl Retired {
         self.due
     }
 
-    /// Removes some; says whether nothing is left.
+    /// Removes a part of the rules. Returns true if nothing is left.
     pub(super) fn give_way(&mut self, family: Family, kept: Option<Chains>, longest_retry: Duration) -> bool {
         let place = self.place();
         match self.dataplane.give_way(kept) {

@@ -1,4 +1,4 @@
-//! The engine with a data plane that records, and fails when told to.
+//! The engine with a data plane that records calls and fails on demand.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use crate::Chains;
 
 mod replace;
 
-/// What was asked of the data plane.
+/// A call of the data plane.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Call {
     Apply(Vec<String>),
@@ -30,11 +30,11 @@ struct Recorder {
     failures: Arc<Mutex<usize>>,
     place: &'static str,
     table: HashMap<Arc<ServicePortName>, Arc<Forwarding>>,
-    /// Parts of its removal.
+    /// Number of parts of its removal.
     parts: usize,
-    /// Between them, where it waits.
+    /// Time between the parts, if the removal waits.
     rests: Option<Duration>,
-    /// Its rules are there no more, which nobody tells.
+    /// Its rules were removed by another program, without a notification.
     gone: Arc<AtomicBool>,
     checked: bool,
 }
@@ -190,7 +190,7 @@ fn quick() -> Timing {
     Timing { min_interval: Duration::ZERO, max_retry: Duration::from_millis(10), ..Timing::default() }
 }
 
-/// Waits for what no report tells of.
+/// Waits for a condition that no report announces.
 fn until(what: &str, condition: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(120);
     while !condition() {
@@ -219,7 +219,8 @@ fn the_second_of_two_quick_changes_waits_and_the_first_does_not() {
     let (handle, thread, reports) = engine(&recorder, quick());
     handle.start();
     next(&reports);
-    // The interval before the next change is over, the one after it takes an hour: what waits does not come.
+    // The wait before the next change is over; the one after it takes an hour, so that pending changes are not
+    // committed.
     handle.set_timing(Timing { min_interval: Duration::from_secs(3600), ..quick() });
     handle.work(Family::Ipv4, work(&["a"]));
     next(&reports);
@@ -320,7 +321,7 @@ fn a_health_check_port_alone_is_a_reason_to_commit() {
 }
 
 #[test]
-fn rules_that_nobody_watches_are_asked_for_and_mended() {
+fn rules_without_notifications_are_checked_and_repaired() {
     let recorder = Recorder { checked: true, ..Recorder::default() };
     let timing = Timing { check_interval: Duration::from_millis(20), ..quick() };
     let (handle, thread, reports) = engine(&recorder, timing);

@@ -1,8 +1,9 @@
-//! The layout in which packets of Services are given to listeners on this node (`tproxy`) instead of being translated.
+//! The rules that send packets of Services to listeners on this node (`tproxy`) instead of translating them.
 //!
-//! Sets, ids, classes and checks are those of the nftables mode: what a Service port means is decided there in both. Each
-//! set of endpoints is one listener. A mark makes the kernel deliver to this node whatever a listener is to have; packets
-//! of this node itself get it when they leave, so that they come back by the loopback interface.
+//! Sets, ids, classes and checks are those of the nftables mode, so both modes interpret a Service port in the same
+//! way. Each set of endpoints (cluster, local) is one listener. A packet mark makes the kernel deliver captured
+//! packets to this node. Packets of this node itself are marked when they leave, so that they come back by the
+//! loopback interface.
 
 use std::net::SocketAddr;
 
@@ -24,40 +25,43 @@ use super::resync::same_rules;
 use super::skeleton::{self, ChainBody, Place, RuleBody, base, commented, rule};
 use crate::dataplane::Error;
 
-/// The mode that captures, as configurations spell it.
+/// The mode that captures packets, as in configuration files.
 pub(crate) const MODE: &str = "userspace";
 
-/// The name of the table in either family.
+/// The name of the table, in either family.
 pub const TABLE: &str = "portolan-userspace";
 
 /// `NF_IP_PRI_NAT_DST` (`netfilter_ipv4.h`).
 const NAT_PRIORITY: i32 = -100;
-/// Right after that: what another mode still translates, or has translated before, is its own.
+/// Directly after the translation of destinations. A connection that another mode translates, or has translated
+/// before, belongs to that mode.
 const CONNECTIONS_PRIORITY: i32 = NAT_PRIORITY + 1;
-/// And after that: packets of connections that the relay has are known by then.
+/// After the chains of [`CONNECTIONS_TABLE`], which mark packets of the relay's connections.
 const PRIORITY: i32 = CONNECTIONS_PRIORITY + 1;
 
-/// Bit of the packet mark that captured packets have, and the one where that is the bit of masquerading. Kubernetes and
-/// its usual network plug-ins use others: 7, 8 to 11, 13 to 15, and above.
+/// The bit of the packet mark for captured packets, and the bit to use if the first one is `masqueradeBit`.
+/// Kubernetes and its common network plug-ins use other bits: 7, 8 to 11, 13 to 15, and above.
 const MARK_BITS: [u8; 2] = [12, 6];
 
 /// The listeners of one family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capture {
-    /// Has traffic that takes the cluster's endpoints.
+    /// Receives traffic for the cluster's endpoints.
     pub cluster: SocketAddr,
-    /// Has traffic that takes this node's endpoints.
+    /// Receives traffic for this node's endpoints.
     pub local: SocketAddr,
 }
 
 impl Capture {
-    /// The listener of a scope.
+    /// Returns the listener for local endpoints or for those of the cluster.
     pub const fn listener(&self, local: bool) -> SocketAddr {
         if local { self.local } else { self.cluster }
     }
 
-    /// `tproxy to LISTENER mark set mark or MARK accept`. Without a listener, as after a crash, the packet goes on to the
-    /// next rule and is refused; the reset ends connections, too, of which nobody knows any more.
+    /// `tproxy to LISTENER mark set mark or MARK accept`
+    ///
+    /// If there is no listener, as after a crash, the next rule rejects the packet. Its TCP reset also ends
+    /// connections of a relay that has crashed.
     pub(super) fn rules(self, settings: &Settings, local: bool) -> Vec<RuleBody> {
         let mut expressions = reset_priority(0).to_vec();
         expressions.extend(tproxy(settings.family, self.listener(local)));
@@ -67,13 +71,14 @@ impl Capture {
     }
 }
 
-/// The mark of captured packets: a single bit.
+/// Returns the mark of captured packets: a single bit.
 pub(crate) fn capture_mark(settings: &Settings) -> u32 {
     let [usual, other] = MARK_BITS;
     1 << if settings.masquerade_bit == usual { other } else { usual }
 }
 
-/// Whether a base chain sends packets on a way that ends only where another one gives them to a listener.
+/// Returns true for the base chain that sends this node's packets back by loopback. Such packets need the prerouting
+/// chain afterwards to reach a listener.
 pub(super) fn leads_in(chain: &str) -> bool {
     chain == MARKS
 }
@@ -81,18 +86,20 @@ pub(super) fn leads_in(chain: &str) -> bool {
 /// The chain that sends packets of this node back to it.
 const MARKS: &str = "capture-output";
 
-/// The chains that capture. Packets of connections that the relay has leave first: there are more of them than of all others.
+/// Returns the base chains that capture. Packets of the relay's connections leave by the first rule, because they are
+/// more than all others.
 pub(super) fn base_chains(settings: &Settings) -> [ChainBody; 3] {
     let own_packets = has_priority(portolan_relay::OWN_PRIORITY);
     let relayed = || commented([&own_packets[..], &[accept()]].concat(), "of connections of the relay");
     let translated = || commented([status_dnat(), vec![accept()]].concat(), "another's connections");
-    // Not on the way out: where conntrack has forgotten a connection, the relay's next answer looks like its beginning, and
-    // nothing but the Service tells what a client of this node says then from an answer.
+    // Only in prerouting. If conntrack forgets a connection, the relay's next reply starts a new entry, in which a
+    // client on this node sends in the reply direction. The client's packets must still be captured, and in the
+    // output chain only the Service lookup tells them from replies.
     let answer = [&protocol_is(Transport::Tcp)[..], &direction_is_reply(), &[accept()]].concat();
     let prerouting =
         vec![relayed(), commented(answer, "answers"), translated(), rule(vec![jump("services")])];
     let (key, _) = service_key(settings.family);
-    // What is found is of no use here, but nft cannot list a look-up without use.
+    // The value is not used, but nft cannot list a lookup whose result is not used.
     let found = vec![map(Set::Services, 0, 0), set_meta(MetaKey::PRIORITY, 0)];
     let mark = capture_mark(settings);
     let own = [&key[..], &found, &reset_priority(0), &set_mark(mark), &set_connection_mark(mark)].concat();
@@ -100,30 +107,30 @@ pub(super) fn base_chains(settings: &Settings) -> [ChainBody; 3] {
     [
         base("capture-prerouting", ChainType::Filter, Hook::PREROUTING, PRIORITY, prerouting),
         base(MARKS, ChainType::Route, Hook::OUTPUT, PRIORITY, output),
-        // Where no chain of this type is left, the kernel translates nothing any more: no connection either that another
-        // mode has begun.
+        // Without any chain of this type the kernel stops translating, also for connections that another mode has started.
         base("nat-output", ChainType::Nat, Hook::OUTPUT, NAT_PRIORITY, Vec::new()),
     ]
 }
 
-/// The name, in either family, of the table that brings packets of its connections to the relay.
+/// The name, in either family, of the table that delivers packets of the relay's connections to the relay.
 pub const CONNECTIONS_TABLE: &str = "portolan-relay";
 
-/// A table that delivers to this node what belongs to a connection that the relay has: packets of clients when their
-/// Service port is gone or another mode has taken over, and answers to connections in a client's name. This node's own
-/// packets are known by the mark of their connection, since their socket is the client's.
+/// The table that delivers packets of the relay's connections to this node: packets of clients after their Service
+/// port is gone or another mode has taken over, and replies to connections that the relay opened with the client's
+/// address. Packets of this node's own clients are recognized by their connection mark, because a socket lookup finds
+/// the client's socket.
 #[derive(Debug)]
 pub(crate) struct Connections {
     socket: Socket,
 }
 
 impl Connections {
-    /// In the network namespace of this thread. Changes nothing.
+    /// Opens a socket in the network namespace of this thread. Changes nothing.
     pub(crate) fn open() -> Result<Self, SocketError> {
         Ok(Self { socket: Socket::open(Protocol::Netfilter)? })
     }
 
-    /// Makes the table where it is not there or is another one. Answers how many objects were written.
+    /// Creates the table, or repairs it if it differs. Returns the number of objects written: 0 if nothing was wrong.
     pub(crate) fn ensure(&mut self, settings: &Settings) -> Result<usize, Error> {
         let place = place(settings.family);
         let view = readback::read(&mut self.socket, place)?;
@@ -166,7 +173,8 @@ impl Connections {
         departure::remove(&mut self.socket, place.wire(), place.table).map(|_| ())
     }
 
-    /// Lets the table that captures lead nothing more in. Says whether it may be removed.
+    /// Empties the base chain that sends this node's packets back by loopback. Returns true if the table may be
+    /// removed.
     pub(crate) fn end_capture(&mut self, family: Family, departure: &mut Departure) -> Result<bool, Error> {
         departure.go_on(&mut self.socket, Place { family, table: TABLE }, leads_in)
     }
@@ -177,15 +185,16 @@ impl Connections {
     }
 }
 
-/// More messages than a transaction here has.
+/// More messages than any transaction of this module has.
 const ROOM: u32 = 64;
 
 const fn place(family: Family) -> Place {
     Place { family, table: CONNECTIONS_TABLE }
 }
 
-/// The chains of that table. What it finds is known to the chains that capture by the priority of the relay's own packets,
-/// but for the first packet of a connection: the socket that it finds may be one that has ended (`TIME_WAIT`).
+/// Returns the chains of [`CONNECTIONS_TABLE`]. Packets of established TCP connections get the priority of the
+/// relay's own packets, by which the chains that capture skip them. The first packet of a connection does not get it:
+/// the socket found may belong to a connection that has ended (`TIME_WAIT`).
 pub(super) fn connections(settings: &Settings) -> [ChainBody; 2] {
     let mark = capture_mark(settings);
     let [tcp, udp] = [Transport::Tcp, Transport::Udp].map(protocol_is);

@@ -1,8 +1,8 @@
-//! What a transaction is to do to the elements, in compact form.
+//! The element operations of a transaction, in compact form.
 
 use super::element::{Element, Key, Set};
 
-/// Element operations, grouped by set. Compact, because the first load of a big cluster is one changeset.
+/// Element operations, grouped by set. The form is compact because the first load of a big cluster is one changeset.
 #[derive(Debug, Default)]
 pub(crate) struct Changeset {
     arena: Vec<u8>,
@@ -10,7 +10,7 @@ pub(crate) struct Changeset {
     additions: [Vec<Entry>; Set::ALL.len()],
 }
 
-/// Lengths of the parts that lie one after the other in the arena.
+/// The offset of an operation in the arena, and the lengths of its parts, which lie there one after the other.
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     offset: u32,
@@ -24,15 +24,16 @@ struct Entry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Operation<'a> {
     pub(crate) key: &'a [u8],
-    /// Empty where the key is not an interval.
+    /// Empty if the key is not an interval.
     pub(crate) key_end: &'a [u8],
     /// Empty for a set, and in a deletion.
     pub(crate) data: &'a [u8],
-    /// Empty where there is none.
+    /// Empty if there is no comment.
     pub(crate) comment: &'a str,
 }
 
-/// The longest comment that nft accepts on an element (`NFTNL_UDATA_COMMENT_MAXLEN` less its final NUL).
+/// Length in bytes of the longest comment that nft accepts on an element (`NFTNL_UDATA_COMMENT_MAXLEN` less its final
+/// NUL).
 const COMMENT_MAX: usize = 127;
 
 impl Changeset {
@@ -40,12 +41,12 @@ impl Changeset {
         self.len() == 0
     }
 
-    /// How many element operations.
+    /// Returns the number of element operations.
     pub(crate) fn len(&self) -> usize {
         self.deletions.iter().chain(&self.additions).map(Vec::len).sum()
     }
 
-    /// Bytes of keys, data and comments: for an estimate of the size of the batch.
+    /// Returns the bytes of all keys, data and comments, for an estimate of the size of the batch.
     pub(crate) fn payload_bytes(&self) -> usize {
         self.arena.len()
     }
@@ -64,7 +65,7 @@ impl Changeset {
         }
     }
 
-    /// The difference between two sorted lists of elements.
+    /// Adds the difference between two sorted lists of elements.
     pub(crate) fn difference(&mut self, old: &[Element], new: &[Element], comment: &str) {
         let (mut old, mut new) = (old.iter().peekable(), new.iter().peekable());
         let place = |element: &Element| (element.set, element.key, element.key_end);
@@ -91,12 +92,12 @@ impl Changeset {
         }
     }
 
-    /// The deletions of a set.
+    /// Returns the deletions of a set.
     pub(crate) fn deletions(&self, set: Set) -> impl ExactSizeIterator<Item = Operation<'_>> {
         self.operations(self.deletions.get(set.index()))
     }
 
-    /// The additions of a set.
+    /// Returns the additions of a set.
     pub(crate) fn additions(&self, set: Set) -> impl ExactSizeIterator<Item = Operation<'_>> {
         self.operations(self.additions.get(set.index()))
     }
@@ -105,15 +106,15 @@ impl Changeset {
         self.delete(element.set, &element.key, element.key_end.as_ref());
     }
 
-    /// Deletions (`false`) and additions (`true`) of a set in the order of their keys, a deletion before the
-    /// addition of the same key.
+    /// Returns the deletions (`false`) and additions (`true`) of a set in the order of their keys, a deletion before
+    /// the addition of the same key.
     pub(crate) fn in_key_order(&self, set: Set) -> Vec<(bool, Operation<'_>)> {
         let mut operations = self.deletions_first(set);
         operations.sort_by(|(a, x), (b, y)| (x.key, x.key_end, a).cmp(&(y.key, y.key_end, b)));
         operations
     }
 
-    /// Deletions (`false`) and then additions (`true`) of a set.
+    /// Returns the deletions (`false`) and then the additions (`true`) of a set.
     pub(crate) fn deletions_first(&self, set: Set) -> Vec<(bool, Operation<'_>)> {
         let deletions = self.deletions(set).map(|operation| (false, operation));
         deletions.chain(self.additions(set).map(|operation| (true, operation))).collect()
@@ -153,7 +154,7 @@ impl Changeset {
     }
 }
 
-/// Whether the elements of a set carry the name of their Service port.
+/// Returns true if the elements of a set carry the name of their Service port.
 pub(crate) const fn has_comment(set: Set) -> bool {
     matches!(
         set,
@@ -167,12 +168,13 @@ pub(crate) const fn has_comment(set: Set) -> bool {
     )
 }
 
-/// The comment that an element of the set gets, cut to what nft can show.
+/// Returns the comment of an element in the set, cut to what nft can show.
 pub(crate) fn comment_for(set: Set, comment: &str) -> &str {
     if has_comment(set) { truncated(comment) } else { "" }
 }
 
-/// Up to the first character that would spoil a listing: names from an API server that checks nothing may hold any.
+/// Cuts a comment at the first character that would break a listing. An API server without validation may pass on
+/// names with any character.
 fn truncated(comment: &str) -> &str {
     let spoils = |byte: u8| byte.is_ascii_control() || byte == b'"';
     let mut end =

@@ -1,4 +1,4 @@
-//! Classes: everything about a Service port that has to be a constant in a rule.
+//! Classes: everything about a Service port that must be a constant in a rule.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -6,31 +6,31 @@ use std::str::FromStr;
 
 use super::value::MAX_CLASS;
 
-/// Which backends a packet chooses from, and how.
+/// The set of endpoints that a packet's endpoint is chosen from, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Balance {
-    /// The local set instead of the cluster set.
+    /// True for the local endpoints, false for those of the cluster.
     pub(crate) local: bool,
-    /// How many backends the set has, at least 1: the modulus of `numgen`.
+    /// Number of endpoints in the set, at least 1: the modulus of `numgen`.
     pub(crate) backends: u16,
-    /// Session affinity timeout in seconds.
+    /// Session affinity timeout in seconds. `None` without session affinity.
     pub(crate) affinity: Option<u32>,
 }
 
-/// The kind of traffic and the sets it chooses from.
+/// The kind of traffic and the sets of endpoints it uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Class {
     /// Traffic to a cluster IP.
     Internal(Balance),
     /// External traffic with `externalTrafficPolicy: Cluster`.
     External(Balance),
-    /// External traffic with `externalTrafficPolicy: Local`: the short cut's set, and how many local
-    /// backends (maybe none) everybody else chooses from.
+    /// External traffic with `externalTrafficPolicy: Local`: the cluster endpoints, for local pods and this node
+    /// itself (the short cut), and the number of local endpoints, which may be 0, for all other clients.
     ExternalLocal(Balance, u16),
 }
 
 impl Class {
-    /// The load-balancing chains that the chain of this class goes to.
+    /// Returns the endpoint chains that the chain of this class goes to.
     pub(crate) fn balances(self) -> impl Iterator<Item = Balance> {
         let (first, second) = match self {
             Self::Internal(balance) | Self::External(balance) | Self::ExternalLocal(balance, 0) => {
@@ -52,7 +52,7 @@ impl Class {
     }
 }
 
-/// The name of the chain: `endpoints-3`, `local-endpoints-1-affinity-10800`.
+/// Writes the name of the chain: `endpoints-3`, `local-endpoints-1-affinity-10800`.
 impl fmt::Display for Balance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}endpoints-{}", if self.local { "local-" } else { "" }, self.backends)?;
@@ -60,7 +60,7 @@ impl fmt::Display for Balance {
     }
 }
 
-/// The name of the chain: `internal-3`, `internal-local-1`, `external-3`, `external-local-3-1-affinity-10800`.
+/// Writes the name of the chain: `internal-3`, `internal-local-1`, `external-3`, `external-local-3-1-affinity-10800`.
 impl fmt::Display for Class {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -77,7 +77,7 @@ fn write_affinity(f: &mut fmt::Formatter<'_>, affinity: Option<u32>) -> fmt::Res
     affinity.map_or(Ok(()), |seconds| write!(f, "-affinity-{seconds}"))
 }
 
-/// The name is not that of a class chain.
+/// The name does not belong to a class chain.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct NotAClass;
 
@@ -127,13 +127,13 @@ fn count(text: &str) -> Result<u16, NotAClass> {
     canonical(text)
 }
 
-/// A positive number in the one spelling that `Display` gives it.
+/// Parses a positive number, in the spelling of `Display` only.
 fn canonical<T: FromStr + PartialEq + From<u8>>(text: &str) -> Result<T, NotAClass> {
     if text.starts_with(['0', '+']) { Err(NotAClass) } else { text.parse().map_err(|_| NotAClass) }
 }
 
-/// The classes in use, with their numbers. A class without users stays known until it is collected: it
-/// may come back a moment later, and its chain costs nothing.
+/// The classes in use, with their numbers. A class without users stays until it is collected: it may be used again a
+/// moment later, and its chain costs nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Classes {
     known: HashMap<Class, Entry>,
@@ -148,8 +148,8 @@ struct Entry {
 }
 
 impl Classes {
-    /// The number of a class, and whether the class is new and its chain has yet to be made. `None` when
-    /// all numbers are in use.
+    /// Adds a user to a class. Returns its number, and true if the class is new and its chain has yet to be created.
+    /// Returns `None` if all numbers are in use.
     pub(crate) fn acquire(&mut self, class: Class) -> Option<(u16, bool)> {
         if let Some(entry) = self.known.get_mut(&class) {
             entry.users += 1;
@@ -160,7 +160,8 @@ impl Classes {
         Some((number, true))
     }
 
-    /// Takes over a class found in the kernel, without users as yet. Says whether its number was free.
+    /// Adds a class found in the kernel, without users. Returns false if the class is known or its number cannot be
+    /// used.
     pub(crate) fn adopt(&mut self, class: Class, number: u16) -> bool {
         let free = number != 0
             && number <= MAX_CLASS
@@ -182,12 +183,12 @@ impl Classes {
         self.known.get(&class).map(|entry| entry.number)
     }
 
-    /// Every known class with its number, in the order of the numbers.
+    /// Returns every known class with its number, in the order of the numbers.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u16, Class)> + '_ {
         self.numbers.iter().map(|(&number, &class)| (number, class))
     }
 
-    /// Every load-balancing chain that a known class needs.
+    /// Returns every endpoint chain that a known class needs.
     pub(crate) fn balances(&self) -> impl Iterator<Item = Balance> + '_ {
         self.balances.keys().copied()
     }
@@ -200,12 +201,12 @@ impl Classes {
         self.balances.keys().any(|balance| balance.affinity.is_some())
     }
 
-    /// Whether any class has no users.
+    /// Returns true if any class has no users.
     pub(crate) fn any_idle(&self) -> bool {
         self.known.values().any(|entry| entry.users == 0)
     }
 
-    /// Forgets the classes without users and gives them back with their numbers.
+    /// Removes the classes without users and returns them with their numbers.
     pub(crate) fn take_idle(&mut self) -> Vec<(u16, Class)> {
         let idle: Vec<_> = self
             .known

@@ -1,4 +1,4 @@
-//! What one Service port puts into the sets of its table.
+//! The set elements of a Service port.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -11,7 +11,7 @@ use super::element::{Data, Element, Key, Set, endpoint_data, node_port_key, serv
 use super::placement::Placement;
 use super::value::{LOCAL_OFFSET, Value};
 
-/// The classes that a Service port's internal and external traffic have; `None` where nothing is forwarded.
+/// The classes of a Service port's internal and external traffic. `None` if that traffic is not forwarded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct ClassPair {
     pub(crate) internal: Option<Class>,
@@ -46,14 +46,14 @@ impl ClassPair {
     }
 }
 
-/// The values of the two classes.
+/// The set values of the two classes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Values {
     pub(crate) internal: Option<Value>,
     pub(crate) external: Option<Value>,
 }
 
-/// Every element that is this Service port's own, sorted by set and key.
+/// Returns the elements that belong to this Service port alone, sorted by set and key.
 pub(crate) fn elements(
     forwarding: &Forwarding,
     placement: &Placement,
@@ -74,7 +74,7 @@ pub(crate) fn elements(
     elements
 }
 
-/// Cluster IPs of a Service port: shared with the other ports of the Service.
+/// Returns the cluster IPs of a Service port. The other ports of the Service have the same ones.
 pub(crate) fn cluster_ips(forwarding: &Forwarding) -> impl Iterator<Item = IpAddr> {
     forwarding.frontends.iter().filter_map(|frontend| match frontend {
         Frontend::ClusterIp(address, _) => Some(*address),
@@ -82,7 +82,8 @@ pub(crate) fn cluster_ips(forwarding: &Forwarding) -> impl Iterator<Item = IpAdd
     })
 }
 
-/// Endpoints that may reach themselves through this Service port: shared with other Service ports.
+/// Returns the endpoints that may reach themselves through this Service port. Other Service ports may have the same
+/// ones.
 pub(crate) fn hairpins(forwarding: &Forwarding) -> impl Iterator<Item = (Protocol, SocketAddr)> {
     let mut backends: Vec<SocketAddr> = forwarding
         .cluster
@@ -97,19 +98,19 @@ pub(crate) fn hairpins(forwarding: &Forwarding) -> impl Iterator<Item = (Protoco
     backends.into_iter().map(move |socket| (protocol, socket))
 }
 
-/// The element of [`Set::HairpinConnections`] for an endpoint.
+/// Returns the element of [`Set::HairpinConnections`] for an endpoint.
 pub(crate) fn hairpin_element(protocol: Protocol, endpoint: SocketAddr) -> Element {
     let key =
         Key::EMPTY.address(endpoint.ip()).address(endpoint.ip()).protocol(protocol).port(endpoint.port());
     plain(Set::HairpinConnections, key)
 }
 
-/// The element of [`Set::ClusterIps`] for an address.
+/// Returns the element of [`Set::ClusterIps`] for an address.
 pub(crate) fn cluster_ip_element(address: IpAddr) -> Element {
     plain(Set::ClusterIps, Key::EMPTY.address(address))
 }
 
-/// The element of [`Set::NodePortIps`] for an address.
+/// Returns the element of [`Set::NodePortIps`] for an address.
 pub(crate) fn node_port_ip_element(address: IpAddr) -> Element {
     plain(Set::NodePortIps, Key::EMPTY.address(address))
 }
@@ -142,7 +143,8 @@ fn push_frontend(elements: &mut Vec<Element>, forwarding: &Forwarding, frontend:
     elements.extend(refusal.map(|set| plain(set, key)));
 }
 
-/// A node that is allowed as a source may also come with the load-balancer IP as its own address.
+/// Adds the source ranges of a load-balancer IP. If they allow this node, the Service's load-balancer IPs are allowed
+/// as sources, too: the node's packets may have such an IP as their source address.
 fn push_source_ranges(
     elements: &mut Vec<Element>,
     forwarding: &Forwarding,

@@ -1,18 +1,18 @@
-//! Values that several Service ports may share, with how many do.
+//! Values that several Service ports may share, with the number of users.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Values with how often each was added. Most are there once, so only the others have a count.
+/// Values with the number of times each was added. Most values are added once, so only the others have a count.
 #[derive(Debug)]
 pub(crate) struct Counted<T> {
     values: HashSet<T>,
-    /// How often a value was added after the first time.
+    /// How many times a value was added after the first time.
     repeats: HashMap<T, u32>,
 }
 
-/// Addresses with how often each was added, each family in no more room than it needs.
+/// Addresses with the number of times each was added. An IPv4 address takes no more room than it needs.
 #[derive(Debug, Default)]
 pub(crate) struct CountedAddresses {
     ipv4: Counted<Ipv4Addr>,
@@ -30,7 +30,7 @@ impl<T: Copy + Eq + Hash> Counted<T> {
         self.values.iter().copied()
     }
 
-    /// Says whether the value is new.
+    /// Adds a value. Returns true if it is new.
     pub(crate) fn add(&mut self, value: T) -> bool {
         let new = self.values.insert(value);
         if !new {
@@ -39,7 +39,7 @@ impl<T: Copy + Eq + Hash> Counted<T> {
         new
     }
 
-    /// Says whether the value is gone.
+    /// Removes a value once. Returns true if it has no users left.
     pub(crate) fn remove(&mut self, value: &T) -> bool {
         let Some(repeats) = self.repeats.get_mut(value) else { return self.values.remove(value) };
         *repeats -= 1;
@@ -55,7 +55,7 @@ impl CountedAddresses {
         self.ipv4.iter().map(IpAddr::V4).chain(self.ipv6.iter().map(IpAddr::V6))
     }
 
-    /// Says whether the address is new.
+    /// Adds an address. Returns true if it is new.
     pub(crate) fn add(&mut self, address: IpAddr) -> bool {
         match address {
             IpAddr::V4(address) => self.ipv4.add(address),
@@ -63,7 +63,7 @@ impl CountedAddresses {
         }
     }
 
-    /// Says whether the address is gone.
+    /// Removes an address once. Returns true if it has no users left.
     pub(crate) fn remove(&mut self, address: &IpAddr) -> bool {
         match address {
             IpAddr::V4(address) => self.ipv4.remove(address),

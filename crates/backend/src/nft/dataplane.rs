@@ -1,4 +1,4 @@
-//! The edge of the nftables data plane: one socket, one table in one family.
+//! The data plane of the nftables mode, and of capturing in the userspace mode: one socket, one table in one family.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -23,13 +23,13 @@ use super::resync::{Difference, foreign_chains, has_hook};
 use super::skeleton::{self, Layout};
 use crate::dataplane::{Commit, Dataplane, Error};
 
-/// The mode, as configurations spell it.
+/// The mode, as in configuration files.
 const MODE: &str = "nftables";
 
-/// How often a comparison is tried while others keep changing the ruleset.
+/// Number of attempts at a comparison while other programs change the ruleset.
 const ATTEMPTS: u32 = 8;
 
-/// Messages that one transaction may have, for its sequence numbers.
+/// Sequence numbers reserved for one transaction: the most messages that it may have.
 const SEQUENCE_ROOM: u32 = 1 << 24;
 
 /// Services of one family as nftables set elements.
@@ -38,22 +38,22 @@ pub struct Nftables {
     socket: Socket,
     planner: Planner,
     state: State,
-    /// Load-balancing chains that are in the kernel.
+    /// The endpoint chains that are in the kernel.
     made: HashSet<Balance>,
     affinity_map: bool,
-    /// Chains that nothing leads to any more, to be deleted.
+    /// Chains to be deleted: no rule or element leads to them.
     garbage: Vec<String>,
     departure: Departure,
 }
 
-/// What is known of the kernel.
+/// The relation between the planner and the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Nothing has been compared yet: changes are only remembered.
+    /// Nothing has been compared yet: changes are only stored.
     Waiting,
-    /// The kernel has what the planner says.
+    /// The kernel has what the planner has.
     InStep,
-    /// A commit failed or somebody else changed the table: to be compared.
+    /// A commit failed or another program changed the table: everything has to be compared.
     Unknown,
 }
 
@@ -71,15 +71,15 @@ impl Nftables {
         })
     }
 
-    /// The same, but packets of Services are given to listeners instead of being translated.
+    /// Does the same as [`Self::open`] for a table that sends packets to listeners instead of translating them.
     pub fn open_capture(settings: Settings, capture: Capture) -> Result<Self, Error> {
         let mut this = Self::open(settings)?;
         this.planner.capture = Some(capture);
         Ok(this)
     }
 
-    /// Finds out whether this kernel has all that is needed, by a transaction that makes everything and
-    /// deletes it again before it takes effect. Does nothing where our table is there already.
+    /// Checks that this kernel supports everything needed, with a transaction that creates all objects and deletes
+    /// them again before it takes effect. Does nothing if our table exists.
     pub fn probe(&mut self) -> Result<(), Error> {
         let place = self.planner.layout().place();
         if readback::table(&mut self.socket, place)?.is_some() {
@@ -109,13 +109,13 @@ impl Nftables {
         }
     }
 
-    /// Its table, and the address of the socket that commits, which notifications of our own changes carry.
+    /// Returns our table and the port ID of the socket that commits. Notifications of our own changes carry that ID.
     pub fn own(&self) -> Own {
         let place = self.planner.layout().place();
         Own::Table(place.family, place.table, self.socket.port())
     }
 
-    /// Says that somebody else changed the table.
+    /// Marks the table as changed by another program.
     pub fn suspect(&mut self) {
         if self.state == State::InStep {
             self.state = State::Unknown;
@@ -152,7 +152,8 @@ impl Nftables {
         Ok(commit)
     }
 
-    /// Commits what is in the transaction and the elements: as one where the send buffer allows.
+    /// Commits the transaction with the elements: as one transaction if the send buffer is large enough, else as
+    /// several.
     fn write(&mut self, mut transaction: Transaction, elements: &Changeset) -> Result<Commit, Error> {
         let mut commit = Commit { elements: elements.len(), ..Commit::default() };
         if transaction.is_empty() && elements.is_empty() {
@@ -188,7 +189,7 @@ impl Nftables {
         let mut view = readback::read(&mut self.socket, place)?;
         let exists = view.table.is_some();
         let difference = Difference::between(&mut self.planner, &mut view);
-        // What waited has its place now: from here on changes are planned, not just remembered.
+        // The waiting Service ports are placed: from here on changes are planned, not just stored.
         self.state = State::Unknown;
         let mut garbage = foreign_chains(&self.planner, &view);
         garbage.retain(|name| !difference.rebuild && !has_hook(&view, name));
@@ -211,9 +212,8 @@ impl Nftables {
         Ok(commit)
     }
 
-    /// Fills a table that was not there before, piece by piece so that neither memory nor the time under the
-    /// kernel's lock grows with the cluster. The base chains come last: until then the table does nothing, so
-    /// that everything takes effect at once.
+    /// Fills a new table piece by piece, so that neither memory nor the time under the kernel's lock grows with the
+    /// cluster. The base chains come last: without them the table does nothing, so everything takes effect at once.
     fn load(&mut self, skeleton: Transaction) -> Result<Commit, Error> {
         let mut total = self.write(skeleton, &Changeset::default())?;
         let mut pieces = Pieces::default();
@@ -227,7 +227,7 @@ impl Nftables {
         Ok(total)
     }
 
-    /// Whether there are chains, or an affinity map, that nothing needs any more.
+    /// Returns true if there are unused chains or an unused affinity map.
     fn has_garbage(&self) -> bool {
         !self.garbage.is_empty() || (self.affinity_map && !self.planner.classes.needs_affinity())
     }
@@ -306,7 +306,8 @@ impl Dataplane for Nftables {
             self.planner.remember(changes);
         } else {
             self.state = State::Unknown;
-            // What is planned here is found again by the comparison; who is refused waits and is tried again.
+            // The comparison finds the planned elements again. A refused Service port waits, and the comparison tries
+            // it again.
             self.planner.plan(changes);
         }
         for attempt in 0..ATTEMPTS {
@@ -382,7 +383,7 @@ fn log_refusals(batch: &Batch, error: &CommitError) {
     }
 }
 
-/// Modules that a mode needs besides `nf_tables`.
+/// Returns the kernel modules that a mode needs besides `nf_tables`.
 fn modules(mode: &str) -> &'static str {
     if mode == capture::MODE {
         "nft_chain_nat, nft_ct, nft_fib_ipv4, nft_fib_ipv6, nft_reject_ipv4, nft_reject_ipv6, nft_socket and nft_tproxy"
@@ -405,7 +406,7 @@ fn unsupported(mode: &'static str, batch: &Batch, refusals: &[portolan_sock::Ref
     Error::Unsupported { mode, missing }
 }
 
-/// A message in words, for the log.
+/// Returns a message in words, for the log.
 fn describe(frame: &Frame<'_>) -> String {
     match Event::decode(frame) {
         Ok(Event::NewTable(table)) => format!("table {}", table.name),
@@ -429,7 +430,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_that_of_the_mode() {
+    fn missing_modules_are_those_of_the_mode() {
         let mut transaction = Transaction::begin(1, None);
         transaction.delete_table(portolan_wire::nftables::Family::IPV4, "t");
         let batch = transaction.finish().unwrap();

@@ -1,8 +1,10 @@
-//! Taking a table away from under traffic.
+//! Removes a table that has traffic.
 //!
-//! A chain that is deleted keeps its rules until its hook is gone, one hook after the other, while maps with verdicts
-//! answer nothing from the commit on (`nf_tables_commit_chain_prepare` and `nft_map_deactivate` in `nf_tables_api.c`): what is
-//! no longer translated would still be checked, and rejected. Rules that are deleted from chains that stay go all at once.
+//! For packets, the deletion of a table with its chains is not atomic. A deleted base chain keeps its rules until its
+//! hook is unregistered, one hook after the other, while lookups in verdict maps fail from the commit on
+//! (`nf_tables_commit_chain_prepare` and `nft_map_deactivate` in `nf_tables_api.c`). So packets that are not
+//! translated would still be checked, and rejected. Rules that are deleted from chains that stay are removed all at
+//! once. So the base chains are emptied first.
 
 use std::time::Instant;
 
@@ -13,17 +15,19 @@ use super::skeleton::Place;
 use crate::dataplane::{Error, PASSAGE};
 use crate::reading::consistently;
 
-/// Sequence numbers for one transaction.
+/// Sequence numbers reserved for one transaction.
 const SEQUENCE_ROOM: u32 = 1 << 16;
 
-/// A table on its way out: what leads packets in goes first, the rest when those packets are through.
+/// The removal of a table in two steps. The first removes the rules that translate or capture packets, the second
+/// removes the rest, after the packets on their way have left.
 #[derive(Debug, Default)]
 pub(crate) struct Departure {
     begun: Option<Instant>,
 }
 
 impl Departure {
-    /// Takes away what leads packets in, the first time. Says whether the rest may go.
+    /// Empties the base chains for which `leads_in` is true, at the first call. Returns true if the rest may be
+    /// removed.
     pub(crate) fn go_on(
         &mut self,
         socket: &mut Socket,
@@ -40,13 +44,13 @@ impl Departure {
         Ok(false)
     }
 
-    /// When the rest may go, once it has begun.
+    /// Returns when the rest may be removed, or `None` before the first step.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.begun?.checked_add(PASSAGE)
     }
 }
 
-/// Removes a table. Says whether there was one.
+/// Removes a table. Returns false if it did not exist.
 pub(crate) fn remove(socket: &mut Socket, family: Family, table: &str) -> Result<bool, Error> {
     if !empty(socket, family, table, |_| true)? {
         return Ok(false);
@@ -57,7 +61,8 @@ pub(crate) fn remove(socket: &mut Socket, family: Family, table: &str) -> Result
     Ok(true)
 }
 
-/// Deletes the rules of the base chains that are meant, in one transaction. Says whether the table is there.
+/// Deletes the rules of the base chains for which `is_meant` is true, in one transaction. Returns true if the table
+/// exists.
 fn empty(
     socket: &mut Socket,
     family: Family,

@@ -1,4 +1,5 @@
-//! Notices when another program changes a table of ours, or in iptables mode chains of ours, by notification.
+//! Detects changes of our tables, or of our chains in iptables mode, by other programs. The source are the kernel's
+//! notifications.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
@@ -12,16 +13,16 @@ use crate::leftovers::tables::jump;
 /// Multicast group of `nf_tables` changes (`NFNLGRP_NFTABLES`, `nfnetlink.h`).
 const GROUP_NFTABLES: u32 = 7;
 
-/// What is ours, and whose changes of it do not count.
+/// Objects to watch, and the writers whose changes are ignored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Own {
-    /// A table of a family, and the port of the socket that commits its changes.
+    /// A table of a family, and the port ID of the socket that commits its changes.
     Table(Family, &'static str, u32),
     /// The chains of the iptables mode in a family, and the processes that write them.
     Chains(Family, Writers),
 }
 
-/// A subscription to the changes of the ruleset.
+/// A subscription to changes of the ruleset.
 #[derive(Debug)]
 pub struct DriftWatch {
     socket: Socket,
@@ -29,15 +30,15 @@ pub struct DriftWatch {
 }
 
 impl DriftWatch {
-    /// Subscribes.
+    /// Subscribes in the network namespace of this thread.
     pub fn open(own: Vec<Own>) -> Result<Self, SocketError> {
         let socket = Socket::open(Protocol::Netfilter)?;
         socket.subscribe(&[GROUP_NFTABLES])?;
         Ok(Self { socket, own })
     }
 
-    /// Reads the notifications that are there now and answers which families' rules somebody else changed.
-    /// Where notifications were lost, it could be both.
+    /// Reads the pending notifications and returns the families whose rules another program changed. Returns both
+    /// families if notifications were lost.
     pub fn drifted(&mut self) -> Result<Vec<Family>, SocketError> {
         let mut drifted = Vec::new();
         let own = &self.own;
@@ -56,7 +57,7 @@ impl DriftWatch {
                     Event::DeleteChain(chain) => is_watched(table, &chain.chain),
                     Event::NewRule(rule) => is_watched(table, &rule.chain),
                     Event::DeleteRule(rule) if is_watched(table, &rule.chain) => true,
-                    // It may have been what leads to a chain of ours.
+                    // The rule may have been a jump to a watched chain.
                     Event::DeleteRule(_) => {
                         jump(Rule::decode(frame)?).is_some_and(|jump| is_watched(table, &jump.to))
                     }
@@ -91,7 +92,7 @@ impl AsFd for DriftWatch {
     }
 }
 
-/// The family and the table that a change was in.
+/// Returns the family and the table of a change.
 fn place<'a>(event: &'a Event<'_>) -> Option<(Family, &'a str)> {
     let (family, table) = match event {
         Event::NewTable(table) => (table.family, &*table.name),
@@ -113,7 +114,8 @@ fn place<'a>(event: &'a Event<'_>) -> Option<(Family, &'a str)> {
     Some((family, table))
 }
 
-/// Not tables of a mode that gives way: what becomes of them is the business of whoever removes them.
+/// Returns true for the tables to watch. Tables of a retired mode are not among them: the code that removes them
+/// repeats the removal until it succeeds.
 fn is_own_table(own: &[Own], family: Family, table: &str) -> bool {
     own.iter().any(|own| matches!(own, Own::Table(of, name, _) if (*of, *name) == (family, table)))
 }

@@ -1,10 +1,10 @@
-//! Set elements as values: which set, which key, which data.
+//! Set elements as values: set, key and data.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use portolan_model::{Family, Protocol};
 
-/// The sets and maps of a table. The order is that of their creation.
+/// The sets and maps of a table, in the order of their creation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Set {
     /// Cluster IP, external IP and load-balancer IP . protocol . port : value.
@@ -17,25 +17,25 @@ pub(crate) enum Set {
     Classes,
     /// Id . index : id and slot.
     AffinityChoices,
-    /// Id and slot : endpoint, of the cluster set.
+    /// Id and slot : cluster endpoint.
     AffinityEndpoints,
-    /// Id and slot : endpoint, of the local set.
+    /// Id and slot : local endpoint.
     AffinityLocalEndpoints,
-    /// Id . client : id and slot. Filled by packets.
+    /// Id . client : id and slot. Filled by the kernel's rules.
     Affinity,
     /// Every cluster IP.
     ClusterIps,
-    /// The addresses that accept node ports, where they are restricted.
+    /// The addresses that accept node ports. Not used if all addresses do.
     NodePortIps,
-    /// Frontends without any endpoint.
+    /// Frontends of Service ports without any endpoint.
     NoEndpointServices,
-    /// Frontends without an endpoint that the Local policy allows here.
+    /// Frontends of Service ports that have endpoints, but none on this node, with a `Local` traffic policy.
     NoLocalEndpointServices,
-    /// The same for node ports.
+    /// Like [`Self::NoEndpointServices`], for node ports.
     NoEndpointNodePorts,
-    /// The same for node ports.
+    /// Like [`Self::NoLocalEndpointServices`], for node ports.
     NoLocalEndpointNodePorts,
-    /// Load-balancer IPs that are subject to source ranges.
+    /// Load-balancer IP . protocol . port with restricted source ranges.
     FirewallIps,
     /// Load-balancer IP . protocol . port . allowed source range.
     SourceRanges,
@@ -64,7 +64,7 @@ impl Set {
         Self::HairpinConnections,
     ];
 
-    /// The name in the kernel.
+    /// Returns the set's name in the kernel.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Services => "services",
@@ -96,13 +96,13 @@ impl Set {
     }
 }
 
-/// Longest key: two IPv6 addresses, protocol and port.
+/// Length in bytes of the longest key: two IPv6 addresses, protocol and port.
 const KEY_CAPACITY: usize = 40;
 
-/// Longest data: an IPv6 address and a port.
+/// Length in bytes of the longest data: an IPv6 address and a port.
 const DATA_CAPACITY: usize = 20;
 
-/// Bytes as the kernel has them: each field padded to 4 bytes, numbers of the wire in network order.
+/// Bytes in the kernel's layout: each field is padded to 4 bytes, and ports are in network order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Bytes<const N: usize> {
     bytes: [u8; N],
@@ -115,7 +115,7 @@ pub(crate) type Data = Bytes<DATA_CAPACITY>;
 impl<const N: usize> Bytes<N> {
     pub(crate) const EMPTY: Self = Self { bytes: [0; N], length: 0 };
 
-    /// Takes bytes that came from the kernel; `None` when they are more than any key of ours has.
+    /// Copies bytes from the kernel. Returns `None` if they are longer than any key of ours.
     pub(crate) fn from_kernel(bytes: &[u8]) -> Option<Self> {
         (bytes.len() <= N).then(|| Self::EMPTY.then(bytes))
     }
@@ -140,12 +140,12 @@ impl<const N: usize> Bytes<N> {
         self.then(&[high, low, 0, 0])
     }
 
-    /// A number in the order of the machine, as packet priority and `numgen` have it.
+    /// Appends a number in host order, as the packet priority and `numgen` have it.
     pub(crate) fn number(self, number: u32) -> Self {
         self.then(&number.to_ne_bytes())
     }
 
-    /// Appends a field, cut at the capacity (which no field of a key above exceeds).
+    /// Appends a field, cut at the capacity. The keys and data of this module never exceed it.
     fn then(mut self, field: &[u8]) -> Self {
         let start = usize::from(self.length);
         if let Some(room) = self.bytes.get_mut(start..) {
@@ -169,22 +169,22 @@ impl<const N: usize> std::fmt::Debug for Bytes<N> {
     }
 }
 
-/// Address and protocol and port of a frontend.
+/// Returns the key of a frontend: address, protocol and port.
 pub(crate) fn service_key(address: IpAddr, protocol: Protocol, port: u16) -> Key {
     Key::EMPTY.address(address).protocol(protocol).port(port)
 }
 
-/// Protocol and port of a node port.
+/// Returns the key of a node port: protocol and port.
 pub(crate) fn node_port_key(protocol: Protocol, port: u16) -> Key {
     Key::EMPTY.protocol(protocol).port(port)
 }
 
-/// An endpoint as the data of a map.
+/// Returns an endpoint as the data of a map.
 pub(crate) fn endpoint_data(address: IpAddr, port: u16) -> Data {
     Data::EMPTY.address(address).port(port)
 }
 
-/// Length in bytes of an address of the family.
+/// Returns the length in bytes of an address of the family.
 pub(crate) const fn address_length(family: Family) -> u32 {
     match family {
         Family::Ipv4 => 4,
@@ -192,7 +192,7 @@ pub(crate) const fn address_length(family: Family) -> u32 {
     }
 }
 
-/// Reads an address back from the start of a key or of data.
+/// Reads an address from the start of a key or of data.
 pub(crate) fn read_address(family: Family, bytes: &[u8]) -> Option<IpAddr> {
     match family {
         Family::Ipv4 => Some(IpAddr::V4(Ipv4Addr::from(*bytes.first_chunk::<4>()?))),
@@ -200,7 +200,7 @@ pub(crate) fn read_address(family: Family, bytes: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// Reads a number in the order of the machine.
+/// Reads a number in host order.
 pub(crate) fn read_number(bytes: &[u8]) -> Option<u32> {
     Some(u32::from_ne_bytes(*bytes.first_chunk::<4>()?))
 }
@@ -210,8 +210,8 @@ pub(crate) fn read_number(bytes: &[u8]) -> Option<u32> {
 pub(crate) struct Element {
     pub(crate) set: Set,
     pub(crate) key: Key,
-    /// End of the interval, for [`Set::SourceRanges`] only.
+    /// End of the interval. `Some` for [`Set::SourceRanges`] only.
     pub(crate) key_end: Option<Key>,
-    /// Empty for a set.
+    /// Empty for a set that is not a map.
     pub(crate) data: Data,
 }

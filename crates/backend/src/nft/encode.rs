@@ -1,4 +1,4 @@
-//! Changesets and chains as messages of a transaction.
+//! Encodes changesets and chains as netlink messages of a transaction.
 
 use portolan_wire::nftables::{
     DataRef, ElementRef, ElementsOperation, IfExists, Transaction, UserData, Verdict,
@@ -13,12 +13,12 @@ use super::value::Value;
 /// Bytes that an element takes in a message besides key, data and comment.
 const ELEMENT_OVERHEAD: usize = 48;
 
-/// About how many bytes the element operations take in a transaction.
+/// Returns about how many bytes the element operations take in a transaction.
 pub(super) fn estimate(changes: &Changeset) -> usize {
     changes.len() * ELEMENT_OVERHEAD + changes.payload_bytes() + changes.len() / 500 * 100 + 4096
 }
 
-/// Writes all element operations: every deletion first, so that a key can change its data or its owner.
+/// Writes all element operations. Deletions come first, so that a key can change its data or its owner.
 pub(super) fn elements(transaction: &mut Transaction, place: Place, changes: &Changeset) {
     transaction.reserve(estimate(changes));
     for set in Set::ALL {
@@ -40,7 +40,7 @@ pub(super) fn elements(transaction: &mut Transaction, place: Place, changes: &Ch
             transaction.elements(ElementsOperation::Create, place.wire(), place.table, set.name());
         let mut last = ("", UserData::empty());
         for operation in operations {
-            // The frontends of a Service port come one after the other with the same comment.
+            // The frontends of a Service port follow each other and have the same comment.
             if operation.comment != last.0 {
                 last = (operation.comment, UserData::comment(operation.comment));
             }
@@ -50,9 +50,9 @@ pub(super) fn elements(transaction: &mut Transaction, place: Place, changes: &Ch
     }
 }
 
-/// Writes element operations as several transactions of at most about `limit` bytes, for sockets whose send
-/// buffer may not grow (in a user namespace). Endpoints come before the frontends that lead to them; a key that
-/// changes its data does so within one transaction.
+/// Writes element operations as several transactions of at most about `limit` bytes, for sockets whose send buffer
+/// cannot grow (in a user namespace). Endpoints come before the frontends that lead to them. A key changes its data
+/// within one transaction.
 pub(super) fn elements_in_parts(
     place: Place,
     changes: &Changeset,
@@ -64,7 +64,7 @@ pub(super) fn elements_in_parts(
     let mut part = begin();
     for set in PART_ORDER {
         let operations = match set {
-            // Ranges of the old and of the new may overlap under different keys.
+            // Old and new ranges may overlap under different keys.
             Set::SourceRanges => changes.deletions_first(set),
             set => changes.in_key_order(set),
         };
@@ -75,7 +75,7 @@ pub(super) fn elements_in_parts(
                 parts.push(std::mem::replace(&mut part, begin()));
                 continue;
             }
-            // Where not even one fits, sending it says so.
+            // If a single one does not fit, sending it returns the error.
             let (now, later) = rest.split_at(fitting.max(1));
             write_keys(&mut part, place, set, now);
             rest = later;
@@ -85,14 +85,14 @@ pub(super) fn elements_in_parts(
     parts
 }
 
-/// More than the first messages of a set and the end of a batch take.
+/// Upper limit for the bytes of the first message headers of a set and the end of a batch.
 const PART_OVERHEAD: usize = 1024;
 
-/// A message is closed before it has this many bytes, and the next one starts with names of the table and the set.
+/// A message ends before it has this many bytes. The next one starts with the names of the table and the set.
 const MESSAGE_LENGTH: usize = 60_000;
 const MESSAGE_OVERHEAD: usize = 128;
 
-/// How many of the operations, whole keys only, fit into this many bytes.
+/// Returns how many of the operations fit into `room` bytes. Operations of one key are not separated.
 fn fitting(operations: &[(bool, Operation<'_>)], room: usize) -> usize {
     let (mut count, mut bytes) = (0, 2 * MESSAGE_OVERHEAD);
     for same_key in operations.chunk_by(|(_, a), (_, b)| (a.key, a.key_end) == (b.key, b.key_end)) {
@@ -121,7 +121,7 @@ fn write_keys(transaction: &mut Transaction, place: Place, set: Set, operations:
     }
 }
 
-/// Backends, then what the checks need, then frontends.
+/// The order of the sets in parts: endpoints, then what the checks need, then frontends.
 const PART_ORDER: [Set; 15] = [
     Set::Endpoints,
     Set::AffinityChoices,
@@ -150,7 +150,7 @@ fn reference<'a>(operation: &Operation<'a>, userdata: &'a [u8]) -> ElementRef<'a
     }
 }
 
-/// Makes the table with its sets and chains, all empty of Services, but no base chain.
+/// Creates the table with its sets and its chains, except for the base chains. The sets are empty.
 pub(super) fn skeleton(transaction: &mut Transaction, layout: Layout<'_>) {
     let place = layout.place();
     transaction.new_table(&skeleton::table(place), IfExists::Keep);
@@ -162,20 +162,20 @@ pub(super) fn skeleton(transaction: &mut Transaction, layout: Layout<'_>) {
     }
 }
 
-/// Makes the chains that packets come to: only from here on does the table do anything.
+/// Creates the base chains. The table has no effect before that.
 pub(super) fn base_chains(transaction: &mut Transaction, layout: Layout<'_>) {
     for body in skeleton::chains(layout).iter().filter(|body| body.base.is_some()) {
         chain(transaction, layout.place(), body);
     }
 }
 
-/// Makes a chain with its rules; whatever rules a chain of this name had are gone.
+/// Creates a chain with its rules. If the chain exists, its rules are replaced.
 pub(super) fn chain(transaction: &mut Transaction, place: Place, body: &ChainBody) {
     transaction.new_chain(&body.chain(place), IfExists::Keep);
     refill(transaction, place, body);
 }
 
-/// Gives a chain that is there other rules.
+/// Replaces the rules of an existing chain.
 pub(super) fn refill(transaction: &mut Transaction, place: Place, body: &ChainBody) {
     transaction.flush_chain(place.wire(), place.table, &body.name);
     body.rules(place).for_each(|rule| {
@@ -183,23 +183,23 @@ pub(super) fn refill(transaction: &mut Transaction, place: Place, body: &ChainBo
     });
 }
 
-/// Makes the affinity map.
+/// Creates the affinity map.
 pub(super) fn affinity_map(transaction: &mut Transaction, place: Place) {
     transaction.new_set(&skeleton::set(place, Set::Affinity), IfExists::Keep);
 }
 
-/// Makes the chain of a load balancing.
+/// Creates an endpoint chain.
 pub(super) fn balance(transaction: &mut Transaction, layout: Layout<'_>, balance: Balance) {
     chain(transaction, layout.place(), &skeleton::balance_chain(layout, balance));
 }
 
-/// Makes the chain of a class and the element that leads to it.
+/// Creates the chain of a class and the element that leads to it.
 pub(super) fn class(transaction: &mut Transaction, layout: Layout<'_>, number: u16, class: Class) {
     chain(transaction, layout.place(), &skeleton::class_chain(layout, class));
     class_element(transaction, layout.place(), number, class);
 }
 
-/// Makes the element that leads to the chain of a class.
+/// Creates the element that leads to the chain of a class.
 pub(super) fn class_element(transaction: &mut Transaction, place: Place, number: u16, class: Class) {
     let (key, name) = (class_key(number), class.to_string());
     let data = DataRef::Verdict(Verdict::Goto(&name));

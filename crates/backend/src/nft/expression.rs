@@ -1,6 +1,7 @@
-//! Pieces of rules, each with the nft syntax it stands for.
+//! The expressions of rules, each with the nft syntax that it stands for.
 //!
-//! Registers are counted in words of 4 bytes. A rule loads what it needs: nothing carries over.
+//! Registers are counted in words of 4 bytes. Every rule loads what it needs; no register keeps its value for the
+//! next rule.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -15,7 +16,7 @@ use portolan_wire::nftables::{Data, Expr, Register, Verdict};
 
 use super::element::{Set, address_length};
 
-/// `NF_CT_STATE` bit of a connection of which both sides have spoken (`nf_conntrack_common.h`).
+/// `NF_CT_STATE` bit of a connection that has had packets in both directions (`nf_conntrack_common.h`).
 const STATE_ESTABLISHED: u32 = 0x2;
 /// `NF_CT_STATE` bit of a new connection (`nf_conntrack_common.h`).
 const STATE_NEW: u32 = 0x8;
@@ -28,24 +29,24 @@ const ICMP_PORT_UNREACHABLE: u8 = 3;
 /// `ICMPv6` port unreachable (RFC 4443).
 const ICMPV6_PORT_UNREACHABLE: u8 = 4;
 
-/// Words that an address of the family takes.
+/// Returns the number of words in an address of the family.
 pub(super) const fn address_words(family: Family) -> u8 {
     (address_length(family) / 4) as u8
 }
 
-/// The register that starts at this word.
+/// Returns the register that starts at a word.
 pub(super) fn word(index: u8) -> Register {
     Register::word(index).unwrap_or(Register::R1)
 }
 
-/// Which address of the packet.
+/// One of the packet's two addresses.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Side {
     Source,
     Destination,
 }
 
-/// `ip saddr` or `ip daddr`, the first `length` bytes of it.
+/// `ip saddr` or `ip daddr`, its first `length` bytes.
 fn address_bytes(family: Family, side: Side, to: u8, length: u32) -> Expr {
     let offset = match (family, side) {
         (Family::Ipv4, Side::Source) => 12,
@@ -74,7 +75,7 @@ pub(super) fn protocol_and_port(to: u8) -> [Expr; 2] {
     ]
 }
 
-/// `ip daddr . meta l4proto . th dport` from word 0 on. Answers the number of words as well.
+/// `ip daddr . meta l4proto . th dport` from word 0 on. Returns the number of words, too.
 pub(super) fn service_key(family: Family) -> (Vec<Expr>, u8) {
     let words = address_words(family);
     let mut expressions = vec![address(family, Side::Destination, 0)];
@@ -123,7 +124,7 @@ pub(super) fn random(modulus: u16, offset: u32, to: u8) -> Expr {
     })
 }
 
-/// `map @set` with the data in a register.
+/// `map @set`, with the data written to a register.
 pub(super) fn map(set: Set, key: u8, to: u8) -> Expr {
     lookup(set, key, Some(word(to)), false)
 }
@@ -152,7 +153,7 @@ pub(super) fn update(set: Set, key: u8, data: u8, timeout_seconds: u32) -> Expr 
     dynset(set, DynsetOperation::UPDATE, key, data, u64::from(timeout_seconds) * 1000)
 }
 
-/// `delete @affinity { key : data }`; the kernel wants data for a map, and does not look at it.
+/// `delete @affinity { key : data }`. For a map the kernel requires data, but ignores it.
 pub(super) fn delete(set: Set, key: u8, data: u8) -> Expr {
     dynset(set, DynsetOperation::DELETE, key, data, 0)
 }
@@ -195,7 +196,7 @@ pub(super) fn reject(family: Family) -> Expr {
     Expr::Reject(Reject { kind: RejectType::ICMP_UNREACH, code })
 }
 
-/// `reject with tcp reset`. A packet that is not TCP would be dropped without an answer.
+/// `reject with tcp reset`. Drops a packet that is not TCP without a reply.
 pub(super) const fn reset_connection() -> Expr {
     Expr::Reject(Reject { kind: RejectType::TCP_RST, code: 0 })
 }
@@ -232,7 +233,7 @@ pub(super) fn state_new() -> Vec<Expr> {
     ct_flag(CtKey::STATE, STATE_NEW)
 }
 
-/// `ct status dnat`: somebody has given the packet another destination.
+/// `ct status dnat`: the destination was translated, by any program's rules.
 pub(super) fn status_dnat() -> Vec<Expr> {
     ct_flag(CtKey::STATUS, STATUS_DNAT)
 }
@@ -275,8 +276,8 @@ pub(super) fn not_to_loopback(family: Family) -> [Expr; 2] {
     }
 }
 
-/// `ip saddr CIDR`, or `!=`. Whole bytes of the prefix are loaded alone, as nft does it, so that a listing
-/// shows the CIDR.
+/// `ip saddr CIDR` or `ip saddr != CIDR`, or the same with `ip daddr`. If the prefix is a number of whole bytes, only
+/// those are loaded. nft does the same, so a listing shows the CIDR.
 pub(super) fn in_cidr(family: Family, side: Side, cidr: IpNet, is: bool) -> Vec<Expr> {
     let prefix = usize::from(cidr.prefix_len());
     let network = match cidr.network() {
@@ -300,7 +301,7 @@ pub(super) fn in_cidr(family: Family, side: Side, cidr: IpNet, is: bool) -> Vec<
     ]
 }
 
-/// `<is local>` or `<is not local>`, where the detector knows.
+/// `<is a local pod>` or `<is not a local pod>`. `None` without a local detector.
 pub(super) fn local_pod(settings: &Settings, is: bool) -> Option<Vec<Expr>> {
     let operation = if is { CmpOperation::EQ } else { CmpOperation::NEQ };
     let interface = |name: Vec<u8>| vec![meta(MetaKey::IIFNAME, 0), compare(0, operation, name)];
@@ -318,14 +319,14 @@ pub(super) fn local_pod(settings: &Settings, is: bool) -> Option<Vec<Expr>> {
 /// `IFNAMSIZ` less the final NUL (`if.h`).
 const INTERFACE_NAME_MAX: usize = 15;
 
-/// A name with its NUL, so that it does not match as a prefix.
+/// Returns a name with its final NUL, so that it does not match as a prefix.
 fn whole_name(name: &str) -> Vec<u8> {
     let mut bytes = name.as_bytes().get(..name.len().min(INTERFACE_NAME_MAX)).unwrap_or_default().to_vec();
     bytes.resize(INTERFACE_NAME_MAX + 1, 0);
     bytes
 }
 
-/// `mark set mark or MARK`: asks for masquerading in postrouting.
+/// `mark set mark or MARK`: requests masquerading in postrouting.
 pub(super) fn mark_for_masquerade(settings: &Settings) -> [Expr; 3] {
     set_mark(mark(settings))
 }

@@ -1,4 +1,4 @@
-//! The first load, piece by piece.
+//! The first load of a table, piece by piece.
 
 use portolan_model::NodePortAddresses;
 
@@ -7,10 +7,10 @@ use super::content;
 use super::element::Element;
 use super::planner::Planner;
 
-/// Service ports in one piece.
+/// Number of Service ports in a piece.
 const PIECE: usize = 2_048;
 
-/// Hands out everything that a table should have, in pieces.
+/// Yields every element that a table should have, in pieces.
 #[derive(Debug, Default)]
 pub(super) struct Pieces {
     shared: bool,
@@ -18,7 +18,7 @@ pub(super) struct Pieces {
 }
 
 impl Pieces {
-    /// The next piece. The planner must not change between two.
+    /// Returns the next piece, or `None` after the last. The planner must not change between two pieces.
     pub(super) fn next(&mut self, planner: &Planner) -> Option<Changeset> {
         let mut changes = Changeset::default();
         if !self.shared {
@@ -41,7 +41,7 @@ impl Pieces {
     }
 }
 
-/// Every element that belongs to no single Service port.
+/// Passes every element that belongs to no single Service port to `take`.
 pub(super) fn shared_elements(planner: &Planner, mut take: impl FnMut(Element)) {
     for address in planner.cluster_ips.iter() {
         take(content::cluster_ip_element(address));

@@ -1,8 +1,8 @@
-//! Where the backends of one Service port sit in the maps: dense indexes for the random choice, stable
-//! slots for session affinity.
+//! The positions of a Service port's backends in the maps: dense indexes for the random choice, stable slots for
+//! session affinity.
 //!
-//! An index must have no gap (`numgen` draws from 0 to n-1), so the last backend moves into the hole that a
-//! removed one leaves. A slot never moves while its backend lives.
+//! Indexes must have no gap, because `numgen` draws from 0 to n-1. So the last backend moves into the gap that a
+//! removed one leaves. A slot never changes while its backend exists.
 
 use std::net::SocketAddr;
 
@@ -10,33 +10,33 @@ use portolan_model::{Backend, Forwarding};
 
 use super::value::{MAX_BACKENDS, MAX_CLASS};
 
-/// The places of one Service port's backends.
+/// The indexes and slots of a Service port's backends.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Placement {
     /// Cluster backends by index.
     pub(crate) cluster: Order,
-    /// Absent where it would say nothing, as for most Service ports.
+    /// `None` if it has its default value, as for most Service ports.
     rare: Option<Box<Rare>>,
 }
 
-/// What most Service ports do without.
+/// The parts of a placement that most Service ports do not need.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Rare {
     /// Local backends by index.
     local: Order,
-    /// With session affinity: slot of each backend of either set, sorted by backend.
+    /// With session affinity: slot of each backend of both sets, sorted by backend.
     slots: Box<[(SocketAddr, u16)]>,
-    /// With session affinity: the slot to give next. It goes round, so that a slot is given again as late as
-    /// possible and a binding to a backend that left does not find its successor.
+    /// With session affinity: the next slot to assign. It wraps around, so that a slot is reused as late as possible
+    /// and a binding to a removed backend does not lead to the backend that has its slot next.
     next_slot: u16,
 }
 
 /// Backends by index, as positions in the sorted list of the forwarding table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// The sorted list itself, and its length.
+    /// In the order of the sorted list. The value is the number of backends.
     Sorted(u16),
-    /// Position in the sorted list of each index.
+    /// In another order. Holds the position in the sorted list of each index.
     Permuted(Box<[u16]>),
 }
 
@@ -47,7 +47,7 @@ impl Default for Order {
 }
 
 impl Order {
-    /// How many indexes there are.
+    /// Returns the number of indexes.
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Sorted(length) => usize::from(*length),
@@ -55,7 +55,7 @@ impl Order {
         }
     }
 
-    /// The backends by index.
+    /// Returns the backends by index.
     pub(crate) fn backends<'a>(&'a self, sorted: &'a [Backend]) -> impl Iterator<Item = &'a Backend> {
         (0..self.len()).filter_map(move |index| sorted.get(self.position(index)?))
     }
@@ -67,8 +67,8 @@ impl Order {
         }
     }
 
-    /// Orders `new` so that as few indexes as possible change against `old` (endpoints by index): who stays
-    /// keeps its index, who comes fills a hole, and only then the last ones move.
+    /// Orders `new` so that as few indexes as possible change compared with `old` (endpoints by index). Remaining
+    /// backends keep their indexes, new ones fill the gaps, and only then the last ones move.
     pub(crate) fn after(old: impl Iterator<Item = SocketAddr>, new: &[Backend]) -> Self {
         let length = new.len().min(MAX_BACKENDS);
         let new = new.get(..length).unwrap_or_default();
@@ -98,7 +98,7 @@ impl Order {
     }
 }
 
-/// What the kernel, or the time before a change, has of a Service port's places.
+/// The placement of a Service port in the kernel, or before a change.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Before {
     /// Cluster endpoints by index.
@@ -107,12 +107,12 @@ pub(crate) struct Before {
     pub(crate) local: Vec<SocketAddr>,
     /// Slots in use.
     pub(crate) slots: Vec<(SocketAddr, u16)>,
-    /// The slot to give next, see [`Placement`].
+    /// The next slot to assign, see [`Placement`].
     pub(crate) next_slot: u16,
 }
 
 impl Before {
-    /// The places that a placement gave to a forwarding.
+    /// Returns the positions that a placement assigns to the backends of a forwarding.
     pub(crate) fn of(forwarding: &Forwarding, placement: &Placement) -> Self {
         Self {
             cluster: placement.cluster.backends(&forwarding.cluster).map(Backend::socket).collect(),
@@ -124,7 +124,7 @@ impl Before {
 }
 
 impl Placement {
-    /// Places the backends of a forwarding, moving as little as possible.
+    /// Places the backends of a forwarding, moving as few as possible.
     pub(crate) fn after(before: &Before, forwarding: &Forwarding) -> Self {
         let limit = limit(forwarding);
         let cluster = limited(&forwarding.cluster, limit);
@@ -141,12 +141,12 @@ impl Placement {
         }
     }
 
-    /// Local backends by index.
+    /// Returns the local backends by index.
     pub(crate) fn local(&self) -> &Order {
         self.rare.as_ref().map_or(&Order::Sorted(0), |rare| &rare.local)
     }
 
-    /// The slot of a backend.
+    /// Returns the slot of a backend.
     pub(crate) fn slot(&self, socket: SocketAddr) -> Option<u16> {
         let slots = &self.rare.as_ref()?.slots;
         let position = slots.binary_search_by_key(&socket, |&(socket, _)| socket).ok()?;
@@ -154,12 +154,12 @@ impl Placement {
     }
 }
 
-/// Most backends of a set that can be used. With session affinity every backend of either set needs a slot.
+/// Returns how many backends of a set can be used. With session affinity every backend of both sets needs a slot.
 fn limit(forwarding: &Forwarding) -> usize {
     if forwarding.affinity.is_some() { usize::from(MAX_CLASS) / 2 } else { MAX_BACKENDS }
 }
 
-/// Why not every endpoint of a forwarding is used, and what would mend it, where there are too many.
+/// Returns the reason why not every endpoint is used, and what to do about it, or `None` if all are.
 pub(crate) fn too_many(forwarding: &Forwarding) -> Option<&'static str> {
     if forwarding.cluster.len().max(forwarding.local.len()) <= limit(forwarding) {
         return None;
@@ -179,8 +179,8 @@ fn limited(backends: &[Backend], limit: usize) -> &[Backend] {
     backends.get(..backends.len().min(limit)).unwrap_or_default()
 }
 
-/// Keeps the slot of who stays, and gives who comes the next one that nobody has. Answers the slot to give
-/// after that as well.
+/// Keeps the slots of remaining backends and assigns the next free ones to new backends. Returns the slots and the
+/// slot to assign next.
 fn slots(before: &Before, cluster: &[Backend], local: &[Backend]) -> (Box<[(SocketAddr, u16)]>, u16) {
     let mut sockets: Vec<SocketAddr> = cluster.iter().chain(local).map(Backend::socket).collect();
     sockets.sort_unstable();
@@ -320,7 +320,8 @@ mod tests {
     fn a_slot_is_given_again_as_late_as_possible() {
         let mut before = Before::default();
         let mut given = Vec::new();
-        // A rolling update, each step a change of its own: one leaves, then its successor comes.
+        // A rolling update in which each step is a separate change: a backend is removed, then its replacement is
+        // added.
         for step in
             [BTreeSet::from([1, 2]), BTreeSet::from([1]), BTreeSet::from([1, 3]), BTreeSet::from([3, 4])]
         {

@@ -1,4 +1,4 @@
-//! The planner: changes of Service ports in, element operations and new classes out. Pure.
+//! The planner: changes of Service ports go in, element operations and new classes come out. It is pure.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -17,22 +17,22 @@ use super::skeleton::Layout;
 use super::value::{Ids, Value};
 use crate::dataplane::{Extent, Refusal};
 
-/// What one transaction is to do.
+/// The content of a transaction.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
     pub(crate) elements: Changeset,
-    /// Classes whose chains have yet to be made, with their numbers.
+    /// Classes whose chains have yet to be created, with their numbers.
     pub(crate) classes: Vec<(u16, Class)>,
     pub(crate) refused: Vec<Refusal>,
 }
 
-/// One Service port and its place in the table. There are as many as there are Service ports: what follows from
-/// the rest is not kept.
+/// A Service port with its positions in the table. There is one for every Service port, so what can be derived is not
+/// stored.
 #[derive(Debug)]
 pub(crate) struct Placed {
     pub(crate) forwarding: Arc<Forwarding>,
     pub(crate) placement: Placement,
-    /// 0 where none has been needed yet.
+    /// The id, or 0 if none has been needed.
     pub(crate) id: u32,
 }
 
@@ -42,16 +42,16 @@ impl Placed {
     }
 }
 
-/// Everything that the table should have.
+/// The desired state of the table.
 #[derive(Debug)]
 pub(crate) struct Planner {
     pub(crate) settings: Settings,
-    /// Captures packets instead of translating them.
+    /// The listeners to send packets to. `None` if packets are translated.
     pub(crate) capture: Option<Capture>,
     pub(crate) ids: Ids,
     pub(crate) classes: Classes,
     pub(crate) placed: HashMap<Arc<ServicePortName>, Box<Placed>>,
-    /// What is known but has no place yet.
+    /// Service ports that have not been placed: before the first comparison, or refused.
     pub(crate) waiting: HashMap<Arc<ServicePortName>, Arc<Forwarding>>,
     pub(crate) cluster_ips: CountedAddresses,
     pub(crate) hairpins: Counted<(Protocol, SocketAddr)>,
@@ -75,7 +75,7 @@ impl Planner {
         Layout { settings: &self.settings, capture: self.capture }
     }
 
-    /// Takes changes in without placing anything: for the time before the complete state is known.
+    /// Stores changes without placing anything, before the complete state is known.
     pub(crate) fn remember(&mut self, changes: &[Change]) {
         for change in changes {
             match &change.new {
@@ -85,7 +85,7 @@ impl Planner {
         }
     }
 
-    /// Plans the transaction that brings the kernel from the state before the changes to the one after.
+    /// Plans the transaction that applies the changes.
     pub(crate) fn plan(&mut self, changes: &[Change]) -> Plan {
         let mut plan = Plan::default();
         for change in changes {
@@ -94,8 +94,8 @@ impl Planner {
         plan
     }
 
-    /// Places every Service port that waits: first those whose id and places `found` knows (from what the
-    /// kernel has), then the others.
+    /// Places every waiting Service port. First come those for which `found` returns the id and positions that the
+    /// kernel has, then the others.
     pub(crate) fn place_waiting(
         &mut self,
         found: impl Fn(&Forwarding) -> Option<(u32, Before)>,
@@ -114,14 +114,14 @@ impl Planner {
         }
     }
 
-    /// The elements of one Service port as it is placed.
+    /// Returns the elements of a placed Service port.
     pub(crate) fn elements(&self, placed: &Placed) -> Vec<Element> {
         let values = self.values(placed);
         let node_ip = self.settings.node_ip;
         let mut elements =
             content::elements(&placed.forwarding, &placed.placement, placed.id, values, node_ip);
         if self.capture.is_some() {
-            // The rules themselves name the listeners.
+            // The rules name the listeners.
             elements.retain(|element| element.set != Set::Endpoints);
         }
         elements
@@ -175,18 +175,19 @@ impl Planner {
         }
     }
 
-    /// Every Service port that has more endpoints than it can use.
+    /// Returns a refusal for every Service port that has more endpoints than it can use.
     pub(crate) fn all_left_out(&self) -> impl Iterator<Item = Refusal> {
         self.placed.iter().filter_map(|(name, placed)| self.left_out(name, &placed.forwarding))
     }
 
-    /// Says so where a Service port has more endpoints than it can use. Listeners, in their place, have no such limit.
+    /// Returns a refusal if a Service port has more endpoints than it can use. With listeners instead of endpoints
+    /// there is no such limit.
     fn left_out(&self, name: &Arc<ServicePortName>, forwarding: &Forwarding) -> Option<Refusal> {
         let reason = placement::too_many(forwarding).filter(|_| self.capture.is_none())?;
         Some(Refusal { name: name.clone(), reason, extent: Extent::Endpoints })
     }
 
-    /// Lets a Service port wait: the next comparison tries again.
+    /// Refuses a Service port. It waits, and the next comparison tries it again.
     fn refuse(
         &mut self,
         name: Arc<ServicePortName>,
@@ -198,7 +199,7 @@ impl Planner {
         self.waiting.insert(name, forwarding.clone());
     }
 
-    /// Gives a forwarding its id, places and classes. On failure the id is free again.
+    /// Assigns an id, positions and classes to a forwarding. After a failure the id is free again.
     fn placed_after(
         &mut self,
         forwarding: &Arc<Forwarding>,

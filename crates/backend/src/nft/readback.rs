@@ -1,4 +1,4 @@
-//! What the kernel has: the whole table, read once, in compact form.
+//! Reads the whole table from the kernel once, in compact form.
 
 mod rows;
 
@@ -17,34 +17,34 @@ use super::element::{Key, Set, read_address, read_number};
 use super::skeleton::{self, Place};
 use rows::{Row, Rows};
 
-/// A key with the end of its interval, where it has one.
+/// A key and, if it is an interval, the key of its end.
 pub(super) type KeyRange = (Key, Option<Key>);
 
-/// The table as the kernel has it.
+/// The table in the kernel.
 #[derive(Debug, Default)]
 pub(super) struct View {
     pub(super) table: Option<wire::Table>,
     pub(super) chains: HashMap<String, Chain>,
     pub(super) rules: HashMap<String, Vec<Rule>>,
     pub(super) sets: HashMap<String, wire::Set>,
-    /// The elements of each set but those below.
+    /// The elements of each set, except for those in the fields below.
     pub(super) rows: BTreeMap<Set, Rows>,
     /// Elements of [`Set::SourceRanges`].
     pub(super) ranges: HashSet<KeyRange>,
-    /// Chain that each class leads to.
+    /// The chain of each class number. Empty if the element does not go to a chain.
     pub(super) classes: HashMap<u16, String>,
-    /// Elements that none of ours looks like.
+    /// Elements of our sets with a key or data that none of our elements has.
     pub(super) strange: Vec<(Set, KeyRange)>,
 }
 
-/// The hash under which a comment is compared.
+/// Returns the hash by which comments are compared.
 pub(super) fn comment_hash(comment: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     comment.hash(&mut hasher);
     hasher.finish()
 }
 
-/// The generation of the ruleset, which every commit of anybody moves.
+/// Returns the generation of the ruleset. Every commit of any program increments it.
 pub(super) fn generation(socket: &mut Socket) -> Result<u32, SocketError> {
     let mut generation = 0;
     socket.query(&mut request::generation(), |frame| {
@@ -56,7 +56,7 @@ pub(super) fn generation(socket: &mut Socket) -> Result<u32, SocketError> {
     Ok(generation)
 }
 
-/// Our table, where there is one.
+/// Returns our table, or `None` if it does not exist.
 pub(super) fn table(socket: &mut Socket, place: Place) -> Result<Option<wire::Table>, SocketError> {
     let mut found = None;
     socket.dump(&mut request::tables(place.wire()), |frame| {
@@ -71,7 +71,7 @@ pub(super) fn table(socket: &mut Socket, place: Place) -> Result<Option<wire::Ta
     Ok(found)
 }
 
-/// Reads the whole table; an empty view where there is none. [`SocketError::Interrupted`] when it changed
+/// Reads the whole table. Returns an empty view if it does not exist, and [`SocketError::Interrupted`] if it changed
 /// meanwhile.
 pub(super) fn read(socket: &mut Socket, place: Place) -> Result<View, SocketError> {
     let mut view = View { table: table(socket, place)?, ..View::default() };
@@ -89,24 +89,24 @@ pub(super) fn read(socket: &mut Socket, place: Place) -> Result<View, SocketErro
 }
 
 impl View {
-    /// The data of an element.
+    /// Returns the data of an element.
     pub(super) fn data(&self, set: Set, key: &Key) -> Option<&[u8]> {
         self.rows.get(&set)?.get(key).map(|row| row.data)
     }
 
-    /// The endpoints of an id, in the order of their indexes from `first` on.
+    /// Returns the endpoints of an id, in the order of their indexes from `first` on.
     pub(super) fn endpoints(&self, family: Family, id: u32, first: u32) -> Vec<SocketAddr> {
         (first..).map_while(|index| self.endpoint(family, Set::Endpoints, choice_key(id, index))).collect()
     }
 
-    /// The slots of an id, in the order of their indexes from `first` on.
+    /// Returns the slots of an id, in the order of their indexes from `first` on.
     pub(super) fn choices(&self, id: u32, first: u32) -> Vec<u32> {
         (first..)
             .map_while(|index| read_number(self.data(Set::AffinityChoices, &choice_key(id, index))?))
             .collect()
     }
 
-    /// The endpoint behind a key.
+    /// Returns the endpoint that a key maps to.
     pub(super) fn endpoint(&self, family: Family, set: Set, key: Key) -> Option<SocketAddr> {
         read_socket(family, self.data(set, &key)?)
     }
@@ -144,8 +144,8 @@ impl View {
         })
     }
 
-    /// A list taken while the kernel still moves the elements to a table of another size lacks some and has
-    /// others twice; kernels that say how many there are let us notice.
+    /// Reads the elements of a set. While the kernel resizes a set, a listing lacks some elements and has others
+    /// twice. On kernels that report the number of elements, such a listing is detected.
     fn read_elements(&mut self, socket: &mut Socket, place: Place, set: Set) -> Result<(), SocketError> {
         let expected = self.sets.get(set.name()).and_then(|set| set.element_count);
         let mut rows = rows_of(place, set);
@@ -169,7 +169,7 @@ impl View {
         Ok(())
     }
 
-    /// How many elements there are that are no rows.
+    /// Returns the number of elements that are not rows.
     fn others(&self) -> usize {
         self.ranges.len() + self.classes.len() + self.strange.len()
     }
@@ -181,7 +181,7 @@ impl View {
         let range = (key, end.flatten());
         match (set, element.data) {
             (Set::Classes, data) => {
-                // Any other verdict leads nowhere of ours, but the number is taken.
+                // Any other verdict leads to no chain of ours, but the number is in use.
                 let chain = if let Some(DataRef::Verdict(Verdict::Goto(chain))) = data { chain } else { "" };
                 match read_number(key.as_slice()).and_then(|number| u16::try_from(number).ok()) {
                     Some(number) => drop(self.classes.insert(number, chain.to_owned())),
@@ -201,7 +201,7 @@ impl View {
     }
 }
 
-/// No rows yet, of the shape that the elements of a set should have.
+/// Returns empty rows with the lengths that elements of the set should have.
 fn rows_of(place: Place, set: Set) -> Rows {
     let shape = skeleton::set(place, set);
     let data_length = match shape.data {
@@ -211,7 +211,7 @@ fn rows_of(place: Place, set: Set) -> Rows {
     Rows::new(shape.key_length as usize, data_length as usize, has_comment(set))
 }
 
-/// The key of an index of an id.
+/// Returns the key of an index of an id.
 pub(super) fn choice_key(id: u32, index: u32) -> Key {
     Key::EMPTY.number(super::value::Value::new(id, 0).0).number(index)
 }

@@ -1,4 +1,5 @@
-//! Desired against actual: adopts the places that the kernel has, and plans only the difference.
+//! Compares the desired table with the kernel's. Adopts the ids, indexes and slots that the kernel has, and plans
+//! only the difference.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -17,17 +18,17 @@ use super::readback::{View, comment_hash};
 use super::skeleton::{self, ChainBody};
 use super::value::{LOCAL_OFFSET, Value};
 
-/// The difference between what the table should be and what it is.
+/// The difference between the desired table and the kernel's.
 #[derive(Debug)]
 pub(super) struct Difference {
     pub(super) elements: Changeset,
     pub(super) plan: Plan,
-    /// The table is not there, or not of a shape that can be mended: it is made anew.
+    /// True if the table is created anew: it does not exist, or parts differ that cannot be changed in place.
     pub(super) rebuild: bool,
     chains: Vec<ChainWork>,
     classes: Vec<ClassWork>,
     affinity_map: bool,
-    /// Base chains that somebody else made in our table: packets meet them until they are gone.
+    /// Base chains in our table that another program created. Packets pass through them until they are deleted.
     foreign_base_chains: Vec<String>,
 }
 
@@ -40,13 +41,14 @@ enum ChainWork {
 #[derive(Debug)]
 struct ClassWork {
     number: u16,
-    /// There is an element with this number that leads elsewhere.
+    /// True if an element with this number leads to another chain.
     replace: bool,
     class: Option<Class>,
 }
 
 impl Difference {
-    /// Compares everything. Service ports that wait are placed, as the kernel has them where it has.
+    /// Compares everything. First places the waiting Service ports, with the ids and positions that the kernel has
+    /// for them.
     pub(super) fn between(planner: &mut Planner, view: &mut View) -> Self {
         let family = planner.settings.family;
         let rebuild = !has_shape(view, planner);
@@ -62,7 +64,7 @@ impl Difference {
         let mut empty = View::default();
         let exists = view.table.is_some();
         let actual = if rebuild { &mut empty } else { view };
-        // Without a table everything is missing: written piece by piece, see `Pieces`.
+        // Without a table all elements are missing. They are written piece by piece, see `Pieces`.
         let elements = if exists { elements(planner, actual) } else { Changeset::default() };
         let mut difference = Self {
             elements,
@@ -88,13 +90,13 @@ impl Difference {
             && self.foreign_base_chains.is_empty()
     }
 
-    /// Objects to write that are not elements of Services.
+    /// Returns the number of objects to write other than elements of Services.
     pub(super) fn objects(&self) -> usize {
         let chains = self.chains.len() + self.foreign_base_chains.len();
         chains + self.classes.len() + usize::from(self.rebuild) + usize::from(self.affinity_map)
     }
 
-    /// Writes all of the difference but the elements of Services.
+    /// Writes all of the difference except for the elements of Services.
     pub(super) fn encode(&self, transaction: &mut Transaction, planner: &Planner, table_exists: bool) {
         let layout = planner.layout();
         let place = layout.place();
@@ -110,7 +112,7 @@ impl Difference {
         if self.affinity_map {
             encode::affinity_map(transaction, place);
         }
-        // Every chain before the rules that lead to it.
+        // Every chain comes before the rules that lead to it.
         for work in &self.chains {
             match work {
                 ChainWork::Make(body) => encode::chain(transaction, place, body),
@@ -166,12 +168,12 @@ impl Difference {
     }
 }
 
-/// Whether packets come to a chain by a hook of its own.
+/// Returns true for a base chain.
 pub(super) fn has_hook(view: &View, chain: &str) -> bool {
     view.chains.get(chain).is_some_and(|chain| chain.base.is_some())
 }
 
-/// Names of chains that are there and that nothing of ours needs.
+/// Returns the names of the kernel's chains that we do not need.
 pub(super) fn foreign_chains(planner: &Planner, view: &View) -> Vec<String> {
     let mut needed: HashSet<String> =
         skeleton::chains(planner.layout()).into_iter().map(|body| body.name).collect();
@@ -180,7 +182,7 @@ pub(super) fn foreign_chains(planner: &Planner, view: &View) -> Vec<String> {
     view.chains.keys().filter(|name| !needed.contains(*name)).cloned().collect()
 }
 
-/// Whether a chain has exactly these rules.
+/// Returns true if a chain has exactly these rules.
 pub(super) fn same_rules(view: &View, body: &ChainBody) -> bool {
     let actual = view.rules.get(&body.name).map(Vec::as_slice).unwrap_or_default();
     let comment = |rule: &super::skeleton::RuleBody| rule.comment;
@@ -196,14 +198,14 @@ pub(super) fn same_rules(view: &View, body: &ChainBody) -> bool {
         })
 }
 
-/// Whether sets and base chains are as they should be: these cannot be changed in place.
+/// Returns true if the sets and base chains match. They cannot be changed in place.
 fn has_shape(view: &View, planner: &Planner) -> bool {
     let place = planner.layout().place();
     let sets = Set::ALL.into_iter().all(|set| match view.sets.get(set.name()) {
         Some(actual) => actual.clone().normalized() == skeleton::set(place, set).normalized(),
         None => set == Set::Affinity,
     });
-    // A dormant table has all that it should and does nothing.
+    // A dormant table may be complete, but has no effect.
     let awake = view.table.as_ref().is_some_and(|table| table.flags == 0);
     let no_other_sets = view.sets.keys().all(|name| Set::from_name(name).is_some());
     sets && awake
@@ -223,7 +225,8 @@ fn adopt_classes(planner: &mut Planner, view: &View) {
     }
 }
 
-/// The id and the places that the kernel has for a Service port, by the first frontend that it knows.
+/// Returns the id and the positions that the kernel has for a Service port, found by the first frontend in the
+/// kernel's sets.
 fn found(view: &View, family: Family, forwarding: &Forwarding) -> Option<(u32, Before)> {
     let value = forwarding.frontends.iter().find_map(|frontend| {
         let (set, key) = match *frontend {
@@ -265,7 +268,7 @@ fn before(view: &View, family: Family, id: u32) -> Before {
     before
 }
 
-/// Compares every element, and removes what no Service port has.
+/// Compares every element. Adds missing ones, and deletes those of no Service port.
 fn elements(planner: &Planner, view: &mut View) -> Changeset {
     let mut comparison = Comparison { view, changes: Changeset::default() };
     for (name, placed) in &planner.placed {
@@ -278,7 +281,8 @@ fn elements(planner: &Planner, view: &mut View) -> Changeset {
     comparison.finish()
 }
 
-/// Takes out of the view what is wanted; what is left at the end is left over.
+/// A comparison of elements. Takes each wanted element out of the view; elements left in the view at the end are
+/// deleted.
 struct Comparison<'a> {
     view: &'a mut View,
     changes: Changeset,

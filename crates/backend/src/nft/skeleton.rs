@@ -1,7 +1,7 @@
-//! The fixed part of a table: its chains with their rules, and its sets.
+//! The fixed part of a table: its sets, and its chains with their rules.
 //!
-//! Types, hooks and priorities of the base chains are those of kube-proxy: CNI plug-ins and policy engines
-//! rely on them.
+//! The base chains have kube-proxy's types, hooks and priorities, because CNI plug-ins and policy engines rely on
+//! them.
 
 use portolan_model::{Family, NodePortAddresses, Protocol, Settings};
 use portolan_wire::nftables::expr::MetaKey;
@@ -21,13 +21,13 @@ use super::expression::{
 };
 use super::value::{CLASS_MASK, ID_MASK, LOCAL_OFFSET};
 
-/// The name of the nftables mode's table in either family.
+/// The name of the nftables mode's table, in either family.
 pub const TABLE: &str = "portolan";
 
-/// Bindings that the affinity map holds at most, all Services of a family together.
+/// Number of bindings that the affinity map can hold, for all Services of a family together.
 const AFFINITY_SIZE: u32 = 262_144;
 
-/// A table: which one of which family.
+/// A table in a family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) family: Family,
@@ -35,7 +35,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// The family, as netlink has it.
+    /// Returns the family in netlink's representation.
     pub(crate) const fn wire(self) -> wire::Family {
         wire_family(self.family)
     }
@@ -48,7 +48,7 @@ impl Layout<'_> {
     }
 }
 
-/// What the fixed part depends on.
+/// The inputs that determine the fixed part.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Layout<'a> {
     pub(crate) settings: &'a Settings,
@@ -62,7 +62,7 @@ pub(crate) struct RuleBody {
     pub(crate) comment: &'static str,
 }
 
-/// One chain as it should be.
+/// A chain as it should be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ChainBody {
     pub(crate) name: String,
@@ -96,7 +96,7 @@ pub(crate) fn table(place: Place) -> Table {
     Table { userdata, ..Table::new(place.wire(), place.table) }
 }
 
-/// Every chain that is always there, in an order in which each comes after those it jumps to.
+/// Returns every chain of the skeleton. Each one comes after the chains that it jumps to.
 pub(crate) fn chains(layout: Layout<'_>) -> Vec<ChainBody> {
     let settings = layout.settings;
     let mut chains = vec![
@@ -124,10 +124,10 @@ pub(crate) fn chains(layout: Layout<'_>) -> Vec<ChainBody> {
     chains
 }
 
-/// The chain of a class: who is masqueraded, and which load balancing follows.
+/// Returns the chain of a class. It marks packets to be masqueraded and goes to an endpoint chain.
 pub(crate) fn class_chain(layout: Layout<'_>, class: Class) -> ChainBody {
     let settings = layout.settings;
-    // Whoever is masqueraded is masqueraded when the relay connects.
+    // Captured packets need no mark: the relay chooses the source address when it connects to the endpoint.
     let mark = || if layout.capture.is_some() { Vec::new() } else { mark_for_masquerade(settings).to_vec() };
     let to = |balance: Balance| rule(vec![goto(balance.to_string())]);
     let rules = match class {
@@ -152,7 +152,7 @@ pub(crate) fn class_chain(layout: Layout<'_>, class: Class) -> ChainBody {
     ChainBody::regular(class.to_string(), rules)
 }
 
-/// The chain that chooses one of N backends and translates the destination.
+/// Returns the chain that chooses one of N endpoints and translates the destination.
 pub(crate) fn balance_chain(layout: Layout<'_>, balance: Balance) -> ChainBody {
     let family = layout.settings.family;
     let rules = match balance.affinity {
@@ -163,8 +163,8 @@ pub(crate) fn balance_chain(layout: Layout<'_>, balance: Balance) -> ChainBody {
     ChainBody::regular(balance.to_string(), rules)
 }
 
-/// The definition of a set. [`Set::Affinity`] is made only when a Service needs it: the kernel allocates its
-/// buckets at once.
+/// Returns the definition of a set. [`Set::Affinity`] is created only when a Service needs it, because the kernel
+/// allocates its buckets at creation.
 pub(crate) fn set(place: Place, set: Set) -> wire::Set {
     let ip = match place.family {
         Family::Ipv4 => DataType::IPV4_ADDR,
@@ -222,7 +222,7 @@ pub(crate) fn set(place: Place, set: Set) -> wire::Set {
     wire::Set { flags, data: set_data, size, fields, userdata, ..definition }
 }
 
-/// Length in bytes without padding.
+/// Returns the length in bytes without padding.
 fn field_length(field: DataType) -> u32 {
     match field {
         DataType::INET_PROTO => 1,
@@ -244,12 +244,12 @@ pub(super) fn commented(expressions: Vec<Expr>, comment: &'static str) -> RuleBo
     RuleBody { expressions, comment }
 }
 
-/// A chain that leads through others.
+/// Returns a chain that jumps to each of the given chains.
 fn all_of(name: &str, chains: &[&str]) -> ChainBody {
     ChainBody::regular(name, chains.iter().map(|chain| rule(vec![jump(chain)])).collect())
 }
 
-/// A chain that packets come to.
+/// Returns a base chain.
 pub(super) fn base(
     name: &str,
     kind: ChainType,
@@ -261,14 +261,14 @@ pub(super) fn base(
     ChainBody { name: name.into(), base: Some(base), rules }
 }
 
-/// The chains that drop and reject. In a packet that a Service has taken, which these expressions find, the value that
-/// chose the endpoint has done its work.
+/// Returns the chains that drop and reject. `is_taken` matches packets that a Service has translated or captured.
+/// Such packets do not need the value in their priority any more, so it is set back to 0.
 fn check_chains(is_taken: &[Expr]) -> [ChainBody; 5] {
     let new = |chain: &str| rule([state_new(), vec![jump(chain)]].concat());
     let taken = [&state_new()[..], is_taken, &reset_priority(0)].concat();
     let untaken = |chain: &str| vec![rule([&taken[..], &[accept()]].concat()), new(chain)];
-    // Forwarding has overwritten the value in most packets (`ip_forward`), and most are not the first of their
-    // connection: the quickest way for these.
+    // Most packets fail the test for a priority, which comes first because it is the quickest: `ip_forward` has
+    // overwritten the value, or the packet is not the first of its connection.
     let carries = [vec![meta(MetaKey::PRIORITY, 0), not_zero(0)], taken.clone()].concat();
     let forwarded = rule([is_taken, &[accept()]].concat());
     let check = |name, hook, rules| base(name, ChainType::Filter, hook, 0, rules);
@@ -282,12 +282,12 @@ fn check_chains(is_taken: &[Expr]) -> [ChainBody; 5] {
     ]
 }
 
-/// Whether a base chain translates or refuses packets, rather than dealing with those that were translated.
+/// Returns true for a base chain that translates, drops or rejects packets, and false for the one that masquerades.
 pub(super) fn leads_in(chain: &str) -> bool {
     chain != MASQUERADES
 }
 
-/// The chain that masquerades what the others have translated.
+/// The base chain that masquerades translated packets.
 const MASQUERADES: &str = "nat-postrouting";
 
 fn nat_chains() -> [ChainBody; 3] {
@@ -301,17 +301,18 @@ fn nat_chains() -> [ChainBody; 3] {
     ]
 }
 
-/// The chain that refuses, by kube-proxy's name for it.
+/// The chain that rejects packets. The name is kube-proxy's.
 const REFUSAL: &str = "reject-chain";
 
-/// Leads to the chain that refuses. The way on tells TCP from others only where a packet is refused, so that the checks
-/// cost all other packets nothing more.
+/// Returns the verdict that leads to the chain that rejects. That chain tests for TCP, so the checks cost packets
+/// that are not rejected nothing more.
 pub(super) fn refuse() -> Expr {
     goto(REFUSAL)
 }
 
-/// A reset for TCP: an ICMP error reaches a client of this machine while its `connect()` holds the socket, and counts only
-/// when the SYN is repeated, a second later (`tcp_v4_err`, `TCP_TIMEOUT_INIT`).
+/// Rejects TCP with a reset, everything else with an ICMP error. An ICMP error for TCP would reach a client on this
+/// node while its `connect()` holds the socket, and take effect only when the SYN is repeated, a second later
+/// (`tcp_v4_err`, `TCP_TIMEOUT_INIT`).
 fn refusal_rules(family: Family) -> Vec<RuleBody> {
     let reset = [&protocol_is(Protocol::Tcp)[..], &[reset_connection()]].concat();
     vec![rule(reset), rule(vec![reject(family)])]
@@ -327,8 +328,8 @@ fn services_rules(settings: &Settings) -> Vec<RuleBody> {
     };
     let (key, _) = service_key(settings.family);
     let by_address = [key, vec![map(Set::Services, 0, 0)], dispatch(0)].concat();
-    // The cheap lookup first: most packets are not for a node port. What it finds waits in a register that
-    // the checks do not use.
+    // The set lookup comes before the `fib` lookup, which costs more: most packets are not for a node port. The value
+    // found is kept in a register that the address checks do not use.
     let found = 12;
     let lookup = [&protocol_and_port(0)[..], &[map(Set::NodePorts, 0, found)]].concat();
     let by_node_port = [lookup, accepts_node_ports(settings), dispatch(found)].concat();
@@ -403,14 +404,15 @@ fn internal_masquerade(settings: &Settings) -> Option<RuleBody> {
     Some(commented([from_outside, mark].concat(), "masquerade clusterIP traffic from outside cluster"))
 }
 
-/// Index of the first backend of the set.
+/// Returns the index of the first endpoint of the set.
 const fn offset(balance: Balance) -> u32 {
     if balance.local { LOCAL_OFFSET } else { 0 }
 }
 
 /// `dnat to meta priority & ID . numgen random mod N map @endpoints`
 ///
-/// The second rule serves a packet that drew the last index at the very moment at which that was removed.
+/// The second rule serves a packet that drew the last index just when that index was removed. It takes the first
+/// index.
 fn plain_balance_rules(family: Family, balance: Balance) -> Vec<RuleBody> {
     let choose = |modulus: u16| {
         let mut expressions = priority(ID_MASK, 0).to_vec();
@@ -426,7 +428,8 @@ fn plain_balance_rules(family: Family, balance: Balance) -> Vec<RuleBody> {
     rules
 }
 
-/// Get or make the client's binding; follow it if its endpoint lives; else delete it and try once more.
+/// Draws a slot, then creates or refreshes the client's binding, reads it, and translates to its endpoint. If that
+/// endpoint is gone, the binding is deleted and the rules do the same once more.
 fn affinity_rules(family: Family, balance: Balance, seconds: u32) -> Vec<RuleBody> {
     let id_and_client = || [&priority(ID_MASK, 0)[..], &[address(family, Side::Source, 1)]].concat();
     let after_client = 1 + address_words(family);

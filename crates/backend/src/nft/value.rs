@@ -1,6 +1,6 @@
-//! The 32-bit value that the first lookup of a packet yields: who the Service port is, and its class.
+//! The 32-bit value that the first lookup of a packet returns: the id of the Service port and its class.
 
-/// Bits of the class; the id has the rest.
+/// Number of bits of the class. The id has the others.
 const CLASS_BITS: u32 = 14;
 
 /// Mask of the class bits in a [`Value`].
@@ -9,19 +9,20 @@ pub(crate) const CLASS_MASK: u32 = (1 << CLASS_BITS) - 1;
 /// Mask of the id bits in a [`Value`].
 pub(crate) const ID_MASK: u32 = !CLASS_MASK;
 
-/// Highest id: 262,143 Service ports a family.
+/// Highest id: a family can have 262,143 Service ports.
 pub(crate) const MAX_ID: u32 = u32::MAX >> CLASS_BITS;
 
 /// Highest class number, and highest slot of an endpoint in a Service port with session affinity.
 pub(crate) const MAX_CLASS: u16 = CLASS_MASK as u16;
 
-/// Most backends of one set: the index of a local endpoint starts at [`LOCAL_OFFSET`].
+/// Most backends of a set. The indexes of local endpoints start at [`LOCAL_OFFSET`].
 pub(crate) const MAX_BACKENDS: usize = 65_535;
 
-/// First index of the local endpoints in the maps that hold both sets.
+/// First index of the local endpoints, in maps that hold both sets.
 pub(crate) const LOCAL_OFFSET: u32 = 65_536;
 
-/// Id in the upper bits, class number (or, once the class has been used, a slot) in the lower ones.
+/// The id in the upper bits and the class number in the lower ones. After the class has been looked up, the lower
+/// bits may hold a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Value(pub(crate) u32);
 
@@ -39,8 +40,8 @@ impl Value {
     }
 }
 
-/// Hands out ids, the longest unused first, so that what the kernel remembers of a former owner (an
-/// affinity binding) has the most time to expire.
+/// Allocates ids. An id that has been unused for the longest time comes first, so that the kernel's bindings to a
+/// former owner (session affinity) have the most time to expire.
 #[derive(Debug, Default)]
 pub(crate) struct Ids {
     next: u32,
@@ -49,12 +50,12 @@ pub(crate) struct Ids {
 }
 
 impl Ids {
-    /// Takes an id found in the kernel. Says whether it was free.
+    /// Marks an id found in the kernel as used. Returns false if it was in use or is not valid.
     pub(crate) fn adopt(&mut self, id: u32) -> bool {
         (1..=MAX_ID).contains(&id) && self.taken.insert(id)
     }
 
-    /// A fresh id, or `None` when all are in use.
+    /// Returns an unused id, or `None` if all are in use.
     pub(crate) fn allocate(&mut self) -> Option<u32> {
         while self.next < MAX_ID {
             self.next += 1;

@@ -1,4 +1,4 @@
-//! A namespace whose own addresses play every part: all traffic goes over loopback and nobody answers.
+//! A namespace that has all addresses itself: all traffic goes over loopback and gets no reply.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
@@ -16,16 +16,16 @@ use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 /// The addresses of one family.
 pub(crate) struct Plan {
     pub(crate) family: Family,
-    /// Of this node.
+    /// The node's address.
     pub(crate) node: IpAddr,
     pub(crate) loopback: IpAddr,
-    /// A checked Service's cluster IP, and another's that is not.
+    /// The cluster IP of a checked Service, and that of a Service that is not checked.
     pub(crate) frontend: IpAddr,
     pub(crate) other_frontend: IpAddr,
-    /// An endpoint that serves, and a former one.
+    /// A serving endpoint, and a former endpoint.
     pub(crate) serving: IpAddr,
     pub(crate) gone: IpAddr,
-    /// Of a server outside the cluster.
+    /// The address of a server outside the cluster.
     pub(crate) outside: IpAddr,
     set_up: &'static str,
 }
@@ -64,12 +64,12 @@ const fn v4(a: u8, b: u8, c: u8, d: u8) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(a, b, c, d))
 }
 
-/// `first:db8:subnet::host`.
+/// Returns `first:db8:subnet::host`.
 const fn v6(first: u16, subnet: u16, host: u16) -> IpAddr {
     IpAddr::V6(Ipv6Addr::new(first, 0xdb8, subnet, 0, 0, 0, 0, host))
 }
 
-/// Tracks connections, and translates destinations once told to.
+/// Rules that track connections. The chain `translate` is empty at first.
 const RULES: &str = "table inet test {
     chain translate {
         type nat hook output priority -100
@@ -81,7 +81,7 @@ const RULES: &str = "table inet test {
 }
 ";
 
-/// The number of a flow that begins again.
+/// Whether a flow that starts again gets the id that it had before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Number {
     Same,
@@ -100,13 +100,13 @@ impl Net {
         namespace.ip(plan.set_up).unwrap();
         let net = Self { namespace, plan };
         net.nft(RULES);
-        // A flow without an answer would end after 30 s, which a busy machine may take for a test.
+        // A flow without a reply would end after 30 s, and a test may take longer on a busy machine.
         let timeout = "/proc/sys/net/netfilter/nf_conntrack_udp_timeout";
         net.namespace.run(|| fs::write(timeout, "600")).unwrap().unwrap();
         net
     }
 
-    /// From now on flows to one address and port go to another.
+    /// Translates flows to one address and port to another, from now on. Removes an earlier translation.
     pub(crate) fn translate(&self, (from, port): (IpAddr, u16), (to, to_port): (IpAddr, u16)) {
         let rule = match self.plan.family {
             Family::Ipv4 => format!("ip daddr {from} udp dport {port} dnat ip to {to}:{to_port}"),
@@ -120,7 +120,7 @@ impl Net {
         send((self.plan.node, source_port), to, port);
     }
 
-    /// Begins so many flows, or as many as leave some room in the kernel's table, and answers how many.
+    /// Starts this many flows, but at most three quarters of what the kernel's table can hold. Returns the number.
     #[allow(clippy::unused_self, reason = "the caller is inside the namespace")]
     pub(crate) fn send_many(&self, wanted: usize, to: IpAddr, port: u16) -> usize {
         let max: usize =
@@ -132,7 +132,7 @@ impl Net {
         count
     }
 
-    /// Makes the kernel track a flow of another protocol, or one of UDP in another zone.
+    /// Adds a flow of another protocol, or a UDP flow of another zone, to the kernel's table.
     pub(crate) fn insert(&self, protocol: &str, source_port: u16, to: IpAddr, port: u16) {
         let (source, destination) = (self.plan.node.to_string(), to.to_string());
         let (source_port, port) = (source_port.to_string(), port.to_string());
@@ -146,8 +146,8 @@ impl Net {
         self.namespace.output("conntrack", &[&addresses[..], &rest[..], more].concat()).unwrap();
     }
 
-    /// Ends a flow and begins it again, until the kernel gives it the same number or another one: that is made of the
-    /// original tuple and of where in memory the flow lies.
+    /// Ends a flow and starts it again, until the kernel gives it the same id, or another one, as `number` says. The
+    /// kernel derives the id from the original tuple and the flow's address in memory.
     pub(crate) fn begin_anew(&self, flow: &Flow, number: Number, begin: impl Fn()) {
         let find = || self.flows().into_iter().find(|other| other.original == flow.original).unwrap();
         for attempt in 0..1000 {
@@ -156,7 +156,7 @@ impl Net {
             conntrack::delete(&mut batch, &find());
             socket.submit(&batch).unwrap();
             if number == Number::Other {
-                // Another flow takes the place.
+                // Another flow takes its memory.
                 self.send(20_000 + attempt, self.plan.outside, 9);
             }
             begin();
@@ -167,7 +167,7 @@ impl Net {
         panic!("the flow does not get such a number");
     }
 
-    /// All flows of the family.
+    /// Returns all flows of the family.
     pub(crate) fn flows(&self) -> Vec<Flow> {
         let mut flows = Vec::new();
         socket()
@@ -181,7 +181,7 @@ impl Net {
         flows
     }
 
-    /// The source ports of all flows of protocols that have ports, sorted.
+    /// Returns the source ports of all flows of protocols that have ports, sorted.
     pub(crate) fn sources(&self) -> Vec<u16> {
         let mut ports: Vec<u16> =
             self.flows().iter().filter_map(|flow| flow.original.source_port()).collect();
@@ -189,7 +189,7 @@ impl Net {
         ports
     }
 
-    /// How many flows of ports there are.
+    /// Returns the number of flows of protocols that have ports.
     pub(crate) fn count(&self) -> usize {
         self.flows().iter().filter(|flow| flow.original.source_port().is_some()).count()
     }
@@ -206,14 +206,14 @@ impl Net {
     }
 }
 
-/// Keeps this thread on one processor: the kernel uses memory again first where it was freed.
+/// Keeps this thread on one processor: the kernel reuses freed memory first on the processor where it was freed.
 pub(crate) fn stay_on_one_processor() {
     let mut one = CpuSet::new();
     one.set(sched_getcpu());
     sched_setaffinity(None, &one).unwrap();
 }
 
-/// The addresses that accept node ports: the node's.
+/// Returns the addresses that accept node ports: the node's.
 pub(crate) fn addresses(plan: &Plan) -> Vec<IpAddr> {
     vec![plan.node]
 }
@@ -236,10 +236,10 @@ pub(crate) fn service(name: &str, frontends: Vec<Frontend>, serving: &[(IpAddr, 
     UdpService { name: Arc::new(name), frontends, serving: serving.iter().copied().map(Into::into).collect() }
 }
 
-/// What `work` answers, and by how many KiB the largest resident set of this process during it exceeds that
+/// Returns the result of `work`, and by how many KiB the largest resident set of this process during it exceeds that
 /// before it.
 pub(crate) fn resident_high_water<T>(work: impl FnOnce() -> T) -> (T, u64) {
-    // proc(5): 5 sets the high-water mark back to what is resident now.
+    // proc(5): writing 5 resets the high-water mark to the current resident size.
     fs::write("/proc/self/clear_refs", "5").unwrap();
     let before = high_water();
     let answer = work();

@@ -1,4 +1,4 @@
-//! Changes of the node's addresses are noticed; those that the IPVS mode makes are not among them.
+//! Changes of the node's addresses are reported, except for those that the IPVS mode makes.
 
 use portolan_backend::addresses::Addresses;
 
@@ -10,7 +10,8 @@ fn addresses_of_the_ipvs_device_are_no_change() {
     in_namespace(|| {
         run("link add other type veth peer name peer");
         let mut addresses = Addresses::open().unwrap();
-        // The device is made after that, as at a change of modes. Its name tells it; not every kernel has dummy devices.
+        // The device is created after that, as when the mode changes. It is recognized by its name; here it is no
+        // dummy device, because not every kernel has those.
         run("link add kube-ipvs0 type veth peer name unused");
         run("addr add 10.96.0.1/32 dev kube-ipvs0");
         assert!(!addresses.changed().unwrap(), "the first");

@@ -1,4 +1,4 @@
-//! Others commit while we compare.
+//! Another program commits while the data plane compares.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -17,8 +17,8 @@ use super::table::Table;
 /// A cluster IP that no Service has.
 const STRAY: [u8; 4] = [10, 99, 9, 9];
 
-/// Commits to a table of its own and, by turns, puts an element into ours and takes it out, until told to stop.
-/// Answers how many commits that were.
+/// Commits to a table of its own and alternately adds an element to our table and deletes it, until `stop` is set.
+/// Returns the number of commits.
 fn disturb(stop: &AtomicBool) -> usize {
     let mut socket = Socket::open(Protocol::Netfilter).unwrap();
     let mut commit = |write: &dyn Fn(&mut Transaction)| {
@@ -51,7 +51,7 @@ fn disturb(stop: &AtomicBool) -> usize {
     commits
 }
 
-/// Stops the other thread, also when the test panics.
+/// Stops the other thread when dropped, also if the test panics.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {

@@ -1,4 +1,4 @@
-//! The table after edits equals the table from scratch.
+//! The table after edits equals a table created from the same state.
 
 use portolan_backend::Dataplane;
 use portolan_model::Family;

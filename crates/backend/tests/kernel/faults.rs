@@ -1,4 +1,4 @@
-//! What others do to our table, and what goes wrong.
+//! Changes of our table by other programs, and other faults.
 
 use std::time::Duration;
 
@@ -171,11 +171,11 @@ fn families_do_not_disturb_each_other() {
     });
 }
 
-/// `NFT_TABLE_F_OWNER`: nobody but the socket that made the table may change it.
+/// `NFT_TABLE_F_OWNER`: only the socket that created the table may change it.
 const OWNED: u32 = 2;
 
 #[test]
-fn what_changes_after_a_first_comparison_that_failed_is_not_lost() {
+fn changes_after_a_failed_first_comparison_are_not_lost() {
     in_namespace(|| {
         let mut owner = Socket::open(Protocol::Netfilter).unwrap();
         let mut transaction = Transaction::begin(owner.next_sequence(1), None);
@@ -190,7 +190,7 @@ fn what_changes_after_a_first_comparison_that_failed_is_not_lost() {
         let new = put("new", cluster_ip(Family::Ipv4, 50, [1, 2]));
         nftables.apply(&[gone(&state[0]), new.clone()]).unwrap_err();
         drop(owner);
-        // A program that another test is starting may hold the socket for a moment.
+        // A child process that another test is starting may hold the socket for a moment.
         let is_gone = || !nft("list tables").contains(OUR_NAME[0].1);
         eventually(Duration::from_secs(120), "the table goes with its owner", is_gone).unwrap();
         nftables.resync().unwrap();

@@ -1,4 +1,4 @@
-//! In a user namespace, where the send buffer does not grow; and Services with too many endpoints.
+//! A user namespace, where the send buffer cannot grow, and Services with too many endpoints.
 
 use std::net::Ipv4Addr;
 use std::process::Command;
@@ -11,10 +11,10 @@ use portolan_sock::{Protocol, Socket};
 use super::support::{cluster_ip, in_namespace, ip, put, settings, started};
 use super::table::Table;
 
-/// At least so many, and more where `net.core.wmem_max` is high.
+/// Lowest number of Services. There are more if `net.core.wmem_max` is high.
 const SERVICES: usize = 5_000;
 
-/// Fewer bytes than such a Service takes.
+/// A Service takes more bytes than this in a transaction.
 const SERVICE_BYTES: usize = 500;
 
 fn many(family: Family, services: u16, first_host: u16) -> Vec<Change> {
@@ -62,7 +62,7 @@ fn in_the_user_namespace() {
     let before = Table::read(family).meaning();
     let (_, commit) = started(settings(family), &state);
     assert_eq!((commit.elements, commit.objects), (0, 0));
-    // Every endpoint changes, by one transaction too many for the buffer.
+    // Every endpoint changes, which takes more bytes than the buffer has.
     let commit = nftables.apply(&many(family, services, 200)).unwrap();
     assert!(commit.bytes > limit && !commit.full, "{commit:?}");
     nftables.apply(&state).unwrap();
@@ -70,7 +70,7 @@ fn in_the_user_namespace() {
     nftables.remove().unwrap();
 }
 
-/// A Service port with this many endpoints, by address and port.
+/// Returns a Service port with this number of endpoints, in the order of their addresses.
 fn crowded(endpoints: u32, affinity: Option<u32>) -> Change {
     let family = Family::Ipv4;
     let endpoint = |number: u32| Backend {
@@ -82,14 +82,14 @@ fn crowded(endpoints: u32, affinity: Option<u32>) -> Change {
     put("crowded", Forwarding { cluster, has_endpoints: true, affinity, ..cluster_ip(family, 1, []) })
 }
 
-/// The elements of all sets.
+/// Returns the number of elements in all sets.
 fn elements() -> usize {
     let table = Table::read(Family::Ipv4);
     table.sets().into_iter().map(|set| table.count(set)).sum()
 }
 
 #[test]
-fn a_service_with_too_many_endpoints_works_with_the_first_ones_and_is_named() {
+fn a_service_with_too_many_endpoints_uses_the_first_ones_and_is_reported() {
     in_namespace(|| {
         for (limit, affinity) in [(65_535, None), (8_191, Some(60))] {
             let other = put("other", cluster_ip(Family::Ipv4, 2, 1..3));
@@ -109,7 +109,7 @@ fn a_service_with_too_many_endpoints_works_with_the_first_ones_and_is_named() {
             told(&nftables.apply(std::slice::from_ref(&change)).unwrap());
             told(&nftables.resync().unwrap());
             assert_eq!(self::elements(), elements, "as many as before");
-            // The first ones by address, so the same after a restart.
+            // The first ones by address are used, so the same ones after a restart.
             let mut nftables = Nftables::open(settings(Family::Ipv4)).unwrap();
             nftables.probe().unwrap();
             let commit = nftables.compare(&[too_many, other]).unwrap();

@@ -1,4 +1,4 @@
-//! What `nft list table` shows. nft 1.0.6, Debian 12's, aborts on some legal rules: not on ours.
+//! What `nft list table` shows. nft 1.0.6 of Debian 12 aborts on some valid rules; it must list ours.
 
 use portolan_backend::Dataplane;
 use portolan_model::{Change, ExternalPolicy, Family, Forwarding, Frontend, LocalDetector, Settings};
@@ -22,7 +22,8 @@ fn nft_lists_every_kind_of_service() {
     }
 }
 
-/// A cluster IP, and a load balancer with everything.
+/// Returns settings and three Services: with a cluster IP, with a load balancer and every option, and without
+/// endpoints.
 fn example(family: Family) -> (Settings, Vec<Change>) {
     let text = |v4: &str, v6: &str| if family == Family::Ipv4 { v4.to_owned() } else { v6.to_owned() };
     let cidr = text("10.244.0.0/16", "2001:db8:f4::/48").parse().unwrap();

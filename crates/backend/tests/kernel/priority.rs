@@ -1,4 +1,4 @@
-//! The packet's priority carries a value between two rules, and must not leave our chains.
+//! The packet priority carries a value between two rules and must not leave our chains.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
@@ -14,7 +14,7 @@ pub(super) fn run(arguments: &str) {
     assert!(status.success(), "ip {arguments}");
 }
 
-/// Packets of a counter with this comment.
+/// Returns the number of packets of the counter with this comment.
 fn packets(comment: &str) -> u64 {
     let rules = nft("list table inet watch");
     let rule = rules.lines().find(|line| line.contains(comment)).unwrap();
@@ -27,7 +27,7 @@ fn packets(comment: &str) -> u64 {
 fn the_priority_is_none_after_translation() {
     for family in Family::BOTH {
         in_namespace(|| {
-            // Without "nodad" an IPv6 address is tentative for a moment, and nothing can listen on it.
+            // Without "nodad" an IPv6 address is tentative for a moment, and a listener cannot bind to it.
             let (endpoint, length) = (ip(family, 244, 1), if family == Family::Ipv4 { "32" } else { "128" });
             let flag = if family == Family::Ipv4 { "" } else { " nodad" };
             run("link set lo up");

@@ -1,4 +1,4 @@
-//! A second data plane finds what a first one left.
+//! A data plane starts on the table of an earlier one.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use super::support::{
 };
 use super::table::{Table, generation};
 
-/// Every way in which settings reach rules.
+/// Returns settings with every option that rules depend on.
 fn all_settings(family: Family) -> Vec<Settings> {
     let cidr = |v4: &str, v6: &str| match family {
         Family::Ipv4 => v4.parse().unwrap(),
@@ -59,7 +59,7 @@ fn all_settings(family: Family) -> Vec<Settings> {
     ]
 }
 
-/// Starts a data plane on what another one left and wants it to write nothing.
+/// Starts a data plane on an existing table and asserts that it writes nothing.
 fn restart_writes_nothing(settings: &Settings, state: &[Change]) {
     let family = settings.family;
     let (before, generation_before) = (Table::read(family), generation());
@@ -110,7 +110,7 @@ fn a_restart_with_other_input_writes_the_difference_only() {
             let state = every_kind(family);
             drop(programmed(settings(family), &state));
             let table = Table::read(family);
-            // One Service port less: its cluster IP, its frontend and two endpoints, and its hairpin.
+            // Without one Service port: its cluster IP, its frontend, two endpoints, and its hairpin connection.
             let (mut nftables, commit) = started(settings(family), &state[1..]);
             assert_eq!((commit.elements, commit.objects), (5, 0));
             nftables.apply(&state[..1]).unwrap();
@@ -142,7 +142,7 @@ fn new_settings_are_programmed_on_the_old_table() {
 }
 
 #[test]
-fn what_a_former_run_left_is_collected() {
+fn leftovers_of_a_former_run_are_collected() {
     for family in Family::BOTH {
         in_namespace(|| {
             let state = every_kind(family);
@@ -151,7 +151,7 @@ fn what_a_former_run_left_is_collected() {
             assert!(Table::read(family).sets().contains("affinity"));
             collect(&mut nftables);
             assert!(!Table::read(family).sets().contains("affinity"));
-            // A map that nothing leads to, as after a fault between making it and its first Service.
+            // A map without users, as after a fault between the creation of the map and of its first Service.
             let mut nftables = programmed(settings(family), &state);
             nftables.apply(&state[1..].iter().map(gone).collect::<Vec<_>>()).unwrap();
             nftables.collect().unwrap();
@@ -167,9 +167,9 @@ fn what_a_former_run_left_is_collected() {
     }
 }
 
-/// A check that outlasts the translation before it would refuse packets that another mode has taken over.
+/// If the checks outlasted the translation, they would reject packets that another mode has taken over.
 #[test]
-fn a_table_that_leaves_leads_nothing_in_before_it_goes() {
+fn a_removed_table_stops_translating_before_it_is_deleted() {
     for family in Family::BOTH {
         in_namespace(|| {
             let state = every_kind(family);

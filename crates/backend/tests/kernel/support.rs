@@ -1,4 +1,4 @@
-//! Service ports, namespaces, nft.
+//! Helpers: Service ports, namespaces, nft.
 
 use std::net::IpAddr;
 use std::process::Command;
@@ -19,7 +19,7 @@ pub(crate) fn in_namespace<T: Send>(test: impl FnOnce() -> T + Send) -> T {
         .expect("this test needs root, or CAP_SYS_ADMIN and CAP_NET_ADMIN in a user namespace")
 }
 
-/// Runs nft in this thread's namespace and answers what it prints.
+/// Runs nft in this thread's namespace and returns its output.
 pub(crate) fn nft(arguments: &str) -> String {
     let output = Command::new("nft").args(arguments.split(' ')).output().expect("nft is installed");
     assert!(
@@ -32,7 +32,7 @@ pub(crate) fn nft(arguments: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// `nft list table` of our table.
+/// Returns `nft list table` of our table.
 pub(crate) fn list(family: Family) -> String {
     nft(match family {
         Family::Ipv4 => "list table ip portolan",
@@ -44,7 +44,7 @@ pub(crate) fn settings(family: Family) -> Settings {
     Settings::plain(family)
 }
 
-/// `10.NET.0.HOST` or `2001:db8:NET::HOST`.
+/// Returns `10.NET.0.HOST` or `2001:db8:NET::HOST`.
 pub(crate) fn ip(family: Family, net: u8, host: u16) -> IpAddr {
     match family {
         Family::Ipv4 => {
@@ -62,7 +62,7 @@ pub(crate) fn backends(family: Family, hosts: impl IntoIterator<Item = u16>) -> 
         .collect()
 }
 
-/// TCP port 80 of `10.96.0.NUMBER` with these endpoints.
+/// Returns TCP port 80 of `10.96.0.NUMBER` with these endpoints.
 pub(crate) fn cluster_ip(family: Family, number: u16, hosts: impl IntoIterator<Item = u16>) -> Forwarding {
     let cluster = backends(family, hosts);
     Forwarding {
@@ -85,7 +85,7 @@ pub(crate) fn name(service: &str, protocol: Protocol) -> Arc<ServicePortName> {
     Arc::new(ServicePortName { namespace: "demo".into(), service: service.into(), port: "".into(), protocol })
 }
 
-/// A Service port appears, or is replaced.
+/// Returns a change that adds or replaces a Service port.
 pub(crate) fn put(service: &str, forwarding: Forwarding) -> Change {
     Change {
         name: name(service, forwarding.protocol),
@@ -95,12 +95,12 @@ pub(crate) fn put(service: &str, forwarding: Forwarding) -> Change {
     }
 }
 
-/// A Service port disappears.
+/// Returns a change that removes the Service port of another change.
 pub(crate) fn gone(change: &Change) -> Change {
     Change { old: change.new.clone(), new: None, ..change.clone() }
 }
 
-/// One Service port of every kind.
+/// Returns a Service port of every kind.
 pub(crate) fn every_kind(family: Family) -> Vec<Change> {
     let external = |number: u16, node_port: u16| {
         let frontends = Box::new([
@@ -163,12 +163,12 @@ fn source_ranges(family: Family) -> Box<[ipnet::IpNet]> {
     Box::new(texts.map(|text| text.parse().unwrap()))
 }
 
-/// A data plane that has compared and programmed these.
+/// Returns a data plane that has programmed these changes.
 pub(crate) fn programmed(settings: Settings, changes: &[Change]) -> Nftables {
     started(settings, changes).0
 }
 
-/// The same with what the first comparison did.
+/// Does the same as [`programmed`] and returns what the first comparison wrote, too.
 pub(crate) fn started(settings: Settings, changes: &[Change]) -> (Nftables, Commit) {
     let mut nftables = Nftables::open(settings).unwrap();
     nftables.probe().unwrap();
@@ -178,7 +178,7 @@ pub(crate) fn started(settings: Settings, changes: &[Change]) -> (Nftables, Comm
     (nftables, commit)
 }
 
-/// Collects to the end, and one more time.
+/// Collects until nothing is left, and once more.
 pub(crate) fn collect(nftables: &mut Nftables) {
     while nftables.needs_collection() {
         nftables.collect().unwrap();
@@ -186,7 +186,7 @@ pub(crate) fn collect(nftables: &mut Nftables) {
     assert!(!nftables.collect().unwrap());
 }
 
-/// A random world, and what a Catalog makes of its edits.
+/// A random world, and a Catalog that applies its edits.
 pub(crate) struct Edited {
     pub(crate) rng: Rng,
     ranges: Ranges,
@@ -202,20 +202,20 @@ impl Edited {
         Self { rng, ranges, world, catalog: Catalog::new("n1") }
     }
 
-    /// The first complete state.
+    /// Returns the first complete state, as changes.
     pub(crate) fn first(&mut self) -> Vec<Change> {
         let edits = self.world.edits();
         self.changes(&edits)
     }
 
-    /// What a number of random edits change.
+    /// Makes random edits and returns their changes.
     pub(crate) fn edit(&mut self, count: usize) -> Vec<Change> {
         let edits: Vec<Edit> =
             (0..count).map(|_| random_edit(&mut self.rng, &mut self.world, &self.ranges)).collect();
         self.changes(&edits)
     }
 
-    /// The complete state as of now, in no particular order.
+    /// Returns the current complete state, in no particular order.
     pub(crate) fn now(&self, family: Family) -> Vec<Change> {
         let change = |(name, new)| Change { name, family, old: None, new: Some(new) };
         self.catalog.forwardings(family).map(change).collect()
@@ -229,7 +229,7 @@ impl Edited {
     }
 }
 
-/// Those of one family.
+/// Returns the changes of one family.
 pub(crate) fn of(family: Family, changes: &[Change]) -> Vec<Change> {
     changes.iter().filter(|change| change.family == family).cloned().collect()
 }

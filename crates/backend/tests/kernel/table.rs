@@ -1,4 +1,4 @@
-//! The table as the kernel lists it, read by other code than the data plane's own.
+//! The table in the kernel, read with other code than the data plane's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ const TABLE: &str = "portolan";
 /// First index of local endpoints.
 const LOCAL: u32 = 65_536;
 
-/// Everything in our table but handles, counts, and what packets put there.
+/// Our table without handles, counts, and elements that rules have added.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Table {
     flags: u32,
@@ -24,12 +24,12 @@ pub(crate) struct Table {
     elements: BTreeMap<String, Elements>,
 }
 
-/// Data and comment by key and end of the interval.
+/// Data and comment of each element, by key and end of the interval.
 type Elements = BTreeMap<Place, Content>;
 type Place = (Vec<u8>, Vec<u8>);
 type Content = (Option<Data>, String);
 
-/// The number that every commit of anybody moves.
+/// Returns the generation, which every commit of any program increments.
 pub(crate) fn generation() -> u32 {
     let mut generation = None;
     let mut socket = Socket::open(Protocol::Netfilter).unwrap();
@@ -52,7 +52,7 @@ fn dump(socket: &mut Socket, mut request: Request, mut take: impl FnMut(Event<'_
 }
 
 impl Table {
-    /// How many rules a chain has.
+    /// Returns the number of rules of a chain.
     pub(crate) fn rules_of(&self, chain: &str) -> usize {
         self.chains[chain].1.len()
     }
@@ -89,7 +89,7 @@ impl Table {
         table
     }
 
-    /// The same where the table may be gone.
+    /// Reads the table, or returns `None` if it does not exist.
     pub(crate) fn read_or_empty(family: Family) -> Option<Self> {
         let name = match family {
             Family::Ipv4 => "table ip portolan",
@@ -112,23 +112,23 @@ impl Table {
         });
     }
 
-    /// Names of the chains.
+    /// Returns the names of the chains.
     pub(crate) fn chains(&self) -> BTreeSet<&str> {
         self.chains.keys().map(String::as_str).collect()
     }
 
-    /// Names of the sets.
+    /// Returns the names of the sets.
     pub(crate) fn sets(&self) -> BTreeSet<&str> {
         self.sets.keys().map(String::as_str).collect()
     }
 
-    /// How many elements a set has.
+    /// Returns the number of elements of a set.
     pub(crate) fn count(&self, set: &str) -> usize {
         self.elements[set].len()
     }
 
-    /// What the table does, one line each, free of ids, class numbers, the order of indexes, and slots. Panics
-    /// where the parts do not fit together.
+    /// Returns what the table does, as lines, without ids, class numbers, the order of indexes, and slots. Panics if
+    /// the parts do not fit together.
     pub(crate) fn meaning(&self) -> BTreeSet<String> {
         let chains = self.chains.iter().map(|(name, (chain, rules))| format!("{name}: {chain:?} {rules:?}"));
         let sets = self.sets.values().map(|set| format!("{set:?}"));
@@ -160,7 +160,7 @@ impl Table {
         elements.iter().map(line).collect()
     }
 
-    /// The chain of a class.
+    /// Returns the chain of a class.
     fn class(&self, number: u32) -> String {
         match &self.elements["classes"][&(number.to_ne_bytes().to_vec(), Vec::new())].0 {
             Some(Data::Verdict(Verdict::Goto(chain))) => chain.clone(),
@@ -168,7 +168,8 @@ impl Table {
         }
     }
 
-    /// The backends of an id, sorted. Panics where an index is missing or a backend has two.
+    /// Returns the backends of an id, sorted. Panics if a slot belongs to another id or has no
+    /// endpoint, or if a backend has two indexes.
     fn backends(&self, id: u32, first: u32) -> Vec<Vec<u8>> {
         let key = |index: u32| ([id.to_ne_bytes(), index.to_ne_bytes()].concat(), Vec::new());
         let direct =
@@ -206,8 +207,8 @@ impl Table {
     }
 }
 
-/// Reads until there are as many as there should be: while the kernel moves the elements to a table of another
-/// size, a list lacks some and has others twice.
+/// Lists the elements until their number is right. While the kernel resizes a set, a listing lacks some elements and
+/// has others twice.
 fn read_elements(socket: &mut Socket, request: impl Fn() -> Request, count: Option<u32>) -> Elements {
     let deadline = Instant::now() + Duration::from_secs(120);
     loop {
@@ -234,7 +235,8 @@ fn read_elements(socket: &mut Socket, request: impl Fn() -> Request, count: Opti
     }
 }
 
-/// `internal-local-3` wants three local endpoints, `external-local-3-1-affinity-60` three and one.
+/// Asserts that the numbers of endpoints match the class: `internal-local-3` needs three local endpoints,
+/// `external-local-3-1-affinity-60` three endpoints of the cluster and one local.
 fn check_counts(class: &str, cluster: usize, local: usize) {
     let (kind, _) = class.split_once("-affinity-").unwrap_or((class, ""));
     let numbers: Vec<usize> = kind.split('-').filter_map(|part| part.parse().ok()).collect();

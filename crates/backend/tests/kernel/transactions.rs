@@ -1,4 +1,4 @@
-//! What a change does to the kernel, seen in the kernel's own notifications.
+//! What a change does in the kernel, according to the kernel's notifications.
 
 use std::net::IpAddr;
 
@@ -12,7 +12,7 @@ use super::support::{cluster_ip, collect, in_namespace, programmed, put, setting
 /// Multicast group of `nf_tables` changes (`NFNLGRP_NFTABLES`).
 const GROUP: u32 = 7;
 
-/// What the kernel says that a change did, a line for each object.
+/// Applies changes and returns the kernel's notifications, a line for each object.
 fn told(nftables: &mut impl Dataplane, changes: &[Change]) -> String {
     let mut socket = Socket::open(Protocol::Netfilter).unwrap();
     socket.subscribe(&[GROUP]).unwrap();
@@ -48,7 +48,7 @@ fn elements(sign: &str, list: &ElementList<'_>) -> String {
     list.elements().map(|element| line(element.unwrap().to_owned())).collect()
 }
 
-/// An IPv4 address, a protocol if there is one, and a port.
+/// Formats an IPv4 address, a protocol if there is one, and a port.
 fn address(bytes: &[u8]) -> String {
     let (address, rest) = bytes.split_at(4);
     let address: [u8; 4] = address.try_into().unwrap();

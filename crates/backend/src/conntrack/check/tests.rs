@@ -24,7 +24,7 @@ fn service(name: &str, frontends: Vec<Frontend>, serving: &[&str]) -> UdpService
     UdpService { name: Arc::new(name), frontends, serving }
 }
 
-/// A flow of a client to `destination` that `answers` answers.
+/// A UDP or other flow of a client to `destination`, with replies from `answers`.
 fn flow_of(protocol: u8, destination: SocketAddr, answers: SocketAddr) -> Flow {
     let client = (destination.ip(), 40_000);
     Flow {
@@ -46,7 +46,7 @@ fn cluster_ip(text: &str) -> Frontend {
     Frontend::ClusterIp(socket(text).ip(), socket(text).port())
 }
 
-/// DNS at every kind of frontend with two endpoints, an idle Service without any.
+/// A check of two Services: one with every kind of frontend and two endpoints, and one without endpoints.
 fn check() -> Check {
     let dns = vec![
         cluster_ip("10.96.0.10:53"),
@@ -59,14 +59,14 @@ fn check() -> Check {
         Frontend::ExternalIp(NODE.parse().unwrap(), 30053),
         Frontend::NodePort(30054),
     ];
-    // Not sorted, although the catalog sorts them.
+    // Not sorted, although the Catalog sorts them.
     let services = [service("dns", dns, &["10.1.0.5:5353", "10.1.0.4:5353"]), service("idle", idle, &[])];
     let addresses = vec!["192.0.2.2".parse().unwrap(), NODE.parse().unwrap(), "10.0.0.1".parse().unwrap()];
     Check::new(Family::Ipv4, &services, addresses)
 }
 
 #[test]
-fn a_flow_that_begins_with_an_answer_is_stale_on_request() {
+fn a_flow_that_starts_with_a_reply_is_stale_on_request() {
     let answer = |from: &str| {
         let (from, client) = (socket(from), (IpAddr::from([192, 0, 2, 200]), 40_000));
         let original = Tuple::with_ports(UDP, (from.ip(), from.port()), client);
@@ -89,12 +89,12 @@ fn a_flow_that_begins_with_an_answer_is_stale_on_request() {
 fn a_flow_to_a_frontend_is_stale_unless_a_serving_endpoint_answers() {
     use Verdict::{Foreign, Stale, Valid};
     let cases = [
-        // Translated to an endpoint that serves, or not; another port of a serving address.
+        // Translated to an endpoint that serves, to one that does not, and to another port of a serving address.
         ("10.96.0.10:53", "10.1.0.4:5353", Valid),
         ("10.96.0.10:53", "10.1.0.5:5353", Valid),
         ("10.96.0.10:53", "10.1.0.6:5353", Stale),
         ("10.96.0.10:53", "10.1.0.4:53", Stale),
-        // Never translated: older than the rules.
+        // Not translated: older than the rules.
         ("10.96.0.10:53", "10.96.0.10:53", Stale),
         ("198.51.100.7:53", "10.1.0.4:5353", Valid),
         ("198.51.100.7:53", "10.1.0.6:5353", Stale),
@@ -120,14 +120,14 @@ fn a_node_port_is_one_only_at_addresses_that_accept_node_ports() {
         ("192.0.2.2:30053", "10.1.0.4:5353", Valid),
         ("192.0.2.2:30053", "10.1.0.6:5353", Stale),
         ("10.0.0.1:30053", "10.0.0.1:30053", Stale),
-        // A pod's conversation with a server outside.
+        // A flow of a pod to a server outside the cluster.
         ("198.51.100.200:30053", "198.51.100.200:30053", Foreign),
         ("127.0.0.1:30053", "127.0.0.1:30053", Foreign),
         // A cluster IP of a Service port that is not checked.
         ("10.96.0.77:30053", "10.1.0.9:1053", Foreign),
         ("192.0.2.2:30054", "192.0.2.2:30054", Valid),
         ("192.0.2.2:30055", "192.0.2.2:30055", Foreign),
-        // An external IP is asked before a node port, also if nothing serves behind it.
+        // An external IP takes precedence over a node port, even if its Service port has no serving endpoint.
         ("192.0.2.1:30053", "192.0.2.1:30053", Valid),
     ];
     for (destination, answers, verdict) in cases {
@@ -153,7 +153,7 @@ fn of_two_services_with_one_frontend_the_later_counts() {
 }
 
 #[test]
-fn ipv6_is_told_apart_by_address_and_port() {
+fn ipv6_flows_are_matched_by_address_and_port() {
     let frontends = vec![cluster_ip("[fd00:96::a]:53"), Frontend::NodePort(30053)];
     let services = [service("dns", frontends, &["[fd00:1::4]:53"])];
     let check = Check::new(Family::Ipv6, &services, vec!["2001:db8::1".parse().unwrap()]);
@@ -163,7 +163,7 @@ fn ipv6_is_told_apart_by_address_and_port() {
     assert_eq!(check.judge(&flow("[2001:db8::2]:30053", "[2001:db8::2]:30053")), Verdict::Foreign);
 }
 
-/// What is asked for, as (port, address).
+/// Returns the filters of a check, as (port, address).
 fn asked(services: &[UdpService], addresses: &[&str]) -> Vec<(Option<u16>, Option<String>)> {
     let addresses = addresses.iter().map(|text| text.parse().unwrap()).collect();
     let filters = Check::new(Family::Ipv4, services, addresses).filters();
@@ -192,7 +192,7 @@ fn the_kernel_is_asked_for_as_little_as_possible() {
     assert_eq!(asked(&idle, &[NODE]), []);
 }
 
-/// Few values, so that they meet.
+/// A small range of values, so that they collide.
 fn any_address() -> impl Strategy<Value = IpAddr> {
     (0_u8..5).prop_map(|last| IpAddr::from([10, 0, 0, last]))
 }
@@ -221,7 +221,7 @@ fn any_flow() -> impl Strategy<Value = Flow> {
     (protocol, any_socket(), any_socket()).prop_map(|(protocol, to, from)| flow_of(protocol, to, from))
 }
 
-/// The rule, word by word: the last Service port with that address, else the last with that node port.
+/// The rule, literally: the last Service port with that address and port, else the last with that node port.
 fn stale_by_the_rule(services: &[UdpService], nodes: &[IpAddr], flow: &Flow) -> bool {
     let to = SocketAddr::new(flow.original.destination, flow.original.destination_port().unwrap());
     let from = SocketAddr::new(flow.reply.source, flow.reply.source_port().unwrap());

@@ -7,13 +7,13 @@ use portolan_wire::conntrack::Tuple;
 
 use super::*;
 
-/// Long for a machine that does other things too.
+/// Long enough for a busy machine.
 const WITHIN: Duration = Duration::from_secs(30);
 const FRONTEND: &str = "10.96.0.10:53";
 
 type Script = Box<dyn FnMut(&Check, &mut dyn FnMut(&Flow) -> bool) -> Result<Report, Error> + Send>;
 
-/// Answers from a script, with these addresses.
+/// A kernel with these addresses, whose clean-ups run a script.
 struct Fake {
     addresses: Vec<IpAddr>,
     script: Script,
@@ -76,7 +76,7 @@ fn flow(destination: &str, answers: &str) -> Flow {
     }
 }
 
-/// Which of three endpoints the check takes for serving behind [`FRONTEND`].
+/// Returns which of three endpoints the check treats as serving [`FRONTEND`].
 fn valid(check: &Check) -> Vec<&'static str> {
     let endpoints = ["10.1.0.4:53", "10.1.0.5:53", "10.1.0.6:53"];
     endpoints
@@ -145,7 +145,7 @@ fn a_failure_and_a_refusal_are_tried_again_with_the_same_request() {
 }
 
 #[test]
-fn a_failed_request_gives_way_to_a_newer_one_for_the_same_service_port_only() {
+fn a_newer_request_replaces_a_failed_one_of_the_same_service_port_only() {
     let (entered, inside) = channel();
     let (go, gate) = channel();
     let other = service("other", Frontend::ClusterIp([10, 96, 0, 11].into(), 53), "10.1.0.9:53");
@@ -177,7 +177,7 @@ fn a_failing_family_does_not_hold_up_the_other() {
 }
 
 #[test]
-fn what_a_newer_request_says_spares_a_flow() {
+fn a_flow_that_a_newer_request_makes_valid_is_spared() {
     let (entered, inside) = channel();
     let (go, gate) = channel();
     let (answer, spared) = channel();
@@ -196,7 +196,7 @@ fn what_a_newer_request_says_spares_a_flow() {
     requests.request(Family::Ipv4, vec![dns("10.1.0.4:53")]);
     inside.recv_timeout(WITHIN).unwrap();
     requests.request(Family::Ipv4, vec![dns("10.1.0.5:53")]);
-    // Of the other family: says nothing about these flows.
+    // This one is of the other family, so it does not affect these flows.
     requests.request(Family::Ipv6, vec![dns("10.1.0.6:53")]);
     go.send(()).unwrap();
     assert_eq!(spared.recv_timeout(WITHIN).unwrap(), [true, false, false]);
@@ -208,11 +208,11 @@ fn what_a_newer_request_says_spares_a_flow() {
 }
 
 #[test]
-fn dropping_ends_the_thread_also_while_it_cleans_up_and_deletes_no_more() {
+fn dropping_the_thread_ends_a_clean_up_and_its_deletions() {
     let (entered, inside) = channel();
     let (thread, reports) = start(move |_, spare| {
         entered.send(()).unwrap();
-        // As a long list of stale flows would, but with an end in case that this never works.
+        // Loops like a long list of stale flows, but ends if no flow is ever spared.
         let end = Instant::now() + WITHIN;
         while !spare(&flow(FRONTEND, "10.1.0.6:53")) {
             assert!(Instant::now() < end, "flows are not spared");
@@ -228,7 +228,7 @@ fn dropping_ends_the_thread_also_while_it_cleans_up_and_deletes_no_more() {
     assert_eq!(reports.iter().count(), 1, "what waited is forgotten");
 }
 
-/// What a check that knows a node port says of a stale flow to it, at three addresses.
+/// Returns the verdicts of a check with a node port for a stale flow to that port, at three addresses.
 fn node_port_verdicts(check: &Check) -> [Verdict; 3] {
     ["192.0.2.1:30053", "192.0.2.2:30053", "127.0.0.1:30053"].map(|at| check.judge(&flow(at, at)))
 }

@@ -1,11 +1,11 @@
-//! One data plane takes the place of another.
+//! Replacing one data plane with another.
 
 use super::*;
 
 const OLD: &str = "old";
 const NEW: &str = "new";
 
-/// An engine in step, with a Service and a health check port in it.
+/// An engine in sync, with a Service and a health-check node port.
 fn running(old: &Recorder, timing: Timing) -> (Handle, JoinHandle<()>, Receiver<Report>) {
     let (handle, thread, reports) = engine(old, timing);
     let check = HealthCheckPort { namespace: "demo".into(), service: "a".into(), port: Some(32222) };
@@ -24,7 +24,7 @@ fn gave_way(recorder: &Recorder) -> usize {
 }
 
 #[test]
-fn the_new_one_knows_everything_before_the_old_one_gives_way() {
+fn a_new_data_plane_has_everything_before_the_old_one_is_retired() {
     let old = Recorder { parts: 3, ..Recorder::at(OLD) };
     let new = Recorder::at(NEW);
     let (handle, thread, reports) = running(&old, quick());
@@ -45,7 +45,7 @@ fn the_new_one_knows_everything_before_the_old_one_gives_way() {
 }
 
 #[test]
-fn while_the_new_one_fails_the_old_one_is_kept_up() {
+fn while_a_new_data_plane_fails_the_old_one_stays_active() {
     let (old, new) = (Recorder::at(OLD), Recorder::at(NEW));
     let (handle, thread, reports) = running(&old, quick());
     new.fails(usize::MAX);
@@ -72,7 +72,7 @@ fn while_the_new_one_fails_the_old_one_is_kept_up() {
 }
 
 #[test]
-fn changes_that_wait_go_to_the_new_one() {
+fn pending_changes_go_to_the_new_data_plane() {
     let (old, new) = (Recorder::at(OLD), Recorder::at(NEW));
     let (handle, thread, reports) =
         running(&old, Timing { min_interval: Duration::from_secs(60), ..quick() });
@@ -89,7 +89,7 @@ fn changes_that_wait_go_to_the_new_one() {
 }
 
 #[test]
-fn of_several_the_last_one_counts() {
+fn of_several_replacements_the_last_one_is_used() {
     let (old, first, second) = (Recorder::at(OLD), Recorder::at("first"), Recorder::at("second"));
     let (handle, thread, reports) = running(&old, quick());
     first.fails(usize::MAX);
@@ -108,13 +108,13 @@ fn of_several_the_last_one_counts() {
 }
 
 #[test]
-fn what_has_the_same_place_is_not_removed() {
+fn a_data_plane_of_the_same_place_is_not_removed() {
     let (old, new, back) = (Recorder::at(OLD), Recorder::at(NEW), Recorder::at(OLD));
     let (handle, thread, reports) = running(&old, quick());
     let same = Recorder::at(OLD);
     replace(&handle, &same);
     assert!(next(&reports).replacing);
-    // It cannot be removed before it is wanted again.
+    // Its removal fails until its place is used again.
     same.fails(usize::MAX);
     replace(&handle, &new);
     assert!(next(&reports).replacing);
@@ -131,7 +131,7 @@ fn what_has_the_same_place_is_not_removed() {
 }
 
 #[test]
-fn before_the_start_nothing_is_written_by_either() {
+fn before_the_start_neither_data_plane_writes() {
     let (old, new) = (Recorder::at(OLD), Recorder::at(NEW));
     let (handle, thread, reports) = engine(&old, quick());
     handle.work(Family::Ipv4, work(&["a"]));
@@ -145,7 +145,7 @@ fn before_the_start_nothing_is_written_by_either() {
 }
 
 #[test]
-fn what_an_earlier_run_left_goes_when_everything_is_there() {
+fn rules_of_an_earlier_run_are_removed_after_the_first_success() {
     let (current, former) = (Recorder::at(NEW), Recorder::at(OLD));
     let (handle, thread, reports) = engine(&current, quick());
     handle.retire(Family::Ipv4, Box::new(former.clone()));
@@ -164,7 +164,7 @@ fn what_an_earlier_run_left_goes_when_everything_is_there() {
 }
 
 #[test]
-fn whoever_only_waits_to_be_gone_is_asked_when_it_says() {
+fn a_removal_that_waits_does_not_delay_another_one() {
     let current = Recorder::at(NEW);
     let busy = Recorder { parts: 5, ..Recorder::at("busy") };
     let waits = Recorder { parts: 5, rests: Some(Duration::from_secs(3600)), ..Recorder::at(OLD) };

@@ -14,14 +14,14 @@ const PLACE: Place = Place { family: Family::Ipv4, table: TABLE };
 
 const LIMIT: usize = 8_000;
 
-/// Data and comment by set and key.
+/// Data and comment of each element, by set and key.
 type Model = BTreeMap<(String, Vec<u8>), (Option<WireData>, Vec<u8>)>;
 
 fn frames(batch: &Batch) -> impl Iterator<Item = Frame<'_>> {
     (batch.first_sequence()..batch.next_sequence()).filter_map(|sequence| batch.frame(sequence))
 }
 
-/// Does to the model what the kernel would do, and refuses what it would refuse.
+/// Applies a transaction to the model as the kernel would. Panics if the kernel would refuse it.
 fn replay(model: &mut Model, transaction: Transaction) {
     let batch = transaction.finish().unwrap();
     for frame in frames(&batch) {
@@ -46,7 +46,7 @@ fn element(set: Set, key: u16, data: u8) -> Element {
     Element { set, key: Key::EMPTY.number(key.into()), key_end: None, data: Data::EMPTY.number(data.into()) }
 }
 
-/// Two states of some sets, as sorted elements.
+/// Generates a state of some sets, as sorted elements.
 fn state() -> impl Strategy<Value = Vec<Element>> {
     let sets = prop_oneof![Just(Set::Services), Just(Set::Endpoints), Just(Set::NodePorts)];
     proptest::collection::btree_map((sets, 0..400_u16), 0..3_u8, 0..400).prop_map(|elements| {
@@ -86,7 +86,7 @@ proptest! {
 fn every_set_that_changes_has_its_place_among_the_parts() {
     let sets = |sets: &[Set]| sets.iter().copied().collect::<std::collections::BTreeSet<_>>();
     let mut all = sets(&Set::ALL);
-    // These two have no elements in a changeset.
+    // A changeset has no elements of these two.
     all.remove(&Set::Classes);
     all.remove(&Set::Affinity);
     assert_eq!(sets(&PART_ORDER), all);

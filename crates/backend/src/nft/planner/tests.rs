@@ -17,7 +17,7 @@ use super::super::skeleton;
 use super::super::value::{LOCAL_OFFSET, MAX_CLASS, MAX_ID};
 use super::*;
 
-/// Data and comment by set, key and end of the interval.
+/// Data and comment of each element, by set, key and end of the interval.
 type Model = BTreeMap<Place, Content>;
 type Place = (Set, Vec<u8>, Vec<u8>);
 type Content = (Vec<u8>, String);
@@ -34,7 +34,7 @@ fn settings(family: Family) -> Settings {
     }
 }
 
-/// Does to the model what the kernel would do, and refuses what it would refuse.
+/// Applies changes to the model as the kernel would. Panics if the kernel would refuse them.
 fn replay(model: &mut Model, changes: &Changeset, context: &str) {
     for set in Set::ALL {
         for operation in changes.deletions(set) {
@@ -51,7 +51,7 @@ fn replay(model: &mut Model, changes: &Changeset, context: &str) {
     }
 }
 
-/// What the model does, free of ids, class numbers, order of indexes, and slots.
+/// Returns what the model means to packets, without ids, class numbers, order of indexes, and slots.
 fn meaning(model: &Model, planner: &Planner) -> BTreeSet<String> {
     let classes: BTreeMap<u16, Class> = planner.classes.iter().collect();
     let mut backends = 0;
@@ -85,7 +85,7 @@ fn check_counts(class: Class, cluster: usize, local: usize) {
     }
 }
 
-/// The endpoints of an id; every index from the first on must be there.
+/// Returns the endpoints of an id, from index `first` to the first gap.
 fn endpoints(model: &Model, id: u32, first: u32) -> BTreeSet<Vec<u8>> {
     let slots = if first == 0 { Set::AffinityEndpoints } else { Set::AffinityLocalEndpoints };
     let endpoint = |index: u32| {
@@ -100,11 +100,11 @@ fn endpoints(model: &Model, id: u32, first: u32) -> BTreeSet<Vec<u8>> {
     (first..).map_while(endpoint).collect()
 }
 
-/// A planner that has compared with an empty kernel.
+/// Returns a planner that has been compared with a table without sets, and the model of what it wrote.
 fn from_scratch(settings: Settings, state: &[Change]) -> (Planner, Model) {
     let mut planner = Planner::new(settings);
     planner.remember(state);
-    // A table that is there, but not of our shape.
+    // A table that exists, but without its sets.
     let table = Some(skeleton::table(planner.layout().place()));
     let difference = Difference::between(&mut planner, &mut View { table, ..View::default() });
     assert!(difference.rebuild && difference.plan.refused.is_empty());

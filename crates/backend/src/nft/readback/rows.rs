@@ -1,11 +1,12 @@
-//! The elements of one set as rows of equal length in one block, sorted by key: little more than their bytes.
+//! The elements of a set as rows of equal length in one block, sorted by key. They take little more room than their
+//! bytes.
 
 use super::super::element::Key;
 
-/// Bytes of the hash under which a comment is compared.
+/// Length in bytes of a comment's hash.
 const HASH: usize = size_of::<u64>();
 
-/// Keys with their data and the hash of their comment, each key once. Filled with [`Rows::push`], then sorted
+/// Keys with their data and the hash of their comment, each key once. Rows are added with [`Rows::push`], then sorted
 /// once with [`Rows::settle`], then looked up.
 #[derive(Debug)]
 pub(in super::super) struct Rows {
@@ -13,7 +14,7 @@ pub(in super::super) struct Rows {
     data_length: usize,
     with_comment: bool,
     bytes: Vec<u8>,
-    /// Which rows have been taken.
+    /// True for each row that has been taken.
     taken: Vec<bool>,
 }
 
@@ -21,24 +22,24 @@ pub(in super::super) struct Rows {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) struct Row<'a> {
     pub(in super::super) key: &'a [u8],
-    /// Empty in a set.
+    /// Empty if the set is not a map.
     pub(in super::super) data: &'a [u8],
-    /// Hash of the comment; `None` in a set whose elements have none.
+    /// Hash of the comment. `None` in a set whose elements have none.
     pub(in super::super) comment: Option<u64>,
 }
 
 impl Rows {
-    /// No rows yet, of keys and data of these lengths.
+    /// Creates empty rows with keys and data of these lengths.
     pub(in super::super) fn new(key_length: usize, data_length: usize, with_comment: bool) -> Self {
         Self { key_length, data_length, with_comment, bytes: Vec::new(), taken: Vec::new() }
     }
 
-    /// Makes room for exactly so many rows.
+    /// Allocates room for exactly this many rows.
     pub(super) fn reserve(&mut self, rows: usize) {
         self.bytes.reserve_exact(rows.saturating_mul(self.row_length()));
     }
 
-    /// Adds an element; says whether it is of the right shape.
+    /// Adds an element. Returns false if its lengths do not match.
     pub(super) fn push(&mut self, row: &Row<'_>) -> bool {
         let fits = row.key.len() == self.key_length
             && row.data.len() == self.data_length
@@ -51,7 +52,7 @@ impl Rows {
         fits
     }
 
-    /// Sorts the rows, and keeps one of those with the same key.
+    /// Sorts the rows and removes duplicate keys.
     pub(super) fn settle(&mut self) {
         self.sort();
         let (length, mut kept) = (self.row_length(), 0);
@@ -65,17 +66,17 @@ impl Rows {
         self.taken = vec![false; kept];
     }
 
-    /// How many there are.
+    /// Returns the number of rows.
     pub(in super::super) fn len(&self) -> usize {
         self.bytes.len() / self.row_length()
     }
 
-    /// The row with a key.
+    /// Returns the row with a key.
     pub(in super::super) fn get(&self, key: &Key) -> Option<Row<'_>> {
         self.row(self.place(key)?)
     }
 
-    /// The row with a key, which is no longer [left](Self::left) from here on.
+    /// Returns the row with a key and removes it from those [left](Self::left).
     pub(in super::super) fn take(&mut self, key: &Key) -> Option<Row<'_>> {
         let place = self.place(key)?;
         if let Some(taken) = self.taken.get_mut(place) {
@@ -84,7 +85,7 @@ impl Rows {
         self.row(place)
     }
 
-    /// The keys that nobody has taken.
+    /// Returns the keys of the rows that have not been taken.
     pub(in super::super) fn left(&self) -> impl Iterator<Item = &[u8]> {
         let rows = self.bytes.chunks_exact(self.row_length()).zip(&self.taken);
         rows.filter(|(_, taken)| !**taken).filter_map(|(row, _)| row.get(..self.key_length))
@@ -119,11 +120,11 @@ impl Rows {
     }
 
     fn row_length(&self) -> usize {
-        // Never 0, even for keys that nobody has.
+        // Never 0, also not for rows without bytes.
         (self.key_length + self.data_length + if self.with_comment { HASH } else { 0 }).max(1)
     }
 
-    /// In place for the lengths that large sets have.
+    /// Sorts the rows by their bytes. Row lengths of large sets are sorted in place.
     fn sort(&mut self) {
         let length = self.row_length();
         let bytes = &mut self.bytes;
