@@ -42,20 +42,25 @@
 
 pub(crate) mod coalesced;
 mod lane;
+mod pending;
 mod retry;
 mod successor;
 
 use std::ops::AddAssign;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use portolan_model::catalog::UdpService;
 use portolan_model::{Change, Family, ServicePortName, Settings};
 
+use crate::mailbox::{Received, Receiver, Sender, mailbox};
 use crate::{Commit, Dataplane, Error, HealthCheckPort};
 use lane::Lane;
+use pending::Pending;
+
+/// Trigger times kept while commits fail or take long. Each is one observation of a histogram.
+const TRIGGERS_MAX: usize = 65_536;
 
 /// When to commit, to retry and to compare.
 #[derive(Debug, Clone, Copy)]
@@ -116,18 +121,6 @@ impl AddAssign for ObjectChanges {
     }
 }
 
-/// A request to the engine.
-enum Message {
-    Work(Family, Work),
-    Replace(Family, Box<dyn Dataplane + Send>),
-    Retire(Family, Box<dyn Dataplane + Send>),
-    Start,
-    Configure(Settings),
-    Timing(Timing),
-    Compare(Family),
-    Stop,
-}
-
 /// The result of a commit or of an attempt at one.
 #[derive(Debug)]
 pub struct Report {
@@ -144,6 +137,8 @@ pub struct Report {
     /// True if this is the commit of a data plane that replaces another. After a success it is active; after a
     /// failure the former one stays active.
     pub replacing: bool,
+    /// True if this was the removal of unused chains and sets, which failed.
+    pub collecting: bool,
     /// What was written, or the error.
     pub outcome: Result<Commit, Error>,
     /// See [`Work::triggers`]. Empty after a failure, which keeps them for the next attempt.
@@ -157,58 +152,53 @@ pub struct Report {
 }
 
 /// A handle to send requests to a running engine.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Handle {
-    sender: Sender<Message>,
+    sender: Sender<Pending>,
 }
 
 impl Handle {
     /// Queues changes of a family.
     pub fn work(&self, family: Family, work: Work) {
-        self.send(Message::Work(family, work));
+        self.sender.put(|pending| pending.families.get_mut(family).work(work));
     }
 
     /// Marks the work queued so far as the complete state. From then on the engine writes to the kernel.
     pub fn start(&self) {
-        self.send(Message::Start);
+        self.sender.put(|pending| pending.start = true);
     }
 
     /// Replaces the data plane of a family, in the same mode or another. The new one receives the complete state and
     /// writes it; until that succeeds, changes go to the old one, too. Then the rules of the old one are removed,
     /// unless both have the same [`Dataplane::place`]. Of several replacements the last one is used.
     pub fn replace(&self, family: Family, dataplane: Box<dyn Dataplane + Send>) {
-        self.send(Message::Replace(family, dataplane));
+        self.sender.put(|pending| pending.families.get_mut(family).replace(dataplane));
     }
 
     /// Passes in a data plane of another place whose rules an earlier run may have left. They are removed once
     /// everything is in the kernel.
     pub fn retire(&self, family: Family, dataplane: Box<dyn Dataplane + Send>) {
-        self.send(Message::Retire(family, dataplane));
+        self.sender.put(|pending| pending.families.get_mut(family).retire(dataplane));
     }
 
     /// Sets new settings for a family.
     pub fn configure(&self, settings: Settings) {
-        self.send(Message::Configure(settings));
+        self.sender.put(|pending| pending.families.get_mut(settings.family).configure(settings));
     }
 
     /// Sets new intervals. They apply from the next commit on.
     pub fn set_timing(&self, timing: Timing) {
-        self.send(Message::Timing(timing));
+        self.sender.put(|pending| pending.timing = Some(timing));
     }
 
     /// Reports that another program may have changed the table of a family.
     pub fn compare(&self, family: Family) {
-        self.send(Message::Compare(family));
+        self.sender.put(|pending| pending.families.get_mut(family).drifted());
     }
 
     /// Ends the thread after its current commit.
     pub fn stop(&self) {
-        self.send(Message::Stop);
-    }
-
-    /// Sends a message. If the engine has ended, the message is dropped.
-    fn send(&self, message: Message) {
-        let _ = self.sender.send(message);
+        self.sender.put(|pending| pending.stop = true);
     }
 }
 
@@ -218,7 +208,7 @@ pub fn spawn(
     timing: Timing,
     report: impl FnMut(Report) + Send + 'static,
 ) -> std::io::Result<(Handle, JoinHandle<()>)> {
-    let (sender, receiver) = channel();
+    let (sender, receiver) = mailbox();
     let lanes =
         dataplanes.into_iter().map(|(family, dataplane)| Lane::new(family, dataplane, timing)).collect();
     let engine = Engine { lanes, receiver, report };
@@ -228,7 +218,7 @@ pub fn spawn(
 
 struct Engine<R> {
     lanes: Vec<Lane>,
-    receiver: Receiver<Message>,
+    receiver: Receiver<Pending>,
     report: R,
 }
 
@@ -244,60 +234,32 @@ impl<R: FnMut(Report)> Engine<R> {
         }
     }
 
-    /// Waits until there is something to do. Returns false if the engine is to end. Receives all queued messages
-    /// first, so that a burst of changes becomes one commit.
+    /// Waits until there is something to do. Returns false if the engine is to end. Takes everything that was requested, so
+    /// that a burst of changes becomes one commit.
     fn receive(&mut self) -> bool {
         let due = self.lanes.iter().filter_map(Lane::due).min();
-        let first = match due {
-            None => self.receiver.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            Some(due) => self.receiver.recv_timeout(due.saturating_duration_since(Instant::now())),
-        };
-        let mut next = match first {
-            Ok(message) => Some(message),
-            Err(RecvTimeoutError::Timeout) => None,
-            Err(RecvTimeoutError::Disconnected) => return false,
-        };
-        while let Some(message) = next {
-            if matches!(message, Message::Stop) {
-                return false;
-            }
-            self.take(message);
-            next = self.receiver.try_recv().ok();
+        match self.receiver.take_before(due) {
+            Received::Value(pending) if pending.stop => return false,
+            Received::Value(pending) => self.take(pending),
+            Received::Late => {}
+            Received::Closed => return false,
         }
         true
     }
 
-    fn take(&mut self, message: Message) {
+    fn take(&mut self, pending: Pending) {
+        let Pending { families, start, timing, stop: _ } = pending;
         let now = Instant::now();
-        match message {
-            Message::Work(family, work) => {
-                if let Some(lane) = self.lane(family) {
-                    lane.queue(work);
-                }
+        if let Some(timing) = timing {
+            self.lanes.iter_mut().for_each(|lane| lane.set_timing(timing, now));
+        }
+        for (family, requests) in [(Family::Ipv4, families.ipv4), (Family::Ipv6, families.ipv6)] {
+            if let Some(lane) = self.lane(family) {
+                requests.pass_to(lane, now);
             }
-            Message::Replace(family, dataplane) => {
-                if let Some(lane) = self.lane(family) {
-                    lane.replace(dataplane, now);
-                }
-            }
-            Message::Retire(family, dataplane) => {
-                if let Some(lane) = self.lane(family) {
-                    lane.retire(dataplane, now);
-                }
-            }
-            Message::Start => self.lanes.iter_mut().for_each(|lane| lane.start(now)),
-            Message::Configure(settings) => {
-                if let Some(lane) = self.lane(settings.family) {
-                    lane.configure(settings);
-                }
-            }
-            Message::Timing(timing) => self.lanes.iter_mut().for_each(|lane| lane.set_timing(timing, now)),
-            Message::Compare(family) => {
-                if let Some(lane) = self.lane(family) {
-                    lane.suspect(now);
-                }
-            }
-            Message::Stop => {}
+        }
+        if start {
+            self.lanes.iter_mut().for_each(|lane| lane.start(now));
         }
     }
 

@@ -10,13 +10,11 @@ use portolan_model::{Family, ServicePortName, Settings};
 use super::coalesced::Coalesced;
 use super::retry::Retry;
 use super::successor::{HealthChecks, Retired, Successor};
-use super::{ObjectChanges, Report, Timing, Work};
+use super::{ObjectChanges, Report, TRIGGERS_MAX, Timing, Work};
 use crate::{Commit, Dataplane, Error};
 
 /// Wait between two parts of a collection: kernels before 6.2 keep a chain referenced for a moment.
 const COLLECT_PAUSE: Duration = Duration::from_secs(1);
-/// Number of trigger times kept while commits fail. Each one is an observation of a histogram.
-const TRIGGERS_MAX: usize = 65_536;
 /// Minimum time between two repairs of drift. Drift is repaired at once, but a program that writes to our table all
 /// the time must not keep the thread busy.
 const MEND_INTERVAL: Duration = Duration::from_millis(200);
@@ -188,8 +186,10 @@ impl Lane {
             self.full_at = None;
             self.compare = self.compare.or(Some(Reason::Planned));
         }
-        if passed(self.collect_at) {
-            self.collect(now);
+        if passed(self.collect_at)
+            && let Some(failure) = self.collect(now)
+        {
+            return Some(failure);
         }
         if passed(self.check_at) {
             self.check(now);
@@ -276,6 +276,7 @@ impl Lane {
             full,
             repaired: false,
             replacing: false,
+            collecting: false,
             triggers: Vec::new(),
             udp: Vec::new(),
             objects: ObjectChanges::default(),
@@ -346,15 +347,19 @@ impl Lane {
         }
     }
 
-    fn collect(&mut self, now: Instant) {
+    /// Removes unused chains and sets. Returns a report if that fails; everything is then compared.
+    fn collect(&mut self, now: Instant) -> Option<Report> {
         self.collect_at = None;
-        match self.dataplane.collect() {
-            Ok(true) => self.collect_at = Some(now + COLLECT_PAUSE),
-            Ok(false) => {}
-            Err(error) => {
-                tracing::warn!(family = %self.family, %error, "unused chains could not be removed; comparing everything");
-                self.failed(now);
+        let error = match self.dataplane.collect() {
+            Ok(is_more) => {
+                self.collect_at = is_more.then(|| now + COLLECT_PAUSE);
+                return None;
             }
-        }
+            Err(error) => error,
+        };
+        self.failed(now);
+        let mut report = self.report(self.dataplane.mode(), now.elapsed(), false, Err(error));
+        report.collecting = true;
+        Some(report)
     }
 }

@@ -37,6 +37,10 @@ struct Recorder {
     /// Its rules were removed by another program, without a notification.
     gone: Arc<AtomicBool>,
     checked: bool,
+    /// Collections fail.
+    has_garbage: bool,
+    /// What the first comparison waits for.
+    released: Option<Arc<Mutex<Receiver<()>>>>,
 }
 
 impl Recorder {
@@ -106,7 +110,11 @@ impl Dataplane for Recorder {
 
     fn compare(&mut self, changes: &[Change]) -> Result<Commit, Error> {
         self.remember(changes);
-        self.note(Call::Compare(names(changes))).map(|commit| Commit { full: true, ..commit })
+        let noted = self.note(Call::Compare(names(changes)));
+        if let Some(released) = self.released.take() {
+            let _ = released.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        }
+        noted.map(|commit| Commit { full: true, ..commit })
     }
 
     fn let_in(&mut self, health_checks: &[HealthCheckPort]) -> bool {
@@ -121,11 +129,12 @@ impl Dataplane for Recorder {
     }
 
     fn collect(&mut self) -> Result<bool, Error> {
-        Ok(false)
+        self.has_garbage = false;
+        Err(Error::Contended { mode: "test", attempts: 1 })
     }
 
     fn needs_collection(&self) -> bool {
-        false
+        self.has_garbage
     }
 
     fn remove(&mut self) -> Result<(), Error> {
@@ -209,6 +218,72 @@ fn nothing_is_committed_before_the_start() {
     assert!(report.full);
     assert_eq!(report.triggers, [1]);
     assert_eq!(recorder.calls(), [Call::Apply(vec!["demo/a".into()]), Call::Compare(Vec::new())]);
+    handle.stop();
+    thread.join().unwrap();
+}
+
+/// The receiver of a data plane that waits for it in its first comparison, and a sender that ends the wait.
+fn busy() -> (Recorder, mpsc::Sender<()>) {
+    let (release, released) = mpsc::channel();
+    (Recorder { released: Some(Arc::new(Mutex::new(released))), ..Recorder::default() }, release)
+}
+
+#[test]
+fn a_million_changes_during_a_commit_take_memory_for_their_service_ports_only() {
+    let (recorder, release) = busy();
+    let (handle, thread, reports) = engine(&recorder, quick());
+    handle.start();
+    until("the first comparison has begun", || recorder.calls() == [Call::Compare(Vec::new())]);
+    let names: Vec<String> = (0..10).map(|number| format!("web-{number}")).collect();
+    for number in 0..1_000_000 {
+        let mut work = work(&[&names[number % names.len()]]);
+        work.health_checks = vec![HealthCheckPort {
+            namespace: "demo".into(),
+            service: names[number % names.len()].as_str().into(),
+            port: Some(30_000),
+        }];
+        handle.work(Family::Ipv4, work);
+    }
+    handle.sender.put(|pending| {
+        assert_eq!(pending.families.ipv4.changes(), names.len());
+        assert_eq!(pending.families.ipv4.others(), [TRIGGERS_MAX, 0, names.len()]);
+    });
+    release.send(()).unwrap();
+    next(&reports);
+    let report = next(&reports);
+    assert_eq!((report.changed.len(), report.objects.services), (names.len(), 1_000_000));
+    handle.stop();
+    thread.join().unwrap();
+}
+
+#[test]
+fn settings_that_come_after_a_replacement_are_the_replacement_s_too() {
+    let (recorder, release) = busy();
+    let (handle, thread, reports) = engine(&recorder, quick());
+    handle.start();
+    until("the first comparison has begun", || recorder.calls() == [Call::Compare(Vec::new())]);
+    let successor = Recorder::at("elsewhere");
+    handle.configure(settings());
+    handle.replace(Family::Ipv4, Box::new(successor.clone()));
+    handle.configure(settings());
+    release.send(()).unwrap();
+    until("it is replaced", || successor.calls().contains(&Call::Compare(Vec::new())));
+    assert_eq!(successor.calls().iter().filter(|call| **call == Call::Configure).count(), 1);
+    drop(reports);
+    handle.stop();
+    thread.join().unwrap();
+}
+
+#[test]
+fn a_failed_collection_is_reported() {
+    let recorder = Recorder { has_garbage: true, ..Recorder::default() };
+    let timing = Timing { collect_after: Duration::ZERO, ..quick() };
+    let (handle, thread, reports) = engine(&recorder, timing);
+    handle.start();
+    next(&reports);
+    let report = next(&reports);
+    assert!(report.collecting && report.outcome.is_err(), "{report:?}");
+    assert!(next(&reports).full, "everything is compared");
     handle.stop();
     thread.join().unwrap();
 }

@@ -86,6 +86,12 @@ impl Reporter {
                     changed: report.changed,
                 });
             }
+            Err(error) if report.collecting => {
+                if mode == Mode::Nftables.name() {
+                    self.metrics.nftables_cleanup_failed(family);
+                }
+                tracing::warn!(%family, mode, %error, "unused chains could not be removed; comparing everything");
+            }
             Err(error) => {
                 if mode == Mode::Nftables.name() {
                     self.metrics.nftables_sync_failed(family);
