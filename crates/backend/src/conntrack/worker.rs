@@ -5,7 +5,6 @@
 //! moment ago is not deleted as stale. A failed clean-up is queued again and retried.
 
 use std::net::IpAddr;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -17,6 +16,7 @@ use portolan_wire::conntrack::Flow;
 use super::pending::Pending;
 use super::{Check, Cleaner, Error, Report, Verdict};
 use crate::addresses::Addresses;
+use crate::mailbox::{Received, Receiver, Sender, mailbox};
 
 /// Wait after a first failure. It doubles with each consecutive failure.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
@@ -47,14 +47,15 @@ pub struct CleanerThread {
 /// A handle to send requests to the thread.
 #[derive(Debug, Clone)]
 pub struct Requests {
-    sender: Sender<Message>,
+    sender: Sender<Mail>,
 }
 
-#[derive(Debug)]
-enum Message {
-    Request(Family, Vec<UdpService>),
-    Configure(Family, NodePortAddresses),
-    Stop,
+/// What was requested since the worker looked last.
+#[derive(Debug, Default)]
+struct Mail {
+    requests: PerFamily<Pending>,
+    node_ports: PerFamily<Option<NodePortAddresses>>,
+    stop: bool,
 }
 
 impl CleanerThread {
@@ -72,7 +73,7 @@ impl CleanerThread {
         node_ports: PerFamily<NodePortAddresses>,
         report: impl FnMut(Cleaned) + Send + 'static,
     ) -> std::io::Result<Self> {
-        let (sender, receiver) = channel();
+        let (sender, receiver) = mailbox();
         let inbox = Inbox { receiver, lanes: lanes(node_ports), stopped: false };
         let worker = Worker { kernel, inbox, report };
         let thread = std::thread::Builder::new().name("conntrack".into()).spawn(move || worker.run())?;
@@ -87,7 +88,7 @@ impl CleanerThread {
 
 impl Drop for CleanerThread {
     fn drop(&mut self) {
-        self.requests.send(Message::Stop);
+        self.requests.sender.put(|mail| mail.stop = true);
         if let Some(thread) = self.thread.take() {
             // A panic in the thread was reported when it happened.
             let _ = thread.join();
@@ -100,18 +101,13 @@ impl Requests {
     /// that starts before that may be stale again.
     pub fn request(&self, family: Family, services: Vec<UdpService>) {
         if !services.is_empty() {
-            self.send(Message::Request(family, services));
+            self.sender.put(|mail| mail.requests.get_mut(family).add(services));
         }
     }
 
     /// Sets the addresses that accept node ports.
     pub fn configure(&self, family: Family, node_ports: NodePortAddresses) {
-        self.send(Message::Configure(family, node_ports));
-    }
-
-    /// Sends a message. If the thread has ended, the message is dropped.
-    fn send(&self, message: Message) {
-        let _ = self.sender.send(message);
+        self.sender.put(|mail| *mail.node_ports.get_mut(family) = Some(node_ports));
     }
 }
 
@@ -144,7 +140,7 @@ struct Worker<K, R> {
 
 /// The queue, and the lanes that its messages go to.
 struct Inbox {
-    receiver: Receiver<Message>,
+    receiver: Receiver<Mail>,
     lanes: PerFamily<Lane>,
     stopped: bool,
 }
@@ -207,35 +203,32 @@ impl Inbox {
     /// Waits until there is something to do. Returns false if the thread is to end.
     fn wait(&mut self) -> bool {
         let due = Family::BOTH.into_iter().filter_map(|family| self.lanes.get(family).due()).min();
-        let first = match due {
-            None => self.receiver.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            Some(due) => self.receiver.recv_timeout(due.saturating_duration_since(Instant::now())),
-        };
-        match first {
-            Ok(message) => self.take(message),
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => self.stopped = true,
+        match self.receiver.take_before(due) {
+            Received::Value(mail) => self.open(mail),
+            Received::Late => {}
+            Received::Closed => self.stopped = true,
         }
-        self.poll();
         !self.stopped
     }
 
-    /// Receives the queued messages. Returns true if there were any.
+    /// Receives what was requested meanwhile. Returns true if there was anything.
     fn poll(&mut self) -> bool {
-        let mut some = false;
-        while let Ok(message) = self.receiver.try_recv() {
-            self.take(message);
-            some = true;
-        }
-        some
+        let mail = self.receiver.take();
+        let has_mail = mail.is_some();
+        mail.into_iter().for_each(|mail| self.open(mail));
+        has_mail
     }
 
-    fn take(&mut self, message: Message) {
-        match message {
-            Message::Request(family, services) => self.lanes.get_mut(family).pending.add(services),
-            Message::Configure(family, node_ports) => self.lanes.get_mut(family).node_ports = node_ports,
-            Message::Stop => self.stopped = true,
+    fn open(&mut self, mail: Mail) {
+        let Mail { mut requests, mut node_ports, stop } = mail;
+        for family in Family::BOTH {
+            let lane = self.lanes.get_mut(family);
+            lane.pending.add(requests.get_mut(family).take());
+            if let Some(node_ports) = node_ports.get_mut(family).take() {
+                lane.node_ports = node_ports;
+            }
         }
+        self.stopped |= stop;
     }
 
     /// Returns true if a stale flow must not be deleted: newer requests make it valid, or the thread is to end.

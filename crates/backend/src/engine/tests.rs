@@ -263,9 +263,9 @@ fn settings_that_come_after_a_replacement_are_the_replacement_s_too() {
     handle.start();
     until("the first comparison has begun", || recorder.calls() == [Call::Compare(Vec::new())]);
     let successor = Recorder::at("elsewhere");
-    handle.configure(settings());
+    handle.configure(replace::neutral());
     handle.replace(Family::Ipv4, Box::new(successor.clone()));
-    handle.configure(settings());
+    handle.configure(replace::neutral());
     release.send(()).unwrap();
     until("it is replaced", || successor.calls().contains(&Call::Compare(Vec::new())));
     assert_eq!(successor.calls().iter().filter(|call| **call == Call::Configure).count(), 1);

@@ -179,7 +179,7 @@ fn a_removal_that_waits_does_not_delay_another_one() {
     thread.join().unwrap();
 }
 
-fn neutral() -> Settings {
+pub(super) fn neutral() -> Settings {
     Settings {
         family: Family::Ipv4,
         local_detector: portolan_model::LocalDetector::None,
