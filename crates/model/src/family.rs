@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-/// An IP family, spelled `IPv4` or `IPv6` in metrics, health answers and API objects.
+/// An IP family, spelled `IPv4` or `IPv6` in metrics, health responses and API objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Family {
     /// Internet protocol version 4.

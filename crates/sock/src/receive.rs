@@ -9,12 +9,12 @@ use rustix::net::{RecvFlags, recvfrom};
 
 use crate::{Refusal, Socket, SocketError};
 
-/// Whether to wait for a datagram.
+/// How long a read waits for a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wait {
     /// Waits for the kernel's reply, at most for the socket's timeout.
     Answer,
-    /// Returns at once if no datagram is queued.
+    /// Does not wait: returns at once if no datagram is queued.
     No,
 }
 

@@ -128,7 +128,7 @@ proptest! {
     }
 
     #[test]
-    fn selected_endpoints_are_usable_and_not_mixed(mut endpoints in proptest::collection::vec(any_endpoint(), 0..12), demand in any::<(bool, bool)>()) {
+    fn selection_invariants(mut endpoints in proptest::collection::vec(any_endpoint(), 0..12), demand in any::<(bool, bool)>()) {
         settle_duplicates(&mut endpoints);
         let demand = Demand { cluster: demand.0, local: demand.1 };
         let selection = select(&endpoints, demand);
