@@ -1,4 +1,4 @@
-//! How long one allocation takes in a /12 that is 90 % full. Run it with `--release`.
+//! Measures one allocation in a /12 that is 90 % full. Run it with `--release`.
 
 use std::time::Instant;
 
@@ -8,7 +8,7 @@ const ROUNDS: u32 = 1_000_000;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let range = AddressRange::new("10.96.0.0/12".parse()?)?;
-    // The worst case fills the upper band from its start; the usual one leaves holes everywhere.
+    // The worst case fills the upper band from its start. Usually the free addresses are scattered.
     for (name, is_scattered) in [("scattered", true), ("one block", false)] {
         let mut seed = fastrand::Rng::with_seed(1);
         let taken = (0..range.usable()).filter(|offset| {

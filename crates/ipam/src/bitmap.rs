@@ -1,8 +1,9 @@
-//! A set of numbers below 2^64 that finds its next absent one fast and stays small, be it nearly empty or nearly full.
+//! A set of numbers below 2^64 that finds the next absent number fast and stays small, whether nearly empty or nearly
+//! full.
 //!
-//! Numbers lie in chunks of 4096. An empty chunk takes no memory, nor does a full one: runs of full chunks are kept as
-//! intervals, so that a search steps over any number of them at once. Chunks between are a short sorted list, or 64
-//! words and a summary that tells which words are full.
+//! Numbers are grouped in chunks of 4096. Neither empty nor full chunks take memory of their own: runs of full chunks
+//! are kept as intervals, so a search skips any number of them at once. Any other chunk is a short sorted list, or 64
+//! words with a summary of the full words.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,7 @@ mod tests;
 
 const LAST_CHUNK: u64 = u64::MAX / CHUNK_BITS as u64;
 
-/// See the module.
+/// A set of numbers below 2^64.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Bitmap {
     /// Chunks that are neither empty nor full, by index.
@@ -25,28 +26,28 @@ pub struct Bitmap {
 }
 
 impl Bitmap {
-    /// The empty set.
+    /// Creates an empty set.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// How many numbers are in the set.
+    /// Returns how many numbers are in the set.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether none is.
+    /// Returns true if the set is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Whether the number is in the set.
+    /// Returns true if the number is in the set.
     pub fn contains(&self, number: u64) -> bool {
         let (index, bit) = split(number);
         self.run_over(index).is_some() || self.partial.get(&index).is_some_and(|chunk| chunk.contains(bit))
     }
 
-    /// Adds the number; false if it was there.
+    /// Adds the number. Returns false if it was present.
     pub fn insert(&mut self, number: u64) -> bool {
         let (index, bit) = split(number);
         if self.run_over(index).is_some() {
@@ -62,7 +63,7 @@ impl Bitmap {
         is_new
     }
 
-    /// Removes the number; false if it was not there.
+    /// Removes the number. Returns false if it was absent.
     pub fn remove(&mut self, number: u64) -> bool {
         let (index, bit) = split(number);
         if let Some((first, last)) = self.run_over(index) {
@@ -80,10 +81,11 @@ impl Bitmap {
         was_there
     }
 
-    /// The least number that is not in the set and not below `from`.
+    /// Returns the least absent number that is not below `from`.
     pub fn next_absent(&self, from: u64) -> Option<u64> {
         let (mut index, mut bit) = split(from);
-        // Few rounds: a chunk without room after `bit` and a run of full ones, then a chunk that has room.
+        // The loop takes few rounds: a partial chunk without room from `bit` on, a run of full chunks, then a chunk
+        // with room.
         while index <= LAST_CHUNK {
             if let Some((_, last)) = self.run_over(index) {
                 (index, bit) = (last.checked_add(1)?, 0);
@@ -99,7 +101,7 @@ impl Bitmap {
         None
     }
 
-    /// All numbers of the set, rising.
+    /// Iterates over all numbers of the set in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = u64> {
         let mut next = Some(0);
         std::iter::from_fn(move || {
@@ -109,7 +111,7 @@ impl Bitmap {
         })
     }
 
-    /// The least number in the set that is not below `from`.
+    /// Returns the least number of the set that is not below `from`.
     fn next_present(&self, from: u64) -> Option<u64> {
         let (index, bit) = split(from);
         if self.run_over(index).is_some() {
@@ -125,7 +127,7 @@ impl Bitmap {
         partial.into_iter().chain(full).min()
     }
 
-    /// First and last index of the run of full chunks that this one is in.
+    /// Returns the first and last index of the run of full chunks that contains this chunk.
     fn run_over(&self, index: u64) -> Option<(u64, u64)> {
         let (first, last) = self.full.range(..=index).next_back()?;
         (*last >= index).then_some((*first, *last))
@@ -159,7 +161,7 @@ impl FromIterator<u64> for Bitmap {
     }
 }
 
-/// Index of the chunk, and bit in it.
+/// Returns the index of the chunk and the bit within it.
 fn split(number: u64) -> (u64, u16) {
     (number / u64::from(CHUNK_BITS), (number % u64::from(CHUNK_BITS)) as u16)
 }

@@ -1,4 +1,4 @@
-//! Whether a range may hold cluster IPs at all, and whether it is in the way of something else.
+//! Checks that a range may hold cluster IPs and does not overlap other networks.
 
 use ipnet::IpNet;
 use thiserror::Error;
@@ -8,37 +8,37 @@ use crate::{
     range::{AddressRange, RangeError},
 };
 
-/// What the network uses otherwise.
+/// The other networks of a cluster.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Neighbours<'a> {
-    /// Ranges that pods get their addresses from.
+    /// Ranges of pod addresses.
     pub pods: &'a [IpNet],
-    /// Networks, or single addresses as /32 and /128, of nodes.
+    /// Networks of nodes, or their addresses as /32 and /128.
     pub nodes: &'a [IpNet],
 }
 
-/// Why a range may not hold cluster IPs.
+/// The reason why a range may not hold cluster IPs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum RangeRefusal {
-    /// Not a range.
+    /// The CIDR is not a valid range.
     #[error(transparent)]
     Range(#[from] RangeError),
-    /// No Service could be reached there.
+    /// The range overlaps special-purpose addresses, at which no Service can be reached.
     #[error("{range} overlaps {reserved}, which is {use_}; choose another range")]
     Reserved {
         /// The range.
         range: IpNet,
         /// The special-purpose range.
         reserved: IpNet,
-        /// What it is for.
+        /// The purpose of the reserved range.
         use_: &'static str,
     },
-    /// A packet would have two possible meanings.
+    /// The range overlaps a network of pods or nodes, so the destination of a packet would be ambiguous.
     #[error("{range} overlaps {other}, which is a range of {user}; choose another range")]
     InUse {
         /// The range.
         range: IpNet,
-        /// The other one.
+        /// The overlapping range.
         other: IpNet,
         /// `pods` or `nodes`.
         user: &'static str,
@@ -46,21 +46,21 @@ pub enum RangeRefusal {
     /// The primary range has fewer than 8 addresses.
     #[error("{0} has fewer than 8 addresses; the primary range is at least a /29 (IPv4) or /125 (IPv6)")]
     TooSmall(IpNet),
-    /// A range that has no address to give.
+    /// The range has no address to allocate.
     #[error("{0} has no address that can be given to a Service; use at least a /30 (IPv4) or /127 (IPv6)")]
     Empty(IpNet),
-    /// Two configured ranges with addresses in common.
+    /// Two configured ranges overlap.
     #[error("{0} and {1} overlap; choose ranges that have no address in common")]
     Overlap(IpNet, IpNet),
-    /// Two configured ranges of one family.
+    /// Two configured ranges are of the same family.
     #[error("{0} and {1} are of the same family; give one IPv4 and one IPv6 range")]
     SameFamily(IpNet, IpNet),
-    /// None or more than two.
+    /// No range is configured, or more than two are.
     #[error("{0} ranges; give one, or one of each family")]
     Count(usize),
 }
 
-/// Special-purpose addresses (RFC 6890 and IANA's registries) that a packet for a Service can not or must not have.
+/// Special-purpose addresses (RFC 6890 and IANA's registries) that the packet for a Service cannot or must not have.
 const RESERVED: [(&str, &str); 8] = [
     ("0.0.0.0/8", "this network (RFC 791)"),
     ("127.0.0.0/8", "loopback (RFC 1122)"),
@@ -72,7 +72,8 @@ const RESERVED: [(&str, &str); 8] = [
     ("ff00::/8", "multicast (RFC 4291)"),
 ];
 
-/// Checks one range. ServiceCIDRs may overlap each other. 240.0.0.0/4, reserved for the future in 1989, is let pass: some networks use it.
+/// Checks a range. ServiceCIDRs may overlap each other. 240.0.0.0/4, reserved for future use since 1989, is accepted
+/// because some networks use it.
 pub fn check_range(net: IpNet, neighbours: Neighbours<'_>) -> Result<AddressRange, RangeRefusal> {
     let range = AddressRange::new(net)?;
     if range.usable() == 0 {
@@ -91,8 +92,8 @@ pub fn check_range(net: IpNet, neighbours: Neighbours<'_>) -> Result<AddressRang
     Ok(range)
 }
 
-/// Checks the ranges of `--service-cluster-ip-range`: one, or one of each family, the primary of at least 8 addresses.
-/// A secondary range needs only one. Host bits are cut off, as the flag's reader upstream does.
+/// Checks the ranges of `--service-cluster-ip-range`: one, or one of each family. The primary needs at least 8
+/// addresses, a secondary one. Host bits are cleared, as upstream's flag parser does.
 pub fn check_configured(
     nets: &[IpNet],
     neighbours: Neighbours<'_>,
@@ -115,12 +116,12 @@ pub fn check_configured(
     }
 }
 
-/// Whether the two have an address in common.
+/// Returns true if the networks overlap.
 pub fn overlap(one: IpNet, other: IpNet) -> bool {
     one.contains(&other.network()) || other.contains(&one.network())
 }
 
-/// The family of a network.
+/// Returns the family of a network.
 pub fn family_of(net: IpNet) -> Family {
     Family::of(net.network())
 }

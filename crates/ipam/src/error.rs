@@ -1,4 +1,4 @@
-//! Why a Service gets no address or node port: the field, its value, and what to do about it.
+//! The errors of address and node port allocation: the field, its value, and the reason.
 
 use std::fmt;
 
@@ -11,40 +11,40 @@ use crate::{
     service::{IpFamilyPolicy, ServiceKey},
 };
 
-/// One field and what is wrong with it.
+/// An error of one field.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{field}: {reason}")]
 pub struct FieldError {
-    /// Path of the field, as upstream names it, such as `spec.ports[0].nodePort`.
+    /// The field's path, as upstream writes it, such as `spec.ports[0].nodePort`.
     pub field: String,
-    /// The value that the client gave; empty if it gave none.
+    /// The value that the client wrote; empty if the field was unset.
     pub value: String,
-    /// What is wrong.
+    /// The reason.
     pub reason: Refusal,
 }
 
-/// What is wrong with a field.
+/// The reason why a field is refused.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Refusal {
-    /// Two addresses or families with `SingleStack`.
+    /// The policy is `SingleStack` with two addresses or families.
     #[error("must be RequireDualStack or PreferDualStack when two families or cluster IPs are given")]
     SecondNeedsDualStack,
-    /// The second address or family is left out, but the policy is not `SingleStack`.
+    /// The second address or family is missing, but the policy is not `SingleStack`.
     #[error("must be SingleStack to release the secondary cluster IP")]
     ReleaseNeedsSingleStack,
-    /// `RequireDualStack` in a cluster of one family.
+    /// The policy is `RequireDualStack` in a cluster of one family.
     #[error("this cluster is configured with ranges of one family only")]
     ClusterIsSingleStack,
-    /// A family that the cluster has no range of.
+    /// The cluster has no range of the family.
     #[error("no range of {0} cluster IPs is configured")]
     FamilyNotConfigured(Family),
-    /// Not an address.
+    /// The text is not an IP address.
     #[error("must be a valid IP address, or None for a headless Service")]
     NotAnAddress,
-    /// `None` next to an address.
+    /// `None` is listed together with an address.
     #[error("None stands alone")]
     NoneNotAlone,
-    /// `None` on a NodePort or LoadBalancer Service.
+    /// The cluster IP of a NodePort or LoadBalancer Service is `None`.
     #[error("may not be None for Services of type NodePort or LoadBalancer")]
     NoneNeedsClusterIp,
     /// `clusterIP` and `clusterIPs[0]` differ.
@@ -53,37 +53,37 @@ pub enum Refusal {
     /// `clusterIP` is empty while `clusterIPs` is not.
     #[error("must be set when clusterIPs is set")]
     FirstMissing,
-    /// More than two entries.
+    /// The list has more than two entries.
     #[error("may have two entries at most, one for each family")]
     TooMany,
-    /// Twice the same family.
+    /// The list has the same family twice.
     #[error("may hold one entry of each family")]
     FamilyTwice,
-    /// An address of another family than the entry of `ipFamilies` beside it.
+    /// The address is not of the family at the same position of `ipFamilies`.
     #[error("must be an {0} address, as ipFamilies says")]
     FamilyDiffers(Family),
-    /// Addresses or families for ExternalName.
+    /// An ExternalName Service has addresses or families.
     #[error("may not be set for Services of type ExternalName")]
     ForbiddenForExternalName,
-    /// The first address or family of a Service never changes, nor whether it is headless.
+    /// The first address or family of a Service never changes, nor does being headless.
     #[error("may not change once set")]
     Immutable,
-    /// The address can not be had.
+    /// The address cannot be allocated.
     #[error(transparent)]
     Address(#[from] AddressError),
-    /// Another Service has the address or the port.
+    /// Another Service holds the address or the port.
     #[error("provided value is already allocated to Service {0}")]
     HeldBy(ServiceKey),
     /// The port is taken.
     #[error("provided port is already allocated")]
     PortAllocated,
-    /// The port is in no range.
+    /// The port is outside of the range.
     #[error("provided port is not in the valid range, {0}")]
     PortNotInRange(NodePortRange),
     /// No port is left.
     #[error("range is full: every node port of {0} is allocated")]
     PortsFull(NodePortRange),
-    /// The same protocol and node port twice in one Service.
+    /// A Service uses the same protocol and node port twice.
     #[error("each pair of protocol and node port may be used once")]
     PortTwice,
 }
@@ -97,8 +97,8 @@ impl FieldError {
         Self::new("spec.ipFamilyPolicy", &policy.name(), reason)
     }
 
-    /// Whether the client could have known better: 422 Invalid. Else it is 500 `InternalError` upstream: nothing is
-    /// left of what any would have done, and any trouble with a health-check node port.
+    /// Returns true if the error is a 422 Invalid. All other errors are a 500 `InternalError` upstream: the range is
+    /// exhausted or not ready, or a health-check node port cannot be allocated.
     pub fn is_invalid(&self) -> bool {
         let is_exhausted = matches!(
             self.reason,
@@ -110,7 +110,7 @@ impl FieldError {
     }
 }
 
-/// Path of the health-check node port.
+/// The path of the health-check node port.
 pub(crate) const HEALTH_CHECK: &str = "spec.healthCheckNodePort";
-/// Path of the list that refused addresses are reported on, as a whole.
+/// The path of the list of cluster IPs. Refused addresses are reported on the list as a whole.
 pub(crate) const CLUSTER_IPS: &str = "spec.clusterIPs";

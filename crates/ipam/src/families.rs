@@ -1,5 +1,5 @@
-//! Which IP families a Service has: `ipFamilies` and `ipFamilyPolicy`, decided from what the client asked and what the
-//! cluster has ranges for. The order of steps is that of `pkg/registry/core/service/storage/alloc.go`.
+//! Decides the IP families of a Service: `ipFamilies` and `ipFamilyPolicy`, from the client's request and the
+//! cluster's ranges. The order of the steps is that of `pkg/registry/core/service/storage/alloc.go`.
 
 use crate::{
     error::{CLUSTER_IPS, FieldError, Refusal},
@@ -10,7 +10,7 @@ use crate::{
 #[cfg(test)]
 mod tests;
 
-/// Fills in families and policy of a new spec; `old` is the stored one if this is an update.
+/// Fills in the families and the policy of a new spec. `old` is the stored spec if this is an update.
 pub fn decide(
     spec: &mut ServiceSpec,
     old: Option<&ServiceSpec>,
@@ -27,7 +27,7 @@ pub fn decide(
     decide_with(spec, old, policy, configured).map_err(|error| vec![error])
 }
 
-/// What a stored Service of before these fields existed means, as upstream fills it in on every read.
+/// Fills in the fields of a Service that was stored before they existed, as upstream does on every read.
 pub fn default_on_read(spec: &mut ServiceSpec, primary: Family) {
     if spec.cluster_ips.is_empty() && !spec.cluster_ip.is_empty() {
         spec.cluster_ips = vec![spec.cluster_ip.clone()];
@@ -87,8 +87,8 @@ fn policy(spec: &ServiceSpec, old: Option<&ServiceSpec>) -> IpFamilyPolicy {
     spec.ip_family_policy.or_else(|| old?.ip_family_policy).unwrap_or(default)
 }
 
-/// A Service that prefers two families and is written back as it was: a cluster that has become dual stack, or has
-/// ceased to be, does not change it.
+/// Returns true for a `PreferDualStack` Service that is written back unchanged. It keeps its families when the
+/// cluster becomes dual stack or single stack.
 fn is_unchanged_preference(spec: &ServiceSpec, old: &ServiceSpec) -> bool {
     spec.ip_family_policy == Some(IpFamilyPolicy::PreferDualStack)
         && old.ip_family_policy == spec.ip_family_policy
@@ -97,7 +97,7 @@ fn is_unchanged_preference(spec: &ServiceSpec, old: &ServiceSpec) -> bool {
         && old.ip_families == spec.ip_families
 }
 
-/// On update: `SingleStack` drops the second entry; dropping it without that policy is a mistake.
+/// Drops the second entries on an update to `SingleStack`. Without that policy, dropping them is an error.
 fn drop_secondary(
     spec: &mut ServiceSpec,
     old: &ServiceSpec,
@@ -121,7 +121,7 @@ fn drop_secondary(
     Ok(())
 }
 
-/// Families of the addresses that no listed family stands for.
+/// Adds the families of addresses without an entry in `ipFamilies`.
 fn infer_from_addresses(
     spec: &ServiceSpec,
     configured: Families,
@@ -156,7 +156,7 @@ fn check_configured(
     })
 }
 
-/// What the four fields must be whatever the cluster, by `pkg/apis/core/validation/validation.go`.
+/// Validates the four fields independently of the cluster, as `pkg/apis/core/validation/validation.go` does.
 fn structure(spec: &ServiceSpec, old: Option<&ServiceSpec>) -> Vec<FieldError> {
     if spec.service_type == ServiceType::ExternalName {
         return forbidden_for_external_name(spec);
@@ -231,7 +231,8 @@ fn address_refused(
     }
 }
 
-/// The primary address and family stay, and so does being headless. Families of a headless Service may change.
+/// Checks that the primary address and family and being headless do not change. The families of a headless Service
+/// may.
 fn check_unchanged(spec: &ServiceSpec, old: &ServiceSpec, errors: &mut Vec<FieldError>) {
     if let (Some(was), Some(is)) = (old.cluster_ips.first(), spec.cluster_ips.first())
         && was != is

@@ -1,4 +1,4 @@
-//! IP families, and addresses as the API writes them.
+//! IP families, and the textual form of addresses in the API.
 
 use std::{
     fmt,
@@ -14,7 +14,7 @@ pub enum Family {
     Ipv6,
 }
 
-/// The families that a cluster has ranges for, in the order of `--service-cluster-ip-range`.
+/// The families for which a cluster has ranges, in the order of `--service-cluster-ip-range`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Families {
     primary: Family,
@@ -22,7 +22,7 @@ pub struct Families {
 }
 
 impl Family {
-    /// `IPv4` or `IPv6`.
+    /// Returns `IPv4` or `IPv6`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ipv4 => "IPv4",
@@ -30,12 +30,12 @@ impl Family {
         }
     }
 
-    /// The family of an address; an IPv4-mapped IPv6 address counts as IPv4.
+    /// Returns the family of an address. An IPv4-mapped IPv6 address counts as IPv4.
     pub const fn of(address: IpAddr) -> Self {
         if address.to_canonical().is_ipv4() { Self::Ipv4 } else { Self::Ipv6 }
     }
 
-    /// The other one.
+    /// Returns the other family.
     #[must_use]
     pub const fn other(self) -> Self {
         match self {
@@ -44,7 +44,7 @@ impl Family {
         }
     }
 
-    /// Bits of an address.
+    /// Returns the length of an address in bits.
     pub const fn bits(self) -> u8 {
         match self {
             Self::Ipv4 => 32,
@@ -60,34 +60,34 @@ impl fmt::Display for Family {
 }
 
 impl Families {
-    /// One family only.
+    /// Creates a single-stack configuration.
     pub const fn single(primary: Family) -> Self {
         Self { primary, dual: false }
     }
 
-    /// Both families, this one first.
+    /// Creates a dual-stack configuration with this family first.
     pub const fn dual(primary: Family) -> Self {
         Self { primary, dual: true }
     }
 
-    /// The family that a Service has unless it asks for another.
+    /// Returns the family of Services that do not request one.
     pub const fn primary(self) -> Family {
         self.primary
     }
 
-    /// Whether there are ranges of both families.
+    /// Returns true if there are ranges of both families.
     pub const fn is_dual(self) -> bool {
         self.dual
     }
 
-    /// Whether there is a range of this family.
+    /// Returns true if there is a range of this family.
     pub fn contains(self, family: Family) -> bool {
         self.dual || self.primary == family
     }
 }
 
-/// The address that a text of the API stands for. As upstream's reader of stored objects, it takes leading zeros in
-/// IPv4 as decimal; an IPv4-mapped IPv6 address is its IPv4 address.
+/// Parses an address as upstream parses those of stored objects. Leading zeros in IPv4 are allowed, and the numbers
+/// are decimal. An IPv4-mapped IPv6 address becomes its IPv4 address.
 pub fn parse_address(text: &str) -> Option<IpAddr> {
     if text.contains(':') {
         return text.parse::<Ipv6Addr>().ok().map(|address| IpAddr::V6(address).to_canonical());

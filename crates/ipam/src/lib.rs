@@ -1,9 +1,9 @@
-//! Cluster IPs and node ports: who may have which, and what is wrong with those given out.
+//! Cluster IPs and node ports: which are allocated, which may be allocated, and an audit of a cluster's allocations.
 //!
-//! Owns the arithmetic of ranges and their static bands, the sets of what is taken, the decision which families,
-//! addresses and node ports a Service gets ([`Planner`]), the checks of ranges, and the audit of a cluster
-//! ([`repair`]). Specs, ranges and objects flow in as plain values; plans, errors and findings flow out. Randomness
-//! and the time are given by the caller. It must not know of I/O, clocks, async, JSON, stores or watches.
+//! The crate owns the arithmetic of ranges and their static bands, the sets of allocated numbers, the decision which
+//! families, addresses and node ports a Service gets ([`Planner`]), the validation of ranges, and the audit of a
+//! cluster ([`repair`]). Specs, ranges and objects go in as plain values. Plans, errors and findings come out. The
+//! caller supplies randomness and the time. The crate must not know I/O, clocks, async, JSON, stores or watches.
 
 pub mod bitmap;
 pub mod check;

@@ -1,4 +1,4 @@
-//! Node ports: one number is one node port, whatever the protocol. Health-check node ports come from the same range.
+//! Node ports. A number is allocated once for all protocols. Health-check node ports come from the same range.
 
 use std::{fmt, str::FromStr};
 
@@ -6,33 +6,33 @@ use thiserror::Error;
 
 use crate::{pool::Pool, random::Random, range::static_band};
 
-/// The ports that `--service-node-port-range` names, both ends in it.
+/// The range of `--service-node-port-range`, both ends included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NodePortRange {
     first: u16,
     last: u16,
 }
 
-/// A text or pair that is no range of node ports.
+/// The reason why a text or pair is not a range of node ports.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum NodePortRangeError {
-    /// Not of one of the three forms.
+    /// The text has none of the three forms.
     #[error("\"{0}\" is not a range of ports; write it like 30000-32767, 30000+2767 or 30000")]
     Malformed(String),
-    /// Port 0 stands for *none* in a Service, so it could not be told from an unset one.
+    /// The range begins at port 0, which means *unset* in a Service.
     #[error("a range of node ports begins at 1 or above")]
     Zero,
     /// The end is before the start.
     #[error("the range of node ports ends at {last}, before its start {first}")]
     Backwards {
-        /// Start.
+        /// The start.
         first: u16,
-        /// End.
+        /// The end.
         last: u16,
     },
 }
 
-/// Node ports, and which are taken.
+/// The range of node ports and which of them are taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodePorts {
     range: NodePortRange,
@@ -40,7 +40,7 @@ pub struct NodePorts {
 }
 
 impl NodePortRange {
-    /// Both ends are in the range.
+    /// Creates a range that includes both ends.
     pub fn new(first: u16, last: u16) -> Result<Self, NodePortRangeError> {
         match first {
             0 => Err(NodePortRangeError::Zero),
@@ -49,27 +49,27 @@ impl NodePortRange {
         }
     }
 
-    /// The first port.
+    /// Returns the first port.
     pub fn first(self) -> u16 {
         self.first
     }
 
-    /// The last port, itself in the range.
+    /// Returns the last port, which is in the range.
     pub fn last(self) -> u16 {
         self.last
     }
 
-    /// How many ports.
+    /// Returns the number of ports.
     pub fn size(self) -> u32 {
         u32::from(self.last.saturating_sub(self.first)).saturating_add(1)
     }
 
-    /// How many of the first ports are kept for explicit requests (KEP-3668).
+    /// Returns the number of lowest ports that are reserved for explicit requests (KEP-3668).
     pub fn static_band(self) -> u64 {
         static_band(self.size().into(), 32, 128)
     }
 
-    /// Whether the port is in the range.
+    /// Returns true if the port is in the range.
     pub fn contains(self, port: u16) -> bool {
         (self.first..=self.last).contains(&port)
     }
@@ -85,7 +85,7 @@ impl Default for NodePortRange {
 impl FromStr for NodePortRange {
     type Err = NodePortRangeError;
 
-    /// `a-b`, `a+n` for a to a + n, or one port.
+    /// Parses `a-b`, `a+n` (from a to a + n) or a single port.
     fn from_str(text: &str) -> Result<Self, NodePortRangeError> {
         let malformed = || NodePortRangeError::Malformed(text.to_owned());
         let port = |part: &str| match part.trim() {
@@ -111,37 +111,37 @@ impl fmt::Display for NodePortRange {
 }
 
 impl NodePorts {
-    /// All free.
+    /// Creates a range in which all ports are free.
     pub fn new(range: NodePortRange) -> Self {
         Self { range, pool: Pool::new(range.size().into(), range.static_band()) }
     }
 
-    /// The range.
+    /// Returns the range.
     pub fn range(&self) -> NodePortRange {
         self.range
     }
 
-    /// How many ports are taken.
+    /// Returns how many ports are taken.
     pub fn taken(&self) -> u64 {
         self.pool.taken()
     }
 
-    /// How many are free.
+    /// Returns how many ports are free.
     pub fn free(&self) -> u64 {
         self.pool.free()
     }
 
-    /// Whether the port is in the range and taken.
+    /// Returns true if the port is in the range and taken.
     pub fn is_taken(&self, port: u16) -> bool {
         self.offset(port).is_some_and(|offset| self.pool.is_taken(offset))
     }
 
-    /// Takes the port; false if it is taken or not in the range.
+    /// Takes the port. Returns false if it is taken or not in the range.
     pub fn take(&mut self, port: u16) -> bool {
         self.offset(port).is_some_and(|offset| self.pool.take(offset))
     }
 
-    /// Frees the port. One that is free already, or not in the range, is no error.
+    /// Frees the port. Returns false if it is free already or not in the range.
     pub fn release(&mut self, port: u16) -> bool {
         self.offset(port).is_some_and(|offset| self.pool.release(offset))
     }
@@ -151,12 +151,12 @@ impl NodePorts {
         self.offset(port).is_some_and(|offset| self.pool.retire(offset))
     }
 
-    /// A free port; it stays free.
+    /// Finds a free port, which stays free.
     pub fn find(&self, random: &mut dyn Random) -> Option<u16> {
         self.port(self.pool.find(random)?)
     }
 
-    /// Which ports are taken, rising.
+    /// Iterates over the taken ports in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = u16> {
         self.pool.iter().filter_map(|offset| self.port(offset))
     }
@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_bands_of_the_table() {
+    fn static_bands_of_node_port_ranges() {
         for (text, size, band, dynamic_first, dynamic) in [
             ("30000-32767", 2768, 86, 30_086, 2682),
             ("30000-30015", 16, 0, 30_000, 16),

@@ -1,9 +1,10 @@
-//! From a Service as a client wrote it to the Service as it is stored, and what has to be taken and given back for that.
+//! Completes a Service that a client wrote and determines which addresses and node ports must be taken and released
+//! for it.
 //!
-//! Making a plan changes nothing, so a dry run is a plan that is thrown away. A plan is carried out in one transaction
-//! of the store: the Service, an `IPAddress` for each address taken, and none for each released. In memory,
-//! [`Allocations::take`] comes before the transaction, and after it the release of what the Service held (it succeeded)
-//! or of what was taken (it did not).
+//! Making a plan changes nothing, so a dry run discards the plan. A plan is carried out in one transaction of the
+//! store: it writes the Service, creates an `IPAddress` for each address taken and deletes that of each address
+//! released. In memory, [`Allocations::take`] precedes the transaction. If the transaction succeeds, the plan's
+//! released claims are released; if it fails, the taken ones are.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -26,7 +27,7 @@ use crate::{
 #[cfg(test)]
 mod tests;
 
-/// All that is given out in a cluster.
+/// All allocations of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Allocations {
     /// Cluster IPs.
@@ -35,60 +36,61 @@ pub struct Allocations {
     pub ports: NodePorts,
 }
 
-/// Makes plans.
+/// Plans the creation, update and deletion of Services.
 #[derive(Clone, Copy)]
 pub struct Planner<'a> {
     /// The families of the configured ranges.
     pub families: Families,
-    /// What is given out.
+    /// The current allocations.
     pub allocations: &'a Allocations,
-    /// To whom.
+    /// The holders of the allocated addresses and node ports.
     pub holders: &'a dyn Holders,
-    /// Whether a Service that can not be as it is asked for is planned all the same, without what can not be had: for
-    /// servers that test clients with objects that no API server would store. There is an error only where this is off.
+    /// True if a Service is planned even if some of its addresses or ports cannot be allocated. It is then planned
+    /// without them, and there are no errors. This is for servers that test clients with objects that an API server
+    /// would not store.
     pub is_lenient: bool,
 }
 
-/// Who holds an address or a node port, as the store's `IPAddress` objects tell.
+/// Looks up the holder of an address or a node port, as recorded in the store's `IPAddress` objects.
 pub trait Holders {
-    /// Who holds the address.
+    /// Returns the holder of the address.
     fn of_address(&self, address: IpAddr) -> Holder;
-    /// Who holds the node port.
+    /// Returns the holder of the node port.
     fn of_port(&self, port: u16) -> Holder;
 }
 
-/// Who holds something.
+/// The holder of an address or a node port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Holder {
-    /// Nobody, or it is not known.
+    /// It has no holder, or the holder is not known.
     Unknown,
     /// A Service.
     Service(ServiceKey),
-    /// Something that is no Service, such as a Gateway.
+    /// An object other than a Service, such as a Gateway.
     Other,
 }
 
-/// A store that does not tell who holds what. Whoever claims to hold an address may then give it back.
+/// A store without records of holders. Every Service may then release the addresses that it lists.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoHolders;
 
-/// What to write, and what that takes. Applied whole or not at all.
+/// A write of a Service and its allocations. A plan is applied as a whole or not at all.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     /// The complete spec.
     pub spec: ServiceSpec,
-    /// What the Service gets.
+    /// Claims that the Service gets.
     pub take: Claims,
-    /// What it has and keeps.
+    /// Claims that the Service has and keeps.
     pub keep: Claims,
-    /// What it has and gives back once the write has succeeded, and not before.
+    /// Claims that the Service loses. They are released only after the write has succeeded.
     pub release: Claims,
 }
 
-/// A plan made from an older state: someone was faster. Make another.
+/// The plan is stale: another request took one of its claims. Make a new plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Conflict {
-    /// The address is taken, or its range is gone.
+    /// The address is taken, or its range was removed.
     #[error("{0} is no longer free")]
     Address(IpAddr),
     /// The node port is taken.
@@ -107,7 +109,7 @@ impl Holders for NoHolders {
 }
 
 impl Allocations {
-    /// Takes all of these, or none of them and says which stands against it.
+    /// Takes all claims. On a conflict, takes none and returns the first conflict.
     pub fn take(&mut self, claims: &Claims) -> Result<(), Conflict> {
         let mut taken = Claims::default();
         let result = self.take_each(claims, &mut taken);
@@ -117,7 +119,7 @@ impl Allocations {
         result
     }
 
-    /// Frees these. What is free already is no error.
+    /// Frees the claims. Claims that are free already are ignored.
     pub fn release(&mut self, claims: &Claims) {
         for address in &claims.addresses {
             self.addresses.release(*address);
@@ -150,7 +152,7 @@ impl std::fmt::Debug for Planner<'_> {
 }
 
 impl Planner<'_> {
-    /// For a new Service.
+    /// Plans a new Service.
     pub fn create(
         self,
         owner: &ServiceKey,
@@ -162,7 +164,7 @@ impl Planner<'_> {
         Draft::new(self, owner, &spec, Claims::default(), random).finish(spec, None)
     }
 
-    /// For a changed Service. `new` is what the client wrote.
+    /// Plans the update of a Service. `new` is the spec that the client wrote.
     pub fn update(
         self,
         owner: &ServiceKey,
@@ -182,7 +184,7 @@ impl Planner<'_> {
         Draft::new(self, owner, &new, old.claims(), random).finish(new, Some(old))
     }
 
-    /// What a deleted Service gives back. What it only claims to hold, but another one does, it does not.
+    /// Returns the claims that the deletion of a Service releases. Claims that another object holds are left out.
     pub fn delete(self, owner: &ServiceKey, old: &ServiceSpec) -> Claims {
         self.held_by(owner, &old.claims())
     }
@@ -206,16 +208,17 @@ impl Planner<'_> {
     }
 }
 
-/// A plan in the making. A Service may list very many ports, so each is looked up and none is searched for.
+/// A plan under construction. A Service may list very many ports, so every port is found by a hash lookup, never by a
+/// search.
 struct Draft<'a> {
     planner: Planner<'a>,
     owner: &'a ServiceKey,
     random: &'a mut dyn Random,
     held: Claims,
-    /// The cluster's node ports, as they are when all that this plan takes is taken, and what the Service held is, too.
+    /// The cluster's node ports, with those taken that the Service held and those that this plan takes.
     ports: NodePorts,
     held_ports: HashSet<u16>,
-    /// Node ports that the Service has in the end.
+    /// Node ports of the Service under this plan.
     own_ports: HashSet<u16>,
     take: Claims,
     keep: Claims,
@@ -230,7 +233,7 @@ impl<'a> Draft<'a> {
         held: Claims,
         random: &'a mut dyn Random,
     ) -> Self {
-        // Most Services have no use for node ports.
+        // Most Services have no node ports, so the set is not cloned for them.
         let mut ports = if spec.may_have_node_ports() {
             planner.allocations.ports.clone()
         } else {
@@ -302,7 +305,7 @@ impl<'a> Draft<'a> {
             return Ok(());
         }
         match (self.planner.allocations.addresses.check(address), holder) {
-            // Twice in one list is refused before, but where the planner is lenient.
+            // A duplicate in the list is refused earlier, except by a lenient planner.
             (Ok(()), _) if self.take.addresses.contains(&address) => {}
             (Ok(()), _) => self.take.addresses.push(address),
             (Err(AddressError::Allocated { .. }), Holder::Service(holder)) => {
@@ -313,8 +316,8 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    /// Asked-for numbers first, so that none is chosen for one port that another asks for. One number may serve two
-    /// protocols.
+    /// Claims the explicitly requested numbers. This runs first, so that no such number is chosen for another port.
+    /// Two protocols may share a number.
     fn explicit_ports(&mut self, spec: &ServiceSpec) {
         let mut seen = HashSet::new();
         for (index, port) in spec.ports.iter().enumerate().filter(|(_, port)| port.node_port != 0) {
@@ -327,7 +330,8 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// In a new Service, entries of one `port`, such as DNS over TCP and UDP, share a node port.
+    /// Chooses the missing node ports. In a new Service, entries with the same `port`, such as DNS over TCP and UDP,
+    /// share one.
     fn missing_ports(&mut self, spec: &mut ServiceSpec, is_new: bool) {
         let mut numbers: HashMap<u16, u16> = HashMap::new();
         let mut used: HashSet<(Protocol, u16)> = HashSet::new();
@@ -338,7 +342,7 @@ impl<'a> Draft<'a> {
         for (index, port) in spec.ports.iter_mut().enumerate().filter(|(_, port)| port.node_port == 0) {
             let shared = numbers.get(&port.port).filter(|number| !used.contains(&(port.protocol, **number)));
             let number = shared.copied().or_else(|| self.next_port(&format!("spec.ports[{index}].nodePort")));
-            // The next entry would not get one either.
+            // No port is left for the other entries either.
             let Some(number) = number else { return };
             port.node_port = number;
             if is_new {

@@ -1,4 +1,4 @@
-//! Numbers from 0 up, of which some are taken: what address ranges and node ports have in common.
+//! A pool of numbers, some of them taken: the common part of address ranges and node ports.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -7,8 +7,8 @@ use std::{
 
 use crate::{bitmap::Bitmap, random::Random};
 
-/// The numbers below a size. The lowest are the static band, used for those who do not ask for a certain number only
-/// when all others are gone.
+/// The numbers below a size. The lowest form the static band, from which dynamic allocation takes a number only after
+/// all others are taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pool {
     size: u64,
@@ -17,43 +17,43 @@ pub struct Pool {
     resting: Resting,
 }
 
-/// Numbers freed of late, the latest last. Other nodes may still know them by what they meant.
+/// Recently retired numbers, the latest last. Other nodes may still have them in their rules with the former meaning.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Resting {
     order: VecDeque<u64>,
     members: HashSet<u64>,
 }
 
-/// Most numbers that rest; of a small pool it is a quarter.
+/// Largest number of resting numbers. In a small pool the limit is a quarter of its size.
 const MOST_RESTING: u64 = 1024;
 
 impl Pool {
-    /// All free.
+    /// Creates a pool in which all numbers are free.
     pub fn new(size: u64, band: u64) -> Self {
         Self { size, band: band.min(size), taken: Bitmap::new(), resting: Resting::default() }
     }
 
-    /// How many numbers there are.
+    /// Returns how many numbers the pool has.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// How many are taken.
+    /// Returns how many numbers are taken.
     pub fn taken(&self) -> u64 {
         self.taken.len()
     }
 
-    /// How many are not.
+    /// Returns how many numbers are free.
     pub fn free(&self) -> u64 {
         self.size.saturating_sub(self.taken.len())
     }
 
-    /// Whether the number is in the pool and taken.
+    /// Returns true if the number is in the pool and taken.
     pub fn is_taken(&self, number: u64) -> bool {
         self.taken.contains(number)
     }
 
-    /// Takes the number; false if it is taken or not in the pool.
+    /// Takes the number. Returns false if it is taken or not in the pool.
     pub fn take(&mut self, number: u64) -> bool {
         let is_free = number < self.size && self.taken.insert(number);
         if is_free {
@@ -62,12 +62,13 @@ impl Pool {
         is_free
     }
 
-    /// Frees the number; false if it was not taken.
+    /// Frees the number. Returns false if it was not taken.
     pub fn release(&mut self, number: u64) -> bool {
         self.taken.remove(number)
     }
 
-    /// Frees the number, which was in use: as long as there are others, and it was not long ago, it is not found again.
+    /// Frees a number that was in use. [`find`](Self::find) avoids recently retired numbers while it finds another in
+    /// the same band. Returns false if the number was not taken.
     pub fn retire(&mut self, number: u64) -> bool {
         let was_taken = self.taken.remove(number);
         if was_taken {
@@ -76,13 +77,14 @@ impl Pool {
         was_taken
     }
 
-    /// Which are taken, rising.
+    /// Iterates over the taken numbers in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = u64> {
         self.taken.iter()
     }
 
-    /// A free number: the first at or after a random one of the upper band, going round in it, else one of the static
-    /// band in the same way (`pkg/registry/core/service/allocator/bitmap.go`). It stays free.
+    /// Finds a free number: the first at or after a random number of the upper band, wrapping around within the band,
+    /// else one of the static band in the same way (`pkg/registry/core/service/allocator/bitmap.go`). The number
+    /// stays free.
     pub fn find(&self, random: &mut dyn Random) -> Option<u64> {
         if self.free() == 0 {
             return None;
@@ -94,7 +96,7 @@ impl Pool {
         })
     }
 
-    /// One that does not rest, else one that does.
+    /// Finds a number that does not rest, else one that does.
     fn find_round(&self, band: Range<u64>, start: u64) -> Option<u64> {
         let find = |may_rest| {
             self.find_in(start..band.end, may_rest).or_else(|| self.find_in(band.start..start, may_rest))
@@ -135,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_freed_of_late_comes_last() {
+    fn recently_retired_numbers_are_found_last() {
         let mut seed = fastrand::Rng::with_seed(3);
         let mut pool = Pool::new(64, 16);
         let mut find = |pool: &Pool| pool.find(&mut || seed.u64(..)).unwrap();
@@ -150,7 +152,7 @@ mod tests {
         let again = find(&pool);
         assert!((20..=22).contains(&again), "before the static band is touched: {again}");
         assert!(pool.take(again) && pool.retire(again));
-        // A quarter of the pool rests at most: the oldest are like others again.
+        // At most a quarter of the pool rests: the oldest resting numbers are found like any other again.
         (32..48).for_each(|number| assert!(pool.retire(number)));
         for _ in 0..50 {
             assert!((20..=22).contains(&find(&pool)));

@@ -1,7 +1,7 @@
-//! The addresses of all ranges, and which are taken.
+//! The addresses of all ranges and which of them are taken.
 //!
-//! Ranges may overlap, as ServiceCIDRs may: an address is taken once, in every range that has it. A range whose network
-//! or broadcast address lies inside a wider one can not give it, but the wider one can.
+//! Ranges may overlap, as ServiceCIDRs may. An address is taken once, in every range that contains it. If the network
+//! or broadcast address of a range lies inside a wider one, only the wider range can allocate it.
 
 use std::net::IpAddr;
 
@@ -12,13 +12,13 @@ use crate::{family::Family, pool::Pool, random::Random, range::AddressRange};
 #[cfg(test)]
 mod tests;
 
-/// See the module.
+/// All ranges of cluster IPs and their allocated addresses.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AddressPools {
     pools: Vec<RangePool>,
 }
 
-/// One range and what is taken of it.
+/// A range and its allocated addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct RangePool {
     range: AddressRange,
@@ -26,70 +26,70 @@ struct RangePool {
     pool: Pool,
 }
 
-/// How full a range is. Overlapping ranges each count the addresses that they share.
+/// The usage of a range. Overlapping ranges each count the addresses that they share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
     /// The range.
     pub range: AddressRange,
-    /// Addresses given out.
+    /// Number of allocated addresses.
     pub allocated: u64,
-    /// Addresses left.
+    /// Number of free addresses.
     pub available: u64,
 }
 
-/// Why an address can not be had.
+/// The reason why an address cannot be allocated.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum AddressError {
-    /// No ready range of the family has the address.
+    /// No ready range of the family contains the address.
     #[error("{address} is in no range of cluster IPs; the ranges are {ranges}")]
     NoSuchRange {
-        /// The address asked for.
+        /// The requested address.
         address: IpAddr,
         /// The ready ranges.
         ranges: String,
     },
-    /// In a range, but its network or broadcast address.
+    /// The address is the network or broadcast address of its range.
     #[error("{address} is not a valid address of {range}; those are {first}-{last}")]
     NotInRange {
-        /// The address asked for.
+        /// The requested address.
         address: IpAddr,
-        /// The range it lies in.
+        /// The range that contains the address.
         range: AddressRange,
-        /// First that can be given.
+        /// The first address that can be allocated.
         first: IpAddr,
-        /// Last that can be given.
+        /// The last address that can be allocated.
         last: IpAddr,
     },
-    /// Someone has it.
+    /// The address is taken.
     #[error("{address} is already allocated")]
     Allocated {
-        /// The address asked for.
+        /// The requested address.
         address: IpAddr,
     },
     /// No ready range of the family has a free address.
     #[error("range is full: no {family} address is left in {ranges}")]
     Full {
-        /// The family asked for.
+        /// The requested family.
         family: Family,
         /// The ready ranges of the family.
         ranges: String,
     },
-    /// There is no ready range of the family. Upstream calls that full, too.
+    /// No range of the family is ready. Upstream reports this as a full range, too.
     #[error("no range of {family} cluster IPs is ready")]
     NotReady {
-        /// The family asked for.
+        /// The requested family.
         family: Family,
     },
 }
 
 impl AddressPools {
-    /// No ranges.
+    /// Creates a set without ranges.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a range, or sets whether it is ready if it is there. `taken` are all addresses given out; those that are
-    /// not in the range do not matter. Ranges are used in the order of their coming.
+    /// Adds a range, or sets whether it is ready if it is present. `taken` are all allocated addresses; those outside
+    /// of the range are ignored. Addresses are allocated from ranges in the order in which they were added.
     pub fn add(&mut self, range: AddressRange, is_ready: bool, taken: impl IntoIterator<Item = IpAddr>) {
         if let Some(pool) = self.pools.iter_mut().find(|pool| pool.range == range) {
             pool.is_ready = is_ready;
@@ -102,17 +102,17 @@ impl AddressPools {
         self.pools.push(RangePool { range, is_ready, pool });
     }
 
-    /// Forgets a range. Its addresses stay taken in other ranges that have them.
+    /// Removes a range. Its addresses stay taken in other ranges that contain them.
     pub fn remove(&mut self, range: AddressRange) {
         self.pools.retain(|pool| pool.range != range);
     }
 
-    /// All ranges, in the order in which they are used.
+    /// Iterates over all ranges in the order of allocation.
     pub fn ranges(&self) -> impl Iterator<Item = AddressRange> {
         self.pools.iter().map(|pool| pool.range)
     }
 
-    /// How full each range is.
+    /// Iterates over the usage of each range.
     pub fn usage(&self) -> impl Iterator<Item = Usage> {
         self.pools.iter().map(|RangePool { range, pool, .. }| Usage {
             range: *range,
@@ -121,14 +121,14 @@ impl AddressPools {
         })
     }
 
-    /// Whether the address is given out, by the ranges that have it.
+    /// Returns true if the address is taken in any range that contains it.
     pub fn is_taken(&self, address: IpAddr) -> bool {
         self.pools
             .iter()
             .any(|pool| pool.range.offset_of(address).is_some_and(|offset| pool.pool.is_taken(offset)))
     }
 
-    /// Whether this address can be had: some ready range gives it, and no one has it.
+    /// Checks that the address can be allocated: a ready range can allocate it, and it is not taken.
     pub fn check(&self, address: IpAddr) -> Result<(), AddressError> {
         if !self.ready().any(|pool| pool.range.accepts(address)) {
             return Err(self.why_not(address));
@@ -136,12 +136,12 @@ impl AddressPools {
         if self.is_taken(address) { Err(AddressError::Allocated { address }) } else { Ok(()) }
     }
 
-    /// Takes the address in every range that has it, ready or not; false if it is taken or in none.
+    /// Takes the address in every range that contains it, ready or not. Returns false if it is taken or in no range.
     pub fn take(&mut self, address: IpAddr) -> bool {
         !self.is_taken(address) && self.change(address, Pool::take)
     }
 
-    /// Frees the address. One that is free already, or in no range, is no error.
+    /// Frees the address. Returns false if it is free already or in no range.
     pub fn release(&mut self, address: IpAddr) -> bool {
         self.change(address, Pool::release)
     }
@@ -151,7 +151,7 @@ impl AddressPools {
         self.change(address, Pool::retire)
     }
 
-    /// A free address of the family, of the first ready range that has one; it stays free.
+    /// Finds a free address in the first ready range of the family that has one. The address stays free.
     pub fn find(&self, family: Family, random: &mut dyn Random) -> Result<IpAddr, AddressError> {
         let mut is_any_ready = false;
         for RangePool { range, pool, .. } in self.ready().filter(|pool| pool.range.family() == family) {

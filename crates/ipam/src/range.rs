@@ -1,8 +1,8 @@
-//! One range of cluster IPs: which of its addresses may be given out, and by which number each is known.
+//! A range of cluster IPs: which of its addresses can be allocated, and the number of each.
 //!
-//! The network address is never given, nor is the IPv4 broadcast address. IPv6 has no broadcast, so its last address
-//! is as good as any; its first is the subnet-router anycast address (RFC 4291, 2.6.1). They are not marked as taken
-//! but have no number at all, so nothing can give them back.
+//! The network address is never allocated, nor is the IPv4 broadcast address. IPv6 has no broadcast, so its last
+//! address is allocated like any other. Its first is the subnet-router anycast address (RFC 4291, 2.6.1). These
+//! addresses are not marked as taken but have no number, so they can never be released.
 
 use std::{
     fmt,
@@ -17,28 +17,28 @@ use crate::family::Family;
 #[cfg(test)]
 mod tests;
 
-/// A range of cluster IPs. Numbers of addresses (*offsets*) start at 0, the address after the network address.
+/// A range of cluster IPs. Addresses are numbered by *offsets*. Offset 0 is the address after the network address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AddressRange {
     net: IpNet,
 }
 
-/// A CIDR that cannot be a range of cluster IPs.
+/// The reason why a CIDR cannot be a range of cluster IPs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum RangeError {
-    /// `10.0.0.5/24` and the like: ServiceCIDRs are strict where flags are lenient.
+    /// The CIDR has host bits, such as `10.0.0.5/24`. ServiceCIDRs reject them, flags accept them.
     #[error("{0} has bits set behind its prefix; write it as {network}", network = .0.trunc())]
     HostBits(IpNet),
-    /// More addresses than an offset of 64 bits can number.
+    /// The range has more addresses than an offset of 64 bits can number.
     #[error("{0} is too large; the prefix of an IPv6 range of cluster IPs has 64 bits or more")]
     TooLarge(IpNet),
 }
 
-/// Longest IPv6 part behind the prefix: `pkg/registry/core/service/ipallocator/ipallocator.go` refuses more.
+/// Largest number of host bits of an IPv6 range. `pkg/registry/core/service/ipallocator/ipallocator.go` refuses more.
 const MOST_IPV6_HOST_BITS: u8 = 64;
 
 impl AddressRange {
-    /// Takes a CIDR without host bits; IPv6 with a prefix of 64 bits or more.
+    /// Creates a range from a CIDR without host bits. The prefix of an IPv6 range must have 64 bits or more.
     pub fn new(net: IpNet) -> Result<Self, RangeError> {
         if net.trunc() != net {
             return Err(RangeError::HostBits(net));
@@ -50,12 +50,12 @@ impl AddressRange {
         Ok(range)
     }
 
-    /// The CIDR.
+    /// Returns the CIDR.
     pub fn net(self) -> IpNet {
         self.net
     }
 
-    /// The family of its addresses.
+    /// Returns the family of the addresses.
     pub fn family(self) -> Family {
         match self.net {
             IpNet::V4(_) => Family::Ipv4,
@@ -63,8 +63,8 @@ impl AddressRange {
         }
     }
 
-    /// How many addresses can be given: all but the network address and, for IPv4, the broadcast address. Saturates
-    /// at 2^64 - 1, which is exact for every range that there can be.
+    /// Returns the number of addresses that can be allocated: all except the network address and, for IPv4, the
+    /// broadcast address. Saturates at 2^64 - 1, which is exact for every range that [`new`](Self::new) accepts.
     pub fn usable(self) -> u64 {
         let never = match self.family() {
             Family::Ipv4 => 2,
@@ -73,22 +73,22 @@ impl AddressRange {
         u64::try_from(self.size().saturating_sub(never)).unwrap_or(u64::MAX)
     }
 
-    /// How many of the first addresses are kept for explicit requests, see [`static_band`].
+    /// Returns the number of lowest addresses that are reserved for explicit requests, see [`static_band`].
     pub fn static_band(self) -> u64 {
         static_band(self.size_for_band(), 16, 256)
     }
 
-    /// The first address that can be given.
+    /// Returns the first address that can be allocated.
     pub fn first(self) -> Option<IpAddr> {
         self.address_at(0)
     }
 
-    /// The last address that can be given.
+    /// Returns the last address that can be allocated.
     pub fn last(self) -> Option<IpAddr> {
         self.address_at(self.usable().checked_sub(1)?)
     }
 
-    /// The number of an address; none if the range cannot give it.
+    /// Returns the offset of an address, or `None` if the range cannot allocate it.
     pub fn offset_of(self, address: IpAddr) -> Option<u64> {
         let address = address.to_canonical();
         if !self.net.contains(&address) {
@@ -98,7 +98,7 @@ impl AddressRange {
         u64::try_from(offset).ok().filter(|offset| *offset < self.usable())
     }
 
-    /// The address with this number.
+    /// Returns the address with this offset.
     pub fn address_at(self, offset: u64) -> Option<IpAddr> {
         if offset >= self.usable() {
             return None;
@@ -110,13 +110,13 @@ impl AddressRange {
         }
     }
 
-    /// Whether the range can give the address. This is the containment test of routing, of repair and of the deletion
-    /// of ServiceCIDRs, too.
+    /// Returns true if the range can allocate the address. Routing, repair and the deletion of ServiceCIDRs use this
+    /// containment test, too.
     pub fn accepts(self, address: IpAddr) -> bool {
         self.offset_of(address).is_some()
     }
 
-    /// Whether every address of the other range is in this one.
+    /// Returns true if every address of the other range is in this one.
     pub fn covers(self, other: Self) -> bool {
         self.net.contains(&other.net)
     }
@@ -125,13 +125,13 @@ impl AddressRange {
         self.family().bits().saturating_sub(self.net.prefix_len())
     }
 
-    /// All addresses, the first and last included.
+    /// Returns the number of addresses, the first and last included.
     fn size(self) -> u128 {
         1_u128.checked_shl(u32::from(self.host_bits())).unwrap_or(u128::MAX)
     }
 
-    /// The size as `RangeSize` of `k8s.io/utils/net` has it, which the band is reckoned from: 0 for the two largest
-    /// IPv4 ranges, and at most what a signed number of 64 bits holds.
+    /// Returns the size by which the static band is computed, as `RangeSize` of `k8s.io/utils/net` does: 0 for the
+    /// two largest IPv4 ranges, and at most the largest signed 64-bit integer.
     fn size_for_band(self) -> u64 {
         if self.family() == Family::Ipv4 && self.host_bits() >= 31 {
             return 0;
@@ -146,9 +146,9 @@ impl fmt::Display for AddressRange {
     }
 }
 
-/// How many of the lowest numbers dynamic allocation leaves alone until the others are gone: a share of the whole
-/// range, at least 16 and at most `most`; none of a range of 16 or fewer (KEP-3070 for cluster IPs with a 16th and
-/// 256, KEP-3668 for node ports with a 32nd and 128).
+/// Returns how many of the lowest numbers dynamic allocation uses only after all others are taken. It is the
+/// `share`-th part of the whole range, at least 16 and at most `most`, and 0 for a range of 16 or fewer. KEP-3070
+/// sets a 16th and 256 for cluster IPs, KEP-3668 a 32nd and 128 for node ports.
 pub fn static_band(size: u64, share: u64, most: u64) -> u64 {
     if size <= 16 { 0 } else { size.checked_div(share).unwrap_or(0).clamp(16, most.max(16)) }
 }

@@ -1,32 +1,32 @@
-//! The bytes of a `RangeAllocation` (core/v1), in which upstream keeps node ports, and older versions cluster IPs:
-//! the big-endian number whose bit i stands for offset i, without leading zero bytes.
+//! The data of a `RangeAllocation` (core/v1), in which upstream stores node ports, and older versions cluster IPs: a
+//! big-endian number whose bit i stands for offset i, without leading zero bytes.
 
 use thiserror::Error;
 
 use crate::bitmap::Bitmap;
 
-/// Bytes or a range that are not of this range.
+/// The reason why a record does not belong to the configured range.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum RecordError {
-    /// The object is of another range.
+    /// The record is of another range.
     #[error("the stored record is of range {stored}, not of {ours}; repair writes it anew")]
     OtherRange {
-        /// Its `range`.
+        /// The record's `range`.
         stored: String,
-        /// The configured one.
+        /// The configured range.
         ours: String,
     },
-    /// A bit past the end of the range.
+    /// The record has a bit beyond the end of the range.
     #[error("the stored record has offset {offset}, but the range has {size}")]
     PastEnd {
         /// The first such bit.
         offset: u64,
-        /// How many offsets there are.
+        /// The number of offsets of the range.
         size: u64,
     },
 }
 
-/// `data` of a `RangeAllocation` with these offsets.
+/// Encodes offsets as `data` of a `RangeAllocation`.
 pub fn encode(taken: &Bitmap) -> Vec<u8> {
     let mut bytes = Vec::new();
     for offset in taken.iter() {
@@ -40,8 +40,8 @@ pub fn encode(taken: &Bitmap) -> Vec<u8> {
     bytes
 }
 
-/// The offsets of a `RangeAllocation`. `range` and `data` are its fields; `ours` is what `range` must be, as text, and
-/// `size` how many offsets that has.
+/// Decodes the offsets of a `RangeAllocation` from its fields `range` and `data`. `ours` is the text that `range`
+/// must equal, and `size` the number of offsets of that range.
 pub fn decode(range: &str, data: &[u8], ours: &str, size: u64) -> Result<Bitmap, RecordError> {
     if range != ours {
         return Err(RecordError::OtherRange { stored: range.to_owned(), ours: ours.to_owned() });
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_bytes_of_the_reference() {
+    fn data_is_a_big_endian_number() {
         let mut last = vec![0_u8; 32];
         last[0] = 0x80;
         for (offsets, bytes) in

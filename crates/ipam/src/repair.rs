@@ -1,10 +1,11 @@
-//! The audit: Services, `IPAddress` objects, ranges and node ports as they are, compared with what they should be.
+//! The audit of a cluster: compares Services, `IPAddress` objects, ranges and node ports with each other.
 //!
-//! It writes nothing. Each [`Finding`] says what is wrong and what may be done about it without asking; the caller does
-//! that, or only reports it for a cluster that is not its own. Rules and times are those of
+//! The audit writes nothing. Each [`Finding`] names a problem and the repair that needs no approval. The caller makes
+//! the repair, or only reports it if the cluster belongs to another controller. Rules and times are those of
 //! `pkg/registry/core/service/ipallocator/controller/repairip.go` and `.../portallocator/controller/repair.go`.
-//! Deviations: addresses are compared as addresses and not as texts; an `IPAddress` that another controller manages is
-//! reported and left alone; a port that was leaked once and is in flight later starts anew.
+//! Deviations: addresses are compared as addresses, not as texts. An `IPAddress` that another controller manages is
+//! reported and left alone. The count of a leaked port restarts after its release, so a port in flight later is not
+//! freed at first sight.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -25,41 +26,41 @@ mod ports;
 #[cfg(test)]
 mod tests;
 
-/// How often the audit runs: once at start, then after each such time, in seconds.
+/// Interval between two audits, in seconds. The first audit runs at start.
 pub const PERIOD: u64 = 180;
-/// The sighting of a leaked node port at which it is freed. Between two lies one [`PERIOD`].
+/// Number of audits that must see a leaked node port before it is freed. They are one [`PERIOD`] apart.
 pub const SIGHTINGS_TO_RELEASE: u8 = 3;
-/// How old an `IPAddress` without Service is before it goes, in seconds: its Service may not be visible yet.
+/// Age in seconds up to which an `IPAddress` without Service is kept: its Service may not be visible yet.
 pub const ORPHAN_GRACE: u64 = 60;
-/// How old an `IPAddress` of a Service that does not list it is before it goes, in seconds, if it came after the Service:
-/// a failed write may be in the course of being undone.
+/// Age in seconds at which an `IPAddress` that its Service does not list is deleted, if it was created after the
+/// Service: the rollback of a failed write may be in progress.
 pub const UNLISTED_GRACE: u64 = 5;
 
-/// A cluster at one moment. Times are seconds since any fixed moment, the same for all.
+/// A snapshot of a cluster. Times are in seconds since an arbitrary moment, the same for all.
 #[derive(Debug, Clone, Copy)]
 pub struct Observed<'a> {
-    /// All Services, in the order in which they have a right to what several of them claim: the oldest first.
+    /// All Services, the oldest first. If several claim the same address or port, the first of them owns it.
     pub services: &'a [ServiceObject],
     /// All `IPAddress` objects.
     pub addresses: &'a [AddressObject],
     /// The ranges of all ServiceCIDRs.
     pub ranges: &'a [AddressRange],
-    /// The families that are configured.
+    /// The configured families.
     pub families: Families,
     /// The range of node ports.
     pub port_range: NodePortRange,
-    /// The node ports that are recorded as given out.
+    /// The node ports that are recorded as allocated.
     pub recorded_ports: &'a [u16],
-    /// The present.
+    /// The current time.
     pub now: u64,
 }
 
 /// A Service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceObject {
-    /// Namespace and name.
+    /// Its namespace and name.
     pub key: ServiceKey,
-    /// Spec.
+    /// Its spec.
     pub spec: ServiceSpec,
     /// `metadata.creationTimestamp`.
     pub created: u64,
@@ -72,49 +73,49 @@ pub struct AddressObject {
     pub address: IpAddr,
     /// `spec.parentRef`.
     pub parent: Parent,
-    /// Whether the label `ipaddress.kubernetes.io/managed-by` is `ipallocator.k8s.io`.
+    /// True if the label `ipaddress.kubernetes.io/managed-by` is `ipallocator.k8s.io`.
     pub is_managed: bool,
-    /// Whether the label `ipaddress.kubernetes.io/ip-family` is that of the address.
+    /// True if the label `ipaddress.kubernetes.io/ip-family` matches the address.
     pub has_family_label: bool,
     /// `metadata.creationTimestamp`.
     pub created: u64,
 }
 
-/// What a `parentRef` points to.
+/// The object that a `parentRef` refers to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Parent {
-    /// Resource `services` of the core group.
+    /// A Service (resource `services` of the core group).
     Service(ServiceKey),
     /// Anything else.
     Other,
 }
 
-/// How often each leaked node port has been seen, to be given to the next audit.
+/// How often each leaked node port has been seen. Passed to the next audit.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Sightings {
     ports: BTreeMap<u16, u8>,
 }
 
-/// What an audit found.
+/// The result of an audit.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Audit {
-    /// All that is wrong.
+    /// All problems found.
     pub findings: Vec<Finding>,
-    /// To be kept for the next audit if what this one proposes was written, else the former ones are kept. A write that
-    /// is tried again must not count as another sighting.
+    /// Passed to the next audit if the proposed repairs were written; otherwise the former sightings are passed
+    /// again. A retried write must not count as another sighting.
     pub sightings: Sightings,
-    /// Seconds until something that may still be in the course of being written has to be looked at again.
+    /// Seconds until the next audit is due because of a write that may still be in progress. `None` if there is none.
     pub recheck_after: Option<u64>,
 }
 
-/// Something wrong.
+/// A problem and its repair.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// With which object.
+    /// The object that has the problem.
     pub subject: Subject,
-    /// What.
+    /// The problem.
     pub problem: Problem,
-    /// What may be done about it without asking.
+    /// The repair that needs no approval.
     pub mend: Mend,
 }
 
@@ -125,86 +126,86 @@ pub enum Subject {
     Service(ServiceKey),
     /// An `IPAddress`.
     Address(IpAddr),
-    /// A node port that is recorded as given out.
+    /// A node port that is recorded as allocated.
     Port(u16),
 }
 
-/// What is wrong.
+/// A problem of a Service, an `IPAddress` or a recorded node port.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Problem {
-    /// A cluster IP that is none.
+    /// A cluster IP is not an IP address.
     #[error("cluster IP \"{0}\" is not an IP address; recreate the Service")]
     NotAnAddress(String),
-    /// A cluster IP of a family without range.
+    /// A cluster IP is of a family without range.
     #[error("cluster IP {0} is of a family that is no longer configured; recreate the Service")]
     FamilyNotConfigured(IpAddr),
-    /// A cluster IP in no range.
+    /// A cluster IP is in no range.
     #[error("cluster IP {0} is in no configured range; recreate the Service")]
     AddressOutOfRange(IpAddr),
-    /// A cluster IP without `IPAddress`.
+    /// A cluster IP has no `IPAddress`.
     #[error("cluster IP {0} is not allocated")]
     AddressNotAllocated(IpAddr),
-    /// A cluster IP whose `IPAddress` points to a Service that does not exist, or to no Service.
+    /// The `IPAddress` of a cluster IP refers to a Service that does not exist, or to another object.
     #[error("cluster IP {0} is allocated to something that is no Service")]
     AddressWronglyHeld(IpAddr),
-    /// A cluster IP that something else has by right.
+    /// A cluster IP belongs to another object.
     #[error("cluster IP {address} is already allocated to {holder}; recreate the Service")]
     AddressDuplicate {
         /// The address.
         address: IpAddr,
-        /// `namespace/name` of the Service, or what else it is.
+        /// `namespace/name` of the Service, or a description of the object.
         holder: String,
     },
-    /// An `IPAddress` without the labels of an allocated cluster IP.
+    /// The `IPAddress` of a cluster IP lacks the labels of an allocated cluster IP.
     #[error("the IPAddress of cluster IP {0} has wrong labels")]
     WrongLabels(IpAddr),
-    /// An `IPAddress` of this allocator that points to no Service.
+    /// An `IPAddress` of this allocator does not refer to a Service.
     #[error("IPAddress {0} does not belong to a Service")]
     NoService(IpAddr),
-    /// An `IPAddress` whose Service is gone.
+    /// An `IPAddress` refers to a Service that does not exist.
     #[error("IPAddress {address} belongs to Service {service}, which does not exist")]
     Orphan {
         /// The address.
         address: IpAddr,
-        /// The Service that it names.
+        /// The Service that it refers to.
         service: ServiceKey,
     },
-    /// An `IPAddress` whose Service has other cluster IPs.
+    /// An `IPAddress` refers to a Service with other cluster IPs.
     #[error("IPAddress {address} belongs to Service {service}, which does not have it")]
     Unlisted {
         /// The address.
         address: IpAddr,
-        /// The Service that it names.
+        /// The Service that it refers to.
         service: ServiceKey,
     },
-    /// A node port that is not recorded.
+    /// A node port of a Service is not recorded.
     #[error("node port {0} is not allocated")]
     PortNotAllocated(u16),
-    /// A node port that another Service has, too.
+    /// A node port belongs to another Service.
     #[error("node port {port} is already allocated to Service {holder}; recreate the Service")]
     PortDuplicate {
         /// The node port.
         port: u16,
-        /// The Service that has it by right.
+        /// The Service that owns the port.
         holder: ServiceKey,
     },
-    /// A node port outside of the range.
+    /// A node port is outside of the range.
     #[error("node port {0} is outside of the configured range; recreate the Service")]
     PortOutOfRange(u16),
-    /// A node port that is recorded, but no Service has it.
+    /// A node port is recorded, but no Service has it.
     #[error("node port {port} is allocated, but no Service has it (seen {sightings} times)")]
     PortLeaked {
         /// The node port.
         port: u16,
-        /// In how many audits, this one included.
+        /// Number of audits that have seen it, this one included.
         sightings: u8,
     },
 }
 
-/// What may be done without asking.
+/// A repair that needs no approval.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mend {
-    /// Nothing: a human has to decide, or it is too early.
+    /// No repair: a human has to decide, or it is too early.
     Nothing,
     /// Create an `IPAddress` for this Service.
     CreateAddress(IpAddr, ServiceKey),
@@ -212,15 +213,15 @@ pub enum Mend {
     ReplaceAddress(IpAddr, ServiceKey),
     /// Delete the `IPAddress`.
     DeleteAddress(IpAddr),
-    /// Record the node port as given out.
+    /// Record the node port as allocated.
     RecordPort(u16),
     /// Free the node port.
     ReleasePort(u16),
 }
 
 impl Problem {
-    /// `reason` of the Event, as upstream's audit has it. Wrong labels are mended without Event there; leaked ports
-    /// are only counted.
+    /// Returns the `reason` of the Event that upstream's repair loop emits, or `None` if it emits none. It repairs
+    /// wrong labels without an Event and only counts leaked ports.
     pub fn event_reason(&self) -> Option<&'static str> {
         match self {
             Self::NotAnAddress(_) | Self::FamilyNotConfigured(_) => Some("ClusterIPNotValid"),
@@ -236,7 +237,7 @@ impl Problem {
         }
     }
 
-    /// `action` of the Event.
+    /// Returns the `action` of the Event.
     pub fn event_action(&self) -> &'static str {
         match self {
             Self::NotAnAddress(_) | Self::FamilyNotConfigured(_) => "ClusterIPValidation",
@@ -253,7 +254,8 @@ impl Problem {
         }
     }
 
-    /// Label `type` of `apiserver_clusterip_repair_ip_errors_total` and `apiserver_nodeport_repair_port_errors_total`.
+    /// Returns the label `type` of `apiserver_clusterip_repair_ip_errors_total` and
+    /// `apiserver_nodeport_repair_port_errors_total`.
     pub fn metric_type(&self) -> &'static str {
         match self {
             Self::NotAnAddress(_) | Self::FamilyNotConfigured(_) => "invalid",
@@ -270,7 +272,7 @@ impl Problem {
     }
 }
 
-/// Compares everything once. Costs time and memory in proportion to the number of objects.
+/// Audits a cluster once. Time and memory are proportional to the number of objects.
 pub fn audit(observed: &Observed<'_>, before: &Sightings) -> Audit {
     let mut audit = Audit::default();
     let services: HashMap<&ServiceKey, &ServiceObject> =

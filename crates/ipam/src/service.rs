@@ -1,11 +1,11 @@
-//! What of a Service decides its addresses and node ports. The texts that a client wrote are kept as they are; they
-//! are compared as addresses.
+//! The parts of a Service that determine its addresses and node ports. Address texts are kept as the client wrote
+//! them.
 
 use std::{collections::HashSet, fmt, net::IpAddr};
 
 use crate::family::{Family, parse_address};
 
-/// What `clusterIPs` of a headless Service holds.
+/// The cluster IP of a headless Service.
 pub const NONE: &str = "None";
 
 /// `spec.type`.
@@ -24,13 +24,13 @@ pub enum ServiceType {
 pub enum IpFamilyPolicy {
     /// One family.
     SingleStack,
-    /// Both where the cluster has both.
+    /// Both families if the cluster has both.
     PreferDualStack,
-    /// Both, or an error.
+    /// Both families, or an error.
     RequireDualStack,
 }
 
-/// Transport protocol of a port.
+/// The transport protocol of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[allow(missing_docs)]
 pub enum Protocol {
@@ -40,7 +40,7 @@ pub enum Protocol {
     Sctp,
 }
 
-/// The fields of a Service's `spec` that matter here, with the API's defaults filled in.
+/// The relevant fields of a Service's `spec`, with the API's defaults filled in.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ServiceSpec {
     /// `type`.
@@ -53,13 +53,13 @@ pub struct ServiceSpec {
     pub ip_families: Vec<Family>,
     /// `ipFamilyPolicy`.
     pub ip_family_policy: Option<IpFamilyPolicy>,
-    /// Whether `selector` has an entry.
+    /// True if `selector` has an entry.
     pub has_selector: bool,
     /// `ports`.
     pub ports: Vec<ServicePort>,
-    /// Whether `allocateLoadBalancerNodePorts` is set to false.
+    /// True if `allocateLoadBalancerNodePorts` is false.
     pub no_load_balancer_node_ports: bool,
-    /// Whether `externalTrafficPolicy` is `Local`.
+    /// True if `externalTrafficPolicy` is `Local`.
     pub is_external_local: bool,
     /// `healthCheckNodePort`; 0 if unset.
     pub health_check_node_port: u16,
@@ -78,7 +78,7 @@ pub struct ServicePort {
     pub node_port: u16,
 }
 
-/// `namespace/name` of a Service.
+/// The namespace and name of a Service.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServiceKey {
     /// `metadata.namespace`.
@@ -88,7 +88,7 @@ pub struct ServiceKey {
 }
 
 impl ServiceKey {
-    /// From its parts.
+    /// Creates a key from its parts.
     pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
         Self { namespace: namespace.into(), name: name.into() }
     }
@@ -101,7 +101,7 @@ impl fmt::Display for ServiceKey {
 }
 
 impl IpFamilyPolicy {
-    /// As the API writes it.
+    /// Returns the name in the API.
     pub const fn name(self) -> &'static str {
         match self {
             Self::SingleStack => "SingleStack",
@@ -112,7 +112,7 @@ impl IpFamilyPolicy {
 }
 
 impl Protocol {
-    /// As the API writes it.
+    /// Returns the name in the API.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Tcp => "TCP",
@@ -123,49 +123,50 @@ impl Protocol {
 }
 
 impl ServiceSpec {
-    /// Whether the Service asks for no address of its own.
+    /// Returns true if the Service is headless.
     pub fn is_headless(&self) -> bool {
         self.cluster_ips.first().unwrap_or(&self.cluster_ip) == NONE
     }
 
-    /// Headless, and its endpoints are written by hand: the cluster's families do not bind it.
+    /// Returns true if the Service is headless and its endpoints are managed by hand. The cluster's families do not
+    /// restrict it.
     pub fn is_headless_without_selector(&self) -> bool {
         self.is_headless() && !self.has_selector
     }
 
-    /// Whether the Service has a type with addresses: every type but ExternalName.
+    /// Returns true if the type can have cluster IPs, as every type except ExternalName can.
     pub fn may_have_address(&self) -> bool {
         self.service_type != ServiceType::ExternalName
     }
 
-    /// Whether the Service gets an address of its own.
+    /// Returns true if the Service gets a cluster IP.
     pub fn needs_address(&self) -> bool {
         self.may_have_address() && !self.is_headless()
     }
 
-    /// Whether node ports that the client wrote count.
+    /// Returns true if the type can have node ports.
     pub fn may_have_node_ports(&self) -> bool {
         matches!(self.service_type, ServiceType::NodePort | ServiceType::LoadBalancer)
     }
 
-    /// Whether each port gets a node port.
+    /// Returns true if each port gets a node port.
     pub fn needs_node_ports(&self) -> bool {
         self.may_have_node_ports()
             && !(self.service_type == ServiceType::LoadBalancer && self.no_load_balancer_node_ports)
     }
 
-    /// Whether load balancers ask this Service's nodes for their health.
+    /// Returns true if the Service gets a health-check node port, at which load balancers check its nodes.
     pub fn needs_health_check_port(&self) -> bool {
         self.service_type == ServiceType::LoadBalancer && self.is_external_local
     }
 
-    /// The addresses that a Service with this spec holds.
+    /// Returns the addresses that a Service with this spec holds.
     pub fn addresses(&self) -> Vec<IpAddr> {
         let texts = if self.needs_address() { self.cluster_ips.as_slice() } else { &[] };
         texts.iter().filter_map(|text| parse_address(text)).collect()
     }
 
-    /// The node ports that a Service with this spec holds, each once, the health-check node port last.
+    /// Returns the node ports that a Service with this spec holds, each once, the health-check node port last.
     pub fn held_ports(&self) -> Vec<u16> {
         let (mut held, mut seen) = (Vec::new(), HashSet::new());
         let ports = if self.may_have_node_ports() { self.ports.as_slice() } else { &[] };
@@ -178,23 +179,23 @@ impl ServiceSpec {
         held
     }
 
-    /// What a Service with this spec holds.
+    /// Returns the addresses and node ports that a Service with this spec holds.
     pub fn claims(&self) -> Claims {
         Claims { addresses: self.addresses(), ports: self.held_ports() }
     }
 }
 
-/// Addresses and node ports.
+/// A set of addresses and node ports.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Claims {
     /// Cluster IPs.
     pub addresses: Vec<IpAddr>,
-    /// Node ports, health-check node ports among them.
+    /// Node ports, including health-check node ports.
     pub ports: Vec<u16>,
 }
 
 impl Claims {
-    /// Whether there are none.
+    /// Returns true if there are no addresses and no node ports.
     pub fn is_empty(&self) -> bool {
         self.addresses.is_empty() && self.ports.is_empty()
     }

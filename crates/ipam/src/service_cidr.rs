@@ -1,4 +1,4 @@
-//! ServiceCIDR objects (networking.k8s.io/v1): what their ranges may be, how they may change, and when they may go.
+//! ServiceCIDR objects (networking.k8s.io/v1): validation of their ranges and changes, and of their deletion.
 
 use std::net::IpAddr;
 
@@ -10,33 +10,33 @@ use crate::{
     range::AddressRange,
 };
 
-/// What is wrong with `spec.cidrs`.
+/// The reason why `spec.cidrs` is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum CidrsRefusal {
-    /// None, or more than two.
+    /// There is no entry, or there are more than two.
     #[error("spec.cidrs: has {0} entries; give one, or one of each family")]
     Count(usize),
-    /// Twice the same family.
+    /// Both entries are of the same family.
     #[error("spec.cidrs[1]: {0} is of the same family as the first")]
     SameFamily(IpNet),
-    /// An entry that can not be a range of cluster IPs. An IPv6 range shorter than /64 is accepted upstream, gets
-    /// ready and then gives no addresses; here it is refused.
+    /// An entry cannot be a range of cluster IPs. Upstream accepts an IPv6 prefix shorter than /64 and reports it as
+    /// ready, but allocates no address from it. Here it is refused.
     #[error("spec.cidrs[{index}]: {reason}")]
     Range {
-        /// Which entry.
+        /// The index of the entry.
         index: usize,
-        /// Why.
+        /// The reason.
         reason: RangeRefusal,
     },
-    /// Only a second entry may be added, of the other family.
+    /// An entry changed. An update may only add a second entry of the other family.
     #[error("spec.cidrs[{index}]: may not change; only a second range, of the other family, can be added")]
     Immutable {
-        /// Which entry.
+        /// The index of the entry.
         index: usize,
     },
 }
 
-/// Checks `spec.cidrs` of a new ServiceCIDR, or of a changed one whose stored entries are `old`. Those that stay are
+/// Checks `spec.cidrs` of a new ServiceCIDR, or of a changed one with the stored entries `old`. Unchanged entries are
 /// not checked again.
 pub fn check_cidrs(cidrs: &[IpNet], old: &[IpNet], neighbours: Neighbours<'_>) -> Result<(), CidrsRefusal> {
     let is_stored = |(index, stored): (usize, &IpNet)| cidrs.get(index) == Some(stored);
@@ -56,9 +56,10 @@ pub fn check_cidrs(cidrs: &[IpNet], old: &[IpNet], neighbours: Neighbours<'_>) -
     Ok(())
 }
 
-/// Whether a ServiceCIDR may go: each of its ranges lies in one that stays, or none of the addresses given out would be
-/// left without a range. Returns the first address that stands against it. `others` are the ranges of ServiceCIDRs that
-/// are not being deleted themselves; two deleted together must not vouch for each other.
+/// Returns the first allocated address that blocks the deletion of a ServiceCIDR, or `None` if it may be deleted.
+/// Deletion is allowed if other ranges cover each of its ranges, or if every allocated address stays in some range.
+/// `others` are the ranges of ServiceCIDRs that are not being deleted: two that are deleted together must not count
+/// for each other.
 pub fn blocks_deletion(
     leaving: &[AddressRange],
     others: &[AddressRange],
@@ -111,7 +112,7 @@ mod tests {
                 "{refusal}"
             );
         }
-        // One that was stored before a check was made stricter stays.
+        // An entry that was stored before a check became stricter is kept.
         assert_eq!(check(&["127.0.0.0/24", v6], &["127.0.0.0/24"]), Ok(()));
     }
 
@@ -122,7 +123,7 @@ mod tests {
         let addresses =
             |texts: &[&str]| -> Vec<IpAddr> { texts.iter().map(|text| text.parse().unwrap()).collect() };
         let edge = addresses(&["192.168.1.7", "192.168.1.0"]);
-        // The narrow one lies in the wide one; the wide one's addresses at the narrow one's edges have no other.
+        // The narrow range lies in the wide one. Its edge addresses belong to the wide range only.
         assert_eq!(blocks_deletion(&[narrow], &[wide], edge.clone()), None);
         assert_eq!(blocks_deletion(&[wide], &[narrow], edge.clone()), Some(edge[1]));
         assert_eq!(blocks_deletion(&[wide], &[narrow], addresses(&["192.168.1.7"])), None);

@@ -1,19 +1,19 @@
-//! What an update takes over from the stored Service, and what a change of type clears: the part of
-//! `pkg/registry/core/service/{strategy,storage/storage}.go` that is about addresses and node ports.
+//! Applies the stored values of a Service to an update and clears those that do not fit a changed type: the part of
+//! `pkg/registry/core/service/{strategy,storage/storage}.go` that concerns addresses and node ports.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::service::{ServicePort, ServiceSpec, ServiceType};
 
-/// Brings `clusterIP` and `clusterIPs` of a new Service in line: clients older than dual stack write only the first.
+/// Sets `clusterIPs` of a new Service from `clusterIP`, because clients older than dual stack write only the latter.
 pub fn normalise_create(spec: &mut ServiceSpec) {
     if !spec.cluster_ip.is_empty() && spec.cluster_ips.is_empty() {
         spec.cluster_ips = vec![spec.cluster_ip.clone()];
     }
 }
 
-/// Makes a complete spec of what a client wrote: allocated values that it left out are those of the stored object,
-/// unless the type changes so that they no longer fit.
+/// Completes the spec of an update. Allocated values that the client left out are copied from the stored object,
+/// unless the changed type does not allow them.
 pub fn carry_over(spec: &mut ServiceSpec, old: &ServiceSpec) {
     if spec.may_have_address() && old.may_have_address() {
         if spec.cluster_ip.is_empty() {
@@ -34,7 +34,7 @@ pub fn carry_over(spec: &mut ServiceSpec, old: &ServiceSpec) {
     clear_for_type(spec, old);
 }
 
-/// A client that knows only one of the two fields changed that one.
+/// Sets `clusterIPs` from `clusterIP` if only the latter changed: the client knows only that field.
 fn normalise_update(spec: &mut ServiceSpec, old: &ServiceSpec) {
     let is_single_same = spec.cluster_ip == old.cluster_ip;
     let is_plural_same = spec.cluster_ips == old.cluster_ips;
@@ -44,7 +44,7 @@ fn normalise_update(spec: &mut ServiceSpec, old: &ServiceSpec) {
     }
 }
 
-/// Ports of the same name keep their node port, unless another port of the new object uses it.
+/// Copies the node ports of ports with the same name, unless another port of the new object uses the number.
 fn copy_node_ports(spec: &mut ServiceSpec, old: &[ServicePort]) {
     let used: HashSet<u16> = spec.ports.iter().map(|port| port.node_port).collect();
     let old: HashMap<&str, u16> = old.iter().map(|port| (port.name.as_str(), port.node_port)).collect();
@@ -54,7 +54,7 @@ fn copy_node_ports(spec: &mut ServiceSpec, old: &[ServicePort]) {
     }
 }
 
-/// Clears what the new type can not have, where the client left it as it was.
+/// Clears fields that the new type does not allow, if the client left them unchanged.
 fn clear_for_type(spec: &mut ServiceSpec, old: &ServiceSpec) {
     if spec.service_type == ServiceType::ExternalName && old.may_have_address() {
         clear_if_same(&mut spec.cluster_ip, &old.cluster_ip);

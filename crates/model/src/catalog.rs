@@ -1,11 +1,11 @@
-//! Everything the API server said, kept compact, and which Service ports each event touches.
+//! A compact cache of the watched API objects, which tracks the Service ports that each event affects.
 //!
-//! Events flow in one at a time through [`Catalog::apply`]; what became different since the last time flows
-//! out of [`Catalog::take_changes`], computed from the Services touched and nothing else. What a Service
-//! means is never stored: it is compiled from the objects when somebody asks, and once before the first
-//! event that could change it, so that old and new can be compared.
+//! Events go in one at a time through [`Catalog::apply`]. [`Catalog::take_changes`] returns the differences since the
+//! last call, computed only from the Services that were touched. Forwardings are not stored: they are compiled from
+//! the objects on request, and once before the first event that could change them, so that old and new can be
+//! compared.
 //!
-//! The result depends on the objects alone, not on the order in which they came.
+//! The result depends on the objects alone, not on the order of the events.
 
 mod api_server;
 mod claim;
@@ -36,7 +36,7 @@ use faults::FaultyObjects;
 use record::{Interner, ServiceRecord, SliceRecord};
 use store::{Id, Store};
 
-/// The objects and the bookkeeping of what changed.
+/// The cached objects and the pending changes.
 #[derive(Debug, Clone)]
 pub struct Catalog {
     node_name: Box<str>,
@@ -66,7 +66,7 @@ struct CidrRecord {
     generation: u32,
 }
 
-/// Progress of the lists of each kind.
+/// The progress of the list of each kind.
 #[derive(Debug, Clone, Default)]
 struct Lists {
     services: List,
@@ -80,18 +80,18 @@ struct List {
     complete: bool,
 }
 
-/// What the next take has to look at.
+/// State for the next call of `take_changes` or `drain_changes`.
 #[derive(Debug, Clone, Default)]
 struct Pending {
     /// Touched Services, each once.
     dirty: Vec<Id>,
-    /// What touched Services meant before, where that may be known outside.
+    /// The former forwardings of touched Services, if they were taken before.
     old: HashMap<Id, Vec<Compiled>>,
     triggers: HashMap<Id, Vec<(Family, i64)>>,
 }
 
 impl Catalog {
-    /// An empty Catalog for the node of this name. With an empty name no endpoint is local.
+    /// Creates an empty Catalog for the node of this name. With an empty name no endpoint is local.
     pub fn new(node_name: impl Into<Box<str>>) -> Self {
         Self {
             node_name: node_name.into(),
@@ -115,15 +115,15 @@ impl Catalog {
         }
     }
 
-    /// Leaves out trigger times that are not later than this (nanoseconds since the Unix epoch): what
-    /// happened before the program started says nothing about its speed.
+    /// Drops trigger times that are not later than this (nanoseconds since the Unix epoch): changes before the start
+    /// of the program do not measure its latency.
     #[must_use]
     pub const fn with_triggers_since(mut self, nanoseconds: i64) -> Self {
         self.triggers_since = nanoseconds;
         self
     }
 
-    /// Takes in one event.
+    /// Applies an event.
     pub fn apply(&mut self, event: Event) -> Applied {
         let mut applied = Applied::default();
         match event {
@@ -151,34 +151,35 @@ impl Catalog {
         applied
     }
 
-    /// Whether the first complete state is known: Services, EndpointSlices and ServiceCIDRs have each been
-    /// listed to the end (or there are no ServiceCIDRs to be had).
+    /// Returns true if the initial state is complete: Services, EndpointSlices and ServiceCIDRs have each been listed
+    /// to the end, or ServiceCIDRs are unavailable.
     pub const fn synced(&self) -> bool {
         let Lists { services, slices, cidrs } = &self.lists;
         services.complete && slices.complete && cidrs.complete
     }
 
-    /// What [`synced`](Self::synced) waits for.
+    /// Returns the kinds whose first list is not complete, for which [`synced`](Self::synced) waits.
     pub fn unlisted(&self) -> impl Iterator<Item = Kind> {
         let Lists { services, slices, cidrs } = &self.lists;
         let lists = [(services, Kind::Service), (slices, Kind::EndpointSlice), (cidrs, Kind::ServiceCidr)];
         lists.into_iter().filter(|(list, _)| !list.complete).map(|(_, kind)| kind)
     }
 
-    /// The name of this node.
+    /// Returns the name of this node.
     pub fn node_name(&self) -> &str {
         &self.node_name
     }
 
-    /// This node as last seen, if ever.
+    /// Returns the last state of this node, or `None` before its first event.
     pub const fn node(&self) -> Option<&Node> {
         self.node.as_ref()
     }
 
-    /// The whole table of a family, in no particular order, compiled while it is read.
+    /// Iterates over the whole table of a family, in no particular order. Forwardings are compiled during the
+    /// iteration.
     ///
-    /// To program a whole table, first let [`take_changes`](Self::take_changes) or
-    /// [`drain_changes`](Self::drain_changes) run, so that later changes build on this state.
+    /// Before the whole table is programmed, [`take_changes`](Self::take_changes) or
+    /// [`drain_changes`](Self::drain_changes) must be called, so that later changes build on this state.
     pub fn forwardings(
         &self,
         family: Family,
@@ -187,31 +188,31 @@ impl Catalog {
         self.services.iter().flat_map(move |(id, _)| compiler.named(id, family))
     }
 
-    /// What one Service port means in a family.
+    /// Returns the forwarding of a Service port in a family.
     pub fn forwarding(&self, name: &ServicePortName, family: Family) -> Option<Arc<Forwarding>> {
         let id = self.services.find(&name.namespace, &name.service)?;
         let ports = self.compiler().named(id, family);
         ports.into_iter().find(|(known, _)| **known == *name).map(|(_, forwarding)| forwarding)
     }
 
-    /// Number of Services that are known and proxied.
+    /// Returns the number of Services that are proxied.
     pub fn service_count(&self) -> usize {
         self.services.iter().filter(|(_, record)| record.service.is_some()).count()
     }
 
-    /// Number of EndpointSlices that are kept.
+    /// Returns the number of EndpointSlices that are cached.
     pub fn slice_count(&self) -> usize {
         self.slices.len()
     }
 
-    /// CIDRs of a family that cluster IPs are allocated from: sorted, without duplicates.
+    /// Returns the CIDRs of a family from which cluster IPs are allocated, sorted and without duplicates.
     pub fn service_cidrs(&self, family: Family) -> Vec<IpNet> {
         let mut cidrs = self.all_cidrs();
         cidrs.retain(|cidr| Family::of(cidr.addr()) == family);
         cidrs
     }
 
-    /// Health check servers and their counts, as of the last take, sorted by Service.
+    /// Returns the health check servers and their counts as of the last take, sorted by Service.
     pub fn health_checks(&self) -> Vec<(ObjectKey, HealthCheck)> {
         let with_key = |(id, check): (&Id, &HealthCheck)| Some((self.services.get(*id)?.key(), *check));
         let mut checks: Vec<_> = self.health_checks.iter().filter_map(with_key).collect();
@@ -219,31 +220,31 @@ impl Catalog {
         checks
     }
 
-    /// Service ports without an endpoint on this node, as of the last take.
+    /// Returns the number of Service ports without an endpoint on this node as of the last take.
     pub const fn no_local_endpoints(&self, family: Family) -> NoLocalEndpoints {
         *self.no_local.get(family)
     }
 
-    /// Every UDP Service port of a family with its frontends and serving endpoints, for conntrack clean-up.
-    /// Ports without a serving endpoint are included; their flows are left alone.
+    /// Iterates over the UDP Service ports of a family with their frontends and serving endpoints, for conntrack
+    /// clean-up. Ports without a serving endpoint are included; their flows are not cleaned up.
     pub fn udp_services(&self, family: Family) -> impl Iterator<Item = UdpService> {
         let compiler = self.compiler();
         self.services.iter().flat_map(move |(id, _)| compiler.udp(id, family))
     }
 
-    /// One UDP Service port, as [`udp_services`](Self::udp_services) has it.
+    /// Returns a UDP Service port, as [`udp_services`](Self::udp_services) does.
     pub fn udp_service(&self, name: &ServicePortName, family: Family) -> Option<UdpService> {
         let id = self.services.find(&name.namespace, &name.service)?;
         self.compiler().udp(id, family).into_iter().find(|udp| *udp.name == *name)
     }
 
-    /// Number of objects of a kind with faults of their own, those that are left out as a whole included.
-    /// Conflicts between Services do not count.
+    /// Returns the number of objects of a kind that have faults of their own, including objects that are ignored as a
+    /// whole. Conflicts between Services do not count.
     pub fn faulty_objects(&self, kind: Kind) -> usize {
         self.faulty.count(kind)
     }
 
-    /// Every Service that lost a frontend to another one, with the fault that says so.
+    /// Iterates over the conflicts of Services, with a fault for each frontend that another Service owns.
     pub fn conflicts(&self) -> impl Iterator<Item = ObjectFault> {
         self.services.iter().flat_map(move |(id, record)| {
             let claims = claims_of(record.service.as_ref()).into_iter();
@@ -275,7 +276,7 @@ impl Catalog {
         cidrs
     }
 
-    /// Marks a Service for the next take and keeps what it means now, before an event changes that.
+    /// Marks a Service for the next take and keeps its forwardings. Must be called before an event changes them.
     fn touch(&mut self, id: Id) {
         let Some(record) = self.services.get_mut(id) else { return };
         if record.dirty {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-/// An IP family, spelled `IPv4` or `IPv6` in metrics, health answers and API objects.
+/// An IP family, spelled `IPv4` or `IPv6` in metrics, health responses and API objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Family {
     /// Internet protocol version 4.
@@ -16,7 +16,7 @@ impl Family {
     /// Both families, IPv4 first.
     pub const BOTH: [Self; 2] = [Self::Ipv4, Self::Ipv6];
 
-    /// `IPv4` or `IPv6`.
+    /// Returns `IPv4` or `IPv6`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ipv4 => "IPv4",
@@ -24,7 +24,7 @@ impl Family {
         }
     }
 
-    /// The family of an address; an IPv4-mapped IPv6 address counts as IPv4.
+    /// Returns the family of an address. An IPv4-mapped IPv6 address counts as IPv4.
     pub const fn of(address: IpAddr) -> Self {
         if address.to_canonical().is_ipv4() { Self::Ipv4 } else { Self::Ipv6 }
     }
@@ -48,7 +48,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// The number of the protocol in the IP header (IANA protocol numbers).
+    /// Returns the protocol number in the IP header (IANA protocol numbers).
     pub const fn number(self) -> u8 {
         match self {
             Self::Tcp => 6,

@@ -1,9 +1,8 @@
-//! The meaning of Services, free of any mode: pure values in, pure values out.
+//! The meaning of Services, independent of the proxy mode. All code is pure.
 //!
-//! Owns the slim API objects, the [`Catalog`] that holds them, endpoint selection, the forwarding
-//! table with its diff by Service port, and the [`oracle`] that says where a packet goes. Objects
-//! flow in one event at a time; [`Change`]s flow out. It must not know of I/O, clocks, async, netlink,
-//! rules or the API server.
+//! The crate owns the slim API objects, the [`Catalog`] that holds them, endpoint selection, the forwarding table
+//! with its changes per Service port, and the [`oracle`] that predicts where a packet goes. Objects go in one event
+//! at a time. [`Change`]s come out. The crate must not know I/O, clocks, async, netlink, rules or the API server.
 
 pub mod catalog;
 pub mod family;

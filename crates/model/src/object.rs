@@ -1,7 +1,7 @@
-//! Slim API objects: only the fields that decide a packet's fate or a health answer.
+//! Slim API objects with only the fields that determine forwarding or health responses.
 //!
-//! Decoding never fails on a field that is not read. A field that is read and makes no sense is left out
-//! and reported as a [`Fault`], so that one bad value harms only its own object.
+//! Fields that are not read never cause a decoding error. A field that is read but invalid is ignored and reported as
+//! a [`Fault`], so a bad value affects only its own object.
 
 mod lenient;
 mod node;
@@ -22,17 +22,17 @@ use serde::de::{Deserialize, Deserializer, Error as _};
 
 use lenient::{Faults, Loose, Shape, Text, record};
 
-/// Namespace and name of an object; the namespace is empty for cluster-scoped kinds.
+/// Namespace and name of an object. The namespace is empty for cluster-scoped kinds.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectKey {
-    /// Namespace, or empty.
+    /// Namespace; empty for cluster-scoped kinds.
     pub namespace: Box<str>,
     /// Name.
     pub name: Box<str>,
 }
 
 impl ObjectKey {
-    /// The key of an object.
+    /// Creates the key of an object.
     pub fn new(namespace: impl Into<Box<str>>, name: impl Into<Box<str>>) -> Self {
         Self { namespace: namespace.into(), name: name.into() }
     }
@@ -48,7 +48,7 @@ impl fmt::Display for ObjectKey {
     }
 }
 
-/// A field of an API object that could not be used, what is wrong with it and how to mend it.
+/// A field of an API object that could not be used, with the reason and the fix.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {reason}")]
 pub struct Fault {
@@ -56,28 +56,29 @@ pub struct Fault {
     pub field: Box<str>,
     /// What is wrong and what to write instead.
     pub reason: Box<str>,
-    /// Present where the owner of the object should be told by an Event, too.
+    /// Set if the owner of the object should be notified by an Event, too.
     pub notice: Option<Notice>,
 }
 
-/// What a fault means for the clients of a Service.
+/// The effect of a fault on the clients of a Service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Notice {
-    /// The Service asks for the place where this node reaches the API server; it is left out on this node.
+    /// The Service claims an address or port at which this node reaches the API server. The frontend is omitted on
+    /// this node.
     ApiServerAddress,
-    /// No source range of a family can be read: the load-balancer IPs of that family are closed to all.
+    /// No source range of a family can be parsed. The load-balancer IPs of that family are closed to all clients.
     ClosedSourceRanges,
-    /// Another Service has what this one asks for.
+    /// Another Service owns a frontend that this one claims.
     Conflict,
 }
 
 impl Fault {
-    /// A fault for the log alone.
+    /// Creates a fault that is only logged.
     pub fn new(field: impl Into<Box<str>>, reason: impl Into<Box<str>>) -> Self {
         Self { field: field.into(), reason: reason.into(), notice: None }
     }
 
-    /// The same, to be told by an Event as well.
+    /// Returns the fault with a notice, so that it is reported by an Event, too.
     #[must_use]
     pub fn noticed(self, notice: Notice) -> Self {
         Self { notice: Some(notice), ..self }
@@ -98,7 +99,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The name that API objects have in their `kind` field.
+    /// Returns the value of the `kind` field.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Service => "Service",
@@ -115,50 +116,50 @@ impl fmt::Display for Kind {
     }
 }
 
-/// An API object: who it is, which version, what it says, and what of it could not be used.
+/// An API object with its key, version, slim content and faults.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Object<T> {
     /// Namespace and name.
     pub key: ObjectKey,
-    /// `metadata.resourceVersion`, empty where it is missing.
+    /// `metadata.resourceVersion`; empty if it is missing.
     pub resource_version: Box<str>,
     /// The slim content.
     pub payload: T,
-    /// Fields that were left out.
+    /// Fields that were ignored.
     pub faults: Vec<Fault>,
 }
 
-/// Why bytes are no API object at all.
+/// The reason why bytes are not a usable API object.
 #[derive(Debug, thiserror::Error)]
 pub enum DecodeError {
-    /// Not JSON, or cut off.
+    /// The input is not JSON, or truncated.
     #[error("{kind} is not valid JSON: {source}; the API server must send one complete object")]
     Syntax {
-        /// The kind that was wanted.
+        /// The expected kind.
         kind: Kind,
-        /// Where the syntax breaks.
+        /// The position of the syntax error.
         source: serde_json::Error,
     },
-    /// JSON, but not an object.
+    /// The input is JSON, but not an object.
     #[error("{kind} is {found}; write a JSON object")]
     NotAnObject {
-        /// The kind that was wanted.
+        /// The expected kind.
         kind: Kind,
-        /// What stands there.
+        /// The type of the value.
         found: &'static str,
     },
-    /// It says that it is of another kind.
+    /// The object is of another kind.
     #[error("{found:?} where {kind} is wanted; the API server or a proxy before it mixes up its answers")]
     Kind {
-        /// The kind that was wanted.
+        /// The expected kind.
         kind: Kind,
-        /// At most 64 characters of what its `kind` says.
+        /// At most 64 characters of its `kind`, or the type of that value if it is not a text.
         found: Box<str>,
     },
-    /// Without a usable name nobody can say which object this is.
+    /// The object has no usable name or namespace, so it cannot be identified.
     #[error("{kind} has no usable {field}; every object needs one")]
     Identity {
-        /// The kind that was wanted.
+        /// The expected kind.
         kind: Kind,
         /// Path of the field.
         field: &'static str,
@@ -187,7 +188,7 @@ pub fn decode_service_cidr(bytes: &[u8]) -> Result<Object<ServiceCidr>, DecodeEr
 
 macro_rules! deserialize {
     ($($payload:ty),*) => {$(
-        /// Fails only on broken JSON or an object without identity.
+        /// Fails only on invalid JSON, an object of another kind, or an object without identity.
         impl<'de> Deserialize<'de> for Object<$payload> {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 finish::<$payload>(Loose::deserialize(deserializer)?).map_err(D::Error::custom)
@@ -209,7 +210,7 @@ record!(
     }
 );
 record!(
-    /// The labels that mean something to a proxy.
+    /// The labels that a proxy reads.
     Labels {
         service_name: "kubernetes.io/service-name" => Text<'de>,
         headless: "service.kubernetes.io/headless" => Text<'de>,
@@ -225,7 +226,7 @@ record!(
     }
 );
 
-/// Metadata that bodies look at.
+/// The metadata that object bodies read.
 struct Metadata<'de> {
     deleting: bool,
     creation_timestamp: Loose<Text<'de>>,
@@ -233,14 +234,14 @@ struct Metadata<'de> {
     annotations: Annotations<'de>,
 }
 
-/// What all kinds have.
+/// The common part of the raw objects of all kinds.
 trait WithMetadata<'de> {
     fn kind(&self) -> &Loose<Text<'de>>;
-    /// Gives it up.
+    /// Takes the metadata out of the raw object.
     fn metadata(&mut self) -> Loose<RawMetadata<'de>>;
 }
 
-/// What differs between kinds.
+/// The part of decoding that differs between kinds.
 trait ObjectBody: Sized {
     type Raw<'de>: Shape<'de> + WithMetadata<'de>;
     const KIND: Kind;
@@ -278,8 +279,8 @@ fn finish<T: ObjectBody>(raw: Loose<T::Raw<'_>>) -> Result<Object<T>, DecodeErro
     Ok(Object { key, resource_version, payload, faults })
 }
 
-/// An object of a list need not say what it is. One that does must be of the kind that is wanted: a Pod has a
-/// namespace and a name, too.
+/// Checks the kind of an object. Objects of a list may omit it. If it is present, it must be the expected one,
+/// because other kinds such as Pod have a namespace and a name, too.
 fn check_kind(kind: Kind, said: &Loose<Text<'_>>) -> Result<(), DecodeError> {
     let found = match said {
         Loose::Absent | Loose::Null => return Ok(()),

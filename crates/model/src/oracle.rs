@@ -1,14 +1,14 @@
-//! Where a packet goes, said plainly: the reference that the kernel is compared with.
+//! Predicts where a packet goes: the reference with which the kernel's behaviour is compared.
 //!
-//! Takes the forwarding table of one family, the settings and this node's addresses; answers what becomes of
-//! the first packet of a new flow. Written for reading, not for speed, and apart from every encoder: it asks
-//! the table one question after another, in the order in which a packet meets them. It must not know of
-//! rules, sets or hooks.
+//! The forwarding table of one family, the settings and this node's addresses go in. The handling of the first packet
+//! of a new flow comes out. The code is written for readability, not for speed, and is independent of the encoders of
+//! rules: it looks up the table step by step, in the order in which a packet is processed. It must not know rules,
+//! sets or hooks.
 //!
-//! The meaning is that of nftables mode: source ranges are checked before everything else and for everybody;
-//! node ports never answer on loopback; a wrong port of a cluster IP is refused and an unused address of a
-//! service CIDR is dropped, but only where the packet would be forwarded or was sent from this node. What another
-//! mode does otherwise comes in as [`ModeDifferences`].
+//! The semantics are those of nftables mode. Source ranges are checked first, for all sources. Node ports are not
+//! available on loopback. A wrong port of a cluster IP is rejected and an unused address of a service CIDR is
+//! dropped, but only if the packet would be forwarded or was sent from this node. The differences of other modes are
+//! given as [`ModeDifferences`].
 
 mod differences;
 
@@ -21,20 +21,20 @@ use crate::{
     Settings, table::Outcome,
 };
 
-/// The world that a packet meets.
+/// The state that determines the handling of packets.
 #[derive(Debug, Clone, Copy)]
 pub struct Oracle<'a> {
-    /// Settings of the family.
+    /// The settings of the family.
     pub settings: &'a Settings,
-    /// Every address of this node's interfaces; loopback counts as local even where it is not listed.
+    /// All addresses of this node's interfaces. Loopback addresses count as local even if they are not listed.
     pub local_addresses: &'a [IpAddr],
     /// The forwarding table of the family. No two entries have the same frontend.
     pub forwardings: &'a [&'a Forwarding],
-    /// What the mode does otherwise than nftables mode.
+    /// The differences of the mode from nftables mode.
     pub differences: &'a ModeDifferences,
 }
 
-/// Where a packet comes from.
+/// The origin of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin<'a> {
     /// A pod on this node, through this interface.
@@ -44,7 +44,7 @@ pub enum Origin<'a> {
     },
     /// A process on this node.
     Node,
-    /// Somewhere else, through this interface.
+    /// Any other host, through this interface.
     Remote {
         /// Name of the interface on which the node receives the packet.
         input_interface: &'a str,
@@ -63,7 +63,7 @@ impl<'a> Origin<'a> {
 /// The first packet of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Packet<'a> {
-    /// Where it comes from.
+    /// The origin.
     pub origin: Origin<'a>,
     /// Source address.
     pub source: IpAddr,
@@ -75,28 +75,29 @@ pub struct Packet<'a> {
     pub port: u16,
 }
 
-/// What becomes of a packet.
+/// The handling of a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fate {
-    /// It goes to one of these, each equally likely. Never empty.
+    /// The packet goes to one of these backends, each equally likely. The set is never empty.
     Backends {
         /// The candidates.
         set: Vec<Backend>,
-        /// For each candidate, whether it sees this node's address instead of the source.
+        /// For each candidate, true if it sees this node's address instead of the source.
         masqueraded: Vec<bool>,
-        /// All flows of one source within this many seconds of each other go to the same candidate.
+        /// All flows of a source within this many seconds of each other go to the same candidate. `None` if there is
+        /// no affinity.
         affinity: Option<u32>,
     },
-    /// Refused: TCP with a reset, others with an ICMP port unreachable.
+    /// The packet is rejected: with a TCP reset, or an ICMP port unreachable for other protocols.
     Reject,
-    /// Dropped in silence.
+    /// The packet is dropped without reply.
     Drop,
-    /// Left alone.
+    /// The packet is not affected by the proxy.
     NotOurs,
 }
 
 impl Oracle<'_> {
-    /// The fate of a packet of this oracle's family; packets of the other are not its business.
+    /// Returns the handling of a packet. Packets of the other family are `NotOurs`.
     pub fn fate(&self, packet: &Packet<'_>) -> Fate {
         if Family::of(packet.destination) != self.settings.family {
             return Fate::NotOurs;
@@ -117,8 +118,9 @@ impl Oracle<'_> {
         }
     }
 
-    /// A load-balancer IP with source ranges takes only those sources, pods and this node included. Where the
-    /// ranges contain the node's own address, the node may also appear under the load balancer's.
+    /// Returns true if the source ranges of a load-balancer IP exclude the packet. They apply to all sources, pods
+    /// and this node included. If the ranges contain the node's own address, the node may also use a load-balancer IP
+    /// of the Service as source.
     fn outside_source_ranges(&self, packet: &Packet<'_>) -> bool {
         let Some((forwarding, Frontend::LoadBalancerIp(..))) = self.by_address(packet) else { return false };
         if self.differences.source_ranges_need_endpoints && !self.has_endpoints(forwarding) {
@@ -160,7 +162,8 @@ impl Oracle<'_> {
         }
     }
 
-    /// Whether a mode only stops what comes in. Source ranges stop whatever is not translated, wherever it goes.
+    /// Returns true if the mode does not reject or drop the packet because this node sent it. Packets outside of
+    /// source ranges are dropped regardless of origin.
     fn leaves_unstopped(&self, forwarding: &Forwarding, frontend: Frontend, packet: &Packet<'_>) -> bool {
         let is_guarded = matches!(frontend, Frontend::LoadBalancerIp(..))
             && self.has_endpoints(forwarding)
@@ -171,7 +174,7 @@ impl Oracle<'_> {
             && !is_guarded
     }
 
-    /// What is not carried is to rules as if it had none.
+    /// Returns true if the forwarding has endpoints. A protocol that the mode does not support counts as having none.
     fn has_endpoints(&self, forwarding: &Forwarding) -> bool {
         forwarding.has_endpoints && self.carries(forwarding)
     }
@@ -180,7 +183,8 @@ impl Oracle<'_> {
         !self.differences.refuses_sctp || forwarding.protocol != Protocol::Sctp
     }
 
-    /// A node port without usable endpoints, at an address of this node that takes no node ports.
+    /// Returns the handling of a packet to a node port without usable endpoints, at an address of this node that does
+    /// not accept node ports.
     fn at_closed_address(&self, packet: &Packet<'_>) -> Option<Fate> {
         if !self.differences.stops_node_ports_everywhere || !self.is_local_address(packet.destination) {
             return None;
@@ -232,7 +236,8 @@ impl Oracle<'_> {
         self.fate_of(forwarding.external(), forwarding, packet, false)
     }
 
-    /// No frontend has it. What a packet to this node itself asks for is this node's own business.
+    /// Returns the handling of a packet that no frontend matches. Packets from other hosts or pods to this node
+    /// itself are left to the node.
     fn stray(&self, packet: &Packet<'_>) -> Fate {
         let has = |frontend: &Frontend| match frontend {
             Frontend::ClusterIp(address, _)
@@ -262,8 +267,8 @@ impl Oracle<'_> {
         }
     }
 
-    /// Whether the local detector takes the packet for one of this node's pods'. By interface it can only
-    /// judge what came in through one.
+    /// Returns true if the local detector matches the packet. Detection by interface applies only to packets that
+    /// were received through one.
     fn is_from_pod(&self, packet: &Packet<'_>) -> bool {
         let interface = packet.origin.input_interface();
         match &self.settings.local_detector {
@@ -295,7 +300,7 @@ impl Oracle<'_> {
             Outcome::Reject => Fate::Reject,
             Outcome::Drop => Fate::Drop,
             Outcome::Backends(backends) => {
-                // A backend that reaches itself would answer itself directly, past the translation.
+                // A backend that connects to itself would reply directly, bypassing the translation.
                 let is_hairpin = |backend: &Backend| {
                     let may = backend.may_hairpin || self.differences.masquerades_every_hairpin;
                     may && backend.address == packet.source

@@ -1,44 +1,44 @@
-//! The schedulers of IPVS, by which a Service may ask to be balanced. Other modes balance at random.
+//! The schedulers of IPVS, one of which a Service may request. Other modes choose endpoints at random.
 
 use std::fmt;
 
-/// How IPVS chooses an endpoint for a connection (`ipvsadm(8)`).
+/// How IPVS chooses the endpoint of a connection (`ipvsadm(8)`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[non_exhaustive]
 pub enum IpvsScheduler {
-    /// One after the other.
+    /// Round robin.
     #[default]
     Rr,
-    /// One after the other, by weight.
+    /// Weighted round robin.
     Wrr,
-    /// The one with the fewest connections.
+    /// The endpoint with the fewest connections.
     Lc,
-    /// The one with the fewest connections, by weight.
+    /// The endpoint with the fewest connections, weighted.
     Wlc,
-    /// The one with the highest weight that is available.
+    /// The available endpoint with the highest weight.
     Fo,
-    /// The one with the highest weight, until it has as many connections as its weight.
+    /// The endpoint with the highest weight, until it has as many connections as its weight.
     Ovf,
-    /// By destination address, unless that one has too many connections.
+    /// By destination address, unless that endpoint has too many connections.
     Lblc,
-    /// The same, with a set of them for each destination address.
+    /// As `lblc`, with a set of endpoints for each destination address.
     Lblcr,
     /// By source address.
     Sh,
     /// By destination address.
     Dh,
-    /// The one with the shortest expected delay.
+    /// The endpoint with the shortest expected delay.
     Sed,
-    /// An idle one, or else the one with the shortest expected delay.
+    /// An idle endpoint, or else the one with the shortest expected delay.
     Nq,
-    /// By source address, with few changes when endpoints come or go (Maglev).
+    /// By source address, with few changes when endpoints are added or removed (Maglev).
     Mh,
-    /// The better one of two at random.
+    /// The better of two randomly chosen endpoints.
     Twos,
 }
 
 impl IpvsScheduler {
-    /// All of them.
+    /// All schedulers.
     pub const ALL: [Self; 14] = [
         Self::Rr,
         Self::Wrr,
@@ -56,7 +56,7 @@ impl IpvsScheduler {
         Self::Twos,
     ];
 
-    /// The name by which the kernel knows it.
+    /// Returns the name in the kernel.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Rr => "rr",
@@ -76,12 +76,12 @@ impl IpvsScheduler {
         }
     }
 
-    /// The one of this name.
+    /// Returns the scheduler of this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|scheduler| scheduler.name() == name)
     }
 
-    /// All names, for messages.
+    /// Returns all names, for messages.
     pub fn names() -> String {
         Self::ALL.map(Self::name).join(", ")
     }

@@ -1,81 +1,82 @@
 //! Endpoint selection: which endpoints a Service port uses, for cluster-wide and for local traffic.
 //!
-//! Pure and the same for every mode. Sources: KEP-2086 (internal policy), KEP-1669 (terminating endpoints),
-//! KEP-2433 and KEP-3015 (hints). Hints are honoured as they stand, whatever the Service's own fields say.
+//! The functions are pure and the same for every mode. Sources: KEP-2086 (internal policy), KEP-1669 (terminating
+//! endpoints), KEP-2433 and KEP-3015 (hints). Hints are honoured regardless of the Service's own fields.
 
 use crate::Backend;
 
-/// What an endpoint's hints of one sort say about this node.
+/// How an endpoint's hints of one kind relate to this node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Hint {
-    /// There are none.
+    /// The endpoint has no such hints.
     #[default]
     Absent,
-    /// They name others only.
+    /// The hints name only other nodes or zones.
     Elsewhere,
-    /// They name this node (or this node's zone).
+    /// The hints name this node or this node's zone.
     Here,
 }
 
-/// An endpoint as selection sees it.
+/// An endpoint with the conditions that selection reads.
 #[expect(clippy::struct_excessive_bools, reason = "the conditions are independent of each other in the API")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Endpoint {
-    /// Where it is.
+    /// The address and port.
     pub backend: Backend,
-    /// Takes new connections.
+    /// True if the endpoint accepts new connections.
     pub ready: bool,
-    /// Could take connections, ready or not.
+    /// True if the endpoint could accept connections, ready or not.
     pub serving: bool,
-    /// Is shutting down.
+    /// True if the endpoint is shutting down.
     pub terminating: bool,
-    /// Runs on this node.
+    /// True if the endpoint is on this node.
     pub local: bool,
-    /// Node hints.
+    /// The node hints.
     pub node_hint: Hint,
-    /// Zone hints.
+    /// The zone hints.
     pub zone_hint: Hint,
 }
 
 impl Endpoint {
-    /// Not ready, but fit for the fall-back: terminating and still serving.
+    /// Returns true if the endpoint is usable when none is ready: terminating and still serving.
     const fn is_fallback(&self) -> bool {
         !self.ready && self.serving && self.terminating
     }
 
-    /// Order among entries with equal address and port; the greatest counts.
+    /// Returns the rank among entries with equal address and port. The entry with the greatest rank is used.
     ///
-    /// kube-proxy lets the last non-terminating one win, or else the first; that depends on the order of the
-    /// slices. This total order agrees where that one is defined and settles the rest: not terminating, then
-    /// ready, serving, local, fit for hairpin, and at last the hints. Entries equal in all of it are the same.
+    /// kube-proxy uses the last entry that is not terminating, or else the first, which depends on the order of the
+    /// slices. This total order agrees with kube-proxy where the result is defined there, and decides the other
+    /// cases: first entries that are not terminating, then ready, serving, local, and possible hairpins, and last the
+    /// hints. Entries of equal rank are equal.
     pub(crate) const fn rank(&self) -> (bool, bool, bool, bool, bool, Hint, Hint) {
         let may_hairpin = self.backend.may_hairpin;
         (!self.terminating, self.ready, self.serving, self.local, may_hairpin, self.node_hint, self.zone_hint)
     }
 }
 
-/// Which sets a Service port needs.
+/// The sets of endpoints that a Service port needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Demand {
-    /// Some traffic takes endpoints of the whole cluster.
+    /// True if some traffic uses endpoints of the whole cluster.
     pub cluster: bool,
-    /// Some traffic takes only endpoints of this node.
+    /// True if some traffic uses only endpoints of this node.
     pub local: bool,
 }
 
 /// The endpoints that a Service port uses, each list in the order of the input.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Selection {
-    /// For traffic that may go anywhere (`C`).
+    /// For traffic that may go to any node (`C`).
     pub cluster: Vec<Backend>,
     /// For traffic that must stay on this node (`L`).
     pub local: Vec<Backend>,
-    /// Whether there is any usable endpoint at all, here or not (`A`).
+    /// True if there is a usable endpoint on any node (`A`).
     pub has_endpoints: bool,
 }
 
 impl Selection {
-    /// Every endpoint in use (`U`), sorted by address and port.
+    /// Returns all endpoints in use (`U`), sorted by address and port.
     pub fn reachable(&self) -> Vec<Backend> {
         let mut all: Vec<Backend> = self.cluster.iter().chain(&self.local).copied().collect();
         all.sort_unstable();
@@ -84,7 +85,7 @@ impl Selection {
     }
 }
 
-/// Sorts by address and port and keeps one entry of each: the one of the highest rank.
+/// Sorts by address and port and keeps one entry of each, the one of the highest rank.
 pub fn settle_duplicates(endpoints: &mut Vec<Endpoint>) {
     let place = |endpoint: &Endpoint| (endpoint.backend.address, endpoint.backend.port);
     endpoints.sort_unstable_by(|a, b| place(a).cmp(&place(b)).then_with(|| b.rank().cmp(&a.rank())));
@@ -105,14 +106,15 @@ pub fn select(endpoints: &[Endpoint], demand: Demand) -> Selection {
     selection
 }
 
-/// Ready endpoints that the topology allows; where there is none at all, terminating ones from anywhere.
+/// Returns the ready endpoints that the topology allows. If there are none, returns the terminating ones of all
+/// nodes.
 fn cluster(endpoints: &[Endpoint]) -> Vec<Backend> {
     let topology = Topology::of(endpoints);
     let ready = backends(endpoints, |e| e.ready && topology.allows(e));
     if ready.is_empty() { backends(endpoints, Endpoint::is_fallback) } else { ready }
 }
 
-/// Local ready endpoints, or else local terminating ones. Topology has no say here.
+/// Returns the local ready endpoints, or else the local terminating ones. Topology does not apply here.
 fn local(endpoints: &[Endpoint]) -> Vec<Backend> {
     let ready = backends(endpoints, |e| e.local && e.ready);
     if ready.is_empty() { backends(endpoints, |e| e.local && e.is_fallback()) } else { ready }
@@ -125,7 +127,7 @@ fn backends(endpoints: &[Endpoint], wanted: impl Fn(&Endpoint) -> bool) -> Vec<B
     backends
 }
 
-/// How hints narrow the choice; decided over the ready endpoints of the whole cluster.
+/// How hints restrict the choice. Decided over the ready endpoints of the whole cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Topology {
     Anywhere,
@@ -153,8 +155,8 @@ impl Topology {
     }
 }
 
-/// Every ready endpoint has hints of this sort, and one of them points here. Hints that are incomplete are
-/// not safe to follow: the rest of the cluster may count on traffic that would no longer come.
+/// Returns true if every ready endpoint has hints of this kind and at least one names this node or zone. Incomplete
+/// hints are not safe to follow: the rest of the cluster may rely on traffic that would not arrive.
 fn complete(endpoints: &[Endpoint], hint: impl Fn(&Endpoint) -> Hint) -> bool {
     let mut ready = endpoints.iter().filter(|e| e.ready).map(hint);
     let mut here = false;

@@ -1,4 +1,4 @@
-//! What the node and its configuration add to the meaning: who is local, which addresses accept node ports.
+//! Settings of the node that affect packets: which sources are local pods, and which addresses accept node ports.
 
 use std::net::IpAddr;
 
@@ -6,51 +6,51 @@ use ipnet::IpNet;
 
 use crate::Family;
 
-/// How traffic from this node's pods is told from other traffic (`detectLocalMode`).
+/// How traffic from this node's pods is recognised (`detectLocalMode`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LocalDetector {
-    /// Not implemented for this family: nothing is known to be local.
+    /// Not available for this family: no traffic is treated as local.
     None,
-    /// Source address inside a CIDR (`ClusterCIDR` and `NodeCIDR`).
+    /// By a source address inside a CIDR (`ClusterCIDR` and `NodeCIDR`).
     Cidr(IpNet),
-    /// Input interface has this name (`BridgeInterface`).
+    /// By the name of the input interface (`BridgeInterface`).
     Interface(Box<str>),
-    /// Input interface name starts with this (`InterfaceNamePrefix`).
+    /// By a prefix of the input interface's name (`InterfaceNamePrefix`).
     InterfacePrefix(Box<str>),
 }
 
 /// The addresses of this node that accept node ports, for one family.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NodePortAddresses {
-    /// Every local address but loopback (a zero CIDR, or no restriction).
+    /// Every local address except loopback (a zero CIDR, or no restriction).
     MatchAll,
-    /// These local addresses only. Kept sorted and without loopback.
+    /// Only these local addresses, sorted and without loopback.
     Addresses(Vec<IpAddr>),
 }
 
-/// Everything besides Services and EndpointSlices that decides a packet's fate, for one family.
+/// All settings besides Services and EndpointSlices that determine how packets are handled, for one family.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// Family that these settings are for.
+    /// The family.
     pub family: Family,
-    /// Who counts as a pod.
+    /// The detection of traffic from local pods.
     pub local_detector: LocalDetector,
-    /// Masquerade all traffic to cluster IPs (`masqueradeAll`).
+    /// True if all traffic to cluster IPs is masqueraded (`masqueradeAll`).
     pub masquerade_all: bool,
-    /// Bit of the packet mark that asks for masquerading, 0 to 31 (`masqueradeBit`).
+    /// Bit of the packet mark that requests masquerading, 0 to 31 (`masqueradeBit`).
     pub masquerade_bit: u8,
-    /// Who accepts node ports.
+    /// The addresses that accept node ports.
     pub node_port_addresses: NodePortAddresses,
-    /// This node's primary address of the family, where known: a load-balancer IP whose source ranges
-    /// contain it is also allowed as a source itself.
+    /// This node's primary address of the family, or `None` if it is not known. A load-balancer IP whose source
+    /// ranges contain this address is also allowed as a source itself.
     pub node_ip: Option<IpAddr>,
-    /// CIDRs of this family that cluster IPs are allocated from: traffic to an address in them that no
-    /// Service has is dropped. Sorted, without duplicates.
+    /// CIDRs of this family from which cluster IPs are allocated. Traffic to an address in them that no Service has
+    /// is dropped. Sorted, without duplicates.
     pub service_cidrs: Vec<IpNet>,
 }
 
 impl Settings {
-    /// kube-proxy's defaults, where nobody counts as a pod and nothing is known of the node.
+    /// Returns kube-proxy's defaults, without local detector, node address or service CIDRs.
     pub const fn plain(family: Family) -> Self {
         Self {
             family,

@@ -1,4 +1,4 @@
-//! The forwarding table: what one Service port means in one family, free of any mode.
+//! The forwarding table: how one Service port is handled in one family, independent of the mode.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -8,16 +8,16 @@ use ipnet::IpNet;
 
 use crate::{Family, IpvsScheduler, Protocol};
 
-/// The identity of a Service port. Prints as `namespace/service:port`, or `namespace/service` where the
-/// port has no name; the protocol is part of the identity but not of the text, as in kube-proxy. The texts are shared with the
-/// Catalog that made the name.
+/// The identity of a Service port. Printed as `namespace/service:port`, or `namespace/service` if the port has no
+/// name. The protocol is part of the identity but not of the text, as in kube-proxy. The texts are shared with the
+/// Catalog that created the name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServicePortName {
     /// Namespace of the Service.
     pub namespace: Arc<str>,
     /// Name of the Service.
     pub service: Arc<str>,
-    /// Name of the port, empty where it has none.
+    /// Name of the port; empty if it has none.
     pub port: Arc<str>,
     /// Protocol of the port.
     pub protocol: Protocol,
@@ -30,7 +30,7 @@ impl fmt::Display for ServicePortName {
     }
 }
 
-/// Where a client can reach a Service port.
+/// An address or port at which clients reach a Service port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Frontend {
     /// Cluster IP and port: internal traffic.
@@ -43,20 +43,20 @@ pub enum Frontend {
     NodePort(u16),
 }
 
-/// One backend of a Service port.
+/// An endpoint of a Service port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Backend {
     /// Address of the endpoint.
     pub address: IpAddr,
     /// Target port.
     pub port: u16,
-    /// On this node, or on no stated node: a connection that comes back to its own source is masqueraded
-    /// (hairpin).
+    /// True if the endpoint is on this node or its node is unknown. A connection that returns to its own source is
+    /// then masqueraded (hairpin).
     pub may_hairpin: bool,
 }
 
 impl Backend {
-    /// Address and port together.
+    /// Returns the address and port.
     pub const fn socket(&self) -> SocketAddr {
         SocketAddr::new(self.address, self.port)
     }
@@ -71,73 +71,76 @@ pub enum InternalPolicy {
     Local,
 }
 
-/// `externalTrafficPolicy`, where it applies.
+/// `externalTrafficPolicy`, if it applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ExternalPolicy {
     /// All endpoints, masqueraded.
     Cluster,
-    /// This node's endpoints, source kept; traffic from the node and from local pods takes all endpoints.
+    /// This node's endpoints, with the source kept. Traffic from the node and from local pods uses all endpoints.
     Local,
 }
 
-/// What one Service port means in one family: its frontends and the backend sets behind them.
+/// The forwarding of one Service port in one family: its frontends and the sets of backends behind them.
 ///
-/// All of upstream's selection rules are already decided in here.
+/// It is the result of all of upstream's selection rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Forwarding {
-    /// Family of every address in here.
+    /// The family of all addresses.
     pub family: Family,
-    /// Protocol of the port (the same as in the name).
+    /// The protocol of the port, as in its name.
     pub protocol: Protocol,
     /// Frontends in a stable order, without duplicates: cluster IP, external IPs, load-balancer IPs, node port.
     pub frontends: Box<[Frontend]>,
     /// Cluster endpoints (`C` of the selection rules), sorted by address and port.
     pub cluster: Box<[Backend]>,
-    /// Local endpoints (`L`), sorted; empty where no policy uses them.
+    /// Local endpoints (`L`), sorted; empty if no policy uses them.
     pub local: Box<[Backend]>,
-    /// Whether the Service port has any usable endpoint anywhere (`A`): decides between reject and drop.
+    /// True if the Service port has a usable endpoint on any node (`A`). It determines whether packets are rejected
+    /// or dropped.
     pub has_endpoints: bool,
-    /// Policy of the cluster IP.
+    /// The policy of the cluster IP.
     pub internal_policy: InternalPolicy,
-    /// Policy of all other frontends.
+    /// The policy of all other frontends.
     pub external_policy: ExternalPolicy,
-    /// Session affinity by client IP with this timeout in seconds.
+    /// Timeout in seconds of session affinity by client IP. `None` if there is no affinity.
     pub affinity: Option<u32>,
-    /// How IPVS shall choose an endpoint, where the Service asks for something else than the node's configuration.
+    /// The IPVS scheduler that the Service requests. `None` for the node's default.
     pub ipvs_scheduler: Option<IpvsScheduler>,
-    /// Whether endpoints shall see the client's address in userspace mode, where their answers come by this node.
+    /// True if endpoints should see the client's address in userspace mode, provided that their replies pass this
+    /// node.
     pub keep_client_address: bool,
-    /// Sources allowed to reach the load-balancer IPs; empty means all. Of this family, sorted, aggregated
-    /// so that no range contains another.
+    /// Sources that may reach the load-balancer IPs; empty means all. Of this family, sorted, and aggregated so that
+    /// no range contains another.
     pub source_ranges: Box<[IpNet]>,
 }
 
-/// One Service port before and after, in one family. At least one side is present.
+/// A Service port in one family before and after a change. At least one of them is present.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    /// Which Service port.
+    /// The name of the Service port.
     pub name: Arc<ServicePortName>,
-    /// Which family.
+    /// The family.
     pub family: Family,
-    /// What it meant before, if anything.
+    /// The former forwarding.
     pub old: Option<Arc<Forwarding>>,
-    /// What it means now, if anything.
+    /// The new forwarding.
     pub new: Option<Arc<Forwarding>>,
 }
 
-/// What a packet meets at a frontend.
+/// The handling of a packet at a frontend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome<'a> {
-    /// One of these backends, never empty.
+    /// The packet goes to one of these backends. The list is never empty.
     Backends(&'a [Backend]),
-    /// Refused: no endpoint anywhere. TCP gets a reset, others an ICMP port unreachable.
+    /// The packet is rejected because there is no endpoint on any node: with a TCP reset, or an ICMP port unreachable
+    /// for other protocols.
     Reject,
-    /// Dropped in silence: endpoints exist, but none that the Local policy allows here.
+    /// The packet is dropped without reply: endpoints exist, but the Local policy allows none of them here.
     Drop,
 }
 
 impl Forwarding {
-    /// Of a Service port that has a cluster IP and these backends, sorted, and asks for nothing else.
+    /// Creates the forwarding of a Service port with a cluster IP and these backends, sorted, and no other features.
     pub fn plain(frontend: SocketAddr, protocol: Protocol, cluster: Box<[Backend]>) -> Self {
         Self {
             family: Family::of(frontend.ip()),
@@ -155,7 +158,7 @@ impl Forwarding {
         }
     }
 
-    /// Internal traffic (cluster IP).
+    /// Returns the handling of internal traffic (cluster IP).
     pub fn internal(&self) -> Outcome<'_> {
         match self.internal_policy {
             InternalPolicy::Cluster => self.outcome(&self.cluster),
@@ -163,7 +166,7 @@ impl Forwarding {
         }
     }
 
-    /// External traffic from elsewhere: neither from this node nor from a local pod.
+    /// Returns the handling of external traffic that comes neither from this node nor from a local pod.
     pub fn external(&self) -> Outcome<'_> {
         match self.external_policy {
             ExternalPolicy::Cluster => self.outcome(&self.cluster),
@@ -171,12 +174,12 @@ impl Forwarding {
         }
     }
 
-    /// External traffic from this node or its pods: the short cut past a Local policy.
+    /// Returns the handling of external traffic from this node or its pods, to which a Local policy does not apply.
     pub fn external_short_cut(&self) -> Outcome<'_> {
         self.outcome(&self.cluster)
     }
 
-    /// Whether any frontend takes external traffic.
+    /// Returns true if a frontend accepts external traffic.
     pub fn externally_accessible(&self) -> bool {
         self.frontends.iter().any(|f| !matches!(f, Frontend::ClusterIp(..)))
     }

@@ -1,8 +1,8 @@
-//! Random worlds for tests: Services of every kind and EndpointSlices in every state, as API JSON, and random
-//! edits of them. Behind the feature `world`.
+//! Random worlds for tests: Services and EndpointSlices of every kind and in every state, as API JSON, and random
+//! edits of them. Available with the feature `world`.
 //!
-//! All comes from one seed, so a failing world is named by a number. What is made is legal for an API server
-//! that is not very strict, and now and then useless on purpose (headless, foreign, FQDN, wrong families).
+//! Everything is derived from one seed, so a number identifies a failing world. The objects are valid for a lenient
+//! API server. Some are useless to a proxy on purpose (headless, foreign, FQDN, wrong families).
 
 #![expect(
     clippy::indexing_slicing,
@@ -21,17 +21,17 @@ use crate::object::{
 };
 use crate::{Event, Family};
 
-/// A small deterministic generator (`SplitMix64`, by Sebastiano Vigna). Not for secrets.
+/// A small deterministic random number generator (`SplitMix64`, by Sebastiano Vigna). Not for secrets.
 #[derive(Debug, Clone)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// A generator that this seed decides wholly.
+    /// Creates a generator whose numbers are determined by the seed.
     pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next 64 random bits.
+    /// Returns the next 64 random bits.
     pub const fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
@@ -40,24 +40,24 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number from 0 to one less than the limit; 0 where the limit is 0.
+    /// Returns a number from 0 to one less than the limit, or 0 if the limit is 0.
     pub fn below(&mut self, limit: usize) -> usize {
         let limit = limit.max(1) as u64;
         usize::try_from(self.bits() % limit).unwrap_or(0)
     }
 
-    /// True in this many of a hundred cases.
+    /// Returns true with this probability in percent.
     pub fn chance(&mut self, percent: usize) -> bool {
         self.below(100) < percent
     }
 
-    /// One of these, if there is any.
+    /// Returns a random entry, or `None` if there are none.
     pub fn pick<'a, T>(&mut self, from: &'a [T]) -> Option<&'a T> {
         let index = self.below(from.len());
         from.get(index)
     }
 
-    /// Up to `most` different ones of these, in order.
+    /// Returns up to `most` different entries in their order.
     pub fn some<'a, T>(&mut self, from: &'a [T], most: usize) -> Vec<&'a T> {
         let mut wanted = self.below(most.min(from.len()) + 1);
         let mut left = from.len();
@@ -73,21 +73,21 @@ impl Rng {
     }
 }
 
-/// A place where an endpoint can be.
+/// A pod, at which an endpoint can be.
 #[derive(Debug, Clone)]
 pub struct Pod {
     /// Its addresses.
     pub addresses: PerFamily<Option<IpAddr>>,
-    /// Its node, where slices shall state one.
+    /// Its node, or `None` if slices do not name one.
     pub node: Option<String>,
 }
 
-/// What worlds are made of. Every list may be empty.
+/// The values from which worlds are built. Every list may be empty.
 #[derive(Debug, Clone)]
 pub struct Ranges {
-    /// Namespace of everything.
+    /// The namespace of all objects.
     pub namespace: String,
-    /// Cluster IPs; the Service of an index always takes the same.
+    /// Cluster IPs. The Service of an index always has the same ones.
     pub cluster_ips: PerFamily<Vec<IpAddr>>,
     /// External IPs, of both families.
     pub external_ips: Vec<IpAddr>,
@@ -99,7 +99,7 @@ pub struct Ranges {
     pub ports: Vec<u16>,
     /// Node ports.
     pub node_ports: Vec<u16>,
-    /// Ports on which pods can be reached.
+    /// Target ports.
     pub target_ports: Vec<u16>,
     /// Pods on this node and on others.
     pub pods: Vec<Pod>,
@@ -109,12 +109,12 @@ pub struct Ranges {
     pub zones: Vec<String>,
 }
 
-/// The port names that worlds use, so that slices match Services.
+/// The port names of all worlds, so that slices match Services.
 const PORT_NAMES: [&str; 3] = ["", "a", "b"];
 const PROTOCOLS: [&str; 3] = ["TCP", "UDP", "SCTP"];
 
 impl Ranges {
-    /// A dual-stack world of documentation addresses with few of everything, so that clashes are common.
+    /// Returns ranges for a dual-stack world. They contain few values of each kind, so that conflicts are common.
     /// This node is `n1`, in zone `z1`.
     pub fn example() -> Self {
         let v4 = |net: u8, host: u8| IpAddr::from([10, net, 0, host]);
@@ -145,7 +145,7 @@ impl Ranges {
     }
 }
 
-/// The Service of an index, in some state: name `svc-<index>`.
+/// Creates the Service of an index in a random state. Its name is `svc-<index>`.
 pub fn random_service(rng: &mut Rng, index: usize, ranges: &Ranges) -> Value {
     let kind = *rng.pick(&["ClusterIP", "NodePort", "LoadBalancer", "LoadBalancer"]).unwrap_or(&"ClusterIP");
     let families = families(rng);
@@ -217,7 +217,7 @@ fn ports(rng: &mut Rng, index: usize, kind: &str, ranges: &Ranges) -> Value {
     (0..count).map(port).collect()
 }
 
-/// Fixed by Service and port name, so that the slices of a Service can know it.
+/// Returns a protocol determined by Service and port name, so that the slices of a Service can match it.
 fn protocol(index: usize, name: usize) -> &'static str {
     PROTOCOLS.get((index + name) % PROTOCOLS.len()).unwrap_or(&"TCP")
 }
@@ -250,7 +250,7 @@ fn ingress(rng: &mut Rng, ranges: &Ranges) -> Value {
     entries.into()
 }
 
-/// Makes a Service one that a proxy leaves alone, now and then.
+/// Makes some Services ones that a proxy ignores.
 fn disable(rng: &mut Rng, service: &mut Value) {
     match rng.below(40) {
         0 => service["spec"]["clusterIP"] = json!("None"),
@@ -260,12 +260,12 @@ fn disable(rng: &mut Rng, service: &mut Value) {
     }
 }
 
-/// The slices of the Service of an index, in some state: names `svc-<index>-<number>`, up to three.
+/// Creates up to three slices of the Service of an index in random states. Their names are `svc-<index>-<number>`.
 pub fn random_slices(rng: &mut Rng, index: usize, ranges: &Ranges) -> Vec<Value> {
     (0..rng.below(4)).map(|number| random_slice(rng, index, number, ranges)).collect()
 }
 
-/// One slice of the Service of an index.
+/// Creates a slice of the Service of an index.
 pub fn random_slice(rng: &mut Rng, index: usize, number: usize, ranges: &Ranges) -> Value {
     let family = if rng.chance(50) { Family::Ipv4 } else { Family::Ipv6 };
     let mut ports = Vec::new();
@@ -331,17 +331,17 @@ fn endpoint(
     Some(endpoint)
 }
 
-/// A change of a world, as a watch would tell it.
+/// A change of a world, as a watch reports it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Edit {
-    /// Created or changed.
+    /// The object was added or changed.
     Upsert(Kind, Value),
-    /// Gone.
+    /// The object was deleted.
     Delete(Kind, ObjectKey),
 }
 
 impl Edit {
-    /// The same as an event for the Catalog.
+    /// Converts the edit to an event for the Catalog.
     pub fn event(&self) -> Result<Event, DecodeError> {
         Ok(match self {
             Self::Upsert(kind, value) => {
@@ -371,13 +371,13 @@ pub struct World {
     pub services: BTreeMap<ObjectKey, Value>,
     /// EndpointSlices.
     pub slices: BTreeMap<ObjectKey, Value>,
-    /// How many Services there can be.
+    /// Limit of the number of Services.
     pub size: usize,
     version: u64,
 }
 
 impl World {
-    /// A world of this many Services and their slices.
+    /// Creates a world of this many Services and their slices.
     pub fn random(rng: &mut Rng, size: usize, ranges: &Ranges) -> Self {
         let mut world = Self { size, ..Self::default() };
         for index in 0..size {
@@ -390,14 +390,14 @@ impl World {
         world
     }
 
-    /// Every object as a fresh creation, Services first.
+    /// Returns every object as an addition, Services first.
     pub fn edits(&self) -> Vec<Edit> {
         let services = self.services.values().map(|value| Edit::Upsert(Kind::Service, value.clone()));
         let slices = self.slices.values().map(|value| Edit::Upsert(Kind::EndpointSlice, value.clone()));
         services.chain(slices).collect()
     }
 
-    /// Adds or replaces an object, with the next resource version.
+    /// Adds or replaces an object with the next resource version.
     pub fn put(&mut self, kind: Kind, mut value: Value) -> Edit {
         self.version += 1;
         value["metadata"]["resourceVersion"] = json!(self.version.to_string());
@@ -417,7 +417,7 @@ impl World {
     }
 }
 
-/// Changes one thing in a world: a Service or a slice appears, changes, disappears, or is sent once more.
+/// Makes one change in a world: a Service or slice is added, changed, deleted or sent again.
 pub fn random_edit(rng: &mut Rng, world: &mut World, ranges: &Ranges) -> Edit {
     let index = rng.below(world.size);
     let kind = if rng.chance(35) { Kind::Service } else { Kind::EndpointSlice };
@@ -451,7 +451,7 @@ pub fn random_edit(rng: &mut Rng, world: &mut World, ranges: &Ranges) -> Edit {
     }
 }
 
-/// The commonest edit of all: one endpoint becomes ready, unready or terminating.
+/// Makes the most common edit: an endpoint becomes ready, unready or terminating.
 fn flip_endpoint(rng: &mut Rng, mut slice: Value) -> Value {
     let endpoints = slice["endpoints"].as_array_mut();
     if let Some(endpoints) = endpoints.filter(|list| !list.is_empty()) {

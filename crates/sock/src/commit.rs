@@ -1,29 +1,29 @@
-//! Sending many messages at once and reading what became of them.
+//! Sends batches of messages and reads their replies.
 //!
-//! The kernel's netfilter part works inside the call that sends: when it returns, all answers are queued. So
-//! they are read without waiting until there are none.
+//! The kernel's netfilter code works within the call that sends: when the call returns, all replies are queued. They
+//! are therefore read without waiting until the queue is empty.
 
 use portolan_wire::Batch;
 use portolan_wire::netlink::NLMSG_ERROR;
 
 use crate::{CommitError, Errno, Refusal, Socket, SocketError};
 
-/// What became of the messages of a batch.
+/// The replies to the messages of a batch.
 #[derive(Debug, Default)]
 pub struct Replies {
-    /// How many were acknowledged; only those that asked for it are.
+    /// The number of acknowledgements. The kernel acknowledges only messages that ask for it.
     pub acknowledged: usize,
-    /// Those that were refused.
+    /// The refused messages.
     pub refusals: Vec<Refusal>,
-    /// Answers were lost because the receive buffer was full.
+    /// True if replies were lost because the receive buffer was full or could not be read.
     pub lost: bool,
 }
 
 impl Socket {
-    /// Sends a transaction (made with `nftables::Transaction`) and waits for the verdict of the kernel.
+    /// Sends a transaction (built with `nftables::Transaction`) and reads the kernel's replies.
     ///
-    /// Success is the acknowledgement that the last change asked for, and no refusal: kernels before 6.10 do not
-    /// acknowledge the end of the batch.
+    /// A transaction succeeds if its last change is acknowledged, as that change requests, and no message is refused.
+    /// Kernels before 6.10 do not acknowledge the end of the batch.
     pub fn commit(&mut self, batch: &Batch) -> Result<(), CommitError> {
         let replies = self.submit(batch).map_err(CommitError::from_submit)?;
         match replies.refusals.first() {
@@ -36,14 +36,14 @@ impl Socket {
         }
     }
 
-    /// Sends messages that each stand for themselves (such as conntrack deletions) and collects the answers.
+    /// Sends independent messages, such as conntrack deletions, and collects the replies.
     pub fn submit(&mut self, batch: &Batch) -> Result<Replies, SocketError> {
         self.send(batch.bytes()?)?;
         let count = batch.next_sequence().wrapping_sub(batch.first_sequence());
         let (first, port) = (batch.first_sequence(), self.port);
         let mut replies = Replies::default();
         let outcome = self.drain(|frame| {
-            // Answers to an earlier batch may still have been queued.
+            // Replies to an earlier batch may still be queued.
             let ours = frame.header.sequence.wrapping_sub(first) < count && frame.header.port == port;
             if !ours || frame.header.kind != NLMSG_ERROR {
                 return Ok(());
@@ -56,7 +56,7 @@ impl Socket {
             }
             Ok(())
         });
-        // The messages are out: whatever goes wrong while reading leaves their fate unknown.
+        // The messages have been sent. After an error while reading, their outcome is unknown.
         replies.lost = outcome.is_err();
         Ok(replies)
     }
@@ -71,7 +71,7 @@ impl CommitError {
         }
     }
 
-    /// A refusal of the opening mark is about the batch as a whole.
+    /// Converts a refusal of the batch's begin message, which concerns the batch as a whole.
     fn from_whole(errno: Errno, refusals: Vec<Refusal>) -> Self {
         match errno {
             Errno::ERESTART => Self::GenerationMoved,

@@ -1,4 +1,4 @@
-//! Error numbers with their names, as operators search for them.
+//! Error numbers of the kernel with the names that operators search for.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use std::fmt;
 pub struct Errno(pub i32);
 
 impl Errno {
-    /// The generation moved: another program committed first. Not in the C library's list.
+    /// The ruleset's generation changed: another program committed first.
     pub const ERESTART: Self = Self(libc::ERESTART);
     /// Not permitted: `CAP_NET_ADMIN` is missing.
     pub const EPERM: Self = Self(libc::EPERM);
@@ -15,22 +15,22 @@ impl Errno {
     pub const ENOENT: Self = Self(libc::ENOENT);
     /// No such route.
     pub const ESRCH: Self = Self(libc::ESRCH);
-    /// A signal came.
+    /// A signal arrived.
     pub const EINTR: Self = Self(libc::EINTR);
     /// The object exists.
     pub const EEXIST: Self = Self(libc::EEXIST);
-    /// The kernel does not understand, or does not have, what is asked for.
+    /// The kernel does not understand or does not support the request.
     pub const EINVAL: Self = Self(libc::EINVAL);
     /// The object is in use.
     pub const EBUSY: Self = Self(libc::EBUSY);
-    /// The kernel does not do that.
+    /// The operation is not supported.
     pub const EOPNOTSUPP: Self = Self(libc::EOPNOTSUPP);
     /// Messages were lost because the receive buffer was full.
     pub const ENOBUFS: Self = Self(libc::ENOBUFS);
     /// The message is longer than the send buffer.
     pub const EMSGSIZE: Self = Self(libc::EMSGSIZE);
 
-    /// Its name, such as `ENOENT`.
+    /// Returns the symbolic name, such as `ENOENT`, or `None` if it is not in the list below.
     pub fn name(self) -> Option<&'static str> {
         Some(match self.0 {
             libc::EPERM => "EPERM",

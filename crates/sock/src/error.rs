@@ -1,4 +1,4 @@
-//! What can go wrong with a socket, and with a transaction.
+//! Errors of sockets and transactions.
 
 use std::fmt;
 
@@ -9,15 +9,15 @@ use crate::Errno;
 /// The kernel's refusal of one message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// Number of the message.
+    /// The sequence number of the message.
     pub sequence: u32,
-    /// Why.
+    /// The kernel's error number.
     pub errno: Errno,
-    /// The kernel's own words, often absent.
+    /// The kernel's error text, often absent.
     pub text: Option<String>,
-    /// Where the wrong attribute starts, from the start of the message's header.
+    /// Offset of the wrong attribute in bytes, from the start of the message's header.
     pub offset: Option<u32>,
-    /// Type of an attribute that should be there.
+    /// Type of a missing attribute.
     pub missing: Option<u32>,
 }
 
@@ -27,69 +27,69 @@ pub enum SocketError {
     /// A system call failed.
     #[error("{call}: {errno}")]
     System {
-        /// Which.
+        /// The name of the call.
         call: &'static str,
-        /// Why.
+        /// Its error number.
         errno: Errno,
     },
-    /// The messages do not fit into netlink's fields.
+    /// A message does not fit into netlink's length fields.
     #[error(transparent)]
     Encode(#[from] EncodeError),
-    /// The kernel's answer makes no sense to us.
+    /// The kernel's reply cannot be decoded.
     #[error(transparent)]
     Decode(#[from] DecodeError),
     /// The kernel refused a request.
     #[error("refused: {0}")]
     Refused(Refusal),
-    /// What was listed changed while it was: ask again.
+    /// The listed objects changed during the dump. Dump again.
     #[error("the list is inconsistent because it changed meanwhile; list again")]
     Interrupted,
-    /// Messages were lost because they came faster than they were read: list again.
+    /// Messages were lost because they arrived faster than they were read. Dump again.
     #[error("messages were lost (ENOBUFS); list again")]
     Overrun,
-    /// More bytes than the send buffer takes.
+    /// The message exceeds the send buffer.
     #[error("{length} bytes to send at once, {capacity} allowed; split them, or raise net.core.wmem_max")]
     TooLong {
-        /// Bytes to send.
+        /// The message's length in bytes.
         length: usize,
-        /// Bytes that the send buffer takes.
+        /// Capacity of the send buffer in bytes.
         capacity: usize,
     },
-    /// A datagram was longer than our buffer.
+    /// A datagram is longer than the receive buffer.
     #[error("a message of {length} bytes was cut short")]
     Truncated {
-        /// Its length.
+        /// The datagram's length in bytes.
         length: usize,
     },
-    /// The kernel did not answer in ten seconds.
+    /// The kernel did not reply within ten seconds.
     #[error("no answer from the kernel")]
     Timeout,
 }
 
-/// A transaction did not take effect, or it is not known whether it did.
+/// A transaction failed, or its outcome is unknown.
 #[derive(Debug, thiserror::Error)]
 pub enum CommitError {
-    /// The kernel refused messages; nothing took effect. Never empty.
+    /// The kernel refused messages; nothing took effect. The list is never empty.
     #[error("refused: {}", List(.0))]
     Refused(Vec<Refusal>),
-    /// Another program committed since the generation that the batch names (ERESTART); nothing took effect.
+    /// Another program committed after the generation that the batch names (ERESTART); nothing took effect.
     #[error("another program changed the ruleset meanwhile; read it again")]
     GenerationMoved,
-    /// A signal came (EINTR); nothing took effect.
+    /// A signal arrived (EINTR); nothing took effect.
     #[error("interrupted by a signal; try again")]
     Interrupted,
     /// `CAP_NET_ADMIN` is missing in the user namespace that owns the network namespace.
     #[error("not permitted; CAP_NET_ADMIN is needed")]
     NotPermitted,
-    /// More bytes than the send buffer takes; nothing was sent.
+    /// The transaction exceeds the send buffer; nothing was sent.
     #[error("{length} bytes in one transaction, {capacity} allowed; split it, or raise net.core.wmem_max")]
     TooLong {
-        /// Bytes to send.
+        /// The transaction's length in bytes.
         length: usize,
-        /// Bytes that the send buffer takes.
+        /// Capacity of the send buffer in bytes.
         capacity: usize,
     },
-    /// Answers were lost, or none came: whether the batch took effect is unknown. List again.
+    /// Replies were lost or missing, so it is unknown whether the transaction took effect. Dump again.
     #[error("the kernel's answer was lost; read the ruleset again")]
     Unknown,
     /// The socket failed before anything was sent.
@@ -102,7 +102,7 @@ impl SocketError {
         move |errno| Self::System { call, errno: errno.into() }
     }
 
-    /// The error number, where there is one.
+    /// Returns the error number, or `None` if the error has none.
     pub fn errno(&self) -> Option<Errno> {
         match self {
             Self::System { errno, .. } => Some(*errno),
@@ -141,7 +141,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// The first few refusals; one mistake may refuse thousands of messages.
+/// The first few refusals. A single mistake may cause thousands.
 struct List<'a>(&'a [Refusal]);
 
 impl fmt::Display for List<'_> {

@@ -1,12 +1,12 @@
 //! Netlink sockets: send a batch, read acknowledgements, dump, subscribe.
 //!
-//! Bytes and requests made by `portolan-wire` flow in; frames, acknowledgements and typed errors flow out.
-//! Everything is blocking or "what is there now"; a [`Socket`] gives its descriptor to whoever polls.
-//! Beside it live the few other things that need `unsafe` or the kernel's thread calls: network namespaces
-//! ([`namespace`]), sockets for addresses of others ([`original`]), what signals do early on ([`signals`]) and the allocator's
-//! settings ([`memory`]).
+//! Bytes and requests built by `portolan-wire` go in. Frames, acknowledgements and typed errors come out. Calls
+//! either block or read only what is queued. A [`Socket`] exposes its descriptor for polling. The crate also holds
+//! the few other functions that need `unsafe` or system calls on threads: network namespaces ([`namespace`]), sockets
+//! for addresses of other hosts ([`original`]), early signal handling ([`signals`]) and settings of the allocator
+//! ([`memory`]).
 //!
-//! Must not know: Services, or what the messages mean.
+//! Must not know Services or the meaning of the messages.
 #![allow(unsafe_code, reason = "the one room for system calls that no safe crate wraps")]
 
 mod commit;

@@ -1,7 +1,7 @@
-//! The C library's allocator, told to give memory back. Does nothing on other C libraries.
+//! Makes the C library's allocator return memory to the kernel. Does nothing on C libraries other than glibc.
 
-/// One arena, large blocks mapped and unmapped one by one, and the top of the heap trimmed early: for a process
-/// that allocates much at start and little later. Call it before the first thread is started.
+/// Sets up one arena, maps large blocks one by one, and trims the top of the heap early. This suits a process that
+/// allocates much at start and little later. Must be called before the first thread is started.
 pub fn configure() {
     #[cfg(target_env = "gnu")]
     {
@@ -13,14 +13,14 @@ pub fn configure() {
             (libc::M_TRIM_THRESHOLD, TRIMMED_FROM),
         ];
         for (parameter, value) in settings {
-            // SAFETY: `mallopt` takes two integers; it refuses what it does not know and touches no memory of
-            // ours.
+            // SAFETY: `mallopt` takes two integers. It refuses parameters that it does not know and touches no memory
+            // of this program.
             unsafe { libc::mallopt(parameter, value) };
         }
     }
 }
 
-/// Gives free memory back to the kernel. Takes milliseconds on a large heap: for after a load, not for each
+/// Returns free memory to the kernel. Takes milliseconds on a large heap: call it after a load, not after each
 /// change.
 pub fn trim() {
     #[cfg(target_env = "gnu")]

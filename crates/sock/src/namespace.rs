@@ -1,4 +1,4 @@
-//! Network namespaces of threads. Sockets stay in the namespace of the thread that opened them.
+//! Moves threads into network namespaces. A socket stays in the namespace of the thread that opened it.
 
 use std::os::fd::AsFd;
 use std::thread;
@@ -7,8 +7,8 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space,
 
 use crate::SocketError;
 
-/// Runs `work` on a thread of its own in a new, empty network namespace and answers what it answers. The
-/// namespace ends with the thread and the sockets opened in it, also when `work` panics (which this passes on).
+/// Runs `work` on a separate thread in a new, empty network namespace and returns its result. The namespace ends when
+/// the thread and all sockets opened in it are gone, also when `work` panics. The panic is passed on.
 ///
 /// Needs root, or a user namespace of its own.
 pub fn in_new_network_namespace<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, SocketError> {
@@ -24,8 +24,8 @@ pub fn in_new_network_namespace<T: Send>(work: impl FnOnce() -> T + Send) -> Res
     })
 }
 
-/// Moves the calling thread into the network namespace that a descriptor of `/proc/PID/ns/net` or
-/// `/run/netns/NAME` names; it stays there.
+/// Moves the calling thread into the network namespace of a descriptor of `/proc/PID/ns/net` or `/run/netns/NAME`.
+/// The thread stays there.
 pub fn enter_network_namespace(namespace: impl AsFd) -> Result<(), SocketError> {
     move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
         .map_err(SocketError::system("setns(CLONE_NEWNET)"))

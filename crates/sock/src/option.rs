@@ -12,7 +12,7 @@ pub(crate) enum NetlinkOption {
     AddMembership,
     /// Error replies hold only the header of the failed message.
     CapAck,
-    /// Error replies carry text and offset.
+    /// Error replies carry a text and the offset of the wrong attribute.
     ExtAck,
     /// The kernel refuses dump filters that it does not know.
     StrictCheck,
@@ -29,7 +29,7 @@ impl NetlinkOption {
     }
 }
 
-/// Sets an option.
+/// Sets an option of a netlink socket.
 pub(crate) fn set(fd: BorrowedFd<'_>, option: NetlinkOption, value: u32) -> Result<(), SocketError> {
     let length = libc::socklen_t::try_from(size_of::<u32>()).unwrap_or_default();
     // SAFETY: the descriptor is open for the borrow's lifetime; the pointer and the length describe `value`,

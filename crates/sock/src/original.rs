@@ -1,4 +1,4 @@
-//! Sockets that speak for addresses that are not this host's, and datagrams with their original destination.
+//! Sockets that use addresses of other hosts, and datagrams with their original destination.
 
 use std::ffi::c_int;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -9,33 +9,35 @@ use rustix::net::addr::SocketAddrStorage;
 
 use crate::{Errno, SocketError};
 
-/// Lets a socket bind to, accept for and send from any address (`IP_TRANSPARENT`, `ip(7)`). Needs `CAP_NET_ADMIN`.
+/// Allows a socket to bind to, accept connections for and send from any address (`IP_TRANSPARENT`, `ip(7)`). Needs
+/// `CAP_NET_ADMIN`.
 pub fn set_transparent(fd: impl AsFd, ipv6: bool) -> Result<(), SocketError> {
     let (level, option) =
         if ipv6 { (libc::SOL_IPV6, libc::IPV6_TRANSPARENT) } else { (libc::SOL_IP, libc::IP_TRANSPARENT) };
     set(fd.as_fd(), level, option).map_err(system("setsockopt(IP_TRANSPARENT)"))
 }
 
-/// Leaves the choice of a port to `connect` where only an address is bound (`IP_BIND_ADDRESS_NO_PORT`, `ip(7)`), so that
-/// a port serves several connections.
+/// Defers the choice of a port from `bind` to `connect` if only an address is bound (`IP_BIND_ADDRESS_NO_PORT`,
+/// `ip(7)`), so that several connections can share a port.
 pub fn set_bind_address_no_port(fd: impl AsFd) -> Result<(), SocketError> {
     set(fd.as_fd(), libc::SOL_IP, libc::IP_BIND_ADDRESS_NO_PORT)
         .map_err(system("setsockopt(IP_BIND_ADDRESS_NO_PORT)"))
 }
 
-/// Gives packets of a socket a priority (`SO_PRIORITY`, `socket(7)`). Above 6 it needs `CAP_NET_ADMIN`.
+/// Sets the priority of a socket's packets (`SO_PRIORITY`, `socket(7)`). Values above 6 need `CAP_NET_ADMIN`.
 pub fn set_priority(fd: impl AsFd, priority: u32) -> Result<(), SocketError> {
     set_value(fd.as_fd(), libc::SOL_SOCKET, libc::SO_PRIORITY, priority.cast_signed())
         .map_err(system("setsockopt(SO_PRIORITY)"))
 }
 
-/// Gives packets of a socket a mark (`SO_MARK`, `socket(7)`), which rules and routes see. Needs `CAP_NET_ADMIN`.
+/// Sets the mark of a socket's packets (`SO_MARK`, `socket(7)`), which rules and routes can match. Needs
+/// `CAP_NET_ADMIN`.
 pub fn set_mark(fd: impl AsFd, mark: u32) -> Result<(), SocketError> {
     set_value(fd.as_fd(), libc::SOL_SOCKET, libc::SO_MARK, mark.cast_signed())
         .map_err(system("setsockopt(SO_MARK)"))
 }
 
-/// Makes a UDP socket tell where each datagram was sent to (`IP_RECVORIGDSTADDR`).
+/// Makes a UDP socket report the original destination of each datagram (`IP_RECVORIGDSTADDR`).
 pub fn set_receive_original_destination(fd: impl AsFd, ipv6: bool) -> Result<(), SocketError> {
     let (level, option) = if ipv6 {
         (libc::SOL_IPV6, libc::IPV6_RECVORIGDSTADDR)
@@ -45,34 +47,34 @@ pub fn set_receive_original_destination(fd: impl AsFd, ipv6: bool) -> Result<(),
     set(fd.as_fd(), level, option).map_err(system("setsockopt(IP_RECVORIGDSTADDR)"))
 }
 
-/// Makes a UDP socket tell of every ICMP error, not only of those that say for certain that nobody listens (`IP_RECVERR`,
-/// `ip(7)`). Its queue of errors has to be read, too.
+/// Makes a UDP socket report every ICMP error, not only those that mean for certain that the port is closed
+/// (`IP_RECVERR`, `ip(7)`). The socket's error queue must then be read, too.
 pub fn set_receive_errors(fd: impl AsFd, ipv6: bool) -> Result<(), SocketError> {
     let (level, option) =
         if ipv6 { (libc::SOL_IPV6, libc::IPV6_RECVERR) } else { (libc::SOL_IP, libc::IP_RECVERR) };
     set(fd.as_fd(), level, option).map_err(system("setsockopt(IP_RECVERR)"))
 }
 
-/// A datagram that came.
+/// A received datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Received {
-    /// Its bytes in the buffer; a longer datagram was cut.
+    /// Number of bytes in the buffer. A longer datagram is truncated.
     pub length: usize,
-    /// Who sent it.
+    /// The sender's address.
     pub source: SocketAddr,
-    /// Where it was sent to.
+    /// The original destination.
     pub destination: SocketAddr,
 }
 
-/// Bytes for one control message with a socket address.
+/// Size of a buffer for one control message with a socket address, in bytes.
 const CONTROL_LENGTH: usize = 64;
 
-/// Control messages have the alignment of their header.
+/// A buffer with the alignment of a control message's header.
 #[repr(align(8))]
 struct Control([u8; CONTROL_LENGTH]);
 
-/// Takes a datagram with its original destination from a socket that was asked to tell it. `None` where it tells no
-/// source or no destination. Does not wait.
+/// Receives a datagram with its original destination from a socket set up with [`set_receive_original_destination`].
+/// Returns `None` if the datagram has no source or no destination. Does not wait.
 pub fn receive_with_destination(fd: impl AsFd, buffer: &mut [u8]) -> Result<Option<Received>, Errno> {
     let mut name = [0_u8; size_of::<SocketAddrStorage>()];
     let mut control = Control([0; CONTROL_LENGTH]);
@@ -85,8 +87,8 @@ pub fn receive_with_destination(fd: impl AsFd, buffer: &mut [u8]) -> Result<Opti
     message.msg_iovlen = 1;
     message.msg_control = control.0.as_mut_ptr().cast();
     message.msg_controllen = CONTROL_LENGTH as _;
-    // SAFETY: the descriptor is open for the borrow's lifetime; every pointer in the message points to memory that
-    // outlives the call, with its length beside it, and nothing else refers to it meanwhile.
+    // SAFETY: the descriptor is open for the borrow's lifetime. Every pointer in the message points to memory that
+    // outlives the call, with its length beside it, and nothing else refers to that memory during the call.
     let length = unsafe { libc::recvmsg(fd.as_fd().as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
     let Ok(length) = usize::try_from(length) else { return Err(last_error()) };
     let source = socket_address(name.get(..message.msg_namelen as usize).unwrap_or_default());
@@ -99,8 +101,8 @@ pub fn receive_with_destination(fd: impl AsFd, buffer: &mut [u8]) -> Result<Opti
     }))
 }
 
-/// Sends a datagram from an address of this host that the socket need not be bound to (`IP_PKTINFO`, `ip(7)`). A link-local
-/// address is meant at its interface. Does not wait.
+/// Sends a datagram from an address of this host to which the socket need not be bound (`IP_PKTINFO`, `ip(7)`). The
+/// scope of a link-local address selects the interface. Does not wait.
 pub fn send_from(
     fd: impl AsFd,
     data: &[u8],
@@ -120,17 +122,17 @@ pub fn send_from(
     message.msg_control = control.0.as_mut_ptr().cast();
     message.msg_controllen = control_length as _;
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    // SAFETY: the descriptor is open for the borrow's lifetime; every pointer in the message points to memory that
+    // SAFETY: the descriptor is open for the borrow's lifetime. Every pointer in the message points to memory that
     // outlives the call, with its length beside it, and the kernel only reads it.
     let sent = unsafe { libc::sendmsg(fd.as_fd().as_raw_fd(), &raw const message, flags) };
     if sent < 0 { Err(last_error()) } else { Ok(()) }
 }
 
-/// Writes a control message with `struct in_pktinfo` or `struct in6_pktinfo`, and answers its length.
+/// Writes a control message with `struct in_pktinfo` or `struct in6_pktinfo` and returns its length.
 fn write_source(control: &mut [u8], source: SocketAddr) -> Option<usize> {
     const HEADER: usize = size_of::<libc::cmsghdr>();
     let (level, kind, data) = match source {
-        // Index of the interface, the source, and the destination, which counts for nothing.
+        // The index of the interface, the source, and the destination, which the kernel ignores.
         SocketAddr::V4(source) => {
             (libc::SOL_IP, libc::IP_PKTINFO, [&[0; 4][..], &source.ip().octets(), &[0; 4]].concat())
         }
@@ -145,7 +147,7 @@ fn write_source(control: &mut [u8], source: SocketAddr) -> Option<usize> {
     Some(length)
 }
 
-/// Finds the destination among control messages: each has a header of length, level and type.
+/// Finds the destination among control messages. Each message has a header of length, level and type.
 fn destination(mut control: &[u8]) -> Option<SocketAddr> {
     const HEADER: usize = size_of::<libc::cmsghdr>();
     const LENGTH: usize = HEADER - 2 * size_of::<c_int>();
@@ -179,7 +181,7 @@ fn socket_address(bytes: &[u8]) -> Option<SocketAddr> {
         libc::AF_INET => Some((Ipv4Addr::from(*rest.first_chunk::<4>()?), port).into()),
         libc::AF_INET6 => {
             let (ip, rest) = rest.get(4..)?.split_first_chunk::<16>()?;
-            // The interface, without which a link-local address says nothing.
+            // The interface, which a link-local address requires.
             let scope = u32::from_ne_bytes(*rest.first_chunk::<4>()?);
             Some(SocketAddrV6::new(Ipv6Addr::from(*ip), port, 0, scope).into())
         }
@@ -193,7 +195,7 @@ fn set(fd: BorrowedFd<'_>, level: c_int, option: c_int) -> Result<(), Errno> {
 
 fn set_value(fd: BorrowedFd<'_>, level: c_int, option: c_int, value: c_int) -> Result<(), Errno> {
     let length = libc::socklen_t::try_from(size_of::<c_int>()).unwrap_or_default();
-    // SAFETY: the descriptor is open for the borrow's lifetime; the pointer and the length describe `value`, which
+    // SAFETY: the descriptor is open for the borrow's lifetime. The pointer and the length describe `value`, which
     // outlives the call, and the kernel only reads it.
     let result =
         unsafe { libc::setsockopt(fd.as_raw_fd(), level, option, (&raw const value).cast(), length) };
@@ -228,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn the_destination_is_found_behind_others() {
+    fn the_destination_is_found_after_other_control_messages() {
         let other = message(libc::SOL_IP, libc::IP_TTL, &64_u32.to_ne_bytes());
         let wanted = message(libc::SOL_IP, libc::IP_RECVORIGDSTADDR, &ipv4(53));
         let expected = "10.96.0.1:53".parse().ok();
@@ -261,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_no_destination() {
+    fn malformed_control_messages_have_no_destination() {
         let wanted = message(libc::SOL_IP, libc::IP_RECVORIGDSTADDR, &ipv4(53));
         for end in 0..wanted.len() - 8 {
             assert_eq!(destination(&wanted[..end]), None, "{end}");

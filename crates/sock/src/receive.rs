@@ -1,4 +1,4 @@
-//! Reading: answers to a question, dumps, notifications.
+//! Receives replies to requests, dumps and notifications.
 
 use portolan_wire::netlink::NLMSG_DONE;
 use portolan_wire::nfnetlink::{self, SUBSYSTEM_NFTABLES, subsystem_and_operation};
@@ -9,17 +9,17 @@ use rustix::net::{RecvFlags, recvfrom};
 
 use crate::{Refusal, Socket, SocketError};
 
-/// Whether to wait for a datagram.
+/// How long a read waits for a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wait {
-    /// Until the kernel answers, or the socket's timeout.
+    /// Waits for the kernel's reply, at most for the socket's timeout.
     Answer,
-    /// Only what is there.
+    /// Does not wait: returns at once if no datagram is queued.
     No,
 }
 
 impl Socket {
-    /// Asks a question that is answered at once (not a dump) and hands each answer to `handle`.
+    /// Sends a request that is not a dump and passes each reply to `handle`.
     pub fn query(
         &mut self,
         request: &mut Request,
@@ -38,10 +38,11 @@ impl Socket {
         outcome
     }
 
-    /// Asks for a list and hands each member to `handle` as it comes; the list is never held whole.
+    /// Requests a dump and passes each entry to `handle` as it is received. The whole list is never held in memory.
     ///
-    /// [`SocketError::Interrupted`] and [`SocketError::Overrun`] say that what `handle` saw may be inconsistent:
-    /// throw it away and ask again. After an error of `handle` the rest is read and dropped.
+    /// After [`SocketError::Interrupted`] or [`SocketError::Overrun`], the entries passed to `handle` may be
+    /// inconsistent: discard them and dump again. After an error of `handle`, the remaining entries are read and
+    /// dropped.
     pub fn dump(
         &mut self,
         request: &mut Request,
@@ -55,10 +56,10 @@ impl Socket {
         outcome
     }
 
-    /// Hands the notifications that are there now to `handle` and answers how many they were. Does not wait:
-    /// poll the descriptor.
+    /// Passes the queued notifications to `handle` and returns their number. Does not wait: poll the descriptor.
     ///
-    /// [`SocketError::Overrun`] says that some were lost; the remaining ones were handed over all the same.
+    /// [`SocketError::Overrun`] means that notifications were lost. The remaining ones were passed to `handle` all
+    /// the same.
     pub fn receive(
         &mut self,
         mut handle: impl FnMut(&Frame<'_>) -> Result<(), DecodeError>,
@@ -71,7 +72,8 @@ impl Socket {
         Ok(count)
     }
 
-    /// Reads what is there. Goes on after an overrun or an error of `handle` and reports it at the end.
+    /// Reads all queued datagrams. Continues after an overrun or an error of `handle` and returns that error at the
+    /// end.
     pub(crate) fn drain(
         &mut self,
         mut handle: impl FnMut(&Frame<'_>) -> Result<(), DecodeError>,
@@ -85,7 +87,7 @@ impl Socket {
                     let result = Frames::new(datagram).try_for_each(|frame| handle(&frame?));
                     outcome = outcome.and(result.map_err(SocketError::from));
                 }
-                // Lost messages weigh more than a wrong one.
+                // An overrun takes precedence over a decode error.
                 Err(error @ SocketError::Overrun) => outcome = Err(error),
                 Err(error @ SocketError::Truncated { .. }) => outcome = outcome.and(Err(error)),
                 Err(error) => {
@@ -121,7 +123,8 @@ impl Socket {
         }
     }
 
-    /// Reads one datagram of the kernel; `None` says that there is none, or that it came from someone else.
+    /// Reads one datagram from the kernel and skips those of other programs. Returns `None` if `wait` is [`Wait::No`]
+    /// and none is queued.
     fn read<'b>(&self, buffer: &'b mut [u8], wait: Wait) -> Result<Option<&'b [u8]>, SocketError> {
         let flags = if wait == Wait::No { RecvFlags::DONTWAIT } else { RecvFlags::empty() };
         loop {
@@ -133,7 +136,7 @@ impl Socket {
                 Err(Os::NOBUFS) => return Err(SocketError::Overrun),
                 Err(errno) => return Err(SocketError::system("recvfrom")(errno)),
             };
-            // Only the kernel has port 0; other programs may send to us too.
+            // Only the kernel has port 0. Other programs can send to this socket, too.
             let kernel = sender.and_then(|sender| SocketAddrNetlink::try_from(sender).ok());
             if kernel.is_some_and(|sender| sender.pid() == 0) {
                 return buffer.get(..length).map(Some).ok_or(SocketError::Truncated { length });
@@ -142,7 +145,7 @@ impl Socket {
     }
 }
 
-/// Progress of a dump.
+/// The progress of a dump.
 struct Dump {
     sequence: u32,
     port: u32,
@@ -157,7 +160,7 @@ impl Dump {
         Self { sequence, port, interrupted: false, overrun: false, generation: None, wrong: None }
     }
 
-    /// Takes a frame; answers the outcome at the end of the dump.
+    /// Processes a frame. Returns the outcome at the end of the dump.
     fn frame(
         &mut self,
         frame: &Frame<'_>,
@@ -178,13 +181,14 @@ impl Dump {
             Some(Ok(end)) if end.errno != 0 => {
                 Some(Err(SocketError::Refused(Refusal::from_acknowledgement(end))))
             }
-            // An acknowledgement without error before the members, where the request asked for one.
+            // An acknowledgement without error precedes the entries if the request asked for one.
             Some(Ok(_)) if frame.header.kind != NLMSG_DONE => None,
             Some(Ok(_)) => Some(self.outcome()),
         }
     }
 
-    /// Lists of set elements lack the flag (kernel 6.18), but each message has half of the generation's number.
+    /// Returns true if the ruleset's generation changed during the dump. Dumps of set elements lack the flag for this
+    /// (kernel 6.18), but each message carries the low half of the generation's number.
     fn generation_moved(&mut self, frame: &Frame<'_>) -> bool {
         if subsystem_and_operation(frame.header.kind).0 != SUBSYSTEM_NFTABLES {
             return false;

@@ -1,31 +1,31 @@
-//! What SIGTERM and SIGINT do before the runtime of the program listens to them.
+//! Handles SIGTERM and SIGINT until the program's runtime has its own handlers.
 //!
-//! A process that is to run until it is told to stop ends with status 0 then, also in its first milliseconds, when it
-//! has nothing to give back yet; and also as the first process of a container, which the kernel spares the signals that
-//! it does not handle.
+//! A long-running command exits with status 0 on either signal, also in its first milliseconds, when it has nothing
+//! to clean up yet. This includes the first process of a container: the kernel drops signals that such a process does
+//! not handle.
 
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The signals that ask for the end.
+/// The signals that request termination.
 const SIGNALS: [libc::c_int; 2] = [libc::SIGTERM, libc::SIGINT];
 
-/// Whether the handler is to end the process.
+/// True if the handler is to end the process.
 static ENDS: AtomicBool = AtomicBool::new(false);
 
-/// Signals that wait until it is decided what they do. They come when this is dropped.
+/// SIGTERM and SIGINT, blocked. Dropping this restores the signal mask and delivers pending signals.
 #[derive(Debug)]
 pub struct Held {
-    /// The mask of this thread before.
+    /// The thread's signal mask before [`hold`].
     before: libc::sigset_t,
 }
 
-/// Lets both signals wait. Call it first of all, and before any other thread is started.
+/// Blocks both signals. Must be called first in `main`, before any other thread is started.
 pub fn hold() -> Held {
     let (mut set, mut before) = (MaybeUninit::<libc::sigset_t>::uninit(), MaybeUninit::uninit());
-    // SAFETY: `sigemptyset` initialises the set that it is given; `sigaddset` and `pthread_sigmask` get initialised sets,
-    // and the latter writes the mask of before into the room for one. With `SIG_BLOCK` none of them can fail.
+    // SAFETY: `sigemptyset` initialises the set that it gets. `sigaddset` and `pthread_sigmask` get initialised sets,
+    // and the latter writes the former mask into `before`. With `SIG_BLOCK` none of them can fail.
     unsafe {
         libc::sigemptyset(set.as_mut_ptr());
         libc::sigemptyset(before.as_mut_ptr());
@@ -38,12 +38,12 @@ pub fn hold() -> Held {
 }
 
 impl Held {
-    /// Both signals end the process with status 0 from now on, until they are [handled elsewhere](handled_elsewhere).
+    /// Makes both signals end the process with status 0 until [`handled_elsewhere`] is called.
     pub fn end_with_success(self) {
         ENDS.store(true, Ordering::Relaxed);
         let mut action = MaybeUninit::<libc::sigaction>::zeroed();
-        // SAFETY: all zeroes is a valid `sigaction`: no handler, flags or masked signals. It gets a handler of the type
-        // that goes without `SA_SIGINFO`, which calls nothing that a handler must not call.
+        // SAFETY: all zeroes is a valid `sigaction`: no handler, flags or masked signals. Without `SA_SIGINFO` the
+        // handler has the type of `end`, which calls only async-signal-safe functions.
         unsafe {
             let action = action.assume_init_mut();
             action.sa_sigaction = end as extern "C" fn(libc::c_int) as libc::sighandler_t;
@@ -57,12 +57,13 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // SAFETY: the set is the one that `pthread_sigmask` gave.
+        // SAFETY: `before` is the mask that `pthread_sigmask` returned.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, ptr::null_mut()) };
     }
 }
 
-/// Another handler, which was added since, does the work from now on. Handlers that are added call those of before.
+/// Disables the handler that ends the process, because another handler was added since. An added handler also calls
+/// those added before it.
 pub fn handled_elsewhere() {
     ENDS.store(false, Ordering::Relaxed);
 }

@@ -1,4 +1,4 @@
-//! Opening a socket, its buffers and its numbers.
+//! Opens sockets and manages their buffers and sequence numbers.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -10,25 +10,26 @@ use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, netlink};
 use crate::option::{self, NetlinkOption};
 use crate::{Errno, SocketError};
 
-/// The kernel answers inside the call that asks; this only bounds a fault.
+/// Limits the wait for a reply. The kernel replies within the call that sends, so only a fault reaches this limit.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// What the kernel needs of the send buffer besides the message (`netlink_sendmsg`).
+/// Bytes of the send buffer that the kernel needs besides the message (`netlink_sendmsg`).
 const SEND_OVERHEAD: usize = 32;
-/// Largest send buffer to ask for (the kernel's own limit is `INT_MAX / 2`).
+/// Largest send buffer to request, in bytes (the kernel's limit is `INT_MAX / 2`).
 const SEND_BUFFER_MAX: usize = 1 << 30;
-/// Room for the refusals of a large batch, or for a burst of notifications; the kernel doubles it.
+/// Receive buffer to request, in bytes; the kernel doubles it. It holds the refusals of a large batch or a burst of
+/// notifications.
 const RECEIVE_BUFFER: usize = 8 << 20;
-/// The kernel's dumps come in datagrams of at most this size.
+/// Largest datagram of a kernel dump, in bytes.
 const DATAGRAM_MAX: usize = 32 << 10;
 
-/// What to talk about.
+/// The netlink protocol of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
     /// Addresses, links, routes.
     Route,
     /// `nf_tables`, conntrack, ipset.
     Netfilter,
-    /// Families that have a name instead of a number, IPVS among them.
+    /// Families that are looked up by name, among them IPVS.
     Generic,
 }
 
@@ -63,8 +64,9 @@ impl Socket {
         Ok(socket)
     }
 
-    /// Bytes that may wait to be read (16 MiB at first): beyond that, answers and notifications are lost and
-    /// reading reports it. Without privilege in the initial user namespace, `net.core.rmem_max` limits it.
+    /// Sets the receive buffer to twice `bytes`, the kernel's doubling included (16 MiB initially). When it is full,
+    /// the kernel drops replies and notifications, and the next read reports this. Without privilege in the initial
+    /// user namespace, `net.core.rmem_max` limits it.
     pub fn set_receive_capacity(&self, bytes: usize) -> Result<(), SocketError> {
         sockopt::set_socket_recv_buffer_size_force(&self.fd, bytes)
             .or_else(|_| sockopt::set_socket_recv_buffer_size(&self.fd, bytes))
@@ -76,33 +78,34 @@ impl Socket {
         option::set(self.fd.as_fd(), NetlinkOption::StrictCheck, 1)
     }
 
-    /// Joins multicast groups (`GROUP_*` of `portolan-wire`). Keep such a socket for
-    /// [`receive`](Self::receive): a flood of notifications must not drown answers.
+    /// Joins multicast groups (`GROUP_*` of `portolan-wire`). Use such a socket only for [`receive`](Self::receive):
+    /// a flood of notifications could displace replies.
     pub fn subscribe(&self, groups: &[u32]) -> Result<(), SocketError> {
         groups.iter().try_for_each(|&group| option::set(self.fd.as_fd(), NetlinkOption::AddMembership, group))
     }
 
-    /// The socket's address. Notifications carry the port of the socket that caused them, which tells our own
-    /// changes from those of others.
+    /// Returns the socket's address. A notification carries the port of the socket that caused it, which
+    /// distinguishes this program's changes from those of others.
     pub fn port(&self) -> u32 {
         self.port
     }
 
-    /// Bytes that can be sent at once now.
+    /// Returns the number of bytes that the send buffer takes in one datagram.
     pub fn send_capacity(&self) -> Result<usize, SocketError> {
         let size = sockopt::socket_send_buffer_size(&self.fd);
         let size = size.map_err(SocketError::system("getsockopt(SO_SNDBUF)"))?;
         Ok(size.saturating_sub(SEND_OVERHEAD))
     }
 
-    /// Grows the send buffer so that `bytes` can be sent at once, as far as permitted, and answers how many can
-    /// be: without privilege in the initial user namespace, `net.core.wmem_max` limits it.
+    /// Grows the send buffer so that `bytes` fit into one datagram, as far as permitted. Returns the resulting
+    /// [capacity](Self::send_capacity). Without privilege in the initial user namespace, `net.core.wmem_max` limits
+    /// it.
     pub fn reserve_send_capacity(&self, bytes: usize) -> Result<usize, SocketError> {
         let capacity = self.send_capacity()?;
         if capacity >= bytes {
             return Ok(capacity);
         }
-        // The kernel doubles the number that it gets.
+        // The kernel doubles the requested size.
         let size = bytes.saturating_add(SEND_OVERHEAD).div_ceil(2).min(SEND_BUFFER_MAX);
         if sockopt::set_socket_send_buffer_size_force(&self.fd, size).is_err() {
             sockopt::set_socket_send_buffer_size(&self.fd, size)
@@ -111,8 +114,8 @@ impl Socket {
         self.send_capacity()
     }
 
-    /// A number for the first message of a batch of up to `messages` messages; answers to other batches on this
-    /// socket cannot be mistaken for answers to this one.
+    /// Returns a sequence number for the first message of a batch of up to `messages` messages. Replies to other
+    /// batches on this socket have other numbers.
     pub fn next_sequence(&mut self, messages: u32) -> u32 {
         let first = self.sequence.wrapping_add(1);
         self.sequence = self.sequence.wrapping_add(messages.max(1));
@@ -136,7 +139,7 @@ impl Socket {
         }
     }
 
-    /// The receive buffer, to be given back with [`Self::return_buffer`]; made on first use.
+    /// Takes the receive buffer, which is allocated on first use. Return it with [`Self::return_buffer`].
     pub(crate) fn take_buffer(&mut self) -> Vec<u8> {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.resize(DATAGRAM_MAX, 0);

@@ -1,4 +1,4 @@
-//! Against the running kernel, each test in a network namespace of its own. Needs root, and fails without.
+//! Tests against the running kernel, each in its own network namespace. They fail without root.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -32,20 +32,20 @@ use portolan_wire::{DecodeError, Frame, Request};
 
 const TABLE: &str = "portolan-test";
 
-/// Runs a test in a network namespace of its own, with a netfilter socket.
+/// Runs a test in a new network namespace with a netfilter socket.
 fn in_namespace(test: impl FnOnce(&mut Socket) + Send) {
     in_new_network_namespace(|| test(&mut Socket::open(Protocol::Netfilter).unwrap()))
         .expect("this test needs root, or CAP_SYS_ADMIN and CAP_NET_ADMIN in a user namespace");
 }
 
-/// Commits what `write` writes.
+/// Commits the changes that `write` adds to a transaction.
 fn commit<R>(socket: &mut Socket, write: impl FnOnce(&mut Transaction) -> R) {
     let mut transaction = Transaction::begin(socket.next_sequence(1), None);
     write(&mut transaction);
     socket.commit(&transaction.finish().unwrap()).unwrap();
 }
 
-/// Lists and collects what `pick` picks.
+/// Dumps objects and collects those that `pick` returns.
 fn list<T>(
     socket: &mut Socket,
     mut request: Request,

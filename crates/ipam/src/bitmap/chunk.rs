@@ -1,24 +1,25 @@
-//! 4096 numbers: a short sorted list while they are few, else bits.
+//! A set of numbers below 4096: a short sorted list while there are few, a bitmap otherwise.
 
-/// Numbers of a chunk: 64 words of 64 bits, as many words as the summary has bits.
+/// Size of a chunk: 64 words of 64 bits, so that the summary of full words fits into one word.
 pub(super) const CHUNK_BITS: u16 = 4096;
 
-/// Longest list. 64 numbers of 2 bytes are a quarter of what bits take.
+/// Longest list. Its 64 numbers of 2 bytes take a quarter of the memory of a bitmap.
 const MOST_FEW: usize = 64;
 
-/// Bits become a list again well below that, so that a chunk on the border does not change shape with each write.
+/// Length at which a bitmap becomes a list again. It is well below [`MOST_FEW`], so that a chunk near that limit does
+/// not change its form with each write.
 const FEW_AGAIN: u16 = 32;
 
 #[derive(Debug, Clone)]
 pub(super) enum Chunk {
-    /// Rising.
+    /// Sorted in ascending order.
     Few(Vec<u16>),
     Bits(Box<Bits>),
 }
 
 #[derive(Debug, Clone)]
 pub(super) struct Bits {
-    /// Bit i: word i is full.
+    /// Bit i is set if word i is full.
     full_words: u64,
     len: u16,
     words: [u64; 64],
@@ -30,7 +31,7 @@ impl Default for Chunk {
     }
 }
 
-/// The same numbers, whatever the shape.
+/// Two chunks are equal if they hold the same numbers, whatever their form.
 impl PartialEq for Chunk {
     fn eq(&self, other: &Self) -> bool {
         self.len() == other.len() && self.present().eq(other.present())
@@ -40,7 +41,7 @@ impl PartialEq for Chunk {
 impl Eq for Chunk {}
 
 impl Chunk {
-    /// Every number but this one.
+    /// Creates a chunk of all numbers except this one.
     pub(super) fn full_but(absent: u16) -> Self {
         let mut bits = Bits { full_words: u64::MAX, len: CHUNK_BITS, words: [u64::MAX; 64] };
         bits.remove(absent);
@@ -100,7 +101,7 @@ impl Chunk {
         }
     }
 
-    /// The least absent number that is not below `from`.
+    /// Returns the least absent number that is not below `from`.
     pub(super) fn next_absent(&self, from: u16) -> Option<u16> {
         match self {
             Self::Few(list) => {
@@ -117,7 +118,7 @@ impl Chunk {
         }
     }
 
-    /// The least number that is there and not below `from`.
+    /// Returns the least present number that is not below `from`.
     pub(super) fn next_present(&self, from: u16) -> Option<u16> {
         match self {
             Self::Few(list) => list.get(list.partition_point(|present| *present < from)).copied(),
@@ -181,7 +182,7 @@ impl Bits {
         if here != 0 {
             return Some(bit_of(index, here));
         }
-        // Words behind this one that are not full.
+        // The words after this one that are not full.
         let behind = !self.full_words & behind_mask(index);
         let index = behind.trailing_zeros() as usize;
         (behind != 0).then(|| bit_of(index, !self.word(index)))
@@ -202,22 +203,22 @@ impl Bits {
     }
 }
 
-/// Word and mask of a bit. Past the end, there is no such word.
+/// Returns the word's index and the mask of a bit. The index is out of bounds if the bit is.
 fn place(bit: u16) -> (usize, u64) {
     (usize::from(bit / 64), 1 << (bit % 64))
 }
 
-/// All bits from this one up.
+/// Returns a mask of this bit and all higher ones.
 fn from_mask(bit: u64) -> u64 {
     !bit.wrapping_sub(1)
 }
 
-/// All bits above this index.
+/// Returns a mask of all bits above this index.
 fn behind_mask(index: usize) -> u64 {
     u64::MAX.checked_shl(index as u32).unwrap_or(0) << 1
 }
 
-/// The lowest bit of a word, as a number of the chunk.
+/// Returns the lowest set bit of a word as a number of the chunk.
 fn bit_of(index: usize, word: u64) -> u16 {
     (index as u16).saturating_mul(64).saturating_add(word.trailing_zeros() as u16)
 }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Numbers close enough to fill chunks and words, and some at the far end.
+/// Numbers close enough to fill chunks and words, and some at the upper end.
 fn number() -> impl Strategy<Value = u64> {
     prop_oneof![6 => 0..700_u64, 3 => 4000..4300_u64, 1 => (u64::MAX - 3)..=u64::MAX]
 }
@@ -58,7 +58,7 @@ proptest! {
         }
         prop_assert!(bitmap.iter().eq(model.iter().copied()));
         prop_assert_eq!(&bitmap, &model.iter().copied().collect::<Bitmap>());
-        // Runs of full chunks do not touch, and nothing is kept twice.
+        // Runs of full chunks do not touch, and no number is stored twice.
         let mut expected_first = 0;
         for (first, last) in &bitmap.full {
             prop_assert!(*first >= expected_first && last >= first);

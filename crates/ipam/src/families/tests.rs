@@ -13,7 +13,8 @@ const V6: &[Family] = &[Ipv6];
 const V46: &[Family] = &[Ipv4, Ipv6];
 const V64: &[Family] = &[Ipv6, Ipv4];
 
-/// Policies, families asked for, families got on each of the clusters, or none for an error.
+/// Policies, requested families, and the resulting families on each of the clusters. Empty families stand for an
+/// error.
 const TABLE: [Row; 9] = [
     (&[None, Some(SingleStack)], E, [V4, V6, V4, V6]),
     (&[None, Some(SingleStack)], V4, [V4, E, V4, V4]),
@@ -59,18 +60,18 @@ fn check_table(prepare: impl Fn(ServiceSpec) -> ServiceSpec, old: Option<&Servic
 }
 
 #[test]
-fn the_table_for_new_services() {
+fn families_of_new_services() {
     check_table(|spec| spec, None);
 }
 
 #[test]
-fn the_table_for_headless_services_with_selector() {
+fn families_of_headless_services_with_selector() {
     check_table(|spec| with_ips(spec, &["None"]), None);
 }
 
-/// A Service that was ExternalName has neither families nor policy: it is decided like a new one.
+/// A Service that was ExternalName has neither families nor policy, so they are decided as for a new Service.
 #[test]
-fn the_table_for_services_that_were_external_names() {
+fn families_of_services_that_were_external_names() {
     let old = ServiceSpec { service_type: ServiceType::ExternalName, ..ServiceSpec::default() };
     check_table(|spec| spec, Some(&old));
 }
@@ -113,7 +114,7 @@ fn families_are_read_from_addresses() {
 }
 
 #[test]
-fn each_mistake_is_told_at_its_field() {
+fn each_error_names_its_field() {
     let dual = Some(RequireDualStack);
     let node_port = |spec: ServiceSpec| ServiceSpec { service_type: ServiceType::NodePort, ..spec };
     let external = ServiceSpec { service_type: ServiceType::ExternalName, ..spec(dual, V4) };
@@ -162,7 +163,7 @@ fn a_preference_sticks_when_the_cluster_changes() {
 }
 
 #[test]
-fn the_secondary_comes_and_goes_and_the_primary_stays() {
+fn the_secondary_family_may_change_and_the_primary_may_not() {
     let cluster = Families::dual(Ipv4);
     let single = with_ips(spec(Some(SingleStack), V4), &["10.0.0.1"]);
     let dual = with_ips(spec(Some(RequireDualStack), V46), &["10.0.0.1", "fd00::1"]);
@@ -173,7 +174,7 @@ fn the_secondary_comes_and_goes_and_the_primary_stays() {
     assert_eq!(upgraded.ip_families, V46);
     let downgraded = ServiceSpec { ip_family_policy: Some(SingleStack), ..dual.clone() };
     assert_eq!(update(downgraded, &dual).unwrap(), single);
-    // The old policy is inherited, so one address is one too few.
+    // The policy is inherited, so the second address is missing.
     let error = update(with_ips(spec(None, V46), &["10.0.0.1"]), &dual).unwrap_err();
     assert_eq!(
         (error.field.as_str(), error.reason),
@@ -186,7 +187,7 @@ fn the_secondary_comes_and_goes_and_the_primary_stays() {
     let reordered = with_ips(spec(Some(RequireDualStack), V64), &["fd00::1", "10.0.0.1"]);
     let error = update(reordered, &dual).unwrap_err();
     assert_eq!(error.reason, Refusal::Immutable);
-    // Another spelling of the same address is no change.
+    // Another spelling of the same address is not a change.
     let v6 = with_ips(spec(Some(SingleStack), V6), &["fd00::1"]);
     assert!(update(with_ips(spec(Some(SingleStack), V6), &["FD00:0::1"]), &v6).is_ok());
     let headless = with_ips(spec(Some(SingleStack), V4), &["None"]);

@@ -17,7 +17,7 @@ pub(super) struct Cluster {
     seed: fastrand::Rng,
 }
 
-/// Who holds which address.
+/// The holder of each address.
 #[derive(Default)]
 pub(super) struct Table(HashMap<IpAddr, Holder>);
 
@@ -126,7 +126,7 @@ fn a_new_service_gets_an_address_of_each_family() {
 }
 
 #[test]
-fn refused_addresses_are_told_on_the_list() {
+fn refused_addresses_are_reported_on_cluster_ips() {
     let mut cluster = Cluster::dual();
     cluster.stored(asking(&["10.0.0.3"], SingleStack));
     let refused = |cluster: &mut Cluster, text: &str| {
@@ -145,7 +145,7 @@ fn refused_addresses_are_told_on_the_list() {
     let other = ServiceKey::new("default", "other");
     cluster.holders.insert(address("10.0.0.3"), Holder::Service(other.clone()));
     assert_eq!(refused(&mut cluster, "10.0.0.3"), Refusal::HeldBy(other));
-    // What is held in this Service's name already is its own, such as after a restore of the store.
+    // An address that is already held in this Service's name belongs to it, such as after a restore of the store.
     cluster.holders.insert(address("10.0.0.3"), Holder::Service(owner()));
     let plan = cluster.create(asking(&["10.0.0.3"], SingleStack)).unwrap();
     assert_eq!((plan.take.is_empty(), plan.keep.addresses), (true, vec![address("10.0.0.3")]));
@@ -162,7 +162,7 @@ fn a_service_gets_all_that_it_asks_or_nothing() {
     assert!(matches!(errors[0].reason, Refusal::Address(AddressError::Full { family: Ipv6, .. })));
     assert!(!errors[0].is_invalid());
     assert_eq!(cluster.allocations, before);
-    // And if memory is behind the plan, it is left as it was.
+    // A stale plan leaves the allocations as they were.
     let addresses = vec![address("10.0.0.9"), address("fd00::1")];
     let result = cluster.allocations.take(&Claims { addresses, ports: vec![30_001] });
     assert_eq!(result, Err(Conflict::Address(address("fd00::1"))));
@@ -184,17 +184,17 @@ fn of_two_plans_for_the_last_address_one_succeeds() {
 }
 
 #[test]
-fn updates_take_and_release_by_the_table() {
+fn updates_take_and_release_addresses() {
     let mut cluster = Cluster::dual();
     let single = cluster.stored(cluster_ip(SingleStack));
     let v4 = single.addresses()[0];
-    // Unchanged, written back whole or without what was allocated.
+    // An unchanged Service, written back as a whole or without the allocated values.
     for new in [single.clone(), cluster_ip(SingleStack)] {
         let plan = cluster.update(new, &single).unwrap();
         assert_eq!((&plan.spec, plan.take, plan.release), (&single, Claims::default(), Claims::default()));
         assert_eq!(plan.keep.addresses, [v4]);
     }
-    // One family to two, and back.
+    // From one family to two, and back.
     let new = ServiceSpec { ip_family_policy: Some(PreferDualStack), ..single.clone() };
     let plan = cluster.update(new, &single).unwrap();
     let v6 = plan.take.addresses[0];
@@ -204,7 +204,7 @@ fn updates_take_and_release_by_the_table() {
     let new = ServiceSpec { ip_family_policy: Some(SingleStack), ..dual.clone() };
     let plan = cluster.update(new, &dual).unwrap();
     assert_eq!((plan.release.addresses.as_slice(), &plan.spec), (&[v6][..], &single));
-    // Two to one keeps the first, and to ExternalName gives both back.
+    // A change to one family keeps the first address. A change to ExternalName releases both.
     let new = ServiceSpec { service_type: ServiceType::ExternalName, ..dual.clone() };
     let plan = cluster.update(new, &dual).unwrap();
     assert_eq!(plan.release.addresses, [v4, v6]);
@@ -214,7 +214,7 @@ fn updates_take_and_release_by_the_table() {
     let external = plan.spec;
     let plan = cluster.update(cluster_ip(RequireDualStack), &external).unwrap();
     assert_eq!((plan.take.addresses.len(), plan.keep.addresses.len()), (2, 0));
-    // A headless Service takes and gives nothing.
+    // A headless Service takes and releases nothing.
     let headless = cluster.stored(asking(&["None"], SingleStack));
     let plan = cluster.update(headless.clone(), &headless).unwrap();
     assert!(plan.take.is_empty() && plan.keep.is_empty() && plan.release.is_empty());
@@ -231,7 +231,7 @@ fn an_unchanged_preference_stays_in_a_changed_cluster() {
 }
 
 #[test]
-fn only_what_is_ones_own_is_given_back() {
+fn only_own_addresses_are_released() {
     let mut cluster = Cluster::dual();
     let spec = cluster.stored(asking(&["10.0.0.3", "fd00::3"], RequireDualStack));
     assert_eq!(cluster.delete(&spec), spec.claims());

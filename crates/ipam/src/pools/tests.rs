@@ -16,7 +16,7 @@ fn pools(texts: &[&str]) -> AddressPools {
     pools
 }
 
-/// Takes any address, as a Service without a wish does.
+/// Allocates any free address, as for a Service without an explicit request.
 fn take_any(pools: &mut AddressPools, seed: &mut fastrand::Rng) -> Result<IpAddr, AddressError> {
     let address = pools.find(Family::Ipv4, &mut || seed.u64(..))?;
     assert!(pools.take(address), "{address}");
@@ -91,7 +91,7 @@ fn a_second_range_widens_the_first() {
         given.push(address);
     }
     assert_eq!(given.len(), 14 + 240);
-    // Shrink again: what only the wide range had is gone, and what the small one has is still taken.
+    // After shrinking, the addresses of the small range are still taken.
     for address in given.split_off(14) {
         assert!(pools.release(address));
     }
@@ -100,7 +100,7 @@ fn a_second_range_widens_the_first() {
 }
 
 #[test]
-fn a_range_that_is_not_ready_gives_nothing_but_takes_back() {
+fn a_range_that_is_not_ready_only_releases_addresses() {
     let mut pools = pools(&["10.0.0.0/24"]);
     let given = address("10.0.0.9");
     assert!(pools.take(given));
@@ -115,7 +115,7 @@ fn a_range_that_is_not_ready_gives_nothing_but_takes_back() {
 fn an_address_taken_in_one_range_is_taken() {
     let mut pools = pools(&["10.0.0.0/24"]);
     assert!(pools.take(address("10.0.0.9")));
-    // Added without what is given out: the older range still knows.
+    // The new range is added without the taken addresses. The older range still has them.
     pools.add(range("10.0.0.0/16"), true, []);
     assert!(!pools.take(address("10.0.0.9")));
     assert!(matches!(pools.check(address("10.0.0.9")), Err(AddressError::Allocated { .. })));
@@ -131,7 +131,7 @@ fn the_largest_range_works_at_both_ends() {
     };
     assert_eq!(take(0), address("fd00::101"));
     assert_eq!(take(u64::MAX), address("fd00::ffff:ffff:ffff:ffff"));
-    // Round the end, past what is taken.
+    // The search wraps around the end and skips taken addresses.
     assert_eq!(take(u64::MAX), address("fd00::102"));
     assert_eq!(take(u64::MAX), address("fd00::103"));
 }

@@ -61,7 +61,7 @@ fn check_row(text: &str, (prefix, usable, band, dynamic): Row) {
 }
 
 #[test]
-fn sizes_and_bands_of_the_table() {
+fn sizes_and_static_bands_of_ranges() {
     for row in IPV4 {
         check_row("0.0.0.0", row);
     }
@@ -72,7 +72,7 @@ fn sizes_and_bands_of_the_table() {
     check_row("0.0.0.0", (0, (1 << 32) - 2, 0, (1 << 32) - 2));
 }
 
-/// By the definition, reckoned another way, with the whole size as a power of two.
+/// Computes the bands in another way, from the power of two of the whole size.
 #[test]
 fn the_band_of_every_prefix_length() {
     let expected = |host_bits: u8, ipv4: bool| match host_bits {
@@ -95,7 +95,7 @@ fn the_band_of_every_prefix_length() {
 }
 
 #[test]
-fn the_splits_of_the_table() {
+fn first_and_last_addresses_of_the_bands() {
     for (text, static_first, static_last, dynamic_first, last) in [
         ("10.0.0.0/24", "10.0.0.1", "10.0.0.16", "10.0.0.17", "10.0.0.254"),
         ("192.168.1.0/27", "192.168.1.1", "192.168.1.16", "192.168.1.17", "192.168.1.30"),
@@ -116,7 +116,7 @@ fn the_splits_of_the_table() {
 }
 
 #[test]
-fn offsets_of_the_table() {
+fn offsets_of_addresses() {
     let range = range("10.96.0.0/12");
     for (text, offset) in [
         ("10.96.0.1", Some(0)),

@@ -1,4 +1,4 @@
-//! Services against `IPAddress` objects, from both sides.
+//! Compares the cluster IPs of Services with `IPAddress` objects, in both directions.
 
 use std::{collections::HashMap, net::IpAddr};
 
@@ -35,7 +35,7 @@ struct Sides<'a> {
     observed: &'a Observed<'a>,
     services: &'a Services<'a>,
     objects: HashMap<IpAddr, &'a AddressObject>,
-    /// `IPAddress` objects that this audit asks for, and for which Service.
+    /// `IPAddress` objects that this audit proposes to create, and their Services.
     created: HashMap<IpAddr, &'a ServiceKey>,
     audit: &'a mut Audit,
 }
@@ -62,7 +62,7 @@ impl<'a> Sides<'a> {
         self.audit.report(Subject::Service(key.clone()), problem, mend);
     }
 
-    /// What is wrong with the `IPAddress` of a good cluster IP.
+    /// Returns the problem of the `IPAddress` of a valid cluster IP, or `None` if it has none.
     fn allocation(&self, key: &ServiceKey, address: IpAddr) -> Option<(Problem, Mend)> {
         if let Some(holder) = self.created.get(&address) {
             return (*holder != key).then(|| duplicate(address, holder.to_string()));
@@ -84,7 +84,8 @@ impl<'a> Sides<'a> {
             Parent::Service(parent) => match self.services.get(parent) {
                 None => Some((Problem::AddressWronglyHeld(address), replace)),
                 Some(other) if lists(other, address) => Some(duplicate(address, parent.to_string())),
-                // The other side deletes the object, or waits; then it is this Service's turn.
+                // The check of the `IPAddress` decides whether to delete it. Once it is deleted, this Service gets
+                // its own.
                 Some(_) => None,
             },
         }
@@ -112,7 +113,8 @@ impl<'a> Sides<'a> {
                         self.audit.recheck_in(rest);
                         return;
                     }
-                    // The Service that does list it, if any, is looked at again at once.
+                    // If another Service lists the address, the next audit creates an `IPAddress` for it, so it is
+                    // due at once.
                     self.audit.recheck_in(0);
                     Problem::Unlisted { address, service: key.clone() }
                 }
@@ -122,7 +124,7 @@ impl<'a> Sides<'a> {
     }
 }
 
-/// Seconds for which an `IPAddress` that its Service does not list is left alone.
+/// Returns the seconds for which an `IPAddress` that its Service does not list is still kept, or `None` if it is due.
 fn grace(service: &ServiceObject, object: &AddressObject, age: u64) -> Option<u64> {
     let is_external_name = service.spec.service_type == ServiceType::ExternalName;
     let grace = if is_external_name {

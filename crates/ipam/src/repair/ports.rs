@@ -1,4 +1,4 @@
-//! Node ports of Services against those that are recorded as given out.
+//! Compares the node ports of Services with the recorded node ports.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -42,7 +42,7 @@ fn one<'a>(
     }
 }
 
-/// A port outside of the range can not be given out again anyway, so it goes at once.
+/// Reports a leaked port. A port outside of the range cannot be allocated again, so it is released at once.
 fn leaked(observed: &Observed<'_>, port: u16, before: &Sightings, audit: &mut Audit) {
     let sightings = before.ports.get(&port).copied().unwrap_or(0).saturating_add(1);
     let goes = sightings >= SIGHTINGS_TO_RELEASE || !observed.port_range.contains(port);

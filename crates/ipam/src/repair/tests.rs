@@ -3,7 +3,7 @@ use crate::{ServicePort, ServiceType, family::Family::Ipv4};
 
 const NOW: u64 = 1_000;
 
-/// A healthy cluster, to be spoilt by each test.
+/// A healthy cluster in which each test causes a problem.
 struct World {
     services: Vec<ServiceObject>,
     addresses: Vec<AddressObject>,
@@ -16,7 +16,7 @@ impl World {
         Self { services: Vec::new(), addresses: Vec::new(), ports: Vec::new(), now: NOW }
     }
 
-    /// With its `IPAddress`.
+    /// Adds a Service with its `IPAddress`.
     fn service(mut self, name: &str, ip: &str) -> Self {
         self.addresses.extend(parse(ip).map(|address| object(address, Parent::Service(key(name)))));
         self.unallocated(name, ip)
@@ -37,7 +37,7 @@ impl World {
         self
     }
 
-    /// Of the last Service.
+    /// Adds a node port to the last Service.
     fn node_port(mut self, node_port: u16) -> Self {
         let spec = &mut self.services.last_mut().unwrap().spec;
         spec.service_type = ServiceType::NodePort;
@@ -63,7 +63,7 @@ impl World {
         self.audit_after(&Sightings::default())
     }
 
-    /// The only finding.
+    /// Returns the only finding.
     fn finding(&self) -> (Subject, Problem, Mend) {
         let mut audit = self.audit();
         assert_eq!(audit.findings.len(), 1, "{audit:?}");
@@ -101,7 +101,7 @@ fn a_healthy_cluster_has_no_findings() {
 }
 
 #[test]
-fn a_service_with_a_useless_address_is_reported_only() {
+fn a_service_with_an_invalid_address_is_only_reported() {
     for (ip, problem) in [
         ("10.0.0", Problem::NotAnAddress("10.0.0".to_owned())),
         ("fd00::1", Problem::FamilyNotConfigured(address("fd00::1"))),
@@ -119,7 +119,7 @@ fn a_service_without_ipaddress_gets_one() {
     let found = World::new().unallocated("a", "10.0.0.7").finding();
     let mend = Mend::CreateAddress(ip, key("a"));
     assert_eq!(found, (of_service("a"), Problem::AddressNotAllocated(ip), mend));
-    // The first of two, in the order given, is the rightful one.
+    // Of two Services, the first in the given order owns the address.
     let audit = World::new().unallocated("a", "10.0.0.7").unallocated("b", "010.0.0.7").audit();
     let duplicate = Problem::AddressDuplicate { address: ip, holder: "default/a".to_owned() };
     assert_eq!(
@@ -129,7 +129,7 @@ fn a_service_without_ipaddress_gets_one() {
 }
 
 #[test]
-fn an_ipaddress_of_nobody_is_replaced() {
+fn an_ipaddress_without_service_or_labels_is_replaced() {
     let ip = address("10.0.0.7");
     let mend = Mend::ReplaceAddress(ip, key("a"));
     for parent in [Parent::Other, Parent::Service(key("gone"))] {
@@ -149,7 +149,7 @@ fn an_ipaddress_of_nobody_is_replaced() {
 }
 
 #[test]
-fn an_address_that_two_have_is_for_a_human() {
+fn a_duplicate_address_is_only_reported() {
     let ip = address("10.0.0.7");
     let found = World::new().service("a", "10.0.0.7").unallocated("b", "10.0.0.7").finding();
     let duplicate = |holder: &str| Problem::AddressDuplicate { address: ip, holder: holder.to_owned() };
@@ -168,7 +168,7 @@ fn an_ipaddress_without_service_goes_after_a_minute() {
         let audit = world.audit();
         assert_eq!((audit.findings.len(), audit.recheck_after), (0, Some(rest)), "{age}");
     }
-    // A clock that is behind is no reason to delete.
+    // A clock that is behind does not cause a deletion.
     world.addresses[0].created = NOW + 500;
     assert_eq!(world.audit().recheck_after, Some(61));
     world.addresses[0].created = NOW - 61;
@@ -205,9 +205,10 @@ fn an_ipaddress_that_its_service_does_not_list_goes_after_the_grace() {
     assert_eq!(world.finding(), delete);
 }
 
-/// The `IPAddress` goes first; the Service that has the address gets its own in the audit after that, at once.
+/// The `IPAddress` is deleted first. The next audit, due at once, proposes one for the Service that lists the
+/// address.
 #[test]
-fn an_address_held_in_the_name_of_the_wrong_service_changes_hands() {
+fn an_ipaddress_of_the_wrong_service_is_reassigned() {
     let ip = address("10.0.0.8");
     let mut world = World::new().service("a", "10.0.0.7").unallocated("b", "10.0.0.8");
     world = world.object("10.0.0.8", Parent::Service(key("a")));
@@ -243,15 +244,15 @@ fn a_leaked_port_is_freed_at_the_third_sighting() {
     let first = see(&world, &Sightings::default(), 1, Mend::Nothing);
     let second = see(&world, &first, 2, Mend::Nothing);
     let third = see(&world, &second, 3, Mend::ReleasePort(30_005));
-    // The count begins anew: the same port in flight later is not freed at first sight.
+    // The count restarts: the same port in flight later is not freed at first sight.
     assert_eq!(third, Sightings::default());
     see(&world, &third, 1, Mend::Nothing);
-    // And so it does when a Service has the port in between.
+    // The count also restarts when a Service uses the port in between.
     let used = World { ports: vec![30_005], ..World::new().service("a", "10.0.0.1").node_port(30_005) };
     let after_use = used.audit_after(&second);
     assert_eq!(after_use, Audit::default());
     see(&world, &after_use.sightings, 1, Mend::Nothing);
-    // A pass whose write failed does not count: its sightings are dropped and the former ones given again.
+    // A pass whose write failed does not count: its sightings are dropped and the former ones are passed again.
     see(&world, &first, 2, Mend::Nothing);
 }
 

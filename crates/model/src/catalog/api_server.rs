@@ -1,7 +1,8 @@
-//! Where this node reaches the API server: no Service may take that away from it.
+//! Keeps Services from hiding the API server from this node.
 //!
-//! Packets of the agent itself go by the same rules as all others. A Service whose external IP and port are those of
-//! the API server would lead the agent elsewhere, where it could not even learn that the Service is mended or gone.
+//! The agent's own packets are subject to the same rules as all others. A Service whose external IP and port are
+//! those of the API server would divert the agent. It could then not even learn that the Service was fixed or
+//! deleted.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -16,28 +17,28 @@ use crate::object::Kind;
 /// Namespace and name of the Service whose endpoints are the API servers.
 const KUBERNETES: (&str, &str) = ("default", "kubernetes");
 
-/// What external IPs, load-balancer IPs and node ports must leave alone on this node. Cluster IPs are not held
-/// back: agents in pods reach the API server by the cluster IP of `default/kubernetes`, and neither is any
-/// frontend of that Service.
+/// The addresses and ports of the API server that external IPs, load-balancer IPs and node ports must not use on this
+/// node. Cluster IPs are exempt, because agents in pods reach the API server by the cluster IP of
+/// `default/kubernetes`. All frontends of that Service are exempt, too.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ApiServer {
-    /// Addresses and TCP ports to which the agent connects: the API server's, or those of a proxy before it.
+    /// Addresses and TCP ports to which the agent connects: those of the API server, or of a proxy in front of it.
     pub sockets: BTreeSet<SocketAddr>,
-    /// Addresses that a Service must not have on any port: where the data plane makes an address of a Service one of
-    /// this node (IPVS), what is meant for its other ports does not leave the node any more. Where the agent connects to a
-    /// cluster IP, these are the addresses behind it ([`Catalog::api_servers_behind`]), to which IPVS sends it.
+    /// Addresses that a Service must not use on any port. In IPVS mode a Service's address becomes local to the node,
+    /// so packets to its other ports do not leave the node. If the agent connects to a cluster IP, these are the
+    /// addresses behind it ([`Catalog::api_servers_behind`]), to which IPVS forwards the connection.
     pub addresses: BTreeSet<IpAddr>,
-    /// TCP node ports that would take in the agent's connections to an address of this node.
+    /// TCP node ports that would capture the agent's connections to an address of this node.
     pub node_ports: BTreeSet<(Family, u16)>,
 }
 
 impl ApiServer {
-    /// Whether a Service, whatever it asks for, does not lead away from the API server.
+    /// Returns true for `default/kubernetes`, whose frontends all lead to the API server.
     pub(super) fn is_led_to_by(record: &ServiceRecord) -> bool {
         (&*record.namespace, &*record.name) == KUBERNETES
     }
 
-    /// The claims that a Service makes and must not get on this node.
+    /// Returns the claims of a Service that are refused on this node.
     fn hidden_by(&self, record: &ServiceRecord) -> Vec<RankedClaim> {
         let Some(service) = record.service.as_ref().filter(|_| !Self::is_led_to_by(record)) else {
             return Vec::new();
@@ -54,8 +55,9 @@ impl ApiServer {
 }
 
 impl Catalog {
-    /// The addresses of the API servers behind the cluster IP of `default/kubernetes`, ready or not, where one of the sockets
-    /// to which the agent connects is at that; none where it connects to them directly. Costs their number.
+    /// Returns the addresses of the API servers behind the cluster IP of `default/kubernetes`, ready or not, if one
+    /// of the agent's sockets is at that cluster IP. Returns none if the agent connects to them directly. The cost is
+    /// proportional to their number.
     pub fn api_servers_behind(&self, sockets: &BTreeSet<SocketAddr>) -> BTreeSet<IpAddr> {
         let (namespace, name) = KUBERNETES;
         let record = self.services.find(namespace, name).and_then(|id| self.services.get(id));
@@ -71,8 +73,7 @@ impl Catalog {
         slices.flat_map(|slice| slice.content.addresses()).collect()
     }
 
-    /// Takes in where this node reaches the API server from now on. Costs a look at each Service where that is news,
-    /// which it rarely is.
+    /// Sets where this node reaches the API server. If it changed, which is rare, every Service is checked.
     pub fn reach_api_server_at(&mut self, api_server: ApiServer) -> Applied {
         let mut applied = Applied::default();
         if self.api_server == api_server {
@@ -92,7 +93,7 @@ impl Catalog {
                 fault: claim.of_api_server(*rank),
             }));
         }
-        // What they mean now is kept before it changes.
+        // The current forwardings are kept before they change.
         for id in &touched {
             self.touch(*id);
         }

@@ -1,9 +1,10 @@
-//! Who owns a frontend where several Services ask for the same one.
+//! Decides the owner of a frontend that several Services claim.
 //!
-//! The rule does not depend on the order of events: a cluster IP beats a load-balancer IP, which beats an
-//! external IP (anybody who can write a Service can write `externalIPs`; nobody shall take over a cluster IP
-//! that way). Among equals the older Service wins, so that a new one takes nothing away; among those of the same
-//! second the one whose namespace and name sort first. The loser gets the frontend when the winner goes.
+//! The rule does not depend on the order of events. A cluster IP beats a load-balancer IP, which beats an external
+//! IP: every user who can write a Service can write `externalIPs`, and must not be able to take over a cluster IP
+//! that way. Among claims of equal rank the older Service wins, so a new Service takes nothing from an existing one.
+//! Among Services created in the same second, the one whose namespace and name sort first wins. The loser gets the
+//! frontend when the winner is deleted.
 
 use std::collections::HashSet;
 use std::collections::hash_map::RandomState;
@@ -19,20 +20,20 @@ use super::store::{Id, Store};
 use crate::object::{Fault, Notice, Service, ServicePort, UNKNOWN_AGE};
 use crate::{Family, Frontend, Protocol};
 
-/// A frontend without its kind: what only one Service port can have.
+/// A frontend without its kind. Only one Service port can own it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Claim {
-    /// Absent for a node port.
+    /// The address. `None` for a node port.
     address: Option<IpAddr>,
     family: Family,
     protocol: Protocol,
     port: u16,
 }
 
-/// The claim and its strength; the smaller rank is the stronger.
+/// A claim and its rank. The smaller rank is the stronger one.
 pub(super) type RankedClaim = (Claim, Rank);
 
-/// How strong a claim is.
+/// The strength of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Rank {
     ClusterIp,
@@ -52,7 +53,7 @@ impl Claim {
         (Self { address, family, protocol, port }, rank)
     }
 
-    /// How strongly a Service claims this, if at all.
+    /// Returns the rank with which a Service makes this claim, if it makes it.
     fn rank_in(&self, service: &Service) -> Option<Rank> {
         let cluster_ip = service.cluster_ip(self.family)?;
         let mut ports = service.ports.iter().filter(|port| port.protocol == self.protocol);
@@ -70,25 +71,25 @@ impl Claim {
         }
     }
 
-    /// The fault of a Service that lost this to another.
+    /// Returns the fault of a Service that lost this claim to another.
     pub(super) fn conflict(&self, rank: Rank, winner: &ServiceRecord) -> Fault {
         let reason = format!("{self} already belongs to Service {}; choose another", winner.key());
         Fault::new(rank.field(), reason).noticed(Notice::Conflict)
     }
 
-    /// The fault of a Service that asks for the place where this node reaches the API server.
+    /// Returns the fault of a Service that claims an address or port at which this node reaches the API server.
     pub(super) fn of_api_server(&self, rank: Rank) -> Fault {
         let reason =
             format!("{self} is left out on this node, which reaches the API server there; choose another");
         Fault::new(rank.field(), reason).noticed(Notice::ApiServerAddress)
     }
 
-    /// Whether a Service that claims this with this rank takes the API server away from this node.
+    /// Returns true if a Service with this claim and rank would hide the API server from this node.
     pub(super) fn hides(&self, rank: Rank, api_server: &ApiServer) -> bool {
         let Self { address, family, protocol, port } = *self;
         let tcp = protocol == Protocol::Tcp;
         match (rank, address) {
-            // The agent may itself go by the cluster IP of a Service.
+            // The agent itself may connect to the cluster IP of a Service.
             (Rank::ClusterIp, _) => false,
             (Rank::NodePort, _) | (_, None) => tcp && api_server.node_ports.contains(&(family, port)),
             (Rank::LoadBalancerIp | Rank::ExternalIp, Some(address)) => {
@@ -110,7 +111,7 @@ impl fmt::Display for Claim {
 }
 
 impl Rank {
-    /// The field of a Service that claims with this rank.
+    /// Returns the field of a Service from which a claim of this rank comes.
     const fn field(self) -> &'static str {
         match self {
             Self::ClusterIp => "spec.clusterIPs",
@@ -121,8 +122,8 @@ impl Rank {
     }
 }
 
-/// Every frontend that a port asks for in a family: cluster IP, external IPs, load-balancer IPs, node port.
-/// An address that is several of these at once is the strongest of them.
+/// Returns all frontends of a port in a family: cluster IP, external IPs, load-balancer IPs, node port. An address of
+/// several kinds is listed once, as the strongest of them.
 pub(super) fn frontends(service: &Service, port: &ServicePort, family: Family) -> Vec<Frontend> {
     let Some(cluster_ip) = service.cluster_ip(family) else { return Vec::new() };
     let of_family = |ip: &&IpAddr| Family::of(**ip) == family && **ip != cluster_ip;
@@ -139,7 +140,7 @@ pub(super) fn frontends(service: &Service, port: &ServicePort, family: Family) -
     frontends
 }
 
-/// All claims of a Service in both families, sorted, each once.
+/// Returns all claims of a Service in both families, sorted and without duplicates.
 pub(super) fn claims_of(service: Option<&Service>) -> Vec<RankedClaim> {
     let mut claims = Vec::new();
     let Some(service) = service else { return claims };
@@ -154,7 +155,7 @@ pub(super) fn claims_of(service: Option<&Service>) -> Vec<RankedClaim> {
     claims
 }
 
-/// Who claims what. Holds ids only; what a Service claims is read from the Service.
+/// The claimants of each frontend. The index holds only ids; the claims are read from the Services.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Claims {
     index: HashTable<Claimant>,
@@ -164,18 +165,18 @@ pub(super) struct Claims {
 #[derive(Debug, Clone, Copy)]
 struct Claimant {
     service: Id,
-    /// The upper half of the claim's hash, so that growing needs no look at the Service.
+    /// The upper half of the claim's hash, so that the table can grow without reading the Service.
     hash: u32,
 }
 
 impl Claims {
-    /// A Service that begins to claim.
+    /// Adds a claim of a Service.
     pub(super) fn insert(&mut self, claim: &Claim, service: Id) {
         let hash = self.hash(claim);
         self.index.insert_unique(spread(hash), Claimant { service, hash }, |entry| spread(entry.hash));
     }
 
-    /// A Service that claims no longer.
+    /// Removes a claim of a Service.
     pub(super) fn remove(&mut self, claim: &Claim, service: Id) {
         let hash = self.hash(claim);
         let is_it = |entry: &Claimant| entry.service == service && entry.hash == hash;
@@ -184,7 +185,7 @@ impl Claims {
         }
     }
 
-    /// The strongest claimant besides one Service, with its rank.
+    /// Returns the strongest claimant other than the given Service, with its rank.
     pub(super) fn strongest_rival<'a>(
         &self,
         claim: &Claim,
@@ -210,18 +211,18 @@ impl Claims {
     }
 }
 
-/// What decides between claimants; the smaller wins.
+/// Returns the sort key of a claimant. The smallest wins.
 pub(super) fn strength(rank: Rank, record: &ServiceRecord) -> (Rank, u32, &str, &str) {
     let created = record.service.as_ref().map_or(UNKNOWN_AGE, |service| service.created);
     (rank, created, &record.namespace, &record.name)
 }
 
-/// Spreads 32 bits of hash over 64, since the table takes both ends.
+/// Spreads 32 bits of hash over 64, because the table uses both ends.
 const fn spread(hash: u32) -> u64 {
     (hash as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
-/// Keeps the claims that the ports of one Service do not already have from an earlier port.
+/// The claims of the ports of one Service so far. A later port does not get a claim of an earlier one.
 #[derive(Debug, Default)]
 pub(super) struct WithinService(HashSet<Claim>);
 

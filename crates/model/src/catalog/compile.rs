@@ -1,4 +1,4 @@
-//! From a Service and its slices to what its ports mean.
+//! Compiles a Service and its EndpointSlices into forwardings.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::object::{Service, ServicePort};
 use crate::selection::{self, Demand, Endpoint};
 use crate::{ExternalPolicy, Family, Forwarding, Frontend, InternalPolicy, Protocol, ServicePortName};
 
-/// All that the meaning of a Service depends on.
+/// All inputs of the compilation.
 #[derive(Clone, Copy)]
 pub(super) struct Compiler<'a> {
     pub(super) services: &'a Store<ServiceRecord>,
@@ -22,7 +22,7 @@ pub(super) struct Compiler<'a> {
     pub(super) zone: Option<&'a str>,
 }
 
-/// One Service port in both families.
+/// A Service port in both families.
 #[derive(Debug, Clone)]
 pub(super) struct Compiled {
     pub(super) name: Arc<ServicePortName>,
@@ -30,7 +30,7 @@ pub(super) struct Compiled {
 }
 
 impl<'a> Compiler<'a> {
-    /// Every port of a Service in both families, sorted by name.
+    /// Returns the ports of a Service in both families, sorted by name.
     pub(super) fn service(self, id: Id) -> Vec<Compiled> {
         let Some((record, service)) = self.proxied(id) else { return Vec::new() };
         let mut ports: Vec<Compiled> = service
@@ -52,7 +52,7 @@ impl<'a> Compiler<'a> {
         ports
     }
 
-    /// The ports of a Service in one family, named.
+    /// Returns the ports of a Service in one family with their names.
     pub(super) fn named(self, id: Id, family: Family) -> Vec<(Arc<ServicePortName>, Arc<Forwarding>)> {
         let Some((record, service)) = self.proxied(id) else { return Vec::new() };
         let name = |index: usize| Some(Arc::new(port_name(record, service.ports.get(index)?)));
@@ -60,7 +60,7 @@ impl<'a> Compiler<'a> {
         ports.filter_map(|(index, forwarding)| Some((name(index)?, Arc::new(forwarding)))).collect()
     }
 
-    /// UDP ports of a Service in one family with all their serving endpoints.
+    /// Returns the UDP ports of a Service in one family with all their serving endpoints.
     pub(super) fn udp(self, id: Id, family: Family) -> Vec<UdpService> {
         let Some((record, service)) = self.proxied(id) else { return Vec::new() };
         if service.cluster_ip(family).is_none() {
@@ -79,7 +79,7 @@ impl<'a> Compiler<'a> {
         found
     }
 
-    /// The health check server of a Service, if it has one.
+    /// Returns the health check server of a Service, if it has one.
     pub(super) fn health_check(self, id: Id) -> Option<HealthCheck> {
         let (record, service) = self.proxied(id)?;
         let port = service.health_check_port().filter(|_| !service.ports.is_empty())?;
@@ -128,8 +128,8 @@ impl<'a> Compiler<'a> {
         forwardings
     }
 
-    /// The frontends that no stronger Service, and no earlier port of this one, has, and that leave this node its
-    /// way to the API server.
+    /// Returns the frontends of a port that neither a stronger Service nor an earlier port of this Service owns, and
+    /// that do not hide the API server from this node.
     fn owned_frontends(
         self,
         id: Id,
@@ -171,7 +171,7 @@ fn demand(service: &Service, port: &ServicePort, family: Family) -> Demand {
     Demand { cluster: !internal_local || external, local: internal_local || (external_local && external) }
 }
 
-/// The slice ports of a Service in one family, sorted by the name and protocol that a Service port asks for.
+/// The slice ports of a Service in one family, sorted by the name and protocol by which Service ports are matched.
 struct Targets<'a> {
     ports: Vec<(&'a str, Protocol, u16, &'a SliceRecord)>,
     zone: Option<&'a str>,
@@ -190,7 +190,7 @@ impl<'a> Targets<'a> {
         Self { ports, zone: compiler.zone }
     }
 
-    /// Endpoints of a Service port, sorted, without duplicates.
+    /// Returns the endpoints of a Service port, sorted and without duplicates.
     fn endpoints(&self, name: &str, protocol: Protocol) -> Vec<Endpoint> {
         let wanted = (name, protocol);
         let from = self.ports.partition_point(|(name, protocol, ..)| (*name, *protocol) < wanted);
@@ -204,7 +204,7 @@ impl<'a> Targets<'a> {
         endpoints
     }
 
-    /// Number of distinct addresses that are local and ready behind any port.
+    /// Returns the number of distinct addresses that are local and ready behind any port.
     fn local_ready(&self) -> u32 {
         let mut keys: Vec<_> = self.ports.iter().map(|(name, protocol, ..)| (*name, *protocol)).collect();
         keys.dedup();

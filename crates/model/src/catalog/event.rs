@@ -1,4 +1,4 @@
-//! What flows into the [`Catalog`](super::Catalog) and what flows out.
+//! The input and output of the [`Catalog`](super::Catalog).
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -6,51 +6,51 @@ use std::sync::Arc;
 use crate::object::{EndpointSlice, Fault, Kind, Node, Object, ObjectKey, Service, ServiceCidr};
 use crate::{Change, Family, Frontend, ServicePortName};
 
-/// One thing that the API server said.
+/// An event of a watch or list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// A Service is there, in this state.
+    /// A Service was added or changed.
     Service(Object<Service>),
-    /// A Service is gone.
+    /// A Service was deleted.
     ServiceDeleted(ObjectKey),
-    /// An EndpointSlice is there, in this state.
+    /// An EndpointSlice was added or changed.
     EndpointSlice(Object<EndpointSlice>),
-    /// An EndpointSlice is gone.
+    /// An EndpointSlice was deleted.
     EndpointSliceDeleted(ObjectKey),
-    /// A Node is there, in this state; others than this node are passed over.
+    /// A Node was added or changed. Nodes other than this one are ignored.
     Node(Object<Node>),
-    /// A Node is gone; the last known state of this node is kept, as in kube-proxy.
+    /// A Node was deleted. The last known state of this node is kept, as in kube-proxy.
     NodeDeleted(ObjectKey),
-    /// A ServiceCIDR is there, in this state.
+    /// A ServiceCIDR was added or changed.
     ServiceCidr(Object<ServiceCidr>),
-    /// A ServiceCIDR is gone.
+    /// A ServiceCIDR was deleted.
     ServiceCidrDeleted(ObjectKey),
-    /// A complete list of this kind begins. Nothing is removed before its end; a second start begins anew.
+    /// A list of this kind starts. No object is removed before its end. A second start restarts the list.
     ListStart(Kind),
-    /// The list is complete: whatever of this kind has not been seen since its start is gone.
+    /// The list is complete: objects of this kind that were not seen since its start are removed.
     ListEnd(Kind),
-    /// The API server has no ServiceCIDRs (older than 1.33, or no permission): do not wait for them.
+    /// The API server does not serve ServiceCIDRs (older than 1.33, or no permission), so they are not waited for.
     ServiceCidrsUnavailable,
 }
 
 /// A fault of an object, for the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectFault {
-    /// Kind of the object.
+    /// The object's kind.
     pub kind: Kind,
-    /// Which object.
+    /// The object's key.
     pub key: ObjectKey,
-    /// The field, what is wrong with it, and the mend.
+    /// The field, what is wrong with it, and how to fix it.
     pub fault: Fault,
 }
 
-/// What an event did.
+/// The result of applying an event.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Applied {
-    /// Whether anything that is kept became different. A change is then worth a look at
-    /// [`take_changes`](super::Catalog::take_changes), which may still find nothing to do.
+    /// True if the cached state changed. [`take_changes`](super::Catalog::take_changes) may then return changes, but
+    /// may also find none.
     pub changed: bool,
-    /// Faults that are new with this event, conflicts between Services included.
+    /// Faults that are new with this event, including conflicts between Services.
     pub faults: Vec<ObjectFault>,
 }
 
@@ -64,7 +64,7 @@ pub struct PerFamily<T> {
 }
 
 impl<T> PerFamily<T> {
-    /// The value of a family.
+    /// Returns the value of a family.
     pub const fn get(&self, family: Family) -> &T {
         match family {
             Family::Ipv4 => &self.ipv4,
@@ -72,7 +72,7 @@ impl<T> PerFamily<T> {
         }
     }
 
-    /// The value of a family, to change.
+    /// Returns a mutable reference to the value of a family.
     pub const fn get_mut(&mut self, family: Family) -> &mut T {
         match family {
             Family::Ipv4 => &mut self.ipv4,
@@ -81,26 +81,26 @@ impl<T> PerFamily<T> {
     }
 }
 
-/// Everything that became different since the last take.
+/// The differences since the last take.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Changes {
-    /// Service ports whose meaning changed, by family.
+    /// Changed forwardings of Service ports, by family.
     pub changes: Vec<Change>,
-    /// Trigger times (nanoseconds since the Unix epoch) of the EndpointSlice changes in here.
+    /// Trigger times (nanoseconds since the Unix epoch) of the EndpointSlice changes included here.
     pub triggers: PerFamily<Vec<i64>>,
-    /// Whether serving endpoints or frontends of some UDP Service port may have changed: stale conntrack
-    /// entries should be looked for.
+    /// True if serving endpoints or frontends of a UDP Service port may have changed. Stale conntrack entries should
+    /// then be searched for.
     pub conntrack_check: PerFamily<bool>,
     /// The UDP Service ports behind `conntrack_check` that still exist, without duplicates.
     pub udp: Vec<(Family, Arc<ServicePortName>)>,
     /// Health check servers whose port or count changed.
     pub health_checks: Vec<HealthCheckChange>,
-    /// Whether the set of service CIDRs changed.
+    /// True if the set of service CIDRs changed.
     pub service_cidrs: bool,
 }
 
 impl Changes {
-    /// Whether there is nothing to do.
+    /// Returns true if there are no changes to act on.
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
             && self.conntrack_check == PerFamily::default()
@@ -114,39 +114,38 @@ impl Changes {
 pub struct HealthCheck {
     /// Port to listen on.
     pub port: u16,
-    /// Number of distinct local ready endpoint addresses; absent where the Service has no cluster IP of the
-    /// family.
+    /// Number of distinct local ready endpoint addresses. `None` if the Service has no cluster IP of the family.
     pub local_ready: PerFamily<Option<u32>>,
 }
 
-/// A health check server before and after. At least one side is present.
+/// A health check server before and after a change. At least one of them is present.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HealthCheckChange {
     /// The Service.
     pub key: ObjectKey,
-    /// Before.
+    /// The former state.
     pub old: Option<HealthCheck>,
-    /// After.
+    /// The new state.
     pub new: Option<HealthCheck>,
 }
 
-/// What conntrack clean-up needs to know of a UDP Service port in one family.
+/// The data of a UDP Service port in one family that conntrack clean-up needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UdpService {
-    /// Which Service port.
+    /// The name of the Service port.
     pub name: Arc<ServicePortName>,
-    /// Where clients reach it.
+    /// The frontends.
     pub frontends: Vec<Frontend>,
-    /// All serving endpoints, sorted: readiness, locality and policies do not matter here.
+    /// All serving endpoints, sorted. Readiness, locality and policies are not considered.
     pub serving: Vec<SocketAddr>,
 }
 
-/// Service ports that a Local policy leaves without an endpoint on this node although there are some
-/// elsewhere (metric `sync_proxy_rules_no_local_endpoints_total`).
+/// The number of Service ports that a Local policy leaves without an endpoint on this node although other nodes have
+/// endpoints (metric `sync_proxy_rules_no_local_endpoints_total`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct NoLocalEndpoints {
-    /// By `internalTrafficPolicy`.
+    /// Because of `internalTrafficPolicy`.
     pub internal: usize,
-    /// By `externalTrafficPolicy`.
+    /// Because of `externalTrafficPolicy`.
     pub external: usize,
 }

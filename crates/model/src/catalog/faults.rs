@@ -1,23 +1,23 @@
-//! Which objects have parts that cannot be used, also those that are left out as a whole.
+//! Tracks the objects with faults, including objects that are ignored as a whole.
 
 use std::collections::HashMap;
 
 use super::record::fault_digest;
 use crate::object::{Fault, Kind, ObjectKey};
 
-/// Objects with faults, by kind and name; those without are not in it.
+/// Objects with faults, by kind and key. Objects without faults have no entry.
 #[derive(Debug, Clone, Default)]
 pub(super) struct FaultyObjects(HashMap<Kind, HashMap<ObjectKey, Faulty>>);
 
 #[derive(Debug, Clone, Copy)]
 struct Faulty {
     digest: u32,
-    /// The list that showed it last.
+    /// The list in which the object was last seen.
     generation: u32,
 }
 
 impl FaultyObjects {
-    /// Notes the faults of an object as it is now. Says whether they are other ones than before.
+    /// Stores the current faults of an object. Returns true if there are faults and they differ from the former ones.
     pub(super) fn note(&mut self, kind: Kind, key: &ObjectKey, generation: u32, faults: &[Fault]) -> bool {
         if faults.is_empty() {
             self.forget(kind, key);
@@ -29,21 +29,21 @@ impl FaultyObjects {
         before.is_none_or(|before| before.digest != digest)
     }
 
-    /// The object is gone.
+    /// Removes an object.
     pub(super) fn forget(&mut self, kind: Kind, key: &ObjectKey) {
         if let Some(of_kind) = self.0.get_mut(&kind) {
             of_kind.remove(key);
         }
     }
 
-    /// A list is complete: whatever of its kind it did not show is gone.
+    /// Ends a list: removes the objects of its kind that were not seen in it.
     pub(super) fn end_list(&mut self, kind: Kind, generation: u32) {
         if let Some(of_kind) = self.0.get_mut(&kind) {
             of_kind.retain(|_, faulty| faulty.generation == generation);
         }
     }
 
-    /// Number of objects of a kind.
+    /// Returns the number of objects of a kind.
     pub(super) fn count(&self, kind: Kind) -> usize {
         self.0.get(&kind).map_or(0, HashMap::len)
     }

@@ -1,4 +1,4 @@
-//! Events into the Catalog: what is kept, who is touched, which conflicts arise.
+//! Applies events to the Catalog: stores objects, touches affected Services and reports conflicts.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ impl Catalog {
         }
     }
 
-    /// Most Services have the same few lists of ports, and all of them the same few names.
+    /// Shares lists and names of ports: most Services have one of a few lists, and all use the same few names.
     fn shared_ports(&mut self, ports: &[ServicePort]) -> Arc<[ServicePort]> {
         let port = |port: &ServicePort| ServicePort { name: self.names.intern(&port.name), ..port.clone() };
         let ports: Vec<ServicePort> = ports.iter().map(port).collect();
@@ -46,7 +46,7 @@ impl Catalog {
         }
     }
 
-    /// Puts a new state of a Service in place, moves its claims, and touches whoever gains or loses by it.
+    /// Replaces a Service, updates its claims, and touches the Services that gain or lose frontends by it.
     fn replace_service(&mut self, id: Id, service: Option<Service>, applied: &mut Applied) {
         let before = claims_of(self.services.get(id).and_then(|record| record.service.as_ref()));
         let after = claims_of(service.as_ref());
@@ -54,7 +54,7 @@ impl Catalog {
         let is_another =
             age(self.services.get(id).and_then(|record| record.service.as_ref())) != age(service.as_ref());
         let (lost, gained) = if is_another {
-            // Made anew: of two claimants the other may be the older one now.
+            // The Service was recreated. Another claimant may be the older one.
             (before, after)
         } else {
             (difference(&before, &after), difference(&after, &before))
@@ -75,7 +75,7 @@ impl Catalog {
         self.report_conflicts(id, &gained, applied);
     }
 
-    /// Touches whoever has, or would get, one of these claims.
+    /// Touches the strongest rival of each claim, which owns the claim or would get it.
     fn touch_rivals(&mut self, id: Id, claims: &[RankedClaim]) {
         for (claim, _) in claims {
             let rival = self.claims.strongest_rival(claim, id, &self.services);
@@ -85,7 +85,7 @@ impl Catalog {
         }
     }
 
-    /// Tells who loses where a Service begins to claim what another one claims too.
+    /// Reports the loser of each claim that a Service gained and another one has, too.
     fn report_conflicts(&self, id: Id, gained: &[RankedClaim], applied: &mut Applied) {
         let Some(own) = self.services.get(id) else { return };
         let leads_to_api_server = ApiServer::is_led_to_by(own);
@@ -128,7 +128,7 @@ impl Catalog {
             Some(id) if self.slices.get(id).is_some_and(|record| record.owner == owner) => {
                 self.replace_slice(id, owner, content);
             }
-            // Moved to another Service: gone there, new here.
+            // The slice moved to another Service: remove it there and add it here.
             Some(id) => {
                 self.remove_slice(id, applied);
                 self.add_slice(key, owner, content, digest);
@@ -139,7 +139,7 @@ impl Catalog {
         applied.changed = true;
     }
 
-    /// Marks a slice as seen; tells whether its content and its faults are still the same.
+    /// Marks a slice as seen. Returns whether its content and its faults are unchanged.
     fn revisit_slice(&mut self, id: Id, owner: Id, content: &SliceContent, digest: u32) -> (bool, bool) {
         let generation = self.lists.slices.generation;
         let Some(record) = self.slices.get_mut(id) else { return (false, false) };
@@ -174,8 +174,8 @@ impl Catalog {
         self.note_udp(owner, &old);
     }
 
-    /// Takes a slice away. Trigger times that wait for its Service are void then, as in kube-proxy: they
-    /// would measure a change that no longer shows.
+    /// Removes a slice and the pending trigger times of its Service, as kube-proxy does: they would measure a change
+    /// that does not show any more.
     fn remove_slice(&mut self, id: Id, applied: &mut Applied) {
         let Some(owner) = self.slices.get(id).map(|record| record.owner) else { return };
         self.touch(owner);
@@ -202,13 +202,13 @@ impl Catalog {
         }
     }
 
-    /// Stores this node. A change of zone touches the Services whose endpoints have zone hints.
+    /// Stores this node. A change of its zone touches the Services whose endpoints have zone hints.
     pub(super) fn upsert_node(&mut self, object: Object<Node>, applied: &mut Applied) {
         let Object { key, payload, faults, .. } = object;
         if key.name != self.node_name {
             return;
         }
-        // What is left out of an object may be all that changed.
+        // The ignored parts of the object may be all that changed.
         let news = self.faulty.note(Kind::Node, &key, 0, &faults);
         report_if(news, applied, Kind::Node, &key, faults);
         if self.node.as_ref() == Some(&payload) {
@@ -246,7 +246,7 @@ impl Catalog {
         }
     }
 
-    /// Removes what the list did not show.
+    /// Ends a list and removes the objects that were not seen in it.
     pub(super) fn end_list(&mut self, kind: Kind, applied: &mut Applied) {
         let Some(list) = self.list(kind) else { return };
         list.complete = true;
@@ -295,7 +295,7 @@ impl Catalog {
     }
 }
 
-/// Tells faults that are news.
+/// Reports faults if they are new.
 fn report_if(news: bool, applied: &mut Applied, kind: Kind, key: &ObjectKey, faults: Vec<Fault>) {
     if !news {
         return;
@@ -304,7 +304,7 @@ fn report_if(news: bool, applied: &mut Applied, kind: Kind, key: &ObjectKey, fau
     applied.faults.extend(faults.into_iter().map(with_key));
 }
 
-/// What the first sorted list has and the second has not.
+/// Returns the entries of the first sorted list that are not in the second.
 fn difference(from: &[RankedClaim], without: &[RankedClaim]) -> Vec<RankedClaim> {
     from.iter().filter(|claim| without.binary_search(claim).is_err()).copied().collect()
 }

@@ -1,4 +1,4 @@
-//! What the Catalog keeps of Services and EndpointSlices: compact, each shared text once.
+//! Compact records of Services and EndpointSlices. Each shared text is stored once.
 
 use std::collections::HashSet;
 use std::hash::{Hash, Hasher};
@@ -11,21 +11,21 @@ use crate::object::{EndpointSlice, Fault, ObjectKey, Service, SliceEndpoint, Sli
 use crate::selection::{Endpoint, Hint};
 use crate::{Backend, Family};
 
-/// A Service, its slices, or both: slices may come before their Service and outlive it.
+/// A Service, its slices, or both. Slices may arrive before their Service and outlive it.
 #[derive(Debug, Clone)]
 pub(super) struct ServiceRecord {
     pub(super) namespace: Arc<str>,
     pub(super) name: Arc<str>,
     pub(super) service: Option<Service>,
     pub(super) slices: IdList,
-    /// List in which the Service was last seen.
+    /// The list in which the Service was last seen.
     pub(super) generation: u32,
     pub(super) fault_digest: u32,
-    /// Touched since the last take.
+    /// True if the record was touched since the last take.
     pub(super) dirty: bool,
-    /// Has been through a take: what it means may be known outside.
+    /// True if the record was part of a take, so its former forwardings may be in use.
     pub(super) settled: bool,
-    /// A slice with a UDP port changed since the last take.
+    /// True if a slice with a UDP port changed since the last take.
     pub(super) udp_touched: PerFamily<bool>,
 }
 
@@ -34,23 +34,23 @@ pub(super) struct ServiceRecord {
 pub(super) struct SliceRecord {
     pub(super) namespace: Arc<str>,
     pub(super) name: Box<str>,
-    /// The Service record that it belongs to.
+    /// The Service record that owns the slice.
     pub(super) owner: Id,
-    /// List in which the slice was last seen.
+    /// The list in which the slice was last seen.
     pub(super) generation: u32,
     pub(super) fault_digest: u32,
     pub(super) content: SliceContent,
 }
 
-/// Ids of the slices of a Service, without an allocation for the usual single one.
+/// The ids of a Service's slices, without an allocation in the usual case of a single slice.
 #[derive(Debug, Clone, Default)]
 pub(super) enum IdList {
     /// No slice.
     #[default]
     None,
-    /// One.
+    /// One slice.
     One(Id),
-    /// Several.
+    /// Several slices.
     Many(Box<[Id]>),
 }
 
@@ -83,27 +83,27 @@ impl FromIterator<Id> for IdList {
     }
 }
 
-/// What a slice says.
+/// The content of a slice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SliceContent {
     pub(super) ports: Arc<[SlicePort]>,
     endpoints: Endpoints,
-    /// Distinct lists of zone hints, each sorted.
+    /// The distinct lists of zone hints, each sorted.
     pub(super) zone_sets: Box<[ZoneSet]>,
 }
 
-/// Zones of a hint, sorted, without duplicates; the same list is held once in a Catalog.
+/// The zones of a hint, sorted and without duplicates. Each distinct list is stored once in a Catalog.
 pub(super) type ZoneSet = Arc<[Box<str>]>;
 
-/// Endpoints of one family.
+/// The endpoints of one family.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Endpoints {
     Ipv4(Box<[CompactEndpoint<Ipv4Addr>]>),
     Ipv6(Box<[CompactEndpoint<Ipv6Addr>]>),
 }
 
-/// An endpoint in 8 bytes, or 20 with an IPv6 address. What its node name and node hints say about this node is
-/// decided once: the name of this node never changes. Its zone can, so zone hints stay by name.
+/// An endpoint in 8 bytes, or 20 with an IPv6 address. Its node name and node hints are resolved once to flags,
+/// because the name of this node never changes. The node's zone can change, so zone hints are kept by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct CompactEndpoint<A> {
     address: A,
@@ -205,7 +205,7 @@ impl SliceContent {
         }
     }
 
-    /// The addresses of all endpoints.
+    /// Returns the addresses of all endpoints.
     pub(super) fn addresses(&self) -> Vec<IpAddr> {
         match &self.endpoints {
             Endpoints::Ipv4(list) => list.iter().map(|endpoint| endpoint.address.into()).collect(),
@@ -240,8 +240,8 @@ fn zone_set(
     (!names.is_empty()).then(|| zones.intern(&names))
 }
 
-/// Index of a set, adding it where it is new. More sets than an index can tell apart (65,536) all point past
-/// the end, which reads as "elsewhere".
+/// Returns the index of a set and adds the set if it is new. If there are more than 65,535 sets, the index of further
+/// ones is out of bounds, which means that the zone is not this node's.
 fn position(sets: &mut Vec<ZoneSet>, set: ZoneSet) -> u16 {
     let known = sets.iter().position(|known| Arc::ptr_eq(known, &set));
     let index = known.unwrap_or_else(|| {
@@ -256,7 +256,7 @@ fn position(sets: &mut Vec<ZoneSet>, set: ZoneSet) -> u16 {
 }
 
 impl CompactEndpoint<()> {
-    /// All but the address.
+    /// Creates the endpoint without its address.
     fn new(slice: &EndpointSlice, endpoint: &SliceEndpoint, node: &str, zone_set: Option<u16>) -> Self {
         let on = slice.node(endpoint).filter(|name| !name.is_empty());
         let is_here = |name: &str| !node.is_empty() && name == node;
@@ -308,7 +308,8 @@ impl<A: Copy + Into<IpAddr>> CompactEndpoint<A> {
     }
 }
 
-/// Holds each distinct value once, for as long as somebody else holds it too.
+/// Stores each distinct value once. Values without other references are removed when the number of values has
+/// doubled, from 64 on.
 #[derive(Debug)]
 pub(super) struct Interner<T: ?Sized> {
     values: HashSet<Arc<T>>,
@@ -345,7 +346,7 @@ impl<T: ?Sized + Eq + Hash> Interner<T> {
     }
 }
 
-/// A digest by which repeated faults are told from new ones; zero for none. Not for security.
+/// Returns a digest by which repeated faults are recognised, or zero if there are none. Not for security.
 pub(super) fn fault_digest(faults: &[Fault]) -> u32 {
     if faults.is_empty() {
         return 0;

@@ -1,16 +1,16 @@
-//! Named records in a slab, found by namespace and name.
+//! Named records in a slab, indexed by namespace and name.
 //!
-//! The index holds only ids and looks into the records to compare, so a key is stored once.
+//! The index holds only ids and compares keys in the records, so each key is stored once.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 
 use hashbrown::HashTable;
 
-/// Where a record is. Given again to another record after removal.
+/// The index of a record. Reused for another record after removal.
 pub(super) type Id = u32;
 
-/// A record that knows its own key.
+/// A record with its own key.
 pub(super) trait Named {
     fn namespace(&self) -> &str;
     fn name(&self) -> &str;
@@ -56,7 +56,7 @@ impl<T: Named> Store<T> {
         self.index.find(hash, is_it).copied()
     }
 
-    /// Adds a record; there must be none of that key yet.
+    /// Adds a record. No record with the same key may exist.
     pub(super) fn insert(&mut self, record: T) -> Id {
         let hash = hash(&self.hasher, &record);
         let id = if let Some(id) = self.free.pop() {

@@ -1,4 +1,4 @@
-//! Changes out of the Catalog.
+//! Extracts changes from the Catalog.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::{Catalog, Changes, HealthCheckChange, NoLocalEndpoints};
 use crate::{Change, ExternalPolicy, Family, Forwarding, InternalPolicy, Protocol, ServicePortName};
 
 impl Catalog {
-    /// Everything that became different since the last take. Costs the Services touched since then.
+    /// Returns the differences since the last take. The cost is proportional to the Services touched since then.
     pub fn take_changes(&mut self) -> Changes {
         let mut list = Vec::new();
         let mut changes = self.drain_changes(|change| list.push(change));
@@ -17,9 +17,9 @@ impl Catalog {
         changes
     }
 
-    /// As [`take_changes`](Self::take_changes), but hands each change over as soon as it is known instead of
-    /// collecting them (`changes` of the result stays empty): at start, when everything is new and the whole
-    /// table is programmed anyway, nobody needs to hold it all.
+    /// Passes each change to `on_change` as soon as it is computed, instead of collecting them as
+    /// [`take_changes`](Self::take_changes) does. `changes` of the result stays empty. At start, when everything is
+    /// new and the whole table is programmed anyway, this avoids holding all changes in memory.
     pub fn drain_changes(&mut self, mut on_change: impl FnMut(Change)) -> Changes {
         let mut changes = Changes::default();
         let mut triggers = std::mem::take(&mut self.pending.triggers);
@@ -40,12 +40,12 @@ impl Catalog {
         changes
     }
 
-    /// Whether a take has anything to look at.
+    /// Returns true if there are touched Services or changed service CIDRs.
     pub fn has_pending(&self) -> bool {
         !self.pending.dirty.is_empty() || self.taken_cidrs != self.all_cidrs()
     }
 
-    /// Walks the two sorted lists side by side.
+    /// Compares the two sorted lists in one pass.
     fn compare(
         &mut self,
         id: Id,
@@ -115,7 +115,7 @@ impl Catalog {
         }
     }
 
-    /// Marks a Service as taken; lets go of it where nothing of it is left.
+    /// Marks a Service as taken and removes its record if that is vacant.
     fn settle(&mut self, id: Id) {
         let Some(record) = self.services.get_mut(id) else { return };
         record.dirty = false;
@@ -127,7 +127,7 @@ impl Catalog {
     }
 }
 
-/// Counts a Service port where a Local policy leaves it nothing on this node.
+/// Counts a Service port if a Local policy leaves it without an endpoint on this node.
 fn count(counts: &mut NoLocalEndpoints, forwarding: Option<&Forwarding>, step: impl Fn(usize) -> usize) {
     let Some(forwarding) = forwarding else { return };
     if !forwarding.has_endpoints || !forwarding.local.is_empty() {

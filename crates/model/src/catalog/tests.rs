@@ -25,7 +25,7 @@ fn service(name: &str, spec: Value) -> Event {
     Event::Service(decode_service(object.to_string().as_bytes()).expect("decodes"))
 }
 
-/// The same, made at this second after 12:00.
+/// A Service event. The Service was created at this second after 12:00.
 #[expect(clippy::needless_pass_by_value, reason = "`json!` makes values")]
 fn made_at(second: u32, name: &str, spec: Value) -> Event {
     let time = format!("2026-01-31T12:00:{second:02}Z");
@@ -69,7 +69,7 @@ fn key(name: &str) -> ObjectKey {
     ObjectKey::new("ns", name)
 }
 
-/// The Service names of these changes with the ends of their cluster backends, `-` for none.
+/// The Service names of these changes with the number of frontends and the cluster backends, `-` for none.
 fn summary(changes: &[Change]) -> Vec<String> {
     let side = |side: &Option<Arc<Forwarding>>| match side {
         None => "-".to_owned(),
@@ -83,7 +83,7 @@ fn summary(changes: &[Change]) -> Vec<String> {
 }
 
 #[test]
-fn from_first_sight_to_last() {
+fn changes_of_a_service_from_creation_to_deletion() {
     let mut catalog = Catalog::new("n1");
     assert!(catalog.apply(slice("web-1", "web", "TCP", json!([ready("10.0.0.1")]))).changed);
     let changes = catalog.take_changes();
@@ -96,14 +96,14 @@ fn from_first_sight_to_last() {
     assert!(!catalog.apply(cluster_ip("web", "10.96.0.1", 80)).changed);
     assert!(catalog.take_changes().is_empty());
 
-    // Two events, one change.
+    // Two events result in one change.
     catalog.apply(slice("web-1", "web", "TCP", json!([ready("10.0.0.2")])));
     catalog.apply(slice("web-1", "web", "TCP", json!([ready("10.0.0.3")])));
     let changes = catalog.take_changes();
     assert_eq!(summary(&changes.changes), [r#"ns/web IPv4 1f["10.0.0.1"]->1f["10.0.0.3"]"#]);
     assert_eq!(changes.triggers.ipv4.len(), 2);
 
-    // There and back: touched, but nothing to do.
+    // A change is undone: the Service is touched, but there is no change.
     catalog.apply(Event::EndpointSliceDeleted(key("web-1")));
     assert!(catalog.has_pending());
     catalog.apply(slice("web-1", "web", "TCP", json!([ready("10.0.0.3")])));
@@ -143,7 +143,7 @@ fn a_slice_that_moves_leaves_nothing_behind() {
 
 #[test]
 fn an_external_policy_without_external_frontends_selects_nothing() {
-    // External IPs of the other family only.
+    // The Service has external IPs of the other family only.
     let spec = json!({
         "clusterIP": "10.96.0.1", "ports": [{ "port": 80 }],
         "externalIPs": ["2001:db8::1"], "externalTrafficPolicy": "Local",
@@ -173,7 +173,7 @@ fn endpoints_without_a_node_are_not_local_but_may_hairpin() {
     catalog.apply(cluster_ip("web", "10.96.0.1", 80));
     let (_, forwarding) = catalog.forwardings(Family::Ipv4).next().expect("one Service");
     assert_eq!(forwarding.cluster.iter().map(|b| b.may_hairpin).collect::<Vec<_>>(), [true, false, true]);
-    // A node without a name has no local endpoints, not even those of an empty node name.
+    // A node without a name has no local endpoints, not even those with an empty node name.
     let mut nameless = Catalog::new("");
     nameless.apply(cluster_ip("web", "10.96.0.1", 80));
     nameless.apply(slice("s", "web", "TCP", json!([{ "addresses": ["10.0.0.1"], "nodeName": "" }])));
@@ -182,20 +182,20 @@ fn endpoints_without_a_node_are_not_local_but_may_hairpin() {
 }
 
 #[test]
-fn a_list_removes_what_it_does_not_show_at_its_end_and_not_before() {
+fn a_list_removes_unlisted_objects_at_its_end() {
     let mut catalog = Catalog::new("n1");
     catalog.apply(cluster_ip("a", "10.96.0.1", 80));
     catalog.apply(cluster_ip("b", "10.96.0.2", 80));
     catalog.take_changes();
     catalog.apply(Event::ListStart(Kind::Service));
     catalog.apply(cluster_ip("a", "10.96.0.1", 80));
-    // The connection breaks; another list begins and shows the other one.
+    // The connection breaks. Another list starts and contains the other Service.
     catalog.apply(Event::ListStart(Kind::Service));
     assert!(!catalog.apply(cluster_ip("b", "10.96.0.2", 80)).changed);
     assert!(catalog.take_changes().is_empty());
     assert!(catalog.apply(Event::ListEnd(Kind::Service)).changed);
     assert_eq!(summary(&catalog.take_changes().changes), ["ns/a IPv4 1f[]->-"]);
-    // Watch events after the list belong to it.
+    // Watch events after the list count as seen in it.
     catalog.apply(cluster_ip("c", "10.96.0.3", 80));
     assert!(catalog.apply(Event::ListEnd(Kind::EndpointSlice)).faults.is_empty());
     assert_eq!(catalog.service_count(), 2);
@@ -232,14 +232,14 @@ fn a_change_of_zone_touches_hinted_services_only() {
     assert_eq!(catalog.pending.dirty.len(), 1);
     let changes = summary(&catalog.take_changes().changes);
     assert_eq!(changes, [r#"ns/a IPv4 1f["10.0.0.1", "10.0.0.2"]->1f["10.0.0.1"]"#]);
-    // A node that goes away, or another node, changes nothing.
+    // The deletion of this node changes nothing.
     catalog.apply(Event::NodeDeleted(ObjectKey::new("", "n1")));
     assert!(!catalog.has_pending());
     assert_eq!(catalog.node().and_then(|node| node.zone.as_deref()), Some("z1"));
 }
 
 #[test]
-fn service_cidrs_come_and_go() {
+fn changes_of_service_cidrs_are_reported() {
     let mut catalog = Catalog::new("n1");
     catalog.apply(cidr("a", &["10.96.0.0/12", "2001:db8::/108"]));
     catalog.apply(cidr("b", &["10.96.0.0/12"]));
@@ -335,7 +335,7 @@ fn duplicates_across_slices_do_not_depend_on_their_order() {
 }
 
 #[test]
-fn drained_changes_are_not_told_again() {
+fn drained_changes_are_not_returned_again() {
     let mut catalog = Catalog::new("n1");
     catalog.apply(cluster_ip("web", "10.96.0.1", 80));
     let mut count = 0;

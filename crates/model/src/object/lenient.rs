@@ -1,8 +1,8 @@
-//! Decoding that takes what fits and remembers what does not.
+//! Lenient decoding: accepts valid fields and reports the others.
 //!
-//! [`Loose`] reads a value of any shape: the wanted one becomes `Value`, any other is skipped whole and
-//! becomes `Mismatch`, so a wrong type in one field never ends the decoding of the object around it.
-//! A repeated key means its last value, as in the API server's own decoder.
+//! [`Loose`] reads a value of any shape. The wanted shape becomes `Value`. Any other is skipped as a whole and
+//! becomes `Mismatch`, so a wrong type in one field never aborts the decoding of the surrounding object. If a key is
+//! repeated, its last value is used, as in the API server's decoder.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,30 +12,30 @@ use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Vis
 
 use super::Fault;
 
-/// What stood where a `T` was wanted.
+/// The value found where a `T` is wanted.
 #[derive(Debug, Clone, Default)]
 pub(crate) enum Loose<T> {
-    /// No such key.
+    /// The key is absent.
     #[default]
     Absent,
-    /// `null`, which the API takes for absent.
+    /// `null`, which the API treats as absent.
     Null,
     /// A value of the wanted shape.
     Value(T),
-    /// Something else, and what it was.
+    /// A value of another shape, with the name of that shape.
     Mismatch(&'static str),
 }
 
-/// Text, borrowed from the input where it has no escapes.
+/// A text, borrowed from the input if it has no escapes.
 pub(crate) type Text<'de> = Cow<'de, str>;
 
-/// Collects the faults of one object.
+/// The faults of one object.
 pub(crate) type Faults = Vec<Fault>;
 
-/// Most faults that are listed for one object: enough to mend it, few enough for a log.
+/// Largest number of faults listed for one object: enough to fix it, few enough for a log.
 const MOST_FAULTS: usize = 32;
 
-/// Adds a fault, unless the object has so many that nobody would read on.
+/// Adds a fault. Beyond the limit, a single fault says that there are more.
 pub(super) fn fault(faults: &mut Faults, field: impl Into<String>, reason: impl Into<String>) {
     let (field, reason): (String, String) = match faults.len() {
         0..MOST_FAULTS => (field.into(), reason.into()),
@@ -48,17 +48,17 @@ pub(super) fn fault(faults: &mut Faults, field: impl Into<String>, reason: impl 
 }
 
 impl<T> Loose<T> {
-    /// Whether the key is there at all, whatever its value.
+    /// Returns true if the key is present, whatever its value.
     pub(super) fn is_present(&self) -> bool {
         !matches!(self, Self::Absent)
     }
 
-    /// Whether there is no value, not even one of a wrong shape.
+    /// Returns true if the key is absent or its value is `null`.
     pub(super) fn is_missing(&self) -> bool {
         matches!(self, Self::Absent | Self::Null)
     }
 
-    /// The value; a mismatch is reported under the path that `field` makes.
+    /// Returns the value. A mismatch is reported under the path that `field` returns.
     pub(super) fn take(self, faults: &mut Faults, field: impl FnOnce() -> String, wanted: &str) -> Option<T> {
         match self {
             Self::Value(value) => Some(value),
@@ -72,20 +72,20 @@ impl<T> Loose<T> {
 }
 
 impl<T: Default> Loose<T> {
-    /// The record or list, or an empty one.
+    /// Returns the record or list, or an empty one.
     pub(super) fn or_empty(self, faults: &mut Faults, field: &str, wanted: &str) -> T {
         self.take(faults, || field.to_owned(), wanted).unwrap_or_default()
     }
 }
 
 impl Loose<Text<'_>> {
-    /// The text; any other shape counts as absent.
+    /// Returns the text. Any other shape counts as absent.
     pub(super) fn text(&self) -> Option<&str> {
         if let Self::Value(text) = self { Some(text) } else { None }
     }
 }
 
-/// A shape that a JSON value can have. Each method answers `None` where this is not the wanted shape.
+/// A shape of a JSON value. Each method returns `None` unless its shape is the wanted one.
 pub(crate) trait Shape<'de>: Sized {
     fn text(_: Text<'de>) -> Option<Self> {
         None
@@ -134,7 +134,7 @@ impl<'de, T: Shape<'de>> Shape<'de> for Vec<Loose<T>> {
     }
 }
 
-/// Declares a record of loose fields with its [`Shape`]; keys that are not named are skipped.
+/// Declares a record of loose fields with its [`Shape`]. Other keys are skipped.
 macro_rules! record {
     ($(#[$meta:meta])* $name:ident { $($field:ident: $key:literal => $type:ty,)* }) => {
         $(#[$meta])*
@@ -160,7 +160,7 @@ macro_rules! record {
 }
 pub(super) use record;
 
-/// A key of a record, borrowed where it has no escapes.
+/// A key of a record, borrowed from the input if it has no escapes.
 pub(super) struct Key<'de>(pub(super) Text<'de>);
 
 impl<'de> Deserialize<'de> for Key<'de> {

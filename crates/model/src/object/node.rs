@@ -1,4 +1,4 @@
-//! This node and the CIDRs that cluster IPs come from.
+//! This node, and the CIDRs from which cluster IPs are allocated.
 
 use std::net::IpAddr;
 
@@ -7,34 +7,34 @@ use ipnet::IpNet;
 use super::lenient::{Faults, Loose, Text, record};
 use super::{Kind, Metadata, ObjectBody, RawMetadata, WithMetadata, parse};
 
-/// Key of the taint that the cluster autoscaler puts on a node it is about to remove (KEP-3836).
+/// Key of the taint that the cluster autoscaler sets on a node before it removes the node (KEP-3836).
 const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
 
-/// A Node, as far as a node's own proxy cares.
+/// A Node with the fields that its own proxy needs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Node {
-    /// Label `topology.kubernetes.io/zone`, where it is set and not empty.
+    /// Label `topology.kubernetes.io/zone`; `None` if it is missing or empty.
     pub zone: Option<Box<str>>,
     /// Addresses of type `InternalIP`, in the order of the status.
     pub internal_addresses: Vec<IpAddr>,
     /// Addresses of type `ExternalIP`, in the order of the status.
     pub external_addresses: Vec<IpAddr>,
-    /// `spec.podCIDRs`, in the order given.
+    /// `spec.podCIDRs`, in the given order.
     pub pod_cidrs: Vec<IpNet>,
-    /// Has a deletion timestamp.
+    /// True if the node has a deletion timestamp.
     pub deleting: bool,
-    /// Carries the taint `ToBeDeletedByClusterAutoscaler`.
+    /// True if the node has the taint `ToBeDeletedByClusterAutoscaler`.
     pub to_be_deleted: bool,
 }
 
 impl Node {
-    /// Whether load balancers may send new connections here (KEP-3836).
+    /// Returns true if load balancers may send new connections to this node (KEP-3836).
     pub const fn eligible(&self) -> bool {
         !self.deleting && !self.to_be_deleted
     }
 }
 
-/// A `ServiceCIDR`: ranges that cluster IPs are allocated from.
+/// A `ServiceCIDR`: ranges from which cluster IPs are allocated.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ServiceCidr {
     /// `spec.cidrs`.

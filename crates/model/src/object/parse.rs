@@ -1,4 +1,4 @@
-//! Addresses, CIDRs, ports, protocols and times as the API spells them.
+//! Parses addresses, CIDRs, ports, protocols and times in the formats of the API.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -7,8 +7,8 @@ use ipnet::IpNet;
 use super::lenient::{Faults, Loose, Text, fault};
 use crate::{Family, Protocol};
 
-/// Parses an address as leniently as the Kubernetes API does and gives its canonical value: IPv4 octets may
-/// have leading zeros (decimal all the same), IPv4-mapped IPv6 is IPv4, zones and brackets are refused.
+/// Parses an address as leniently as the Kubernetes API and returns its canonical value. IPv4 octets may have leading
+/// zeros and are decimal. IPv4-mapped IPv6 becomes IPv4. Zones and brackets are refused.
 pub fn parse_address(text: &str) -> Option<IpAddr> {
     if text.contains(':') {
         parse_ipv6(text).map(|v6| v6.to_canonical())
@@ -17,10 +17,10 @@ pub fn parse_address(text: &str) -> Option<IpAddr> {
     }
 }
 
-/// Parses a CIDR as leniently as [`parse_address`]; host bits may be set and are cleared.
+/// Parses a CIDR as leniently as [`parse_address`]. Host bits may be set and are cleared.
 ///
-/// An IPv4-mapped network of at least 96 bits is the IPv4 network that it maps; a shorter one has no
-/// meaning and is refused.
+/// An IPv4-mapped network with a prefix of at least 96 bits becomes the IPv4 network that it maps. A shorter prefix
+/// has no meaning and is refused.
 pub fn parse_cidr(text: &str) -> Option<IpNet> {
     let (address, length) = text.split_once('/')?;
     let digits = !length.is_empty() && length.len() <= 3 && length.bytes().all(|b| b.is_ascii_digit());
@@ -49,7 +49,7 @@ fn parse_octet(text: &str) -> Option<u8> {
     if significant.is_empty() { Some(0) } else { significant.parse().ok() }
 }
 
-/// IPv6, whose last 32 bits may be dotted IPv4 with leading zeros, which the standard parser refuses.
+/// Parses an IPv6 address. Its last 32 bits may be dotted IPv4 with leading zeros, which the standard parser refuses.
 fn parse_ipv6(text: &str) -> Option<Ipv6Addr> {
     if let Ok(address) = text.parse() {
         return Some(address);
@@ -59,7 +59,7 @@ fn parse_ipv6(text: &str) -> Option<Ipv6Addr> {
     format!("{head}:{v4}").parse().ok()
 }
 
-/// An address field: nothing where it is absent or, with a fault, where it is no address.
+/// Reads an address field. Returns `None` if it is absent or invalid; the latter is reported as a fault.
 pub(super) fn address(
     text: Loose<Text<'_>>,
     faults: &mut Faults,
@@ -73,7 +73,8 @@ pub(super) fn address(
     address
 }
 
-/// A list of CIDRs: blank entries are passed over, bad ones become faults. Says whether there were bad ones.
+/// Reads a list of CIDRs. Blank entries are skipped, invalid ones are reported as faults. Returns the CIDRs and
+/// whether there were invalid entries.
 pub(super) fn cidrs(
     list: Loose<Vec<Loose<Text<'_>>>>,
     faults: &mut Faults,
@@ -96,7 +97,7 @@ pub(super) fn cidrs(
     (nets, bad)
 }
 
-/// A port number from 1 to 65535.
+/// Checks that a number is a port from 1 to 65535.
 pub(super) fn port_number(value: i64, faults: &mut Faults, field: impl Fn() -> String) -> Option<u16> {
     let port = u16::try_from(value).ok().filter(|port| *port != 0);
     if port.is_none() {
@@ -105,7 +106,7 @@ pub(super) fn port_number(value: i64, faults: &mut Faults, field: impl Fn() -> S
     port
 }
 
-/// A protocol; absent means TCP, as the API server's default has it.
+/// Reads a protocol. An absent one means TCP, the API server's default.
 pub(super) fn protocol(
     text: Loose<Text<'_>>,
     faults: &mut Faults,
@@ -126,7 +127,7 @@ pub(super) fn protocol(
     }
 }
 
-/// A family by its API name.
+/// Returns the family with this name in the API.
 pub(super) fn family(text: &str) -> Option<Family> {
     match text {
         "IPv4" => Some(Family::Ipv4),
@@ -135,13 +136,13 @@ pub(super) fn family(text: &str) -> Option<Family> {
     }
 }
 
-/// The beginning of a text that goes into a message, so that a long value cannot flood the log.
+/// Returns the first 64 characters of a text for a message, so that a long value cannot flood the log.
 pub(super) fn clip(text: &str) -> &str {
     let end = text.char_indices().nth(64).map_or(text.len(), |(index, _)| index);
     text.get(..end).unwrap_or(text)
 }
 
-/// An RFC 3339 time as nanoseconds since the Unix epoch; `None` where it is malformed or out of range
+/// Parses an RFC 3339 time as nanoseconds since the Unix epoch. Returns `None` if it is malformed or out of range
 /// (before 1677 or after 2262).
 pub fn parse_time(text: &str) -> Option<i64> {
     let (date, rest) = text.split_once(['T', 't'])?;
@@ -165,7 +166,7 @@ fn digits(text: &str, length: usize) -> Option<i64> {
     (text.len() == length && text.bytes().all(|b| b.is_ascii_digit())).then(|| text.parse().ok())?
 }
 
-/// Nanoseconds of a fraction; digits beyond the ninth are dropped.
+/// Returns the nanoseconds of a fraction. Digits beyond the ninth are dropped.
 fn parse_fraction(text: &str) -> Option<i64> {
     if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
         return None;
@@ -173,7 +174,7 @@ fn parse_fraction(text: &str) -> Option<i64> {
     Some(text.bytes().chain(std::iter::repeat(b'0')).take(9).fold(0, |sum, b| sum * 10 + i64::from(b - b'0')))
 }
 
-/// Seconds east of UTC.
+/// Returns the offset of a time zone in seconds east of UTC.
 fn parse_offset(zone: &str) -> Option<i64> {
     let sign = match zone.chars().next()? {
         'Z' | 'z' => return (zone.len() == 1).then_some(0),
@@ -185,7 +186,7 @@ fn parse_offset(zone: &str) -> Option<i64> {
     (hours <= 23 && minutes <= 59).then_some(sign * (hours * 3_600 + minutes * 60))
 }
 
-/// Days from 1970-01-01 in the proleptic Gregorian calendar.
+/// Returns the days since 1970-01-01 in the proleptic Gregorian calendar.
 fn days_from_epoch(year: i64, month: i64, day: i64) -> Option<i64> {
     let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
     let lengths = [31, if leap { 29 } else { 28 }, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];

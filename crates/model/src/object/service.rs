@@ -1,4 +1,4 @@
-//! Services: what a frontend is and which policies hold behind it.
+//! Services: their frontends and policies.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -9,17 +9,17 @@ use super::lenient::{Faults, Loose, Text, fault, record};
 use super::{Fault, Kind, Metadata, Notice, ObjectBody, RawMetadata, WithMetadata, parse};
 use crate::{ExternalPolicy, Family, InternalPolicy, IpvsScheduler, Protocol};
 
-/// Session affinity timeout in seconds where the Service states none: the API server's default, 3 hours.
+/// Default session affinity timeout of the API server in seconds: 3 hours.
 pub const DEFAULT_AFFINITY_SECONDS: u32 = 10_800;
 
 /// Longest session affinity timeout that the API allows, in seconds: one day.
 pub const MAX_AFFINITY_SECONDS: u32 = 86_400;
 
-/// [`Service::created`] of a Service that does not say when it was made: it counts as the youngest.
+/// [`Service::created`] of a Service without creation time, which counts as the youngest.
 pub const UNKNOWN_AGE: u32 = u32::MAX;
 
-/// A source range that admits no client: the unspecified address, from which no unicast packet comes (RFC 1122,
-/// 3.2.1.3; RFC 4291, 2.5.2). It closes a family whose source ranges cannot be read.
+/// Returns a source range that matches no client: the unspecified address, which is never the source of a unicast
+/// packet (RFC 1122, 3.2.1.3; RFC 4291, 2.5.2). It closes a family whose source ranges cannot be parsed.
 pub fn no_source(family: Family) -> IpNet {
     match family {
         Family::Ipv4 => IpNet::from(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
@@ -27,65 +27,65 @@ pub fn no_source(family: Family) -> IpNet {
     }
 }
 
-/// A Service, as far as a node cares.
+/// A Service with the fields that a node needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Service {
-    /// `metadata.creationTimestamp` in seconds since the Unix epoch, or [`UNKNOWN_AGE`]. Of two Services that ask
-    /// for the same frontend, the older one has it.
+    /// `metadata.creationTimestamp` in seconds since the Unix epoch, or [`UNKNOWN_AGE`]. If two Services claim the
+    /// same frontend with equal rank, the older one gets it.
     pub created: u32,
-    /// Another proxy serves it (label `service.kubernetes.io/service-proxy-name`).
+    /// True if another proxy handles the Service (label `service.kubernetes.io/service-proxy-name`).
     pub foreign_proxy: bool,
-    /// IPv4 cluster IP. Both are absent for headless and `ExternalName` Services.
+    /// IPv4 cluster IP. Headless and `ExternalName` Services have neither this nor an IPv6 one.
     pub cluster_ipv4: Option<Ipv4Addr>,
     /// IPv6 cluster IP.
     pub cluster_ipv6: Option<Ipv6Addr>,
-    /// Ports, in the order given; of two with equal name and protocol only the later is kept.
+    /// Ports in the given order. Of two with equal name and protocol only the later is kept.
     pub ports: Arc<[ServicePort]>,
-    /// What most Services have nothing of; absent where all of it is empty.
+    /// Fields that most Services do not have; `None` if all of them are empty.
     pub external: Option<Box<External>>,
-    /// Session affinity by client IP, with its timeout in seconds.
+    /// Timeout in seconds of session affinity by client IP. `None` if there is no affinity.
     pub affinity: Option<u32>,
-    /// How IPVS shall choose an endpoint (annotation `portolan.dev/ipvs-scheduler`).
+    /// The requested IPVS scheduler (annotation `portolan.dev/ipvs-scheduler`).
     pub ipvs_scheduler: Option<IpvsScheduler>,
-    /// Whether endpoints shall see the client's address in userspace mode (annotation
+    /// True if endpoints should see the client's address in userspace mode (annotation
     /// `portolan.dev/userspace-keep-client-address`).
     pub keep_client_address: bool,
     /// `internalTrafficPolicy`.
     pub internal_policy: InternalPolicy,
-    /// `externalTrafficPolicy`, Cluster where the type of the Service gives it no meaning.
+    /// `externalTrafficPolicy`. It is Cluster if the Service cannot be reached by external traffic.
     pub external_policy: ExternalPolicy,
 }
 
-/// How a Service is reached from outside, besides node ports.
+/// The external addresses of a Service and their restrictions, besides node ports.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct External {
-    /// `externalIPs` of both families, in the order given, without duplicates.
+    /// `externalIPs` of both families in the given order, without duplicates.
     pub ips: Box<[IpAddr]>,
-    /// Load-balancer ingress IPs with ipMode VIP, of both families, in the order given.
+    /// Load-balancer ingress IPs with ipMode VIP, of both families, in the given order.
     pub load_balancer_ips: Box<[IpAddr]>,
-    /// Source ranges of both families, each list sorted and aggregated. A family that has a range of length
-    /// zero, or none at all, is not restricted and has no entry. A family with unreadable entries alone is closed:
-    /// it has [`no_source`].
+    /// Source ranges of both families, each list sorted and aggregated. A family with a range of length zero, or
+    /// without ranges, is not restricted and has no entry. If entries cannot be parsed and a family has no other
+    /// range, the family is closed: it has [`no_source`].
     pub source_ranges: Box<[IpNet]>,
-    /// Port of the health check server of a load balancer with external policy Local.
+    /// The health check port of a load balancer with external policy Local.
     pub health_check_port: Option<u16>,
 }
 
-/// One port of a Service.
+/// A port of a Service.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ServicePort {
-    /// Name, empty where there is none.
+    /// Name; empty if there is none.
     pub name: Arc<str>,
     /// Port on cluster, external and load-balancer IPs.
     pub port: u16,
-    /// Node port, where there is one.
+    /// Node port, or `None`.
     pub node_port: Option<u16>,
     /// Protocol.
     pub protocol: Protocol,
 }
 
 impl Service {
-    /// The cluster IP of a family.
+    /// Returns the cluster IP of a family.
     pub fn cluster_ip(&self, family: Family) -> Option<IpAddr> {
         match family {
             Family::Ipv4 => self.cluster_ipv4.map(IpAddr::V4),
@@ -93,12 +93,12 @@ impl Service {
         }
     }
 
-    /// See [`External::ips`].
+    /// Returns [`External::ips`].
     pub fn external_ips(&self) -> &[IpAddr] {
         self.external.as_ref().map_or(&[], |external| &external.ips)
     }
 
-    /// Forgets [`External::ips`]: the feature gate `AllowServiceExternalIPs` is off.
+    /// Removes [`External::ips`]. Used if the feature gate `AllowServiceExternalIPs` is off.
     pub fn ignore_external_ips(&mut self) {
         if let Some(external) = &mut self.external {
             external.ips = Box::default();
@@ -106,27 +106,27 @@ impl Service {
         self.external.take_if(|external| **external == External::default());
     }
 
-    /// See [`External::load_balancer_ips`].
+    /// Returns [`External::load_balancer_ips`].
     pub fn load_balancer_ips(&self) -> &[IpAddr] {
         self.external.as_ref().map_or(&[], |external| &external.load_balancer_ips)
     }
 
-    /// See [`External::source_ranges`].
+    /// Returns [`External::source_ranges`].
     pub fn source_ranges(&self) -> &[IpNet] {
         self.external.as_ref().map_or(&[], |external| &external.source_ranges)
     }
 
-    /// See [`External::health_check_port`].
+    /// Returns [`External::health_check_port`].
     pub fn health_check_port(&self) -> Option<u16> {
         self.external.as_ref()?.health_check_port
     }
 
-    /// Whether a node has anything to do for this Service.
+    /// Returns true if the Service is handled by this proxy and has a cluster IP.
     pub fn is_proxied(&self) -> bool {
         !self.foreign_proxy && (self.cluster_ipv4.is_some() || self.cluster_ipv6.is_some())
     }
 
-    /// Whether this port can be reached by external traffic in a family.
+    /// Returns true if external traffic of a family can reach this port.
     pub fn externally_accessible(&self, port: &ServicePort, family: Family) -> bool {
         port.node_port.is_some()
             || self.load_balancer_ips().iter().chain(self.external_ips()).any(|ip| Family::of(*ip) == family)
@@ -277,7 +277,8 @@ impl Service {
     }
 }
 
-/// Seconds since the Unix epoch. What is out of range (before 1970, after 2106) counts as unknown.
+/// Returns the creation time in seconds since the Unix epoch. A time out of range (before 1970, after 2106) counts as
+/// unknown.
 fn created(timestamp: &Loose<Text<'_>>, faults: &mut Faults) -> u32 {
     let (found, nanoseconds) = match timestamp {
         Loose::Absent | Loose::Null => return UNKNOWN_AGE,
@@ -294,7 +295,8 @@ fn created(timestamp: &Loose<Text<'_>>, faults: &mut Faults) -> u32 {
     seconds.unwrap_or(UNKNOWN_AGE)
 }
 
-/// `ipFamilies` says which entry of `clusterIPs` is whose; without it (an old server) the scalar decides.
+/// Returns the cluster IPs. `ipFamilies` gives the family of each entry of `clusterIPs`. Without it (an old server)
+/// only `clusterIP` is used.
 fn cluster_ips(
     scalar: Loose<Text<'_>>,
     list: Loose<Vec<Loose<Text<'_>>>>,
@@ -348,7 +350,7 @@ fn ports(list: Loose<Vec<Loose<RawPort<'_>>>>, faults: &mut Faults) -> Box<[Serv
     ports.into_boxed_slice()
 }
 
-/// Of ports with the same name and protocol the last one counts, as in kube-proxy.
+/// Of ports with the same name and protocol keeps the last one, as kube-proxy does.
 fn keep_last(ports: &mut Vec<ServicePort>) {
     let mut seen = std::collections::HashSet::new();
     let mut keep: Vec<bool> =
@@ -391,8 +393,8 @@ fn keep_first(addresses: &mut Vec<IpAddr>) {
     addresses.retain(|address| seen.insert(*address));
 }
 
-/// Ingress IPs that this node answers for: `ipMode` unset or VIP (KEP-1860). The type of the Service is not
-/// looked at, as in kube-proxy.
+/// Returns the ingress IPs that this node handles: those with `ipMode` unset or VIP (KEP-1860). As in kube-proxy, the
+/// type of the Service does not matter.
 fn ingress_ips(status: RawStatus<'_>, faults: &mut Faults) -> Box<[IpAddr]> {
     const INGRESS: &str = "status.loadBalancer.ingress";
     let load_balancer = status.load_balancer.or_empty(faults, "status.loadBalancer", "an object");
@@ -414,7 +416,7 @@ fn ingress_ips(status: RawStatus<'_>, faults: &mut Faults) -> Box<[IpAddr]> {
     addresses.into_boxed_slice()
 }
 
-/// The ranges of both families. `families` are those of the Service.
+/// Returns the source ranges of both families. `families` are those of the Service.
 fn source_ranges(
     list: Loose<Vec<Loose<Text<'_>>>>,
     families: impl Iterator<Item = Family>,
@@ -423,7 +425,7 @@ fn source_ranges(
     const FIELD: &str = "spec.loadBalancerSourceRanges";
     let (mut nets, bad) = parse::cidrs(list, faults, FIELD);
     if bad {
-        // A list asks for a limit. Without an entry that can be read, the safe limit is to let no client in.
+        // A list requests a restriction. Without a valid entry the safe restriction is to allow no client.
         let lacks = |family: &Family| !nets.iter().any(|net| Family::of(net.addr()) == *family);
         let closed: Vec<Family> = families.filter(lacks).collect();
         for family in closed {
@@ -435,7 +437,7 @@ fn source_ranges(
         }
     }
     let mut ranges = IpNet::aggregate(&nets);
-    // Aggregation can also arrive at length zero (0.0.0.0/1 and 128.0.0.0/1), which means the same.
+    // Aggregation can also result in length zero (0.0.0.0/1 and 128.0.0.0/1), which means the same.
     let open = |family| ranges.iter().any(|net| net.prefix_len() == 0 && Family::of(net.addr()) == family);
     let (open4, open6) = (open(Family::Ipv4), open(Family::Ipv6));
     ranges.retain(|net| match Family::of(net.addr()) {

@@ -1,4 +1,4 @@
-//! EndpointSlices: addresses, their conditions, and the names of nodes and zones, each name held once.
+//! EndpointSlices: addresses, their conditions, and the names of nodes and zones. Each name is stored once.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -10,20 +10,21 @@ use super::lenient::{Faults, Loose, Shape, Text, fault, record};
 use super::{Kind, Metadata, ObjectBody, RawMetadata, WithMetadata, parse};
 use crate::{Family, Protocol};
 
-/// An EndpointSlice, as far as a node cares.
+/// An EndpointSlice with the fields that a node needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndpointSlice {
     /// The owning Service's name in the slice's namespace (label `kubernetes.io/service-name`).
     pub service: Option<Box<str>>,
-    /// Belongs to a headless Service (label `service.kubernetes.io/headless`): not for a proxy.
+    /// True if the slice belongs to a headless Service (label `service.kubernetes.io/headless`). Proxies ignore it.
     pub headless: bool,
-    /// Family of the addresses; absent for `FQDN`, which a proxy has no use for.
+    /// Family of the addresses. `None` for `FQDN`, for headless Services and for unknown address types, which a proxy
+    /// ignores.
     pub family: Option<Family>,
-    /// Usable ports, in the order given.
+    /// Usable ports, in the given order.
     pub ports: Box<[SlicePort]>,
-    /// Usable endpoints, in the order given.
+    /// Usable endpoints, in the given order.
     pub endpoints: Box<[SliceEndpoint]>,
-    /// When the change that led to this state happened, in nanoseconds since the Unix epoch (annotation
+    /// Time of the change that led to this state, in nanoseconds since the Unix epoch (annotation
     /// `endpoints.kubernetes.io/last-change-trigger-time`).
     pub trigger_time: Option<i64>,
     names: Box<[Box<str>]>,
@@ -33,7 +34,7 @@ pub struct EndpointSlice {
 /// A port of an EndpointSlice.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlicePort {
-    /// Name that a Service port is matched by; empty for the unnamed one.
+    /// Name by which Service ports are matched; empty for the unnamed port.
     pub name: Arc<str>,
     /// Target port.
     pub port: u16,
@@ -41,7 +42,7 @@ pub struct SlicePort {
     pub protocol: Protocol,
 }
 
-/// An endpoint of an EndpointSlice; its names are read through the slice.
+/// An endpoint of an EndpointSlice. Its names are read through the slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SliceEndpoint {
     /// The first address, the only one that a proxy uses.
@@ -58,21 +59,21 @@ pub struct SliceEndpoint {
     node_hints: u16,
 }
 
-/// Stands for "no node name".
+/// The index of a missing node name.
 const NO_NAME: u32 = u32::MAX;
 
 impl EndpointSlice {
-    /// Name of the node that an endpoint of this slice is on, where it states one.
+    /// Returns the name of an endpoint's node, or `None` if it is missing.
     pub fn node(&self, endpoint: &SliceEndpoint) -> Option<&str> {
         self.name(endpoint.node)
     }
 
-    /// Zones that should use this endpoint (`hints.forZones`, KEP-2433).
+    /// Returns the zones that should use this endpoint (`hints.forZones`, KEP-2433).
     pub fn zone_hints(&self, endpoint: &SliceEndpoint) -> impl Iterator<Item = &str> + use<'_> {
         self.hint_names(endpoint.first_hint, endpoint.zone_hints)
     }
 
-    /// Nodes that should use this endpoint (`hints.forNodes`, KEP-3015).
+    /// Returns the nodes that should use this endpoint (`hints.forNodes`, KEP-3015).
     pub fn node_hints(&self, endpoint: &SliceEndpoint) -> impl Iterator<Item = &str> + use<'_> {
         self.hint_names(
             endpoint.first_hint.saturating_add(u32::from(endpoint.zone_hints)),
@@ -133,7 +134,7 @@ record!(
     }
 );
 
-/// The first entry of a list; the others are skipped.
+/// The first entry of a list. The others are skipped.
 #[derive(Debug, Default)]
 pub(crate) struct First<'de>(Loose<Text<'de>>);
 
@@ -224,7 +225,7 @@ fn port(raw: RawPort<'_>, index: usize, faults: &mut Faults) -> Option<SlicePort
     Some(SlicePort { name: name?.into(), port, protocol })
 }
 
-/// Collects endpoints, each distinct name once.
+/// Collects endpoints and stores each distinct name once.
 #[derive(Default)]
 struct Builder<'de> {
     endpoints: Vec<SliceEndpoint>,
@@ -286,7 +287,7 @@ impl<'de> Builder<'de> {
         });
     }
 
-    /// Appends the names of one list of hints and tells how many it kept.
+    /// Appends the names of one list of hints and returns how many were added.
     fn hints(
         &mut self,
         list: Loose<Vec<Loose<RawHint<'de>>>>,

@@ -5,7 +5,7 @@ use super::*;
 use crate::world::{Ranges, Rng, random_service, random_slice};
 
 #[test]
-fn what_is_no_object_is_an_error_that_says_why() {
+fn input_that_is_no_object_is_an_error_with_a_reason() {
     let error = |text: &str| decode_service(text.as_bytes()).expect_err("must fail").to_string();
     assert!(error("").contains("not valid JSON"));
     assert!(error("{\"metadata\":").contains("not valid JSON"));
@@ -101,7 +101,7 @@ fn decode_all(bytes: &[u8]) {
     let _ = decode_service_cidr(bytes);
 }
 
-/// Every place below a value, as JSON pointers.
+/// Lists every position in a value as a JSON pointer.
 fn places(value: &Value, path: &str, found: &mut Vec<String>) {
     found.push(path.to_owned());
     match value {
@@ -150,9 +150,9 @@ proptest! {
         prop_assert!(decode_endpoint_slice(slice.to_string().as_bytes()).is_ok());
     }
 
-    /// Whatever becomes of one field, the object survives unless its identity is gone.
+    /// A change of one field never fails the object, unless it affects the object's identity.
     #[test]
-    fn one_bad_field_never_costs_the_object(seed in any::<u64>(), graft in any_json()) {
+    fn one_bad_field_does_not_fail_the_object(seed in any::<u64>(), graft in any_json()) {
         let (mut rng, ranges) = (Rng::new(seed), Ranges::example());
         let touches_identity = |place: &str| {
             ["", "/kind", "/metadata", "/metadata/name", "/metadata/namespace"].contains(&place)

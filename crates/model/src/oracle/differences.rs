@@ -1,40 +1,43 @@
-//! What modes do otherwise than nftables mode. The table of modes in the book (`docs/modes.md`) says the same to users.
+//! The differences of the modes from nftables mode. The table of modes in `docs/modes.md` describes them for users.
 
 use ipnet::IpNet;
 
-/// Each field is one difference; none, as [`Default`] has it, is nftables mode.
+/// Each field is one difference. The [`Default`] has none and is nftables mode.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a difference of its own")]
 pub struct ModeDifferences {
-    /// Loopback addresses that take node ports, too.
+    /// Loopback addresses that accept node ports, too.
     pub loopback_node_ports: Vec<IpNet>,
-    /// A packet that no Service port takes is left alone, even to a cluster IP or into a service CIDR.
+    /// True if a packet that matches no Service port is not affected, even one to a cluster IP or a service CIDR.
     pub ignores_strays: bool,
-    /// Where a Service has no endpoints, all are refused, those outside its source ranges, too.
+    /// True if all packets to a Service without endpoints are rejected, including those outside of its source ranges.
     pub source_ranges_need_endpoints: bool,
-    /// What this node itself sends to an external address of a Service without usable endpoints is neither refused
-    /// nor dropped, but leaves, unless the address is this node's.
+    /// True if a packet that this node sends to an external address of a Service without usable endpoints is neither
+    /// rejected nor dropped but leaves the node. Exceptions are local addresses, and load-balancer IPs with source
+    /// ranges of a Service that has endpoints.
     pub own_traffic_leaves: bool,
-    /// A node port without usable endpoints is refused or dropped at every address of the node, at those, too, that
-    /// take no node ports.
+    /// True if a node port without usable endpoints is rejected or dropped at every address of the node, including
+    /// those that do not accept node ports.
     pub stops_node_ports_everywhere: bool,
-    /// Every endpoint that reaches itself is masqueraded; not only this node's, for whom alone that can matter.
+    /// True if every endpoint that connects to itself is masqueraded, not only one that may be on this node. Only for
+    /// such an endpoint does it have an effect.
     pub masquerades_every_hairpin: bool,
-    /// Every endpoint sees an address of this node instead of the client's.
+    /// True if every endpoint sees an address of this node instead of the client's.
     pub hides_clients: bool,
-    /// Packets of SCTP are refused where Service ports would take them.
+    /// True if SCTP packets to Service ports are rejected.
     pub refuses_sctp: bool,
-    /// Every address that a Service has is this node's, and at its other ports nothing is forwarded, but all is refused;
-    /// at external addresses, too, unless an interface of this node has them otherwise.
+    /// True if every address of a Service is local to this node. Packets to its other ports are then rejected instead
+    /// of forwarded. This includes external addresses, unless an interface of this node has them for another reason.
     pub refuses_at_virtual_addresses: bool,
-    /// Where a Local policy has endpoints on this node, pods and the node itself get only these, too.
+    /// True if a Local policy with endpoints on this node applies to pods and the node itself, too.
     pub local_for_everybody: bool,
-    /// A client has an endpoint for each address and port that it uses, not one for the Service port.
+    /// True if session affinity is kept for each address and port that a client uses, not for the whole Service port.
     pub affinity_per_frontend: bool,
 }
 
 impl ModeDifferences {
-    /// Those of iptables mode, with the loopback addresses on which node ports answer (`localhostNodePorts`).
+    /// Returns the differences of iptables mode, with the loopback addresses that accept node ports
+    /// (`localhostNodePorts`).
     pub const fn iptables(loopback_node_ports: Vec<IpNet>) -> Self {
         Self {
             loopback_node_ports,
@@ -51,7 +54,7 @@ impl ModeDifferences {
         }
     }
 
-    /// Those of IPVS mode.
+    /// Returns the differences of IPVS mode.
     pub fn ipvs() -> Self {
         Self {
             ignores_strays: true,
@@ -62,12 +65,12 @@ impl ModeDifferences {
         }
     }
 
-    /// Those of userspace mode.
+    /// Returns the differences of userspace mode.
     pub fn userspace() -> Self {
         Self { hides_clients: true, refuses_sctp: true, ..Self::default() }
     }
 
-    /// Those of userspace mode where it captures by redirect: its rules are those of iptables mode.
+    /// Returns the differences of userspace mode that captures by redirect: its rules are those of iptables mode.
     pub fn redirect() -> Self {
         Self { hides_clients: true, refuses_sctp: true, ..Self::iptables(Vec::new()) }
     }

@@ -9,14 +9,14 @@ fn backend(address: &str, may_hairpin: bool) -> Backend {
     Backend { address: ip(address), port: 8080, may_hairpin }
 }
 
-/// Endpoint on this node.
+/// An endpoint on this node.
 const HERE: &str = "10.244.1.5";
-/// Endpoint on another node.
+/// An endpoint on another node.
 const THERE: &str = "10.244.2.5";
 const CLUSTER_IP: &str = "10.96.0.1";
 const EXTERNAL_IP: &str = "192.0.2.10";
 const LOAD_BALANCER_IP: &str = "192.0.2.20";
-/// This node's address that accepts node ports, and one that does not.
+/// The address of this node that accepts node ports, and one that does not.
 const NODE_IP: &str = "172.16.0.1";
 const OTHER_NODE_IP: &str = "172.17.0.1";
 
@@ -57,7 +57,8 @@ fn forwarding() -> Forwarding {
     }
 }
 
-/// `C` or `L` for which backends, `m` for each that is masqueraded and `-` for each that is not; or the name.
+/// Returns `C` or `L` for the set of backends, with `m` for each masqueraded backend and `-` for each other one. Any
+/// other fate is returned by its name.
 fn ask(
     settings: &Settings,
     forwarding: &Forwarding,
@@ -92,7 +93,7 @@ fn ask_in(
     }
 }
 
-/// The clients of the tables: a pod here, a process of this node, a pod elsewhere, somebody outside.
+/// The clients of the tables: a pod on this node, a process of this node, a pod on another node, an external host.
 const CLIENTS: [(Origin<'static>, &str); 4] =
     [(POD, "10.244.1.9"), (Origin::Node, NODE_IP), (REMOTE, "10.244.2.9"), (REMOTE, "203.0.113.1")];
 
@@ -124,7 +125,7 @@ fn internal_traffic() {
         }),
         ["L-", "Lm", "Lm", "Lm"]
     );
-    // No short cut past an internal Local policy, not for pods either.
+    // An internal Local policy has no short cut, not even for pods.
     assert_eq!(row(|f| f.internal_policy = InternalPolicy::Local), ["Drop"; 4]);
 }
 
@@ -163,7 +164,7 @@ fn external_traffic() {
 }
 
 #[test]
-fn without_a_detector_nobody_is_a_pod() {
+fn without_a_detector_no_source_is_a_pod() {
     let settings = Settings { local_detector: LocalDetector::None, ..settings() };
     assert_eq!(row(&settings, &forwarding(), (CLUSTER_IP, 80)), ["C--"; 4]);
     let local = Forwarding { external_policy: ExternalPolicy::Local, ..forwarding() };
@@ -171,7 +172,7 @@ fn without_a_detector_nobody_is_a_pod() {
 }
 
 #[test]
-fn masquerade_all_spares_nobody() {
+fn masquerade_all_applies_to_all_sources() {
     for local_detector in [LocalDetector::None, settings().local_detector] {
         let settings = Settings { masquerade_all: true, local_detector, ..settings() };
         assert_eq!(row(&settings, &forwarding(), (CLUSTER_IP, 80)), ["Cmm"; 4]);
@@ -184,7 +185,7 @@ fn detection_by_interface_sees_the_input_interface_only() {
     for local_detector in detectors {
         let settings = Settings { local_detector, ..settings() };
         assert_eq!(row(&settings, &forwarding(), (CLUSTER_IP, 80)), ["C--", "Cmm", "Cmm", "Cmm"]);
-        // A pod's address behind another interface is no pod; a process of the node never is.
+        // A pod's address behind another interface is not a pod, nor is a process of the node.
         assert_eq!(ask(&settings, &forwarding(), REMOTE, "10.244.1.9", (CLUSTER_IP, 80)), "Cmm");
         assert_eq!(ask(&settings, &forwarding(), Origin::Node, "10.244.1.1", (CLUSTER_IP, 80)), "Cmm");
     }
@@ -194,7 +195,7 @@ fn detection_by_interface_sees_the_input_interface_only() {
 
 #[test]
 fn the_pod_short_cut_comes_before_the_one_for_the_node() {
-    // The bridge's address is both this node's and inside the pod CIDR.
+    // The bridge's address is local to this node and inside the pod CIDR.
     let local = Forwarding { external_policy: ExternalPolicy::Local, ..forwarding() };
     assert_eq!(ask(&settings(), &local, Origin::Node, "10.244.1.1", (EXTERNAL_IP, 80)), "C--");
 }
@@ -210,14 +211,14 @@ fn hairpin_is_masqueraded_where_the_backend_may_be_here() {
 }
 
 #[test]
-fn source_ranges_guard_load_balancer_ips_from_everybody() {
+fn source_ranges_of_load_balancer_ips_apply_to_all_sources() {
     let guarded =
         Forwarding { source_ranges: Box::new(["203.0.113.0/24".parse().expect("a CIDR")]), ..forwarding() };
     assert_eq!(row(&settings(), &guarded, (LOAD_BALANCER_IP, 80)), ["Drop", "Drop", "Drop", "Cmm"]);
     for to in [(EXTERNAL_IP, 80), (NODE_IP, 30080)] {
         assert_eq!(row(&settings(), &guarded, to), ["Cmm"; 4], "{to:?}");
     }
-    // Without endpoints: the wrong sources are dropped, the right ones refused.
+    // Without endpoints, sources outside of the ranges are dropped and those inside are rejected.
     let empty = Forwarding { cluster: Box::default(), has_endpoints: false, ..guarded };
     assert_eq!(row(&settings(), &empty, (LOAD_BALANCER_IP, 80)), ["Drop", "Drop", "Drop", "Reject"]);
 }
@@ -234,7 +235,7 @@ fn a_node_in_the_ranges_may_appear_as_the_load_balancer() {
 }
 
 #[test]
-fn who_accepts_node_ports() {
+fn addresses_that_accept_node_ports() {
     let ask_node_port =
         |settings: &Settings, to: &str| ask(settings, &forwarding(), REMOTE, "203.0.113.1", (to, 30080));
     assert_eq!(ask_node_port(&settings(), NODE_IP), "Cmm");
@@ -247,7 +248,7 @@ fn who_accepts_node_ports() {
 }
 
 #[test]
-fn strays() {
+fn packets_without_a_matching_frontend() {
     let wrong_port = row(&settings(), &forwarding(), (CLUSTER_IP, 81));
     assert_eq!(wrong_port, ["Reject"; 4]);
     assert_eq!(row(&settings(), &forwarding(), ("10.96.7.7", 80)), ["Drop"; 4]);
@@ -255,7 +256,7 @@ fn strays() {
     assert_eq!(row(&settings(), &forwarding(), (EXTERNAL_IP, 81)), ["NotOurs"; 4]);
     let no_cidrs = Settings { service_cidrs: Vec::new(), ..settings() };
     assert_eq!(row(&no_cidrs, &forwarding(), ("10.96.7.7", 80)), ["NotOurs"; 4]);
-    // An address of this node inside the service CIDR: what comes in for it is its own.
+    // An address of this node inside the service CIDR: incoming packets to it are left to the node.
     let wide = Settings { service_cidrs: vec!["172.16.0.0/12".parse().expect("a CIDR")], ..settings() };
     assert_eq!(row(&wide, &forwarding(), (NODE_IP, 22)), ["NotOurs", "Drop", "NotOurs", "NotOurs"]);
 }
@@ -279,7 +280,7 @@ fn protocol_and_family_must_match() {
 }
 
 #[test]
-fn affinity_is_told() {
+fn affinity_is_part_of_the_fate() {
     let settings = settings();
     let sticky = Forwarding { affinity: Some(60), ..forwarding() };
     let differences = &ModeDifferences::default();

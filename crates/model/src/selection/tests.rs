@@ -1,8 +1,8 @@
 use super::*;
 use proptest::prelude::*;
 
-/// Parses `Rl1{a;n1}`: class R, T or N; here (l) or elsewhere (r, or nothing); number; zone hints; node hints.
-/// The node is `n0` unless the case says otherwise, the zone `a`.
+/// Parses `Rl1{a;n1}`: class R, T or N; local (l) or remote (r, or nothing); number; zone hints; node hints. This
+/// node is `node`, and its zone is `a`.
 fn endpoint(text: &str, node: &str) -> Endpoint {
     let (head, hints) = text.split_once('{').unwrap_or((text, "}"));
     let hints = hints.trim_end_matches('}');
@@ -41,7 +41,7 @@ const BOTH: Demand = Demand { cluster: true, local: true };
 /// Number, demand, this node, endpoints, then C, L, U and A.
 type Case = (u8, Demand, &'static str, &'static str, &'static [u8], &'static [u8], &'static [u8], bool);
 
-/// What each combination of policies and endpoints selects.
+/// The expected selection for combinations of policies and endpoints.
 const CASES: [Case; 20] = [
     (1, CLUSTER, "n0", "Rl1 Rr2", &[1, 2], &[], &[1, 2], true),
     (2, CLUSTER, "n0", "N1 N2", &[], &[], &[], false),
@@ -128,22 +128,22 @@ proptest! {
     }
 
     #[test]
-    fn laws(mut endpoints in proptest::collection::vec(any_endpoint(), 0..12), demand in any::<(bool, bool)>()) {
+    fn selection_invariants(mut endpoints in proptest::collection::vec(any_endpoint(), 0..12), demand in any::<(bool, bool)>()) {
         settle_duplicates(&mut endpoints);
         let demand = Demand { cluster: demand.0, local: demand.1 };
         let selection = select(&endpoints, demand);
         let of = |b: &Backend| *endpoints.iter().find(|e| e.backend == *b).expect("selected from the input");
-        // Nothing is made up, nothing unfit is chosen.
+        // Every selected endpoint is from the input and usable.
         for chosen in selection.reachable() {
             let chosen = of(&chosen);
             prop_assert!(chosen.ready || (chosen.serving && chosen.terminating));
         }
         prop_assert!(selection.local.iter().all(|b| of(b).local));
-        // Ready and fall-back endpoints never mix.
+        // A set has only ready or only fall-back endpoints.
         for set in [&selection.cluster, &selection.local] {
             prop_assert!(set.iter().all(|b| of(b).ready) || set.iter().all(|b| !of(b).ready));
         }
-        // What is not asked for stays empty; a cluster set exists where anything does.
+        // A set that is not requested stays empty. A cluster set exists if any endpoint is usable.
         prop_assert!(demand.cluster || selection.cluster.is_empty());
         prop_assert!(demand.local || selection.local.is_empty());
         if demand.cluster {

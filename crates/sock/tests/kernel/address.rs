@@ -12,7 +12,7 @@ fn address(local: &str, prefix: u8) -> Address {
     Address { index: 1, local, peer: local, prefix, flags: route::IFA_F_PERMANENT, scope: Scope::UNIVERSE }
 }
 
-/// Whether others have an IPv6 address takes the kernel a while to find out.
+/// Clears the tentative flag, which an IPv6 address keeps until the kernel's duplicate address detection ends.
 fn settled(address: Address) -> Address {
     Address { flags: address.flags & !route::IFA_F_TENTATIVE, ..address }
 }
@@ -57,7 +57,8 @@ fn addresses_are_listed_and_their_changes_noticed() {
                 Ok(())
             })
             .unwrap();
-        // Once more the IPv6 address, when the kernel found that nobody else has it: before or after the deletion.
+        // Ignores the second notification of the IPv6 address at the end of duplicate address detection. It may come
+        // before or after the deletion.
         let settles = |index, event: &Event| index > 1 && *event == Event::NewAddress(v6);
         let mut index = 0..;
         seen.retain(|event| !settles(index.next().unwrap_or_default(), event));

@@ -1,4 +1,4 @@
-//! Flows, over the loopback of the test's namespace.
+//! Conntrack flows over the loopback interface of the test's namespace.
 
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 
@@ -14,7 +14,8 @@ use super::{TABLE, base_chain, commit, in_namespace, list, new_table};
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
-/// Brings loopback up and makes the kernel track connections, which it does once a rule asks for their state.
+/// Brings the loopback interface up and adds a rule that loads the connection's state, which enables connection
+/// tracking.
 fn track(socket: &mut Socket, family: Family) {
     let mut request = route::set_link_flags(1, route::IFF_UP, route::IFF_UP);
     Socket::open(Protocol::Route).unwrap().query(&mut request, |_| Ok(())).unwrap();
@@ -36,7 +37,7 @@ fn flows(socket: &mut Socket, filter: &Filter) -> Vec<Flow> {
     })
 }
 
-/// A UDP packet and a TCP connection; answers their addresses as (client, server).
+/// Sends a UDP packet and opens a TCP connection. Returns the addresses of each as (client, server).
 fn traffic(host: &str) -> [(SocketAddr, SocketAddr); 2] {
     let bind = || UdpSocket::bind((host, 0)).unwrap();
     let (client, server) = (bind(), bind());

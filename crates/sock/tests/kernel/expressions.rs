@@ -1,4 +1,4 @@
-//! Every object and every expression, written and read back.
+//! Writes every object and every expression and reads it back.
 
 use portolan_wire::nftables::expr::*;
 use portolan_wire::nftables::*;

@@ -1,4 +1,4 @@
-//! Sets, and families with names.
+//! ipsets and generic netlink families.
 
 use portolan_sock::{Errno, Protocol, Socket};
 use portolan_wire::ipset::{self, Event, Member, Type};
@@ -10,7 +10,7 @@ use super::{in_namespace, list};
 
 const CREATE: u8 = 2;
 
-/// Makes a set of ports.
+/// Creates a set of ports.
 fn create(socket: &mut Socket, name: &str) {
     let kind = message_type(SUBSYSTEM_IPSET, CREATE);
     let flags = NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL;
@@ -52,9 +52,9 @@ fn sets_are_listed_and_destroyed() {
     });
 }
 
-/// Members go in and out in batches, whether they are there already or not.
+/// Adds and removes members in batches, twice each: adding a present member and removing an absent one must succeed.
 #[test]
-fn members_come_and_go() {
+fn members_are_added_and_removed_in_batches() {
     in_namespace(|socket| {
         let address = "10.0.0.1".parse().unwrap();
         let members = [

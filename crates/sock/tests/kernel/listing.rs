@@ -1,4 +1,4 @@
-//! The oldest `nft` that we support lists what we write, readably.
+//! The oldest supported `nft` lists objects written by `portolan-wire` in readable form.
 
 use std::process::Command;
 

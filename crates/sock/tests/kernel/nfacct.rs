@@ -1,4 +1,4 @@
-//! Counters with names.
+//! Named counters (nfacct).
 
 use portolan_sock::{Errno, Socket, SocketError};
 use portolan_wire::nfacct::{self, Counter, Event};

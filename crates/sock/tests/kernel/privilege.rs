@@ -1,4 +1,4 @@
-//! What is left to do without privilege, and namespaces.
+//! Sockets without privilege, and namespaces.
 
 use std::fs::File;
 
@@ -11,7 +11,7 @@ use super::{TABLE, in_namespace, new_table};
 
 const FAMILY: Family = Family::IPV4;
 
-/// Takes the right to configure the network from this thread only.
+/// Removes `CAP_NET_ADMIN` from this thread only.
 fn drop_privilege() {
     let mut sets = capabilities(None).unwrap();
     sets.effective.remove(CapabilitySet::NET_ADMIN);
@@ -38,7 +38,7 @@ fn without_privilege_a_transaction_is_refused_as_such() {
 
 #[test]
 fn without_privilege_the_send_buffer_is_limited_and_a_long_transaction_is_not_sent() {
-    // Older kernels show it in the first network namespace alone, and it holds in all.
+    // Older kernels show the limit in the initial network namespace only. It applies in all namespaces.
     let wmem_max = std::fs::read_to_string("/proc/sys/net/core/wmem_max").unwrap();
     in_namespace(|_| {
         drop_privilege();
@@ -91,7 +91,7 @@ fn the_allocator_gives_back_what_is_free() {
         let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
         pages.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
     };
-    // Many small blocks, freed but for the last, which keeps the heap from shrinking by itself.
+    // Many small blocks. All are freed except the last, which prevents the heap from shrinking by itself.
     let blocks: Vec<Vec<u8>> = (0..200_000).map(|_| vec![1; 500]).collect();
     let before = resident();
     let last = blocks.into_iter().next_back();

@@ -1,4 +1,4 @@
-//! Elements, failures, generations, notifications.
+//! nftables transactions: elements, failures, generations, notifications.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -35,8 +35,8 @@ fn elements(socket: &mut Socket, set: &str) -> Vec<Element> {
     found
 }
 
-/// So many elements, listed again while the hash table still grows or shrinks: such lists lack some elements and have
-/// others twice, and no flag says so.
+/// Lists a set again until it has `count` elements. While the kernel's hash table grows or shrinks, a list lacks some
+/// elements and has others twice, and no flag reports this.
 fn settled(socket: &mut Socket, set: &str, count: usize) -> Vec<Element> {
     let deadline = Instant::now() + Duration::from_secs(30);
     loop {
@@ -49,7 +49,7 @@ fn settled(socket: &mut Socket, set: &str, count: usize) -> Vec<Element> {
     }
 }
 
-/// Kernels before 6.16 do not say how many elements a set has.
+/// Checks the element count of each set. Kernels before 6.16 do not report it.
 fn assert_counted(socket: &mut Socket, count: u32) {
     let sets = request::sets(FAMILY, TABLE);
     let counted = |event: Event<'_>| match event {
@@ -155,7 +155,7 @@ fn elements_of_every_form_read_back_as_written() {
             let written: Vec<_> =
                 cases.iter().filter(|case| case.0 == set).map(|case| case.1.to_owned()).collect();
             let mut found = elements(socket, set);
-            // What is left of a timeout is less each time one looks.
+            // The remaining time of a timeout decreases.
             for element in &mut found {
                 element.expiration = None;
             }
@@ -178,7 +178,7 @@ fn a_refused_element_is_named_by_number_and_offset() {
         drop(writer);
         let mut writer = transaction.elements(ElementsOperation::Add, FAMILY, TABLE, "map");
         for last in 0..9 {
-            // The data of the seventh is too long.
+            // The data of the seventh element is too long.
             let value = if last == 6 { &[0; 8][..] } else { &[0; 4][..] };
             numbers.push(writer.push(&ElementRef::mapping(&[1, 1, 1, last], DataRef::Value(value))));
         }
@@ -251,7 +251,7 @@ fn notifications_name_the_socket_that_caused_them() {
         await_readable(&listener);
         listener
             .receive(|frame| {
-                // Which process committed is reported apart from this, by the generation.
+                // Only the generation's message names the process that committed.
                 let ours = frame.header.port == socket.port();
                 seen.push((summary(&Event::decode(frame)?), ours));
                 Ok(())
@@ -359,7 +359,7 @@ fn rules_are_replaced_inserted_and_deleted_by_handle() {
     });
 }
 
-/// Lists while another socket adds a table after the first answers.
+/// Lists objects while another socket adds a table after the first reply.
 fn list_disturbed(
     socket: &mut Socket,
     name: &str,

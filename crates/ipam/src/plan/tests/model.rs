@@ -1,4 +1,5 @@
-//! Random Services come, change and go, and writes fail at each step: what is given out is what the Services hold.
+//! Creates, changes and deletes random Services, with writes that fail. The allocations must equal the Services'
+//! claims.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +14,10 @@ struct Step {
     end: End,
 }
 
-/// How far a request gets.
+/// The outcome of a request.
 #[derive(Debug, Clone, Copy)]
 enum End {
-    /// The plan is thrown away.
+    /// The plan is discarded.
     Planned,
     /// The store refuses the write.
     Failed,
@@ -95,7 +96,7 @@ fn carry_out(cluster: &mut Cluster, live: &mut BTreeMap<u8, ServiceSpec>, step: 
 
 proptest! {
     #[test]
-    fn nothing_is_given_twice_and_nothing_is_lost(steps in prop::collection::vec(step(), 1..60)) {
+    fn allocations_equal_the_claims_of_all_services(steps in prop::collection::vec(step(), 1..60)) {
         let mut cluster = Cluster::dual();
         let mut live = BTreeMap::new();
         for step in &steps {

@@ -26,7 +26,7 @@ fn new_services_share_a_number_between_protocols() {
     assert!(got[0] == got[1] && got[0] != got[2], "{got:?}");
     assert_eq!(plan.take.ports, [got[0], got[2]]);
     assert!(got.iter().all(|number| *number >= 30_016), "{got:?} from the static band");
-    // The number that one entry asks for is that of the others, whatever the order.
+    // The entries share the number that one of them requests, in any order.
     let dns = vec![port("a", Tcp, 53, 0), port("b", Udp, 53, 30_005)];
     assert_eq!(numbers(&cluster.create(node_port(dns)).unwrap().spec), [30_005, 30_005]);
     let dns = vec![port("a", Tcp, 53, 30_004), port("b", Udp, 53, 30_005)];
@@ -36,7 +36,7 @@ fn new_services_share_a_number_between_protocols() {
 }
 
 #[test]
-fn refused_ports_are_told_on_the_entry() {
+fn refused_ports_are_reported_on_their_entry() {
     let mut cluster = Cluster::dual();
     cluster.stored(node_port(vec![port("", Tcp, 80, 30_004)]));
     let range = cluster.allocations.ports.range();
@@ -86,7 +86,7 @@ fn a_type_without_node_ports_gives_them_back() {
     }
     let external = ServiceSpec { service_type: ServiceType::ExternalName, ..old.clone() };
     assert!(cluster.delete(&external).is_empty());
-    // And one that needs them again gets them.
+    // A type with node ports gets new ones.
     let single = ServiceSpec { service_type: ServiceType::ClusterIp, ..old.clone() };
     let single = cluster.update(single, &old).unwrap().spec;
     let new = ServiceSpec { service_type: ServiceType::NodePort, ..single.clone() };
@@ -107,7 +107,7 @@ fn a_load_balancer_may_do_without_node_ports() {
 }
 
 #[test]
-fn health_check_node_ports_come_and_go_with_local() {
+fn health_check_node_ports_follow_the_external_traffic_policy() {
     let mut cluster = Cluster::dual();
     let spec = local(node_port(vec![port("a", Tcp, 80, 30_001)]));
     let old = cluster.stored(spec.clone());
@@ -165,7 +165,7 @@ fn the_only_free_port_is_not_given_twice_in_one_service() {
     assert_eq!(cluster.create(one).unwrap_err()[0].field, "spec.healthCheckNodePort");
 }
 
-/// Repair records such a port again; until then no plan for its own Service gives it another meaning.
+/// Repair records such a port again. Until then no plan for its Service allocates it to another port.
 #[test]
 fn a_held_port_that_is_not_recorded_is_not_chosen() {
     let mut cluster = Cluster::dual();
@@ -178,7 +178,7 @@ fn a_held_port_that_is_not_recorded_is_not_chosen() {
     assert_eq!((errors.len(), errors[0].field.as_str()), (1, "spec.ports[1].nodePort"));
 }
 
-/// As upstream has it: only a new Service shares.
+/// As upstream, only a new Service shares node ports.
 #[test]
 fn an_update_gives_each_entry_a_number_of_its_own() {
     let mut cluster = Cluster::dual();

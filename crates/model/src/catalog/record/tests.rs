@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn what_is_kept_is_small() {
+fn records_are_small() {
     assert_eq!(size_of::<CompactEndpoint<Ipv4Addr>>(), 8);
     assert_eq!(size_of::<CompactEndpoint<Ipv6Addr>>(), 20);
     assert!(size_of::<SliceRecord>() <= 104, "{}", size_of::<SliceRecord>());
@@ -9,7 +9,7 @@ fn what_is_kept_is_small() {
 }
 
 #[test]
-fn interned_values_are_shared_and_let_go() {
+fn interned_values_are_shared_and_dropped() {
     let mut interner = Interner::<str>::default();
     let kept = interner.intern("kept");
     assert!(Arc::ptr_eq(&kept, &interner.intern("kept")));

@@ -1,4 +1,4 @@
-//! No Service takes the API server away from this node.
+//! Services must not hide the API server from this node.
 
 use super::*;
 use crate::object::Notice;
@@ -11,7 +11,8 @@ fn api_server(sockets: &[&str], addresses: &[&str], node_ports: &[u16]) -> ApiSe
     }
 }
 
-/// Two ports, 80 and 6443, with two external IPs, a load-balancer IP and a node port each.
+/// A Service with three ports, 80/TCP, 6443/TCP and 6443/UDP. Each has two external IPs, a load-balancer IP and a
+/// node port.
 fn greedy(namespace: &str, name: &str) -> Event {
     let object = json!({
         "metadata": { "namespace": namespace, "name": name },
@@ -25,7 +26,7 @@ fn greedy(namespace: &str, name: &str) -> Event {
     Event::Service(decode_service(object.to_string().as_bytes()).expect("decodes"))
 }
 
-/// Frontends of each port, `a b u`.
+/// Returns the number of frontends of each port: `a`, `b`, `u`.
 fn frontends(catalog: &Catalog) -> Vec<usize> {
     table(catalog).values().map(|forwarding| forwarding.frontends.len()).collect()
 }
@@ -33,20 +34,20 @@ fn frontends(catalog: &Catalog) -> Vec<usize> {
 const ALL: [usize; 3] = [5, 5, 5];
 
 #[test]
-fn only_what_would_hide_it_is_left_out() {
+fn only_frontends_that_hide_the_api_server_are_left_out() {
     let cases: &[(ApiServer, [usize; 3], &[&str])] = &[
         (api_server(&[], &[], &[]), ALL, &[]),
         (api_server(&["192.0.2.1:443", "192.0.2.9:6443"], &[], &[]), ALL, &[]),
         (api_server(&["192.0.2.1:6443"], &[], &[]), [5, 4, 5], &["spec.externalIPs"]),
         (api_server(&["192.0.2.3:80"], &[], &[]), [4, 5, 5], &["status.loadBalancer.ingress"]),
         (api_server(&["192.0.2.1:6443", "192.0.2.2:6443"], &[], &[]), [5, 3, 5], &["spec.externalIPs"; 2]),
-        // The agent goes by a cluster IP, as in a pod.
+        // The agent connects to a cluster IP, as in a pod.
         (api_server(&["10.96.0.9:6443"], &["10.96.0.9"], &[]), ALL, &[]),
         (api_server(&[], &["192.0.2.2"], &[]), [4, 4, 4], &["spec.externalIPs"; 3]),
         (api_server(&[], &[], &[30_443]), [5, 4, 5], &["spec.ports[].nodePort"]),
     ];
     for (api_server, wanted, fields) in cases {
-        // Known before the Service, and after it.
+        // The API server's address is known before the Service, and after it.
         for first in [true, false] {
             let mut catalog = Catalog::new("n1");
             let service = greedy("ns", "web");
@@ -69,18 +70,18 @@ fn only_what_would_hide_it_is_left_out() {
 }
 
 #[test]
-fn the_fault_says_what_is_left_out_and_why() {
+fn the_fault_names_the_frontend_and_the_reason() {
     let mut catalog = Catalog::new("n1");
     catalog.reach_api_server_at(api_server(&["192.0.2.1:6443"], &[], &[]));
     let applied = catalog.apply(greedy("ns", "web"));
     let texts: Vec<String> = applied.faults.iter().map(|fault| fault.fault.to_string()).collect();
     insta::assert_snapshot!(texts.join("\n"), @"spec.externalIPs: 192.0.2.1 6443/TCP (IPv4) is left out on this node, which reaches the API server there; choose another");
-    // The same again is no news.
+    // A repeated event reports no fault.
     assert_eq!(catalog.apply(greedy("ns", "web")).faults, []);
 }
 
 #[test]
-fn what_it_leaves_is_given_back_and_only_that_changes() {
+fn frontends_return_when_the_api_server_moves() {
     let mut catalog = Catalog::new("n1");
     catalog.apply(greedy("ns", "web"));
     catalog.apply(cluster_ip("other", "10.96.0.1", 80));
@@ -97,7 +98,7 @@ fn what_it_leaves_is_given_back_and_only_that_changes() {
 }
 
 #[test]
-fn the_service_of_the_api_server_keeps_all_it_has() {
+fn the_kubernetes_service_keeps_its_frontends() {
     let mut catalog = Catalog::new("n1");
     let everything = api_server(&["192.0.2.1:6443"], &["192.0.2.3"], &[30_443]);
     catalog.reach_api_server_at(everything);

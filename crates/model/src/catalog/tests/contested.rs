@@ -1,4 +1,4 @@
-//! Who has what several Services ask for.
+//! Frontends that several Services claim.
 
 use super::*;
 use crate::object::Notice;
@@ -23,7 +23,7 @@ fn the_first_by_name_keeps_a_contested_frontend() {
     assert_eq!(catalog.apply(cluster_ip("b", "10.96.0.1", 80)).faults, []);
     assert_eq!(frontends(&catalog, "b"), [taken]);
 
-    // A stronger claim displaces it, and says whom it harms.
+    // A stronger claim replaces it, and the fault names the loser.
     let applied = catalog.apply(cluster_ip("a", "10.96.0.1", 80));
     let [fault] = &*applied.faults else { panic!("one fault: {applied:?}") };
     assert_eq!(fault.key, key("b"));
@@ -32,11 +32,11 @@ fn the_first_by_name_keeps_a_contested_frontend() {
     assert_eq!(catalog.conflicts().map(|c| c.key).collect::<Vec<_>>(), [key("b")]);
     catalog.take_changes();
 
-    // A weaker one gets nothing and is told so itself.
+    // A weaker claim gets nothing, and the fault is its own.
     let applied = catalog.apply(cluster_ip("c", "10.96.0.1", 80));
     assert_eq!(applied.faults.iter().map(|f| f.key.clone()).collect::<Vec<_>>(), [key("c")]);
 
-    // The next in line inherits, though nothing was said about it.
+    // The next claimant gets the frontend without an event of its own.
     catalog.apply(Event::ServiceDeleted(key("a")));
     assert_eq!((frontends(&catalog, "b"), frontends(&catalog, "c")), (vec![taken], vec![]));
     assert_eq!(summary(&catalog.take_changes().changes).len(), 3);
@@ -54,7 +54,7 @@ fn namespaces_sort_before_names() {
         let applied = order.map(|(namespace, name)| catalog.apply(in_namespace(namespace, name)));
         assert_eq!(applied[1].faults[0].key, ObjectKey::new("b", "a"));
     }
-    // Equal names in two namespaces are two Services, and only one of them has the frontend.
+    // Equal names in two namespaces are two Services. Only one of them owns the frontend.
     let mut catalog = Catalog::new("n1");
     catalog.apply(in_namespace("b", "web"));
     catalog.apply(in_namespace("a", "web"));
@@ -94,7 +94,7 @@ fn the_earlier_of_two_ports_keeps_a_frontend_within_a_service() {
     assert_eq!(counts, [("x".into(), 1), ("y".into(), 0)]);
 }
 
-/// The Services that have a node port or an external IP.
+/// Returns the Services that have a node port or an external IP.
 fn owners(catalog: &Catalog) -> Vec<String> {
     let external = |f: &Frontend| !matches!(f, Frontend::ClusterIp(..));
     let all = catalog.forwardings(Family::Ipv4);
@@ -105,7 +105,7 @@ fn owners(catalog: &Catalog) -> Vec<String> {
 }
 
 #[test]
-fn the_older_service_keeps_what_a_younger_one_wants_too() {
+fn an_older_service_keeps_its_frontends() {
     let node_port = |ip: &str| json!({ "type": "NodePort", "clusterIP": ip, "ports": [{ "port": 80, "nodePort": 30080 }] });
     let external =
         |ip: &str| json!({ "clusterIP": ip, "ports": [{ "port": 80 }], "externalIPs": ["192.0.2.7"] });
@@ -124,11 +124,11 @@ fn the_older_service_keeps_what_a_younger_one_wants_too() {
             catalog.apply(event.clone());
         }
         catalog.take_changes();
-        // It is deleted and made again between two looks: now it is the younger one.
+        // The Service is recreated between two takes, so it is the younger one.
         catalog.apply(made_at(3, "zzz", spec("10.96.0.1")));
         assert_eq!(owners(&catalog), ["aaa"]);
         assert_eq!(catalog.take_changes().changes.len(), 2, "both have changed");
-        // Of the same second the name decides; without a time a Service is the youngest.
+        // In the same second the name decides. A Service without creation time is the youngest.
         catalog.apply(made_at(2, "zzz", spec("10.96.0.1")));
         assert_eq!(owners(&catalog), ["aaa"]);
         catalog.apply(service("aaa", spec("10.96.0.2")));

@@ -1,9 +1,9 @@
-//! What cannot be used of an object: told once, counted while it is there.
+//! Faults of objects are reported once and counted while they exist.
 
 use super::*;
 
 #[test]
-fn faults_are_told_once() {
+fn faults_are_reported_once() {
     let bad =
         || service("web", json!({ "clusterIP": "10.96.0.1", "ports": [{ "port": 80 }, { "port": 0 }] }));
     let mut catalog = Catalog::new("n1");
@@ -15,7 +15,7 @@ fn faults_are_told_once() {
 }
 
 #[test]
-fn what_is_left_out_as_a_whole_is_told_once_and_counted_while_it_is_there() {
+fn an_unusable_object_is_reported_once_and_counted_while_it_exists() {
     let mut catalog = Catalog::new("n1");
     let left_out = |address_type: &str| {
         let Event::EndpointSlice(mut object) = slice("x-1", "x", "TCP", json!([ready("10.0.0.1")])) else {
@@ -44,7 +44,7 @@ fn what_is_left_out_as_a_whole_is_told_once_and_counted_while_it_is_there() {
     assert_eq!(catalog.faulty_objects(Kind::EndpointSlice), 0);
 }
 
-/// This node with such an address.
+/// This node with the given address.
 fn node_at(address: &str) -> Event {
     let status = json!({ "addresses": [{ "type": "InternalIP", "address": address }] });
     let object = json!({ "metadata": { "name": "n1" }, "status": status });
@@ -52,7 +52,7 @@ fn node_at(address: &str) -> Event {
 }
 
 #[test]
-fn a_node_that_differs_only_in_what_is_left_out_of_it_is_news() {
+fn new_faults_of_an_unchanged_node_are_reported() {
     let mut catalog = Catalog::new("n1");
     catalog.apply(node(""));
     let mut tell = |event| {

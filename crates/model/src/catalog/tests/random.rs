@@ -1,4 +1,4 @@
-//! Random worlds, told event by event.
+//! Random worlds, applied event by event.
 
 use proptest::prelude::*;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::ExternalPolicy;
 use crate::world::{Edit, Ranges, Rng, World, random_edit};
 
-/// Applies changes as a back end would, checking that each starts where the last one ended.
+/// Applies changes as a data plane does, and checks that each starts where the last one ended.
 fn replay(mirror: &mut Table, changes: Vec<Change>) {
     for Change { name, family, old, new } in changes {
         assert_ne!(old, new, "{name} changed into itself");
@@ -19,7 +19,7 @@ fn replay(mirror: &mut Table, changes: Vec<Change>) {
     }
 }
 
-/// What one Catalog says, as far as it can be compared with another's.
+/// Returns the comparable state of a Catalog.
 fn portrait(catalog: &Catalog) -> impl PartialEq + std::fmt::Debug {
     let mut conflicts: Vec<String> = catalog.conflicts().map(|c| format!("{}: {}", c.key, c.fault)).collect();
     conflicts.sort();
@@ -48,7 +48,7 @@ impl Follower {
         let (mut rng, ranges) = (Rng::new(seed), Ranges::example());
         let world = World::random(&mut rng, 6, &ranges);
         let mut edits = world.edits();
-        // Any order of arrival will do.
+        // The events may arrive in any order.
         for last in (1..edits.len()).rev() {
             edits.swap(last, rng.below(last + 1));
         }
@@ -111,7 +111,7 @@ impl Follower {
         }
     }
 
-    /// The connection was lost, things happened meanwhile, and a list tells how it is now.
+    /// Lists a kind after a lost connection, during which objects were deleted.
     fn relist(&mut self, kind: Kind) {
         let objects = if kind == Kind::Service { &mut self.world.services } else { &mut self.world.slices };
         objects.retain(|_, _| self.rng.chance(80));
@@ -137,7 +137,7 @@ impl Follower {
         assert_eq!(self.mirror, table(&self.catalog), "the changes lead to the table");
     }
 
-    /// The same world told to a new Catalog.
+    /// Returns a new Catalog of the same world.
     fn told_afresh(&self) -> Catalog {
         let mut catalog = Catalog::new("n1");
         catalog.apply(node(self.zone));
@@ -168,7 +168,7 @@ proptest! {
     }
 
     #[test]
-    fn saying_it_again_changes_nothing(seed in any::<u64>(), steps in 0_usize..20) {
+    fn repeated_events_change_nothing(seed in any::<u64>(), steps in 0_usize..20) {
         let mut follower = Follower::new(seed);
         for _ in 0..steps {
             follower.step();
@@ -183,7 +183,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_is_kept_of_a_world_that_is_gone(seed in any::<u64>(), steps in 0_usize..20) {
+    fn no_records_remain_after_all_objects_are_deleted(seed in any::<u64>(), steps in 0_usize..20) {
         let mut follower = Follower::new(seed);
         for _ in 0..steps {
             follower.step();
@@ -202,9 +202,9 @@ proptest! {
         prop_assert_eq!(Family::BOTH.map(|f| catalog.no_local_endpoints(f)), [NoLocalEndpoints::default(); 2]);
     }
 
-    /// Every frontend has one owner, and the invariants that data planes rely on hold.
+    /// Checks that every frontend has one owner and that the invariants on which data planes rely hold.
     #[test]
-    fn laws_of_the_table(seed in any::<u64>()) {
+    fn frontends_have_one_owner_and_the_invariants_hold(seed in any::<u64>()) {
         let follower = Follower::new(seed);
         for family in Family::BOTH {
             let mut seen = std::collections::HashSet::new();

@@ -16,7 +16,7 @@ fn faults(object: &Object<Service>) -> String {
 }
 
 #[test]
-fn everything_at_once() {
+fn all_fields_are_decoded() {
     let object = service(
         json!({
             "type": "LoadBalancer",
@@ -126,7 +126,7 @@ fn annotated(annotations: Value) -> Object<Service> {
 }
 
 #[test]
-fn the_scheduler_that_a_service_asks_for() {
+fn the_ipvs_scheduler_annotation() {
     let with = |name: Value| annotated(json!({ "portolan.dev/ipvs-scheduler": name }));
     assert_eq!(with(json!("lc")).payload.ipvs_scheduler, Some(IpvsScheduler::Lc));
     let object = with(json!("fastest"));
@@ -135,7 +135,7 @@ fn the_scheduler_that_a_service_asks_for() {
 }
 
 #[test]
-fn whether_endpoints_shall_see_the_client() {
+fn the_keep_client_address_annotation() {
     let with = |text: Value| annotated(json!({ "portolan.dev/userspace-keep-client-address": text }));
     assert!(with(json!("true")).payload.keep_client_address);
     assert!(!with(json!("false")).payload.keep_client_address);
@@ -235,7 +235,7 @@ fn unreadable_source_ranges_alone_close_their_family() {
         (json!(["10.0.0.0/33"]), &[v4, v6], 2),
         (json!([7, "", "nonsense"]), &[v4, v6], 2),
         (json!("10.0.0.0/8"), &[v4, v6], 2),
-        // One of a family that can be read is its limit; what cannot be read may have been meant for the other one.
+        // A valid range restricts its family. An invalid entry may have been meant for the other family.
         (json!(["nonsense", "10.0.0.0/8"]), &["10.0.0.0/8", v6], 1),
         (json!(["nonsense", "10.0.0.0/8", "2001:db8::/32"]), &["10.0.0.0/8", "2001:db8::/32"], 0),
         (json!(["nonsense", "0.0.0.0/0"]), &[v6], 1),

@@ -25,7 +25,7 @@ fn faults(object: &Object<EndpointSlice>) -> String {
 }
 
 #[test]
-fn everything_at_once() {
+fn all_fields_are_decoded() {
     let object = slice(json!({
         "ports": [{ "name": "", "port": 8080 }, { "name": "dns", "protocol": "UDP", "port": 53 }],
         "endpoints": [
