@@ -13,8 +13,7 @@
 //! [`http`](self) (routes, content types).
 //!
 //! The path of a write:
-//! - [`http`](self) or `manifests` decode the object, within a memory budget that grows with the length of the body
-//!   ([`json::bounded`]).
+//! - [`http`](self) or `manifests` decode the object, within a memory budget ([`json::bounded`]).
 //! - [`Api`] applies the patch, sets defaults, validates the object, and plans cluster IPs and node ports. Which
 //!   address a Service gets is decided by `portolan-ipam`.
 //! - The plan becomes one transaction: the object, and the objects that record its addresses and ports.

@@ -8,7 +8,7 @@ use crate::{
     names,
 };
 
-/// The strategies that have a name without a prefix.
+/// The strategies whose name has no prefix.
 const STRATEGIES: [&str; 1] = ["OldestEmulationVersion"];
 
 pub(super) fn validate(object: &Object) -> Vec<FieldError> {

@@ -22,7 +22,7 @@ fn addresses(range: std::ops::Range<usize>) -> Vec<Value> {
     range.map(|number| json!({"ip": format!("10.1.{}.{}", number / 250, number % 250 + 1)})).collect()
 }
 
-/// The slices after these writes.
+/// Returns the slices after these writes.
 fn written(mut slices: Vec<Object>, writes: Vec<Write>) -> Vec<Object> {
     let name = |slice: &Object| slice["metadata"]["name"].as_str().unwrap().to_owned();
     for write in writes {
