@@ -1,4 +1,4 @@
-//! DELETE by its options, and what becomes of the objects that a deleted one owned.
+//! DELETE with its options, and its effect on the dependents of the deleted object.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod common;
@@ -24,7 +24,7 @@ fn lease(name: &str) -> Value {
     json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name}})
 }
 
-/// A slice owned by `owner`, an object as the server returned it.
+/// Returns a slice owned by `owners`, which are objects as the server returned them.
 fn owned(name: &str, owners: &[&Value]) -> Value {
     let mut slice = slice(name, 1);
     let reference = |owner: &&Value| {
@@ -302,7 +302,7 @@ fn what_was_left_behind_while_no_server_ran_is_found() {
 fn several_servers_collect_at_once() {
     let first = start(Config::default());
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    // A second server on the same store, which shares nothing else.
+    // A second server that shares only the store.
     let api = block_on(Api::open(Arc::clone(first.store()), &Config::default())).unwrap();
     let second = Server::start_with(Arc::new(api), Config::default(), listener).unwrap();
     let address = second.local_addr();

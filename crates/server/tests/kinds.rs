@@ -1,4 +1,4 @@
-//! What is special about single kinds, as clients see it over HTTP.
+//! The particular rules of some kinds, as clients see them over HTTP.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod common;

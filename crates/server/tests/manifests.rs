@@ -1,4 +1,4 @@
-//! A folder of manifests over its life.
+//! The folder of manifests: loading, changes, removal and restart.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod common;
@@ -30,7 +30,7 @@ fn yaml(name: &str, port: &str) -> String {
     format!("apiVersion: v1\nkind: Service\nmetadata:\n  name: {name}\nspec:\n  ports:\n  - port: {port}\n")
 }
 
-/// Replaces a file in one step, as careful writers do.
+/// Replaces a file atomically, by a rename.
 fn put(folder: &Path, name: &str, content: &str) {
     let hidden = folder.join(format!(".{name}.new"));
     fs::write(&hidden, content).unwrap();

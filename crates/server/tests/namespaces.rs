@@ -1,4 +1,4 @@
-//! Namespaces over their life.
+//! Namespaces from creation to deletion.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod common;

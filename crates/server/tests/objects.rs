@@ -165,7 +165,7 @@ fn a_chunked_body_that_grows_too_large_is_refused() {
     assert_eq!(code, 413);
 }
 
-/// A client that sends all of its request before it looks for an answer.
+/// A client that sends the whole request before it reads the response.
 #[test]
 fn who_is_refused_early_still_gets_the_answer_and_keeps_the_connection() {
     use std::io::{BufReader, Read, Write};
@@ -187,7 +187,7 @@ fn who_is_refused_early_still_gets_the_answer_and_keeps_the_connection() {
     }
 }
 
-/// One that asks before it sends is not made to send what nobody wants.
+/// A client that waits for `100 Continue` gets the refusal without sending its body.
 #[test]
 fn who_waits_for_leave_to_send_is_refused_without_it() {
     use std::io::{BufReader, Write};
@@ -306,7 +306,7 @@ fn what_is_too_large_for_the_store_goes_without_the_owners_of_its_fields() {
     let stored = send_json(address, "POST", SERVICES, &large).expect(201);
     assert_eq!(stored["metadata"]["finalizers"], large["metadata"]["finalizers"]);
     assert_eq!(stored["metadata"].get("managedFields"), None);
-    // While it is being deleted, each finalizer is looked for among the stored ones.
+    // While the object is being deleted, each finalizer must be one of the stored ones.
     delete(address, &format!("{SERVICES}/large")).expect(200);
     let patch = json!({"metadata": {"finalizers": large["metadata"]["finalizers"], "labels": {"a": "b"}}});
     send_json(address, "PATCH", &format!("{SERVICES}/large"), &patch).expect(200);
@@ -328,7 +328,7 @@ fn an_object_that_was_read_is_no_new_one() {
     object["metadata"]["resourceVersion"] = "7".into();
     let why = send_json(address, "POST", SERVICES, &object).refused(400, "BadRequest");
     assert!(why.contains("metadata.resourceVersion"), "{why}");
-    // A PUT that makes an object is one of a client that did not know that it was gone.
+    // A PUT that creates an object comes from a client that did not know of its deletion.
     send_json(address, "PUT", &format!("{SERVICES}/web"), &object).expect(201);
     let set = json!({"metadata": {"deletionTimestamp": "2026-11-21T21:03:57Z"}});
     let why = send_json(address, "PATCH", &format!("{SERVICES}/web"), &set).refused(422, "Invalid");

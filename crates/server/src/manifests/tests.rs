@@ -63,7 +63,7 @@ async fn what_went_while_nobody_looked_is_pruned() {
         "spec": {"ports": [{"port": 1}]}}))
         .await
         .unwrap();
-    // A copy under another name is not the folder's, though it carries the mark.
+    // A copy under another name does not belong to the folder, although it has the annotation.
     let stored = api.store().get(Resource::Service, "default/a").unwrap().decode();
     let mut copy = Value::Object(stored);
     copy["metadata"]["name"] = "copy".into();

@@ -1,4 +1,4 @@
-//! Plain HTTP: no credentials, but not for pages in a browser.
+//! Plain HTTP: needs no credentials, but refuses requests of pages in a browser.
 
 use std::io::{BufReader, Write};
 use std::net::TcpStream;

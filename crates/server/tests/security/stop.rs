@@ -5,7 +5,7 @@ use portolan_server::{Limits, Role};
 
 use crate::client::{SERVICES, Secure, read_answer, read_chunk, service, start, start_with, until};
 
-/// Stops the server, and waits until it has.
+/// Stops the server and waits until it has stopped.
 fn stops(secure: Secure) {
     let stopping = std::thread::spawn(move || secure.server.stop().unwrap());
     until("the server has stopped", || stopping.is_finished());
