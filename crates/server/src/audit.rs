@@ -119,7 +119,8 @@ impl Cluster {
         (self.services.len(), self.addresses.as_ref().map_or(0, Vec::len))
     }
 
-    /// Compares all objects. `now` is in seconds since 1970; `before` holds the findings of the previous audit.
+    /// Compares all objects. `now` is in seconds since 1970; `before` counts the sightings of leaked node
+    /// ports so far.
     pub(crate) fn audit(mut self, now: u64, before: &Sightings) -> Audit {
         let families = self.families.or_else(|| families_of(&self.ranges));
         let families = families.unwrap_or(Families::single(Family::Ipv4));

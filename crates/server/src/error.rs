@@ -15,7 +15,7 @@ pub enum ApiError {
     /// The object does not exist.
     #[error("{} \"{name}\" not found", qualified(*.resource))]
     NotFound {
-        /// What kind of object.
+        /// The resource of the object.
         resource: Resource,
         /// Its name.
         name: String,
@@ -40,7 +40,7 @@ pub enum ApiError {
     /// The name of a new object is taken.
     #[error("{} \"{name}\" already exists", qualified(*.resource))]
     AlreadyExists {
-        /// What kind of object.
+        /// The resource of the object.
         resource: Resource,
         /// Its name.
         name: String,
@@ -51,7 +51,7 @@ pub enum ApiError {
         qualified(*.resource)
     )]
     Terminating {
-        /// What kind of object.
+        /// The resource of the object.
         resource: Resource,
         /// Its name; empty if it was to be generated.
         name: String,
@@ -61,7 +61,7 @@ pub enum ApiError {
     /// The object may not be deleted.
     #[error("{} \"{name}\" is forbidden: this namespace may not be deleted", qualified(*.resource))]
     Protected {
-        /// What kind of object.
+        /// The resource of the object.
         resource: Resource,
         /// Its name.
         name: String,
@@ -69,7 +69,7 @@ pub enum ApiError {
     /// The object differs from the version that the client names.
     #[error("Operation cannot be fulfilled on {} \"{name}\": {what} is {given}, but the stored object has {stored}; read it again and repeat the change", qualified(*.resource))]
     Conflict {
-        /// What kind of object.
+        /// The resource of the object.
         resource: Resource,
         /// Its name.
         name: String,
@@ -83,7 +83,7 @@ pub enum ApiError {
     /// Fields have values that the API does not allow.
     #[error("{}", invalid_message(*.resource, .name, .errors))]
     Invalid {
-        /// What kind of object.
+        /// The resource of the object.
         resource: Resource,
         /// Its name.
         name: String,
@@ -148,9 +148,9 @@ pub enum ApiError {
     /// Query parameters or delete options are invalid, or may not be combined.
     #[error("{what} is invalid: {error}")]
     InvalidOptions {
-        /// The option, and what is wrong with it.
+        /// The kind of the options, such as `ListOptions`.
         what: &'static str,
-        /// The option and what is wrong.
+        /// The option, and what is wrong with it.
         error: FieldError,
     },
     /// The requested revision is older than the history.

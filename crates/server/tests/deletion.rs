@@ -131,7 +131,7 @@ fn finalizers_keep_an_object() {
 }
 
 #[test]
-fn what_a_deleted_owner_owned_goes_after_it() {
+fn dependents_are_deleted_after_their_owner() {
     let server = start(Config::default());
     let address = server.local_addr();
     let (a, b) = (post(address, SERVICES, &service("a")), post(address, SERVICES, &service("b")));
@@ -151,7 +151,7 @@ fn what_a_deleted_owner_owned_goes_after_it() {
 }
 
 #[test]
-fn what_names_an_owner_that_is_not_there_goes() {
+fn an_object_with_a_missing_owner_is_deleted() {
     let server = start(Config::default());
     let address = server.local_addr();
     let a = post(address, SERVICES, &service("a"));
@@ -281,7 +281,7 @@ fn a_service_takes_its_endpoints_along() {
 }
 
 #[test]
-fn what_was_left_behind_while_no_server_ran_is_found() {
+fn garbage_left_while_no_server_ran_is_collected() {
     let server = start(Config { controllers: false, ..Config::default() });
     let address = server.local_addr();
     let a = post(address, SERVICES, &service("a"));

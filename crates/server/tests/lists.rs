@@ -223,7 +223,7 @@ impl Store for Lagging {
 }
 
 #[test]
-fn what_another_server_said_is_known_here() {
+fn writes_of_another_server_are_visible_after_a_refresh() {
     let store = Arc::new(Lagging {
         inner: MemoryStore::new(History::default()),
         lags: AtomicBool::new(false),

@@ -100,7 +100,7 @@ fn mirrored_slices_are_defended() {
 }
 
 #[test]
-fn what_cannot_be_mirrored_is_told() {
+fn addresses_that_cannot_be_mirrored_are_reported_in_events() {
     let server = start(Config::default());
     let address = server.local_addr();
     send_json(address, "POST", SERVICES, &service("web")).expect(201);

@@ -84,7 +84,7 @@ fn a_deleted_namespace_is_emptied_first() {
 }
 
 #[test]
-fn what_has_finalizers_keeps_its_namespace() {
+fn objects_with_finalizers_keep_their_namespace() {
     let server = start(Config::default());
     let address = server.local_addr();
     make(address, "shop");

@@ -186,7 +186,7 @@ impl Mode {
         ModeDifferences::iptables(loopback.into_iter().collect())
     }
 
-    /// Returns everything in a namespace that the mode may have written, in an unspecified but fixed order.
+    /// Returns everything in a namespace that the mode may have written: as `nft` lists it, or as sorted lines.
     pub(crate) fn ruleset(self, namespace: &Namespace) -> String {
         let mut lines = Vec::new();
         let variant = match self {

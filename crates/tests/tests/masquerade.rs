@@ -107,7 +107,7 @@ fn pods_that_draw_themselves(mode: Mode) {
     cluster.expect(&At::EXTERNAL, "l1 l1* r1 [ipvs: l1*]", "external Local");
     cluster.check(&[At::ClusterIp], &everywhere, "Rl1? Rl2", "l1 l1* l2");
     cluster.check(&[At::ClusterIp], &everywhere, "Rr1? Rl2", "r1 l2 r1*");
-    // The other node must masquerade this packet; without that, it finds no way back.
+    // To masquerade this packet is up to the pod's own node. Without that, its response finds no way back.
     cluster.check(&[At::ClusterIp], &everywhere, "Rr1 Rl2", "r1 l2 r1 [iptables: l2 r1*]");
     for detector in [LocalDetector::None, LocalDetector::InterfacePrefix("pod".into())] {
         cluster.configure(|settings| settings.local_detector = detector.clone());

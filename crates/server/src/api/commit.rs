@@ -1,8 +1,9 @@
 //! Carries out a write. The write is decided under the write lock and given to the store, which fixes its place in
 //! the order of writes. The lock is free while the store makes the write durable.
 //!
-//! If several servers share the store, another one may have changed an object that the decision depends on. The store
-//! then reports a conflict: the server reads the current state, and decides the write again after a random back-off.
+//! The store checks the conditions of the transaction; on etcd, etcd itself does. If several servers share the store,
+//! another one may have changed an object that the decision depends on. The store then reports a conflict: the server
+//! reads the current state, and decides the write again after a random back-off.
 
 use std::{
     sync::Arc,

@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_comes_back() {
+    fn kept_objects_are_returned_unchanged() {
         for count in [1, 10_000] {
             let object: Object = (0..count).map(|number| (format!("k{number}"), number)).collect();
             let kept = Kept::new(object.clone());

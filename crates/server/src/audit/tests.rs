@@ -53,7 +53,7 @@ fn addresses_that_are_known_to_be_missing_are_missed() {
 }
 
 #[test]
-fn two_looks_find_what_is_in_both() {
+fn two_audits_keep_only_common_findings() {
     let looks = |name: &str| {
         let mut cluster = cluster();
         for name in ["stays", name] {

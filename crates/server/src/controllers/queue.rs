@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_thing_is_there_once() {
+    async fn each_item_is_queued_once() {
         let mut queue = queue();
         for thing in ["a", "b", "a"] {
             queue.add(thing);
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_fails_comes_again_later_and_later() {
+    async fn failed_items_return_with_back_off() {
         let mut queue = queue();
         for seconds in [1, 2, 3, 3] {
             queue.retry("a");

@@ -30,7 +30,7 @@ const DEFAULT: &str = "kubernetes";
 /// Pause after a change of an IPAddress before all ServiceCIDRs are examined: many addresses may be released at once.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Examines all ServiceCIDRs whenever one of them changes, and when an address changes while one of them is being
+/// Examines all ServiceCIDRs every [`LOOK_AGAIN`], when one changes, and when an address changes while one is being
 /// deleted.
 pub(super) async fn keep(api: &Api) {
     let mut cidrs = api.store().subscribe(Resource::ServiceCidr);

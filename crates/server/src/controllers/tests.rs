@@ -160,14 +160,14 @@ fn problems(api: &Api, repair: &mut Repair) -> Vec<String> {
 }
 
 #[test]
-fn repair_mends_what_may_be_mended_and_tells_the_rest() {
+fn repair_fixes_what_it_may_and_reports_the_rest() {
     let api = api();
     for (name, address) in [("a", "10.0.0.1"), ("b", "10.0.0.2"), ("c", "10.0.0.3")] {
         apply(&api, service(name, address)).unwrap();
     }
     let mut repair = Repair::default();
     assert_eq!(problems(&api, &mut repair), Vec::<String>::new());
-    // A lost IPAddress, one that points elsewhere, an orphan, a duplicate, one outside of all ranges.
+    // A lost IPAddress, one with another parent, an orphan, a duplicate, one outside of all ranges.
     delete(&api, Resource::IpAddress, "10.0.0.1");
     assert!(api.lacks_address() && !api.lacks_address());
     let mut object = get(&api, Resource::IpAddress, "10.0.0.2").unwrap();
@@ -221,7 +221,7 @@ fn repair_mends_what_may_be_mended_and_tells_the_rest() {
 }
 
 #[test]
-fn each_kind_of_problem_is_found_and_mended_or_left_to_people() {
+fn each_kind_of_problem_is_found_and_repaired_or_only_reported() {
     let api = api();
     let old = "2020-01-01T00:00:00Z";
     let with = |name: &str, address: &str, port: u16| {

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_clients_send_is_fine() {
+    fn valid_leases_are_accepted() {
         for spec in [
             json!({}),
             json!({"holderIdentity": "a", "leaseDurationSeconds": 15, "leaseTransitions": 0}),

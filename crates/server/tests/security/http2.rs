@@ -106,7 +106,7 @@ fn a_head_without_end_is_refused() {
 }
 
 #[test]
-fn a_client_is_sent_away_until_it_shows_who_it_is() {
+fn connections_of_unauthenticated_clients_are_closed_after_a_response() {
     let secure = start();
     run(async {
         // The whole response arrives, then the connection ends in order.

@@ -142,7 +142,7 @@ fn a_long_head_that_does_not_go_on_gives_its_place_back() {
 }
 
 #[test]
-fn what_is_no_request_line_is_answered_at_once() {
+fn a_malformed_request_line_is_refused_at_once() {
     let secure = limited(patient());
     for text in ["\u{1}garbage\r\n", "GET /\r\n", "GET / HTTP/1.1 \r\n"] {
         let mut stream = secure.anonymous().connect().unwrap();
@@ -181,7 +181,7 @@ fn with_all_connections_taken_others_wait() {
 }
 
 #[test]
-fn what_is_too_much_is_told_to_come_back() {
+fn excess_requests_get_retry_after() {
     for (limits, reads, writes) in [
         (Limits { reading: 0, ..Limits::default() }, 429, 201),
         (Limits { mutating: 0, ..Limits::default() }, 200, 429),

@@ -40,7 +40,7 @@ impl Collect for Answered {
 }
 
 #[test]
-fn other_rooms_add_metrics_and_checks() {
+fn other_crates_add_metrics_and_checks() {
     let config = Config::default();
     config.metrics.register(Arc::new(Answered));
     config.checks.register("store", Arc::new(|| Err("lost".to_owned())));

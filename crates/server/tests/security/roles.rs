@@ -51,7 +51,7 @@ fn a_refusal_is_a_status_of_upstream() {
 }
 
 #[test]
-fn nobody_acts_in_the_name_of_another() {
+fn impersonation_is_refused() {
     let secure = start();
     for header in ["impersonate-user", "Impersonate-Group", "impersonate-extra-a"] {
         let client = secure.client(Role::Admin).with_header(header, "nobody");

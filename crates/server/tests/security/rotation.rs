@@ -69,7 +69,7 @@ fn a_given_certificate_is_changed_under_open_connections() {
 }
 
 #[test]
-fn files_that_do_not_fit_are_told_at_the_start() {
+fn mismatched_files_fail_the_start() {
     let given = Given::new();
     let other = Given::new();
     for spoil in [

@@ -63,7 +63,7 @@ fn connections_without_a_request_are_not_waited_for() {
 }
 
 #[test]
-fn clients_are_sent_away_first() {
+fn readyz_fails_before_the_server_stops() {
     let limits = Limits { shutdown_delay: Duration::from_secs(2), ..Limits::default() };
     let secure = start_with(|config, _, _| config.limits = limits);
     let (admin, anonymous) = (secure.client(Role::Admin), secure.anonymous());

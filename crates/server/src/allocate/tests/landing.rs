@@ -117,7 +117,7 @@ fn open(store: &Arc<Slow>) -> Api {
 }
 
 #[test]
-fn what_is_accepted_stays_taken_until_it_is_known_to_have_failed() {
+fn accepted_claims_stay_taken_until_the_write_fails() {
     let store = Slow::new(History::default());
     let api = open(&store);
     store.hang();

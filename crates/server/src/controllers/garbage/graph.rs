@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn the_index_follows_what_objects_say() {
+    fn the_index_follows_the_owner_references() {
         let mut graph = Graph::default();
         let (a, b) = (slice("a"), slice("b"));
         graph.set(&a, vec![owner("1", true), owner("2", false)]);

@@ -57,7 +57,7 @@ async fn the_endpoint_of_a_server_that_is_gone_is_taken_away_by_another() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_nobody_else_can_reach_has_no_endpoint_and_sweeps() {
+async fn a_server_on_loopback_has_no_endpoint_but_removes_stale_ones() {
     let api = Api::new(&Config::default());
     server(&api, "192.0.2.1").sync(&api, &mut Presence::default()).await;
     let local = server(&api, "127.0.0.1");
