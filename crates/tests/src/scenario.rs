@@ -64,10 +64,10 @@ impl Cluster {
         self.apply(&slices(&Endpoint::parse_all(endpoints), version));
     }
 
-    /// Checks one row of a decision table. `expected` names the expected fate of each sender's packets, such as `pod
-    /// l1 r2, node l1* r2*, client drop`: names of endpoints (with `*` if they see an address of the node instead of
-    /// the sender's), `reject`, `drop` or `ignored`. The differing fate in a mode follows in brackets: `node reject
-    /// [iptables: ignored]`. The oracle and the kernel must both agree, in every protocol and family.
+    /// Checks one row of a decision table. `expected` names the expected fate of each sender's packets, such as
+    /// `pod l1 r2, node l1* r2*, client drop`: names of endpoints (with `*` if they see an address of the node instead
+    /// of the sender's), `reject`, `drop` or `ignored`. The differing fate in a mode follows in brackets:
+    /// `node reject [iptables: ignored]`. The oracle and the kernel must both agree, in every protocol and family.
     ///
     /// # Panics
     ///

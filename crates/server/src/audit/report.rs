@@ -39,8 +39,8 @@ impl Report {
         self
     }
 
-    /// Returns the report as JSON: `{"services": n, "ipAddresses": n, "notes": [...], "findings": [{"kind",
-    /// "namespace", "name", "problem", "message", "mend"}]}`.
+    /// Returns the report as JSON, with the members `services` and `ipAddresses` (their numbers), `notes`, and `findings`,
+    /// each of which has `kind`, `namespace`, `name`, `problem`, `message` and `mend`.
     pub fn to_json(&self) -> Value {
         let findings: Vec<Value> = self.findings.iter().map(finding).collect();
         let (services, addresses) = self.counts;
