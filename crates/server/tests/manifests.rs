@@ -38,7 +38,7 @@ fn put(folder: &Path, name: &str, content: &str) {
 }
 
 #[test]
-fn existing_files_are_applied_before_the_server_is_ready() {
+fn existing_files_are_applied_before_the_first_response() {
     let folder = tempfile::tempdir().unwrap();
     put(
         folder.path(),
