@@ -1,8 +1,9 @@
-//! Cluster IPs and node ports: what is given out, by the objects of the store, and what a Service gets and gives back.
+//! The allocator of cluster IPs and node ports: which ones are free, and which ones a Service takes and releases.
 //!
-//! [`Ledger`] lies under the write lock. It follows the published IPAddress, ServiceCIDR and NodePort objects, and knows
-//! what the writes under way take beyond these. It is never the truth: a transaction asks for each object that it takes
-//! to be absent. Which address a Service gets is decided by `portolan-ipam`; here are its objects and the JSON.
+//! [`Ledger`] is guarded by the write lock. It follows the published IPAddress, ServiceCIDR and NodePort objects, and
+//! adds the claims of writes under way. It is a cache, never the truth: the transaction of a write requires that each
+//! object it creates is absent. `portolan-ipam` decides which address a Service gets; this module translates from and
+//! to objects and JSON.
 
 mod records;
 mod refusal;
@@ -37,23 +38,24 @@ use crate::{
     store::{Change, Expired, Scope, Step, Store},
 };
 
-/// Changes read at once.
+/// Most changes read from the store at once.
 const BATCH: usize = 512;
 
-/// See the module.
+/// The allocator's state; see the module.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     families: Families,
     is_lenient: bool,
     allocations: Allocations,
     cidrs: Vec<Cidr>,
-    /// The revisions up to which ServiceCIDRs, IPAddresses and NodePorts are in here; none of all if anything is not.
+    /// The revisions up to which ServiceCIDRs, IPAddresses and NodePorts are applied. `None` if all of them must be
+    /// read again.
     followed: Option<[u64; FOLLOWED.len()]>,
-    /// Taken by writes that the store has not answered yet.
+    /// Addresses and ports of writes whose results are not settled yet.
     in_flight: (HashSet<IpAddr>, HashSet<u16>),
-    /// Of these, what was taken by writes that nobody waits for any more.
+    /// Addresses and ports of writes that have ended or were dropped, and whose objects may still be unpublished.
     landed: Claims,
-    /// Whether a Service has been seen to have lost the IPAddress of an address that it has.
+    /// True if a Service has lost the IPAddress of an address that it still lists.
     lacks_address: bool,
     random: fastrand::Rng,
     metrics: AllocatorMetrics,
@@ -62,7 +64,7 @@ pub(crate) struct Ledger {
 const FOLLOWED: [Resource; 3] = [Resource::ServiceCidr, Resource::IpAddress, Resource::NodePort];
 
 impl Ledger {
-    /// Nothing is known yet; see [`Ledger::follow`].
+    /// Creates an empty ledger; [`Ledger::follow`] fills it.
     pub(crate) fn new(config: &Config) -> Self {
         let families: Vec<Family> =
             config.service_ranges.iter().map(|range| Family::of(range.addr())).collect();
@@ -84,19 +86,20 @@ impl Ledger {
         }
     }
 
-    /// The families of the configured ranges.
+    /// Returns the families of the configured ranges.
     pub(crate) fn families(&self) -> Families {
         self.families
     }
 
-    /// The spec of a stored Service; one from before there were families gets those that it means.
+    /// Returns the spec of a stored Service. If the Service predates the fields of dual stack, the families that it
+    /// implies are filled in.
     pub(crate) fn stored_spec(&self, object: &Object) -> ServiceSpec {
         let mut spec = json::object(object, "spec").map(|spec| Reading::of(spec).spec).unwrap_or_default();
         default_on_read(&mut spec, self.families.primary());
         spec
     }
 
-    /// Brings the ledger in step with what is published.
+    /// Brings the ledger in sync with the published objects.
     pub(crate) fn follow(&mut self, store: &dyn Store) {
         self.settle_landed(store);
         let followed = self.followed.take();
@@ -109,17 +112,18 @@ impl Ledger {
         }
     }
 
-    /// The range of node ports.
+    /// Returns the range of node ports.
     pub(crate) fn node_port_range(&self) -> NodePortRange {
         self.allocations.ports.range()
     }
 
-    /// Whether repair is needed, since it was last asked.
+    /// Returns true if a repair has become necessary since the last call.
     pub(crate) fn takes_repair(&mut self) -> bool {
         std::mem::take(&mut self.lacks_address)
     }
 
-    /// What must be as it is for a ServiceCIDR to go, or an address that stands against it.
+    /// Returns the conditions under which a ServiceCIDR can be removed: that the other ServiceCIDRs stay unchanged.
+    /// Returns an address as the error if removing the ServiceCIDR would leave this address without a range.
     pub(crate) fn free_service_cidr(&self, store: &dyn Store, name: &str) -> Result<Vec<Step>, IpAddr> {
         let (leaving, others): (Vec<&Cidr>, Vec<&Cidr>) = self
             .cidrs
@@ -140,7 +144,7 @@ impl Ledger {
         Ok(others.iter().map(require).collect())
     }
 
-    /// What a new Service, or a changed one, gets and gives back.
+    /// Plans the addresses and ports that a new or changed Service takes and releases.
     pub(crate) fn plan(
         &mut self,
         store: &dyn Store,
@@ -158,14 +162,14 @@ impl Ledger {
         }
     }
 
-    /// What a Service that goes gives back.
+    /// Returns the addresses and ports that a deleted Service releases.
     pub(crate) fn plan_removal(&self, store: &dyn Store, owner: &ServiceKey, old: &ServiceSpec) -> Claims {
         let Self { families, is_lenient, allocations, .. } = self;
         let holders = &Recorded(store);
         Planner { families: *families, allocations, holders, is_lenient: *is_lenient }.delete(owner, old)
     }
 
-    /// A write that takes these is under way.
+    /// Marks addresses and ports as taken by a write that is given to the store.
     pub(crate) fn depart(&mut self, take: &Claims) {
         for address in &take.addresses {
             self.allocations.addresses.take(*address);
@@ -177,15 +181,16 @@ impl Ledger {
         }
     }
 
-    /// The write under way has been answered, or nobody waits for the answer any more.
+    /// Settles a write that has ended or was dropped before the store returned its result.
     pub(crate) fn arrive(&mut self, store: &dyn Store, take: &Claims) {
         self.landed.addresses.extend(&take.addresses);
         self.landed.ports.extend(&take.ports);
         self.settle_landed(store);
     }
 
-    /// What a write took and is not recorded is free again; should it be recorded later, the ledger will follow. What the
-    /// store has accepted and not published may still fail.
+    /// Settles the claims of ended writes. An address or port whose object was not recorded is released. If it is
+    /// recorded later, [`Ledger::follow`] marks it as taken again. Claims that the store has accepted but not
+    /// published are kept, as they may still fail.
     fn settle_landed(&mut self, store: &dyn Store) {
         let is_open =
             |resource, key: &str| store.get(resource, key).is_none() && store.latest(resource, key).is_some();
@@ -213,7 +218,7 @@ impl Ledger {
         }
     }
 
-    /// A Service has given these back.
+    /// Retires addresses and ports that a Service has released: they are free, but are reused only after others.
     pub(crate) fn retire(&mut self, store: &dyn Store, released: &Claims) {
         for address in &released.addresses {
             self.retire_address(store, *address);
@@ -275,7 +280,8 @@ impl Ledger {
                 }
             }
             (None, Some(old)) => {
-                // One that is deleted by hand while its Service has it stays taken: repair puts it back.
+                // The Service still lists the address whose IPAddress was deleted by hand. The address stays taken;
+                // the repair loop restores the object.
                 let Some(address) = address_of(old) else { return };
                 if self.is_listed(store, old, address) {
                     self.lacks_address = true;
@@ -309,7 +315,7 @@ impl Ledger {
         service.is_some_and(|service| self.stored_spec(&service.decode()).addresses().contains(&address))
     }
 
-    /// Everything anew.
+    /// Reads everything from the store.
     fn read(&mut self, store: &dyn Store) -> Result<[u64; FOLLOWED.len()], Expired> {
         let [_, addresses, ports] =
             FOLLOWED.map(|resource| store.snapshot(resource, &Scope::default(), None));
@@ -325,7 +331,7 @@ impl Ledger {
         Ok([ranges, addresses.revision, ports.revision])
     }
 
-    /// A Service keeps its address, even if the IPAddress was deleted by hand.
+    /// Marks the addresses of all Services as taken, even those whose IPAddress was deleted by hand.
     fn take_listed(&mut self, store: &dyn Store) -> Result<(), Expired> {
         for service in store.snapshot(Resource::Service, &Scope::default(), None)?.objects {
             for address in self.stored_spec(&service.decode()).addresses() {
@@ -335,7 +341,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// The ServiceCIDRs as they are; a range that comes is filled with the addresses that are given out.
+    /// Reads the ServiceCIDRs. A new range starts with the addresses that are already allocated in it.
     fn read_ranges(&mut self, store: &dyn Store) -> Result<u64, Expired> {
         let snapshot = store.snapshot(Resource::ServiceCidr, &Scope::default(), None)?;
         self.cidrs = snapshot.objects.iter().map(|object| Cidr::of(object)).collect();

@@ -1,7 +1,22 @@
-//! The front door of the objects: every write, from HTTP, manifests or the same process, passes here.
+//! The API of the objects. Every write passes here, from HTTP requests, manifests, controllers and callers in the
+//! same process.
 //!
-//! One write at a time is decided: read the stored object, build the new one, default, validate, allocate, and hand the
-//! transaction to the store. Many may be waiting for the store at once.
+//! Owns: the decision of a write, and the write lock. A write is decided under the lock, one at a time: read the
+//! stored object, build the new one, set defaults, plan the allocation, validate. The decision is a transaction,
+//! which goes to the store. The lock is free while the store makes the transaction durable, so many writes can wait
+//! for the store at once and share one fsync.
+//!
+//! Invariants:
+//! - A Service is written in one transaction with the objects that record its cluster IPs (IPAddress) and node ports
+//!   (NodePort). The store applies all of it or nothing. So no address is allocated without its Service, and no
+//!   Service is stored without its addresses.
+//! - These objects alone record who holds an address or a port. The ledger in memory follows them.
+//! - Clients read what is published, that is, durable. A write is decided against what the store has accepted,
+//!   published or not.
+//! - Every object that a transaction writes gets its own revision, so that a watch can resume between any two of
+//!   them.
+//!
+//! Must not know: HTTP, who the client is and what it may do, and where the store keeps its data.
 
 mod blocking;
 mod checks;
@@ -52,16 +67,16 @@ use crate::{
 #[cfg(test)]
 mod tests;
 
-/// Most Events kept; the oldest go first. Events report, they are not state.
+/// Most Events that are stored. The oldest ones are removed first: Events are reports, not state.
 const MAX_EVENTS: usize = 1000;
-/// How many more there may be for a moment.
+/// Number of Events above [`MAX_EVENTS`] at which the oldest are removed.
 const EVENTS_AT_ONCE: usize = 100;
 
-/// Reads and writes of objects, with all rules applied.
+/// Reads and writes of objects, with defaults, allocation, validation and the rules of metadata applied.
 #[derive(Debug)]
 pub struct Api {
     store: Arc<dyn Store>,
-    /// Also the write lock.
+    /// The allocator's state. Its mutex is the write lock.
     ledger: Mutex<Ledger>,
     repair: Mutex<RepairMetrics>,
     ranges: ServiceRanges,
@@ -69,60 +84,61 @@ pub struct Api {
     validate: bool,
 }
 
-/// How a write is to be done.
+/// Options of a write.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct WriteOptions {
-    /// Do everything but store.
+    /// Decides and validates the write, but does not store it.
     pub dry_run: bool,
-    /// What to do about unknown fields.
+    /// How unknown fields are treated.
     pub field_validation: FieldValidation,
-    /// Refuse to create in a Namespace that does not exist, as clients expect; it is made otherwise.
+    /// Refuses to create an object in a Namespace that does not exist, as Kubernetes does. If false, the write
+    /// creates the Namespace.
     pub namespace_must_exist: bool,
-    /// Who is to own the fields that are written.
+    /// The manager that owns the written fields.
     pub field_manager: FieldManager,
 }
 
-/// What a write did.
+/// The result of a write.
 #[derive(Debug, Clone)]
 pub struct Outcome {
     /// The object after the write (before it, for a delete), as JSON.
     pub object: Bytes,
     /// Its revision.
     pub revision: u64,
-    /// What happened to it.
+    /// The effect on the object.
     pub effect: Effect,
-    /// Remarks for the client.
+    /// Warnings for the client.
     pub warnings: Vec<String>,
 }
 
-/// What happened to an object.
+/// The effect of a write on an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// It is new.
+    /// The object was created.
     Created,
-    /// It changed.
+    /// The object was changed.
     Updated,
-    /// The write would have changed nothing and was not stored.
+    /// The write would have changed nothing, and was not stored.
     Unchanged,
-    /// It is gone.
+    /// The object was removed from the store.
     Deleted,
 }
 
-/// Which part of an object a write is about.
+/// The part of an object that a write may change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
-    /// Everything but `status`, where the kind has the subresource.
+    /// Everything except `status`, if the kind has the subresource `status`.
     Main,
-    /// `status` alone.
+    /// `status` only.
     Status,
-    /// `spec.finalizers` alone, of a Namespace.
+    /// `spec.finalizers` of a Namespace only.
     Finalize,
 }
 
-/// One object by name.
+/// The resource, namespace and name of one object.
 #[derive(Debug, Clone, Copy)]
 pub struct Target<'a> {
-    /// What kind of object.
+    /// The resource.
     pub resource: Resource,
     /// Its namespace; empty for cluster-scoped kinds.
     pub namespace: &'a str,
@@ -131,7 +147,7 @@ pub struct Target<'a> {
 }
 
 impl Api {
-    /// A fresh in-memory API with the Namespaces and the ServiceCIDR that a cluster has from the start.
+    /// Creates an in-memory API with the Namespaces and the ServiceCIDR that every cluster has.
     pub fn new(config: &Config) -> Self {
         let api = Self::over(Arc::new(MemoryStore::new(config.history)), config);
         if let Err(error) = block_on(api.furnish()) {
@@ -140,8 +156,8 @@ impl Api {
         api
     }
 
-    /// An API over a given store, in which whatever every cluster has is made if it is not there. That it cannot be
-    /// made is an error: without the ServiceCIDR no Service would get an address.
+    /// Opens an API over a given store, and creates the Namespaces and the ServiceCIDR that every cluster has if they
+    /// are missing. Returns an error if they cannot be created: without the ServiceCIDR no Service gets an address.
     pub async fn open(store: Arc<dyn Store>, config: &Config) -> Result<Self, ApiError> {
         let api = Self::over(store, config);
         api.furnish().await?;
@@ -168,17 +184,17 @@ impl Api {
         Ok(())
     }
 
-    /// The store behind, for reading.
+    /// Returns the store, for reading.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
     }
 
-    /// The writes for plain threads.
+    /// Returns the blocking form of the writes, for threads without an async runtime.
     pub fn blocking(&self) -> Blocking<'_> {
         Blocking(self)
     }
 
-    /// Creates an object. The namespace may be left to the body.
+    /// Creates an object. The body may name the namespace if `namespace` is empty.
     pub async fn create(
         &self,
         resource: Resource,
@@ -198,7 +214,7 @@ impl Api {
         Ok(outcome)
     }
 
-    /// Replaces an object, or its status; checks `metadata.resourceVersion` if the body has one.
+    /// Replaces an object, or its status. Checks `metadata.resourceVersion` if the body has one.
     pub async fn update(
         &self,
         target: Target<'_>,
@@ -209,7 +225,7 @@ impl Api {
         self.change(target, part, Change::Replace(Kept::new(object)), options).await
     }
 
-    /// Applies a merge patch (RFC 7386) to an object, or to its status.
+    /// Applies a merge patch (RFC 7386) to an object or its status.
     pub async fn merge_patch(
         &self,
         target: Target<'_>,
@@ -220,8 +236,8 @@ impl Api {
         self.change(target, part, Change::Patch(Patch::Merge(patch)), options).await
     }
 
-    /// Deletes an object; what it owns goes later. One with finalizers is marked and goes when the last of them is
-    /// removed.
+    /// Deletes an object. The garbage collector deletes its dependents afterwards. An object with finalizers is
+    /// marked as being deleted, and removed when its last finalizer is removed.
     pub async fn delete(
         &self,
         target: Target<'_>,
@@ -233,7 +249,7 @@ impl Api {
         self.delete_with(target, &options).await
     }
 
-    /// Deletes an object, and says what becomes of those it owns.
+    /// Deletes an object, with a policy for its dependents.
     pub async fn delete_with(
         &self,
         target: Target<'_>,
@@ -243,8 +259,8 @@ impl Api {
         decided.map(|outcome| outcome.seen_as(target.resource))
     }
 
-    /// Makes the stored object as `object` says, `status` included: creates it, or replaces what is there. Objects
-    /// without a namespace go to `default`.
+    /// Stores `object` as given, `status` included: creates it, or replaces the stored one. An object without a
+    /// namespace goes to `default`.
     pub async fn apply(&self, object: impl Into<Value>) -> Result<Outcome, ApiError> {
         self.apply_value(object.into()).await
     }
@@ -258,7 +274,7 @@ impl Api {
             });
         };
         let resource = resource_of(&object)?;
-        // Manifests are often saved from a live object; what identifies that one does not bind this one.
+        // A manifest is often saved from a live object, whose uid and resourceVersion do not fit the stored one.
         if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
             metadata.remove("uid");
             metadata.remove("resourceVersion");
@@ -291,7 +307,7 @@ impl Api {
         Ok(Outcome { effect, warnings: main.warnings, ..outcome })
     }
 
-    /// Replaces or patches an object, or its status.
+    /// Replaces or patches an object or its status.
     pub(crate) async fn change(
         &self,
         target: Target<'_>,
@@ -305,33 +321,33 @@ impl Api {
     }
 
     fn write_lock(&self) -> MutexGuard<'_, Ledger> {
-        // A write that panicked stored nothing; at worst an address stays taken until the next start.
+        // A write that panicked stored nothing. At worst an address stays allocated in memory until the next start.
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The configured ranges of cluster IPs.
+    /// Returns the configured ranges of cluster IPs.
     pub(crate) fn ranges(&self) -> &ServiceRanges {
         &self.ranges
     }
 
-    /// The families of these.
+    /// Returns the IP families of the configured ranges.
     pub(crate) fn families(&self) -> Families {
         self.write_lock().families()
     }
 
-    /// The range of node ports.
+    /// Returns the configured range of node ports.
     pub(crate) fn node_port_range(&self) -> NodePortRange {
         self.write_lock().node_port_range()
     }
 
-    /// Whether a Service has lost the IPAddress of an address that it has, since this was last asked.
+    /// Returns true if, since the last call, a Service has lost the IPAddress of an address that it still lists.
     pub(crate) fn lacks_address(&self) -> bool {
         let mut ledger = self.write_lock();
         ledger.follow(&*self.store);
         ledger.takes_repair()
     }
 
-    /// Makes a Namespace that is not there.
+    /// Creates the Namespace if it does not exist.
     pub(crate) async fn ensure_namespace(&self, name: &str) -> Result<(), ApiError> {
         if self.store.latest(Resource::Namespace, name).is_some() {
             return Ok(());
@@ -344,7 +360,8 @@ impl Api {
         }
     }
 
-    /// Some at a time, so that not every new Event costs a look at all of them.
+    /// Removes the oldest Events. Runs once [`EVENTS_AT_ONCE`] too many are stored, so that not every new Event costs
+    /// a listing.
     async fn drop_oldest_events(&self) {
         if self.store.count(Resource::Event) < MAX_EVENTS + EVENTS_AT_ONCE {
             return;
@@ -356,14 +373,14 @@ impl Api {
         let removals = events.iter().take(surplus).map(|event| {
             self.store.commit(Transaction::remove(Resource::Event, event.key(), event.revision()))
         });
-        // One that has changed or gone meanwhile is not among the oldest any more.
+        // An Event that has changed or was deleted meanwhile fails the condition, and needs no removal.
         let results = futures::future::join_all(removals).await;
         tracing::debug!(removed = results.iter().filter(|it| it.is_ok()).count(), "oldest Events dropped");
     }
 }
 
 impl Outcome {
-    /// With the object as clients of this resource see it.
+    /// Converts the object to the form that clients of this resource see.
     fn seen_as(self, resource: Resource) -> Self {
         match view::seen_body(resource, &self.object) {
             Some(object) => Self { object: object.into(), ..self },
@@ -373,7 +390,7 @@ impl Outcome {
 }
 
 impl Target<'_> {
-    /// The key in the store.
+    /// Returns the object's key in the store.
     pub fn key(&self) -> String {
         if self.resource.info().namespaced {
             format!("{}/{}", self.namespace, self.name)
@@ -382,13 +399,13 @@ impl Target<'_> {
         }
     }
 
-    /// The error for an object that is not there.
+    /// Returns the error for an object that does not exist.
     pub(crate) fn not_found(&self) -> ApiError {
         ApiError::NotFound { resource: self.resource, name: self.name.to_owned() }
     }
 }
 
-/// Who keeps the stored object, and whom it belongs to, stays unless the new one says otherwise.
+/// Keeps the stored object's finalizers and owner references, unless the new object has its own.
 fn keep_bonds(object: &mut Object, stored: &StoredObject) {
     let stored = stored.decode();
     let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else { return };
@@ -400,7 +417,7 @@ fn keep_bonds(object: &mut Object, stored: &StoredObject) {
     }
 }
 
-/// The resource that an object's `apiVersion` and `kind` name.
+/// Returns the resource for the `apiVersion` and `kind` of an object.
 pub(crate) fn resource_of(object: &Object) -> Result<Resource, ApiError> {
     let text = |key| json::text(object, key).unwrap_or_default();
     Resource::by_kind(text("apiVersion"), text("kind")).ok_or_else(|| ApiError::Mismatch {

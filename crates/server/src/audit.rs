@@ -1,5 +1,6 @@
-//! The audit of a cluster: its objects, as JSON, against each other. What it finds goes into a [`Report`] for people or
-//! for programs. It writes nothing; the server's own repair does, and whoever looks at another cluster does not.
+//! The audit of a cluster: compares its Services, IPAddresses, ServiceCIDRs and node ports with each other. In:
+//! objects as JSON. Out: a [`Report`] for people or programs. The audit writes nothing: the server's repair loop acts
+//! on the same findings, and an audit of another cluster only reports them.
 
 mod report;
 #[cfg(test)]
@@ -23,7 +24,7 @@ use crate::{
     metadata::parse_time,
 };
 
-/// The objects of a cluster that have to do with cluster IPs and node ports, at one moment.
+/// The objects of a cluster that concern cluster IPs and node ports, at one moment.
 #[derive(Debug, Clone)]
 pub struct Cluster {
     families: Option<Families>,
@@ -35,20 +36,20 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Nothing is in it yet. Families are those of the ranges, unless they are set.
+    /// Creates an empty cluster. Its families are those of the ranges, unless they are set.
     pub fn new(port_range: NodePortRange) -> Self {
         let (services, ranges) = (Vec::new(), Vec::new());
         Self { families: None, port_range, services, addresses: None, ranges, recorded_ports: None }
     }
 
-    /// The configured families.
+    /// Sets the configured families.
     #[must_use]
     pub(crate) fn with_families(self, families: Families) -> Self {
         Self { families: Some(families), ..self }
     }
 
-    /// The node ports that are recorded as given out. Where it is not known which are, Services are only compared with
-    /// each other.
+    /// Sets the node ports that are recorded as allocated. Without this call, the ports of Services are only compared
+    /// with each other.
     #[must_use]
     pub(crate) fn with_recorded_ports(self, ports: Vec<u16>) -> Self {
         Self { recorded_ports: Some(ports), ..self }
@@ -65,7 +66,7 @@ impl Cluster {
         self.services.push(ServiceObject { key, spec, created: created(&metadata) });
     }
 
-    /// Adds an IPAddress; one whose name is no address is left out. That the cluster has none at all is said by
+    /// Adds an IPAddress. An object whose name is not an address is ignored. If the cluster has none at all, call
     /// [`Cluster::knows_addresses`].
     pub fn add_address(&mut self, object: &Object) {
         let metadata = json::object(object, "metadata").cloned().unwrap_or_default();
@@ -81,7 +82,8 @@ impl Cluster {
         self.addresses.get_or_insert_default().push(object);
     }
 
-    /// The IPAddresses are known, be there any or none. Otherwise Services are only compared with each other.
+    /// States that all IPAddresses have been added, even if there are none. Without it and without any IPAddress, the
+    /// addresses of Services are only compared with each other.
     pub fn knows_addresses(&mut self) {
         self.addresses.get_or_insert_default();
     }
@@ -94,31 +96,31 @@ impl Cluster {
         }
     }
 
-    /// Adds a range.
     fn add_range(&mut self, range: AddressRange) {
         self.ranges.push(range);
     }
 
-    /// Adds what `--service-cluster-ip-range` names, where the cluster has no ServiceCIDRs.
+    /// Adds the ranges of `--service-cluster-ip-range`, for a cluster without ServiceCIDRs.
     pub fn add_configured(&mut self, ranges: &ServiceRanges) {
         for range in ranges.iter().filter_map(|range| AddressRange::new(range).ok()) {
             self.add_range(range);
         }
     }
 
-    /// The audit of a cluster that is seen for the first time, as a report. Notes say what could not be looked at.
+    /// Audits a cluster that is seen for the first time. `notes` name what could not be examined.
     pub fn report(self, now: SystemTime, notes: Vec<String>) -> Report {
         let counts = self.counts();
         let now = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         Report::new(self.audit(now, &Sightings::default()), counts, notes)
     }
 
-    /// How many Services and IPAddresses there are.
+    /// Returns the number of Services and of IPAddresses.
     pub(crate) fn counts(&self) -> (usize, usize) {
         (self.services.len(), self.addresses.as_ref().map_or(0, Vec::len))
     }
 
-    /// Compares everything. `now` is in seconds since 1970.
+    /// Compares all objects. `now` is in seconds since 1970; `before` counts the sightings of leaked node
+    /// ports so far.
     pub(crate) fn audit(mut self, now: u64, before: &Sightings) -> Audit {
         let families = self.families.or_else(|| families_of(&self.ranges));
         let families = families.unwrap_or(Families::single(Family::Ipv4));
@@ -143,7 +145,8 @@ impl Cluster {
     }
 }
 
-/// Where a cluster has no IPAddresses, each address belongs to the first Service that has it.
+/// Returns the IPAddresses that are assumed for a cluster without any: each address belongs to the oldest Service
+/// that lists it.
 fn assumed(services: &[ServiceObject]) -> Vec<AddressObject> {
     let mut seen = std::collections::HashSet::new();
     let held = services

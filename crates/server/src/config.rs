@@ -1,4 +1,4 @@
-//! What the server is told at start. Plain fields; the command line fills them.
+//! The settings of a server. Plain fields, which the command line fills in.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -24,69 +24,69 @@ use crate::{
 #[derive(Debug, Clone)]
 #[expect(clippy::struct_excessive_bools, reason = "independent settings, not a state machine")]
 pub struct Config {
-    /// Where [`Server::start`](crate::Server::start) listens; port 0 lets the kernel choose.
+    /// Address that [`Server::start`](crate::Server::start) listens on. With port 0 the kernel selects the port.
     pub listen: SocketAddr,
-    /// How clients connect, and whether they have to say who they are.
+    /// How clients connect, and whether they must authenticate.
     pub transport: Transport,
-    /// Allows plain HTTP on an address that other hosts can reach, for networks that end at this host, as those of
-    /// tests do. The command line does not offer it.
+    /// Allows plain HTTP on an address that other hosts can reach. Meant for networks that do not leave this host,
+    /// such as those of tests; the command line does not offer it.
     pub insecure_allow_non_loopback: bool,
-    /// Ranges that cluster IPs are given from (`--service-cluster-ip-range`).
+    /// Ranges for cluster IPs (`--service-cluster-ip-range`).
     pub service_ranges: ServiceRanges,
-    /// Range that node ports are given from (`--service-node-port-range`).
+    /// Range for node ports (`--service-node-port-range`).
     pub node_ports: NodePortRange,
-    /// Ranges that pods have (`--cluster-cidr`); no range of cluster IPs may overlap them.
+    /// Ranges of pods (`--cluster-cidr`). No range of cluster IPs may overlap them.
     pub pod_ranges: Vec<IpNet>,
-    /// Whether the Service `default/kubernetes` is kept at the first address of the primary range.
+    /// True if the Service `default/kubernetes` is maintained, at the first address of the primary range.
     pub kubernetes_service: bool,
-    /// The endpoint of that Service, where it is not the address listened on (`--advertise-address`).
+    /// Address of that Service's endpoint (`--advertise-address`). `None`: the address listened on.
     pub advertise_address: Option<IpAddr>,
-    /// Whether objects are checked (`--validation`). Off, only well-formed JSON and metadata are asked for, so that
-    /// clients can be tested with objects that no API server would store.
+    /// True if objects are validated (`--validation`). If false, only well-formed JSON and metadata are required, so
+    /// that clients can be tested with objects that no API server would store.
     pub validate: bool,
-    /// Folder of manifests to keep the objects in step with (`--manifests`).
+    /// Folder of manifests whose objects are applied and pruned (`--manifests`).
     pub manifests: Option<PathBuf>,
-    /// Whether garbage is collected, Namespaces are emptied, Endpoints are mirrored and Events expire. Off for tests of
-    /// clients whose objects name owners that are not there.
+    /// True if garbage is collected, deleted Namespaces are emptied, Endpoints are mirrored and Events expire. False
+    /// for tests of clients whose objects name owners that do not exist.
     pub controllers: bool,
-    /// How long an Event is kept after the last write to it (`--event-ttl`).
+    /// Time that an Event is kept after the last write to it (`--event-ttl`).
     pub event_ttl: Duration,
-    /// How much of the past is kept for watches that resume and lists that page.
+    /// Size of the history that is kept for watches that resume and for paged lists.
     pub history: History,
-    /// How much clients may ask for at a time.
+    /// Limits on the requests of clients.
     pub limits: Limits,
-    /// Gives memory that is free back to the system, if something can.
+    /// Returns free memory to the operating system. `None` if the allocator cannot do that.
     pub release_memory: Option<ReleaseMemory>,
-    /// What `/readyz` asks; other rooms add theirs.
+    /// The checks of `/readyz`. Other crates add theirs.
     pub checks: Checks,
-    /// What `/metrics` shows besides the server's own; other rooms add theirs.
+    /// The metrics of `/metrics` besides the server's own. Other crates add theirs.
     pub metrics: Metrics,
 }
 
 /// How clients connect.
 #[derive(Debug, Clone, Default)]
 pub enum Transport {
-    /// Plain HTTP, in which everybody who can connect may do everything.
+    /// Plain HTTP. Every client that can connect may do everything.
     #[default]
     PlainHttp,
     /// TLS, with client certificates or tokens.
     Tls(Box<TlsSettings>),
 }
 
-/// One or two CIDRs, the first being the primary family's.
+/// One or two CIDRs. The first one is that of the primary family.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceRanges {
     primary: IpNet,
     secondary: Option<IpNet>,
 }
 
-/// A setting that cannot be used.
+/// A setting that is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ConfigError {
-    /// Not a CIDR.
+    /// The text is not a CIDR.
     #[error("service-cluster-ip-range: \"{0}\" is not a CIDR; write it like 10.96.0.0/12 or fd00:96::/112")]
     NotACidr(String),
-    /// A CIDR where no cluster IP may be, or CIDRs that do not go together.
+    /// The CIDR cannot be used for cluster IPs, or the CIDRs cannot be combined.
     #[error("service-cluster-ip-range: {0}")]
     Refused(#[from] RangeRefusal),
 }
@@ -116,7 +116,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Whether the settings go together: what a store from earlier has is not checked against these again.
+    /// Checks that the settings fit together. The ServiceCIDRs of an existing store are not checked against them.
     pub fn check(&self) -> Result<(), ConfigError> {
         let nets: Vec<IpNet> = self.service_ranges.iter().collect();
         check_configured(&nets, Neighbours { pods: &self.pod_ranges, nodes: &[] })?;
@@ -125,19 +125,19 @@ impl Config {
 }
 
 impl ServiceRanges {
-    /// The primary range, and the other family's if there is one.
+    /// Returns the primary range, then that of the other family if there is one.
     pub fn iter(&self) -> impl Iterator<Item = IpNet> {
         std::iter::once(self.primary).chain(self.secondary)
     }
 
-    /// The primary range.
+    /// Returns the primary range.
     pub fn primary(&self) -> IpNet {
         self.primary
     }
 }
 
 impl Default for ServiceRanges {
-    /// 10.96.0.0/12, as kubeadm has it.
+    /// Returns 10.96.0.0/12, as in kubeadm.
     fn default() -> Self {
         let primary = ipnet::Ipv4Net::new_assert([10, 96, 0, 0].into(), 12);
         Self { primary: primary.into(), secondary: None }

@@ -1,10 +1,11 @@
-//! What the server does of its own accord: keeps the objects that every cluster has, lets ServiceCIDRs come and go, mends
-//! what is wrong with addresses and node ports, deletes what nobody owns any more, empties Namespaces, mirrors Endpoints
-//! to EndpointSlices, lets Events expire.
+//! The server's own controllers. They maintain the objects that every cluster has, track the state of ServiceCIDRs,
+//! repair addresses and node ports, collect garbage, empty deleted Namespaces, mirror Endpoints to EndpointSlices,
+//! and remove expired Events.
 //!
-//! Each loop writes through [`Api`] like any client. None holds a truth of its own: after a start, or a gap in the
-//! history, it compares what is there. Several servers on one store may do the same at the same time: every write is
-//! bound to the object that was seen, so one of them succeeds and the others find nothing left to do.
+//! Each controller writes through [`Api`] like any client. None keeps state that the store does not have: after a
+//! start, or a gap in the history, it compares the stored objects. Several servers on one store may run the same
+//! controllers at the same time. Every write is conditional on the object that was read, so one server succeeds and
+//! the others find nothing left to do.
 
 mod expiry;
 mod feed;
@@ -29,15 +30,15 @@ pub(crate) use self::feed::{Feed, Seen};
 use self::{expiry::Expiry, garbage::Collector, mirror::Mirror, namespaces::Namespaces};
 use crate::{api::Api, config::Config, error::ApiError};
 
-/// How often what every cluster has is looked for (upstream's controllers of both objects).
+/// Interval at which the objects of every cluster are checked (as upstream's controllers of both objects).
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
-/// Writes that one controller has under way at once.
+/// Most writes that one controller has under way at once.
 const AT_ONCE: usize = 16;
-/// Objects that one controller looks at before others get their turn.
+/// Objects that one controller examines before it yields to other tasks.
 const BATCH: usize = 256;
 
-/// Puts everything in order, and keeps it so until the server stops. Clients are to be answered after this returns; not at
-/// all, if the store cannot write what must be there before.
+/// Starts the controllers, which run until the server stops. The objects that must exist before clients are served
+/// are in place when this returns. Returns an error if the store cannot write them; clients must not be served then.
 pub(crate) async fn start(
     api: &Arc<Api>,
     config: &Config,
@@ -79,7 +80,8 @@ pub(crate) async fn start(
     Ok(())
 }
 
-/// A write under way when the server stops is done or not done as a whole; nobody waits for it.
+/// Runs a controller until the server stops. A write that is under way then is applied as a whole or not at all,
+/// without being awaited.
 async fn until_stop(controller: impl Future<Output = ()> + Send, mut stopping: watch::Receiver<bool>) {
     tokio::select! {
         () = controller => {}
@@ -87,12 +89,12 @@ async fn until_stop(controller: impl Future<Output = ()> + Send, mut stopping: w
     }
 }
 
-/// Does all of it, some at a time; the results come in any order.
+/// Runs all futures, at most [`AT_ONCE`] at a time. The results come in any order.
 async fn all<T: Send>(work: Vec<BoxFuture<'_, T>>) -> Vec<T> {
     stream::iter(work).buffer_unordered(AT_ONCE).collect().await
 }
 
-/// A future for [`all`].
+/// Boxes a future for [`all`].
 fn boxed<'a, T>(work: impl Future<Output = T> + Send + 'a) -> BoxFuture<'a, T> {
     work.boxed()
 }

@@ -1,6 +1,6 @@
-//! What can be wrong with a request, and the `Status` object that says so.
+//! The errors of a request, and the `Status` object that reports them.
 //!
-//! Clients decide by `reason`, then by `code`; the HTTP status equals `code`.
+//! Clients act on `reason`, then on `code`. The HTTP status equals `code`.
 
 use crate::json::{Value, json};
 use thiserror::Error;
@@ -9,18 +9,18 @@ use portolan_schema::patch::PatchError;
 
 use crate::{resource::Resource, store::CommitError};
 
-/// Why a request was refused.
+/// The reason why a request was refused.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum ApiError {
-    /// No such object.
+    /// The object does not exist.
     #[error("{} \"{name}\" not found", qualified(*.resource))]
     NotFound {
-        /// What kind of object.
+        /// The resource of the object.
         resource: Resource,
         /// Its name.
         name: String,
     },
-    /// No such path.
+    /// The path does not exist.
     #[error("the server could not find the requested resource")]
     UnknownPath,
     /// A part of the path is empty, as when a script leaves a variable empty.
@@ -31,45 +31,45 @@ pub enum ApiError {
         /// The path as it was sent, at most its first 256 bytes.
         path: String,
     },
-    /// The path exists, but not for this method.
+    /// The path exists, but does not support this method.
     #[error("the server does not allow {method} on the requested resource")]
     MethodNotAllowed {
         /// The HTTP method.
         method: String,
     },
-    /// Create of a name that is taken.
+    /// The name of a new object is taken.
     #[error("{} \"{name}\" already exists", qualified(*.resource))]
     AlreadyExists {
-        /// What kind of object.
+        /// The resource of the object.
         resource: Resource,
         /// Its name.
         name: String,
     },
-    /// Create in a Namespace that is going.
+    /// The Namespace of a new object is being deleted.
     #[error(
         "{} \"{name}\" is forbidden: unable to create new content in namespace {namespace} because it is being terminated",
         qualified(*.resource)
     )]
     Terminating {
-        /// What kind of object.
+        /// The resource of the object.
         resource: Resource,
         /// Its name; empty if it was to be generated.
         name: String,
         /// The Namespace.
         namespace: String,
     },
-    /// Delete of something that must always be there.
+    /// The object may not be deleted.
     #[error("{} \"{name}\" is forbidden: this namespace may not be deleted", qualified(*.resource))]
     Protected {
-        /// What kind of object.
+        /// The resource of the object.
         resource: Resource,
         /// Its name.
         name: String,
     },
-    /// The object is not the one the client last saw.
+    /// The object differs from the version that the client names.
     #[error("Operation cannot be fulfilled on {} \"{name}\": {what} is {given}, but the stored object has {stored}; read it again and repeat the change", qualified(*.resource))]
     Conflict {
-        /// What kind of object.
+        /// The resource of the object.
         resource: Resource,
         /// Its name.
         name: String,
@@ -80,38 +80,38 @@ pub enum ApiError {
         /// The stored value.
         stored: String,
     },
-    /// Fields with values that the API does not allow.
+    /// Fields have values that the API does not allow.
     #[error("{}", invalid_message(*.resource, .name, .errors))]
     Invalid {
-        /// What kind of object.
+        /// The resource of the object.
         resource: Resource,
         /// Its name.
         name: String,
-        /// Each field and what is wrong with it.
+        /// The fields, and what is wrong with each.
         errors: Vec<FieldError>,
     },
-    /// A field holds the wrong JSON type.
+    /// A field has the wrong JSON type.
     #[error("{field}: expected {expected}, got {got}")]
     WrongType {
         /// Path of the field.
         field: String,
-        /// What belongs there.
+        /// The expected type.
         expected: &'static str,
-        /// What is there.
+        /// The type in the body.
         got: &'static str,
     },
-    /// Unknown fields under `fieldValidation=Strict`.
+    /// The body has unknown fields, under `fieldValidation=Strict`.
     #[error("strict decoding error: unknown field {}", .fields.iter().map(|field| format!("\"{field}\"")).collect::<Vec<_>>().join(", unknown field "))]
     UnknownFields {
         /// Paths of the fields.
         fields: Vec<String>,
     },
-    /// The body is not what its Content-Type says.
+    /// The body is not in the format that its Content-Type names.
     #[error("the body cannot be decoded as {format}: {reason}")]
     Undecodable {
         /// `JSON`, `YAML` or `protobuf`.
         format: &'static str,
-        /// The decoder's message, with the position.
+        /// The decoder's message, with the position of the error.
         reason: String,
     },
     /// The body contradicts the URL.
@@ -124,7 +124,7 @@ pub enum ApiError {
         /// The URL's value.
         url: String,
     },
-    /// An object without a name, where the URL has one.
+    /// The object has no name, but the URL has one.
     #[error(
         "metadata.name is missing: the name of the object ({url} based on URL) was undeterminable: name must be provided"
     )]
@@ -132,10 +132,10 @@ pub enum ApiError {
         /// The URL's value.
         url: String,
     },
-    /// A patch cannot be understood or done, or conflicts with other owners of fields.
+    /// The patch is malformed, cannot be applied, or conflicts with other field managers.
     #[error(transparent)]
     Patch(PatchError),
-    /// A query parameter cannot be understood.
+    /// A query parameter is invalid.
     #[error("query parameter {parameter}: {reason}: \"{value}\"")]
     BadParameter {
         /// Name of the parameter.
@@ -145,30 +145,30 @@ pub enum ApiError {
         /// What is wrong with it.
         reason: &'static str,
     },
-    /// Query parameters or delete options that are not allowed together.
+    /// Query parameters or delete options are invalid, or may not be combined.
     #[error("{what} is invalid: {error}")]
     InvalidOptions {
-        /// `ListOptions` or the like.
+        /// The kind of the options, such as `ListOptions`.
         what: &'static str,
-        /// The option and what is wrong.
+        /// The option, and what is wrong with it.
         error: FieldError,
     },
-    /// The requested revision is no longer known.
+    /// The requested revision is older than the history.
     #[error("too old resource version: {requested} ({oldest})")]
     Expired {
-        /// What was asked.
+        /// The requested revision.
         requested: u64,
         /// The oldest revision that can be served.
         oldest: u64,
-        /// A token that goes on with the list at the current revision.
+        /// A token that continues the list at the current revision.
         continue_token: Option<String>,
     },
-    /// The requested revision has not happened yet.
+    /// The requested revision is newer than the store's.
     #[error("Too large resource version: {requested}, current: {current}")]
     FutureRevision {
-        /// What was asked.
+        /// The requested revision.
         requested: u64,
-        /// Where the store is.
+        /// The store's current revision.
         current: u64,
     },
     /// The body is larger than the server accepts.
@@ -177,7 +177,7 @@ pub enum ApiError {
         /// Limit in bytes.
         limit: usize,
     },
-    /// The object in the body takes more memory than the server spends on one.
+    /// The decoded object would take more memory than the server allows for one.
     #[error(
         "the body would take more than {limit} bytes of memory when decoded: send fewer values at a time"
     )]
@@ -185,35 +185,35 @@ pub enum ApiError {
         /// Limit in bytes.
         limit: usize,
     },
-    /// The bodies of all requests under way take as much memory as they may.
+    /// The bodies of the requests under way take all the memory that is reserved for bodies.
     #[error("the bodies of other requests take all memory that is meant for bodies; try again")]
     Busy,
-    /// The store does not take objects as large as this.
+    /// The object is larger than the store accepts.
     #[error("{0}")]
     TooLargeToStore(String),
-    /// Other writers were faster, again and again.
+    /// Other clients kept changing an object that the write depends on, until the deadline.
     #[error("Operation cannot be fulfilled on {} \"{name}\": others keep changing what it depends on; try again", qualified(*.resource))]
     Contended {
-        /// What kind of object was changed by others.
+        /// The resource that other clients changed.
         resource: Resource,
         /// Its name.
         name: String,
     },
-    /// Something that the client can not mend.
+    /// An internal error, which the client cannot fix.
     #[error("Internal error occurred: {0}")]
     Internal(String),
-    /// The store cannot write now.
+    /// The store cannot write at present.
     #[error("{0}; try again")]
     Unavailable(String),
-    /// It is not known whether the write was done.
+    /// The result of the write is unknown.
     #[error("{0}; read the object to find out")]
     Unconfirmed(String),
-    /// The body's media type is not understood here.
+    /// The body's media type is not supported.
     #[error("the body of the request was in an unknown format: Content-Type {got} is not one of {accepted}")]
     UnsupportedMediaType {
         /// The request's Content-Type.
         got: String,
-        /// What would have been accepted.
+        /// The media types that are accepted.
         accepted: &'static str,
     },
     /// None of the media types that the client accepts can be produced.
@@ -221,7 +221,7 @@ pub enum ApiError {
         "only the following media types are produced: application/json, application/yaml, application/vnd.kubernetes.protobuf"
     )]
     NotAcceptable,
-    /// The object cannot be encoded as the client wants it.
+    /// The object cannot be encoded in the requested format.
     #[error("{0}")]
     Unencodable(String),
 }
@@ -247,9 +247,10 @@ impl From<CommitError> for ApiError {
     }
 }
 
-/// Causes of one refusal; a body can have a million faults, each of which would take more than its share of the body.
+/// Most causes in one error. A body can contain a million faults, and each cause takes more memory than the faulty
+/// part of the body.
 pub(crate) const MOST_CAUSES: usize = 100;
-/// Bytes of what a message quotes of a body: a name there can be as long as the body.
+/// Most bytes that a message quotes from a body. A name in a body can be as long as the body.
 const MOST_QUOTED: usize = 1000;
 
 fn shortened(mut text: String) -> String {
@@ -266,15 +267,15 @@ fn shortened(mut text: String) -> String {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{field}: {message}")]
 pub struct FieldError {
-    /// Kind of mistake.
+    /// The kind of mistake.
     pub reason: CauseReason,
     /// Path, such as `spec.ports[0].nodePort`.
     pub field: String,
-    /// The value and why it cannot be.
+    /// The value, and why it is wrong.
     pub message: String,
 }
 
-/// Kind of mistake in a [`FieldError`]; names as in `metav1.CauseType`.
+/// The kind of mistake in a [`FieldError`]. The names are those of `metav1.CauseType`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum CauseReason {
@@ -287,40 +288,40 @@ pub enum CauseReason {
 }
 
 impl FieldError {
-    /// A value that must be given.
+    /// Returns the error for a missing value.
     pub fn required(field: impl Into<String>, why: &str) -> Self {
         Self::new(CauseReason::FieldValueRequired, field, format!("Required value: {why}"))
     }
 
-    /// A value outside what is allowed.
+    /// Returns the error for a value that is not allowed.
     pub fn invalid(field: impl Into<String>, value: impl Into<Value>, why: &str) -> Self {
         Self::new(CauseReason::FieldValueInvalid, field, format!("Invalid value: {}: {why}", value.into()))
     }
 
-    /// A value that is not one of a fixed set.
+    /// Returns the error for a value that is not one of a fixed set.
     pub fn not_supported(field: impl Into<String>, value: &str, supported: &[&str]) -> Self {
         let supported = supported.iter().map(|text| format!("\"{text}\"")).collect::<Vec<_>>().join(", ");
         let message = format!("Unsupported value: \"{value}\": supported values: {supported}");
         Self::new(CauseReason::FieldValueNotSupported, field, message)
     }
 
-    /// A value that occurs twice.
+    /// Returns the error for a value that occurs twice.
     pub fn duplicate(field: impl Into<String>, value: impl Into<Value>) -> Self {
         Self::new(CauseReason::FieldValueDuplicate, field, format!("Duplicate value: {}", value.into()))
     }
 
-    /// A value that may not be given here.
+    /// Returns the error for a field that may not be set here.
     pub fn forbidden(field: impl Into<String>, why: &str) -> Self {
         Self::new(CauseReason::FieldValueForbidden, field, format!("Forbidden: {why}"))
     }
 
-    /// A list that is too long.
+    /// Returns the error for a list that is too long.
     pub fn too_many(field: impl Into<String>, count: usize, limit: usize) -> Self {
         let message = format!("Too many: {count}: must have at most {limit} items");
         Self::new(CauseReason::FieldValueTooMany, field, message)
     }
 
-    /// What tests compare: the reason without its prefix, and the field.
+    /// Returns what tests compare: the reason without its prefix, and the field.
     #[cfg(test)]
     pub(crate) fn brief(&self) -> String {
         let reason = format!("{:?}", self.reason);
@@ -333,28 +334,28 @@ impl FieldError {
 }
 
 impl ApiError {
-    /// An object with bad fields, of which the first are reported.
+    /// Returns the error for an object with invalid fields. Only the first 100 are reported.
     pub fn invalid(resource: Resource, name: &str, mut errors: Vec<FieldError>) -> Self {
         errors.truncate(MOST_CAUSES);
         Self::Invalid { resource, name: shortened(name.chars().take(MOST_QUOTED).collect()), errors }
     }
 
-    /// The HTTP status.
+    /// Returns the HTTP status.
     pub fn code(&self) -> u16 {
         self.reason_and_code().1
     }
 
-    /// The machine-readable reason.
+    /// Returns the machine-readable reason.
     pub fn reason(&self) -> &'static str {
         self.reason_and_code().0
     }
 
-    /// Seconds after which a retry may help, for the `Retry-After` header.
+    /// Returns the seconds after which a retry may succeed, for the `Retry-After` header.
     pub fn retry_after_seconds(&self) -> Option<u32> {
         matches!(self, Self::FutureRevision { .. } | Self::Unavailable(_) | Self::Busy).then_some(1)
     }
 
-    /// The `Status` object.
+    /// Returns the `Status` object.
     pub fn to_status(&self) -> Value {
         let mut metadata = json!({});
         if let Self::Expired { continue_token: Some(token), .. } = self {
@@ -429,7 +430,7 @@ impl ApiError {
                 let causes: Vec<Value> = errors.iter().map(cause).collect();
                 Some(json!({"name": name, "group": info.group, "kind": info.kind, "causes": causes}))
             }
-            // kubectl shows the causes of what is invalid, not the message.
+            // kubectl shows the causes of an invalid object, not the message.
             Self::Patch(PatchError::Failed(message)) => {
                 let cause = json!({"reason": "FieldValueInvalid", "message": message, "field": "patch"});
                 Some(json!({"causes": [cause]}))
@@ -464,7 +465,7 @@ fn cause(error: &FieldError) -> Value {
     json!({"reason": format!("{:?}", error.reason), "message": error.message, "field": error.field})
 }
 
-/// `services` or `endpointslices.discovery.k8s.io`.
+/// Returns the plural name with its group, such as `services` or `endpointslices.discovery.k8s.io`.
 fn qualified(resource: Resource) -> String {
     let info = resource.info();
     if info.group.is_empty() { info.plural.to_owned() } else { format!("{}.{}", info.plural, info.group) }

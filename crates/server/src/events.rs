@@ -1,4 +1,4 @@
-//! Events that the server itself reports.
+//! The Events that the server itself reports.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
@@ -15,10 +15,10 @@ use crate::{
 /// Most characters of a note (`pkg/apis/events/validation`).
 const MOST_NOTE: usize = 1024;
 
-/// Something that a person should look at. Told again, it is counted in the same Event.
+/// A warning for users. If it repeats, the same Event counts it.
 #[derive(Debug)]
 pub(crate) struct Warning<'a> {
-    /// Kind, namespace (empty if it has none) and name of the object.
+    /// Resource, namespace (empty for a cluster-scoped kind) and name of the object.
     pub(crate) regarding: (Resource, &'a str, &'a str),
     /// `reportingController`.
     pub(crate) controller: &'static str,
@@ -31,7 +31,7 @@ pub(crate) struct Warning<'a> {
 }
 
 impl Warning<'_> {
-    /// Writes the Event; that it can not be written is only logged.
+    /// Writes the Event. A failure is only logged.
     pub(crate) async fn send(&self, api: &Api) {
         if let Err(error) = self.write(api).await {
             tracing::warn!(reason = self.reason, note = self.note, %error, "Event not written");
@@ -67,7 +67,7 @@ impl Warning<'_> {
         });
         let event = event.as_object().cloned().unwrap_or_default();
         match api.create(Resource::Event, event_namespace, event, WriteOptions::default()).await {
-            // Another server has told it.
+            // Another server has written the same Event.
             Ok(_) | Err(ApiError::AlreadyExists { .. }) => Ok(()),
             Err(error) => Err(error),
         }

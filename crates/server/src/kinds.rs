@@ -1,4 +1,5 @@
-//! What each kind adds to the common rules: defaults, validation, what an update may change.
+//! The rules of each kind, besides those of all objects: defaults, validation, and the fields that an update may
+//! change.
 
 pub(crate) mod namespace;
 pub(crate) mod network;
@@ -20,8 +21,8 @@ use crate::{
     resource::Resource,
 };
 
-/// Fills in what the client left out, and takes out what it may not write; `old` is the stored object on update.
-/// Services are prepared in [`service`], together with what they hold.
+/// Sets defaults and removes fields that clients may not write. `old` is the stored object if this is an update.
+/// Services are prepared in [`service`], together with their allocation.
 pub(crate) fn prepare(resource: Resource, object: &mut Object, old: Option<&Object>) {
     match resource {
         Resource::EndpointSlice => {
@@ -41,7 +42,8 @@ pub(crate) fn prepare(resource: Resource, object: &mut Object, old: Option<&Obje
     }
 }
 
-/// Everything that is wrong with the object beside its metadata; `old` is the stored object on update.
+/// Returns everything that is wrong with the object, except its metadata. `old` is the stored object if this is an
+/// update.
 pub(crate) fn validate(resource: Resource, object: &Object, old: Option<&Object>) -> Vec<FieldError> {
     match resource {
         Resource::Service => service::validate(object, old),
@@ -57,7 +59,7 @@ pub(crate) fn validate(resource: Resource, object: &Object, old: Option<&Object>
     }
 }
 
-/// Remarks on what is allowed but probably not meant, for the client to show.
+/// Returns warnings for the client about values that are valid but probably not meant.
 pub(crate) fn warnings(resource: Resource, object: &Object) -> Vec<String> {
     match resource {
         Resource::Service => service::warnings(object),
@@ -69,12 +71,13 @@ pub(crate) fn warnings(resource: Resource, object: &Object) -> Vec<String> {
     }
 }
 
-/// The address that an endpoint can have, by this text.
+/// Returns the address in `text` if an endpoint can have it.
 pub(crate) fn usable_address(text: &str) -> Option<std::net::IpAddr> {
     network::parse_address(text).filter(|address| network::unusable(*address).is_none())
 }
 
-/// Whether an update changes what `metadata.generation` counts: anything outside metadata, or the labels.
+/// Returns true if an update increments `metadata.generation`: for EndpointSlices, if anything outside metadata or
+/// the labels change.
 pub(crate) fn bumps_generation(resource: Resource, new: &Object, old: &Object) -> bool {
     let labels = |object| json::object(object, "metadata").and_then(|metadata| metadata.get("labels"));
     let differ = || {

@@ -1,18 +1,29 @@
-//! A small Kubernetes-style API server for Services without Kubernetes.
+//! A small Kubernetes-style API server for Services, which needs no Kubernetes.
 //!
-//! Owns: the objects (Services, EndpointSlices, Nodes, ServiceCIDRs, Events), their versions and history, the HTTP
-//! face that ordinary Kubernetes clients speak, TLS and who may do what, and the folder of manifests that it can follow.
+//! Owns: the objects (Services, EndpointSlices, Nodes, ServiceCIDRs, Events and others), the rules for writing them,
+//! the HTTP API for ordinary Kubernetes clients, TLS, authentication and authorization, the controllers, and the
+//! folder of manifests that it can follow.
 //!
-//! Flows in: HTTP requests, manifest files, calls on [`Api`] from the same process. Flows out: HTTP answers and
-//! watch streams, taken straight from the stored bytes.
+//! In: HTTP requests, manifest files, calls of [`Api`] from the same process. Out: HTTP responses and watch streams,
+//! which are sent straight from the stored bytes.
 //!
 //! Must not know: the proxy, rules, netlink. It never reads the host's network state.
 //!
-//! The path of a request: `server` (connections, TLS, limits) -> `security` (who, and whether that one may) ->
-//! [`http`](self). The path of a write: [`http`](self) or manifests -> [`Api`] (decode, default, validate, plan)
-//! -> [`Store`] (versions, history) -> every watch of that resource. The path of a read: [`Store`] snapshot -> bytes
-//! on the wire. Who holds which address is in objects of the store; `portolan-ipam` decides who gets which.
-//! [`Metrics`] and [`Checks`] hold what other rooms show and what makes them ready.
+//! The path of a request: `server` (connections, TLS, limits) -> `security` (authentication, authorization) ->
+//! [`http`](self) (routes, content types).
+//!
+//! The path of a write:
+//! - [`http`](self) or `manifests` decode the object, within a memory budget ([`json::bounded`]).
+//! - [`Api`] applies the patch, sets defaults, validates the object, and plans cluster IPs and node ports. Which
+//!   address a Service gets is decided by `portolan-ipam`.
+//! - The plan becomes one transaction: the object, and the objects that record its addresses and ports.
+//! - [`Store`] applies the whole transaction or nothing. It gives each object its revision, keeps the history, and
+//!   publishes the objects once they are durable.
+//! - The watches of the resource send what is published.
+//!
+//! The path of a read: a snapshot of [`Store`] -> bytes on the wire.
+//!
+//! [`Metrics`] and [`Checks`] hold the metrics and readiness checks that other crates add.
 
 mod allocate;
 mod api;

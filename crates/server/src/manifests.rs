@@ -1,9 +1,12 @@
-//! A folder of manifests that the objects are kept in step with: create, update, and prune what the folder made.
+//! A folder of manifests whose objects are kept in sync with the store: objects are created, updated, and pruned when
+//! no manifest declares them.
 //!
-//! Every object that the folder made carries an annotation that says so, so that what a manifest no longer has is pruned
-//! even if it went while no server ran. A document that cannot be used gets one line in the log and never stops the
-//! others; as long as a file has an unreadable document, nothing that the file made is pruned, since it may be what the
-//! document meant.
+//! In: the contents of the folder. Out: writes through [`Api`].
+//!
+//! Every object that the folder creates has an annotation that names its file. So an object that no manifest declares
+//! is pruned even if its manifest was removed while no server was running. A document that cannot be used is logged
+//! in one line, and does not affect the other documents. While a file has an unreadable document, nothing that the
+//! file created is pruned: the document may declare that object.
 
 mod contents;
 mod documents;
@@ -38,24 +41,24 @@ use crate::{
 #[cfg(test)]
 mod tests;
 
-/// What has been made of a folder so far.
+/// The objects and files of a folder, as of the last synchronization.
 #[derive(Debug)]
 struct Folder {
     api: Arc<Api>,
-    /// Absolute.
+    /// The absolute path.
     path: PathBuf,
     files: BTreeMap<PathBuf, File>,
-    /// What could not be pruned.
+    /// Objects that could not be pruned yet.
     leftover: HashSet<ObjectId>,
 }
 
-/// One file as it was last read.
+/// A file as it was last read.
 #[derive(Debug, Default)]
 struct File {
-    /// `None` if the file must be looked at again even if it stays the same.
+    /// The content that was applied. `None` if the file must be processed again even if it does not change.
     content: Option<Vec<u8>>,
     objects: HashSet<ObjectId>,
-    /// What is wrong with it, as it was logged.
+    /// The errors in the file that have been logged.
     complaints: Vec<String>,
 }
 
@@ -66,7 +69,7 @@ struct ObjectId {
     name: String,
 }
 
-/// Why a document was not applied.
+/// The reason why a document was not applied.
 #[derive(Debug, thiserror::Error)]
 enum Refusal {
     #[error("{0}")]
@@ -77,23 +80,23 @@ enum Refusal {
     NoName,
 }
 
-/// Whether everything is as the folder says.
+/// The result of a synchronization.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Synced {
-    /// Yes, but for what only another content of the folder can mend.
+    /// Everything is in sync, except for errors that only a change of the folder can fix.
     Done,
-    /// Not all of it; trying again later may help.
+    /// Not everything is in sync. A retry may succeed.
     TryAgain,
 }
 
-/// Whether the store has objects that the folder made in an earlier life.
+/// Returns true if the store has objects that the folder created before this process started.
 pub(crate) fn has_made(api: &Arc<Api>, folder: &Path) -> bool {
     let path = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
     !Folder::new(Arc::clone(api), path).files.is_empty()
 }
 
 impl Folder {
-    /// Knows the objects that the folder made in an earlier life.
+    /// Creates the folder's state, with the objects that the folder created before this process started.
     fn new(api: Arc<Api>, path: PathBuf) -> Self {
         let mut folder = Self { api, path, files: BTreeMap::new(), leftover: HashSet::new() };
         for resource in Resource::served().filter(|it| it.stored() == *it) {
@@ -108,7 +111,7 @@ impl Folder {
         folder
     }
 
-    /// Applies what has changed, and deletes what is no longer declared.
+    /// Applies the files that have changed, and deletes the objects that no file declares.
     async fn sync(&mut self, contents: Contents) -> Synced {
         let mut before = std::mem::take(&mut self.files);
         let mut made = std::mem::take(&mut self.leftover);
@@ -121,7 +124,7 @@ impl Folder {
             synced = synced.and(result);
             declared.extend(file.objects.iter().map(|id| (id.clone(), path.clone())));
             self.files.insert(path, file);
-            // Requests go on between the files of a large folder.
+            // Other tasks, such as requests, run between the files of a large folder.
             tokio::task::yield_now().await;
         }
         for id in made.into_iter().filter(|id| !declared.contains_key(id)) {
@@ -130,7 +133,7 @@ impl Folder {
         synced
     }
 
-    /// Takes notice of what happened to the objects; true if one is gone that a file declares.
+    /// Processes changes of the stored objects. Returns true if an object that a file declares was deleted.
     fn observe(&mut self, seen: Vec<Seen>) -> bool {
         let mut gone: HashSet<ObjectId> = HashSet::new();
         for seen in seen {
@@ -193,7 +196,7 @@ impl Folder {
         if unreadable {
             file.objects.extend(old.objects);
         }
-        // What was refused for the sake of another object is tried again with the next change.
+        // Objects that were refused are tried again with the next change: the reason may lie in another object.
         file.content = (!again).then_some(content);
         (file, synced)
     }
@@ -224,7 +227,7 @@ impl Folder {
         Ok(())
     }
 
-    /// Deletes an object, unless somebody has taken it over by taking its mark away.
+    /// Deletes an object, unless its annotation was removed: another client has taken it over.
     async fn prune(&mut self, id: ObjectId) -> Synced {
         let (kind, namespace, name) = (id.resource.info().kind, id.namespace.clone(), id.name.clone());
         let Some(stored) = self.api.store().get(id.resource, &id.target().key()) else { return Synced::Done };
@@ -265,7 +268,7 @@ impl Synced {
 }
 
 impl Refusal {
-    /// Whether the same may be accepted later, without another change of the folder.
+    /// Returns whether the same document may be accepted later, without a change of the folder.
     fn may_pass(&self) -> Synced {
         match self {
             Self::Api(
@@ -304,24 +307,24 @@ impl Document {
     }
 }
 
-/// Where the document is, and what is wrong with it; one line.
+/// Returns one line that names the document's position and what is wrong with it.
 fn complaint(path: &Path, document: &Document, refusal: &Refusal) -> String {
     let error = refusal.to_string();
-    // A parser's message may go on with an excerpt.
+    // A parser's message may continue with an excerpt.
     let error = error.lines().next().unwrap_or_default();
     let Document { index, line, item, .. } = document;
     let item = item.map_or_else(String::new, |item| format!(", item {}", item + 1));
     format!("{}: document {}{item}, line {line}: {error}", path.display(), index + 1)
 }
 
-/// The file as it was, with the complaint that it cannot be read now.
+/// Returns the file as it was last read, with a complaint that it cannot be read.
 fn unread(path: &Path, old: File, error: &dyn fmt::Display) -> File {
     let complaints = vec![format!("{}: {error}", path.display())];
     complain(&old.complaints, &complaints);
     File { content: None, complaints, ..old }
 }
 
-/// Logs what has not been logged before.
+/// Logs the complaints that have not been logged before.
 fn complain(old: &[String], new: &[String]) {
     for complaint in new.iter().filter(|it| !old.contains(it)) {
         tracing::error!(complaint, "manifest not applied");
@@ -335,7 +338,7 @@ fn object_id(object: &Value) -> Result<ObjectId, Refusal> {
         got: json::type_name(object),
     };
     let object = object.as_object().ok_or(wrong)?;
-    // An Event has two forms, of which one is stored.
+    // An Event has two forms. Only one is stored.
     let resource = resource_of(object)?.stored();
     let metadata = json::object(object, "metadata").ok_or(Refusal::NoName)?;
     let name = json::text(metadata, "name").ok_or(Refusal::NoName)?.to_owned();

@@ -1,4 +1,4 @@
-//! The rules of `metadata`: what the server fills in, what clients may change, what names look like.
+//! The rules of `metadata`: what the server fills in, what clients may change, and the syntax of names.
 
 use std::collections::HashSet;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -17,17 +17,20 @@ use crate::{
 #[cfg(test)]
 mod tests;
 
-/// Finalizer of an object whose dependents are to lose it as their owner before it goes (`metav1.FinalizerOrphanDependents`).
+/// Finalizer of an object whose dependents must lose their reference to it before it is removed
+/// (`metav1.FinalizerOrphanDependents`).
 pub(crate) const ORPHAN: &str = "orphan";
-/// Finalizer of an object that waits for its dependents to go first (`metav1.FinalizerDeleteDependents`).
+/// Finalizer of an object whose blocking dependents must be deleted before it is removed
+/// (`metav1.FinalizerDeleteDependents`).
 pub(crate) const FOREGROUND: &str = "foregroundDeletion";
-/// Keys and values of all annotations together, in bytes (apimachinery `TotalAnnotationSizeLimitB`).
+/// Most bytes of the keys and values of all annotations together (apimachinery `TotalAnnotationSizeLimitB`).
 const ANNOTATIONS_LIMIT: usize = 256 * 1024;
-/// A generated name is the prefix, cut to this, and a random suffix.
+/// Most bytes of the prefix in a generated name; a random suffix follows.
 const GENERATED_PREFIX: usize = 58;
 const SUFFIX_ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
-/// Fills in what a new object gets: uid, creationTimestamp, a generated name. Drops what clients may not set.
+/// Fills in the uid, the creationTimestamp and a generated name of a new object. Removes fields that clients may not
+/// set.
 pub(crate) fn prepare_create(resource: Resource, metadata: &mut Object) {
     for key in [
         "uid",
@@ -54,13 +57,13 @@ pub(crate) fn prepare_create(resource: Resource, metadata: &mut Object) {
     }
 }
 
-/// What of `metadata` an update must not set, as it would be lost or mean a deletion (apimachinery,
+/// Returns errors for changes of `metadata` that would be lost or would mean a deletion (apimachinery,
 /// `ValidateObjectMetaAccessorUpdate`).
 pub(crate) fn forbidden_changes(metadata: &Object, old: &Object) -> Vec<FieldError> {
     let given = |object: &Object, key| object.get(key).filter(|value| !value.is_null()).cloned();
     let why = "field is immutable; may only be changed via deletion";
     let mut errors = Vec::new();
-    // A stored time of deletion stays, whatever the client says.
+    // A stored deletion timestamp is kept, whatever the client sends.
     if let (Some(new), None) = (given(metadata, "deletionTimestamp"), given(old, "deletionTimestamp")) {
         errors.push(FieldError::invalid("metadata.deletionTimestamp", new, why));
     }
@@ -72,8 +75,8 @@ pub(crate) fn forbidden_changes(metadata: &Object, old: &Object) -> Vec<FieldErr
     errors
 }
 
-/// Keeps the first of owner references that are the same in everything. Returns what the client should hear if there
-/// were any.
+/// Removes repeated owner references that are equal in every field. Returns a warning for the client if there were
+/// any.
 pub(crate) fn drop_duplicate_owners(metadata: &mut Object) -> Option<String> {
     let owners = metadata.get_mut("ownerReferences")?.as_array_mut()?;
     let (mut seen, mut twice) = (HashSet::new(), None);
@@ -89,7 +92,7 @@ pub(crate) fn drop_duplicate_owners(metadata: &mut Object) -> Option<String> {
     })
 }
 
-/// Restores what an update may not change.
+/// Restores the fields that an update may not change.
 pub(crate) fn prepare_update(metadata: &mut Object, old: &Object) {
     for key in [
         "name",
@@ -110,7 +113,7 @@ pub(crate) fn prepare_update(metadata: &mut Object, old: &Object) {
     metadata.remove("managedFields");
 }
 
-/// Everything that is wrong with `metadata`.
+/// Returns everything that is wrong with `metadata`.
 pub(crate) fn validate(resource: Resource, metadata: &Object) -> Vec<FieldError> {
     let mut errors = Vec::new();
     errors.extend(name_error(resource, metadata));
@@ -139,7 +142,7 @@ pub(crate) fn validate(resource: Resource, metadata: &Object) -> Vec<FieldError>
     errors
 }
 
-/// A `resourceVersion` from a body: `None` where it is absent, empty or `0`.
+/// Returns the `resourceVersion` of a body; `None` if it is absent, empty or `0`.
 pub(crate) fn given_revision(metadata: &Object) -> Result<Option<u64>, ApiError> {
     let Some(text) = json::text(metadata, "resourceVersion") else { return Ok(None) };
     let revision = text.parse::<u64>().map_err(|_| ApiError::WrongType {
@@ -150,18 +153,18 @@ pub(crate) fn given_revision(metadata: &Object) -> Result<Option<u64>, ApiError>
     Ok(Some(revision).filter(|revision| *revision != 0))
 }
 
-/// Now, in whole seconds, as RFC 3339 in UTC.
+/// Returns the current time in whole seconds, as RFC 3339 in UTC.
 pub(crate) fn now() -> String {
     timestamp::whole(since_epoch().0).unwrap_or_default()
 }
 
-/// Now, in microseconds, as a `MicroTime` has it.
+/// Returns the current time in microseconds, in the format of a `MicroTime`.
 pub(crate) fn now_micro() -> String {
     let (seconds, nanos) = since_epoch();
     timestamp::micro(seconds, nanos).unwrap_or_default()
 }
 
-/// Seconds since 1970 of a Time as the API writes it, `2006-01-02T15:04:05Z`.
+/// Returns the seconds since 1970 of a Time as the API writes it, `2006-01-02T15:04:05Z`.
 pub(crate) fn parse_time(text: &str) -> Option<u64> {
     timestamp::parse(text).and_then(|(seconds, _)| u64::try_from(seconds).ok())
 }
@@ -250,12 +253,12 @@ fn owner_errors(metadata: &Object) -> Vec<FieldError> {
     errors
 }
 
-/// A text that is the same for equal owner references, whatever the order of their fields.
+/// Returns a text that is the same for equal owner references, whatever the order of their fields.
 fn canonical(owner: &Value) -> String {
     owner.to_string()
 }
 
-/// At most `length` bytes of `text`, whole characters.
+/// Returns at most the first `length` bytes of `text`, cut between two characters.
 fn cut(text: &str, length: usize) -> &str {
     let end = (0..=length.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
     text.get(..end).unwrap_or_default()
@@ -265,7 +268,7 @@ fn suffix() -> String {
     (0..5).filter_map(|_| fastrand::choice(SUFFIX_ALPHABET)).map(|byte| char::from(*byte)).collect()
 }
 
-/// A random (version 4) UUID, RFC 9562 section 5.4.
+/// Returns a random (version 4) UUID, RFC 9562 section 5.4.
 fn uid() -> String {
     let random = fastrand::u128(..);
     let versioned = random & !(0xf << 76) | (0x4 << 76);

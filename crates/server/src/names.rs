@@ -1,19 +1,19 @@
-//! The syntax of names in this API. Sources: RFC 1123 section 2.1 (labels), RFC 6335 section 5.1 (service names).
+//! The syntax of names in the API. Sources: RFC 1123 section 2.1 (labels), RFC 6335 section 5.1 (service names).
 
-/// DNS-1123 label: lower-case letters, digits and hyphens, alphanumeric at both ends, at most 63.
+/// Returns true for a DNS-1123 label: at most 63 lower-case letters, digits and hyphens, alphanumeric at both ends.
 pub(crate) fn is_dns_label(name: &str) -> bool {
     let inner = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     name.len() <= 63 && ends_and_middle(name, inner, |byte| inner(byte) || *byte == b'-')
 }
 
-/// DNS-1123 subdomain: labels joined by dots, at most 253 in all.
+/// Returns true for a DNS-1123 subdomain: labels joined by dots, at most 253 characters in all.
 pub(crate) fn is_dns_subdomain(name: &str) -> bool {
     let inner = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     name.len() <= 253
         && name.split('.').all(|label| ends_and_middle(label, inner, |byte| inner(byte) || *byte == b'-'))
 }
 
-/// Qualified name: optional DNS subdomain and `/`, then a name of 1 to 63.
+/// Returns true for a qualified name: an optional DNS subdomain and `/`, then a name of 1 to 63 characters.
 pub(crate) fn is_qualified_name(name: &str) -> bool {
     match name.split_once('/') {
         Some((prefix, rest)) => is_dns_subdomain(prefix) && is_name_part(rest),
@@ -21,12 +21,13 @@ pub(crate) fn is_qualified_name(name: &str) -> bool {
     }
 }
 
-/// Label value: empty, or like the name part of a qualified name.
+/// Returns true for a label value: empty, or like the name part of a qualified name.
 pub(crate) fn is_label_value(value: &str) -> bool {
     value.is_empty() || is_name_part(value)
 }
 
-/// IANA service name: at most 15 lower-case letters, digits and single inner hyphens, at least one letter.
+/// Returns true for an IANA service name: at most 15 lower-case letters, digits and single inner hyphens, with at
+/// least one letter.
 pub(crate) fn is_service_name(name: &str) -> bool {
     name.len() <= 15
         && is_dns_label(name)
@@ -34,7 +35,7 @@ pub(crate) fn is_service_name(name: &str) -> bool {
         && name.bytes().any(|byte| byte.is_ascii_lowercase())
 }
 
-/// A text that may stand as one segment of a path.
+/// Returns true if the text can be one segment of a URL path.
 pub(crate) fn is_path_segment(name: &str) -> bool {
     !name.is_empty() && name != "." && name != ".." && !name.contains(['/', '%'])
 }

@@ -1,7 +1,7 @@
-//! Label and field selectors: which objects a list, watch or deletecollection is about.
+//! Label and field selectors, which restrict the objects of a list, watch or deletecollection.
 //!
 //! Grammar: the comma is AND. Labels: `k=v`, `k==v`, `k!=v`, `k in (a,b)`, `k notin (a,b)`, `k`, `!k`, `k>1`, `k<1`.
-//! Fields: `f=v`, `f==v`, `f!=v`, with backslash before `\`, `,` and `=`.
+//! Fields: `f=v`, `f==v`, `f!=v`, with a backslash before `\`, `,` and `=`.
 
 use portolan_schema::view;
 
@@ -15,7 +15,7 @@ use crate::{
 #[cfg(test)]
 mod tests;
 
-/// Label and field requirements, all of which must hold.
+/// Label and field requirements. An object must meet all of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Selector {
     labels: Vec<LabelRequirement>,
@@ -53,7 +53,7 @@ enum Field {
 }
 
 impl Selector {
-    /// Parses the two query parameters; absent ones are empty.
+    /// Parses the two query parameters. An absent one is an empty text.
     pub(crate) fn parse(resource: Resource, labels: &str, fields: &str) -> Result<Self, ApiError> {
         Ok(Self { labels: parse_labels(labels)?, fields: parse_fields(resource, fields)? })
     }
@@ -64,8 +64,8 @@ impl Selector {
         self
     }
 
-    /// The key of the only object that can be selected, if there is just one: by its name, and the namespace that is
-    /// given here or required.
+    /// Returns the key of the only object that can match, if the name is required, and the namespace is given or
+    /// required.
     pub(crate) fn key(&self, resource: Resource, namespace: Option<&str>) -> Option<String> {
         let required = |field| {
             let one = self.fields.iter().find(|it| it.equal && it.field == field);
@@ -78,12 +78,12 @@ impl Selector {
         Some(format!("{}/{name}", namespace.or_else(|| required(Field::Namespace))?))
     }
 
-    /// Whether every object is selected.
+    /// Returns true if every object matches.
     pub(crate) fn is_everything(&self) -> bool {
         self.labels.is_empty() && self.fields.is_empty()
     }
 
-    /// Whether the object is selected.
+    /// Returns true if the object matches.
     pub(crate) fn matches(&self, object: &StoredObject) -> bool {
         self.fields.iter().all(|requirement| requirement.matches(object))
             && self.labels.iter().all(|requirement| requirement.matches(object.labels()))
@@ -132,7 +132,7 @@ fn parse_labels(text: &str) -> Result<Vec<LabelRequirement>, ApiError> {
     parts.into_iter().map(|part| parse_label(part.trim())).collect()
 }
 
-/// Splits at commas that are not within `( )`.
+/// Splits at commas outside of parentheses.
 fn split_outside_parentheses(text: &str) -> Vec<&str> {
     let mut inside = false;
     text.split(|character| {
@@ -169,7 +169,7 @@ fn parse_label(term: &str) -> Result<LabelRequirement, ApiError> {
     }
 }
 
-/// `key in (a,b)` or `key notin (a,b)`.
+/// Parses `key in (a,b)` or `key notin (a,b)`. `None` if there is no parenthesis.
 fn parse_set(text: &str) -> Result<Option<(&str, LabelTest)>, ApiError> {
     let Some((head, rest)) = text.split_once('(') else { return Ok(None) };
     let values = rest.strip_suffix(')').ok_or_else(|| bad_labels(text, "the list must end with )"))?;
@@ -226,7 +226,7 @@ fn selectable(resource: Resource, field: &str) -> Option<Field> {
     }
 }
 
-/// Splits at commas that no backslash precedes.
+/// Splits at commas without a backslash before them.
 fn split_unescaped(text: &str) -> Vec<&str> {
     let mut escaped = false;
     text.split(|character| {

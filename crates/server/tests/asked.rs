@@ -21,12 +21,12 @@ fn furnished() -> RunningServer {
     server
 }
 
-/// The code of an answer; of a watch, too, which is not read on.
+/// Returns the status code of a response. For a watch, the body is not read.
 fn code(address: SocketAddr, method: &str, path: &str, body: &str) -> u16 {
     read_head(&mut send(address, method, path, &[JSON], body.as_bytes())).0
 }
 
-/// Names and revisions of everything that clients see.
+/// Returns the names and revisions of all objects that clients see.
 fn everything(address: SocketAddr) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for (root, list) in versions(address) {
@@ -43,7 +43,7 @@ fn everything(address: SocketAddr) -> BTreeSet<String> {
     found
 }
 
-/// `/api/v1` and the like, and what discovery lists there.
+/// Returns the roots of the API versions, such as `/api/v1`, with the resources that discovery lists for each.
 fn versions(address: SocketAddr) -> Vec<(String, Value)> {
     let groups = get(address, "/apis").expect(200);
     let groups =
@@ -67,7 +67,7 @@ fn verb(method: &str, is_named: bool) -> Option<&'static str> {
     })
 }
 
-/// A path of a resource, and the verbs that it should serve.
+/// Returns the paths of a resource, each with the verbs that it should serve.
 fn paths(root: &str, resource: &Value, all: &[Value]) -> Vec<(String, bool, Vec<String>)> {
     let verbs = |entry: &Value| -> Vec<String> {
         entry["verbs"].as_array().unwrap().iter().map(|verb| verb.as_str().unwrap().to_owned()).collect()
@@ -181,7 +181,7 @@ fn an_empty_part_of_a_path_is_refused() {
             assert!(said.contains(path) && said.contains("empty"), "{said}");
         }
     }
-    // With a name left empty at the end, a path is that of a collection, or of the object of a subresource.
+    // If the name at the end is empty, the path is that of the collection, or of the object of a subresource.
     for path in [format!("{SERVICES}/"), format!("{SERVICES}/web/"), "/api/v1/nodes/".to_owned()] {
         for method in ["POST", "PUT", "PATCH", "DELETE"] {
             request(address, method, &path, &[JSON], object.as_bytes()).refused(400, "BadRequest");
@@ -229,7 +229,7 @@ fn a_parameter_with_an_impossible_value_is_refused() {
             assert_eq!(answer.code, status, "{method} {path}?{query}: {}", answer.text());
         }
     }
-    // What would choose among many is no condition of a request about one.
+    // Parameters that select among objects are refused in requests for one object.
     for query in
         ["labelSelector=app%3Dother", "fieldSelector=metadata.name%3Dx", "resourceVersion=1", "limit=1"]
     {
@@ -266,7 +266,7 @@ fn options_of_a_deletion_are_what_they_should_be_or_refused() {
     send_json(address, "DELETE", &format!("{web}?propagationPolicy=Foreground"), &orphan)
         .refused(422, "Invalid");
     assert_eq!(everything(address), before);
-    // What only the query says counts beside a body.
+    // An option in the query applies even if there is a body.
     let pending =
         send_json(address, "DELETE", &format!("{web}?propagationPolicy=Orphan"), &json!({})).expect(200);
     assert_eq!(pending["metadata"]["finalizers"], json!(["orphan"]));
@@ -322,7 +322,7 @@ fn an_object_without_its_name_is_not_that_of_the_url() {
         }
     }
     assert_eq!(everything(address), before);
-    // An object that is applied names itself before it exists.
+    // An object in a server-side apply must have a name even before the object exists.
     let apply = [("content-type", "application/apply-patch+yaml")];
     let unnamed = json!({"apiVersion": "v1", "kind": "Service", "spec": {"ports": ports}}).to_string();
     let path = format!("{SERVICES}/new?fieldManager=me");

@@ -1,4 +1,4 @@
-//! DELETE by its options, and what becomes of the objects that a deleted one owned.
+//! DELETE with its options, and its effect on the dependents of the deleted object.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod common;
@@ -24,7 +24,7 @@ fn lease(name: &str) -> Value {
     json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name}})
 }
 
-/// A slice owned by `owner`, an object as the server returned it.
+/// Returns a slice owned by `owners`, which are objects as the server returned them.
 fn owned(name: &str, owners: &[&Value]) -> Value {
     let mut slice = slice(name, 1);
     let reference = |owner: &&Value| {
@@ -131,7 +131,7 @@ fn finalizers_keep_an_object() {
 }
 
 #[test]
-fn what_a_deleted_owner_owned_goes_after_it() {
+fn dependents_are_deleted_after_their_owner() {
     let server = start(Config::default());
     let address = server.local_addr();
     let (a, b) = (post(address, SERVICES, &service("a")), post(address, SERVICES, &service("b")));
@@ -151,7 +151,7 @@ fn what_a_deleted_owner_owned_goes_after_it() {
 }
 
 #[test]
-fn what_names_an_owner_that_is_not_there_goes() {
+fn an_object_with_a_missing_owner_is_deleted() {
     let server = start(Config::default());
     let address = server.local_addr();
     let a = post(address, SERVICES, &service("a"));
@@ -281,7 +281,7 @@ fn a_service_takes_its_endpoints_along() {
 }
 
 #[test]
-fn what_was_left_behind_while_no_server_ran_is_found() {
+fn garbage_left_while_no_server_ran_is_collected() {
     let server = start(Config { controllers: false, ..Config::default() });
     let address = server.local_addr();
     let a = post(address, SERVICES, &service("a"));
@@ -302,7 +302,7 @@ fn what_was_left_behind_while_no_server_ran_is_found() {
 fn several_servers_collect_at_once() {
     let first = start(Config::default());
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    // A second server on the same store, which shares nothing else.
+    // A second server that shares only the store.
     let api = block_on(Api::open(Arc::clone(first.store()), &Config::default())).unwrap();
     let second = Server::start_with(Arc::new(api), Config::default(), listener).unwrap();
     let address = second.local_addr();

@@ -1,4 +1,4 @@
-//! What is special about single kinds, as clients see it over HTTP.
+//! The particular rules of some kinds, as clients see them over HTTP.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod common;
@@ -143,7 +143,7 @@ fn endpoints_and_addresses_follow_their_rules() {
 }
 
 #[test]
-fn no_client_sees_what_the_server_keeps_for_itself() {
+fn internal_resources_are_hidden_from_clients() {
     let server = start(Config::default());
     let address = server.local_addr();
     get(address, "/apis/portolan.internal/v1/nodeports").refused(404, "NotFound");

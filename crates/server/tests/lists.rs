@@ -93,7 +93,7 @@ fn pages_show_one_revision_while_writes_go_on() {
         revisions.insert(revision(&list));
         seen.extend(names(&list));
         remaining.push(list["metadata"].get("remainingItemCount").cloned());
-        // Between the pages: one object goes, one comes, one changes.
+        // Between two pages, one object is deleted, one created and one changed.
         delete(address, &format!("{SERVICES}/s2{page}")).expect(200);
         server.api().blocking().apply(service(&format!("s1{page}-new"))).unwrap();
         server.api().blocking().apply(labelled("s24", &format!("v{page}"))).unwrap();
@@ -160,17 +160,17 @@ fn a_large_list_arrives_whole() {
     assert_eq!(list["items"][299]["endpoints"].as_array().unwrap().len(), 100);
 }
 
-/// A server of a store that others share: it learns what they wrote when it asks.
+/// A store that several servers share: it learns of the other servers' writes when it is refreshed.
 #[derive(Debug)]
 struct Lagging {
     inner: MemoryStore,
     lags: AtomicBool,
-    /// A signal was asked for while what others wrote was not known: it would not come.
+    /// True if the server subscribed while it lagged behind: the signal for changes already made would not come.
     waited_in_vain: AtomicBool,
 }
 
 impl Lagging {
-    /// What is not published can not be asked for.
+    /// Returns an error for a revision that is not published.
     fn known(&self, revision: u64) -> Result<(), Expired> {
         if revision > self.revision() { Err(Expired { requested: revision, oldest: 1 }) } else { Ok(()) }
     }
@@ -223,7 +223,7 @@ impl Store for Lagging {
 }
 
 #[test]
-fn what_another_server_said_is_known_here() {
+fn writes_of_another_server_are_visible_after_a_refresh() {
     let store = Arc::new(Lagging {
         inner: MemoryStore::new(History::default()),
         lags: AtomicBool::new(false),
@@ -240,7 +240,7 @@ fn what_another_server_said_is_known_here() {
     }
     let first = get(address, &format!("{SERVICES}?limit=1")).expect(200);
     let (token, at) = (first["metadata"]["continue"].as_str().unwrap(), revision(&first));
-    // The last change was of something else.
+    // The last change was one of another resource.
     let query = |query: String| {
         store.lags.store(true, Relaxed);
         let list = get(address, &format!("{SERVICES}?{query}")).expect(200);

@@ -1,4 +1,4 @@
-//! A folder of manifests over its life.
+//! The folder of manifests: loading, changes, removal and restart.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod common;
@@ -30,7 +30,7 @@ fn yaml(name: &str, port: &str) -> String {
     format!("apiVersion: v1\nkind: Service\nmetadata:\n  name: {name}\nspec:\n  ports:\n  - port: {port}\n")
 }
 
-/// Replaces a file in one step, as careful writers do.
+/// Replaces a file atomically, by a rename.
 fn put(folder: &Path, name: &str, content: &str) {
     let hidden = folder.join(format!(".{name}.new"));
     fs::write(&hidden, content).unwrap();
@@ -38,7 +38,7 @@ fn put(folder: &Path, name: &str, content: &str) {
 }
 
 #[test]
-fn what_is_there_is_loaded_before_the_first_answer() {
+fn existing_files_are_applied_before_the_first_response() {
     let folder = tempfile::tempdir().unwrap();
     put(
         folder.path(),
@@ -153,7 +153,7 @@ fn a_folder_that_is_not_there_is_an_error() {
 }
 
 #[test]
-fn an_object_that_somebody_deletes_comes_back() {
+fn a_deleted_object_of_a_manifest_is_created_again() {
     let folder = tempfile::tempdir().unwrap();
     put(folder.path(), "a.yaml", &yaml("a", "80"));
     let in_shop =
@@ -194,7 +194,7 @@ fn a_file_counts_when_it_is_closed() {
 }
 
 #[test]
-fn what_went_while_no_server_ran_is_pruned() {
+fn objects_of_files_removed_while_no_server_ran_are_pruned() {
     let folder = tempfile::tempdir().unwrap();
     put(folder.path(), "a.yaml", &yaml("a", "80"));
     put(folder.path(), "b.yaml", &yaml("b", "80"));

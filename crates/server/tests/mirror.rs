@@ -1,4 +1,4 @@
-//! Endpoints of Services without selectors, as proxies see them.
+//! Endpoints of Services without selectors, as proxies see them in EndpointSlices.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod common;
@@ -24,7 +24,7 @@ fn endpoints(name: &str, addresses: &[&str]) -> Value {
     })
 }
 
-/// Name and first addresses of every slice of a Service.
+/// Returns the name and the first address of every endpoint of each slice of a Service.
 fn slices(address: SocketAddr, service: &str) -> Vec<(String, Vec<String>)> {
     let list = get(address, &format!("{SLICES}?labelSelector=kubernetes.io/service-name%3D{service}"));
     let text = |value: &Value| value.as_str().unwrap().to_owned();
@@ -100,7 +100,7 @@ fn mirrored_slices_are_defended() {
 }
 
 #[test]
-fn what_cannot_be_mirrored_is_told() {
+fn addresses_that_cannot_be_mirrored_are_reported_in_events() {
     let server = start(Config::default());
     let address = server.local_addr();
     send_json(address, "POST", SERVICES, &service("web")).expect(201);
@@ -118,7 +118,7 @@ fn what_cannot_be_mirrored_is_told() {
 fn several_servers_make_each_slice_once() {
     let first = start(Config::default());
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    // A second server on the same store, which shares nothing else.
+    // A second server that shares only the store.
     let api = block_on(Api::open(Arc::clone(first.store()), &Config::default())).unwrap();
     let second = Server::start_with(Arc::new(api), Config::default(), listener).unwrap();
     let address = second.local_addr();

@@ -1,4 +1,4 @@
-//! Namespaces over their life.
+//! Namespaces from creation to deletion.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod common;
@@ -84,7 +84,7 @@ fn a_deleted_namespace_is_emptied_first() {
 }
 
 #[test]
-fn what_has_finalizers_keeps_its_namespace() {
+fn objects_with_finalizers_keep_their_namespace() {
     let server = start(Config::default());
     let address = server.local_addr();
     make(address, "shop");

@@ -63,7 +63,7 @@ fn every_kind_is_served() {
 }
 
 #[test]
-fn status_is_a_world_of_its_own() {
+fn status_changes_only_through_its_subresource() {
     let server = start(Config::default());
     let address = server.local_addr();
     let mut balanced = service("web");
@@ -165,9 +165,9 @@ fn a_chunked_body_that_grows_too_large_is_refused() {
     assert_eq!(code, 413);
 }
 
-/// A client that sends all of its request before it looks for an answer.
+/// A client that sends the whole request before it reads the response.
 #[test]
-fn who_is_refused_early_still_gets_the_answer_and_keeps_the_connection() {
+fn a_client_that_sends_all_first_gets_an_early_refusal_and_keeps_its_connection() {
     use std::io::{BufReader, Read, Write};
     let server = start(Config::default());
     let mut stream = std::net::TcpStream::connect(server.local_addr()).unwrap();
@@ -187,9 +187,9 @@ fn who_is_refused_early_still_gets_the_answer_and_keeps_the_connection() {
     }
 }
 
-/// One that asks before it sends is not made to send what nobody wants.
+/// A client that waits for `100 Continue` gets the refusal without sending its body.
 #[test]
-fn who_waits_for_leave_to_send_is_refused_without_it() {
+fn a_client_that_expects_100_continue_is_refused_before_its_body() {
     use std::io::{BufReader, Write};
     let server = start(Config::default());
     let mut stream = std::net::TcpStream::connect(server.local_addr()).unwrap();
@@ -277,7 +277,7 @@ fn discovery_and_health() {
 }
 
 #[test]
-fn plain_http_stays_on_loopback_unless_told() {
+fn plain_http_is_refused_off_loopback_unless_allowed() {
     let listen = std::net::SocketAddr::from(([0, 0, 0, 0], 0));
     let refused = Server::start(Config { listen, ..Config::default() }).unwrap_err();
     assert!(matches!(refused, Error::NonLoopback(_)), "{refused}");
@@ -298,7 +298,7 @@ fn a_stopped_server_can_be_started_again_on_its_port_with_its_objects() {
 }
 
 #[test]
-fn what_is_too_large_for_the_store_goes_without_the_owners_of_its_fields() {
+fn an_object_too_large_for_the_store_loses_its_managed_fields() {
     let server = start(Config::default());
     let address = server.local_addr();
     let mut large = service("large");
@@ -306,7 +306,7 @@ fn what_is_too_large_for_the_store_goes_without_the_owners_of_its_fields() {
     let stored = send_json(address, "POST", SERVICES, &large).expect(201);
     assert_eq!(stored["metadata"]["finalizers"], large["metadata"]["finalizers"]);
     assert_eq!(stored["metadata"].get("managedFields"), None);
-    // While it is being deleted, each finalizer is looked for among the stored ones.
+    // While the object is being deleted, each finalizer must be one of the stored ones.
     delete(address, &format!("{SERVICES}/large")).expect(200);
     let patch = json!({"metadata": {"finalizers": large["metadata"]["finalizers"], "labels": {"a": "b"}}});
     send_json(address, "PATCH", &format!("{SERVICES}/large"), &patch).expect(200);
@@ -321,14 +321,14 @@ fn what_is_too_large_for_the_store_goes_without_the_owners_of_its_fields() {
 }
 
 #[test]
-fn an_object_that_was_read_is_no_new_one() {
+fn creating_an_object_with_a_resource_version_is_refused() {
     let server = start(Config::default());
     let address = server.local_addr();
     let mut object = service("web");
     object["metadata"]["resourceVersion"] = "7".into();
     let why = send_json(address, "POST", SERVICES, &object).refused(400, "BadRequest");
     assert!(why.contains("metadata.resourceVersion"), "{why}");
-    // A PUT that makes an object is one of a client that did not know that it was gone.
+    // A PUT that creates an object comes from a client that did not know of its deletion.
     send_json(address, "PUT", &format!("{SERVICES}/web"), &object).expect(201);
     let set = json!({"metadata": {"deletionTimestamp": "2026-11-21T21:03:57Z"}});
     let why = send_json(address, "PATCH", &format!("{SERVICES}/web"), &set).refused(422, "Invalid");
@@ -336,7 +336,7 @@ fn an_object_that_was_read_is_no_new_one() {
 }
 
 #[test]
-fn a_field_that_stands_twice_is_told() {
+fn a_duplicate_field_is_reported() {
     let server = start(Config::default());
     let address = server.local_addr();
     let body = br#"{"metadata": {"name": "web"}, "spec": {"type": "NodePort", "ports": [{"port": 80}], "type": "ClusterIP"}}"#;
@@ -355,7 +355,7 @@ fn a_field_that_stands_twice_is_told() {
 }
 
 #[test]
-fn a_field_that_stands_twice_in_a_patch_is_told() {
+fn a_duplicate_field_in_a_patch_is_reported() {
     let server = start(Config::default());
     let address = server.local_addr();
     send_json(address, "POST", SERVICES, &service("web")).expect(201);

@@ -1,4 +1,4 @@
-//! PATCH in all its media types, and the record of who owns which field, over HTTP.
+//! PATCH in all its media types, and the ownership of fields, over HTTP.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod common;
@@ -27,7 +27,7 @@ fn web() -> String {
     format!("{SERVICES}/web")
 }
 
-/// `manager operation[/subresource]` of each entry.
+/// Returns `manager operation[/subresource]` of each entry in `managedFields`.
 fn managers(object: &Value) -> Vec<String> {
     let entries = object["metadata"]["managedFields"].as_array().cloned().unwrap_or_default();
     let text = |entry: &Value, name: &str| entry[name].as_str().unwrap_or_default().to_owned();

@@ -1,4 +1,4 @@
-//! The representations of objects: Table, metadata alone, YAML, protobuf; in lists, single and in watches.
+//! The representations of objects: Table, metadata only, YAML, protobuf; for lists, single objects and watches.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod common;
@@ -18,7 +18,7 @@ fn accept(address: std::net::SocketAddr, path: &str, accept: &str) -> Response {
     request(address, "GET", path, &[("accept", accept)], b"")
 }
 
-/// The column definitions' names, and of each row the cells but the age.
+/// Returns the names of the columns, and the cells of each row without the age.
 fn shown(table: &Value) -> (Vec<String>, Vec<String>) {
     let columns = table["columnDefinitions"].as_array();
     let columns = columns.into_iter().flatten().map(|it| it["name"].as_str().unwrap().to_owned());
@@ -65,7 +65,7 @@ fn tables_of_lists_and_objects() {
     let whole = accept(address, &format!("{SERVICES}/a?includeObject=Object"), TABLE).expect(200);
     assert_eq!(whole["rows"][0]["object"]["spec"]["clusterIP"], "None");
     accept(address, &format!("{SERVICES}?includeObject=Some"), TABLE).refused(422, "Invalid");
-    // A refusal is a Status, whatever was asked for.
+    // An error is a Status, whatever the client accepts.
     accept(address, &format!("{SERVICES}/none"), TABLE).refused(404, "NotFound");
 }
 
@@ -106,7 +106,7 @@ fn metadata_alone() {
     );
     let one = accept(address, &format!("{SERVICES}/a"), METADATA).expect(200);
     assert_eq!((&one["kind"], one.get("spec")), (&json!("PartialObjectMetadata"), None));
-    // What is for one object does not fit a list, and the reverse.
+    // The type for one object cannot be used for a list, nor the reverse.
     accept(address, SERVICES, METADATA).refused(406, "NotAcceptable");
     accept(address, &format!("{SERVICES}/a"), METADATA_LIST).refused(406, "NotAcceptable");
     let mut watch = Watch::start_with(address, &format!("{SERVICES}?watch=1"), &[("accept", METADATA)]);
@@ -215,7 +215,7 @@ fn protobuf_bodies_and_answers() {
     assert_eq!((created.code, created.header("content-type")), (201, Some(PROTOBUF)));
     let mut created = decoded(&created.body);
     let path = format!("{SERVICES}/web");
-    // Nothing but zero values reads as absent.
+    // A message with only zero values is decoded as absent.
     assert_eq!(created.get("status"), None);
     created["status"] = json!({"loadBalancer": {}});
     assert_eq!(created, get(address, &path).json());
@@ -237,15 +237,15 @@ fn protobuf_bodies_and_answers() {
     let options = encoded(&options);
     let refused = request(address, "DELETE", &path, &headers[..1], &options);
     refused.refused(409, "Conflict");
-    // Documents have no such form.
+    // Discovery documents have no protobuf form.
     assert_eq!(accept(address, "/apis", PROTOBUF).header("content-type"), Some("application/json"));
 }
 
-/// The next frame of a watch: the event's type and its object.
+/// Returns the next frame of a watch: the event's type and its object.
 fn frame(watch: &mut Watch) -> (String, Value) {
     let length = u32::from_be_bytes(watch.bytes(4).try_into().unwrap());
     let event = watch.bytes(length as usize);
-    // WatchEvent{1: type, 2: RawExtension{1: raw}}; the object is at the end, from its magic number on.
+    // WatchEvent{1: type, 2: RawExtension{1: raw}}. The object is at the end and starts with its magic number.
     assert_eq!(event[0], 0x0a);
     let kind = String::from_utf8(event[2..2 + usize::from(event[1])].to_vec()).unwrap();
     let start = event.windows(4).position(|window| window == protobuf::MAGIC).unwrap();

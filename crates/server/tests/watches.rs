@@ -1,4 +1,4 @@
-//! Watches: where they begin, what they carry, how they end.
+//! Watches: where they start, what they send, how they end.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod common;
@@ -122,7 +122,7 @@ fn selectors_turn_changes_into_coming_and_going() {
     for label in ["y", "x", "x", "y", "x"] {
         server.api().blocking().apply(labelled("a", label)).unwrap();
     }
-    // The third write changed nothing and made no event.
+    // The third write changed nothing and caused no event.
     assert_eq!(watch.expect().brief(), "ADDED a");
     let left = watch.expect();
     assert_eq!(left.brief(), "DELETED a");
@@ -192,7 +192,7 @@ fn a_slow_watcher_is_closed_and_never_holds_up_writers() {
     let server = start(Config { history, ..Config::default() });
     let path = format!("{SLICES}?watch=true&resourceVersion={}", server.store().revision());
     let mut watch = Watch::start(server.local_addr(), &path);
-    // Far more than the sockets hold, and the history keeps 1 MiB of it.
+    // Far more than the sockets hold. The history keeps 1 MiB of it.
     let mut big = slice("big", 1000);
     for number in 0..400 {
         big["metadata"]["labels"]["n"] = number.to_string().into();
@@ -237,8 +237,8 @@ type Objects = BTreeMap<String, u64>;
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Whatever is written, and whenever a client starts (by list and watch, or by initial events), it ends with what
-    /// the store holds, for each selector.
+    /// Every client ends with the objects of the store, for each selector, whatever is written and whenever the
+    /// client starts (by list and watch, or by initial events).
     #[test]
     fn list_and_watch_follow_the_store(ops in prop::collection::vec(op(), 1..40)) {
         let server = start(Config::default());
@@ -262,7 +262,7 @@ proptest! {
                 }
             }
         }
-        // A last object that every selector sees tells each client that it has seen everything.
+        // Every selector matches a last object, which shows each client that it has seen all changes.
         let end = api.blocking().apply(labelled("end", "l1")).unwrap().revision;
         let snapshot = server.store().snapshot(Resource::Service, &Scope::default(), None).unwrap();
         for (mut watch, mut objects, selector) in clients {

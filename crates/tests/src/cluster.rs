@@ -1,4 +1,4 @@
-//! A world whose node runs the data plane.
+//! A world of namespaces whose node runs the data plane.
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
@@ -21,26 +21,26 @@ use serde_json::json;
 use crate::mode::{Mode, ModeOptions, Plane};
 use crate::{Place, Sender};
 
-/// Name of the node that runs the data plane; its zone is `a`.
+/// Name of the node that runs the data plane. Its zone is `a`.
 pub const NODE_NAME: &str = "n1";
 /// Name of the other node.
 pub const REMOTE_NODE_NAME: &str = "n2";
-/// Pods on the node; the last one is never an endpoint.
+/// Number of pods on the node. The last one is never an endpoint.
 pub const PODS: usize = 5;
-/// Pods on the other node; the last one is never an endpoint.
+/// Number of pods on the other node. The last one is never an endpoint.
 pub const REMOTE_PODS: usize = 4;
-/// Where every pod answers, in every protocol.
+/// The ports on which every pod responds, in every protocol.
 pub const TARGET_PORTS: [u16; 2] = [8080, 9090];
-/// All pods are in here, by family.
+/// The ranges of all pods, by family.
 pub const CLUSTER_CIDRS: [&str; 2] = ["10.244.0.0/16", "fd00:10:244::/48"];
-/// Cluster IPs are in here, by family.
+/// The ranges of cluster IPs, by family.
 pub const SERVICE_CIDRS: [&str; 2] = ["10.96.0.0/24", "fd00:10:96::/112"];
 
-/// The discard port, where nobody listens.
+/// The discard port, on which nothing listens.
 const CLOSED_PORT: u16 = 9;
-/// How long a new address may take to work.
+/// Deadline for a new address to work.
 const ADDRESS_WITHIN: Duration = Duration::from_secs(60);
-/// The source ports of probes: above all node ports.
+/// First source port of probes, above all node ports.
 const FIRST_SOURCE_PORT: u16 = 33_000;
 
 /// A world, the objects in it, and a data plane for each family on its node.
@@ -60,7 +60,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// A cluster without Services and with the settings of [`Cluster::usual_settings`].
+    /// Creates a cluster without Services, with [`Cluster::usual_settings`].
     pub fn new(mode: Mode) -> Self {
         let world = World::builder().pods(PODS).remote_pods(REMOTE_PODS).build().unwrap();
         for pod in world.pods().iter().chain(world.remote_pods()) {
@@ -95,7 +95,8 @@ impl Cluster {
         cluster
     }
 
-    /// Local detector by cluster CIDR, node ports at the node's own address, everything known.
+    /// Returns the usual settings: local detector by cluster CIDR, node ports at the node's own address, everything
+    /// known.
     pub fn usual_settings(family: Family) -> Settings {
         let node = portolan_testkit::Site::Local.node().of(family);
         Settings {
@@ -109,27 +110,27 @@ impl Cluster {
         }
     }
 
-    /// Who can send.
+    /// Returns all senders.
     pub fn senders(&self) -> &[Sender] {
         &self.senders
     }
 
-    /// The sender of this name.
+    /// Returns the sender with this name.
     pub fn sender(&self, name: &str) -> &Sender {
         self.senders.iter().find(|sender| sender.name == name).unwrap_or_else(|| panic!("no sender {name}"))
     }
 
-    /// The namespaces.
+    /// Returns the world of namespaces.
     pub const fn world(&self) -> &World {
         &self.world
     }
 
-    /// The settings of a family.
+    /// Returns the settings of a family.
     pub const fn settings(&self, family: Family) -> &Settings {
         self.settings.get(family)
     }
 
-    /// Gives both data planes other settings.
+    /// Changes the settings of both data planes.
     pub fn configure(&mut self, change: impl Fn(&mut Settings)) {
         for family in Family::BOTH {
             let settings = self.settings.get_mut(family);
@@ -139,7 +140,7 @@ impl Cluster {
         self.resync();
     }
 
-    /// Takes in changed objects as one transaction of each family.
+    /// Applies changed objects, as one transaction of each family.
     pub fn apply(&mut self, edits: &[Edit]) -> Changes {
         for edit in edits {
             self.catalog.apply(edit.event().unwrap());
@@ -155,13 +156,13 @@ impl Cluster {
         changes
     }
 
-    /// Gives the mode other settings of its own, and restarts.
+    /// Changes the options of the mode, and restarts the data planes.
     pub fn set_options(&mut self, options: ModeOptions) {
         self.options = options;
         self.restart();
     }
 
-    /// Puts data planes that know nothing in the place of these, as a restart of the program would.
+    /// Replaces the data planes with new ones that have no state, as a restart of the program does.
     pub fn restart(&mut self) -> PerFamily<Commit> {
         for family in Family::BOTH {
             let mut plane = open(&self.world, self.mode, self.settings.get(family), self.options);
@@ -170,19 +171,19 @@ impl Cluster {
                 .into_iter()
                 .map(|(name, new)| Change { name, family, old: None, new: Some(new) })
                 .collect();
-            // Nothing is written before everything is compared.
+            // The resync compares everything before the first write.
             plane.0.apply(&changes).unwrap();
             *self.planes.get_mut(family) = plane;
         }
         self.resync()
     }
 
-    /// Reads everything back and writes the difference.
+    /// Reads the kernel's state back and writes the differences.
     pub fn resync(&mut self) -> PerFamily<Commit> {
         per_family(|family| self.at(family, |plane| plane.resync()).unwrap())
     }
 
-    /// Removes what only former Services needed, all of it.
+    /// Removes everything that only former Services needed.
     pub fn collect(&mut self) {
         for family in Family::BOTH {
             self.at(family, |plane| {
@@ -193,19 +194,19 @@ impl Cluster {
         }
     }
 
-    /// Removes what the data planes wrote.
+    /// Removes everything that the data planes wrote.
     pub fn remove(&mut self) {
         for family in Family::BOTH {
             self.at(family, |plane| plane.remove()).unwrap();
         }
     }
 
-    /// The table of a family.
+    /// Returns the forwarding table of a family.
     pub fn table(&self, family: Family) -> Vec<(Arc<ServicePortName>, Arc<Forwarding>)> {
         self.catalog.forwardings(family).collect()
     }
 
-    /// Gives the node more addresses, one of each family, and lets it send from them as a sender of its own.
+    /// Adds an address of each family to the node, and a sender that uses them.
     pub fn add_node_addresses(&mut self, name: &str, addresses: [IpAddr; 2]) {
         let [ipv4, ipv6] = addresses;
         let lines = format!("addr add {ipv4}/32 dev lo\naddr add {ipv6}/128 dev lo nodad\n");
@@ -218,7 +219,7 @@ impl Cluster {
         self.senders.push(Sender { name: name.to_owned(), namespace, addresses, place: Place::Node });
     }
 
-    /// Lets the outside client answer at an address that is not its own otherwise.
+    /// Makes the outside client respond at an additional address.
     pub fn serve_outside(&mut self, at: SocketAddr) {
         let namespace = self.world.client().namespace();
         let options = if at.is_ipv4() { "/32 dev lo" } else { "/128 dev lo nodad" };
@@ -229,34 +230,34 @@ impl Cluster {
         self.outside.insert(at);
     }
 
-    /// What the kernel's tools say about everything in the node's namespace.
+    /// Returns everything that the kernel's tools list in the node's namespace.
     pub fn ruleset(&self) -> String {
         self.mode.ruleset(self.world.node().namespace())
     }
 
-    /// The mode of the data planes.
+    /// Returns the mode of the data planes.
     pub const fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// What the mode does otherwise in a family.
+    /// Returns how the mode differs from the oracle's rules in a family.
     pub(crate) fn differences(&self, family: Family) -> ModeDifferences {
         self.mode.differences(self.settings(family), self.options)
     }
 
-    /// Lets a data plane work where it lives.
+    /// Runs `work` on a data plane, in the node's network namespace.
     fn at<T: Send>(&mut self, family: Family, work: impl FnOnce(&mut dyn Dataplane) -> T + Send) -> T {
         let plane = self.planes.get_mut(family);
         self.world.node().namespace().run(|| work(&mut *plane.0)).unwrap()
     }
 
-    /// The next resource version.
+    /// Returns the next resource version.
     pub(crate) const fn next_version(&mut self) -> u64 {
         self.version += 1;
         self.version
     }
 
-    /// Whether a responder is there.
+    /// Returns true if a responder listens at this address and port.
     pub(crate) fn is_responder(&self, place: SocketAddr) -> bool {
         self.outside.contains(&place) || (self.is_pod(place.ip()) && TARGET_PORTS.contains(&place.port()))
     }
@@ -275,8 +276,8 @@ impl Cluster {
         own.into_iter().chain(self.more_node_addresses.iter().copied()).collect()
     }
 
-    /// A port that no other probe of this namespace has used for long: no flow that the kernel still
-    /// remembers is taken up again.
+    /// Returns a source port that no recent probe of this namespace has used, so that no flow that the kernel still
+    /// tracks is continued.
     pub(crate) fn source_port(&mut self, namespace: u64, protocol: Protocol) -> u16 {
         let next = self.source_ports.entry((namespace, protocol)).or_insert(FIRST_SOURCE_PORT);
         let port = *next;
@@ -289,7 +290,8 @@ fn open(world: &World, mode: Mode, settings: &Settings, options: ModeOptions) ->
     world.node().namespace().run(|| mode.open(settings, options)).unwrap()
 }
 
-/// The kernel makes the route of a new IPv6 address a moment later. Until then, nobody refuses.
+/// Waits until the kernel has added the route of a new IPv6 address, which it does a moment later. Connections are
+/// not refused before that.
 fn wait_for_address(namespace: &Namespace, address: IpAddr) {
     let probe = Probe::new(Protocol::Tcp, SocketAddr::new(address, CLOSED_PORT));
     let refused = || namespace.probe(probe.expecting_silence()).unwrap() == ProbeResult::Refused;

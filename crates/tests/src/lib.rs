@@ -1,12 +1,15 @@
-//! Packet tests: real packets through the kernel, and the oracle's word on each of them.
+//! Packet tests: send real packets through the kernel and compare the results with the oracle.
 //!
-//! Owns the [`Cluster`] (a world of namespaces whose node runs the data plane of a [`Mode`], fed by a Catalog), the
-//! [`Sender`]s in it, the judgement of what became of their packets, and a short notation for rows of
-//! decision tables ([`Cluster::check`]). Objects and attempts flow in; what did not go as the oracle says
-//! flows out. It must not know how the data plane does it: no sets, no chains. Every
-//! test runs in every mode that the kernel has ([`in_every_mode`]).
+//! Owns: the [`Cluster`] (a world of namespaces whose node runs the data plane of a [`Mode`], fed by a Catalog), the
+//! [`Sender`]s in it, the comparison of the results, and a short notation for rows of decision tables
+//! ([`Cluster::check`]).
 //!
-//! Everything is in namespaces of its own, so tests run side by side, and it all ends with the process.
+//! In: objects and attempts. Out: the results that differ from the oracle's.
+//!
+//! Must not know: how the data plane works, that is, no sets and no chains.
+//!
+//! Every test runs in every mode that the kernel supports ([`in_every_mode`]). Each test has its own namespaces, so
+//! tests can run side by side. The namespaces end with the process.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,5 +1,5 @@
-//! The modes under test: how the data plane of each is opened, what it does otherwise than nftables mode, and what is
-//! in the kernel of it.
+//! The modes under test: how the data plane of each is opened, how it differs from nftables mode, and how its state
+//! in the kernel is listed.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
@@ -15,32 +15,33 @@ use portolan_model::oracle::ModeDifferences;
 use portolan_model::{Family, NodePortAddresses, Protocol, Settings};
 use portolan_testkit::Namespace;
 
-/// Says that the kernel has to have IPVS; otherwise tests of it leave themselves out where it has not.
+/// Environment variable that requires IPVS in the kernel. Without it, tests of IPVS are skipped if the kernel has
+/// none.
 const IPVS_MUST_RUN: &str = "PORTOLAN_TEST_IPVS";
-/// What the older iptables locks here: each network namespace is a file of its own, and no test waits for another, or
-/// for anything else on this machine.
+/// The lock file for legacy iptables. Each network namespace has its own file, so no test waits for another test or
+/// for other programs on this machine.
 const LOCK: &str = "/proc/thread-self/ns/net";
 
-/// A mode, with the kernel's part that it uses.
+/// A mode, with the kernel interface that it uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// nftables.
     Nftables,
     /// iptables, as a front end of nftables.
     IptablesNft,
-    /// iptables with tables of its own.
+    /// Legacy iptables, with its own tables in the kernel.
     IptablesLegacy,
-    /// A relay in user space, captured for by `tproxy`.
+    /// Userspace, with a relay that captures traffic by `tproxy`.
     Userspace,
-    /// The same, captured for by translation, with iptables as a front end of nftables.
+    /// Userspace, with capture by address translation, through iptables as a front end of nftables.
     RedirectNft,
-    /// The same, with the older iptables.
+    /// Userspace, with capture by address translation, through legacy iptables.
     RedirectLegacy,
     /// IPVS.
     Ipvs,
 }
 
-/// Runs each test, a function of the [`Mode`], in every mode, in a module of the mode's name.
+/// Runs each test, a function of the [`Mode`], in every mode, in a module named after the mode.
 #[macro_export]
 macro_rules! in_every_mode {
     ($($test:ident),+ $(,)?) => {
@@ -62,12 +63,12 @@ macro_rules! in_every_mode {
     };
 }
 
-/// A mode's own settings.
+/// The options of a mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ModeOptions {
-    /// Node ports answer on loopback, where the mode can (`iptables.localhostNodePorts`).
+    /// True if node ports respond on loopback, in modes that can do that (`iptables.localhostNodePorts`).
     pub localhost_node_ports: bool,
-    /// Where node ports answer at some addresses only, 127.0.0.1 is one of them.
+    /// True if 127.0.0.1 is listed when node ports respond at some addresses only.
     pub lists_loopback: bool,
 }
 
@@ -78,7 +79,7 @@ impl Default for ModeOptions {
 }
 
 impl Mode {
-    /// Runs a test, or says why not: the kernel has nothing to run the mode with.
+    /// Runs a test, or prints why the kernel cannot run the mode.
     pub fn run(self, test: impl FnOnce(Self)) {
         match self.missing() {
             None => test(self),
@@ -86,7 +87,7 @@ impl Mode {
         }
     }
 
-    /// As rows of decision tables call it.
+    /// Returns the mode's name in rows of decision tables.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Nftables => "nftables",
@@ -97,12 +98,12 @@ impl Mode {
         }
     }
 
-    /// Whether the mode carries a protocol.
+    /// Returns true if the mode supports the protocol.
     pub fn carries(self, protocol: Protocol) -> bool {
         !self.relays() || protocol != Protocol::Sctp
     }
 
-    /// Whether a relay carries what is sent.
+    /// Returns true if a relay carries the traffic.
     pub const fn relays(self) -> bool {
         matches!(self, Self::Userspace | Self::RedirectNft | Self::RedirectLegacy)
     }
@@ -115,7 +116,8 @@ impl Mode {
         }
     }
 
-    /// Newer kernels may be built without the tables of the older iptables.
+    /// Returns what the kernel lacks for this mode; `None` if it can run. Newer kernels may be built without the
+    /// tables of legacy iptables.
     fn missing(self) -> Option<String> {
         let namespace = Namespace::new("look").unwrap();
         if self == Self::Ipvs {
@@ -132,7 +134,7 @@ impl Mode {
         })
     }
 
-    /// The data plane of a family, made in the network namespace where it will run.
+    /// Opens the data plane of a family, in the network namespace where it runs.
     pub(crate) fn open(self, settings: &Settings, options: ModeOptions) -> Plane {
         let settings = settings.clone();
         if self == Self::Ipvs {
@@ -164,7 +166,7 @@ impl Mode {
         Plane(Box::new(Iptables::new(programs, settings, options)))
     }
 
-    /// What the mode does otherwise, for the oracle.
+    /// Returns how the mode differs from the oracle's rules.
     pub(crate) fn differences(self, settings: &Settings, options: ModeOptions) -> ModeDifferences {
         match self {
             Self::Nftables => return ModeDifferences::default(),
@@ -184,7 +186,7 @@ impl Mode {
         ModeDifferences::iptables(loopback.into_iter().collect())
     }
 
-    /// Everything in a namespace that the mode may have written, in an order that does not matter.
+    /// Returns everything in a namespace that the mode may have written: as `nft` lists it, or as sorted lines.
     pub(crate) fn ruleset(self, namespace: &Namespace) -> String {
         let mut lines = Vec::new();
         let variant = match self {
@@ -217,25 +219,25 @@ fn open_redirect(variant: Variant, settings: Settings) -> Plane {
     Plane(Box::new(Userspace::open_redirect(programs, settings, Options::default(), relay)))
 }
 
-/// With the kernel's settings, as at the start of the program.
+/// Opens the IPVS data plane, after setting the kernel's settings as the program does at its start.
 fn open_ipvs(settings: Settings) -> Plane {
     for (path, value) in ipvs::kernel_settings(None, false) {
         std::fs::write(path, value.to_string()).unwrap();
     }
     let programs = Programs::of(settings.family, Variant::Nft).unwrap();
-    // The kernel remembers the connections of probes for minutes.
+    // Draining would take minutes: the kernel keeps the probes' connections for so long.
     let options = ipvs::Options { drain: Duration::ZERO, ..ipvs::Options::default() };
     Plane(Box::new(Ipvs::open(programs, settings, options).unwrap()))
 }
 
-/// Virtual servers, addresses and members of sets.
+/// Returns the virtual servers, the addresses and the members of sets.
 fn around_rules(namespace: &Namespace) -> Vec<String> {
     let say = |program: &str, arguments: &[&str]| namespace.output(program, arguments).unwrap();
     let mut said = say("ipvsadm", &["--save", "--numeric"]) + &say("ipset", &["save", "-sorted"]);
     said.retain(|character| character != '\r');
     let sets = said.lines().map(|line| line.split(" initval ").next().unwrap_or(line).to_owned());
     let device = say("ip", &["-oneline", "address", "show", "dev", ipvs::DEVICE]);
-    // The number of the device differs when it has been made again.
+    // The interface index changes when the device is created again.
     let addresses = device.lines().filter_map(|line| line.split_whitespace().nth(3));
     sets.chain(addresses.map(str::to_owned)).collect()
 }
@@ -247,12 +249,12 @@ fn save(namespace: &Namespace, variant: Variant, family: Family, table: &str) ->
     namespace.output(&program, &["-t", table]).map_err(|error| error.to_string())
 }
 
-/// `:CHAIN POLICY [packets:bytes]`
+/// Removes the counters from `:CHAIN POLICY [packets:bytes]`.
 fn without_counters(line: &str) -> &str {
     if line.starts_with(':') { line.split(" [").next().unwrap_or(line) } else { line }
 }
 
-/// A data plane of whichever mode.
+/// A data plane of any mode.
 pub(crate) struct Plane(pub(crate) Box<dyn Dataplane + Send>);
 
 impl fmt::Debug for Plane {

@@ -1,4 +1,4 @@
-//! Objects in a few words.
+//! Short notation for objects.
 
 use portolan_model::Family;
 use portolan_model::object::Kind;
@@ -8,22 +8,22 @@ use serde_json::{Value, json};
 
 use crate::{NODE_NAME, REMOTE_NODE_NAME, TARGET_PORTS};
 
-/// The port of every Service made here, in TCP, UDP and SCTP.
+/// The port of every test Service, in TCP, UDP and SCTP.
 pub(crate) const PORT: u16 = 80;
-/// Its node port, in each protocol.
+/// The node port, in each protocol.
 pub(crate) const NODE_PORT: u16 = 30_080;
-/// Cluster IPs by family.
+/// The cluster IPs, by family.
 pub(crate) const CLUSTER_IPS: [&str; 2] = ["10.96.0.10", "fd00:10:96::a"];
-/// External IPs by family.
+/// The external IPs, by family.
 pub(crate) const EXTERNAL_IPS: [&str; 2] = ["198.51.100.1", "2001:db8:51::1"];
-/// Load-balancer IPs by family.
+/// The load-balancer IPs, by family.
 pub(crate) const LOAD_BALANCER_IPS: [&str; 2] = ["198.51.100.2", "2001:db8:51::2"];
 
-/// The Service `default/web`, dual stack, with one port in three protocols; to be refined.
+/// The Service `default/web`: dual stack, with one port in three protocols. Methods add further fields.
 #[derive(Debug, Clone)]
 pub struct Service(Value);
 
-/// A Service with a cluster IP and nothing else.
+/// Returns a Service with cluster IPs and nothing else.
 pub fn service() -> Service {
     let port =
         |protocol: &str| json!({ "name": protocol.to_lowercase(), "protocol": protocol, "port": PORT });
@@ -44,7 +44,7 @@ pub fn service() -> Service {
 }
 
 impl Service {
-    /// Reachable by external IPs, load-balancer IPs and node ports, too.
+    /// Adds external IPs, load-balancer IPs and node ports.
     #[must_use]
     pub fn external(self) -> Self {
         let ingress = LOAD_BALANCER_IPS.map(|ip| json!({ "ip": ip, "ipMode": "VIP" }));
@@ -65,26 +65,26 @@ impl Service {
         self.with("/spec/internalTrafficPolicy", json!("Local"))
     }
 
-    /// Reachable from outside, with `externalTrafficPolicy: Local`.
+    /// Adds external IPs, load-balancer IPs and node ports, with `externalTrafficPolicy: Local`.
     #[must_use]
     pub fn external_local(self) -> Self {
         self.external().with("/spec/externalTrafficPolicy", json!("Local"))
     }
 
-    /// Session affinity by client IP.
+    /// Adds session affinity by client IP, with this timeout in seconds.
     #[must_use]
     pub fn affinity(self, seconds: u32) -> Self {
         self.with("/spec/sessionAffinity", json!("ClientIP"))
             .with("/spec/sessionAffinityConfig", json!({ "clientIP": { "timeoutSeconds": seconds } }))
     }
 
-    /// Reachable from outside, by the load-balancer IPs from these ranges only.
+    /// Adds external IPs, load-balancer IPs and node ports, with these source ranges for the load-balancer IPs.
     #[must_use]
     pub fn source_ranges(self, ranges: &[&str]) -> Self {
         self.external().with("/spec/loadBalancerSourceRanges", json!(ranges))
     }
 
-    /// With any other field, by JSON pointer; its parent must be there.
+    /// Sets any other field, by JSON pointer. Its parent must exist.
     #[must_use]
     pub fn with(mut self, pointer: &str, value: Value) -> Self {
         let (parent, field) = pointer.rsplit_once('/').unwrap();
@@ -93,18 +93,18 @@ impl Service {
         self
     }
 
-    /// The object as a change.
+    /// Returns the object as a change.
     pub fn edit(&self, version: u64) -> Edit {
         let version = json!(version.to_string());
         Edit::Upsert(Kind::Service, self.clone().with("/metadata/resourceVersion", version).0)
     }
 }
 
-/// One endpoint in a few letters, such as `Rl1`, `Tr2`, `Rl1{a;n1}` or `Rl1?`.
+/// One endpoint in short notation, such as `Rl1`, `Tr2`, `Rl1{a;n1}` or `Rl1?`.
 ///
-/// Condition: `R` ready, `T` terminating but serving, `N` not ready, `D` terminating and not serving, `P`
-/// published although terminating. Place: `l` on the node, `r` on the other one; number of the pod. In
-/// braces its hints: zones, then after a semicolon nodes. With `?` it does not say on which node it is.
+/// Condition: `R` ready, `T` terminating but serving, `N` not ready, `D` terminating and not serving, `P` published
+/// although terminating. Place: `l` on the node, `r` on the other node. Then the number of the pod. In braces its
+/// hints: zones, then nodes after a semicolon. With `?` the endpoint has no node name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
     condition: char,
@@ -116,7 +116,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// All the endpoints in a text, separated by spaces.
+    /// Parses all endpoints of a text, separated by spaces.
     pub fn parse_all(text: &str) -> Vec<Self> {
         text.split_whitespace().map(Self::parse).collect()
     }
@@ -155,7 +155,7 @@ impl Endpoint {
     }
 }
 
-/// The slices of `default/web`, one of each family, with these endpoints.
+/// Returns the slices of `default/web` with these endpoints, one of each family.
 pub fn slices(endpoints: &[Endpoint], version: u64) -> Vec<Edit> {
     let port = |protocol: &str| json!({ "name": protocol.to_lowercase(), "protocol": protocol, "port": TARGET_PORTS[0] });
     let slice = |family: Family| {

@@ -1,4 +1,4 @@
-//! Packets sent, and the oracle's word on what became of them.
+//! Sends packets and compares the results with the oracle.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -12,40 +12,40 @@ use portolan_testkit::{Namespace, Probe, ProbeResult, Reached, Site, probe_many}
 
 use crate::{Cluster, Sender};
 
-/// How unlikely it has to be that a set of backends is not seen whole by pure chance, as a power of ten:
-/// some thousand sets are looked at in one run.
+/// Limit of the probability, as a negative power of ten, that a set of backends is not seen whole by chance. One run
+/// checks some thousand sets.
 const CHANCE_EXPONENT: f64 = 11.0;
-/// Sets with more backends are not required to be seen whole.
+/// Size of the largest set of backends that must be seen whole.
 const LARGEST_COVERED_SET: usize = 4;
 
-/// One packet to send.
+/// A packet to send.
 #[derive(Debug, Clone)]
 pub struct Attempt {
-    /// Who sends it. Its address of the family is the source.
+    /// The sender. Its address of the family is the source.
     pub sender: Sender,
-    /// How.
+    /// The protocol.
     pub protocol: Protocol,
-    /// Where to.
+    /// The destination.
     pub destination: SocketAddr,
 }
 
-/// What became of it.
+/// The result of an attempt.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// What was sent.
+    /// The attempt.
     pub attempt: Attempt,
-    /// What the oracle says.
+    /// The fate that the oracle expects.
     pub fate: Fate,
-    /// What happened.
+    /// The actual result.
     pub result: ProbeResult,
-    /// Whose frontend it is, if anybody's.
+    /// The Service port whose frontend the destination is; `None` if it is none.
     pub owner: Option<Arc<ServicePortName>>,
-    /// The port that it was sent from, which no other packet of this sender had.
+    /// The source port, which no other packet of this sender has.
     pub source_port: u16,
 }
 
 impl Attempt {
-    /// The family of the packet.
+    /// Returns the family of the packet.
     pub const fn family(&self) -> Family {
         Family::of(self.destination.ip())
     }
@@ -66,7 +66,7 @@ impl Attempt {
 }
 
 impl Outcome {
-    /// Not masqueraded, and yet from another port of the node.
+    /// Returns true if a packet that is not masqueraded has got another source port of the node.
     fn is_port_clash(&self) -> bool {
         let (Fate::Backends { set, masqueraded, .. }, ProbeResult::Reached(reached)) =
             (&self.fate, &self.result)
@@ -91,8 +91,8 @@ impl fmt::Display for Attempt {
 }
 
 impl Cluster {
-    /// Sends each packet, and as many more as it takes to see every member of every small set of backends;
-    /// returns what went otherwise than the oracle says, in words.
+    /// Sends each packet, and as many more as are needed to see every member of every small set of backends. Returns
+    /// descriptions of the results that differ from the oracle's.
     pub fn faults(&mut self, attempts: &[Attempt]) -> Vec<String> {
         let mut outcomes = self.attempt(attempts);
         let more = missing(&outcomes);
@@ -104,8 +104,9 @@ impl Cluster {
         faults
     }
 
-    /// What the node sends itself shares its addresses with what it masquerades, at random ports: where one
-    /// happens to be taken, the kernel chooses another. That is no news, twice or thrice in a row it would be.
+    /// Repeats packets whose source port was taken. The node's own packets share its addresses with masqueraded ones,
+    /// which use random ports; if a port is taken, the kernel selects another. Only a packet that gets another port
+    /// in every repetition is a fault.
     fn repeat_clashes(&mut self, outcomes: &mut [Outcome]) {
         for _ in 0..2 {
             let mut clashes: Vec<&mut Outcome> = outcomes.iter_mut().filter(|o| o.is_port_clash()).collect();
@@ -134,7 +135,8 @@ impl Cluster {
         outcomes
     }
 
-    /// The relay of userspace mode sends from the node's addresses and may have the port.
+    /// Repeats packets that could not be sent. The relay of userspace mode sends from the node's addresses and may
+    /// use the port.
     fn repeat_unsent(&mut self, outcomes: &mut [Outcome]) {
         let is_taken = |result: &ProbeResult| matches!(result, ProbeResult::Failed(errno) if errno.kind() == ErrorKind::AddrInUse);
         for outcome in outcomes.iter_mut().filter(|outcome| is_taken(&outcome.result)) {
@@ -157,7 +159,7 @@ impl Cluster {
         if self.may_be_silent(attempt, fate) { probe.expecting_silence() } else { probe }
     }
 
-    /// What the oracle says, and whose frontend it is.
+    /// Returns the oracle's fate of each packet, and the Service port whose frontend its destination is.
     pub fn judge(&self, attempts: &[Attempt]) -> Vec<(Fate, Option<Arc<ServicePortName>>)> {
         let local_addresses = self.node_addresses();
         let tables = Family::BOTH.map(|family| self.table(family));
@@ -176,7 +178,7 @@ impl Cluster {
         attempts.iter().map(judge).collect()
     }
 
-    /// Whether no answer is what the oracle says.
+    /// Returns true if the oracle allows that no response arrives.
     fn may_be_silent(&self, attempt: &Attempt, fate: &Fate) -> bool {
         match fate {
             Fate::Drop => true,
@@ -190,13 +192,13 @@ impl Cluster {
                 if self.is_responder(*destination) || self.is_pod(destination.ip()) {
                     return false;
                 }
-                // Raw SCTP sockets of other probes keep the node's kernel from refusing.
+                // The raw SCTP sockets of other probes keep the node's kernel from refusing.
                 !self.is_node_address(destination.ip()) || *protocol == Protocol::Sctp
             }
         }
     }
 
-    /// What is wrong with an outcome.
+    /// Returns what is wrong with an outcome.
     fn fault(&self, outcome: &Outcome) -> Option<String> {
         let Outcome { attempt, fate, result, .. } = outcome;
         let fits = match (fate, result) {
@@ -211,7 +213,7 @@ impl Cluster {
             (Fate::NotOurs, ProbeResult::Reached(reached)) => {
                 reached.backend == attempt.destination && self.fits_source(outcome, reached, false)
             }
-            // By the node or the pod itself, where nothing listens.
+            // The node or the pod itself refuses, as nothing listens there.
             (Fate::NotOurs, ProbeResult::Refused | ProbeResult::Unreachable) => {
                 let destination = attempt.destination;
                 let answers = self.is_node_address(destination.ip()) || self.is_pod(destination.ip());
@@ -222,8 +224,8 @@ impl Cluster {
         (!fits).then(|| format!("{attempt}: {result:?}, but the oracle says {fate:?}"))
     }
 
-    /// Without masquerading the source has to be untouched, port included. With it, it is the address of the
-    /// interface that leads to the backend.
+    /// Returns true if the source is right. Without masquerading it must be unchanged, including the port. With
+    /// masquerading it must be the address of the interface towards the backend.
     fn fits_source(&self, outcome: &Outcome, reached: &Reached, masqueraded: bool) -> bool {
         let seen = reached.seen_source;
         if masqueraded {
@@ -255,7 +257,7 @@ fn owner(
     of_protocol.into_iter().find(|(_, f)| f.frontends.iter().any(takes)).map(|(name, _)| Arc::clone(name))
 }
 
-/// Packets that share a set of backends, drawn from anew by each.
+/// Packets that share a set of backends, from which each is assigned one at random.
 type Group<'a> = (Family, Option<&'a ServicePortName>, &'a [Backend]);
 
 fn groups(outcomes: &[Outcome]) -> BTreeMap<Group<'_>, Vec<&Outcome>> {
@@ -270,18 +272,19 @@ fn groups(outcomes: &[Outcome]) -> BTreeMap<Group<'_>, Vec<&Outcome>> {
     groups
 }
 
-/// So many draws from a set that it would be a wonder if a member never came.
+/// Returns the number of draws after which every member of the set has been drawn, except with negligible
+/// probability.
 fn draws_needed(members: usize) -> usize {
     let members = u32::try_from(members).map_or(f64::INFINITY, f64::from);
     let per_draw = (1.0 - 1.0 / members).ln();
     let needed = (-CHANCE_EXPONENT * std::f64::consts::LN_10 - members.ln()) / per_draw;
-    // Small and positive.
+    // The value is small and positive.
     #[expect(clippy::cast_sign_loss, reason = "both logarithms are negative")]
     let needed = needed.ceil() as usize;
     needed
 }
 
-/// The attempts to repeat until every member of every small set must have been seen.
+/// Returns the attempts to repeat until every member of every small set should have been seen.
 fn missing(outcomes: &[Outcome]) -> Vec<Attempt> {
     let mut more = Vec::new();
     for ((.., set), members) in groups(outcomes) {
@@ -291,11 +294,11 @@ fn missing(outcomes: &[Outcome]) -> Vec<Attempt> {
     more
 }
 
-/// Backends that nobody has reached although they should have come up by chance.
+/// Returns the backends that no packet has reached, although they should have been drawn by then.
 fn unseen(outcomes: &[Outcome]) -> Vec<String> {
     let mut faults = Vec::new();
     for ((family, owner, set), members) in groups(outcomes) {
-        // Who draws itself without masquerading gets no answer; see `may_be_silent`.
+        // A backend that draws itself without masquerading gets no response; see `may_be_silent`.
         let silent = members.iter().any(|outcome| outcome.result.backend().is_none());
         if silent {
             continue;
@@ -316,8 +319,8 @@ fn unseen(outcomes: &[Outcome]) -> Vec<String> {
     faults
 }
 
-/// Clients that one Service with session affinity has sent to several backends, although the same ones were
-/// there to choose from each time.
+/// Returns the clients that one Service with session affinity has sent to several backends, although the set of
+/// backends was the same each time.
 fn unfaithful(outcomes: &[Outcome], per_frontend: bool) -> Vec<String> {
     let mut bindings: HashMap<_, (BTreeSet<&[Backend]>, BTreeSet<SocketAddr>)> = HashMap::new();
     for outcome in outcomes {

@@ -1,4 +1,4 @@
-//! Rows of decision tables: a Service, its endpoints, and who reaches what.
+//! Rows of decision tables: a Service, its endpoints, and the backends that each sender reaches.
 
 use std::net::SocketAddr;
 
@@ -9,30 +9,30 @@ use portolan_testkit::Site;
 use crate::objects::{CLUSTER_IPS, EXTERNAL_IPS, LOAD_BALANCER_IPS, NODE_PORT, PORT};
 use crate::{Attempt, Cluster, Endpoint, Sender, Service, TARGET_PORTS, slices};
 
-/// Where to reach the Service `default/web`.
+/// A place at which the Service `default/web` may be reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum At {
-    /// Its cluster IPs.
+    /// The cluster IPs.
     ClusterIp,
-    /// Its external IPs.
+    /// The external IPs.
     ExternalIp,
-    /// Its load-balancer IPs.
+    /// The load-balancer IPs.
     LoadBalancerIp,
-    /// Its node port on the node's own addresses.
+    /// The node port on the node's own addresses.
     NodePort,
-    /// Its node port on the loopback addresses.
+    /// The node port on the loopback addresses.
     LoopbackNodePort,
-    /// A port of its cluster IPs that it does not have.
+    /// A port of the cluster IPs that the Service does not have.
     WrongPort,
     /// An address of the service CIDRs that no Service has.
     Unallocated,
 }
 
 impl At {
-    /// All that takes external traffic.
+    /// All places for external traffic.
     pub const EXTERNAL: [Self; 3] = [Self::ExternalIp, Self::LoadBalancerIp, Self::NodePort];
 
-    /// The address of a family, and the port.
+    /// Returns the address of a family, and the port.
     pub fn socket(self, family: Family) -> SocketAddr {
         let index = usize::from(family == Family::Ipv6);
         let fixed = |addresses: [&str; 2]| addresses[index].parse().unwrap();
@@ -50,7 +50,7 @@ impl At {
 }
 
 impl Cluster {
-    /// Makes `default/web` this Service with these endpoints (see [`Endpoint`]).
+    /// Sets the Service `default/web` and its endpoints (see [`Endpoint`]).
     pub fn put(&mut self, service: &Service, endpoints: &str) {
         let version = self.next_version();
         let mut edits = slices(&Endpoint::parse_all(endpoints), version);
@@ -58,40 +58,39 @@ impl Cluster {
         self.apply(&edits);
     }
 
-    /// Gives `default/web` these endpoints.
+    /// Sets the endpoints of `default/web`.
     pub fn put_endpoints(&mut self, endpoints: &str) {
         let version = self.next_version();
         self.apply(&slices(&Endpoint::parse_all(endpoints), version));
     }
 
-    /// One row of a decision table. `expected` says for each sender what its packets meet, such as
-    /// `pod l1 r2, node l1* r2*, client drop`: names of endpoints (with `*` where they see an address of the
-    /// node instead of the sender's), `reject`, `drop` or `ignored`. What is otherwise in a mode follows in brackets:
-    /// `node reject [iptables: ignored]`. The oracle has to say the same, and the kernel has to do it, in every
-    /// protocol and family.
+    /// Checks one row of a decision table. `expected` names the expected fate of each sender's packets, such as
+    /// `pod l1 r2, node l1* r2*, client drop`: names of endpoints (with `*` if they see an address of the node instead
+    /// of the sender's), `reject`, `drop` or `ignored`. The differing fate in a mode follows in brackets:
+    /// `node reject [iptables: ignored]`. The oracle and the kernel must both agree, in every protocol and family.
     ///
     /// # Panics
     ///
-    /// Where either does not.
+    /// If the oracle or the kernel disagrees.
     pub fn check(&mut self, at: &[At], service: &Service, endpoints: &str, expected: &str) {
         self.put(service, endpoints);
         self.expect(at, expected, &format!("{endpoints:?}"));
     }
 
-    /// As [`Cluster::check`], of the Service as it is; `row` names it in the message.
+    /// Checks a row like [`Cluster::check`], with the present Service. `row` names the row in the message.
     ///
     /// # Panics
     ///
-    /// Where the oracle or the kernel disagrees.
+    /// If the oracle or the kernel disagrees.
     pub fn expect(&mut self, at: &[At], expected: &str, row: &str) {
         self.expect_in(&Family::BOTH, at, expected, row);
     }
 
-    /// As [`Cluster::expect`], in some families only.
+    /// Checks a row like [`Cluster::expect`], in some families only.
     ///
     /// # Panics
     ///
-    /// Where the oracle or the kernel disagrees.
+    /// If the oracle or the kernel disagrees.
     pub fn expect_in(&mut self, families: &[Family], at: &[At], expected: &str, row: &str) {
         let mut faults = Vec::new();
         let mut attempts = Vec::new();
@@ -102,7 +101,7 @@ impl Cluster {
             own.retain(|attempt| families.contains(&attempt.family()));
             for (attempt, (fate, _)) in own.iter().zip(self.judge(&own)) {
                 let says = in_words(&fate, attempt.family());
-                // What is not carried has no endpoints.
+                // A Service port whose protocol the mode does not support has no endpoints.
                 if says != words && self.mode().carries(attempt.protocol) {
                     faults.push(format!("{attempt}: expected {words}, but the oracle says {says}"));
                 }
@@ -113,7 +112,8 @@ impl Cluster {
         assert!(faults.is_empty(), "{row} at {at:?}: {expected}\n{}", faults.join("\n"));
     }
 
-    /// What a row says in this mode. Where clients are hidden, that goes without saying.
+    /// Returns the fate that a row names for this mode. In modes that hide clients, every endpoint sees an address of
+    /// the node.
     fn words(&self, words: &str) -> String {
         let words = words_in(self.mode().name(), words);
         if !self.differences(Family::Ipv4).hides_clients || ["reject", "drop", "ignored"].contains(&words) {
@@ -124,7 +124,7 @@ impl Cluster {
     }
 }
 
-/// Those of a mode, of `usual [mode: others]`, or of `usual [mode/another: others]`.
+/// Selects the words of a mode from `usual [mode: others]` or `usual [mode/another: others]`.
 fn words_in<'a>(mode: &str, words: &'a str) -> &'a str {
     let Some((usual, others)) = words.strip_suffix(']').and_then(|words| words.split_once(" [")) else {
         return words;
@@ -133,7 +133,7 @@ fn words_in<'a>(mode: &str, words: &'a str) -> &'a str {
     others.map_or(usual, |(_, others)| others)
 }
 
-/// A packet in every protocol and family to each place.
+/// Returns a packet to each place, in every protocol and family.
 pub fn attempts_of(sender: &Sender, at: &[At]) -> Vec<Attempt> {
     let mut attempts = Vec::new();
     for place in at {

@@ -1,4 +1,4 @@
-//! Who sends.
+//! The senders of packets.
 
 use std::net::IpAddr;
 
@@ -6,34 +6,34 @@ use portolan_model::Family;
 use portolan_model::oracle::Origin;
 use portolan_testkit::{Addresses, Namespace, Pod, World};
 
-/// Where a sender is, as the node sees it.
+/// The place of a sender, as the node sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
     /// A pod of the node, behind this interface.
     Pod(String),
     /// The node itself.
     Node,
-    /// Elsewhere, behind this interface.
+    /// Outside of the node, behind this interface.
     Remote(&'static str),
 }
 
-/// Somebody who sends packets.
+/// A sender of packets.
 #[derive(Debug, Clone)]
 pub struct Sender {
-    /// As rows of tables call it.
+    /// The name in rows of decision tables.
     pub name: String,
-    /// Where its sockets are.
+    /// The network namespace of its sockets.
     pub namespace: Namespace,
-    /// The addresses that it sends from.
+    /// The source addresses, by family.
     pub addresses: [IpAddr; 2],
-    /// Where it is.
+    /// The place of the sender.
     pub place: Place,
 }
 
 impl Sender {
-    /// Everybody in a world: `l1`, `l2`, … and, the last one, `pod` on the node; `r1`, `r2`, … and `remote`
-    /// on the other node; the two nodes; the `client`. `gateway` is the node, too, but sends from an address
-    /// inside the cluster CIDR.
+    /// Returns all senders of a world: `l1`, `l2`, … and, as the last one, `pod` on the node; `r1`, `r2`, … and
+    /// `remote` on the other node; the two nodes; the `client`. `gateway` is the node as well, but sends from an
+    /// address inside the cluster CIDR.
     pub(crate) fn all(world: &World) -> Vec<Self> {
         let mut senders = Vec::new();
         for (number, pod) in world.pods().iter().enumerate() {
@@ -63,12 +63,12 @@ impl Sender {
         senders
     }
 
-    /// The address of a family.
+    /// Returns the address of a family.
     pub fn address(&self, family: Family) -> IpAddr {
         self.addresses[usize::from(family == Family::Ipv6)]
     }
 
-    /// The same for the oracle.
+    /// Returns the sender's place for the oracle.
     pub fn origin(&self) -> Origin<'_> {
         match &self.place {
             Place::Pod(interface) => Origin::Pod { input_interface: interface },

@@ -1,4 +1,4 @@
-//! Session affinity: clients stay with their endpoint as long as they may.
+//! Session affinity: clients stay with their endpoint while it exists and the timeout has not passed.
 #![allow(clippy::unwrap_used, reason = "a test program: its helpers fail the test, too")]
 
 use std::collections::BTreeMap;
@@ -21,8 +21,8 @@ in_every_mode! {
 /// Longer than any test.
 const HOUR: u32 = 3600;
 
-/// Who has which endpoint: clients are told apart by address, Service ports by protocol, and frontends where each has
-/// bindings of its own.
+/// The endpoint of each client. Clients are identified by address, Service ports by protocol, and frontends only if
+/// each has its own bindings.
 type Bindings = BTreeMap<(IpAddr, Protocol, Option<SocketAddr>), SocketAddr>;
 
 fn everybody(cluster: &Cluster, at: &[At]) -> Vec<Attempt> {
@@ -31,13 +31,13 @@ fn everybody(cluster: &Cluster, at: &[At]) -> Vec<Attempt> {
     attempts
 }
 
-/// Sends one packet from everybody to each of these, and some more. Nobody may reach two endpoints.
+/// Sends packets from every sender to each of these places, twice. No client may reach two endpoints.
 fn bindings(cluster: &mut Cluster, at: &[At]) -> Bindings {
     let attempts = everybody(cluster, at);
     let mut bindings = Bindings::new();
     for outcome in [cluster.attempt(&attempts), cluster.attempt(&attempts)].concat() {
         let attempt = outcome.attempt;
-        // A remote pod that draws itself gets no answer.
+        // A remote pod that is assigned to itself gets no response.
         let Some(backend) = outcome.result.backend() else {
             assert!(attempt.sender.name.starts_with('r'), "{attempt}: {:?}", outcome.result);
             continue;
@@ -117,7 +117,7 @@ fn it_outlives_a_restart_that_writes_nothing(mode: Mode) {
         assert_eq!((commit.elements, commit.objects, commit.bytes), (0, 0, 0), "{commit:?}");
     }
     if mode.relays() {
-        // Its memory is its process's.
+        // The bindings of the relay end with its process.
         return;
     }
     assert_eq!(moved(&before, &bindings(&mut cluster, at)), []);
@@ -131,23 +131,23 @@ fn without_it_everybody_reaches_everything_again(mode: Mode) {
     cluster.put(&service().affinity(HOUR), "Rl1 Rl2 Rl3");
     bindings(&mut cluster, at);
     cluster.put(&service(), "Rl1 Rl2 Rl3");
-    // Each protocol and family has to see all three; see `Cluster::faults`.
+    // Each protocol and family must see all three; see `Cluster::faults`.
     cluster.expect(at, "pod l1 l2 l3", "affinity was turned off");
     cluster.collect();
     cluster.put(&service().affinity(HOUR), "Rl1 Rl2 Rl3");
     bindings(&mut cluster, at);
 }
 
-/// Clients are looked at one after another, each once: looking keeps a binding alive.
+/// Clients are probed one after another, each once: a probe renews the binding.
 fn it_ends_when_its_time_is_over_and_not_before(mode: Mode) {
     if mode == Mode::Ipvs {
-        // The time begins when the kernel has forgotten the connection: minutes after its end.
+        // The timeout starts when the kernel has removed the connection's entry: minutes after its end.
         return;
     }
     let timeout = Duration::from_secs(2);
     let mut cluster = Cluster::new(mode);
     cluster.put(&service().affinity(2), "Rl1 Rl2 Rl3 Rl4");
-    // No client is bound before this.
+    // No client has a binding before this.
     let bound = Instant::now();
     let before = bindings(&mut cluster, &[At::ClusterIp]);
     let clients = everybody(&cluster, &[At::ClusterIp]);

@@ -1,4 +1,4 @@
-//! Who gets which endpoints: one line for each row of the decision tables.
+//! The selection of endpoints: one line for each row of the decision tables.
 
 use portolan_tests::{At, Cluster, Mode, in_every_mode, service};
 

@@ -1,4 +1,4 @@
-//! Which addresses a Service answers at, and to whom.
+//! The addresses at which a Service responds, and the clients that may use them.
 
 use std::net::IpAddr;
 
@@ -20,7 +20,7 @@ in_every_mode! {
 }
 
 const CLIENT: [&str; 2] = ["203.0.113.0/24", "2001:db8:113::/64"];
-/// What meets an address of a service CIDR that no Service has.
+/// The fate of packets to an address of a service CIDR that no Service has.
 const NOBODY: &str = "pod drop [iptables/redirect/ipvs: ignored], node drop [iptables/redirect/ipvs: ignored], client drop [iptables/redirect/ipvs: ignored]";
 const NODES: [&str; 2] = ["192.168.100.0/24", "fd00:192:168:100::/64"];
 

@@ -1,4 +1,5 @@
-//! Who sees whom: one line for each cell of the masquerading tables, for every local detector.
+//! The source addresses that endpoints see: one line for each cell of the masquerading tables, for every local
+//! detector.
 
 use portolan_model::LocalDetector;
 use portolan_tests::{At, Cluster, Mode, in_every_mode, service};
@@ -14,7 +15,7 @@ in_every_mode! {
 }
 
 fn with_a_cluster_cidr(mode: Mode) {
-    // The node sends as `gateway` from an address inside the cluster CIDR, and counts as a pod then.
+    // The node sends as `gateway` from an address inside the cluster CIDR, and is treated as a pod then.
     let mut cluster = Cluster::new(mode);
     let everywhere = service().external();
     cluster.check(
@@ -106,7 +107,7 @@ fn pods_that_draw_themselves(mode: Mode) {
     cluster.expect(&At::EXTERNAL, "l1 l1* r1 [ipvs: l1*]", "external Local");
     cluster.check(&[At::ClusterIp], &everywhere, "Rl1? Rl2", "l1 l1* l2");
     cluster.check(&[At::ClusterIp], &everywhere, "Rr1? Rl2", "r1 l2 r1*");
-    // Another node's business: unmasqueraded, such a packet finds no way back.
+    // To masquerade this packet is up to the pod's own node. Without that, its response finds no way back.
     cluster.check(&[At::ClusterIp], &everywhere, "Rr1 Rl2", "r1 l2 r1 [iptables: l2 r1*]");
     for detector in [LocalDetector::None, LocalDetector::InterfacePrefix("pod".into())] {
         cluster.configure(|settings| settings.local_detector = detector.clone());

@@ -1,6 +1,7 @@
-//! Random worlds and random edits of them: whatever is asked of the kernel, it answers as the oracle does.
+//! Random worlds and random edits: the kernel treats every packet as the oracle does.
 //!
-//! `PORTOLAN_SEED` names the first world (each failure prints its own), `PORTOLAN_ROUNDS` how many follow, in each mode.
+//! `PORTOLAN_SEED` sets the seed of the first world (each failure prints its own), `PORTOLAN_ROUNDS` the number of
+//! worlds in each mode.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -30,13 +31,13 @@ in_every_mode!(the_kernel_agrees_with_the_oracle);
 
 const FIRST_SEED: u64 = 1;
 const ROUNDS: u64 = 40;
-/// Where a change costs programs that have to be run.
+/// Rounds of modes in which a change runs programs.
 const IPTABLES_ROUNDS: u64 = 12;
 /// Worlds probed at the same time.
 const WORKERS: usize = 4;
 const SERVICES: usize = 6;
 const EDITS: usize = 10;
-/// Strays sent after each edit: packets to any virtual address at all.
+/// Number of strays after each edit: packets to any virtual address.
 const STRAYS: usize = 60;
 const SENDERS: [&str; 8] = ["pod", "l1", "l4", "node", "gateway", "remote", "r1", "client"];
 const PROTOCOLS: [Protocol; 3] = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
@@ -75,13 +76,13 @@ fn number(variable: &str) -> Option<u64> {
         .map(|text| text.parse().unwrap_or_else(|_| panic!("{variable} is no number: {text}")))
 }
 
-/// One world from its beginning to its end.
+/// The test of one world, from its start to its end.
 struct Round<'a> {
     cluster: &'a mut Cluster,
     rng: Rng,
     ranges: Ranges,
     world: World,
-    /// What has happened, for the message.
+    /// The edits and other events so far, for the message.
     history: Vec<String>,
 }
 
@@ -119,7 +120,7 @@ impl<'a> Round<'a> {
         changes.into_iter().flat_map(sides).collect()
     }
 
-    /// What happens to a data plane besides edits, now and then.
+    /// Changes the data plane in other ways than by edits, at random.
     fn disturb(&mut self) {
         match self.rng.below(10) {
             0 => {
@@ -154,7 +155,7 @@ impl<'a> Round<'a> {
         Family::BOTH.into_iter().flat_map(table).collect()
     }
 
-    /// Everybody sends to every frontend of these, and somebody to many other places.
+    /// Sends packets from all senders to every frontend of these, and packets from random senders to other places.
     fn probe(&mut self, changed: &[(Family, Forwarding)]) {
         let mut targets = BTreeSet::new();
         for (family, forwarding) in changed {
@@ -168,7 +169,7 @@ impl<'a> Round<'a> {
         for name in SENDERS {
             let sender = self.cluster.sender(name);
             let to = |&(protocol, destination): &(Protocol, SocketAddr)| {
-                // Everybody has loopback addresses of their own.
+                // Each sender has its own loopback addresses.
                 let is_there = name == "node" || !destination.ip().is_loopback();
                 is_there.then(|| Attempt { sender: sender.clone(), protocol, destination })
             };
@@ -196,7 +197,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// A packet to any virtual address, any address of the node, or a pod itself.
+    /// Returns a packet to any virtual address, any address of the node, or a pod.
     fn stray(&mut self) -> Attempt {
         let Ranges { cluster_ips, external_ips, load_balancer_ips, .. } = &self.ranges;
         let node = self.cluster.world().node().all_addresses();
@@ -219,7 +220,7 @@ impl<'a> Round<'a> {
         Attempt { sender, protocol, destination: SocketAddr::new(address, port) }
     }
 
-    /// A data plane that starts anew finds nothing to do.
+    /// Checks that a restarted data plane finds nothing to write.
     fn assert_like_from_scratch(&mut self) {
         self.cluster.collect();
         let commits = self.cluster.restart();
@@ -228,7 +229,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// When the last Service is gone, nothing is left of any.
+    /// Deletes all Services and checks that nothing is left of them.
     fn empty(&mut self) {
         let services = self.world.services.keys().map(|key| Edit::Delete(Kind::Service, key.clone()));
         let slices = self.world.slices.keys().map(|key| Edit::Delete(Kind::EndpointSlice, key.clone()));
@@ -251,13 +252,13 @@ fn in_words(edit: &Edit) -> String {
     }
 }
 
-/// A small world in the testkit's address plan, with all sorts of clashes.
+/// Returns the ranges of a small world in the testkit's address plan, with all kinds of clashes.
 fn ranges(cluster: &Cluster) -> Ranges {
     let parse = |text: &str| text.parse::<IpAddr>().unwrap();
     let (world, own) = (cluster.world(), cluster.world().node().addresses());
     let pod = |node: &str, number: usize, pod: &portolan_testkit::Pod| Pod {
         addresses: PerFamily { ipv4: Some(pod.address(Family::Ipv4)), ipv6: Some(pod.address(Family::Ipv6)) },
-        // The second pod of each node does not say where it is.
+        // The endpoint of the second pod of each node has no node name.
         node: (number != 1).then(|| node.to_owned()),
     };
     let site = |node: &'static str, pods: &[portolan_testkit::Pod]| {

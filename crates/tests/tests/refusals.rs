@@ -1,4 +1,5 @@
-//! Refused TCP: the first SYN is answered, and what is left of a connection that the kernel has forgotten is, too.
+//! Refused TCP: the first SYN of a connection is refused, and so are later packets of a connection that the kernel no
+//! longer tracks.
 #![allow(clippy::unwrap_used, reason = "a test program: its helpers fail the test, too")]
 
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -14,10 +15,10 @@ in_every_mode! {
     connections_outlive_their_endpoints_and_are_reset_once_forgotten,
 }
 
-/// Longer than any answer takes.
+/// Deadline of any response.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What the kernel counts of a network namespace: SYNs that were sent again.
+/// Returns the number of repeated SYNs that the kernel counts in this network namespace.
 fn repeated_syns() -> u64 {
     let counters = std::fs::read_to_string("/proc/thread-self/net/netstat").unwrap();
     let mut lines = counters.lines().filter(|line| line.starts_with("TcpExt:"));
@@ -26,7 +27,7 @@ fn repeated_syns() -> u64 {
     values.split(' ').nth(place).unwrap().parse().unwrap()
 }
 
-/// Connects as programs do. Answers what became of it and how many SYNs had to be repeated.
+/// Connects like an ordinary program. Returns the error, if any, and the number of repeated SYNs.
 fn connect(to: SocketAddr) -> (Option<ErrorKind>, u64) {
     let before = repeated_syns();
     let kind = TcpStream::connect(to).err().map(|error| error.kind());
@@ -48,12 +49,12 @@ fn a_blocking_connect_is_refused_by_the_answer_to_its_first_syn(mode: Mode) {
             refused += 1;
         }
     }
-    // Pods and the outside at four frontends, and the node at two of them at least.
+    // Pods and outside senders at four frontends each, and the node at two of them at least.
     assert!(refused >= 2 * (4 * 4 + 2), "{refused} of {attempts:?}");
 }
 
-/// A Service that loses its endpoints keeps its connections and refuses new ones. To conntrack, a packet in the middle of a
-/// connection that it has forgotten begins another one.
+/// A Service that loses its endpoints keeps its connections and refuses new ones. To conntrack, a packet in the
+/// middle of a connection without an entry starts a new connection.
 fn connections_outlive_their_endpoints_and_are_reset_once_forgotten(mode: Mode) {
     let mut cluster = Cluster::new(mode);
     for family in Family::BOTH {
@@ -68,7 +69,7 @@ fn connections_outlive_their_endpoints_and_are_reset_once_forgotten(mode: Mode) 
             assert_eq!(outcome, (Some(ErrorKind::ConnectionRefused), 0), "{family} {}", namespace.name());
             assert_eq!(echoed(stream), Ok(true), "{family} {}", namespace.name());
         }
-        // The relay and IPVS know connections by themselves.
+        // The relay and IPVS keep their own records of connections.
         if mode.relays() || mode == Mode::Ipvs {
             continue;
         }
@@ -79,7 +80,7 @@ fn connections_outlive_their_endpoints_and_are_reset_once_forgotten(mode: Mode) 
     }
 }
 
-/// A connection whose responder has said its line.
+/// Returns a connection on which the responder has sent its first line.
 fn greeted(to: SocketAddr) -> TcpStream {
     let mut stream = TcpStream::connect(to).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -87,7 +88,7 @@ fn greeted(to: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Whether a word comes back.
+/// Returns true if the responder echoes a word.
 fn echoed(stream: &mut TcpStream) -> Result<bool, ErrorKind> {
     const WORD: &[u8] = b"still there";
     let mut answer = [0; WORD.len()];

@@ -1,4 +1,5 @@
-//! The objects that say who holds what: IPAddress and NodePort; and the ServiceCIDRs that addresses come from.
+//! The objects that record who holds an address or port (IPAddress and NodePort), and the ServiceCIDRs of the
+//! addresses.
 
 use std::net::IpAddr;
 
@@ -13,11 +14,11 @@ use crate::{
     store::{Draft, Store, StoredObject},
 };
 
-/// Label of an IPAddress that tells who manages it (`k8s.io/api/networking/v1` `LabelManagedBy`).
+/// Label of an IPAddress that names its manager (`k8s.io/api/networking/v1` `LabelManagedBy`).
 pub(crate) const MANAGED_BY: &str = "ipaddress.kubernetes.io/managed-by";
 /// Value of [`MANAGED_BY`] for cluster IPs (`ControllerName` of `pkg/registry/core/service/ipallocator`).
 pub(crate) const MANAGER: &str = "ipallocator.k8s.io";
-/// Label of an IPAddress that tells its family.
+/// Label of an IPAddress that names its family.
 pub(crate) const FAMILY: &str = "ipaddress.kubernetes.io/ip-family";
 
 /// A ServiceCIDR.
@@ -27,11 +28,11 @@ pub(crate) struct Cidr {
     pub(crate) name: Box<str>,
     /// Its revision.
     pub(crate) revision: u64,
-    /// Its ranges; those that can not be used are left out.
+    /// Its ranges, without invalid ones.
     pub(crate) ranges: Vec<AddressRange>,
-    /// Whether it gives addresses: it is not going, and nobody has said that it is not ready.
+    /// True if addresses are allocated from it: it is not being deleted, and its condition Ready is `True` or absent.
     pub(crate) is_ready: bool,
-    /// Whether it is being deleted.
+    /// True if it is being deleted.
     pub(crate) is_going: bool,
 }
 
@@ -51,14 +52,14 @@ impl Cidr {
     }
 }
 
-/// `status` of the condition Ready.
+/// Returns the `status` of the condition Ready.
 pub(crate) fn ready_condition(object: &Object) -> Option<&str> {
     let status = json::object(object, "status")?;
     let mut conditions = json::list(status, "conditions").iter().filter_map(Value::as_object);
     json::text(conditions.find(|it| json::text(it, "type") == Some("Ready"))?, "status")
 }
 
-/// Who holds what, by the store's objects.
+/// Looks up the holders of addresses and ports in the store.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Recorded<'a>(pub(super) &'a dyn Store);
 
@@ -95,7 +96,7 @@ struct ParentRef {
     name: String,
 }
 
-/// Who an IPAddress or NodePort belongs to.
+/// Returns the holder that an IPAddress or NodePort names.
 pub(crate) fn parent_of(object: &StoredObject) -> Holder {
     match serde_json::from_slice::<HasParent>(object.body()).map(|object| object.spec.parent) {
         Ok(parent) if parent.group.is_empty() && parent.resource == "services" => {
@@ -105,23 +106,23 @@ pub(crate) fn parent_of(object: &StoredObject) -> Holder {
     }
 }
 
-/// The address of an IPAddress.
+/// Returns the address of an IPAddress.
 pub(crate) fn address_of(object: &StoredObject) -> Option<IpAddr> {
     parse_address(object.key())
 }
 
-/// The number of a NodePort.
+/// Returns the number of a NodePort.
 pub(super) fn port_of(object: &StoredObject) -> Option<u16> {
     object.key().parse().ok()
 }
 
-/// A new IPAddress of a Service.
+/// Returns a new IPAddress of a Service.
 pub(crate) fn address_draft(address: IpAddr, owner: &ServiceKey) -> Draft {
     let labels = json!({FAMILY: Family::of(address).name(), MANAGED_BY: MANAGER});
     draft(Resource::IpAddress, &address.to_string(), Some(labels), owner)
 }
 
-/// A new NodePort of a Service.
+/// Returns a new NodePort of a Service.
 pub(crate) fn port_draft(port: u16, owner: &ServiceKey) -> Draft {
     draft(Resource::NodePort, &port.to_string(), None, owner)
 }

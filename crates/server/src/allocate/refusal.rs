@@ -1,4 +1,4 @@
-//! What the allocator refuses, as the API says it.
+//! Converts the allocator's refusals to errors of the API.
 
 use crate::json::Value;
 use portolan_ipam::{FieldError as Refused, Refusal};
@@ -8,8 +8,9 @@ use crate::{
     resource::Resource,
 };
 
-/// The errors of a plan, and those that validation found besides. A pool that is exhausted, and any trouble with a
-/// health-check node port, is an internal error upstream; clients tell by the code whether another try may help.
+/// Returns the error for a plan's refusals, together with the errors that validation found. As upstream, an exhausted
+/// pool and any failure to allocate a health-check node port is an internal error: from the code, clients decide
+/// whether a retry may help.
 pub(crate) fn refused(name: &str, refused: &[Refused], mut others: Vec<FieldError>) -> ApiError {
     if let Some(internal) = refused.iter().find(|error| !error.is_invalid()) {
         return ApiError::Internal(internal.to_string());

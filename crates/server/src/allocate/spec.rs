@@ -1,4 +1,4 @@
-//! A Service's `spec` as the allocator sees it, out of JSON and back.
+//! Converts a Service's `spec` from JSON to the allocator's form and back.
 
 use crate::json::Value;
 use portolan_ipam::{Family, IpFamilyPolicy, Protocol, ServicePort, ServiceSpec, ServiceType};
@@ -12,16 +12,16 @@ const POLICY: &str = "ipFamilyPolicy";
 const PORTS: &str = "ports";
 const HEALTH_CHECK: &str = "healthCheckNodePort";
 
-/// What was read, and which fields hold what the allocator has no words for.
+/// A spec in the allocator's form, and the fields that could not be converted.
 #[derive(Debug)]
 pub(crate) struct Reading {
-    /// The spec; unreadable fields are as if they were not set.
+    /// The spec. Fields that could not be read are unset.
     pub(crate) spec: ServiceSpec,
     unread: Vec<&'static str>,
 }
 
 impl Reading {
-    /// Reads a spec with its defaults filled in.
+    /// Reads a spec whose defaults are set.
     pub(crate) fn of(spec: &Object) -> Self {
         let mut reader = Reader { from: spec, unread: Vec::new() };
         let spec = ServiceSpec {
@@ -40,12 +40,12 @@ impl Reading {
         Self { spec, unread: reader.unread }
     }
 
-    /// Whether everything could be read.
+    /// Returns true if all fields could be read.
     pub(crate) fn is_complete(&self) -> bool {
         self.unread.is_empty()
     }
 
-    /// Writes a plan's spec into the one that was read; what could not be read stays as it is.
+    /// Writes the planned fields into the spec that was read. Fields that could not be read are left as they are.
     pub(crate) fn write(&self, plan: &ServiceSpec, spec: &mut Object) {
         let text = |text: &str| (!text.is_empty()).then(|| Value::from(text));
         let list = |texts: Vec<&str>| (!texts.is_empty()).then(|| Value::from(texts));
@@ -165,7 +165,7 @@ fn service_port(port: &Object) -> Option<ServicePort> {
     })
 }
 
-/// 0 if unset.
+/// Returns the number at `key`; 0 if it is unset, `None` if it is not a 16-bit number.
 fn number(map: &Object, key: &str) -> Option<u16> {
     match map.get(key) {
         None | Some(Value::Null) => Some(0),

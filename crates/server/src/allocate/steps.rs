@@ -1,4 +1,4 @@
-//! From a plan to the steps of a transaction.
+//! Converts a plan into the steps of a transaction.
 
 use portolan_ipam::{Claims, ServiceKey};
 
@@ -9,8 +9,9 @@ use crate::{
 };
 
 impl Ledger {
-    /// Writes what is taken, removes what is released, and asks for the ServiceCIDRs of new addresses to be as they
-    /// were: one that is being deleted meanwhile gives no more.
+    /// Returns the steps that write the objects of taken addresses and ports and remove those of released ones. Also
+    /// requires the ServiceCIDRs of new addresses to be unchanged, so that no address is allocated from one that is
+    /// being deleted meanwhile.
     pub(crate) fn steps(
         &self,
         store: &dyn Store,
@@ -51,7 +52,8 @@ impl Ledger {
     }
 }
 
-/// Asks for what is recorded as the owner's before it has it, such as an IPAddress that was made by hand, to stay.
+/// Returns steps for addresses and ports that are recorded for the Service but not in its spec yet, such as an
+/// IPAddress that was created by hand. The existing objects must stay unchanged; missing ones are created.
 pub(crate) fn hold(store: &dyn Store, owner: &ServiceKey, find: &Claims) -> Vec<Step> {
     let step = |resource, key: String, draft| match store.latest(resource, &key) {
         Some(object) => {

@@ -26,7 +26,7 @@ pub(super) fn service(name: &str, spec: &Value) -> Value {
     json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec})
 }
 
-/// Creates a Service; returns its spec.
+/// Creates a Service and returns its spec.
 fn create(api: &Api, name: &str, spec: &Value) -> Result<Value, ApiError> {
     let object = service(name, spec).as_object().unwrap().clone();
     let outcome = api.blocking().create(Resource::Service, "default", object, WriteOptions::default())?;
@@ -129,7 +129,8 @@ fn explicit_addresses_once_and_never_the_ends() {
         assert_eq!(code, 422);
         assert!(message.contains(&format!("already allocated to Service default/{name}")), "{message}");
     }
-    // The name comes first: who tries again is told that the Service exists, not that it holds its own address.
+    // The name is checked first: the error of a repeated creation is that the Service exists, not that it holds its
+    // own address.
     assert_eq!(refusal(&api, "first", &json!({"clusterIP": "10.0.0.1"})).0, 409);
 }
 
@@ -244,7 +245,7 @@ fn objects_written_by_hand_count() {
     assert_eq!(refusal(&api, "full", &json!({})).0, 500);
     delete(&api, Resource::IpAddress, "10.0.0.5");
     assert_eq!(create(&api, "a", &json!({})).unwrap()["clusterIP"], "10.0.0.5");
-    // One that a Service still has is not given to another, whoever deletes the object.
+    // An address that a Service lists is not allocated again, even if its IPAddress was deleted by hand.
     delete(&api, Resource::IpAddress, "10.0.0.5");
     assert_eq!(refusal(&api, "b", &json!({})).0, 500);
     delete(&api, Resource::Service, "a");
@@ -297,7 +298,7 @@ fn a_restart_reads_who_holds_what() {
     assert_eq!(after.allocator_metrics().ports.0, 14);
     delete(&after, Resource::Service, "s3");
     create(&after, "new", &json!({})).unwrap();
-    // The other one sees what this one did, as servers that share a store do.
+    // The first server sees the second one's writes, as servers that share a store do.
     assert_eq!(refusal(&before, "full", &json!({})).0, 500);
     assert_eq!(before.allocator_metrics().ports.0, 13);
 }

@@ -1,5 +1,5 @@
-//! Counters and gauges of the allocator. Names are those of kube-apiserver, but without its faults: a gauge is what is
-//! recorded, whoever wrote it, and a range that is gone has none; each request counts once.
+//! The allocator's counters and gauges, under kube-apiserver's names but without its faults. A gauge counts what is
+//! recorded, whichever server wrote it. A removed range has no gauge. Each request is counted once.
 
 use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
@@ -8,28 +8,28 @@ use portolan_ipam::{AddressError, Claims, FieldError, Refusal, ServiceSpec, fami
 use super::Ledger;
 use crate::server::Histogram;
 
-/// Upper bounds in seconds, those that Prometheus' clients have unless told otherwise, as upstream's histogram.
+/// Upper bounds in seconds: the defaults of Prometheus' client libraries, which upstream's histogram has, too.
 const BOUNDS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
-/// How an address or port was asked for.
+/// How an address or port was requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
-    /// By its number.
+    /// The client requested a specific one.
     Static,
-    /// Any would do.
+    /// The client requested any.
     Dynamic,
 }
 
-/// What the allocator has done and how full it is.
+/// The allocator's counters, and how many addresses and ports are allocated and free.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct AllocatorMetrics {
     /// `kube_apiserver_clusterip_allocator_allocation_total`, by `cidr` and `scope`.
     pub addresses_allocated: BTreeMap<(String, Scope), u64>,
-    /// `kube_apiserver_clusterip_allocator_allocation_duration_seconds`, by `cidr`: from the decision to the answer of the
-    /// store, with all that was decided anew.
+    /// `kube_apiserver_clusterip_allocator_allocation_duration_seconds`, by `cidr`: the time from the first decision
+    /// to the result of the store, retries included.
     pub durations: BTreeMap<String, Histogram>,
-    /// `kube_apiserver_clusterip_allocator_allocation_errors_total`, by `cidr` and `scope`. An address in no range counts
-    /// for the empty `cidr`, and one that no range has left for each of these.
+    /// `kube_apiserver_clusterip_allocator_allocation_errors_total`, by `cidr` and `scope`. An address outside of all
+    /// ranges is counted for the empty `cidr`. If all ranges are exhausted, each of them is counted.
     pub address_errors: BTreeMap<(String, Scope), u64>,
     /// `kube_apiserver_nodeport_allocator_allocation_total`, by `scope`.
     pub ports_allocated: BTreeMap<Scope, u64>,
@@ -42,7 +42,7 @@ pub struct AllocatorMetrics {
 }
 
 impl Scope {
-    /// The label `scope`.
+    /// Returns the value of the label `scope`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Static => "static",
@@ -52,7 +52,7 @@ impl Scope {
 }
 
 impl Ledger {
-    /// Everything up to now.
+    /// Returns the current metrics.
     pub(crate) fn metrics(&self) -> AllocatorMetrics {
         let usage = self.allocations.addresses.usage();
         AllocatorMetrics {
@@ -62,9 +62,9 @@ impl Ledger {
         }
     }
 
-    /// A Service has been stored with these; `asked` is what the client wrote.
+    /// Counts the addresses and ports of a stored Service. `asked` is the spec as the client wrote it.
     pub(crate) fn count_taken(&mut self, taken: &Claims, asked: &ServiceSpec, took: Duration) {
-        // Clients older than dual stack write only the first.
+        // Clients older than dual stack set only `clusterIP`.
         let single = parse_address(&asked.cluster_ip);
         let asked = asked.claims();
         for address in &taken.addresses {
@@ -79,7 +79,7 @@ impl Ledger {
         }
     }
 
-    /// A Service has been refused for these fields.
+    /// Counts the refused fields of a Service.
     pub(crate) fn count_refused(&mut self, errors: &[FieldError]) {
         for error in errors {
             let scope = scope(!error.value.is_empty());
@@ -98,7 +98,7 @@ impl Ledger {
         ranges.find(|range| range.accepts(address)).map(|range| range.to_string())
     }
 
-    /// The ranges that a refusal is about; none if it is not about an address.
+    /// Returns the ranges that a refusal concerns; none if it does not concern an address.
     fn cidrs_of(&self, error: &FieldError) -> Vec<String> {
         match &error.reason {
             Refusal::Address(AddressError::Full { ranges, .. }) => {

@@ -1,4 +1,4 @@
-//! The same calls for plain threads.
+//! The API's writes in blocking form, for threads without an async runtime.
 
 use crate::json::Value;
 use futures::executor::block_on;
@@ -11,13 +11,13 @@ use crate::{
     store::{CommitError, Committed, Transaction},
 };
 
-/// The writes of an [`Api`], each waiting on the calling thread until it is done. Not for async code, whose thread it
-/// would hold up.
+/// The writes of an [`Api`], each of which blocks the calling thread until it is done. Must not be called from async
+/// code, whose thread it would block.
 #[derive(Debug, Clone, Copy)]
 pub struct Blocking<'a>(pub(super) &'a Api);
 
 impl Blocking<'_> {
-    /// [`Api::create`].
+    /// Blocking form of [`Api::create`].
     pub fn create(
         self,
         resource: Resource,
@@ -28,7 +28,7 @@ impl Blocking<'_> {
         block_on(self.0.create(resource, namespace, object, options))
     }
 
-    /// [`Api::update`].
+    /// Blocking form of [`Api::update`].
     pub fn update(
         self,
         target: Target<'_>,
@@ -39,7 +39,7 @@ impl Blocking<'_> {
         block_on(self.0.update(target, part, object, options))
     }
 
-    /// [`Api::merge_patch`].
+    /// Blocking form of [`Api::merge_patch`].
     pub fn merge_patch(
         self,
         target: Target<'_>,
@@ -50,7 +50,7 @@ impl Blocking<'_> {
         block_on(self.0.merge_patch(target, part, patch, options))
     }
 
-    /// [`Api::delete`].
+    /// Blocking form of [`Api::delete`].
     pub fn delete(
         self,
         target: Target<'_>,
@@ -60,12 +60,13 @@ impl Blocking<'_> {
         block_on(self.0.delete(target, preconditions, options))
     }
 
-    /// [`Api::apply`].
+    /// Blocking form of [`Api::apply`].
     pub fn apply(self, object: impl Into<Value>) -> Result<Outcome, ApiError> {
         block_on(self.0.apply_value(object.into()))
     }
 
-    /// Writes to the store itself, past all rules: for tests that need what no API server would take.
+    /// Commits a transaction to the store without any checks, for tests that need objects which no API server would
+    /// accept.
     pub fn commit(self, transaction: Transaction) -> Result<Committed, CommitError> {
         block_on(self.0.store.commit(transaction))
     }

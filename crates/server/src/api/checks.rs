@@ -1,5 +1,5 @@
-//! What the parts of a write must be to each other: the body to the URL, the client's idea of the object to the stored
-//! one, the new object to the old.
+//! Checks that compare the parts of a write: the body with the URL, the client's version of the object with the
+//! stored one, and the new object with the old one.
 
 use std::collections::HashSet;
 
@@ -14,11 +14,11 @@ use crate::{
     store::StoredObject,
 };
 
-/// Characters of a name that a message repeats.
+/// Most characters of a body's name that an error message repeats.
 const MOST_QUOTED: usize = 300;
 
-/// What the body says of kind, namespace and name must be what the URL says. A kind and a namespace that it leaves out
-/// are filled in; where the URL names an object, the body has to name it, too (apiserver, `checkName`).
+/// Checks that the body's kind, namespace and name match the URL. A missing kind or namespace is filled in. A missing
+/// name is an error if the URL names an object (apiserver, `checkName`).
 pub(super) fn match_url(
     resource: Resource,
     namespace: &str,
@@ -47,12 +47,12 @@ pub(super) fn match_url(
     match given(metadata, "name", "metadata.name")? {
         Some(body) if body != url => Err(mismatch("metadata.name", body, url)),
         Some(_) => Ok(()),
-        // What a client left empty by mistake must not become the object of the URL.
+        // An object whose name a client left empty by mistake must not replace the object of the URL.
         None => Err(ApiError::NoName { url: url.to_owned() }),
     }
 }
 
-/// The text at `key`, `None` where it is absent, null or empty; `field` is its path.
+/// Returns the string at `key`; `None` if it is absent, null or empty. `field` is its path, for the error.
 fn given<'a>(object: &'a Object, key: &str, field: &str) -> Result<Option<&'a str>, ApiError> {
     match object.get(key) {
         None | Some(Value::Null) => Ok(None),
@@ -64,7 +64,7 @@ fn given<'a>(object: &'a Object, key: &str, field: &str) -> Result<Option<&'a st
 }
 
 pub(super) fn mismatch(field: &'static str, body: &str, url: &str) -> ApiError {
-    // A name in the body can be as long as the body.
+    // A name in the body can be as long as the body itself.
     ApiError::Mismatch { field, body: body.chars().take(MOST_QUOTED).collect(), url: url.to_owned() }
 }
 
@@ -83,7 +83,7 @@ pub(super) fn conflict(target: Target<'_>, what: &'static str, given: &str, stor
     }
 }
 
-/// The client's uid and resourceVersion, where it gave them, must be the stored ones.
+/// Checks the client's uid and resourceVersion, if given, against the stored ones.
 pub(super) fn check_preconditions(
     target: Target<'_>,
     stored: &StoredObject,
@@ -105,7 +105,7 @@ pub(super) fn check_preconditions(
     }
 }
 
-/// A PUT says on which version it is based, where the kind cannot do without.
+/// Returns an error if a PUT has no resourceVersion and the kind requires one.
 pub(super) fn check_unconditional(target: Target<'_>, new: &Object) -> Result<(), ApiError> {
     let metadata = json::object(new, "metadata");
     let given = metadata.map_or(Ok(None), metadata::given_revision)?;
@@ -156,7 +156,7 @@ pub(super) fn update_metadata(target: Target<'_>, new: &mut Object, old: &Object
     if errors.is_empty() { Ok(()) } else { Err(ApiError::invalid(target.resource, target.name, errors)) }
 }
 
-/// Whether nothing keeps this object, which is being deleted. A Namespace has finalizers of its own in `spec`.
+/// Returns true if the object is being deleted and has no finalizers left. Those of a Namespace are in `spec`, too.
 pub(super) fn is_finished_deletion(resource: Resource, object: &Object) -> bool {
     let has_finalizers =
         |part| json::object(object, part).is_some_and(|part| !json::list(part, "finalizers").is_empty());
@@ -165,7 +165,7 @@ pub(super) fn is_finished_deletion(resource: Resource, object: &Object) -> bool 
         && !(resource == Resource::Namespace && has_finalizers("spec"))
 }
 
-/// The new object with everything that this endpoint may not change put back.
+/// Restores everything in the new object that this endpoint may not change.
 pub(super) fn restored(resource: Resource, part: Part, mut new: Object, old: &Object) -> Object {
     match part {
         Part::Status => {

@@ -1,6 +1,9 @@
-//! Carrying out a write. It is decided under the write lock and handed to the store, which gives it its place in the
-//! order; the lock is free again while the store makes it durable. Where other servers write to the same store, one of
-//! them may have been faster: then the write is decided anew, from what is there now.
+//! Carries out a write. The write is decided under the write lock and given to the store, which fixes its place in
+//! the order of writes. The lock is free while the store makes the write durable.
+//!
+//! The store checks the conditions of the transaction; on etcd, etcd itself does. If several servers share the store,
+//! another one may have changed an object that the decision depends on. The store then reports a conflict: the server
+//! reads the current state, and decides the write again after a random back-off.
 
 use std::{
     sync::Arc,
@@ -17,60 +20,63 @@ use crate::{
     store::{CommitError, Committed, StoredObject, Transaction},
 };
 
-/// How long a write goes on being decided anew. Clients that wait longer than a minute give up (the default of
+/// Time in which a write that meets conflicts is retried. Clients give up after a minute (the default of
 /// kube-apiserver's `--request-timeout`).
 const DEADLINE: Duration = Duration::from_secs(30);
-/// Conflicts after which nothing is waited for: what was in the way is read anew, which takes a moment, too.
+/// Number of conflicts after which a retry follows without a pause. Reading the current state takes some time
+/// already.
 const FREE_CONFLICTS: u32 = 2;
-/// The longest pauses after the next conflict, and after any.
+/// Upper bounds of the pause: of the first one, and of any.
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
-/// What a write comes to.
+/// The result of deciding a write.
 #[derive(Debug)]
 pub(crate) enum Decision {
-    /// Nothing is to be stored.
+    /// Nothing needs to be stored: the outcome is known.
     Done(Outcome),
-    /// This is.
+    /// A transaction must be stored.
     Write(Write),
 }
 
-/// What is to be stored.
+/// A transaction to be stored, and what is needed for its outcome.
 #[derive(Debug)]
 pub(crate) struct Write {
-    /// The steps; the last one is about the object itself.
+    /// The steps. The last one writes or removes the object itself.
     pub(crate) transaction: Transaction,
-    /// What becomes of the object.
+    /// The effect on the object.
     pub(crate) effect: Effect,
-    /// The object that goes, in a deletion.
+    /// The removed object, if this is a deletion.
     pub(crate) removed: Option<Arc<StoredObject>>,
-    /// Remarks for the client.
+    /// Warnings for the client.
     pub(crate) warnings: Vec<String>,
-    /// What changes hands.
+    /// The cluster IPs and node ports that the write takes and releases.
     pub(crate) exchange: Exchange,
 }
 
-/// What a write takes and gives back.
+/// The cluster IPs and node ports that a write takes and releases.
 #[derive(Debug, Default)]
 pub(crate) struct Exchange {
-    /// What is new.
+    /// Newly allocated ones.
     pub(super) take: Claims,
-    /// What is recorded as the object's already, but the stored one has not.
+    /// Those that are recorded for the Service already, but are not in its stored spec.
     pub(super) find: Claims,
-    /// What is free afterwards.
+    /// Those that are released once the write has succeeded.
     pub(super) release: Claims,
     /// The spec as the client wrote it.
     pub(super) asked: Box<ServiceSpec>,
 }
 
-/// A write under way; whatever becomes of it, the ledger is told.
+/// A write that has been given to the store. When it is dropped, the ledger's claims of the write are settled,
+/// whatever its result.
 struct UnderWay<'a> {
     api: &'a Api,
     take: Claims,
 }
 
 impl Api {
-    /// Decides and stores until the store has no objection. `decide` must not depend on what it decided before.
+    /// Decides a write and commits it, and retries it after conflicts. Each call of `decide` must be independent of
+    /// earlier calls.
     pub(crate) async fn write(
         &self,
         mut decide: impl FnMut(&mut Ledger) -> Result<Decision, ApiError>,
@@ -83,7 +89,7 @@ impl Api {
             let (commit, under_way, rest) = match decided {
                 Ok(Submitted::Done(outcome)) => return Ok(outcome),
                 Ok(Submitted::Write(commit, under_way, rest)) => (commit, under_way, rest),
-                // It may have been refused for something that is no longer true.
+                // The reason for the refusal may be stale: refresh, and decide once more if anything has changed.
                 Err(error) if !is_fresh => {
                     is_fresh = true;
                     if self.store.refresh().await? == seen {
@@ -123,7 +129,7 @@ impl Api {
         let Write { transaction, effect, removed, warnings, exchange } = write;
         ledger.depart(&exchange.take);
         let commit = self.store.commit(transaction);
-        // It takes the lock when it is dropped.
+        // Dropping the future locks the ledger again, so the lock must be released first.
         drop(ledger);
         let under_way = UnderWay { api: self, take: exchange.take.clone() };
         let rest = Box::new(Rest { effect, removed, warnings, exchange });
@@ -140,15 +146,15 @@ impl Api {
     }
 }
 
-/// Waits, where there is a runtime to wait by: [`Blocking`](super::Blocking) calls need none.
+/// Sleeps if there is a tokio runtime. [`Blocking`](super::Blocking) calls run without one, and do not pause.
 async fn wait(pause: Duration) {
     if !pause.is_zero() && tokio::runtime::Handle::try_current().is_ok() {
         tokio::time::sleep(pause).await;
     }
 }
 
-/// What to wait after so many conflicts, so that those who write the same do not go on disturbing each other: a part of
-/// what doubles each time, by a number between 0 and 1.
+/// Returns the pause after this many conflicts, so that writers of the same objects do not keep disturbing each
+/// other. The upper bound doubles with each conflict; `random`, between 0 and 1, selects a part of it.
 fn pause(conflicts: u32, random: f64) -> Duration {
     let Some(beyond) = conflicts.checked_sub(FREE_CONFLICTS + 1) else { return Duration::ZERO };
     let longest = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(beyond)).min(LONGEST_PAUSE);
@@ -168,7 +174,7 @@ enum Submitted<'a> {
     Write(BoxFuture<'static, Result<Committed, CommitError>>, UnderWay<'a>, Box<Rest>),
 }
 
-/// What is left of a [`Write`] when its transaction is with the store.
+/// The parts of a [`Write`] that remain after its transaction was given to the store.
 struct Rest {
     effect: Effect,
     removed: Option<Arc<StoredObject>>,

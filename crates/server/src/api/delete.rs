@@ -1,5 +1,5 @@
-//! Deletion: an object that nothing keeps goes at once; any other is marked, and whoever keeps it lets go of it by
-//! removing a finalizer.
+//! Deletion. An object without finalizers is removed at once. Any other object is marked with a deletion timestamp,
+//! and removed when its last finalizer is removed.
 
 use std::sync::Arc;
 
@@ -21,34 +21,35 @@ use crate::{
     store::{Draft, Step, StoredObject},
 };
 
-/// How an object is to be deleted.
+/// Options of a deletion.
 #[derive(Debug, Clone, Default)]
 pub struct DeleteOptions {
-    /// What must be true of it.
+    /// Conditions that the object must meet.
     pub preconditions: Preconditions,
-    /// What becomes of the objects it owns. Left out, its own finalizers tell; without any, they go later.
+    /// What happens to the object's dependents. If `None`, its finalizers decide; without any of these, the
+    /// dependents are deleted in the background.
     pub propagation: Option<Propagation>,
-    /// Do everything but store.
+    /// Decides the deletion, but does not store it.
     pub dry_run: bool,
 }
 
-/// What must be true of an object for it to be deleted.
+/// Conditions that an object must meet to be deleted.
 #[derive(Debug, Clone, Default)]
 pub struct Preconditions {
-    /// Its uid.
+    /// The uid, if given.
     pub uid: Option<String>,
-    /// Its resourceVersion.
+    /// The resourceVersion, if given.
     pub resource_version: Option<String>,
 }
 
-/// What becomes of the objects that a deleted one owns (`propagationPolicy`).
+/// What happens to the dependents of a deleted object (`propagationPolicy`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Propagation {
-    /// They go after it.
+    /// The dependents are deleted after the object.
     Background,
-    /// They go before it, those that ask for it.
+    /// The dependents whose owner reference has `blockOwnerDeletion` are deleted before the object.
     Foreground,
-    /// They stay, without it as their owner.
+    /// The dependents stay, and their references to the object are removed.
     Orphan,
 }
 
@@ -73,8 +74,8 @@ impl Api {
         Ok(self.decide_put(ledger, target, &stored, draft, (write, Vec::new(), Exchange::default())))
     }
 
-    /// The object goes, and with a Service what it holds and the Endpoints of its name (upstream's Service storage
-    /// deletes these too).
+    /// Decides the removal of an object. Removing a Service also releases its addresses and ports, and removes the
+    /// Endpoints of the same name (as upstream's Service storage does).
     pub(super) fn decide_removal(
         &self,
         ledger: &Ledger,
@@ -106,7 +107,7 @@ impl Api {
         })
     }
 
-    /// Removes the Endpoints of a Service, unless somebody keeps them.
+    /// Returns the step that removes a Service's Endpoints, unless these have finalizers.
     fn endpoints_of(&self, service: &str) -> Option<Step> {
         let endpoints = self.store.latest(Resource::Endpoints, service)?;
         let is_kept = json::object(&endpoints.decode(), "metadata")
@@ -116,7 +117,7 @@ impl Api {
     }
 }
 
-/// The object as it is while being deleted.
+/// Returns the object with its deletion timestamp and the finalizers of the policy.
 fn marked(resource: Resource, mut object: Object, propagation: Option<Propagation>) -> Object {
     let Some(metadata) = json::object_mut(&mut object, "metadata") else { return object };
     settle_finalizers(metadata, propagation);
@@ -135,7 +136,7 @@ fn marked(resource: Resource, mut object: Object, propagation: Option<Propagatio
     object
 }
 
-/// The finalizers that a policy asks for take the place of those that another one asked for.
+/// Sets the finalizer that the policy needs, and removes that of any other policy.
 fn settle_finalizers(metadata: &mut Object, propagation: Option<Propagation>) {
     let wanted = match propagation {
         None => return,

@@ -1,35 +1,35 @@
-//! The object of a write, kept for the case that the write has to be decided anew.
+//! Keeps the object of a write, so that the write can be decided again after a conflict.
 
 use portolan_schema::json::bounded;
 
 use crate::{error::ApiError, json::Object};
 
-/// Above this estimate, in bytes, an object is kept as text, which takes a few times less.
+/// Estimated size in memory, in bytes, above which an object is kept as JSON text, which takes a few times less.
 const LARGE: usize = 64 << 10;
 
-/// An object that is handed out more than once.
+/// An object that can be read more than once.
 #[derive(Debug, Clone)]
 pub(crate) enum Kept {
-    /// A small one.
+    /// A small object, decoded.
     Decoded(Object),
-    /// A large one, as JSON.
+    /// A large object, as JSON text.
     Text(Vec<u8>),
 }
 
 impl Kept {
-    /// Keeps an object.
+    /// Keeps the object, as text if it is large.
     pub(crate) fn new(object: Object) -> Self {
         if bounded::cost(&object) <= LARGE {
             return Self::Decoded(object);
         }
         match serde_json::to_vec(&object) {
             Ok(text) => Self::Text(text),
-            // An object can always be encoded.
+            // Not reached: an object can always be encoded.
             Err(_) => Self::Decoded(object),
         }
     }
 
-    /// A copy of the object.
+    /// Returns a copy of the object.
     pub(crate) fn object(&self) -> Result<Object, ApiError> {
         match self {
             Self::Decoded(object) => Ok(object.clone()),
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_comes_back() {
+    fn kept_objects_are_returned_unchanged() {
         for count in [1, 10_000] {
             let object: Object = (0..count).map(|number| (format!("k{number}"), number)).collect();
             let kept = Kept::new(object.clone());

@@ -1,4 +1,4 @@
-//! The page of the allocator's and the repair loop's numbers. Names are those of kube-apiserver.
+//! The metrics of the allocator and the repair loop, under kube-apiserver's names.
 
 use std::{collections::BTreeMap, sync::PoisonError};
 
@@ -10,14 +10,14 @@ use crate::{
 };
 
 impl Api {
-    /// What the allocator has done and how full it is.
+    /// Returns the allocator's counters, and how many addresses and ports are allocated and free.
     pub fn allocator_metrics(&self) -> AllocatorMetrics {
         let mut ledger = self.write_lock();
         ledger.follow(&*self.store);
         ledger.metrics()
     }
 
-    /// What the repair loop has found so far.
+    /// Returns the repair loop's counters.
     pub fn repair_metrics(&self) -> RepairMetrics {
         self.repair.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -100,7 +100,7 @@ fn scopes(page: &mut Page, name: &str, help: &str, counts: &BTreeMap<AllocationS
     }
 }
 
-/// Prometheus has no integers.
+/// Converts a count for Prometheus, whose samples are floating-point numbers.
 #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53, and nobody reads more digits of more")]
 fn number(count: u64) -> f64 {
     count as f64

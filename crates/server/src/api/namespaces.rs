@@ -1,4 +1,5 @@
-//! What a Namespace means to the objects in it: a new one needs it to be there and not to be going.
+//! The rules of Namespaces for the objects in them. A new object needs a Namespace that exists and is not being
+//! deleted.
 
 use super::{Api, WriteOptions, write::name_of};
 use crate::{
@@ -9,15 +10,15 @@ use crate::{
     store::{Draft, Step, StoredObject},
 };
 
-/// The Namespaces that every cluster has.
+/// The Namespaces of every cluster.
 pub(crate) const SYSTEM_NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
-/// Of these, the ones that may not be deleted; the other one is made again (upstream's admission plug-in
-/// `NamespaceLifecycle`).
+/// The system Namespaces that may not be deleted (upstream's admission plug-in `NamespaceLifecycle`). The remaining
+/// one, `kube-node-lease`, is created again after a deletion.
 const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
 
 impl Api {
-    /// The steps that make sure of the Namespace of a new object: that it stays as it is, or that it is made. So nothing
-    /// can come into a Namespace after it was found to be going and empty.
+    /// Returns the steps that ensure the Namespace of a new object: one that requires it to be unchanged, or one that
+    /// creates it. So no object can be created in a Namespace after that was found to be terminating and empty.
     pub(super) fn enter_namespace(
         &self,
         resource: Resource,
@@ -43,7 +44,7 @@ impl Api {
             None if options.namespace_must_exist && self.validate => {
                 Err(ApiError::NotFound { resource: Resource::Namespace, name: namespace.to_owned() })
             }
-            // The name is refused with the object's metadata.
+            // The validation of the object's metadata refuses this name.
             None if !names::is_dns_label(namespace) => Ok(Vec::new()),
             None => {
                 let draft = new_namespace(namespace);
@@ -53,7 +54,7 @@ impl Api {
     }
 }
 
-/// Whether this Namespace may be deleted at all.
+/// Returns an error if this is a Namespace that may not be deleted.
 pub(super) fn check_mortal(resource: Resource, name: &str) -> Result<(), ApiError> {
     if resource == Resource::Namespace && IMMORTAL.contains(&name) {
         return Err(ApiError::Protected { resource, name: name.to_owned() });

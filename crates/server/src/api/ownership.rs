@@ -1,4 +1,5 @@
-//! Who is to own the fields of the object that a write is making: the writer's name on its way to `managedFields`.
+//! Ownership of fields: carries the field manager of a write to the object's `managedFields`. For objects with more
+//! than 16,384 fields no owners are recorded.
 
 use crate::json::Value;
 use portolan_schema::patch::{
@@ -14,7 +15,7 @@ use crate::{
     resource::Resource,
 };
 
-/// The name of a writer of fields, at most 128 bytes.
+/// The name of a field manager, at most 128 bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct FieldManager {
     length: u8,
@@ -22,16 +23,17 @@ pub struct FieldManager {
 }
 
 impl FieldManager {
-    /// The server itself.
+    /// The server's own manager.
     pub const SERVER: Self = Self::named("portolan");
 
-    /// A manager of this name, which must have printable characters only.
+    /// Returns a manager with this name. The name must consist of printable characters.
     pub fn new(name: &str) -> Result<Self, &'static str> {
         managed::check_manager(name)?;
         Ok(Self::named(name))
     }
 
-    /// The manager that a `User-Agent` stands for: its printable characters up to the first `/`.
+    /// Returns the manager for a `User-Agent` header: its printable characters up to the first `/`, at most 128
+    /// bytes.
     pub fn of_user_agent(agent: &str) -> Self {
         let name = agent.split('/').next().unwrap_or_default();
         let mut printable = String::new();
@@ -44,7 +46,7 @@ impl FieldManager {
         Self::named(&printable)
     }
 
-    /// The name.
+    /// Returns the name.
     pub fn name(&self) -> &str {
         let name = self.bytes.get(..usize::from(self.length)).unwrap_or_default();
         std::str::from_utf8(name).unwrap_or_default()
@@ -71,7 +73,7 @@ impl std::fmt::Debug for FieldManager {
     }
 }
 
-/// Records the owners of an object's fields while a write makes it.
+/// Records the owners of an object's fields while a write builds it.
 #[derive(Debug)]
 pub(super) struct Owners {
     manager: FieldManager,
@@ -81,33 +83,35 @@ pub(super) struct Owners {
 
 #[derive(Debug)]
 enum Record {
-    /// All fields are the writer's.
+    /// The writer owns all fields.
     Create,
-    /// The writer's are those that it changes; `given` is the record that it sent along.
+    /// The writer owns the fields that it changes. `given` is the `managedFields` in the request; `asked` are the
+    /// fields that the new object has once defaults are set.
     Update { given: Option<Value>, asked: Fields },
-    /// It is decided: this is the record.
+    /// Server-side apply has computed the `managedFields` already.
     Apply(Option<Value>),
 }
 
 impl Owners {
-    /// For a new object.
+    /// Returns the owners of a new object's fields.
     pub(super) fn of_create(options: WriteOptions) -> Self {
         Self { manager: options.field_manager, subresource: "", record: Record::Create }
     }
 
-    /// For the new content of an object; takes the record that it carries.
+    /// Returns the owners for a replaced or patched object. Removes `managedFields` from `new`.
     pub(super) fn of_update(part: Part, new: &mut Object, options: WriteOptions) -> Self {
         let record = Record::Update { given: taken(new), asked: Fields::default() };
         Self { manager: options.field_manager, subresource: subresource(part), record }
     }
 
-    /// For an object that server-side apply has made; takes the record that it carries.
+    /// Returns the owners for the result of a server-side apply. Removes `managedFields` from `new`.
     pub(super) fn of_apply(part: Part, new: &mut Object, options: WriteOptions) -> Self {
         let record = Record::Apply(taken(new));
         Self { manager: options.field_manager, subresource: subresource(part), record }
     }
 
-    /// To be called when defaults are set and the server has not filled in anything else: that belongs to nobody.
+    /// Notes which fields are set. Must be called after defaulting and before the server fills in allocated values,
+    /// which no manager owns.
     pub(super) fn note_defaulted(&mut self, resource: Resource, object: &mut Object) {
         match &mut self.record {
             Record::Create => {
@@ -119,7 +123,7 @@ impl Owners {
         }
     }
 
-    /// To be called when the new content is complete.
+    /// Writes the `managedFields` of an update. Must be called when the new object is complete.
     pub(super) fn record_update(
         self,
         resource: Resource,
@@ -134,12 +138,12 @@ impl Owners {
     }
 }
 
-/// The writer that `options` name, at one endpoint of an object.
+/// Returns the writer of fields at one endpoint of an object.
 pub(super) fn writer<'a>(manager: &'a FieldManager, subresource: &'a str, now: &'a str) -> Writer<'a> {
     Writer { manager: manager.name(), subresource, now }
 }
 
-/// The path segment behind the name of the object.
+/// Returns the path segment of the subresource; empty for the object itself.
 pub(super) fn subresource(part: Part) -> &'static str {
     match part {
         Part::Main => "",

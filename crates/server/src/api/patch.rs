@@ -1,4 +1,4 @@
-//! What a change makes of an object: replaced, patched or applied to.
+//! Computes the new object of a change: a replacement, a patch or a server-side apply.
 
 use portolan_schema::patch::{Apply, Patch, PatchError};
 
@@ -14,19 +14,19 @@ use crate::{
     resource::Resource,
 };
 
-/// New content of an object.
+/// A change of an object.
 #[derive(Debug, Clone)]
 pub(crate) enum Change {
-    /// PUT: the whole object.
+    /// PUT: the whole new object.
     Replace(Kept),
     /// PATCH: a part of it.
     Patch(Patch),
-    /// PATCH with `application/apply-patch+yaml`: what one manager wants of it.
+    /// PATCH with `application/apply-patch+yaml`: the fields that one manager wants.
     Apply(Apply),
 }
 
 impl Change {
-    /// The object after the change, and who is to own its fields.
+    /// Returns the object after the change, and the owners of its fields.
     pub(super) fn onto(
         self,
         resource: Resource,
@@ -43,7 +43,7 @@ impl Change {
         Ok((new, owners))
     }
 
-    /// The uid that a patch asks the object to have.
+    /// Returns the uid that a patch requires, if it names one.
     pub(super) fn asked_uid(&self) -> Option<&str> {
         match self {
             Self::Patch(Patch::Merge(patch) | Patch::Strategic(patch)) => {
@@ -53,13 +53,14 @@ impl Change {
         }
     }
 
-    /// Whether what it leaves may be no object of the kind at all.
+    /// Returns true if this is a patch, whose result may not have the shape of the kind.
     pub(super) fn is_patch(&self) -> bool {
         matches!(self, Self::Patch(_))
     }
 }
 
-/// The object after a server-side apply, and who is to own its fields; without `live` a new one.
+/// Returns the object after a server-side apply, and the owners of its fields. Without `live` a new object is
+/// created.
 pub(super) fn applied(
     apply: &Apply,
     part: Part,
@@ -73,7 +74,7 @@ pub(super) fn applied(
     Ok((new, owners))
 }
 
-/// The error of a patch whose result is refused for its shape.
+/// Returns the error for a patch whose result has the wrong shape.
 pub(super) fn bad_result(resource: Resource, name: &str, error: ApiError) -> ApiError {
     match error {
         ApiError::WrongType { .. } => {

@@ -1,4 +1,5 @@
-//! The steps of a write, under the write lock. Nothing here is stored or taken for good: a decision says what would be.
+//! Decides creations and changes under the write lock. A decision stores nothing and allocates nothing; it only plans
+//! both.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -28,12 +29,12 @@ use crate::{
     store::{Draft, Scope, Step, StoredObject, Transaction},
 };
 
-/// How often a generated name is tried anew when it is taken.
+/// Tries to find a generated name that is free.
 const NAME_TRIES: usize = 8;
-/// Bytes of an object as it is stored, in every store. etcd takes 1.5 MiB in one request (`--max-request-bytes`), in
-/// which there are names and conditions, too.
+/// Most bytes of a stored object, for every store. etcd accepts 1.5 MiB in one request (`--max-request-bytes`), which
+/// must hold the keys and conditions, too.
 const MOST_BYTES: usize = (3 << 19) - (32 << 10);
-/// What is stored of an object that is not there, in a conflict.
+/// The stored value in a conflict about an object that does not exist.
 const NOTHING_STORED: &str = "none: it does not exist";
 
 impl Api {
@@ -119,7 +120,7 @@ impl Api {
         self.decide_create(ledger, target.resource, target.namespace, (object, owners), options)
     }
 
-    /// Checks types and drops unknown fields; with validation off, of metadata only.
+    /// Checks the types of the fields and removes unknown ones. Without validation, only `metadata` is checked.
     fn conform(
         &self,
         resource: Resource,
@@ -143,7 +144,7 @@ impl Api {
         Ok(warnings)
     }
 
-    /// Fills in metadata and settles the name; returns the key.
+    /// Fills in the metadata of a new object, and generates a name if it has none. Returns its key.
     fn fresh_name(
         &self,
         resource: Resource,
@@ -175,7 +176,8 @@ impl Api {
         }
     }
 
-    /// Defaults, plans and validates; `old` is the stored object on update. Nothing is taken before it is all well.
+    /// Sets defaults, plans the allocation and validates. `old` is the stored object if this is an update. Nothing is
+    /// allocated until the whole write is decided.
     fn prepare(
         &self,
         ledger: &mut Ledger,
@@ -215,7 +217,7 @@ impl Api {
         let asked = reading.spec.clone();
         let plan = ledger.plan(&*self.store, &owner, asked.clone(), old_spec.as_ref()).map_err(|errors| {
             ledger.count_refused(&errors);
-            // Of a changed Service, what the plan would have cleared is not wrong.
+            // Updates are not validated here: the plan would have cleared some of the fields that look wrong.
             let others =
                 if old.is_none() { kinds::validate(Resource::Service, object, None) } else { Vec::new() };
             refused(name_of(object), &errors, others)
@@ -242,7 +244,7 @@ impl Api {
         if errors.is_empty() { Ok(()) } else { Err(ApiError::invalid(resource, name_of(object), errors)) }
     }
 
-    /// What else the network uses, as far as it is known: ranges of pods, and addresses of nodes.
+    /// Calls `check` with the other ranges in use, as far as they are known: pod ranges and node addresses.
     fn with_neighbours<T>(&self, check: impl FnOnce(Neighbours<'_>) -> T) -> T {
         let (mut pods, mut nodes) = (self.pod_ranges.clone(), Vec::new());
         let snapshot = self.store.snapshot(Resource::Node, &Scope::default(), None);
@@ -257,12 +259,13 @@ impl Api {
         check(Neighbours { pods: &pods, nodes: &nodes })
     }
 
-    /// What the client should hear about the object.
+    /// Returns the warnings about the object for the client.
     fn remarks(&self, resource: Resource, object: &Object) -> Vec<String> {
         if self.validate { kinds::warnings(resource, object) } else { Vec::new() }
     }
 
-    /// What changes hands, and the object itself.
+    /// Returns the transaction of a write: the steps for the addresses and ports that it takes and releases, then the
+    /// object itself.
     pub(super) fn transaction(
         &self,
         ledger: &Ledger,
@@ -321,8 +324,8 @@ impl Api {
     }
 }
 
-/// The object as it is stored. One that is too large may still fit without the record of who owns its fields, as
-/// upstream tries it (apiserver, `endpoints/handlers/fieldmanager`).
+/// Returns the object in its stored form. If the object is too large, `managedFields` are dropped, as upstream does
+/// (apiserver, `endpoints/handlers/fieldmanager`).
 fn draft(resource: Resource, object: Object) -> Result<Draft, ApiError> {
     let mut object = view::stored(resource, object);
     let draft = Draft::new(resource.stored(), &object);

@@ -1,4 +1,4 @@
-//! What an audit found, for people and for programs.
+//! The report of an audit, as text for people and as JSON for programs.
 
 use std::fmt;
 
@@ -14,31 +14,33 @@ pub struct Report {
 }
 
 impl Report {
-    /// Of an audit over so many Services and IPAddresses. Notes say what could not be looked at.
+    /// Creates the report of an audit. `counts` are the numbers of Services and IPAddresses; `notes` name what could
+    /// not be examined.
     pub(crate) fn new(audit: Audit, counts: (usize, usize), notes: Vec<String>) -> Self {
         Self { findings: audit.findings, notes, counts }
     }
 
-    /// Whether nothing is wrong.
+    /// Returns true if there are no findings.
     pub fn is_clean(&self) -> bool {
         self.findings.is_empty()
     }
 
-    /// What was found.
+    /// Returns the findings.
     #[cfg(test)]
     pub(crate) fn findings(&self) -> &[Finding] {
         &self.findings
     }
 
-    /// What another look found, too. A cluster that is read in pieces while it changes shows things that never were.
+    /// Keeps only the findings that `other` has, too. A cluster that is read piece by piece while it changes shows
+    /// problems that never existed.
     #[must_use]
     pub fn also_in(mut self, other: &Self) -> Self {
         self.findings.retain(|finding| other.findings.contains(finding));
         self
     }
 
-    /// For programs: `{"services": n, "ipAddresses": n, "notes": [...], "findings": [{"kind", "namespace", "name",
-    /// "problem", "message", "mend"}]}`.
+    /// Returns the report as JSON, with the members `services` and `ipAddresses` (their numbers), `notes`, and `findings`,
+    /// each of which has `kind`, `namespace`, `name`, `problem`, `message` and `mend`.
     pub fn to_json(&self) -> Value {
         let findings: Vec<Value> = self.findings.iter().map(finding).collect();
         let (services, addresses) = self.counts;
@@ -78,7 +80,7 @@ fn names(subject: &Subject) -> (&'static str, String, String) {
     }
 }
 
-/// The reason of its Event, or a name in the same style.
+/// Returns the reason of the problem's Event, or a name in the same style.
 fn problem(problem: &Problem) -> &'static str {
     problem.event_reason().unwrap_or(match problem {
         Problem::WrongLabels(_) => "IPAddressWrongLabels",

@@ -27,7 +27,7 @@ fn without_addresses_services_are_compared_with_each_other() {
     let mut cluster = cluster();
     let node_port =
         json!({"type": "NodePort", "clusterIP": "10.0.0.1", "ports": [{"port": 1, "nodePort": 30001}]});
-    // The order of a list says nothing: the elder has the right.
+    // The order of a list does not matter: the older Service keeps the address.
     cluster.add_service(&service("younger", 1, &node_port));
     cluster.add_service(&service("elder", 9, &node_port));
     cluster.add_service(&service("out", 0, &json!({"clusterIP": "10.9.0.1", "ports": [{"port": 1}]})));
@@ -53,7 +53,7 @@ fn addresses_that_are_known_to_be_missing_are_missed() {
 }
 
 #[test]
-fn two_looks_find_what_is_in_both() {
+fn two_audits_keep_only_common_findings() {
     let looks = |name: &str| {
         let mut cluster = cluster();
         for name in ["stays", name] {

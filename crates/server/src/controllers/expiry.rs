@@ -1,4 +1,4 @@
-//! Events go after a while.
+//! Removes Events after their time to live.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -23,16 +23,16 @@ use crate::{
 #[cfg(test)]
 mod tests;
 
-/// After this, an Event that could not be removed is tried again.
+/// Delay until a failed removal of an Event is retried.
 const RETRY: Duration = Duration::from_secs(10);
-/// Removes Events that nobody has written to for a time. Who else writes to the same store does not matter: an Event is
-/// removed only as it was when its time began.
+/// Removes Events that have not been written to for the time to live. Other servers may write to the same store: an
+/// Event is removed only at the revision that it had when its time began.
 #[derive(Debug)]
 pub(super) struct Expiry {
     api: Arc<Api>,
     feed: Feed,
     ttl: Duration,
-    /// When each Event goes, and which version of it.
+    /// The Events, by the time when they expire and their revision.
     due: BTreeMap<(Instant, u64), Arc<str>>,
     times: HashMap<Arc<str>, (Instant, u64)>,
 }
@@ -43,7 +43,7 @@ impl Expiry {
         Self { api: Arc::clone(api), feed, ttl, due: BTreeMap::new(), times: HashMap::new() }
     }
 
-    /// Removes for ever.
+    /// Removes expired Events. Never returns.
     pub(super) async fn run(mut self) {
         loop {
             self.observe();
@@ -124,7 +124,8 @@ impl Expiry {
     }
 }
 
-/// How long ago an Event from before this process was last written to, as far as its own times tell.
+/// Returns the time since the last write to an Event that existed before this process started, as far as the Event's
+/// own timestamps tell.
 fn age(event: &StoredObject) -> Duration {
     let object = event.decode();
     let metadata = fields::object(&object, "metadata").and_then(|it| fields::text(it, "creationTimestamp"));
@@ -136,7 +137,7 @@ fn age(event: &StoredObject) -> Duration {
     Duration::from_secs(u64::try_from(since).unwrap_or(0))
 }
 
-/// Now, in seconds since 1970.
+/// Returns the current time in seconds since 1970.
 fn unix() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)

@@ -1,4 +1,4 @@
-//! The changes of some resources, from the present state on, none missing.
+//! The changes of some resources, starting with their present state, without gaps.
 
 use std::sync::Arc;
 
@@ -11,17 +11,17 @@ use crate::{
     store::{Change, Scope, Store, StoredObject},
 };
 
-/// Follows some resources. Nothing has been read at first.
+/// Follows some resources. Starts with their whole state.
 #[derive(Debug)]
 pub(crate) struct Feed {
     store: Arc<dyn Store>,
     sources: Vec<Source>,
 }
 
-/// What was found.
+/// An observation.
 #[derive(Debug)]
 pub(crate) enum Seen {
-    /// All objects there are: at the start, and after a gap in the history.
+    /// All objects of the resource: at the start, and after a gap in the history.
     State(Resource, Vec<Arc<StoredObject>>),
     /// One change.
     Change(Resource, Change),
@@ -31,7 +31,7 @@ pub(crate) enum Seen {
 struct Source {
     resource: Resource,
     signal: watch::Receiver<u64>,
-    /// Everything up to this revision has been handed out.
+    /// The revision up to which everything has been returned. `None` before the first read.
     through: Option<u64>,
     has_more: bool,
 }
@@ -43,27 +43,27 @@ impl Feed {
         Self { store: Arc::clone(store), sources: resources.into_iter().map(source).collect() }
     }
 
-    /// What is new; at most [`BATCH`] changes of each resource.
+    /// Returns new observations, at most [`BATCH`] changes of each resource.
     pub(crate) fn take(&mut self) -> Vec<Seen> {
         self.sources.iter_mut().flat_map(|source| source.take(&*self.store)).collect()
     }
 
-    /// Whether there may be something new already.
+    /// Returns true if there may be new observations already.
     pub(crate) fn has_more(&self) -> bool {
         self.sources.iter().any(|source| source.has_more || source.signal.has_changed().unwrap_or(false))
     }
 
-    /// Everything up to this revision has been handed out.
+    /// Returns the revision up to which everything has been returned, for all resources.
     pub(crate) fn through(&self) -> u64 {
         self.sources.iter().map(|source| source.through.unwrap_or(0)).min().unwrap_or(u64::MAX)
     }
 
-    /// Waits until there is something new.
+    /// Waits until there may be new observations.
     pub(crate) async fn changed(&mut self) {
         if self.has_more() || self.sources.is_empty() {
             return;
         }
-        // An error would mean that the store is gone, and with it this process.
+        // An error means that the store was dropped, which happens only when the process ends.
         let _ = select_all(self.sources.iter_mut().map(|source| source.signal.changed().boxed())).await;
         for source in &mut self.sources {
             source.has_more = true;
@@ -80,7 +80,7 @@ impl Source {
             self.has_more = changes.changes.len() >= BATCH;
             return changes.changes.into_iter().map(|change| Seen::Change(self.resource, change)).collect();
         }
-        // The present state cannot have expired; should a store say so, it is asked again.
+        // The present state cannot have expired. If a store reports that it has, the next call reads again.
         let Ok(snapshot) = store.snapshot(self.resource, &Scope::default(), None) else { return Vec::new() };
         self.through = Some(snapshot.revision);
         self.has_more = false;

@@ -1,8 +1,8 @@
-//! Garbage collection by owner references, by the rules of upstream's `pkg/controller/garbagecollector`.
+//! Garbage collection by owner references, with the rules of upstream's `pkg/controller/garbagecollector`.
 //!
-//! An object all of whose owners are gone is deleted. An owner deleted in the foreground waits for those of its
-//! dependents that block it; one whose dependents are to be orphaned goes when they no longer name it. That an owner is
-//! gone is believed only after the store was asked for the newest state.
+//! An object is deleted if all of its owners are gone. An owner that is deleted in the foreground waits for its
+//! blocking dependents. An owner whose dependents are orphaned is removed once none of them refers to it. The
+//! collector acts on a missing owner only after it has refreshed the store.
 
 mod deed;
 mod graph;
@@ -27,12 +27,12 @@ use crate::{
     store::{Change, Scope, Store, StoredObject},
 };
 
-/// Name in Events.
+/// The controller's name in Events.
 const NAME: &str = "garbage-collector-controller";
 const FIRST_DELAY: Duration = Duration::from_millis(100);
 const LONGEST_DELAY: Duration = Duration::from_secs(60);
 
-/// See the module.
+/// The garbage collector; see the module.
 #[derive(Debug)]
 pub(super) struct Collector {
     api: Arc<Api>,
@@ -41,22 +41,22 @@ pub(super) struct Collector {
     queue: Queue<ObjectRef>,
 }
 
-/// The owners of an object, by what they are to it.
+/// The owners of an object, by their state.
 #[derive(Debug, Default)]
 struct Owners {
-    /// There, or nobody can tell.
+    /// Number of owners that exist, or whose kind is not served so that this is unknown.
     solid: usize,
-    /// Gone.
+    /// Owners that do not exist.
     absent: Vec<Owner>,
-    /// Waiting for their dependents to go.
+    /// Owners that wait for their dependents to be deleted.
     waiting: Vec<Owner>,
-    /// Inside of a namespace, while the object is outside of all.
+    /// Namespaced owners of a cluster-scoped object.
     misplaced: Vec<Owner>,
 }
 
 impl Collector {
     pub(super) fn new(api: &Arc<Api>) -> Self {
-        // Events own nothing and are not owned.
+        // Events have no owners and no dependents.
         let resources = Resource::served().filter(|it| it.stored() != Resource::Event);
         Self {
             api: Arc::clone(api),
@@ -66,7 +66,7 @@ impl Collector {
         }
     }
 
-    /// Collects for ever.
+    /// Collects garbage. Never returns.
     pub(super) async fn run(mut self) {
         loop {
             self.observe();
@@ -94,7 +94,8 @@ impl Collector {
         }
     }
 
-    /// Any of the resource's objects may have come or gone: everything with owners is looked at again.
+    /// Applies the whole state of a resource. Any of its objects may have been created or deleted, so all objects
+    /// with owners are queued.
     fn state(&mut self, resource: Resource, objects: &[Arc<StoredObject>]) {
         let present: HashSet<&str> = objects.iter().map(|object| object.key()).collect();
         let gone = self.graph.objects().filter(|it| it.resource == resource && !present.contains(&*it.key));
@@ -135,7 +136,7 @@ impl Collector {
         }
     }
 
-    /// They may have waited for this object.
+    /// Queues the owners that may have waited for this object.
     fn look_at_owners(&mut self, object: &ObjectRef, owners: &[Owner]) {
         for owner in owners.iter().filter(|owner| owner.blocks) {
             if let Some(place) = owner.place(object) {
@@ -186,7 +187,7 @@ impl Collector {
         }
     }
 
-    /// Learns everything that is true now.
+    /// Brings the graph up to the current state of the store.
     async fn catch_up(&mut self) -> Result<(), crate::store::CommitError> {
         let revision = self.api.store().refresh().await?;
         while self.feed.through() < revision {
@@ -195,7 +196,7 @@ impl Collector {
         Ok(())
     }
 
-    /// What is to be done about an object.
+    /// Returns what must be done about an object.
     fn deed(&self, object: &ObjectRef) -> Deed {
         let store = &**self.api.store();
         let Some(stored) = object.get(store) else { return Deed::Nothing };
@@ -216,7 +217,7 @@ impl Collector {
         let mut dependents = self.graph.dependents(&metadata.uid).peekable();
         let propagation =
             (!owners.waiting.is_empty() && dependents.peek().is_some()).then_some(Propagation::Foreground);
-        // Owners in a circle would wait for each other for ever.
+        // Owners in a cycle would wait for each other for ever.
         let is_circle = propagation.is_some()
             && dependents.any(|it| it.get(store).is_some_and(|it| Metadata::of(&it).waits_for_dependents()));
         if is_circle { Deed::Unblock } else { Deed::Delete { uid, revision, propagation } }
@@ -246,7 +247,7 @@ fn owners(store: &dyn Store, object: &ObjectRef, named: &[Owner]) -> Owners {
     let mut owners = Owners::default();
     for owner in named {
         let Some(place) = owner.place(object) else {
-            // An owner of a kind that is not served here may be known to somebody else.
+            // Another API server may know an owner whose kind is not served here.
             if owner.resource.is_some() {
                 owners.misplaced.push(owner.clone());
             }
@@ -261,13 +262,13 @@ fn owners(store: &dyn Store, object: &ObjectRef, named: &[Owner]) -> Owners {
         }
     }
     if !owners.misplaced.is_empty() {
-        // Its other owners do not decide: an object with an owner that cannot be found is never collected.
+        // The other owners are not considered: an object with an owner that cannot be found is never collected.
         (owners.absent, owners.waiting) = (Vec::new(), Vec::new());
     }
     owners
 }
 
-/// What is to be told about owners in a namespace where they cannot own the object.
+/// Returns the warnings about owners in a namespace where they cannot own the object.
 fn notes(api: &Api, graph: &Graph, object: &ObjectRef) -> Vec<String> {
     let store = &**api.store();
     let namespaces = store.snapshot(Resource::Namespace, &Scope::default(), None);

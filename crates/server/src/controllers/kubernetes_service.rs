@@ -1,8 +1,10 @@
-//! The Service `default/kubernetes`: the API server at the first address of the primary range. It is made before clients
-//! are answered, so that none of them can have the address. An existing one is left as it is, as upstream does.
+//! The Service `default/kubernetes`: the API server at the first address of the primary range. It is created before
+//! clients are served, so that no client's Service can get the address. An existing Service is left unchanged, as
+//! upstream does.
 //!
-//! Its endpoint is this server, if it listens at an address that others can reach. Each server on the same store has an
-//! EndpointSlice of its own, which it takes away when it stops; see [`presence`] for one that could not.
+//! Its endpoint is this server, if the server listens at an address that other hosts can reach. Each server on the
+//! same store has its own EndpointSlice and removes it when it stops. [`presence`] removes those of servers that
+//! crashed.
 
 mod presence;
 #[cfg(test)]
@@ -22,11 +24,11 @@ use crate::{
 
 const NAME: &str = "kubernetes";
 const PORT: u16 = 443;
-/// Label of what these servers keep here (`k8s.io/api/discovery/v1` `LabelManagedBy`).
+/// Label of the objects that these servers maintain (`k8s.io/api/discovery/v1` `LabelManagedBy`).
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 const MANAGER: &str = "apiserver.portolan";
 
-/// What is to be there.
+/// The Service, and this server's endpoint if it has one.
 #[derive(Debug, Clone)]
 pub(crate) struct KubernetesService {
     cluster_ip: IpAddr,
@@ -34,7 +36,7 @@ pub(crate) struct KubernetesService {
     endpoint: Option<IpAddr>,
 }
 
-/// Looks for it now and then, and when a Service has changed.
+/// Maintains the Service: checks it every [`LOOK_AGAIN`].
 pub(super) async fn keep(api: &Api, service: Option<&KubernetesService>) {
     let Some(service) = service else { return std::future::pending().await };
     let mut presence = Presence::default();
@@ -45,7 +47,7 @@ pub(super) async fn keep(api: &Api, service: Option<&KubernetesService>) {
 }
 
 impl KubernetesService {
-    /// For a server at this address; none if the configuration does not ask for it.
+    /// Returns the Service of a server at this address; `None` if the configuration does not ask for it.
     pub(crate) fn new(config: &Config, address: SocketAddr) -> Option<Self> {
         let advertised = config.advertise_address.or(Some(address.ip()));
         let range = portolan_ipam::AddressRange::new(config.service_ranges.primary()).ok()?;
@@ -57,8 +59,8 @@ impl KubernetesService {
         config.kubernetes_service.then_some(service)
     }
 
-    /// Makes the Service before there are clients. That it is refused, because something else has its address, does not
-    /// keep the server from its work; that the store cannot write does.
+    /// Creates the Service before clients are served. Returns an error only if the store cannot write. If the Service
+    /// is refused because its address is taken, the server runs without it.
     pub(crate) async fn begin(&self, api: &Api) -> Result<(), ApiError> {
         match ensure(api, self.service()).await {
             Err(error @ (ApiError::Unavailable(_) | ApiError::Unconfirmed(_))) => Err(error),
@@ -69,7 +71,7 @@ impl KubernetesService {
         }
     }
 
-    /// Makes what is missing, and takes away what servers that are gone have left.
+    /// Creates missing objects, and removes those of servers that are gone.
     async fn sync(&self, api: &Api, presence: &mut Presence) {
         tell(ensure(api, self.service()).await);
         let name = self.endpoint.map(|endpoint| self.slice_name(endpoint));
@@ -82,7 +84,7 @@ impl KubernetesService {
         presence.sweep(api, name.as_deref()).await;
     }
 
-    /// Takes the endpoint away.
+    /// Removes this server's endpoint.
     pub(crate) async fn leave(&self, api: &Api) {
         if let Some(endpoint) = self.endpoint {
             presence::leave(api, &self.slice_name(endpoint)).await;
@@ -126,7 +128,7 @@ fn tell(made: Result<Option<String>, ApiError>) {
     }
 }
 
-/// Creates the object if it is not there; returns its name if it was not.
+/// Creates the object if it does not exist. Returns its key if it was created.
 async fn ensure(api: &Api, object: crate::json::Value) -> Result<Option<String>, ApiError> {
     let Some(object) = object.as_object().cloned() else { return Ok(None) };
     let resource = crate::api::resource_of(&object)?;

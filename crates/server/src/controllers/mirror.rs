@@ -1,5 +1,5 @@
-//! Endpoints of Services without a selector are mirrored to EndpointSlices, by the rules of upstream's
-//! `pkg/controller/endpointslicemirroring`: proxies look at slices alone.
+//! Mirrors the Endpoints of Services without a selector to EndpointSlices, by the rules of upstream's
+//! `pkg/controller/endpointslicemirroring`. Proxies read only EndpointSlices.
 
 mod plan;
 #[cfg(test)]
@@ -23,20 +23,20 @@ use crate::{
     store::{Scope, StoredObject},
 };
 
-/// Name in Events.
+/// The controller's name in Events.
 const NAME: &str = "endpoint-slice-mirroring-controller";
-// Upstream's mirroring controller tries again after these.
+// The delays of upstream's mirroring controller.
 const FIRST_DELAY: Duration = Duration::from_secs(1);
 const LONGEST_DELAY: Duration = Duration::from_secs(100);
-/// A name for a new slice that somebody else has is given up after so many.
+/// Names to try for a new slice while slices of other owners have them.
 const NAME_TRIES: usize = 3;
 
-/// See the module.
+/// The mirroring controller; see the module.
 #[derive(Debug)]
 pub(super) struct Mirror {
     api: Arc<Api>,
     feed: Feed,
-    /// Keys of Endpoints, which are those of their Services.
+    /// Keys of Endpoints, which are also those of their Services.
     queue: Queue<Arc<str>>,
     /// The mirrored slices, by the key of their Endpoints.
     slices: HashMap<Arc<str>, Vec<ObjectRef>>,
@@ -53,7 +53,7 @@ impl Mirror {
         }
     }
 
-    /// Mirrors for ever.
+    /// Mirrors Endpoints. Never returns.
     pub(super) async fn run(mut self) {
         loop {
             self.observe();
@@ -104,13 +104,13 @@ impl Mirror {
             self.look_at(resource, object.key());
         }
         if resource == Resource::Service {
-            // Of one that is gone nothing is known; its Endpoints may still be there.
+            // Deleted Services are not in the list, but their Endpoints may still exist.
             let endpoints = self.api.store().snapshot(Resource::Endpoints, &Scope::default(), None);
             endpoints.iter().flat_map(|it| &it.objects).for_each(|it| self.queue.add(it.key().into()));
         }
     }
 
-    /// A Service matters where there are Endpoints or mirrored slices of its name.
+    /// Queues the key. A Service is queued only if there are Endpoints or mirrored slices of its name.
     fn look_at(&mut self, resource: Resource, key: &str) {
         let matters = resource == Resource::Endpoints
             || self.slices.contains_key(key)
@@ -126,7 +126,7 @@ impl Mirror {
         let id = ObjectRef::new(Resource::EndpointSlice, slice.key());
         if !slices.contains(&id) {
             slices.push(id);
-            // The same slices are looked at in the same order everywhere.
+            // The order is the same on every server.
             slices.sort_unstable();
         }
         self.queue.add(key);
@@ -168,7 +168,7 @@ fn is_ours(slice: &StoredObject) -> bool {
     slice.labels().get(MANAGED_BY) == Some(MANAGER)
 }
 
-/// The key of the Endpoints that a slice mirrors.
+/// Returns the key of the Endpoints that a slice mirrors.
 fn mirrored_key(slice: &StoredObject) -> Arc<str> {
     let name = slice.labels().get(SERVICE_NAME).unwrap_or_default();
     format!("{}/{name}", slice.namespace()).into()
@@ -205,7 +205,8 @@ async fn mirror(api: &Api, key: &str, slices: &[ObjectRef]) -> Result<(), ApiErr
     Ok(())
 }
 
-/// A write that somebody else made superfluous is done: what they did is heard of, and looked at.
+/// Carries out a write. A conflict or a missing object counts as done: another client has changed the slice, and that
+/// change will be observed.
 async fn carry_out(
     api: &Api,
     endpoints: &ObjectRef,
@@ -243,7 +244,7 @@ async fn create(api: &Api, endpoints: &str, mut slice: Object) -> Result<(), Api
         if is_mirrored || tries == 0 {
             return Ok(());
         }
-        // Somebody's own slice has the name: one that the server makes up will do.
+        // A slice of another owner has the name: the server generates one instead.
         if let Some(metadata) = slice.get_mut("metadata").and_then(crate::json::Value::as_object_mut) {
             metadata.remove("name");
         }
@@ -263,7 +264,7 @@ async fn delete(api: &Api, slice: &StoredObject) -> Result<(), ApiError> {
     }
 }
 
-/// What of the Endpoints is not in the slices.
+/// Returns warnings about the addresses that are not mirrored.
 fn remarks(wanted: &Wanted) -> Vec<(&'static str, String)> {
     let mut remarks = Vec::new();
     if wanted.surplus > 0 {

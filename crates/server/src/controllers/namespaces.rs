@@ -1,4 +1,4 @@
-//! Namespaces: one that is being deleted is emptied, then let go of; those that every cluster has come back.
+//! Empties and removes Namespaces that are being deleted. Creates the Namespaces that every cluster has again.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -26,24 +26,24 @@ use crate::{
 
 const FIRST_DELAY: Duration = Duration::from_millis(100);
 const LONGEST_DELAY: Duration = Duration::from_secs(60);
-/// While something in a Namespace is kept by finalizers, its conditions are brought up to date this long after a change.
+/// Delay after a change until the conditions of a Namespace are updated, while objects in it wait for finalizers.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// See the module.
+/// The controller of Namespaces; see the module.
 #[derive(Debug)]
 pub(super) struct Namespaces {
     api: Arc<Api>,
     feed: Feed,
     queue: Queue<Arc<str>>,
-    /// What is left in the Namespaces that are going.
+    /// The remaining objects of each Namespace that is being deleted.
     going: HashMap<Arc<str>, HashSet<ObjectRef>>,
 }
 
-/// What is left, and what went wrong, in a Namespace that was emptied.
+/// The result of emptying a Namespace: the objects that remain, and the errors.
 #[derive(Debug, Default)]
 struct Emptied {
     left: HashSet<ObjectRef>,
-    /// How many of each kind, and of each finalizer, are left.
+    /// Number of remaining objects by kind, and by finalizer.
     kinds: BTreeMap<String, usize>,
     finalizers: BTreeMap<String, usize>,
     failures: Vec<String>,
@@ -56,7 +56,7 @@ impl Namespaces {
         Self { api: Arc::clone(api), feed, queue, going: HashMap::new() }
     }
 
-    /// Goes on for ever.
+    /// Runs the controller. Never returns.
     pub(super) async fn run(mut self) {
         loop {
             self.observe();
@@ -64,7 +64,7 @@ impl Namespaces {
             for name in &batch {
                 match self.settle(name).await {
                     Ok(()) => self.queue.succeeded(name),
-                    // Somebody else has changed it, and that change is on its way here.
+                    // Another client has changed the Namespace. The feed will report that change.
                     Err(ApiError::NotFound { .. } | ApiError::Conflict { .. }) => {}
                     Err(error) => {
                         tracing::warn!(namespace = &**name, %error, "the Namespace is not settled; will try again");
@@ -124,7 +124,7 @@ impl Namespaces {
             self.going.remove(name);
             return Ok(());
         }
-        // Nothing can come into it any more; what is in it now has to be seen.
+        // No object can be created in the Namespace any more. The refresh makes all existing ones visible.
         self.api.store().refresh().await?;
         let emptied = self.empty(name).await?;
         if emptied.left.is_empty() {
@@ -140,7 +140,7 @@ impl Namespaces {
         Ok(())
     }
 
-    /// Deletes everything in a Namespace; returns what is still there afterwards.
+    /// Deletes all objects in a Namespace. Returns those that still exist afterwards.
     async fn empty(&self, name: &str) -> Result<Emptied, ApiError> {
         let mut emptied = Emptied::default();
         let work = self.contents(name).into_iter().filter(|(_, object)| !Metadata::of(object).is_going());
@@ -175,7 +175,7 @@ impl Namespaces {
             .collect()
     }
 
-    /// Removes the finalizer of an empty Namespace, through `finalize`; with that it goes.
+    /// Removes the finalizer of an empty Namespace through the subresource `finalize`. The Namespace is then removed.
     async fn let_go(&self, namespace: &StoredObject, mut object: Object) -> Result<(), ApiError> {
         if let Some(spec) = fields::object_mut(&mut object, "spec") {
             let left = fields::texts(spec, "finalizers").filter(|it| *it != FINALIZER).map(Value::from);
@@ -188,7 +188,7 @@ impl Namespaces {
         Ok(())
     }
 
-    /// Writes the conditions that tell why a Namespace is still there.
+    /// Writes the conditions that explain why a Namespace still exists.
     async fn report(
         &self,
         namespace: &StoredObject,
@@ -211,7 +211,7 @@ impl Namespaces {
     }
 }
 
-/// The kinds that live in Namespaces, each once.
+/// Returns the namespaced kinds, each once.
 fn contents() -> impl Iterator<Item = Resource> {
     Resource::served().filter(|it| it.info().namespaced && it.stored() == *it)
 }
@@ -227,7 +227,7 @@ async fn delete(api: &Api, id: ObjectRef, uid: String) -> Result<(), ApiError> {
     api.delete_with(id.target(), &options).await.map(drop)
 }
 
-/// The conditions of a Namespace that is going, as upstream's namespace controller words them.
+/// Returns the conditions of a Namespace that is being deleted, in the words of upstream's namespace controller.
 fn conditions(emptied: &Emptied, old: &[Value]) -> Vec<Value> {
     let listed = |counts: &BTreeMap<String, usize>, what: &str| {
         let counts = counts.iter().map(|(name, count)| format!("{name} {what} {count} resource instances"));
@@ -284,7 +284,7 @@ fn condition(kind: &str, problem: Option<(&str, String)>, fine: (&str, &str)) ->
     json!({"type": kind, "status": status, "reason": reason, "message": message})
 }
 
-/// A condition keeps the time of its last transition while its status stays the same.
+/// Sets the time of the last transition. A condition whose status is unchanged keeps its time.
 fn with_time(mut new: Value, old: &[Value]) -> Value {
     let before = old.iter().find(|it| it.get("type") == new.get("type"));
     let before = before.filter(|it| it.get("status") == new.get("status"));

@@ -1,4 +1,4 @@
-//! Objects as the controllers name them, and what they look at in any object.
+//! References to objects, and the metadata that the controllers read.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use crate::{
     store::{Store, StoredObject},
 };
 
-/// One object by name.
+/// A reference to one object.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct ObjectRef {
     pub(super) resource: Resource,
-    /// Its key in the store.
+    /// The object's key in the store.
     pub(super) key: Arc<str>,
 }
 
@@ -23,28 +23,28 @@ impl ObjectRef {
         Self { resource, key: key.into() }
     }
 
-    /// Its namespace; empty for cluster-scoped kinds.
+    /// Returns the namespace; empty for a cluster-scoped kind.
     pub(super) fn namespace(&self) -> &str {
         self.key.split_once('/').map_or("", |(namespace, _)| namespace)
     }
 
-    /// Its name.
+    /// Returns the name.
     pub(super) fn name(&self) -> &str {
         self.key.split_once('/').map_or(&self.key, |(_, name)| name)
     }
 
-    /// For a write.
+    /// Returns the target for a write.
     pub(super) fn target(&self) -> Target<'_> {
         Target { resource: self.resource, namespace: self.namespace(), name: self.name() }
     }
 
-    /// The object as it is published.
+    /// Returns the published object.
     pub(super) fn get(&self, store: &dyn Store) -> Option<Arc<StoredObject>> {
         store.get(self.resource, &self.key)
     }
 }
 
-/// What decides about life and death of an object.
+/// The metadata that decide whether an object is kept or deleted.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Metadata {
@@ -54,7 +54,7 @@ pub(super) struct Metadata {
     pub(super) owner_references: Vec<OwnerReference>,
 }
 
-/// An owner as an object names it.
+/// An owner reference.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct OwnerReference {
@@ -78,7 +78,7 @@ impl Metadata {
         self.finalizers.iter().any(|it| it == finalizer)
     }
 
-    /// Whether it waits for the objects that it owns to go first.
+    /// Returns true if the object waits for its dependents to be deleted first.
     pub(super) fn waits_for_dependents(&self) -> bool {
         self.is_going() && self.has_finalizer(crate::metadata::FOREGROUND)
     }

@@ -1,4 +1,4 @@
-//! What a controller has yet to look at: each thing once, what failed again after a while.
+//! The work queue of a controller. Each item is in the queue once; a failed item returns after a back-off.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet, VecDeque},
@@ -8,15 +8,16 @@ use std::{
 
 use tokio::time::Instant;
 
-/// A queue without doubles. Memory is that of the things in it.
+/// A queue without duplicates. It uses memory only for the items in it, and for the failures of items that have not
+/// succeeded since.
 #[derive(Debug)]
 pub(super) struct Queue<T> {
     ready: VecDeque<T>,
     waiting: HashSet<T>,
     later: BTreeMap<(Instant, u64), T>,
-    /// When each thing that was put off comes.
+    /// When each delayed item becomes due.
     times: HashMap<T, (Instant, u64)>,
-    /// How often in a row each thing has failed.
+    /// The number of consecutive failures of each item.
     failures: HashMap<T, u32>,
     added: u64,
     first_delay: Duration,
@@ -24,7 +25,8 @@ pub(super) struct Queue<T> {
 }
 
 impl<T: Clone + Eq + Hash> Queue<T> {
-    /// What fails comes again after `first_delay`, doubled each time up to `longest_delay`.
+    /// Creates a queue. A failed item returns after `first_delay`, which doubles with each failure up to
+    /// `longest_delay`.
     pub(super) fn new(first_delay: Duration, longest_delay: Duration) -> Self {
         Self {
             ready: VecDeque::new(),
@@ -38,14 +40,14 @@ impl<T: Clone + Eq + Hash> Queue<T> {
         }
     }
 
-    /// To be looked at now.
+    /// Adds an item that is due at once.
     pub(super) fn add(&mut self, thing: T) {
         if self.waiting.insert(thing.clone()) {
             self.ready.push_back(thing);
         }
     }
 
-    /// To be looked at after a while, or earlier if that was planned already.
+    /// Adds an item that is due after `delay`, or earlier if it is delayed until then already.
     pub(super) fn add_after(&mut self, thing: T, delay: Duration) {
         self.added = self.added.wrapping_add(1);
         let time = (Instant::now() + delay, self.added);
@@ -58,7 +60,7 @@ impl<T: Clone + Eq + Hash> Queue<T> {
         self.later.insert(time, thing);
     }
 
-    /// It failed; it will come again.
+    /// Adds an item that has failed, with back-off.
     pub(super) fn retry(&mut self, thing: T) {
         let failures = self.failures.entry(thing.clone()).or_default();
         let delay = self.first_delay.saturating_mul(1 << (*failures).min(16)).min(self.longest_delay);
@@ -66,12 +68,12 @@ impl<T: Clone + Eq + Hash> Queue<T> {
         self.add_after(thing, delay);
     }
 
-    /// It went well.
+    /// Resets the failures of an item.
     pub(super) fn succeeded(&mut self, thing: &T) {
         self.failures.remove(thing);
     }
 
-    /// The next things, at most `limit`.
+    /// Removes and returns the next items, at most `limit`.
     pub(super) fn take(&mut self, limit: usize) -> Vec<T> {
         let now = Instant::now();
         while let Some(entry) = self.later.first_entry().filter(|entry| entry.key().0 <= now) {
@@ -87,7 +89,7 @@ impl<T: Clone + Eq + Hash> Queue<T> {
         taken
     }
 
-    /// Waits until something is due that was put off; for ever if nothing was.
+    /// Waits until a delayed item is due; for ever if there is none.
     pub(super) async fn due(&self) {
         match self.later.first_key_value() {
             Some(((due, _), _)) => tokio::time::sleep_until(*due).await,
@@ -105,7 +107,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_thing_is_there_once() {
+    async fn each_item_is_queued_once() {
         let mut queue = queue();
         for thing in ["a", "b", "a"] {
             queue.add(thing);
@@ -116,7 +118,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_fails_comes_again_later_and_later() {
+    async fn failed_items_return_with_back_off() {
         let mut queue = queue();
         for seconds in [1, 2, 3, 3] {
             queue.retry("a");

@@ -1,7 +1,7 @@
-//! The repair loop: the audit of `portolan-ipam` over a consistent view of the store, and its mends.
+//! The repair loop: runs the audit of `portolan-ipam` over a consistent view of the store, and repairs what it finds.
 //!
-//! What the server wrote itself is never wrong, since an address and its Service are one transaction. This is for
-//! imported data, for what people edit, and for a range that was taken away.
+//! The server's own writes need no repair, since an address and its Service are written in one transaction. The loop
+//! serves imported data, edits by users, and ranges that were removed.
 
 use std::{
     collections::BTreeMap,
@@ -26,42 +26,42 @@ use crate::{
     store::{CommitError, Expired, Scope, Step, Store, Transaction},
 };
 
-/// How often a pass is made anew when someone else was writing what it mends.
+/// Tries of a pass while other clients write the objects that it repairs.
 const TRIES: usize = 4;
-/// Rest between two passes that are not the regular ones.
+/// Minimum pause before a pass other than the regular ones.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Counters of the repair loop. Names are those of kube-apiserver, which counts only its port repair.
+/// Counters of the repair loop. The names are those of kube-apiserver, which counts only its port repair.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RepairMetrics {
     /// `apiserver_clusterip_repair_ip_errors_total`, by `type`.
     pub address_errors: BTreeMap<&'static str, u64>,
     /// `apiserver_nodeport_repair_port_errors_total`, by `type`.
     pub port_errors: BTreeMap<&'static str, u64>,
-    /// `apiserver_clusterip_repair_reconcile_errors_total` and `apiserver_nodeport_repair_reconcile_errors_total`: passes
-    /// that could not be finished.
+    /// `apiserver_clusterip_repair_reconcile_errors_total` and `apiserver_nodeport_repair_reconcile_errors_total`:
+    /// number of failed passes.
     pub failed_passes: u64,
-    /// Passes that were.
+    /// Number of completed passes.
     pub passes: u64,
 }
 
-/// What is remembered from one pass to the next.
+/// The state that is kept between passes.
 #[derive(Debug, Default)]
 pub(crate) struct Repair {
     sightings: Sightings,
 }
 
-/// What a pass found.
+/// The result of a pass.
 #[derive(Debug)]
 pub(crate) struct Pass {
-    /// All of it.
+    /// All findings.
     pub(crate) report: Report,
-    /// When something that may still be in the course of being written has to be looked at again.
+    /// Seconds until a finding that may be a write in progress must be checked again. `None` if there is none.
     pub(crate) recheck_after: Option<u64>,
 }
 
 impl Repair {
-    /// Makes a pass every three minutes, and one in between when an IPAddress that a Service has was deleted.
+    /// Runs a pass every three minutes, and one in between when an IPAddress was deleted that a Service still lists.
     pub(super) async fn keep(mut self, api: &Api) {
         let period = Duration::from_secs(PERIOD);
         let mut addresses = api.store().subscribe(Resource::IpAddress);
@@ -96,7 +96,7 @@ impl Repair {
         }
     }
 
-    /// A pass that is no sighting: a period lies between two of these.
+    /// Runs a pass whose sightings are not counted: a whole period must lie between two sightings.
     pub(super) async fn pass_between(&mut self, api: &Api) -> Option<Pass> {
         let sightings = std::mem::take(&mut self.sightings);
         let pass = self.pass(api).await;
@@ -104,7 +104,7 @@ impl Repair {
         pass
     }
 
-    /// One pass: finds, mends, reports. Sightings count only if everything could be written.
+    /// Runs one pass: finds, repairs and reports problems. The sightings count only if everything could be written.
     pub(crate) async fn pass(&mut self, api: &Api) -> Option<Pass> {
         for _ in 0..TRIES {
             let pass = self.try_pass(api).await;
@@ -146,9 +146,9 @@ impl Repair {
     }
 }
 
-/// Why a pass came to no end.
+/// The reason why a pass was interrupted.
 enum Interrupted {
-    /// Someone else wrote what it was about to.
+    /// Another client wrote an object that the pass was about to write.
     Raced,
     Failed(CommitError),
 }
@@ -159,7 +159,7 @@ impl From<CommitError> for Interrupted {
     }
 }
 
-/// Everything at one revision. Others get their turn while it is read.
+/// Reads all objects at one revision. Yields to other tasks in between.
 async fn observe(api: &Api, at: u64) -> Result<Cluster, Expired> {
     let snapshot =
         |resource| api.store().snapshot(resource, &Scope::default(), Some(at)).map(|it| it.objects);
@@ -187,8 +187,8 @@ async fn observe(api: &Api, at: u64) -> Result<Cluster, Expired> {
     Ok(cluster)
 }
 
-/// Does what may be done without asking, if nothing of it has changed since revision `at`. An IPAddress that points
-/// elsewhere is changed in place: no moment lies between in which the address is free.
+/// Carries out a repair that needs no user, if none of its objects has changed since revision `at`. An IPAddress with
+/// a wrong parent is replaced in place, so that its address is never free in between.
 async fn mend(store: &dyn Store, at: u64, finding: &Finding) -> Result<(), Interrupted> {
     let steps = match (&finding.mend, &finding.subject) {
         (Mend::CreateAddress(address, owner) | Mend::ReplaceAddress(address, owner), _) => {
@@ -227,7 +227,7 @@ async fn mend(store: &dyn Store, at: u64, finding: &Finding) -> Result<(), Inter
     Ok(())
 }
 
-/// The revision of an object as it was at `at`.
+/// Returns the current revision of an object; an error if it has changed since `at`.
 fn revision(store: &dyn Store, at: u64, resource: Resource, key: &str) -> Result<Option<u64>, Interrupted> {
     let revision = store.latest(resource, key).map(|object| object.revision());
     if revision.is_some_and(|revision| revision > at) { Err(Interrupted::Raced) } else { Ok(revision) }
@@ -239,7 +239,7 @@ fn service(store: &dyn Store, at: u64, key: &ServiceKey) -> Result<Step, Interru
     Ok(Step::Require { resource: Resource::Service, key: key.into(), expected })
 }
 
-/// A Service that is gone needs nothing.
+/// Returns the step, or an error if the Service does not exist: it needs no repair.
 fn present(step: Step) -> Result<Step, Interrupted> {
     if step.expected().is_some() { Ok(step) } else { Err(Interrupted::Raced) }
 }
@@ -279,7 +279,8 @@ fn now() -> u64 {
 }
 
 impl Api {
-    /// One pass of repair (`portolan serve --repair-once`), and what is still wrong after it.
+    /// Runs one pass of repair (`portolan serve --repair-once`). Returns its findings, and those of an audit after
+    /// it.
     pub async fn repair_once(&self) -> Result<(Report, Report), ApiError> {
         let mut repair = Repair::default();
         let unfinished = || ApiError::Unavailable("repair could not be finished".to_owned());

@@ -1,9 +1,10 @@
-//! ServiceCIDRs: the one made of the configured ranges is there, usable ones are Ready, and one that is deleted goes when
-//! no address would be left without a range. Rules: `pkg/controller/servicecidrs` and
+//! Maintains ServiceCIDRs. The one for the configured ranges exists, usable ones are Ready, and a deleted one is
+//! removed when that leaves no address without a range. Rules: `pkg/controller/servicecidrs` and
 //! `pkg/controlplane/controller/defaultservicecidr` of Kubernetes v1.36.
 //!
-//! Upstream waits ten seconds before the last step, so that allocators notice. Here a transaction that takes an address
-//! asks for its ServiceCIDR to be as it was, so none can be taken after the deletion began.
+//! Before the removal, upstream waits ten seconds so that its allocators notice the deletion. This server needs no
+//! wait: a transaction that takes an address requires its ServiceCIDR to be unchanged, so no address is allocated
+//! once the deletion has begun.
 
 use std::time::Duration;
 
@@ -21,15 +22,16 @@ use crate::{
     store::{Draft, Scope, Step, Transaction},
 };
 
-/// Held by this controller (`k8s.io/api/networking/v1` `ServiceCIDRFinalizer`).
+/// This controller's finalizer (`k8s.io/api/networking/v1` `ServiceCIDRFinalizer`).
 pub(crate) const FINALIZER: &str = "networking.k8s.io/service-cidr-finalizer";
 /// Name of the ServiceCIDR of the configured ranges.
 const DEFAULT: &str = "kubernetes";
 
-/// Rest before addresses that go are looked at again: many may go at once, and each look is at all of them.
+/// Pause after a change of an IPAddress before all ServiceCIDRs are examined: many addresses may be released at once.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Looks at all of them whenever one changes, or may go because an address has.
+/// Examines all ServiceCIDRs every [`LOOK_AGAIN`], when one changes, and when an address changes while one is being
+/// deleted.
 pub(super) async fn keep(api: &Api) {
     let mut cidrs = api.store().subscribe(Resource::ServiceCidr);
     let mut addresses = api.store().subscribe(Resource::IpAddress);
@@ -45,7 +47,7 @@ pub(super) async fn keep(api: &Api) {
     }
 }
 
-/// Does what there is to do now; returns whether a ServiceCIDR is being deleted.
+/// Creates the default ServiceCIDR and examines all of them once. Returns true if one is being deleted.
 pub(crate) async fn sync(api: &Api) -> bool {
     if let Err(error) = ensure_default(api).await {
         tracing::error!(%error, "the ServiceCIDR of the configured ranges can not be written");
@@ -53,7 +55,7 @@ pub(crate) async fn sync(api: &Api) -> bool {
     settle(api).await
 }
 
-/// Does what there is to do for those that are there.
+/// Examines all existing ServiceCIDRs once. Returns true if one is being deleted.
 pub(crate) async fn settle(api: &Api) -> bool {
     let Ok(snapshot) = api.store().snapshot(Resource::ServiceCidr, &Scope::default(), None) else {
         return false;
@@ -69,7 +71,7 @@ pub(crate) async fn settle(api: &Api) -> bool {
             stay(api, object.key(), &decoded).await
         };
         match result {
-            // Whoever was faster has set off the next look.
+            // The change by another client triggers the next examination.
             Ok(())
             | Err(ApiError::Conflict { .. } | ApiError::NotFound { .. } | ApiError::Contended { .. }) => {}
             Err(error) => {
@@ -88,7 +90,7 @@ pub(crate) async fn settle(api: &Api) -> bool {
     is_any_going
 }
 
-/// Makes the ServiceCIDR of the configured ranges.
+/// Creates the ServiceCIDR of the configured ranges, or adds its second family.
 pub(crate) async fn ensure_default(api: &Api) -> Result<(), ApiError> {
     let wanted: Vec<String> = api.ranges().iter().map(|range| range.to_string()).collect();
     let Some(stored) = api.store().latest(Resource::ServiceCidr, DEFAULT) else {
@@ -128,7 +130,7 @@ pub(crate) async fn ensure_default(api: &Api) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// One that is used: has the finalizer and is Ready.
+/// Maintains a ServiceCIDR that is in use: sets its finalizer and the condition Ready.
 async fn stay(api: &Api, name: &str, object: &Object) -> Result<(), ApiError> {
     let finalizers = finalizers(object);
     if !finalizers.iter().any(|it| it == FINALIZER) {
@@ -139,7 +141,7 @@ async fn stay(api: &Api, name: &str, object: &Object) -> Result<(), ApiError> {
     set_ready(api, name, object, ("True", "", "Kubernetes Service CIDR is ready")).await
 }
 
-/// One that is being deleted: goes, or says why not.
+/// Removes a ServiceCIDR that is being deleted, or reports in its condition which address prevents that.
 async fn leave(api: &Api, name: &str, object: &Object) -> Result<(), ApiError> {
     if !finalizers(object).iter().any(|it| it == FINALIZER) {
         return Ok(());
@@ -195,7 +197,7 @@ async fn set_ready(
     object: &Object,
     (status, reason, message): (&str, &str, &str),
 ) -> Result<(), ApiError> {
-    // The message names one of many addresses; another one is no news.
+    // The message names one address of many. A different one is no reason to write.
     if ready_condition(object) == Some(status) {
         return Ok(());
     }

@@ -43,7 +43,7 @@ fn list(api: &Api, resource: Resource) -> Vec<Value> {
     snapshot.objects.iter().map(|object| object.decode().into()).collect()
 }
 
-/// Past all rules, as imported data are.
+/// Writes an object without any checks, like imported data.
 fn put(api: &Api, resource: Resource, object: &Value) {
     let draft = Draft::new(resource, object.as_object().unwrap());
     let expected = api.store().get(resource, draft.key()).map(|object| object.revision());
@@ -69,7 +69,7 @@ fn a_service_cidr_goes_when_nothing_needs_it() {
     delete(&api, Resource::ServiceCidr, "more");
     assert!(block_on(sync(&api)));
     assert_eq!(ready(&api, "more"), json!(["False", "Terminating"]));
-    // From its deletion on it gives none.
+    // A ServiceCIDR that is being deleted allocates no addresses.
     assert_eq!(apply(&api, service("b", "10.1.0.8")).unwrap_err().code(), 422);
     let before = api.store().revision();
     block_on(sync(&api));
@@ -93,7 +93,7 @@ fn another_service_cidr_that_stays_frees_one_that_goes() {
     delete(&api, Resource::Service, "edge");
     block_on(sync(&api));
     assert_eq!(get(&api, Resource::ServiceCidr, "wide"), None);
-    // Two that go together do not vouch for each other.
+    // Two ServiceCIDRs that are deleted together do not justify each other's removal.
     delete(&api, Resource::ServiceCidr, "narrow");
     delete(&api, Resource::ServiceCidr, "twin");
     block_on(sync(&api));
@@ -160,14 +160,14 @@ fn problems(api: &Api, repair: &mut Repair) -> Vec<String> {
 }
 
 #[test]
-fn repair_mends_what_may_be_mended_and_tells_the_rest() {
+fn repair_fixes_what_it_may_and_reports_the_rest() {
     let api = api();
     for (name, address) in [("a", "10.0.0.1"), ("b", "10.0.0.2"), ("c", "10.0.0.3")] {
         apply(&api, service(name, address)).unwrap();
     }
     let mut repair = Repair::default();
     assert_eq!(problems(&api, &mut repair), Vec::<String>::new());
-    // A lost IPAddress, one that points elsewhere, an orphan, a duplicate, one outside of all ranges.
+    // A lost IPAddress, one with another parent, an orphan, a duplicate, one outside of all ranges.
     delete(&api, Resource::IpAddress, "10.0.0.1");
     assert!(api.lacks_address() && !api.lacks_address());
     let mut object = get(&api, Resource::IpAddress, "10.0.0.2").unwrap();
@@ -221,7 +221,7 @@ fn repair_mends_what_may_be_mended_and_tells_the_rest() {
 }
 
 #[test]
-fn each_kind_of_problem_is_found_and_mended_or_left_to_people() {
+fn each_kind_of_problem_is_found_and_repaired_or_only_reported() {
     let api = api();
     let old = "2020-01-01T00:00:00Z";
     let with = |name: &str, address: &str, port: u16| {
@@ -319,14 +319,14 @@ fn a_leaked_node_port_goes_at_the_third_sighting() {
     let mut repair = Repair::default();
     for _ in 0..2 {
         assert_eq!(problems(&api, &mut repair), ["30005 PortLeaked"]);
-        // As often as an IPAddress is missed in between.
+        // A missing IPAddress causes such passes between the regular ones.
         (0..3).for_each(|_| assert!(block_on(repair.pass_between(&api)).is_some()));
         assert!(get(&api, Resource::NodePort, "30005").is_some());
     }
     assert_eq!(problems(&api, &mut repair), ["30005 PortLeaked"]);
     assert_eq!(get(&api, Resource::NodePort, "30005"), None);
     assert_eq!(problems(&api, &mut repair), Vec::<String>::new());
-    // Leaked, used, leaked again: counted from the start.
+    // Leaked, used, leaked again: the count starts anew.
     put(&api, Resource::NodePort, &port("30006"));
     problems(&api, &mut repair);
     problems(&api, &mut repair);

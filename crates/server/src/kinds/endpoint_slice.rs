@@ -1,4 +1,4 @@
-//! EndpointSlice: addresses of one type, ports without a range check (upstream has none).
+//! EndpointSlice: its addresses are of one type. The range of its ports is not checked, as upstream.
 
 use std::collections::HashSet;
 
@@ -15,7 +15,7 @@ use crate::{
 mod tests;
 
 const ADDRESS_TYPES: [&str; 3] = ["IPv4", "IPv6", "FQDN"];
-// Limits of pkg/apis/discovery/validation.
+// Limits of `pkg/apis/discovery/validation`.
 const MAX_ENDPOINTS: usize = 1000;
 const MAX_ADDRESSES: usize = 100;
 const MAX_PORTS: usize = 20_000;
@@ -33,8 +33,8 @@ pub(super) fn set_defaults(object: &mut Object) {
     }
 }
 
-/// Clients of v1beta1 kept the node in `deprecatedTopology`. Whoever changes the endpoints in v1 loses that field; a
-/// node that was recorded there before moves to `nodeName`.
+/// Removes `deprecatedTopology`, where clients of v1beta1 recorded the node. A client of v1 that changes the
+/// endpoints loses the field; a node that was recorded in it moves to `nodeName`.
 pub(super) fn drop_topology(object: &mut Object, old: Option<&Object>) {
     if old.is_some_and(|old| old.get("endpoints") == object.get("endpoints")) {
         return;
@@ -53,7 +53,7 @@ pub(super) fn drop_topology(object: &mut Object, old: Option<&Object>) {
     }
 }
 
-/// What is allowed but should be written otherwise.
+/// Returns warnings about valid values that should be written differently.
 pub(super) fn warnings(object: &Object) -> Vec<String> {
     let is_named = json::text(object, "addressType") == Some("FQDN");
     is_named.then(|| "addressType: FQDN is deprecated; use IPv4 or IPv6".to_owned()).into_iter().collect()

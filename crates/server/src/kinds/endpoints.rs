@@ -1,4 +1,4 @@
-//! Endpoints: the older form of what serves a Service. Source: `pkg/apis/core/validation/validation.go`.
+//! Endpoints: the predecessor of EndpointSlice. Source: `pkg/apis/core/validation/validation.go`.
 
 use crate::json::Value;
 
@@ -20,7 +20,7 @@ pub(super) fn set_defaults(object: &mut Object) {
     }
 }
 
-/// Subsets that are stored may stay as they are.
+/// Validates the subsets, unless they are the stored ones.
 pub(super) fn validate(object: &Object, old: Option<&Object>) -> Vec<FieldError> {
     let mut errors = Vec::new();
     if old.is_some_and(|old| old.get("subsets") == object.get("subsets")) {

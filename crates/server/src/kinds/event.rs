@@ -1,5 +1,5 @@
-//! Event, in both of its forms. Through `events.k8s.io/v1` a new one must be complete, and only its series may change;
-//! `core/v1` is as lenient as it always was. Source: `pkg/apis/core/validation/events.go`.
+//! Event, in both of its forms. In `events.k8s.io/v1` a new Event must be complete, and only its series may change.
+//! `core/v1` is lenient. Source: `pkg/apis/core/validation/events.go`.
 
 use crate::json::Value;
 
@@ -13,13 +13,13 @@ use crate::{
 #[cfg(test)]
 mod tests;
 
-/// Longest reportingInstance, action and reason.
+/// Most bytes of reportingInstance, action and reason.
 const WORD_LIMIT: usize = 128;
-/// Longest note.
+/// Most bytes of a note.
 const NOTE_LIMIT: usize = 1024;
 const TYPES: [&str; 2] = ["Normal", "Warning"];
 
-/// What one thing is called in a form of the kind.
+/// The names of fields that differ between the two forms.
 struct Names {
     regarding: &'static str,
     note: &'static str,
@@ -42,7 +42,7 @@ pub(super) fn validate(resource: Resource, object: &Object, old: Option<&Object>
     errors
 }
 
-/// What holds for both forms. Those with an eventTime are new ones, which say who reports them.
+/// Checks the rules of both forms. An Event with an eventTime is of the new form and must name its reporter.
 fn common(names: &Names, object: &Object, errors: &mut Vec<FieldError>) {
     let own = json::object(object, "metadata").and_then(|it| json::text(it, "namespace")).unwrap_or_default();
     let its = json::object(object, names.regarding).and_then(|it| json::text(it, "namespace"));

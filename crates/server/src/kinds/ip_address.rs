@@ -1,4 +1,4 @@
-//! IPAddress: its name is the address, and it belongs to one object for good. Source:
+//! IPAddress: its name is the address, and its parent is immutable. Source:
 //! `pkg/apis/networking/validation/validation.go`.
 
 use crate::json::Value;

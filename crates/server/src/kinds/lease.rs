@@ -8,7 +8,7 @@ use crate::{
     names,
 };
 
-/// The strategies that have a name without a prefix.
+/// The strategies whose name has no prefix.
 const STRATEGIES: [&str; 1] = ["OldestEmulationVersion"];
 
 pub(super) fn validate(object: &Object) -> Vec<FieldError> {
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_clients_send_is_fine() {
+    fn valid_leases_are_accepted() {
         for spec in [
             json!({}),
             json!({"holderIdentity": "a", "leaseDurationSeconds": 15, "leaseTransitions": 0}),

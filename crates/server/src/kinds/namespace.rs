@@ -1,4 +1,4 @@
-//! Namespace: active until it is deleted, then terminating until its finalizers are gone. Source:
+//! Namespace: Active until it is deleted, then Terminating until its finalizers are removed. Source:
 //! `pkg/registry/core/namespace/strategy.go`, `pkg/apis/core/validation/validation.go`.
 
 use crate::json::Value;
@@ -9,14 +9,14 @@ use crate::{
     names,
 };
 
-/// Finalizer in `spec` that stays until the Namespace is empty (`core/v1` `FinalizerKubernetes`).
+/// Finalizer in `spec` that is kept until the Namespace is empty (`core/v1` `FinalizerKubernetes`).
 pub(crate) const FINALIZER: &str = "kubernetes";
-/// Label that every Namespace carries (`core/v1` `LabelMetadataName`).
+/// Label of every Namespace (`core/v1` `LabelMetadataName`).
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
-/// Finalizers that have no prefix.
+/// Finalizers without a prefix.
 const STANDARD_FINALIZERS: [&str; 3] = [FINALIZER, "orphan", "foregroundDeletion"];
 
-/// Fills in what every Namespace has; a new one is active.
+/// Sets the label with the name. A new Namespace also gets its phase and its finalizer.
 pub(crate) fn prepare(object: &mut Object, is_new: bool) {
     if let Some(metadata) = json::object_mut(object, "metadata")
         && let Some(name) = json::text(metadata, "name").map(str::to_owned)

@@ -1,23 +1,22 @@
-//! Rules for addresses and CIDRs in texts, shared by the kinds.
+//! Parsing and validation of addresses and CIDRs, shared by the kinds.
 
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-/// Names of the families, as `ipFamilies` has them.
+/// Names of the families, as in `ipFamilies`.
 pub(super) const FAMILIES: [&str; 2] = ["IPv4", "IPv6"];
-/// Names of the protocols.
 pub(super) const PROTOCOLS: [&str; 3] = ["TCP", "UDP", "SCTP"];
 
-/// What is wrong with a number that is no port.
+/// The message for a number that is not a port.
 pub(super) const PORT_RULE: &str = "must be between 1 and 65535, inclusive";
 
-/// Whether this can be the number of a port.
+/// Returns true if this is a port number.
 pub(super) fn is_port(number: i64) -> bool {
     (1..=65_535).contains(&number)
 }
 
-/// An IP address without leading zeros (`std` refuses them) and not IPv4 inside IPv6.
+/// Parses an IP address. Refuses leading zeros (as `std` does) and IPv4-mapped IPv6 addresses.
 pub(crate) fn parse_address(text: &str) -> Option<IpAddr> {
     let address: IpAddr = text.parse().ok()?;
     match address {
@@ -26,19 +25,20 @@ pub(crate) fn parse_address(text: &str) -> Option<IpAddr> {
     }
 }
 
-/// A CIDR without host bits.
+/// Parses a CIDR. Refuses host bits.
 pub(super) fn parse_cidr(text: &str) -> Option<IpNet> {
     let range: IpNet = text.parse().ok()?;
     parse_address(text.split('/').next()?)?;
     (range.trunc() == range).then_some(range)
 }
 
-/// `IPv4` or `IPv6`.
+/// Returns the family as `IPv4` or `IPv6`.
 pub(super) fn family_of(address: IpAddr) -> &'static str {
     if address.is_ipv4() { "IPv4" } else { "IPv6" }
 }
 
-/// Why this address cannot be somebody's own: unspecified, loopback, link-local.
+/// Returns why an endpoint or Service cannot have this address: it is unspecified, loopback or link-local. `None` if
+/// it can.
 pub(super) fn unusable(address: IpAddr) -> Option<&'static str> {
     let (link_local, link_local_multicast) = match address {
         IpAddr::V4(inner) => (inner.is_link_local(), matches!(inner.octets(), [224, 0, 0, _])),

@@ -1,5 +1,5 @@
-//! Node: `podCIDR` mirrors the first of `podCIDRs`; who and where it is may be said once. Source:
-//! `pkg/apis/core/validation/validation.go`.
+//! Node: `podCIDR` mirrors the first of `podCIDRs`. The pod CIDRs and the provider's ID may be set, but not changed.
+//! Source: `pkg/apis/core/validation/validation.go`.
 
 use std::collections::HashSet;
 
@@ -93,7 +93,7 @@ fn taints(spec: &Object, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// What may be set, but not changed.
+/// Checks the fields that may be set, but not changed.
 fn once(spec: &Object, old: &Object, errors: &mut Vec<FieldError>) {
     if !json::list(old, "podCIDRs").is_empty() && json::list(old, "podCIDRs") != json::list(spec, "podCIDRs")
     {

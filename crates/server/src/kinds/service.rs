@@ -1,5 +1,5 @@
-//! Service: the richest kind. Steps of a write, in order: [`clear_for_type`] (update), [`set_defaults`], the allocator's
-//! plan, [`validate`]. What families, addresses and node ports may be is said by `portolan-ipam` alone.
+//! Service. The steps of a write, in order: [`clear_for_type`] (update only), [`set_defaults`], the allocator's plan,
+//! [`validate`]. Only `portolan-ipam` knows the rules of families, addresses and node ports.
 
 mod update;
 mod validation;
@@ -13,9 +13,10 @@ use crate::json::{self, Object};
 #[cfg(test)]
 mod tests;
 
-/// Fills in the fields whose default does not depend on the server's ranges.
+/// Sets the defaults that do not depend on the server's ranges.
 pub(crate) fn set_defaults(object: &mut Object) {
-    // In Go both are plain structs, which JSON always holds: a controller that writes the same changes nothing.
+    // In Go both are plain structs, which JSON always contains. Without this, a controller that writes the object
+    // back unchanged would change it.
     if let Some(status) = json::object_mut(object, "status") {
         json::object_mut(status, "loadBalancer");
     }
@@ -41,22 +42,22 @@ pub(crate) fn set_defaults(object: &mut Object) {
     }
 }
 
-/// `spec.type`, with its default.
+/// Returns `spec.type`, or its default.
 pub(crate) fn service_type(spec: &Object) -> &str {
     json::text(spec, "type").unwrap_or("ClusterIP")
 }
 
-/// Whether the Service has `clusterIP: None`.
+/// Returns true if the Service has `clusterIP: None`.
 pub(crate) fn is_headless(spec: &Object) -> bool {
     json::text(spec, "clusterIP") == Some("None") || json::texts(spec, "clusterIPs").next() == Some("None")
 }
 
-/// Whether the Service gets a health-check node port.
+/// Returns true if the Service needs a health-check node port.
 pub(crate) fn needs_health_check_port(spec: &Object) -> bool {
     service_type(spec) == "LoadBalancer" && json::text(spec, "externalTrafficPolicy") == Some("Local")
 }
 
-/// Whether traffic from outside the cluster can be meant for it by kind.
+/// Returns true if the type or external IPs allow traffic from outside the cluster.
 pub(crate) fn is_externally_accessible(spec: &Object) -> bool {
     match service_type(spec) {
         "NodePort" | "LoadBalancer" => true,
@@ -73,7 +74,7 @@ fn default_affinity(spec: &mut Object) {
         Some("ClientIP") => {
             let config = json::object_mut(spec, "sessionAffinityConfig");
             if let Some(client_ip) = config.and_then(|config| json::object_mut(config, "clientIP")) {
-                // Three hours: core/v1 DefaultClientIPServiceAffinitySeconds.
+                // Three hours: `core/v1` `DefaultClientIPServiceAffinitySeconds`.
                 client_ip.entry("timeoutSeconds").or_insert_with(|| 10_800.into());
             }
         }

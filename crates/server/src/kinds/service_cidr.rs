@@ -1,4 +1,4 @@
-//! ServiceCIDR: what its ranges may be is said by `portolan-ipam`.
+//! ServiceCIDR. `portolan-ipam` knows the rules of its ranges.
 
 use crate::json::Value;
 use ipnet::IpNet;
@@ -14,7 +14,7 @@ use crate::{
     json::{self, Object},
 };
 
-/// A new ServiceCIDR is protected from its first moment on, before the controller has seen it.
+/// Sets the finalizer, so that a new ServiceCIDR is protected before the controller has seen it.
 pub(super) fn set_defaults(object: &mut Object) {
     let Some(metadata) = json::object_mut(object, "metadata") else { return };
     let is_protected = json::texts(metadata, "finalizers").any(|it| it == FINALIZER);
@@ -25,7 +25,7 @@ pub(super) fn set_defaults(object: &mut Object) {
     }
 }
 
-/// Everything that is wrong with it; `neighbours` is what else the network uses.
+/// Returns everything that is wrong with a ServiceCIDR. `neighbours` are the other ranges in use.
 pub(crate) fn validate(object: &Object, old: Option<&Object>, neighbours: Neighbours<'_>) -> Vec<FieldError> {
     let texts = cidrs(object);
     let unreadable: Vec<FieldError> = texts

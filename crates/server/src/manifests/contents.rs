@@ -1,7 +1,7 @@
-//! What is in the files of the folder.
+//! Reads the files of the folder.
 //!
-//! Other programs write there, so anything may stand under the name of a manifest. Only regular files are read, as far
-//! as a manifest may go; a FIFO or a device would keep the reader for ever.
+//! Other programs write to the folder, so anything may have the name of a manifest. Only regular files are read, up
+//! to a limit of size: reading a FIFO or a device could block for ever.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -15,24 +15,24 @@ use std::{
 use rustix::fs::OFlags;
 use thiserror::Error;
 
-/// Larger files are not read.
+/// Most bytes of a file that is read.
 const LIMIT: u64 = 64 << 20;
 
-/// The manifest files, in order; hidden ones (`..data` among them) are left out.
+/// The manifest files by path, without hidden ones (such as `..data`).
 pub(super) type Contents = BTreeMap<PathBuf, Found>;
 
-/// What was found in the place of a file.
+/// The result of reading a file.
 #[derive(Debug)]
 pub(super) enum Found {
-    /// All of it.
+    /// The whole content.
     Content(Vec<u8>),
-    /// Somebody is writing to it.
+    /// Another program is writing the file.
     Unfinished,
-    /// Nothing that can be used.
+    /// The file cannot be used.
     Unreadable(Unreadable),
 }
 
-/// Why a file cannot be read.
+/// The reason why a file cannot be read.
 #[derive(Debug, Error)]
 pub(super) enum Unreadable {
     #[error("the file cannot be read: {0}")]
@@ -43,8 +43,7 @@ pub(super) enum Unreadable {
     TooLarge,
 }
 
-/// Reads the folder, which may take as long as its file system likes; files of the names in `unfinished` are left
-/// alone.
+/// Reads the folder. May block as long as its file system does. Files whose names are in `unfinished` are not read.
 pub(super) fn read(folder: &Path, unfinished: &HashSet<OsString>) -> io::Result<Contents> {
     let mut contents = Contents::new();
     for entry in fs::read_dir(folder)? {
@@ -60,18 +59,18 @@ fn content(path: &Path) -> Found {
     read_regular(path).map_or_else(Found::Unreadable, Found::Content)
 }
 
-/// The content of a regular file. Links are followed: mounted configuration consists of them.
+/// Returns the content of a regular file. Symbolic links are followed: mounted configuration consists of them.
 fn read_regular(path: &Path) -> Result<Vec<u8>, Unreadable> {
-    // Before it is opened: opening a device may do something.
+    // Checked before opening: opening a device may have effects.
     check_regular(fs::metadata(path)?.file_type())?;
     let without_waiting = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or(0);
     let file = OpenOptions::new().read(true).custom_flags(without_waiting).open(path)?;
-    // And after: another file may have taken the name.
+    // Checked again: another file may have the name meanwhile.
     let found = file.metadata()?;
     check_regular(found.file_type())?;
     let mut content = Vec::new();
     content.try_reserve(usize::try_from(found.len().min(LIMIT)).unwrap_or(0)).map_err(io::Error::from)?;
-    // The length that the file says it has is no bound: files of /proc say 0.
+    // The length in the metadata is no limit: files in /proc have length 0.
     file.take(LIMIT + 1).read_to_end(&mut content)?;
     if content.len() as u64 > LIMIT { Err(Unreadable::TooLarge) } else { Ok(content) }
 }

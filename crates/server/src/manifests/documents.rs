@@ -1,4 +1,4 @@
-//! Files to objects: documents of a YAML or JSON file, and the items of `List` kinds in them.
+//! Splits files into objects: the documents of a YAML or JSON file, and the items of lists in them.
 
 use std::path::Path;
 
@@ -9,19 +9,19 @@ use crate::{
     json::{self, Object},
 };
 
-/// One object of a file, or why it cannot be read.
+/// One object of a file, or the reason why it cannot be read.
 #[derive(Debug)]
 pub(super) struct Document {
     /// Number of the document in the file, from 0.
     pub(super) index: usize,
-    /// Line of the file on which it starts, from 1.
+    /// Line of the file at which the document starts, from 1.
     pub(super) line: usize,
-    /// Number of the item, in a list.
+    /// Number of the item in a list, from 0. `None` if the document is not a list.
     pub(super) item: Option<usize>,
     pub(super) object: Result<Value, ApiError>,
 }
 
-/// All objects of a file.
+/// Returns all objects of a file.
 pub(super) fn split(path: &Path, content: &[u8]) -> Vec<Document> {
     let json = path.extension().is_some_and(|extension| extension == "json");
     let documents = if json { json_documents(content) } else { yaml_documents(content) };
@@ -52,7 +52,7 @@ fn yaml_documents(content: &[u8]) -> Vec<Document> {
         Ok(text) => text,
         Err(error) => return vec![document(0, 0, Err(undecodable("YAML", &error)))],
     };
-    // Each document is parsed alone, so that a mistake in one does not hide the others.
+    // Each document is parsed separately, so that an error in one does not hide the others.
     let parsed =
         yaml_texts(text).into_iter().filter_map(|(line, text)| match serde_saphyr::from_str::<Value>(text) {
             Ok(Value::Null) => None,
@@ -63,7 +63,8 @@ fn yaml_documents(content: &[u8]) -> Vec<Document> {
     parsed.enumerate().map(|(index, (line, object))| document(index, line, object)).collect()
 }
 
-/// What is wrong with a document, with the position in the file: the parser counts the lines that it is shown.
+/// Returns the error of a document with its position in the file. The text is padded with empty lines, because the
+/// parser counts only the lines that it reads.
 fn mistake(line: usize, text: &str) -> ApiError {
     let padded = format!("{}{text}", "\n".repeat(line.saturating_sub(1)));
     match serde_saphyr::from_str::<Value>(&padded) {
@@ -72,7 +73,7 @@ fn mistake(line: usize, text: &str) -> ApiError {
     }
 }
 
-/// The texts between `---` markers, with the line on which each starts.
+/// Returns the texts between `---` markers, with the line at which each starts.
 fn yaml_texts(text: &str) -> Vec<(usize, &str)> {
     let (mut texts, mut start, mut start_line, mut offset) = (Vec::new(), 0, 1, 0);
     for (number, line) in text.split_inclusive('\n').enumerate() {
@@ -97,7 +98,7 @@ fn is_blank(text: &str) -> bool {
     })
 }
 
-/// The items of a `List` (or `ServiceList` and the like); other objects are themselves.
+/// Returns the items of a `List` (or `ServiceList` and the like), or the object itself.
 fn items(document: Document) -> Vec<Document> {
     let list_kind = document.object.as_ref().ok().and_then(Value::as_object).and_then(|object| {
         let kind = json::text(object, "kind")?.strip_suffix("List")?;
@@ -117,7 +118,7 @@ fn items(document: Document) -> Vec<Document> {
     items.into_iter().enumerate().map(item).collect()
 }
 
-/// Items of a typed list may leave out their kind.
+/// Sets the kind of an item, which a typed list may omit.
 fn with_kind(item: Value, kind: &str, api_version: &Value) -> Value {
     match item {
         Value::Object(object) if !kind.is_empty() && !object.contains_key("kind") => {

@@ -1,5 +1,5 @@
-//! Noticing that the folder has changed, by inotify on the folder itself (mounted configuration swaps a symlink there),
-//! and that an object which it declares is gone.
+//! Follows the folder: notices changes of its files by inotify on the folder itself (mounted configuration swaps a
+//! symlink in it), and the deletion of objects that it declares.
 
 use std::{
     collections::HashSet,
@@ -24,42 +24,42 @@ use super::{
 };
 use crate::{api::Api, controllers::Feed, resource::Resource};
 
-/// Events that come within this time are handled together: editors and `cp` make several for one change.
+/// Time without events after which changes are applied: editors and `cp` cause several events for one change.
 const QUIET: Duration = Duration::from_millis(30);
-/// A folder that is never quiet is read after this time.
+/// Longest wait for a quiet folder. It is read then anyway.
 const LONGEST_SETTLING: Duration = Duration::from_secs(1);
-/// How often a folder is read anew because it has changed meanwhile.
+/// Most reads of a folder that keeps changing while it is read.
 const READS: usize = 5;
-/// How often a folder that has vanished is looked for.
+/// Interval at which a folder that has vanished is searched for, and first delay of a retry.
 const RETRY: Duration = Duration::from_secs(1);
-/// What failed is tried again after [`RETRY`], and later and later up to this.
+/// Longest delay of a retry. The delay starts at [`RETRY`] and doubles with each failure.
 const LONGEST_RETRY: Duration = Duration::from_secs(60);
 const BUFFER: usize = 4096;
 
-/// Keeps the objects in step with a folder.
+/// Keeps the stored objects in sync with a folder.
 #[derive(Debug)]
 pub(crate) struct Follower {
     folder: Folder,
     events: Events,
     feed: Feed,
-    /// After how long what failed is tried again; `None` if nothing failed.
+    /// Delay until failed objects are retried; `None` if nothing failed.
     retry: Option<Duration>,
-    /// Whether the folder has changed while it was read.
+    /// True if the folder has changed while it was read.
     is_stale: bool,
 }
 
-/// What happens in the folder.
+/// The inotify events of the folder.
 #[derive(Debug)]
 struct Events {
     inotify: AsyncFd<Inotify>,
-    /// Files that were written to and not closed since.
+    /// Files that were written to and have not been closed since.
     writing: HashSet<OsString>,
-    /// Whether the folder itself is gone.
+    /// True if the folder itself was removed or renamed.
     is_lost: bool,
 }
 
 impl Follower {
-    /// Starts to watch the folder, then loads it: nothing is missed in between.
+    /// Starts to watch the folder, then applies its contents, so that no change is missed in between.
     pub(crate) async fn start(api: Arc<Api>, path: PathBuf) -> io::Result<Self> {
         let events = Events::of(&path).await?;
         let path = std::path::absolute(path)?;
@@ -119,7 +119,7 @@ impl Follower {
         };
     }
 
-    /// Reads the folder while nothing happens in it, so that no file is seen half-written.
+    /// Reads the folder while no file changes, so that no half-written file is applied.
     async fn read(&mut self) -> io::Result<Contents> {
         self.is_stale = false;
         for _ in 1..READS {
@@ -130,7 +130,7 @@ impl Follower {
             self.events.settle().await;
         }
         let mut contents = self.contents().await?;
-        // These are read another time.
+        // Files that still change are read at the retry.
         for name in self.events.take() {
             self.is_stale = true;
             if let Some(found) = contents.get_mut(&self.folder.path.join(name)) {
@@ -140,13 +140,14 @@ impl Follower {
         Ok(contents)
     }
 
-    /// What is in the folder now.
+    /// Reads the present contents of the folder.
     async fn contents(&self) -> io::Result<Contents> {
         let (path, writing) = (self.folder.path.clone(), self.events.writing.clone());
         elsewhere(move || contents::read(&path, &writing)).await?
     }
 
-    /// The folder was removed or renamed: its objects stay until one of that name is there again.
+    /// Waits until a folder of the same name exists again, after it was removed or renamed. Its objects stay
+    /// meanwhile.
     async fn find_again(&mut self) {
         let path = self.folder.path.clone();
         tracing::warn!(folder = %path.display(), "manifests folder is gone; its objects stay, waiting for it");
@@ -169,7 +170,7 @@ impl Events {
     )]
     async fn of(path: &Path) -> io::Result<Self> {
         let path = path.to_owned();
-        // The file system has to find the folder, which may take as long as reading it.
+        // The file system must look the folder up, which may take as long as reading it.
         let inotify = elsewhere(move || Self::watch(&path)).await??;
         Ok(Self { inotify: AsyncFd::new(inotify)?, writing: HashSet::new(), is_lost: false })
     }
@@ -189,11 +190,11 @@ impl Events {
         Ok(inotify)
     }
 
-    /// Waits until there is something to read: a file that is only being written to is not.
+    /// Waits until there is a change to read. A file that is open for writing is not ready yet.
     async fn wait(&mut self) {
         loop {
             match self.inotify.readable_mut().await {
-                // All there is is read below; what comes later makes it ready again.
+                // All pending events are read below. Later ones make the descriptor ready again.
                 Ok(mut ready) => ready.clear_ready(),
                 Err(_) => self.is_lost = true,
             }
@@ -204,14 +205,14 @@ impl Events {
         }
     }
 
-    /// Waits until nothing has happened for a while.
+    /// Waits until there have been no events for a while.
     async fn settle(&mut self) {
         let quiet = async { while timeout(QUIET, self.wait()).await.is_ok() && !self.is_lost {} };
-        // What is not quiet by then is known to be unfinished.
+        // Files that are still being written then are known to be unfinished.
         let _ = timeout(LONGEST_SETTLING, quiet).await;
     }
 
-    /// Takes notice of all that has happened; returns the names of the files concerned.
+    /// Reads all pending events. Returns the names of the files that they concern.
     fn take(&mut self) -> HashSet<OsString> {
         let mut touched = HashSet::new();
         let mut buffer = [0; BUFFER];

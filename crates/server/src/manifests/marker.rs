@@ -1,5 +1,5 @@
-//! The mark on what a folder made: which object it is, and which file has it. The first part keeps a copy of the object
-//! under another name from being taken for it.
+//! The annotation of objects from a manifest: the object's identity and its file. The identity keeps a copy of the
+//! object under another name from being pruned.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use serde::Deserialize;
 use super::ObjectId;
 use crate::{json, resource::Resource, store::StoredObject};
 
-/// Annotation of every object that comes from a manifest.
+/// Annotation of every object from a manifest.
 pub(crate) const MARKER: &str = "portolan.internal/manifest";
 
 #[derive(Deserialize)]
@@ -24,7 +24,8 @@ struct Annotations<'a> {
     marker: std::borrow::Cow<'a, str>,
 }
 
-/// The object with its mark; one that is not of the right shape stays as it is, and is refused as such.
+/// Returns the object with the annotation. An object of the wrong shape is returned unchanged; the API refuses it
+/// later.
 pub(super) fn marked(mut object: Value, id: &ObjectId, file: &Path) -> Value {
     let metadata = object.as_object_mut().and_then(|object| json::object_mut(object, "metadata"));
     if let Some(metadata) = metadata {
@@ -38,7 +39,7 @@ pub(super) fn marked(mut object: Value, id: &ObjectId, file: &Path) -> Value {
     object
 }
 
-/// The file of `folder` that made the object, if one did.
+/// Returns the file of `folder` that the object came from; `None` if it did not come from this folder.
 pub(super) fn file_of(resource: Resource, object: &StoredObject, folder: &Path) -> Option<PathBuf> {
     let marked: Marked<'_> = object.metadata()?;
     let id = ObjectId::of(resource, object).to_string();

@@ -27,7 +27,7 @@ fn complaints(folder: &Folder) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn complaints_tell_file_document_line_and_field() {
+async fn complaints_name_file_document_line_and_field() {
     let mut folder = folder();
     let text =
         format!("# first\n---\n{}---\na:\n  b: [closed\n---\n{}", service("a", "80"), service("b", "0"));
@@ -55,7 +55,7 @@ async fn complaints_tell_file_document_line_and_field() {
 }
 
 #[tokio::test]
-async fn what_went_while_nobody_looked_is_pruned() {
+async fn objects_without_manifests_are_pruned_at_the_start() {
     let mut folder = folder();
     folder.sync(contents(&[("a.yaml", &service("a", "80")), ("b.yaml", &service("b", "80"))])).await;
     let api = Arc::clone(&folder.api);
@@ -63,7 +63,7 @@ async fn what_went_while_nobody_looked_is_pruned() {
         "spec": {"ports": [{"port": 1}]}}))
         .await
         .unwrap();
-    // A copy under another name is not the folder's, though it carries the mark.
+    // A copy under another name does not belong to the folder, although it has the annotation.
     let stored = api.store().get(Resource::Service, "default/a").unwrap().decode();
     let mut copy = Value::Object(stored);
     copy["metadata"]["name"] = "copy".into();
@@ -93,7 +93,7 @@ async fn a_file_that_cannot_be_read_prunes_nothing_after_a_restart() {
 }
 
 #[tokio::test]
-async fn what_lost_its_mark_is_somebody_elses() {
+async fn objects_without_the_annotation_are_not_pruned() {
     let mut folder = folder();
     folder.sync(contents(&[("a.yaml", &service("a", "80"))])).await;
     let target = Target { resource: Resource::Service, namespace: "default", name: "a" };
@@ -122,7 +122,7 @@ async fn a_rename_keeps_the_object() {
 }
 
 #[tokio::test]
-async fn finalizers_and_owners_given_by_others_stay() {
+async fn finalizers_and_owners_set_by_other_clients_stay() {
     let mut folder = folder();
     folder.sync(contents(&[("a.yaml", &service("a", "80"))])).await;
     let target = Target { resource: Resource::Service, namespace: "default", name: "a" };
@@ -136,7 +136,7 @@ async fn finalizers_and_owners_given_by_others_stay() {
 }
 
 #[tokio::test]
-async fn what_a_namespace_on_its_way_out_refuses_is_tried_again() {
+async fn objects_refused_by_a_terminating_namespace_are_retried() {
     let mut folder = folder();
     let namespace = Target { resource: Resource::Namespace, namespace: "", name: "shop" };
     let text =

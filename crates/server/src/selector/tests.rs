@@ -94,7 +94,7 @@ fn a_name_and_a_namespace_are_a_key() {
     let of_service = |fields, namespace| key(Resource::Service, fields, namespace);
     assert_eq!(of_service("metadata.name=web", Some("shop")).as_deref(), Some("shop/web"));
     assert_eq!(of_service("metadata.namespace=shop,metadata.name=web", None).as_deref(), Some("shop/web"));
-    // What the URL says comes first; that the selector contradicts it is found with the object.
+    // The namespace of the URL comes first. A contradicting selector fails when the object is matched.
     assert_eq!(
         of_service("metadata.namespace=x,metadata.name=web", Some("shop")).as_deref(),
         Some("shop/web")

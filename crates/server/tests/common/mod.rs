@@ -1,4 +1,4 @@
-//! A small blocking HTTP client over loopback, so that the tests see the bytes that any client would.
+//! A small blocking HTTP client over loopback, so that the tests see the bytes that any client sees.
 #![allow(dead_code, missing_docs, unreachable_pub)]
 
 use std::{
@@ -10,7 +10,7 @@ use std::{
 use portolan_server::{Config, RunningServer, Server};
 use serde_json::{Value, json};
 
-/// No step of a test takes longer unless something is broken.
+/// Deadline of each step of a test. Only a failure takes longer.
 pub const DEADLINE: Duration = Duration::from_secs(120);
 
 pub const SERVICES: &str = "/api/v1/namespaces/default/services";
@@ -56,7 +56,7 @@ impl Response {
     }
 }
 
-/// One request on a connection of its own.
+/// Sends one request on its own connection.
 pub fn request(
     address: SocketAddr,
     method: &str,
@@ -112,7 +112,7 @@ pub fn send(
     }
     head.push_str("\r\n");
     stream.write_all(head.as_bytes()).unwrap();
-    // A server that has already refused the body closes early; its answer is what the test looks at.
+    // A server that has refused the body closes early. The test checks its response.
     let _ = stream.write_all(body);
     BufReader::new(stream)
 }
@@ -135,10 +135,10 @@ pub fn read_head(reader: &mut BufReader<TcpStream>) -> (u16, Vec<(String, String
     (code, headers.collect())
 }
 
-/// The next chunk of a chunked body; `None` at its end.
+/// Returns the next chunk of a chunked body; `None` at its end.
 fn read_chunk(reader: &mut BufReader<TcpStream>) -> Option<Vec<u8>> {
     let mut size = String::new();
-    // A connection that just breaks off is not a clean end.
+    // A connection that closes in the middle of a body has no clean end.
     assert!(reader.read_line(&mut size).unwrap() > 0, "connection closed within a body");
     let size = usize::from_str_radix(size.trim_end(), 16).unwrap();
     let mut chunk = vec![0; size + 2];
@@ -147,7 +147,7 @@ fn read_chunk(reader: &mut BufReader<TcpStream>) -> Option<Vec<u8>> {
     (size > 0).then_some(chunk)
 }
 
-/// A watch under way.
+/// A running watch.
 pub struct Watch {
     reader: BufReader<TcpStream>,
     headers: Vec<(String, String)>,
@@ -155,12 +155,12 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Starts a watch; returns when the headers have arrived.
+    /// Starts a watch. Returns once the headers have arrived.
     pub fn start(address: SocketAddr, path: &str) -> Self {
         Self::start_with(address, path, &[])
     }
 
-    /// The same with headers.
+    /// Starts a watch with request headers.
     pub fn start_with(address: SocketAddr, path: &str, headers: &[(&str, &str)]) -> Self {
         let mut reader = send(address, "GET", path, headers, b"");
         let (code, headers) = read_head(&mut reader);
@@ -172,7 +172,7 @@ impl Watch {
         self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// The next bytes.
+    /// Returns the next `count` bytes.
     pub fn bytes(&mut self, count: usize) -> Vec<u8> {
         while self.pending.len() < count {
             self.pending.extend(read_chunk(&mut self.reader).expect("more of the watch"));
@@ -180,7 +180,7 @@ impl Watch {
         self.pending.drain(..count).collect()
     }
 
-    /// The next event; `None` when the server has ended the watch.
+    /// Returns the next event; `None` once the server has ended the watch.
     pub fn next(&mut self) -> Option<Event> {
         loop {
             if let Some(end) = self.pending.iter().position(|byte| *byte == b'\n') {
@@ -195,7 +195,7 @@ impl Watch {
         self.next().expect("an event")
     }
 
-    /// Type, name and resourceVersion of the next `count` events.
+    /// Returns the type and name of the next `count` events.
     pub fn brief(&mut self, count: usize) -> Vec<String> {
         (0..count).map(|_| self.expect().brief()).collect()
     }
@@ -248,7 +248,7 @@ pub fn slice(name: &str, endpoints: usize) -> Value {
     })
 }
 
-/// Asks until the answer is yes.
+/// Waits until the condition holds.
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {

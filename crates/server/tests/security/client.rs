@@ -1,4 +1,4 @@
-//! A server with an authority of its own, and a blocking client over TLS.
+//! A server with its own certificate authority, and a blocking client over TLS.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,11 +12,11 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// No step of a test takes longer unless something is broken.
+/// Deadline of each step of a test. Only a failure takes longer.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(120);
 pub(crate) const SERVICES: &str = "/api/v1/namespaces/default/services";
 
-/// A server, its folder `pki`, and its address.
+/// A server, its PKI, its address, and the folder of its files.
 pub(crate) struct Secure {
     pub(crate) server: RunningServer,
     pub(crate) pki: Pki,
@@ -24,7 +24,7 @@ pub(crate) struct Secure {
     pub(crate) folder: TempDir,
 }
 
-/// A client: whom it trusts, and who it is.
+/// A client, with the certificates that it trusts and its credentials.
 #[derive(Clone)]
 pub(crate) struct Client {
     pub(crate) address: SocketAddr,
@@ -42,7 +42,7 @@ pub(crate) struct Answer {
     pub(crate) body: String,
 }
 
-/// Settings with everything in one folder.
+/// Returns settings with all files in one folder.
 pub(crate) fn settings(folder: &Path) -> TlsSettings {
     TlsSettings {
         pki: folder.join("pki"),
@@ -57,7 +57,7 @@ pub(crate) fn start() -> Secure {
     start_with(|_, _, _| {})
 }
 
-/// `change` gets the settings before the start, and the folder for files to give.
+/// Starts a server. `change` gets the settings, and the folder for further files.
 pub(crate) fn start_with(change: impl FnOnce(&mut Config, &mut TlsSettings, &Path)) -> Secure {
     let folder = tempfile::tempdir().unwrap();
     let (mut config, mut tls) = (Config::default(), settings(folder.path()));
@@ -69,7 +69,7 @@ pub(crate) fn start_with(change: impl FnOnce(&mut Config, &mut TlsSettings, &Pat
 }
 
 impl Secure {
-    /// A client without credentials.
+    /// Returns a client without credentials.
     pub(crate) fn anonymous(&self) -> Client {
         Client {
             address: self.address,
@@ -80,7 +80,7 @@ impl Secure {
         }
     }
 
-    /// A client with a certificate.
+    /// Returns a client with a certificate of this role.
     pub(crate) fn client(&self, role: Role) -> Client {
         self.anonymous().with_certificate(&self.pki, role)
     }
@@ -123,12 +123,12 @@ impl Client {
         }
     }
 
-    /// A connection on which the handshake is done.
+    /// Connects and completes the TLS handshake.
     pub(crate) fn connect(&self) -> std::io::Result<Stream> {
         self.connect_over(TcpStream::connect(self.address)?)
     }
 
-    /// The same over a socket that is connected.
+    /// Completes the TLS handshake over a connected socket.
     pub(crate) fn connect_over(&self, socket: TcpStream) -> std::io::Result<Stream> {
         socket.set_read_timeout(Some(DEADLINE))?;
         let name = ServerName::try_from(self.name.clone()).unwrap();
@@ -149,7 +149,7 @@ impl Client {
         stream.get_mut().write_all(format!("{head}\r\n{body}").as_bytes()).unwrap();
     }
 
-    /// One request on a connection of its own.
+    /// Sends one request on its own connection.
     pub(crate) fn ask(&self, method: &str, path: &str, body: &str) -> Answer {
         self.ask_on(&mut self.connect().unwrap(), method, path, body)
     }
@@ -167,7 +167,7 @@ impl Client {
         self.ask("POST", SERVICES, &service(name))
     }
 
-    /// A watch whose head has arrived.
+    /// Starts a watch. Returns once its head has arrived.
     pub(crate) fn watch(&self, path: &str) -> Stream {
         let mut stream = self.connect().unwrap();
         self.send(&mut stream, "GET", path, "");
@@ -238,7 +238,7 @@ pub(crate) fn read_answer(stream: &mut impl BufRead) -> Answer {
     Answer { code, headers, body: String::from_utf8(body).unwrap() }
 }
 
-/// The next chunk of a body; `None` at its clean end.
+/// Returns the next chunk of a body; `None` at its clean end.
 pub(crate) fn read_chunk(stream: &mut impl BufRead) -> Option<Vec<u8>> {
     let mut size = String::new();
     assert!(stream.read_line(&mut size).unwrap() > 0, "connection closed within a body");
@@ -249,13 +249,13 @@ pub(crate) fn read_chunk(stream: &mut impl BufRead) -> Option<Vec<u8>> {
     (size > 0).then_some(chunk)
 }
 
-/// The next event of a watch.
+/// Returns the next event of a watch.
 pub(crate) fn next_event(stream: &mut impl BufRead) -> Value {
     let chunk = read_chunk(stream).expect("an event");
     serde_json::from_slice(&chunk).unwrap()
 }
 
-/// Asks until the answer is yes.
+/// Waits until the condition holds.
 pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
@@ -264,7 +264,7 @@ pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// The value of a metric without labels, or with the labels in the name.
+/// Returns the value of a metric. The name includes its labels, if it has any.
 pub(crate) fn metric(client: &Client, name: &str) -> f64 {
     let page = client.get("/metrics").body;
     let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));

@@ -20,7 +20,7 @@ use crate::client::{Client, DEADLINE, SERVICES, service, start, start_with, unti
 
 const WINDOW: u32 = 64 << 10;
 
-/// A connection, and the task that ends with it.
+/// Connects, and returns the sender of requests and the task that runs the connection.
 async fn connect(client: &Client) -> (SendRequest<Full<Bytes>>, JoinHandle<hyper::Result<()>>) {
     let mut config = client.config();
     config.alpn_protocols = vec![b"h2".to_vec()];
@@ -28,7 +28,7 @@ async fn connect(client: &Client) -> (SendRequest<Full<Bytes>>, JoinHandle<hyper
     let name = ServerName::try_from(client.name.clone()).unwrap();
     let stream = TlsConnector::from(Arc::new(config)).connect(name, socket).await.unwrap();
     assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
-    // A window that an answer of the tests can fill.
+    // A window that a response in these tests can fill.
     let builder = Builder::new(TokioExecutor::new()).initial_stream_window_size(WINDOW).clone();
     let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.unwrap();
     (sender, tokio::spawn(connection))
@@ -65,7 +65,7 @@ fn a_watch_and_writes_share_a_connection() {
         let refused = sender.send_request(request("GET", "/nothing", String::new())).await.unwrap();
         assert_eq!(refused.status(), StatusCode::NOT_FOUND);
         let stopping = tokio::task::spawn_blocking(move || secure.server.stop().unwrap());
-        // The end of the answer, not of the connection.
+        // The end of the response, not of the connection.
         assert!(watch.into_body().collect().await.unwrap().to_bytes().is_empty());
         stopping.await.unwrap();
     });
@@ -106,10 +106,10 @@ fn a_head_without_end_is_refused() {
 }
 
 #[test]
-fn a_client_is_sent_away_until_it_shows_who_it_is() {
+fn connections_of_unauthenticated_clients_are_closed_after_a_response() {
     let secure = start();
     run(async {
-        // The answer comes whole, and then the connection ends as it should.
+        // The whole response arrives, then the connection ends in order.
         for (path, code) in [("/api", 401), ("/livez", 200), ("/version", 200)] {
             let (mut sender, connection) = connect(&secure.anonymous()).await;
             let answer = sender.send_request(request("GET", path, String::new())).await.unwrap();
@@ -138,7 +138,7 @@ fn a_connection_without_requests_is_closed() {
             String::new(),
         ));
         let watch = watch.await.unwrap();
-        // Longer than the limit: a watch is a request all the time.
+        // Longer than the limit: an open watch counts as a request.
         assert!(watch.into_body().collect().await.is_ok());
         assert!(!connection.is_finished());
         connection.await.unwrap().unwrap();
@@ -163,20 +163,20 @@ fn a_client_that_keeps_one_answer_waiting_is_disconnected() {
         let watch = watch.await.unwrap();
         let list = sender.send_request(request("GET", SERVICES, String::new())).await.unwrap();
         assert_eq!(list.status(), StatusCode::OK);
-        // The client answers pings and reads other answers; this one it leaves.
+        // The client answers pings and reads other responses, but not this one.
         assert!(watch.into_body().collect().await.is_err());
         drop(list);
         let _ = connection.await.unwrap();
     });
 }
 
-/// A frame of HTTP/2 of the first stream, or of the connection (RFC 9113, 4.1).
+/// Returns an HTTP/2 frame of the connection or of a stream (RFC 9113, 4.1).
 fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
     let [.., high, low] = payload.len().to_be_bytes();
     [&[0, high, low, kind, flags, 0, 0, 0, stream], payload].concat()
 }
 
-/// A field whose name is this one of the static table, with its value as text (RFC 7541, 6.2.2).
+/// Returns a header field that names its entry of the static table, with a literal value (RFC 7541, 6.2.2).
 fn field(name: &[u8], value: &str) -> Vec<u8> {
     [name, &[u8::try_from(value.len()).unwrap()], value.as_bytes()].concat()
 }
@@ -186,7 +186,7 @@ fn a_client_that_is_known_needs_no_place_for_the_rest_of_its_request() {
     let long = DEADLINE * 10;
     let limits = Limits { header_time: long, place_time: long, ..Limits::default() };
     let secure = start_with(|config, _, _| config.limits = limits);
-    // More than there are places: all those of one client are taken.
+    // More heads than there are places: this client's share of the places is used up.
     let head = format!("GET /api HTTP/1.1\r\nx-a: {}", "x".repeat(6000));
     let begun = |_| {
         let mut stream = secure.anonymous().connect().unwrap();
@@ -219,7 +219,7 @@ fn a_client_that_is_known_needs_no_place_for_the_rest_of_its_request() {
     while connection.is_handshaking() {
         connection.complete_io(&mut socket).unwrap();
     }
-    // A record with the whole head, and one that is too long to be read without a place, in one piece.
+    // A record with the whole head, and one too long to be read without a place, sent together.
     let mut records = Vec::new();
     for bytes in [&first.concat()[..], rest] {
         connection.writer().write_all(bytes).unwrap();

@@ -1,4 +1,4 @@
-//! kube-rs, with what `portolan serve kubeconfig` prints.
+//! kube-rs, with the kubeconfig that `portolan serve kubeconfig` prints.
 
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{Namespace, Service};

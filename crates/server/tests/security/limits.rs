@@ -13,7 +13,7 @@ fn limited(limits: Limits) -> Secure {
     start_with(|config, _, _| config.limits = limits)
 }
 
-/// Whether the server has closed a connection; fails when it never does.
+/// Returns true if the server has closed the connection.
 fn is_closed(stream: &mut impl Read) -> bool {
     match stream.read(&mut [0; 1024]) {
         Ok(0) => true,
@@ -31,7 +31,7 @@ fn socket(secure: &Secure) -> TcpStream {
 #[test]
 fn a_client_that_never_finishes_anything_is_disconnected() {
     let secure = limited(Limits { handshake_time: SHORT, header_time: SHORT, ..Limits::default() });
-    // Nothing, half a handshake, plain HTTP.
+    // No bytes, half a handshake, plain HTTP.
     for bytes in [&b""[..], b"\x16\x03\x01", b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"] {
         let mut socket = socket(&secure);
         socket.write_all(bytes).unwrap();
@@ -73,7 +73,7 @@ fn one_client_cannot_take_all_connections() {
     });
 }
 
-/// A socket to the server from an address of loopback.
+/// Connects to the server from this loopback address.
 fn socket_from(source: &str, secure: &Secure) -> TcpStream {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let stream = runtime.block_on(async {
@@ -98,13 +98,13 @@ fn a_flood_of_one_client_leaves_room_for_another() {
     until("the first client is let in again", || admin.connect().is_ok());
 }
 
-/// Limits with which the server waits longer than a test does.
+/// Returns limits whose times are longer than a test.
 fn patient() -> Limits {
     let long = DEADLINE * 10;
     Limits { handshake_time: long, header_time: long, place_time: long, ..Limits::default() }
 }
 
-/// A head that does not end, longer than a client may send before it has shown who it is.
+/// Returns an unfinished head, longer than an unauthenticated client may send.
 fn long_head() -> String {
     format!("GET /api HTTP/1.1\r\nhost: localhost\r\nx-a: {}", "x".repeat(6000))
 }
@@ -142,7 +142,7 @@ fn a_long_head_that_does_not_go_on_gives_its_place_back() {
 }
 
 #[test]
-fn what_is_no_request_line_is_answered_at_once() {
+fn a_malformed_request_line_is_refused_at_once() {
     let secure = limited(patient());
     for text in ["\u{1}garbage\r\n", "GET /\r\n", "GET / HTTP/1.1 \r\n"] {
         let mut stream = secure.anonymous().connect().unwrap();
@@ -173,7 +173,7 @@ fn with_all_connections_taken_others_wait() {
     let mut third = socket(&secure);
     third.set_read_timeout(Some(SHORT)).unwrap();
     third.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
-    // It is not even told that this is no TLS.
+    // The server does not even respond that this is not TLS.
     assert!(third.read(&mut [0; 16]).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock));
     assert!(!waiting.is_finished());
     drop((open, third));
@@ -181,7 +181,7 @@ fn with_all_connections_taken_others_wait() {
 }
 
 #[test]
-fn what_is_too_much_is_told_to_come_back() {
+fn excess_requests_get_retry_after() {
     for (limits, reads, writes) in [
         (Limits { reading: 0, ..Limits::default() }, 429, 201),
         (Limits { mutating: 0, ..Limits::default() }, 200, 429),
@@ -194,7 +194,7 @@ fn what_is_too_much_is_told_to_come_back() {
         refused.refused(429, "TooManyRequests");
         assert_eq!(refused.header("retry-after"), Some("1"));
         assert_eq!(refused.json()["details"]["retryAfterSeconds"], 1);
-        // Watches and health have places of their own.
+        // Watches and health checks have their own limits.
         assert_eq!(secure.anonymous().get("/readyz").code, 200);
         drop(admin.watch(WATCH));
         if reads == 200 {
@@ -218,7 +218,7 @@ fn watches_have_places_of_their_own() {
     drop(admin.watch(WATCH));
 }
 
-/// The head of a request whose body does not come.
+/// Sends the head of a request without its body.
 fn unfinished(client: &Client, length: usize) -> crate::client::Stream {
     let mut stream = client.connect().unwrap();
     let head = format!("POST {SERVICES} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n\r\n");
@@ -232,7 +232,7 @@ fn a_request_has_its_time() {
     let admin = secure.client(Role::Admin);
     let mut slow = unfinished(&admin, service("web").len());
     read_answer(&mut slow).refused(504, "Timeout");
-    // The place that it had is free.
+    // The request's slot is free again.
     assert_eq!(admin.create("web").code, 201);
 }
 
@@ -248,7 +248,7 @@ fn a_body_has_its_size() {
 fn bodies_have_their_memory_together() {
     let secure = limited(Limits { body_bytes: 256 << 10, ..Limits::default() });
     let admin = secure.client(Role::Admin);
-    // What is announced and does not come takes nothing.
+    // Announced bytes that have not arrived take no memory.
     let mut announced: Vec<_> = (0..3).map(|_| unfinished(&admin, 3 << 20)).collect();
     assert_eq!(admin.create("first").code, 201);
     announced[0].get_mut().write_all(&vec![b' '; (256 << 10) - 64]).unwrap();
@@ -264,7 +264,7 @@ fn bodies_have_their_memory_together() {
     assert_eq!(admin.get(SERVICES).code, 200);
     drop(announced);
     until("the memory is given back", || admin.create("third").code == 201);
-    // It is given back after every request, done or refused.
+    // The memory is returned after every request, successful or refused.
     let large = format!("{{\"metadata\": {{\"name\": \"x\"}}, \"more\": \"{}\"}}", "x".repeat(100 << 10));
     for _ in 0..5 {
         admin.ask("POST", SERVICES, &large).refused(422, "Invalid");

@@ -1,4 +1,4 @@
-//! The server behind TLS, as clients meet it.
+//! The server behind TLS, as clients see it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod client;

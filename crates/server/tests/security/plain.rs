@@ -1,4 +1,4 @@
-//! Plain HTTP: no credentials, but not for pages in a browser.
+//! Plain HTTP: needs no credentials, but refuses requests of pages in a browser.
 
 use std::io::{BufReader, Write};
 use std::net::TcpStream;
@@ -40,7 +40,7 @@ impl Collect for Answered {
 }
 
 #[test]
-fn other_rooms_add_metrics_and_checks() {
+fn other_crates_add_metrics_and_checks() {
     let config = Config::default();
     config.metrics.register(Arc::new(Answered));
     config.checks.register("store", Arc::new(|| Err("lost".to_owned())));

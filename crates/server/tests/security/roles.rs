@@ -7,7 +7,8 @@ use crate::client::{Client, SERVICES, Secure, metric, read_head, start, start_wi
 
 const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
 
-/// The codes for a list, a watch, a create, a read of a path, and a list of what only some may see.
+/// Returns the codes of a list, a watch, a create, a read of a path, and a list of a resource that only some roles
+/// may read.
 fn codes(client: &Client) -> [u16; 5] {
     let mut watch = client.connect().unwrap();
     client.send(&mut watch, "GET", &format!("{SLICES}?watch=true"), "");
@@ -24,7 +25,7 @@ fn codes(client: &Client) -> [u16; 5] {
 fn each_role_may_do_what_it_is_for() {
     let secure = start();
     for (role, expected) in [
-        // The empty name of the Service that is created comes after the question who may.
+        // The Service's empty name is checked after the authorization.
         (Role::Admin, [200, 200, 422, 200, 200]),
         (Role::Proxy, [200, 200, 403, 403, 403]),
         (Role::ReadOnly, [200, 200, 403, 200, 200]),
@@ -50,7 +51,7 @@ fn a_refusal_is_a_status_of_upstream() {
 }
 
 #[test]
-fn nobody_acts_in_the_name_of_another() {
+fn impersonation_is_refused() {
     let secure = start();
     for header in ["impersonate-user", "Impersonate-Group", "impersonate-extra-a"] {
         let client = secure.client(Role::Admin).with_header(header, "nobody");
@@ -101,13 +102,13 @@ fn what_is_no_credential() {
         assert_eq!(answer.refused(401, "Unauthorized"), "Unauthorized", "{what}");
     }
     assert_eq!(issued(&secure, -1, 1).get(SERVICES).code, 200);
-    // A certificate that says nothing does not spoil a token that does.
+    // An unknown certificate does not invalidate a known token.
     let token = secure.pki.issue_token(Role::ReadOnly, "reader").unwrap();
     let both = anonymous().with_certificate(&other, Role::Admin).with_token(&token);
     assert_eq!((both.get(SERVICES).code, both.create("web").code), (200, 403));
 }
 
-/// A client of the group of admins whose certificate is good between these days from now.
+/// Returns a client of the group of admins whose certificate is valid from `from` to `until`, in days from now.
 fn issued(secure: &Secure, from: i64, until: i64) -> Client {
     let read = |name: &str| std::fs::read_to_string(secure.path("pki").join(name)).unwrap();
     let authority =
@@ -143,7 +144,7 @@ fn a_token_file_and_another_authority_are_accepted() {
     let with = |token: &str| secure.anonymous().with_token(token);
     assert_eq!((with("t-1").get("/api/v1/namespaces").code, with("t-1").create("a").code), (200, 403));
     assert_eq!((with("t-2").get(SLICES).code, with("t-2").get("/api/v1/namespaces").code), (200, 403));
-    // Known, without a role: discovery.
+    // A known user without a role may only read discovery.
     assert_eq!((with("t-3").get("/api/v1").code, with("t-3").get(SLICES).code), (200, 403));
     assert_eq!(secure.anonymous().with_certificate(&other, Role::Admin).create("b").code, 201);
     assert_eq!(secure.client(Role::Admin).create("c").code, 201);
@@ -163,6 +164,6 @@ fn the_certificate_is_for_all_names_and_requests_are_counted() {
     let took = "apiserver_request_duration_seconds_count{verb=\"POST\",group=\"\",resource=\"services\"}";
     assert!((metric(&admin, took) - 1.0).abs() < f64::EPSILON);
     assert!(metric(&admin, "portolan_server_certificate_expiration_timestamp_seconds") > 1e9);
-    // The client that broke the handshake off, because of the name.
+    // The client that ended its handshake because of the name.
     assert!(metric(&admin, "apiserver_tls_handshake_errors_total") >= 1.0);
 }

@@ -1,4 +1,4 @@
-//! Files that change while the server runs.
+//! Certificates and tokens whose files change while the server runs.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use tempfile::{TempDir, tempdir};
 
 use crate::client::{Client, SERVICES, Secure, certificates, next_event, start, start_with, until};
 
-/// The authority and server's certificate of another folder.
+/// The authority and the server certificate of another folder.
 struct Given {
     _folder: TempDir,
     authority: String,
@@ -18,7 +18,7 @@ struct Given {
 impl Given {
     fn new() -> Self {
         let folder = tempdir().unwrap();
-        // A server makes its certificate when it starts.
+        // A server creates its certificate when it starts.
         let settings = crate::client::settings(folder.path());
         let transport = portolan_server::Transport::Tls(Box::new(settings));
         let config = portolan_server::Config { transport, ..portolan_server::Config::default() };
@@ -53,7 +53,7 @@ fn a_given_certificate_is_changed_under_open_connections() {
     assert_eq!(before.ask_on(&mut open, "GET", SERVICES, "").code, 200);
     assert!(shown(&after).is_none());
 
-    // What cannot be used leaves everything as it is.
+    // Files that cannot be used change nothing.
     fs::write(secure.path("given.key"), "nothing").unwrap();
     fs::write(secure.path("tokens-that-nobody-reads"), "").unwrap();
     assert_eq!(before.create("one").code, 201);
@@ -69,7 +69,7 @@ fn a_given_certificate_is_changed_under_open_connections() {
 }
 
 #[test]
-fn files_that_do_not_fit_are_told_at_the_start() {
+fn mismatched_files_fail_the_start() {
     let given = Given::new();
     let other = Given::new();
     for spoil in [
@@ -125,10 +125,10 @@ fn tokens_and_authorities_are_taken_away_from_open_connections() {
     assert_eq!(certificate.ask_on(&mut second, "GET", SERVICES, "").code, 200);
 
     write_tokens(&secure, "new,alice,1,system:masters\n");
-    // An unknown token is looked for in the file at once.
+    // For an unknown token, the file is read at once.
     assert_eq!(secure.anonymous().with_token("new").get(SERVICES).code, 200);
     until("the old token is refused", || token.ask_on(&mut first, "GET", SERVICES, "").code == 401);
-    // The own authority in the place of the other one.
+    // The server's own authority replaces the other one.
     fs::write(secure.path("clients.crt"), secure.pki.authority_certificate().unwrap()).unwrap();
     until("the certificate is refused", || certificate.ask_on(&mut second, "GET", SERVICES, "").code == 401);
 

@@ -5,7 +5,7 @@ use portolan_server::{Limits, Role};
 
 use crate::client::{SERVICES, Secure, read_answer, read_chunk, service, start, start_with, until};
 
-/// Stops the server, and waits until it has.
+/// Stops the server and waits until it has stopped.
 fn stops(secure: Secure) {
     let stopping = std::thread::spawn(move || secure.server.stop().unwrap());
     until("the server has stopped", || stopping.is_finished());
@@ -63,7 +63,7 @@ fn connections_without_a_request_are_not_waited_for() {
 }
 
 #[test]
-fn clients_are_sent_away_first() {
+fn readyz_fails_before_the_server_stops() {
     let limits = Limits { shutdown_delay: Duration::from_secs(2), ..Limits::default() };
     let secure = start_with(|config, _, _| config.limits = limits);
     let (admin, anonymous) = (secure.client(Role::Admin), secure.anonymous());

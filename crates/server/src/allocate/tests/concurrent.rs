@@ -1,4 +1,5 @@
-//! Many threads create, change and delete Services in too small a range: nothing is held twice, nothing is lost.
+//! Many threads create, change and delete Services in a range that is too small. Nothing is held twice, and nothing
+//! is lost.
 
 use std::{collections::BTreeMap, sync::Arc, thread};
 
@@ -39,7 +40,7 @@ fn change(api: &Api, random: &mut fastrand::Rng) {
     }
 }
 
-/// Each value that a live Service has, and the Service.
+/// Returns each address and port that a Service lists, with the Service.
 fn held(api: &Api) -> (BTreeMap<String, String>, BTreeMap<String, String>) {
     let (mut addresses, mut ports) = (BTreeMap::new(), BTreeMap::new());
     for key in keys(api, Resource::Service) {
@@ -77,7 +78,7 @@ fn nothing_is_held_twice_and_nothing_is_lost_in_memory() {
     run(Arc::new(MemoryStore::new(History::default())), 300);
 }
 
-/// Here what is accepted is not yet what is published.
+/// In this store a write is accepted before it is published.
 #[test]
 fn nothing_is_held_twice_and_nothing_is_lost_in_a_file() {
     let folder = tempfile::tempdir().unwrap();
@@ -90,7 +91,7 @@ fn run(store: Arc<dyn Store>, rounds: usize) {
         node_ports: "30000-30030".parse().unwrap(),
         ..Config::default()
     };
-    // Two servers on one store, as on etcd, where one may be slower than the other.
+    // Two servers on one store, as on etcd. One may be slower than the other.
     let first = Arc::new(block_on(Api::open(Arc::clone(&store), &config)).unwrap());
     let second = Arc::new(block_on(Api::open(store, &config)).unwrap());
     thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! What becomes of addresses when nobody waits for a write, and the store takes its time.
+//! Addresses and ports of writes that are dropped before the store returns their result.
 
 use std::{
     collections::HashMap,
@@ -29,11 +29,11 @@ use crate::{
 
 type Accepted = HashMap<(Resource, String), Arc<StoredObject>>;
 
-/// A store that, when told so, accepts what is to be put and does not answer.
+/// A store that can be switched to accept writes without completing them.
 #[derive(Debug)]
 struct Slow {
     inner: MemoryStore,
-    /// What is accepted, while it does not answer.
+    /// The accepted objects while writes do not complete; `None` otherwise.
     accepted: Mutex<Option<Accepted>>,
     last: Mutex<Transaction>,
     cannot_write: AtomicBool,
@@ -49,7 +49,7 @@ impl Slow {
         *self.accepted.lock().unwrap() = Some(HashMap::new());
     }
 
-    /// Everything accepted fails, as on a broken disk.
+    /// Drops all accepted objects, like a disk that fails.
     fn fail(&self) {
         *self.accepted.lock().unwrap() = None;
     }
@@ -117,7 +117,7 @@ fn open(store: &Arc<Slow>) -> Api {
 }
 
 #[test]
-fn what_is_accepted_stays_taken_until_it_is_known_to_have_failed() {
+fn accepted_claims_stay_taken_until_the_write_fails() {
     let store = Slow::new(History::default());
     let api = open(&store);
     store.hang();
@@ -125,7 +125,7 @@ fn what_is_accepted_stays_taken_until_it_is_known_to_have_failed() {
         json!({"type": "NodePort", "clusterIP": "10.0.0.7", "ports": [{"port": 80, "nodePort": 30007}]});
     let object = service("gone", &spec).as_object().unwrap().clone();
     let write = api.create(Resource::Service, "default", object, WriteOptions::default());
-    // The client goes away.
+    // The client disconnects: the write is dropped.
     assert!(write.now_or_never().is_none());
     let taken = |api: &Api| {
         let metrics = api.allocator_metrics();
@@ -145,7 +145,7 @@ fn an_address_whose_object_was_deleted_by_hand_outlives_the_history() {
     let api = open(&store);
     create(&api, "a", &json!({"clusterIP": "10.0.0.7"})).unwrap();
     delete(&api, Resource::IpAddress, "10.0.0.7");
-    // More than the history keeps, before the ledger looks.
+    // More changes than the history keeps, before the ledger follows them.
     for name in ["192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4"] {
         let object = json!({"metadata": {"name": name}});
         let draft = Draft::new(Resource::IpAddress, object.as_object().unwrap());
@@ -168,7 +168,7 @@ fn an_address_that_is_found_recorded_must_stay_recorded() {
     assert!(matches!(required, Step::Require { .. }));
     assert_eq!(required.expected(), Some(recorded.revision()));
     assert_eq!(keys(&api, Resource::IpAddress), ["10.0.0.7"]);
-    // What it has for long is not asked for: repair puts it back.
+    // The IPAddress of a listed address is not required by later writes: the repair loop restores it.
     let target = Target { resource: Resource::IpAddress, namespace: "", name: "10.0.0.7" };
     api.blocking().delete(target, &Preconditions::default(), WriteOptions::default()).unwrap();
     super::patch(&api, "a", &json!({"sessionAffinity": "ClientIP"})).unwrap();
@@ -185,11 +185,11 @@ fn a_start_fails_where_the_first_objects_cannot_be_written() {
     store.cannot_write.store(false, Relaxed);
     let api = Arc::new(open().unwrap());
     store.cannot_write.store(true, Relaxed);
-    // What is there is read, but the Service with the first address is not yet.
+    // An existing store opens, but the Service with the first address does not exist yet.
     assert!(open().is_ok());
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let server = crate::Server::start_with(api, config.clone(), listener).unwrap();
-    // It comes to no end of its own only if it serves.
+    // A server that serves would only end when stopped, and without an error.
     let ended = server.stop().unwrap_err().to_string();
     assert!(ended.contains("default/kubernetes") && ended.contains("a full disk"), "{ended}");
 }

@@ -1,5 +1,5 @@
-//! What the collector does about an object, and how it went. Every write is bound to the uid that was looked at, and to
-//! the revision where it depends on more.
+//! The actions of the garbage collector and their results. Every write is conditional on the uid that was examined,
+//! and on the revision where the action depends on more than the uid.
 
 use std::collections::HashSet;
 
@@ -14,35 +14,35 @@ use crate::{
     store::StoredObject,
 };
 
-/// What is to be done about an object.
+/// An action on an object.
 #[derive(Debug)]
 pub(super) enum Deed {
-    /// Nothing.
+    /// Do nothing.
     Nothing,
-    /// Nothing but to tell that its owner is in the wrong place.
+    /// Only report that an owner is in the wrong namespace.
     Report,
-    /// Nothing yet: these have to go first.
+    /// Examine these dependents first.
     LookAt(Vec<ObjectRef>),
-    /// It has no owner left.
+    /// Delete the object: it has no owners left.
     Delete { uid: String, revision: u64, propagation: Option<Propagation> },
-    /// It no longer names these owners, by uid.
+    /// Remove the references to these owners, by uid.
     Detach(HashSet<Box<str>>),
-    /// It no longer keeps its owners.
+    /// Remove `blockOwnerDeletion` from the object's owner references.
     Unblock,
-    /// Its dependents no longer name it, then it goes.
+    /// Remove the dependents' references to the object, then its finalizer `orphan`.
     Orphan { uid: Box<str>, dependents: Vec<ObjectRef> },
-    /// Nothing waits for it any more.
+    /// Remove this finalizer: no dependent blocks the object.
     RemoveFinalizer(&'static str),
 }
 
-/// How it went.
+/// The result of an action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Done {
-    /// It is done, or somebody else has done it.
+    /// The action is done, by this server or by another client.
     Well,
-    /// The object is not what it was; it has to be looked at anew.
+    /// The object has changed and must be examined again.
     Changed,
-    /// To be tried again later.
+    /// The action failed and must be retried later.
     Failed,
 }
 
@@ -133,7 +133,7 @@ async fn remove_finalizer(api: &Api, object: &ObjectRef, finalizer: &str) -> Res
     patch(api, object, &stored, "finalizers", left.map(Value::from).collect()).await
 }
 
-/// Sets a list in `metadata` of exactly this version of an object.
+/// Sets a list in `metadata`, if the object still has this revision.
 async fn patch(
     api: &Api,
     object: &ObjectRef,

@@ -1,13 +1,13 @@
-//! Who says to be owned by whom: an index of the objects with owner references, by the uid of the owner.
+//! The graph of owner references: an index of the objects that have owners, by the uid of each owner.
 //!
-//! Pure, and kept from changes: what an update costs depends on the owners of that object alone.
+//! Pure, and updated by changes. The cost of an update depends only on the number of that object's owners.
 
 use std::collections::{BTreeSet, HashMap};
 
 use super::super::object::{ObjectRef, OwnerReference};
 use crate::resource::Resource;
 
-/// See the module. Objects without owners take no room.
+/// The graph; see the module. Objects without owners have no entry.
 #[derive(Debug, Default)]
 pub(super) struct Graph {
     dependents: HashMap<Box<str>, BTreeSet<ObjectRef>>,
@@ -18,10 +18,10 @@ pub(super) struct Graph {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Owner {
     pub(super) uid: Box<str>,
-    /// What it names; `None` if no such kind is served here.
+    /// The resource that the reference names; `None` if the kind is not served.
     pub(super) resource: Option<Resource>,
     pub(super) name: Box<str>,
-    /// Whether the owner, deleted in the foreground, waits for the object.
+    /// True if the owner, when deleted in the foreground, waits for the object.
     pub(super) blocks: bool,
 }
 
@@ -37,8 +37,8 @@ impl From<OwnerReference> for Owner {
 }
 
 impl Owner {
-    /// Where the owner must be: in the namespace of what it owns, or in none. `None` if no such kind is served, or if
-    /// an object outside of namespaces names an owner inside of one.
+    /// Returns the reference to the owner: in the namespace of its dependent, or cluster-scoped. `None` if the kind
+    /// is not served, or if a cluster-scoped object names a namespaced owner.
     pub(super) fn place(&self, dependent: &ObjectRef) -> Option<ObjectRef> {
         let resource = self.resource?;
         if !resource.info().namespaced {
@@ -50,7 +50,7 @@ impl Owner {
 }
 
 impl Graph {
-    /// The object has these owners now; returns those it had.
+    /// Sets the owners of an object. Returns its former owners.
     pub(super) fn set(&mut self, object: &ObjectRef, owners: Vec<Owner>) -> Vec<Owner> {
         let old = if owners.is_empty() {
             self.owners.remove(object).unwrap_or_default()
@@ -69,23 +69,23 @@ impl Graph {
         old
     }
 
-    /// The owners that an object names.
+    /// Returns the owners that an object names.
     pub(super) fn owners(&self, object: &ObjectRef) -> &[Owner] {
         self.owners.get(object).map_or(&[], Vec::as_slice)
     }
 
-    /// The objects that name this owner.
+    /// Returns the objects that name this owner.
     pub(super) fn dependents(&self, uid: &str) -> impl Iterator<Item = &ObjectRef> {
         self.dependents.get(uid).into_iter().flatten()
     }
 
-    /// Those of them that the owner waits for when it is deleted in the foreground.
+    /// Returns the dependents that the owner waits for when it is deleted in the foreground.
     pub(super) fn blocking(&self, uid: &str) -> impl Iterator<Item = &ObjectRef> {
         self.dependents(uid)
             .filter(move |it| self.owners(it).iter().any(|owner| &*owner.uid == uid && owner.blocks))
     }
 
-    /// Every object with owners.
+    /// Returns all objects with owners.
     pub(super) fn objects(&self) -> impl Iterator<Item = &ObjectRef> {
         self.owners.keys()
     }
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn the_index_follows_what_objects_say() {
+    fn the_index_follows_the_owner_references() {
         let mut graph = Graph::default();
         let (a, b) = (slice("a"), slice("b"));
         graph.set(&a, vec![owner("1", true), owner("2", false)]);

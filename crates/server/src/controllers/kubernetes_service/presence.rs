@@ -1,8 +1,8 @@
-//! Which servers of the same store are there: each renews a Lease, and what one left behind that came to no good end is
-//! taken away by the others, or by itself under another address.
+//! Tracks which servers share the store. Each server renews a Lease. The EndpointSlice of a server that crashed is
+//! removed by the other servers, or by the same server when it runs at another address.
 //!
-//! A Lease that was not renewed while this server watched it for as long as it lasts is over. Only this server's own clock
-//! is asked, so clocks need not agree.
+//! A Lease has expired if it was not renewed while this server has watched it for the Lease's duration. Only this
+//! server's own clock is used, so the clocks of the servers need not agree.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -18,19 +18,19 @@ use crate::{
     store::Scope,
 };
 
-/// Where the Leases are, as those of upstream's API servers.
+/// The namespace of the Leases, as for upstream's API servers.
 const NAMESPACE: &str = "kube-system";
-/// How long a Lease lasts: its server may miss two renewals.
+/// Duration of a Lease. Its server may miss two renewals.
 pub(super) const DURATION: Duration = LOOK_AGAIN.saturating_mul(3);
 
-/// What this server knows of the others.
+/// The other servers, as this server has observed them.
 #[derive(Debug, Default)]
 pub(crate) struct Presence {
-    /// Of each EndpointSlice: the revision of its Lease, and since when it is that.
+    /// By the name of each EndpointSlice: the revision of its Lease, and the time since when the Lease has it.
     seen: HashMap<String, (Option<u64>, Instant)>,
 }
 
-/// Says that the server with this EndpointSlice is there.
+/// Renews the Lease of the server with this EndpointSlice.
 pub(super) async fn renew(api: &Api, name: &str) -> Result<(), ApiError> {
     let now = metadata::now_micro();
     let duration = DURATION.as_secs();
@@ -51,7 +51,7 @@ pub(super) async fn renew(api: &Api, name: &str) -> Result<(), ApiError> {
     done.map(drop)
 }
 
-/// Takes the EndpointSlice and the Lease away.
+/// Removes the EndpointSlice and the Lease.
 pub(super) async fn leave(api: &Api, name: &str) {
     for target in [slice(name), lease(name)] {
         remove(api, target, None).await;
@@ -59,7 +59,7 @@ pub(super) async fn leave(api: &Api, name: &str) {
 }
 
 impl Presence {
-    /// Takes away what servers that are gone have left; `own` is this server's.
+    /// Removes the EndpointSlices and Leases of servers that are gone. `own` is the name of this server's.
     pub(super) async fn sweep(&mut self, api: &Api, own: Option<&str>) {
         let scope = Scope { namespace: Some("default"), ..Scope::default() };
         let Ok(slices) = api.store().snapshot(Resource::EndpointSlice, &scope, None) else { return };
@@ -80,7 +80,8 @@ impl Presence {
                 continue;
             }
             tracing::warn!(name, "a server has not renewed its Lease: its endpoint is taken away");
-            // The Lease first, as it was: a server that comes back in this moment keeps its endpoint.
+            // The Lease is deleted first, at the observed revision: a server that comes back at this moment keeps its
+            // endpoint.
             if renewed.is_none() || remove(api, lease(name), renewed).await {
                 remove(api, slice(name), None).await;
             }
@@ -89,7 +90,7 @@ impl Presence {
     }
 }
 
-/// Whether it is gone.
+/// Deletes the object. Returns true if it is gone.
 async fn remove(api: &Api, target: Target<'_>, revision: Option<u64>) -> bool {
     let resource_version = revision.map(|revision| revision.to_string());
     let preconditions = Preconditions { resource_version, ..Preconditions::default() };

@@ -38,7 +38,7 @@ async fn the_endpoint_of_a_server_that_is_gone_is_taken_away_by_another() {
         assert_eq!(names(&api, Resource::EndpointSlice), both);
         assert_eq!(names(&api, Resource::Lease), both[1..]);
     }
-    // One is killed.
+    // One server is killed.
     for _ in 0..2 {
         other.sync(&api, &mut seen_by_other).await;
         assert_eq!(names(&api, Resource::EndpointSlice), both);
@@ -48,7 +48,7 @@ async fn the_endpoint_of_a_server_that_is_gone_is_taken_away_by_another() {
     other.sync(&api, &mut seen_by_other).await;
     assert_eq!(names(&api, Resource::EndpointSlice), ["foreign", both[2]]);
     assert_eq!(names(&api, Resource::Lease), [both[2]]);
-    // It comes back, as if nothing had been; and goes as it should.
+    // The server comes back, then stops in order.
     one.sync(&api, &mut seen_by_one).await;
     assert_eq!(names(&api, Resource::EndpointSlice), both);
     one.leave(&api).await;
@@ -57,7 +57,7 @@ async fn the_endpoint_of_a_server_that_is_gone_is_taken_away_by_another() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_nobody_else_can_reach_has_no_endpoint_and_sweeps() {
+async fn a_server_on_loopback_has_no_endpoint_but_removes_stale_ones() {
     let api = Api::new(&Config::default());
     server(&api, "192.0.2.1").sync(&api, &mut Presence::default()).await;
     let local = server(&api, "127.0.0.1");

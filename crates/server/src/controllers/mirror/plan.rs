@@ -1,5 +1,5 @@
-//! From Endpoints to EndpointSlices: which slices there should be, and the fewest writes that make those that are there
-//! so. Pure.
+//! Plans the EndpointSlices of Endpoints: the slices that should exist, and the fewest writes that bring the existing
+//! slices to this state. Pure.
 
 use std::{
     collections::{BTreeMap, BTreeSet, hash_map::DefaultHasher},
@@ -18,51 +18,52 @@ use crate::{
 /// Most addresses of one subset that are mirrored, and most endpoints of one slice (upstream's default of
 /// `--mirroring-max-endpoints-per-subset`).
 pub(super) const MAX_ADDRESSES: usize = 1000;
-/// Who manages a slice.
+/// Label that names the manager of a slice.
 pub(super) const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 /// Value of [`MANAGED_BY`] for mirrored slices.
 pub(super) const MANAGER: &str = "endpointslicemirroring-controller.k8s.io";
-/// Which Service a slice belongs to.
+/// Label that names the Service of a slice.
 pub(super) const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const SKIP_MIRROR: &str = "endpointslice.kubernetes.io/skip-mirror";
-/// Marks Endpoints that are only a lock (client-go `resourcelock.LeaderElectionRecordAnnotationKey`).
+/// Annotation of Endpoints that serve only as a lock (client-go `resourcelock.LeaderElectionRecordAnnotationKey`).
 const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
-/// Annotations that mean nothing on a copy.
+/// Annotations that are not copied to a slice.
 const OWN_ANNOTATIONS: [&str; 3] = [
     "endpoints.kubernetes.io/last-change-trigger-time",
     "kubectl.kubernetes.io/last-applied-configuration",
     MARKER,
 ];
-/// A slice's name is that of the Endpoints, cut to this, and ten characters.
+/// Most bytes of the Endpoints' name in a slice's name; ten characters follow.
 const NAME_PART: usize = 240;
 
-/// The slices that Endpoints should have.
+/// The slices that the Endpoints should have.
 #[derive(Debug, Default)]
 pub(super) struct Wanted {
     groups: BTreeMap<Group, Endpoints>,
-    /// Addresses that are too many for their subset.
+    /// Number of addresses beyond the limit of their subset.
     pub(super) surplus: usize,
-    /// Addresses that no endpoint can have.
+    /// Number of addresses that an endpoint cannot have.
     pub(super) invalid: usize,
 }
 
-/// What the slices of one group have in common: the type of the addresses, and the ports as JSON.
+/// The properties that the slices of a group share: the address type, and the ports as JSON.
 type Group = (&'static str, String);
-/// Endpoints by what identifies them.
+/// Endpoints by their identity.
 type Endpoints = BTreeMap<String, Value>;
 
-/// One write.
+/// A write of a slice.
 #[derive(Debug, PartialEq)]
 pub(super) enum Write {
-    /// A new slice.
+    /// Creates a slice.
     Create(Object),
-    /// Other content of the slice of this name.
+    /// Replaces the content of the slice with this name.
     Update(String, Object),
-    /// The slice of this name goes.
+    /// Deletes the slice with this name.
     Delete(String),
 }
 
-/// Whether these Endpoints are to be mirrored for this Service, if there is one.
+/// Returns true if the Endpoints are mirrored: their Service exists and has no selector, and neither label nor
+/// annotation of the Endpoints prevents it.
 pub(super) fn is_mirrored(endpoints: &Object, service: Option<&Object>) -> bool {
     let has_selector = |service: &Object| {
         let spec = fields::object(service, "spec");
@@ -76,7 +77,7 @@ pub(super) fn is_mirrored(endpoints: &Object, service: Option<&Object>) -> bool 
 }
 
 impl Wanted {
-    /// Reads the subsets.
+    /// Reads the subsets of the Endpoints.
     pub(super) fn of(endpoints: &Object) -> Self {
         let mut wanted = Self::default();
         for subset in fields::list(endpoints, "subsets").iter().filter_map(Value::as_object) {
@@ -108,10 +109,10 @@ impl Wanted {
         }
     }
 
-    /// The fewest writes that make the slices `existing` those that are wanted: endpoints stay in the slice that they
-    /// are in, new ones go to slices that are written anyway, then to the one with the least room for them, then into
-    /// slices that are not wanted any more, then to new ones. What goes is last, and a slice whose endpoints are all
-    /// replaced is written once: those who watch do not see a Service without endpoints in between.
+    /// Returns the fewest writes that turn the slices `existing` into the wanted ones. Endpoints stay in their slice.
+    /// New endpoints go to slices that are written anyway, then to the fullest slice that has room for them, then to
+    /// unwanted slices, then to new slices. Deletions come last, and a slice whose endpoints are all replaced is
+    /// written once, so that clients never see a Service without endpoints in between.
     pub(super) fn writes(mut self, endpoints: &Object, existing: &[Object]) -> Vec<Write> {
         let (mut creates, mut updates) = (Vec::new(), Vec::new());
         let mut slices: BTreeMap<Group, Vec<(&Object, Vec<Value>)>> = BTreeMap::new();
@@ -156,7 +157,8 @@ impl Wanted {
         creates.into_iter().chain(updates).chain(deletes).collect()
     }
 
-    /// Takes out what a slice has already, as it is wanted now. `None` if slices such as it are not wanted at all.
+    /// Removes the endpoints that a slice already has from the wanted ones, and returns them with the slice's group.
+    /// `None` if no slice with this address type and these ports is wanted.
     fn keep(&mut self, slice: &Object) -> Option<(Group, Vec<Value>)> {
         let address_type =
             ["IPv4", "IPv6"].into_iter().find(|it| fields::text(slice, "addressType") == Some(it))?;
@@ -168,7 +170,7 @@ impl Wanted {
     }
 }
 
-/// Puts what is left into slices that are there.
+/// Adds the remaining endpoints to existing slices that have room.
 fn fill(slices: &mut [(&Object, Vec<Value>)], left: &mut Vec<Value>) {
     let room = |kept: &Vec<Value>| MAX_ADDRESSES.saturating_sub(kept.len());
     let is_written = |slice: &Object, kept: &Vec<Value>| fields::list(slice, "endpoints") != kept.as_slice();
@@ -188,7 +190,7 @@ fn fill(slices: &mut [(&Object, Vec<Value>)], left: &mut Vec<Value>) {
     }
 }
 
-/// The whole slice; what the server fills in is that of `old`.
+/// Returns the whole slice. Metadata that the server fills in are those of `old`.
 fn content(endpoints: &Object, group: &Group, list: &[Value], old: Option<&Object>) -> Object {
     let empty = Object::new();
     let source = fields::object(endpoints, "metadata").unwrap_or(&empty);
@@ -214,7 +216,7 @@ fn content(endpoints: &Object, group: &Group, list: &[Value], old: Option<&Objec
     if old.is_none() {
         let part = name.get(..NAME_PART).unwrap_or(name);
         metadata.insert("generateName".to_owned(), format!("{part}-").into());
-        // Two servers that mirror the same Endpoints at the same time make the same name, so that one of them fails.
+        // Two servers that mirror the same Endpoints at the same time derive the same name, so one of them fails.
         let key = (fields::text(source, "uid"), group, list.first().map(Value::to_string));
         metadata.insert("name".to_owned(), format!("{part}-{}", short_hash(&key)).into());
     }
@@ -230,7 +232,7 @@ fn is_same(new: &Object, old: &Object) -> bool {
     ["metadata", "endpoints", "ports"].iter().all(|key| new.get(key) == old.get(key))
 }
 
-/// The ports of a subset in the form and order of a slice.
+/// Returns the ports of a subset in the form and order of a slice.
 fn ports(subset: &Object) -> String {
     let ports = fields::list(subset, "ports").iter().filter_map(Value::as_object).map(|port| {
         let mut new = json!({
@@ -246,14 +248,14 @@ fn ports(subset: &Object) -> String {
     json_of_ports(&ports.collect::<Vec<_>>())
 }
 
-/// Ports as one text, the same for the same set of ports.
+/// Returns the ports as one text, which is the same for the same set of ports.
 fn json_of_ports(ports: &[Value]) -> String {
     let sorted: BTreeSet<String> =
         ports.iter().filter(|port| port.is_object()).map(Value::to_string).collect();
     format!("[{}]", sorted.into_iter().collect::<Vec<_>>().join(","))
 }
 
-/// An endpoint and what identifies it.
+/// Returns an endpoint and its identity.
 fn endpoint(ip: IpAddr, address: &Object, is_ready: bool) -> (String, Value) {
     let mut endpoint = Object::new();
     endpoint.insert("addresses".to_owned(), json!([ip]));
@@ -266,7 +268,7 @@ fn endpoint(ip: IpAddr, address: &Object, is_ready: bool) -> (String, Value) {
     (identity(&endpoint), endpoint.into())
 }
 
-/// Addresses, host name and target; what else an endpoint says can change.
+/// Returns the identity of an endpoint: its addresses, host name and target. Its other properties may change.
 fn identity(endpoint: &Object) -> String {
     let target = fields::object(endpoint, "targetRef");
     let of_target = |key| target.and_then(|target| fields::text(target, key));
@@ -278,7 +280,7 @@ fn name_of(slice: &Object) -> &str {
     fields::object(slice, "metadata").and_then(|it| fields::text(it, "name")).unwrap_or_default()
 }
 
-/// Nine characters that may end a name.
+/// Returns a hash as nine characters that may end a name.
 fn short_hash(of: &impl Hash) -> String {
     const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
     let mut hasher = DefaultHasher::new();

@@ -22,7 +22,7 @@ fn addresses(range: std::ops::Range<usize>) -> Vec<Value> {
     range.map(|number| json!({"ip": format!("10.1.{}.{}", number / 250, number % 250 + 1)})).collect()
 }
 
-/// The slices after these writes.
+/// Returns the slices after these writes.
 fn written(mut slices: Vec<Object>, writes: Vec<Write>) -> Vec<Object> {
     let name = |slice: &Object| slice["metadata"]["name"].as_str().unwrap().to_owned();
     for write in writes {
@@ -151,7 +151,7 @@ fn endpoints_and_ports_that_are_all_replaced_take_over_the_slice() {
 }
 
 #[test]
-fn what_goes_is_written_last() {
+fn deletions_come_last() {
     let (slices, _) = sync(Vec::new(), &endpoints(&json!([{"addresses": addresses(0..2)}])));
     let wanted = endpoints(&json!([{"addresses": [{"ip": "fd00::1"}]}]));
     let writes = Wanted::of(&wanted).writes(&wanted, &slices);
@@ -171,7 +171,7 @@ fn labels_that_change_are_copied_and_lost_ones_put_back() {
 }
 
 #[test]
-fn who_is_mirrored() {
+fn which_endpoints_are_mirrored() {
     let service = |selector: Value| object(json!({"spec": {"selector": selector}}));
     let plain = endpoints(&json!([]));
     let with = |map: &str, key: &str, value: &str| {

@@ -94,7 +94,7 @@ fn topology_of_old_clients_goes_when_endpoints_change() {
 }
 
 #[test]
-fn names_for_addresses_are_remarked_upon() {
+fn the_address_type_fqdn_causes_a_warning() {
     let slice = |kind: &str| json!({"addressType": kind}).as_object().unwrap().clone();
     assert_eq!(warnings(&slice("FQDN")).len(), 1);
     assert!(warnings(&slice("IPv4")).is_empty());

@@ -51,7 +51,7 @@ fn each_rule() {
 }
 
 #[test]
-fn what_is_stored_may_stay() {
+fn stored_subsets_are_not_validated_again() {
     let bad = endpoints(&json!({"addresses": [{"ip": "127.0.0.1"}]}));
     assert_eq!(faults(&bad, Some(&bad)), Vec::<String>::new());
     let worse = endpoints(&json!({"addresses": [{"ip": "127.0.0.2"}]}));

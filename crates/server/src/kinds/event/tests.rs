@@ -77,7 +77,7 @@ fn only_the_series_of_a_new_event_changes() {
         let changed = new_form(&json!({(key): "other"}));
         assert_eq!(faults(Resource::Event, &changed, Some(&old)), [format!("Invalid {key}")]);
     }
-    // A series that is stored is not judged again.
+    // A stored series is not validated again.
     let bad = new_form(&json!({"series": {"count": 1}}));
     assert_eq!(faults(Resource::Event, &bad, Some(&bad)), Vec::<String>::new());
     assert_eq!(faults(Resource::Event, &bad, Some(&old)).len(), 2);

@@ -16,7 +16,7 @@ fn spec_of(value: Value) -> Object {
     }
 }
 
-/// What a create, or an update of `old`, comes to: the spec and the fields that are wrong.
+/// Returns the spec after a create, or an update of `old`, and the fields that are wrong.
 fn prepared(spec: Value, old: Option<Value>, configured: &[&'static str]) -> (Value, Vec<String>) {
     let ranges = configured.iter().map(|family| if *family == "IPv4" { "10.0.0.0/24" } else { "fd00::/112" });
     let service_ranges = ranges.collect::<Vec<_>>().join(",").parse().unwrap();

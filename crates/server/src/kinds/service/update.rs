@@ -1,11 +1,11 @@
-//! What a change of type clears beside addresses and node ports, which `portolan_ipam::update` has.
+//! The fields that a change of type clears, besides addresses and node ports, which `portolan_ipam::update` clears.
 
 use crate::json::Value;
 
 use super::{is_externally_accessible, service_type};
 use crate::json::{self, Object};
 
-/// Clears fields that no longer fit the type, unless the client set them anew. `new` has no defaults yet.
+/// Clears fields that do not fit the new type, unless the client has changed them. `new` has no defaults yet.
 pub(crate) fn clear_for_type(new: &mut Object, old: &Object) {
     let Some(old_spec) = json::object(old, "spec") else { return };
     let Some(spec) = json::object_mut(new, "spec") else { return };

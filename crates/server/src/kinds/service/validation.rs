@@ -1,4 +1,4 @@
-//! The rules of Service fields. Source: `pkg/apis/core/validation/validation.go` of Kubernetes v1.36.
+//! Validates the fields of a Service. Source: `pkg/apis/core/validation/validation.go` of Kubernetes v1.36.
 
 mod ports;
 
@@ -16,16 +16,17 @@ const TYPES: [&str; 4] = ["ClusterIP", "NodePort", "LoadBalancer", "ExternalName
 const POLICIES: [&str; 2] = ["Cluster", "Local"];
 const FAMILY_POLICIES: [&str; 3] = ["SingleStack", "PreferDualStack", "RequireDualStack"];
 const DISTRIBUTIONS: [&str; 3] = ["PreferClose", "PreferSameZone", "PreferSameNode"];
-/// One day: core/v1 `MaxClientIPServiceAffinitySeconds`.
+/// One day: `core/v1` `MaxClientIPServiceAffinitySeconds`.
 const MAX_AFFINITY_SECONDS: i64 = 86_400;
 const ONLY_LOAD_BALANCER: &str = "may only be set for type LoadBalancer";
 const SOURCE_RANGES_ANNOTATION: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
-/// Chooses the algorithm of topology hints.
+/// Annotation that selects the algorithm of topology hints.
 pub(super) const MODE_ANNOTATION: &str = "service.kubernetes.io/topology-mode";
 /// The older name of [`MODE_ANNOTATION`].
 pub(super) const HINTS_ANNOTATION: &str = "service.kubernetes.io/topology-aware-hints";
 
-/// Everything that is wrong with a defaulted Service; `old` is the stored one on update.
+/// Returns everything that is wrong with a Service whose defaults are set. `old` is the stored one if this is an
+/// update.
 pub(crate) fn validate(object: &Object, old: Option<&Object>) -> Vec<FieldError> {
     let empty = Object::new();
     let spec = json::object(object, "spec").unwrap_or(&empty);
@@ -68,8 +69,7 @@ fn enumerations(spec: &Object, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// That families have names, and addresses are spelled as they should be. Addresses that are stored may stay as they
-/// are.
+/// Checks the names of families and the form of addresses. Stored addresses may keep their form.
 fn cluster_ips(spec: &Object, old: Option<&Object>, errors: &mut Vec<FieldError>) {
     let stored: Vec<&str> = old.into_iter().flat_map(|old| json::texts(old, "clusterIPs")).collect();
     for (index, text) in json::texts(spec, "clusterIPs").enumerate() {
@@ -95,7 +95,7 @@ fn affinity(spec: &Object, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// Both names of the same annotation, if both are there, must say the same.
+/// Checks that both names of the annotation have the same value, if both are present.
 fn hints(object: &Object, errors: &mut Vec<FieldError>) {
     let annotations = json::object(object, "metadata").and_then(|it| json::object(it, "annotations"));
     let value = |name| annotations.and_then(|annotations| annotations.get(name)).and_then(Value::as_str);
@@ -144,7 +144,7 @@ fn load_balancer(object: &Object, spec: &Object, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// The field, or the annotation where the field is empty.
+/// Checks the field, or the annotation if the field is empty.
 fn source_ranges(object: &Object, spec: &Object, errors: &mut Vec<FieldError>) {
     let annotations = json::object(object, "metadata").and_then(|it| json::object(it, "annotations"));
     let annotation = annotations.and_then(|it| it.get(SOURCE_RANGES_ANNOTATION)).and_then(Value::as_str);
@@ -223,7 +223,7 @@ fn ingress_entry(entry: &Object, field: &str, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// What may not change from the stored Service, beside its address and ports.
+/// Checks the changes of the stored Service, except those of its addresses and ports.
 fn transition(spec: &Object, old: &Object, errors: &mut Vec<FieldError>) {
     let key = "loadBalancerClass";
     let is_load_balancer = |spec| service_type(spec) == "LoadBalancer";

@@ -1,4 +1,4 @@
-//! What is allowed in a Service but probably not meant. Source: `pkg/api/service/warnings.go`.
+//! Warnings about values of a Service that are valid but probably not meant. Source: `pkg/api/service/warnings.go`.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use crate::{
     kinds::service::validation::{HINTS_ANNOTATION, MODE_ANNOTATION},
 };
 
-/// Remarks for who writes this Service.
+/// Returns the warnings for the client.
 pub(crate) fn warnings(object: &Object) -> Vec<String> {
     let empty = Object::new();
     let spec = json::object(object, "spec").unwrap_or(&empty);
@@ -53,7 +53,7 @@ fn ignored(spec: &Object, remarks: &mut Vec<String>) {
     }
 }
 
-/// Addresses and ranges that others may not find when they compare texts.
+/// Warns about addresses and ranges in a form that other programs may not find when they compare texts.
 fn spelling(spec: &Object, remarks: &mut Vec<String>) {
     let single = json::text(spec, "loadBalancerIP").map(|text| ("spec.loadBalancerIP".to_owned(), text));
     let listed = ["clusterIPs", "externalIPs", "loadBalancerSourceRanges"].into_iter().flat_map(|key| {

@@ -1,4 +1,4 @@
-//! The rules of `spec.ports`.
+//! Validates `spec.ports`.
 
 use std::collections::HashSet;
 
@@ -22,7 +22,7 @@ pub(super) fn check(spec: &Object, errors: &mut Vec<FieldError>) {
     }
     let mut seen = Seen::default();
     for (index, port) in ports.iter().enumerate() {
-        // More are not told, and each takes more than its port.
+        // Further errors are not reported, and each takes more memory than its port.
         if errors.len() >= MOST_CAUSES {
             break;
         }
