@@ -18,7 +18,7 @@ fn store(max_changes: usize) -> MemoryStore {
     MemoryStore::starting_at(History { max_changes, max_superseded_bytes: usize::MAX }, 100)
 }
 
-/// The operations of a transaction of one step.
+/// Transactions with one step.
 impl MemoryStore {
     fn put(
         &self,
@@ -150,8 +150,8 @@ fn replay(mut state: State, changes: &[Change]) -> State {
 }
 
 proptest! {
-    /// Whatever is written, every past revision reads as it was, and any past state and the changes after it make the
-    /// present one, read in steps of any size.
+    /// After any sequence of writes, every past revision reads as it was. Any past state plus the changes after it
+    /// gives the present state, whatever the size of the pages in which the changes are read.
     #[test]
     fn the_past_is_readable_and_replays_to_the_present(ops in prop::collection::vec(op(), 0..60), step in 1..5_usize) {
         let store = store(1000);

@@ -1,4 +1,4 @@
-//! One suite for every store: in memory, in a file, in etcd.
+//! One test suite for every store: in memory, in a file, and in etcd.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 #![allow(unreachable_pub, clippy::unused_async)]

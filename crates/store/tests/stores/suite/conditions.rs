@@ -1,4 +1,4 @@
-//! Conditions, and all or nothing.
+//! Conditions and atomicity of transactions.
 
 use portolan_store::{CommitError, Scope};
 
