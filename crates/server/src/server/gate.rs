@@ -47,7 +47,7 @@ pub(super) struct Gate {
 /// The state of the manifests folder.
 #[derive(Debug, Clone)]
 pub(super) struct Loading {
-    /// Whether it has been read; `None` without one.
+    /// Whether the folder has been read; `None` without a folder.
     pub(super) is_read: Option<watch::Receiver<bool>>,
     /// True if the store holds the folder's objects from an earlier run, so requests need not wait for the folder.
     pub(super) is_known: bool,

@@ -40,7 +40,7 @@ pub(super) enum Part {
     Method,
     /// The target and the version.
     Target {
-        /// Where the target begins.
+        /// Offset of the target.
         begin: usize,
     },
     Fields {

@@ -29,7 +29,7 @@ impl Authority {
     fn certify(&self, name: &str) -> (String, String) {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
-        // etcd's gateway connects to etcd as a client with the server's certificate.
+        // etcd connects to itself as a client, with its own certificate.
         params.extended_key_usages = vec![Usage::ServerAuth, Usage::ClientAuth];
         (params.signed_by(&key, &self.issuer).unwrap().pem(), key.serialize_pem())
     }

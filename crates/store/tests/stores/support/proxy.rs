@@ -10,7 +10,7 @@ use tokio::{
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum State {
     Open,
-    /// Connections stay open, but those that exist transfer nothing.
+    /// Connections stay open and transfer nothing, even after [`Proxy::mend`].
     Stalled,
     Cut,
 }
@@ -54,7 +54,7 @@ impl Proxy {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// Closes every connection, and refuses new ones until [`Proxy::mend`].
+    /// Closes every connection, and new ones at once, until [`Proxy::mend`].
     pub fn cut(&self) {
         self.state.send_replace(State::Cut);
     }
