@@ -300,7 +300,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn warnings_are_told_once_and_within_bounds() {
+    fn warnings_are_sent_once_and_within_bounds() {
         let mut headers = HeaderMap::new();
         let given = ["a \"b\"".to_owned(), "a \"b\"".to_owned(), "line\nbreak".to_owned(), "c".to_owned()];
         warn(&mut headers, &given);

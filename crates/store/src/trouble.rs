@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_reason_is_told_once_until_the_trouble_is_over() {
+    fn each_reason_is_logged_once_until_a_write_succeeds() {
         let trouble = Trouble::default();
         assert!(!trouble.clear());
         assert!(trouble.set("a") && trouble.set("b"));

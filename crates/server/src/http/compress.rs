@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks() {
+    fn clients_that_accept_gzip() {
         let asks = |text: &'static str| {
             accepts_gzip(&HeaderMap::from_iter([(header::ACCEPT_ENCODING, HeaderValue::from_static(text))]))
         };

@@ -1,4 +1,5 @@
 //! Query strings and percent-encoding (WHATWG `application/x-www-form-urlencoded`).
+//!
 //! Every parameter that this server knows is checked, whatever the request is. An invalid value is refused and never
 //! treated as absent. Unknown parameters are ignored, as upstream does, because clients send some for servers of
 //! other versions.
@@ -243,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_chooses_among_objects() {
+    fn parameters_that_select_among_objects() {
         let is_fine = |text: &str| Query::parse(text).unwrap().check_unselective().is_ok();
         assert!(!is_fine("dryRun=All&fieldManager=me&labelSelector=&limit=5"));
         assert!(is_fine("dryRun=All&fieldManager=me&labelSelector=&resourceVersion="));

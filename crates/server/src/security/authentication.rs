@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_credential() {
+    fn requests_without_a_valid_credential() {
         for lines in [
             &[("authorization", "Bearer wrong")][..],
             &[("authorization", "Bearer ")],

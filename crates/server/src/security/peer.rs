@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_judgement_ends_with_the_certificate_and_with_the_authority() {
+    fn a_verification_is_repeated_after_expiry_and_with_another_ca() {
         let (_folder, pki, verifier) = authority();
         let (_other_folder, _, other) = authority();
         let client = peer(&pki.issue_client(Role::Admin, "eve").unwrap().certificate);
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_certificate_of_a_client() {
+    fn certificates_that_are_not_for_clients_are_rejected() {
         let (_folder, pki, verifier) = authority();
         let now = SystemTime::now();
         let server = pki.server(&["localhost".to_owned()], now).unwrap();

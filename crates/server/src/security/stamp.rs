@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_crash_left_is_replaced() {
+    fn a_file_left_by_a_crash_is_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("key");
         fs::write(temporary(&path), "half").unwrap();

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_form_of_kubernetes() {
+    fn lines_of_a_static_token_file() {
         let text = "\n31ada4fd,alice,1,\"dev, ops\"\r\n,\nt2,bob,2\n\"t,3\",\"say \"\"hi\"\"\",3,one\n";
         assert_eq!(Tokens::parse(text, Form::Plain).unwrap_err().line, 3);
         let tokens = Tokens::parse(&text.replace(",\n", "\n").replace("\n\n", "\n"), Form::Plain).unwrap();
@@ -213,7 +213,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_issued_is_found(user in "[^\r\n]{1,20}", group in "[a-z:]{1,20}") {
+        fn an_issued_token_is_found(user in "[^\r\n]{1,20}", group in "[a-z:]{1,20}") {
             prop_assume!(!user.is_empty());
             let (token, line) = issue(&user, &group).unwrap();
             let tokens = Tokens::parse(&line, Form::Hashed).unwrap();

@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn nothing_is_lost_of_what_was_read_first() {
+    async fn http_reads_the_bytes_of_the_first_head_again() {
         let (near, mut far) = duplex(8192);
         let head = [b"GET / HTTP/1.1\r\na: ", &[b'7'; 3000][..], b"\r\n\r\nbody"].concat();
         far.write_all(&head).await.unwrap();
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn http2_is_greeted_once_and_told_of_the_end() {
+    async fn http2_gets_one_settings_frame_and_a_goaway_at_the_end() {
         let (near, mut far) = duplex(8192);
         far.write_all(b"PRI").await.unwrap();
         let mut beginning = Beginning::new(near, true);

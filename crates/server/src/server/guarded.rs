@@ -156,7 +156,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(60);
 
     #[test]
-    fn an_answer_that_nobody_takes_is_noticed() {
+    fn an_answer_that_the_client_does_not_read_is_detected() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
         runtime.unwrap().block_on(async {
             let untaken = Untaken::default();

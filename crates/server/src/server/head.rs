@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_line_is_not_waited_for() {
+    fn an_invalid_request_line_ends_the_wait() {
         for (text, expected) in [
             ("\u{1}garbage\r\n", 1),
             ("\r\n\r\n:", 5),
@@ -201,14 +201,14 @@ mod tests {
     }
 
     #[test]
-    fn what_http2_refuses_is_not_waited_for() {
+    fn frames_that_http2_refuses_end_the_wait() {
         assert_eq!(end(true, b"GET / HTTP/1.1"), Some(1));
         assert_eq!(end(true, &[PREFACE, &frame(4, 0, 16_385)].concat()), Some(PREFACE.len() + 9));
     }
 
     proptest! {
         #[test]
-        fn pieces_do_not_matter(
+        fn the_sizes_of_reads_do_not_matter(
             is_http2: bool,
             text in "(GET / HTTP/1.1|GET /|a: b|x)?(\r?\n){0,3}(GET / HTTP/1.0|a: b|x)?(\r?\n){0,3}",
             frames in prop::collection::vec((0_u8..10, 0_u8..8, 0_usize..40), 0..6),

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_stops_or_lacks_something() {
+    fn a_stopping_server_or_a_failed_check_is_not_ready() {
         let checks = Checks::default();
         let stops = "[+]ping ok\n[-]shutdown failed: reason withheld\nreadyz check failed\n";
         assert_eq!(ask(&checks, "/readyz", true), Some(said(503, stops)));

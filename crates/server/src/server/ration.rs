@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_some_may_send_much_at_a_time() {
+    async fn long_handshakes_need_one_of_the_places() {
         let (places, shown) = (places(), Shown::default());
         let mut long = Vec::new();
         for number in 0..PLACES {

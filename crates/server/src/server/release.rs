@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_long_is_done_seldom() {
+    fn slow_calls_are_followed_by_long_pauses() {
         assert_eq!(pause_after(Duration::ZERO), PAUSE);
         assert_eq!(pause_after(Duration::from_millis(10)), PAUSE);
         assert_eq!(pause_after(Duration::from_millis(50)), Duration::from_secs(5));

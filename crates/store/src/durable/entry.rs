@@ -88,7 +88,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bytes_of_anything_are_refused_in_words(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+        fn arbitrary_bytes_are_refused_with_a_reason(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
             if let Err(reason) = decode(&bytes) {
                 prop_assert!(!reason.is_empty());
             }

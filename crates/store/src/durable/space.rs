@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_is_made_short_where_that_gives_what_is_missing_or_much() {
+    fn the_file_is_compacted_if_that_gains_enough() {
         let way = |missing, loose, history| Gain { file: 20 << 20, loose, history }.way(missing);
         assert_eq!(way(4 << 20, 0, 0), None);
         assert_eq!(way(0, 0, 0), None);
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_is_made_short_now_and_then_only() {
+    fn the_file_is_not_compacted_too_often() {
         let folder = tempfile::tempdir().unwrap();
         let mut space = Space::take(folder.path());
         let now = Instant::now();

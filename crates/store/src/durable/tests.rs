@@ -34,7 +34,7 @@ fn faulty(dir: &TempDir) -> (DurableStore, Faults) {
 }
 
 #[tokio::test]
-async fn what_is_not_durable_is_not_shown_but_is_the_latest() {
+async fn accepted_changes_are_latest_but_not_published_until_durable() {
     let dir = tempfile::tempdir().unwrap();
     let (store, faults) = faulty(&dir);
     let begin = store.revision();
@@ -115,7 +115,7 @@ async fn until(what: &str, condition: impl Fn() -> bool) {
 }
 
 #[tokio::test]
-async fn what_a_probe_finds_is_told_once_and_a_full_disk_is_known_by_it() {
+async fn the_probe_logs_a_reason_once_and_detects_a_full_disk() {
     let dir = tempfile::tempdir().unwrap();
     let (store, faults) = faulty(&dir);
     store.commit(put("a", "1", None)).await.unwrap();
@@ -183,7 +183,7 @@ async fn everything_accepted_is_written_when_the_store_is_dropped() {
 }
 
 #[tokio::test]
-async fn what_the_history_forgets_leaves_the_file() {
+async fn dropped_history_is_removed_from_the_file() {
     let dir = tempfile::tempdir().unwrap();
     let limits = History { max_changes: 10, max_superseded_bytes: usize::MAX };
     let store = DurableStore::open(dir.path(), limits).unwrap();

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_as_if_it_were_not_there() {
+    fn an_unreadable_value_counts_as_missing() {
         let mut tables = Tables::new(History::default(), revision_after(1));
         let nonsense = |at| event(EventType::Put, "nodes/a", at, "nonsense");
         let unknown = event(EventType::Put, "what/is/this", 2, "1");
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_order_of_ours_is_said_so() {
+    fn events_without_a_known_order_are_an_error() {
         let begin = || Tables::new(History::default(), revision_after(1));
         assert_eq!(publish(&mut begin(), &[put("a", 2, 1), put("b", 2, 1)]), Err(Disorder));
         assert_eq!(publish(&mut begin(), &[put("a", 1, 0)]), Err(Disorder));

@@ -43,7 +43,7 @@ fn keys(snapshot: &Snapshot) -> Vec<&str> {
 }
 
 #[test]
-fn writes_check_what_is_there() {
+fn writes_check_their_conditions() {
     let store = store(10);
     assert_eq!(store.put(SERVICE, draft("a/b", 1), None).unwrap().revision(), 101);
     let taken = store.put(SERVICE, draft("a/b", 1), None).unwrap_err();
@@ -104,7 +104,7 @@ fn history_is_bounded_by_count_and_by_bytes() {
 }
 
 #[test]
-fn revisions_of_another_life_are_expired() {
+fn revisions_of_another_process_are_expired() {
     let store = store(10);
     for revision in [1, 99, 101, u64::MAX] {
         assert!(store.changes(SERVICE, revision, 10).is_err(), "{revision}");

@@ -65,7 +65,7 @@ async fn writer() {
 }
 
 #[test]
-fn what_was_answered_survives_a_kill_and_nothing_is_half_there() {
+fn committed_transactions_survive_a_kill_whole() {
     let dir = tempfile::tempdir().unwrap();
     let begin = DurableStore::open(dir.path(), History::default()).unwrap().revision();
     let mut acknowledged: Vec<(String, u64)> = Vec::new();

@@ -179,7 +179,7 @@ fn through(proxy: &Proxy) -> EtcdOptions {
 }
 
 #[tokio::test]
-async fn after_a_compaction_everything_is_read_anew_and_followers_are_told() {
+async fn after_a_compaction_everything_is_read_again_and_watches_expire() {
     let Some(etcd) = Etcd::start() else { return };
     let proxy = Proxy::start(etcd.port()).await;
     let near = connect(&etcd, PREFIX, history()).await;
@@ -260,7 +260,7 @@ async fn what_others_do_below_the_prefix_is_followed_as_well() {
 }
 
 #[tokio::test]
-async fn a_server_that_begins_knows_what_happened_before_as_far_as_etcd_does() {
+async fn a_new_server_replays_the_history_that_etcd_still_has() {
     let Some(etcd) = Etcd::start() else { return };
     let first = connect(&etcd, PREFIX, history()).await;
     let begin = first.revision();
@@ -294,7 +294,7 @@ async fn a_server_that_begins_knows_what_happened_before_as_far_as_etcd_does() {
 }
 
 #[tokio::test]
-async fn a_deletion_of_very_many_at_once_begins_the_history_anew() {
+async fn a_very_large_deletion_starts_an_empty_history() {
     let Some(etcd) = Etcd::start() else { return };
     let store = connect(&etcd, PREFIX, history()).await;
     for part in 0..3 {

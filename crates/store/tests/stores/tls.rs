@@ -85,7 +85,7 @@ async fn etcd_is_reached_by_tls_with_certificates_of_both_sides() {
 }
 
 #[tokio::test]
-async fn options_that_make_no_sense_are_refused_with_the_mend() {
+async fn invalid_options_are_refused_with_a_remedy() {
     let with = |endpoints: &[&str], prefix: &str| EtcdOptions {
         endpoints: endpoints.iter().map(|endpoint| (*endpoint).to_owned()).collect(),
         prefix: prefix.to_owned(),

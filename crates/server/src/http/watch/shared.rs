@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_is_made_once_and_forgotten_in_time() {
+    fn a_frame_is_encoded_once_and_evicted_later() {
         let shared = SharedFrames::default();
         let make = |revision, text: &'static str| {
             shared.get_or_make(key(revision), || Ok(Bytes::from_static(text.as_bytes()))).unwrap()
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_made_is_not_kept() {
+    fn a_failed_frame_is_not_cached() {
         let shared = SharedFrames::default();
         assert_eq!(shared.get_or_make(key(1), || Err(ApiError::UnknownPath)), Err(ApiError::UnknownPath));
         assert_eq!(shared.get_or_make(key(1), || Ok(Bytes::new())), Ok(Bytes::new()));

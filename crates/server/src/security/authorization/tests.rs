@@ -68,7 +68,7 @@ fn a_reader_may_read_everything() {
 }
 
 #[test]
-fn a_proxy_may_do_what_a_proxy_does() {
+fn a_proxy_may_read_its_objects_and_write_events() {
     let expected = [
         "services: get list watch",
         "nodes: get list watch",

@@ -41,7 +41,7 @@ fn only_the_owner_can_read() {
 }
 
 #[test]
-fn what_is_good_stays() {
+fn a_usable_pki_is_not_changed() {
     let (_folder, pki) = complete();
     let wanted = names(&["localhost"]);
     let files = ["ca.crt", "ca.key", "server.crt", "server.key", "tokens"];
@@ -90,7 +90,7 @@ fn a_renewal_that_broke_off_is_done_again() {
 }
 
 #[test]
-fn another_certificate_when_the_one_there_does_not_fit() {
+fn an_unsuitable_server_certificate_is_replaced() {
     let (_folder, pki) = complete();
     let now = SystemTime::now();
     let first = pki.server(&names(&["localhost"]), now).unwrap();
@@ -155,7 +155,7 @@ fn processes_that_start_together_make_one_authority() {
 }
 
 #[test]
-fn names_that_cannot_be_written_down() {
+fn invalid_names_are_refused() {
     let (_folder, pki) = complete();
     for name in ["", "a\nb", "a\rb", &"x".repeat(65)] {
         assert!(matches!(pki.issue_token(Role::Admin, name), Err(PkiError::Name(_))), "{name:?}");

@@ -94,7 +94,7 @@ pub async fn accepted_writes_are_the_latest(world: World) {
     assert_eq!((first.revision + 1, second.revision + 1), (second.revision, removed.await.unwrap().revision));
 }
 
-pub async fn a_write_is_carried_out_even_if_nobody_waits(world: World) {
+pub async fn a_write_is_carried_out_if_its_future_is_dropped(world: World) {
     let seen = Arc::new(AtomicU64::new(0));
     let (count, begin) = (Arc::clone(&seen), world.store.revision());
     let follower = tokio::spawn(follow(Arc::clone(&world.store), SERVICE, begin, move |changes| {
