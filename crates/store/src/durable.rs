@@ -55,10 +55,10 @@ mod tests;
 /// `Durability::Immediate`) serves all transactions that were pending together. After a crash or a power loss at any
 /// moment, every completed commit is there, and no transaction is there in part.
 ///
-/// If the disk fails, all pending transactions fail with [`CommitError::Unavailable`], or with
-/// [`CommitError::Unknown`] if the file cannot be opened to find out whether they were written. The published state
-/// stays readable, and each later transaction tries again. If the disk is full, transactions that only delete are
-/// still written, from a reserve.
+/// If the disk fails, pending transactions fail with [`CommitError::Unavailable`], unless they turn out to be in the
+/// file. If the file cannot be opened to find that out, they may fail with [`CommitError::Unknown`]. The published
+/// state stays readable, and each later transaction tries again. If the disk is full, transactions that only delete
+/// are still written, from a reserve.
 ///
 /// Revisions strictly increase across restarts. A new file begins at the wall clock in microseconds: to a client of a
 /// former, deleted file, the new revisions are later than its own, so the client's revision is expired and the client

@@ -4,9 +4,9 @@
 //! server therefore sees the writes of all servers, its own included, in etcd's order. If a transaction fails because
 //! the server's memory was behind etcd, the server calls [`Store::refresh`] and plans the write again.
 //!
-//! Every transaction also writes the key `head` ([`layout`]). A read of `head` shows up to which revision the watch
-//! must come, without relying on etcd's progress notifications ([`follow`]). A server starts with such a write, so
-//! the state it reads has a revision that the other servers know, too ([`begin`]).
+//! Every transaction that writes an object also writes the key `head` ([`layout`]). A read of `head` shows up to
+//! which revision the watch must come, without relying on etcd's progress notifications ([`follow`]). A server starts
+//! with such a write, so the state it reads has a revision that the other servers know, too ([`begin`]).
 
 mod begin;
 mod client;

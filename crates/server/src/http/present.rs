@@ -94,12 +94,12 @@ impl Presenter {
         self.format == format && self.resource.stored() == self.resource
     }
 
-    /// Decodes an object and converts it to the version of this resource.
+    /// Decodes an object and converts it to the form of this resource.
     fn decoded(&self, stored: &Bytes) -> Object {
         view::seen(self.resource, serde_json::from_slice(stored).unwrap_or_default())
     }
 
-    /// Converts the JSON of an object to the version of this resource.
+    /// Converts the JSON of an object to the form of this resource.
     fn seen(&self, stored: Bytes) -> Bytes {
         view::seen_body(self.resource, &stored).map_or(stored, Bytes::from)
     }

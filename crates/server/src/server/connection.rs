@@ -273,8 +273,8 @@ impl Ends {
     }
 }
 
-/// Waits for the requests in progress. A connection without any request does not end by itself, so it is closed after
-/// [`LINGER`].
+/// Waits for the requests in progress, at most for `request_time`. hyper does not end a connection on which no
+/// request ever came, so the connection is closed when it has had no active request for [`LINGER`].
 async fn finish(
     connection: impl Future<Output = hyper::Result<()>>,
     active: watch::Receiver<usize>,

@@ -2,8 +2,8 @@
 //!
 //! Only changes that the watch has delivered are published, and the published revision advances only over whole
 //! transactions. etcd's progress notifications are not used, because before 3.4.25 and 3.5.8 they could overtake
-//! events. Instead every transaction of the store writes `head`, so a read of that one key shows up to which revision
-//! the watch must come.
+//! events. Instead every transaction that writes an object also writes `head`, so a read of that one key shows up to
+//! which revision the watch must come.
 //!
 //! When the watch breaks, it resumes after the last transaction received, at the next server. If etcd has compacted
 //! that revision, or its revision is lower (a restored backup), or the endpoints lead to another cluster, everything

@@ -7,9 +7,9 @@
 //!
 //! `RESOURCE` is the resource's name as in `names`, `KEY` is `namespace/name` or `name`.
 //!
-//! Each transaction writes `head`, too, so etcd's revision of `head` is that of the last write of any server,
-//! whatever other programs write to the same etcd. A server that starts also writes `head`: the state that it then
-//! reads has a revision that all servers know.
+//! Each transaction that writes an object also writes `head`, so etcd's revision of `head` is that of the last write
+//! of any server, whatever other programs write to the same etcd. A server that starts also writes `head`: the state
+//! that it then reads has a revision that all servers know.
 //!
 //! All changes of one transaction have the same revision in etcd. The store's revision is that number followed by 8
 //! bits for the position within the transaction. Position 255 stands for the whole transaction.
