@@ -1,4 +1,5 @@
-//! The HTTP face: paths to operations, operations to answers. Thin; all rules live in `api` and `store`.
+//! The HTTP layer: maps paths to operations, and their outcomes to answers. It contains no rules of the API. These
+//! are in `api` and `store`.
 
 mod accept;
 mod age;
@@ -42,9 +43,10 @@ use crate::{
     selector::Selector,
 };
 
-/// Bytes of all warnings of an answer (apiserver, `endpoints/filters/warning.go`): clients have limits for heads, too.
+/// Maximum number of bytes of all warnings of an answer (apiserver, `endpoints/filters/warning.go`). Clients limit
+/// the size of a head.
 const WARNINGS_LIMIT: usize = 4 << 10;
-/// Warnings of an answer; Python's clients give up over a head of more than a hundred lines.
+/// Maximum number of warnings of an answer. Python's clients refuse a head with more than a hundred lines.
 const MOST_WARNINGS: usize = 50;
 
 pub(crate) type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
@@ -53,16 +55,16 @@ pub(crate) type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 #[derive(Debug, Clone)]
 pub(crate) struct Handler {
     api: Arc<Api>,
-    /// Becomes true when the server stops; watches end then.
+    /// Becomes true when the server stops. Watches end then.
     stopping: tokio::sync::watch::Receiver<bool>,
-    /// Events that watches have in common.
+    /// Events that watches share.
     frames: Arc<watch::SharedFrames>,
-    /// Memory for the bodies of requests.
+    /// Memory budget for the bodies of requests.
     bodies: body::Budget,
 }
 
 impl Handler {
-    /// `body_bytes` is the memory that the bodies of all requests under way may take.
+    /// `body_bytes` is the memory limit for the bodies of all concurrent requests.
     pub(crate) fn new(
         api: Arc<Api>,
         stopping: tokio::sync::watch::Receiver<bool>,
@@ -71,9 +73,9 @@ impl Handler {
         Self { api, stopping, frames: Arc::default(), bodies: body::Budget::new(body_bytes) }
     }
 
-    /// Answers one request; errors become Status objects.
+    /// Answers one request. Converts errors into Status objects.
     pub(crate) async fn answer(&self, mut request: Request<Arriving>) -> Answer {
-        // Held until the request is done, since what was decoded is.
+        // Held until the request is done, because what was decoded lives as long.
         let share = Arc::new(self.bodies.share());
         request.extensions_mut().insert(Arc::clone(&share));
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
@@ -92,7 +94,8 @@ impl Handler {
         let path = request.uri().path();
         let route = Route::parse(path)?;
         let is_reading = *request.method() == Method::GET;
-        // With the name left out, a path is that of the whole collection; without the subresource, that of the object.
+        // Otherwise a path without its name would refer to the whole collection, and one without its subresource to
+        // the object.
         if path.ends_with('/') && !is_reading {
             return Err(route::empty_segment(path));
         }
@@ -117,7 +120,7 @@ impl Handler {
         collection: &Collection,
     ) -> Result<Answer, ApiError> {
         let (headers, info) = (request.headers(), collection.resource.info());
-        // Everything in all namespaces together can only be read.
+        // A collection across all namespaces can only be read.
         let is_one_place = info.namespaced == collection.namespace.is_some();
         match *request.method() {
             Method::GET if collection.watch || query.flag("watch")? => {
@@ -211,8 +214,8 @@ fn selector(query: &Query, collection: &Collection) -> Result<Selector, ApiError
     Selector::parse(collection.resource, text("labelSelector"), text("fieldSelector"))
 }
 
-/// An object that has a version is one that was read from a server, not a new one. Upstream refuses it, too
-/// (apiserver, `storage/errors.go`), though as an internal error.
+/// Refuses a new object with a resourceVersion, because it was read from a server. Upstream refuses it, too, but as
+/// an internal error (apiserver, `storage/errors.go`).
 fn check_new(object: &Object) -> Result<(), ApiError> {
     let metadata = json::object(object, "metadata");
     let revision = metadata.and_then(|metadata| json::text(metadata, "resourceVersion"));
@@ -227,7 +230,7 @@ fn check_new(object: &Object) -> Result<(), ApiError> {
 }
 
 fn write_options(headers: &HeaderMap, query: &Query) -> Result<WriteOptions, ApiError> {
-    // Other values were refused with the query.
+    // `Query` has refused other values.
     let dry_run = query.get("dryRun").is_some();
     let field_validation = match query.get("fieldValidation") {
         Some("Ignore") => FieldValidation::Ignore,
@@ -238,7 +241,7 @@ fn write_options(headers: &HeaderMap, query: &Query) -> Result<WriteOptions, Api
     Ok(WriteOptions { dry_run, field_validation, field_manager, namespace_must_exist: true })
 }
 
-/// The owner of what is written: who the client says it is, or else what its program is called.
+/// Returns the field manager of a write: the name that the client gives, or else the name of its program.
 fn field_manager(headers: &HeaderMap, query: &Query) -> Result<FieldManager, ApiError> {
     if let Some(name) = query.get("fieldManager").filter(|name| !name.is_empty()) {
         return FieldManager::new(name).map_err(|rule| ApiError::InvalidOptions {
@@ -261,7 +264,7 @@ fn written(presenter: &Presenter, outcome: Outcome) -> Result<Answer, ApiError> 
     Ok(answer)
 }
 
-/// Adds a header for each warning, once, as long as there is room for all of it.
+/// Adds a header for each different warning, as long as the whole warning fits within the limits.
 fn warn(headers: &mut HeaderMap, warnings: &[String]) {
     let (mut told, mut room) = (HashSet::new(), WARNINGS_LIMIT);
     let once = warnings.iter().filter(|warning| told.insert(warning.as_str()));
@@ -297,7 +300,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn warnings_are_told_once_and_within_bounds() {
+    fn warnings_are_sent_once_and_within_bounds() {
         let mut headers = HeaderMap::new();
         let given = ["a \"b\"".to_owned(), "a \"b\"".to_owned(), "line\nbreak".to_owned(), "c".to_owned()];
         warn(&mut headers, &given);

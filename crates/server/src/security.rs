@@ -1,10 +1,10 @@
-//! Who may do what: certificates, tokens, roles.
+//! Authentication and authorization: certificates, tokens, roles.
 //!
-//! Owns: the files below the folder `pki`, the TLS set-up made from them, who a connection or a token speaks for, and
-//! the decision whether that one may do what it asks for.
+//! Owns the files below the folder `pki`, the TLS configuration made from them, the identity behind a connection or a
+//! token, and the decision whether that identity may do what a request asks for.
 //!
-//! Flows in: files, certificates and tokens of clients, what requests ask for. Flows
-//! out: what TLS needs, an identity, a yes or no.
+//! In: files, certificates and tokens of clients, attributes of requests. Out: the TLS configuration, an identity,
+//! allowed or forbidden.
 //!
 //! Must not know: sockets, HTTP answers, objects.
 

@@ -1,4 +1,20 @@
-//! The listening side: connections, graceful stop, and a handle for servers inside another process.
+//! The listening side of the API server: accepts connections, serves them, and stops gracefully. [`Server`] runs it
+//! on a thread of its own inside another process.
+//!
+//! A connection takes memory step by step, so that a client which sends nothing costs little more than its socket:
+//!
+//! 1. Until the first TLS record has arrived, only the socket ([`greeting`]).
+//! 2. During the handshake, what TLS needs.
+//! 3. Until the first request's head is complete, the bytes of that head ([`begun`]; [`head`] finds its end).
+//! 4. After that, what HTTP needs ([`connection`]).
+//!
+//! An HTTP/2 client gets the server's SETTINGS in step 3. hyper's own copy of that frame is dropped ([`http2`]).
+//!
+//! Until a credential is accepted, [`ration`] limits what is read, and the connection ends with its first answer. TLS
+//! then gets whole records only: [`records`] peeks at the received bytes and leaves partial records in the kernel's
+//! buffer. A long handshake or head needs one of a few [`places`], with which partial records are read, too. A client
+//! holds at most two places, each for a few seconds, so that no client blocks the others. A read that waits for a
+//! place continues when a credential is accepted. [`layered`] puts these layers under and over TLS.
 
 mod accept;
 mod begun;
@@ -61,46 +77,47 @@ use crate::{
     store::Store,
 };
 
-/// Given files are looked at this often, and the age of the own certificate.
+/// How often the files of certificates and tokens are checked for changes, and the server's own certificate for its
+/// age.
 const REFRESH: Duration = Duration::from_secs(2);
 
-/// Why the server does not run.
+/// Why the server cannot start or ended.
 #[derive(Debug, Error)]
 pub enum Error {
-    /// Plain HTTP would be offered to other hosts.
+    /// Plain HTTP would be served to other hosts.
     #[error(
         "refusing to serve plain HTTP on {0}, which other hosts can reach; serve TLS there, or listen on 127.0.0.1 or [::1]"
     )]
     NonLoopback(SocketAddr),
-    /// The address cannot be listened on.
+    /// Listening on the address failed.
     #[error("cannot listen on {address}: {source}")]
     Listen {
         /// The address.
         address: SocketAddr,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The manifests folder cannot be followed.
+    /// Watching the manifests folder failed.
     #[error("cannot follow the manifests folder {}: {source}", .folder.display())]
     Manifests {
         /// The folder.
         folder: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// TLS cannot be set up.
+    /// The certificates or tokens cannot be loaded.
     #[error("TLS: {0}")]
     Security(#[from] SecurityError),
-    /// What must be there before clients are cannot be written.
+    /// The objects that must exist before the first request cannot be written.
     #[error("cannot make the Service default/kubernetes: {0}")]
     Begin(#[from] ApiError),
-    /// No thread or event loop could be made.
+    /// A thread or its runtime cannot be created, or the thread panicked.
     #[error("cannot start the server's thread: {0}")]
     Thread(io::Error),
 }
 
-/// Serves until `shutdown` is ready. Requests other than for health wait until the manifests, if any, have been read for
-/// the first time, unless the store has what the folder made earlier.
+/// Serves until `shutdown` completes. If there is a manifests folder, requests other than health checks wait until it
+/// has been read once, unless the store still holds the folder's objects from an earlier run.
 pub async fn serve(
     config: Config,
     listener: TcpListener,
@@ -110,7 +127,7 @@ pub async fn serve(
     serve_with(api, config, listener, shutdown).await
 }
 
-/// The same over an API whose store the caller chose.
+/// Like [`serve`], with an API whose store the caller has chosen.
 pub async fn serve_with(
     api: Arc<Api>,
     config: Config,
@@ -125,7 +142,7 @@ pub async fn serve_with(
 #[derive(Debug)]
 pub struct Server;
 
-/// A server on its own thread; stops when dropped.
+/// A server on its own thread. It stops when this is dropped.
 #[derive(Debug)]
 pub struct RunningServer {
     address: SocketAddr,
@@ -136,20 +153,20 @@ pub struct RunningServer {
 }
 
 impl Server {
-    /// Starts a server on `config.listen`; it accepts connections when this returns.
+    /// Starts a server on `config.listen`. The socket is listening when this returns.
     pub fn start(config: Config) -> Result<RunningServer, Error> {
         let address = config.listen;
         let listener = StdListener::bind(address).map_err(|source| Error::Listen { address, source })?;
         Self::start_on(config, listener)
     }
 
-    /// Starts a server on a listener that the caller made, for example in another network namespace.
+    /// Starts a server on a listener from the caller, for example one in another network namespace.
     pub fn start_on(config: Config, listener: StdListener) -> Result<RunningServer, Error> {
         let api = Arc::new(Api::new(&config));
         Self::start_with(api, config, listener)
     }
 
-    /// Starts a server over an API that already holds objects, for example one whose server was stopped.
+    /// Starts a server with an API that already holds objects, for example that of a stopped server.
     pub fn start_with(api: Arc<Api>, config: Config, listener: StdListener) -> Result<RunningServer, Error> {
         let failed = |source| Error::Listen { address: config.listen, source };
         let address = listener.local_addr().map_err(failed)?;
@@ -177,27 +194,27 @@ impl Server {
 }
 
 impl RunningServer {
-    /// Where it listens.
+    /// Returns the address of the listener.
     pub fn local_addr(&self) -> SocketAddr {
         self.address
     }
 
-    /// `http://address:port` or `https://address:port`.
+    /// Returns the URL: `http://address:port` or `https://address:port`.
     pub fn url(&self) -> String {
         format!("{}://{}", if self.has_tls { "https" } else { "http" }, self.address)
     }
 
-    /// The objects, for direct reads and writes.
+    /// Returns the API, for direct reads and writes.
     pub fn api(&self) -> &Arc<Api> {
         &self.api
     }
 
-    /// The store behind.
+    /// Returns the API's store.
     pub fn store(&self) -> &Arc<dyn Store> {
         self.api.store()
     }
 
-    /// Stops the server and waits for it; returns its objects.
+    /// Stops the server and waits until it has ended. Returns its API.
     pub fn stop(mut self) -> Result<Arc<Api>, Error> {
         self.stop_and_join()?;
         Ok(Arc::clone(&self.api))
@@ -230,7 +247,8 @@ async fn serve_api(
 ) -> Result<(), Error> {
     let address = listener.local_addr().map_err(|source| Error::Listen { address: config.listen, source })?;
     check_address(config, address)?;
-    // Two steps: first clients are told to go elsewhere, then nothing is accepted and watches end.
+    // The server stops in two steps. First `/readyz` fails, so that clients move to other servers. Then the server
+    // accepts no connections and ends its watches.
     let (leave, leaving) = watch::channel(false);
     let (stop, stopping) = watch::channel(false);
     let mut tasks = JoinSet::new();
@@ -300,8 +318,8 @@ async fn serve_api(
     Ok(())
 }
 
-/// Follows the manifests folder, if there is one. Health is answered meanwhile: the file system may hang. Returns what is
-/// known of it, and what tells that it cannot be followed at all.
+/// Starts to follow the manifests folder, if there is one. This does not block health checks, because the file system
+/// may hang. Returns the state of the folder, and a receiver of the error if the folder cannot be followed.
 fn follow(
     api: &Arc<Api>,
     folder: Option<&PathBuf>,
@@ -327,9 +345,9 @@ fn follow(
                 follower.run(stopping).await;
             }
             Err(source) => {
-                // Without a receiver the server has ended.
+                // If the receiver is gone, the server has ended.
                 let _ = fail.send(Error::Manifests { folder, source });
-                // Requests wait for the folder until the server ends.
+                // Keeps `read` open, so that requests wait for the folder until the server ends.
                 let _ = stopping.wait_for(|stopping| *stopping).await;
             }
         }
@@ -337,7 +355,7 @@ fn follow(
     (Loading { is_read: Some(is_read), is_known }, failed)
 }
 
-/// A connection whose memory is free when it ends.
+/// Counts a connection's memory as freed when it is dropped.
 struct FreedAtEnd(Freed);
 
 impl Drop for FreedAtEnd {
@@ -346,7 +364,7 @@ impl Drop for FreedAtEnd {
     }
 }
 
-/// A server that takes connections.
+/// A listener with its connections and the server's tasks.
 struct Listening {
     listener: TcpListener,
     clients: Clients,
@@ -357,7 +375,7 @@ struct Listening {
 }
 
 impl Listening {
-    /// Takes connections until `end` is ready.
+    /// Accepts connections until `end` completes.
     async fn until(&mut self, end: impl Future<Output = ()>) {
         tokio::pin!(end);
         loop {
@@ -374,7 +392,7 @@ impl Listening {
     }
 }
 
-/// Follows the files of certificates and tokens.
+/// Checks the files of certificates and tokens periodically.
 async fn refresh(security: Arc<Security>, mut stopping: watch::Receiver<bool>) {
     let stopped = stopping.wait_for(|stopping| *stopping);
     tokio::pin!(stopped);
@@ -393,7 +411,7 @@ fn load_security(config: &Config) -> Result<Option<Arc<Security>>, Error> {
     }
 }
 
-/// Without TLS nobody has to say who he is: then only this host may reach the server.
+/// Checks that plain HTTP is served on loopback only, because clients do not authenticate without TLS.
 pub fn check_address(config: &Config, address: SocketAddr) -> Result<(), Error> {
     let has_tls = matches!(config.transport, Transport::Tls(_));
     if has_tls || address.ip().is_loopback() || config.insecure_allow_non_loopback {

@@ -1,11 +1,11 @@
-//! How many transactions a second a store takes, as the creation of a Service makes them: two objects of about 1 KiB,
-//! neither of which may exist.
+//! Measures how many transactions a store carries out per second. A transaction resembles the creation of a Service:
+//! it creates two objects of about 1 KiB each.
 //!
 //!     cargo run --release -p portolan-store --example commits -- memory
 //!     cargo run --release -p portolan-store --example commits -- file DIR
 //!     cargo run --release -p portolan-store --example commits -- etcd http://127.0.0.1:2379
 //!
-//! `etcd` without an address starts the `etcd` of `PATH`.
+//! Without an address, `etcd` is started from `PATH`.
 
 #![allow(
     clippy::unwrap_used,

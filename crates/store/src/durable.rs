@@ -1,10 +1,17 @@
-//! The store in one file, for a server that is alone.
+//! The store in one file, for a single API server.
 //!
-//! Accepted transactions go to one writer thread, which puts all that wait into one transaction of the database and
-//! makes it durable with one fsync (*group commit*); then they are published and answered. Who reads sees only what is
-//! durable.
+//! Accepted transactions go to one writer thread. It puts all pending transactions into one database transaction and
+//! makes them durable with one fsync (*group commit*). Then it publishes them and completes their commits. Readers
+//! see only durable changes.
 //!
-//! The history is in the file, too: a watch goes on over a restart with the revision it has.
+//! The file is a log: what each change wrote, under its revision. Read in order, it gives the objects and the
+//! history. A client can therefore resume a watch after a restart of the server with the revision it has.
+//!
+//! If the database transaction fails, it may or may not be in the file. The writer opens the file again and reads its
+//! last revision before it checks the conditions of any other transaction ([`writer`]).
+//!
+//! On a full disk the store accepts only transactions that free space. It writes them from a reserve that nothing
+//! else may use, and refuses all others until the reserve is complete again ([`space`]).
 
 mod disk;
 mod entry;
@@ -42,17 +49,20 @@ use crate::{
 #[cfg(test)]
 mod tests;
 
-/// Objects and history in a file below a data folder.
+/// Objects and history in a file in a data folder.
 ///
-/// What a commit promises: when it is answered, the transaction is in the file and the file is on the disk, by one
-/// fdatasync (redb's `Durability::Immediate`) for all transactions that waited together. After a crash or a loss of
-/// power at any moment everything that was answered is there, and of no transaction only a part.
+/// When a commit completes, its transaction is in the file and the file is on the disk. One fdatasync (redb's
+/// `Durability::Immediate`) serves all transactions that were pending together. After a crash or a power loss at any
+/// moment, every completed commit is there, and no transaction is there in part.
 ///
-/// If the disk fails, all that is on its way fails with [`CommitError::Unavailable`]; what is published can be read as
-/// before, and each later transaction tries again. If it is full, transactions that only delete go on, from a reserve.
+/// If the disk fails, pending transactions fail with [`CommitError::Unavailable`], unless they turn out to be in the
+/// file. If the file cannot be opened to find that out, they may fail with [`CommitError::Unknown`]. The published
+/// state stays readable, and each later transaction tries again. If the disk is full, transactions that only delete
+/// are still written, from a reserve.
 ///
-/// Revisions strictly increase over restarts. A new file begins at the wall clock in microseconds, so that a client
-/// that knew an earlier file, now deleted, holds a revision that is too old, and lists again.
+/// Revisions strictly increase across restarts. A new file begins at the wall clock in microseconds: to a client of a
+/// former, deleted file, the new revisions are later than its own, so the client's revision is expired and the client
+/// lists again.
 #[derive(Debug)]
 pub struct DurableStore {
     published: Arc<Published>,
@@ -60,23 +70,24 @@ pub struct DurableStore {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the store and its writer thread share.
+/// State shared by the store and its writer thread.
 #[derive(Debug)]
 struct Shared {
     published: Arc<Published>,
     counters: Arc<Counters>,
     queue: Mutex<(Queue, Closing)>,
     wake: Condvar,
-    /// What keeps transactions from being written.
+    /// The reason why transactions cannot be written, if there is one.
     trouble: Trouble,
 }
 
-/// Whether the store is being dropped.
+/// True while the store is being dropped.
 type Closing = bool;
 
 impl DurableStore {
-    /// Opens the store in the folder `dir` and reads it, which blocks for as long as it takes. A missing folder is made;
-    /// it and every file in it are for their owner only. Holds a lock on the folder as long as it lives.
+    /// Opens the store in the folder `dir` and reads it. Blocks until that is done. Creates the folder if it is
+    /// missing. A new folder and every new file in it are accessible to their owner only. Holds a lock on the folder
+    /// as long as the store exists.
     pub fn open(dir: &Path, limits: History) -> Result<Self, OpenError> {
         Self::open_with(dir, limits, Faults::default())
     }
@@ -84,7 +95,8 @@ impl DurableStore {
     fn open_with(dir: &Path, limits: History, faults: Faults) -> Result<Self, OpenError> {
         let counters = Arc::new(Counters::default());
         let folder = Folder::take(dir, Arc::clone(&counters), faults)?;
-        // After a crash the database may have to write before it can be read: on a full disk, too.
+        // After a crash the database may have to write before it can be read. On a full disk it does so from the
+        // reserve.
         let database = folder.open_or_create(wall_clock()).or_else(|error| {
             if !folder.takes_overflow() {
                 return Err(error);
@@ -126,7 +138,7 @@ impl Shared {
         if answer.counted {
             self.counters.outcome(&outcome);
         }
-        // Whoever asked may have gone.
+        // The caller may have dropped its future.
         let _ = answer.to.send(outcome);
     }
 
@@ -146,7 +158,7 @@ impl Store for DurableStore {
     reads_published!();
 
     fn latest(&self, resource: Resource, key: &str) -> Option<Arc<StoredObject>> {
-        // Under the lock, what the writer publishes does not leave the queue before it is in the tables.
+        // Under the lock, a published group cannot leave the queue before it is in the tables.
         let (queue, _) = &*self.shared.lock();
         queue.latest(resource, key, |resource, key| self.published.read().get(resource, key))
     }
@@ -156,7 +168,7 @@ impl Store for DurableStore {
     }
 
     fn refresh(&self) -> BoxFuture<'static, Result<u64, CommitError>> {
-        // A transaction of no steps is answered when all those before it are published.
+        // A transaction without steps completes when all transactions before it are published.
         let published = Arc::clone(&self.published);
         self.shared
             .commit(Transaction::default(), false)
@@ -178,7 +190,8 @@ impl Drop for DurableStore {
         self.shared.lock().1 = true;
         self.shared.wake.notify_one();
         if let Some(thread) = self.thread.take() {
-            // What was accepted is written before the file is closed. A panic of the thread has been reported by it.
+            // The thread writes everything accepted before it ends and closes the file. If it panicked, the panic is
+            // already reported.
             let _ = thread.join();
         }
     }

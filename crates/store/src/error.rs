@@ -1,24 +1,24 @@
-//! Why a store cannot be opened.
+//! Errors from opening a store.
 
 use std::path::PathBuf;
 
 use thiserror::Error;
 
-/// Why a store cannot be opened. Nothing was changed.
+/// Why a store cannot be opened. Existing data is unchanged.
 #[derive(Debug, Error)]
 pub enum OpenError {
-    /// The data folder, or a file in it, cannot be made, read or written.
+    /// The data folder, or a file in it, cannot be created, read or written.
     #[error("{}: {source}; the data folder must belong to the user that runs the server", .path.display())]
     Io {
         /// The folder or file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// Another process has the data folder.
+    /// Another process holds the lock of the data folder.
     #[error("{} is in use by another process; stop it, or give this one a data folder of its own", .0.display())]
     InUse(PathBuf),
-    /// The file is damaged or is not a store's. It is left as it is.
+    /// The file is damaged or was not written by a store. It is left as it is.
     #[error(
         "{} cannot be read as a store: {reason}. It was left as it is: put a backup in its place, or move it away to \
          start without objects",
@@ -27,7 +27,7 @@ pub enum OpenError {
     Corrupt {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// What is wrong with it.
         reason: String,
     },
     /// The state was written by a newer version.
@@ -40,23 +40,23 @@ pub enum OpenError {
         place: String,
         /// The format that was found.
         found: u64,
-        /// The newest format known here.
+        /// The newest format that this version knows.
         known: u64,
     },
-    /// The options for etcd make no sense.
+    /// An option for etcd is invalid.
     #[error("etcd {field}: {reason}")]
     Options {
         /// The option.
         field: &'static str,
-        /// What is wrong and how to mend it.
+        /// What is wrong and how to fix it.
         reason: String,
     },
-    /// No etcd server gave what is needed to start.
+    /// No etcd server returned what is needed to start.
     #[error("etcd at {endpoints}: {reason}")]
     Etcd {
-        /// The servers.
+        /// The endpoints.
         endpoints: String,
-        /// What the last one said.
+        /// The error of the last attempt.
         reason: String,
     },
 }

@@ -1,7 +1,12 @@
-//! The store in etcd, for several servers that share one state.
+//! The store in etcd, for several API servers that share one state.
 //!
-//! Conditions are judged by etcd. Everything that is read comes from memory, where it follows etcd by one watch: so a
-//! server sees the writes of all in etcd's order, its own among them.
+//! etcd checks the conditions of transactions. All reads come from memory, which one watch keeps in sync with etcd. A
+//! server therefore sees the writes of all servers, its own included, in etcd's order. If a transaction fails because
+//! the server's memory was behind etcd, the server calls [`Store::refresh`] and plans the write again.
+//!
+//! Every transaction that writes an object also writes the key `head` ([`layout`]). A read of `head` shows up to
+//! which revision the watch must come, without relying on etcd's progress notifications ([`follow`]). A server starts
+//! with such a write, so the state it reads has a revision that the other servers know, too ([`begin`]).
 
 mod begin;
 mod client;
@@ -41,13 +46,14 @@ use crate::{
     trouble::Trouble,
 };
 
-/// Objects in etcd, and the same objects and the last changes in memory.
+/// Objects in etcd, with a copy of them and of the last changes in memory.
 ///
-/// A revision is etcd's, times 256, plus the position within the transaction; every server on the same etcd gives the
-/// same change the same revision. [`Store::revision`] ends in 255 when a transaction is published as a whole, and never
-/// claims more than what this server has published.
+/// A revision consists of etcd's revision times 256 plus the position of the change within its transaction. Every
+/// server on the same etcd assigns the same revision to the same change. [`Store::revision`] ends in 255 when a
+/// transaction is published as a whole. It never exceeds what this server has published.
 ///
-/// A commit returns when etcd has it (its majority has synced it) and this server has published it.
+/// A commit returns when etcd has the transaction (a majority of its members has synced it) and this server has
+/// published it.
 #[derive(Debug)]
 pub struct EtcdStore {
     published: Arc<Published>,
@@ -56,7 +62,7 @@ pub struct EtcdStore {
     tasks: Vec<AbortHandle>,
 }
 
-/// What the store and its tasks share.
+/// State shared by the store and its tasks.
 #[derive(Debug)]
 struct Shared {
     client: Client,
@@ -64,19 +70,22 @@ struct Shared {
     limits: History,
     published: Arc<Published>,
     counters: Counters,
-    /// Someone waits for what the watch should have shown long ago.
+    /// Notified when a request has waited longer than [`LONG`] for a change that etcd has, so that the watch is
+    /// opened at another server.
     behind: Notify,
-    /// Why the last write failed, if etcd did not carry it out.
+    /// Why the last write failed. Empty after a write that succeeded.
     trouble: Trouble,
-    /// Notified when there is trouble.
+    /// Notified when a write fails.
     failing: Notify,
 }
 
-/// How long the watch may take to show what etcd has, before another server is tried. It takes some milliseconds.
+/// How long the watch may take to deliver a change that etcd has before another server is tried. Usually it takes
+/// some milliseconds.
 const LONG: Duration = Duration::from_secs(2);
 
 impl EtcdStore {
-    /// Reads everything in etcd, with what happened a while before, and follows it from there. To be called within a runtime, whose tasks do the work.
+    /// Reads everything in etcd, with the recent history, and follows it from there. Call it within a Tokio runtime,
+    /// whose tasks do the work.
     pub async fn connect(options: EtcdOptions, limits: History) -> Result<Self, OpenError> {
         let layout = Layout::new(&options.checked_prefix()?);
         let client = Client::new(&options)?;
@@ -146,7 +155,7 @@ impl Shared {
         Ok(self.published.read().revision())
     }
 
-    /// Waits until this server has published that revision; whether it came to that in time.
+    /// Waits until this server has published that revision. Returns false if the deadline passes first.
     async fn has_published(&self, revision: u64, deadline: Instant) -> bool {
         let mut revisions = self.published.revisions();
         let mut reached = async |time: Instant| {
@@ -172,7 +181,7 @@ impl Store for EtcdStore {
 
     fn commit(&self, transaction: Transaction) -> BoxFuture<'static, Result<Committed, CommitError>> {
         let shared = Arc::clone(&self.shared);
-        // A task of its own: it is carried to its end even if nobody waits for that.
+        // A task of its own, so the transaction is carried out even if the caller drops the future.
         let task = self.runtime.spawn(async move {
             let outcome = shared.commit(transaction).await;
             shared.counters.outcome(&outcome);

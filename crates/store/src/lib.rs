@@ -1,10 +1,15 @@
-//! Where objects live: one revision counter, the current objects, enough history to resume and to page, and
-//! transactions.
+//! The object store: one revision counter, the current objects, their history, and transactions. The history lets
+//! clients resume watches and continue paged lists.
 //!
-//! Everything the server reads goes through [`Store`]. Reads come from memory in every store: what is durable and
-//! therefore *published*. Writes are transactions, all or nothing, and return when they are published. Stores differ
-//! in where the truth is: in this process ([`MemoryStore`]), in a file ([`DurableStore`]), in etcd ([`EtcdStore`]). It must not know of HTTP, validation
-//! or allocation.
+//! Everything the API server reads and writes goes through [`Store`]. A transaction is carried out whole or not at
+//! all. Its commit returns when its changes are *published*, that is, visible to readers. Each object that a
+//! transaction writes gets its own revision, so a watch can be resumed between any two.
+//!
+//! Reads come from memory in every store and show only what is published. Writers see every accepted transaction
+//! ([`Store::latest`]), so many writes share one fsync without waiting for each other.
+//!
+//! The stores differ in where the authoritative state is: in this process ([`MemoryStore`]), in a file
+//! ([`DurableStore`]), or in etcd ([`EtcdStore`]). This crate must not know of HTTP, validation or allocation.
 
 mod durable;
 mod error;
@@ -35,12 +40,13 @@ pub use self::{
     transaction::{CommitError, Committed, Step, Transaction},
 };
 
-/// How much history each resource keeps. A watch or page from before it is answered with 410 Expired.
+/// Limits of the history that is kept for each resource. A watch or a page that starts before the history gets 410
+/// Expired.
 #[derive(Debug, Clone, Copy)]
 pub struct History {
-    /// Most changes kept.
+    /// Maximum number of changes.
     pub max_changes: usize,
-    /// Most bytes kept of objects that are no longer current.
+    /// Maximum number of bytes in superseded objects: former versions and deleted objects.
     pub max_superseded_bytes: usize,
 }
 
@@ -52,56 +58,59 @@ impl Default for History {
 
 /// A versioned store of objects with one global, strictly increasing revision.
 pub trait Store: fmt::Debug + Send + Sync + 'static {
-    /// The revision of the last write, of any resource. Never 0.
+    /// Returns the revision of the last published write to any resource. Never 0.
     fn revision(&self) -> u64;
 
-    /// The object with this key.
+    /// Returns the published object with this key.
     fn get(&self, resource: Resource, key: &str) -> Option<Arc<StoredObject>>;
 
-    /// How many objects of the resource there are.
+    /// Returns the number of published objects of the resource.
     fn count(&self, resource: Resource) -> usize;
 
-    /// All objects in `scope`, in key order, as they are now or as they were right after revision `at`.
+    /// Returns all objects in `scope`, in key order: the current ones, or those that existed right after revision
+    /// `at`.
     fn snapshot(&self, resource: Resource, scope: &Scope<'_>, at: Option<u64>) -> Result<Snapshot, Expired>;
 
-    /// The object with this key as the next transaction will find it: with every transaction that has been accepted,
+    /// Returns the object with this key as the next transaction finds it: with every accepted transaction applied,
     /// published or not.
     fn latest(&self, resource: Resource, key: &str) -> Option<Arc<StoredObject>>;
 
-    /// Does all steps of the transaction or none. A store of this process judges the conditions and takes the
-    /// transaction's place in the order before this returns, so that [`Store::latest`] shows it; the future is ready
-    /// once it is as safe as the store promises, and published. Dropping the future does not undo anything.
+    /// Carries out all steps of the transaction or none. [`MemoryStore`] and [`DurableStore`] check the conditions
+    /// and fix the transaction's place in the order before this returns, so [`Store::latest`] shows its changes. The
+    /// future completes when the transaction is published and as durable as the store promises. Dropping the future
+    /// does not cancel the transaction.
     fn commit(&self, transaction: Transaction) -> BoxFuture<'static, Result<Committed, CommitError>>;
 
-    /// Waits until what is published is at least as new as the truth was at the call; returns its revision. To be
-    /// called before a transaction that met a conflict is made again.
+    /// Waits until the published state is at least as new as the authoritative state was at the call. Returns its
+    /// revision. Call it before retrying a transaction that met a conflict.
     fn refresh(&self) -> BoxFuture<'static, Result<u64, CommitError>>;
 
-    /// At most `limit` changes with a revision greater than `after`, in order, none missing. A revision that is not
-    /// published is [`Expired`], too; where servers share one state, another of them may have published it already:
-    /// [`Store::refresh`] comes first then. The same holds for [`Store::snapshot`].
+    /// Returns at most `limit` changes with a revision greater than `after`, in order, without gaps. Returns
+    /// [`Expired`] for a revision that is not in the history and for one that is not published. If several servers
+    /// share one state, another server may have published that revision already: call [`Store::refresh`] first. The
+    /// same holds for [`Store::snapshot`].
     fn changes(&self, resource: Resource, after: u64, limit: usize) -> Result<Changes, Expired>;
 
-    /// A signal that fires at each change of the resource.
+    /// Returns a signal that fires at each change of the resource.
     fn subscribe(&self, resource: Resource) -> watch::Receiver<u64>;
 
-    /// Whether writes are carried out, as far as is known; the text says what keeps them from it. Waits for nothing.
+    /// Returns an error if writes are known to fail; the text says why. Does not wait for anything.
     fn writable(&self) -> Result<(), String> {
         Ok(())
     }
 
-    /// What the store has counted so far.
+    /// Returns the store's counters.
     fn metrics(&self) -> Metrics;
 }
 
-/// Which objects of a resource.
+/// Selects objects of a resource.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Scope<'a> {
     /// Only this namespace.
     pub namespace: Option<&'a str>,
     /// Only keys after this one.
     pub after: Option<&'a str>,
-    /// Only the object with this key; it is found without looking at others.
+    /// Only the object with this key. The store looks it up directly instead of scanning the resource.
     pub key: Option<&'a str>,
 }
 
@@ -119,7 +128,7 @@ pub struct Snapshot {
 pub struct Changes {
     /// The changes, in order of revision.
     pub changes: Vec<Change>,
-    /// Every change up to this revision is in here or was before.
+    /// Every change up to this revision is in `changes` or came before them.
     pub through: u64,
 }
 
@@ -134,12 +143,12 @@ pub struct Change {
     pub new: Option<Arc<StoredObject>>,
 }
 
-/// The history no longer reaches back to the requested revision, or it never belonged to this store.
+/// The requested revision is older than the history, or this store never assigned it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("revision {requested} is no longer known; the oldest is {oldest}")]
 pub struct Expired {
-    /// What was asked.
+    /// The requested revision.
     pub requested: u64,
-    /// The oldest revision that can be asked.
+    /// The oldest revision that can be requested.
     pub oldest: u64,
 }

@@ -1,4 +1,4 @@
-//! The store that lives and dies with the process.
+//! The store in memory only. Its content is lost when the process ends.
 
 use std::{
     sync::Arc,
@@ -20,8 +20,9 @@ use crate::{
 #[cfg(test)]
 mod tests;
 
-/// Objects and history in memory. Revisions start at the wall clock in microseconds, so that a client which outlives
-/// a restart holds a revision that is too old (and lists again), never one that this process has yet to reach.
+/// Objects and history in memory. Revisions start at the wall clock in microseconds. A client that outlives a restart
+/// of the server then holds an expired revision and lists again. It never holds a revision that this process has yet
+/// to reach.
 #[derive(Debug)]
 pub struct MemoryStore {
     published: Published,
@@ -29,12 +30,12 @@ pub struct MemoryStore {
 }
 
 impl MemoryStore {
-    /// An empty store.
+    /// Creates an empty store.
     pub fn new(limits: History) -> Self {
         Self::starting_at(limits, wall_clock())
     }
 
-    /// An empty store whose last revision is `revision` (at least 1).
+    /// Creates an empty store whose last revision is `revision` (at least 1).
     pub fn starting_at(limits: History, revision: u64) -> Self {
         Self {
             published: Published::new(Tables::new(limits, revision.max(1))),
@@ -55,7 +56,7 @@ impl MemoryStore {
     }
 }
 
-/// The first revision of a store that begins now: see [`MemoryStore`].
+/// Returns the first revision of a new store: see [`MemoryStore`].
 pub(crate) fn wall_clock() -> u64 {
     let micros = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_micros());
     u64::try_from(micros).unwrap_or(1).max(1)

@@ -1,4 +1,4 @@
-//! What a store counts. Plain values; whoever shows them gives them names.
+//! A store's counters, as plain values without the names that metrics have.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -9,28 +9,28 @@ use portolan_schema::Resource;
 
 use crate::tables::Tables;
 
-/// Upper bounds of the classes in [`Metrics::group_sizes`]; the last class has none.
+/// Upper bounds of the buckets in [`Metrics::group_sizes`]. The last bucket has no bound.
 pub const GROUP_SIZE_BOUNDS: [u64; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
 
-/// The state of a store's counters at one moment. Counters start at 0 with the store.
+/// A snapshot of a store's counters. They start at 0 when the store is opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Metrics {
     /// Transactions carried out.
     pub committed: u64,
     /// Transactions refused because a condition did not hold.
     pub conflicts: u64,
-    /// Transactions that failed for any other reason, or whose fate is unknown.
+    /// Transactions that failed for any other reason, or whose outcome is unknown.
     pub failed: u64,
-    /// Groups of transactions that were made durable together, by the number of transactions in them:
+    /// Histogram of the number of transactions that were made durable together, with the buckets of
     /// [`GROUP_SIZE_BOUNDS`]. Only a durable store has groups.
     pub group_sizes: [u64; GROUP_SIZE_BOUNDS.len() + 1],
-    /// Calls of fsync.
+    /// Number of fsync calls.
     pub syncs: u64,
-    /// Time spent in them.
+    /// Total time of these calls.
     pub sync_time: Duration,
-    /// Times that the published state was read anew from etcd, the first included.
+    /// How often the published state was read from etcd as a whole, including the first time.
     pub loads: u64,
-    /// Objects of each resource, published.
+    /// Number of published objects of each resource.
     pub objects: Vec<(Resource, usize)>,
     /// The published revision.
     pub revision: u64,

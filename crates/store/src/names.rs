@@ -1,14 +1,15 @@
-//! The names under which resources are stored: a part of the formats on disk and in etcd, which must never change.
+//! The names under which resources are stored. They are part of the formats on disk and in etcd and must never
+//! change.
 
 use portolan_schema::Resource;
 
-/// `plural`, or `group/plural` outside of the core group.
+/// Returns `plural`, or `group/plural` outside of the core group.
 pub(crate) fn stored_name(resource: Resource) -> String {
     let info = resource.info();
     if info.group.is_empty() { info.plural.to_owned() } else { format!("{}/{}", info.group, info.plural) }
 }
 
-/// The resource with this name.
+/// Returns the resource with this name.
 pub(crate) fn by_stored_name(name: &str) -> Option<Resource> {
     let (group, plural) = name.rsplit_once('/').unwrap_or(("", name));
     Resource::ALL.into_iter().find(|resource| {

@@ -1,7 +1,7 @@
-//! One object as it is stored: its JSON bytes, once, and the few texts that selectors look at.
+//! One object as it is stored: its JSON bytes, and the few texts that label and field selectors use.
 //!
-//! The resourceVersion is written first in `metadata`, at a known offset, so that the same bytes can be given another
-//! one (a DELETED event) or compared without it (a write that changes nothing) without being decoded.
+//! The resourceVersion is the first member of `metadata`, at a known offset. Without decoding, it can therefore be
+//! replaced (in a DELETED event), or the rest can be compared (to detect a write that changes nothing).
 
 use bytes::Bytes;
 use portolan_schema::json::Value;
@@ -37,12 +37,12 @@ pub struct StoredObject {
     fields: Pairs,
 }
 
-/// Small read-only map from text to text in one allocation: names and values, each ended by a zero byte.
+/// Small read-only map from text to text in one allocation: names and values, each terminated by a zero byte.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Pairs(Box<str>);
 
 impl Draft {
-    /// Encodes `object`, dropping any resourceVersion it carries. Names must have been checked.
+    /// Encodes `object` without its resourceVersion. The caller must have checked the names.
     pub fn new(resource: Resource, object: &Object) -> Self {
         let metadata = json::object(object, "metadata");
         let info = resource.info();
@@ -72,32 +72,32 @@ impl Draft {
         }
     }
 
-    /// Whether the object is being deleted.
+    /// Returns true if the object has a deletionTimestamp.
     pub(crate) fn is_ending(&self) -> bool {
         self.is_ending
     }
 
-    /// From the JSON that [`Draft::body`] gave, or an object's like it.
+    /// Decodes JSON from [`Draft::body`] or an equivalent object.
     pub(crate) fn decode(resource: Resource, body: &[u8]) -> Result<Self, serde_json::Error> {
         serde_json::from_slice::<Object>(body).map(|object| Self::new(resource, &object))
     }
 
-    /// The object as JSON, without resourceVersion.
+    /// Returns the object as JSON, without resourceVersion.
     pub(crate) fn body(&self) -> &[u8] {
         &self.body
     }
 
-    /// How many bytes are stored.
+    /// Returns the size of the object in bytes, as stored.
     pub fn size(&self) -> usize {
         self.body.len()
     }
 
-    /// `namespace/name`, or the name alone for cluster-scoped objects.
+    /// Returns `namespace/name`, or the name alone for cluster-scoped objects.
     pub fn key(&self) -> &str {
         &self.key
     }
 
-    /// The stored form at `revision`.
+    /// Returns the stored form at `revision`.
     pub fn at(self, revision: u64) -> StoredObject {
         let (head, tail) = self.body.split_at_checked(self.metadata_start).unwrap_or((&self.body, &[]));
         let body = spliced(head, revision, tail);
@@ -111,7 +111,7 @@ impl Draft {
         }
     }
 
-    /// Whether storing this would change nothing but the resourceVersion.
+    /// Returns true if storing this would change only the resourceVersion.
     pub fn is_same_as(&self, stored: &StoredObject) -> bool {
         let (head, tail) = stored.around_revision();
         self.body.len() == head.len() + tail.len() && self.body.starts_with(head) && self.body.ends_with(tail)
@@ -119,32 +119,32 @@ impl Draft {
 }
 
 impl StoredObject {
-    /// `namespace/name`, or the name alone for cluster-scoped objects.
+    /// Returns `namespace/name`, or the name alone for cluster-scoped objects.
     pub fn key(&self) -> &str {
         &self.key
     }
 
-    /// The namespace; empty for cluster-scoped objects.
+    /// Returns the namespace; empty for cluster-scoped objects.
     pub fn namespace(&self) -> &str {
         self.key.split_once('/').map_or("", |(namespace, _)| namespace)
     }
 
-    /// The name.
+    /// Returns the name.
     pub fn name(&self) -> &str {
         self.key.split_once('/').map_or(&self.key, |(_, name)| name)
     }
 
-    /// The revision of the last change.
+    /// Returns the revision of the last change.
     pub fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// The whole object as JSON.
+    /// Returns the whole object as JSON.
     pub fn body(&self) -> &Bytes {
         &self.body
     }
 
-    /// The object as JSON, with another resourceVersion.
+    /// Returns the object as JSON, with another resourceVersion.
     pub fn body_at(&self, revision: u64) -> Bytes {
         if revision == self.revision {
             return self.body.clone();
@@ -153,29 +153,29 @@ impl StoredObject {
         spliced(head, revision, tail)
     }
 
-    /// The labels.
+    /// Returns the labels.
     pub fn labels(&self) -> &Pairs {
         &self.labels
     }
 
-    /// The value of a selectable field of `spec` or `status`; empty where it is unset.
+    /// Returns the value of a selectable field; empty if it is unset.
     pub fn field(&self, name: &str) -> &str {
         self.fields.get(name).unwrap_or_default()
     }
 
-    /// `metadata` alone, decoded without a look at the rest; `None` if it is not of that shape.
+    /// Decodes `metadata` alone, without parsing the rest. Returns `None` if it does not match `T`.
     pub fn metadata<'a, T: Deserialize<'a>>(&'a self) -> Option<T> {
         let start = (self.metadata_start as usize).checked_sub(1)?;
         let mut values = serde_json::Deserializer::from_slice(self.body.get(start..)?).into_iter();
         values.next()?.ok()
     }
 
-    /// The decoded object.
+    /// Decodes the object.
     pub fn decode(&self) -> Object {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
 
-    /// The bytes before and after the member `resourceVersion`.
+    /// Returns the bytes before and after the member `resourceVersion`.
     pub(crate) fn around_revision(&self) -> (&[u8], &[u8]) {
         let start = self.metadata_start as usize;
         let member = REVISION_PREFIX.len() + digits(self.revision) + REVISION_SUFFIX.len();
@@ -186,7 +186,7 @@ impl StoredObject {
 }
 
 impl Pairs {
-    /// Packs pairs; names and values must not hold a zero byte, those that do are left out.
+    /// Packs pairs. Leaves out pairs that contain a zero byte.
     pub fn new<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         let mut packed = String::new();
         for (name, value) in pairs {
@@ -197,12 +197,12 @@ impl Pairs {
         Self(packed.into_boxed_str())
     }
 
-    /// The value of `name`.
+    /// Returns the value of `name`.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.iter().find_map(|(key, value)| (key == name).then_some(value))
     }
 
-    /// All pairs.
+    /// Returns all pairs.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         let mut parts = self.0.split_terminator('\0');
         std::iter::from_fn(move || Some((parts.next()?, parts.next()?)))

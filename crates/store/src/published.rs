@@ -1,4 +1,4 @@
-//! What readers see, shared by all stores: the tables behind a lock, and the signals that fire when they change.
+//! The published state, shared by all stores: the tables behind a lock, and the signals that fire when they change.
 
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
@@ -23,7 +23,8 @@ pub(crate) struct Published {
 pub(crate) struct Publication {
     /// The changes, in order.
     pub(crate) writes: Vec<Write>,
-    /// No other change will come up to here, nor up to the last of these.
+    /// The revision up to which the state is complete: no later publication contains a revision up to `through` or up
+    /// to the last one in `writes`. 0 if `writes` alone determines it.
     pub(crate) through: u64,
 }
 
@@ -38,12 +39,12 @@ impl Published {
     }
 
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, Tables> {
-        // A panic elsewhere cannot leave the tables half-written: every change is a few infallible steps.
+        // A panic cannot leave the tables half-written, because every change consists of a few infallible steps.
         self.tables.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Publishes the changes that `work` makes of what is there, in one step, and wakes who follows them. Returns what
-    /// the history dropped.
+    /// Publishes the changes that `work` derives from the tables, in one step, and wakes the subscribers. Returns the
+    /// changes that the history dropped.
     pub(crate) fn publish<E>(
         &self,
         work: impl FnOnce(&Tables) -> Result<Publication, E>,
@@ -65,14 +66,14 @@ impl Published {
         Ok(dropped)
     }
 
-    /// Forgets the history; returns what it held. A watch that has not seen all of it has to begin anew.
+    /// Drops the history and returns it. A watch that has not received all of it has to list again.
     pub(crate) fn forget_history(&self) -> Vec<Dropped> {
         let mut dropped = Vec::new();
         self.tables.write().unwrap_or_else(PoisonError::into_inner).forget_history(&mut dropped);
         dropped
     }
 
-    /// Puts other tables in the place of these. Who follows a resource finds that the history does not reach back.
+    /// Replaces the tables. Subscribers wake up and find that the history does not reach back to their revisions.
     pub(crate) fn replace(&self, other: Tables) {
         let revision = other.revision();
         *self.tables.write().unwrap_or_else(PoisonError::into_inner) = other;
@@ -81,19 +82,19 @@ impl Published {
         }
     }
 
-    /// A signal that fires at each change of the resource.
+    /// Returns a signal that fires at each change of the resource.
     pub(crate) fn subscribe(&self, resource: Resource) -> watch::Receiver<u64> {
         let signal = self.signals.get(resource.index());
         signal.map_or_else(|| watch::channel(0).1, watch::Sender::subscribe)
     }
 
-    /// The published revision, and every later one.
+    /// Returns a signal with the published revision.
     pub(crate) fn revisions(&self) -> watch::Receiver<u64> {
         self.revision.subscribe()
     }
 
     fn signal(&self, touched: &[u64], revision: u64) {
-        // Outside of the lock, so another publication may have come in between: a signal never goes back.
+        // This runs outside of the lock, so another publication may have signalled first. A signal never goes back.
         let touched = self.signals.iter().zip(touched).filter(|(_, last)| **last > 0);
         for (signal, last) in touched.chain([(&self.revision, &revision)]) {
             signal.send_modify(|known| *known = (*known).max(*last));
@@ -101,7 +102,7 @@ impl Published {
     }
 }
 
-/// The reading half of [`crate::Store`], from the field `published`.
+/// The read methods of [`crate::Store`], implemented on the field `published`.
 macro_rules! reads_published {
     () => {
         fn revision(&self) -> u64 {

@@ -1,4 +1,4 @@
-//! What is published: the current objects and the history of each resource.
+//! The tables behind the published state: the current objects and the history of each resource.
 
 use std::{
     borrow::Borrow,
@@ -12,7 +12,7 @@ use portolan_schema::Resource;
 
 use crate::{Change, Changes, Expired, History, Scope, Snapshot, StoredObject};
 
-/// All that is published.
+/// The objects and the history of all resources.
 #[derive(Debug)]
 pub(crate) struct Tables {
     revision: u64,
@@ -20,7 +20,7 @@ pub(crate) struct Tables {
     resources: [Table; Resource::ALL.len()],
 }
 
-/// A change that the history no longer holds.
+/// A change that the history has dropped.
 #[derive(Debug)]
 pub(crate) struct Dropped {
     pub(crate) resource: Resource,
@@ -32,7 +32,7 @@ pub(crate) struct Dropped {
 struct Table {
     objects: BTreeSet<ByKey>,
     history: VecDeque<Change>,
-    /// Bytes of objects that only the history keeps alive.
+    /// Bytes of superseded objects, which only the history keeps.
     superseded_bytes: usize,
     /// The revision of the last change that the history has dropped.
     compacted: u64,
@@ -43,53 +43,54 @@ struct Table {
 struct ByKey(Arc<StoredObject>);
 
 impl Tables {
-    /// Nothing yet; the last revision is `revision`, and nothing before it is known.
+    /// Creates empty tables. The last revision is `revision`, and the history begins after it.
     pub(crate) fn new(limits: History, revision: u64) -> Self {
         let resources = std::array::from_fn(|_| Table { compacted: revision, ..Table::default() });
         Self { revision, limits, resources }
     }
 
-    /// The last revision.
+    /// Returns the last revision.
     pub(crate) fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// The object with this key.
+    /// Returns the object with this key.
     pub(crate) fn get(&self, resource: Resource, key: &str) -> Option<Arc<StoredObject>> {
         self.table(resource)?.get(key)
     }
 
-    /// How many objects of the resource there are.
+    /// Returns the number of objects of the resource.
     pub(crate) fn count(&self, resource: Resource) -> usize {
         self.table(resource).map_or(0, |table| table.objects.len())
     }
 
-    /// The history of a resource begins after this revision. To be told before anything is loaded or applied.
+    /// Sets the revision after which the history of a resource begins. Must be called before anything is loaded or
+    /// applied.
     pub(crate) fn begin_history(&mut self, resource: Resource, revision: u64) {
         if let Some(table) = self.resources.get_mut(resource.index()) {
             table.compacted = revision;
         }
     }
 
-    /// The revision after which the history of a resource begins.
+    /// Returns the revision after which the history of a resource begins.
     pub(crate) fn compacted(&self, resource: Resource) -> u64 {
         self.table(resource).map_or(self.revision, |table| table.compacted)
     }
 
-    /// Everything up to `revision` is here.
+    /// Notes that every change up to `revision` is applied.
     pub(crate) fn complete(&mut self, revision: u64) {
         self.revision = self.revision.max(revision);
     }
 
-    /// An object from before the history: part of the first state, not a change.
+    /// Adds an object from before the history. It is part of the initial state and not a change.
     pub(crate) fn load(&mut self, resource: Resource, object: Arc<StoredObject>) {
         if let Some(table) = self.resources.get_mut(resource.index()) {
             table.objects.replace(ByKey(object));
         }
     }
 
-    /// Publishes a change. Changes come in the order of their revisions. What the history drops for it is added to
-    /// `dropped`.
+    /// Applies a change. Changes must be applied in the order of their revisions. Adds what the history drops in turn
+    /// to `dropped`.
     pub(crate) fn apply(&mut self, resource: Resource, change: Change, dropped: &mut Vec<Dropped>) {
         let limits = self.limits;
         self.revision = self.revision.max(change.revision);
@@ -106,7 +107,7 @@ impl Tables {
         table.record(change, limits, |change| dropped.push(Dropped { resource, change }));
     }
 
-    /// Forgets the whole history, though it may be kept. What it held is added to `dropped`.
+    /// Drops the whole history, even if it is within the limits. Adds it to `dropped`.
     pub(crate) fn forget_history(&mut self, dropped: &mut Vec<Dropped>) {
         for resource in Resource::ALL {
             if let Some(table) = self.resources.get_mut(resource.index()) {
@@ -116,12 +117,12 @@ impl Tables {
         }
     }
 
-    /// Bytes of objects that only the history keeps.
+    /// Returns the bytes of superseded objects, which only the history keeps.
     pub(crate) fn history_bytes(&self) -> usize {
         self.resources.iter().fold(0, |sum, table| sum.saturating_add(table.superseded_bytes))
     }
 
-    /// All objects in `scope`, as [`crate::Store::snapshot`] has it.
+    /// Returns all objects in `scope`: see [`crate::Store::snapshot`].
     pub(crate) fn snapshot(
         &self,
         resource: Resource,
@@ -142,13 +143,13 @@ impl Tables {
         Ok(Snapshot { revision, objects })
     }
 
-    /// Changes after a revision, as [`crate::Store::changes`] has it.
+    /// Returns the changes after a revision: see [`crate::Store::changes`].
     pub(crate) fn changes(&self, resource: Resource, after: u64, limit: usize) -> Result<Changes, Expired> {
         let Some(table) = self.table(resource) else {
             return Ok(Changes { changes: Vec::new(), through: self.revision });
         };
-        // A revision that this store never gave out belongs to an earlier life whose clock was ahead: waiting for it
-        // would starve the client, so it is told to list again.
+        // A revision that this store has not assigned comes from a former process whose clock was ahead. A client
+        // that waits for it would get no changes for a long time, so the client has to list again.
         if after < table.compacted || after > self.revision {
             return Err(Expired { requested: after, oldest: table.compacted });
         }
@@ -188,7 +189,7 @@ impl Table {
         named.into_iter().chain(others.into_iter().flatten())
     }
 
-    /// The objects as they were at an older revision: today's, with each later change undone.
+    /// Returns the objects as they were at an older revision: the current ones, with each later change undone.
     fn objects_at(&self, scope: &Scope<'_>, revision: u64) -> Vec<Arc<StoredObject>> {
         let mut objects: BTreeMap<&str, &Arc<StoredObject>> =
             self.objects_in(scope).map(|object| (object.key(), object)).collect();

@@ -1,4 +1,4 @@
-//! What is to be written, on which conditions.
+//! Transactions: what is to be written, and on which conditions.
 
 use std::sync::Arc;
 
@@ -10,20 +10,20 @@ use crate::{
     object::{Draft, StoredObject},
 };
 
-/// Steps that are all done, in this order, or none of them. No two may be about the same object. Each that writes gets
-/// a revision of its own, greater than those before it, so that a watch can be resumed between any two.
+/// Steps that are carried out all, in this order, or not at all. No two steps may concern the same object. Each step
+/// that writes gets a revision of its own, greater than those before it, so a watch can be resumed between any two.
 #[derive(Debug, Clone, Default)]
 pub struct Transaction {
     /// The steps.
     pub steps: Vec<Step>,
 }
 
-/// One step. `expected` is the revision that the object must have, `None` if it must not exist.
+/// One step. `expected` is the revision that the object must have; `None` if it must not exist.
 #[derive(Debug, Clone)]
 pub enum Step {
     /// Writes an object.
     Put {
-        /// What kind of object.
+        /// The resource of the object.
         resource: Resource,
         /// Its new content.
         draft: Draft,
@@ -32,16 +32,16 @@ pub enum Step {
     },
     /// Removes an object.
     Remove {
-        /// What kind of object.
+        /// The resource of the object.
         resource: Resource,
         /// Its key.
         key: Box<str>,
         /// The condition.
         expected: u64,
     },
-    /// Writes nothing, and only asks for the condition.
+    /// Only checks the condition and writes nothing.
     Require {
-        /// What kind of object.
+        /// The resource of the object.
         resource: Resource,
         /// Its key.
         key: Box<str>,
@@ -53,9 +53,9 @@ pub enum Step {
 /// A transaction that was carried out.
 #[derive(Debug, Clone, Default)]
 pub struct Committed {
-    /// Revision of the last step that wrote; of the store, if none did.
+    /// Revision of the last step that wrote. If no step wrote, the revision of the store.
     pub revision: u64,
-    /// The objects of the steps that put one, in order.
+    /// The objects of the [`Step::Put`] steps, in order.
     pub objects: Vec<Arc<StoredObject>>,
 }
 
@@ -65,50 +65,51 @@ pub enum CommitError {
     /// A condition does not hold; nothing was written.
     #[error("{} {key} is not as expected: its revision is {actual:?}", .resource.info().kind)]
     Conflict {
-        /// Position of the step.
+        /// Index of the step.
         step: usize,
-        /// What kind of object.
+        /// The resource of the object.
         resource: Resource,
         /// Its key.
         key: Box<str>,
-        /// Its revision; `None` if it does not exist or where the store does not tell.
+        /// Its revision. `None` if it does not exist or the store does not know it.
         actual: Option<u64>,
     },
-    /// The store does not take transactions as large as this; nothing was written.
+    /// The store does not accept transactions of this size. Nothing was written.
     #[error("the write is too large for the store: {0}")]
     TooLarge(String),
-    /// The store cannot write now; nothing was written.
+    /// The store cannot write. Nothing was written.
     #[error("the store cannot write: {0}")]
     Unavailable(String),
-    /// The store did not answer in time or broke off: whether it wrote is not known.
+    /// The store failed or did not answer in time. It is unknown whether the transaction was carried out.
     #[error("the store did not confirm the write, which may or may not have been done: {0}")]
     Unknown(String),
 }
 
 impl Transaction {
-    /// Writes one object.
+    /// Creates a transaction that writes one object.
     pub fn put(resource: Resource, draft: Draft, expected: Option<u64>) -> Self {
         Self { steps: vec![Step::Put { resource, draft, expected }] }
     }
 
-    /// Removes one object.
+    /// Creates a transaction that removes one object.
     pub fn remove(resource: Resource, key: &str, expected: u64) -> Self {
         Self { steps: vec![Step::Remove { resource, key: key.into(), expected }] }
     }
 }
 
-/// One change on its way to be published.
+/// One change before its publication.
 #[derive(Debug, Clone)]
 pub(crate) struct Write {
     pub(crate) resource: Resource,
     pub(crate) change: Change,
 }
 
-/// Bytes of an object that is being deleted which may be written where only what makes room is.
+/// Maximum size in bytes of an object with a deletionTimestamp that may be written on a full disk.
 const MOST_ENDING: usize = 64 << 10;
 
 impl Transaction {
-    /// Whether it deletes something and writes nothing else: what is removed, and the mark on what is going to be.
+    /// Returns true if the transaction only removes objects or writes objects with a deletionTimestamp, and at least
+    /// one of these. Such transactions free space, at once or later.
     pub(crate) fn makes_room(&self) -> bool {
         self.writes()
             && self.steps.iter().all(|step| match step {
@@ -117,12 +118,12 @@ impl Transaction {
             })
     }
 
-    /// Whether it writes anything if its conditions hold.
+    /// Returns true if the transaction writes anything when its conditions hold.
     pub(crate) fn writes(&self) -> bool {
         self.steps.iter().any(|step| !matches!(step, Step::Require { .. }))
     }
 
-    /// Whether every condition holds in `view`.
+    /// Checks that every condition holds in `view`.
     pub(crate) fn judge(
         &self,
         view: impl Fn(Resource, &str) -> Option<Arc<StoredObject>>,
@@ -136,7 +137,8 @@ impl Transaction {
         Ok(())
     }
 
-    /// The changes that this makes of `view`, with the revisions after `revision`, and what to answer.
+    /// Returns the result of the transaction and the changes that it makes to `view`. Their revisions follow
+    /// `revision`.
     pub(crate) fn carry_out(
         self,
         mut revision: u64,
@@ -161,12 +163,12 @@ impl Transaction {
 }
 
 impl Step {
-    /// This step's condition does not hold.
+    /// Returns the error for this step's condition.
     pub(crate) fn conflict(&self, position: usize, actual: Option<u64>) -> CommitError {
         CommitError::Conflict { step: position, resource: self.resource(), key: self.key().into(), actual }
     }
 
-    /// What kind of object it is about.
+    /// Returns the resource of the object.
     pub fn resource(&self) -> Resource {
         match self {
             Self::Put { resource, .. } | Self::Remove { resource, .. } | Self::Require { resource, .. } => {
@@ -175,7 +177,7 @@ impl Step {
         }
     }
 
-    /// Key of the object.
+    /// Returns the key of the object.
     pub fn key(&self) -> &str {
         match self {
             Self::Put { draft, .. } => draft.key(),
@@ -183,7 +185,7 @@ impl Step {
         }
     }
 
-    /// Revision that the object must have, `None` if it must not exist.
+    /// Returns the revision that the object must have; `None` if it must not exist.
     pub fn expected(&self) -> Option<u64> {
         match self {
             Self::Put { expected, .. } | Self::Require { expected, .. } => *expected,

@@ -1,24 +1,25 @@
-//! What keeps the store from writing, as `/readyz` and the log tell it.
+//! Why the store cannot write, for `/readyz` and the log.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Different reasons of one trouble that are told; more differ in details only.
+/// Maximum number of different reasons that are logged until a write succeeds again. Further ones differ only in
+/// details.
 const MOST_TOLD: usize = 16;
 
-/// See the module.
+/// The reason why writes fail, and which reasons have been logged.
 #[derive(Debug, Default)]
 pub(crate) struct Trouble(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Why the last write failed; `None` if it did not.
+    /// Why the last write failed; `None` if it succeeded.
     reason: Option<String>,
-    /// The reasons that have been told since the trouble began.
+    /// The reasons logged since writes began to fail.
     told: Vec<String>,
 }
 
 impl Trouble {
-    /// Writing failed for this reason. Whether that is to be told: not again for each attempt.
+    /// Notes that a write failed. Returns true if the reason is to be logged; a repeated reason is not.
     pub(crate) fn set(&self, reason: &str) -> bool {
         let state = &mut *self.lock();
         state.reason = Some(reason.to_owned());
@@ -29,14 +30,14 @@ impl Trouble {
         is_new
     }
 
-    /// Writing does. Whether it did not before.
+    /// Notes that a write succeeded. Returns true if writes failed before.
     pub(crate) fn clear(&self) -> bool {
         let state = &mut *self.lock();
         state.told.clear();
         state.reason.take().is_some()
     }
 
-    /// Why the last write failed.
+    /// Returns why the last write failed; `None` if it succeeded.
     pub(crate) fn reason(&self) -> Option<String> {
         self.lock().reason.clone()
     }
@@ -45,7 +46,7 @@ impl Trouble {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The reasons that have been told.
+    /// Returns the reasons that have been logged.
     #[cfg(test)]
     pub(crate) fn told(&self) -> Vec<String> {
         self.lock().told.clone()
@@ -57,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_reason_is_told_once_until_the_trouble_is_over() {
+    fn each_reason_is_logged_once_until_a_write_succeeds() {
         let trouble = Trouble::default();
         assert!(!trouble.clear());
         assert!(trouble.set("a") && trouble.set("b"));

@@ -1,7 +1,8 @@
-//! `Accept`: which representation a client gets. Header text in, a choice out.
+//! `Accept`: chooses the representation that a client gets. Header text in, a choice out.
 //!
-//! Clauses are tried by falling q value, named types before wildcards, otherwise as they stand; the first that can be
-//! produced wins. A clause with a transformation (`as=`) that does not fit here is passed over, as upstream does.
+//! Clauses are tried by descending q value, named types before wildcards, and otherwise in their order. The first one
+//! that the server supports wins. A clause with a transformation (`as=`) that is not supported for the content is
+//! skipped, as upstream does.
 
 use http::{HeaderMap, header};
 
@@ -18,14 +19,14 @@ pub(super) enum Encoding {
     Protobuf,
 }
 
-/// What is shown of objects.
+/// Which part of objects is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum View {
-    /// All of them, as they are stored.
+    /// The whole objects, as they are stored.
     Whole,
-    /// A Table of `meta.k8s.io`, in this version.
+    /// A Table of `meta.k8s.io` in this version.
     Table(MetaVersion),
-    /// Their metadata alone: `PartialObjectMetadata`, in this version.
+    /// The metadata alone: `PartialObjectMetadata` in this version.
     Metadata(MetaVersion),
 }
 
@@ -36,12 +37,12 @@ pub(super) enum MetaVersion {
     V1Beta1,
 }
 
-/// What an answer is about: not every representation fits everywhere.
+/// The content of an answer. It determines which representations are possible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Content {
     /// One object.
     Object,
-    /// A list of them.
+    /// A list of objects.
     List,
     /// Watch events.
     Watch,
@@ -63,7 +64,7 @@ pub(super) struct Accept<'a>(Vec<Clause<'a>>);
 pub(super) struct Clause<'a> {
     range: &'a str,
     parameters: Vec<(&'a str, &'a str)>,
-    /// The q value.
+    /// The q value; 1 if it is missing.
     quality: f32,
 }
 
@@ -89,17 +90,17 @@ impl<'a> Accept<'a> {
         Self(clauses)
     }
 
-    /// What the first clause stands for that `choice` has something for.
+    /// Returns the choice for the first clause for which `choice` returns one.
     pub(super) fn choose<T>(&self, choice: impl Fn(&Clause<'a>) -> Option<T>) -> Result<T, ApiError> {
         self.0.iter().find_map(choice).ok_or(ApiError::NotAcceptable)
     }
 
-    /// The representation of objects.
+    /// Returns the representation of objects.
     pub(super) fn format(&self, content: Content) -> Result<Format, ApiError> {
         self.choose(|clause| clause.format(content))
     }
 
-    /// The encoding of a document that is not about objects, or of a Status.
+    /// Returns the encoding of a Status, or of a document that does not contain objects.
     pub(super) fn encoding(&self) -> Result<Encoding, ApiError> {
         self.choose(Clause::encoding)
     }
@@ -121,7 +122,7 @@ impl<'a> Clause<'a> {
         self.range.matches('*').count()
     }
 
-    /// Whether this media type is asked for, by name or wildcard.
+    /// Returns true if the clause includes this media type, by name or wildcard.
     pub(super) fn takes(&self, media_type: &str) -> bool {
         let family = media_type.split('/').next().unwrap_or_default();
         self.range == "*/*"
@@ -129,12 +130,12 @@ impl<'a> Clause<'a> {
             || self.range.strip_suffix("/*").is_some_and(|range| range.eq_ignore_ascii_case(family))
     }
 
-    /// The value of a parameter.
+    /// Returns the value of a parameter.
     pub(super) fn parameter(&self, name: &str) -> Option<&'a str> {
         self.parameters.iter().find_map(|(key, value)| (*key == name).then_some(*value))
     }
 
-    /// The encoding, whatever transformation goes with it.
+    /// Returns the encoding, regardless of any transformation.
     pub(super) fn encoding(&self) -> Option<Encoding> {
         [Encoding::Json, Encoding::Yaml, Encoding::Protobuf]
             .into_iter()
@@ -147,9 +148,9 @@ impl<'a> Clause<'a> {
         let framed = content == Content::Watch;
         let possible = match encoding {
             Encoding::Json => true,
-            // A stream of YAML has no frames that clients know of.
+            // Clients know no framing for a stream of YAML.
             Encoding::Yaml => !framed,
-            // There is no message for a Table; what is older than v1 is for JSON clients only.
+            // There is no protobuf message for a Table, and only JSON clients use versions before v1.
             Encoding::Protobuf => matches!(view, View::Whole | View::Metadata(MetaVersion::V1)),
         };
         let streamed = match self.parameter("stream") {
@@ -179,7 +180,7 @@ impl<'a> Clause<'a> {
 }
 
 impl Encoding {
-    /// The media type, without parameters.
+    /// Returns the media type, without parameters.
     pub(super) const fn media_type(self) -> &'static str {
         match self {
             Self::Json => "application/json",
@@ -190,7 +191,7 @@ impl Encoding {
 }
 
 impl MetaVersion {
-    /// The `apiVersion` of what is shown.
+    /// Returns the `apiVersion` of the representation.
     pub(super) const fn api_version(self) -> &'static str {
         match self {
             Self::V1 => "meta.k8s.io/v1",

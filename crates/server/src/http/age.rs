@@ -2,7 +2,7 @@
 
 use portolan_schema::shape::timestamp;
 
-/// The age of something that happened at `time`; `now` in seconds since 1970.
+/// Formats the time from `time` until `now`, which is in seconds since 1970.
 pub(super) fn age(time: Option<&str>, now: i64) -> String {
     let then = time.and_then(timestamp::parse);
     then.map_or_else(|| "<unknown>".to_owned(), |(then, _)| human(now.saturating_sub(then)))

@@ -1,7 +1,7 @@
-//! The bodies of requests, and what is left of one when its request has been answered.
+//! The bodies of requests, including the part that is left when the request has been answered.
 //!
-//! Who is still sending when an HTTP/1 connection is closed gets a reset, and may never see the answer. So what is left
-//! is read, as far as it is not too much.
+//! If an HTTP/1 connection is closed while the client is still sending, the client gets a TCP reset and may never see
+//! the answer. So the rest of the body is read, up to a limit.
 
 use std::{
     pin::Pin,
@@ -18,20 +18,20 @@ use http::{Request, Version, header};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
-/// Bytes that are read and dropped after an answer.
+/// Maximum number of bytes that are read and dropped after an answer.
 const MOST_LEFT: usize = 8 << 20;
-/// How long that may take.
+/// Deadline for reading them.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The body of a request, as it comes.
+/// The body of a request while it arrives.
 #[derive(Debug)]
 pub(crate) struct Arriving(Arc<Source>);
 
-/// The same body, for the time after the answer.
+/// The same body, after the answer.
 #[derive(Debug)]
 pub(crate) struct Leftover {
     body: Arriving,
-    /// The client sends nothing before it is asked to, and being read is what asks it.
+    /// True if the client sends nothing before the server asks for it (`Expect`). Reading the body asks for it.
     waits: bool,
 }
 
@@ -42,19 +42,19 @@ struct Source {
     count: Count,
 }
 
-/// Bytes of a body that have been read.
+/// Number of bytes of a body that have been read.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Count(Arc<AtomicUsize>);
 
 impl Count {
-    /// How many there are now.
+    /// Returns the current number.
     pub(crate) fn bytes(&self) -> usize {
         self.0.load(Relaxed)
     }
 }
 
-/// The request with a body of which the rest can be read later; no such rest where a single request can be given up
-/// without the connection (HTTP/2).
+/// Wraps the body of a request. Also returns its rest for later and its byte count. There is no rest in HTTP/2, where
+/// a single request can be cancelled without closing the connection.
 pub(crate) fn arriving(request: Request<Incoming>) -> (Request<Arriving>, Option<Leftover>, Count) {
     let waits = request.headers().contains_key(header::EXPECT);
     let is_alone = request.version() >= Version::HTTP_2;
@@ -67,7 +67,7 @@ pub(crate) fn arriving(request: Request<Incoming>) -> (Request<Arriving>, Option
 }
 
 impl Leftover {
-    /// Reads what is left in the background, if there is anything.
+    /// Reads the rest in the background, unless there is none or the client waits to be asked for it.
     pub(crate) fn drain(self) {
         let is_unasked = self.waits && !self.body.0.was_read.load(Relaxed);
         if !is_unasked && !self.body.is_end_stream() {
@@ -102,7 +102,7 @@ impl Body for Arriving {
         self.0.was_read.store(true, Relaxed);
         let frame = Pin::new(&mut *self.0.lock()).poll_frame(context);
         if let Poll::Ready(Some(Ok(frame))) = &frame {
-            // No body has as many bytes as would wrap.
+            // A body is too short for the count to wrap.
             self.0.count.0.fetch_add(frame.data_ref().map_or(0, Bytes::len), Relaxed);
         }
         frame

@@ -1,21 +1,23 @@
-//! What a request asks for, in the words of authorisation: a verb, and a resource or a path.
+//! The attributes of a request for authorization: a verb, and a resource or a path.
 //!
-//! Paths are taken apart and decoded as [`Route`](super::route::Route) does, so that what was allowed is what is done.
+//! Paths are split and decoded as in [`Route`](super::route::Route), so that the authorized operation is the one that
+//! is carried out.
 
 use http::{Method, Uri};
 
 use super::{query::Query, route::segments};
 
-/// What is asked for. Verbs and attributes are those of upstream's `RequestInfo` (apiserver, endpoints/request).
+/// The attributes of a request. Verbs and fields are those of upstream's `RequestInfo` (apiserver,
+/// endpoints/request).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Attributes {
-    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete` or `deletecollection`; for a path that is not of
-    /// a resource the HTTP method in lower case.
+    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete` or `deletecollection`. For a non-resource path,
+    /// the HTTP method in lower case.
     pub(crate) verb: &'static str,
     pub(crate) target: Target,
 }
 
-/// What a request is about.
+/// The target of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Target {
     /// Objects of the API.
@@ -27,15 +29,15 @@ pub(crate) enum Target {
         namespace: String,
         name: String,
     },
-    /// Anything else, such as `/metrics`.
+    /// A non-resource path, such as `/metrics`.
     Path(String),
 }
 
 impl Attributes {
-    /// Reads them off the first line of a request.
+    /// Derives the attributes from a request's method and URI.
     pub(crate) fn of(method: &Method, uri: &Uri) -> Self {
         let path = uri.path();
-        // What cannot be taken apart is no path of this server.
+        // A path that cannot be split is not served.
         let Ok(segments) = segments(path) else {
             return Self { verb: method_name(method), target: Target::Path(path.to_owned()) };
         };
@@ -51,18 +53,18 @@ impl Attributes {
         }
     }
 
-    /// Whether the answer goes on for as long as the client listens.
+    /// Returns true if the answer continues until the client ends it.
     pub(crate) fn is_long_running(&self) -> bool {
         self.verb == "watch"
     }
 
-    /// Whether nothing is changed by it.
+    /// Returns true if the request changes nothing.
     pub(crate) fn is_reading(&self) -> bool {
         matches!(self.verb, "get" | "list" | "watch" | "head" | "options")
     }
 
     fn resource(method: &Method, uri: &Uri, [group, version]: [&str; 2], rest: &[&str]) -> Self {
-        // Old paths of watches: the resource's own after `watch`.
+        // The deprecated watch paths: `watch` comes before the path of the resource.
         if let ["watch", rest @ ..] = rest
             && !rest.is_empty()
         {
@@ -108,12 +110,12 @@ fn resource_verb(method: &Method, uri: &Uri, named: bool) -> &'static str {
 }
 
 fn is_watch(uri: &Uri) -> bool {
-    // A query that cannot be read is refused later on.
+    // An invalid query is refused later.
     let query = Query::parse(uri.query().unwrap_or_default());
     query.is_ok_and(|query| query.flag("watch").unwrap_or(false))
 }
 
-/// The methods that there are; others have one name, because names become labels of metrics.
+/// Returns the name of a known method. All others share one name, because names become labels of metrics.
 fn method_name(method: &Method) -> &'static str {
     match *method {
         Method::GET => "get",

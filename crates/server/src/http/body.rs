@@ -1,6 +1,9 @@
-//! Request bodies and media types.
+//! Request bodies and their media types.
 //!
-//! What a body takes, as text and decoded, is bounded for each request, and by a [`Budget`] for all of them together.
+//! The memory of a body, as text and decoded, is limited for each request, and by a [`Budget`] for all requests
+//! together. A body is decoded within the limits of [`bounded`] into values of 24 bytes ([`Value`]). A text of up to
+//! 24 bytes is stored within its value, and the members of an object are a list without spare capacity. So the memory
+//! of a request is in proportion to the length of its body.
 
 mod budget;
 
@@ -25,17 +28,17 @@ use crate::{
     schema::FieldValidation,
 };
 
-/// As upstream's `MaxRequestBodyBytes`.
+/// Maximum size of a body in bytes, the same as upstream's `MaxRequestBodyBytes`.
 const LIMIT: usize = 3 << 20;
-/// What a decoded body may take, by the estimate of [`bounded`].
+/// Maximum size of a decoded body in bytes, as [`bounded`] estimates it.
 ///
-/// Sized for what validation permits: a slice of 1000 endpoints with 8 hints for zones, 8 for nodes and 80 addresses each
-/// takes 4.6 MiB and is as long as an object may be that is stored; one of Endpoints as long as that, with a `targetRef` for
-/// each address, 5.6 MiB.
+/// Large enough for what validation permits. An EndpointSlice of 1000 endpoints, each with 8 zone hints, 8 node hints
+/// and 80 addresses, takes 4.6 MiB and has the maximum length of a stored object. Endpoints of that length with a
+/// `targetRef` for each address take 5.6 MiB.
 const DECODED: usize = 6 << 20;
 const ACCEPTED: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
 
-/// How a body is encoded.
+/// The encoding of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Encoding {
     Json,
@@ -50,7 +53,7 @@ pub(super) struct Body {
     share: Arc<Share>,
 }
 
-/// The object in the body, by its Content-Type, and what the client should hear about the text.
+/// Reads the object in the body according to its Content-Type. Also returns warnings about the text.
 pub(super) async fn read_object(
     request: Request<Arriving>,
     resource: Resource,
@@ -62,7 +65,7 @@ pub(super) async fn read_object(
     body.object(encoding, (info.api_version, info.kind), validation)
 }
 
-/// The `DeleteOptions` in the body, or `None` if the body is empty.
+/// Reads the `DeleteOptions` in the body. Returns `None` if the body is empty.
 pub(super) async fn read_delete_options(request: Request<Arriving>) -> Result<Option<Object>, ApiError> {
     let encoding = encoding(request.headers());
     let body = read(request).await?;
@@ -89,8 +92,8 @@ pub(super) fn media_type(headers: &HeaderMap) -> String {
     value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
 }
 
-/// The body as it is sent. The request carries its [`Share`], from which is taken what has arrived: who sends nothing
-/// keeps nobody else out.
+/// Reads the body as text. The request carries its [`Share`] of the budget, from which only received bytes are taken.
+/// So a client that announces a body and sends nothing does not block other clients.
 pub(super) async fn read(mut request: Request<Arriving>) -> Result<Body, ApiError> {
     let too_large = || ApiError::TooLarge { limit: LIMIT };
     let share = request.extensions_mut().remove::<Arc<Share>>();
@@ -100,7 +103,7 @@ pub(super) async fn read(mut request: Request<Arriving>) -> Result<Body, ApiErro
         return Err(too_large());
     }
     let mut text = Vec::new();
-    // Of memory that is not written to, the system gives only the addresses.
+    // The kernel provides only addresses for memory that is not written to.
     text.reserve_exact(usize::try_from(body.size_hint().lower()).unwrap_or(LIMIT));
     while let Some(frame) = body.frame().await {
         let frame =
@@ -116,7 +119,7 @@ pub(super) async fn read(mut request: Request<Arriving>) -> Result<Body, ApiErro
 }
 
 impl Body {
-    /// The object, and what the client should hear about the text; `assumed` are the apiVersion and kind of a protobuf
+    /// Decodes the object. Also returns warnings about the text. `assumed` are the apiVersion and kind of a protobuf
     /// body that does not name them.
     fn object(
         &self,
@@ -129,7 +132,7 @@ impl Body {
                 let (value, remarks) = self.json(validation)?;
                 Ok((object(value)?, remarks))
             }
-            // The decoder of YAML refuses duplicates, protobuf has none.
+            // The YAML decoder refuses duplicates, and protobuf has none.
             Encoding::Yaml => Ok((object(self.yaml()?)?, Vec::new())),
             Encoding::Protobuf => {
                 let limits = protobuf::Limits { memory: DECODED };
@@ -145,7 +148,7 @@ impl Body {
         }
     }
 
-    /// What the client should hear about fields that the JSON has more than once.
+    /// Returns warnings about fields that occur more than once in an object of the JSON.
     fn duplicates(&self, validation: FieldValidation) -> Result<Vec<String>, ApiError> {
         let duplicates = duplicates::of_json(&self.text);
         let remarks: Vec<String> =
@@ -156,12 +159,12 @@ impl Body {
         Ok(remarks)
     }
 
-    /// The value, from JSON, and what the client should hear about the text.
+    /// Decodes JSON. Also returns warnings about the text.
     pub(super) fn json(&self, validation: FieldValidation) -> Result<(Value, Vec<String>), ApiError> {
         self.with_remarks(self.decoded_json()?, validation)
     }
 
-    /// The value, from YAML. JSON is YAML, but much faster to read as what it is; only its decoder takes duplicates.
+    /// Decodes YAML. JSON is also YAML, but its own decoder is much faster, and only that decoder accepts duplicates.
     pub(super) fn json_or_yaml(&self, validation: FieldValidation) -> Result<(Value, Vec<String>), ApiError> {
         match self.decoded_json() {
             Ok(decoded) => self.with_remarks(decoded, validation),
@@ -178,13 +181,13 @@ impl Body {
         if !has_repeats || validation == FieldValidation::Ignore {
             return Ok((value, Vec::new()));
         }
-        // Looking for them takes as much memory as the value.
+        // The search for duplicates takes as much memory as the value.
         drop(value);
         let remarks = self.duplicates(validation)?;
         Ok((self.decoded_json()?.0, remarks))
     }
 
-    /// The value, from JSON, and whether an object has a member more than once.
+    /// Decodes JSON. Also returns true if an object has a member more than once.
     fn decoded_json(&self) -> Result<(Value, bool), ApiError> {
         self.bounded("JSON", |bounded| {
             let mut text = serde_json::Deserializer::from_slice(&self.text);
@@ -193,7 +196,7 @@ impl Body {
         })
     }
 
-    /// The value, from YAML.
+    /// Decodes YAML.
     fn yaml(&self) -> Result<Value, ApiError> {
         let text = std::str::from_utf8(&self.text).map_err(|error| refused("YAML", &error))?;
         let value = self.bounded("YAML", |bounded| {
@@ -217,7 +220,8 @@ impl Body {
     }
 }
 
-/// The value, if it can be read again from the store. Other than the decoder of JSON, those of YAML and protobuf take more.
+/// Checks that the value can be decoded again from the store. The decoders of YAML and protobuf accept deeper values
+/// than that of JSON.
 fn fitting(format: &'static str, value: Value) -> Result<Value, ApiError> {
     if fits_depth(&value, MAX_DEPTH, &mut 0) {
         Ok(value)

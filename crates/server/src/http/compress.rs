@@ -1,4 +1,4 @@
-//! gzip of large answers, for clients that ask for it. The body is packed chunk by chunk on its way out.
+//! gzip of large answers, for clients that accept it. The body is compressed chunk by chunk while it is sent.
 
 use std::{
     convert::Infallible,
@@ -15,12 +15,12 @@ use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
 
 use super::Answer;
 
-/// Smaller answers are not worth the time (upstream's `defaultGzipThresholdBytes`).
+/// Minimum size in bytes. Compressing smaller answers is not worth the time (upstream's `defaultGzipThresholdBytes`).
 const THRESHOLD: u64 = 128 << 10;
-/// Upstream's `defaultGzipContentEncodingLevel`: little is gained by more.
+/// Upstream's `defaultGzipContentEncodingLevel`. Higher levels gain little.
 const LEVEL: u32 = 1;
 
-/// Whether the client takes gzip.
+/// Returns true if the client accepts gzip.
 pub(super) fn accepts_gzip(headers: &HeaderMap) -> bool {
     let values = headers.get_all(header::ACCEPT_ENCODING).into_iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).any(|clause| {
@@ -29,7 +29,7 @@ pub(super) fn accepts_gzip(headers: &HeaderMap) -> bool {
     })
 }
 
-/// The answer, packed if it is known to be large. Watches have no known size and are never packed.
+/// Compresses the answer if it is known to be large. Watches have no known size and are never compressed.
 pub(super) fn pack(answer: Answer) -> Answer {
     if answer.body().size_hint().lower() < THRESHOLD
         || answer.headers().contains_key(header::CONTENT_ENCODING)
@@ -46,7 +46,7 @@ pub(super) fn pack(answer: Answer) -> Answer {
 
 struct Packed {
     body: UnsyncBoxBody<Bytes, Infallible>,
-    /// Gone when the end has been written.
+    /// `None` after the end of the stream has been written.
     encoder: Option<GzEncoder<Vec<u8>>>,
 }
 
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks() {
+    fn clients_that_accept_gzip() {
         let asks = |text: &'static str| {
             accepts_gzip(&HeaderMap::from_iter([(header::ACCEPT_ENCODING, HeaderValue::from_static(text))]))
         };

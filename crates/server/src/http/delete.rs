@@ -1,4 +1,4 @@
-//! DELETE: its options, from the body or the query, and what it answers.
+//! DELETE: its options, from the body or the query, and its answer.
 
 use crate::json::{Value, json};
 use bytes::Bytes;
@@ -20,10 +20,10 @@ use crate::{
     json::{Object, type_name},
 };
 
-/// Objects of a collection that are being deleted at once.
+/// Maximum number of objects of a collection that are deleted concurrently.
 const AT_ONCE: usize = 16;
 
-/// Options as a client gives them.
+/// The options that a client gives.
 #[derive(Debug, Default)]
 struct Asked {
     options: DeleteOptions,
@@ -43,8 +43,8 @@ pub(super) async fn named(
     answer(presenter, named, outcome, asked.orphan_dependents)
 }
 
-/// Deletes what a list with the same query would show, and answers with that list; stops at the first that cannot be
-/// deleted.
+/// Deletes the objects that a list with the same query returns, and answers with that list. Stops at the first object
+/// that cannot be deleted.
 pub(super) async fn collection(
     api: &Api,
     request: Request<Arriving>,
@@ -69,7 +69,7 @@ async fn one_of(api: &Api, named: Named, options: &DeleteOptions) -> Result<Opti
 }
 
 impl Asked {
-    /// From the body and the query. What each of them says counts; they must not contradict each other.
+    /// Combines the options of the body and of the query, which must not contradict each other.
     async fn read(request: Request<Arriving>, query: &Query) -> Result<Self, ApiError> {
         let dry_run = write_options(request.headers(), query)?.dry_run;
         let in_query = Self::from_query(query)?;
@@ -90,7 +90,7 @@ impl Asked {
             text(body, "propagationPolicy", "propagationPolicy")?,
             flag(body, "orphanDependents")?,
         )?;
-        // Nothing here is stopped gracefully, so the number says nothing; it must be one, though.
+        // No resource here is stopped gracefully, so the number has no effect. It must be a number, though.
         match body.get("gracePeriodSeconds") {
             Some(Value::Number(number)) if number.is_i64() || number.is_u64() => {}
             None | Some(Value::Null) => {}
@@ -121,7 +121,7 @@ impl Asked {
         Self::new(query.get("propagationPolicy"), query.optional_flag("orphanDependents")?)
     }
 
-    /// The same with what the query says.
+    /// Adds the options of the query.
     fn and(mut self, query: &Self) -> Result<Self, ApiError> {
         match (self.options.propagation, query.options.propagation) {
             (Some(body), Some(query)) if body != query => {
@@ -166,8 +166,8 @@ fn flag(body: &Object, field: &str) -> Result<Option<bool>, ApiError> {
     }
 }
 
-/// The text at `key`, told from none where it is empty; `field` is its path. An empty condition is none that an object
-/// could meet.
+/// Returns the text at `key`, an empty one included. `field` is its path for errors. An empty precondition differs
+/// from none: no object meets it.
 fn text<'a>(object: &'a Object, key: &str, field: &str) -> Result<Option<&'a str>, ApiError> {
     match object.get(key) {
         None | Some(Value::Null) => Ok(None),
@@ -188,7 +188,7 @@ fn wrong_type(field: &str, expected: &'static str, got: &Value) -> ApiError {
     ApiError::WrongType { field: field.to_owned(), expected, got: type_name(got) }
 }
 
-/// The object while it is still there, and where its kind answers so; a Status otherwise.
+/// Answers with the object if it still exists or if its kind returns deleted objects, and with a Status otherwise.
 fn answer(
     presenter: &Presenter,
     named: &Named,
@@ -197,7 +197,7 @@ fn answer(
 ) -> Result<Answer, ApiError> {
     let info = named.resource.info();
     if outcome.effect != Effect::Deleted {
-        // As upstream does for this old option alone.
+        // Upstream does this for this deprecated option only.
         let code = if orphan_dependents == Some(false) { StatusCode::ACCEPTED } else { StatusCode::OK };
         return presenter.object(code, outcome.object);
     }

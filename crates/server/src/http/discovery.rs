@@ -1,6 +1,7 @@
-//! What this server has: version, groups, resources and the OpenAPI documents, for clients that ask before they act.
+//! Discovery: the version, groups, resources and OpenAPI documents of this server.
 //!
-//! Everything here is fixed at compile time; each document is made at its first request and kept as bytes.
+//! All of this is fixed at compile time. OpenAPI and aggregated documents are created at their first request and kept
+//! as bytes.
 
 mod aggregated;
 mod openapi;
@@ -21,7 +22,7 @@ use crate::{
     resource::{Info, Resource},
 };
 
-/// The Kubernetes version whose API is followed.
+/// The Kubernetes version whose API this server implements.
 const VERSION: (&str, &str) = ("1", "36");
 
 /// A description of the API, or of a part of it.
@@ -46,23 +47,23 @@ pub(super) enum Document {
 }
 
 impl Document {
-    /// The description of a group, if there is one of this name.
+    /// Returns the description of a named group; `None` if there is no such group.
     pub(super) fn group(name: &str) -> Option<Self> {
         let info = infos().find(|info| info.group == name && !name.is_empty())?;
         Some(Self::Group(info.group))
     }
 
-    /// The resources of a version of a group.
+    /// Returns the resource list of a version of a group.
     pub(super) fn resources(group: &str, version: &str) -> Option<Self> {
         in_version(group, version).map(|info| Self::Resources(info.api_version))
     }
 
-    /// The OpenAPI document of a version of a group.
+    /// Returns the OpenAPI document of a version of a group.
     pub(super) fn openapi(group: &str, version: &str) -> Option<Self> {
         in_version(group, version).map(|info| Self::OpenApiV3(info.api_version))
     }
 
-    /// The answer to a GET.
+    /// Answers a GET.
     pub(super) fn answer(self, headers: &HeaderMap, query: &Query) -> Result<Answer, ApiError> {
         let accept = Accept::of(headers);
         let plain = match self {
@@ -84,7 +85,7 @@ impl Document {
         Ok(present::document(StatusCode::OK, plain, query.flag("pretty")?, &self.plain()))
     }
 
-    /// The document in its plain form.
+    /// Returns the document in its plain form.
     fn plain(self) -> Value {
         match self {
             Self::Version => version(),
@@ -111,16 +112,16 @@ impl Document {
     }
 }
 
-/// The encoding of a document that has no transformations; clauses that ask for one do not fit.
+/// Returns the encoding of a document without transformations; `None` if the clause asks for a transformation.
 fn accept_plain(clause: &super::accept::Clause<'_>) -> Option<Encoding> {
     clause.encoding().filter(|_| clause.parameter("as").is_none())
 }
 
-/// Bytes with a tag that tells whether a client has them already.
+/// Bytes with an ETag, by which a client can tell whether it already has them.
 #[derive(Debug)]
 struct Tagged {
     bytes: bytes::Bytes,
-    /// Without quotes.
+    /// The ETag, without quotes.
     tag: String,
 }
 
@@ -133,7 +134,7 @@ impl Tagged {
         Self { tag: format!("{:016X}", hasher.finish()), bytes }
     }
 
-    /// The bytes, or 304 if the client has them.
+    /// Answers with the bytes, or with 304 if the client has them.
     fn answer(&self, media_type: &'static str, headers: &HeaderMap) -> Answer {
         let quoted = format!("\"{}\"", self.tag);
         let known =
@@ -184,7 +185,7 @@ fn in_version(group: &str, version: &str) -> Option<&'static Info> {
     infos().find(|info| info.group == group && info.version == version)
 }
 
-/// The named groups, in the order of their first resource.
+/// Returns the named groups in the order of their first resource.
 fn group_names() -> Vec<&'static str> {
     let mut names: Vec<&str> = Vec::new();
     for info in infos() {
@@ -195,7 +196,7 @@ fn group_names() -> Vec<&'static str> {
     names
 }
 
-/// The API versions of a group, each once.
+/// Returns one resource of each version of a group.
 fn versions(group: &str) -> Vec<&'static Info> {
     let mut found: Vec<&Info> = Vec::new();
     for info in infos().filter(|info| info.group == group) {

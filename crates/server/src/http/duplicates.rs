@@ -1,19 +1,20 @@
-//! Fields that a JSON text has more than once. A text in, the paths of such fields out.
+//! Finds duplicate fields in JSON. Text in, the paths of these fields out.
 //!
-//! Decoders keep the last of them, so it takes a walk of its own.
+//! Decoders keep the last of the duplicates silently, so the search needs a pass of its own.
 
 use std::collections::HashSet;
 
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
-/// More are not reported.
+/// Maximum number of paths that are reported.
 const MOST: usize = 20;
 
-/// The fields that stand more than once in one object, by their paths; nothing for what is no JSON.
+/// Returns the paths of fields that occur more than once in their object. In invalid JSON, only those before the
+/// error.
 pub(super) fn of_json(text: &[u8]) -> Vec<String> {
     let mut walk = Walk::default();
     let mut decoder = serde_json::Deserializer::from_slice(text);
-    // What is wrong with the text is said by whoever decodes it.
+    // The decoder of the text reports its errors.
     let _ = Seed(&mut walk).deserialize(&mut decoder);
     walk.found
 }
@@ -25,7 +26,7 @@ struct Walk {
 }
 
 impl Walk {
-    /// Does `inner` with `part` at the end of the path.
+    /// Runs `inner` with `part` appended to the path.
     fn at<T>(&mut self, part: &str, inner: impl FnOnce(&mut Self) -> T) -> T {
         let length = self.path.len();
         self.path.push_str(part);

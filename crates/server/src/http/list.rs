@@ -1,4 +1,4 @@
-//! Lists: which revision, which page, and the answer streamed from the stored bytes.
+//! Lists: the revision, the page, and the answer, which is streamed from the stored bytes.
 
 pub(super) mod stream;
 mod token;
@@ -17,7 +17,7 @@ use crate::{
     store::{Scope, Store, StoredObject},
 };
 
-/// How long a read waits for a revision that has not happened yet (upstream: 3 s).
+/// How long a read waits for a revision that is not published yet (upstream: 3 s).
 const FUTURE_WAIT: Duration = Duration::from_secs(3);
 
 /// Answers a list request.
@@ -31,7 +31,7 @@ pub(super) async fn answer(
     presenter.list(&metadata, objects.iter().map(|object| object.body().clone()).collect()).await
 }
 
-/// The objects that a list request with the same query would answer with, and the metadata of that list.
+/// Returns the objects that a list request with the same query returns, and the metadata of that list.
 pub(super) async fn page(
     api: &Api,
     query: &Query,
@@ -43,22 +43,22 @@ pub(super) async fn page(
     page.read(api, collection, &selector)
 }
 
-/// How new a read must be.
+/// The minimum revision of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Freshness {
-    /// Any state will do.
+    /// Any state is sufficient.
     #[default]
     Any,
-    /// Not older than the moment of the request.
+    /// At least as new as the request.
     Latest,
-    /// Not older than a revision.
+    /// At least this revision.
     Revision(u64),
-    /// A revision that some server of the same store gave out. One that never was is for the store to say.
+    /// A revision that a server of the same store has returned. If it was not, the store reports it as expired.
     Given(u64),
 }
 
 impl Freshness {
-    /// What `resourceVersion` means to a read unless something else is said: absent, 0, or a revision.
+    /// Returns the meaning of `resourceVersion` for a read without further parameters: absent, 0, or a revision.
     pub(super) fn of(revision: Option<u64>) -> Self {
         match revision {
             None => Self::Latest,
@@ -68,7 +68,8 @@ impl Freshness {
     }
 }
 
-/// Waits until what is published is as new as it must be, but not for ever.
+/// Waits until the published state is new enough. Returns an error for a [`Freshness::Revision`] that is not
+/// published within [`FUTURE_WAIT`].
 pub(super) async fn fresh_enough(
     store: &dyn Store,
     resource: Resource,
@@ -85,7 +86,8 @@ pub(super) async fn fresh_enough(
     }
 }
 
-/// Another server of the same store may have given the revision out a moment ago.
+/// Refreshes the store if the revision is not published, because another server of the same store may have returned
+/// it a moment ago.
 async fn catch_up(store: &dyn Store, revision: u64) -> Result<(), ApiError> {
     if store.revision() < revision {
         store.refresh().await?;
@@ -94,7 +96,7 @@ async fn catch_up(store: &dyn Store, revision: u64) -> Result<(), ApiError> {
 }
 
 async fn wait_for(store: &dyn Store, resource: Resource, revision: u64) -> Result<(), ApiError> {
-    // The last write may have been of another resource, whose signal is not waited for.
+    // The last write may concern another resource, whose signal does not fire here.
     catch_up(store, revision).await?;
     let mut signal = store.subscribe(resource);
     let reached = async {
@@ -113,15 +115,15 @@ pub(super) fn expired(error: crate::store::Expired) -> ApiError {
     ApiError::Expired { requested: error.requested, oldest: error.oldest, continue_token: None }
 }
 
-/// What part of which revision was asked for.
+/// The requested part of a list and its revision.
 #[derive(Debug, Default)]
 struct Page {
-    /// The exact revision to read, if not the current one.
+    /// The exact revision to read; `None` for the current one.
     at: Option<u64>,
     freshness: Freshness,
     after: Option<String>,
     limit: Option<usize>,
-    /// Whether `at` comes from a continue token.
+    /// True if the request has a continue token.
     continued: bool,
 }
 
@@ -137,8 +139,9 @@ impl Page {
         if let Some(token) = query.get("continue").filter(|text| !text.is_empty()) {
             return Self::continued(token, limit, revision, matching);
         }
-        // Upstream answers a list of any state whole (`computeListLimit` of its storage). Proxies ask for one with a limit
-        // when they start, and each further page would cost them of the few requests that they allow themselves.
+        // For resourceVersion 0, upstream ignores the limit and returns the whole list (`computeListLimit` of its
+        // storage). Proxies request such a list with a limit when they start. Each further page would use up one of
+        // the few requests that they allow themselves.
         let limit = limit.filter(|_| revision != Some(0));
         let page = Self { limit, freshness: Freshness::of(revision), ..Self::default() };
         let exact_only = "is forbidden for resourceVersion 0 and unless resourceVersion is given";
@@ -180,12 +183,12 @@ impl Page {
             value: token.to_owned(),
             reason: "not a token that this server gave out",
         })?;
-        // A page of a known revision needs nothing newer; one that goes on at the present does.
+        // A page at a known revision needs nothing newer. A page at the current revision must be up to date.
         let freshness = revision.map_or(Freshness::Latest, Freshness::Given);
         Ok(Self { at: revision, after: Some(after), limit, continued: true, freshness })
     }
 
-    /// The list's metadata and the objects of the page.
+    /// Reads the page. Returns the list's metadata and the objects.
     fn read(
         self,
         api: &Api,
@@ -213,7 +216,8 @@ impl Page {
         Ok((metadata, page))
     }
 
-    /// A page of a revision that is gone: the client may go on at the current one.
+    /// Returns the error for a page at an expired revision. Its token lets the client continue at the current
+    /// revision.
     fn expired(&self, error: crate::store::Expired) -> ApiError {
         let token = self.after.clone().filter(|_| self.continued);
         let token = token.map(|after| Token { revision: None, after }.encode());

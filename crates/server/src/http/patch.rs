@@ -1,4 +1,4 @@
-//! PATCH requests: the patch in the body, by its media type, and the parameters that belong to it.
+//! PATCH requests: decodes the patch in the body by its media type, and the parameters for it.
 
 use crate::json::Value;
 use http::Request;
@@ -19,7 +19,7 @@ use crate::{
 const ACCEPTED: &str = "application/json-patch+json, application/merge-patch+json, \
                         application/strategic-merge-patch+json, application/apply-patch+yaml";
 
-/// The patch of a request, and what the client should hear about its text.
+/// Reads the patch of a request. Also returns warnings about its text.
 pub(super) async fn read(
     request: Request<Arriving>,
     resource: Resource,

@@ -1,7 +1,7 @@
-//! How an answer looks: stored objects as the representation that the client asked for.
+//! Presentation: converts stored objects into the representation that the client asks for.
 //!
-//! Stored bytes in, bytes on the wire out. Plain JSON, by far the most frequent, is passed through untouched,
-//! protobuf is made from its text; all others are made from the decoded object.
+//! Stored bytes in, encoded bytes out. Plain JSON, which is by far the most frequent, is passed through unchanged.
+//! Protobuf is encoded from the JSON text. All other representations are made from the decoded object.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{error::ApiError, json::Object, resource::Resource};
 
-/// Decoded items of a list, each about 10 us, after which others have their turn.
+/// Number of list items that are decoded before the task yields. Each takes about 10 us.
 const ITEMS_AT_A_TIME: usize = 100;
 
 /// Presents the objects of one resource to one client.
@@ -31,7 +31,7 @@ pub(super) struct Presenter {
     pub(super) resource: Resource,
     include: IncludeObject,
     pretty: bool,
-    /// The time that ages are counted to, in seconds since 1970.
+    /// The current time for ages, in seconds since 1970.
     now: i64,
 }
 
@@ -47,7 +47,7 @@ impl Presenter {
         Ok(Self { format, resource, include, pretty: query.flag("pretty")?, now: now() })
     }
 
-    /// One object as an answer.
+    /// Answers with one object.
     pub(super) fn object(&self, code: StatusCode, stored: Bytes) -> Result<Answer, ApiError> {
         if self.passes_stored_bytes() && !self.pretty {
             return Ok(answer(code, Encoding::Json, stored));
@@ -59,7 +59,7 @@ impl Presenter {
         Ok(document(code, self.format.encoding, self.pretty, &self.view(&object, true)))
     }
 
-    /// A list as an answer; `metadata` is the list's. Others have their turn while it is made.
+    /// Answers with a list. `metadata` is that of the list. Yields to other tasks while the list is encoded.
     pub(super) async fn list(&self, metadata: &Value, objects: Vec<Bytes>) -> Result<Answer, ApiError> {
         if self.format.encoding == Encoding::Protobuf {
             let seen = objects.into_iter().map(|stored| self.seen(stored));
@@ -74,7 +74,7 @@ impl Presenter {
         Ok(document(StatusCode::OK, self.format.encoding, self.pretty, &list))
     }
 
-    /// The object of a watch event in JSON; `first` for the first one of the watch.
+    /// Returns the object of a watch event as JSON. `first` is true for the first event of the watch.
     pub(super) fn event_json(&self, stored: &Bytes, first: bool) -> Bytes {
         if self.passes_stored_bytes() {
             return stored.clone();
@@ -83,28 +83,28 @@ impl Presenter {
         presenter.view(&self.decoded(stored), first).to_string().into()
     }
 
-    /// A watch event in protobuf.
+    /// Returns a watch event in protobuf.
     pub(super) fn event_protobuf(&self, kind: &str, stored: &Bytes) -> Result<Bytes, ApiError> {
         protobuf::stored_event(self.form(), kind, &self.seen(stored.clone()))
     }
 
-    /// Whether stored bytes are the answer as they are.
+    /// Returns true if the stored bytes are the answer.
     pub(super) fn passes_stored_bytes(&self) -> bool {
         let format = Format { encoding: Encoding::Json, view: View::Whole };
         self.format == format && self.resource.stored() == self.resource
     }
 
-    /// An object as the clients of this resource see it.
+    /// Decodes an object and converts it to the form of this resource.
     fn decoded(&self, stored: &Bytes) -> Object {
         view::seen(self.resource, serde_json::from_slice(stored).unwrap_or_default())
     }
 
-    /// The same in JSON.
+    /// Converts the JSON of an object to the form of this resource.
     fn seen(&self, stored: Bytes) -> Bytes {
         view::seen_body(self.resource, &stored).map_or(stored, Bytes::from)
     }
 
-    /// What is encoded in protobuf of an object.
+    /// Returns which form of an object is encoded in protobuf.
     fn form(&self) -> Form {
         match self.format.view {
             View::Metadata(version) => Form::Metadata(version.api_version()),
@@ -112,7 +112,8 @@ impl Presenter {
         }
     }
 
-    /// What a client sees of one object; column definitions are sent only where they are not known yet.
+    /// Returns the representation of one object. A Table includes its column definitions only if `with_columns` is
+    /// true.
     fn view(&self, object: &Object, with_columns: bool) -> Value {
         match self.format.view {
             View::Whole => Value::Object(object.clone()),
@@ -131,7 +132,7 @@ impl Presenter {
         }
     }
 
-    /// The list up to its first item.
+    /// Returns the text of the list before its first item.
     fn list_head(&self, metadata: &Value) -> String {
         let info = self.resource.info();
         match self.format.view {
@@ -172,7 +173,7 @@ impl Presenter {
     }
 }
 
-/// A document as an answer. What has no protobuf form, such as discovery, comes in JSON.
+/// Answers with a document. A document without a protobuf form, such as discovery, is sent as JSON.
 pub(super) fn document(code: StatusCode, encoding: Encoding, pretty: bool, value: &Value) -> Answer {
     match encoding {
         Encoding::Yaml => {

@@ -1,4 +1,4 @@
-//! `application/vnd.kubernetes.protobuf` in answers: lists in parts, and the codec's errors.
+//! `application/vnd.kubernetes.protobuf` in answers: lists in parts, and conversion of the codec's errors.
 
 use crate::json::Value;
 use bytes::Bytes;
@@ -7,24 +7,24 @@ use portolan_schema::protobuf::{self, EncodeError, Form};
 use super::list::stream::{CHUNK, Parts};
 use crate::{error::ApiError, json::Object};
 
-/// An object of any kind in its envelope.
+/// Encodes an object of any kind with its envelope.
 pub(super) fn object(object: &Object) -> Result<Bytes, ApiError> {
     protobuf::encode(object).map(Bytes::from).map_err(refused)
 }
 
-/// A stored object in its envelope.
+/// Encodes a stored object with its envelope.
 pub(super) fn stored(form: Form, stored: &[u8]) -> Result<Bytes, ApiError> {
     form.encode(stored).map(Bytes::from).map_err(refused)
 }
 
-/// A list of stored objects in its envelope, which has the length of all of them before the first. Others have their
-/// turn while it is made.
+/// Encodes a list of stored objects with its envelope. The total length comes before the first object, so all of them
+/// are encoded first. Yields to other tasks meanwhile.
 pub(super) async fn list(
     form: Form,
     metadata: &Value,
     objects: impl Iterator<Item = Bytes>,
 ) -> Result<Parts, ApiError> {
-    // The last item of a part mostly fits into what was set aside for it.
+    // Leaves room for the last item of a part, which then mostly fits without a reallocation.
     const FULL: usize = CHUNK - CHUNK / 8;
     let (mut items, mut part) = (Vec::new(), Vec::with_capacity(CHUNK));
     for stored in objects {
@@ -42,12 +42,12 @@ pub(super) async fn list(
     Ok(Parts::new(std::iter::once(head.into()).chain(items).chain([tail.into()]).collect()))
 }
 
-/// A watch event of a stored object, with its length before it.
+/// Encodes a watch event of a stored object, preceded by its length.
 pub(super) fn stored_event(form: Form, kind: &str, stored: &[u8]) -> Result<Bytes, ApiError> {
     form.encode_watch_event(kind, stored).map(Bytes::from).map_err(refused)
 }
 
-/// A watch event, with its length before it.
+/// Encodes a watch event, preceded by its length.
 pub(super) fn event(kind: &str, object: &Object) -> Result<Bytes, ApiError> {
     protobuf::encode_watch_event(kind, object).map(Bytes::from).map_err(refused)
 }

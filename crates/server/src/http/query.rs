@@ -1,30 +1,30 @@
 //! Query strings and percent-encoding (WHATWG `application/x-www-form-urlencoded`).
 //!
-//! Every parameter that this server knows is checked with the query, whatever the request is: what has a value that it
-//! cannot have is refused, and never taken for absent. Others are left alone, as upstream leaves them: clients send some
-//! for servers of other versions.
+//! Every parameter that this server knows is checked, whatever the request is. An invalid value is refused and never
+//! treated as absent. Unknown parameters are ignored, as upstream does, because clients send some for servers of
+//! other versions.
 
 use crate::error::{ApiError, FieldError};
 
-/// What the value of a parameter may be.
+/// The values that a parameter may have.
 #[derive(Debug, Clone, Copy)]
 enum Rule {
-    /// True or false. Only the name, without `=`, is true.
+    /// True or false. The name without `=` means true.
     Flag,
     /// A decimal number.
     Number,
-    /// A decimal number, or nothing.
+    /// A decimal number, or empty.
     NumberOrNothing,
-    /// One of these.
+    /// One of these values.
     OneOf(&'static [&'static str]),
-    /// One of these, or nothing.
+    /// One of these values, or empty.
     OneOfOrNothing(&'static [&'static str]),
-    /// Any text, which is checked where it is used.
+    /// Any text. It is checked where it is used.
     Text,
 }
 
 /// The parameters, with upstream's rules (`metav1.ListOptions`, `GetOptions`, `DeleteOptions`, `CreateOptions`,
-/// `PatchOptions`, `TableOptions`): where these are of a type whose empty value means "not set", nothing is allowed.
+/// `PatchOptions`, `TableOptions`). A value may be empty where the empty value of upstream's type means "not set".
 const PARAMETERS: &[(&str, Rule)] = &[
     ("allowWatchBookmarks", Rule::Flag),
     ("continue", Rule::Text),
@@ -47,7 +47,7 @@ const PARAMETERS: &[(&str, Rule)] = &[
     ("watch", Rule::Flag),
 ];
 
-/// Parameters that choose among objects.
+/// Parameters that select among objects.
 const SELECTIVE: &[&str] =
     &["continue", "fieldSelector", "labelSelector", "limit", "resourceVersion", "resourceVersionMatch"];
 
@@ -58,12 +58,12 @@ pub(super) struct Query(Vec<Parameter>);
 #[derive(Debug)]
 struct Parameter {
     name: String,
-    /// `None` where there is no `=`.
+    /// `None` if there is no `=`.
     value: Option<String>,
 }
 
 impl Query {
-    /// Reads and checks a query.
+    /// Parses and checks a query.
     pub(super) fn parse(text: &str) -> Result<Self, ApiError> {
         let parameters =
             text.split('&').filter(|pair| !pair.is_empty()).map(|pair| match pair.split_once('=') {
@@ -79,28 +79,28 @@ impl Query {
         Ok(query)
     }
 
-    /// The value of a parameter; the empty text where there is only its name.
+    /// Returns the value of a parameter; empty if there is only its name.
     pub(super) fn get(&self, name: &str) -> Option<&str> {
         self.all(name).next().map(Option::unwrap_or_default)
     }
 
-    /// A boolean parameter; absent is false.
+    /// Returns a boolean parameter; false if it is absent.
     pub(super) fn flag(&self, name: &'static str) -> Result<bool, ApiError> {
         Ok(self.optional_flag(name)?.unwrap_or(false))
     }
 
-    /// A boolean parameter by the rules of Go's `strconv.ParseBool`, absent told from false.
+    /// Returns a boolean parameter by the rules of Go's `strconv.ParseBool`; `None` if it is absent.
     pub(super) fn optional_flag(&self, name: &'static str) -> Result<Option<bool>, ApiError> {
         self.all(name).next().map(|value| parse_flag(name, value)).transpose()
     }
 
-    /// A decimal parameter; absent and empty are `None`.
+    /// Returns a decimal parameter; `None` if it is absent or empty.
     pub(super) fn number(&self, name: &'static str) -> Result<Option<u64>, ApiError> {
         self.get(name).filter(|text| !text.is_empty()).map(|text| parse_number(name, text)).transpose()
     }
 
-    /// Whether nothing in it chooses among objects: a request about one object would do more than such a query asks
-    /// for.
+    /// Returns an error if a parameter selects among objects. A request for one object would ignore it and do more
+    /// than the query asks for.
     pub(super) fn check_unselective(&self) -> Result<(), ApiError> {
         let given = SELECTIVE.iter().find_map(|name| {
             let value = self.get(name).filter(|value| !value.is_empty())?;
@@ -114,7 +114,7 @@ impl Query {
         }
     }
 
-    /// The values of a parameter, `None` for its name alone.
+    /// Returns the values of a parameter; `None` for the name alone.
     fn all(&self, name: &str) -> impl Iterator<Item = Option<&str>> {
         self.0.iter().filter(move |it| it.name == name).map(|it| it.value.as_deref())
     }
@@ -151,7 +151,7 @@ fn parse_number(name: &'static str, text: &str) -> Result<u64, ApiError> {
     text.parse().map_err(|_| bad(name, text, "must be a decimal number"))
 }
 
-/// Decodes `%XX`; `None` if the encoding is broken or the result is not UTF-8.
+/// Decodes `%XX`. Returns `None` if the encoding is invalid or the result is not UTF-8.
 pub(super) fn decode_path(segment: &str) -> Option<String> {
     decode(segment, false)
 }
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_chooses_among_objects() {
+    fn parameters_that_select_among_objects() {
         let is_fine = |text: &str| Query::parse(text).unwrap().check_unselective().is_ok();
         assert!(!is_fine("dryRun=All&fieldManager=me&labelSelector=&limit=5"));
         assert!(is_fine("dryRun=All&fieldManager=me&labelSelector=&resourceVersion="));

@@ -1,4 +1,4 @@
-//! Paths.
+//! Parses paths into routes.
 
 use super::{discovery::Document, query::decode_path};
 use crate::{
@@ -8,10 +8,10 @@ use crate::{
     store::Scope,
 };
 
-/// Bytes of a path that a message repeats.
+/// Maximum number of characters of a path that an error message repeats.
 const MOST_SHOWN: usize = 256;
 
-/// What a path names.
+/// The target of a path.
 #[derive(Debug)]
 pub(super) enum Route {
     /// A description of the API.
@@ -25,11 +25,11 @@ pub(super) enum Route {
 pub(super) struct Collection {
     pub(super) resource: Resource,
     pub(super) namespace: Option<String>,
-    /// Whether the path is one of the old ones that stand for a watch: `/api/v1/watch/...`.
+    /// True for the deprecated watch paths: `/api/v1/watch/...`.
     pub(super) watch: bool,
 }
 
-/// One object, or its status.
+/// One object, or a subresource of it.
 #[derive(Debug)]
 pub(super) struct Named {
     pub(super) resource: Resource,
@@ -63,8 +63,8 @@ impl Route {
     }
 }
 
-/// The parts of a path, decoded. A slash at the end counts for nothing; any other empty part is refused, since what is
-/// left without it may be the path of something else.
+/// Returns the segments of a path, decoded. Ignores a trailing slash. Refuses any other empty segment, because
+/// without it the path may name something else.
 pub(super) fn segments(path: &str) -> Result<Vec<String>, ApiError> {
     let within = path.strip_prefix('/').unwrap_or(path);
     let within = within.strip_suffix('/').unwrap_or(within);
@@ -77,21 +77,21 @@ pub(super) fn segments(path: &str) -> Result<Vec<String>, ApiError> {
     within.split('/').map(decode_path).collect::<Option<_>>().ok_or(ApiError::UnknownPath)
 }
 
-/// The refusal of a path with an empty part.
+/// Returns the error for a path with an empty segment.
 pub(super) fn empty_segment(path: &str) -> ApiError {
-    // A path is ASCII; what is not would have been refused with the head of the request.
+    // A path is ASCII. Others are refused with the head of the request.
     ApiError::EmptySegment { path: path.chars().take(MOST_SHOWN).collect() }
 }
 
 impl Collection {
-    /// The scope in the store.
+    /// Returns the scope in the store.
     pub(super) fn scope(&self) -> Scope<'_> {
         Scope { namespace: self.namespace.as_deref(), ..Scope::default() }
     }
 }
 
 impl Named {
-    /// The object itself, found in a collection.
+    /// Returns the route of an object in a collection.
     pub(super) fn of(collection: &Collection, object: &crate::store::StoredObject) -> Self {
         let namespace = Some(object.namespace()).filter(|name| !name.is_empty()).map(str::to_owned);
         let name = object.name().to_owned();

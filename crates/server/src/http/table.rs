@@ -1,7 +1,7 @@
-//! Tables (`meta.k8s.io` Table): the columns of each kind and the cells of an object, as
-//! `pkg/printers/internalversion/printers.go` of Kubernetes v1.36 has them.
+//! Tables (`meta.k8s.io` Table): the columns of each kind and the cells of an object, as in
+//! `pkg/printers/internalversion/printers.go` of Kubernetes v1.36.
 //!
-//! Pure: cells follow from the object and the time, which the caller reads.
+//! Pure: cells depend on the object and on the time, which the caller passes in.
 
 mod endpoints;
 mod event;
@@ -17,7 +17,7 @@ use crate::{
     resource::Resource,
 };
 
-/// How much of each object goes into its row.
+/// Which part of each object its row includes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum IncludeObject {
     None,
@@ -26,7 +26,7 @@ pub(super) enum IncludeObject {
     Object,
 }
 
-/// A column: what clients print above it, and whether only with `-o wide`.
+/// A column: its header and description, and whether it is shown with `-o wide` only.
 #[derive(Debug)]
 struct Column {
     name: &'static str,
@@ -34,7 +34,7 @@ struct Column {
     wide: bool,
 }
 
-/// The columns of a kind, and what makes an object's cells.
+/// The columns of a kind, and the function that returns an object's cells.
 struct Layout {
     columns: &'static [Column],
     cells: fn(&Object, i64) -> Vec<Value>,
@@ -54,7 +54,7 @@ impl IncludeObject {
     }
 }
 
-/// The column definitions of a resource's tables.
+/// Returns the column definitions of a resource's tables.
 pub(super) fn column_definitions(resource: Resource) -> Value {
     let definition = |column: &Column| {
         let number = matches!(column.name, "Count");
@@ -69,7 +69,7 @@ pub(super) fn column_definitions(resource: Resource) -> Value {
     layout(resource).columns.iter().map(definition).collect()
 }
 
-/// The row of an object at a time in seconds since 1970.
+/// Returns the row of an object. `now` is in seconds since 1970.
 pub(super) fn row(
     resource: Resource,
     object: &Object,
@@ -85,7 +85,7 @@ pub(super) fn row(
     }
 }
 
-/// The object's metadata alone.
+/// Returns the object's metadata as `PartialObjectMetadata`.
 pub(super) fn partial(object: &Object, version: MetaVersion) -> Value {
     let metadata = object.get("metadata").cloned().unwrap_or_else(|| json!({}));
     json!({"kind": "PartialObjectMetadata", "apiVersion": version.api_version(), "metadata": metadata})
@@ -174,22 +174,22 @@ fn status(object: &Object) -> Option<&Object> {
     json::object(object, "status")
 }
 
-/// The objects in the list at `key`.
+/// Returns the objects in the list at `key`.
 fn objects<'a>(map: &'a Object, key: &str) -> impl Iterator<Item = &'a Object> {
     json::list(map, key).iter().filter_map(Value::as_object)
 }
 
-/// The text, or `<none>` for an empty one.
+/// Returns the text, or `<none>` if it is empty.
 fn or_none(text: String) -> Value {
     if text.is_empty() { "<none>".into() } else { text.into() }
 }
 
-/// `host:port`, an IPv6 host in brackets.
+/// Returns `host:port`, with an IPv6 host in brackets.
 fn host_port(host: &str, port: i64) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
-/// The first three of a list and how many more there are.
+/// Returns the first three items of a list and the number of the remaining ones.
 fn first_three(items: impl Iterator<Item = String>, empty: &str) -> String {
     const SHOWN: usize = 3;
     let mut items = items.peekable();

@@ -1,8 +1,8 @@
-//! Watches: the start that was asked for, then every change, for as long as the client listens.
+//! Watches: the requested initial state, then every change until the watch ends.
 //!
-//! A watch is a cursor into the store's history. A write only wakes it; it then reads on from its cursor. So a slow
-//! client costs no memory and never delays a writer: it falls behind until the history no longer reaches back to its
-//! cursor, and is then told so (410 Expired) and closed.
+//! A watch is a cursor into the store's history. A write only wakes the watch, which then reads on from its cursor.
+//! So a slow client takes no memory and never delays a writer. It falls behind until the history does not reach back
+//! to its cursor. Then it gets 410 Expired, and the watch ends.
 
 mod frames;
 mod shared;
@@ -34,14 +34,14 @@ use crate::{
     store::{Change, Scope, Store, StoredObject},
 };
 
-/// Changes read from the store at a time.
+/// Maximum number of changes that are read from the store at once.
 const BATCH: usize = 512;
-/// Bookmarks come about this often (upstream: about a minute).
+/// Interval of bookmarks (upstream: about a minute).
 const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
-/// The last bookmark comes this long before the end.
+/// The last bookmark is sent this long before the end.
 const LAST_BOOKMARK: Duration = Duration::from_secs(2);
 
-/// Answers a watch request; `name` restricts it to one object.
+/// Answers a watch request. `name` restricts it to one object.
 pub(super) fn answer(
     api: &Arc<Api>,
     stopping: watch::Receiver<bool>,
@@ -82,14 +82,14 @@ pub(super) fn answer(
     Ok(answer)
 }
 
-/// Where a watch begins.
+/// Where a watch starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Start {
-    /// The state as ADDED events, as new as it must be, then changes.
+    /// With the state as ADDED events, at least as new as required, followed by changes.
     State(Freshness),
-    /// Changes after a revision.
+    /// With the changes after a revision.
     After(u64),
-    /// Changes from now on.
+    /// With the changes after the request.
     Now,
 }
 
@@ -108,9 +108,9 @@ struct Watch {
     stopping: watch::Receiver<bool>,
     start: Option<Start>,
     initial: vec::IntoIter<Arc<StoredObject>>,
-    /// Whether the bookmark that ends the initial events is still to be sent.
+    /// True until the bookmark after the initial events is sent, if there is to be one.
     end_bookmark: bool,
-    /// Every change up to this revision has been looked at.
+    /// Every change up to this revision has been processed.
     cursor: u64,
     bookmarks: bool,
     timing: Timing,
@@ -145,7 +145,7 @@ impl Start {
 }
 
 impl Watch {
-    /// The next bytes for the client; `None` at the end.
+    /// Returns the next bytes for the client; `None` at the end of the watch.
     async fn next(&mut self) -> Option<Bytes> {
         if let Some(start) = self.start.take()
             && let Err(error) = self.begin(start).await
@@ -199,7 +199,7 @@ impl Watch {
         Ok(())
     }
 
-    /// What can be sent now.
+    /// Returns the frames that are ready to be sent.
     fn due_frames(&mut self) -> Result<Option<Bytes>, ApiError> {
         match self.initial_frames()? {
             Some(frames) => Ok(Some(frames)),
@@ -223,7 +223,7 @@ impl Watch {
         Ok(frames.finish())
     }
 
-    /// The frames for what has changed since the cursor.
+    /// Returns the frames of the changes after the cursor.
     fn changed_frames(&mut self) -> Result<Option<Bytes>, ApiError> {
         let mut frames = Frames::default();
         while !frames.is_full() {
@@ -240,7 +240,8 @@ impl Watch {
         Ok(frames.finish())
     }
 
-    /// What the change means to this client, who sees only what its selector matches.
+    /// Adds the event of a change as this client sees it: its selector and namespace decide which objects exist for
+    /// it.
     fn push_change(&mut self, frames: &mut Frames, change: &Change) -> Result<(), ApiError> {
         let (namespace, selector) = (self.collection.namespace.as_deref(), &self.selector);
         let seen = |object: &&Arc<StoredObject>| {
@@ -274,7 +275,7 @@ impl Watch {
 
 impl Timing {
     fn new(timeout_seconds: Option<u64>) -> Self {
-        // Spread, so that clients do not all come back at once.
+        // Random, so that clients do not all reconnect at once.
         let seconds =
             timeout_seconds.filter(|seconds| *seconds > 0).unwrap_or_else(|| fastrand::u64(1800..3600));
         let now = Instant::now();
@@ -284,7 +285,7 @@ impl Timing {
         timing
     }
 
-    /// In a minute, or just before the end if that is sooner and still ahead.
+    /// Schedules the next bookmark in a minute, or just before the end if that is sooner and not yet past.
     fn schedule_bookmark(&mut self) {
         let now = Instant::now();
         let regular = now + BOOKMARK_INTERVAL;

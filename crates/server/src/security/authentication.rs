@@ -1,16 +1,16 @@
-//! Who speaks: the certificate of the connection, then the bearer token of the request.
+//! Authentication: by the certificate of the connection first, then by the bearer token of the request.
 
 use http::{HeaderMap, header};
 
 use super::authorization::Identity;
 use super::tokens::Tokens;
 
-/// The request carries no credential that is known. Why is for the log, not for the client.
+/// The request carries no valid credential. The reason is for the log, not for the client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Unauthorized(pub(crate) String);
 
-/// The identity of a request, given what became of the connection's certificate, if it had one. Headers that name a
-/// user, such as X-Remote-User, count for nothing.
+/// Returns the identity of a request. `certificate` is the result of checking the connection's certificate; `None` if
+/// it has none. Headers that name a user, such as X-Remote-User, are ignored.
 pub(super) fn identify(
     certificate: Option<Result<Identity, Unauthorized>>,
     headers: &HeaderMap,
@@ -30,7 +30,7 @@ pub(super) fn identify(
     }
 }
 
-/// The token of a request that has exactly one Authorization header, of the scheme Bearer.
+/// Returns the token of a request that has exactly one Authorization header, with the scheme Bearer.
 fn bearer(headers: &HeaderMap) -> Option<&str> {
     let mut values = headers.get_all(header::AUTHORIZATION).iter();
     let (value, None) = (values.next()?, values.next()) else { return None };
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_credential() {
+    fn requests_without_a_valid_credential() {
         for lines in [
             &[("authorization", "Bearer wrong")][..],
             &[("authorization", "Bearer ")],

@@ -1,28 +1,29 @@
-//! Roles: a fixed table instead of RBAC objects.
+//! Authorization by roles: a fixed table instead of RBAC objects.
 
 use std::fmt;
 
 use crate::http::{Attributes, Target};
 
-/// What somebody is allowed.
+/// A set of permissions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// Everything.
+    /// May do everything.
     Admin,
-    /// What a proxy on a node needs: reads what it programs, writes Events. As upstream's `system:node-proxier`.
+    /// May do what a proxy on a node needs: reads the objects that it programs and writes Events. Like upstream's
+    /// `system:node-proxier`.
     Proxy,
-    /// Reads everything, metrics too, and writes nothing.
+    /// May read everything, including metrics, and write nothing.
     ReadOnly,
 }
 
-/// Who asks.
+/// An authenticated user and its groups.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) user: String,
     pub(crate) groups: Vec<String>,
 }
 
-/// Verbs on some resources of some groups; subresources are not meant.
+/// Allows verbs on some resources of some API groups. Does not include subresources.
 struct Rule {
     verbs: &'static [&'static str],
     groups: &'static [&'static str],
@@ -38,15 +39,15 @@ const PROXY: &[Rule] = &[
     Rule { verbs: &["create", "patch", "update"], groups: &["", "events.k8s.io"], resources: &["events"] },
 ];
 
-/// Paths that everybody with an identity may read: upstream's roles `system:discovery` and
-/// `system:public-info-viewer`. A path stands for what is below it, too.
+/// Paths that every authenticated user may read, with everything below them: upstream's roles `system:discovery` and
+/// `system:public-info-viewer`.
 const DISCOVERY: &[&str] = &["/api", "/apis", "/openapi", "/version", "/healthz", "/livez", "/readyz"];
 
 impl Role {
-    /// Every role.
+    /// All roles.
     pub const ALL: [Self; 3] = [Self::Admin, Self::Proxy, Self::ReadOnly];
 
-    /// The user that a credential of this role is made for, unless another name is given.
+    /// Returns the user for whom a credential of this role is issued, unless another name is given.
     pub fn default_user(self) -> &'static str {
         match self {
             Self::Admin => "portolan-admin",
@@ -55,7 +56,7 @@ impl Role {
         }
     }
 
-    /// The group whose members have this role.
+    /// Returns the group whose members have this role.
     pub fn group(self) -> &'static str {
         match self {
             Self::Admin => "system:masters",
@@ -93,7 +94,8 @@ impl fmt::Display for Role {
 }
 
 impl Identity {
-    /// The roles of this user: by group, and that of kube-proxy also by its name, as upstream binds it.
+    /// Returns the roles of this user: by group, and the proxy role also by the name of kube-proxy's user, as
+    /// upstream binds it.
     pub(crate) fn roles(&self) -> impl Iterator<Item = Role> {
         Role::ALL.into_iter().filter(|role| {
             let by_name = *role == Role::Proxy && self.user == role.default_user();
@@ -101,13 +103,13 @@ impl Identity {
         })
     }
 
-    /// Whether this user may do that.
+    /// Returns true if this user may do what the attributes describe.
     pub(crate) fn may(&self, attributes: &Attributes) -> bool {
         is_discovery(attributes) || self.roles().any(|role| role.allows(attributes))
     }
 }
 
-/// Why not, in upstream's words (`apiserver`, `responsewriters`).
+/// Returns the message of a refusal, in upstream's words (`apiserver`, `responsewriters`).
 pub(crate) fn forbidden_message(user: &str, attributes: &Attributes) -> String {
     let verb = attributes.verb;
     match &attributes.target {

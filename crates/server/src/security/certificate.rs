@@ -1,4 +1,4 @@
-//! Certificates: issuing them, and reading what they say.
+//! X.509 certificates: issues them and reads their content.
 
 use std::time::{Duration, SystemTime};
 
@@ -11,18 +11,18 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-/// As kubeadm: ten years for an authority, one for what it issues.
+/// Lifetimes, as in kubeadm: ten years for a CA, one year for the certificates it issues.
 pub(super) const AUTHORITY_LIFE: Duration = Duration::from_secs(3650 * 24 * 60 * 60);
 pub(super) const LIFE: Duration = Duration::from_secs(365 * 24 * 60 * 60);
-/// Certificates are good from a while ago, for clients whose clocks are late.
+/// Certificates become valid this long before they are issued, for clients whose clocks are behind.
 const CLOCK_SKEW: Duration = Duration::from_secs(5 * 60);
 
-/// What a new certificate is for.
+/// The purpose of a new certificate.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Purpose<'a> {
-    /// A server of these names and addresses.
+    /// For a server with these names and addresses.
     Server { names: &'a [String] },
-    /// A client that is this user and in this group.
+    /// For a client that is this user and a member of this group.
     Client { user: &'a str, group: &'a str },
 }
 
@@ -33,12 +33,12 @@ pub(super) struct Pair {
     pub(super) key: String,
 }
 
-/// What a certificate says.
+/// The content of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Facts {
     /// The common name.
     pub(super) user: Option<String>,
-    /// The organisations.
+    /// The organizations.
     pub(super) groups: Vec<String>,
     /// DNS names and addresses.
     pub(super) names: Vec<String>,
@@ -47,7 +47,7 @@ pub(super) struct Facts {
     public_key: Vec<u8>,
 }
 
-/// A certificate for a new authority of this key.
+/// Creates a self-signed CA certificate for a key.
 pub(super) fn authority(key: &KeyPair, now: SystemTime) -> Result<String, rcgen::Error> {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
@@ -60,7 +60,7 @@ pub(super) fn authority(key: &KeyPair, now: SystemTime) -> Result<String, rcgen:
     Ok(params.self_signed(key)?.pem())
 }
 
-/// A certificate with a new key, good for `life` from now.
+/// Issues a certificate with a new key, valid until `until`.
 pub(super) fn issue(
     authority: &Issuer<'_, KeyPair>,
     purpose: Purpose<'_>,
@@ -96,7 +96,7 @@ impl Facts {
         Self::of(&CertificateDer::from_pem_slice(pem.as_bytes()).ok()?)
     }
 
-    /// Reads a certificate. Signatures are not looked at.
+    /// Reads a certificate. Does not check signatures.
     pub(super) fn of(certificate: &CertificateDer<'_>) -> Option<Self> {
         let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
         let text = |attribute: &x509_parser::x509::AttributeTypeAndValue<'_>| {
@@ -114,20 +114,20 @@ impl Facts {
         })
     }
 
-    /// Whether this key is the certificate's.
+    /// Returns true if the certificate is for this key.
     pub(super) fn is_of(&self, key: &KeyPair) -> bool {
         use rcgen::PublicKeyData as _;
         self.public_key == key.subject_public_key_info()
     }
 
-    /// Whether less than a third of its life is left, or it has not begun.
+    /// Returns true if less than a third of the lifetime is left, or the certificate is not yet valid.
     pub(super) fn is_old(&self, now: SystemTime) -> bool {
         let life = self.not_after.duration_since(self.not_before).unwrap_or_default();
         let left = self.not_after.duration_since(now).unwrap_or_default();
         left < life / 3 || now < self.not_before
     }
 
-    /// Days until it ends.
+    /// Returns the number of days until the certificate expires.
     pub(super) fn days_left(&self, now: SystemTime) -> u64 {
         self.not_after.duration_since(now).unwrap_or_default().as_secs() / DAY.as_secs()
     }
@@ -149,6 +149,6 @@ fn names(certificate: &X509Certificate<'_>) -> Vec<String> {
 }
 
 fn time(seconds: i64) -> SystemTime {
-    // Before 1970 is as good as 1970: long ago.
+    // Times before 1970 count as 1970.
     SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
 }

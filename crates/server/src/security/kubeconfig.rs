@@ -1,4 +1,4 @@
-//! A kubeconfig that is complete in itself.
+//! Kubeconfig files that contain their certificates and credentials.
 
 use std::io;
 use std::path::Path;
@@ -11,11 +11,11 @@ use super::authorization::Role;
 use super::pki::{Pki, PkiError};
 use super::stamp::{self, Owner};
 
-/// A kubeconfig for one user of one server.
+/// A kubeconfig for one user and one server.
 pub struct Kubeconfig(String);
 
 impl Kubeconfig {
-    /// With a client certificate of the own authority.
+    /// Creates a kubeconfig with a new client certificate from the server's CA.
     pub fn with_certificate(
         pki: &Pki,
         server: &str,
@@ -31,7 +31,7 @@ impl Kubeconfig {
         Self::new(pki, server, authority, user, &credentials)
     }
 
-    /// With a new token.
+    /// Creates a kubeconfig with a new token.
     pub fn with_token(
         pki: &Pki,
         server: &str,
@@ -43,17 +43,17 @@ impl Kubeconfig {
         Self::new(pki, server, authority, user, &credentials)
     }
 
-    /// The text, which is YAML. It is a secret.
+    /// Returns the text, which is YAML. It is secret.
     pub fn text(&self) -> &str {
         &self.0
     }
 
-    /// Writes it to a file that only its owner may read.
+    /// Writes the kubeconfig to a file that only its owner can read.
     pub fn write(&self, path: &Path) -> io::Result<()> {
         stamp::write(path, &self.0, Owner::Writer)
     }
 
-    /// `authority` is the PEM text that the server is verified with, if not by the own authority.
+    /// `authority` is the PEM text of the CA that verifies the server. `None` means the server's own CA.
     fn new(
         pki: &Pki,
         server: &str,
@@ -74,7 +74,7 @@ impl Kubeconfig {
             "contexts": [{"name": "portolan", "context": {"cluster": "portolan", "user": user}}],
             "current-context": "portolan",
         });
-        // A value of text alone can always be written.
+        // A value of texts can always be serialized.
         serde_saphyr::to_string(&config).map(Self).map_err(|error| PkiError::File {
             path: "kubeconfig".into(),
             source: io::Error::other(error.to_string()),

@@ -1,10 +1,10 @@
-//! The names that the server's certificate is good for.
+//! The names in the server's certificate.
 
 use std::net::{IpAddr, SocketAddr};
 
 use crate::config::ServiceRanges;
 
-/// The names by which clients inside a cluster know the API server (upstream: the same).
+/// The names by which clients inside a cluster reach the API server, the same as upstream's.
 const CLUSTER_NAMES: [&str; 5] = [
     "localhost",
     "kubernetes",
@@ -13,15 +13,16 @@ const CLUSTER_NAMES: [&str; 5] = [
     "kubernetes.default.svc.cluster.local",
 ];
 
-/// Host names and addresses for a server that listens on `listen` of the host `host`: loopback, the address, the host
-/// name, the names of the Service `kubernetes`, its cluster IP, which is the first of each range, and `extra`.
+/// Returns host names and addresses for a server that listens on `listen` on the host `host`: the cluster names, the
+/// host name, loopback, the listen address, the cluster IP of the Service `kubernetes`, which is the first address of
+/// each range, and `extra`.
 pub fn server_names(listen: SocketAddr, host: &str, ranges: &ServiceRanges, extra: &[String]) -> Vec<String> {
     let mut addresses = vec![IpAddr::from([127, 0, 0, 1]), IpAddr::from([0, 0, 0, 0, 0, 0, 0, 1])];
     if !listen.ip().is_unspecified() {
         addresses.push(listen.ip());
     }
     addresses.extend(ranges.iter().filter_map(|range| range.hosts().next()).map(|first| match first {
-        // The iterator of an IPv6 range begins with the address of the range itself.
+        // The iterator of an IPv6 range starts with the address of the range itself.
         IpAddr::V6(address) if ranges.iter().any(|range| range.addr() == first) => {
             IpAddr::V6((u128::from(address).saturating_add(1)).into())
         }

@@ -1,4 +1,4 @@
-//! The client at the other end of a TLS connection.
+//! The client of a TLS connection.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
@@ -10,12 +10,12 @@ use super::authentication::Unauthorized;
 use super::authorization::Identity;
 use super::certificate::Facts;
 
-/// The certificates that a client showed. They are judged when the connection is made, and again when they end or other
-/// authorities are trusted. What is wrong with them is told in HTTP.
+/// The certificate chain that a client has presented. It is verified when the connection is made, and again when it
+/// expires or the trusted CAs change. Errors are reported in HTTP, not in the TLS handshake.
 #[derive(Debug, Default)]
 pub(crate) struct Peer {
     chain: Vec<CertificateDer<'static>>,
-    /// Why they are not kept.
+    /// Why the chain was rejected. The chain itself is not kept then.
     rejected: Option<Unauthorized>,
     judged: Mutex<Option<Judgement>>,
 }
@@ -28,7 +28,7 @@ struct Judgement {
 }
 
 impl Peer {
-    /// The peer of a connection; an empty chain is a client without a certificate.
+    /// Verifies the chain of a new connection. An empty chain means that the client has no certificate.
     pub(super) fn judged(
         chain: Vec<CertificateDer<'static>>,
         verifier: &Arc<dyn ClientCertVerifier>,
@@ -36,13 +36,14 @@ impl Peer {
     ) -> Self {
         let peer = Self { chain, ..Self::default() };
         match peer.identity(verifier, now) {
-            // They may be long. The client comes again on another connection when it is to be judged anew.
+            // A rejected chain is dropped, because it may be long. To be verified again, the client must make a new
+            // connection.
             Some(Err(why)) => Self { rejected: Some(why), ..Self::default() },
             _ => peer,
         }
     }
 
-    /// Whom the certificate speaks for now; `None` without one.
+    /// Returns the identity in the certificate if it is valid now; `None` without a certificate.
     pub(super) fn identity(
         &self,
         verifier: &Arc<dyn ClientCertVerifier>,
@@ -68,7 +69,7 @@ impl Peer {
         let Some(facts) = Facts::of(first) else {
             return Some(Err(Unauthorized("the client certificate cannot be read".to_owned())));
         };
-        // Upstream: without a common name there is no user.
+        // As upstream: without a common name there is no user.
         let Some(user) = facts.user.filter(|user| !user.is_empty()) else {
             return Some(Err(Unauthorized("the client certificate has no common name".to_owned())));
         };
@@ -127,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_judgement_ends_with_the_certificate_and_with_the_authority() {
+    fn a_verification_is_repeated_after_expiry_and_with_another_ca() {
         let (_folder, pki, verifier) = authority();
         let (_other_folder, _, other) = authority();
         let client = peer(&pki.issue_client(Role::Admin, "eve").unwrap().certificate);
@@ -141,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_certificate_of_a_client() {
+    fn certificates_that_are_not_for_clients_are_rejected() {
         let (_folder, pki, verifier) = authority();
         let now = SystemTime::now();
         let server = pki.server(&["localhost".to_owned()], now).unwrap();

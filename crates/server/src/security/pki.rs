@@ -1,8 +1,8 @@
-//! The folder `pki`: the own certificate authority, the server's certificate, and the hashes of tokens.
+//! The folder `pki`: the server's own certificate authority (CA), its certificate, and the hashes of tokens.
 //!
-//! `ca.key` is written before `ca.crt` and `server.key` before `server.crt`, each under another name first, and all of
-//! it under a lock. So a crash leaves nothing, a key without a certificate, or a certificate of another key, and each
-//! of these is made good at the next start.
+//! `ca.key` is written before `ca.crt`, and `server.key` before `server.crt`. Each file is written under a temporary
+//! name first, and all writes happen under a lock. A crash therefore leaves nothing, a key without a certificate, or
+//! a certificate of another key. The next start repairs each of these states.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
@@ -21,41 +21,41 @@ use super::tokens;
 /// Why the folder cannot be used.
 #[derive(Debug, Error)]
 pub enum PkiError {
-    /// A file or the folder itself.
+    /// A file, or the folder itself, cannot be read or written.
     #[error("{}: {source}", .path.display())]
     File {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The authority's certificate has no key, or another one's.
+    /// The key of the CA certificate is missing or belongs to another certificate.
     #[error(
         "{}: ca.crt and ca.key do not belong together; put the right ones back, or remove both to begin with a new authority, which no client knows yet",
         .0.display()
     )]
     Authority(PathBuf),
-    /// The authority's certificate has ended.
+    /// The CA certificate has expired.
     #[error("{}: the certificate has ended; remove it and make new kubeconfigs for all clients", .0.display())]
     Ended(PathBuf),
-    /// A name that no certificate can have.
+    /// No certificate can be issued for a name.
     #[error("no certificate can be made: {0}; check the names, among them those of --tls-san")]
     Certificate(#[from] rcgen::Error),
-    /// A user's name that cannot be written down.
+    /// A user's name is invalid.
     #[error("the name {0:?} has to be of 1 to 64 characters, none of which is a control character")]
     Name(String),
-    /// No random numbers.
+    /// The kernel returned no random numbers.
     #[error("the kernel gives no random numbers")]
     Random,
 }
 
-/// The folder, with an authority in it.
+/// The folder, which contains a CA.
 #[derive(Debug, Clone)]
 pub struct Pki {
     folder: PathBuf,
 }
 
-/// What a client needs to be somebody.
+/// The credentials of a client.
 pub struct ClientFiles {
     /// The certificate as PEM.
     pub certificate: String,
@@ -64,7 +64,7 @@ pub struct ClientFiles {
 }
 
 impl Pki {
-    /// Opens the folder; makes it, and an authority in it, where they are missing.
+    /// Opens the folder. Creates the folder and a CA in it if they are missing.
     pub fn open(folder: impl Into<PathBuf>) -> Result<Self, PkiError> {
         let pki = Self { folder: folder.into() };
         if !pki.folder.is_dir() {
@@ -77,12 +77,12 @@ impl Pki {
         Ok(pki)
     }
 
-    /// The authority's certificate as PEM, for clients to trust.
+    /// Returns the CA certificate as PEM, for clients to trust.
     pub fn authority_certificate(&self) -> Result<String, PkiError> {
         self.read("ca.crt")
     }
 
-    /// A certificate for a client.
+    /// Issues a certificate for a client.
     pub fn issue_client(&self, role: Role, user: &str) -> Result<ClientFiles, PkiError> {
         check_name(user)?;
         let _lock = self.lock()?;
@@ -90,7 +90,7 @@ impl Pki {
         Ok(ClientFiles { certificate: pair.certificate, key: pair.key })
     }
 
-    /// A token for a client. Only its hash is kept.
+    /// Issues a token for a client. Stores only its hash.
     pub fn issue_token(&self, role: Role, user: &str) -> Result<String, PkiError> {
         check_name(user)?;
         let _lock = self.lock()?;
@@ -100,14 +100,14 @@ impl Pki {
         Ok(token)
     }
 
-    /// The server's certificate and key: those of the folder, or new ones where these are missing, do not belong
-    /// together, are of another authority, lack one of `names`, or have less than a third of their life left.
+    /// Returns the server's certificate and key. Issues new ones if those in the folder are missing, do not match,
+    /// are from another CA, lack one of `names`, or have less than a third of their lifetime left.
     pub(super) fn server(&self, names: &[String], now: SystemTime) -> Result<Pair, PkiError> {
         if let Some(pair) = self.good_server(names, now)? {
             return Ok(pair);
         }
         let _lock = self.lock()?;
-        // Another process may have made it meanwhile.
+        // Another process may have issued it in the meantime.
         if let Some(pair) = self.good_server(names, now)? {
             return Ok(pair);
         }
@@ -118,7 +118,7 @@ impl Pki {
         Ok(pair)
     }
 
-    /// The server's certificate and key that are there, if they will do.
+    /// Returns the stored certificate and key of the server if they are usable.
     fn good_server(&self, names: &[String], now: SystemTime) -> Result<Option<Pair>, PkiError> {
         let authority = Facts::of_pem(&self.read("ca.crt")?);
         let stored = match (self.read_if_there("server.crt")?, self.read_if_there("server.key")?) {
@@ -136,7 +136,7 @@ impl Pki {
         Ok(stored.filter(|pair| is_good(pair) == Some(true)))
     }
 
-    /// The hashes of the own tokens.
+    /// Returns the file with the hashes of the server's own tokens.
     pub(super) fn tokens(&self) -> Result<String, PkiError> {
         Ok(self.read_if_there("tokens")?.unwrap_or_default())
     }
@@ -149,7 +149,7 @@ impl Pki {
         let (key, certificate) = self.authority(now)?;
         let end = Facts::of_pem(&certificate).map_or(now, |facts| facts.not_after);
         let issuer = Issuer::from_ca_cert_pem(&certificate, key)?;
-        // Nothing outlives its authority.
+        // No certificate outlives its CA.
         let mut pair = certificate::issue(&issuer, purpose, now, end.min(now + LIFE))?;
         if matches!(purpose, Purpose::Server { .. }) {
             pair.certificate.push_str(&certificate);
@@ -157,7 +157,7 @@ impl Pki {
         Ok(pair)
     }
 
-    /// The authority's key and certificate; makes what is missing.
+    /// Returns the CA's key and certificate. Creates what is missing.
     fn authority(&self, now: SystemTime) -> Result<(KeyPair, String), PkiError> {
         let key = self.read_if_there("ca.key")?;
         let certificate = self.read_if_there("ca.crt")?;
@@ -188,7 +188,7 @@ impl Pki {
         Ok((key, certificate))
     }
 
-    /// Held while files are made, so that two processes that start together make one authority.
+    /// Locks the folder while files are written, so that processes that start together create one CA.
     fn lock(&self) -> Result<File, PkiError> {
         let path = self.path("lock");
         let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
@@ -198,7 +198,7 @@ impl Pki {
         Ok(file)
     }
 
-    /// Takes rights away that others were given.
+    /// Removes the permissions of other users.
     fn make_private(&self) -> Result<(), PkiError> {
         let names = ["", "ca.key", "server.key", "tokens"];
         for path in names.map(|name| if name.is_empty() { self.folder.clone() } else { self.path(name) }) {
@@ -233,7 +233,7 @@ impl Pki {
 }
 
 impl Pair {
-    /// Whether the authority's certificate stands behind the own one, as [`Pki::issue`] writes it.
+    /// Returns true if the CA's certificate follows the server's, as [`Pki::issue`] writes it.
     fn is_of_authority(&self, authority: &Facts) -> bool {
         use rustls::pki_types::{CertificateDer, pem::PemObject as _};
         let mut chain = CertificateDer::pem_slice_iter(self.certificate.as_bytes()).skip(1);
@@ -242,7 +242,8 @@ impl Pair {
     }
 }
 
-/// 64 is the limit of X.509 for a common name (`ub-common-name`, RFC 5280).
+/// Checks the length, for which X.509 allows 64 characters in a common name (`ub-common-name`, RFC 5280), and refuses
+/// control characters.
 fn check_name(name: &str) -> Result<(), PkiError> {
     let good = (1..=64).contains(&name.chars().count()) && !name.chars().any(char::is_control);
     if good { Ok(()) } else { Err(PkiError::Name(name.to_owned())) }

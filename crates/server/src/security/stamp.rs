@@ -1,4 +1,4 @@
-//! Private files: written whole or not at all, and noticed when they change.
+//! Private files: writes them atomically and detects changes.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -7,25 +7,25 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
-/// No certificate, key or token file is larger.
+/// Maximum size of a certificate, key or token file in bytes.
 const LIMIT: u64 = 1 << 20;
 
-/// What tells one state of a file from another; `None` while there is none.
+/// Identifies one state of a file; `None` if it does not exist.
 pub(super) type Stamp = Option<(u64, i64, i64, u64)>;
 
-/// The state that a file is in. Follows symbolic links: mounted Secrets are changed by turning one round.
+/// Returns the state of a file. Follows symbolic links, because mounted Secrets are updated by replacing a link.
 pub(super) fn stamp(path: &Path) -> Stamp {
     let found = fs::metadata(path).ok()?;
     Some((found.ino(), found.mtime(), found.mtime_nsec(), found.size()))
 }
 
-/// The text of a regular file of bounded size. Anything else in its place would keep the reader for ever, or do something
-/// when it is opened.
+/// Reads a regular file of limited size. Other types of files could block the reader for ever, or have an effect when
+/// they are opened.
 pub(super) fn read(path: &Path) -> io::Result<String> {
     check_regular(&fs::metadata(path)?)?;
     let without_waiting = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or(0);
     let file = OpenOptions::new().read(true).custom_flags(without_waiting).open(path)?;
-    // Another file may have taken the name meanwhile.
+    // Another file may have got the name in the meantime.
     check_regular(&file.metadata()?)?;
     let mut text = String::new();
     file.take(LIMIT + 1).read_to_string(&mut text)?;
@@ -40,20 +40,20 @@ fn check_regular(found: &Metadata) -> io::Result<()> {
     if found.is_file() { Ok(()) } else { Err(io::Error::new(io::ErrorKind::InvalidInput, why)) }
 }
 
-/// To whom a new file belongs.
+/// The owner of a new file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Owner {
-    /// Who writes it.
+    /// The user of this process.
     Writer,
-    /// Whoever owns the folder, if root writes it.
+    /// The owner of the folder, if root writes the file.
     Folder,
 }
 
-/// Writes a file that only its owner may read, under another name first: after a crash the file is what it was or
-/// what it is to be.
+/// Writes a file that only its owner can read, under a temporary name first. After a crash the file has its old or
+/// its new content.
 pub(super) fn write(path: &Path, text: &str, owner: Owner) -> io::Result<()> {
     let temporary = temporary(path);
-    // One that a crash left behind.
+    // Removes a temporary file that a crash has left.
     match fs::remove_file(&temporary) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -77,8 +77,8 @@ pub(super) fn write(path: &Path, text: &str, owner: Owner) -> io::Result<()> {
     }
 }
 
-/// Gives what root has made to the owner of the folder that it is in: what an administrator does by hand in the folder
-/// of a server has to be readable for the server.
+/// Gives a file that root has created to the owner of its folder. Files that an administrator creates in the folder
+/// of a server must be readable for the server.
 pub(super) fn inherit_owner(path: &Path) -> io::Result<()> {
     let (Some(folder), found) =
         (path.parent().filter(|folder| !folder.as_os_str().is_empty()), fs::metadata(path)?)
@@ -86,7 +86,7 @@ pub(super) fn inherit_owner(path: &Path) -> io::Result<()> {
         return Ok(());
     };
     let folder = fs::metadata(folder)?;
-    // Uid 0 alone may give files away, and has no need to where the folder is its own.
+    // Only uid 0 may change the owner. If root owns the folder, no change is needed.
     if found.uid() == 0 && folder.uid() != 0 {
         chown(path, Some(folder.uid()), Some(folder.gid()))
     } else {
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_crash_left_is_replaced() {
+    fn a_file_left_by_a_crash_is_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("key");
         fs::write(temporary(&path), "half").unwrap();

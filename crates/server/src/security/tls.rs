@@ -1,4 +1,4 @@
-//! What TLS is made from, loaded and kept up to date while the server runs.
+//! The TLS configuration and the credentials of clients, loaded from files and reloaded while the server runs.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -23,31 +23,32 @@ use super::pki::{Pki, PkiError};
 use super::stamp::{self, Stamp};
 use super::tokens::{Form, TokenFileError, Tokens};
 
-/// A renewal that fails is tried again after this.
+/// Pause before a failed renewal is retried.
 const RENEWAL_PAUSE: Duration = Duration::from_secs(60);
 
-/// Where certificates, authorities and tokens come from.
+/// The sources of certificates, CAs and tokens.
 #[derive(Debug, Clone)]
 pub struct TlsSettings {
-    /// The folder of the own authority; made at first start.
+    /// The folder of the server's own CA. It is created at the first start.
     pub pki: PathBuf,
-    /// Names and addresses that the own certificate is for.
+    /// Names and addresses in the server's own certificate.
     pub names: Vec<String>,
-    /// Certificate chain and key to use instead of the own ones (`--tls-cert-file`, `--tls-private-key-file`).
+    /// Certificate chain and key to use instead of those from the own CA (`--tls-cert-file`,
+    /// `--tls-private-key-file`).
     pub certificate: Option<(PathBuf, PathBuf)>,
-    /// Authorities of client certificates besides the own one (`--client-ca-file`).
+    /// CAs of client certificates, in addition to the own CA (`--client-ca-file`).
     pub client_authorities: Option<PathBuf>,
     /// Static tokens (`--token-auth-file`).
     pub tokens: Option<PathBuf>,
 }
 
-/// Why there is no TLS.
+/// Why TLS cannot be set up.
 #[derive(Debug, Error)]
 pub enum SecurityError {
-    /// The own files.
+    /// The server's own files cannot be used.
     #[error(transparent)]
     Pki(#[from] PkiError),
-    /// A given file.
+    /// A given file cannot be used.
     #[error("{flag}: {}: {reason}", .path.display())]
     File {
         /// The flag that names it.
@@ -57,12 +58,12 @@ pub enum SecurityError {
         /// What is wrong.
         reason: String,
     },
-    /// A certificate and a key that are not each other's.
+    /// The certificate and the key do not match, or one of them cannot be used.
     #[error("the server's certificate cannot be used: {0}")]
     Certificate(rustls::Error),
 }
 
-/// Everything that a running server knows about who may connect.
+/// The credentials and the TLS configuration of a running server.
 #[derive(Debug)]
 pub(crate) struct Security {
     settings: TlsSettings,
@@ -71,14 +72,14 @@ pub(crate) struct Security {
     seen: Mutex<Seen>,
 }
 
-/// The files as they were when they were last read, whether or not they could be used, and when that was.
+/// The state of the files when they were last read, even if they could not be used, and the time of that read.
 #[derive(Debug)]
 struct Seen {
     stamps: Vec<Stamp>,
     at: SystemTime,
 }
 
-/// One state of the files.
+/// One loaded state of the files.
 #[derive(Debug)]
 struct Current {
     server: Arc<ServerConfig>,
@@ -88,7 +89,7 @@ struct Current {
 }
 
 impl Security {
-    /// Reads all files; makes the own ones that are missing.
+    /// Reads all files. Creates the server's own files that are missing.
     pub(crate) fn load(settings: TlsSettings) -> Result<Self, SecurityError> {
         let pki = Pki::open(&settings.pki)?;
         let now = SystemTime::now();
@@ -97,17 +98,17 @@ impl Security {
         Ok(Self { settings, pki, current: RwLock::new(Arc::new(current)), seen })
     }
 
-    /// What the next connection is to be accepted with.
+    /// Returns the TLS configuration for the next connection.
     pub(crate) fn server_config(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.current().server)
     }
 
-    /// The client of a connection that showed these certificates.
+    /// Verifies the certificates that a client has presented.
     pub(crate) fn peer(&self, chain: Vec<CertificateDer<'static>>) -> Peer {
         Peer::judged(chain, &self.current().verifier, SystemTime::now())
     }
 
-    /// Who sends this request.
+    /// Authenticates a request.
     pub(crate) fn identify(&self, peer: &Peer, headers: &HeaderMap) -> Result<Identity, Unauthorized> {
         let now = SystemTime::now();
         let identify = || {
@@ -116,20 +117,20 @@ impl Security {
         };
         let first = identify();
         if first.is_err() && headers.contains_key(header::AUTHORIZATION) {
-            // A token may have been made a moment ago.
+            // The token may have been issued after the last reload.
             self.refresh(now);
             return identify();
         }
         first
     }
 
-    /// When the server's certificate ends.
+    /// Returns when the server's certificate expires.
     pub(crate) fn certificate_end(&self) -> Option<SystemTime> {
         self.current().certificate.as_ref().map(|facts| facts.not_after)
     }
 
-    /// Takes up files that have changed, and renews the own certificate when it gets old. What cannot be used is
-    /// logged, and what was in use stays.
+    /// Reloads files that have changed, and renews the server's own certificate when it is old. If files cannot be
+    /// used, logs that and keeps the loaded state.
     pub(crate) fn refresh(&self, now: SystemTime) {
         let old = self.settings.certificate.is_none()
             && self.current().certificate.as_ref().is_some_and(|facts| facts.is_old(now));
@@ -201,14 +202,14 @@ fn server_config(
         .with_single_cert(chain, key)
         .map_err(SecurityError::Certificate)?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    // No session is taken up again: it would bring the client's certificate along, however long, for a few bytes. Go's
-    // clients ask for none, and after a restart of this server there are none.
+    // Sessions are not resumed. A resumed session would restore the client's certificate chain, however long, for a
+    // few received bytes. Go's clients do not resume sessions, and no session survives a restart of this server.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     Ok(Arc::new(config))
 }
 
-/// Judges client certificates by the own authority and those that are given.
+/// Creates the verifier of client certificates, which trusts the own CA and the given ones.
 fn verifier(settings: &TlsSettings, pki: &Pki) -> Result<Arc<dyn ClientCertVerifier>, SecurityError> {
     let mut roots = RootCertStore::empty();
     let own = pki.authority_certificate()?;
@@ -261,8 +262,8 @@ impl From<TokenFileError> for std::io::Error {
     }
 }
 
-/// Asks clients for a certificate, and checks that they own what they show, but not who vouches for it: that is done
-/// with each request, where a refusal is an answer that clients understand. As upstream does it.
+/// Asks clients for a certificate and checks that they own its key, but not which CA issued it. The chain is verified
+/// with the request, where clients understand a refusal. Upstream does the same.
 #[derive(Debug)]
 struct AskOnly(Arc<dyn ClientCertVerifier>);
 

@@ -1,6 +1,7 @@
-//! Bearer tokens: the static token file of Kubernetes, and the own file that holds only hashes.
+//! Bearer tokens: Kubernetes' static token file, and the server's own file, which contains only hashes.
 //!
-//! A line is `token,user,uid` and perhaps `"group,group"`. In the own file the first field is `sha256:` and the hash.
+//! A line is `token,user,uid`, optionally followed by `"group,group"`. In the own file the first field is `sha256:`
+//! and the hash.
 
 use ring::digest::{SHA256, digest};
 use ring::rand::{SecureRandom, SystemRandom};
@@ -10,24 +11,24 @@ use super::authorization::Identity;
 
 type Hash = [u8; 32];
 
-/// Random bytes of a token: 256 bits, as in a SHA-256 hash.
+/// Number of random bytes in a token: 256 bits, as in a SHA-256 hash.
 const TOKEN_BYTES: usize = 32;
 const HASH_PREFIX: &str = "sha256:";
 
-/// Tokens and whom they speak for.
+/// Hashes of tokens with their identities.
 #[derive(Debug, Default)]
 pub(super) struct Tokens(Vec<(Hash, Identity)>);
 
-/// In what form a file holds its tokens.
+/// How a file stores its tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
-    /// As they are sent (`--token-auth-file`).
+    /// In plain text (`--token-auth-file`).
     Plain,
     /// As hashes.
     Hashed,
 }
 
-/// A line that cannot be used.
+/// An invalid line of a token file.
 #[derive(Debug, PartialEq, Eq, Error)]
 #[error("line {line}: {reason}")]
 pub struct TokenFileError {
@@ -36,7 +37,7 @@ pub struct TokenFileError {
 }
 
 impl Tokens {
-    /// Reads a file's text; the earlier of two lines with one token counts.
+    /// Parses a token file. If a token occurs twice, the first line counts.
     pub(super) fn parse(text: &str, form: Form) -> Result<Self, TokenFileError> {
         let lines = text.lines().zip(1..).filter(|(line, _)| !line.trim().is_empty());
         let entries = lines.map(|(line, number)| {
@@ -45,7 +46,7 @@ impl Tokens {
         entries.collect::<Result<_, _>>().map(Self)
     }
 
-    /// Whom a token speaks for. Looks at every entry and at every byte of it, so that the time tells nothing.
+    /// Returns the identity of a token. Compares every byte of every entry, so that the duration reveals nothing.
     pub(super) fn find(&self, token: &str) -> Option<&Identity> {
         let hash = hash(token);
         self.0.iter().fold(None, |found, (known, identity)| {
@@ -54,13 +55,13 @@ impl Tokens {
         })
     }
 
-    /// Adds what another file holds.
+    /// Adds the tokens of another file.
     pub(super) fn extend(&mut self, other: Self) {
         self.0.extend(other.0);
     }
 }
 
-/// A new token, and its line in the own file.
+/// Creates a token and its line for the own file. Returns `None` if the kernel returns no random numbers.
 pub(super) fn issue(user: &str, group: &str) -> Option<(String, String)> {
     let mut bytes = [0; TOKEN_BYTES];
     SystemRandom::new().fill(&mut bytes).ok()?;
@@ -89,7 +90,7 @@ fn entry(line: &str, form: Form) -> Result<(Hash, Identity), &'static str> {
     Ok((hash, Identity { user: user.clone(), groups }))
 }
 
-/// The fields of a line of CSV (RFC 4180); `None` if its quotation marks make no sense.
+/// Splits a line of CSV into its fields (RFC 4180). Returns `None` if its quotation marks are invalid.
 fn fields(line: &str) -> Option<Vec<String>> {
     let mut fields = Vec::new();
     let mut rest = line.trim_end_matches('\r');
@@ -111,7 +112,7 @@ fn fields(line: &str) -> Option<Vec<String>> {
     }
 }
 
-/// The text up to the closing quotation mark, and what is behind it. Two marks stand for one.
+/// Returns the text up to the closing quotation mark, and the rest of the line. Two marks stand for one.
 fn quoted_field(mut rest: &str) -> Option<(String, &str)> {
     let mut field = String::new();
     loop {
@@ -133,7 +134,7 @@ fn hash(token: &str) -> Hash {
     hash
 }
 
-/// Compares in a time that does not depend on the content.
+/// Compares in constant time.
 fn is_same(left: &Hash, right: &Hash) -> bool {
     left.iter().zip(right).fold(0, |difference, (left, right)| difference | (left ^ right)) == 0
 }
@@ -141,7 +142,7 @@ fn is_same(left: &Hash, right: &Hash) -> bool {
 fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
     bytes.iter().fold(String::new(), |mut text, byte| {
-        // Writing to a String does not fail.
+        // Writing to a String cannot fail.
         let _ = write!(text, "{byte:02x}");
         text
     })
@@ -169,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_form_of_kubernetes() {
+    fn lines_of_a_static_token_file() {
         let text = "\n31ada4fd,alice,1,\"dev, ops\"\r\n,\nt2,bob,2\n\"t,3\",\"say \"\"hi\"\"\",3,one\n";
         assert_eq!(Tokens::parse(text, Form::Plain).unwrap_err().line, 3);
         let tokens = Tokens::parse(&text.replace(",\n", "\n").replace("\n\n", "\n"), Form::Plain).unwrap();
@@ -198,7 +199,7 @@ mod tests {
         tokens.extend(Tokens::parse(&line, Form::Hashed).unwrap());
         let expected = ("eve \"x\"".to_owned(), vec!["system:masters".to_owned()]);
         assert_eq!(groups(&tokens, &token), Some(expected));
-        // The hash is no token.
+        // The hash is not a valid token.
         let hash = line.split([':', ',']).nth(1).unwrap();
         assert_eq!(groups(&tokens, hash), None);
         assert_ne!(issue("a", "b").unwrap().0, token);
@@ -212,7 +213,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_issued_is_found(user in "[^\r\n]{1,20}", group in "[a-z:]{1,20}") {
+        fn an_issued_token_is_found(user in "[^\r\n]{1,20}", group in "[a-z:]{1,20}") {
             prop_assume!(!user.is_empty());
             let (token, line) = issue(&user, &group).unwrap();
             let tokens = Tokens::parse(&line, Form::Hashed).unwrap();

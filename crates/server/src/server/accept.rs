@@ -1,4 +1,4 @@
-//! Who gets a connection: all of them have a bound, and so has each client, so that none takes them all.
+//! Limits on open connections: for all clients together and for each client, so that no client takes them all.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -12,10 +12,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::limits::Limits;
 use super::requests::Requests;
 
-/// After an error of accept, which mostly means too many open files: some may close meanwhile.
+/// Pause after an error of `accept`. Mostly there are too many open files, and some may be closed in the meantime.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The open connections.
+/// Counts the open connections.
 #[derive(Debug, Clone)]
 pub(super) struct Clients {
     room: Arc<Semaphore>,
@@ -24,7 +24,7 @@ pub(super) struct Clients {
     requests: Arc<Requests>,
 }
 
-/// The place of one connection; free again when dropped.
+/// The slot of one connection. Dropping it frees the slot.
 #[derive(Debug)]
 pub(super) struct Place {
     client: IpAddr,
@@ -38,11 +38,11 @@ impl Clients {
         Self { room, share: limits.connections_of_one_client, counts: Arc::default(), requests }
     }
 
-    /// The next connection that has a place. Waits with accepting while there is no place for anybody.
+    /// Accepts the next connection that is within the limits. Does not accept while all slots are taken.
     pub(super) async fn accept(&self, listener: &TcpListener) -> (TcpStream, Place) {
         loop {
             let Ok(permit) = Arc::clone(&self.room).acquire_owned().await else {
-                // Nobody closes the semaphore.
+                // The semaphore is never closed.
                 std::future::pending().await
             };
             match listener.accept().await {
@@ -64,7 +64,7 @@ impl Clients {
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         let count = counts.entry(client).or_default();
         if *count >= self.share {
-            // The first of every thousand: a flood shall not fill the log.
+            // Logs the first of every thousand refusals, so that a flood does not fill the log.
             if self.requests.connections_refused.fetch_add(1, Relaxed).is_multiple_of(1000) {
                 tracing::warn!(%client, connections = *count, "connection closed: the client has too many");
             }
@@ -89,7 +89,8 @@ impl Drop for Place {
     }
 }
 
-/// What counts as one client: an IPv4 address, or the /64 that a host of IPv6 chooses its addresses from.
+/// Returns the address by which a client is counted: an IPv4 address, or the /64 of an IPv6 address, because a host
+/// chooses its addresses freely within its /64.
 pub(super) fn client(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) if !address.is_loopback() => {

@@ -1,6 +1,7 @@
-//! Connections until all of the first request's head is there.
+//! A connection until the first request's head is complete.
 //!
-//! HTTP takes more memory than what it has read, and keeps it. So it is begun when it can answer at once.
+//! HTTP allocates more memory than the bytes it has read, and keeps it for the life of the connection. So it starts
+//! only when it can answer at once.
 
 use std::{
     io::{self, IoSlice},
@@ -19,19 +20,19 @@ use super::head::FirstHead;
 use super::http2;
 use super::layered::{self, Layer, Layered};
 
-/// Bytes that are read at a time. Most heads have less.
+/// Bytes that are read at a time. Most heads are shorter.
 const PART: usize = 1 << 10;
-/// How long the end of a connection may take to be told.
+/// Deadline for sending GOAWAY and closing the connection.
 const FAREWELL: Duration = Duration::from_millis(200);
 
-/// A connection whose first request has not come.
+/// A connection whose first request has not arrived.
 #[derive(Debug)]
 pub(super) struct Beginning<S> {
     stream: S,
     is_http2: bool,
     head: FirstHead,
     first: Vec<u8>,
-    /// Whether the server's first frame has been sent. A client may wait for it.
+    /// True if the server's first frame has been sent. A client may wait for that frame.
     is_greeted: bool,
 }
 
@@ -41,11 +42,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Beginning<S> {
         Self { stream, is_http2, head, first: Vec::new(), is_greeted: false }
     }
 
-    /// Waits until the head is there, or more than `most` bytes of it, which HTTP refuses; false if the peer ends the
-    /// connection before.
+    /// Waits until the head is complete, or longer than `most` bytes, which HTTP refuses. Returns false if the peer
+    /// closes the connection before that.
     pub(super) async fn wait(&mut self, most: usize) -> io::Result<bool> {
         while !self.head.is_complete(&self.first) && self.first.len() <= most {
-            // By a part and not by half of what there is, as a vector would grow.
+            // Grows by one part. A vector would double its capacity.
             self.first.reserve_exact(PART);
             if self.stream.read_buf(&mut self.first).await? == 0 {
                 return Ok(false);
@@ -59,14 +60,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Beginning<S> {
         Ok(true)
     }
 
-    /// The connection as HTTP is to see it: nothing has been read and nothing written.
+    /// Returns the stream for HTTP. To HTTP it appears as if nothing had been read or written yet.
     pub(super) fn into_stream(self) -> Layered<S, Begun> {
         let hidden = if self.is_greeted { http2::greeting().len() } else { 0 };
         Layered::new(self.stream, Begun { first: Bytes::from(self.first), hidden })
     }
 
-    /// Ends the connection. A client of HTTP/2 is told that no request of it was served, so that it may repeat one that
-    /// is under way.
+    /// Closes the connection. An HTTP/2 client gets a GOAWAY which says that none of its requests was processed, so
+    /// it may repeat one that it has sent.
     pub(super) async fn close(mut self) {
         let _ = timeout(FAREWELL, async {
             if self.is_greeted {
@@ -78,11 +79,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Beginning<S> {
     }
 }
 
-/// A layer that reads again what was read, and leaves out what was written.
+/// A layer that replays the bytes that were read, and drops the bytes that were already written.
 #[derive(Debug)]
 pub(super) struct Begun {
     first: Bytes,
-    /// Bytes that are to be written first and have been.
+    /// Number of bytes that HTTP writes first and that have already been sent.
     hidden: usize,
 }
 
@@ -129,7 +130,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn nothing_is_lost_of_what_was_read_first() {
+    async fn http_reads_the_bytes_of_the_first_head_again() {
         let (near, mut far) = duplex(8192);
         let head = [b"GET / HTTP/1.1\r\na: ", &[b'7'; 3000][..], b"\r\n\r\nbody"].concat();
         far.write_all(&head).await.unwrap();
@@ -160,11 +161,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn http2_is_greeted_once_and_told_of_the_end() {
+    async fn http2_gets_one_settings_frame_and_a_goaway_at_the_end() {
         let (near, mut far) = duplex(8192);
         far.write_all(b"PRI").await.unwrap();
         let mut beginning = Beginning::new(near, true);
-        // It greets, and waits for more.
+        // Sends the greeting and waits for more bytes.
         assert!(beginning.wait(4096).now_or_never().is_none());
         let greeting = http2::greeting();
         let mut said = vec![0; greeting.len()];

@@ -1,4 +1,4 @@
-//! One connection: the TLS handshake, HTTP/1 or HTTP/2, and its end.
+//! One connection: the TLS handshake, HTTP/1 or HTTP/2, and the end of the connection.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -32,10 +32,10 @@ use super::ration::{Ration, Shown};
 use super::stall::StallGuard;
 use crate::security::{Peer, Security};
 
-/// Bytes of a request's head; tokens and certificates' names are far from it.
+/// Maximum size of a request's head in bytes. Heads with tokens or certificate names are much smaller.
 pub(super) const HEAD: u32 = 64 << 10;
 
-/// What all connections share.
+/// State shared by all connections.
 pub(super) struct Shared {
     pub(super) gate: Gate,
     pub(super) security: Option<Arc<Security>>,
@@ -43,15 +43,15 @@ pub(super) struct Shared {
     pub(super) places: Places,
 }
 
-/// What is logged of a client that takes nothing of an answer.
+/// Log message for a client that reads nothing of an answer.
 const NOT_READ: &str = "disconnected: the client does not read";
-/// What is left of the last answer has this time to be sent, after the end of a connection was begun.
+/// Time to send the rest of the last answer after the end of a connection has begun.
 const LINGER: Duration = Duration::from_millis(200);
 
 /// Serves one connection until either side ends it.
 ///
-/// Each step has memory of its own, which is taken when the peer has said something and given back with the step: a peer
-/// that says nothing costs little more than its socket.
+/// Each step has its own memory. It is allocated when the peer has sent something, and freed at the end of the step.
+/// A peer that sends nothing costs little more than its socket.
 ///
 /// `_held` is dropped with the connection.
 pub(super) async fn serve(
@@ -60,14 +60,14 @@ pub(super) async fn serve(
     stopping: watch::Receiver<bool>,
     _held: impl Send,
 ) {
-    // Without this, an event that follows another waits for the client's delayed acknowledgement.
+    // Without TCP_NODELAY, an event that follows another waits for the client's delayed acknowledgement.
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "TCP_NODELAY not set");
     }
     let has_tls = shared.security.is_some();
     let time = if has_tls { shared.limits.handshake_time } else { shared.limits.header_time };
     let deadline = Instant::now() + time;
-    // In a box that is gone when something was said, as each step's memory.
+    // In a box, like the state of each step, so that it is freed when the step ends.
     let greeting = Box::pin(timeout_at(deadline, greeting::come(&stream, has_tls)));
     let spoken = tokio::select! {
         spoken = greeting => spoken.is_ok_and(|come| come.is_ok()),
@@ -82,7 +82,7 @@ pub(super) async fn serve(
     Box::pin(spoken_on(stream, shared, stopping, deadline)).await;
 }
 
-/// Serves a connection on which the peer has said something.
+/// Serves a connection on which the peer has sent something.
 async fn spoken_on(
     stream: TcpStream,
     shared: Arc<Shared>,
@@ -148,12 +148,12 @@ async fn handshake(
         .ok()
 }
 
-/// The requests of one connection.
+/// Handles the requests of one connection.
 struct Requests {
     shared: Arc<Shared>,
     peer: Arc<Peer>,
     shown: Shown,
-    /// Notified when the connection is to end with the answers under way.
+    /// Notified when the connection must end after the answers in progress.
     refused: Arc<Notify>,
     active: Arc<watch::Sender<usize>>,
     changes: watch::Receiver<usize>,
@@ -167,10 +167,10 @@ impl Requests {
         Self { shared, peer, shown, refused: Arc::default(), active, changes, untaken: Untaken::default() }
     }
 
-    /// The answer to one request. What is large about it is not kept when it has been given.
+    /// Answers one request. The large state of the request is freed when the answer has started.
     ///
-    /// It is the last one of a connection whose client has not shown who it is: HTTP would keep more memory for the next
-    /// request than such a connection may take. A client with a new token comes on a new connection.
+    /// If the client has not authenticated, this is the last answer of the connection: for another request HTTP would
+    /// keep more memory than such a connection may take. A client with a new token opens a new connection.
     fn answer(
         &self,
         request: Request<Incoming>,
@@ -193,7 +193,7 @@ impl Requests {
         })
     }
 
-    /// What ends their connection.
+    /// Returns the conditions that end the connection.
     fn ends(&self, stopping: watch::Receiver<bool>) -> Ends {
         Ends {
             limits: self.shared.limits.clone(),
@@ -232,7 +232,7 @@ async fn serve_http2(
     ends.run(connection, Connection::graceful_shutdown).await;
 }
 
-/// What ends a connection before its client does.
+/// The conditions that end a connection before its client does.
 struct Ends {
     limits: Limits,
     stopping: watch::Receiver<bool>,
@@ -242,7 +242,7 @@ struct Ends {
 }
 
 impl Ends {
-    /// Serves a connection; `begin_end` lets it take no more requests.
+    /// Serves a connection. `begin_end` makes it refuse further requests.
     async fn run<C: Future<Output = hyper::Result<()>>>(
         self,
         connection: C,
@@ -262,8 +262,8 @@ impl Ends {
         }
     }
 
-    /// Ready when the server stops, a client has been refused that had not shown who it is, or the connection has been
-    /// without a request for some time.
+    /// Completes when the server stops, when a client without an accepted credential has been answered, or when the
+    /// connection has been idle for `idle_time`.
     async fn begun(&self) {
         tokio::select! {
             () = stopped(self.stopping.clone()) => {}
@@ -273,7 +273,8 @@ impl Ends {
     }
 }
 
-/// Waits for the requests under way. A connection on which none ever came does not end by itself: it is cut off.
+/// Waits for the requests in progress, at most for `request_time`. hyper does not end a connection on which no
+/// request ever came, so the connection is closed when it has had no active request for [`LINGER`].
 async fn finish(
     connection: impl Future<Output = hyper::Result<()>>,
     active: watch::Receiver<usize>,
@@ -287,7 +288,7 @@ async fn finish(
 }
 
 async fn stopped(mut stopping: watch::Receiver<bool>) {
-    // The sender outlives every task; were it gone, the server would be stopping too.
+    // The sender outlives every task. If it were gone, the server would be stopping, too.
     let _ = stopping.wait_for(|stopping| *stopping).await;
 }
 
@@ -298,13 +299,13 @@ async fn unused(mut active: watch::Receiver<usize>, idle: Duration) {
         match tokio::time::timeout(limit, active.changed()).await {
             Err(_) => return,
             Ok(Ok(())) => {}
-            // The connection's service is gone, and the connection with it.
+            // The connection's service is gone, so the connection is ending.
             Ok(Err(_)) => std::future::pending().await,
         }
     }
 }
 
-/// A request of this connection that is not answered to the end.
+/// Counts a request of this connection as active until its answer has been sent.
 struct Active(Arc<watch::Sender<usize>>);
 
 impl Active {

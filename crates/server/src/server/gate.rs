@@ -1,5 +1,5 @@
-//! What every request passes on its way to the API: who sends it, whether that one may, whether there is room, and
-//! how long it takes. In upstream's order.
+//! The path of every request to the API: authentication, authorization, limits on concurrent requests, and the
+//! deadline. The order is upstream's.
 
 use std::any::Any;
 use std::net::{IpAddr, SocketAddr};
@@ -23,13 +23,13 @@ use super::requests::{Labels, Requests};
 use crate::http::{Answer, Arriving, Attributes, Handler, Target, arriving};
 use crate::security::{Identity, Peer, Security, Unauthorized};
 
-/// Things that an answer holds until it is sent.
+/// Values that an answer keeps alive until it is sent.
 type Held = Vec<Box<dyn Any + Send>>;
 
-/// The way to the API, shared by all connections.
+/// The path to the API, shared by all connections.
 pub(super) struct Gate {
     handler: Handler,
-    /// None in plain HTTP, where nobody can be told from another.
+    /// `None` for plain HTTP, where clients do not authenticate.
     security: Option<Arc<Security>>,
     limits: Limits,
     room: Room,
@@ -37,19 +37,19 @@ pub(super) struct Gate {
     metrics: Metrics,
     pub(super) requests: Arc<Requests>,
     freed: Freed,
-    /// Becomes true with the signal to stop, before anything ends.
+    /// Becomes true when the server is told to stop, before it ends any connection.
     stopping: watch::Receiver<bool>,
     folder: Loading,
-    /// Whether only this host can connect.
+    /// True if only this host can connect.
     loopback: bool,
 }
 
-/// What is known of the manifests folder.
+/// The state of the manifests folder.
 #[derive(Debug, Clone)]
 pub(super) struct Loading {
-    /// Whether it has been read; `None` without one.
+    /// Whether the folder has been read; `None` without a folder.
     pub(super) is_read: Option<watch::Receiver<bool>>,
-    /// Whether the store has what it made in an earlier life, so that requests need not wait for it.
+    /// True if the store holds the folder's objects from an earlier run, so requests need not wait for the folder.
     pub(super) is_known: bool,
 }
 
@@ -58,22 +58,23 @@ impl Loading {
         self.is_read.as_ref().map(|is_read| *is_read.borrow())
     }
 
-    /// Waits until there is something to show: a client must not take what has not been read yet for deleted.
+    /// Waits until the folder has been read or need not be. Otherwise a client would take objects that are not read
+    /// yet for deleted.
     async fn finished(&self) -> Result<(), Refusal> {
         let Some(mut is_read) = self.is_read.clone().filter(|_| !self.is_known) else { return Ok(()) };
-        // The server ends before the folder was read.
+        // The channel is closed when the server ends before the folder was read.
         is_read.wait_for(|is_read| *is_read).await.map(|_| ()).map_err(|_| Refusal::Timeout)
     }
 }
 
-/// Places for requests under way.
+/// Semaphores that limit concurrent requests.
 struct Room {
     reading: Arc<Semaphore>,
     mutating: Arc<Semaphore>,
     watches: Arc<Semaphore>,
 }
 
-/// What a gate is made of.
+/// The parts of a gate.
 pub(super) struct Parts {
     pub(super) handler: Handler,
     pub(super) freed: Freed,
@@ -107,7 +108,8 @@ impl Gate {
         Self { handler, security, limits, room, checks, metrics, requests, freed, stopping, folder, loopback }
     }
 
-    /// Answers one request of a connection, and notes whether its client shows who it is, also where it need not.
+    /// Answers one request of a connection. Records in `shown` if the client has authenticated, even if the request
+    /// does not require it.
     pub(super) async fn answer(
         &self,
         request: Request<Incoming>,
@@ -130,7 +132,8 @@ impl Gate {
         if let Some(leftover) = leftover {
             leftover.drain();
         }
-        // What was made of the body, too. What a client only claims to send, and what of it is dropped, takes nothing.
+        // The factor covers what was decoded from the body. Bytes that a client only announces, and bytes that are
+        // drained, take no memory.
         self.freed.add(bytes.saturating_mul(8));
         let answer = if is_head { without_body(answer) } else { answer };
         let took = (!attributes.is_long_running()).then(|| begin.elapsed());
@@ -138,7 +141,7 @@ impl Gate {
         let is_long_running = attributes.is_long_running();
         answer.map(|body| {
             let body = Guarded::new(body, held);
-            // Upstream's time is that of the answer, too.
+            // Upstream's deadline includes sending the answer.
             if is_long_running { body } else { body.within(self.limits.request_time) }
         })
     }
@@ -183,12 +186,13 @@ impl Gate {
         };
         let answer = tokio::time::timeout(self.limits.request_time, answer).await;
         let answer = answer.unwrap_or(Err(Refusal::Timeout))?;
-        // An answer takes memory until the client has it.
+        // An answer takes memory until the client has read it.
         held.push(Box::new((place, counted)));
         Ok(answer)
     }
 
-    /// The answer if the path is one of health, which everybody may ask for.
+    /// Returns the answer if the path is a health check, which needs no authentication. Returns `None` for other
+    /// paths.
     fn health(&self, uri: &Uri, attributes: &Attributes) -> Option<Result<Answer, Refusal>> {
         let Target::Path(path) = &attributes.target else { return None };
         if !["/healthz", "/livez", "/readyz"].iter().any(|prefix| path.starts_with(prefix)) {
@@ -206,8 +210,9 @@ impl Gate {
         Some(said.ok_or(Refusal::NotFound).map(|(code, said)| text(code, "text/plain; charset=utf-8", said)))
     }
 
-    /// Keeps pages in a browser of this host from using its rights or its loopback: they send their origin with what
-    /// changes something, and where a name of theirs was made to mean this host, they send that name.
+    /// Refuses requests from web pages in a browser on this host, which could use the browser's credentials or its
+    /// access to loopback. Pages send an Origin header with requests that change something. After DNS rebinding, they
+    /// send their own name as the host.
     fn check_origin(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Refusal> {
         let foreign_host =
             || self.security.is_none() && self.loopback && host(uri, headers).is_some_and(is_foreign);
@@ -215,18 +220,18 @@ impl Gate {
     }
 }
 
-/// `identity` is none in plain HTTP, where all may do everything.
+/// `identity` is `None` for plain HTTP, where every request is allowed.
 fn check_identity(
     headers: &HeaderMap,
     identity: Option<Result<Identity, Unauthorized>>,
     attributes: &Attributes,
 ) -> Result<(), Refusal> {
     let Some(identity) = identity else { return Ok(()) };
-    // As upstream's `system:public-info-viewer`.
+    // Readable without authentication, as with upstream's `system:public-info-viewer`.
     if attributes.target == Target::Path("/version".to_owned()) {
         return Ok(());
     }
-    // Who asks to be less than he is (`kubectl --as`) must not act as what he is.
+    // A user who asks to act with fewer rights (`kubectl --as`) must not act with its own.
     if headers.keys().any(|name| name.as_str().starts_with("impersonate-")) {
         return Err(Refusal::Impersonation);
     }
@@ -241,7 +246,8 @@ fn check_identity(
     Err(Refusal::Forbidden { user: identity.user })
 }
 
-/// The head of an answer alone. HTTP/1 leaves the body out by itself, in HTTP/2 it would break the stream.
+/// Removes the body of an answer and keeps its length. hyper does this for HTTP/1 only. In HTTP/2 a body would break
+/// the stream.
 fn without_body(answer: Answer) -> Answer {
     let length = answer.body().size_hint().exact();
     let mut answer = answer.map(|_| Empty::new().boxed_unsync());
@@ -259,7 +265,7 @@ fn only_get(attributes: &Attributes) -> Result<(), Refusal> {
     if matches!(attributes.verb, "get" | "head") { Ok(()) } else { Err(Refusal::Method) }
 }
 
-/// The host that a request names, without its port.
+/// Returns the host that a request names, without its port.
 fn host<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> {
     let named = headers.get(header::HOST).and_then(|value| value.to_str().ok());
     let host = uri.authority().map(http::uri::Authority::as_str).or(named)?;

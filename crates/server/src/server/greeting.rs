@@ -1,7 +1,7 @@
-//! What a client says first, before anything is read.
+//! The wait for the first bytes of a client, without reading them.
 //!
-//! TLS takes memory with the first attempt to read. So the handshake is begun when its first record is there; until then
-//! the kernel keeps what has come.
+//! TLS allocates memory with its first attempt to read. So the handshake starts when its first record is complete.
+//! Until then the kernel keeps the received bytes.
 
 use std::io;
 
@@ -9,16 +9,16 @@ use tokio::{io::Interest, net::TcpStream};
 
 use super::records::{RECORD_HEAD, Seen};
 
-/// The type of records of the handshake (RFC 8446, 5.1).
+/// The type of handshake records (RFC 8446, 5.1).
 const HANDSHAKE: u8 = 22;
-/// The longest record without encryption.
+/// Maximum length of a record without encryption.
 const LONGEST_RECORD: u16 = 1 << 14;
 
-/// Waits until something can be judged of what the client says: a whole record, or what is no TLS.
+/// Waits until the first bytes can be judged: a whole record, or something that is not TLS.
 pub(super) async fn come(stream: &TcpStream, has_tls: bool) -> io::Result<()> {
     loop {
         let ready = stream.ready(Interest::READABLE).await?;
-        // No more will come than is there.
+        // The peer has closed its side, so no more bytes will arrive.
         if ready.is_read_closed() {
             return Ok(());
         }
@@ -35,7 +35,8 @@ pub(super) async fn come(stream: &TcpStream, has_tls: bool) -> io::Result<()> {
     }
 }
 
-/// Whether a whole record is there, or none that the handshake begins with. `waiting` counts the head, too.
+/// Returns true if a whole record has arrived, or something that cannot start a handshake. `waiting` includes the
+/// head.
 fn is_record(head: &[u8], waiting: usize) -> bool {
     match *head {
         [HANDSHAKE, _, _, high, low] => {
@@ -87,7 +88,7 @@ mod tests {
         }
         client.write_all(b"\x00").await.unwrap();
         come(&server, true).await.unwrap();
-        // A client that ends before it has said all is not waited for.
+        // A client that closes before its record is complete is not waited for.
         let mut client = TcpStream::connect(address).await.unwrap();
         let (server, _) = listener.accept().await.unwrap();
         client.write_all(b"\x16\x03").await.unwrap();

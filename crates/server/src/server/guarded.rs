@@ -1,4 +1,4 @@
-//! Answers that hold something until they are sent or given up, and that notice when their client does not take them.
+//! Answers that keep values alive until they are sent or abandoned, and that detect clients which do not read them.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::combinators::UnsyncBoxBody;
 use tokio::time::{Instant, sleep_until};
 
-/// The body of an answer, and what ends with it.
+/// The body of an answer and the values that it keeps alive.
 pub(super) struct Guarded {
     body: UnsyncBoxBody<Bytes, Infallible>,
     held: Vec<Box<dyn Any + Send>>,
@@ -21,8 +21,8 @@ pub(super) struct Guarded {
     offer: Option<Offer>,
 }
 
-/// Answers of one connection that the client has yet to take. HTTP/2 has a window for each answer: a client that keeps
-/// one shut takes nothing of that answer, and yet the connection lives.
+/// The answers of one connection that the client has yet to read. HTTP/2 has a window for each stream: a client that
+/// keeps one window closed reads nothing of that answer, although the connection is active.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Untaken(Arc<Mutex<Offers>>);
 
@@ -34,21 +34,20 @@ struct Offers {
 
 #[derive(Debug, Clone, Copy)]
 struct Times {
-    /// Since when something has been there for the client.
+    /// Since when data has been ready for the client; `None` while the answer waits for data.
     since: Option<Instant>,
-    /// When it should have all of it.
+    /// The deadline for the whole answer; `None` without one.
     end: Option<Instant>,
 }
 
-/// The place of one answer among them.
+/// The entry of one answer in [`Untaken`].
 struct Offer {
     id: u64,
     untaken: Untaken,
 }
 
 impl Untaken {
-    /// Ready when something has been there for the client for as long as `limit`, or an answer is not taken in its
-    /// time.
+    /// Completes when the client has left data unread for `limit`, or has not read an answer by its deadline.
     pub(super) async fn stalled(&self, limit: Duration) {
         loop {
             let now = Instant::now();
@@ -60,7 +59,7 @@ impl Untaken {
             if first.is_some_and(|first| first <= now) {
                 return;
             }
-            // One that begins meanwhile may be due earlier.
+            // An answer that starts in the meantime may be due earlier.
             let next = now + limit / 4;
             sleep_until(first.map_or(next, |first| first.min(next))).await;
         }
@@ -82,7 +81,8 @@ impl Untaken {
 }
 
 impl Offer {
-    /// Something was taken, and whether there is something more may show only when the client asks for it.
+    /// Notes that HTTP has asked for a frame. If it got one, the client has to read that frame. Only the next request
+    /// for a frame shows that it has.
     fn taken(&self, waits_for_client: bool) {
         self.untaken.with(|offers| {
             if let Some(times) = offers.times.get_mut(&self.id) {
@@ -103,19 +103,19 @@ impl Guarded {
         Self { body, held, time: None, offer: None }
     }
 
-    /// The same, and the client has to have all of it within this time.
+    /// Sets a deadline: the client must have read the whole answer within this time.
     pub(super) fn within(mut self, time: Duration) -> Self {
         self.time = Some(time);
         self
     }
 
-    /// The same, and it is seen there when the client does not take it.
+    /// Registers the answer in `untaken`, which detects that the client does not read it.
     pub(super) fn seen_by(mut self, untaken: &Untaken) -> Self {
         self.offer = Some(untaken.offer(self.time));
         self
     }
 
-    /// The same, and it holds one thing more.
+    /// Keeps one more value alive.
     pub(super) fn holding(mut self, thing: impl Any + Send) -> Self {
         self.held.push(Box::new(thing));
         self
@@ -156,7 +156,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(60);
 
     #[test]
-    fn an_answer_that_nobody_takes_is_noticed() {
+    fn an_answer_that_the_client_does_not_read_is_detected() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
         runtime.unwrap().block_on(async {
             let untaken = Untaken::default();
@@ -168,7 +168,7 @@ mod tests {
             }));
             let mut answer = Guarded::new(body.boxed_unsync(), Vec::new()).seen_by(&untaken);
             assert!(is_stalled().await, "never asked for");
-            // A watch waits for events, and its client for them: that is no stall.
+            // A watch waits for events, and so does its client. That is no stall.
             assert!(futures::FutureExt::now_or_never(answer.frame()).is_none());
             assert!(!is_stalled().await, "nothing is there");
             events.unbounded_send("one").unwrap();

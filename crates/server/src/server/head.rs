@@ -1,33 +1,33 @@
-//! Where the head of the first request of a connection ends.
+//! Finds the end of the first request's head.
 //!
-//! It only looks for the end; what a head says is judged by HTTP, which takes more memory and is begun when all of the head is
-//! there. A first line that is no request line, and frames that HTTP/2 refuses at once, count as a whole head: the answer to
-//! them does not wait for more.
+//! This module only looks for the end. HTTP parses the head, but needs more memory for that and starts when the head
+//! is complete. An invalid request line, and frames that HTTP/2 refuses at once, count as a complete head, so that
+//! their answer does not wait for more bytes.
 
-/// What each HTTP/2 connection begins with (RFC 9113, 3.4).
+/// The preface of every HTTP/2 connection (RFC 9113, 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Bytes of the head of a frame (RFC 9113, 4.1).
+/// Length of a frame's header in bytes (RFC 9113, 4.1).
 const FRAME_HEAD: usize = 9;
-/// The longest frame that a client may send without being told of a larger limit (RFC 9113, 6.5.2).
+/// Maximum length of a frame, unless the server announces a larger limit (RFC 9113, 6.5.2).
 const LONGEST_FRAME: usize = 16_384;
-/// Types of frames that carry a header block, and their flag `END_HEADERS` (RFC 9113, 6.2 and 6.10).
+/// Types of the frames that carry a header block, and their flag `END_HEADERS` (RFC 9113, 6.2 and 6.10).
 const HEADERS: u8 = 1;
 const CONTINUATION: u8 = 9;
 const END_HEADERS: u8 = 4;
 
-/// How far the first head has been looked at.
+/// How far the first head has been scanned.
 #[derive(Debug)]
 pub(super) enum FirstHead {
-    /// Lines, of which the first empty one after the request line ends the head (RFC 9112, 2.1 and 2.2).
+    /// The first empty line after the request line ends the head (RFC 9112, 2.1 and 2.2).
     Http1 {
-        /// Bytes that have been looked at.
+        /// Number of bytes scanned.
         seen: usize,
-        /// Where in the head the next byte is.
+        /// The part of the head that the next byte belongs to.
         part: Part,
     },
-    /// Frames, of which the first that ends a header block ends the head.
+    /// The first frame that ends a header block ends the head.
     Http2 {
-        /// Where the next frame begins.
+        /// Offset of the next frame.
         next: usize,
     },
 }
@@ -40,11 +40,11 @@ pub(super) enum Part {
     Method,
     /// The target and the version.
     Target {
-        /// Where the target begins.
+        /// Offset of the target.
         begin: usize,
     },
     Fields {
-        /// Whether the last line has nothing in it so far.
+        /// True if the current line has no characters so far.
         is_line_empty: bool,
     },
 }
@@ -58,7 +58,8 @@ impl FirstHead {
         }
     }
 
-    /// Whether all of the head is among `bytes`, which are all that have come: those of the last call, and more.
+    /// Returns true if `bytes` contain the whole head. `bytes` are all bytes received: those of the last call and
+    /// what followed.
     pub(super) fn is_complete(&mut self, bytes: &[u8]) -> bool {
         match self {
             Self::Http1 { seen, part } => {
@@ -81,7 +82,8 @@ impl FirstHead {
 }
 
 impl Part {
-    /// The part of the byte after `byte`, which is at `at` of `bytes`; none where the head ends, or is none.
+    /// Returns the part of the byte that follows `byte`, which is at offset `at` of `bytes`. Returns `None` where the
+    /// head ends or turns out to be invalid.
     fn after(self, bytes: &[u8], at: usize, byte: u8) -> Option<Self> {
         match (self, byte) {
             (Self::Before, b'\r' | b'\n') => Some(Self::Before),
@@ -101,12 +103,12 @@ impl Part {
     }
 }
 
-/// Whether a method may have this byte (RFC 9110, 5.6.2).
+/// Returns true if a method may contain this byte (RFC 9110, 5.6.2).
 fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
-/// Whether the rest of a request line is one of HTTP/1.
+/// Returns true if the rest of a request line has a target and a version of HTTP/1.
 fn is_target_and_version(line: &[u8]) -> bool {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     let mut words = line.split(|byte| *byte == b' ');
@@ -141,7 +143,7 @@ mod tests {
 
     use super::*;
 
-    /// How many of the bytes it takes, when they come one by one.
+    /// Returns how many bytes complete the head when they arrive one by one.
     fn end(is_http2: bool, bytes: &[u8]) -> Option<usize> {
         let mut head = FirstHead::new(is_http2);
         (0..=bytes.len()).find(|&end| head.is_complete(&bytes[..end]))
@@ -169,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_line_is_not_waited_for() {
+    fn an_invalid_request_line_ends_the_wait() {
         for (text, expected) in [
             ("\u{1}garbage\r\n", 1),
             ("\r\n\r\n:", 5),
@@ -199,14 +201,14 @@ mod tests {
     }
 
     #[test]
-    fn what_http2_refuses_is_not_waited_for() {
+    fn frames_that_http2_refuses_end_the_wait() {
         assert_eq!(end(true, b"GET / HTTP/1.1"), Some(1));
         assert_eq!(end(true, &[PREFACE, &frame(4, 0, 16_385)].concat()), Some(PREFACE.len() + 9));
     }
 
     proptest! {
         #[test]
-        fn pieces_do_not_matter(
+        fn the_sizes_of_reads_do_not_matter(
             is_http2: bool,
             text in "(GET / HTTP/1.1|GET /|a: b|x)?(\r?\n){0,3}(GET / HTTP/1.0|a: b|x)?(\r?\n){0,3}",
             frames in prop::collection::vec((0_u8..10, 0_u8..8, 0_usize..40), 0..6),

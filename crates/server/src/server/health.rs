@@ -1,26 +1,26 @@
-//! `/healthz`, `/livez` and `/readyz`, in upstream's form (apiserver, `server/healthz`).
+//! `/healthz`, `/livez` and `/readyz`, in upstream's format (apiserver, `server/healthz`).
 
 use std::fmt::{self, Write as _};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use http::StatusCode;
 
-/// Tells whether a part of the server works; the text says what does not, for the log.
+/// Checks a part of the server. The error says what does not work, for the log.
 pub type Check = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
-/// What has to work before clients are sent here. Clones share it.
+/// The checks of `/readyz`. Clones share them.
 #[derive(Clone, Default)]
 pub struct Checks(Arc<RwLock<Vec<(&'static str, Check)>>>);
 
 impl Checks {
-    /// Adds a check to `/readyz`. It is asked often and must not wait for anything.
+    /// Adds a check to `/readyz`. It is called often and must not block.
     pub fn register(&self, name: &'static str, check: Check) {
         self.0.write().unwrap_or_else(PoisonError::into_inner).push((name, check));
     }
 
-    /// The answer to a path below one of the three; `None` if there is no such check.
+    /// Returns the answer to a path below one of the three; `None` if there is no such check.
     ///
-    /// `folder` tells whether the manifests folder has been read, where there is one.
+    /// `folder` says whether the manifests folder has been read; `None` without a folder.
     pub(super) fn answer(
         &self,
         path: &str,
@@ -35,7 +35,8 @@ impl Checks {
             return None;
         }
         let mut results = vec![("ping", Ok(()))];
-        // A server that stops, or has lost its store, is not mended by a restart: it is alive.
+        // A restart does not help a server that is stopping or has lost its store. So these checks do not affect
+        // `/livez` and `/healthz`.
         if endpoint == "readyz" {
             let checks = self.0.read().unwrap_or_else(PoisonError::into_inner).clone();
             results.extend(checks.iter().map(|(name, check)| (*name, check())));
@@ -76,7 +77,7 @@ fn report(
 ) -> String {
     let mut text = String::new();
     for (name, result) in results {
-        // Reasons are for the log: everybody may ask here.
+        // Reasons go to the log only, because these paths need no authentication.
         let line = match result {
             _ if excluded(name) => format!("[+]{name} excluded: ok\n"),
             Ok(()) => format!("[+]{name} ok\n"),
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_stops_or_lacks_something() {
+    fn a_stopping_server_or_a_failed_check_is_not_ready() {
         let checks = Checks::default();
         let stops = "[+]ping ok\n[-]shutdown failed: reason withheld\nreadyz check failed\n";
         assert_eq!(ask(&checks, "/readyz", true), Some(said(503, stops)));

@@ -1,27 +1,27 @@
-//! What this server says of itself in HTTP/2.
+//! The HTTP/2 settings of this server.
 
 use hyper::server::conn::http2::Builder;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 
 use super::connection::HEAD;
 
-/// Requests at a time on one connection (upstream: `--http2-max-streams-per-connection`).
+/// Maximum number of concurrent requests on one connection (upstream: `--http2-max-streams-per-connection`).
 const STREAMS: u32 = 250;
-/// Bytes that a client may send without being read, for each stream and for all together.
+/// Size of the receive windows in bytes, for each stream and for the connection.
 const WINDOW: u32 = 1 << 20;
-/// Bytes of a frame (RFC 9113, 6.5.2: the least that may be said).
+/// Maximum size of a frame in bytes. It is the smallest value that the setting may have (RFC 9113, 6.5.2).
 const FRAME: u32 = 16 << 10;
-/// Bytes of an answer that wait for the client, for each stream.
+/// Maximum number of bytes of an answer that are buffered for the client, for each stream.
 const SEND_BUFFER: usize = 64 << 10;
-/// A connection on which nothing comes is tried this often, and given up without an answer (Go's clients do the same
-/// from their side).
+/// Interval of pings on a connection without traffic, and the deadline for their reply. Go's clients ping in the same
+/// way.
 const PING_INTERVAL: std::time::Duration = std::time::Duration::from_secs(30);
 const PING_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(15);
 
-/// GOAWAY without an error, after no stream (RFC 9113, 6.8).
+/// A GOAWAY frame without an error, with 0 as the last stream (RFC 9113, 6.8).
 pub(super) const FAREWELL: [u8; 17] = [0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
-/// Serves as [`greeting`] says.
+/// Returns a builder with the settings that [`greeting`] announces.
 pub(super) fn builder() -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
     builder.timer(TokioTimer::new()).max_concurrent_streams(STREAMS).max_header_list_size(HEAD);
@@ -31,7 +31,8 @@ pub(super) fn builder() -> Builder<TokioExecutor> {
     builder
 }
 
-/// The first frame of the server, SETTINGS: byte by byte what hyper writes first, so that it can be sent earlier.
+/// Returns the first frame of the server, SETTINGS. It equals byte by byte what hyper writes first, so it can be sent
+/// earlier.
 pub(super) fn greeting() -> Vec<u8> {
     // MAX_CONCURRENT_STREAMS, INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE, MAX_HEADER_LIST_SIZE (RFC 9113, 6.5.2).
     let settings = [(3_u16, STREAMS), (4, WINDOW), (5, FRAME), (6, HEAD)];

@@ -1,4 +1,4 @@
-//! Streams with something done to what passes.
+//! Streams with a layer that changes how bytes are read or written.
 
 use std::{
     io::{self, IoSlice},
@@ -8,7 +8,7 @@ use std::{
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// What is done to the bytes of a stream. What a layer does not say is left to the stream.
+/// How the bytes of a stream are read and written. By default they pass through unchanged.
 pub(super) trait Layer<S>: Unpin {
     /// Reads from the stream below.
     fn poll_read(
@@ -23,7 +23,7 @@ pub(super) trait Layer<S>: Unpin {
         Pin::new(stream).poll_read(context, buffer)
     }
 
-    /// Writes to the stream below; returns how many bytes were taken.
+    /// Writes to the stream below. Returns the number of bytes written.
     fn poll_write(
         &mut self,
         stream: &mut S,
@@ -37,7 +37,7 @@ pub(super) trait Layer<S>: Unpin {
     }
 }
 
-/// A stream and a layer over it.
+/// A stream with a layer over it.
 #[derive(Debug)]
 pub(super) struct Layered<S, L> {
     stream: S,
@@ -58,7 +58,7 @@ impl<S, L> Layered<S, L> {
     }
 }
 
-/// Writes one slice as such: not every stream takes several at a time.
+/// Writes to a stream. Writes a single slice without vectored I/O, which not every stream supports.
 pub(super) fn poll_write<S: AsyncWrite + Unpin>(
     stream: &mut S,
     context: &mut Context<'_>,

@@ -1,38 +1,40 @@
-//! How much clients may ask for at a time.
+//! Limits on what clients may use.
 
 use std::time::Duration;
 
-/// Bounds that keep one client, or many, from taking the server away from the others.
+/// Limits that keep one client, or many, from blocking the others.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Connections at a time; more wait unaccepted.
+    /// Maximum number of connections. Further ones wait in the kernel's accept queue.
     pub connections: usize,
-    /// Connections of one client address (of IPv6: of one /64) at a time; more are closed at once.
+    /// Maximum number of connections of one client: an IPv4 address or an IPv6 /64. Further ones are closed at once.
     pub connections_of_one_client: usize,
-    /// Watches at a time; more are answered with 429.
+    /// Maximum number of concurrent watches. Further ones get 429.
     pub watches: usize,
-    /// Requests at a time that only read (upstream: `--max-requests-inflight`).
+    /// Maximum number of concurrent requests that only read (upstream: `--max-requests-inflight`).
     pub reading: usize,
-    /// Requests at a time that write (upstream: `--max-mutating-requests-inflight`).
+    /// Maximum number of concurrent requests that write (upstream: `--max-mutating-requests-inflight`).
     pub mutating: usize,
-    /// Memory that the bodies of all requests under way may take, as text and decoded; more are answered with 429.
+    /// Maximum memory in bytes for the bodies of all concurrent requests, as text and decoded. Further requests get
+    /// 429.
     pub body_bytes: usize,
-    /// A request other than a watch is answered with 504 after this (upstream: `--request-timeout`).
+    /// Deadline of a request other than a watch. Later it gets 504 (upstream: `--request-timeout`).
     pub request_time: Duration,
-    /// The TLS handshake may take this long (Go's HTTP client gives up after the same time).
+    /// Deadline of the TLS handshake. Go's HTTP client has the same one.
     pub handshake_time: Duration,
-    /// A client that has not shown who it is may hold one of the places for long handshakes and heads for this long.
+    /// Maximum time for which a client that has not authenticated may hold one of the places for long handshakes and
+    /// heads.
     pub place_time: Duration,
-    /// The head of an HTTP/1 request may take this long, counted from the end of the one before (upstream: 32 s).
+    /// Deadline of the head of an HTTP/1 request, counted from the end of the request before (upstream: 32 s).
     pub header_time: Duration,
-    /// A client that takes nothing of an answer for this long, while there is some for it, is disconnected.
+    /// A client that reads nothing of an answer for this long, while data is ready for it, is disconnected.
     pub stall_time: Duration,
-    /// A connection without any request is closed after this (upstream: 90 s).
+    /// A connection without requests is closed after this time (upstream: 90 s).
     pub idle_time: Duration,
-    /// After a stop `/readyz` says so for this long before the server stops listening (upstream:
+    /// How long `/readyz` fails after a stop before the server stops listening (upstream:
     /// `--shutdown-delay-duration`).
     pub shutdown_delay: Duration,
-    /// After that, answers under way may take this long.
+    /// After that delay, how long the answers in progress may take.
     pub shutdown_grace: Duration,
 }
 

@@ -1,49 +1,49 @@
-//! Metrics in Prometheus' text format 0.0.4, and the place where other rooms add theirs.
+//! Metrics in Prometheus' text format 0.0.4, and the registry for the metrics of other modules.
 
 use std::fmt::{self, Write as _};
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// Something that has numbers to show.
+/// A source of metrics.
 pub trait Collect: Send + Sync {
-    /// Appends them to the page.
+    /// Appends the metrics to the page.
     fn collect(&self, page: &mut Page);
 }
 
-/// Whatever is shown at `/metrics`. Clones show the same.
+/// The sources shown at `/metrics`. Clones share them.
 #[derive(Clone, Default)]
 pub struct Metrics(Arc<RwLock<Vec<Arc<dyn Collect>>>>);
 
 /// Kind of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetricKind {
-    /// Only grows.
+    /// A value that only grows.
     Counter,
-    /// Goes up and down.
+    /// A value that goes up and down.
     Gauge,
-    /// Observations by upper bound.
+    /// Observations counted by upper bound.
     Histogram,
 }
 
-/// The text that is being made. A name's samples follow its [`Page::family`].
+/// The text of a page. The samples of a metric must follow its [`Page::family`].
 #[derive(Debug, Default)]
 pub struct Page(String);
 
-/// Observations by upper bound.
+/// Observations counted by upper bound.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Histogram {
     bounds: &'static [f64],
-    /// One more than there are bounds.
+    /// Counts per bucket. One more than there are bounds, for larger values.
     buckets: Vec<u64>,
     sum: f64,
 }
 
 impl Histogram {
-    /// Nothing has been observed. The bounds rise.
+    /// Creates an empty histogram. The bounds must increase.
     pub fn new(bounds: &'static [f64]) -> Self {
         Self { bounds, buckets: vec![0; bounds.len().saturating_add(1)], sum: 0.0 }
     }
 
-    /// One more observation.
+    /// Adds an observation.
     pub fn observe(&mut self, value: f64) {
         if let Some(bucket) = self.buckets.get_mut(self.bounds.partition_point(|bound| *bound < value)) {
             *bucket = bucket.saturating_add(1);
@@ -53,12 +53,12 @@ impl Histogram {
 }
 
 impl Metrics {
-    /// Adds something to show, behind what is there.
+    /// Adds a source after the existing ones.
     pub fn register(&self, source: Arc<dyn Collect>) {
         self.0.write().unwrap_or_else(PoisonError::into_inner).push(source);
     }
 
-    /// The page.
+    /// Returns the text of all metrics.
     pub fn render(&self) -> String {
         let mut page = Page::default();
         self.collect(&mut page);
@@ -82,7 +82,7 @@ impl fmt::Debug for Metrics {
 }
 
 impl Page {
-    /// Begins a metric.
+    /// Starts a metric.
     pub fn family(&mut self, name: &str, kind: MetricKind, help: &str) {
         let kind = match kind {
             MetricKind::Counter => "counter",
@@ -92,7 +92,7 @@ impl Page {
         self.line(format_args!("# HELP {name} {help}\n# TYPE {name} {kind}\n"));
     }
 
-    /// One value of a metric.
+    /// Adds one sample of a metric.
     pub fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
         self.0.push_str(name);
         for (index, (label, text)) in labels.iter().enumerate() {
@@ -102,18 +102,18 @@ impl Page {
         self.line(format_args!("{close} {value}\n"));
     }
 
-    /// Metrics that are text already.
+    /// Appends metrics that are already in the text format.
     pub fn append(&mut self, text: &str) {
         self.0.push_str(text);
     }
 
-    /// A metric of a single value.
+    /// Adds a metric with a single sample.
     pub fn single(&mut self, name: &str, kind: MetricKind, help: &str, value: f64) {
         self.family(name, kind, help);
         self.sample(name, &[], value);
     }
 
-    /// The samples of a histogram.
+    /// Adds the samples of a histogram.
     #[expect(clippy::cast_precision_loss, reason = "every number of the format is one")]
     pub fn histogram(&mut self, name: &str, labels: &[(&str, &str)], histogram: &Histogram) {
         let mut count: u64 = 0;
@@ -128,7 +128,7 @@ impl Page {
     }
 
     fn line(&mut self, text: fmt::Arguments<'_>) {
-        // Writing to a String does not fail.
+        // Writing to a String cannot fail.
         let _ = self.0.write_fmt(text);
     }
 }

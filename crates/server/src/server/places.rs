@@ -1,7 +1,7 @@
-//! The places for long handshakes and heads.
+//! Places for long handshakes and heads of clients that have not authenticated.
 //!
-//! A client waits for one of its own places first, then for one of all. So it has as many in the queue of all as it may
-//! hold, however many connections it has, and another client waits for these alone.
+//! A connection first waits for one of its client's own places, then for one of the common places. So a client has at
+//! most two connections in the common queue, however many connections it has. Other clients wait for these two only.
 
 use std::{
     collections::HashMap,
@@ -19,12 +19,12 @@ use tokio::{
     time::{Sleep, sleep},
 };
 
-/// Places of all clients together.
+/// Number of places for all clients together.
 pub(super) const PLACES: usize = 16;
-/// Places of one client: one that does not use its place does not keep its next connection waiting.
+/// Number of places for one client. With two, an unused place does not block the client's next connection.
 pub(super) const PLACES_OF_ONE_CLIENT: usize = 2;
 
-/// The places of all connections. Clones are of the same ones.
+/// The places of all connections. Clones share them.
 #[derive(Debug, Clone)]
 pub(super) struct Places {
     pub(super) all: Arc<Semaphore>,
@@ -36,20 +36,21 @@ pub(super) struct Places {
 #[derive(Debug)]
 struct Own {
     places: Arc<Semaphore>,
-    /// Connections that hold one or wait for one.
+    /// Number of connections that hold a place or wait for one.
     connections: usize,
 }
 
-/// A place, or the wait for one, of a client; its part of [`Places::clients`] is gone with the last of them.
+/// A client's place, or its wait for one. When the last of them is dropped, the client's entry in [`Places::clients`]
+/// is removed.
 struct Share {
     client: IpAddr,
     places: Places,
     own: Arc<Semaphore>,
 }
 
-/// A place of a connection; free again when dropped.
+/// A place held by a connection. Dropping it frees the place.
 pub(super) struct Held {
-    /// Ready when it has been held for as long as a place may be.
+    /// Completes when the place has been held for the maximum time.
     pub(super) end: Pin<Box<Sleep>>,
     _permits: [OwnedSemaphorePermit; 2],
     _share: Share,
@@ -58,12 +59,12 @@ pub(super) struct Held {
 pub(super) type Waiting = Pin<Box<dyn Future<Output = io::Result<Held>> + Send>>;
 
 impl Places {
-    /// Each of them is held for at most `time`.
+    /// Creates the places. Each may be held for at most `time`.
     pub(super) fn new(time: Duration) -> Self {
         Self { all: Arc::new(Semaphore::new(PLACES)), clients: Arc::default(), time }
     }
 
-    /// Ready when the client has a place. An error does not come: the semaphores are not closed.
+    /// Waits for a place for the client. Never fails, because the semaphores are not closed.
     pub(super) fn wait(&self, client: IpAddr) -> Waiting {
         let share = self.share(client);
         Box::pin(async move {
@@ -124,7 +125,8 @@ mod tests {
             (held.len(), places.all.available_permits()),
             (PLACES_OF_ONE_CLIENT, PLACES - PLACES_OF_ONE_CLIENT)
         );
-        // All places are taken by some clients: the next one waits for one place, not for the queue of the first.
+        // All places are taken by several clients. The next client waits for one place, not behind the queue of the
+        // first client.
         let others: Vec<_> = (2..9).flat_map(|number| [client(number); PLACES_OF_ONE_CLIENT]).collect();
         let mut others: Vec<_> =
             others.into_iter().map(|client| places.wait(client).now_or_never().unwrap()).collect();

@@ -1,8 +1,8 @@
-//! What a client may send before it has shown who it is.
+//! Limits what a client may send before it has authenticated.
 //!
-//! Each connection takes memory for what has come and cannot be used yet: parts of TLS messages and of heads. A few
-//! KiB are each connection's own. For more it needs one of a few places (`places`), and is not read until there is one.
-//! Of what is its own, whole TLS records are read.
+//! Each connection needs memory for bytes that have arrived and cannot be processed yet: partial TLS messages and
+//! heads. A few KiB are available to each connection. For more, a connection needs one of a few places
+//! ([`super::places`]), and it is not read until it has one. Without a place, only whole TLS records are read.
 
 use std::{
     fmt,
@@ -27,23 +27,25 @@ use super::layered::Layer;
 use super::places::{Held, Places, Waiting};
 use super::records::Records;
 
-/// Bytes that a client may send for its handshake without a place. With a certificate it sends 1 to 4 KiB.
+/// Bytes that a client may send for its handshake without a place. A handshake with a client certificate takes 1 to 4
+/// KiB.
 pub(super) const HANDSHAKE: usize = 4 << 10;
-/// Bytes that it may send for its first request without a place.
+/// Bytes that a client may send for its first request without a place.
 pub(super) const FIRST_REQUEST: usize = 4 << 10;
-/// Bytes that it may send with a place: a handshake as long as TLS takes it, or the longest head, in small pieces.
+/// Bytes that a client may send with a place. Enough for the longest handshake that TLS accepts, or for the longest
+/// head in small records.
 const LONG: usize = 96 << 10;
-/// Bytes that are read at a time of what follows a refused request.
+/// Bytes that are read at a time after a refused request.
 const REST: usize = 4 << 10;
 
-/// How far the client of a connection has shown who it is. Clones are of the same connection.
+/// Whether the client of a connection has authenticated. Clones belong to the same connection.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Shown(Arc<State>);
 
 #[derive(Debug, Default)]
 struct State {
     step: AtomicU8,
-    /// The task that reads: with another step it may read what it did not before.
+    /// The task that reads the connection. A change of `step` wakes it, because it may then read more.
     reader: AtomicWaker,
 }
 
@@ -52,14 +54,15 @@ const REFUSED: u8 = 1;
 const IDENTITY: u8 = 2;
 
 impl Shown {
-    /// A request of it had a credential that is accepted, or none is needed. A read that waits for a place goes on
-    /// without one.
+    /// Notes that a request had an accepted credential, or that none is needed. A read that waits for a place
+    /// continues without one.
     pub(super) fn accept(&self) {
         self.0.step.store(IDENTITY, Release);
         self.0.reader.wake();
     }
 
-    /// It was given an answer, which is the last one. Does nothing after [`Self::accept`].
+    /// Notes that the client was answered without an accepted credential. That answer is the last one. Has no effect
+    /// after [`Self::accept`].
     pub(super) fn refuse(&self) {
         let _ = self.0.step.compare_exchange(NOTHING, REFUSED, Release, Relaxed);
         self.0.reader.wake();
@@ -69,28 +72,28 @@ impl Shown {
         self.0.step.load(Acquire) == IDENTITY
     }
 
-    /// The step, with another one of which the reader is polled again.
+    /// Returns the step. The reader is polled again when the step changes.
     fn poll_step(&self, context: &Context<'_>) -> u8 {
         let step = self.0.step.load(Acquire);
         if step != NOTHING {
             return step;
         }
         self.0.reader.register(context.waker());
-        // It may have changed before the reader was known.
+        // The step may have changed before the waker was registered.
         self.0.step.load(Acquire)
     }
 }
 
-/// A layer that reads from a client as much as it may send.
+/// A layer that reads no more from a client than it may send.
 #[derive(Debug)]
 pub(super) struct Ration {
     shown: Shown,
     places: Places,
     client: IpAddr,
     place: Place,
-    /// Bytes that the client may send.
+    /// Number of bytes that the client may still send.
     left: usize,
-    /// Bytes of a record that is being read.
+    /// Number of bytes of the current record that are not read yet.
     record: usize,
 }
 
@@ -101,23 +104,25 @@ enum Place {
 }
 
 impl Ration {
-    /// `client` is what counts as one client ([`super::accept::client`]).
+    /// `client` is the address by which the client is counted ([`super::accept::client`]).
     pub(super) fn new(places: Places, client: IpAddr, shown: Shown) -> Self {
         Self { shown, places, client, place: Place::None, left: HANDSHAKE, record: 0 }
     }
 
-    /// The handshake is done: what it took is free again, but for what a place was needed for.
+    /// Ends the handshake and starts the allowance for the first request. A connection that holds a place keeps it,
+    /// with what is left of its allowance.
     pub(super) fn begin_first_request(&mut self) {
         if !matches!(self.place, Place::Held(_)) {
             (self.place, self.left) = (Place::None, FIRST_REQUEST);
         }
     }
 
-    /// Ready when bytes of a record may be read, with how many; 0 at the end of the stream.
+    /// Returns how many bytes of the current record may be read; 0 at the end of the stream. Pending until some may
+    /// be read.
     fn poll_most(&mut self, stream: &mut impl Records, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let mut record = self.record;
         if record == 0 {
-            // With a place there is memory for parts.
+            // With a place there is memory for partial records.
             let most = if matches!(self.place, Place::Held(_)) { 0 } else { self.left };
             record = ready!(stream.poll_record(context, most))?;
         }
@@ -128,7 +133,8 @@ impl Ration {
         Poll::Ready(Ok(record.min(self.left)))
     }
 
-    /// An error when the connection has had its place for too long. Until then it is polled again at that time.
+    /// Returns an error if the connection has held its place for too long. Otherwise makes the task wake up at that
+    /// time.
     fn check_time(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         let Place::Held(held) = &mut self.place else { return Ok(()) };
         if held.end.as_mut().poll(context).is_pending() {
@@ -138,7 +144,7 @@ impl Ration {
         Err(io::Error::new(io::ErrorKind::TimedOut, what))
     }
 
-    /// Ready when the connection has a place, and something left to read with it.
+    /// Completes when the connection has a place and may still send bytes with it.
     fn poll_place(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             match &mut self.place {
@@ -213,15 +219,15 @@ mod tests {
 
     type Rationed = Layered<TcpStream, Ration>;
 
-    /// What has to come comes in this time.
+    /// Deadline for what must arrive.
     const PATIENCE: Duration = Duration::from_secs(60);
-    /// What must not come is waited for so long.
+    /// How long the tests wait for what must not arrive.
     const SHORT: Duration = Duration::from_millis(20);
-    /// A record with its head. Many of them are as much as may be sent.
+    /// Length of a record with its head. It divides the allowances, so they are used up by whole records.
     const RECORD: usize = 512;
     const MUCH: usize = 1 << 19;
 
-    /// Places that are held for as long as a test takes.
+    /// Places with no limit on the time for which they are held.
     fn places() -> Places {
         Places::new(Duration::MAX)
     }
@@ -230,13 +236,13 @@ mod tests {
         Ipv4Addr::from_bits(0xc000_0200 + u32::try_from(number).unwrap()).into()
     }
 
-    /// Bytes of records, the last of which may be a part of one.
+    /// Returns `count` bytes of records. The last record may be partial.
     fn records(count: usize) -> Vec<u8> {
         let record = [&[23, 3, 3, 1, 0xfb][..], &[7; RECORD - 5]].concat();
         record.into_iter().cycle().take(count).collect()
     }
 
-    /// A connection, and its client when it has sent so much.
+    /// Returns a connection, and its client when it has sent `count` bytes.
     async fn sent(places: &Places, shown: &Shown, count: usize) -> (Rationed, JoinHandle<TcpStream>) {
         sent_by(client(0), places, shown, count).await
     }
@@ -257,7 +263,7 @@ mod tests {
         (Layered::new(near, Ration::new(places.clone(), address, shown.clone())), far)
     }
 
-    /// Reads so much, and returns the most that came at a time.
+    /// Reads `count` bytes. Returns the most bytes that a single read returned.
     async fn read(stream: &mut Rationed, count: usize) -> usize {
         let (mut left, mut most, mut bytes) = (count, 0, vec![0; 16 << 10]);
         while left > 0 {
@@ -285,7 +291,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_some_may_send_much_at_a_time() {
+    async fn long_handshakes_need_one_of_the_places() {
         let (places, shown) = (places(), Shown::default());
         let mut long = Vec::new();
         for number in 0..PLACES {
@@ -294,7 +300,7 @@ mod tests {
             read(&mut stream, HANDSHAKE + RECORD).await;
             long.push((stream, far));
         }
-        // Others have what is their own.
+        // Other clients can use their own allowance.
         let much = HANDSHAKE + FIRST_REQUEST + RECORD;
         let (mut other, _far) = sent_by(client(99), &places, &Shown::default(), much).await;
         read(&mut other, HANDSHAKE).await;
@@ -316,7 +322,7 @@ mod tests {
         far.write_all(&records(RECORD)[100..]).await.unwrap();
         assert_eq!(read(&mut stream, RECORD).await, RECORD);
         assert_eq!(places.all.available_permits(), PLACES);
-        // A longer one needs a place, with which it is read as it comes.
+        // A longer record needs a place. With a place it is read as it arrives.
         far.write_all(&[23, 3, 3, 0x40, 0, 7]).await.unwrap();
         read(&mut stream, 6).await;
         assert_eq!(places.all.available_permits(), PLACES - 1);
@@ -386,7 +392,7 @@ mod tests {
             read(stream, RECORD).await;
         }
         assert_nothing(&mut last).await;
-        // From here on time passes when there is nothing else to wait for.
+        // From here on, time advances whenever all tasks wait.
         tokio::time::pause();
         for (mut stream, _far) in all {
             let error = timeout(PATIENCE * 20, stream.read(&mut [0; 1])).await.unwrap().unwrap_err();
@@ -405,9 +411,9 @@ mod tests {
         let (mut stream, _far) = sent_by(client(99), &places, &shown, HANDSHAKE + RECORD).await;
         read(&mut stream, HANDSHAKE).await;
         assert_nothing(&mut stream).await;
-        // Without a timeout of its own, the end of which would poll the read, too.
+        // Without a timeout, because its end would poll the read, too.
         let waiting = tokio::spawn(async move { stream.read_exact(&mut [0; RECORD]).await.unwrap() });
-        // It is polled, and waits for a place.
+        // The read is polled and waits for a place.
         tokio::task::yield_now().await;
         shown.accept();
         timeout(PATIENCE, waiting).await.unwrap().unwrap();

@@ -1,6 +1,6 @@
-//! TLS records that have come, looked at before they are read.
+//! TLS records that have arrived, inspected before they are read.
 //!
-//! TLS can do nothing with a part of a record, and takes memory for it. So the kernel keeps the parts.
+//! TLS cannot process a partial record, and needs memory to keep it. So partial records stay in the kernel's buffer.
 
 use std::{
     io,
@@ -14,20 +14,20 @@ use tokio::{
     net::TcpStream,
 };
 
-/// The head of a record: its type, a version and its length (RFC 8446, 5.1).
+/// Length of a record's head: its type, a version and its length (RFC 8446, 5.1).
 pub(super) const RECORD_HEAD: usize = 5;
-/// The types of records: `change_cipher_spec`, `alert`, `handshake`, `application_data`.
+/// The range of record types: `change_cipher_spec`, `alert`, `handshake`, `application_data`.
 const FIRST_TYPE: u8 = 20;
 const LAST_TYPE: u8 = 23;
-/// The longest record with its encryption, without its head (RFC 5246, 6.2.3; in TLS 1.3 it is shorter).
+/// Maximum length of an encrypted record without its head (RFC 5246, 6.2.3; less in TLS 1.3).
 const LONGEST_RECORD: usize = (1 << 14) + 2048;
 
 /// A stream of records.
 pub(super) trait Records {
-    /// Bytes that may be read: those of the next record, with its head, or 0 at the end of the stream.
+    /// Returns how many bytes may be read: the next record with its head, or 0 at the end of the stream.
     ///
-    /// Ready when all of the record has come, or its head if it is longer than `most`. Where the peer has ended the
-    /// stream before, or what has come is no record, it is what has come.
+    /// Completes when the whole record has arrived, or its head if the record is longer than `most`. If the peer has
+    /// closed the stream earlier, or the bytes are not a record, returns the number of bytes that have arrived.
     fn poll_record(&mut self, context: &mut Context<'_>, most: usize) -> Poll<io::Result<usize>>;
 }
 
@@ -35,7 +35,7 @@ impl Records for TcpStream {
     fn poll_record(&mut self, context: &mut Context<'_>, most: usize) -> Poll<io::Result<usize>> {
         loop {
             ready!(self.poll_read_ready(context))?;
-            // Asked for first: what is there after the end is all.
+            // Checked before the bytes are inspected: after the end, no more bytes follow.
             let ready = self.ready(Interest::READABLE).now_or_never();
             let is_ended = ready.is_some_and(|ready| ready.is_ok_and(Ready::is_read_closed));
             let looked = self.try_io(Interest::READABLE, || {
@@ -56,17 +56,17 @@ impl Records for TcpStream {
     }
 }
 
-/// What has come and has not been read.
+/// The bytes that have arrived and are not read yet.
 #[derive(Debug)]
 pub(super) struct Seen {
     first: [u8; RECORD_HEAD],
     count: usize,
-    /// How many bytes it is.
+    /// Number of bytes that have arrived.
     pub(super) waiting: usize,
 }
 
 impl Seen {
-    /// Nothing at the end of the stream.
+    /// Inspects a stream. Sees nothing at the end of the stream.
     pub(super) fn of(stream: &TcpStream) -> io::Result<Self> {
         let mut first = [0; RECORD_HEAD];
         let (count, _) = recv(stream, &mut first, RecvFlags::PEEK | RecvFlags::DONTWAIT)?;
@@ -74,12 +74,13 @@ impl Seen {
         Ok(Self { first, count, waiting })
     }
 
-    /// As much of it as a record's head has, or less where less has come.
+    /// Returns the first bytes: a record's head, or less if less has arrived.
     pub(super) fn first(&self) -> &[u8] {
         self.first.get(..self.count).unwrap_or_default()
     }
 
-    /// Bytes of the record, with its head, if that is there; of what is no record, those that show it.
+    /// Returns the length of the record, with its head; `None` until its head has arrived. For bytes that are not a
+    /// record, returns the number of bytes that show it.
     fn record(&self) -> Option<usize> {
         record(self.first())
     }
@@ -149,7 +150,7 @@ mod tests {
         server.read_exact(&mut [0; 7]).await.unwrap();
         assert!(timeout(SHORT, next(&mut server, 7)).await.is_err());
         client.write_all(b"\x03\x00\x03").await.unwrap();
-        // A longer one is not: its reader has to ask for more first.
+        // A record longer than `most` is not waited for, because its reader needs a place first.
         assert_eq!(next(&mut server, 7).await, 8);
     }
 

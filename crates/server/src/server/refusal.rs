@@ -1,4 +1,4 @@
-//! Answers to requests that do not get as far as the API.
+//! Answers to requests that are refused before they reach the API.
 
 use crate::json::{Value, json};
 use bytes::Bytes;
@@ -8,29 +8,29 @@ use http_body_util::{BodyExt as _, Full};
 use crate::http::{Answer, Attributes, Target};
 use crate::security::forbidden_message;
 
-/// Why a request goes no further.
+/// Why a request is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// Without a known credential.
+    /// The request has no valid credential.
     Unauthorized,
-    /// Not for this user.
+    /// The user lacks the permission.
     Forbidden { user: String },
-    /// Sent by a page in a browser.
+    /// A web page in a browser sent the request.
     Browser,
-    /// In the name of another user.
+    /// The request asks to act as another user.
     Impersonation,
-    /// Too many at a time.
+    /// Too many concurrent requests.
     TooMany,
-    /// Took too long.
+    /// The request missed its deadline.
     Timeout,
-    /// Not by this method.
+    /// The path does not support the method.
     Method,
-    /// No such path.
+    /// The path does not exist.
     NotFound,
 }
 
 impl Refusal {
-    /// The Status, as upstream words it.
+    /// Returns the answer: a Status with upstream's message.
     pub(super) fn answer(&self, attributes: &Attributes) -> Answer {
         let (code, reason, message) = match self {
             Self::Unauthorized => (401, "Unauthorized", "Unauthorized".to_owned()),
@@ -87,7 +87,7 @@ impl Refusal {
     }
 }
 
-/// An answer of text.
+/// Returns an answer with a text body.
 pub(super) fn text(code: StatusCode, media_type: &'static str, text: String) -> Answer {
     let mut answer = Response::new(Full::new(Bytes::from(text)).boxed_unsync());
     *answer.status_mut() = code;

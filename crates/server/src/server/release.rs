@@ -1,7 +1,8 @@
-//! Memory that was needed for a while goes back to the system.
+//! Returns freed memory to the system.
 //!
-//! An allocator keeps what is freed between other things. After many connections, or large requests, it is told to look
-//! for what is free. Other threads that allocate may wait for that, so it is a small part of the time.
+//! An allocator keeps freed memory that lies between used memory. After many connections or large requests, this task
+//! makes the allocator look for free pages. Other threads that allocate may block meanwhile, so it may take only a
+//! small part of the time.
 
 use std::{
     sync::{
@@ -13,19 +14,19 @@ use std::{
 
 use tokio::{sync::Notify, task::spawn_blocking, time::sleep};
 
-/// Gives free memory back to the system. Takes milliseconds.
+/// A function that returns free memory to the system. Takes milliseconds.
 pub type ReleaseMemory = fn();
 
-/// After so many bytes have been freed, memory is given back.
+/// Memory is returned after this many bytes have been freed.
 const WORTH: usize = 2 << 20;
-/// Not at once, since more is being freed in the same moment, and not more often.
+/// Minimum pause before memory is returned. More memory is usually freed in the same moment.
 const PAUSE: Duration = Duration::from_secs(1);
-/// The pause has at least so many times the time that it took last.
+/// The pause is at least this many times as long as the last call took.
 const PART: u32 = 100;
-/// What a connection is counted as.
+/// Bytes counted for a closed connection.
 pub(super) const CONNECTION: usize = 16 << 10;
 
-/// What has been freed since memory was last given back.
+/// Counts the bytes freed since memory was last returned.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Freed(Arc<Inner>);
 
@@ -36,7 +37,7 @@ struct Inner {
 }
 
 impl Freed {
-    /// About so many bytes have been freed.
+    /// Adds approximately freed bytes.
     pub(super) fn add(&self, bytes: usize) {
         let sum = |before: usize| Some(before.saturating_add(bytes));
         let before = self.0.bytes.fetch_update(Relaxed, Relaxed, sum).unwrap_or(WORTH);
@@ -45,7 +46,7 @@ impl Freed {
         }
     }
 
-    /// Gives memory back when there is enough, on another thread.
+    /// Returns memory to the system, on another thread, whenever enough has been freed. Never returns.
     pub(super) async fn release(self, release: ReleaseMemory) {
         let mut pause = PAUSE;
         loop {
@@ -62,7 +63,7 @@ impl Freed {
     }
 }
 
-/// How long nothing is given back after it has taken so long.
+/// Returns the pause after a call that took this long.
 fn pause_after(took: Duration) -> Duration {
     PAUSE.max(took.saturating_mul(PART))
 }
@@ -90,7 +91,7 @@ mod tests {
         assert_eq!(after(1).await, 1);
         assert_eq!(after(WORTH * 5).await, 2);
         assert_eq!(after(WORTH - 1).await, 2);
-        // More than can be counted is much, not little.
+        // A count that saturates is large, not small.
         freed.add(usize::MAX);
         assert_eq!(after(usize::MAX).await, 3);
         task.abort();
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_long_is_done_seldom() {
+    fn slow_calls_are_followed_by_long_pauses() {
         assert_eq!(pause_after(Duration::ZERO), PAUSE);
         assert_eq!(pause_after(Duration::from_millis(10)), PAUSE);
         assert_eq!(pause_after(Duration::from_millis(50)), Duration::from_secs(5));

@@ -1,6 +1,6 @@
-//! What the server counts about its requests and connections. Names are upstream's where it has the same metric.
+//! Metrics of requests and connections. They have upstream's names if upstream has the same metric.
 
-// Every number of the text format is an f64.
+// The text format has only f64 values.
 #![allow(clippy::cast_precision_loss)]
 
 use std::collections::BTreeMap;
@@ -13,13 +13,13 @@ use crate::http::{Attributes, Target};
 use crate::resource::Resource;
 use crate::security::Security;
 
-/// Upper bounds in seconds, as upstream's `apiserver_request_duration_seconds`.
+/// Upper bounds in seconds, the same as in upstream's `apiserver_request_duration_seconds`.
 const BOUNDS: [f64; 23] = [
     0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0,
     20.0, 30.0, 45.0, 60.0,
 ];
 
-/// The labels of a request. Only names that this server knows, so that clients cannot make more of them.
+/// The labels of a request. They contain only names that this server knows, so clients cannot create label values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Labels {
     verb: &'static str,
@@ -27,7 +27,7 @@ pub(super) struct Labels {
     resource: &'static str,
 }
 
-/// Numbers that grow and shrink with what happens.
+/// The counters and gauges.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     counted: Mutex<Counted>,
@@ -80,7 +80,7 @@ impl Requests {
         }
     }
 
-    /// Counts a request as under way while the result is kept.
+    /// Counts a request as in flight until the result is dropped.
     pub(super) fn in_flight(self: &Arc<Self>, kind: &'static str) -> impl Send + Sync + 'static {
         *self.lock().in_flight.entry(kind).or_default() += 1;
         OnDrop::new(self, move |counted| {
@@ -89,7 +89,7 @@ impl Requests {
         })
     }
 
-    /// Counts a watch while the result is kept.
+    /// Counts a watch until the result is dropped.
     pub(super) fn watching(self: &Arc<Self>, labels: Labels) -> impl Send + Sync + 'static {
         *self.lock().watches.entry(labels).or_default() += 1;
         OnDrop::new(self, move |counted| {
@@ -148,7 +148,7 @@ impl Collect for Requests {
     }
 }
 
-/// Undoes a count.
+/// Reverts a count when it is dropped.
 struct OnDrop<F: Fn(&mut Counted)> {
     requests: Arc<Requests>,
     undo: F,
@@ -166,7 +166,7 @@ impl<F: Fn(&mut Counted)> Drop for OnDrop<F> {
     }
 }
 
-/// When the server's certificate ends.
+/// Shows when the server's certificate expires.
 impl Collect for Security {
     fn collect(&self, page: &mut Page) {
         let Some(end) = self.certificate_end() else { return };

@@ -15,8 +15,8 @@ use tokio::{
 
 use super::layered::{self, Layer};
 
-/// A layer whose writes fail once the peer has taken nothing for a while. A stream with nothing to write is never
-/// timed out.
+/// A layer whose writes fail when the peer has read nothing for `limit`. A stream with nothing to write never times
+/// out.
 #[derive(Debug)]
 pub(super) struct StallGuard {
     limit: Duration,

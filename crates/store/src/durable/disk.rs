@@ -1,4 +1,4 @@
-//! The file below the database: plain reads and writes, and how long each fsync took.
+//! The file under the database: plain reads and writes. Measures each fsync and notes failed syncs and a full disk.
 
 use std::{
     fs::File,
@@ -16,32 +16,32 @@ use redb::StorageBackend;
 use super::space::is_full;
 use crate::metrics::Counters;
 
-/// The file as the database sees it.
+/// The file as the database accesses it.
 #[derive(Debug)]
 pub(super) struct Disk {
     pub(super) file: File,
     pub(super) counters: Arc<Counters>,
-    /// Set when a sync has failed.
+    /// Set when a sync fails.
     pub(super) unsynced: Arc<AtomicBool>,
-    /// Set when something did not fit.
+    /// Set when a write or a sync fails because the disk is full.
     pub(super) overflowed: Arc<AtomicBool>,
     pub(super) faults: Faults,
 }
 
-/// What fails on purpose, in tests.
+/// Faults that tests inject.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Faults {
     #[cfg(test)]
     pub(super) writes: Arc<AtomicBool>,
     #[cfg(test)]
     pub(super) syncs: Arc<AtomicBool>,
-    /// Writes fail as on a broken disk.
+    /// Writes fail with `EIO`, as on a broken disk.
     #[cfg(test)]
     pub(super) broken: Arc<AtomicBool>,
-    /// How many writes have failed so.
+    /// Number of writes that failed because of `broken`.
     #[cfg(test)]
     pub(super) failed: Arc<std::sync::atomic::AtomicUsize>,
-    /// Held by a test, no sync comes to its end.
+    /// While a test holds this lock, no sync completes.
     #[cfg(test)]
     pub(super) gate: Arc<std::sync::Mutex<()>>,
 }
@@ -113,7 +113,7 @@ impl StorageBackend for Disk {
 }
 
 impl Disk {
-    /// The database may report a later error in place of the first.
+    /// Notes a full disk at the first error, because the database may report a later error in its place.
     fn noting(&self, done: Result<()>) -> Result<()> {
         done.inspect_err(|error| {
             if is_full(error) {

@@ -1,4 +1,4 @@
-//! One entry of the log: what a change wrote. Its revision is its key.
+//! One entry of the log: what a change wrote. Its key in the log is the revision of the change.
 //!
 //! | bytes | meaning |
 //! |---|---|
@@ -25,7 +25,7 @@ pub(super) enum Entry {
     Deleted(Resource, Box<str>),
 }
 
-/// The entry of a change; `None` for a change of nothing into nothing.
+/// Encodes a change. Returns `None` if the change has neither an old nor a new object.
 pub(super) fn encode(write: &Write) -> Option<Vec<u8>> {
     let (tag, head, tail) = match (&write.change.new, &write.change.old) {
         (Some(new), _) => {
@@ -40,7 +40,7 @@ pub(super) fn encode(write: &Write) -> Option<Vec<u8>> {
     Some([&[tag, length], name.as_bytes(), head, tail].concat())
 }
 
-/// The reverse; the error is for people.
+/// Decodes an entry. The error is a text for people.
 pub(super) fn decode(entry: &[u8]) -> Result<Entry, String> {
     let short = || "it is cut off".to_owned();
     let (&[tag, length], rest) = entry.split_first_chunk().ok_or_else(short)?;
@@ -88,7 +88,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bytes_of_anything_are_refused_in_words(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+        fn arbitrary_bytes_are_refused_with_a_reason(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
             if let Err(reason) = decode(&bytes) {
                 prop_assert!(!reason.is_empty());
             }

@@ -1,16 +1,16 @@
-//! The database file: where it is, who has it, what is in it.
+//! The database file: its location, its lock, and its content.
 //!
 //! | table | key | value |
 //! |---|---|---|
 //! | `log` | revision | what the change wrote: [`super::entry`] |
 //! | `numbers` | `format` | the version of this layout |
 //! | | `revision` | the last revision |
-//! | | `created` | the revision that the store began with |
+//! | | `created` | the revision at which the store was created |
 //! | | `history/RESOURCE` | the revision after which the resource's history begins |
 //!
 //! The log is the state: read in order, its entries give the objects and the history. When the history drops a
-//! change, the entry of what it replaced goes, and that of a deletion with it. New entries are always the last ones, so
-//! that a group of them fills few pages.
+//! change, the entry of the object's former version is removed. If the change was a deletion, its own entry is
+//! removed, too. New entries are always appended at the end, so a group of them fills few pages.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -46,17 +46,18 @@ const FORMAT: &str = "format";
 const REVISION: &str = "revision";
 const CREATED: &str = "created";
 
-/// The newest layout that this version knows.
+/// The newest layout that this version can read.
 const KNOWN_FORMAT: u64 = 1;
 
 const FILE_NAME: &str = "objects.redb";
 const NEW_FILE_NAME: &str = "objects.redb.new";
 const LOCK_NAME: &str = "lock";
 
-/// Everything that is read is also in memory; this is for the pages that the next group changes.
+/// Size of redb's cache. All objects are in memory as well, so the cache only has to hold the pages that the next
+/// group changes.
 const CACHE_BYTES: usize = 8 << 20;
 
-/// The data folder, held by this process.
+/// The data folder, locked by this process.
 #[derive(Debug)]
 pub(super) struct Folder {
     path: PathBuf,
@@ -64,11 +65,11 @@ pub(super) struct Folder {
     unsynced: Arc<AtomicBool>,
     overflowed: Arc<AtomicBool>,
     faults: Faults,
-    /// Released by the system when this is closed, however the process ends.
+    /// The lock file. The kernel releases the lock when the file is closed, however the process ends.
     _lock: File,
 }
 
-/// What is to be done in the file for changes that the history has dropped, in their order.
+/// Updates of the file that are pending because the history dropped changes, in the order of the changes.
 #[derive(Debug, Default)]
 pub(super) struct Forget(VecDeque<Forgotten>);
 
@@ -76,16 +77,16 @@ pub(super) struct Forget(VecDeque<Forgotten>);
 #[derive(Debug)]
 struct Forgotten {
     resource: Resource,
-    /// The history of the resource begins after this.
+    /// The revision of the dropped change. The history of the resource begins after it.
     revision: u64,
-    /// Entries that are good for nothing any more.
+    /// Revisions of the log entries that are no longer needed.
     entries: [Option<u64>; 2],
-    /// About how many bytes they have.
+    /// Approximate size of these entries in bytes.
     bytes: usize,
 }
 
 impl Folder {
-    /// Takes the folder, and makes it if it is missing.
+    /// Locks the folder. Creates it if it is missing.
     pub(super) fn take(path: &Path, counters: Arc<Counters>, faults: Faults) -> Result<Self, OpenError> {
         let failed = |path: &Path| {
             let path = path.to_owned();
@@ -104,22 +105,22 @@ impl Folder {
         Ok(Self { path: path.to_owned(), counters, unsynced, overflowed, faults, _lock: lock })
     }
 
-    /// Where it is.
+    /// Returns the path of the folder.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Bytes of the database file; 0 where that is not known.
+    /// Returns the size of the database file in bytes; 0 if it is not known.
     pub(super) fn file_bytes(&self) -> u64 {
         fs::metadata(self.path.join(FILE_NAME)).map_or(0, |found| found.len())
     }
 
-    /// Whether something did not fit on the disk since this was last asked.
+    /// Returns true if a write or a sync found the disk full since the last call.
     pub(super) fn takes_overflow(&self) -> bool {
         self.overflowed.swap(false, SeqCst)
     }
 
-    /// Opens the database; makes an empty one, whose last revision is `first`, if there is no file at all.
+    /// Opens the database. If there is no file, first creates an empty database whose last revision is `first`.
     pub(super) fn open_or_create(&self, first: u64) -> Result<Database, OpenError> {
         let path = self.path.join(FILE_NAME);
         let exists = path.try_exists().map_err(|source| OpenError::Io { path: path.clone(), source })?;
@@ -129,7 +130,7 @@ impl Folder {
         self.open()
     }
 
-    /// Opens the database.
+    /// Opens the database. If a sync has failed, first replaces the file by a copy of itself.
     pub(super) fn open(&self) -> Result<Database, OpenError> {
         if self.unsynced.load(SeqCst) {
             self.rewrite()?;
@@ -137,14 +138,15 @@ impl Folder {
         let path = self.path.join(FILE_NAME);
         let file =
             private_file().open(&path).map_err(|source| OpenError::Io { path: path.clone(), source })?;
-        // The database would take an empty file for one to be filled.
+        // redb would initialize an empty file as a new database.
         if file.metadata().is_ok_and(|metadata| metadata.len() == 0) {
             return Err(OpenError::Corrupt { path, reason: "the file is empty".into() });
         }
         self.database(file).map_err(|error| self.explain(error))
     }
 
-    /// A whole new file takes its name in one step: a crash in between leaves nothing half-made.
+    /// Creates the file under another name and renames it when it is complete, so a crash in between leaves no
+    /// partial file.
     fn create(&self, first: u64) -> Result<(), OpenError> {
         let (new, path) = (self.path.join(NEW_FILE_NAME), self.path.join(FILE_NAME));
         let failed = |source| OpenError::Io { path: new.clone(), source };
@@ -155,8 +157,8 @@ impl Folder {
         self.rename(&new, &path).map_err(failed)
     }
 
-    /// Puts a copy of the file in its place. After a failed sync the kernel takes what it could not write for written,
-    /// and no later sync would write it.
+    /// Replaces the file by a copy of itself. After a failed sync the kernel counts the pages that it could not write
+    /// as written, so no later sync would write them.
     fn rewrite(&self) -> Result<(), OpenError> {
         let (new, path) = (self.path.join(NEW_FILE_NAME), self.path.join(FILE_NAME));
         let copy = || {
@@ -179,13 +181,14 @@ impl Folder {
         let (counters, unsynced) = (Arc::clone(&self.counters), Arc::clone(&self.unsynced));
         let overflowed = Arc::clone(&self.overflowed);
         let disk = Disk { file, counters, unsynced, overflowed, faults: self.faults.clone() };
-        // Everything is read at the start anyway; this notices what the disk has made of it meanwhile.
+        // Everything is read at the start anyway. The integrity check detects a file that the disk has damaged since
+        // it was written.
         let mut builder = Builder::new();
         builder.set_cache_size(CACHE_BYTES).set_check_integrity_on_open(true);
         builder.create_with_backend(disk)
     }
 
-    /// Why the file could not be opened or read.
+    /// Converts an error of the database into the reason why the file could not be opened or read.
     pub(super) fn explain(&self, error: impl Into<redb::Error>) -> OpenError {
         let path = self.path.join(FILE_NAME);
         match error.into() {
@@ -200,7 +203,7 @@ impl Folder {
         OpenError::Corrupt { path: self.path.join(FILE_NAME), reason }
     }
 
-    /// Reads everything.
+    /// Reads all objects and the history. Also returns the updates for changes that exceed `limits`.
     pub(super) fn load(&self, database: &Database, limits: History) -> Result<(Tables, Forget), OpenError> {
         let read = database.begin_read().map_err(|error| self.explain(error))?;
         let numbers = read.open_table(NUMBERS).map_err(|error| self.explain(error))?;
@@ -235,7 +238,7 @@ impl Folder {
     }
 }
 
-/// Puts one entry of the log back.
+/// Applies one entry of the log to the tables.
 fn restore(tables: &mut Tables, revision: u64, entry: Entry, dropped: &mut Vec<Dropped>) {
     let (resource, old, new) = match entry {
         Entry::Written(resource, draft) if revision <= tables.compacted(resource) => {
@@ -250,7 +253,7 @@ fn restore(tables: &mut Tables, revision: u64, entry: Entry, dropped: &mut Vec<D
 }
 
 impl Forget {
-    /// Adds what follows from changes that the history has dropped.
+    /// Adds the updates for changes that the history has dropped.
     pub(super) fn add(&mut self, dropped: &[Dropped]) {
         self.0.extend(dropped.iter().map(|Dropped { resource, change }| {
             let replaced = change.old.as_ref().map(|old| old.revision());
@@ -261,24 +264,25 @@ impl Forget {
         }));
     }
 
-    /// About how many bytes this will free within the file.
+    /// Returns about how many bytes these updates will free within the file.
     pub(super) fn bytes(&self) -> u64 {
         self.0.iter().fold(0, |sum, forgotten| sum.saturating_add(forgotten.bytes as u64))
     }
 
-    /// Whether there is nothing to be done.
+    /// Returns true if no update is pending.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The first so many have been written. Returns how many bytes that freed within the file.
+    /// Removes the first `count` updates, which have been written. Returns about how many bytes they freed within the
+    /// file.
     pub(super) fn done(&mut self, count: usize) -> u64 {
         let done = self.0.drain(..count.min(self.0.len()));
         done.fold(0, |sum, forgotten| sum.saturating_add(forgotten.bytes as u64))
     }
 }
 
-/// Writes a group of changes and forgets the first so many of others, durably.
+/// Writes a group of changes and the first `count` updates of `forget`, durably.
 pub(super) fn write(
     database: &Database,
     writes: &[Write],
@@ -310,7 +314,7 @@ pub(super) fn write(
     Ok(transaction.commit()?)
 }
 
-/// The last revision that is in the file.
+/// Returns the last revision in the file.
 pub(super) fn last_revision(database: &Database) -> Result<Option<u64>, redb::Error> {
     let numbers = database.begin_read()?.open_table(NUMBERS)?;
     Ok(redb::ReadableTable::get(&numbers, REVISION)?.map(|number| number.value()))

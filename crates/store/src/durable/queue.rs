@@ -1,7 +1,8 @@
 //! Transactions between their acceptance and their publication.
 //!
-//! A transaction is judged against what is published and, before that, against what has been accepted ahead of it; so
-//! nobody waits for the disk to be judged. An answer that rests on something not yet durable waits until that is.
+//! The conditions of a transaction are checked against the accepted transactions before it, and where these have not
+//! changed an object, against the published state. So a check does not wait for the disk. An outcome that depends on
+//! changes that are not yet durable is held until they are.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -14,37 +15,40 @@ use tokio::sync::oneshot;
 
 use crate::{CommitError, Committed, StoredObject, Transaction, transaction::Write};
 
-/// Where the answer to a transaction goes.
+/// Where the outcome of a transaction is sent.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) to: oneshot::Sender<Result<Committed, CommitError>>,
-    /// Whether it is a client's transaction, and not only the wait for those before it.
+    /// True for a client's transaction. False for an empty one that only waits for those before it.
     pub(super) counted: bool,
 }
 
-/// Most transactions and about the most bytes in one group, so that none waits long for the others.
+/// Maximum number of transactions and approximate maximum number of bytes in one group. The limits bound how long a
+/// transaction waits for the rest of its group.
 const GROUP_TRANSACTIONS: usize = 1024;
 const GROUP_BYTES: usize = 4 << 20;
-/// Most transactions in a group while the disk is full, so that what they need for a moment is within the reserve.
+/// Maximum number of transactions in a group while the disk is full, so that the space they need temporarily fits
+/// into the reserve.
 const GROUP_WHEN_FULL: usize = 64;
 
-/// What has been accepted and is not yet published.
+/// Transactions that are accepted and not yet published.
 #[derive(Debug)]
 pub(super) struct Queue {
-    /// The last revision given out.
+    /// The last revision assigned.
     revision: u64,
     overlay: [HashMap<Box<str>, Latest>; Resource::ALL.len()],
     judged: VecDeque<Judged>,
-    /// Whether a group is on its way to the disk.
+    /// True while a group is being written to the disk.
     writing: bool,
-    /// Transactions that came while the state of the file is not known. They are judged when it is.
+    /// Transactions submitted while the state of the file is unknown. They are checked when it is known. `None` while
+    /// it is known.
     unjudged: Option<Vec<(Transaction, Answer)>>,
-    /// Whether the disk is full: what makes no room is held back.
+    /// True while the disk is full. Transactions that write without freeing space are then held back.
     is_full: bool,
     held_back: Vec<(Transaction, Answer)>,
 }
 
-/// The accepted state of an object: `None` if it will be gone.
+/// The accepted state of an object. `object` is `None` if it is deleted.
 #[derive(Debug)]
 struct Latest {
     revision: u64,
@@ -59,19 +63,19 @@ struct Judged {
     again: Option<Transaction>,
 }
 
-/// How a transaction of a group was judged, and where that goes.
+/// The outcome of a transaction of a group, and where it is sent.
 #[derive(Debug)]
 pub(super) struct Settled {
     pub(super) answer: Answer,
     pub(super) outcome: Result<Committed, CommitError>,
-    /// The transaction itself, if it is worth another try where the disk turns out to be full.
+    /// The transaction itself, if it frees space and is worth a retry when the disk turns out to be full.
     pub(super) again: Option<Transaction>,
 }
 
 /// Transactions that become durable together.
 #[derive(Debug, Default)]
 pub(super) struct Group {
-    /// All that they write, in order.
+    /// All changes of the group, in order.
     pub(super) writes: Vec<Write>,
     answers: Vec<Settled>,
 }
@@ -79,14 +83,14 @@ pub(super) struct Group {
 /// What [`Queue::submit`] did with a transaction.
 #[derive(Debug)]
 pub(super) enum Submitted {
-    /// It waits for the writer.
+    /// The transaction is pending.
     Queued,
-    /// It can be answered at once.
+    /// The outcome is known and depends on nothing that is not yet durable.
     Answered(Answer, Result<Committed, CommitError>),
 }
 
 impl Queue {
-    /// Nothing yet, after this revision.
+    /// Creates an empty queue. The next revision follows `revision`.
     pub(super) fn new(revision: u64) -> Self {
         Self {
             revision,
@@ -99,22 +103,23 @@ impl Queue {
         }
     }
 
-    /// From now on the disk is full, or is so no longer.
+    /// Sets whether the disk is full.
     pub(super) fn set_full(&mut self, is_full: bool) {
         self.is_full = is_full;
     }
 
-    /// Whether something waits for room.
+    /// Returns true if transactions are held back because the disk is full.
     pub(super) fn has_held_back(&self) -> bool {
         !self.held_back.is_empty()
     }
 
-    /// What waits for room.
+    /// Removes and returns the transactions that are held back because the disk is full.
     pub(super) fn take_held_back(&mut self) -> Vec<(Transaction, Answer)> {
         mem::take(&mut self.held_back)
     }
 
-    /// The object as the next transaction finds it. `published` is consulted for what is not here.
+    /// Returns the object as the next transaction finds it. `published` looks up objects that no accepted transaction
+    /// has changed.
     pub(super) fn latest(
         &self,
         resource: Resource,
@@ -125,7 +130,8 @@ impl Queue {
         accepted.map_or_else(|| published(resource, key), |latest| latest.object.clone())
     }
 
-    /// Judges a transaction and gives it its place in the order.
+    /// Checks the conditions of a transaction and appends it to the queue. If the state of the file is unknown, or
+    /// the disk is full and the transaction does not free space, it is kept unchecked.
     pub(super) fn submit(
         &mut self,
         transaction: Transaction,
@@ -168,7 +174,7 @@ impl Queue {
         !self.writing && self.judged.is_empty()
     }
 
-    /// The next group, once there is one.
+    /// Removes the next group from the queue. Returns `None` if no transaction is pending.
     pub(super) fn take_group(&mut self) -> Option<Group> {
         let mut group = Group::default();
         let mut bytes = 0_usize;
@@ -185,7 +191,7 @@ impl Queue {
         self.writing.then_some(group)
     }
 
-    /// The group is published: `latest` no longer needs it.
+    /// Removes the changes of a published group from those that `latest` consults.
     pub(super) fn published(&mut self, writes: &[Write]) {
         self.writing = false;
         for Write { resource, change } in writes {
@@ -198,7 +204,8 @@ impl Queue {
         }
     }
 
-    /// A group failed: everything behind it rests on it and is dropped, and from now on nothing is judged.
+    /// Drops everything behind a failed group, because it depends on that group. Later transactions are kept
+    /// unchecked. Returns what was dropped.
     pub(super) fn stop_judging(&mut self) -> Vec<(Answer, Option<Transaction>)> {
         self.writing = false;
         self.overlay.iter_mut().for_each(HashMap::clear);
@@ -206,34 +213,35 @@ impl Queue {
         mem::take(&mut self.judged).into_iter().map(|judged| (judged.answer, judged.again)).collect()
     }
 
-    /// Whether something waits for the file to be opened again.
+    /// Returns true if transactions are waiting for the file to be opened again.
     pub(super) fn has_unjudged(&self) -> bool {
         self.unjudged.as_ref().is_some_and(|unjudged| !unjudged.is_empty())
     }
 
-    /// What came since judging stopped, to be refused while it goes on like this.
+    /// Removes and returns the transactions submitted since checking stopped. Checking stays stopped.
     pub(super) fn take_unjudged(&mut self) -> Vec<(Transaction, Answer)> {
         self.unjudged.as_mut().map(mem::take).unwrap_or_default()
     }
 
-    /// The file is known again. What came meanwhile is to be submitted.
+    /// Resumes checking, because the state of the file is known again. Returns the transactions submitted in between;
+    /// the caller submits them again.
     pub(super) fn judge_again(&mut self) -> Vec<(Transaction, Answer)> {
         self.unjudged.take().unwrap_or_default()
     }
 }
 
 impl Group {
-    /// The last revision in it; `None` if it writes nothing.
+    /// Returns the last revision of the group; `None` if it writes nothing.
     pub(super) fn revision(&self) -> Option<u64> {
         self.writes.last().map(|write| write.change.revision)
     }
 
-    /// How many transactions it carries out.
+    /// Returns the number of clients' transactions that the group carries out.
     pub(super) fn size(&self) -> usize {
         self.answers.iter().filter(|settled| settled.outcome.is_ok() && settled.answer.counted).count()
     }
 
-    /// Takes the answers.
+    /// Removes and returns the outcomes.
     pub(super) fn answers(&mut self) -> Vec<Settled> {
         mem::take(&mut self.answers)
     }

@@ -1,8 +1,8 @@
-//! Room on the disk that is kept for what makes room.
+//! Space on the disk that is reserved for transactions that free space.
 //!
-//! A deletion writes, too: it needs pages before it gives any back. So a file of its own holds some space, which is given
-//! to the disk for the time of a deletion when there is no other. Everything else is written only while the reserve is
-//! whole; so it cannot take it.
+//! A deletion writes, too: it needs new pages before it frees old ones. A separate file therefore reserves some
+//! space. While the disk is full, the writer releases this space for each group of deletions. All other transactions
+//! are written only while the reserve is complete, so they cannot use it up.
 
 use std::{
     fs::{File, OpenOptions},
@@ -14,56 +14,57 @@ use std::{
 
 use rustix::fs::{FallocateFlags, fallocate, statvfs};
 
-/// Bytes of the reserve. A group of deletions under pressure ([`super::queue`]) changes some hundred pages of 4 KiB.
+/// Bytes of the reserve. A group of deletions on a full disk ([`super::queue`]) changes some hundred pages of 4 KiB.
 const RESERVE: u64 = 4 << 20;
-/// Bytes that have to be free beside the reserve before a full disk counts as mended. Any object fits.
+/// Bytes that must be free in addition to the reserve before a full disk counts as recovered. Enough for any object.
 const HEADROOM: u64 = 4 << 20;
-/// Parts of the reserve smaller than this are not tried one by one.
+/// `grow` halves the part that it tries to allocate, and gives up below this size.
 const LEAST: u64 = 64 << 10;
-/// When at least this part of the file is free, or held by the history alone, it is worth making short.
+/// Compacting the file is worthwhile if at least 1/`WORTH` of it is free, or free apart from the history.
 const WORTH: u64 = 4;
-/// The file is not made shorter more often than this, since that reads and moves all of it.
+/// Minimum time between two compactions, because each reads and moves the whole file.
 const PAUSE: Duration = Duration::from_secs(10);
 const FILE_NAME: &str = "reserve";
-/// `st_blocks` counts these (`stat(2)`).
+/// The unit of `st_blocks` in bytes (`stat(2)`).
 const BLOCK: u64 = 512;
 
-/// The reserve of a data folder, and whether it has been needed.
+/// The reserve in a data folder, and whether the disk is full.
 #[derive(Debug)]
 pub(super) struct Space {
     folder: PathBuf,
-    /// Whether only what makes room is written.
+    /// True while only transactions that free space are written.
     pub(super) is_full: bool,
-    /// Bytes that have become free within the file since it was last made short. What is written later uses some of
-    /// them, so there may be fewer.
+    /// Upper bound of the bytes that have become free within the file since it was last compacted. Later writes reuse
+    /// some of them.
     pub(super) loose: u64,
-    /// When the file was last made short.
+    /// When the file was last compacted, or when that was last tried.
     shortened: Option<Instant>,
 }
 
-/// Bytes that making the file short could give to the disk.
+/// How many bytes compacting the file could give back to the disk.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Gain {
-    /// The whole file has these.
+    /// Size of the file.
     pub(super) file: u64,
-    /// Nothing uses these.
+    /// Bytes of the file that are unused.
     pub(super) loose: u64,
-    /// Only the history uses these.
+    /// Bytes of the file that only the history uses.
     pub(super) history: u64,
 }
 
-/// How the file is made short.
+/// How the file is compacted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shorten {
-    /// What is free in it goes.
+    /// Gives the unused part of the file back to the disk.
     Free,
-    /// The history is forgotten first. Watches that are behind have to begin anew.
+    /// Drops the history first. Watches that lag behind have to list again.
     Forget,
 }
 
 impl Gain {
-    /// What is worth doing where so many bytes are missing on the disk. Each time a good part of the file is gained, or
-    /// all that is needed: so the work for it follows what was deleted.
+    /// Returns how to compact the file when the disk lacks `missing` bytes; `None` if that is not worthwhile.
+    /// Compaction must gain all that is missing or a quarter of the file, so its cost is in proportion to what was
+    /// deleted.
     pub(super) fn way(self, missing: u64) -> Option<Shorten> {
         let is_worth = |bytes: u64| bytes > 0 && (bytes >= missing || bytes >= self.file / WORTH);
         if is_worth(self.loose) {
@@ -75,22 +76,22 @@ impl Gain {
         }
     }
 
-    /// Whether a good part of the file was gained since.
+    /// Returns true if the file has shrunk by more than a quarter since `self` was measured.
     pub(super) fn is_much(self, now: Self) -> bool {
         self.file.saturating_sub(now.file) > self.file / WORTH
     }
 }
 
 impl Space {
-    /// Takes the reserve of a folder. Where it cannot be whole, the disk counts as full. How much is free within the
-    /// file is not known: all of it may be.
+    /// Opens the reserve of a folder. If the reserve cannot be completed, the disk counts as full. The free space
+    /// within the file is not known at that point, so all of it is assumed to be free.
     pub(super) fn take(folder: &Path) -> Self {
         let mut space = Self { folder: folder.to_owned(), is_full: false, loose: u64::MAX, shortened: None };
         space.is_full = !space.restore();
         space
     }
 
-    /// Takes as much of the reserve as there is room for; whether it is whole.
+    /// Allocates as much of the reserve as fits. Returns true if it is complete.
     pub(super) fn restore(&self) -> bool {
         self.grow().unwrap_or_else(|error| {
             tracing::debug!(%error, "the reserve on the disk cannot be taken");
@@ -98,9 +99,9 @@ impl Space {
         })
     }
 
-    /// Gives the reserve to the disk.
+    /// Gives the reserve back to the disk.
     pub(super) fn release(&self) {
-        // What is not there is given already.
+        // Without a file there is nothing to release.
         if let Ok(file) = OpenOptions::new().write(true).open(self.path())
             && let Err(error) = file.set_len(0)
         {
@@ -108,23 +109,23 @@ impl Space {
         }
     }
 
-    /// Whether any object can be written: the reserve is whole, and beside it there is room.
+    /// Returns true if any object can be written: the reserve is complete, and there is enough free space beside it.
     pub(super) fn is_mended(&self) -> bool {
         self.restore() && self.has_headroom()
     }
 
-    /// Bytes that the reserve and the room beside it lack.
+    /// Returns how many bytes the reserve and the space beside it lack.
     pub(super) fn missing(&self) -> u64 {
         let held = OpenOptions::new().read(true).open(self.path()).and_then(|file| holds(&file)).unwrap_or(0);
         RESERVE.saturating_add(HEADROOM).saturating_sub(held.min(RESERVE)).saturating_sub(self.available())
     }
 
-    /// Whether the file may be made short again.
+    /// Returns true if enough time has passed since the last compaction.
     pub(super) fn may_shorten(&self, now: Instant) -> bool {
         self.shortened.is_none_or(|last| now.saturating_duration_since(last) >= PAUSE)
     }
 
-    /// The file was made short, or could not be.
+    /// Notes that the file was compacted, or that compacting it failed.
     pub(super) fn shortened(&mut self, now: Instant) {
         (self.loose, self.shortened) = (0, Some(now));
     }
@@ -133,12 +134,13 @@ impl Space {
         self.available() >= HEADROOM
     }
 
-    /// Bytes free on the disk, beside the reserve.
+    /// Returns the bytes that are free on the disk, without the reserve.
     fn available(&self) -> u64 {
         statvfs(&self.folder).map_or(0, |found| found.f_bavail.saturating_mul(found.f_frsize))
     }
 
-    /// Takes more, and gives nothing back of what is held: another program could take it.
+    /// Allocates more for the reserve. Keeps what it already holds, because another program could take released
+    /// space.
     fn grow(&self) -> io::Result<bool> {
         let mut options = OpenOptions::new();
         let file = options.write(true).create(true).truncate(false).mode(0o600).open(self.path())?;
@@ -148,7 +150,7 @@ impl Space {
             match reserve(&file, held, more) {
                 Ok(()) => held = held.saturating_add(more),
                 Err(error) if is_full(&error) => {
-                    // A part may have been taken that is not counted.
+                    // A part may have been allocated beyond the counted bytes.
                     file.set_len(held)?;
                     more /= 2;
                     if more < LEAST {
@@ -167,7 +169,7 @@ impl Space {
     }
 }
 
-/// Whether an error says that there is no room.
+/// Returns true if an error says that the disk or the quota is full.
 pub(super) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
@@ -177,10 +179,10 @@ fn holds(file: &File) -> io::Result<u64> {
     Ok(found.len().min(found.blocks().saturating_mul(BLOCK)))
 }
 
-/// Takes room for so many bytes behind the first ones.
+/// Allocates `bytes` bytes after the first `from` bytes.
 fn reserve(mut file: &File, from: u64, bytes: u64) -> io::Result<()> {
     match fallocate(file, FallocateFlags::empty(), from, bytes).map_err(io::Error::from) {
-        // Not every file system can; then what is written takes the room.
+        // Some file systems do not support `fallocate`. Writing zeros allocates the space there.
         Err(error) if error.kind() == io::ErrorKind::Unsupported => {
             file.seek(SeekFrom::Start(from))?;
             let zeros = io::copy(&mut io::Read::take(io::repeat(0), bytes), &mut file)?;
@@ -208,22 +210,22 @@ mod tests {
     }
 
     #[test]
-    fn the_file_is_made_short_where_that_gives_what_is_missing_or_much() {
+    fn the_file_is_compacted_if_that_gains_enough() {
         let way = |missing, loose, history| Gain { file: 20 << 20, loose, history }.way(missing);
         assert_eq!(way(4 << 20, 0, 0), None);
         assert_eq!(way(0, 0, 0), None);
-        // One small object after the other.
+        // One small object after another.
         assert_eq!(way(4 << 20, 200_000, 200_000), None);
         assert_eq!(way(4 << 20, 4 << 20, 8 << 20), Some(Shorten::Free));
         assert_eq!(way(4 << 20, 3 << 20, 1 << 20), Some(Shorten::Forget));
-        // All that is missing does not come from here, but a quarter of the file does.
+        // The file does not hold all that is missing, but a quarter of it can be gained.
         assert_eq!(way(1 << 30, 5 << 20, 0), Some(Shorten::Free));
         assert_eq!(way(1 << 30, 0, 5 << 20), Some(Shorten::Forget));
         assert_eq!(way(1 << 30, u64::MAX, u64::MAX), Some(Shorten::Free));
     }
 
     #[test]
-    fn the_file_is_made_short_now_and_then_only() {
+    fn the_file_is_not_compacted_too_often() {
         let folder = tempfile::tempdir().unwrap();
         let mut space = Space::take(folder.path());
         let now = Instant::now();

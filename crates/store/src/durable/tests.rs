@@ -34,7 +34,7 @@ fn faulty(dir: &TempDir) -> (DurableStore, Faults) {
 }
 
 #[tokio::test]
-async fn what_is_not_durable_is_not_shown_but_is_the_latest() {
+async fn accepted_changes_are_latest_but_not_published_until_durable() {
     let dir = tempfile::tempdir().unwrap();
     let (store, faults) = faulty(&dir);
     let begin = store.revision();
@@ -42,7 +42,7 @@ async fn what_is_not_durable_is_not_shown_but_is_the_latest() {
     let first = store.commit(put("a", "1", None));
     let accepted = store.latest(NODE, "a").unwrap().revision();
     let second = store.commit(put("a", "2", Some(accepted)));
-    // This one is refused for what is not yet durable, so it may not say so yet.
+    // The outcome depends on a change that is not yet durable, so it must not be known yet.
     let mut refused = store.commit(put("a", "3", None));
     assert!(store.latest(NODE, "a").unwrap().revision() > accepted);
     assert_eq!((store.revision(), store.count(NODE)), (begin, 0));
@@ -71,7 +71,7 @@ async fn transactions_that_wait_share_a_sync() {
     let metrics = store.metrics();
     assert!(metrics.syncs - before.syncs <= 2, "{metrics:?}");
     assert_eq!(metrics.committed, 100);
-    // The first went alone, or some with it; the rest together.
+    // The first transaction, or a few, made one group, and the rest another.
     assert_eq!(metrics.group_sizes.iter().sum::<u64>(), metrics.syncs - before.syncs);
 }
 
@@ -83,7 +83,7 @@ async fn a_full_disk_fails_writes_until_there_is_room_and_reads_go_on() {
     faults.writes.store(true, SeqCst);
     let pair = [store.commit(put("a", "2", Some(before))), store.commit(put("b", "1", None))];
     for outcome in futures::future::join_all(pair).await {
-        // The file cannot be opened for writing either, so nobody can say whether it was written.
+        // The file cannot be opened for writing either, so it is unknown whether the changes were written.
         assert!(
             matches!(&outcome, Err(CommitError::Unavailable(_) | CommitError::Unknown(_))),
             "{outcome:?}"
@@ -115,7 +115,7 @@ async fn until(what: &str, condition: impl Fn() -> bool) {
 }
 
 #[tokio::test]
-async fn what_a_probe_finds_is_told_once_and_a_full_disk_is_known_by_it() {
+async fn the_probe_logs_a_reason_once_and_detects_a_full_disk() {
     let dir = tempfile::tempdir().unwrap();
     let (store, faults) = faulty(&dir);
     store.commit(put("a", "1", None)).await.unwrap();
@@ -127,7 +127,7 @@ async fn what_a_probe_finds_is_told_once_and_a_full_disk_is_known_by_it() {
     until("it is tried several times", || faults.failed.load(SeqCst) >= before + 3).await;
     let told = store.shared.trouble.told();
     assert!((1..=2).contains(&told.len()), "{told:?}");
-    // Nothing but the probe writes.
+    // Only the probe writes.
     faults.writes.store(true, SeqCst);
     faults.broken.store(false, SeqCst);
     until("the disk is known to be full", || said("delete objects")).await;
@@ -142,16 +142,16 @@ async fn after_a_failed_sync_the_file_decides_what_was_written() {
     let dir = tempfile::tempdir().unwrap();
     let (store, faults) = faulty(&dir);
     let before = store.commit(put("a", "1", None)).await.unwrap().revision;
-    // Held open, so that its number is not given to another file.
+    // Held open, so that the inode number is not reused.
     let first = fs::File::open(dir.path().join("objects.redb")).unwrap();
     faults.syncs.store(true, SeqCst);
-    // The bytes are there, only the disk did not confirm them.
+    // The bytes are in the file, but the disk did not confirm them.
     let doubtful = store.commit(put("a", "2", Some(before))).await;
     let refused = store.commit(put("b", "1", None)).await;
     assert!(matches!(refused, Err(CommitError::Unavailable(_))), "{refused:?}");
     assert_eq!(store.revision(), before);
     faults.syncs.store(false, SeqCst);
-    // What the kernel forgot to write is written again, into a file of its own.
+    // What the kernel failed to write is written again, into a new file.
     let file = |dir: &TempDir| fs::metadata(dir.path().join("objects.redb")).unwrap();
     assert_ne!(file(&dir).ino(), first.metadata().unwrap().ino());
     assert_eq!(file(&dir).permissions().mode() & 0o777, 0o600);
@@ -183,7 +183,7 @@ async fn everything_accepted_is_written_when_the_store_is_dropped() {
 }
 
 #[tokio::test]
-async fn what_the_history_forgets_leaves_the_file() {
+async fn dropped_history_is_removed_from_the_file() {
     let dir = tempfile::tempdir().unwrap();
     let limits = History { max_changes: 10, max_superseded_bytes: usize::MAX };
     let store = DurableStore::open(dir.path(), limits).unwrap();
@@ -209,7 +209,7 @@ async fn what_the_history_forgets_leaves_the_file() {
     assert_eq!(store.changes(NODE, begin, 1).unwrap_err().oldest, oldest);
     assert_eq!(store.changes(NODE, oldest, 100).unwrap().changes.len(), 10);
     drop(store);
-    // A shorter history takes effect at once.
+    // A shorter history applies at once.
     let limits = History { max_changes: 3, ..limits };
     let store = DurableStore::open(dir.path(), limits).unwrap();
     assert!(store.changes(NODE, oldest, 100).is_err());
@@ -258,7 +258,7 @@ fn a_damaged_file_is_named_and_left_alone() {
     }
     fs::write(&file, &whole).unwrap();
     assert_eq!(open(&dir).count(NODE), 200);
-    // A half-made file from a crash at the very first start is nothing yet.
+    // A partial file from a crash at the very first start is ignored.
     fs::rename(&file, dir.path().join("objects.redb.new")).unwrap();
     assert_eq!(open(&dir).count(NODE), 0);
 }
@@ -278,7 +278,7 @@ fn a_newer_format_is_refused() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
-    /// Whatever one byte becomes: the file is refused, or nothing in it has changed.
+    /// For any flipped bit, the file is refused, or its content has not changed.
     #[test]
     fn a_flipped_bit_is_noticed_or_harmless(place in any::<prop::sample::Index>(), bit in 0..8_u8) {
         let (dir, file) = filled();

@@ -1,11 +1,13 @@
-//! The thread that writes: group after group, and what happens when one fails.
+//! The writer thread: writes group after group, and recovers from failed writes.
 //!
-//! A failed write leaves open whether it is in the file. So the file is opened again and asked. Until that has worked,
-//! nothing is judged, for the same reason; each transaction that comes makes another attempt.
+//! After a failed write it is unknown whether the changes are in the file. The writer therefore opens the file again
+//! and reads its last revision. Until that succeeds, the conditions of transactions cannot be checked, so none are.
+//! Each transaction that is submitted in between triggers another attempt.
 //!
-//! On a full disk deletions go on, from the reserve ([`super::space`]); everything else is refused until the reserve is
-//! whole again. Deletions make room inside the file. When that is worth it, the file is made as short as it can be, which
-//! gives the room to the disk, and so to the reserve; the history is forgotten first where it has to be.
+//! On a full disk only transactions that free space are written, from the reserve ([`super::space`]). All others are
+//! refused until the reserve is complete again. Deletions free space within the file. When it is worthwhile, the
+//! writer compacts the file: this gives the space back to the disk, and from there to the reserve. If necessary, it
+//! drops the history first.
 
 use std::{
     convert::Infallible,
@@ -25,13 +27,14 @@ use super::{
 };
 use crate::{CommitError, Transaction, published::Publication, transaction::Write};
 
-/// While writes fail, it is tried this often whether they would do again.
+/// While writes fail, the writer probes this often whether they succeed again.
 const PROBE: Duration = Duration::from_secs(2);
-/// Changes whose entries are forgotten in one transaction of the database while the disk is full: each may change a page.
+/// Maximum number of dropped changes whose entries are removed in one database transaction while the disk is full.
+/// Each may change a page.
 const FORGET_WHEN_FULL: usize = 256;
-/// What is said of a full disk.
+/// The reason that clients and the log get for a full disk.
 const FULL: &str = "the disk with the data folder is full: delete objects, or make room on the disk";
-/// What is said of what cannot be done.
+/// Log messages for failed attempts.
 const CANNOT_WRITE: &str = "the store cannot write; its state can be read, and it is tried again";
 const CANNOT_SHORTEN: &str = "the store's file cannot be made shorter";
 const CANNOT_OPEN: &str = "the store's file cannot be opened again";
@@ -40,19 +43,19 @@ const CANNOT_OPEN: &str = "the store's file cannot be opened again";
 pub(super) struct Writer {
     folder: Folder,
     file: State,
-    /// What the history has dropped; the next group takes it along.
+    /// Updates for changes that the history has dropped. The next group writes them.
     forget: Forget,
-    /// How many of these the write under way takes along.
+    /// Maximum number of these updates in the current write.
     forgetting: usize,
     space: Space,
     shared: Arc<Shared>,
 }
 
-/// What is known about the file.
+/// The relation of the file to the published state.
 enum State {
-    /// It is what is published.
+    /// The file is the published state.
     Open(Database),
-    /// It may or may not have these changes in addition.
+    /// The file may or may not contain these changes in addition to the published state. The database is closed.
     Doubtful(Vec<Write>),
 }
 
@@ -65,13 +68,13 @@ enum Task {
     Close,
 }
 
-/// A group that failed and has not been answered yet.
+/// A group whose write failed and whose commits are not completed yet.
 struct Failed {
     group: Group,
     refused: CommitError,
-    /// Transactions behind it that are tried again with it.
+    /// Transactions that were queued behind the group and are retried with it.
     behind: Vec<(Transaction, Answer)>,
-    /// Whether what makes room is tried again, from the reserve.
+    /// True if transactions that free space are retried, using the reserve.
     again: bool,
 }
 
@@ -90,7 +93,7 @@ impl Writer {
         writer
     }
 
-    /// Works until the store is dropped and everything accepted is settled.
+    /// Runs until the store is dropped and every accepted transaction is settled.
     pub(super) fn run(mut self) {
         loop {
             match self.next() {
@@ -152,14 +155,14 @@ impl Writer {
                 self.settle(group);
             }
             Err(reason) => {
-                // Nothing is published before the file has been asked; the database is closed for that.
+                // The database is closed, because the file is opened again before anything is published.
                 self.file = State::Doubtful(mem::take(&mut group.writes));
                 self.failed(CANNOT_WRITE, group, &reason);
             }
         }
     }
 
-    /// Something could not be written, and the file is in doubt.
+    /// Handles a failed write that leaves the state of the file unknown.
     fn failed(&mut self, tried: &str, group: Group, reason: &redb::Error) {
         let failed = self.fail(tried, group, reason);
         self.reopen(Some(failed));
@@ -168,7 +171,7 @@ impl Writer {
         }
     }
 
-    /// Tells what keeps the store from writing, if that is new.
+    /// Records why the store cannot write. Logs the reason if it is new.
     fn note(&self, tried: &str, reason: &str) {
         if self.shared.trouble.set(reason) {
             error!(reason, "{tried}");
@@ -181,20 +184,20 @@ impl Writer {
         }
     }
 
-    /// From now on only what makes room is written, from the reserve.
+    /// Restricts writes to transactions that free space, and releases the reserve for them.
     fn enter_full(&mut self) {
         self.space.is_full = true;
         self.shared.lock().0.set_full(true);
         self.space.release();
     }
 
-    /// The first so many changes that were to be forgotten are.
+    /// Removes the first `count` updates, which have been written, and counts the bytes they freed.
     fn forgotten(&mut self, count: usize) {
         self.space.loose = self.space.loose.saturating_add(self.forget.done(count));
     }
 
-    /// Stops judging, and refuses what was behind the group; but where the disk turns out to be full, what makes room
-    /// is kept, and the reserve is given for it.
+    /// Stops checking transactions and refuses those queued behind the group. If the disk turns out to be full,
+    /// instead keeps the ones that free space for a retry, and releases the reserve.
     fn fail(&mut self, tried: &str, group: Group, reason: &redb::Error) -> Failed {
         let is_overflow = self.folder.takes_overflow();
         let again = is_overflow && !self.space.is_full;
@@ -218,7 +221,7 @@ impl Writer {
         Failed { group, refused, behind, again }
     }
 
-    /// The group is durable, or writes nothing.
+    /// Publishes a group that is durable or writes nothing, and completes its commits.
     fn settle(&mut self, mut group: Group) {
         self.publish(&mem::take(&mut group.writes));
         for Settled { answer, outcome, .. } in group.answers() {
@@ -235,13 +238,13 @@ impl Writer {
         self.forget.add(&dropped);
     }
 
-    /// Opens the file again and finds out whether it has the doubtful changes.
+    /// Opens the file again and finds out whether it contains the changes in doubt.
     fn reopen(&mut self, failed: Option<Failed>) {
         let State::Doubtful(writes) = &self.file else { return };
         let mut is_overflow = false;
         let last = writes.last().map(|write| write.change.revision);
         let database = self.folder.open().or_else(|error| {
-            // To be read, the file may have to be written to.
+            // The database may have to write to the file before it can read it.
             if !self.folder.takes_overflow() {
                 return Err(error);
             }
@@ -292,7 +295,8 @@ impl Writer {
         }
     }
 
-    /// Answers a group of which it is known now whether it was written; returns what is to be tried again.
+    /// Completes the commits of a group once it is known whether the group was written. Returns the transactions to
+    /// retry.
     fn judged(&self, mut failed: Failed, written: bool) -> Vec<(Transaction, Answer)> {
         let mut again = Vec::new();
         for Settled { answer, outcome, again: transaction } in failed.group.answers() {
@@ -306,7 +310,7 @@ impl Writer {
         again
     }
 
-    /// Something waits that makes no room: it is done if there is room again, and refused otherwise.
+    /// Submits the held-back transactions if there is enough space again, and refuses them otherwise.
     fn make_room(&mut self) {
         let has_room = self.find_room();
         let waiting = self.shared.lock().0.take_held_back();
@@ -319,7 +323,8 @@ impl Writer {
         }
     }
 
-    /// Whether there is room again for everything, after the file was made shorter where that is worth it.
+    /// Returns true if there is enough space again for every transaction. Compacts the file first if that is needed
+    /// and worthwhile.
     fn find_room(&mut self) -> bool {
         let mut has_room = matches!(self.file, State::Open(_)) && self.space.is_mended();
         if !has_room && self.space.may_shorten(Instant::now()) {
@@ -353,7 +358,7 @@ impl Writer {
         }
     }
 
-    /// Gives what is free in the file to the disk, and what only the history uses if that is the way.
+    /// Compacts the file, which gives its unused part back to the disk. Drops the history first if `way` says so.
     fn shorten(&mut self, way: Shorten) {
         let before = self.folder.file_bytes();
         if way == Shorten::Forget {
@@ -378,15 +383,15 @@ impl Writer {
         }
     }
 
-    /// Writing has failed, of nothing that anybody waits for.
+    /// Handles a failed write that no transaction is waiting for.
     fn doubt(&mut self, tried: &str, reason: &redb::Error) {
-        // Nothing is known to be forgotten; to forget it again does no harm.
+        // It is unknown whether the entries were removed. Removing them again is harmless.
         self.forgetting = 0;
         self.file = State::Doubtful(Vec::new());
         self.failed(tried, Group::default(), reason);
     }
 
-    /// Finds out whether writes would do again.
+    /// Probes whether writes succeed again.
     fn probe(&mut self) {
         self.reopen(None);
         if self.space.is_full {

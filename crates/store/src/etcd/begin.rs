@@ -1,6 +1,6 @@
-//! How a server begins: with what was in etcd a while ago, and what has happened since. So watches that another server,
-//! or this one in an earlier life, has begun go on here, where a server that knew the present alone would have their
-//! clients list again.
+//! The start of a server: reads the state at an earlier revision of etcd and replays the changes since. The replayed
+//! changes are the server's initial history. So clients can resume watches that they began at another server, or at
+//! this one before a restart. Without that history they would have to list again.
 
 use tokio::time::timeout_at;
 use tonic::Streaming;
@@ -15,10 +15,11 @@ use super::{
 };
 use crate::{OpenError, tables::Tables};
 
-/// Revisions of etcd that are looked back at most, so that a start stays quick. etcd sends a thousand in one message.
+/// Maximum number of etcd revisions to look back, so that the start stays quick. etcd sends a thousand in one
+/// message.
 const LOOK_BACK: u64 = 2000;
 
-/// Reads everything, and of the history what etcd still has and what is not too long ago.
+/// Reads the state and the recent history that etcd still has. If the history cannot be read, reads the state only.
 pub(super) async fn begin(shared: &Shared) -> Result<Loaded, OpenError> {
     let header = write_head(shared).await?;
     match replay(shared, &header).await {
@@ -33,7 +34,7 @@ pub(super) async fn begin(shared: &Shared) -> Result<Loaded, OpenError> {
     }
 }
 
-/// The state of a while ago, with every change up to `header`.
+/// Returns the state at an earlier revision with every change up to `header` applied.
 async fn replay(shared: &Shared, header: &ResponseHeader) -> Result<Loaded, String> {
     let now = unsigned(header.revision);
     let (past, mut stream, mut answer) = reach(shared, now).await?;
@@ -48,8 +49,8 @@ async fn replay(shared: &Shared, header: &ResponseHeader) -> Result<Loaded, Stri
     }
 }
 
-/// The revision to begin with, which etcd has not compacted, a watch from after it, and its first answer. There is one:
-/// `head` has been written at `now`.
+/// Returns the start revision, which etcd has not compacted, a watch from after it, and the watch's first answer.
+/// There always is an answer, because `head` was written at `now`.
 async fn reach(shared: &Shared, now: u64) -> Result<(u64, Streaming<WatchResponse>, WatchResponse), String> {
     let mut past = now.saturating_sub(LOOK_BACK).max(1);
     while past < now {
@@ -66,7 +67,7 @@ async fn reach(shared: &Shared, now: u64) -> Result<(u64, Streaming<WatchRespons
     Err(format!("etcd has compacted what was before {past}"))
 }
 
-/// The next answer that says something.
+/// Returns the next answer that contains events or a compaction.
 async fn next(shared: &Shared, stream: &mut Streaming<WatchResponse>) -> Result<WatchResponse, String> {
     let deadline = shared.client.deadline();
     loop {
@@ -82,7 +83,7 @@ async fn next(shared: &Shared, stream: &mut Streaming<WatchResponse>) -> Result<
     }
 }
 
-/// Puts what an answer says into the tables; the last revision that is in them then.
+/// Applies the events of an answer to the tables. Returns the last etcd revision that is applied.
 fn apply(shared: &Shared, tables: &mut Tables, mut last: u64, answer: &WatchResponse) -> Result<u64, String> {
     if answer.compact_revision > 0 {
         return Err(format!("etcd has compacted what was before {}", answer.compact_revision));

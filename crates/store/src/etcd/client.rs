@@ -1,4 +1,4 @@
-//! Calls to the servers of one etcd cluster: one server is used until it fails, then the next.
+//! Calls to the servers of one etcd cluster. One server is used until it fails, then the next.
 
 use std::{
     error::Error,
@@ -30,13 +30,13 @@ use super::{
 };
 use crate::OpenError;
 
-/// Pause before the servers are tried once more.
+/// Pause before a failed read is retried.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
-/// The part of the time-out that one attempt may take.
+/// One attempt may take this fraction of the timeout: a quarter.
 const PATIENCE: u32 = 4;
 
-/// The cluster.
+/// A client of the cluster.
 #[derive(Debug)]
 pub(super) struct Client {
     servers: Vec<Channel>,
@@ -50,9 +50,9 @@ pub(super) struct Client {
 /// Why a call failed.
 #[derive(Debug)]
 pub(super) struct Failure {
-    /// What etcd, or what is in between, says.
+    /// The error from etcd or from the connection to it.
     pub(super) status: Status,
-    /// Whether etcd may have begun with the request.
+    /// True if etcd may have started to process the request.
     pub(super) sent: bool,
 }
 
@@ -68,29 +68,29 @@ impl Client {
         })
     }
 
-    /// The servers, for messages.
+    /// Returns the endpoints as a text for messages.
     pub(super) fn names(&self) -> &str {
         &self.names
     }
 
-    /// When a request that begins now is given up.
+    /// Returns the deadline of a request that starts at the call.
     pub(super) fn deadline(&self) -> Instant {
         let now = Instant::now();
         now.checked_add(self.timeout).unwrap_or(now)
     }
 
-    /// Reads keys; what it shows is at least as new as the call.
+    /// Reads keys. The result is at least as new as the call.
     pub(super) async fn range(&self, request: RangeRequest) -> Result<RangeResponse, Failure> {
         self.read("/etcdserverpb.KV/Range", request).await
     }
 
-    /// Lets etcd forget what was before a revision.
+    /// Compacts etcd: it drops its history before a revision.
     pub(super) async fn compact(&self, revision: i64) -> Result<CompactionResponse, Failure> {
         let request = CompactionRequest { revision };
         self.once("/etcdserverpb.KV/Compact", &request, self.deadline()).await
     }
 
-    /// One transaction. It is not sent again unless etcd certainly has not seen it.
+    /// Carries out one transaction. Sends it again only if etcd certainly did not process it.
     pub(super) async fn transact(
         &self,
         request: TxnRequest,
@@ -99,19 +99,19 @@ impl Client {
         self.once("/etcdserverpb.KV/Txn", &request, deadline).await
     }
 
-    /// One transaction that does no harm if etcd sees it twice.
+    /// Carries out one transaction that may be carried out twice without harm. Retries it until the deadline.
     pub(super) async fn transact_again(&self, request: TxnRequest) -> Result<TxnResponse, Failure> {
         self.read("/etcdserverpb.KV/Txn", request).await
     }
 
-    /// Follows keys.
+    /// Opens a watch.
     pub(super) async fn watch(
         &self,
         create: WatchCreateRequest,
     ) -> Result<Streaming<WatchResponse>, Failure> {
         let deadline = self.deadline();
         let token = self.token(deadline).await?;
-        // The other half stays open: its end would be the end of the watch.
+        // The request stream must stay open: when it ends, etcd ends the watch.
         let requests = stream::iter([WatchRequest { create: Some(create) }]).chain(stream::pending());
         let server = self.current.load(Relaxed);
         let open = async {
@@ -128,18 +128,18 @@ impl Client {
         })
     }
 
-    /// The server in use has failed: the next one is tried from now on.
+    /// Switches to the next server because the current one has failed.
     pub(super) fn leave_current(&self) {
         self.leave(self.current.load(Relaxed));
     }
 
     fn leave(&self, server: usize) {
         let next = server.wrapping_add(1).checked_rem(self.servers.len()).unwrap_or(0);
-        // Many calls fail together; only the first of them moves on.
+        // Many calls may fail together. Only the first of them switches.
         let _ = self.current.compare_exchange(server, next, Relaxed, Relaxed);
     }
 
-    /// A call that may be made as often as needed.
+    /// Makes a call that may be repeated. Retries it until the deadline.
     async fn read<Q, A>(&self, path: &'static str, request: Q) -> Result<A, Failure>
     where
         Q: Message + Clone + 'static,
@@ -148,13 +148,13 @@ impl Client {
         let deadline = self.deadline();
         let mut reason: Option<Failure> = None;
         loop {
-            // A server that hangs shall not use up the time that the others have.
+            // A server that hangs must not use up the time for trying the other servers.
             let patience = Instant::now().checked_add(self.timeout / PATIENCE).unwrap_or(deadline);
             let failure = match self.once(path, &request, patience.min(deadline)).await {
                 Err(failure) if failure.is_passing() => failure,
                 done => return done,
             };
-            // That time ran out says less than what was wrong before.
+            // An earlier error says more than that the time ran out.
             let reason = match reason.take() {
                 Some(before) if failure.status.code() == Code::DeadlineExceeded => reason.insert(before),
                 _ => reason.insert(failure),
@@ -166,8 +166,8 @@ impl Client {
         }
     }
 
-    /// A call that etcd sees at most once: other servers, and later attempts, only if it was certainly not sent or
-    /// certainly refused.
+    /// Makes a call that etcd processes at most once. Tries another server, or the same one again, only if the
+    /// request was certainly not sent or certainly refused.
     async fn once<Q, A>(&self, path: &'static str, request: &Q, deadline: Instant) -> Result<A, Failure>
     where
         Q: Message + Clone + 'static,
@@ -222,7 +222,8 @@ impl Client {
         Ok(grpc)
     }
 
-    /// The token to show to etcd, if it wants one.
+    /// Returns the token for etcd's authentication, or `None` if no credentials are configured. Logs in if there is
+    /// no token yet.
     async fn token(&self, deadline: Instant) -> Result<Option<MetadataValue<Ascii>>, Failure> {
         let Some(credentials) = &self.credentials else { return Ok(None) };
         if let Some(token) = self.lock_token().clone() {
@@ -237,7 +238,7 @@ impl Client {
             grpc.unary(request, path, codec).await.map_err(Failure::of)
         };
         let answer = timeout_at(deadline, login).await.unwrap_or_else(|_| Err(Failure::late(false)));
-        // Whatever became of this, the request itself was not sent.
+        // Only the login was sent, not the request itself.
         let answer = answer.map_err(|failure| Failure { sent: false, ..failure })?.into_inner();
         let token: MetadataValue<Ascii> = answer
             .token
@@ -247,7 +248,7 @@ impl Client {
         Ok(Some(token))
     }
 
-    /// Whether etcd refused the token, which has then been dropped.
+    /// Returns true if etcd refused the token. The token is then dropped.
     fn forget_token(&self, failure: &Failure) -> bool {
         let refused = failure.status.code() == Code::Unauthenticated;
         refused && self.lock_token().take().is_some()
@@ -261,7 +262,8 @@ impl Client {
 impl Failure {
     fn of(status: Status) -> Self {
         let unconnected = causes(&status).any(<dyn Error>::is::<ConnectError>);
-        // What a server that is cut off from the others says before it looks at the request: see `headed`.
+        // A server without a connection to the cluster's leader returns this before it processes the request: see
+        // `headed`.
         let refused = status.message() == "etcdserver: no leader";
         Self { sent: !unconnected && !refused, status }
     }
@@ -270,10 +272,10 @@ impl Failure {
         Self { status: late(), sent }
     }
 
-    /// Whether another server, or a later attempt, may have a better answer.
+    /// Returns true if another server or a later attempt may succeed.
     fn is_passing(&self) -> bool {
-        // etcd answers a lost leader and its own time-outs with Unavailable; broken connections come as Unknown or
-        // Internal; a wrong token as Unauthenticated.
+        // etcd returns Unavailable for a lost leader and for its own timeouts, and Unauthenticated for a wrong token.
+        // Broken connections appear as Unknown or Internal.
         matches!(
             self.status.code(),
             Code::Unavailable
@@ -285,7 +287,7 @@ impl Failure {
         )
     }
 
-    /// For people.
+    /// Returns the error and its causes as a text for people.
     pub(super) fn text(&self) -> String {
         let texts = causes(&self.status).map(ToString::to_string).filter(|cause| cause != "transport error");
         texts.fold(self.status.message().to_owned(), |text, cause| {
@@ -298,10 +300,10 @@ fn late() -> Status {
     Status::deadline_exceeded("no answer in time")
 }
 
-/// A request with what goes in its head.
+/// Adds the metadata to a request.
 fn headed<T>(message: T, token: Option<&MetadataValue<Ascii>>) -> Request<T> {
     let mut request = Request::new(message);
-    // A server that is cut off from the others shall refuse instead of waiting.
+    // A server without a connection to the cluster's leader must refuse the request instead of waiting.
     request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
     if let Some(token) = token {
         request.metadata_mut().insert("token", token.clone());

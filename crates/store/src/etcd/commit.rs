@@ -1,4 +1,4 @@
-//! A transaction as etcd takes it, and what its answer means. Pure.
+//! Converts a transaction into etcd's request, and etcd's answer into an outcome. Pure.
 
 use std::sync::Arc;
 
@@ -15,17 +15,17 @@ use super::{
 };
 use crate::{CommitError, Draft, Step, StoredObject, Transaction};
 
-/// The most conditions, and the most operations, that etcd takes in one transaction unless it is started with another
-/// `--max-txn-ops`.
+/// Maximum number of conditions, and of operations, in one transaction: etcd's default of `--max-txn-ops`.
 const MOST_OPERATIONS: usize = 128;
 
-/// Checks what etcd cannot: that positions fit, and that a revision is wholly the object's, not only etcd's part of it.
+/// Checks what etcd cannot check: that the positions fit, and that an expected revision matches as a whole. etcd
+/// compares only its own part of it, without the position.
 pub(super) fn check(
     transaction: &Transaction,
     published: impl Fn(Resource, &str) -> Option<Arc<StoredObject>>,
 ) -> Result<(), CommitError> {
     let writes = transaction.steps.iter().filter(|step| !matches!(step, Step::Require { .. })).count();
-    // One more is the head.
+    // The write of `head` is one more operation.
     let operations = transaction.steps.len().max(writes.saturating_add(1));
     if operations > MOST_OPERATIONS {
         return Err(CommitError::TooLarge(format!(
@@ -37,14 +37,14 @@ pub(super) fn check(
         let known = published(step.resource(), step.key()).map(|object| object.revision());
         let other =
             known.filter(|known| *known != expected && mod_revision(*known) == mod_revision(expected));
-        // To etcd, 0 would mean that it must not exist.
+        // An expected etcd revision of 0 would mean to etcd that the key must not exist.
         other.is_some() || mod_revision(expected) == 0
     };
-    // What is published may be old, but that condition does not hold in it, nor ever will.
+    // The published state may be stale. But this condition does not hold in it and cannot hold in any newer state.
     if transaction.steps.iter().any(impossible) { transaction.judge(published) } else { Ok(()) }
 }
 
-/// The request.
+/// Returns the request for a transaction.
 pub(super) fn request(layout: &Layout, transaction: &Transaction) -> TxnRequest {
     let mut request = TxnRequest::default();
     for step in &transaction.steps {
@@ -74,16 +74,16 @@ pub(super) fn request(layout: &Layout, transaction: &Transaction) -> TxnRequest 
     request
 }
 
-/// What a transaction that etcd carried out has written.
+/// What a successful transaction has written.
 #[derive(Debug)]
 pub(super) struct Done {
-    /// The revision of the last step that wrote, if any did.
+    /// The revision of the last step that wrote; `None` if no step did.
     pub(super) revision: Option<u64>,
-    /// The objects put, with their revisions.
+    /// The objects written, with their revisions.
     pub(super) objects: Vec<(Resource, Draft, u64)>,
 }
 
-/// What etcd's answer means.
+/// Converts etcd's answer into the outcome of the transaction.
 pub(super) fn outcome(transaction: Transaction, answer: &TxnResponse) -> Result<Done, CommitError> {
     if !answer.succeeded {
         return Err(conflict(&transaction, answer));
@@ -101,7 +101,8 @@ pub(super) fn outcome(transaction: Transaction, answer: &TxnResponse) -> Result<
     Ok(done)
 }
 
-/// The first condition that does not hold, by what etcd read in its place.
+/// Returns the conflict of the first step whose condition does not hold, according to what etcd read in the same
+/// transaction.
 fn conflict(transaction: &Transaction, answer: &TxnResponse) -> CommitError {
     let mut unknown = None;
     for (index, step) in transaction.steps.iter().enumerate() {
@@ -117,14 +118,14 @@ fn conflict(transaction: &Transaction, answer: &TxnResponse) -> CommitError {
         .unwrap_or_else(|| CommitError::Unavailable("etcd refused a transaction without conditions".into()))
 }
 
-/// What a failed call means for its transaction.
+/// Converts a failed call into the error of its transaction.
 pub(super) fn failure(failure: &Failure) -> CommitError {
     let text = failure.text();
     let too_large = ["too large", "larger than max", "too many operations"];
     match failure.status.code() {
         _ if too_large.iter().any(|words| text.contains(words)) => CommitError::TooLarge(text),
         _ if !failure.sent => CommitError::Unavailable(text),
-        // etcd said so itself, and before it did anything.
+        // etcd itself refused the request before it carried anything out.
         Code::InvalidArgument
         | Code::ResourceExhausted
         | Code::PermissionDenied

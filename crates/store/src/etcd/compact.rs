@@ -1,4 +1,4 @@
-//! Lets etcd forget old revisions. Without it, etcd grows with every write until it refuses them.
+//! Compacts etcd's history. Without compaction, etcd grows with every write until it refuses writes.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,8 +7,8 @@ use tracing::{debug, warn};
 
 use super::{Shared, messages::RangeRequest};
 
-/// Compacts for ever: each `window`, to the revision of one `window` before. Servers do not agree on who does it;
-/// compacting to what is already compacted does nothing.
+/// Compacts etcd once per `window`, to the revision of one `window` before. Never returns. Servers do not coordinate:
+/// compacting what is already compacted has no effect.
 pub(super) async fn compact(shared: Arc<Shared>, window: Duration) {
     let mut before = None;
     loop {

@@ -1,4 +1,4 @@
-//! What etcd says, as changes. Pure.
+//! Converts etcd's watch events into changes. Pure.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use super::{
 };
 use crate::{Change, StoredObject, published::Publication, tables::Tables, transaction::Write};
 
-/// The events of one transaction cannot be put into an order that every server gives them: it is not one of ours. All
-/// has to be read anew.
+/// The events of a transaction have no order that every server would derive in the same way, so another program wrote
+/// them. The state must be read again as a whole.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Disorder;
 
-/// Splits events at their revisions.
+/// Splits events by their revisions.
 pub(super) fn by_revision(events: &[Event]) -> impl Iterator<Item = (u64, &[Event])> {
     let chunks = events.chunk_by(|one, other| mod_revision(one) == mod_revision(other));
     chunks.map(|chunk| (chunk.first().map_or(0, mod_revision), chunk))
@@ -26,7 +26,7 @@ fn mod_revision(event: &Event) -> u64 {
     event.kv.as_ref().map_or(0, |kv| unsigned(kv.mod_revision))
 }
 
-/// The changes that the events of one transaction make of what is published.
+/// Converts the events of one transaction into changes of the published state `tables`.
 pub(super) fn publication(
     layout: &Layout,
     at: u64,
@@ -42,7 +42,8 @@ pub(super) fn publication(
         if old.is_none() && new.is_none() {
             continue;
         }
-        // A deletion leaves no value to have a position in; etcd keeps the order of the operations.
+        // A deletion has no value to hold its position. Its index serves instead, because etcd keeps the order of the
+        // operations.
         let revision = match &new {
             Some(new) => new.revision(),
             None => revision(at, position(index).ok_or(Disorder)?),
@@ -56,7 +57,8 @@ pub(super) fn publication(
     Ok(Publication { writes, through: revision_after(at) })
 }
 
-/// The object in a value. One that cannot be read harms only itself: it is as if it were not there.
+/// Decodes the object in a value. Logs a value that cannot be decoded and returns `None`, as if the object did not
+/// exist.
 pub(super) fn object(resource: Resource, key: &str, kv: &KeyValue) -> Option<Arc<StoredObject>> {
     match layout::decode(resource, key, unsigned(kv.mod_revision), &kv.value) {
         Ok(object) => Some(Arc::new(object)),
@@ -94,7 +96,7 @@ mod tests {
         event(EventType::Delete, &format!("nodes/{name}"), at, "")
     }
 
-    /// Publishes everything; the revisions and keys of the changes.
+    /// Publishes all events. Returns the revisions and keys of the changes.
     fn publish(tables: &mut Tables, events: &[Event]) -> Result<Vec<(u64, String)>, Disorder> {
         let mut seen = Vec::new();
         for (at, events) in by_revision(events) {
@@ -126,13 +128,13 @@ mod tests {
         let at = |at, position, key: &str| (revision(at, position), key.to_owned());
         assert_eq!(seen, [at(2, 0, "a"), at(2, 1, "b"), at(4, 0, "a"), at(4, 1, "c"), at(4, 2, "b")]);
         assert_eq!((tables.revision(), tables.count(NODE)), (revision_after(4), 1));
-        // A server that begins writes only the head.
+        // A server that starts writes only `head`.
         assert_eq!(publish(&mut tables, &[head(9)]), Ok(Vec::new()));
         assert_eq!(tables.revision(), revision_after(9));
     }
 
     #[test]
-    fn what_cannot_be_read_is_as_if_it_were_not_there() {
+    fn an_unreadable_value_counts_as_missing() {
         let mut tables = Tables::new(History::default(), revision_after(1));
         let nonsense = |at| event(EventType::Put, "nodes/a", at, "nonsense");
         let unknown = event(EventType::Put, "what/is/this", 2, "1");
@@ -143,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_order_of_ours_is_said_so() {
+    fn events_without_a_known_order_are_an_error() {
         let begin = || Tables::new(History::default(), revision_after(1));
         assert_eq!(publish(&mut begin(), &[put("a", 2, 1), put("b", 2, 1)]), Err(Disorder));
         assert_eq!(publish(&mut begin(), &[put("a", 1, 0)]), Err(Disorder));

@@ -1,12 +1,14 @@
-//! Keeps what is published in step with etcd: reads everything once, then follows.
+//! Keeps the published state in sync with etcd: reads everything once, then follows a watch.
 //!
-//! Only what the watch has delivered is published, and a revision is claimed only when the whole transaction is. etcd's
-//! notifications of progress are not relied upon: until 3.4.25 and 3.5.8 they could overtake events. Every transaction of
-//! ours writes `head`, so that reading that one key tells how far the watch must come.
+//! Only changes that the watch has delivered are published, and the published revision advances only over whole
+//! transactions. etcd's progress notifications are not used, because before 3.4.25 and 3.5.8 they could overtake
+//! events. Instead every transaction that writes an object also writes `head`, so a read of that one key shows up to
+//! which revision the watch must come.
 //!
-//! When the watch breaks, it goes on after the last transaction seen, at the next server. When etcd no longer has that
-//! (compaction), or has less than was seen (a restored backup), everything is read anew, and the history begins anew,
-//! too: which deletions happened when can no longer be known, so clients are told to list again.
+//! When the watch breaks, it resumes after the last transaction received, at the next server. If etcd has compacted
+//! that revision, or its revision is lower (a restored backup), or the endpoints lead to another cluster, everything
+//! is read again. The history then starts empty, because it is unknown which objects were deleted when. Clients get
+//! 410 Expired and list again.
 
 use std::{sync::Arc, time::Duration};
 
@@ -26,49 +28,49 @@ use super::{
 };
 use crate::{OpenError, tables::Tables};
 
-/// Objects in one page of the first list.
+/// Maximum number of objects in one page of the initial list.
 const PAGE: i64 = 500;
-/// Pauses between attempts to follow etcd.
+/// Pauses between attempts to follow etcd: the first, and the limit of the exponential back-off.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// Where the store is in etcd's history.
+/// How far the store has followed etcd's history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Position {
     cluster: u64,
-    /// The next revision to come.
+    /// The next etcd revision to receive.
     next: u64,
 }
 
 impl Position {
-    /// After a revision of the cluster that answered.
+    /// Returns the position after a revision of the cluster that sent `header`.
     pub(super) fn after(header: &ResponseHeader, revision: u64) -> Self {
         Self { cluster: header.cluster_id, next: revision.saturating_add(1) }
     }
 }
 
-/// Everything in etcd at one revision.
+/// All objects in etcd, and the position from which to follow.
 #[derive(Debug)]
 pub(super) struct Loaded {
     pub(super) tables: Tables,
     pub(super) position: Position,
 }
 
-/// Why following came to an end.
+/// Why a watch ended.
 enum End {
-    /// The connection, or the server: go on where it was.
+    /// The connection or the server failed. Following resumes at the same position.
     Broken(String),
-    /// Everything has to be read anew.
+    /// Everything must be read again.
     Lost(String),
 }
 
-/// Reads everything, as it is when `head` is written for that purpose.
+/// Writes `head` and reads everything at the revision of that write.
 pub(super) async fn load(shared: &Shared) -> Result<Loaded, OpenError> {
     let header = write_head(shared).await?;
     load_now(shared, &header).await
 }
 
-/// Reads everything as it is at `header`.
+/// Reads everything at the revision of `header`.
 pub(super) async fn load_now(shared: &Shared, header: &ResponseHeader) -> Result<Loaded, OpenError> {
     let now = unsigned(header.revision);
     let tables = load_at(shared, now).await.map_err(|failure| shared.failed(failure.text()))?;
@@ -76,7 +78,7 @@ pub(super) async fn load_now(shared: &Shared, header: &ResponseHeader) -> Result
     Ok(Loaded { tables, position: Position::after(header, now) })
 }
 
-/// Everything at a revision that etcd still has.
+/// Reads everything at a revision that etcd still has.
 pub(super) async fn load_at(shared: &Shared, revision: u64) -> Result<Tables, Failure> {
     let (mut start, end) = shared.layout.range();
     let mut tables = Tables::new(shared.limits, revision_after(revision));
@@ -103,7 +105,7 @@ pub(super) async fn load_at(shared: &Shared, revision: u64) -> Result<Tables, Fa
     }
 }
 
-/// Writes `head`, unless it says that the layout is another one.
+/// Writes `head`, unless its current value is another layout's version. Returns the header of etcd's answer.
 pub(super) async fn write_head(shared: &Shared) -> Result<ResponseHeader, OpenError> {
     let key = shared.layout.head();
     let compare = |target: Target| Compare {
@@ -121,7 +123,7 @@ pub(super) async fn write_head(shared: &Shared) -> Result<ResponseHeader, OpenEr
                 success: vec![RequestOp { request: Some(put.clone()) }],
                 failure: vec![RequestOp { request: Some(read.clone()) }],
             };
-            // It does no harm to write it twice.
+            // Writing it twice is harmless.
             let answer = shared.client.transact_again(request).await;
             let answer = answer.map_err(|failure| shared.failed(failure.text()))?;
             if answer.succeeded {
@@ -146,7 +148,7 @@ fn check_format(shared: &Shared, head: &KeyValue) -> Result<(), OpenError> {
     }
 }
 
-/// Follows etcd for ever.
+/// Follows etcd. Never returns.
 pub(super) async fn follow(shared: Arc<Shared>, mut position: Position) {
     let mut pause = FIRST_PAUSE;
     loop {
@@ -177,8 +179,8 @@ pub(super) async fn follow(shared: Arc<Shared>, mut position: Position) {
     }
 }
 
-/// Whether etcd's history still has our position. A server that only lags does not confuse this: the read is
-/// linearizable.
+/// Checks that the position belongs to this cluster and is not ahead of its history. The read is linearizable, so a
+/// server that only lags behind does not cause an error.
 async fn find(shared: &Shared, position: Position) -> Result<(), End> {
     let request = RangeRequest { key: shared.layout.head(), ..RangeRequest::default() };
     let answer = shared.client.range(request).await.map_err(|failure| End::Broken(failure.text()))?;
@@ -192,7 +194,7 @@ async fn find(shared: &Shared, position: Position) -> Result<(), End> {
     Ok(())
 }
 
-/// Publishes what comes from one watch until it ends.
+/// Publishes the changes from one watch until it ends.
 async fn watch(shared: &Shared, position: &mut Position) -> End {
     let (key, range_end) = shared.layout.range();
     let create = WatchCreateRequest { key, range_end, start_revision: signed(position.next) };
@@ -217,7 +219,7 @@ async fn watch(shared: &Shared, position: &mut Position) -> End {
     }
 }
 
-/// Publishes one message of the watch. All events of a transaction are in one message.
+/// Publishes one message of the watch. etcd sends all events of a transaction in one message.
 fn take(shared: &Shared, position: &mut Position, answer: &WatchResponse) -> Result<(), End> {
     if answer.compact_revision > 0 {
         return Err(End::Lost(format!("etcd has compacted what was before {}", answer.compact_revision)));

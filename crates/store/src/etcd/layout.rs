@@ -1,15 +1,18 @@
-//! What is where in etcd, and what its revisions mean here. Pure.
+//! The keys and values in etcd, and the mapping between etcd's revisions and the store's. Pure.
 //!
 //! | key | value |
 //! |---|---|
 //! | `PREFIX/head` | the version of this layout, in decimal |
-//! | `PREFIX/RESOURCE/KEY` | one byte: the version of the value, 1; one byte: the position within the transaction; then the object's JSON without resourceVersion |
+//! | `PREFIX/RESOURCE/KEY` | byte 0: value version, 1; byte 1: position in the transaction; rest: JSON without resourceVersion |
 //!
 //! `RESOURCE` is the resource's name as in `names`, `KEY` is `namespace/name` or `name`.
 //!
-//! Each transaction writes `head`, too: its revision in etcd is that of our last write, whatever others do in the same
-//! etcd. So does a server that begins: the state that it reads has then a revision that all servers know. All changes of one transaction have the same revision in etcd; ours is that, followed by 8 bits of position.
-//! Position 255 stands for the whole transaction.
+//! Each transaction that writes an object also writes `head`, so etcd's revision of `head` is that of the last write
+//! of any server, whatever other programs write to the same etcd. A server that starts also writes `head`: the state
+//! that it then reads has a revision that all servers know.
+//!
+//! All changes of one transaction have the same revision in etcd. The store's revision is that number followed by 8
+//! bits for the position within the transaction. Position 255 stands for the whole transaction.
 
 use bytes::Bytes;
 use portolan_schema::Resource;
@@ -19,12 +22,12 @@ use crate::{
     names::{by_stored_name, stored_name},
 };
 
-/// The newest layout that this version knows.
+/// The newest layout that this version can read.
 pub(super) const KNOWN_FORMAT: u64 = 1;
 const VALUE_VERSION: u8 = 1;
-/// What follows the prefix in the key of the head.
+/// The part of `head`'s key after the prefix.
 const HEAD: &str = "head";
-/// The bits of the position.
+/// Number of bits of the position.
 const POSITION_BITS: u32 = 8;
 /// The greatest position of a change.
 const LAST_POSITION: usize = 254;
@@ -32,16 +35,16 @@ const LAST_POSITION: usize = 254;
 /// The keys below one prefix.
 #[derive(Debug, Clone)]
 pub(super) struct Layout {
-    /// With a slash at its end.
+    /// Ends with a slash.
     prefix: String,
 }
 
-/// What a key stands for.
+/// What a key refers to.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Place {
     Head,
     Object(Resource, String),
-    /// Of a newer version, or of someone else.
+    /// A key of a newer version or of another program.
     Unknown,
 }
 
@@ -50,7 +53,7 @@ impl Layout {
         Self { prefix: format!("{prefix}/") }
     }
 
-    /// The range of all keys: the first, and the first behind them.
+    /// Returns the range of all keys: the first key, and the end, which is not included.
     pub(super) fn range(&self) -> (Bytes, Bytes) {
         let mut end = self.prefix.clone().into_bytes();
         // The last byte is a slash.
@@ -74,7 +77,8 @@ impl Layout {
         if name == HEAD {
             return Place::Head;
         }
-        // A group has a dot in its name, a plural has none.
+        // A resource name starts with an API group if its first part contains a dot: groups have dots, plurals have
+        // none.
         let slashes = usize::from(name.split('/').next().is_some_and(|first| first.contains('.')));
         let end = name.match_indices('/').nth(slashes).map(|(position, _)| position);
         let split = end.and_then(|end| name.split_at_checked(end));
@@ -84,22 +88,22 @@ impl Layout {
     }
 }
 
-/// The value of `head`.
+/// Returns the value of `head`.
 pub(super) fn head_value() -> Bytes {
     KNOWN_FORMAT.to_string().into()
 }
 
-/// The version in `head`.
+/// Returns the layout version in the value of `head`; `None` if it is not a number.
 pub(super) fn format_of(head: &[u8]) -> Option<u64> {
     std::str::from_utf8(head).ok()?.parse().ok()
 }
 
-/// The value of an object.
+/// Returns the value of an object.
 pub(super) fn encode(draft: &Draft, position: u8) -> Bytes {
     [&[VALUE_VERSION, position], draft.body()].concat().into()
 }
 
-/// The position in a value; 0 if it is no value of ours.
+/// Returns the position in a value; 0 if the store did not write it.
 pub(super) fn position_of(value: &[u8]) -> u8 {
     match value {
         [VALUE_VERSION, position, ..] => *position,
@@ -107,7 +111,7 @@ pub(super) fn position_of(value: &[u8]) -> u8 {
     }
 }
 
-/// The object in a value. The error is for people.
+/// Decodes the object in a value. The error is a text for people.
 pub(super) fn decode(
     resource: Resource,
     key: &str,
@@ -124,32 +128,32 @@ pub(super) fn decode(
     Ok(draft.at(revision(mod_revision, *position)))
 }
 
-/// Our revision of the change at a position of a transaction.
+/// Returns the store's revision of the change at a position of a transaction.
 pub(super) fn revision(mod_revision: u64, position: u8) -> u64 {
     (mod_revision << POSITION_BITS) | u64::from(position)
 }
 
-/// Our revision when a transaction is published as a whole.
+/// Returns the store's revision when a transaction is published as a whole.
 pub(super) fn revision_after(mod_revision: u64) -> u64 {
     revision(mod_revision, u8::MAX)
 }
 
-/// The position of the change with this index in its transaction, if there can be one.
+/// Returns the position of the change with this index in its transaction; `None` if the index is too large.
 pub(super) fn position(index: usize) -> Option<u8> {
     u8::try_from(index).ok().filter(|position| usize::from(*position) <= LAST_POSITION)
 }
 
-/// etcd's part of a revision.
+/// Returns etcd's part of a revision.
 pub(super) fn mod_revision(revision: u64) -> u64 {
     revision >> POSITION_BITS
 }
 
-/// A number of etcd's, which is never negative.
+/// Converts a number from etcd, which is never negative.
 pub(super) fn unsigned(number: i64) -> u64 {
     u64::try_from(number).unwrap_or_default()
 }
 
-/// The reverse; a revision of ours fits always.
+/// Converts a number for etcd. The store's revisions always fit.
 pub(super) fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

@@ -1,5 +1,5 @@
-//! The part of etcd's v3 API that the store uses. Names and numbers are those of etcd's `rpc.proto` and `kv.proto`; they
-//! are derived here, so that the build needs no protobuf compiler.
+//! The part of etcd's v3 API that the store uses. Names and numbers are those of etcd's `rpc.proto` and `kv.proto`.
+//! The messages are derived with prost, so the build needs no protobuf compiler.
 
 use bytes::Bytes;
 use prost::{Enumeration, Message, Oneof};
@@ -76,7 +76,7 @@ pub(super) enum Request {
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct ResponseOp {
-    /// Answers to other requests than a range are not looked at.
+    /// The only response that the store reads. Responses to other operations are ignored.
     #[prost(message, optional, tag = "1")]
     pub(super) range: Option<RangeResponse>,
 }
@@ -89,14 +89,14 @@ pub(super) enum Target {
     Value = 3,
 }
 
-/// `result` is left at 0: equal.
+/// A comparison for equality: `result` is left at its default, 0.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Compare {
     #[prost(enumeration = "Target", tag = "2")]
     pub(super) target: i32,
     #[prost(bytes = "bytes", tag = "3")]
     pub(super) key: Bytes,
-    /// This and the next are of a oneof in the original, so they are sent even if they are 0.
+    /// This field and the next are in a oneof in `rpc.proto`, so they are sent even if they are 0.
     #[prost(int64, optional, tag = "6")]
     pub(super) mod_revision: Option<i64>,
     #[prost(bytes = "bytes", optional, tag = "7")]
@@ -175,7 +175,7 @@ pub(super) struct Event {
     pub(super) kv: Option<KeyValue>,
 }
 
-/// No `Debug`, for the password.
+/// Has a `Debug` of its own, which leaves out the password.
 #[derive(Clone, PartialEq, Message)]
 #[prost(skip_debug)]
 pub(super) struct AuthenticateRequest {

@@ -1,4 +1,4 @@
-//! Where etcd is and who we are there.
+//! Options for etcd: its endpoints, TLS, credentials and timeouts.
 
 use std::{error::Error, fmt, iter, time::Duration};
 
@@ -6,43 +6,43 @@ use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
 use crate::OpenError;
 
-/// How long to wait for a connection before the next server is tried.
+/// Deadline of a connection attempt before the next server is tried.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// A server that does not answer for this long while something is awaited from it is gone. etcd refuses clients that
-/// ask more often than each 5 seconds.
+/// Keep-alive pings while a request is open: a server that does not reply to one in time counts as failed. etcd
+/// rejects clients that ping more often than every 5 seconds.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Room for a load's pages without waiting for the other side.
+/// Size of the HTTP/2 windows in bytes. It holds several pages of the initial list without a round trip.
 const WINDOW_BYTES: u32 = 4 << 20;
 
-/// Where etcd is, how to reach it, and under which prefix the objects are.
+/// Where etcd is, how to connect to it, and the prefix of the objects' keys.
 #[derive(Debug, Clone)]
 pub struct EtcdOptions {
-    /// The servers of one etcd cluster: `https://host:port`, `http://host:port`, or `host:port`, which means https if
-    /// [`EtcdOptions::tls`] is given.
+    /// The servers of one etcd cluster: `https://host:port`, `http://host:port`, or `host:port`. The latter means
+    /// https if [`EtcdOptions::tls`] is given, and http otherwise.
     pub endpoints: Vec<String>,
-    /// Everything is below this and a slash. Begins with a slash.
+    /// All keys begin with this prefix and a slash. Begins with a slash.
     pub prefix: String,
-    /// For https.
+    /// Certificates for https; `None` for http.
     pub tls: Option<EtcdTls>,
-    /// For an etcd with authentication.
+    /// Name and password, if etcd requires authentication.
     pub credentials: Option<Credentials>,
-    /// How long a request may take, all attempts included.
+    /// Deadline of a request, all attempts included.
     pub timeout: Duration,
-    /// Lets etcd forget what is older than this, in steps of this; `None` leaves that to etcd's operator
-    /// (`--auto-compaction-retention`), without whom etcd fills up. Several servers may do it at once. It concerns all
-    /// of etcd, not only the prefix.
+    /// Compacts etcd's history: once per this interval, everything older than it. `None` leaves compaction to etcd's
+    /// operator (`--auto-compaction-retention`); without any compaction, etcd fills up. Several servers may compact
+    /// at once. It affects all of etcd, not only the prefix.
     pub compaction: Option<Duration>,
 }
 
 /// Certificates for etcd, in PEM.
 #[derive(Clone)]
 pub struct EtcdTls {
-    /// The authority that etcd's certificates are from.
+    /// The CA of etcd's certificates.
     pub ca: Vec<u8>,
-    /// Our certificate and its key, where etcd asks for one.
+    /// The client certificate and its key, if etcd requires them.
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
-    /// The name in etcd's certificates, if it is not the host of the endpoint.
+    /// The name in etcd's certificates, if it differs from the host of the endpoint.
     pub server_name: Option<String>,
 }
 
@@ -81,7 +81,7 @@ impl fmt::Debug for Credentials {
 }
 
 impl EtcdOptions {
-    /// The prefix without a slash at its end, checked.
+    /// Checks the prefix. Returns it without a slash at its end.
     pub(super) fn checked_prefix(&self) -> Result<String, OpenError> {
         let prefix = self.prefix.trim_end_matches('/');
         if !prefix.starts_with('/') || prefix.contains("//") {
@@ -92,7 +92,7 @@ impl EtcdOptions {
         Ok(prefix.to_owned())
     }
 
-    /// How to connect to each server.
+    /// Checks the endpoints. Returns how to connect to each.
     pub(super) fn checked_endpoints(&self) -> Result<Vec<Endpoint>, OpenError> {
         if self.endpoints.is_empty() {
             let reason = "none is given; name at least one, as in https://10.0.0.1:2379".into();
@@ -126,7 +126,7 @@ impl EtcdOptions {
             .initial_connection_window_size(WINDOW_BYTES);
         let Some(tls) = &self.tls else { return Ok(endpoint) };
         let unusable = |reason: String| OpenError::Options { field: "certificates", reason };
-        // Without a certificate in it, it would only be found that etcd's is from nobody.
+        // Without a certificate in the CA, each connection would fail with an unknown issuer, which hides the cause.
         if !String::from_utf8_lossy(&tls.ca).contains("-----BEGIN CERTIFICATE-----") {
             return Err(unusable("the CA holds no certificate in PEM".into()));
         }
@@ -147,14 +147,14 @@ impl EtcdTls {
     }
 }
 
-/// The causes of an error, nearest first.
+/// Returns the causes of an error, nearest first.
 pub(super) fn causes<'a>(
     error: &'a (dyn Error + 'static),
 ) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     iter::successors(error.source(), |cause| Error::source(*cause))
 }
 
-/// An error and its causes, for people.
+/// Returns an error and its causes as a text for people.
 pub(super) fn chain(error: &(dyn Error + 'static)) -> String {
     causes(error).fold(error.to_string(), |text, cause| {
         let cause = cause.to_string();

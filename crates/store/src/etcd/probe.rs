@@ -1,6 +1,7 @@
-//! Notices when writes to etcd fail or are not shown to this server, and when they succeed again.
+//! Detects when writes to etcd fail or are not delivered back to this server, and when they succeed again.
 //!
-//! A server that says so gets no more writes, so it tries one of its own.
+//! While writes fail, the server reports itself as not ready and clients' writes go to other servers. The probe
+//! therefore writes by itself.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,11 +11,12 @@ use tracing::{error, info};
 use super::{Shared, follow::write_head, layout::revision, unsigned};
 use crate::CommitError;
 
-/// Between two tries.
+/// Pause between two probes.
 const PAUSE: Duration = Duration::from_secs(1);
 
 impl Shared {
-    /// Notes a transaction that failed. One that is refused for what is in it says nothing about the next one.
+    /// Notes a failed transaction. A transaction that is refused because of its content does not count, because it
+    /// does not predict the outcome of the next one.
     pub(super) fn note(&self, error: &CommitError) {
         if let CommitError::Unavailable(reason) | CommitError::Unknown(reason) = error {
             self.fails(reason);
@@ -39,7 +41,8 @@ impl Shared {
         self.failing.notify_one();
     }
 
-    /// Notes that a write was carried out. A transaction that writes nothing succeeds on a full etcd, too.
+    /// Notes a successful write. Must not be called for a transaction that writes nothing, because it succeeds on a
+    /// full etcd, too.
     pub(super) fn mended(&self) {
         if self.trouble.clear() {
             info!("writes to etcd succeed again");
@@ -47,7 +50,7 @@ impl Shared {
     }
 }
 
-/// Writes `head` from time to time while other writes fail, until etcd does it.
+/// While writes fail, writes `head` periodically until that succeeds. Never returns.
 pub(super) async fn probe(shared: Arc<Shared>) {
     loop {
         shared.failing.notified().await;

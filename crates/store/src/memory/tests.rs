@@ -18,7 +18,7 @@ fn store(max_changes: usize) -> MemoryStore {
     MemoryStore::starting_at(History { max_changes, max_superseded_bytes: usize::MAX }, 100)
 }
 
-/// The operations of a transaction of one step.
+/// Transactions with one step.
 impl MemoryStore {
     fn put(
         &self,
@@ -43,7 +43,7 @@ fn keys(snapshot: &Snapshot) -> Vec<&str> {
 }
 
 #[test]
-fn writes_check_what_is_there() {
+fn writes_check_their_conditions() {
     let store = store(10);
     assert_eq!(store.put(SERVICE, draft("a/b", 1), None).unwrap().revision(), 101);
     let taken = store.put(SERVICE, draft("a/b", 1), None).unwrap_err();
@@ -104,7 +104,7 @@ fn history_is_bounded_by_count_and_by_bytes() {
 }
 
 #[test]
-fn revisions_of_another_life_are_expired() {
+fn revisions_of_another_process_are_expired() {
     let store = store(10);
     for revision in [1, 99, 101, u64::MAX] {
         assert!(store.changes(SERVICE, revision, 10).is_err(), "{revision}");
@@ -150,8 +150,8 @@ fn replay(mut state: State, changes: &[Change]) -> State {
 }
 
 proptest! {
-    /// Whatever is written, every past revision reads as it was, and any past state and the changes after it make the
-    /// present one, read in steps of any size.
+    /// After any sequence of writes, every past revision reads as it was. Any past state plus the changes after it
+    /// gives the present state, whatever the size of the pages in which the changes are read.
     #[test]
     fn the_past_is_readable_and_replays_to_the_present(ops in prop::collection::vec(op(), 0..60), step in 1..5_usize) {
         let store = store(1000);

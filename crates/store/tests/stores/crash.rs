@@ -1,4 +1,4 @@
-//! kill -9 of a process in the middle of writes.
+//! Kills a process with `kill -9` while it writes.
 
 use std::{
     env,
@@ -20,7 +20,7 @@ const FOLDER: &str = "PORTOLAN_STORE_TEST_FOLDER";
 const ROUND: &str = "PORTOLAN_STORE_TEST_ROUND";
 const WRITERS: usize = 8;
 
-/// Killed when it is dropped.
+/// A child process that is killed when this is dropped.
 struct Running(Child);
 
 impl Drop for Running {
@@ -65,7 +65,7 @@ async fn writer() {
 }
 
 #[test]
-fn what_was_answered_survives_a_kill_and_nothing_is_half_there() {
+fn committed_transactions_survive_a_kill_whole() {
     let dir = tempfile::tempdir().unwrap();
     let begin = DurableStore::open(dir.path(), History::default()).unwrap().revision();
     let mut acknowledged: Vec<(String, u64)> = Vec::new();
@@ -86,7 +86,7 @@ fn what_was_answered_survives_a_kill_and_nothing_is_half_there() {
         }
         drop(running);
         let rest: Vec<String> = lines.collect();
-        // The last line may be cut off.
+        // The last line may be incomplete.
         let whole = rest.len().saturating_sub(1);
         rest[..whole].iter().for_each(|line| _ = take(line));
         check(dir.path(), begin, &acknowledged);
@@ -104,7 +104,7 @@ fn check(dir: &Path, begin: u64, acknowledged: &[(String, u64)]) {
     let counters = changes(&store, NODE, begin, 1000).unwrap();
     assert_eq!(counters.len(), counted);
     for change in &counters {
-        // The three steps of one transaction follow each other.
+        // The three steps of a transaction have consecutive revisions.
         let all = |resource| store.changes(resource, change.revision - 3, 1).unwrap().changes;
         assert_eq!(all(SERVICE)[0].revision, change.revision - 2);
         assert_eq!(all(SLICE)[0].revision, change.revision - 1);

@@ -1,4 +1,4 @@
-//! One suite for every store: in memory, in a file, in etcd.
+//! One test suite for every store: in memory, in a file, and in etcd.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 #![allow(unreachable_pub, clippy::unused_async)]
@@ -39,7 +39,7 @@ for_each_store! {
     conditions::a_condition_that_does_not_hold_is_a_conflict_at_its_step,
     conditions::a_transaction_is_done_whole_or_not_at_all,
     conditions::a_requirement_writes_nothing,
-    conditions::revisions_of_other_steps_do_not_pass_for_the_objects,
+    conditions::the_revision_of_another_step_does_not_meet_a_condition,
     conditions::objects_may_be_large,
     conditions::a_transaction_of_forty_steps_is_taken,
     history::revisions_increase_within_a_transaction,
@@ -51,5 +51,5 @@ for_each_store! {
     concurrent::no_increment_is_lost_and_every_change_is_seen_once,
     concurrent::exactly_one_creates_a_key,
     concurrent::accepted_writes_are_the_latest,
-    concurrent::a_write_is_carried_out_even_if_nobody_waits,
+    concurrent::a_write_is_carried_out_if_its_future_is_dropped,
 }

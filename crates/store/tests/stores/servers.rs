@@ -1,4 +1,4 @@
-//! Several servers on one etcd, and what can happen to etcd and to the way there.
+//! Several servers on one etcd, and failures of etcd and of the connection to it.
 
 use std::{
     collections::BTreeMap,
@@ -33,7 +33,7 @@ async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// A write that goes on until it is done, as a server does it; the revision if etcd said so.
+/// Repeats a write until it is carried out, as the API server does. Returns the revision if etcd confirmed the write.
 async fn insist(store: &dyn Store, key: &str) -> Option<u64> {
     let mut doubtful = false;
     loop {
@@ -50,7 +50,7 @@ async fn insist(store: &dyn Store, key: &str) -> Option<u64> {
     }
 }
 
-/// The changes as they must be at every server.
+/// The parts of the changes that must be the same at every server.
 fn facts(changes: &[Change]) -> Vec<(u64, String, Option<u64>, bool)> {
     let facts = changes.iter().map(|change| {
         let key = change.new.as_ref().or(change.old.as_ref()).unwrap().key().to_owned();
@@ -81,7 +81,7 @@ async fn two_servers_see_each_others_writes_with_the_same_revisions() {
     let (seen, same) = (one.changes(SERVICE, begin, 10).unwrap(), other.changes(SERVICE, begin, 10).unwrap());
     assert_eq!(facts(&seen.changes), facts(&same.changes));
     assert_eq!((seen.changes.len(), seen.changes[4].revision), (5, second.revision));
-    // A third that comes later knows the objects by the same revisions.
+    // A third server that starts later sees the objects with the same revisions.
     let third = connect(&etcd, PREFIX, history()).await;
     assert_eq!(third.get(SERVICE, "n/c").unwrap().revision(), second.objects[0].revision());
     assert_eq!(third.revision(), one.refresh().await.unwrap());
@@ -179,7 +179,7 @@ fn through(proxy: &Proxy) -> EtcdOptions {
 }
 
 #[tokio::test]
-async fn after_a_compaction_everything_is_read_anew_and_followers_are_told() {
+async fn after_a_compaction_everything_is_read_again_and_watches_expire() {
     let Some(etcd) = Etcd::start() else { return };
     let proxy = Proxy::start(etcd.port()).await;
     let near = connect(&etcd, PREFIX, history()).await;
@@ -231,7 +231,7 @@ async fn what_others_do_below_the_prefix_is_followed_as_well() {
     let steps = (0..4).map(|number| put(SERVICE, &format!("n/{number}"), "1", None)).collect();
     let done = commit(&*stores[0], steps).await.unwrap();
     let key = |key: &str| BASE64_STANDARD.encode(format!("{PREFIX}/{key}"));
-    // An operator deletes objects at once, and writes nonsense over another.
+    // An operator deletes several objects at once and overwrites another with an invalid value.
     etcd.call(
         "/v3/kv/deleterange",
         &format!("{{\"key\": \"{}\", \"range_end\": \"{}\"}}", key("services/n/1"), key("services/n/3")),
@@ -246,10 +246,10 @@ async fn what_others_do_below_the_prefix_is_followed_as_well() {
     assert_eq!(facts(&one.changes), facts(&other.changes));
     let again = commit(&*stores[1], vec![put(SERVICE, "n/1", "2", None)]).await.unwrap();
     assert!(again.revision > one.changes[2].revision);
-    // What cannot be read is in the way of its own key only.
+    // An invalid value affects only its own key.
     let taken = commit(&*stores[1], vec![put(SERVICE, "n/3", "2", None)]).await;
     assert!(matches!(taken, Err(CommitError::Conflict { step: 0, actual: Some(_), .. })), "{taken:?}");
-    // One that comes afterwards is told of it by etcd.
+    // A server that starts later reads the state from etcd.
     let key = key("services/n/1");
     let seen = stores[0].refresh().await.unwrap();
     etcd.call("/v3/kv/deleterange", &format!("{{\"key\": \"{key}\"}}"));
@@ -260,7 +260,7 @@ async fn what_others_do_below_the_prefix_is_followed_as_well() {
 }
 
 #[tokio::test]
-async fn a_server_that_begins_knows_what_happened_before_as_far_as_etcd_does() {
+async fn a_new_server_replays_the_history_that_etcd_still_has() {
     let Some(etcd) = Etcd::start() else { return };
     let first = connect(&etcd, PREFIX, history()).await;
     let begin = first.revision();
@@ -278,7 +278,7 @@ async fn a_server_that_begins_knows_what_happened_before_as_far_as_etcd_does() {
     assert_eq!((second.count(SERVICE), second.metrics().loads), (2, 1));
     let shot = second.snapshot(SERVICE, &Scope::default(), Some(seen[2].revision)).unwrap();
     assert_eq!(shot.objects.len(), 2, "lists of that time, too");
-    // What etcd has forgotten nobody knows; the rest is still told.
+    // The history that etcd has compacted is not available. The rest still is.
     let forgotten = seen[3].revision;
     etcd.call("/v3/kv/compaction", &format!("{{\"revision\": \"{}\"}}", forgotten >> 8));
     let third = connect(&etcd, PREFIX, history()).await;
@@ -294,7 +294,7 @@ async fn a_server_that_begins_knows_what_happened_before_as_far_as_etcd_does() {
 }
 
 #[tokio::test]
-async fn a_deletion_of_very_many_at_once_begins_the_history_anew() {
+async fn a_very_large_deletion_starts_an_empty_history() {
     let Some(etcd) = Etcd::start() else { return };
     let store = connect(&etcd, PREFIX, history()).await;
     for part in 0..3 {
@@ -310,13 +310,14 @@ async fn a_deletion_of_very_many_at_once_begins_the_history_anew() {
     until("the deletions", || store.count(SERVICE) == 0).await;
     assert_eq!(store.metrics().loads, 2);
     assert!(store.changes(SERVICE, seen, 10).is_err());
-    // One that begins then begins without it.
+    // A server that starts after this has no history.
     let next = connect(&etcd, PREFIX, history()).await;
     assert_eq!(next.count(SERVICE), 0);
     assert!(next.changes(SERVICE, seen, 10).is_err());
 }
 
-/// Whether every thread of a process is stopped (`proc_pid_stat(5)`): a signal takes effect a moment after it was sent.
+/// Returns true if every thread of a process is stopped (`proc_pid_stat(5)`). A signal takes effect a moment after it
+/// is sent.
 fn is_stopped(process: u32) -> bool {
     let threads = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
     threads.flatten().all(|thread| {
@@ -340,7 +341,7 @@ async fn an_etcd_that_hangs_leaves_a_write_unknown_and_can_be_read() {
     assert!(matches!(store.refresh().await, Err(CommitError::Unavailable(_))));
     assert_eq!(store.count(SERVICE), 1);
     kill_process(pid, Signal::CONT).unwrap();
-    // It was on its way: it was carried out after all, or it can be made again.
+    // The write was sent. Either it was carried out, or it can be retried.
     let again = commit(&store, vec![put(SERVICE, "n/b", "1", None)]).await;
     assert!(matches!(again, Ok(_) | Err(CommitError::Conflict { actual: Some(_), .. })), "{again:?}");
     store.refresh().await.unwrap();
@@ -393,7 +394,7 @@ async fn a_member_of_three_may_die_and_come_back() {
 async fn an_endpoint_that_hangs_is_left() {
     let Some(etcd) = Etcd::start() else { return };
     let proxy = Proxy::start(etcd.port()).await;
-    // Long against every delay of a busy machine.
+    // Longer than any delay on a busy machine.
     let timeout = Duration::from_secs(16);
     let endpoints = vec![proxy.endpoint(), etcd.endpoint()];
     let several = EtcdOptions { endpoints, timeout, ..options(&etcd, PREFIX) };
@@ -401,7 +402,8 @@ async fn an_endpoint_that_hangs_is_left() {
     insist(&store, "n/a").await;
     proxy.stall();
     let begin = Instant::now();
-    // A read is made again elsewhere, and a write that the watch does not show moves the watch.
+    // A read is retried at another server. A write that the watch does not deliver makes the watch move to another
+    // server.
     store.refresh().await.unwrap();
     let done = commit(&store, vec![put(SERVICE, "n/b", "1", None)]).await.unwrap();
     assert!(begin.elapsed() < timeout, "only when the connection was given up");
@@ -470,7 +472,7 @@ async fn commits_without_an_etcd_are_unavailable() {
     let short = EtcdOptions { timeout: Duration::from_secs(4), ..options(&etcd, PREFIX) };
     let store = EtcdStore::connect(short.clone(), history()).await.unwrap();
     etcd.kill();
-    // The first may have been on a connection that looked alive.
+    // The first commit may have used a connection whose failure was not yet detected.
     let transaction = || Transaction { steps: vec![put(SERVICE, "n/a", "1", None)] };
     let _ = store.commit(transaction()).await;
     let outcome = store.commit(transaction()).await;

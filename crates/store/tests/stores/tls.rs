@@ -1,4 +1,4 @@
-//! etcd behind TLS, with certificates for both sides.
+//! etcd with TLS and certificates for both sides.
 
 use std::fs;
 
@@ -25,11 +25,11 @@ impl Authority {
         Self { pem, issuer: Issuer::new(params, key) }
     }
 
-    /// A certificate for an address or a name, and its key.
+    /// Creates a certificate for an address or a name, and its key.
     fn certify(&self, name: &str) -> (String, String) {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
-        // etcd shows its own certificate to itself as a client.
+        // etcd connects to itself as a client, with its own certificate.
         params.extended_key_usages = vec![Usage::ServerAuth, Usage::ClientAuth];
         (params.signed_by(&key, &self.issuer).unwrap().pem(), key.serialize_pem())
     }
@@ -65,7 +65,7 @@ async fn etcd_is_reached_by_tls_with_certificates_of_both_sides() {
     let store = connect(authority.client(ours.clone()), etcd.endpoint()).await.unwrap();
     commit(&store, vec![put(NODE, "x", "1", None)]).await.unwrap();
     assert_eq!(store.count(NODE), 1);
-    // Without a scheme it is https, because there are certificates.
+    // Without a scheme the endpoint is https, because certificates are given.
     let bare = etcd.endpoint().replace("https://", "");
     assert_eq!(connect(authority.client(ours.clone()), bare).await.unwrap().count(NODE), 1);
 
@@ -85,7 +85,7 @@ async fn etcd_is_reached_by_tls_with_certificates_of_both_sides() {
 }
 
 #[tokio::test]
-async fn options_that_make_no_sense_are_refused_with_the_mend() {
+async fn invalid_options_are_refused_with_a_remedy() {
     let with = |endpoints: &[&str], prefix: &str| EtcdOptions {
         endpoints: endpoints.iter().map(|endpoint| (*endpoint).to_owned()).collect(),
         prefix: prefix.to_owned(),

@@ -1,4 +1,4 @@
-//! The memory that the bodies of all requests under way may take together.
+//! The memory limit for the bodies of all concurrent requests.
 
 use std::sync::{
     Arc,
@@ -7,11 +7,11 @@ use std::sync::{
 
 use crate::error::ApiError;
 
-/// Memory for bodies, as text and decoded.
+/// The memory left for bodies, as text and decoded.
 #[derive(Debug, Clone)]
 pub(in crate::http) struct Budget(Arc<AtomicUsize>);
 
-/// What one request has taken of it; given back when this is dropped.
+/// The memory that one request has taken from the budget. Dropping it returns the memory.
 #[derive(Debug)]
 pub(in crate::http) struct Share {
     left: Arc<AtomicUsize>,
@@ -23,14 +23,14 @@ impl Budget {
         Self(Arc::new(AtomicUsize::new(bytes)))
     }
 
-    /// A share of nothing yet.
+    /// Creates an empty share.
     pub(in crate::http) fn share(&self) -> Share {
         Share { left: Arc::clone(&self.0), taken: AtomicUsize::new(0) }
     }
 }
 
 impl Share {
-    /// Takes more; refused if there is not as much.
+    /// Takes more memory from the budget. Returns an error if too little is left.
     pub(super) fn take(&self, bytes: usize) -> Result<(), ApiError> {
         let taken = self.left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(bytes));
         taken.map_err(|_| ApiError::Busy)?;

@@ -11,7 +11,7 @@ use crate::{
     resource::Info,
 };
 
-/// A version of `apidiscovery.k8s.io`; they differ in name only.
+/// A version of `apidiscovery.k8s.io`. The versions differ in their names only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Aggregation {
     V2,
@@ -19,7 +19,7 @@ pub(super) enum Aggregation {
 }
 
 impl Aggregation {
-    /// What a clause of `Accept` asks for.
+    /// Returns the version that a clause of `Accept` asks for.
     pub(super) fn asked_for(clause: &Clause<'_>) -> Option<Self> {
         let wanted = clause.takes("application/json")
             && clause.parameter("g") == Some("apidiscovery.k8s.io")
@@ -31,14 +31,14 @@ impl Aggregation {
         }
     }
 
-    /// The document of `/api` or `/apis`.
+    /// Returns the document of `/api` or `/apis`.
     pub(super) fn answer(self, document: Document, headers: &HeaderMap) -> Answer {
         static CORE: [LazyLock<Tagged>; 2] =
             [LazyLock::new(|| list("v2", &[""])), LazyLock::new(|| list("v2beta1", &[""]))];
         static GROUPS: [LazyLock<Tagged>; 2] =
             [LazyLock::new(|| list("v2", &group_names())), LazyLock::new(|| list("v2beta1", &group_names()))];
         let [v2, v2_beta1] = if document == Document::Core { &CORE } else { &GROUPS };
-        // Clients compare the whole text.
+        // Clients compare the whole media type.
         match self {
             Self::V2 => {
                 v2.answer("application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList", headers)

@@ -1,4 +1,4 @@
-//! The OpenAPI documents: made once from the tables of fields, then served with tags that let clients keep them.
+//! The OpenAPI documents: created once from the field tables and served with ETags, so that clients can cache them.
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
@@ -13,19 +13,19 @@ use crate::{
     http::{Answer, accept::Accept, query::Query},
 };
 
-/// What kubectl before 1.27 takes alone; later ones fall back to it.
+/// The only media type that kubectl before 1.27 accepts. Later versions fall back to it.
 const V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
-/// The same as the answer names it: Go refuses a media type with an `@`.
+/// The same media type in the answer. Go refuses a media type that contains `@`.
 const V2_PROTOBUF_ANSWER: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 const JSON: &str = "application/json";
-/// How long a document may be kept whose address holds its hash: a year.
+/// How long a document with its hash in the URL may be cached: a year.
 const IMMUTABLE: &str = "public, immutable, max-age=31536000";
 
 static V2: LazyLock<Value> = LazyLock::new(openapi::v2);
 static V2_AS_JSON: LazyLock<Tagged> = LazyLock::new(|| Tagged::new(V2.to_string()));
 static V2_AS_PROTOBUF: LazyLock<Tagged> = LazyLock::new(|| Tagged::new(openapi::to_protobuf(&V2)));
 
-/// By `apiVersion`.
+/// The documents by `apiVersion`.
 static V3: LazyLock<BTreeMap<&str, Tagged>> = LazyLock::new(|| {
     let versions = infos().map(|info| info.api_version);
     versions.map(|version| (version, Tagged::new(openapi::v3(version).to_string()))).collect()
@@ -76,7 +76,7 @@ pub(super) fn v3(
             answer.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static(IMMUTABLE));
             Ok(answer)
         }
-        // The client has an index from before an upgrade.
+        // The client's index is from before an upgrade of the server.
         Some(_) => Ok(moved(&format!("/openapi/v3/{}?hash={}", openapi::path(version), document.tag))),
     }
 }

@@ -17,7 +17,7 @@ fn json_of(answer: Answer) -> Value {
 }
 
 #[test]
-fn what_is_not_served_is_not_there() {
+fn discovery_lists_only_served_resources() {
     let text = Resource::ALL.into_iter().filter(|resource| !resource.info().served);
     let hidden: Vec<&str> = text.map(|resource| resource.info().plural).collect();
     assert!(!hidden.is_empty());

@@ -1,4 +1,5 @@
-//! The body of a list, in chunks: stored bytes joined by commas, never as a whole, or parts that were made before.
+//! The body of a list, sent in chunks: stored bytes joined by commas without building the whole text, or parts that
+//! are already encoded.
 
 use std::{
     convert::Infallible,
@@ -10,11 +11,11 @@ use std::{
 use bytes::{BufMut, Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
 
-/// Bytes that are copied together for one write to the socket.
+/// Maximum number of bytes that are copied together for one write to the socket, unless a single object is larger.
 pub(in crate::http) const CHUNK: usize = 128 << 10;
 const END: &[u8] = b"]}\n";
 
-/// Streams a list; its length is known before.
+/// Streams a list whose length is known in advance.
 #[derive(Debug)]
 pub(in crate::http) struct ListBody {
     head: Bytes,
@@ -24,7 +25,7 @@ pub(in crate::http) struct ListBody {
 }
 
 impl ListBody {
-    /// A list of `objects`; `head` is everything before the first of them.
+    /// Creates a list of `objects`. `head` is the text before the first of them.
     pub(in crate::http) fn new(head: &str, objects: Vec<Bytes>) -> Self {
         let bodies: usize = objects.iter().map(Bytes::len).sum();
         let left = head.len() + bodies + objects.len().saturating_sub(1) + END.len();
@@ -36,7 +37,7 @@ impl ListBody {
         }
     }
 
-    /// The whole list at once.
+    /// Returns the whole list.
     pub(in crate::http) fn collect_now(mut self) -> Vec<u8> {
         std::iter::from_fn(|| self.next_chunk()).flatten().collect()
     }
@@ -47,7 +48,7 @@ impl ListBody {
         }
         let mut chunk = BytesMut::with_capacity(CHUNK.min(self.left as usize));
         chunk.put(std::mem::take(&mut self.head));
-        // An object that would not fit any more starts the next chunk, unless it is larger than a whole one.
+        // An object that does not fit starts the next chunk, unless the chunk is empty.
         while let Some(next) = self.objects.as_slice().first() {
             if !chunk.is_empty() && chunk.len() + next.len() + END.len() > CHUNK {
                 break;
@@ -85,7 +86,7 @@ impl Body for ListBody {
     }
 }
 
-/// Streams parts of about a chunk each.
+/// Streams encoded parts, each about as long as a chunk.
 #[derive(Debug)]
 pub(in crate::http) struct Parts {
     parts: vec::IntoIter<Bytes>,

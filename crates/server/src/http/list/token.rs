@@ -1,12 +1,12 @@
-//! Continue tokens: the revision of the first page and the last key given. Opaque to clients, hexadecimal so that it
-//! needs no escaping.
+//! Continue tokens: the revision of the first page and the last key returned. They are opaque to clients, and
+//! hexadecimal so that they need no escaping.
 
-/// Where a list goes on.
+/// Where a list continues.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Token {
     /// Revision to read; `None` for the current one.
     pub(super) revision: Option<u64>,
-    /// The last key that was given.
+    /// The last key that was returned.
     pub(super) after: String,
 }
 

@@ -37,7 +37,7 @@ pub(super) fn cells(object: &Object, now: i64) -> Vec<Value> {
     vec![name(object), shown.into(), created(object, now)]
 }
 
-/// Every address with every port; the addresses alone where there are no ports.
+/// Returns every address with every port, or the addresses alone if there are no ports.
 fn subset(subset: &Object) -> Vec<String> {
     let addresses: Vec<&str> = objects(subset, "addresses").filter_map(|it| json::text(it, "ip")).collect();
     let ports: Vec<i64> =

@@ -1,4 +1,4 @@
-//! The row of an Event, of `v1` or `events.k8s.io/v1`: the same facts under different names.
+//! The row of an Event of `v1` or `events.k8s.io/v1`, which have the same content in different fields.
 
 use crate::json::Value;
 

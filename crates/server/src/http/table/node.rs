@@ -20,7 +20,7 @@ pub(super) const COLUMNS: &[Column] = &[
     wide("Container-Runtime", "What runs the node's containers, and its version."),
 ];
 
-/// Labels that make a role: the rest of the first one's key, the second one's value.
+/// Labels that define a role: by the rest of the key after this prefix, or by the value of this label.
 const ROLE_PREFIX: &str = "node-role.kubernetes.io/";
 const ROLE: &str = "kubernetes.io/role";
 

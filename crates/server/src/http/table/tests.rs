@@ -130,7 +130,7 @@ fn events_of_both_groups() {
 }
 
 #[test]
-fn what_a_row_holds_of_its_object() {
+fn a_row_includes_the_requested_part_of_its_object() {
     let object = json!({"kind": "Namespace", "metadata": {"name": "x"}, "spec": {}});
     let row = |include, version| {
         row(Resource::Namespace, object.as_object().unwrap(), include, version, NOW)["object"].clone()

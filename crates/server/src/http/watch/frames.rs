@@ -1,4 +1,4 @@
-//! Watch events as bytes: in JSON one object a line, in protobuf one frame after its length.
+//! Encodes watch events: in JSON one object per line, in protobuf one frame preceded by its length.
 
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ use crate::{
     },
 };
 
-/// Bytes that are collected for one write to the socket.
+/// A chunk is full when it has this many bytes. A chunk is sent with one write to the socket.
 const CHUNK: usize = 64 << 10;
 
-/// What happened to an object.
+/// The type of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum EventKind {
     Added,
@@ -28,16 +28,16 @@ pub(super) enum EventKind {
     Error,
 }
 
-/// Events on their way into one chunk.
+/// Events that are collected into one chunk.
 #[derive(Debug, Default)]
 pub(super) struct Frames(BytesMut);
 
-/// Makes the frames of one watch.
+/// Encodes the events of one watch.
 #[derive(Debug)]
 pub(super) struct Framing {
     presenter: Presenter,
     shared: Arc<SharedFrames>,
-    /// Whether nothing has been sent yet.
+    /// True until the first event is encoded.
     first: bool,
 }
 
@@ -62,7 +62,7 @@ impl Frames {
         self.0.len() >= CHUNK
     }
 
-    /// The collected bytes, if there are any.
+    /// Returns the collected bytes; `None` if there are none.
     pub(super) fn finish(self) -> Option<Bytes> {
         (!self.0.is_empty()).then(|| self.0.freeze())
     }
@@ -86,7 +86,7 @@ impl Framing {
         self.presenter.format.encoding
     }
 
-    /// Adds the event of a change, which other watches will send, too.
+    /// Adds the event of a change. Other watches send the same event, so its frame is shared.
     pub(super) fn push_change(
         &mut self,
         frames: &mut Frames,
@@ -95,7 +95,7 @@ impl Framing {
         stored: &Bytes,
     ) -> Result<(), ApiError> {
         let format = self.presenter.format;
-        // Rows of tables hold ages and, the first one, columns.
+        // A Table row contains an age, and the first row of a watch the column definitions. So rows cannot be shared.
         if self.presenter.passes_stored_bytes() || matches!(format.view, View::Table(_)) {
             return self.push(frames, kind, stored);
         }
@@ -110,7 +110,7 @@ impl Framing {
         Ok(())
     }
 
-    /// Adds the event of an object, whose stored form is given.
+    /// Adds an event with an object in its stored form.
     pub(super) fn push(
         &mut self,
         frames: &mut Frames,
@@ -129,7 +129,7 @@ impl Framing {
         Ok(())
     }
 
-    /// Adds a bookmark: an object of the watched kind with nothing but a revision.
+    /// Adds a bookmark: an object of the watched kind with only a revision.
     pub(super) fn push_bookmark(
         &mut self,
         frames: &mut Frames,
@@ -145,7 +145,7 @@ impl Framing {
         self.push(frames, EventKind::Bookmark, &object.to_string().into())
     }
 
-    /// An ERROR event; its object is always a Status.
+    /// Returns an ERROR event. Its object is always a Status.
     pub(super) fn error(&self, error: &ApiError) -> Bytes {
         let status = error.to_status();
         let message = status.as_object().filter(|_| self.encoding() == Encoding::Protobuf);

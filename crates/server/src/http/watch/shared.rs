@@ -1,7 +1,7 @@
-//! Frames that many watches send alike: made for the first of them, kept for the others.
+//! A cache of frames that several watches send: the first watch encodes a frame, and the others reuse it.
 //!
-//! A change wakes every watch of its resource at about the same time, so that the last few frames are all that has to
-//! be kept. Plain JSON is not kept here: its frames are the stored bytes, copied.
+//! A change wakes every watch of its resource at about the same time, so the cache needs only the last few frames.
+//! Plain JSON is not cached, because its frames are copies of the stored bytes.
 
 use std::{
     collections::VecDeque,
@@ -13,12 +13,12 @@ use bytes::Bytes;
 use super::frames::EventKind;
 use crate::{error::ApiError, http::accept::Format, resource::Resource};
 
-/// Frames kept; a batch of writes that is published at once is about as large.
+/// Maximum number of cached frames, about as many as the writes that are published at once.
 const KEPT: usize = 256;
-/// Bytes kept at most.
+/// Maximum number of cached bytes.
 const KEPT_BYTES: usize = 1 << 20;
 
-/// What a frame depends on.
+/// Everything that a frame depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Key {
     pub(super) resource: Resource,
@@ -27,7 +27,7 @@ pub(super) struct Key {
     pub(super) format: Format,
 }
 
-/// The frames made last.
+/// The most recent frames.
 #[derive(Debug, Default)]
 pub(in crate::http) struct SharedFrames(Mutex<Kept>);
 
@@ -38,15 +38,16 @@ struct Kept {
 }
 
 impl SharedFrames {
-    /// The frame of `key`, made by `make` if it is not there.
+    /// Returns the frame of `key`. Calls `make` if it is not cached.
     pub(super) fn get_or_make(
         &self,
         key: Key,
         make: impl FnOnce() -> Result<Bytes, ApiError>,
     ) -> Result<Bytes, ApiError> {
-        // Made under the lock: the other watches want the same frame. A panic leaves at worst a frame out.
+        // Made under the lock, because the other watches need the same frame. After a panic at worst a frame is
+        // missing.
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // The newest are the likeliest.
+        // Newer frames are more likely to match.
         if let Some((_, frame)) = kept.frames.iter().rev().find(|(it, _)| *it == key) {
             return Ok(frame.clone());
         }
@@ -72,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_is_made_once_and_forgotten_in_time() {
+    fn a_frame_is_encoded_once_and_evicted_later() {
         let shared = SharedFrames::default();
         let make = |revision, text: &'static str| {
             shared.get_or_make(key(revision), || Ok(Bytes::from_static(text.as_bytes()))).unwrap()
@@ -89,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_made_is_not_kept() {
+    fn a_failed_frame_is_not_cached() {
         let shared = SharedFrames::default();
         assert_eq!(shared.get_or_make(key(1), || Err(ApiError::UnknownPath)), Err(ApiError::UnknownPath));
         assert_eq!(shared.get_or_make(key(1), || Ok(Bytes::new())), Ok(Bytes::new()));

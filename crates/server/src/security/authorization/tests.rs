@@ -2,7 +2,7 @@ use super::*;
 
 const VERBS: [&str; 8] = ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"];
 
-/// Resources as `plural.group` or `plural`, subresources behind a slash.
+/// Resources as `plural.group` or `plural`, with subresources after a slash.
 const RESOURCES: [&str; 13] = [
     "services",
     "services/status",
@@ -41,7 +41,7 @@ fn path(verb: &'static str, path: &str) -> Attributes {
     Attributes { verb, target: Target::Path(path.to_owned()) }
 }
 
-/// `resource: the verbs that are allowed on it`, a line for each resource on which any is.
+/// Returns a line `resource: verbs` for each resource on which any verb is allowed.
 fn table(identity: &Identity) -> Vec<String> {
     let allowed = |resource: &str| {
         let verbs = VERBS.into_iter().filter(|verb| identity.may(&on(verb, resource)));
@@ -68,7 +68,7 @@ fn a_reader_may_read_everything() {
 }
 
 #[test]
-fn a_proxy_may_do_what_a_proxy_does() {
+fn a_proxy_may_read_its_objects_and_write_events() {
     let expected = [
         "services: get list watch",
         "nodes: get list watch",
@@ -88,7 +88,7 @@ fn a_proxy_may_do_what_a_proxy_does() {
 fn others_may_only_discover() {
     let nobody = member("portolan:unknown");
     assert_eq!(table(&nobody), [""; 0]);
-    // The name of a group is no user's, and the other way round.
+    // A group's name as a user's name gives no role.
     assert_eq!(table(&Identity { user: "system:masters".to_owned(), groups: Vec::new() }), [""; 0]);
     for allowed in ["/api", "/api/v1", "/apis/discovery.k8s.io/v1", "/openapi/v3", "/version", "/readyz/ping"]
     {

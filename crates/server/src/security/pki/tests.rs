@@ -10,7 +10,7 @@ fn names(names: &[&str]) -> Vec<String> {
     names.iter().map(|&name| name.to_owned()).collect()
 }
 
-/// A folder with everything in it.
+/// Creates a folder with all files.
 fn complete() -> (TempDir, Pki) {
     let folder = tempdir().unwrap();
     let pki = Pki::open(folder.path().join("pki")).unwrap();
@@ -41,7 +41,7 @@ fn only_the_owner_can_read() {
 }
 
 #[test]
-fn what_is_good_stays() {
+fn a_usable_pki_is_not_changed() {
     let (_folder, pki) = complete();
     let wanted = names(&["localhost"]);
     let files = ["ca.crt", "ca.key", "server.crt", "server.key", "tokens"];
@@ -51,8 +51,8 @@ fn what_is_good_stays() {
     assert_eq!(files.map(|name| again.read(name).unwrap()), before);
 }
 
-/// Every state that a crash can leave, in the order of writing: the files up to one are there, the next one only
-/// under its other name.
+/// Tests every state that a crash can leave. In the order of writing, the files up to one exist, and the next one
+/// exists only under its temporary name.
 #[test]
 fn a_crash_at_any_point_leaves_something_usable() {
     let (_folder, whole) = complete();
@@ -90,14 +90,14 @@ fn a_renewal_that_broke_off_is_done_again() {
 }
 
 #[test]
-fn another_certificate_when_the_one_there_does_not_fit() {
+fn an_unsuitable_server_certificate_is_replaced() {
     let (_folder, pki) = complete();
     let now = SystemTime::now();
     let first = pki.server(&names(&["localhost"]), now).unwrap();
     let other = pki.server(&names(&["localhost", "192.0.2.7"]), now).unwrap();
     assert_ne!(first.certificate, other.certificate);
     assert_eq!(Facts::of_pem(&other.certificate).unwrap().names, ["localhost", "192.0.2.7"]);
-    // A third of a year before the end.
+    // Less than a third of a year before expiry.
     let late = now + 245 * DAY;
     let renewed = pki.server(&names(&["localhost"]), late).unwrap();
     assert_ne!(renewed.certificate, other.certificate);
@@ -119,7 +119,7 @@ fn nothing_outlives_the_authority() {
     assert_eq!(Facts::of_pem(&pair.certificate).unwrap().not_after, authority.not_after);
     let error = pki.authority(authority.not_after).unwrap_err().to_string();
     assert!(error.contains("ca.crt") && error.contains("remove it"), "{error}");
-    // As it says: the key stays, and so does what clients trust in the key.
+    // As the error message says. The key stays, so what clients trust stays, too.
     fs::remove_file(pki.path("ca.crt")).unwrap();
     Pki::open(&pki.folder).unwrap();
     assert!(Facts::of_pem(&pki.authority_certificate().unwrap()).is_some());
@@ -155,7 +155,7 @@ fn processes_that_start_together_make_one_authority() {
 }
 
 #[test]
-fn names_that_cannot_be_written_down() {
+fn invalid_names_are_refused() {
     let (_folder, pki) = complete();
     for name in ["", "a\nb", "a\rb", &"x".repeat(65)] {
         assert!(matches!(pki.issue_token(Role::Admin, name), Err(PkiError::Name(_))), "{name:?}");

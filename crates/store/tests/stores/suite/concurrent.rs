@@ -1,4 +1,4 @@
-//! Many writers at once, and who follows them.
+//! Many concurrent writers and followers.
 
 use std::sync::{
     Arc,
@@ -14,7 +14,7 @@ use crate::support::{NODE, SERVICE, World, commit, content, put, remove, require
 const WRITERS: u64 = 8;
 const INCREMENTS: u64 = 25;
 
-/// Adds one to a counter, however many others do.
+/// Adds one to a counter, with concurrent writers.
 async fn increment(store: &dyn Store, key: &str) -> u64 {
     loop {
         let (expected, value) = match store.latest(NODE, key) {
@@ -75,7 +75,7 @@ pub async fn exactly_one_creates_a_key(world: World) {
     }
 }
 
-/// A store of this process shows what it has accepted to the next writer, who need not wait.
+/// A store in this process shows an accepted change to the next writer at once.
 pub async fn accepted_writes_are_the_latest(world: World) {
     let store = &*world.store;
     let put_first = store.commit(Transaction { steps: vec![put(SERVICE, "n/a", "1", None)] });
@@ -94,7 +94,7 @@ pub async fn accepted_writes_are_the_latest(world: World) {
     assert_eq!((first.revision + 1, second.revision + 1), (second.revision, removed.await.unwrap().revision));
 }
 
-pub async fn a_write_is_carried_out_even_if_nobody_waits(world: World) {
+pub async fn a_write_is_carried_out_if_its_future_is_dropped(world: World) {
     let seen = Arc::new(AtomicU64::new(0));
     let (count, begin) = (Arc::clone(&seen), world.store.revision());
     let follower = tokio::spawn(follow(Arc::clone(&world.store), SERVICE, begin, move |changes| {

@@ -1,4 +1,4 @@
-//! Conditions, and all or nothing.
+//! Conditions and atomicity of transactions.
 
 use portolan_store::{CommitError, Scope};
 
@@ -67,7 +67,7 @@ pub async fn a_requirement_writes_nothing(world: World) {
     assert_eq!(commit(store, Vec::new()).await.unwrap().objects.len(), 0);
 }
 
-pub async fn revisions_of_other_steps_do_not_pass_for_the_objects(world: World) {
+pub async fn the_revision_of_another_step_does_not_meet_a_condition(world: World) {
     let store = &*world.store;
     let done = commit(store, vec![put(NODE, "x", "1", None), put(NODE, "y", "1", None)]).await.unwrap();
     let (x, y) = (done.objects[0].revision(), done.objects[1].revision());

@@ -1,4 +1,4 @@
-//! Revisions, what can be asked about the past, and restarts.
+//! Revisions, reads of the past, and restarts.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub async fn revisions_increase_within_a_transaction(world: World) {
     );
     assert_eq!(done.revision, revisions[2]);
     assert!(store.revision() >= done.revision);
-    // A watch may be resumed between the two.
+    // A watch may be resumed between the two changes.
     let rest = store.changes(SERVICE, revisions[0], 10).unwrap();
     assert_eq!(rest.changes.iter().map(|change| change.revision).collect::<Vec<_>>(), [revisions[2]]);
     assert_eq!(rest.through, store.revision());
@@ -35,7 +35,7 @@ pub async fn what_is_too_old_or_unknown_is_expired(world: World) {
     let mut last = commit(store, vec![put(NODE, "x", "0", None)]).await.unwrap().revision;
     let first = last;
     let large = "x".repeat(100_000);
-    // More bytes than the history may keep.
+    // More bytes than the history keeps.
     for _ in 0..(HISTORY.max_superseded_bytes / large.len() + 5) {
         last = commit(store, vec![put(NODE, "x", &large, Some(last))]).await.unwrap().revision;
     }
@@ -43,7 +43,7 @@ pub async fn what_is_too_old_or_unknown_is_expired(world: World) {
     assert!(expired.requested == first && expired.oldest > first && expired.oldest < last, "{expired:?}");
     assert_eq!(store.snapshot(NODE, &Scope::default(), Some(first)).unwrap_err(), expired);
     assert!(store.changes(NODE, expired.oldest, 10).is_ok());
-    // Other resources have a history of their own.
+    // Other resources have their own history.
     assert!(store.changes(SERVICE, first, 10).is_ok());
     let future = store.revision() + 1000;
     assert!(matches!(store.changes(NODE, future, 10), Err(Expired { requested, .. }) if requested == future));
@@ -81,7 +81,7 @@ pub async fn a_restart_keeps_objects_and_revisions(mut world: World) {
     assert_eq!((store.count(SERVICE), store.count(NODE)), (1, 1));
     assert_eq!(store.get(SERVICE, "n/a").unwrap().body(), &bytes);
     assert_eq!(store.get(NODE, "x").unwrap().revision(), revisions[2]);
-    // A server on etcd begins with a write.
+    // A server on etcd starts with a write.
     assert!(if world.is_file() { store.revision() == last } else { store.revision() > last });
     let seen = changes(store, SERVICE, begin, 2).unwrap();
     assert_eq!(seen.len(), 4);

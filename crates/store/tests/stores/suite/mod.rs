@@ -1,4 +1,4 @@
-//! What holds for every store.
+//! Tests that every store must pass.
 
 pub mod concurrent;
 pub mod conditions;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use portolan_schema::Resource;
 use portolan_store::{Change, Expired, History, Store};
 
-/// Short enough to be outrun by a test that wants to.
+/// A history short enough for a test to exceed it.
 pub const HISTORY: History = History { max_changes: 2000, max_superseded_bytes: 4 << 20 };
 
 /// Reads changes after `after`, a few at a time, until `through`.
@@ -30,7 +30,7 @@ pub fn changes(
     Ok(all)
 }
 
-/// Follows a resource from `after` on until `done`, checking that nothing is missing, doubled or out of order.
+/// Follows a resource from `after` on until `done`. Checks that no change is missing, repeated or out of order.
 pub async fn follow(
     store: Arc<dyn Store>,
     resource: Resource,

@@ -1,4 +1,4 @@
-//! Random transactions against a model that keeps everything.
+//! Compares random transactions with a model that keeps the whole history.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -33,10 +33,10 @@ struct Plan {
 
 #[derive(Debug, Clone, Copy)]
 enum Condition {
-    /// As it is: most of the time, so that much is written.
+    /// The current revision. Chosen most of the time, so that many transactions write.
     Right,
     Absent,
-    /// The revision of whatever was written last.
+    /// The revision of the last write to any object.
     Other,
 }
 
@@ -54,7 +54,7 @@ fn plans() -> impl Strategy<Value = Vec<Plan>> {
     proptest::collection::vec(plan, 1..6)
 }
 
-/// The steps of a plan: one for each object at most.
+/// Returns the steps of a plan, at most one for each object.
 fn steps(plans: &[Plan], state: &State, last: u64) -> Vec<Step> {
     let mut objects = BTreeSet::new();
     let mut steps = Vec::new();
@@ -78,7 +78,7 @@ fn steps(plans: &[Plan], state: &State, last: u64) -> Vec<Step> {
     steps
 }
 
-/// What the model says about the conditions.
+/// Checks the conditions against the model.
 fn judge(steps: &[Step], state: &State) -> Result<(), CommitError> {
     for (step, it) in steps.iter().enumerate() {
         let key = KEYS.into_iter().find(|key| *key == it.key()).unwrap();
@@ -92,7 +92,7 @@ fn judge(steps: &[Step], state: &State) -> Result<(), CommitError> {
 
 pub async fn any_order_of_transactions_is_as_the_model_has_it(world: World) {
     let store = &*world.store;
-    // One long run, a different one each time; its seed is in the messages.
+    // One long run with a new seed each time. The seed is in the messages.
     let seed = RandomState::new().hash_one(());
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[seed.to_le_bytes(); 4].concat());
     let mut runner = TestRunner::new_with_rng(Config::default(), rng);
@@ -106,7 +106,7 @@ pub async fn any_order_of_transactions_is_as_the_model_has_it(world: World) {
         let outcome = commit(store, steps.clone()).await;
         assert_eq!(outcome.as_ref().map(drop), judged.as_ref().copied(), "seed {seed}: {steps:?}");
         let Ok(done) = outcome else { continue };
-        // Deletions have revisions, too; they are found in the changes.
+        // Deletions have revisions, too. They are in the changes.
         for resource in RESOURCES {
             for change in store.changes(resource, last, 100).unwrap().changes {
                 let object = change.new.as_ref().or(change.old.as_ref()).unwrap();
@@ -135,7 +135,7 @@ pub async fn any_order_of_transactions_is_as_the_model_has_it(world: World) {
     }
 }
 
-/// Puts the changes that were just seen, each alone in its state, in order, and makes whole states of them.
+/// Orders the changes that were just seen, each alone in its state, and turns them into whole states.
 fn order(states: &mut [(u64, State)], last: u64, state: &mut State, steps: &[Step]) {
     let begin = states.partition_point(|(revision, _)| *revision <= last);
     let new = &mut states[begin..];
@@ -152,7 +152,7 @@ fn order(states: &mut [(u64, State)], last: u64, state: &mut State, steps: &[Ste
     }
 }
 
-/// The objects at a revision, and every change after it.
+/// Checks the objects at a revision and every change after it.
 fn check(store: &dyn Store, resource: Resource, revision: u64, state: &State, states: &[(u64, State)]) {
     let of = |state: &State| -> Vec<(String, u64, String)> {
         let mine = state.iter().filter(|((of, _), _)| *of == resource);

@@ -1,5 +1,5 @@
-//! An etcd server of a test's own, on free ports of loopback, in a temporary folder; killed when it is dropped, and at
-//! the latest when this process ends.
+//! An etcd server for one test, on free loopback ports, with its data in a temporary folder. It is killed when it is
+//! dropped, or when this process ends.
 
 use std::{
     env,
@@ -15,7 +15,7 @@ use std::{
 
 use tempfile::TempDir;
 
-/// Tools that the Makefile has provided: the names, with spaces between them.
+/// The tools that the Makefile provides: names separated by spaces.
 const PROVIDED: &str = "PORTOLAN_TEST_TOOLS";
 const DEADLINE: Duration = Duration::from_secs(120);
 
@@ -29,18 +29,18 @@ pub struct Etcd {
     peer: u16,
     options: Vec<String>,
     scheme: &'static str,
-    /// All members.
+    /// All members of the cluster.
     cluster: String,
     child: Option<Child>,
 }
 
 impl Etcd {
-    /// Starts one, if this machine has etcd; it must have it if the Makefile provides it.
+    /// Starts a server if etcd is installed. Panics if it is not and the Makefile provides it.
     pub fn start() -> Option<Self> {
         Self::start_with("http", &[])
     }
 
-    /// Starts one with more options; `scheme` is that of its client port.
+    /// Starts a server with more options. `scheme` is that of its client port.
     pub fn start_with(scheme: &'static str, options: &[String]) -> Option<Self> {
         let program = Self::program()?;
         // Another process may take a free port before etcd does.
@@ -54,7 +54,7 @@ impl Etcd {
         panic!("etcd does not start")
     }
 
-    /// Starts three that are one cluster.
+    /// Starts three members of one cluster.
     pub fn start_three() -> Option<[Self; 3]> {
         let program = Self::program()?;
         for _ in 0..5 {
@@ -76,7 +76,7 @@ impl Etcd {
         Self { dir, program, name, client, peer, options, scheme, cluster: String::new(), child: None }
     }
 
-    /// The program, if this machine has it.
+    /// Returns the path of etcd if it is installed.
     fn program() -> Option<PathBuf> {
         let folders = env::var_os("PATH").unwrap_or_default();
         let found = env::split_paths(&folders).map(|folder| folder.join("etcd")).find(|path| path.is_file());
@@ -89,28 +89,28 @@ impl Etcd {
         found
     }
 
-    /// Where clients connect.
+    /// Returns the endpoint for clients.
     pub fn endpoint(&self) -> String {
         format!("{}://127.0.0.1:{}", self.scheme, self.client)
     }
 
-    /// The port of [`Etcd::endpoint`].
+    /// Returns the port of [`Etcd::endpoint`].
     pub fn port(&self) -> u16 {
         self.client
     }
 
-    /// The process.
+    /// Returns the process ID.
     pub fn id(&self) -> u32 {
         self.child.as_ref().unwrap().id()
     }
 
-    /// A call of etcd's JSON gateway, for what the store itself has no use for.
+    /// Calls etcd's JSON gateway, for calls that the store does not need itself.
     pub fn call(&self, path: &str, body: &str) {
         let (head, answer) = self.ask(path, body);
         assert!(head.contains(" 200 "), "{path}: {head}\n{answer}");
     }
 
-    /// The head and the body of an answer of etcd's JSON gateway.
+    /// Returns the head and the body of an answer of etcd's JSON gateway.
     pub fn ask(&self, path: &str, body: &str) -> (String, String) {
         let mut stream = TcpStream::connect(("127.0.0.1", self.client)).unwrap();
         let length = body.len();
@@ -121,7 +121,7 @@ impl Etcd {
         (head.to_owned(), body.to_owned())
     }
 
-    /// Ends it as a loss of power would, but for what the kernel keeps.
+    /// Kills the server as a power loss would, except that the kernel keeps what was written.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             child.kill().unwrap();
@@ -129,14 +129,14 @@ impl Etcd {
         }
     }
 
-    /// Starts it again with the same data.
+    /// Starts the server again with the same data.
     pub fn restart(&mut self) {
         self.kill();
         self.spawn(&self.cluster.clone());
         assert!(self.is_ready(), "etcd does not start again");
     }
 
-    /// Starts it again without any data.
+    /// Starts the server again without any data.
     pub fn restart_empty(&mut self) {
         self.kill();
         std::fs::remove_dir_all(self.dir.path().join("data")).unwrap();
@@ -153,7 +153,7 @@ impl Etcd {
         command.args(["--listen-peer-urls", &peers, "--initial-advertise-peer-urls", &peers]);
         command.args(["--name", self.name, "--initial-cluster", cluster]);
         command.arg("--data-dir").arg(self.dir.path().join("data")).args(&self.options);
-        // Debian builds it for machines that upstream does not test.
+        // Debian also builds etcd for architectures that upstream does not test.
         command.env("ETCD_UNSUPPORTED_ARCH", env::consts::ARCH.replace("aarch64", "arm64"));
         command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
         self.child = Some(spawn_for_good(command));
@@ -167,7 +167,7 @@ impl Etcd {
         format!("{}={}", self.name, self.peers())
     }
 
-    /// Waits until it answers; `false` if it has ended.
+    /// Waits until the server answers. Returns false if its process has ended.
     fn is_ready(&mut self) -> bool {
         let begin = Instant::now();
         while begin.elapsed() < DEADLINE {
@@ -206,7 +206,8 @@ impl Drop for Etcd {
     }
 }
 
-/// The death signal comes when the thread that started the program ends, and a test's thread ends with the test.
+/// The kernel sends the death signal when the thread that started the program ends, and a test's thread ends with the
+/// test.
 fn spawn_for_good(mut command: Command) -> Child {
     let (send, receive) = mpsc::channel();
     thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! What the tests of all stores share: stores to test, and short words for objects and transactions.
+//! Helpers for the tests of all stores: stores under test, and short functions for objects and transactions.
 
 pub mod etcd;
 pub mod proxy;
@@ -22,7 +22,7 @@ pub const SERVICE: Resource = Resource::Service;
 pub const SLICE: Resource = Resource::EndpointSlice;
 pub const NODE: Resource = Resource::Node;
 
-/// A store and what it stands on.
+/// A store and what it needs to run.
 #[derive(Debug)]
 pub struct World {
     pub store: Arc<dyn Store>,
@@ -48,7 +48,7 @@ impl World {
         Some(Self { store: Arc::new(store), ground: Ground::File(dir), history })
     }
 
-    /// One server serves all tests that leave it alone, each below a prefix of its own.
+    /// One etcd server is shared by all tests that do not disturb it. Each uses its own prefix.
     pub async fn etcd(history: History) -> Option<Self> {
         static SHARED: Mutex<Weak<Etcd>> = Mutex::new(Weak::new());
         static PREFIXES: AtomicUsize = AtomicUsize::new(0);
@@ -63,7 +63,7 @@ impl World {
         Some(Self { store, ground: Ground::Etcd { server, prefix }, history })
     }
 
-    /// The same state after a restart of the server; `false` where none survives.
+    /// Restarts the store on the same state. Returns false for a store that does not survive a restart.
     pub async fn reopen(&mut self) -> bool {
         match &self.ground {
             Ground::Memory => false,
@@ -80,7 +80,7 @@ impl World {
         }
     }
 
-    /// Another server on the same state, where there can be one.
+    /// Opens another server on the same state; `None` if the store does not support that.
     pub async fn second(&self) -> Option<Arc<dyn Store>> {
         let Ground::Etcd { server, prefix } = &self.ground else { return None };
         Some(connect(server, prefix, self.history).await)
@@ -90,7 +90,7 @@ impl World {
         matches!(self.ground, Ground::Etcd { .. })
     }
 
-    /// Whether it is the store in a file.
+    /// Returns true for the store in a file.
     pub fn is_file(&self) -> bool {
         matches!(self.ground, Ground::File(_))
     }
@@ -105,7 +105,7 @@ pub async fn connect(server: &Etcd, prefix: &str, history: History) -> Arc<dyn S
     Arc::new(EtcdStore::connect(options(server, prefix), history).await.unwrap())
 }
 
-/// An object with some content. The namespace is `n` where there are namespaces.
+/// Creates an object with the given content. Namespaced objects are in the namespace `n`.
 pub fn draft(resource: Resource, key: &str, content: &str) -> Draft {
     let mut value = json!({"metadata": {"name": key}, "spec": {"content": content}});
     if let Some((namespace, name)) = key.split_once('/') {
@@ -130,7 +130,7 @@ pub async fn commit(store: &dyn Store, steps: Vec<Step>) -> Result<Committed, Co
     store.commit(Transaction { steps }).await
 }
 
-/// The content that [`draft`] was given.
+/// Returns the content that was passed to [`draft`].
 pub fn content(object: &portolan_store::StoredObject) -> String {
     object.decode()["spec"]["content"].as_str().unwrap().to_owned()
 }

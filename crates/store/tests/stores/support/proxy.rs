@@ -1,4 +1,4 @@
-//! A way to etcd that can be cut, or let nothing through.
+//! A TCP proxy in front of etcd that can cut or stall its connections.
 
 use tokio::{
     io::copy_bidirectional,
@@ -10,7 +10,7 @@ use tokio::{
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum State {
     Open,
-    /// Connections stay, but nothing moves on those that were there.
+    /// Connections stay open and transfer nothing, even after [`Proxy::mend`].
     Stalled,
     Cut,
 }
@@ -54,12 +54,12 @@ impl Proxy {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// Ends every connection, and lets none through until [`Proxy::mend`].
+    /// Closes every connection, and new ones at once, until [`Proxy::mend`].
     pub fn cut(&self) {
         self.state.send_replace(State::Cut);
     }
 
-    /// Keeps every connection, but lets nothing through.
+    /// Keeps every connection, but transfers nothing.
     pub fn stall(&self) {
         self.state.send_replace(State::Stalled);
     }
