@@ -5,6 +5,8 @@ use portolan_model::{Frontend, Protocol, ServicePortName};
 use portolan_sock::{Errno, Refusal};
 use portolan_wire::conntrack::Tuple;
 
+use std::sync::mpsc::channel;
+
 use super::*;
 
 /// Long enough for a busy machine.
