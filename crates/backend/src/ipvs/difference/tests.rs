@@ -8,7 +8,7 @@ fn manner() -> Manner<'static> {
     Manner { default: IpvsScheduler::Rr, missing: &[], drained_by }
 }
 
-/// A kernel that refuses what the real one would refuse.
+/// A model of the kernel that refuses what the real one refuses.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Kernel {
     members: BTreeSet<(Set, Member)>,
@@ -60,7 +60,7 @@ impl Kernel {
         self.servers.get_mut(&key).unwrap_or_else(|| panic!("{key} is not there"))
     }
 
-    /// What a comparison with this kernel asks for.
+    /// Returns what a comparison with this kernel would write.
     fn compared(&self, desired: &Desired) -> Difference {
         let mut difference = Difference::default();
         for set in Set::ALL {
@@ -94,7 +94,7 @@ fn desired(family: Family) -> Desired {
     desired
 }
 
-/// Edits one by one, and everything at once, come to the same; and nothing is asked for twice.
+/// Single changes lead to the same state as a comparison, and nothing is written twice.
 #[test]
 fn changes_come_to_what_a_comparison_makes() {
     for (seed, family) in (1..=12).zip(Family::BOTH.into_iter().cycle()) {
@@ -131,7 +131,7 @@ fn changes_come_to_what_a_comparison_makes() {
             );
             edits.push(random_edit(&mut rng, &mut world, &ranges));
         }
-        // Endpoints that are no more go in the end.
+        // Draining endpoints go in the end.
         for (key, places) in draining.iter() {
             for place in places.keys() {
                 kernel.operate(&Operation::DeleteReal(*key, *place));
@@ -143,7 +143,7 @@ fn changes_come_to_what_a_comparison_makes() {
     }
 }
 
-/// Other addresses of the node are compared like everything else.
+/// Virtual servers at changed node addresses are compared like all others.
 #[test]
 fn other_node_addresses_are_other_virtual_servers() {
     let (mut rng, ranges) = (Rng::new(3), Ranges::example());

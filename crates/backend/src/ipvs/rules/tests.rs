@@ -13,7 +13,7 @@ fn settings(family: Family) -> Settings {
     }
 }
 
-/// What a save prints once a restore has been taken.
+/// Returns what a save prints after a restore.
 fn saved(restore: &str, present: &str) -> String {
     let (mut lines, mut table) = (vec![present.to_owned()], "");
     for line in restore.lines() {
