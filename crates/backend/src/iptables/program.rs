@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_others_hold_is_told_from_other_ends() {
+    fn a_held_lock_is_distinguished_from_other_failures() {
         let end = |code: i32, message: &str| {
             let status = ExitStatus::from_raw(code << 8);
             failed("iptables-restore".to_owned(), status, message.to_owned(), &mut |_| Ok(())).to_string()

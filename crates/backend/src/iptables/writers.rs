@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_ones_are_known() {
+    fn the_last_processes_are_kept() {
         let writers = Writers::default();
         let seen = writers.clone();
         (1..=100).for_each(|id| writers.add(id));

@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_taken_again_needs_a_setting_in_old_kernels_only() {
+    fn port_reuse_needs_a_setting_in_old_kernels_only() {
         let has = |version| {
             let settings = kernel_settings(version, false);
             settings.contains(&("/proc/sys/net/ipv4/vs/conn_reuse_mode", 0))
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn all_but_forwarding_is_taken_back() {
+    fn a_clean_up_resets_all_settings_but_forwarding() {
         let settings = kernel_settings(Some(KernelVersion(5, 8)), true);
         let kept: Vec<_> = settings.iter().filter(|(path, _)| kernel_default(path).is_none()).collect();
         assert_eq!(kept, [&("/proc/sys/net/ipv4/ip_forward", 1)]);

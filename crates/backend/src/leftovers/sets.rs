@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_module_is_missing_only_where_modules_are_shown() {
+    fn a_module_is_missing_only_where_modules_are_listed() {
         assert!(is_missing(Path::new("/proc/no-such")));
         assert!(!is_missing(Path::new("/proc/self")));
         assert!(!is_missing(Path::new("/no-such/ip_set")), "nothing is known");

@@ -228,7 +228,7 @@ fn in_a_large_cluster_single_endpoints_have_no_comments() {
 }
 
 #[test]
-fn a_name_that_does_not_fit_harms_itself_only() {
+fn an_invalid_name_affects_its_own_service_port_only() {
     let mut bad = demo().remove(0);
     let ServicePortName { namespace, port, protocol, .. } = (*bad.name).clone();
     let service = "web\"\nCOMMIT".into();
@@ -327,7 +327,7 @@ proptest! {
     /// After each change the tables are equal to empty tables after a full load, and in no restore does a rule lead
     /// to a missing chain.
     #[test]
-    fn changes_come_to_what_a_full_load_makes(
+    fn changes_lead_to_the_same_rules_as_a_full_load(
         seed in any::<u64>(), family in family(), pieces in pieces(), counts in prop::collection::vec(1_usize..6, 1..12)
     ) {
         let mut edited = Edited::new(seed);

@@ -96,7 +96,7 @@ fn desired(family: Family) -> Desired {
 
 /// Single changes lead to the same state as a comparison, and nothing is written twice.
 #[test]
-fn changes_come_to_what_a_comparison_makes() {
+fn changes_lead_to_the_same_state_as_a_comparison() {
     for (seed, family) in (1..=12).zip(Family::BOTH.into_iter().cycle()) {
         let (mut rng, ranges) = (Rng::new(seed), Ranges::example());
         let mut world = World::random(&mut rng, 12, &ranges);
@@ -145,7 +145,7 @@ fn changes_come_to_what_a_comparison_makes() {
 
 /// Virtual servers at changed node addresses are compared like all others.
 #[test]
-fn other_node_addresses_are_other_virtual_servers() {
+fn virtual_servers_follow_the_node_addresses() {
     let (mut rng, ranges) = (Rng::new(3), Ranges::example());
     let world = World::random(&mut rng, 12, &ranges);
     let mut catalog = Catalog::new("n1");
