@@ -58,7 +58,7 @@
 //! - A full load creates the nfacct counters. It tries once whether rules can refer to them.
 //! - Where iptables is a front end of nftables, the kernel notifies of changes and names the process that made each.
 //!   The data plane recognizes the processes that it has run ([`Writers`]). The older iptables has no notifications:
-//!   the data plane checks periodically that each shared chain still has one of its rules.
+//!   the data plane checks periodically for the canaries, the jumps, and rules of each shared chain.
 //!
 //! # Removal
 //!

@@ -300,9 +300,9 @@ impl Dataplane for Iptables {
         self.programs.variant() == Variant::Legacy
     }
 
-    /// Returns true if the tables have the canaries, the jumps, and one rule of each shared chain: these are missing
-    /// after a flush of any chain but those of single Services, and after the removal of a jump. Single rules of
-    /// Services are not checked.
+    /// Returns true if the tables have the canaries, the jumps, and in each shared chain its fixed rules, or else one rule of
+    /// a Service. A flush of any chain but those of single Services removes one of these. Other rules of Services are not
+    /// checked.
     fn is_intact(&mut self) -> Result<bool, Error> {
         let intact = self.marks_are_there()?;
         if !intact {

@@ -275,8 +275,8 @@ impl Planner {
         rules.filter(move |rule| rule.table == table)
     }
 
-    /// Returns rules that prove that the chains which exist independently of Services are complete: all fixed rules,
-    /// and one rule of a Service for each chain without a fixed one.
+    /// Returns the rules to look for in a check: for each chain that exists independently of Services, its fixed rules, or
+    /// else one rule of a Service.
     pub(super) fn marks(&self) -> Vec<Rule> {
         let context = self.context();
         let filter = fixed::filter_first(context).into_iter().chain(fixed::filter_last(context));

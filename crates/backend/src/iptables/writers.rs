@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Number of process ids that are kept. More processes than that do not end before the notifications of their changes
-/// are read, and the number is low enough that a kept id is not reused.
+/// Number of process ids that are kept: enough for every process whose notifications have not been read, and too few for
+/// the kernel to have given a kept id to another process.
 const KEPT: usize = 64;
 
 /// The processes that a data plane has run last. Clones share the list, so a clone sees later processes, too.
