@@ -1,5 +1,5 @@
-//! The rules of the iptables mode in the running kernel, by both variants of the iptables programs, each test in a
-//! network namespace of its own. Needs root and iptables, and fails without.
+//! Tests the rules of the iptables mode in the running kernel, with both variants of the iptables programs, each test
+//! in a network namespace of its own. They need root and iptables, and fail without.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,6 +1,6 @@
-//! The IPVS mode in the running kernel, each test in a network namespace of its own. Needs root, iptables, ipset,
-//! ipvsadm, and a kernel with IPVS: `tests/vm/run` boots one. Where the kernel lacks it, these tests leave themselves out,
-//! but for where `PORTOLAN_TEST_IPVS` says that they must run.
+//! Tests the IPVS mode in the running kernel, each test in a network namespace of its own. They need root, iptables,
+//! ipset, ipvsadm, and a kernel with IPVS: `tests/vm/run` boots one. Without IPVS in the kernel they are skipped,
+//! unless `PORTOLAN_TEST_IPVS` is set: then they fail.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,4 +1,4 @@
-//! The chains of one Service port in the nat table: what happens once a packet has found it.
+//! The chains of one Service port in the nat table. A packet enters them when it has matched a frontend.
 
 use std::fmt::Display;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use super::options::Redirect;
 use super::rule::{Chain, Comment};
 use super::service::{Service, in_order};
 
-/// Every chain of a Service port, those that others lead to first.
+/// Returns every chain of a Service port. A chain comes before the chains that lead to it.
 pub(super) fn chains(service: &Service<'_>) -> Vec<Chain> {
     let forwarding = service.forwarding;
     let all = in_order(forwarding.cluster.iter().chain(&forwarding.local));
@@ -31,7 +31,8 @@ pub(super) fn chains(service: &Service<'_>) -> Vec<Chain> {
     chains
 }
 
-/// Chooses an endpoint: that of the client's last connection, or else each with the same chance.
+/// Makes the chain that chooses an endpoint: the one of the client's last connection with session affinity, or else
+/// each with the same probability.
 fn balance(service: &Service<'_>, kind: Kind, backends: &[Backend]) -> Chain {
     let mut rules = Vec::with_capacity(backends.len() + 1);
     let internal = match service.forwarding.internal_policy {
@@ -68,7 +69,7 @@ fn balance(service: &Service<'_>, kind: Kind, backends: &[Backend]) -> Chain {
     Chain { name: service.chain(kind).to_string(), rules }
 }
 
-/// The match that takes one packet of this many.
+/// Returns a match that takes one packet of `count`.
 fn one_of(count: usize) -> String {
     if count < 2 {
         return String::new();
@@ -77,8 +78,9 @@ fn one_of(count: usize) -> String {
     format!("-m statistic --mode random --probability {probability:.10} ")
 }
 
-/// Traffic to the cluster IP from outside the pods' network comes back by this node only if it was sent from here.
-/// The address is asked for again, because other traffic passes here, too.
+/// Returns the rule that masquerades traffic to the cluster IP from outside the pod network: replies return through
+/// this node only if they go to an address of this node. The rule matches the cluster IP again, because other traffic
+/// passes through this chain, too.
 fn masquerade_to_cluster_ip(service: &Service<'_>) -> Option<String> {
     let cluster_ip = service.forwarding.frontends.iter().find_map(|frontend| match frontend {
         Frontend::ClusterIp(address, port) => Some((address, port)),
@@ -123,7 +125,7 @@ fn external(service: &Service<'_>) -> Chain {
     Chain { name: service.chain(Kind::External).to_string(), rules }
 }
 
-/// This node and its pods reach all endpoints in spite of the Local policy.
+/// Adds rules by which this node and its pods reach all endpoints in spite of policy Local.
 fn short_cut(service: &Service<'_>, comment: &dyn Fn(&dyn Display) -> String, rules: &mut Vec<String>) {
     let all = service.chain(Kind::Cluster);
     if let Some(pods) = detector(&service.context.settings.local_detector) {
@@ -136,7 +138,8 @@ fn short_cut(service: &Service<'_>, comment: &dyn Fn(&dyn Display) -> String, ru
     rules.push(format!("{} {local} -j {all}", comment(&"route LOCAL traffic for")));
 }
 
-/// Lets through who may use the load-balancer IPs. What is left is not translated, and dropped by the filter table.
+/// Makes the chain that accepts sources that may use the load-balancer IPs. Other packets are not translated, and the
+/// filter table drops them.
 fn firewall(service: &Service<'_>) -> Chain {
     let name = &service.name;
     let forwarding = service.forwarding;
@@ -147,7 +150,7 @@ fn firewall(service: &Service<'_>) -> Chain {
         ranges.iter().map(|range| format!("{comment} -s {range} -j {next}")).collect();
     let node_ip = service.context.settings.node_ip;
     if node_ip.is_some_and(|address| ranges.iter().any(|range| range.contains(&address))) {
-        // A node that has the load-balancer IP as an address of its own may send from it.
+        // A node whose own address is the load-balancer IP may send from it.
         for frontend in &forwarding.frontends {
             if let Frontend::LoadBalancerIp(address, _) = frontend {
                 rules.push(format!("{comment} -s {address} -j {next}"));
@@ -184,7 +187,7 @@ fn endpoint(service: &Service<'_>, place: &str, address: IpAddr) -> Chain {
     Chain { name: chain.to_string(), rules }
 }
 
-/// The rules of a listener that takes the place of endpoints.
+/// Returns the rules of a listener that takes the place of endpoints.
 fn listener(
     service: &Service<'_>,
     comment: &str,

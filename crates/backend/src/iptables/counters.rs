@@ -1,6 +1,7 @@
-//! The kernel's counters for two kinds of packets (nfacct): made, tried, and read.
+//! The kernel's counters (nfacct) of invalid packets and of connections to node ports on loopback addresses: creates,
+//! tries and reads them.
 //!
-//! They belong to a network namespace; both families share them.
+//! The counters belong to a network namespace. Both families share them.
 
 use std::fmt;
 use std::thread::sleep;
@@ -14,17 +15,17 @@ use super::program::Error;
 use super::rule::{self, Table};
 use super::{Meter, Programs};
 
-/// For a rule that nothing leads to.
+/// The chain of the trial rule. No rule leads to it.
 const TRIAL: &str = "KUBE-PROXY-TRIAL";
 
-/// For how long a counter that is in use is tried to be removed, and the time between two tries.
+/// How long the removal of a counter in use is retried, and the pause between two attempts.
 const PATIENCE: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// What the counters say. Nothing of a counter that is not there.
+/// The values of the counters; `None` for a counter that does not exist.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counted {
-    /// Packets dropped that conntrack takes for invalid (`iptables_ct_state_invalid_dropped_packets_total`).
+    /// Dropped packets in conntrack's state INVALID (`iptables_ct_state_invalid_dropped_packets_total`).
     pub invalid: Option<u64>,
     /// Packets, one for each connection, to node ports on loopback addresses
     /// (`iptables_localhost_nodeports_accepted_packets_total`).
@@ -49,7 +50,7 @@ fn packets(socket: &mut Socket, name: &str) -> Result<Option<u64>, SocketError> 
         Ok(())
     });
     match asked {
-        // Without nfacct the kernel does not understand the question.
+        // A kernel without nfacct does not understand the request.
         Err(SocketError::Refused(refusal)) if matches!(refusal.errno, Errno::ENOENT | Errno::EINVAL) => {
             Ok(None)
         }
@@ -57,17 +58,17 @@ fn packets(socket: &mut Socket, name: &str) -> Result<Option<u64>, SocketError> 
     }
 }
 
-/// Removes the counters in the network namespace of this thread. One that a rule still refers to a moment after our rules are
-/// gone is in use by others, and stays.
+/// Removes the counters in the network namespace of this thread. If a rule still refers to a counter two seconds
+/// after our rules are gone, another program uses it, and it stays.
 pub fn remove_counters() -> Result<(), SocketError> {
     let mut socket = Socket::open(Protocol::Netfilter)?;
     let start = Instant::now();
     for name in [COUNTER_INVALID, COUNTER_LOCALHOST] {
         while let Err(error) = socket.query(&mut nfacct::delete(name), |_| Ok(())) {
             match error.errno() {
-                // The kernel ends a deleted rule, and with it what that refers to, in the background.
+                // The kernel frees a deleted rule, and its reference to the counter, in the background.
                 Some(Errno::EBUSY) if start.elapsed() < PATIENCE => sleep(PAUSE),
-                // Without nfacct the kernel does not understand.
+                // A kernel without nfacct does not understand the request.
                 Some(Errno::EBUSY | Errno::ENOENT | Errno::EINVAL) => break,
                 _ => return Err(error),
             }
@@ -76,21 +77,22 @@ pub fn remove_counters() -> Result<(), SocketError> {
     Ok(())
 }
 
-/// Which counters rules can refer to.
+/// The counters that rules can refer to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Usable {
     pub(super) invalid: bool,
     pub(super) localhost: bool,
 }
 
-/// Finds out, once, whether rules can refer to counters.
+/// Creates the counters, and finds out once whether rules can refer to them.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
+    /// Result of the trial; `None` before it.
     tried: Option<bool>,
 }
 
 impl Counters {
-    /// Makes what is not there. An error says that the tables cannot be written at all now.
+    /// Creates the counters that are missing. An error means that the tables cannot be written at the moment.
     pub(super) fn ensure(&mut self, programs: &Programs, meter: &Meter) -> Result<Usable, Error> {
         if self.tried == Some(false) {
             return Ok(Usable::default());
@@ -132,12 +134,12 @@ fn create(socket: &mut Socket, name: &str) -> Result<bool, SocketError> {
     }
 }
 
-/// Makes a rule with this counter and removes it, in one transaction.
+/// Writes a rule with this counter and removes it, in one transaction. Returns true if iptables accepts it.
 fn can_refer(name: &str, programs: &Programs, meter: &Meter) -> Result<bool, Error> {
     programs.await_lock(meter)?;
     match programs.restore(|out| trial(name, out)) {
         Ok(_) => Ok(true),
-        // That a program was killed says nothing about counters.
+        // If a signal ended the program, the result says nothing about counters.
         Err(error @ Error::Failed { status, .. }) if status.code().is_some() => {
             tracing::info!(%error, "iptables cannot refer to nfacct counters: nothing is counted with them");
             Ok(false)

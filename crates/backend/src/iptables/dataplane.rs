@@ -1,4 +1,4 @@
-//! The edge of the iptables data plane: the programs of one family, and what is known of the kernel.
+//! The [`Dataplane`] of the iptables mode: runs the programs of one family and keeps track of the kernel's state.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -15,12 +15,12 @@ use super::rule::Table;
 use super::{Meter, Options, Pieces, Planner, Programs, Rules, Variant, Writers};
 use crate::dataplane::{Chains, Commit, Dataplane, Error, HealthCheckPort};
 
-/// Service ports in one transaction of a load by the front end of nftables, whose time for a transaction grows with the
-/// square of the rules in it. Each transaction has a cost of its own, too: in a cluster of 10,000 Services, half of this
-/// takes longer.
+/// Service ports in one transaction of a full load through the front end of nftables. Its time for a transaction
+/// grows with the square of the rules in it, but each transaction has a fixed cost, too: in a cluster of 10,000
+/// Services, half of this number takes longer.
 const PIECE: NonZeroUsize = NonZeroUsize::new(100).unwrap();
 
-/// Services of one family as chains and rules of iptables.
+/// The data plane that programs the Services of one family as chains and rules of iptables.
 #[derive(Debug)]
 pub struct Iptables {
     programs: Programs,
@@ -29,34 +29,35 @@ pub struct Iptables {
     counters: Counters,
     removal: Option<UnderWay>,
     state: State,
-    /// Those that the planner does not know yet.
+    /// Health-check node ports that have not been passed to the planner.
     health_checks: Vec<HealthCheckPort>,
 }
 
-/// A removal that is not at its end.
+/// A removal in progress.
 #[derive(Debug)]
 enum UnderWay {
-    /// Another thread looks at what is there.
+    /// Another thread lists the chains.
     Planned(JoinHandle<Result<Removal, Error>>),
-    /// By this thread, part by part.
+    /// This thread removes chains, part by part.
     Parts(Removal),
-    /// By another thread: the older iptables copies whole tables for each transaction, so all goes in one.
+    /// Another thread removes everything. The older iptables copies whole tables for each transaction, so one restore
+    /// does it all.
     Whole(JoinHandle<Result<(), Error>>),
 }
 
-/// What is known of the kernel.
+/// How the kernel's state relates to the planner's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Nothing has been loaded yet: changes are only remembered.
+    /// Nothing has been loaded yet: changes are only stored.
     Waiting,
-    /// The kernel has what the planner says.
+    /// The kernel is in sync with the planner.
     InStep,
-    /// A restore failed, or settings changed: all has to be loaded.
+    /// A restore failed, settings changed, or another program changed the rules: a full load is needed.
     Unknown,
 }
 
 impl Iptables {
-    /// For the network namespace of the thread that will call. Changes nothing.
+    /// Creates a data plane for the network namespace of the thread that will call it. Changes nothing in the kernel.
     pub fn new(programs: Programs, settings: Settings, options: Options) -> Self {
         let planner = Planner::new(settings, options);
         Self {
@@ -70,30 +71,30 @@ impl Iptables {
         }
     }
 
-    /// Counts on, in the meter of the data plane before this one.
+    /// Continues counting in `meter`, that of the former data plane.
     #[must_use]
     pub fn with_meter(mut self, meter: Arc<Meter>) -> Self {
         self.meter = meter;
         self
     }
 
-    /// What operators ask of this mode, to be read from any thread.
+    /// Returns the meter, which any thread may read.
     pub fn meter(&self) -> Arc<Meter> {
         self.meter.clone()
     }
 
-    /// Those who write for it, where the kernel notifies of changes by others.
+    /// Returns the processes that write for this data plane, where the kernel notifies of changes by other programs.
     pub fn writers(&self) -> Option<Writers> {
         (self.programs.variant() == Variant::Nft).then(|| self.programs.writers())
     }
 
-    /// Takes in other options; the next load writes them.
+    /// Sets the options. The next load writes them.
     pub fn set_options(&mut self, options: Options) {
         let settings = self.planner.settings().clone();
         self.set(settings, options);
     }
 
-    /// Says that somebody else changed the tables.
+    /// Notes that another program has changed the tables. The next commit is a full load.
     pub fn suspect(&mut self) {
         if self.state == State::InStep {
             self.state = State::Unknown;
@@ -130,14 +131,14 @@ impl Iptables {
         restore(&self.programs, &self.meter, Kind::Partial, |out| out.write_str(text))
     }
 
-    /// Writes everything that is not there, and removes chains of Services that are no more.
+    /// Reads a save, writes every chain that is missing or differs, and removes chains of Services that are gone.
     fn load(&mut self) -> Result<Commit, Error> {
         self.abandon_removal();
         self.ensure_counters()?;
         let present = self.programs.present()?;
         let pieces = match self.programs.variant() {
             Variant::Nft => Pieces::Of(PIECE),
-            // It copies whole tables for each transaction.
+            // The older iptables copies whole tables for each transaction.
             Variant::Legacy => Pieces::One,
         };
         let planner = &mut self.planner;
@@ -148,7 +149,8 @@ impl Iptables {
         Ok(commit)
     }
 
-    /// To list the chains of a large cluster takes a second: another thread does it.
+    /// Carries out the next part of a removal over netlink. Another thread lists the chains first, because that takes
+    /// a second in a large cluster.
     fn remove_part(&mut self, kept: Option<Chains>) -> Result<bool, Error> {
         let family = self.planner.settings().family;
         let plan = move || Removal::plan(family, &|table: &str, chain: &str| is_kept(kept, table, chain));
@@ -175,7 +177,7 @@ impl Iptables {
 
     fn step(&mut self, mut removal: Removal, kept: Option<Chains>) -> Result<bool, Error> {
         let is_more = removal.step(&|table: &str, chain: &str| is_kept(kept, table, chain))?;
-        // After a failure there may be other things to remove.
+        // After a failure the chains are listed again, because there may be others to remove.
         self.removal = is_more.then_some(UnderWay::Parts(removal));
         Ok(is_more)
     }
@@ -196,14 +198,15 @@ impl Iptables {
         }
     }
 
-    /// For what comes next it makes no difference how a removal ended: it looks at what is there.
+    /// Stops a removal and logs its failure. The result does not matter for the load that follows: it reads the
+    /// tables.
     fn abandon_removal(&mut self) {
         if let Err(error) = self.end_removal() {
             tracing::warn!(%error, "the removal of the rules had failed");
         }
     }
 
-    /// Forgets a removal, but not before what cannot be stopped is at its end.
+    /// Drops a removal. Waits for the end of one that cannot be stopped.
     fn end_removal(&mut self) -> Result<(), Error> {
         match self.removal.take() {
             Some(UnderWay::Whole(thread)) => thread.join().unwrap_or(Ok(())),
@@ -261,14 +264,14 @@ impl Dataplane for Iptables {
         }
     }
 
-    /// Chains are compared, and written where they differ.
+    /// Compares all chains and writes those that differ.
     fn compare(&mut self, changes: &[Change]) -> Result<Commit, Error> {
         let health_checks = std::mem::take(&mut self.health_checks);
         self.planner.remember(changes, &health_checks);
         self.suspect();
         let outcome = self.load();
         if outcome.is_err() {
-            // From here on there is something to be loaded.
+            // A load must follow, even if none was done before.
             self.state = State::Unknown;
         }
         self.noting_failure(outcome)
@@ -292,13 +295,14 @@ impl Dataplane for Iptables {
         false
     }
 
-    /// Of the older iptables' tables the kernel tells nobody.
+    /// Returns true for the older iptables: the kernel does not notify of changes to its tables.
     fn needs_checks(&self) -> bool {
         self.programs.variant() == Variant::Legacy
     }
 
-    /// Whether the tables still have what a flush of any chain but those of single Services, or a removal of what leads
-    /// to ours, would take along. Single rules of Services are not looked for.
+    /// Returns true if the tables have the canaries, the jumps, and in each shared chain its fixed rules, or else one rule of
+    /// a Service. A flush of any chain but those of single Services removes one of these. Other rules of Services are not
+    /// checked.
     fn is_intact(&mut self) -> Result<bool, Error> {
         let intact = self.marks_are_there()?;
         if !intact {
@@ -307,7 +311,7 @@ impl Dataplane for Iptables {
         Ok(intact)
     }
 
-    /// What kubelet shares stays.
+    /// Removes the chains of this mode. `KUBE-FIREWALL` stays, because kubelet shares it.
     fn remove(&mut self) -> Result<(), Error> {
         self.suspect();
         self.meter.has(Rules::default());
@@ -370,10 +374,10 @@ fn is_kept(kept: Option<Chains>, table: &str, chain: &str) -> bool {
     kept.is_some_and(|kept| (kept.uses)(table, chain))
 }
 
-/// What a restore is to write.
+/// What a restore writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Whatever is not there.
+    /// Everything that is missing or differs.
     Full,
     /// A change.
     Partial,
@@ -388,7 +392,7 @@ fn restore(
     let mut counts = Counts::default();
     let outcome = programs.await_lock(meter).and_then(|()| {
         programs.restore(|out| {
-            // Written again, it is counted again.
+            // The text may be written a second time, to find a line. The counts start again then.
             let mut counted =
                 Counted { out, counts: Counts::default(), line: Line::Start, table: Table::Mangle };
             write(&mut counted)?;
@@ -407,7 +411,7 @@ struct Counts {
     rules: Rules,
 }
 
-/// Counts what passes.
+/// Counts the lines that it passes on.
 struct Counted<'a> {
     out: &'a mut dyn fmt::Write,
     counts: Counts,
@@ -415,7 +419,7 @@ struct Counted<'a> {
     table: Table,
 }
 
-/// Where in a line the next byte stands.
+/// The place of the next byte in its line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Line {
     Start,

@@ -1,4 +1,4 @@
-//! The rules by which packets find a Service port: those in chains that all Service ports share.
+//! The rules that match the frontends of a Service port. They are in chains that all Service ports share.
 
 use std::fmt::Display;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use super::options::COUNTER_LOCALHOST;
 use super::rule::{self, Comment, Rule, Table};
 use super::service::Service;
 
-/// The rules of a Service port, in order within each chain.
+/// Returns the rules of a Service port, in order within each chain.
 pub(super) fn rules(service: &Service<'_>, health_check_port: Option<u16>) -> Vec<Rule> {
     let mut rules = Rules { service, list: Vec::new() };
     let frontends = &service.forwarding.frontends;
@@ -106,7 +106,8 @@ impl Rules<'_> {
         self.without_external(&format!("-m addrtype --dst-type LOCAL {proto} --dport {port}"));
     }
 
-    /// Refuses or drops what no endpoint may take. Traffic of this node and of its pods went past before.
+    /// Refuses or drops traffic from outside that has no endpoint. Traffic of this node and of its pods has been
+    /// translated before, where it has endpoints.
     fn without_external(&mut self, to: &str) {
         if let Some(verdict) = self.verdict(self.service.forwarding.external()) {
             self.add(Table::Filter, EXTERNAL_SERVICES, verdict.rule(to));

@@ -1,4 +1,5 @@
-//! What is there whatever Services there are: the chains that the kernel's own lead to, and the rules around Services.
+//! The chains and rules that exist independently of Services: the chains that the kernel's own chains jump to, and
+//! the rules before and after those of Services.
 
 use portolan_model::{Family, LocalDetector, NodePortAddresses};
 
@@ -11,16 +12,16 @@ pub(super) const EXTERNAL_SERVICES: &str = "KUBE-EXTERNAL-SERVICES";
 pub(super) const NODE_PORTS: &str = "KUBE-NODEPORTS";
 pub(super) const FORWARD: &str = "KUBE-FORWARD";
 pub(super) const PROXY_FIREWALL: &str = "KUBE-PROXY-FIREWALL";
-/// Shared with kubelet, which may have put the same rule there. Never removed.
+/// Shared with kubelet, which may have written the same rule. Never removed.
 pub(super) const FIREWALL: &str = "KUBE-FIREWALL";
 pub(super) const POSTROUTING: &str = "KUBE-POSTROUTING";
 pub(super) const MARK_MASQUERADE: &str = "KUBE-MARK-MASQ";
-/// Empty. Who flushes the tables takes it along, which tells kube-proxy and its likes.
+/// An empty chain. A flush of the table removes it, by which kube-proxy and this data plane notice the flush.
 pub(super) const CANARY: &str = "KUBE-PROXY-CANARY";
 
 pub(super) const LOOPBACK: &str = "127.0.0.0/8";
 
-/// Every chain that is there whatever Services there are, but for the one that kubelet shares: what a clean-up removes.
+/// The chains that exist independently of Services, except for the one that kubelet shares. A clean-up removes them.
 pub(super) const OWN: [(Table, &str); 12] = [
     (Table::Mangle, CANARY),
     (Table::Filter, SERVICES),
@@ -36,27 +37,27 @@ pub(super) const OWN: [(Table, &str); 12] = [
     (Table::Nat, CANARY),
 ];
 
-/// Chains that are written as a whole, with rules of Services among them.
+/// Chains of the filter table that a full load writes as a whole, with the rules of Services in them.
 pub(super) const FILTER_CHAINS: [&str; 5] =
     [SERVICES, EXTERNAL_SERVICES, FORWARD, NODE_PORTS, PROXY_FIREWALL];
 /// Chains of the nat table that lead to those of Service ports.
 pub(super) const NAT_DISPATCH: [&str; 2] = [SERVICES, NODE_PORTS];
-/// Chains of the nat table without anything of a Service.
+/// Chains of the nat table without rules of Services.
 pub(super) const NAT_FIXED: [&str; 2] = [POSTROUTING, MARK_MASQUERADE];
 
-/// Rules of the filter table that stand before those of Services.
+/// Returns the rules of the filter table that come before those of Services.
 pub(super) fn filter_first(context: Context<'_>) -> Vec<Rule> {
     if !context.options.on_loopback(context.settings.family) {
         return Vec::new();
     }
     let comment = Comment("block incoming localnet connections");
-    // Loopback addresses can be reached from the network once route_localnet is set.
+    // Loopback addresses can be reached from the network once `route_localnet` is set.
     let state = "-m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT";
     let text = format!("{comment} -d {LOOPBACK} ! -s {LOOPBACK} {state} -j DROP");
     vec![Rule { table: Table::Filter, chain: FIREWALL, text }]
 }
 
-/// Rules of the filter table that stand after those of Services.
+/// Returns the rules of the filter table that come after those of Services.
 pub(super) fn filter_last(context: Context<'_>) -> Vec<Rule> {
     let rule = |text| Rule { table: Table::Filter, chain: FORWARD, text };
     let mark = mark(context);
@@ -77,7 +78,8 @@ pub(super) fn filter_last(context: Context<'_>) -> Vec<Rule> {
     rules
 }
 
-/// Listeners that take the place of endpoints are reached by Services only.
+/// Returns rules that refuse packets to the listeners that take the place of endpoints, unless a Service translated
+/// them.
 fn listeners(redirect: Redirect) -> [Rule; 2] {
     let comment = Comment("relay of the userspace mode, by Services only");
     let (first, last) = redirect.ports;
@@ -88,21 +90,22 @@ fn listeners(redirect: Redirect) -> [Rule; 2] {
     })
 }
 
-/// Rules of the nat table that mark packets and masquerade marked ones.
+/// Returns the rules of the nat table that mark packets and masquerade marked ones.
 pub(super) fn nat_first(context: Context<'_>) -> Vec<Rule> {
     let rule = |chain, text| Rule { table: Table::Nat, chain, text };
     let mark = mark(context);
     let comment = Comment("kubernetes service traffic requiring SNAT");
     vec![
         rule(POSTROUTING, format!("-m mark ! --mark {mark}/{mark} -j RETURN")),
-        // A packet that passes a second time (in a tunnel) is not masqueraded again.
+        // A packet that passes a second time, in a tunnel, is not masqueraded again.
         rule(POSTROUTING, format!("-j MARK --xor-mark {mark}")),
         rule(POSTROUTING, format!("{comment} -j MASQUERADE --random-fully")),
         rule(MARK_MASQUERADE, format!("-j MARK --or-mark {mark}")),
     ]
 }
 
-/// The end of KUBE-SERVICES in the nat table: what is for this node's addresses may be for a node port.
+/// Returns the last rules of `KUBE-SERVICES` in the nat table: packets to addresses of this node go to the node
+/// ports.
 pub(super) fn nat_last(context: Context<'_>) -> Vec<Rule> {
     let comment = Comment("kubernetes service nodeports; NOTE: this must be the last rule in this chain");
     let rule = |to: &str| {
@@ -126,13 +129,13 @@ pub(super) fn nat_last(context: Context<'_>) -> Vec<Rule> {
     }
 }
 
-/// The bit that asks for masquerading.
+/// Returns the mark of packets that are to be masqueraded.
 fn mark(context: Context<'_>) -> String {
     let mark = 1_u32.checked_shl(context.settings.masquerade_bit.into()).unwrap_or_default();
     format!("{mark:#010x}")
 }
 
-/// How this node's pods are told from others.
+/// The matches for packets from this node's pods, and for packets from all other sources.
 pub(super) struct Pods {
     pub(super) own: String,
     pub(super) others: String,
@@ -148,25 +151,25 @@ pub(super) fn detector(detector: &LocalDetector) -> Option<Pods> {
     Some(Pods { others: format!("! {own}"), own })
 }
 
-/// A rule of a chain of the kernel's own that leads to one of ours.
+/// A rule of one of the kernel's own chains that jumps to a chain of this mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Jump {
     pub(super) table: Table,
     pub(super) from: &'static str,
-    /// The rule, written as a save prints it.
+    /// The text of the rule, as a save prints it.
     pub(super) rule: &'static str,
-    /// Kubelet uses it, too: it stays at a clean-up.
+    /// True if kubelet has the same rule. It stays at a clean-up.
     pub(super) shared: bool,
 }
 
 impl Jump {
-    /// The chain that it leads to.
+    /// Returns the chain that the rule jumps to.
     pub(super) fn to(&self) -> &'static str {
         self.rule.rsplit(' ').next().unwrap_or_default()
     }
 }
 
-/// In the order in which they are put before what is there.
+/// The jumps, in the order in which they are created. Each is put before the rules that exist.
 pub(super) const JUMPS: [Jump; 14] = {
     const EXTERNAL: &str = "-m conntrack --ctstate NEW -m comment --comment \"kubernetes externally-visible service \
                             portals\" -j KUBE-EXTERNAL-SERVICES";

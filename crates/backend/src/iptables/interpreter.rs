@@ -1,4 +1,4 @@
-//! What a restore does to tables, for tests: a small model of `iptables-restore --noflush`.
+//! A small model of `iptables-restore --noflush`, for tests.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ type Chains = BTreeMap<String, Vec<String>>;
 pub(super) struct Tables(BTreeMap<String, Chains>);
 
 impl Tables {
-    /// With the kernel's own chains and nothing else.
+    /// Returns tables that have only the kernel's own chains.
     pub(super) fn empty() -> Self {
         let table = |chains: &[&str]| chains.iter().map(|name| ((*name).to_owned(), Vec::new())).collect();
         Self(BTreeMap::from([
@@ -24,7 +24,7 @@ impl Tables {
         ]))
     }
 
-    /// Runs a restore; each table's part takes effect as a whole or not at all. After each, `seen` looks at the tables.
+    /// Runs a restore. Each table takes effect as a whole or not at all. Calls `seen` after each table.
     pub(super) fn restore(&mut self, text: &str, mut seen: impl FnMut(&Self)) -> Result<(), String> {
         let mut open: Option<(String, Chains)> = None;
         for (number, line) in text.lines().enumerate() {
@@ -49,17 +49,17 @@ impl Tables {
         open.map_or(Ok(()), |(table, _)| Err(format!("{table} is never committed")))
     }
 
-    /// The rules of a chain, if it is there.
+    /// Returns the rules of a chain, if it exists.
     pub(super) fn chain(&self, table: &str, chain: &str) -> Option<&[String]> {
         self.0.get(table)?.get(chain).map(Vec::as_slice)
     }
 
-    /// The names of a table's chains.
+    /// Returns the names of a table's chains.
     pub(super) fn chains(&self, table: &str) -> Vec<&str> {
         self.0.get(table).map(|chains| chains.keys().map(String::as_str).collect()).unwrap_or_default()
     }
 
-    /// What a save of these would tell.
+    /// Returns what a save of these tables would give.
     pub(super) fn present(&self, family: Family) -> Present {
         let mut present = Present::default();
         for (table, chains) in &self.0 {
@@ -79,7 +79,7 @@ impl Tables {
         present
     }
 
-    /// The same with rules of Services in shared chains sorted; what has to stay last stays.
+    /// Returns the tables with the rules of Services in shared chains sorted. A rule that has to be last stays last.
     pub(super) fn unordered(mut self) -> Self {
         for (table, chains) in &mut self.0 {
             for (chain, rules) in chains.iter_mut() {
@@ -133,7 +133,7 @@ fn run(line: &str, chains: &mut Chains) -> Result<(), String> {
     Ok(())
 }
 
-/// No rule leads to a chain that is not there.
+/// Returns an error if a rule leads to a missing chain.
 fn check(chains: &Chains) -> Result<(), String> {
     for (chain, rules) in chains {
         for rule in rules {

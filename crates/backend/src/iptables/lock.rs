@@ -1,40 +1,41 @@
-//! The lock of the older iptables, which each of its programs holds while it writes.
+//! The lock of the older iptables. Each of its programs holds it while it writes.
 //!
-//! The programs wait for it by themselves, but nobody can see for how long: so it is waited for before one is run.
+//! The programs wait for the lock themselves, but do not report how long. So the data plane waits for it before it
+//! runs one.
 
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Where it is (`XT_LOCK_NAME`).
+/// The path of the lock file (`XT_LOCK_NAME`).
 const PATH: &str = "/run/xtables.lock";
-/// By this, programs from version 1.8.3 on are told of another place.
+/// The environment variable that gives programs another path, from version 1.8.3 on.
 pub(super) const PATH_VARIABLE: &str = "XTABLES_LOCKFILE";
-/// Between two looks: far less than a restore takes.
+/// The pause between two attempts: far less than a restore takes.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// How the wait for the lock ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Wait {
     pub(super) duration: Duration,
-    /// Nobody held the lock at the end.
+    /// True if no process held the lock at the end.
     pub(super) is_free: bool,
 }
 
-/// Waits until nobody holds the lock, the usual one where none is given, but no longer than `limit`. It is not taken:
-/// the program that is run next does.
+/// Waits until no process holds the lock, but no longer than `limit`. `given` is the path of the lock file; `None`
+/// stands for the usual one. Does not keep the lock: the program that runs next takes it.
 pub(super) fn wait(given: Option<&Path>, limit: Duration) -> Wait {
     let usual = || std::env::var_os(PATH_VARIABLE).map_or_else(|| PathBuf::from(PATH), PathBuf::from);
     let path = given.map_or_else(usual, Path::to_owned);
-    // Where it cannot be opened, the program says why.
+    // If the file cannot be opened, the program reports why.
     File::open(path).map_or(Wait { duration: Duration::ZERO, is_free: true }, |file| until_free(&file, limit))
 }
 
 fn until_free(file: &File, limit: Duration) -> Wait {
     let started = Instant::now();
     loop {
-        // Whatever else is wrong with it is for the program to tell.
+        // Any other error counts as free: the program reports it.
         let is_free = !matches!(file.try_lock(), Err(TryLockError::WouldBlock));
         let duration = started.elapsed();
         if is_free || duration >= limit {
@@ -49,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lock_is_waited_for_and_given_up_at_the_limit() {
+    fn waiting_for_a_lock_ends_at_the_limit() {
         let path = std::env::temp_dir().join(format!("portolan-lock-{}", std::process::id()));
         let holder = File::create(&path).unwrap();
         let file = File::open(&path).unwrap();

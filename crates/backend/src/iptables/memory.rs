@@ -1,38 +1,39 @@
-//! What memory the rules of this mode take: in the kernel, and in the programs that read and write them.
+//! An estimate of the memory that the rules of this mode take: in the kernel, and in the programs that read and write
+//! them.
 //!
-//! Kernel memory counts, like that of the programs, in the cgroup of the process that starts them. The figures are measured
-//! (`docs/install.md`): the kernel's with Linux 6.18, the programs' with iptables 1.8.9, on 64 bits.
+//! Kernel memory is charged, like that of the programs, to the cgroup of the process that starts them. The figures
+//! are measured (`docs/install.md`): the kernel's with Linux 6.18, the programs' with iptables 1.8.9, on 64 bits.
 
 use portolan_model::Forwarding;
 
 use super::Variant;
 use super::planner::reachable;
 
-/// What decides about memory: what a family's Services have.
+/// The numbers that memory depends on, for the Services of one family.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Size {
-    /// Addresses and node ports of Services, for each of which there is a rule.
+    /// Addresses and node ports of Services. Each has a rule.
     pub frontends: u64,
-    /// Endpoints, counted for each Service port: each is a chain, and rules that lead to it.
+    /// Endpoints, counted for each Service port. Each has a chain and rules that lead to it.
     pub endpoints: u64,
 }
 
-/// Bytes of memory.
+/// Memory, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Memory {
-    /// Of the kernel, for as long as the rules are there.
+    /// Kernel memory for the rules.
     pub kernel: u64,
-    /// Of the largest program, with what the kernel needs while the program runs.
+    /// Memory of the largest program, with what the kernel needs while the program runs.
     pub program: u64,
 }
 
 impl Size {
-    /// Of one Service port.
+    /// Returns the size of one Service port.
     pub fn of(forwarding: &Forwarding) -> Self {
         Self { frontends: forwarding.frontends.len() as u64, endpoints: reachable(forwarding) as u64 }
     }
 
-    /// Of both.
+    /// Returns the sum of both.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
         Self {
@@ -41,7 +42,7 @@ impl Size {
         }
     }
 
-    /// Without the other.
+    /// Returns the difference, with 0 for what would be negative.
     #[must_use]
     pub const fn minus(self, other: Self) -> Self {
         Self {
@@ -50,15 +51,15 @@ impl Size {
         }
     }
 
-    /// About what it takes.
+    /// Returns the estimated memory.
     pub const fn memory(self, variant: Variant) -> Memory {
         let costs = match variant {
-            // A save holds all of its text's rules at once; restores have pieces of them.
+            // A save holds all rules of its text in memory at once; restores hold one piece at a time.
             Variant::Nft => Costs {
                 kernel: PerPart { frontend: 2_100, endpoint: 2_050 },
                 program: PerPart { frontend: 3_000, endpoint: 2_300 },
             },
-            // Each restore reads the whole table and writes another one, of which the kernel has both for a while.
+            // Each restore reads the whole table and writes a new one. The kernel has both for a while.
             Variant::Legacy => Costs {
                 kernel: PerPart { frontend: 1_550, endpoint: 920 },
                 program: PerPart { frontend: 5_500, endpoint: 3_700 },
@@ -68,7 +69,7 @@ impl Size {
     }
 }
 
-/// Of a program with next to nothing to do, with its libraries.
+/// Memory of a program with its libraries that has almost nothing to do, in bytes.
 const PROGRAM: u64 = 8 << 20;
 
 struct Costs {
@@ -76,7 +77,7 @@ struct Costs {
     program: PerPart,
 }
 
-/// Bytes.
+/// Bytes for each frontend and each endpoint.
 struct PerPart {
     frontend: u64,
     endpoint: u64,
@@ -93,9 +94,9 @@ impl PerPart {
 mod tests {
     use super::*;
 
-    /// Measured, in MiB: rules in the kernel, and the most with the program on top.
+    /// Measured, in MiB: the rules in the kernel, and the peak with the program added.
     #[test]
-    fn what_was_measured_is_met_within_a_sixth() {
+    fn estimates_are_within_a_sixth_of_what_was_measured() {
         let table = [
             (Variant::Nft, 6_000, 1, 23, 56),
             (Variant::Nft, 10_000, 10, 207, 453),

@@ -1,13 +1,13 @@
-//! What operators ask of this mode: how many rules there are, what failed, how long others held the lock.
+//! The metrics of this mode: numbers of rules, failed restores, and waits for the lock.
 //!
-//! The data plane writes, and whoever exports metrics reads, each in a thread of its own.
+//! The data plane writes them and the exporter of metrics reads them, each in a thread of its own.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::rule::Table;
 
-/// Numbers of rules in the two tables that have some.
+/// Numbers of rules in the filter and the nat table.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Rules {
     /// In the filter table.
@@ -35,25 +35,26 @@ impl Rules {
     }
 }
 
-/// What a [`Meter`] shows. Totals count from the start of the process.
+/// A snapshot of a [`Meter`]. Totals count from the start of the process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Measures {
-    /// Rules in chains of this mode, without those that lead to them from the kernel's own chains
+    /// Rules in chains of this mode, without the jumps to them from the kernel's own chains
     /// (`sync_proxy_rules_iptables_total`).
     pub rules: Rules,
     /// Rules that the last restore wrote (`sync_proxy_rules_iptables_last`).
     pub written: Rules,
     /// Restores that failed (`sync_proxy_rules_iptables_restore_failures_total`).
     pub restore_failures: u64,
-    /// Those of them that were to write a change only (`sync_proxy_rules_iptables_partial_restore_failures_total`).
+    /// Failed restores that were to write a change only (`sync_proxy_rules_iptables_partial_restore_failures_total`).
     pub partial_restore_failures: u64,
-    /// How long restores waited for the lock of the older iptables, in total.
+    /// Total time for which restores waited for the lock of the older iptables.
     pub lock_wait: Duration,
-    /// Restores that were given up because the lock was held for too long; counted in `restore_failures`, too.
+    /// Restores that were given up because another program held the lock for too long. They count in
+    /// `restore_failures`, too.
     pub lock_timeouts: u64,
 }
 
-/// Shared by the data plane of a family and whoever exports what it shows.
+/// The metrics of one family, shared by the data plane and the exporter of metrics.
 #[derive(Debug, Default)]
 pub struct Meter {
     filter_rules: AtomicUsize,
@@ -66,11 +67,11 @@ pub struct Meter {
     lock_timeouts: AtomicU64,
 }
 
-/// Each number is exact by itself; nothing depends on their order.
+/// Each number is independent of the others, so their order does not matter.
 const ORDER: Ordering = Ordering::Relaxed;
 
 impl Meter {
-    /// What it shows now.
+    /// Returns a snapshot.
     pub fn read(&self) -> Measures {
         let rules = |filter: &AtomicUsize, nat: &AtomicUsize| Rules {
             filter: filter.load(ORDER),

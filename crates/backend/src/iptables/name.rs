@@ -1,34 +1,34 @@
-//! Names of the chains that belong to one Service port or one endpoint.
+//! The names of the chains that belong to one Service port or one endpoint.
 //!
-//! A name ends in the first 16 characters of the base32 of a SHA-256 over the Service port's name, its protocol and,
-//! for an endpoint, its address: tools and people know chains by these.
+//! A name ends with the first 16 characters of the base32 of a SHA-256 over the Service port's name, its protocol
+//! and, for an endpoint, its address. These are kube-proxy's names: tools and users recognize chains by them.
 
 use std::fmt;
 
 use ring::digest::{Context, SHA256};
 
-/// Base32 of RFC 4648.
+/// The base32 alphabet of RFC 4648.
 const ALPHABET: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
-/// Characters of the hash in a name.
+/// Number of characters of the hash in a name.
 const LENGTH: usize = 16;
 
-/// What a chain is for.
+/// The purpose of a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Kind {
-    /// Endpoints of the whole cluster.
+    /// Chooses an endpoint of the cluster.
     Cluster,
-    /// Endpoints of this node.
+    /// Chooses an endpoint of this node.
     Local,
     /// Traffic to a node port, an external IP or a load-balancer IP.
     External,
-    /// Sources that may use the load-balancer IPs.
+    /// Accepts sources that may use the load-balancer IPs.
     Firewall,
     /// One endpoint.
     Endpoint,
 }
 
 impl Kind {
-    /// All of them.
+    /// Every kind.
     const ALL: [Self; 5] = [Self::Cluster, Self::Local, Self::External, Self::Firewall, Self::Endpoint];
 
     const fn prefix(self) -> &'static str {
@@ -42,17 +42,17 @@ impl Kind {
     }
 }
 
-/// Whether a chain of the nat table belongs to a Service port, and goes with it.
+/// Returns true if a chain of the nat table belongs to a Service port.
 pub(super) fn is_of_service(chain: &str) -> bool {
     Kind::ALL.iter().any(|kind| chain.starts_with(kind.prefix()))
 }
 
-/// The part of a name that tells Service ports, or endpoints, apart.
+/// The part of a name that differs between Service ports or endpoints.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Hash([u8; LENGTH]);
 
 impl Hash {
-    /// Of these texts, one after the other with nothing between them.
+    /// Returns the hash of the concatenated texts.
     pub(super) fn of(texts: &[&str]) -> Self {
         let mut context = Context::new(&SHA256);
         for text in texts {
@@ -69,7 +69,7 @@ impl Hash {
         Self(std::array::from_fn(character))
     }
 
-    /// The chain of this kind.
+    /// Returns the name of the chain of this kind.
     pub(super) const fn chain(self, kind: Kind) -> ChainName {
         ChainName { kind, hash: self }
     }

@@ -1,41 +1,44 @@
-//! What besides the settings of every mode decides about rules: this mode's own settings, and what the node can do.
+//! The options of this mode, and the features of the node that its rules depend on.
 
 use std::net::IpAddr;
 
 use portolan_model::Family;
 
-/// Fixed between two full loads.
+/// Options that stay the same between two full loads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each is a feature of its own of the node or its configuration"
 )]
 pub struct Options {
-    /// Node ports answer on loopback addresses (`iptables.localhostNodePorts`), too. Means something in IPv4 only,
-    /// and needs the kernel setting `route_localnet`. Not where `nodePortAddresses` is a list without loopback addresses.
+    /// Node ports accept connections on loopback addresses, too (`iptables.localhostNodePorts`). Applies to IPv4
+    /// only, and needs the kernel setting `route_localnet`. Has no effect where `nodePortAddresses` is a list without
+    /// loopback addresses.
     pub localhost_node_ports: bool,
     /// Loopback addresses of this node that accept node ports, where `nodePortAddresses` is a list that covers some.
-    /// Counts with `localhost_node_ports` only.
+    /// Used with `localhost_node_ports` only.
     pub loopback_addresses: Vec<IpAddr>,
-    /// Packets that conntrack takes for invalid are dropped; not where the node is told to be liberal
+    /// Packets in conntrack's state INVALID are dropped. False where the node is configured to be liberal
     /// (`nf_conntrack_tcp_be_liberal`).
     pub drop_invalid: bool,
-    /// The nfacct object that counts those exists. [`Iptables`](super::Iptables) finds out by itself.
+    /// The nfacct object that counts those packets exists. [`Iptables`](super::Iptables) sets this itself.
     pub count_invalid: bool,
-    /// The nfacct object that counts connections to node ports on loopback exists. [`Iptables`](super::Iptables)
-    /// finds out by itself.
+    /// The nfacct object that counts connections to node ports on loopback addresses exists.
+    /// [`Iptables`](super::Iptables) sets this itself.
     pub count_localhost: bool,
-    /// Endpoints are listeners on this node, in the userspace mode.
+    /// The listeners on this node that take the place of endpoints, in the userspace mode; `None` in the iptables
+    /// mode.
     pub redirect: Option<Redirect>,
 }
 
-/// What rules have to know of listeners that take the place of endpoints. An endpoint without an address (`0.0.0.0`, `::`) is
-/// at whichever address of this node the kernel chooses (`REDIRECT`).
+/// What the rules need to know of listeners that take the place of endpoints. For a listener without an address
+/// (`0.0.0.0`, `::`) the kernel chooses an address of this node (`REDIRECT`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Redirect {
-    /// Marks packets of the listeners' owner, which stay as they are: its endpoints may be where a Service is.
+    /// The mark of packets of the listeners' owner. These are not translated, because an endpoint may have the
+    /// address of a Service.
     pub own_mark: u32,
-    /// The listeners' ports, first and last: nobody reaches them but by a Service.
+    /// The listeners' ports, first and last. They can be reached through a Service only.
     pub ports: (u16, u16),
 }
 
@@ -53,7 +56,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Whether node ports answer on loopback addresses of this family.
+    /// Returns true if node ports accept connections on loopback addresses of this family.
     pub(super) fn on_loopback(&self, family: Family) -> bool {
         self.localhost_node_ports && family == Family::Ipv4
     }

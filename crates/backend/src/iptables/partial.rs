@@ -1,4 +1,4 @@
-//! The restore of a change: only chains and rules that differ.
+//! The restore of a change: only the chains and rules that differ.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -7,14 +7,14 @@ use super::fixed::{EXTERNAL_SERVICES, NAT_DISPATCH, NODE_PORTS, PROXY_FIREWALL, 
 use super::planner::{Planner, append_all};
 use super::rule::{self, Chain, Rule, Table};
 
-/// From this many rules on, the shared chains of a table are written anew: each rule to be removed is looked for from
-/// the start of its chain.
+/// From this many removed rules on, the shared chains of a table are written as a whole: iptables looks for each rule
+/// to be removed from the start of its chain.
 const REMOVE_MAX: usize = 100;
 
 /// Chains of the filter table that have rules of Services.
 const FILTER_DISPATCH: [&str; 4] = [SERVICES, EXTERNAL_SERVICES, NODE_PORTS, PROXY_FIREWALL];
 
-/// What differs, of all Service ports of a change.
+/// The differences of all Service ports of a change.
 #[derive(Debug, Default)]
 pub(super) struct Partial {
     removed: Vec<Rule>,
@@ -24,14 +24,14 @@ pub(super) struct Partial {
 }
 
 impl Partial {
-    /// Compares the rules of a Service port in shared chains.
+    /// Adds the differences of a Service port in shared chains.
     pub(super) fn dispatch(&mut self, old: &[Rule], new: &[Rule]) {
         let added = new.iter().filter(|rule| !old.contains(rule)).cloned();
         self.added.extend(added);
         self.removed.extend(old.iter().filter(|rule| !new.contains(rule)).cloned());
     }
 
-    /// Compares the chains of a Service port.
+    /// Adds the differences between the chains of a Service port.
     pub(super) fn chains(&mut self, old: Vec<Chain>, new: Vec<Chain>) {
         let mut old: HashMap<String, Vec<String>> =
             old.into_iter().map(|chain| (chain.name, chain.rules)).collect();
@@ -45,10 +45,10 @@ impl Partial {
         self.stale.extend(stale);
     }
 
-    /// The text of the restore. Within a table all of it takes effect at once.
+    /// Returns the text of the restore. The changes of one table take effect at once.
     pub(super) fn restore(&self, planner: &Planner) -> String {
         let mut text = String::new();
-        // A String takes everything.
+        // Writing to a String cannot fail.
         let _ = self.filter(planner, &mut text);
         let _ = self.nat(planner, &mut text);
         text
@@ -93,7 +93,8 @@ impl Partial {
         let mut removed = self.removed.iter().filter(|rule| rule.table == table);
         removed.try_for_each(|rule| rule::remove(out, rule.chain, &rule.text))?;
         let mut added = self.added.iter().filter(|rule| rule.table == table);
-        // Where something has to stay last, new rules come first; no two match the same packet.
+        // Where a rule has to stay last, new rules go to the front. The order is free otherwise: no packet matches
+        // two rules.
         added.try_for_each(|rule| match (table, rule.chain) {
             (Table::Nat, SERVICES) => rule::prepend(out, rule.chain, &rule.text),
             _ => rule::append(out, rule.chain, &rule.text),

@@ -1,7 +1,7 @@
-//! From the forwarding table to restores: of everything, and of what a change needs.
+//! Makes restores from the forwarding table: a full load, or the restore that a change needs.
 //!
-//! The table is remembered; rules are not, since they can be made again from what was. A restore depends on the
-//! table and the settings alone, and prints in a stable order.
+//! The planner stores the table but not the rules, because it can make the former rules again from the former table.
+//! A restore depends on the table and the settings only, and its text has a stable order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -18,21 +18,22 @@ use super::service::{Context, Service};
 use super::{Options, Present, Rules, chains, dispatch};
 use crate::dataplane::{HealthCheckPort, Refusal};
 
-/// In a cluster with more endpoints than this, rules of single endpoints have no comments (as in kube-proxy).
+/// From more endpoints than this on, rules of single endpoints have no comments (as in kube-proxy).
 const LARGE: usize = 1000;
-/// iptables takes comments of up to 255 bytes; the longest of ours adds some 50 to the name.
+/// Longest name, in bytes. iptables accepts comments of up to 255 bytes, and the longest of ours adds some 50 to the
+/// name.
 const NAME_MAX: usize = 200;
 
-/// In how many transactions the chains of Service ports are loaded.
+/// The number of transactions in which a full load writes the chains of Service ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pieces {
-    /// All at once.
+    /// One.
     One,
-    /// This many Service ports at a time; what leads to them comes last.
+    /// One for this many Service ports. The rules that lead to the chains come last.
     Of(NonZeroUsize),
 }
 
-/// The rules of one family.
+/// Plans the rules of one family.
 #[derive(Debug)]
 pub struct Planner {
     settings: Settings,
@@ -44,18 +45,18 @@ pub struct Planner {
     rules: Rules,
 }
 
-/// All that the rules of a Service port depend on besides settings.
+/// What the rules of a Service port depend on, besides the settings.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Entry {
     pub(super) forwarding: Arc<Forwarding>,
     health_check: Option<u16>,
 }
 
-/// Touched Service ports with what they were.
+/// Service ports that changes touch, with their former entries; `None` for new ones.
 type Touched = BTreeMap<Arc<ServicePortName>, Option<Entry>>;
 
 impl Planner {
-    /// Knows no Services.
+    /// Creates a planner with an empty table.
     pub const fn new(settings: Settings, options: Options) -> Self {
         Self {
             settings,
@@ -68,43 +69,43 @@ impl Planner {
         }
     }
 
-    /// Takes in other settings. Everything has to be loaded again after that.
+    /// Sets the settings and options. A full load has to follow.
     pub fn configure(&mut self, settings: Settings, options: Options) {
         (self.settings, self.options) = (settings, options);
     }
 
-    /// The settings that rules are made for.
+    /// Returns the settings that rules are made for.
     pub const fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// The options that rules are made for.
+    /// Returns the options that rules are made for.
     pub const fn options(&self) -> &Options {
         &self.options
     }
 
-    /// Service ports that have no rules, with the reason.
+    /// Returns the Service ports that have no rules, with the reason.
     pub fn refused(&self) -> impl Iterator<Item = Refusal> {
         self.refused.iter().map(|(name, reason)| Refusal::whole(name.clone(), reason))
     }
 
-    /// How many rules there are once what was planned last is in the kernel.
+    /// Returns the numbers of rules in the kernel once the last plan is written.
     pub const fn rules(&self) -> Rules {
         self.rules
     }
 
-    /// The table as it was last taken in.
+    /// Returns the table after the last changes.
     pub fn forwardings(&self) -> impl Iterator<Item = (&Arc<ServicePortName>, &Arc<Forwarding>)> {
         self.table.iter().map(|(name, entry)| (name, &entry.forwarding))
     }
 
-    /// Takes in changes that the next full load will write.
+    /// Applies changes to the table without a restore. The next full load writes them.
     pub fn remember(&mut self, changes: &[Change], health_checks: &[HealthCheckPort]) {
         self.take(changes, health_checks);
     }
 
-    /// Takes in changes; answers the restore that brings them to a kernel that has everything before them. Empty where
-    /// no rule changes.
+    /// Applies changes to the table. Returns the restore that brings a kernel from the former table to the new one;
+    /// empty if no rule changes.
     pub fn plan(&mut self, changes: &[Change], health_checks: &[HealthCheckPort]) -> String {
         let touched = self.take(changes, health_checks);
         let (mut partial, mut counts) = (Partial::default(), self.rules);
@@ -133,8 +134,8 @@ impl Planner {
         partial.restore(self)
     }
 
-    /// Writes the restore of everything that is not there: into empty tables, or over whatever Services there were.
-    /// `present` says what is there. Where rules of single endpoints get comments is decided here.
+    /// Writes the restore of everything that `present`, the state of the kernel, lacks or has otherwise: into empty
+    /// tables, or over the rules of other Services. Decides whether rules of single endpoints have comments.
     pub fn full(&mut self, present: &Present, pieces: Pieces, out: &mut impl fmt::Write) -> fmt::Result {
         let endpoints: usize = self.table.values().map(|entry| reachable(&entry.forwarding)).sum();
         self.endpoint_comments = endpoints <= LARGE;
@@ -152,7 +153,7 @@ impl Planner {
 
     fn full_filter(&self, present: &Present, counts: &mut Rules, out: &mut impl fmt::Write) -> fmt::Result {
         let (first, last) = (fixed::filter_first(self.context()), fixed::filter_last(self.context()));
-        // Without rules of ours it may have kubelet's.
+        // If this mode has no rules in the chain, its rules may be kubelet's and stay.
         let firewall = !first.is_empty() || present.lacks(Table::Filter, FIREWALL);
         let rules = || first.iter().chain(&last).cloned().chain(self.all_dispatch(Table::Filter));
         let chains = FILTER_CHAINS.into_iter().chain(firewall.then_some(FIREWALL));
@@ -212,7 +213,7 @@ impl Planner {
             written = written.saturating_add(1);
             write_chains(transaction.open()?, &chains)?;
         }
-        // What leads to the chains of Services comes when all of them are complete.
+        // The rules that lead to the chains of Services come after all of these are complete.
         if pieces != Pieces::One {
             transaction.commit()?;
         }
@@ -243,7 +244,7 @@ impl Planner {
         stale.iter().try_for_each(|chain| rule::remove_chain(out, chain))
     }
 
-    /// Whether these chains have these rules, in whatever order of Services.
+    /// Returns true if these chains have these rules. The order of Services may differ.
     fn is_there(
         &self,
         table: Table,
@@ -258,7 +259,7 @@ impl Planner {
         chains.all(|chain| {
             let wanted = wanted.get(chain).copied().unwrap_or_default();
             let is_shared = chain != FORWARD && chain != FIREWALL && !NAT_FIXED.contains(&chain);
-            // Where no address takes node ports, a rule of any Service is the last.
+            // If no address accepts node ports, a rule of any Service may be the last.
             let last_matters =
                 (table, chain) == (Table::Nat, SERVICES) && !fixed::nat_last(self.context()).is_empty();
             present.content(table, chain).is_some_and(|there| match (is_shared, last_matters) {
@@ -274,8 +275,8 @@ impl Planner {
         rules.filter(move |rule| rule.table == table)
     }
 
-    /// Of each chain that is there whatever Services there are, rules that it has if it has any: those without anything of a
-    /// Service, or else one of a Service.
+    /// Returns the rules to look for in a check: for each chain that exists independently of Services, its fixed rules, or
+    /// else one rule of a Service.
     pub(super) fn marks(&self) -> Vec<Rule> {
         let context = self.context();
         let filter = fixed::filter_first(context).into_iter().chain(fixed::filter_last(context));
@@ -299,7 +300,7 @@ impl Planner {
         marks
     }
 
-    /// The rules of all Services in one table's shared chains.
+    /// Writes the rules of all Services in the shared chains of a table.
     pub(super) fn append_dispatch(&self, table: Table, out: &mut impl fmt::Write) -> fmt::Result {
         self.all_dispatch(table).try_for_each(|rule| rule::append(out, rule.chain, rule.text))
     }
@@ -374,7 +375,7 @@ impl Planner {
     }
 }
 
-/// Whether a name can stand in a rule as it is. Those of an API server always can.
+/// Returns true if the name can be in a rule as it is. Names from an API server always can.
 fn is_plain(name: &ServicePortName) -> bool {
     let parts = [&name.namespace, &name.service, &name.port];
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
@@ -382,7 +383,7 @@ fn is_plain(name: &ServicePortName) -> bool {
         && parts.iter().map(|part| part.len()).sum::<usize>() <= NAME_MAX
 }
 
-/// Number of different endpoints.
+/// Returns the number of different endpoints.
 pub(super) fn reachable(forwarding: &Forwarding) -> usize {
     let place = |backend: &Backend| (backend.address, backend.port);
     let elsewhere =
@@ -390,7 +391,7 @@ pub(super) fn reachable(forwarding: &Forwarding) -> usize {
     forwarding.cluster.len() + forwarding.local.iter().filter(elsewhere).count()
 }
 
-/// Number of rules.
+/// Returns the number of rules.
 fn total(chains: &[Chain]) -> usize {
     chains.iter().map(|chain| chain.rules.len()).sum()
 }
@@ -407,7 +408,7 @@ fn write_chains(out: &mut impl fmt::Write, chains: &[Chain]) -> fmt::Result {
     Ok(())
 }
 
-/// Transactions of the nat table, none of them empty.
+/// Writes transactions of the nat table. A transaction begins with its first line, so none is empty.
 struct Transactions<'a, W> {
     out: &'a mut W,
     open: bool,
@@ -426,7 +427,7 @@ impl<W: fmt::Write> Transactions<'_, W> {
     }
 }
 
-/// Whether a jump or the canary has to be made.
+/// Returns true if the canary or a jump is missing.
 fn needs(table: Table, present: &Present) -> bool {
     present.lacks(table, CANARY) || present.missing_jumps().any(|jump| jump.table == table)
 }

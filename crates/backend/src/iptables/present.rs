@@ -1,5 +1,5 @@
-//! What a full load has to know of the rules that are there: chains that may be stale, what need not be written, and
-//! jumps that need not be made.
+//! What a full load needs to know of the rules in the kernel: chains that may be stale, chains that need not be
+//! written, and jumps that exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -9,24 +9,24 @@ use super::name::is_of_service;
 use super::rule::{self, Table};
 use super::saved::Content;
 
-/// Read from what `iptables-save` prints.
+/// The state of the kernel's tables, read from the output of `iptables-save`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Present {
-    /// Chains of Service ports in the nat table.
+    /// Chains of Service ports in the nat table, with their content.
     pub(super) service_chains: BTreeMap<String, Content>,
-    /// What is in others.
+    /// The content of the chains that exist independently of Services.
     contents: BTreeMap<(Table, &'static str), Content>,
-    /// Other chains of which it matters whether they are there, by table.
+    /// The chains in the tables that exist independently of Services.
     pub(super) fixed: BTreeSet<(Table, &'static str)>,
-    /// Which of [`JUMPS`] are there, by their place in it.
+    /// The jumps of [`JUMPS`] that exist, by index.
     jumps: BTreeSet<usize>,
-    /// Chains of ours that rules of others lead to.
+    /// Chains of this mode that rules of other programs lead to.
     held: BTreeSet<(Table, String)>,
     table: Option<Table>,
 }
 
 impl Present {
-    /// Takes in one line of a save.
+    /// Adds one line of a save.
     pub fn line(&mut self, line: &str) {
         if let Some(name) = line.strip_prefix('*') {
             self.table = [Table::Mangle, Table::Filter, Table::Nat]
@@ -58,7 +58,7 @@ impl Present {
             return;
         }
         if let Some((_, chain)) = known().find(|known| *known == (table, from)) {
-            // Two spaces stand before the name of a counter.
+            // `iptables-save` prints two spaces before the name of a counter.
             self.contents.entry((table, chain)).or_default().add(&rule.replace("  ", " "));
             return;
         }
@@ -72,24 +72,24 @@ impl Present {
         self.jumps.extend(jump);
     }
 
-    /// What is in a chain that is there whatever Services there are; nothing where it is not there.
+    /// Returns the content of a chain that exists independently of Services; `None` if the chain is missing.
     pub(super) fn content(&self, table: Table, chain: &'static str) -> Option<Content> {
         let is_there = self.fixed.contains(&(table, chain));
         is_there.then(|| self.contents.get(&(table, chain)).copied().unwrap_or_default())
     }
 
-    /// Jumps that have to be made, in the order to make them.
+    /// Returns the jumps that are missing, in the order to create them.
     pub(super) fn missing_jumps(&self) -> impl Iterator<Item = &'static Jump> {
         JUMPS.iter().enumerate().filter(|(index, _)| !self.jumps.contains(index)).map(|(_, jump)| jump)
     }
 
-    /// The restore that removes our chains and what leads to them, but for those to be kept. What kubelet shares stays.
-    /// Nor do chains go that rules of others lead to: where these are chains of Services, all of Services stay. Empty
-    /// where there is nothing.
+    /// Returns the restore that removes this mode's chains and the jumps to them, except for chains that are `kept`.
+    /// What kubelet shares stays. A chain that rules of other programs lead to stays, too; if one of these is a chain
+    /// of a Service, all chains of Services stay. Empty if there is nothing to remove.
     pub(super) fn removal(&self, kept: impl Fn(&str, &str) -> bool) -> String {
         let mut text = String::new();
         for table in [Table::Filter, Table::Nat, Table::Mangle] {
-            // A String takes everything.
+            // Writing to a String cannot fail.
             let name = table.to_string();
             let of_services = self.held.iter().any(|(held, chain)| *held == table && is_of_service(chain));
             let is_held = |chain: &str| {
@@ -124,30 +124,31 @@ impl Present {
         rule::commit(out)
     }
 
-    /// Whether a chain that is not written as a whole has to be made.
+    /// Returns true if a chain is missing.
     pub(super) fn lacks(&self, table: Table, chain: &'static str) -> bool {
         !self.fixed.contains(&(table, chain))
     }
 }
 
-/// The chain, or whatever else, that a rule of a save leads to.
+/// Returns the target of a rule of a save: a chain or a built-in target.
 fn target(rule: &str) -> Option<&str> {
     let way = ["-j ", "-g "].into_iter().filter_map(|flag| Some(rule.rfind(flag)? + flag.len())).max()?;
     rule.get(way..)?.split(' ').next()
 }
 
-/// Whether a chain of a table is one that this mode makes and nobody shares.
+/// Returns true if this mode makes the chain and does not share it with kubelet.
 pub(crate) fn is_own(table: &str, chain: &str) -> bool {
     let of_service = table == "nat" && is_of_service(chain);
     of_service || OWN.iter().any(|(own, name)| *name == chain && own.to_string() == table)
 }
 
-/// The same with what kubelet shares: chains whose rules others are not to change.
+/// Returns true for the chains of [`is_own`] and for the one that kubelet shares. Other programs must not change
+/// their rules.
 pub(crate) fn is_watched(table: &str, chain: &str) -> bool {
     is_own(table, chain) || (table == "filter" && chain == FIREWALL)
 }
 
-/// Chains that are there whatever Services there are.
+/// Returns the chains that exist independently of Services.
 fn known() -> impl Iterator<Item = (Table, &'static str)> {
     OWN.into_iter().chain([(Table::Filter, FIREWALL)])
 }

@@ -1,4 +1,4 @@
-//! Finding out whether the rules of this mode can be written on a node.
+//! Checks whether the rules of this mode can be written on a node.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use super::fixed::CANARY;
 use super::program::Error;
 use super::rule::{self, Table};
 
-/// A chain that nothing leads to.
+/// The chain of the trial rules. No rule leads to it.
 const TRIAL: &str = "KUBE-PROXY-TRIAL";
 
 /// One rule of each kind, by table.
@@ -33,9 +33,9 @@ const RULES: [(Table, &[&str]); 3] = [
 ];
 
 impl Programs {
-    /// Tries to write one rule of each kind, in one restore that leaves nothing behind: whether the programs run, may
-    /// write, and find in the kernel what they need. Does nothing where rules of this mode are there already, and does
-    /// not wait for a lock that others hold.
+    /// Writes one rule of each kind, in one restore that removes them again. This checks that the programs run, have
+    /// permission to write, and find the kernel features that they need. Does nothing if rules of this mode exist,
+    /// and fails at once if another program holds the lock.
     pub fn probe(&self) -> Result<(), Error> {
         self.lock_is_free()?;
         if self.has_chain(Table::Nat, CANARY)? {

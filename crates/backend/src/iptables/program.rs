@@ -1,4 +1,4 @@
-//! The iptables programs of one family: which of them, and how they are run.
+//! The iptables programs of one family: finds and runs them.
 
 use std::fmt;
 use std::io::{self, BufRead as _, BufReader, BufWriter, Read, Write};
@@ -14,49 +14,49 @@ use super::rule::{Table, words};
 use super::{Meter, Present, Writers, lock};
 use crate::dataplane::Chains;
 
-/// How long a program waits for the lock of the older iptables, in seconds (as in kube-proxy).
+/// Seconds for which a program waits for the lock of the older iptables (as in kube-proxy).
 const LOCK_WAIT: &str = "5";
-/// As long is waited before a restore.
+/// Longest wait for the lock before a restore.
 const LOCK_WAIT_BEFORE: Duration = Duration::from_secs(5);
-/// The oldest version that knows all that is asked of it: `iptables-restore -w` and `MASQUERADE --random-fully`.
+/// The oldest version that supports `iptables-restore -w` and `MASQUERADE --random-fully`.
 const OLDEST: (u32, u32, u32) = (1, 6, 2);
-/// `XTABLES_RESOURCE_PROBLEM`: how programs end that could not get the lock (`xtables.h`).
+/// `XTABLES_RESOURCE_PROBLEM`: the exit status of programs that did not get the lock (`xtables.h`).
 const RESOURCE_PROBLEM: i32 = 4;
-/// Of what a program complains about, no more than this is kept, in bytes.
+/// Number of bytes of a program's error output that are kept.
 const COMPLAINT_MAX: u64 = 4096;
-/// By this signal the kernel ends programs where memory is short (`signal(7)`).
+/// The signal by which the kernel ends programs when memory is short (`signal(7)`).
 const SIGKILL: i32 = 9;
-/// By these words programs say that there is no such rule, no such chain, or no chain that a rule leads to.
+/// Messages of the programs that mean: no such rule, no such chain, or no chain that the rule leads to.
 const NOT_FOUND: [&str; 6] = [
     "No chain/target/match by that name",
     "No such file or directory",
     "does a matching rule exist",
     "does not exist",
     "Couldn't load target",
-    // iptables-nft 1.8.9 of a chain that is not there.
+    // iptables-nft 1.8.9, for a missing chain.
     "is incompatible, use 'nft' tool",
 ];
-/// Chains that kubelet makes in the mangle table of the iptables that the node uses.
+/// Chains that kubelet creates in the mangle table of the iptables that the node uses.
 const HINTS: [&str; 2] = [":KUBE-IPTABLES-HINT ", ":KUBE-KUBELET-CANARY "];
 
-/// Which iptables of the kernel's two.
+/// One of the kernel's two iptables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Variant {
     /// A front end of nftables.
     Nft,
-    /// The older one, with tables of its own.
+    /// The older iptables, with tables of its own.
     Legacy,
 }
 
-/// Why a program could not do what it was asked to.
+/// Why a program failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There is no program of this name, or it cannot be run.
+    /// The program does not exist or cannot be run.
     #[error("cannot run {program}: {source}; install iptables on this node, or choose another proxy mode")]
     Start {
         /// The program.
         program: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The pipe to or from a program broke.
@@ -64,10 +64,10 @@ pub enum Error {
     Pipe {
         /// The program.
         program: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Somebody else held the lock.
+    /// Another program held the lock.
     #[error(
         "{program} waited {LOCK_WAIT} s for /run/xtables.lock, which another program holds{message}; see `fuser -v \
          /run/xtables.lock` on the node if this goes on"
@@ -75,41 +75,41 @@ pub enum Error {
     Locked {
         /// The program.
         program: String,
-        /// What it wrote, after a colon.
+        /// The program's error output, after a colon.
         message: String,
     },
-    /// A restore failed, or a program ended otherwise than well.
+    /// A restore failed, or a program ended with an error.
     #[error("{program} failed ({status}): {message}{}{}", killed(*.status), refused(.lines))]
     Failed {
         /// The program.
         program: String,
         /// How it ended.
         status: ExitStatus,
-        /// What it wrote.
+        /// The program's error output.
         message: String,
-        /// The line of the restore that it names, with its number, between its neighbours: some versions count one
-        /// too many.
+        /// The line of the restore that the program names, with its number and its neighbours: some versions count
+        /// one line too many.
         lines: Vec<(usize, String)>,
     },
-    /// Before 1.6.2, a restore could not be told to wait for the lock, nor masquerade to random ports.
+    /// The program is older than 1.6.2: its restore cannot wait for the lock, nor masquerade to random ports.
     #[error("{program} is too old ({output}); install iptables 1.6.2 or newer, or choose another proxy mode")]
     TooOld {
         /// The program.
         program: String,
-        /// What it says of itself.
+        /// Its output for `--version`.
         output: String,
     },
-    /// A program's version is not understood.
+    /// The output for `--version` has no version.
     #[error("{program} --version printed {output:?}, which has no version in it; is it iptables?")]
     Version {
         /// The program.
         program: String,
-        /// What it wrote.
+        /// Its output.
         output: String,
     },
 }
 
-/// Nothing but the kernel, where memory is short, ends these programs by this signal.
+/// Returns a hint for programs that were ended by SIGKILL: only the kernel does that, when memory is short.
 fn killed(status: ExitStatus) -> &'static str {
     if status.signal() == Some(SIGKILL) {
         "was it ended for lack of memory? see `dmesg` on the node, and raise the memory limit"
@@ -124,18 +124,18 @@ fn refused(lines: &[(usize, String)]) -> String {
     texts.concat()
 }
 
-/// The programs of one family. They run in the network namespace of the thread that calls.
+/// The programs of one family. They run in the network namespace of the calling thread.
 #[derive(Debug, Clone)]
 pub struct Programs {
     variant: Variant,
-    /// `iptables-nft`, for example; `-save` and `-restore` are added to it.
+    /// The name of the main program, `iptables-nft` for example. `-save` and `-restore` are appended to it.
     name: String,
-    /// A lock that is not the usual one.
+    /// The path of the lock file; `None` for the usual one.
     lock: Option<PathBuf>,
     writers: Writers,
 }
 
-/// The same programs, whatever they wrote.
+/// Equal if they are the same programs, whatever processes have run.
 impl PartialEq for Programs {
     fn eq(&self, other: &Self) -> bool {
         (self.variant, &self.name, &self.lock) == (other.variant, &other.name, &other.lock)
@@ -145,8 +145,8 @@ impl PartialEq for Programs {
 impl Eq for Programs {}
 
 impl Programs {
-    /// Those that the node uses: of the variant in which kubelet left its hint, in whichever family, or else those
-    /// without a suffix.
+    /// Finds the programs that the node uses: of the variant in which kubelet has left its hint, in either family, or
+    /// else those without a suffix.
     pub fn find(family: Family) -> Result<Self, Error> {
         for variant in [Variant::Nft, Variant::Legacy] {
             let has_hint = |family| Self::of(family, variant).is_ok_and(|programs| programs.has_hint(family));
@@ -157,7 +157,7 @@ impl Programs {
         Self::named(base(family).to_owned())
     }
 
-    /// Those of a variant.
+    /// Returns the programs of a variant.
     pub fn of(family: Family, variant: Variant) -> Result<Self, Error> {
         let suffix = match variant {
             Variant::Nft => "nft",
@@ -166,7 +166,7 @@ impl Programs {
         Self::named(format!("{}-{suffix}", base(family)))
     }
 
-    /// Those of this name or path, to which `-save` and `-restore` are added.
+    /// Returns the programs of this name or path. `-save` and `-restore` are appended to it.
     pub fn named(name: String) -> Result<Self, Error> {
         let output = Command::new(&name).arg("--version").stdin(Stdio::null()).output();
         let output = output.map_err(|source| Error::Start { program: name.clone(), source })?;
@@ -180,36 +180,36 @@ impl Programs {
         Ok(Self { variant, name, lock: None, writers: Writers::default() })
     }
 
-    /// With this file for the lock of the older iptables: where tables are in a network namespace that nobody else
-    /// writes to, the lock need not be that of the whole machine.
+    /// Uses this file as the lock of the older iptables. In a network namespace that no other program writes to, the
+    /// lock need not be that of the whole machine.
     #[must_use]
     pub fn with_lock(self, file: impl Into<PathBuf>) -> Self {
         Self { lock: Some(file.into()), ..self }
     }
 
-    /// Which iptables these belong to.
+    /// Returns the iptables that these programs belong to.
     pub const fn variant(&self) -> Variant {
         self.variant
     }
 
-    /// The chains of this mode that these programs write.
+    /// Returns the chains of this mode that these programs write.
     pub fn chains(&self, family: Family) -> Chains {
         Chains { variant: self.variant, family, uses: is_own }
     }
 
-    /// Reads what a full load has to know.
+    /// Reads the state of the tables for a full load.
     pub fn present(&self) -> Result<Present, Error> {
         let mut present = Present::default();
         self.save(&[], |line| present.line(line))?;
         Ok(present)
     }
 
-    /// Those that wrote what was restored.
+    /// Returns the processes that have written restores.
     pub fn writers(&self) -> Writers {
         self.writers.clone()
     }
 
-    /// Waits until nobody else holds the lock that a restore is going to take; a front end of nftables needs none.
+    /// Waits until no other program holds the lock that a restore needs. The front end of nftables has no lock.
     pub(super) fn await_lock(&self, meter: &Meter) -> Result<(), Error> {
         if self.variant == Variant::Nft {
             return Ok(());
@@ -219,7 +219,7 @@ impl Programs {
         if wait.is_free { Ok(()) } else { Err(self.locked()) }
     }
 
-    /// Whether the lock that a restore is going to take is free now.
+    /// Returns an error if another program holds the lock that a restore needs.
     pub(super) fn lock_is_free(&self) -> Result<(), Error> {
         let is_free =
             self.variant == Variant::Nft || lock::wait(self.lock.as_deref(), Duration::ZERO).is_free;
@@ -230,8 +230,8 @@ impl Programs {
         Error::Locked { program: format!("{}-restore", self.name), message: String::new() }
     }
 
-    /// Runs a restore that `write` writes. It may be written once more, to name a line that was refused: it has to
-    /// be the same then. Answers how long that took.
+    /// Runs a restore with the text that `write` writes. `write` may run a second time, to find the line that was
+    /// refused, and must write the same text then. Returns how long the restore took.
     pub fn restore(
         &self,
         mut write: impl FnMut(&mut dyn fmt::Write) -> fmt::Result,
@@ -243,27 +243,27 @@ impl Programs {
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child =
             command.spawn().map_err(|source| Error::Start { program: program.clone(), source })?;
-        // It has nothing to write yet.
+        // The process has received no input yet, so it has not changed anything.
         self.writers.add(child.id());
         let (input, complaints) = (child.stdin.take(), child.stderr.take());
         let (written, message) =
             listening(complaints, || input.map_or(Ok(()), |input| pipe(input, &mut write)));
         let status = child.wait().map_err(|source| Error::Pipe { program: program.clone(), source })?;
         if !status.success() {
-            // A program that ends early says why by its status; that the pipe broke says nothing more.
+            // If the program failed, its status and message say why. A broken pipe is only a consequence.
             return Err(failed(program, status, message, &mut write));
         }
         written.map_err(|source| Error::Pipe { program, source })?;
         Ok(started.elapsed())
     }
 
-    /// Whether a rule is there.
+    /// Returns true if the rule exists.
     pub(super) fn has_rule(&self, table: Table, chain: &str, rule: &str) -> Result<bool, Error> {
         let table = table.to_string();
         self.ask(["-C", chain, "-t", &table].into_iter().chain(words(rule)))
     }
 
-    /// Whether a chain is there.
+    /// Returns true if the chain exists.
     pub(super) fn has_chain(&self, table: Table, chain: &str) -> Result<bool, Error> {
         self.ask(["-S", chain, "-t", &table.to_string()].into_iter())
     }
@@ -277,7 +277,7 @@ impl Programs {
             return Ok(true);
         }
         let message = complaint(&*output.stderr);
-        // Anything else, such as a lock that is held, says nothing about the rule.
+        // Other messages, such as that of a lock that is held, do not mean that the rule is missing.
         if NOT_FOUND.iter().any(|text| message.contains(text)) {
             return Ok(false);
         }
@@ -292,8 +292,8 @@ impl Programs {
         command
     }
 
-    /// Kubelet makes its chains in the tables of one variant only. A look into those of the older one would make
-    /// them, so it is only done where they are.
+    /// Returns true if kubelet has created its chains in the tables of these programs. Reading a table of the older
+    /// iptables would create it, so it is read only if it exists.
     fn has_hint(&self, family: Family) -> bool {
         let names = match family {
             Family::Ipv4 => "/proc/thread-self/net/ip_tables_names",
@@ -310,7 +310,7 @@ impl Programs {
         saved.is_ok() && found
     }
 
-    /// Gives `line` each line of what a save prints.
+    /// Calls `line` for each line of a save.
     pub(crate) fn save(&self, arguments: &[&str], mut line: impl FnMut(&str)) -> Result<(), Error> {
         let program = format!("{}-save", self.name);
         let mut command = self.command(&program);
@@ -341,14 +341,15 @@ const fn base(family: Family) -> &'static str {
     }
 }
 
-/// The numbers after the `v`: `iptables v1.8.9 (nf_tables)`.
+/// Parses the version after the `v`, as in `iptables v1.8.9 (nf_tables)`.
 fn version(output: &str) -> Option<(u32, u32, u32)> {
     let word = output.split_whitespace().find_map(|word| word.strip_prefix('v'))?;
     let mut numbers = word.split('.').map_while(|number| number.parse().ok());
     Some((numbers.next()?, numbers.next()?, numbers.next().unwrap_or(0)))
 }
 
-/// Does something with a program while what it complains about is read, so that neither waits for the other for ever.
+/// Runs `work` while another thread reads the program's error output, so that the program and `work` cannot block
+/// each other. Returns the result of `work` and the error output.
 fn listening(
     complaints: Option<ChildStderr>,
     work: impl FnOnce() -> io::Result<()>,
@@ -357,13 +358,13 @@ fn listening(
         let listen = || complaints.map(complaint).unwrap_or_default();
         match std::thread::Builder::new().spawn_scoped(scope, listen) {
             Ok(listener) => (work(), listener.join().unwrap_or_default()),
-            // Without the work, the program finds its pipes closed and ends.
+            // `work` does not run, so the program finds its pipes closed and ends.
             Err(error) => (Err(error), String::new()),
         }
     })
 }
 
-/// The beginning of what a program complains about; the rest is read and forgotten, so that it can go on.
+/// Returns the beginning of a program's error output. Reads and drops the rest, so that the program does not block.
 fn complaint(mut stream: impl Read) -> String {
     let mut kept = Vec::new();
     let _ = stream.by_ref().take(COMPLAINT_MAX).read_to_end(&mut kept);
@@ -391,13 +392,14 @@ fn failed(
     Error::Failed { program, status, message, lines }
 }
 
-/// `iptables-restore: line 7 failed`, `line 7: RULE_APPEND failed`, or `Error occurred at line: 7`.
+/// Finds the line number in `iptables-restore: line 7 failed`, `line 7: RULE_APPEND failed`, or `Error occurred at
+/// line: 7`.
 fn line_named(message: &str) -> Option<usize> {
     let mut words = message.split_whitespace().skip_while(|word| word.trim_end_matches(':') != "line");
     words.nth(1)?.trim_end_matches(':').parse().ok()
 }
 
-/// Keeps a line of a text, and those before and after it.
+/// Keeps one line of a text, and the lines before and after it.
 struct Finder {
     number: usize,
     current: usize,
@@ -419,7 +421,7 @@ impl fmt::Write for Finder {
                 self.lines.push((self.current, std::mem::take(&mut self.line)));
             }
             if self.current > self.number {
-                // Nothing after it matters.
+                // The rest of the text is not needed.
                 return Err(fmt::Error);
             }
             self.current = self.current.saturating_add(1);
@@ -428,7 +430,7 @@ impl fmt::Write for Finder {
     }
 }
 
-/// Text on its way to a program, never all of it in memory.
+/// Passes text on to a program. Never holds all of it in memory.
 struct Pipe {
     input: BufWriter<ChildStdin>,
     error: Option<io::Error>,
@@ -470,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_others_hold_is_told_from_other_ends() {
+    fn a_held_lock_is_distinguished_from_other_failures() {
         let end = |code: i32, message: &str| {
             let status = ExitStatus::from_raw(code << 8);
             failed("iptables-restore".to_owned(), status, message.to_owned(), &mut |_| Ok(())).to_string()

@@ -1,6 +1,7 @@
 //! The removal of this mode's chains where iptables is a front end of nftables: over netlink, and in parts.
 //!
-//! The program would list the rules of every chain before it removes it, and remove all of them in one transaction.
+//! `iptables-restore` would list the rules of every chain before it removes the chain, and remove all chains in one
+//! transaction.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
@@ -17,14 +18,14 @@ use crate::Error;
 use crate::dataplane::PASSAGE;
 use crate::leftovers::tables::{commit, consistently, jump, wire_family};
 
-/// Chains in one transaction, each of which takes a few milliseconds then.
+/// Chains in one transaction. Each takes a few milliseconds at this size.
 const CHAINS: usize = 1024;
-/// The chains that the kernel enters by itself.
+/// The kernel's own chains.
 const BUILT_IN: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
-/// Which chains go first: no chain leads to one that goes before it.
+/// Prefixes in the order of removal. A chain is removed only after the chains that lead to it.
 const ORDER: [&str; 5] = ["KUBE-FW-", "KUBE-EXT-", "KUBE-SVC-", "KUBE-SVL-", "KUBE-SEP-"];
 
-/// What is left to be removed.
+/// A removal in progress: the parts that remain.
 #[derive(Debug)]
 pub(super) struct Removal {
     socket: Socket,
@@ -32,14 +33,15 @@ pub(super) struct Removal {
     parts: VecDeque<Part>,
 }
 
-/// One transaction, or a wait between two.
+/// One transaction, or a wait between two transactions.
 #[derive(Debug, PartialEq, Eq)]
 enum Part {
-    /// Rules of the kernel's own chains that lead to ours.
+    /// Rules of the kernel's own chains that lead to chains of this mode.
     Entries(Vec<Entry>),
-    /// Until packets that were led in are through; from when on, once it has begun.
+    /// A wait until packets that have entered this mode's chains have left the node. The time is the start of the
+    /// wait; `None` until it starts.
     Passage(Option<Instant>),
-    /// Chains of a table with their rules.
+    /// Chains of a table, with their rules.
     Chains(Table, Vec<String>),
 }
 
@@ -52,7 +54,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// Returns true if packets that were translated still need this rule on their way out: it accepts or masquerades them.
+    /// Returns true if packets that were translated need this rule on their way out: it accepts or masquerades them.
     fn leads_out(&self) -> bool {
         matches!((self.table, self.from.as_str()), (Table::Nat, "POSTROUTING") | (Table::Filter, "FORWARD"))
             && [POSTROUTING, FORWARD].contains(&self.to.as_str())
@@ -60,7 +62,8 @@ impl Entry {
 }
 
 impl Removal {
-    /// Looks at what is there. A chain that is kept, or that rules of others lead to, stays, with what it leads to itself.
+    /// Lists the chains in the kernel and plans their removal. Chains that are `kept` stay. So do chains that rules
+    /// of other programs lead to, together with the chains that these lead to.
     pub(super) fn plan(family: Family, kept: &impl Fn(&str, &str) -> bool) -> Result<Self, Error> {
         let family = wire_family(family);
         let mut socket = Socket::open(Protocol::Netfilter)?;
@@ -91,7 +94,7 @@ impl Removal {
         Ok(Self { socket, family, parts })
     }
 
-    /// When there is something to do again, where packets are waited for.
+    /// Returns when the next step is due, if the removal waits for packets.
     pub(super) fn due(&self) -> Option<Instant> {
         match self.parts.front() {
             Some(Part::Passage(Some(since))) => since.checked_add(PASSAGE),
@@ -99,7 +102,7 @@ impl Removal {
         }
     }
 
-    /// Removes a part, but for what is kept by now. Says whether there is more.
+    /// Carries out the next part, except for chains that are `kept` now. Returns true if parts remain.
     pub(super) fn step(&mut self, kept: &impl Fn(&str, &str) -> bool) -> Result<bool, Error> {
         let family = self.family;
         match self.parts.pop_front() {
@@ -135,7 +138,8 @@ impl Removal {
     }
 }
 
-/// The rules that lead packets in go first, and those that lead them out when these packets are through.
+/// Orders the entries: rules by which packets enter go first; rules that packets need on their way out follow after a
+/// wait.
 fn entry_parts(entries: Vec<Entry>) -> Vec<Part> {
     let (out, into): (Vec<_>, Vec<_>) = entries.into_iter().partition(Entry::leads_out);
     match (into.is_empty(), out.is_empty()) {
@@ -146,7 +150,7 @@ fn entry_parts(entries: Vec<Entry>) -> Vec<Part> {
     }
 }
 
-/// The chains by table.
+/// Lists the chains, by table.
 fn chains(socket: &mut Socket, family: WireFamily) -> Result<BTreeMap<Table, Vec<String>>, SocketError> {
     let mut found: BTreeMap<Table, Vec<String>> = BTreeMap::new();
     let tables = [Table::Mangle, Table::Filter, Table::Nat].map(|table| (table.to_string(), table));
@@ -162,7 +166,7 @@ fn chains(socket: &mut Socket, family: WireFamily) -> Result<BTreeMap<Table, Vec
     Ok(found)
 }
 
-/// Where the rules of a chain lead, with their handles.
+/// Lists the targets of a chain's rules, with the rules' handles.
 fn jumps(
     socket: &mut Socket,
     family: WireFamily,
@@ -182,8 +186,8 @@ fn jumps(
     Ok(found)
 }
 
-/// Which of our chains others lead to, by whatever way. Hands over the rules by which the kernel's own chains enter
-/// ours.
+/// Returns the chains of `ours` that `others` reach, directly or through other chains. Passes the rules by which the
+/// kernel's own chains enter `ours` to `entry`.
 fn staying<E>(
     ours: &BTreeSet<String>,
     others: BTreeSet<String>,
@@ -207,7 +211,7 @@ fn staying<E>(
     Ok(stay)
 }
 
-/// Whether the kernel's own chains lead to this chain of ours.
+/// Returns true if rules of the kernel's own chains lead to this chain of this mode.
 fn is_entered(chain: &str) -> bool {
     !is_of_service(chain) && chain != MARK_MASQUERADE
 }
@@ -225,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_others_lead_to_stays_with_what_it_needs() {
+    fn chains_that_rules_of_other_programs_reach_stay() {
         let ours = ["KUBE-MARK-MASQ", "KUBE-SERVICES", "KUBE-SVC-A", "KUBE-SEP-A", "KUBE-SVC-B"];
         let ours: BTreeSet<String> = ours.map(str::to_owned).into();
         let others: BTreeSet<String> = ["PREROUTING", "MINE"].map(str::to_owned).into();
@@ -248,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leads_out_stays_until_packets_are_through() {
+    fn masquerading_is_removed_after_the_wait_for_packets() {
         let entry =
             |table, from: &str, to: &str| Entry { table, from: from.into(), to: to.into(), handle: 1 };
         let nat = |from, to| entry(Table::Nat, from, to);

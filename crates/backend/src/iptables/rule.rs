@@ -5,11 +5,11 @@ use std::fmt::{self, Display};
 /// A table that this mode writes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Table {
-    /// Nothing but the canary.
+    /// Has only the canary.
     Mangle,
-    /// What is refused, dropped or let through.
+    /// Refuses, drops and accepts packets.
     Filter,
-    /// Where packets go.
+    /// Translates packets.
     Nat,
 }
 
@@ -23,7 +23,7 @@ impl Display for Table {
     }
 }
 
-/// A rule of a fixed chain. The text is that of a restore, without operation and chain.
+/// A rule of a fixed chain. The text is that of a restore, without the operation and the chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Rule {
     pub(super) table: Table,
@@ -38,7 +38,8 @@ pub(super) struct Chain {
     pub(super) rules: Vec<String>,
 }
 
-/// A comment. Words with a space between them need quotes; a Service port's name has neither spaces nor quotes.
+/// A comment match. It is always in quotes, which words with spaces between them need; the name of a Service port has
+/// neither spaces nor quotes.
 pub(super) struct Comment<T>(pub(super) T);
 
 impl<T: Display> Display for Comment<T> {
@@ -52,7 +53,7 @@ pub(super) fn begin(out: &mut impl fmt::Write, table: Table) -> fmt::Result {
     writeln!(out, "*{table}")
 }
 
-/// Makes a chain, or empties it.
+/// Creates a chain, or empties it.
 pub(super) fn declare(out: &mut impl fmt::Write, chain: impl Display) -> fmt::Result {
     writeln!(out, ":{chain} - [0:0]")
 }
@@ -82,19 +83,20 @@ pub(super) fn remove_chain(out: &mut impl fmt::Write, chain: impl Display) -> fm
     writeln!(out, "-X {chain}")
 }
 
-/// Closes a table: all of it takes effect at once.
+/// Closes a table. Its changes take effect at once.
 pub(super) fn commit(out: &mut impl fmt::Write) -> fmt::Result {
     out.write_str("COMMIT\n")
 }
 
-/// The target that refuses packets of a protocol, in iptables' small letters. A reset for TCP: an ICMP error reaches a client
-/// of this machine while its `connect()` holds the socket, and counts only when the SYN is repeated, a second later
-/// (`tcp_v4_err`, `TCP_TIMEOUT_INIT`). The kernel takes this target in rules for TCP alone.
+/// Returns the target that refuses packets of a protocol; the protocol is in lower case. TCP gets a reset: an ICMP
+/// error reaches a client of this node while its `connect()` holds the socket, and takes effect only when the SYN is
+/// repeated, a second later (`tcp_v4_err`, `TCP_TIMEOUT_INIT`). The kernel accepts the reset target in rules for TCP
+/// only.
 pub(super) fn refusal(protocol: &str) -> &'static str {
     if protocol == "tcp" { "REJECT --reject-with tcp-reset" } else { "REJECT" }
 }
 
-/// The words of a rule, each text in quotes as one.
+/// Splits a rule into words. A quoted text is one word.
 pub(super) fn words(rule: &str) -> Vec<&str> {
     let mut words = Vec::new();
     for (index, part) in rule.split('"').enumerate() {

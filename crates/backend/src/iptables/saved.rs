@@ -1,6 +1,7 @@
-//! Rules as a save prints them, so that a load can leave alone what is there already.
+//! Rules as `iptables-save` prints them, so that a load can leave chains as they are if they have the right rules.
 //!
-//! Where a version prints a rule in another way, the rule is written again: nothing else depends on this.
+//! Where a version of iptables prints a rule in another way, its chain is written again. Nothing else depends on
+//! this.
 
 use std::fmt::Write as _;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -11,7 +12,7 @@ use portolan_model::Family;
 
 use super::rule::words;
 
-/// What a chain has, in 24 bytes.
+/// A digest of a chain's rules, 24 bytes long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Content {
     in_order: u64,
@@ -20,7 +21,7 @@ pub(super) struct Content {
 }
 
 impl Content {
-    /// Of these rules of a restore.
+    /// Returns the digest of rules of a restore.
     pub(super) fn of<'a>(family: Family, rules: impl IntoIterator<Item = &'a str>) -> Self {
         let mut content = Self::default();
         for rule in rules {
@@ -29,7 +30,7 @@ impl Content {
         content
     }
 
-    /// One more rule, as a save prints it.
+    /// Adds a rule, as a save prints it.
     pub(super) fn add(&mut self, rule: &str) {
         let hash = |value: (u64, &[u8])| {
             let mut hasher = DefaultHasher::new();
@@ -41,18 +42,18 @@ impl Content {
         self.in_any_order = self.in_any_order.wrapping_add(self.last);
     }
 
-    /// The same rules, in whatever order.
+    /// Returns true if both have the same rules, in any order.
     pub(super) const fn has_same(&self, other: &Self) -> bool {
         self.in_any_order == other.in_any_order
     }
 
-    /// The same rules, in an order of which only the last place matters.
+    /// Returns true if both have the same rules and the same last rule, in any order otherwise.
     pub(super) const fn is_like(&self, other: &Self) -> bool {
         self.has_same(other) && self.last == other.last
     }
 }
 
-/// A rule of ours as a save prints it.
+/// Returns a rule of a restore as a save prints it.
 pub(super) fn saved(family: Family, rule: &str) -> String {
     let mut general = [const { String::new() }; 4];
     let [source, destination, interface, protocol] = &mut general;
@@ -97,7 +98,7 @@ fn option<'a>(
         };
         format!("--name {list} --mask {mask} --rsource")
     };
-    // A String takes everything.
+    // Writing to a String cannot fail.
     let _ = match word {
         "--comment" => write!(matches, "--comment \"{}\" ", value()),
         "--probability" => write!(matches, "--probability {} ", probability(value())),
@@ -122,13 +123,13 @@ fn net(text: &str) -> String {
     text.parse::<IpAddr>().map_or_else(|_| text.to_owned(), |address| IpNet::from(address).to_string())
 }
 
-/// `0x00004000/0x00004000` without the zeros in front.
+/// Removes leading zeros: `0x00004000/0x00004000` becomes `0x4000/0x4000`.
 fn marks(text: &str) -> String {
     let short = |mark: &str| format!("0x{}", mark.trim_start_matches("0x").trim_start_matches('0'));
     text.split('/').map(short).collect::<Vec<_>>().join("/")
 }
 
-/// The kernel keeps 31 bits.
+/// Rounds a probability to the 31 bits that the kernel stores.
 fn probability(text: &str) -> String {
     const ONE: f64 = 2_147_483_648.0;
     let value = text.parse::<f64>().unwrap_or_default();

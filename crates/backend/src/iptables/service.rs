@@ -1,4 +1,4 @@
-//! One Service port, with the texts that its rules share.
+//! One Service port, with the texts that its rules have in common.
 
 use portolan_model::table::Outcome;
 use portolan_model::{Backend, Forwarding, Protocol, ServicePortName, Settings};
@@ -6,23 +6,23 @@ use portolan_model::{Backend, Forwarding, Protocol, ServicePortName, Settings};
 use super::Options;
 use super::name::{ChainName, Hash, Kind};
 
-/// What rules depend on besides the Service port.
+/// What rules depend on, besides the Service port.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Context<'a> {
     pub(super) settings: &'a Settings,
     pub(super) options: &'a Options,
-    /// Whether rules for single endpoints say which one; not in a large cluster.
+    /// True if rules of single endpoints name the endpoint in a comment. False in a large cluster.
     pub(super) endpoint_comments: bool,
 }
 
-/// A Service port on its way to rules.
+/// A Service port for which rules are made.
 #[derive(Debug)]
 pub(super) struct Service<'a> {
     pub(super) context: Context<'a>,
     pub(super) forwarding: &'a Forwarding,
     /// `namespace/service:port`.
     pub(super) name: String,
-    /// The protocol in small letters, as iptables has it.
+    /// The protocol in lower case, as iptables spells it.
     pub(super) protocol: &'static str,
     hash: Hash,
 }
@@ -43,7 +43,8 @@ impl<'a> Service<'a> {
         self.hash.chain(kind)
     }
 
-    /// Whether packets may have to be masqueraded. A listener of this node answers by this node anyway.
+    /// Returns true if packets may have to be masqueraded. With listeners on this node, replies come from this node
+    /// anyway.
     pub(super) const fn masquerades(&self) -> bool {
         self.context.options.redirect.is_none()
     }
@@ -52,7 +53,7 @@ impl<'a> Service<'a> {
         matches!(self.forwarding.external(), Outcome::Backends(_))
     }
 
-    /// The chain of external traffic is there even where nothing but the short cut is in it.
+    /// Returns true if the Service port has a chain for external traffic, even if only the short cut is in it.
     pub(super) fn has_external_chain(&self) -> bool {
         self.forwarding.has_endpoints && self.forwarding.externally_accessible()
     }
@@ -64,13 +65,14 @@ impl<'a> Service<'a> {
             && self.forwarding.frontends.iter().any(on_load_balancer)
     }
 
-    /// The chain of an endpoint of this address (`address:port`).
+    /// Returns the chain of the endpoint with this `address:port`.
     pub(super) fn endpoint_chain(&self, endpoint: &str) -> ChainName {
         Hash::of(&[&self.name, self.protocol, endpoint]).chain(Kind::Endpoint)
     }
 }
 
-/// Backends with their addresses as text (`address:port`), in the order of the texts: that of the rules.
+/// Returns the backends with their `address:port` as text, sorted by the text and without duplicates. Rules have this
+/// order.
 pub(super) fn in_order<'b>(backends: impl Iterator<Item = &'b Backend>) -> Vec<(String, &'b Backend)> {
     let mut list: Vec<_> = backends.map(|backend| (backend.socket().to_string(), backend)).collect();
     list.sort_unstable_by(|a, b| a.0.cmp(&b.0));

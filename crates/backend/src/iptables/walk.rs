@@ -1,4 +1,5 @@
-//! A packet's way through the rules, for tests: what the text of the rules means for the first packet of a flow.
+//! Follows a packet through the rules, for tests: the meaning of the rules' text for the first packet of a
+//! connection.
 
 use std::net::IpAddr;
 
@@ -9,7 +10,7 @@ use portolan_model::oracle::{Origin, Packet};
 use super::interpreter::Tables;
 use super::rule::words;
 
-/// Where a packet goes and which part of such packets does, marked for masquerading or not.
+/// One possible fate of a packet: its share of all such packets, whether it is marked for masquerading, and its end.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Way {
     pub(super) part: f64,
@@ -17,12 +18,12 @@ pub(super) struct Way {
     pub(super) end: End,
 }
 
-/// Where a way ends.
+/// The end of a way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum End {
-    /// Translated to this place.
+    /// Translated to this `address:port`.
     Translated(String),
-    /// Refused with a reset.
+    /// Refused with a TCP reset.
     Reset,
     /// Refused with an ICMP error.
     Rejected,
@@ -31,14 +32,14 @@ pub(super) enum End {
     Passed,
 }
 
-/// The tables, and the addresses that are the node's.
+/// The tables and the addresses of the node.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Walk<'a> {
     pub(super) tables: &'a Tables,
     pub(super) local_addresses: &'a [IpAddr],
 }
 
-/// At a rule, or after a chain.
+/// A packet on its way, at a rule or after a chain.
 #[derive(Debug, Clone, Copy)]
 struct State {
     part: f64,
@@ -46,7 +47,7 @@ struct State {
 }
 
 impl Walk<'_> {
-    /// All ways of a packet.
+    /// Returns all ways of a packet.
     pub(super) fn ways(self, packet: &Packet<'_>) -> Vec<Way> {
         let from_node = packet.origin == Origin::Node;
         let start = State { part: 1.0, marked: false };
@@ -58,7 +59,7 @@ impl Walk<'_> {
         ways
     }
 
-    /// The filter table, for what was not translated.
+    /// Follows a packet that was not translated through the filter table.
     fn filter(self, packet: &Packet<'_>, from_node: bool, state: State, ways: &mut Vec<Way>) {
         let to_node = self.is_local(packet.destination);
         let hooks: &[&str] = match (from_node, to_node) {
@@ -77,7 +78,7 @@ impl Walk<'_> {
         ways.extend(states.into_iter().map(|state| state.end(End::Passed)));
     }
 
-    /// Walks a chain; answers what comes out at its end.
+    /// Follows a packet through a chain. Returns the states in which it reaches the end of the chain.
     fn chain(
         self,
         table: &str,
@@ -119,7 +120,7 @@ impl Walk<'_> {
         match target {
             [] => vec![state],
             ["DROP"] => end(End::Dropped),
-            // The kernel takes a reset in rules for TCP alone.
+            // The kernel accepts the reset target in rules for TCP only.
             ["REJECT", "--reject-with", "tcp-reset"] if packet.protocol == Protocol::Tcp => end(End::Reset),
             ["REJECT"] => end(End::Rejected),
             ["ACCEPT"] => end(End::Passed),
@@ -130,7 +131,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Which part of such packets a rule takes, and what it does with them.
+    /// Returns the share of such packets that a rule matches, and the rule's target.
     fn judge<'r>(self, rule: &'r str, packet: &Packet<'_>) -> (f64, Vec<&'r str>) {
         let words = words(rule);
         let mut words = words.into_iter();
@@ -148,7 +149,7 @@ impl Walk<'_> {
                     value();
                     true
                 }
-                // Only clients that came before are known.
+                // A first packet has no entry in the list.
                 "--rcheck" => false,
                 "--reap" | "--set" => true,
                 "-p" => value() == packet.protocol.to_string().to_lowercase(),

@@ -1,12 +1,13 @@
-//! Who writes for a data plane: the kernel's notifications of changes name the process that made them.
+//! The processes that write for a data plane. The kernel's notification of a change names the process that made it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Processes remembered: more than may have ended before what they did is read, and too few for their ids to come again.
+/// Number of process ids that are kept: enough for every process whose notifications have not been read, and too few for
+/// the kernel to have given a kept id to another process.
 const KEPT: usize = 64;
 
-/// The processes that a data plane ran last. A clone sees those to come as well.
+/// The processes that a data plane has run last. Clones share the list, so a clone sees later processes, too.
 #[derive(Debug, Clone, Default)]
 pub struct Writers {
     ids: Arc<Mutex<VecDeque<u32>>>,
@@ -19,13 +20,14 @@ impl Writers {
         ids.push_front(id);
     }
 
-    /// Whether this is one of them. The kernel gives the first netlink socket of a process its id as port.
+    /// Returns true if the process with this netlink port is in the list. The kernel gives the first netlink socket
+    /// of a process the process id as port.
     pub(crate) fn has(&self, port: u32) -> bool {
         self.ids.lock().unwrap_or_else(PoisonError::into_inner).contains(&port)
     }
 }
 
-/// Those of the same data plane.
+/// Equal if both belong to the same data plane.
 impl PartialEq for Writers {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.ids, &other.ids)
@@ -39,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_ones_are_known() {
+    fn the_last_processes_are_kept() {
         let writers = Writers::default();
         let seen = writers.clone();
         (1..=100).for_each(|id| writers.add(id));

@@ -1,4 +1,5 @@
-//! Everything that the kernel has, compared with what it is to have, as often as it takes until it has it.
+//! Compares everything in the kernel with the desired state and writes the differences, until nothing more can be
+//! written.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -15,17 +16,17 @@ use super::refusal::{self, Refused};
 use super::set::Set;
 use crate::dataplane::Commit;
 
-/// What the kernel has, as far as a comparison needs it all at once.
+/// What a comparison reads before it compares virtual servers.
 struct Read {
-    /// Whose the virtual servers are.
+    /// The owners of the virtual servers.
     owners: Owners,
     difference: Difference,
     created: usize,
 }
 
 impl Ipvs {
-    /// Reads everything back and writes what differs. Services whose scheduler the kernel does not have get the
-    /// default one.
+    /// Reads everything back and writes the differences. If the kernel refuses an object, does so a second time, and
+    /// only reports what the kernel refuses then. Services whose scheduler the kernel lacks get the default one.
     pub(super) fn load(&mut self) -> Result<Commit, crate::Error> {
         self.desired.take_all_in();
         let outcome = self.load_what_fits();
@@ -38,10 +39,10 @@ impl Ipvs {
         outcome
     }
 
-    /// Leaves out Service ports that there is no room for in a set. One that has members in some sets only would be open
-    /// to those whom the others keep away.
+    /// Leaves out Service ports that do not fit into a set. If some members of a Service port were missing, it would
+    /// be open to clients that the missing ones exclude.
     fn load_what_fits(&mut self) -> Result<Commit, crate::Error> {
-        // What was left out at the first try, still is.
+        // Service ports that the first attempt left out are left out in the second, too.
         let mut full = if self.once_more { self.refusals.full().clone() } else { BTreeSet::new() };
         let outcome = loop {
             match self.load_with_schedulers() {
@@ -93,13 +94,14 @@ impl Ipvs {
         Ok(commit)
     }
 
-    /// Compares virtual servers and their real ones. Answers those that are not ours, or not any more.
+    /// Compares virtual servers and their real servers. Returns the virtual servers that the table does not need:
+    /// those of other programs, and stale ones of ours.
     fn compare_servers(
         &mut self,
         difference: &mut Difference,
     ) -> Result<BTreeMap<Key, Option<Config>>, Error> {
         let mut found = self.kernel.virtual_servers()?;
-        // Not by its function: the kernel is asked meanwhile.
+        // Not by `manner`, which would borrow all of `self` while the kernel is read.
         let manner = Manner {
             default: self.options.scheduler,
             missing: self.missing.as_slice(),
@@ -116,14 +118,14 @@ impl Ipvs {
         Ok(found)
     }
 
-    /// Reads addresses and sets, and compares them. Sets that are not there are made.
+    /// Reads addresses and sets, and compares them. Creates sets that are missing.
     fn read(&mut self) -> Result<Read, Error> {
         self.device = self.kernel.ensure_device()?;
-        // What changes from here on is noticed later.
+        // Later changes of addresses are noticed by their events.
         self.kernel.addresses_changed(self.device)?;
         let addresses = self.kernel.addresses(self.device)?;
         self.desired.set_node_addresses(addresses.node.iter().copied().collect());
-        // Before the set that tells of them is made, or what is ours is noted there.
+        // The owners are read before the set of our virtual servers is created or gets new members.
         let mut owners = self.kernel.owners(&self.options.exclude)?;
         self.desired.set_foreign(std::mem::take(&mut owners.foreign));
         let mut difference = Difference::default();
@@ -142,7 +144,7 @@ impl Ipvs {
         Ok(Read { owners, difference, created })
     }
 
-    /// Whether the kernel has everything but what it refuses.
+    /// Returns true if the kernel has everything except for what it refuses.
     pub(super) fn is_there(&mut self) -> Result<bool, crate::Error> {
         if self.kernel.device()? != Some(self.device) || self.node_changed()? || self.regained()? {
             return Ok(false);
@@ -161,7 +163,7 @@ impl Ipvs {
             && self.rules.are_in(&self.present_rules()?))
     }
 
-    /// Whether the kernel has schedulers by now that it did not have.
+    /// Returns true if the kernel has a scheduler that it lacked before.
     pub(super) fn regained(&mut self) -> Result<bool, Error> {
         let mut missing = Vec::new();
         for scheduler in &self.missing {

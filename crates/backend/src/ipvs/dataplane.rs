@@ -1,4 +1,4 @@
-//! The edge of the IPVS data plane: what is known of the kernel, and the order in which it is written to.
+//! The [`Dataplane`] of the IPVS mode: keeps track of the kernel's state and writes to it in order.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,7 +16,7 @@ use super::{Error, Meter, Options};
 use crate::dataplane::{Chains, Commit, Dataplane, HealthCheckPort, Refusal};
 use crate::iptables::Programs;
 
-/// Services of one family as virtual servers.
+/// The data plane that programs the Services of one family as virtual servers.
 #[derive(Debug)]
 pub struct Ipvs {
     pub(super) kernel: Kernel,
@@ -26,36 +26,36 @@ pub struct Ipvs {
     pub(super) desired: Desired,
     pub(super) draining: Draining,
     meter: Arc<Meter>,
-    /// The kernel refused something, and everything is compared for that reason.
+    /// True during the comparison that follows a refusal.
     pub(super) once_more: bool,
-    /// What it refuses for good.
+    /// What the kernel refused again.
     pub(super) refusals: Refusals,
-    /// What there was no room for, while a comparison goes on.
+    /// During a comparison, the members that did not fit into a set.
     pub(super) overflow: Vec<Refused>,
-    /// Schedulers that Services asked for and that the kernel does not have.
+    /// Schedulers that Services ask for and the kernel lacks.
     pub(super) missing: Vec<IpvsScheduler>,
     pub(super) state: State,
-    /// Index of the network device, once it is known.
+    /// Index of the network device; 0 before the first comparison.
     pub(super) device: u32,
-    /// Those that `desired` does not know yet.
+    /// Health-check node ports that have not been passed to `desired`.
     health_checks: Vec<HealthCheckPort>,
     pub(super) retiring: Option<Retiring>,
 }
 
-/// What is known of the kernel.
+/// How the kernel's state relates to the desired one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
-    /// Nothing has been compared yet: changes are only remembered.
+    /// Nothing has been compared yet: changes are only stored.
     Waiting,
-    /// The kernel has what is desired.
+    /// The kernel is in sync.
     InStep,
-    /// A write failed, or settings changed: to be compared.
+    /// A write failed, or settings changed: a comparison is needed.
     Unknown,
 }
 
 impl Ipvs {
-    /// Opens sockets in the network namespace of this thread. Changes nothing; see [`available`](super::available) for
-    /// what the kernel may lack.
+    /// Opens sockets in the network namespace of this thread. Changes nothing in the kernel. See
+    /// [`available`](super::available) for features that the kernel may lack.
     pub fn open(programs: Programs, settings: Settings, options: Options) -> Result<Self, crate::Error> {
         let kernel = Kernel::open(settings.family)?.ok_or_else(|| crate::Error::Unsupported {
             mode: "ipvs",
@@ -80,13 +80,13 @@ impl Ipvs {
         })
     }
 
-    /// Shows in a meter what this data plane has.
+    /// Reports the metrics of this data plane in `meter`.
     #[must_use]
     pub fn with_meter(self, meter: Arc<Meter>) -> Self {
         Self { meter, ..self }
     }
 
-    /// Takes in other options; the next comparison writes them.
+    /// Sets the options. The next comparison writes them.
     pub fn set_options(&mut self, options: Options) {
         if self.options != options {
             self.desired.set_exclude(&options.exclude);
@@ -95,7 +95,7 @@ impl Ipvs {
         }
     }
 
-    /// How many endpoints that are no more still have connections.
+    /// Returns the number of draining endpoints.
     pub fn draining(&self) -> usize {
         self.draining.len()
     }
@@ -122,19 +122,19 @@ impl Ipvs {
         }
     }
 
-    /// Writes what a change touches; `None` where everything has to be compared instead.
+    /// Writes a change. Returns `None` if everything has to be compared instead.
     fn change_or_compare(&mut self, touched: &Touched) -> Result<Option<Commit>, Error> {
-        // Where others have virtual servers, it is looked at first whose it is.
+        // In `excludeCIDRs`, a comparison first finds out whether another program has the virtual server.
         let mut new = touched.servers.iter().filter(|(_, former)| former.is_none());
         if new.any(|(key, _)| self.options.excludes(key.address)) || self.node_changed()? {
             return Ok(None);
         }
         let commit = self.change(touched)?;
-        // Others have waited for the room that there is now.
+        // If members of a full set go, Service ports that were left out may fit: only a comparison adds them.
         Ok((!self.refusals.makes_room(touched, &self.desired)).then_some(commit))
     }
 
-    /// Writes what a change touches.
+    /// Writes a change.
     fn change(&mut self, touched: &Touched) -> Result<Commit, Error> {
         let difference = Difference::of_change(touched, &self.desired, &self.draining, self.manner());
         let commit = self.write(&difference, None)?;
@@ -142,8 +142,8 @@ impl Ipvs {
         Ok(commit)
     }
 
-    /// Writes in an order that leaves no packet without what it needs: what rules and virtual servers refer to, rules,
-    /// virtual servers, and last the addresses that bring packets to them. What goes, goes the other way round.
+    /// Writes in an order in which every packet finds what it needs: first the members of sets, then rules, virtual
+    /// servers, and last the addresses that bring packets to them. Removals go in the reverse order.
     pub(super) fn write(
         &mut self,
         difference: &Difference,
@@ -181,7 +181,8 @@ impl Ipvs {
         })
     }
 
-    /// What the kernel refuses once more after a comparison harms nothing else: it is told, once.
+    /// Reports what the kernel refuses again at a comparison, once. Any other refusal is an error, upon which
+    /// everything is compared.
     fn judge(&mut self, refused: Vec<Refused>, is_all: bool) -> Result<(), Error> {
         let (lasting, surprises): (Vec<Refused>, _) =
             refused.into_iter().partition(|refused| self.once_more && refused.error.is_of_object());
@@ -202,7 +203,7 @@ impl Ipvs {
         self.meter.set_draining(self.draining.len());
     }
 
-    /// Service ports that are not there, or otherwise than they ask for.
+    /// Returns the Service ports that are not programmed completely.
     fn refused(&self) -> Vec<Refusal> {
         let mut refused = self.refusals.of(&self.desired);
         if !self.missing.is_empty() {
@@ -228,7 +229,8 @@ impl Ipvs {
         Ok(())
     }
 
-    /// Whether this node has other addresses than before. Pods come and go with addresses that make no difference.
+    /// Returns true if the addresses of this node have changed. Other addresses come and go with pods and do not
+    /// count.
     pub(super) fn node_changed(&mut self) -> Result<bool, Error> {
         if !self.kernel.addresses_changed(self.device)? {
             return Ok(false);
@@ -237,7 +239,7 @@ impl Ipvs {
         Ok(!self.desired.has_node_addresses(&addresses.node))
     }
 
-    /// Removes endpoints that are no more and whose connections have ended, or whose time is over.
+    /// Removes draining endpoints whose connections have ended or whose deadline has passed.
     fn drain(&mut self) -> Result<(), Error> {
         let now = Moment::now();
         let mut done = Vec::new();
@@ -275,8 +277,8 @@ impl Dataplane for Ipvs {
             State::Waiting => return Ok(Commit::default()),
             State::InStep => match self.change_or_compare(&touched) {
                 Ok(Some(commit)) => return Ok(commit),
-                // The node has other addresses, somebody else was there, a scheduler is missing, or a set is or was
-                // full.
+                // The node has other addresses, another program has the virtual server, a scheduler is missing, or a
+                // set is or was full.
                 Ok(None) | Err(Error::Refused { .. } | Error::Scheduler { .. } | Error::Full { .. }) => {
                     self.suspect();
                 }
@@ -338,7 +340,7 @@ impl Dataplane for Ipvs {
         Ok(intact)
     }
 
-    /// Connections end.
+    /// Removes everything at once. Connections end.
     fn remove(&mut self) -> Result<(), crate::Error> {
         self.withdraw()
     }
@@ -348,9 +350,9 @@ impl Dataplane for Ipvs {
         Some(Chains { variant: self.programs.variant(), family, uses: rules::uses })
     }
 
-    /// Virtual servers stay for as long as they have connections.
+    /// Removes rules. Virtual servers stay as long as they have connections.
     fn give_way(&mut self, kept: Option<Chains>) -> Result<bool, crate::Error> {
-        // What another mode's work waits for is no endpoint of this one.
+        // Connections of a retiring mode do not count as draining endpoints.
         self.meter.set_draining(0);
         let mut retiring = self.retiring.take().unwrap_or_else(|| Retiring::new(self.options.drain));
         let outcome = self.retire(&mut retiring, kept);

@@ -1,4 +1,4 @@
-//! What the kernel is to have: the needs of all Service ports together, and what a change touches of it.
+//! The desired state of the kernel: the needs of all Service ports together, and the objects that a change touches.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use super::frontend::{Context, Key, Needs, Server, needs};
 use super::set::Set;
 use crate::HealthCheckPort;
 
-/// The table, and what follows from it.
+/// The table, and the objects that it requires.
 #[derive(Debug)]
 pub(super) struct Desired {
     settings: Settings,
@@ -22,18 +22,18 @@ pub(super) struct Desired {
     /// See [`Context::foreign`].
     foreign: BTreeSet<Key>,
     table: HashMap<Arc<ServicePortName>, Arc<Forwarding>>,
-    /// Those of the table that there is no room for: they need nothing.
+    /// Service ports of the table that do not fit into full sets. They need no objects.
     left_out: HashSet<Arc<ServicePortName>>,
-    /// The sets without room.
+    /// The full sets.
     full: BTreeSet<Set>,
     health_checks: HashMap<(Arc<str>, Arc<str>), u16>,
-    /// Mostly one for each key.
+    /// The virtual servers that Service ports need, the active one first. Mostly there is one for each key.
     servers: BTreeMap<Key, Vec<Server>>,
-    /// Members with how many need them.
+    /// Members of sets, with the number of Service ports that need each.
     members: BTreeMap<(Set, Member), u32>,
 }
 
-/// What may have changed, as it was before.
+/// The former state of the objects that a change touches.
 #[derive(Debug, Default)]
 pub(super) struct Touched {
     pub(super) servers: BTreeMap<Key, Option<Server>>,
@@ -60,7 +60,7 @@ impl Desired {
         &self.settings
     }
 
-    /// Takes in other settings; says whether they differ.
+    /// Sets the settings. Returns true if they differ from the former ones.
     pub(super) fn configure(&mut self, settings: Settings) -> bool {
         let differs = settings != self.settings;
         if differs {
@@ -70,7 +70,7 @@ impl Desired {
         differs
     }
 
-    /// Takes in other networks of others.
+    /// Sets the networks in which other programs have virtual servers.
     pub(super) fn set_exclude(&mut self, exclude: &[IpNet]) {
         if self.exclude != exclude {
             self.exclude = exclude.to_vec();
@@ -78,7 +78,7 @@ impl Desired {
         }
     }
 
-    /// Takes in which virtual servers in the networks of others are theirs.
+    /// Sets which virtual servers in these networks belong to other programs.
     pub(super) fn set_foreign(&mut self, foreign: BTreeSet<Key>) {
         if self.foreign != foreign {
             self.foreign = foreign;
@@ -86,24 +86,24 @@ impl Desired {
         }
     }
 
-    /// Virtual servers of others that were taken in.
+    /// Returns the virtual servers of other programs.
     pub(super) const fn foreign(&self) -> &BTreeSet<Key> {
         &self.foreign
     }
 
-    /// Service ports that want to have a virtual server of somebody else.
+    /// Returns the Service ports that need a virtual server which another program has.
     pub(super) fn shadowed(&self) -> impl Iterator<Item = &Arc<ServicePortName>> {
         let table = (!self.foreign.is_empty()).then_some(&self.table).into_iter().flatten();
         table.filter(|(_, forwarding)| self.needs(forwarding).is_shadowed).map(|(name, _)| name)
     }
 
-    /// Service ports that there is no room for.
+    /// Returns the Service ports that do not fit into full sets.
     pub(super) fn left_out(&self) -> impl Iterator<Item = &Arc<ServicePortName>> {
         self.left_out.iter()
     }
 
-    /// Leaves out Service ports of the table until they need other members of the sets that are full, or all are taken in
-    /// again. Says whether there are any.
+    /// Leaves out Service ports of the table, until they need other members of the full sets or `take_all_in` is
+    /// called. Returns true if any object is no longer needed.
     pub(super) fn leave_out(
         &mut self,
         names: impl Iterator<Item = Arc<ServicePortName>>,
@@ -121,7 +121,7 @@ impl Desired {
         !touched.servers.is_empty() || !touched.members.is_empty()
     }
 
-    /// Takes in again what was left out.
+    /// Adds the Service ports that were left out.
     pub(super) fn take_all_in(&mut self) {
         self.full.clear();
         let mut touched = Touched::default();
@@ -132,17 +132,17 @@ impl Desired {
         }
     }
 
-    /// Whether this is a Service port of the table.
+    /// Returns true if the table has the Service port.
     pub(super) fn has(&self, name: &Arc<ServicePortName>) -> bool {
         self.table.contains_key(name)
     }
 
-    /// Whether these are the addresses of this node that were taken in.
+    /// Returns true if these are the stored addresses of this node.
     pub(super) fn has_node_addresses(&self, addresses: &BTreeSet<IpAddr>) -> bool {
         addresses.iter().eq(&self.node_addresses)
     }
 
-    /// Takes in which addresses this node has: sorted, without loopback and our own device's.
+    /// Stores the addresses of this node: sorted, without loopback addresses and those of our network device.
     pub(super) fn set_node_addresses(&mut self, addresses: Vec<IpAddr>) {
         if addresses != self.node_addresses {
             self.node_addresses = addresses;
@@ -167,7 +167,7 @@ impl Desired {
         }
     }
 
-    /// Whether both need the same members of sets that are full.
+    /// Returns true if both need the same members of the full sets.
     fn needs_same_room(&self, one: &Arc<Forwarding>, other: &Arc<Forwarding>) -> bool {
         let [one, other] = [one, other].map(|forwarding| self.needs(forwarding).members);
         let in_full = |(set, _): &&(Set, Member)| self.full.contains(set);
@@ -202,9 +202,9 @@ impl Desired {
         self.members.contains_key(member)
     }
 
-    /// The members of a set, in order.
+    /// Returns the members of a set, in order.
     pub(super) fn members_of(&self, set: Set) -> impl Iterator<Item = &Member> {
-        // In the order of sets, the smallest member comes first.
+        // The smallest member in the order of members.
         let first = (set, Member::Ip(IpAddr::from([0; 4])));
         self.members
             .range(first..)
@@ -213,12 +213,12 @@ impl Desired {
             .map(|(_, member)| member)
     }
 
-    /// The table as it was last taken in.
+    /// Returns the table after the last changes.
     pub(super) fn forwardings(&self) -> impl Iterator<Item = (&Arc<ServicePortName>, &Arc<Forwarding>)> {
         self.table.iter()
     }
 
-    /// The names of the Service ports for which `is_meant` holds.
+    /// Returns the names of the Service ports for which `is_meant` returns true.
     pub(super) fn names(
         &self,
         is_meant: impl Fn(&Forwarding) -> bool,
@@ -226,7 +226,7 @@ impl Desired {
         self.table.iter().filter(move |(_, forwarding)| is_meant(forwarding)).map(|(name, _)| name)
     }
 
-    /// Starts from scratch with the table that there is.
+    /// Computes all objects from the table.
     fn again(&mut self) {
         self.servers.clear();
         self.members.clear();
@@ -244,7 +244,7 @@ impl Desired {
         }
     }
 
-    /// What a Service port of the table needs.
+    /// Returns the needs of a Service port.
     pub(super) fn needs(&self, forwarding: &Arc<Forwarding>) -> Needs {
         let context = Context {
             settings: &self.settings,

@@ -1,4 +1,4 @@
-//! What has to be written for the kernel to have what it shall: of a change, or after everything was read.
+//! Computes the writes that bring the kernel to the desired state, for a change or a comparison.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,35 +12,35 @@ use super::draining::{Draining, Moment};
 use super::frontend::{Config, Key, Server};
 use super::set::Set;
 
-/// The share of new connections that every endpoint has.
+/// The weight of every endpoint. All have the same share of new connections.
 pub(super) const WEIGHT: u32 = 1;
 
-/// How virtual servers of the table become the kernel's.
+/// Settings for turning virtual servers of the table into those of the kernel.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Manner<'a> {
-    /// The scheduler for Services that ask for nothing.
+    /// The scheduler for Services that do not specify one.
     pub(super) default: IpvsScheduler,
-    /// Schedulers that the kernel does not have.
+    /// Schedulers that the kernel lacks.
     pub(super) missing: &'a [IpvsScheduler],
-    /// When the time of a real server is over that begins to drain now.
+    /// The deadline of a real server that starts to drain.
     pub(super) drained_by: Moment,
 }
 
 /// A real server as the kernel has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Real {
-    /// It has its share of new connections.
+    /// It gets its share of new connections.
     Serving,
-    /// It takes nothing new, and may be told until when.
+    /// It gets no new connections. Holds the deadline, if the kernel has one for it.
     Draining(Option<Moment>),
-    /// It does not work as ours do.
+    /// It has settings that this mode does not write.
     Other,
 }
 
 /// A virtual server as the kernel has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Present {
-    /// Nothing where the scheduler is none that we know.
+    /// `None` if the scheduler is unknown.
     pub(super) config: Option<Config>,
     pub(super) real: BTreeMap<SocketAddr, Real>,
 }
@@ -52,36 +52,36 @@ pub(super) enum Operation {
     Set(Key, Config),
     Delete(Key),
     NewReal(Key, SocketAddr),
-    /// It has its share of new connections again.
+    /// Gives a real server its share of new connections again.
     Restore(Key, SocketAddr),
-    /// It takes nothing new, and goes at this time at the latest.
+    /// Stops new connections to a real server and sets its deadline.
     Drain(Key, SocketAddr, Moment),
     DeleteReal(Key, SocketAddr),
 }
 
-/// What has to be written, in this order.
+/// The writes, in this order.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Difference {
     /// Members to add to sets.
     pub(super) add: Vec<(Set, Member)>,
-    /// Virtual servers that come or change, and their real servers.
+    /// Virtual servers to add or change, and their real servers.
     pub(super) servers: Vec<Operation>,
     /// Addresses to add to the network device.
     pub(super) bind: Vec<IpAddr>,
-    /// Virtual servers that go.
+    /// Virtual servers to remove.
     pub(super) gone: Vec<Operation>,
     /// Addresses to remove from the network device.
     pub(super) unbind: Vec<IpAddr>,
     /// Members to remove from sets.
     pub(super) remove: Vec<(Set, Member)>,
-    /// Real servers that go on with the connections that they have.
+    /// Real servers that drain after the writes.
     pub(super) draining: Vec<(Key, SocketAddr, Moment)>,
-    /// Real servers that do not do so any more: they are needed again, or gone.
+    /// Real servers that do not drain after the writes: they are needed again, or removed.
     pub(super) settled: Vec<(Key, SocketAddr)>,
 }
 
 impl Difference {
-    /// What a change asks for, when the kernel has what was desired before.
+    /// Computes the writes for a change, given that the kernel has the former state.
     pub(super) fn of_change(
         touched: &Touched,
         desired: &Desired,
@@ -108,8 +108,8 @@ impl Difference {
         difference
     }
 
-    /// Compares the members of a set with what it is to have. The addresses of the network device are compared with the
-    /// device itself.
+    /// Compares the members of a set with the desired ones. Does not compare the addresses of the network device: see
+    /// `addresses`.
     pub(super) fn members(&mut self, set: Set, present: &BTreeSet<Member>, desired: &Desired) {
         let add = desired.members_of(set).filter(|member| !present.contains(member));
         self.add.extend(add.map(|member| (set, *member)));
@@ -117,7 +117,7 @@ impl Difference {
         self.remove.extend(remove.map(|member| (set, *member)));
     }
 
-    /// Compares the addresses of the network device with what it is to have.
+    /// Compares the addresses of the network device with the desired ones.
     pub(super) fn addresses(&mut self, present: &BTreeSet<IpAddr>, desired: &Desired) {
         let wanted = desired.members_of(Set::IpvsIps).filter_map(address);
         self.bind.extend(wanted.filter(|address| !present.contains(address)));
@@ -125,7 +125,7 @@ impl Difference {
         self.unbind.extend(present.iter().filter(|address| !is_wanted(**address)));
     }
 
-    /// Compares one virtual server with what it is to be.
+    /// Compares one virtual server with the desired one.
     pub(super) fn server(
         &mut self,
         key: Key,
@@ -170,7 +170,7 @@ impl Difference {
         }
     }
 
-    /// A real server that is no endpoint any more.
+    /// Drains or deletes a real server that is not an endpoint.
     fn surplus(
         &mut self,
         key: Key,
@@ -178,8 +178,8 @@ impl Difference {
         real: Real,
         (scheduler, drained_by): (IpvsScheduler, Moment),
     ) {
-        // A flow of UDP has no end that could be waited for; and by the destination's address alone, all go on to a
-        // server that takes nothing new.
+        // A UDP flow has no end to wait for. The scheduler `dh` chooses by the destination's address only, so it
+        // would choose the draining server for all connections.
         if key.protocol == Protocol::Udp || scheduler == IpvsScheduler::Dh {
             self.servers.push(Operation::DeleteReal(key, place));
             return;
@@ -208,7 +208,7 @@ impl Difference {
         }
     }
 
-    /// How many messages it takes.
+    /// Returns the number of messages.
     pub(super) fn len(&self) -> usize {
         let members = self.add.len().saturating_add(self.remove.len());
         let addresses = self.bind.len().saturating_add(self.unbind.len());
@@ -217,7 +217,7 @@ impl Difference {
 }
 
 impl Present {
-    /// What the kernel has once a virtual server is written.
+    /// Returns the state of the kernel after a virtual server is written.
     fn of(server: &Server, manner: Manner<'_>) -> Self {
         Self {
             config: Some(server.config(manner.default, manner.missing)),
@@ -234,7 +234,7 @@ fn address(member: &Member) -> Option<IpAddr> {
 }
 
 impl Operation {
-    /// The scheduler that it needs.
+    /// Returns the scheduler that the operation needs.
     pub(super) const fn scheduler(&self) -> Option<IpvsScheduler> {
         match self {
             Self::New(_, config) | Self::Set(_, config) => Some(config.scheduler),

@@ -1,4 +1,4 @@
-//! Real servers that are no endpoints any more but still have connections.
+//! Real servers that are no longer endpoints but still have connections.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use super::frontend::Key;
 
-/// A time in seconds since the machine started, as long as which virtual servers are there at most. The kernel keeps it for
-/// us, as the bound of connections of a real server that takes none anyway: so a restart finds it.
+/// A time in seconds since the machine started, which no virtual server outlives. The kernel stores it as the upper
+/// threshold of connections of a real server of weight 0, where it has no effect. So a restarted agent finds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Moment(u32);
 
 impl Moment {
     pub(super) fn now() -> Self {
-        // Never 0, which is no bound.
+        // Never 0: that threshold means no limit.
         Self(u32::try_from(rustix::system::sysinfo().uptime).unwrap_or(u32::MAX).max(1))
     }
 
@@ -21,18 +21,19 @@ impl Moment {
         Self(self.0.saturating_add(u32::try_from(period.as_secs()).unwrap_or(u32::MAX)))
     }
 
-    /// What a bound says; 0 says nothing.
+    /// Returns the time that an upper threshold stands for; `None` for 0.
     pub(super) const fn of_threshold(threshold: u32) -> Option<Self> {
         if threshold == 0 { None } else { Some(Self(threshold)) }
     }
 
-    /// The bound that says it.
+    /// Returns the upper threshold that stands for this time.
     pub(super) const fn threshold(self) -> u32 {
         self.0
     }
 }
 
-/// They take nothing new, and go when their connections have ended, or when their time is over.
+/// The draining real servers. They get no new connections, and go when their connections have ended or at their
+/// deadline.
 #[derive(Debug, Default)]
 pub(super) struct Draining {
     servers: BTreeMap<Key, BTreeMap<SocketAddr, Moment>>,
@@ -43,17 +44,17 @@ impl Draining {
         self.servers.is_empty()
     }
 
-    /// How many there are.
+    /// Returns the number of draining real servers.
     pub(super) fn len(&self) -> usize {
         self.servers.values().map(BTreeMap::len).sum()
     }
 
-    /// Those of a virtual server, with when their time is over.
+    /// Returns those of a virtual server, with their deadlines.
     pub(super) fn of(&self, key: &Key) -> impl Iterator<Item = (SocketAddr, Moment)> {
         self.servers.get(key).into_iter().flatten().map(|(place, until)| (*place, *until))
     }
 
-    /// Those of each virtual server, with when their time is over.
+    /// Returns those of each virtual server, with their deadlines.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&Key, &BTreeMap<SocketAddr, Moment>)> {
         self.servers.iter()
     }

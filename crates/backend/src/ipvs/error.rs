@@ -1,17 +1,17 @@
-//! What can go wrong between this data plane and the kernel.
+//! The errors of this data plane.
 
 use portolan_model::IpvsScheduler;
 use portolan_sock::{Errno, SocketError};
 
-/// Why something could not be read or written.
+/// Why a read or a write failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A netlink socket failed, or the kernel refused a question.
+    /// A netlink socket failed, or the kernel refused a request.
     #[error("{what}: {source}")]
     Socket {
-        /// What was being done.
+        /// The operation.
         what: &'static str,
-        /// What happened.
+        /// The socket's error.
         source: SocketError,
     },
     /// The kernel refused a change.
@@ -19,60 +19,60 @@ pub enum Error {
     Refused {
         /// The change, with its object.
         what: String,
-        /// Why.
+        /// The kernel's reason.
         errno: Errno,
     },
-    /// The kernel's answers were lost.
+    /// The kernel's replies were lost.
     #[error("the kernel's answers to changes of {what} were lost; comparing everything")]
     Lost {
-        /// What was being changed.
+        /// The kind of objects that were changed.
         what: &'static str,
     },
-    /// The kernel does not have a scheduler.
+    /// The kernel lacks a scheduler.
     #[error("the kernel does not have the IPVS scheduler {scheduler}; run `modprobe ip_vs_{scheduler}`")]
     Scheduler {
-        /// Which.
+        /// The scheduler.
         scheduler: IpvsScheduler,
     },
     /// The rules around virtual servers could not be written.
     #[error(transparent)]
     Rules(crate::iptables::Error),
-    /// A set of ours has as many members as it may have.
+    /// One of our sets has as many members as it may have.
     #[error(
         "the ipset {set} is full: it takes 65536 members; use the nftables mode for a cluster of this size"
     )]
     Full {
-        /// Its name.
+        /// The set's name.
         set: String,
     },
-    /// Somebody has made a set of another type under a name of ours.
+    /// Another program has made a set of another type with one of our names.
     #[error(
         "the ipset {set} is of type {found}, not {wanted}: find who made it, and run `ipset destroy {set}`"
     )]
     Set {
-        /// Its name.
+        /// The set's name.
         set: String,
-        /// Its type.
+        /// The set's type.
         found: String,
         /// The type that it should have.
         wanted: &'static str,
     },
 }
 
-/// Invalid argument: an endpoint at a broadcast address, for one.
+/// The argument is invalid, such as an endpoint at a broadcast address.
 const EINVAL: i32 = 22;
-/// An address that no device can have.
+/// No device can have the address.
 const EADDRNOTAVAIL: i32 = 99;
-/// Those of ipset begin here (`IPSET_ERR_PRIVATE`), such as for an address that is all zeros.
+/// The first error code of ipset (`IPSET_ERR_PRIVATE`), such as that for an address of zeros.
 const OF_SETS: i32 = 4096;
 
 impl Error {
-    /// Whether other changes that were sent with it have been carried out.
+    /// Returns true if the other changes in the same call were carried out.
     pub(super) const fn is_of_one(&self) -> bool {
         matches!(self, Self::Refused { .. } | Self::Full { .. })
     }
 
-    /// Whether the kernel refused one object for what it is, and would do so again.
+    /// Returns true if the kernel refused an object for its value, so that it would refuse it again.
     pub(super) const fn is_of_object(&self) -> bool {
         matches!(self, Self::Refused { errno: Errno(errno), .. }
             if *errno == EINVAL || *errno == EADDRNOTAVAIL || *errno >= OF_SETS)

@@ -1,4 +1,4 @@
-//! From one Service port to the virtual servers and the members of sets that it needs.
+//! Computes the virtual servers and the members of sets that one Service port needs.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -15,7 +15,7 @@ use portolan_wire::ipvs::{FLAG_FALLBACK, FLAG_PERSISTENT, FLAG_PORT, Identity};
 
 use super::set::Set;
 
-/// What a virtual server is known by.
+/// The identity of a virtual server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Key {
     pub(super) address: IpAddr,
@@ -23,7 +23,7 @@ pub(crate) struct Key {
     pub(super) protocol: Protocol,
 }
 
-/// How a virtual server is to work.
+/// The settings of a virtual server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Config {
     pub(super) scheduler: IpvsScheduler,
@@ -31,7 +31,7 @@ pub(super) struct Config {
     pub(super) timeout: u32,
 }
 
-/// Which endpoints of a Service port take connections.
+/// The endpoints of a Service port that get connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Side {
     Cluster,
@@ -43,28 +43,28 @@ enum Side {
 pub(super) struct Server {
     forwarding: Arc<Forwarding>,
     side: Side,
-    /// Of two with one key, that of an address of a Service counts, and not that of a node port.
+    /// True for a node port. If two virtual servers have the same key, the one of a Service's address is used.
     pub(super) is_node_port: bool,
 }
 
-/// What needs more than the Service port to be told.
+/// What the needs depend on, besides the Service port.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Context<'a> {
     pub(super) settings: &'a Settings,
-    /// Addresses of this node in the family, but for those of our network device and loopback. Sorted.
+    /// Addresses of this node in the family, sorted, without loopback addresses and those of our network device.
     pub(super) node_addresses: &'a [IpAddr],
-    /// Networks in which others have virtual servers (`ipvs.excludeCIDRs`): ours are noted in a set there.
+    /// Networks in which other programs have virtual servers (`ipvs.excludeCIDRs`). Ours there are noted in a set.
     pub(super) exclude: &'a [IpNet],
-    /// Virtual servers in there that are not ours, which they stay.
+    /// Virtual servers in these networks that belong to other programs. They stay.
     pub(super) foreign: &'a BTreeSet<Key>,
 }
 
-/// What a Service port needs.
+/// The virtual servers and the members of sets that a Service port needs.
 #[derive(Debug, Default)]
 pub(super) struct Needs {
     pub(super) servers: Vec<(Key, Server)>,
     pub(super) members: Vec<(Set, Member)>,
-    /// Somebody else has a virtual server of those that it would need.
+    /// True if another program has a virtual server that the Service port would need.
     pub(super) is_shadowed: bool,
 }
 
@@ -74,7 +74,7 @@ impl Key {
         Identity::Address { protocol, address: self.address, port: self.port }
     }
 
-    /// The key of a virtual server that was read, if it can be one of ours.
+    /// Returns the key of a virtual server in the kernel; `None` if it cannot be one of ours.
     pub(super) fn of(identity: &Identity) -> Option<Self> {
         let Identity::Address { protocol, address, port } = *identity else { return None };
         let known = |of: &Protocol| u16::from(of.number()) == protocol;
@@ -92,7 +92,7 @@ impl Server {
         let wanted = self.forwarding.ipvs_scheduler.filter(|scheduler| !missing.contains(scheduler));
         let scheduler = wanted.unwrap_or(default);
         let of_scheduler = match scheduler {
-            // An endpoint that takes nothing new would refuse the clients that come to it.
+            // Without this flag, the scheduler refuses clients whose endpoint drains.
             IpvsScheduler::Sh => FLAG_FALLBACK,
             IpvsScheduler::Mh => FLAG_PORT,
             _ => 0,
@@ -105,12 +105,12 @@ impl Server {
         }
     }
 
-    /// Whether both are needed by the same Service port for the same frontend.
+    /// Returns true if the same Service port needs both for the same kind of frontend.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.forwarding, &other.forwarding) && self.is_node_port == other.is_node_port
     }
 
-    /// The places of the endpoints, sorted.
+    /// Returns the addresses and ports of the endpoints, sorted.
     pub(super) fn places(&self) -> impl Iterator<Item = SocketAddr> {
         let backends = match self.side {
             Side::Cluster => &self.forwarding.cluster,
@@ -121,7 +121,7 @@ impl Server {
 }
 
 impl Context<'_> {
-    /// The addresses that accept node ports.
+    /// Returns the addresses that accept node ports.
     fn node_port_addresses(&self) -> &[IpAddr] {
         match &self.settings.node_port_addresses {
             NodePortAddresses::MatchAll => self.node_addresses,
@@ -138,7 +138,7 @@ impl Context<'_> {
     }
 }
 
-/// What a Service port needs.
+/// Returns the needs of a Service port.
 pub(super) fn needs(context: Context<'_>, forwarding: &Arc<Forwarding>) -> Needs {
     let mut collector = Collector { context, forwarding, needs: Needs::default() };
     for frontend in forwarding.frontends.iter().filter(|frontend| !is_nowhere(frontend)) {
@@ -153,12 +153,13 @@ pub(super) fn needs(context: Context<'_>, forwarding: &Arc<Forwarding>) -> Needs
     collector.needs
 }
 
-/// No packet goes to an address of zeros; sets refuse it, and devices take it without having it.
+/// Returns true for an address of zeros, which no packet has as destination: sets refuse it, and a device accepts it
+/// but does not have it.
 fn is_nowhere(frontend: &Frontend) -> bool {
     place(frontend).is_some_and(|(address, _)| address.is_unspecified())
 }
 
-/// Address and port of its own.
+/// Returns the frontend's own address and port; `None` for a node port.
 const fn place(frontend: &Frontend) -> Option<(IpAddr, u16)> {
     match *frontend {
         Frontend::ClusterIp(address, port)
@@ -246,8 +247,8 @@ impl Collector<'_> {
         self.server(key, side, false);
     }
 
-    /// Without an endpoint on this node, pods and the node itself go to endpoints elsewhere. With one, all clients share
-    /// a virtual server, so they have to go to that one, too.
+    /// Without an endpoint on this node, pods and the node itself use endpoints of other nodes. With one, they have
+    /// to use it as well, because all clients share the virtual server.
     fn external(&mut self, key: Key, is_node_port: bool) {
         let side = match self.forwarding.external_policy {
             ExternalPolicy::Local if !self.forwarding.local.is_empty() => Side::Local,
@@ -264,7 +265,7 @@ impl Collector<'_> {
         self.server(key, side, is_node_port);
     }
 
-    /// What is not TCP is refused well enough by IPVS itself, with an ICMP error.
+    /// Adds a TCP frontend to the set of those to refuse. IPVS itself refuses other protocols, with an ICMP error.
     fn refused(&mut self, key: Key) {
         if key.protocol == Protocol::Tcp {
             self.member(Set::Reject, key.member());
@@ -307,7 +308,7 @@ impl Collector<'_> {
         }
     }
 
-    /// An address that another interface has is not put on ours, too.
+    /// Puts an address on our device, unless another interface of this node has it.
     fn on_device_or_node(&mut self, key: Key) {
         if self.context.is_node_address(key.address) {
             self.member(Set::Own, key.member());

@@ -1,4 +1,5 @@
-//! The kernel's side of one family: virtual servers, the network device, ipsets. Reads and writes, decides nothing.
+//! The kernel's virtual servers, network device, and ipsets of one family. Reads and writes them, and decides
+//! nothing.
 
 mod send;
 
@@ -23,19 +24,19 @@ use super::{Error, probe};
 use crate::reading::consistently;
 use send::{Sent, encode, on_device, send};
 
-/// The network device of this mode, as kube-proxy calls it. Its addresses make this host take in what is for Services.
+/// The network device of this mode, with kube-proxy's name. Its addresses make this host accept packets to Services.
 pub const DEVICE: &str = "kube-ipvs0";
 
-/// The sockets of one family, in the network namespace of the thread that opened them.
+/// The sockets for one family, in the network namespace of the thread that opened them.
 #[derive(Debug)]
 pub(crate) struct Kernel {
     family: Family,
-    /// The number by which this kernel knows IPVS.
+    /// The number of IPVS in generic netlink, which the kernel assigns.
     number: u16,
     generic: Socket,
     netfilter: Socket,
     route: Socket,
-    /// Changes of addresses.
+    /// Receives the kernel's events about changes of addresses.
     events: Socket,
     bytes: usize,
 }
@@ -43,25 +44,25 @@ pub(crate) struct Kernel {
 /// The addresses of this node in the family.
 #[derive(Debug, Default)]
 pub(crate) struct Addresses {
-    /// Those of our device.
+    /// The addresses of our network device.
     pub(crate) device: BTreeSet<IpAddr>,
-    /// Those of others, but for loopback and those of a link only.
+    /// The addresses of other devices, without loopback addresses and those of link scope.
     pub(super) node: BTreeSet<IpAddr>,
 }
 
-/// Whose virtual servers are.
+/// The owners of virtual servers.
 #[derive(Debug, Default)]
 pub(crate) struct Owners {
-    /// Ours, or kube-proxy's.
+    /// Virtual servers of ours, or of kube-proxy.
     pub(crate) own: BTreeSet<Key>,
-    /// Those of others, of which that is certain: in networks that are excluded.
+    /// Virtual servers in `excludeCIDRs` that certainly belong to other programs.
     pub(super) foreign: BTreeSet<Key>,
-    /// Addresses that are noted as those of some of ours.
+    /// The addresses of the virtual servers that are noted as ours.
     pub(crate) noted: BTreeSet<IpAddr>,
 }
 
 impl Kernel {
-    /// Opens the sockets; `None` says that this kernel has no IPVS.
+    /// Opens the sockets. Returns `None` if this kernel has no IPVS.
     pub(crate) fn open(family: Family) -> Result<Option<Self>, Error> {
         let failed = Error::socket("netlink sockets");
         let mut generic = Socket::open(Protocol::Generic).map_err(&failed)?;
@@ -81,23 +82,23 @@ impl Kernel {
         }))
     }
 
-    /// Bytes that were sent since this was asked last.
+    /// Returns the number of bytes sent since the last call.
     pub(super) fn take_bytes(&mut self) -> usize {
         std::mem::take(&mut self.bytes)
     }
 
-    /// The device's index, if it is there.
+    /// Returns the device's index, if the device exists.
     pub(super) fn device(&mut self) -> Result<Option<u32>, Error> {
         device(&mut self.route).map_err(Error::socket("listing network devices"))
     }
 
-    /// The device's index; made where it is not there.
+    /// Returns the device's index. Creates the device if it is missing.
     pub(super) fn ensure_device(&mut self) -> Result<u32, Error> {
         if let Some(index) = self.device()? {
             return Ok(index);
         }
         match self.route.query(&mut route::create_dummy(DEVICE), |_| Ok(())) {
-            // The other family was quicker.
+            // The data plane of the other family has just created it.
             Err(error) if error.errno() == Some(Errno::EEXIST) => {}
             outcome => outcome.map_err(Error::socket("making the network device kube-ipvs0"))?,
         }
@@ -105,7 +106,7 @@ impl Kernel {
         self.device()?.ok_or(gone).map_err(Error::socket("making the network device kube-ipvs0"))
     }
 
-    /// Removes the device if no address is left on it.
+    /// Removes the device if it has no address left.
     pub(super) fn remove_device(&mut self) -> Result<(), Error> {
         let failed = Error::socket("removing the network device kube-ipvs0");
         let Some(index) = self.device()? else { return Ok(()) };
@@ -129,7 +130,7 @@ impl Kernel {
         }
     }
 
-    /// All addresses of this node in the family.
+    /// Lists the addresses of this node in the family.
     pub(crate) fn addresses(&mut self, device: u32) -> Result<Addresses, Error> {
         let family = self.address_family();
         let listed = consistently(|| {
@@ -148,7 +149,7 @@ impl Kernel {
         listed.map_err(Error::socket("listing addresses"))
     }
 
-    /// Whether addresses of others than our device came or went since this was asked last.
+    /// Returns true if addresses of other devices than ours have changed since the last call.
     pub(super) fn addresses_changed(&mut self, device: u32) -> Result<bool, Error> {
         let (mut changed, family) = (false, self.family);
         let received = self.events.receive(|frame| {
@@ -165,7 +166,7 @@ impl Kernel {
         }
     }
 
-    /// All virtual servers of the family that could be ours, whoever made them.
+    /// Lists the virtual servers of the family that could be ours, including those of other programs.
     pub(super) fn virtual_servers(&mut self) -> Result<BTreeMap<Key, Option<Config>>, Error> {
         let (number, family) = (self.number, self.family);
         let listed = consistently(|| {
@@ -184,10 +185,11 @@ impl Kernel {
         listed.map_err(Error::socket("listing virtual servers"))
     }
 
-    /// Whose the virtual servers of the family are. Ours are those noted in a set of ours, and outside `exclude` those at
-    /// an address of our device. Where kube-proxy made them, there is no such set: those of its node ports are at an
-    /// address of this node, and their port is in a set of its own. In `exclude`, those of kube-proxy, and ours of a time
-    /// when it was another one, are nobody's.
+    /// Returns the owners of the virtual servers of the family. Ours are those that the set `Set::Own` names and,
+    /// outside `exclude`, those at an address of our device. If that set is missing, kube-proxy may have made them:
+    /// its node ports are at an address of this node, and their port is in one of its sets. In `exclude`, virtual
+    /// servers that look like ours but whose address is not noted belong to no owner in the result: those of
+    /// kube-proxy, and ours that were written when `exclude` had another value.
     pub(crate) fn owners(&mut self, exclude: &[IpNet]) -> Result<Owners, Error> {
         let device = self.device()?;
         let addresses = device.map(|device| self.addresses(device)).transpose()?.unwrap_or_default();
@@ -220,19 +222,19 @@ impl Kernel {
         Ok(ports)
     }
 
-    /// Removes virtual servers, with the connections that they have.
+    /// Removes virtual servers, with their connections.
     pub(crate) fn remove_virtual_servers(&mut self, keys: &BTreeSet<Key>) -> Result<(), Error> {
         let operations: Vec<_> = keys.iter().map(|key| Operation::Delete(*key)).collect();
         strictly(self.operate(&operations)?)
     }
 
-    /// Whether the kernel has a scheduler. A module with it is loaded if there is one.
+    /// Returns true if the kernel has a scheduler. The kernel loads its module, if there is one.
     pub(super) fn has_scheduler(&mut self, scheduler: IpvsScheduler) -> Result<bool, Error> {
         let lacks = probe::trial(&mut self.generic, self.number, self.family, scheduler)?;
         Ok(lacks.is_none())
     }
 
-    /// The real servers of a virtual one, with how many connections they have.
+    /// Lists the real servers of a virtual server, with their numbers of connections.
     pub(super) fn real_servers(&mut self, key: &Key) -> Result<Vec<RealServer>, Error> {
         let (number, identity) = (self.number, key.identity());
         let listed = consistently(|| {
@@ -248,13 +250,13 @@ impl Kernel {
         listed.map_err(Error::socket("listing real servers"))
     }
 
-    /// A virtual server with its real ones.
+    /// Returns a virtual server with its real servers.
     pub(super) fn present(&mut self, key: &Key, config: Option<Config>) -> Result<Present, Error> {
         let real = self.real_servers(key)?.iter().map(|server| (server.place, real(server))).collect();
         Ok(Present { config, real })
     }
 
-    /// Writes timeouts that differ from these.
+    /// Writes the timeouts if one differs from the wanted value.
     pub(super) fn set_timeouts(&mut self, wanted: ipvs::Timeouts) -> Result<(), Error> {
         let failed = Error::socket("IPVS timeouts");
         if wanted == ipvs::Timeouts::default() {
@@ -278,7 +280,7 @@ impl Kernel {
         self.generic.query(&mut ipvs::set_timeouts(number, wanted), |_| Ok(())).map_err(failed)
     }
 
-    /// The members of a set; `None` where there is no such set.
+    /// Lists the members of a set. Returns `None` if the set is missing.
     pub(super) fn members(&mut self, set: Set) -> Result<Option<BTreeSet<Member>>, Error> {
         let name = set.name(self.family);
         let mut found = None;
@@ -294,7 +296,7 @@ impl Kernel {
             Ok(all)
         });
         match listed {
-            // EINVAL: the kernel has no sets at all.
+            // EINVAL: the kernel has no ipsets at all.
             Err(error) if matches!(error.errno(), Some(Errno::ENOENT | Errno::EINVAL)) => Ok(None),
             Err(source) => Err(Error::Socket { what: "listing an ipset", source }),
             Ok(members) => match found {
@@ -306,7 +308,7 @@ impl Kernel {
         }
     }
 
-    /// Whether there is such a set in a family.
+    /// Returns true if the set exists in a family.
     pub(super) fn has_set(&mut self, set: Set, family: Family) -> Result<bool, Error> {
         let mut request = ipset::header(&set.name(family));
         match consistently(|| self.netfilter.dump(&mut request, |_| Ok(()))) {
@@ -315,18 +317,18 @@ impl Kernel {
         }
     }
 
-    /// Makes a set that is not there.
+    /// Creates a set that is missing.
     pub(super) fn create(&mut self, set: Set) -> Result<(), Error> {
         let failed = Error::socket("making an ipset");
         let family = set_family(self.family);
         let revision = probe::revision(&mut self.netfilter, set.kind(), family).map_err(&failed)?;
-        // Whoever asks for a type that is not there is told so by the kernel.
+        // If the type is missing, the kernel's error says so.
         let mut request =
             ipset::create(&set.name(self.family), set.kind(), family, revision.unwrap_or_default());
         self.netfilter.query(&mut request, |_| Ok(())).map_err(failed)
     }
 
-    /// Removes a set that may not be there. Says whether it is gone: not while a rule refers to it.
+    /// Removes a set, if it exists. Returns false if a rule still refers to it.
     pub(super) fn destroy(&mut self, set: Set) -> Result<bool, Error> {
         match self.netfilter.query(&mut ipset::destroy(&set.name(self.family)), |_| Ok(())) {
             Err(error) if error.errno() == Some(Errno(ipset::ERR_BUSY)) => Ok(false),
@@ -335,13 +337,13 @@ impl Kernel {
         }
     }
 
-    /// What was refused, once the rest is done.
+    /// Counts the bytes sent and returns the refusals.
     fn note(&mut self, sent: Sent) -> Vec<Refused> {
         self.bytes = self.bytes.saturating_add(sent.bytes);
         sent.refused
     }
 
-    /// Adds members to sets. Answers what was refused, as all that write many at once.
+    /// Adds members to sets. Returns the refusals, as the other functions that send many messages do.
     pub(super) fn add(&mut self, members: &[(Set, Member)]) -> Result<Vec<Refused>, Error> {
         self.change_members(members, ipset::add)
     }
@@ -375,7 +377,7 @@ impl Kernel {
         Ok(self.note(sent?))
     }
 
-    /// Changes virtual servers. What is gone already is no error.
+    /// Changes virtual servers. The removal of a missing one is no refusal.
     pub(super) fn operate(&mut self, operations: &[Operation]) -> Result<Vec<Refused>, Error> {
         let number = self.number;
         let sent = send(
@@ -398,7 +400,7 @@ impl Kernel {
         self.change_addresses(device, addresses, route::put_address, Errno::EEXIST)
     }
 
-    /// Removes addresses from the device, or fails.
+    /// Removes addresses from the device. A refusal is an error.
     pub(crate) fn remove_addresses(&mut self, device: u32, addresses: &[IpAddr]) -> Result<(), Error> {
         strictly(self.unbind(device, addresses)?)
     }
@@ -436,12 +438,12 @@ impl Kernel {
     }
 }
 
-/// Of refusals, the first is an error.
+/// Returns the first refusal as an error.
 pub(super) fn strictly(refused: Vec<Refused>) -> Result<(), Error> {
     refused.into_iter().next().map_or(Ok(()), |refused| Err(refused.error))
 }
 
-/// No such process: what the kernel says of a virtual server that is not there.
+/// No such process: the kernel's error for a missing virtual server.
 const ESRCH: i32 = 3;
 /// No such device.
 const ENODEV: i32 = 19;
@@ -468,7 +470,7 @@ pub(super) const fn set_family(family: Family) -> SetFamily {
     }
 }
 
-/// The number by which this kernel knows IPVS, if it has it. Asking makes the kernel load the module.
+/// Returns the number of IPVS in generic netlink; `None` if the kernel has no IPVS. The kernel loads the module.
 pub(super) fn number(socket: &mut Socket) -> Result<Option<u16>, SocketError> {
     let mut found = None;
     let asked = socket.query(&mut generic::family(ipvs::FAMILY), |frame| {
@@ -485,7 +487,7 @@ pub(super) fn number(socket: &mut Socket) -> Result<Option<u16>, SocketError> {
     }
 }
 
-/// The index of the network device, if it is there.
+/// Returns the index of the network device, if the device exists.
 pub(crate) fn device(socket: &mut Socket) -> Result<Option<u32>, SocketError> {
     consistently(|| {
         let mut found = None;

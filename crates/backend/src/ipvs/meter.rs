@@ -1,11 +1,12 @@
-//! What operators ask of this mode.
+//! The metrics of this mode.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// No data plane has been there.
+/// The value before the first data plane of this mode.
 const NEVER: usize = usize::MAX;
 
-/// Shared by the data plane of a family, which writes, and whoever exports what it shows, in a thread of its own.
+/// The metrics of one family. The data plane writes them, and the exporter of metrics reads them in a thread of its
+/// own.
 #[derive(Debug)]
 pub struct Meter {
     draining: AtomicUsize,
@@ -18,7 +19,7 @@ impl Default for Meter {
 }
 
 impl Meter {
-    /// How many endpoints that are no more still have connections; `None` where this mode never ran.
+    /// Returns the number of draining endpoints; `None` if this mode has never run.
     pub fn draining(&self) -> Option<usize> {
         Some(self.draining.load(Ordering::Relaxed)).filter(|count| *count != NEVER)
     }

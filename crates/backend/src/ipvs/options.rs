@@ -1,4 +1,4 @@
-//! What besides the settings of every mode decides about this one.
+//! The options of this mode.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -7,17 +7,18 @@ use ipnet::IpNet;
 use portolan_model::IpvsScheduler;
 use portolan_wire::ipvs::Timeouts;
 
-/// Fixed between two comparisons.
+/// Options that stay the same between two comparisons.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// How an endpoint is chosen where the Service does not say it (`ipvs.scheduler`).
+    /// The scheduler for Services that do not specify one (`ipvs.scheduler`).
     pub scheduler: IpvsScheduler,
-    /// Virtual servers of others, by address: not removed, even where they look like ours (`ipvs.excludeCIDRs`).
+    /// Networks in which other programs have virtual servers. These are not removed, even if they look like ours
+    /// (`ipvs.excludeCIDRs`).
     pub exclude: Vec<IpNet>,
-    /// How long the kernel remembers connections when nothing comes (`ipvs.tcpTimeout` and its likes); 0 leaves a
-    /// timeout as it is.
+    /// The kernel's timeouts of idle connections (`ipvs.tcpTimeout`, `ipvs.tcpFinTimeout`, `ipvs.udpTimeout`); 0
+    /// leaves a timeout as it is.
     pub timeouts: Timeouts,
-    /// How long an endpoint that is no more may go on with the connections that it has.
+    /// How long connections to a removed endpoint may go on.
     pub drain: Duration,
 }
 
@@ -33,7 +34,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Whether a virtual server at this address is somebody else's, whatever it looks like.
+    /// Returns true if virtual servers at this address belong to other programs, unless they are noted as ours.
     pub(super) fn excludes(&self, address: IpAddr) -> bool {
         self.exclude.iter().any(|cidr| cidr.contains(&address))
     }

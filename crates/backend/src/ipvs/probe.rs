@@ -1,4 +1,4 @@
-//! Whether the kernel can run this mode, and what it lacks.
+//! Checks whether the kernel can run this mode, and what it lacks.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -16,16 +16,17 @@ use super::frontend::Key;
 use super::kernel::{self, DEVICE};
 use super::set::Set;
 
-/// There where the kernel's IPVS works together with conntrack.
+/// This file exists if the kernel's IPVS supports conntrack.
 const CONNTRACK: &str = "/proc/sys/net/ipv4/vs/conntrack";
-/// Where a virtual server is made to see whether it can be: addresses of documentation (RFC 5737, RFC 3849).
+/// Addresses of the virtual server that is created as a trial: for documentation (RFC 5737, RFC 3849).
 const TRIAL_ADDRESSES: [&str; 2] = ["198.51.100.0", "2001:db8::"];
-/// Ports for it, in case others have one.
+/// Ports of the trial virtual server. The next one is tried if another program has one there.
 const TRIAL_PORTS: std::ops::Range<u16> = 20_000..20_010;
 
-/// Checks that the kernel, in the network namespace of this thread, can run this mode in these families, and answers the
-/// scheduler of this name; no name means `rr`. What is missing is told together. Loads the kernel's modules, makes a
-/// virtual server at an address of documentation and a network device, and removes them again.
+/// Checks that the kernel, in the network namespace of this thread, can run this mode in these families. Returns the
+/// scheduler with this name; an empty name stands for `rr`. An error lists everything that is missing. The kernel
+/// loads its modules. Creates a virtual server at an address for documentation and a network device, and removes them
+/// again.
 pub fn available(scheduler: &str, families: &[Family]) -> Result<IpvsScheduler, crate::Error> {
     let name = if scheduler.is_empty() { "rr" } else { scheduler };
     let wanted = IpvsScheduler::named(name);
@@ -40,7 +41,7 @@ pub fn available(scheduler: &str, families: &[Family]) -> Result<IpvsScheduler, 
     Err(crate::Error::Unsupported { mode: "ipvs", missing: missing.join("; ") })
 }
 
-/// What the kernel lacks, each with how to get it.
+/// Returns what the kernel lacks, each with a way to get it.
 fn missing(scheduler: IpvsScheduler, families: &[Family]) -> Result<Vec<String>, Error> {
     let mut missing = Vec::new();
     let mut generic = Socket::open(Protocol::Generic).map_err(Error::socket("netlink sockets"))?;
@@ -65,7 +66,7 @@ fn missing(scheduler: IpvsScheduler, families: &[Family]) -> Result<Vec<String>,
     Ok(missing)
 }
 
-/// Makes a virtual server and removes it.
+/// Creates a virtual server and removes it. Returns why that is not possible; `None` if it is.
 pub(super) fn trial(
     socket: &mut Socket,
     number: u16,
@@ -86,7 +87,7 @@ pub(super) fn trial(
                 alone(socket, |batch| ipvs::delete_virtual_server(batch, number, &identity))?;
                 return Ok(None);
             }
-            // Somebody else's.
+            // Another program has a virtual server there.
             Some(Errno::EEXIST) => {}
             Some(Errno::ENOENT) => {
                 return Ok(Some(format!(
@@ -104,7 +105,7 @@ pub(super) fn trial(
     Ok(None)
 }
 
-/// Sends a message; answers why it was refused, if it was.
+/// Sends one message. Returns why the kernel refused it, or `None`.
 fn alone(socket: &mut Socket, write: impl FnOnce(&mut Batch)) -> Result<Option<Errno>, Error> {
     let mut batch = Batch::new(socket.next_sequence(1));
     write(&mut batch);
@@ -136,7 +137,7 @@ fn missing_sets(families: &[Family]) -> Result<Vec<String>, Error> {
                         "ipsets of type {name} ({family}) are missing; run `modprobe ip_set_{module}`"
                     ));
                 }
-                // The kernel knows no such netlink messages.
+                // The kernel does not know ipset's netlink messages.
                 Err(error) if error.errno() == Some(Errno::EINVAL) => {
                     return Ok(vec![
                         "ipsets are missing (module ip_set, CONFIG_IP_SET); run `modprobe ip_set`".to_owned(),
@@ -150,7 +151,7 @@ fn missing_sets(families: &[Family]) -> Result<Vec<String>, Error> {
     Ok(missing)
 }
 
-/// The revision of a type of sets to use, if the kernel has the type.
+/// Returns the revision of a set type to use; `None` if the kernel lacks the type.
 pub(super) fn revision(
     socket: &mut Socket,
     kind: Type,
@@ -190,7 +191,7 @@ fn missing_device() -> Result<Option<String>, Error> {
     Ok(None)
 }
 
-/// The kernel's refusal of a change.
+/// Makes an error from the kernel's refusal of a change.
 pub(super) fn refusal(operation: &Operation, errno: Errno) -> Error {
     match operation.scheduler() {
         Some(scheduler) if errno == Errno::ENOENT => Error::Scheduler { scheduler },

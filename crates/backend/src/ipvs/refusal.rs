@@ -1,4 +1,5 @@
-//! What the kernel does not take, and whose it is: it harms nothing else, and is told.
+//! Objects that the kernel refuses. They are reported with the Service ports that need them, and everything else is
+//! written.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
@@ -28,25 +29,25 @@ const VIRTUAL_SERVER: &str = "the kernel does not take one of its virtual server
 const ADDRESS: &str = "the kernel does not take one of its addresses on kube-ipvs0; the log names it, and the rest of \
     the Service works";
 
-/// One thing that was to be written.
+/// One object of a write.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Item {
-    /// To or from a set.
+    /// A member to be added to or removed from a set.
     Member(Set, Member),
-    /// Of a virtual server.
+    /// A change of a virtual server or a real server.
     Operation(Operation),
-    /// Of the network device.
+    /// An address of the network device.
     Address(IpAddr),
 }
 
-/// One thing that the kernel refused.
+/// One object that the kernel refused.
 #[derive(Debug)]
 pub(super) struct Refused {
     pub(super) item: Item,
     pub(super) error: Error,
 }
 
-/// What was refused, to be looked up: a full set refuses as many members as it has.
+/// The refused objects, indexed for lookup: a full set may refuse as many members as it has.
 #[derive(Debug, Default)]
 struct Index {
     members: HashSet<(Set, Member)>,
@@ -55,21 +56,21 @@ struct Index {
     addresses: HashSet<IpAddr>,
 }
 
-/// What the kernel went on to refuse at the last comparison.
+/// What the kernel refused again at the last comparison.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
-    /// In words, as far as they are in the log.
+    /// The error texts that have been logged.
     told: BTreeSet<String>,
-    /// How many.
+    /// The number of refused objects.
     count: usize,
-    /// Whose.
+    /// The Service ports that need them, with the reason.
     services: BTreeMap<Arc<ServicePortName>, &'static str>,
-    /// Sets that had no room for all of their members.
+    /// Sets that had no room for all members.
     full: BTreeSet<Set>,
 }
 
 impl Refused {
-    /// The set that it is about.
+    /// Returns the set that the refusal is about, if it is about a member.
     pub(super) const fn set(&self) -> Option<Set> {
         match self.item {
             Item::Member(set, _) => Some(set),
@@ -79,12 +80,12 @@ impl Refused {
 }
 
 impl Refusals {
-    /// How many things the kernel refused.
+    /// Returns the number of refused objects.
     pub(super) const fn count(&self) -> usize {
         self.count
     }
 
-    /// Takes in what is refused now; what has not been told is told.
+    /// Stores the current refusals, and logs those that have not been logged.
     pub(super) fn take(&mut self, refused: &[Refused], desired: &Desired) {
         let former = std::mem::take(&mut self.told);
         for Refused { error, .. } in refused {
@@ -99,7 +100,7 @@ impl Refusals {
         self.services.extend(desired.shadowed().map(|name| (name.clone(), SHADOWED)));
     }
 
-    /// Tells of sets without room, once each for as long as they are so.
+    /// Logs each full set, once for as long as it is full.
     pub(super) fn tell_full(&self, overflow: &[Refused]) {
         let mut told = self.full.clone();
         for Refused { error, .. } in
@@ -109,24 +110,24 @@ impl Refusals {
         }
     }
 
-    /// Sets that have no room.
+    /// Returns the full sets.
     pub(super) const fn full(&self) -> &BTreeSet<Set> {
         &self.full
     }
 
-    /// Takes in which sets have no room.
+    /// Stores which sets are full.
     pub(super) fn set_full(&mut self, full: BTreeSet<Set>) {
         self.full = full;
     }
 
-    /// Whether a change removes members from a set that had no room for others.
+    /// Returns true if a change removes members from a full set.
     pub(super) fn makes_room(&self, touched: &Touched, desired: &Desired) -> bool {
         let goes = |member: &(Set, Member)| self.full.contains(&member.0) && !desired.has_member(member);
         !self.full.is_empty() && touched.members.iter().any(|(member, was_there)| *was_there && goes(member))
     }
 
-    /// Service ports that are not programmed as they ask for: those that are left out, and those of which the kernel lacks
-    /// something.
+    /// Returns the Service ports that are not programmed completely: those that are left out, and those that need a
+    /// refused object.
     pub(super) fn of(&self, desired: &Desired) -> Vec<Refusal> {
         let left_out = desired.left_out().map(|name| (name, FULL));
         let services = self.services.iter().filter(|(name, _)| desired.has(name));
@@ -158,7 +159,8 @@ impl Index {
         index
     }
 
-    /// What is the matter with a Service port that has these needs. What was to be removed is nobody's.
+    /// Returns why a Service port with these needs is not programmed completely. The refusal of a removal concerns no
+    /// Service port.
     fn reason(&self, needs: &Needs) -> Option<&'static str> {
         let lacks_real = |(key, server): &(Key, Server)| {
             let refused = self.real_servers.get(key);
@@ -181,7 +183,8 @@ impl Index {
     }
 }
 
-/// Who needs what was refused. Each is asked: refusals are rare, and not worth keeping a list for.
+/// Returns the Service ports that need refused objects, with the reason. Searches all of them: refusals are too rare
+/// to keep an index for.
 pub(super) fn owners(refused: &[Refused], desired: &Desired) -> BTreeMap<Arc<ServicePortName>, &'static str> {
     if refused.is_empty() {
         return BTreeMap::new();

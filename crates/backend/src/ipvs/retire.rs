@@ -1,5 +1,6 @@
-//! The end of this mode on a node: rules first, virtual servers when their connections have ended, then the rest. It begins a
-//! moment after another mode is in force, when the packets that this mode led in are through.
+//! The retirement of this mode on a node: first its rules, then each virtual server when its connections have ended,
+//! then the rest. It starts a moment after another mode has become active, when the packets that entered this mode
+//! have passed.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::IpAddr;
@@ -15,21 +16,21 @@ use super::kernel::{Kernel, device};
 use super::set::Set;
 use crate::dataplane::{Chains, Dataplane as _, PASSAGE};
 
-/// Between two looks at whether connections have ended.
+/// The time between two checks for connections.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How often sets may be found in use.
+/// How often sets may be found in use before the removal goes on without them.
 const PATIENCE: u32 = 500;
 
-/// Another mode does the work; connections of this one go on for a while.
+/// The progress of a retirement: another mode is active, and connections of this one drain.
 #[derive(Debug)]
 pub(super) struct Retiring {
     until: Instant,
-    /// When to begin, and from then on when to look at connections again.
+    /// The time of the start, and after that of the next check for connections.
     next: Instant,
     has_rules: bool,
-    /// Those that are to go before virtual servers do. The kernel takes its time for each.
+    /// Sets to be removed before the virtual servers. Each removal takes the kernel some time.
     sets: VecDeque<Set>,
-    /// How often one may be in use: a rule of somebody else may refer to it.
+    /// How often a set may still be found in use. A rule of another program may refer to one for good.
     patience: u32,
 }
 
@@ -42,25 +43,25 @@ impl Retiring {
         Self { until, next, has_rules: true, sets, patience: PATIENCE }
     }
 
-    /// When there is something to do again, where packets or connections are waited for.
+    /// Returns when the next step is due, if the retirement waits for packets or connections.
     pub(super) fn due(&self) -> Option<Instant> {
         (self.has_rules || self.sets.is_empty()).then_some(self.next)
     }
 }
 
-/// Whether there are virtual servers of a family in the network namespace of this thread, those of other programs included. Loads the
-/// kernel's module.
+/// Returns true if the network namespace of this thread has virtual servers of a family, including those of other
+/// programs. The kernel loads its module.
 pub fn has_virtual_servers(family: Family) -> Result<bool, crate::Error> {
     let Some(mut kernel) = Kernel::open(family)? else { return Ok(false) };
     Ok(!kernel.virtual_servers()?.is_empty())
 }
 
-/// Whether an earlier run of this mode left virtual servers in the network namespace of this thread. Those of kube-proxy
-/// are none.
+/// Returns true if an earlier run of this mode left virtual servers in the network namespace of this thread. Those of
+/// kube-proxy do not count.
 pub fn is_left(family: Family) -> Result<bool, crate::Error> {
     let failed = Error::socket("listing network devices");
     let mut links = Socket::open(Protocol::Route).map_err(&failed)?;
-    // Where there is none, the kernel is not made to load its modules.
+    // Without the device, return before the kernel has to load its modules.
     if device(&mut links).map_err(&failed)?.is_none() {
         return Ok(false);
     }
@@ -69,7 +70,8 @@ pub fn is_left(family: Family) -> Result<bool, crate::Error> {
 }
 
 impl Ipvs {
-    /// Removes a piece of what nothing needs, and everything when the time is over. Says whether something is left.
+    /// Carries out the next step of the retirement; after the deadline, removes all virtual servers. Returns true if
+    /// objects remain.
     pub(super) fn retire(
         &mut self,
         retiring: &mut Retiring,
@@ -84,7 +86,7 @@ impl Ipvs {
             self.remove_rules(kept)?;
             retiring.has_rules = false;
         } else if let Some(set) = retiring.sets.pop_front() {
-            // The kernel lets go of what a rule referred to a moment after the rule.
+            // The kernel releases a set a moment after the rule that referred to it is removed.
             if !self.kernel.destroy(set)? && retiring.patience > 0 {
                 retiring.patience = retiring.patience.saturating_sub(1);
                 retiring.sets.push_back(set);
@@ -101,7 +103,7 @@ impl Ipvs {
         Ok(true)
     }
 
-    /// Removes everything at once, connections included.
+    /// Removes everything at once. Connections end.
     pub(super) fn withdraw(&mut self) -> Result<(), crate::Error> {
         self.forget();
         self.remove_rules(None)?;
@@ -126,8 +128,8 @@ impl Ipvs {
         Ok(self.restore(&text)?)
     }
 
-    /// Removes virtual servers without connections, or all of them, and the addresses that none uses any more. Says
-    /// whether some stay.
+    /// Removes virtual servers without connections, or all of them, and the addresses that no virtual server uses.
+    /// Returns true if virtual servers remain.
     fn remove_servers(&mut self, all: bool) -> Result<bool, crate::Error> {
         let (mut left, mut gone) = (BTreeSet::new(), BTreeSet::new());
         let owners = self.kernel.owners(&self.options.exclude)?;
@@ -143,7 +145,8 @@ impl Ipvs {
         self.kernel.remove_virtual_servers(&gone)?;
         self.remove_addresses(&left, &owners.noted)?;
         if left.is_empty() {
-            // It tells which virtual servers and addresses are ours, so that what fails is done at the next try.
+            // The set names our virtual servers and addresses, so it goes last: after a failure, the next attempt
+            // needs it.
             self.kernel.destroy(Set::Own)?;
             self.remove_device()?;
         }
@@ -166,8 +169,8 @@ impl Ipvs {
         Ok(self.kernel.remove_addresses(device, &unused)?)
     }
 
-    /// Removes the device once neither family has virtual servers of ours. Those of node ports need no address on it, but only
-    /// where it is are they looked for after a restart, and at a clean-up.
+    /// Removes the device once neither family has virtual servers of ours. Those of node ports need no address on it,
+    /// but a restart and a clean-up look for them only where the device exists.
     fn remove_device(&mut self) -> Result<(), crate::Error> {
         for family in Family::BOTH {
             if self.kernel.has_set(Set::Own, family)? {

@@ -1,7 +1,7 @@
-//! The rules of iptables around virtual servers: who is masqueraded, refused, dropped or let through.
+//! The iptables rules around virtual servers: they masquerade, refuse, drop and accept packets.
 //!
-//! They refer to ipsets and do not depend on Services, so they are written once. Each is written as a save prints it,
-//! so that what is there can be compared by its text.
+//! The rules refer to ipsets and do not depend on Services, so they are written once. Each is written as a save
+//! prints it, so that rules in the kernel can be compared by their text.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -12,7 +12,7 @@ use portolan_wire::ipset::Type;
 
 use super::set::Set;
 
-/// Where iptables keeps chains.
+/// A table of iptables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Table {
     Mangle,
@@ -31,11 +31,13 @@ const FORWARD: &str = "KUBE-FORWARD";
 const PROXY_FIREWALL: &str = "KUBE-PROXY-FIREWALL";
 const SOURCE_RANGES: &str = "KUBE-SOURCE-RANGES-FIREWALL";
 const FILTER: &str = "KUBE-IPVS-FILTER";
-/// Of what this node sends itself: before IPVS translates it, so in another table than kube-proxy has it.
+/// Filters packets of this node itself. They have to be filtered before IPVS translates them, so the chain is in
+/// another table than in kube-proxy.
 const OUT_FILTER: &str = "KUBE-IPVS-OUT-FILTER";
 
-/// A port of loopback to which this node's own refused connections are led, past IPVS, which has them before the only table
-/// that may refuse: that of tcpmux, which RFC 7805 has made historic. Nothing that listens there has them.
+/// The port of loopback to which refused connections of this node are redirected, past IPVS, which gets them before
+/// the only table that may refuse. It is the port of tcpmux, which RFC 7805 has made historic. A program that listens
+/// there does not get these connections.
 const REFUSED_PORT: u16 = 1;
 
 /// All chains of this mode.
@@ -54,17 +56,17 @@ const CHAINS: [(Table, &str); 12] = [
     (Table::Nat, MARK_MASQUERADE),
 ];
 
-/// A rule of a chain of the kernel's own that leads to one of ours.
+/// A rule of one of the kernel's own chains that jumps to a chain of this mode.
 pub(crate) struct Jump {
     table: Table,
     pub(crate) from: &'static str,
     pub(crate) to: &'static str,
     pub(crate) comment: &'static str,
-    /// The iptables mode has the same rule.
+    /// True if the iptables mode has the same rule.
     is_shared: bool,
 }
 
-/// In the order in which they are put before what is there.
+/// The jumps, in the order in which they are created. Each is put before the rules that exist.
 const JUMPS: [Jump; 9] = {
     const fn jump(table: Table, from: &'static str, to: &'static str, comment: &'static str) -> Jump {
         Jump { table, from, to, comment, is_shared: false }
@@ -88,36 +90,37 @@ const JUMPS: [Jump; 9] = {
 /// The chain of the nat table that leads to endpoints in the iptables mode.
 const REPLACED_LAST: (Table, &str) = (Table::Nat, SERVICES);
 
-/// The chains with their rules, for a family's settings.
+/// The chains with their rules, for the settings of a family.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Rules {
     chains: BTreeMap<(Table, &'static str), Vec<String>>,
 }
 
-/// What is there of them.
+/// The chains of this mode in the kernel.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Present {
     chains: BTreeMap<(Table, &'static str), Vec<String>>,
-    /// Which of [`JUMPS`], by their place in it.
+    /// The jumps of [`JUMPS`] that exist, by index.
     jumps: BTreeSet<usize>,
     table: Option<Table>,
 }
 
-/// What a restore is to write.
+/// The part of the rules that a restore writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
-    /// What has to be there before virtual servers are: all of it, but for a chain that another mode has filled.
+    /// Everything that virtual servers need: all rules, except for those of a chain that the iptables mode has
+    /// filled.
     Before,
-    /// That chain, once virtual servers do its work.
+    /// The rules of that chain, once virtual servers have replaced the iptables mode.
     After,
 }
 
-/// Whether a chain of a table is one of this mode.
+/// Returns true if the chain is one of this mode.
 pub(crate) fn uses(table: &str, chain: &str) -> bool {
     CHAINS.iter().any(|(of, name)| of.name() == table && *name == chain)
 }
 
-/// The rules by which the kernel's own chains of a table lead into this mode, and into no other.
+/// Returns the rules of a table by which the kernel's own chains enter this mode and no other.
 pub(crate) fn own_jumps(table: &str) -> impl Iterator<Item = &'static Jump> {
     JUMPS.iter().filter(move |jump| !jump.is_shared && jump.table.name() == table)
 }
@@ -133,7 +136,7 @@ impl Table {
 }
 
 impl Jump {
-    /// The rule as a save prints it, without its chain.
+    /// Returns the rule as a save prints it, without its chain.
     pub(crate) fn rule(&self) -> String {
         format!("-m comment --comment \"{}\" -j {}", self.comment, self.to)
     }
@@ -153,7 +156,7 @@ impl Rules {
         writer.rules
     }
 
-    /// The restore that writes what is not there; empty where all is.
+    /// Returns the restore that writes what is missing or differs; empty if nothing does.
     pub(super) fn restore(&self, present: &Present, part: Part) -> String {
         let mut text = String::new();
         for table in TABLES {
@@ -171,7 +174,7 @@ impl Rules {
             if chains.is_empty() && jumps.is_empty() {
                 continue;
             }
-            // A String takes everything.
+            // Writing to a String cannot fail.
             let _ = writeln!(text, "*{}", table.name());
             for (_, name) in &chains {
                 let _ = writeln!(text, ":{name} - [0:0]");
@@ -189,14 +192,14 @@ impl Rules {
         text
     }
 
-    /// Whether all of it is there.
+    /// Returns true if all rules are in the kernel.
     pub(super) fn are_in(&self, present: &Present) -> bool {
         self.restore(present, Part::Before).is_empty() && self.restore(present, Part::After).is_empty()
     }
 }
 
 impl Present {
-    /// Takes in one line of a save.
+    /// Adds one line of a save.
     pub(super) fn line(&mut self, line: &str) {
         if let Some(name) = line.strip_prefix('*') {
             self.table = TABLES.into_iter().find(|table| table.name() == name.trim_end());
@@ -218,8 +221,8 @@ impl Present {
         }
     }
 
-    /// The restore that removes what is there, but for chains that are `kept`, for the iptables mode, and the rules by which
-    /// that one enters them; empty where there is nothing.
+    /// Returns the restore that removes the chains of this mode and the jumps to them; empty if there is nothing to
+    /// remove. Chains that are `kept` for the iptables mode stay, and so do the jumps to them that both modes have.
     pub(super) fn removal(&self, kept: impl Fn(&str, &str) -> bool) -> String {
         let mut text = String::new();
         for table in TABLES {
@@ -232,7 +235,7 @@ impl Present {
             if chains.is_empty() && jumps.is_empty() {
                 continue;
             }
-            // A String takes everything.
+            // Writing to a String cannot fail.
             let _ = writeln!(text, "*{}", table.name());
             for jump in jumps {
                 let _ = writeln!(text, "-D {} {}", jump.from, jump.rule());
@@ -252,7 +255,7 @@ impl Present {
         JUMPS.iter().enumerate().filter(|(place, _)| !self.jumps.contains(place)).map(|(_, jump)| jump)
     }
 
-    /// Whether the iptables mode has filled the chain that it shares with this one.
+    /// Returns true if the iptables mode has filled the chain that it shares with this one.
     fn is_of_another_mode(&self) -> bool {
         let leads_on = |rule: &String| rule.ends_with("-j KUBE-NODEPORTS");
         self.chains.get(&REPLACED_LAST).is_some_and(|rules| rules.iter().any(leads_on))
@@ -269,7 +272,8 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// What is for Services is marked to be masqueraded, or not, and no other rules of the nat table see it.
+    /// Adds the rules that mark packets to Services for masquerading. They accept packets to the addresses of
+    /// Services, so that no later rules of the nat table see these.
     fn services(&mut self) {
         let loopback = match self.settings.family {
             Family::Ipv4 => "127.0.0.0/8",
@@ -282,7 +286,7 @@ impl Writer<'_> {
         let to = self.matching(Set::LoadBalancer, "dst,dst");
         self.add(Table::Nat, SERVICES, format!("{to} -j {LOAD_BALANCER}"));
         let to = self.matching(Set::ClusterIp, "dst,dst");
-        // A process of this node that connects to an address of the device has that as its own.
+        // A process of this node that connects to an address of the device has the same address as source.
         let to_itself = self.matching(Set::ClusterIp, "src,dst");
         let outside = match (self.settings.masquerade_all, self.not_from_pods()) {
             (true, _) => to,
@@ -320,8 +324,8 @@ impl Writer<'_> {
         self.add(Table::Filter, NODE_PORT, format!("{health} -j ACCEPT"));
     }
 
-    /// What this node itself sends is masqueraded where a policy is Local, too: an endpoint elsewhere could not answer to
-    /// an address that its own node has as well.
+    /// Adds a rule that masquerades packets of this node itself, even with policy Local: an endpoint on another node
+    /// could not reply to an address that its own node has, too.
     fn masquerade_own(&mut self, chain: &'static str, set: Set, protocol: Option<&str>) {
         let fields = if set.kind() == Type::BitmapPort { "dst" } else { "dst,dst" };
         let not_from_pods = self.not_from_pods().map(|not| format!("{not} ")).unwrap_or_default();
@@ -336,7 +340,7 @@ impl Writer<'_> {
         let hairpin = self.matching(Set::LoopBack, "dst,dst,src");
         self.add(Table::Nat, POSTROUTING, format!("{hairpin} -j MASQUERADE"));
         self.add(Table::Nat, POSTROUTING, format!("-m mark ! --mark {mark}/{mark} -j RETURN"));
-        // A packet that passes a second time (in a tunnel) is not masqueraded again.
+        // A packet that passes a second time, in a tunnel, is not masqueraded again.
         self.add(Table::Nat, POSTROUTING, format!("-j MARK --set-xmark {mark}/0x0"));
         let comment = comment("kubernetes service traffic requiring SNAT");
         self.add(Table::Nat, POSTROUTING, format!("{comment} -j MASQUERADE --random-fully"));
@@ -352,7 +356,7 @@ impl Writer<'_> {
         self.add(Table::Filter, FORWARD, format!("{known} {state} -j ACCEPT"));
     }
 
-    /// Source ranges, and Local policies whose endpoints are elsewhere.
+    /// Adds the rules for source ranges, and for policy Local without an endpoint on this node.
     fn firewall(&mut self) {
         for (table, chain) in [(Table::Filter, PROXY_FIREWALL), (Table::Mangle, OUT_FILTER)] {
             let guarded = self.matching(Set::LoadBalancerFirewall, "dst,dst");
@@ -374,8 +378,9 @@ impl Writer<'_> {
         self.add(Table::Filter, PROXY_FIREWALL, rule);
     }
 
-    /// TCP without endpoints is reset before IPVS has it: that answers with an ICMP error, which reaches a client of this
-    /// machine while its `connect()` holds the socket, and counts only when the SYN is repeated, a second later.
+    /// Adds the rules that reset TCP to frontends without endpoints before IPVS gets it. IPVS refuses with an ICMP
+    /// error, which reaches a client of this node while its `connect()` holds the socket, and takes effect only when
+    /// the SYN is repeated, a second later.
     fn refuse(&mut self) {
         let refused = self.first_packets(Set::Reject);
         self.add(Table::Filter, PROXY_FIREWALL, format!("{refused} -j REJECT --reject-with tcp-reset"));
@@ -383,12 +388,13 @@ impl Writer<'_> {
         self.add(Table::Filter, PROXY_FIREWALL, format!("{own} -j REJECT --reject-with tcp-reset"));
     }
 
-    /// The first packets of TCP connections to what is in a set. Later ones may be of connections that drain.
+    /// Returns a match of the first packets of TCP connections to members of a set. Later packets may belong to
+    /// connections that drain.
     fn first_packets(&self, set: Set) -> String {
         format!("-p tcp -m tcp --tcp-flags FIN,SYN,RST,ACK SYN {}", self.bare(set, "dst,dst"))
     }
 
-    /// At an address of the device, nothing of this host answers but Services.
+    /// Adds the rules that refuse connections to addresses of the device, unless they are to Services.
     fn filter(&mut self) {
         for set in [Set::LoadBalancer, Set::ClusterIp, Set::ExternalIp, Set::ExternalIpLocal] {
             let service = self.bare(set, "dst,dst");
@@ -430,13 +436,13 @@ impl Writer<'_> {
         }
     }
 
-    /// The bit that asks for masquerading.
+    /// Returns the mark of packets that are to be masqueraded.
     fn mark(&self) -> String {
         format!("{:#x}", 1_u32.checked_shl(self.settings.masquerade_bit.into()).unwrap_or_default())
     }
 }
 
-/// A save has a backslash before quotes.
+/// Returns a comment match. A save prints a backslash before a single quote.
 fn comment(text: &str) -> String {
     format!("-m comment --comment \"{}\"", text.replace('\'', "\\'"))
 }

@@ -1,4 +1,4 @@
-//! The ipsets of this mode: those of kube-proxy, by its names, and some of our own.
+//! The ipsets of this mode: those of kube-proxy, with its names, and some of our own.
 
 use portolan_model::{Family, Protocol};
 use portolan_wire::ipset::{NAME_MAX, Type};
@@ -6,7 +6,7 @@ use portolan_wire::ipset::{NAME_MAX, Type};
 /// One of the sets, in either family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Set {
-    /// Endpoints that may reach themselves through a Service.
+    /// Endpoints that may connect to themselves through a Service (hairpin).
     LoopBack,
     /// Cluster IPs.
     ClusterIp,
@@ -20,7 +20,7 @@ pub(super) enum Set {
     LoadBalancerFirewall,
     /// Load-balancer IPs with policy Local.
     LoadBalancerLocal,
-    /// Load-balancer IPs whose ranges contain this node: it may appear under that address.
+    /// Load-balancer IPs whose source ranges contain this node, which may send from that address.
     LoadBalancerSourceIp,
     /// Source ranges of load-balancer IPs.
     LoadBalancerSourceCidr,
@@ -28,22 +28,23 @@ pub(super) enum Set {
     NodePort(Protocol),
     /// Node ports with policy Local.
     NodePortLocal(Protocol),
-    /// Ports of health check servers.
+    /// Health-check node ports.
     HealthCheckNodePort,
     /// Addresses of the network device.
     IpvsIps,
-    /// Virtual servers at addresses that are not on the network device: how ours are known after a restart.
+    /// Our virtual servers at addresses that are not on the network device, or are in `excludeCIDRs`. They are
+    /// recognized by this set after a restart.
     Own,
-    /// TCP that is refused now: no endpoint anywhere.
+    /// TCP frontends to refuse: there is no endpoint in the cluster.
     Reject,
-    /// What nobody may reach now: a policy is Local, and the endpoints are elsewhere.
+    /// Frontends whose packets are dropped: the policy is Local, and this node has no endpoint.
     Drop,
-    /// The same, but pods and this node may.
+    /// Frontends whose packets are dropped, except for those of pods and of this node.
     DropExternal,
 }
 
 impl Set {
-    /// All of them.
+    /// Every set.
     pub(super) const ALL: [Self; 21] = [
         Self::LoopBack,
         Self::ClusterIp,
@@ -68,7 +69,7 @@ impl Set {
         Self::DropExternal,
     ];
 
-    /// The name in a family. IPv6's are cut where they get too long, as kube-proxy does.
+    /// Returns the name in a family. A name of IPv6 that gets too long is cut, as kube-proxy does.
     pub(super) fn name(self, family: Family) -> String {
         let name = self.ipv4_name();
         let Family::Ipv6 = family else { return name.to_owned() };
@@ -102,7 +103,7 @@ impl Set {
         }
     }
 
-    /// What its members are.
+    /// Returns the type of the set.
     pub(super) const fn kind(self) -> Type {
         match self {
             Self::IpvsIps => Type::HashIp,
@@ -115,7 +116,7 @@ impl Set {
         }
     }
 
-    /// What the rules that refer to it are for, in kube-proxy's words; nothing for our own.
+    /// Returns the comment, in kube-proxy's words, of rules that refer to the set; `None` for our own sets.
     pub(super) const fn comment(self) -> Option<&'static str> {
         Some(match self {
             Self::LoopBack => "Kubernetes endpoints dst ip:port, source ip for solving hairpin purpose",

@@ -1,12 +1,12 @@
-//! Kernel settings that this mode needs. Whoever owns the node's settings writes them.
+//! The kernel settings that this mode needs. The owner of the node's settings writes them.
 
 use std::str::FromStr;
 
-/// Version of a kernel.
+/// The version of a kernel: major and minor number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct KernelVersion(pub u32, pub u32);
 
-/// From what `uname -r` prints.
+/// Parses the output of `uname -r`.
 impl FromStr for KernelVersion {
     type Err = ();
 
@@ -19,16 +19,15 @@ impl FromStr for KernelVersion {
     }
 }
 
-/// The files below `/proc/sys` and their values, in the order to write them. Those of IPVS are there once the kernel has
-/// loaded its module, which [`available`](super::available) makes it do. A version that is not known is taken for a new
-/// one.
+/// Returns the files below `/proc/sys` and their values, in the order of writing. Those of IPVS exist once the kernel
+/// has loaded its module, which [`available`](super::available) causes. An unknown version counts as a new one.
 ///
-/// - `conntrack`: translated packets are masqueraded only where conntrack follows them.
-/// - `conn_reuse_mode` 0: a client that takes a port again waits a second otherwise. Kernels from 5.9 on do better by
-///   themselves; those before 4.1 do not have it.
-/// - `expire_nodest_conn`: flows whose endpoint is gone start anew.
-/// - `expire_quiescent_template`: clients do not stay with an endpoint that takes nothing new.
-/// - `strictARP`: other hosts are told of addresses by the interface that has them only.
+/// - `conntrack`: the masquerading of translated packets needs conntrack.
+/// - `conn_reuse_mode` 0: a client that reuses a port waits a second otherwise. Kernels from 5.9 on need no setting
+///   for that; those before 4.1 do not have it.
+/// - `expire_nodest_conn`: flows whose endpoint is removed start anew.
+/// - `expire_quiescent_template`: clients do not stay with an endpoint of weight 0.
+/// - `strictARP`: only the interface that has an address answers ARP requests for it and announces it.
 pub fn kernel_settings(version: Option<KernelVersion>, strict_arp: bool) -> Vec<(&'static str, u64)> {
     let reuses_badly =
         version.is_some_and(|version| (KernelVersion(4, 1)..KernelVersion(5, 9)).contains(&version));
@@ -50,8 +49,9 @@ pub fn kernel_settings(version: Option<KernelVersion>, strict_arp: bool) -> Vec<
     settings
 }
 
-/// The kernel's own value of those of [`kernel_settings`] that a clean-up takes back once no virtual server is left
-/// (`net/netfilter/ipvs/ip_vs_ctl.c`). Forwarding stays on: pods of this node need it without Services, too.
+/// Returns the kernel's default of a setting of [`kernel_settings`], which a clean-up restores once no virtual server
+/// is left (`net/netfilter/ipvs/ip_vs_ctl.c`). `None` for forwarding, which stays on: pods of this node need it
+/// without Services, too.
 pub fn kernel_default(path: &str) -> Option<u64> {
     match path {
         "/proc/sys/net/ipv4/vs/conn_reuse_mode" => Some(1),
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_taken_again_needs_a_setting_in_old_kernels_only() {
+    fn port_reuse_needs_a_setting_in_old_kernels_only() {
         let has = |version| {
             let settings = kernel_settings(version, false);
             settings.contains(&("/proc/sys/net/ipv4/vs/conn_reuse_mode", 0))
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn all_but_forwarding_is_taken_back() {
+    fn a_clean_up_resets_all_settings_but_forwarding() {
         let settings = kernel_settings(Some(KernelVersion(5, 8)), true);
         let kept: Vec<_> = settings.iter().filter(|(path, _)| kernel_default(path).is_none()).collect();
         assert_eq!(kept, [&("/proc/sys/net/ipv4/ip_forward", 1)]);

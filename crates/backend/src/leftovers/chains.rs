@@ -1,27 +1,27 @@
-//! Which chains of an iptables table are kube-proxy's, and may go.
+//! Decides which chains of an iptables table are kube-proxy's and may be removed.
 
 use std::collections::BTreeSet;
 
 use crate::ipvs;
 
-/// The rules of a table's built-in chains that go even where what they lead to stays.
+/// Returns the rules of a table's built-in chains that are removed even if the chains that they lead to stay.
 pub(super) type Entries = fn(&str) -> Vec<&'static ipvs::Jump>;
 
 /// The tables of iptables that kube-proxy writes to.
 pub(super) const TABLES: [&str; 3] = ["nat", "filter", "mangle"];
 
-/// The chains that the kernel enters by itself.
+/// The kernel's own chains.
 const BUILT_IN: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
-/// Chains of the nat table that built-in chains jump to, in the iptables mode and in the IPVS mode.
+/// Chains of the nat table that built-in chains jump to, in the iptables and IPVS modes.
 const NAT: [&str; 4] = ["KUBE-SERVICES", "KUBE-NODEPORTS", "KUBE-POSTROUTING", CANARY];
-/// Chains of the nat table that these jump to. Others jump to the first one too, if they want what it marks to be
+/// Chains of the nat table that those chains jump to. Other programs also jump to the first one, to have packets
 /// masqueraded.
 const NAT_INNER: [&str; 3] = ["KUBE-MARK-MASQ", "KUBE-NODE-PORT", "KUBE-LOAD-BALANCER"];
-/// Empty, in each table.
+/// An empty chain in each table.
 pub(super) const CANARY: &str = "KUBE-PROXY-CANARY";
-/// The chain of the filter table that kubelet shares, with the rule that keeps loopback addresses from the network.
+/// The chain of the filter table that kubelet shares. Its rule protects loopback addresses from the network.
 pub(super) const FIREWALL: &str = "KUBE-FIREWALL";
-/// Chains that kubelet makes in the tables of the iptables that it uses, in both families.
+/// Chains that kubelet creates in the tables of the iptables that it uses, in both families.
 pub(super) const KUBELETS: [&str; 2] = ["KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY"];
 /// Chains of the filter table that built-in chains jump to.
 const FILTER: [&str; 10] = [
@@ -36,11 +36,11 @@ const FILTER: [&str; 10] = [
     "KUBE-IPVS-FILTER",
     "KUBE-IPVS-OUT-FILTER",
 ];
-/// Chains of the mangle table that built-in chains jump to; the second is of our own IPVS mode.
+/// Chains of the mangle table that built-in chains jump to. The second is of our IPVS mode only.
 const MANGLE: [&str; 2] = [CANARY, "KUBE-IPVS-OUT-FILTER"];
-/// The chain of the filter table that one of these jumps to; in our own IPVS mode, of the mangle table, too.
+/// The chain of the filter table that one of those chains jumps to. Our IPVS mode has it in the mangle table, too.
 const FILTER_INNER: &str = "KUBE-SOURCE-RANGES-FIREWALL";
-/// How the names of the nat table's chains for single Services and endpoints start.
+/// Prefixes of the nat table's chains for single Services and endpoints.
 const PER_SERVICE: [&str; 6] = ["KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-", "KUBE-SEP-", "KUBE-XLB-"];
 
 /// A rule that leads from one chain to another.
@@ -48,27 +48,27 @@ const PER_SERVICE: [&str; 6] = ["KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-
 pub(crate) struct Jump<R> {
     pub(crate) from: String,
     pub(crate) to: String,
-    /// Names the rule.
+    /// Identifies the rule.
     pub(crate) rule: R,
 }
 
-/// What is to be removed from a table.
+/// The removals from a table.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Plan<R> {
     /// Chains, with all their rules.
     pub(super) chains: BTreeSet<String>,
-    /// Rules of built-in chains that lead to them, or are needless otherwise.
+    /// Rules of built-in chains that lead to them, or that are unused otherwise.
     pub(super) rules: Vec<Jump<R>>,
-    /// Chains that stay, because rules of others lead to them.
+    /// Chains that stay, because rules of other programs lead to them.
     pub(super) held: BTreeSet<String>,
 }
 
-/// What was removed from the tables of a family.
+/// The removals from the tables of a family.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Outcome {
-    /// How many chains.
+    /// The number of chains.
     pub(super) chains: usize,
-    /// How many rules that led to chains that stay.
+    /// The number of rules that led to chains that stay.
     pub(super) rules: usize,
     /// See [`Plan::held`].
     pub(super) held: BTreeSet<String>,
@@ -83,7 +83,7 @@ impl Outcome {
 }
 
 impl<R> Plan<R> {
-    /// Takes in rules that go even where what they lead to stays.
+    /// Adds rules that are removed even if the chains that they lead to stay.
     pub(super) fn and(mut self, rules: Vec<Jump<R>>) -> Self {
         self.rules.extend(rules.into_iter().filter(|jump| !self.chains.contains(&jump.to)));
         self
@@ -94,8 +94,8 @@ impl<R> Plan<R> {
     }
 }
 
-/// Chooses among the chains of a table. A chain that a rule of a chain that stays leads to stays as well,
-/// unless it is one of the rules by which kube-proxy enters its chains.
+/// Chooses the chains to remove. A chain stays if a rule of a chain that stays leads to it, unless kube-proxy enters
+/// its chains by that rule.
 pub(super) fn plan<R>(table: &str, chains: impl Iterator<Item = String>, jumps: Vec<Jump<R>>) -> Plan<R> {
     let mut chains: BTreeSet<String> = chains.filter(|chain| is_kube_proxys(table, chain)).collect();
     let mut held = BTreeSet::new();
@@ -112,12 +112,12 @@ pub(super) fn plan<R>(table: &str, chains: impl Iterator<Item = String>, jumps: 
     Plan { chains, rules, held }
 }
 
-/// kube-proxy enters its fixed chains from built-in ones.
+/// Returns true if kube-proxy enters its chains by this rule: it leads from a built-in chain to a fixed one.
 fn is_entry<R>(table: &str, jump: &Jump<R>) -> bool {
     BUILT_IN.contains(&jump.from.as_str()) && entries(table).contains(&jump.to.as_str())
 }
 
-/// The chains of a table that built-in chains jump to.
+/// Returns the chains of a table that built-in chains jump to.
 fn entries(table: &str) -> &'static [&'static str] {
     match table {
         "nat" => &NAT,
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_of_the_iptables_mode_goes_and_nothing_of_others() {
+    fn all_chains_of_the_iptables_mode_and_no_others_are_removed() {
         let chains =
             ["KUBE-SERVICES", "KUBE-SVC-A", "KUBE-SEP-A", "KUBE-KUBELET-CANARY", "CNI-HOSTPORT", "OUTPUT"];
         let jumps = [
@@ -165,11 +165,11 @@ mod tests {
     }
 
     #[test]
-    fn what_others_jump_to_stays_with_what_it_needs() {
+    fn chains_that_rules_of_other_programs_reach_stay() {
         let chains = ["KUBE-SERVICES", "KUBE-MARK-MASQ", "KUBE-SVC-A", "KUBE-SEP-A", "OTHERS"];
         let jumps = [
             ("OTHERS", "KUBE-MARK-MASQ"),
-            // Somebody's own rule.
+            // A rule of another program.
             ("PREROUTING", "KUBE-SVC-A"),
             ("KUBE-SVC-A", "KUBE-SEP-A"),
             ("KUBE-SERVICES", "KUBE-SVC-A"),
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_of_the_ipvs_mode_goes() {
+    fn all_chains_of_the_ipvs_mode_are_removed() {
         let entered =
             [("INPUT", "KUBE-IPVS-FILTER"), ("OUTPUT", "KUBE-IPVS-OUT-FILTER"), ("INPUT", "KUBE-NODE-PORT")];
         let inner = ("KUBE-PROXY-FIREWALL", "KUBE-SOURCE-RANGES-FIREWALL");
@@ -200,7 +200,7 @@ mod tests {
         ];
         let all = ["KUBE-LOAD-BALANCER", "KUBE-MARK-MASQ", "KUBE-NODE-PORT", "KUBE-SERVICES"];
         assert_eq!(nat(&all, &jumps), (all.map(str::to_owned).to_vec(), Vec::new()));
-        // Somebody's own rule.
+        // A rule of another program.
         let (chains, _) =
             nat(&all, &[("PREROUTING", "KUBE-NODE-PORT"), ("KUBE-NODE-PORT", "KUBE-MARK-MASQ")]);
         assert_eq!(chains, ["KUBE-LOAD-BALANCER", "KUBE-SERVICES"]);

@@ -1,5 +1,5 @@
-//! The rule of [`FIREWALL`](super::chains::FIREWALL) that kube-proxy and kubelet write: it drops what comes to loopback
-//! addresses from elsewhere. Where another rule is in the chain, another program uses it, too, and it stays.
+//! The rule of [`FIREWALL`](super::chains::FIREWALL) that kube-proxy and kubelet write: it drops packets to loopback
+//! addresses from other sources. If the chain has another rule, another program uses it, too, and it stays.
 
 use portolan_model::Family;
 use portolan_wire::nftables::expr::{CmpOperation, PayloadBase};
@@ -7,15 +7,15 @@ use portolan_wire::nftables::{Data, Expr, Rule, Verdict};
 
 /// The first byte of `127.0.0.0/8`.
 const LOOPBACK: u8 = 127;
-/// Where the addresses are in an IPv4 header (RFC 791), in bytes.
+/// The offsets of the addresses in an IPv4 header (RFC 791), in bytes.
 const SOURCE: u32 = 12;
 const DESTINATION: u32 = 16;
-/// Modules of iptables that the rule uses: a comment, and that connections from this node are left alone. By an expression
-/// of that name iptables calls them where it is a front end of nftables.
+/// Modules of iptables that the rule uses: for the comment, and to exempt connections from this node. Where iptables
+/// is a front end of nftables, it calls them by an expression with the name `MODULE`.
 const MODULES: [&[u8]; 2] = [b"comment\0", b"conntrack\0"];
 pub(super) const MODULE: &str = "match";
 
-/// Whether a rule of iptables, as its program prints it without the chain, is the one. In IPv6 there is none.
+/// Returns true if a rule, as iptables prints it without the chain, is this one. IPv6 has no such rule.
 pub(super) fn is_ours_in_words(family: Family, rule: &str) -> bool {
     let addresses = "! -s 127.0.0.0/8 -d 127.0.0.0/8 ";
     let Some(rest) = rule.strip_prefix(addresses).and_then(|rest| rest.strip_suffix("-j DROP")) else {
@@ -29,13 +29,13 @@ pub(super) fn is_ours_in_words(family: Family, rule: &str) -> bool {
     family == Family::Ipv4 && ["", of_others].contains(&rest.trim_end())
 }
 
-/// Whether a rule of nftables is what iptables makes of the one.
+/// Returns true if a rule of nftables is what iptables makes of this one.
 pub(super) fn is_ours(family: Family, rule: &Rule) -> bool {
     let (mut at, mut compared, mut drops) = (None, Vec::new(), false);
     for expression in &rule.expressions {
         match expression {
             Expr::Payload(payload) if payload.base == PayloadBase::NETWORK => at = Some(payload.offset),
-            // Of four bytes, where a version of iptables loads all of an address.
+            // Some versions of iptables load all four bytes of an address and mask them.
             Expr::Bitwise(_) | Expr::Counter(_) => {}
             Expr::Cmp(cmp) => match cmp.data.split_first() {
                 Some((&LOOPBACK, rest)) if rest.iter().all(|byte| *byte == 0) => {
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_keeps_loopback_addresses_from_the_network_is_ours() {
+    fn only_the_rule_that_protects_loopback_addresses_is_ours() {
         let whole = "! -s 127.0.0.0/8 -d 127.0.0.0/8 -m comment --comment \"block incoming localnet connections\" -m \
                      conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP";
         assert!(is_ours_in_words(Family::Ipv4, whole));

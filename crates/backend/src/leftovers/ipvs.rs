@@ -1,4 +1,4 @@
-//! What the IPVS mode left: virtual servers, and a network device with every cluster IP.
+//! What the IPVS mode left: virtual servers, and a network device with the addresses of Services.
 
 use std::net::IpAddr;
 
@@ -11,21 +11,21 @@ use super::Error;
 pub use crate::ipvs::DEVICE;
 use crate::ipvs::{Kernel, device};
 
-/// What was removed.
+/// What has been removed.
 pub(super) struct Gone {
     pub(super) virtual_servers: usize,
-    /// Not where addresses in networks of others are on it.
+    /// False if the device stays, because it has addresses in networks of other programs.
     pub(super) device: bool,
 }
 
-/// Removes the virtual servers of the IPVS mode in the network namespace of this thread, and then the device. `None` says
-/// that there is no such device: without it, virtual servers are somebody else's. So are they in `exclude`, with their
-/// addresses, unless they are noted as ours.
+/// Removes the virtual servers of the IPVS mode in the network namespace of this thread, and then the device. Returns
+/// `None` if the device is missing: all virtual servers belong to other programs then. So do those in `exclude`, with
+/// their addresses, unless they are noted as ours.
 pub(super) fn remove(exclude: &[IpNet]) -> Result<Option<Gone>, Error> {
     let failed = |source| Error::Device { source };
     let mut links = Socket::open(Protocol::Route).map_err(failed)?;
     let Some(index) = device(&mut links).map_err(failed)? else { return Ok(None) };
-    // The device tells whose they are, so it has to be there until they are gone.
+    // The device decides whose virtual servers are, so it goes after them.
     let (mut virtual_servers, mut stays) = (0_usize, false);
     for family in Family::BOTH {
         if let Some(mut kernel) = Kernel::open(family).map_err(servers)? {
@@ -51,8 +51,8 @@ const fn servers(source: crate::ipvs::Error) -> Error {
     Error::VirtualServers { source }
 }
 
-/// Removes those of a family, and where some of its addresses are to stay, the others. Says how many virtual servers there
-/// were, and whether addresses stay.
+/// Removes the virtual servers of a family and, if some addresses of the device stay, the other addresses. Returns
+/// the number of virtual servers, and true if addresses stay.
 fn remove_of(
     kernel: &mut Kernel,
     index: u32,

@@ -1,4 +1,4 @@
-//! kube-proxy's chains in the kernel's older iptables, which only its own programs can change.
+//! kube-proxy's chains in the kernel's older iptables. Only its own programs can change them.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -19,12 +19,12 @@ struct Programs {
 
 const IPV4: Programs = Programs { save: "iptables-legacy-save", restore: "iptables-legacy-restore" };
 const IPV6: Programs = Programs { save: "ip6tables-legacy-save", restore: "ip6tables-legacy-restore" };
-/// Their names where there is but one iptables.
+/// Their names where only one iptables is installed.
 const IPV4_ONLY: Programs = Programs { save: "iptables-save", restore: "iptables-restore" };
 const IPV6_ONLY: Programs = Programs { save: "ip6tables-save", restore: "ip6tables-restore" };
 
-/// Deletes the chains with the rules that lead to them, all of a table at once.
-/// Those that `keep` answers for, a table and a chain, stay; of the rules that lead to them, those of `entries` go.
+/// Removes the chains and the rules that lead to them, each table in one transaction. Chains for which `keep` (called
+/// with table and chain) returns true stay. Of the rules that lead to these, those of `entries` are removed.
 pub(super) fn remove_chains(
     family: Family,
     keep: impl Fn(&str, &str) -> bool,
@@ -39,7 +39,7 @@ pub(super) fn remove_chains(
     Ok(outcome)
 }
 
-/// Whether kubelet has left its chains in the tables of a family.
+/// Returns true if kubelet has left its chains in the tables of a family.
 pub(super) fn has_chains_of_kubelet(family: Family) -> Result<bool, Error> {
     let Some(programs) = programs(family)? else { return Ok(false) };
     let saved = run(programs.save, &[], "")?;
@@ -48,7 +48,7 @@ pub(super) fn has_chains_of_kubelet(family: Family) -> Result<bool, Error> {
     Ok(chains.any(|chain| KUBELETS.contains(&chain)))
 }
 
-/// Whether there are rules in this chain of a table of a family.
+/// Returns true if this chain of a table has rules.
 pub(super) fn has_rules(family: Family, (table, chain): (&str, &str)) -> Result<bool, Error> {
     let Some(programs) = programs(family)? else { return Ok(false) };
     let saved = run(programs.save, &["-t", table], "")?;
@@ -56,16 +56,16 @@ pub(super) fn has_rules(family: Family, (table, chain): (&str, &str)) -> Result<
     Ok(String::from_utf8_lossy(&saved.stdout).lines().any(|line| line.starts_with(&rule)))
 }
 
-/// What the tables of a family say about the IPVS mode.
+/// What a save shows about the IPVS mode.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Found {
-    /// A rule leads the way.
+    /// A rule jumps from the one chain to the other.
     pub(super) leads: bool,
-    /// How many rules refer to the set.
+    /// The number of rules that refer to the set.
     pub(super) references: u32,
 }
 
-/// Looks for the way, a table and from which of its chains to which, and for rules that refer to a set.
+/// Looks for a jump (`way`: a table, and the chains from and to which it leads), and for rules that refer to a set.
 pub(super) fn find(family: Family, way: (&str, &str, &str), set: &str) -> Result<Found, Error> {
     let Some(programs) = programs(family)? else { return Ok(Found::default()) };
     let saved = run(programs.save, &[], "")?;
@@ -85,13 +85,13 @@ fn found(saved: &str, (table, from, to): (&str, &str, &str), set: &str) -> Found
     found
 }
 
-/// The programs for the tables of a family; none where there are no tables.
+/// Returns the programs for the tables of a family; `None` if there are no tables.
 fn programs(family: Family) -> Result<Option<Programs>, Error> {
     let (named, only, file) = match family {
         Family::Ipv4 => (IPV4, IPV4_ONLY, "/proc/thread-self/net/ip_tables_names"),
         Family::Ipv6 => (IPV6, IPV6_ONLY, "/proc/thread-self/net/ip6_tables_names"),
     };
-    // The tables that the kernel has in this network namespace. Most hosts have none, and no such file.
+    // The list of the tables in this network namespace. Most hosts have none, and no such file.
     let present = match std::fs::read_to_string(file) {
         Ok(present) => present,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -114,7 +114,7 @@ fn is_there(program: &str) -> bool {
     version.is_ok_and(|output| output.status.success())
 }
 
-/// Programs without a suffix may be front ends of nftables, whose rules are removed over netlink.
+/// Returns true if the program is not a front end of nftables, whose rules are removed over netlink.
 fn is_legacy(program: &str) -> bool {
     let version = Command::new(program).arg("--version").stdin(Stdio::null()).output();
     version.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("legacy"))
@@ -135,13 +135,13 @@ fn run_with_input(program: &str, arguments: &[&str], input: &str) -> io::Result<
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn()?;
     if let Some(mut stdin) = child.stdin.take() {
-        // A program that ends early says why by its status.
+        // If the program fails, its exit status and message say why.
         let _ = stdin.write_all(input.as_bytes());
     }
     child.wait_with_output()
 }
 
-/// From what a save printed to what a restore has to read, and what that removes.
+/// Returns the restore that removes the chains of a save, and what it removes.
 fn removal(
     family: Family,
     saved: &str,
@@ -177,7 +177,7 @@ fn removal(
         for jump in &plan.rules {
             let _ = writeln!(text, "-D {}", jump.rule);
         }
-        // Declaring a chain empties it.
+        // A declaration empties the chain.
         for chain in &plan.chains {
             let _ = writeln!(text, ":{chain} - [0:0]");
         }
@@ -190,7 +190,7 @@ fn removal(
     (text, outcome)
 }
 
-/// Where a rule leads; the rule without its `-A`.
+/// Returns where a rule of a save leads, with the rule without its `-A`.
 fn jump(line: &str) -> Option<Jump<&str>> {
     let rule = line.strip_prefix("-A ")?;
     let from = rule.split(' ').next()?;
@@ -199,7 +199,7 @@ fn jump(line: &str) -> Option<Jump<&str>> {
     Some(Jump { from: from.to_owned(), to: to.to_owned(), rule })
 }
 
-/// Whether a rule is this one.
+/// Returns true if the rule is `entry`.
 fn is_entry(entry: &Entry, jump: &Jump<&str>) -> bool {
     let rule = jump.rule.strip_prefix(entry.from).and_then(|rule| rule.strip_prefix(' '));
     rule.is_some_and(|rule| rule.trim_end() == entry.rule())
@@ -213,7 +213,7 @@ mod tests {
     const NONE: Entries = |_| Vec::new();
 
     #[test]
-    fn what_tells_whose_the_rules_are() {
+    fn a_save_shows_the_jump_of_the_ipvs_mode_and_references_to_a_set() {
         let saved = "\
 *nat
 :KUBE-SERVICES - [0:0]
@@ -233,7 +233,7 @@ COMMIT
     }
 
     #[test]
-    fn of_rules_that_lead_to_a_chain_that_stays_only_those_of_the_ipvs_mode_go() {
+    fn only_jumps_of_the_ipvs_mode_to_a_kept_chain_are_removed() {
         let saved = "\
 *filter
 :INPUT ACCEPT [0:0]
@@ -252,7 +252,7 @@ COMMIT
         -D FORWARD -m comment --comment "kube-proxy firewall rules" -j KUBE-PROXY-FIREWALL
         COMMIT
         "#);
-        // With the chain they go but once.
+        // If the chain is removed, too, each rule is removed only once.
         let (text, outcome) = removal(Family::Ipv4, saved, |_, _| false, |table| own_jumps(table).collect());
         assert_eq!((outcome.chains, outcome.rules), (1, 0), "{text}");
         assert_eq!(text.matches("-D INPUT -m comment").count(), 1, "{text}");

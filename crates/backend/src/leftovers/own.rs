@@ -1,7 +1,7 @@
-//! What only our own IPVS mode needs, for when kube-proxy does the work.
+//! Removes what only our own IPVS mode needs, when kube-proxy is active.
 //!
-//! Most of its names are kube-proxy's. A kube-proxy in IPVS mode goes on with what bears them; in another mode it neither
-//! uses nor removes it.
+//! Most of its names are kube-proxy's. A kube-proxy in IPVS mode uses the objects with these names; in another mode
+//! it neither uses nor removes them.
 
 use ipnet::IpNet;
 use portolan_model::Family;
@@ -11,12 +11,13 @@ use super::successor::{IpvsRules, Variants, ipvs_rules};
 use super::{Error, Removed, ipvs, legacy, sets, tables};
 use crate::{iptables, ipvs as mode};
 
-/// Removes what our own IPVS mode made and kube-proxy does not use, in the network namespace of this thread, both families.
+/// Removes what our IPVS mode made and kube-proxy does not use, in the network namespace of this thread, for both
+/// families.
 ///
-/// Where kube-proxy runs in IPVS mode, that is what bears names of our own: chains of the mangle table, and ipsets;
-/// connections go on. Otherwise it is all of it, but for chains of kube-proxy's iptables mode: virtual servers with the
-/// connections that they still have, their device, ipsets, chains, and what leads from the IPVS mode into the chains that stay. In `exclude` (`ipvs.excludeCIDRs`) virtual servers and
-/// addresses stay, unless they are noted as ours.
+/// If kube-proxy runs in IPVS mode, that is only what has names of our own: chains of the mangle table, and ipsets.
+/// Connections go on. Otherwise it is everything except for chains of kube-proxy's iptables mode: virtual servers
+/// with their connections, their device, ipsets, chains, and the rules of the IPVS mode that lead into chains that
+/// stay. In `exclude` (`ipvs.excludeCIDRs`) virtual servers and addresses stay, unless they are noted as ours.
 pub fn remove_own(exclude: &[IpNet]) -> (Removed, Vec<Error>) {
     let (mut removed, mut errors) = (Removed::default(), Vec::new());
     let rules = match families() {
@@ -51,8 +52,8 @@ fn remove_chains(family: Family, rules: Variants, removed: &mut Removed, errors:
     }
 }
 
-/// The rules of built-in chains that lead into our IPVS mode, where kube-proxy's has none of them: the iptables mode has some
-/// of the chains, and its own rules that lead there.
+/// Returns the rules of built-in chains that lead into our IPVS mode only. None if kube-proxy's IPVS mode uses them.
+/// The iptables mode has some of the chains, but other rules that lead to them.
 fn entries(rules: IpvsRules) -> Entries {
     match rules {
         IpvsRules::KubeProxys => |_| Vec::new(),
@@ -60,24 +61,24 @@ fn entries(rules: IpvsRules) -> Entries {
     }
 }
 
-/// Whether a chain is one of our IPVS mode that kube-proxy does not use.
+/// Returns true if the chain is one of our IPVS mode that kube-proxy does not use.
 fn is_unused(rules: IpvsRules, table: &str, chain: &str) -> bool {
     match rules {
         IpvsRules::KubeProxys => table == "mangle" && chain != CANARY,
         // The iptables mode has some of the names.
         IpvsRules::None => mode::uses(table, chain) && !iptables::is_own(table, chain),
-        // kube-proxy does the work by its nftables mode, which has none, or in the other variant of iptables.
+        // kube-proxy runs in nftables mode, which has no such chains, or uses the other variant of iptables.
         IpvsRules::Ours => mode::uses(table, chain),
     }
 }
 
-/// Removes virtual servers, the device and ipsets. Rules no longer refer to them.
+/// Removes virtual servers, the device and ipsets. The rules that refer to them have been removed before.
 fn remove_objects(exclude: &[IpNet], is_kube_proxys: bool, removed: &mut Removed) -> Result<(), Error> {
     if is_kube_proxys || !sets::has_marker()? {
         removed.sets = sets::remove_own()?;
         return Ok(());
     }
-    // The sets tell whose virtual servers are, so they go last.
+    // The sets name our virtual servers, so they go last.
     if let Some(gone) = ipvs::remove(exclude)? {
         (removed.virtual_servers, removed.devices) = (gone.virtual_servers, usize::from(gone.device));
     }

@@ -1,4 +1,4 @@
-//! The ipsets of kube-proxy's IPVS mode, to which its iptables rules refer.
+//! The ipsets of the IPVS mode, kube-proxy's and ours. Rules of iptables refer to them.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -12,7 +12,7 @@ use portolan_wire::ipset::{self, Event};
 use super::Error;
 use crate::reading::consistently;
 
-/// The IPv4 sets (`pkg/proxy/ipvs/ipset.go`).
+/// The sets of kube-proxy, with their IPv4 names (`pkg/proxy/ipvs/ipset.go`).
 const NAMES: [&str; 17] = [
     "KUBE-LOOP-BACK",
     "KUBE-CLUSTER-IP",
@@ -32,48 +32,48 @@ const NAMES: [&str; 17] = [
     "KUBE-HEALTH-CHECK-NODE-PORT",
     "KUBE-IPVS-IPS",
 ];
-/// Those of our own IPVS mode that kube-proxy does not have.
+/// The sets of our IPVS mode that kube-proxy does not have.
 const OWN_NAMES: [&str; 4] =
     ["PORTOLAN-VIRTUAL-SERVERS", "PORTOLAN-REJECT", "PORTOLAN-DROP", "PORTOLAN-DROP-EXTERNAL"];
-/// To this one, only rules of our own IPVS mode refer, in chains that kube-proxy writes anew in any of its modes that has
-/// them.
+/// A set that only rules of our own IPVS mode refer to. Their chains are rewritten by each mode of kube-proxy that
+/// has them.
 const REFUSED: &str = "PORTOLAN-REJECT";
-/// This one is there for as long as virtual servers of our own IPVS mode are.
+/// A set that exists for as long as our IPVS mode has virtual servers.
 const MARKER: &str = "PORTOLAN-VIRTUAL-SERVERS";
-/// There where the kernel has ipset, loaded or built in.
+/// This directory exists if the kernel has ipset, loaded or built in.
 const MODULE: &str = "/sys/module/ip_set";
-/// The kernel ends a deleted nftables rule, and with it what that refers to, in the background.
+/// How long a set in use is waited for: the kernel frees a deleted nftables rule, and its reference to a set, in the
+/// background.
 const PATIENCE: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Removes the sets of kube-proxy's IPVS mode and of ours in the network namespace of this thread; says how many there
-/// were. Rules that refer to them have to be gone.
+/// Removes the sets of kube-proxy's and our IPVS mode in the network namespace of this thread. Returns their number.
+/// The rules that refer to them have to be removed before.
 pub(super) fn remove() -> Result<usize, Error> {
     remove_those(&names(NAMES.iter().chain(&OWN_NAMES)))
 }
 
-/// The same with those sets of our IPVS mode that kube-proxy does not have.
+/// Removes only the sets of our IPVS mode that kube-proxy does not have. Returns their number.
 pub(super) fn remove_own() -> Result<usize, Error> {
     remove_those(&names(OWN_NAMES.iter()))
 }
 
-/// Whether there are virtual servers of our own IPVS mode, in whichever family, or its clean-up has not come to its end.
+/// Returns true if our IPVS mode has virtual servers in either family, or its clean-up is incomplete.
 pub(super) fn has_marker() -> Result<bool, Error> {
     is_any(&names([MARKER].iter()))
 }
 
-/// Whether there are sets of our own IPVS mode that kube-proxy does not have, in a family: its clean-up has not come to its
-/// end.
+/// Returns true if a family has sets of our IPVS mode that kube-proxy does not have: its clean-up is incomplete.
 pub(super) fn has_own(family: Family) -> Result<bool, Error> {
     is_any(&OWN_NAMES.iter().map(|name| in_family(name, family)).collect())
 }
 
-/// The set of a family to which only rules of our own IPVS mode refer.
+/// Returns the name of the set that only rules of our IPVS mode refer to.
 pub(super) fn refused(family: Family) -> String {
     in_family(REFUSED, family)
 }
 
-/// Whether there are sets of the IPVS mode, kube-proxy's or ours, in a family. Its rules refer to them.
+/// Returns true if a family has sets of the IPVS mode, kube-proxy's or ours, to which its rules refer.
 pub(super) fn are_there(family: Family) -> Result<bool, Error> {
     is_any(&NAMES.iter().chain(&OWN_NAMES).map(|name| in_family(name, family)).collect())
 }
@@ -87,8 +87,9 @@ fn is_any(known: &BTreeSet<String>) -> Result<bool, Error> {
     Ok(!present(&mut socket, known).map_err(failed)?.is_empty())
 }
 
-/// How many rules of our own IPVS mode, of both variants of iptables, refer to [`refused`]. The kernel lets go of the set a
-/// moment after a rule that is gone, so that is waited for. Asks for a set: see [`are_there`].
+/// Returns the number of rules of our IPVS mode, in both variants of iptables, that refer to [`refused`]. The kernel
+/// releases the set a moment after a rule is removed, so this waits for that. Sends a request about a set, which
+/// loads the kernel's module: call [`are_there`] before.
 pub(super) fn rules_in_force(family: Family) -> Result<u32, Error> {
     let failed = |source| Error::Sets { source };
     let mut socket = Socket::open(Protocol::Netfilter).map_err(failed)?;
@@ -103,7 +104,7 @@ pub(super) fn rules_in_force(family: Family) -> Result<u32, Error> {
     }
 }
 
-/// How many rules refer to a set; none to one that is not there.
+/// Returns the number of rules that refer to a set; 0 if the set is missing.
 fn references(socket: &mut Socket, name: &str) -> Result<u32, SocketError> {
     let mut count = 0;
     let listed = consistently(|| {
@@ -122,7 +123,7 @@ fn references(socket: &mut Socket, name: &str) -> Result<u32, SocketError> {
 }
 
 fn remove_those(known: &BTreeSet<String>) -> Result<usize, Error> {
-    // Asking would make the kernel load the module.
+    // A request would make the kernel load the module.
     if is_missing(Path::new(MODULE)) {
         return Ok(0);
     }
@@ -149,12 +150,12 @@ fn remove_those(known: &BTreeSet<String>) -> Result<usize, Error> {
     }
 }
 
-/// Whether this system shows its modules and has none of this name.
+/// Returns true if this system lists its modules and has none with this name.
 fn is_missing(module: &Path) -> bool {
     module.parent().is_some_and(Path::exists) && !module.exists()
 }
 
-/// Those of these sets that are here.
+/// Returns which of these sets exist.
 fn present(socket: &mut Socket, known: &BTreeSet<String>) -> Result<BTreeSet<String>, SocketError> {
     let listed = consistently(|| {
         let mut found = BTreeSet::new();
@@ -175,22 +176,22 @@ fn present(socket: &mut Socket, known: &BTreeSet<String>) -> Result<BTreeSet<Str
     }
 }
 
-/// Removes a set; false says that something refers to it.
+/// Removes a set. Returns false if a rule refers to it.
 fn destroy(socket: &mut Socket, name: &str) -> Result<bool, SocketError> {
     match socket.query(&mut ipset::destroy(name), |_| Ok(())) {
         Err(SocketError::Refused(refusal)) if refusal.errno == Errno(ipset::ERR_BUSY) => Ok(false),
-        // Somebody else was quicker.
+        // Another program has just removed it.
         Err(SocketError::Refused(refusal)) if refusal.errno == Errno::ENOENT => Ok(true),
         answer => answer.map(|()| true),
     }
 }
 
-/// The names of these sets in both families.
+/// Returns the names of these sets in both families.
 fn names<'a>(names: impl Iterator<Item = &'a &'a str>) -> BTreeSet<String> {
     names.flat_map(|name| Family::BOTH.map(|family| in_family(name, family))).collect()
 }
 
-/// The name of a set in a family; IPv6's are cut where they get too long.
+/// Returns the name of a set in a family. A name of IPv6 that gets too long is cut.
 fn in_family(name: &str, family: Family) -> String {
     match family {
         Family::Ipv4 => name.to_owned(),
@@ -220,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_module_is_missing_only_where_modules_are_shown() {
+    fn a_module_is_missing_only_where_modules_are_listed() {
         assert!(is_missing(Path::new("/proc/no-such")));
         assert!(!is_missing(Path::new("/proc/self")));
         assert!(!is_missing(Path::new("/no-such/ip_set")), "nothing is known");

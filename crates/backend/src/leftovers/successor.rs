@@ -1,5 +1,5 @@
-//! Whether kube-proxy does the work where rules of ours still do: without it they are all that leads to Services. And whether
-//! it does so in its IPVS mode, which uses what ours has made.
+//! Finds out whether kube-proxy has taken over from rules of ours, which otherwise are all that leads to Services,
+//! and whether it runs in IPVS mode, which uses the objects of ours.
 
 use portolan_model::Family;
 use portolan_sock::{Protocol, Socket};
@@ -9,27 +9,28 @@ use super::tables::{self, KUBE_PROXY, consistently, wire_family};
 use super::{Error, legacy, sets};
 use crate::nft;
 
-/// The chain that kube-proxy fills in its modes iptables and IPVS, by the last thing that it does in a family, whatever
-/// Services there are. Before that it is empty. No kubelet writes to it.
+/// The chain that kube-proxy fills in its iptables and IPVS modes, as the last step for a family, independently of
+/// Services. Until then it is empty. Kubelet does not write to it.
 const FORWARD: (&str, &str) = ("filter", "KUBE-FORWARD");
-/// Tables of ours that lead to Services.
+/// Our tables that lead to Services.
 const OWN: [&str; 3] = [nft::TABLE, nft::CAPTURE_TABLE, nft::CONNECTIONS_TABLE];
 
-/// A way that leads through the chains of the IPVS mode only, kube-proxy's and ours: its table, and from where to where.
+/// A jump that exists in the IPVS mode only, kube-proxy's and ours: its table, and the chains from and to which it
+/// leads.
 const IPVS_WAY: (&str, &str, &str) = ("nat", "KUBE-SERVICES", "KUBE-NODE-PORT");
 
-/// Whose the rules of the IPVS mode are, which have the same names.
+/// The owner of the rules of the IPVS mode. kube-proxy's and ours have the same names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum IpvsRules {
-    /// There are none.
+    /// There are no such rules.
     None,
-    /// Of our own IPVS mode, or what an earlier clean-up has left of them.
+    /// Our own IPVS mode wrote them, or an earlier clean-up left some of them.
     Ours,
-    /// kube-proxy has written its own over what was there.
+    /// kube-proxy has overwritten them.
     KubeProxys,
 }
 
-/// Whose the rules of the IPVS mode are in each variant of iptables.
+/// The owners of the rules of the IPVS mode in each variant of iptables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Variants {
     pub(super) nft: IpvsRules,
@@ -41,14 +42,14 @@ impl Variants {
         Self { nft: rules, legacy: rules }
     }
 
-    /// Whether in some variant the rules are these.
+    /// Returns true if the rules of either variant have this owner.
     pub(super) fn any(self, rules: IpvsRules) -> bool {
         [self.nft, self.legacy].contains(&rules)
     }
 }
 
-/// The families in which rules of ours lead to Services in the network namespace of this thread, and kube-proxy has neither
-/// the table of its nftables mode nor the rules of another mode there.
+/// Returns the families in which rules of ours lead to Services in the network namespace of this thread, and
+/// kube-proxy has neither the table of its nftables mode nor complete rules of another mode.
 pub fn unserved() -> Result<Vec<Family>, Error> {
     let mut families = Vec::new();
     for family in Family::BOTH {
@@ -65,16 +66,16 @@ pub fn unserved() -> Result<Vec<Family>, Error> {
     Ok(families)
 }
 
-/// Whether kube-proxy has come to its end in one of its modes iptables and IPVS. Where the rules are ours, they fill the same
-/// chain, so only the other variant of iptables tells.
+/// Returns true if kube-proxy has completed its rules in its iptables or IPVS mode. Where the rules are ours, they
+/// fill the same chain, so only the other variant of iptables is checked.
 fn is_programmed(family: Family, rules: Variants) -> Result<bool, Error> {
     let failed = |source| Error::Nftables { what: "rules", family, source };
     Ok((rules.nft != IpvsRules::Ours && !has_no_rules(family).map_err(failed)?)
         || (rules.legacy != IpvsRules::Ours && legacy::has_rules(family, FORWARD)?))
 }
 
-/// Whether a kube-proxy in IPVS mode has written its rules in the network namespace of this thread: then virtual servers, their
-/// device and the ipsets that it knows are its own.
+/// Returns true if a kube-proxy in IPVS mode has written its rules in the network namespace of this thread. The
+/// virtual servers, their device and the ipsets with kube-proxy's names are its own then.
 pub fn runs_ipvs() -> Result<bool, Error> {
     for family in Family::BOTH {
         if ipvs_rules(family)?.any(IpvsRules::KubeProxys) {
@@ -84,10 +85,10 @@ pub fn runs_ipvs() -> Result<bool, Error> {
     Ok(false)
 }
 
-/// Whose the rules of the IPVS mode in a family are.
+/// Returns the owners of the rules of the IPVS mode in a family.
 pub(super) fn ipvs_rules(family: Family) -> Result<Variants, Error> {
     let failed = |source| Error::Nftables { what: "rules", family, source };
-    // Without sets there are no rules that refer to them.
+    // Rules of the IPVS mode refer to sets, so without sets there are no rules.
     if !sets::are_there(family)? {
         return Ok(Variants::both(IpvsRules::None));
     }
@@ -95,7 +96,7 @@ pub(super) fn ipvs_rules(family: Family) -> Result<Variants, Error> {
     let leads = tables::leads(family, table, from, to).map_err(failed)?;
     let in_force = sets::rules_in_force(family)?;
     let beside_table = has_tables(family).map_err(failed)?.kube_proxys;
-    // Not every user may look into the older iptables, so that is done where nothing else tells.
+    // Only root may read the older iptables, so it is read only if nothing else decides.
     if in_force == 0 && leads {
         return Ok(Variants::both(IpvsRules::KubeProxys));
     }
@@ -107,7 +108,7 @@ pub(super) fn ipvs_rules(family: Family) -> Result<Variants, Error> {
         return Ok(Variants::both(if older.leads {
             IpvsRules::KubeProxys
         } else if beside_table && sets::has_own(family)? {
-            // A clean-up that did not come to its end may have left chains that lead to sets.
+            // An interrupted clean-up may have left chains that refer to sets.
             IpvsRules::Ours
         } else {
             IpvsRules::None
@@ -119,7 +120,8 @@ pub(super) fn ipvs_rules(family: Family) -> Result<Variants, Error> {
     })
 }
 
-/// Whose the rules of a variant are, by whether they lead the way of the IPVS mode, and how many refer to a set of ours.
+/// Returns the owner of the rules of a variant: `leads` is true if the jump of the IPVS mode exists, and `references`
+/// is the number of rules that refer to our set.
 const fn whose(leads: bool, references: u32) -> IpvsRules {
     match (leads, references) {
         (_, 1..) => IpvsRules::Ours,
@@ -128,12 +130,12 @@ const fn whose(leads: bool, references: u32) -> IpvsRules {
     }
 }
 
-/// Which tables are there.
+/// The tables that exist.
 #[derive(Debug, Default)]
 struct Tables {
-    /// Some of ours that lead to Services.
+    /// A table of ours that leads to Services exists.
     own: bool,
-    /// That of kube-proxy's nftables mode.
+    /// The table of kube-proxy's nftables mode exists.
     kube_proxys: bool,
 }
 
@@ -152,7 +154,7 @@ fn has_tables(family: Family) -> Result<Tables, crate::Error> {
     })
 }
 
-/// Whether the chain is empty where iptables is a front end of nftables, or not there.
+/// Returns true if the chain is empty or missing where iptables is a front end of nftables.
 fn has_no_rules(family: Family) -> Result<bool, crate::Error> {
     let ((table, chain), mut socket) = (FORWARD, Socket::open(Protocol::Netfilter)?);
     consistently(|| {

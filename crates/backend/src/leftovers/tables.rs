@@ -15,18 +15,19 @@ use crate::reading;
 pub(super) const KUBE_PROXY: &str = "kube-proxy";
 /// Sequence numbers for one transaction.
 const SEQUENCE_ROOM: u32 = 1 << 16;
-/// Chains for each transaction: small enough for any socket buffer.
+/// Chains in one transaction: few enough for any socket buffer.
 const CHAINS: usize = 512;
 
-/// Deletes the table of the nftables mode; says whether there was one.
+/// Removes the table of the nftables mode. Returns true if it existed.
 pub(super) fn remove_table(family: Family) -> Result<bool, Error> {
     let mut socket = Socket::open(Protocol::Netfilter)?;
     departure::remove(&mut socket, wire_family(family), KUBE_PROXY)
 }
 
-/// Deletes the chains of the iptables mode, with the rules that lead to them. The
-/// first transaction takes the way in, so that what remains for a moment does nothing. Those that `keep` answers for, a table
-/// and a chain, stay; of the rules that lead to them, those of `entries` go.
+/// Removes the chains of the iptables and IPVS modes, with the rules that lead to them. The first transaction removes
+/// the rules by which packets enter them, so that the chains that remain for a moment have no effect. Chains for
+/// which `keep` (called with table and chain) returns true stay. Of the rules that lead to these, those of `entries`
+/// are removed.
 pub(super) fn remove_chains(
     family: Family,
     keep: impl Fn(&str, &str) -> bool,
@@ -44,7 +45,7 @@ pub(super) fn remove_chains(
     Ok(outcome)
 }
 
-/// Whether a rule leads from one chain of a table to another.
+/// Returns true if a rule leads from one chain of a table to another.
 pub(super) fn leads(family: Family, table: &str, from: &str, to: &str) -> Result<bool, Error> {
     let mut socket = Socket::open(Protocol::Netfilter)?;
     consistently(|| {
@@ -61,7 +62,7 @@ pub(super) fn leads(family: Family, table: &str, from: &str, to: &str) -> Result
     })
 }
 
-/// Whether kubelet has left its chains where iptables is a front end of nftables, in whichever family.
+/// Returns true if kubelet has left its chains where iptables is a front end of nftables, in either family.
 pub(super) fn has_chains_of_kubelet() -> Result<bool, Error> {
     let mut socket = Socket::open(Protocol::Netfilter)?;
     let mut found = false;
@@ -148,7 +149,7 @@ fn read(
     Ok(plan(table, chains.into_iter(), jumps).and(unused))
 }
 
-/// Whether a rule is what iptables makes of this one: a comment, a counter and where it leads, and nothing more.
+/// Returns true if the rule is what iptables makes of `entry`: a comment, a counter and the jump, and nothing more.
 fn is_entry(entry: &Entry, rule: &Rule) -> bool {
     let comment = [entry.comment.as_bytes(), b"\0"].concat();
     let is_part = |expression: &Expr| match expression {
@@ -165,7 +166,7 @@ fn is_entry(entry: &Entry, rule: &Rule) -> bool {
     rule.chain == entry.from && is_commented && rule.expressions.iter().all(is_part)
 }
 
-/// Where a rule leads, if it leads anywhere.
+/// Returns where a rule leads; `None` if it leads to no chain.
 pub(crate) fn jump(rule: Rule) -> Option<Jump<u64>> {
     let target = rule.expressions.into_iter().find_map(|expression| match expression {
         Expr::Immediate(immediate) => match immediate.data {
@@ -185,7 +186,7 @@ pub(crate) fn commit(socket: &mut Socket, fill: impl FnOnce(&mut Transaction)) -
     Ok(socket.commit(&batch)?)
 }
 
-/// Reads again where the ruleset changed meanwhile.
+/// Reads again if the ruleset changed in the meantime.
 pub(crate) fn consistently<T>(read: impl FnMut() -> Result<T, SocketError>) -> Result<T, Error> {
     reading::consistently(read).map_err(|error| match error {
         SocketError::Interrupted | SocketError::Overrun => {

@@ -1,4 +1,4 @@
-//! What others do to our rules is noticed: told by the kernel, or found by asking.
+//! Tests that changes of our rules by other programs are noticed: by the kernel's notification, or by a check.
 
 use portolan_backend::Dataplane as _;
 use portolan_backend::iptables::{Iptables, Options, Variant};
@@ -9,7 +9,7 @@ use super::example::{ipv4, ipv6, settings};
 use super::kernel::{VARIANTS, apply, in_namespace};
 use super::load::{programs, programs_of};
 
-/// Rules as iptables-restore takes them: what others do to chains of ours, and to what leads to them.
+/// Input for iptables-restore: changes by another program of our chains and of the jumps to them.
 const HARM: [&str; 9] = [
     "*nat\n:KUBE-SVC-XRY76EGRC3BSCIIJ - [0:0]\nCOMMIT\n",
     "*nat\n-I KUBE-SEP-6IU6CSKRWDLZL5LZ -j RETURN\nCOMMIT\n",
@@ -60,9 +60,9 @@ fn the_kernel_tells_what_others_do_and_not_what_we_do() {
     }
 }
 
-/// Of single rules of Services, nobody tells in the older iptables.
+/// In the older iptables, nothing notifies of changes of single Services' rules.
 #[test]
-fn a_flush_of_any_chain_that_services_share_is_noticed_by_asking() {
+fn a_flush_of_any_shared_chain_is_noticed_by_a_check() {
     for variant in VARIANTS {
         in_namespace(|| {
             let family = Family::Ipv4;

@@ -60,7 +60,8 @@ pub(crate) fn put(service: &str, port: &str, forwarding: Forwarding) -> Change {
     Change { name: Arc::new(name), family, old: None, new: Some(Arc::new(forwarding)) }
 }
 
-/// A cluster IP, a Local policy, a load balancer with all there is, one without endpoints.
+/// A cluster IP, a node port with policy Local, a load balancer with session affinity and source ranges, and a
+/// Service without endpoints.
 pub(crate) fn ipv4() -> Vec<Change> {
     let web = cluster_ip("172.30.10.1", 80, &["10.180.0.11:8080", "10.180.1.12:8080", "10.180.1.13:8080"]);
     let edge = Forwarding {
@@ -88,7 +89,7 @@ pub(crate) fn ipv4() -> Vec<Change> {
     ]
 }
 
-/// A load balancer with a Local policy, and one whose endpoints are all elsewhere.
+/// A load balancer with policy Local, and a Service whose endpoints are all on other nodes.
 pub(crate) fn ipv6() -> Vec<Change> {
     let shop = Forwarding {
         frontends: Box::new([

@@ -1,4 +1,4 @@
-//! What goes wrong around a data plane is mended or reported, and never leaves a table half done.
+//! Tests that a data plane repairs or reports faults around it, and that no table is ever half written.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -18,19 +18,19 @@ use super::example::{cluster_ip, ip, ipv4, put, settings};
 use super::kernel::{VARIANTS, apply, in_namespace, save, unordered};
 use super::load::{LOCK, assert_lossless, data_plane, in_use, programs, start, world};
 
-/// Longer than anything here takes.
+/// Longer than any step of these tests takes.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// What happens to a restore.
+/// A fault of a restore.
 #[derive(Debug, Clone, Copy)]
 enum Fault {
-    /// A line of it is wrong.
+    /// One of its lines is invalid.
     Wrong,
     /// The program is killed after a line.
     Killed,
 }
 
-/// Programs that do what iptables does, unless told otherwise.
+/// Programs that behave like iptables until a fault is set.
 struct Breakable {
     directory: PathBuf,
     programs: Programs,
@@ -88,7 +88,7 @@ impl Drop for Breakable {
     }
 }
 
-/// The chains of each table.
+/// The chains of each table, with their rules.
 type Tables<'a> = BTreeMap<&'a str, BTreeMap<&'a str, Vec<&'a str>>>;
 
 fn tables(saved: &str) -> Tables<'_> {
@@ -108,7 +108,7 @@ fn assert_each_table_is_whole(variant: Variant, before: &str, after: &str, what:
     }
 }
 
-/// A Service without endpoints, and with some: rules in both tables.
+/// Returns a Service with frontends of several kinds. With and without endpoints, it has rules in both tables.
 fn busy(places: &[&str]) -> Change {
     let forwarding = cluster_ip("10.96.0.20", 80, places);
     let frontends = Box::new([
@@ -145,7 +145,7 @@ fn a_change_that_fails_at_any_line(variant: Variant) {
             let outcome = node.run(|| data_plane.apply(std::slice::from_ref(&full))).unwrap();
             breakable.mend();
             if outcome.is_ok() {
-                // There is no such line.
+                // The restore has no such line.
                 lines = line;
             }
             node.run(|| {
@@ -176,7 +176,7 @@ fn a_change_that_fails_at_any_line_is_mended_and_no_packet_of_others_is_lost_leg
     a_change_that_fails_at_any_line(Variant::Legacy);
 }
 
-/// A first load has more than one transaction of the nat table: chains of Services, which nothing leads to yet, and
+/// A first load has several transactions of the nat table: the chains of Services, to which no rule leads yet, and
 /// then all the rest.
 #[test]
 fn a_load_that_fails_at_any_line_is_mended() {
@@ -262,9 +262,9 @@ fn a_lock_that_others_hold_for_10_s_is_reported_and_outlived() {
     }
 }
 
-/// The kernel tells of it, or else the engine asks from time to time.
+/// With nftables' front end the kernel notifies of the flush; with the older iptables the engine checks periodically.
 #[test]
-fn a_chain_that_others_flush_is_there_again() {
+fn a_chain_that_another_program_flushes_is_restored() {
     for variant in VARIANTS {
         in_namespace(|| {
             let family = Family::Ipv4;
@@ -294,7 +294,7 @@ fn a_chain_that_others_flush_is_there_again() {
     }
 }
 
-/// Then no rule of KUBE-SERVICES is there whatever Services there are.
+/// Without node-port addresses, `KUBE-SERVICES` has no rule that exists independently of Services.
 #[test]
 fn a_flush_is_noticed_where_no_address_takes_node_ports() {
     for variant in VARIANTS {

@@ -26,7 +26,7 @@ pub(crate) fn in_namespace<T: Send>(test: impl FnOnce() -> T + Send) -> T {
         .expect("this test needs root, or CAP_SYS_ADMIN and CAP_NET_ADMIN in a user namespace")
 }
 
-/// What a save prints, but for comments and counters.
+/// Returns the output of a save without comments and counters.
 pub(crate) fn save(family: Family, variant: Variant) -> String {
     let program = match (family, variant) {
         (Family::Ipv4, Variant::Nft) => "iptables-nft-save",
@@ -50,12 +50,12 @@ pub(crate) fn save(family: Family, variant: Variant) -> String {
     text
 }
 
-/// Chains that Services share: the order of the Services in them depends on how they came.
+/// Chains that Services share. The order of Services in them depends on the order of changes.
 const SHARED: [&str; 4] =
     ["KUBE-SERVICES", "KUBE-NODEPORTS", "KUBE-EXTERNAL-SERVICES", "KUBE-PROXY-FIREWALL"];
 
-/// The rules of each chain by table, in order but where it is free: in shared chains, and in the kernel's own, where
-/// what is missing is put first.
+/// Returns the rules of each chain by table. Sorts them where the order is free: in shared chains, and in the
+/// kernel's own chains, where missing jumps are put first.
 pub(crate) fn unordered(saved: &str) -> BTreeMap<(&str, &str), Vec<&str>> {
     let mut chains: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
     let mut table = "";
@@ -80,7 +80,7 @@ pub(crate) fn unordered(saved: &str) -> BTreeMap<(&str, &str), Vec<&str>> {
     chains
 }
 
-/// How many rules there are in our chains of a table.
+/// Returns the number of rules in our chains of a table.
 fn count(saved: &str, table: &str) -> usize {
     let chains = unordered(saved);
     let ours = chains.iter().filter(|((of, chain), _)| *of == table && chain.starts_with("KUBE-"));
@@ -110,7 +110,7 @@ pub(crate) fn apply(programs: &Programs, text: &str) {
     }
 }
 
-/// What the kernel has after a load of an example.
+/// Returns a save after a load of an example.
 fn loaded(family: Family, variant: Variant, pieces: Pieces) -> String {
     let changes = match family {
         Family::Ipv4 => ipv4(),
@@ -144,7 +144,7 @@ fn an_example_in_ipv6() {
     insta::assert_snapshot!(same_in_both(Family::Ipv6));
 }
 
-/// A random world, and what a Catalog makes of its edits.
+/// A random world, and a Catalog that its edits are applied to.
 struct Edited {
     rng: Rng,
     ranges: Ranges,
@@ -186,7 +186,7 @@ impl Edited {
 }
 
 #[test]
-fn changes_come_to_what_a_full_load_makes() {
+fn changes_lead_to_the_same_rules_as_a_full_load() {
     for (seed, family) in (1..=4).zip(Family::BOTH.into_iter().cycle()) {
         for variant in VARIANTS {
             let mut edited = Edited::new(seed);
@@ -240,7 +240,7 @@ fn a_load_replaces_rules_of_others_in_our_chains_and_leaves_theirs() {
 }
 
 #[test]
-fn what_others_take_away_is_noticed_and_mended() {
+fn rules_that_another_program_removes_are_restored() {
     for variant in VARIANTS {
         in_namespace(|| {
             let programs = programs_of(Family::Ipv4, variant);
@@ -265,7 +265,7 @@ fn what_others_take_away_is_noticed_and_mended() {
     }
 }
 
-/// The list of an endpoint's clients lives as long as a rule names it.
+/// The kernel keeps the list of an endpoint's clients for as long as a rule refers to it.
 #[test]
 fn session_affinity_outlives_loads_and_changes_of_other_endpoints() {
     for variant in VARIANTS {
@@ -275,7 +275,7 @@ fn session_affinity_outlives_loads_and_changes_of_other_endpoints() {
             let changes = ipv4();
             iptables.apply(&changes).unwrap();
             iptables.resync().unwrap();
-            // Of demo/shop:https on 10.180.0.31:9443.
+            // The list of demo/shop:https for 10.180.0.31:9443.
             let list = "/proc/thread-self/net/xt_recent/KUBE-SEP-LOBYKJYHXWXZR562";
             std::fs::write(list, "+192.0.2.77\n").unwrap();
             let is_known = || std::fs::read_to_string(list).unwrap().contains("src=192.0.2.77 ");
@@ -314,9 +314,9 @@ fn a_refused_line_is_named_and_nothing_of_its_table_is_written() {
     }
 }
 
-/// As the engine would have it: nothing before the start, then changes, a fault, and the end.
+/// Calls the data plane as the engine does: nothing is written before the start; then changes, a fault, and the end.
 #[test]
-fn a_data_plane_mends_what_made_a_change_fail() {
+fn a_data_plane_repairs_the_rules_after_a_failed_change() {
     for variant in VARIANTS {
         in_namespace(|| {
             let programs = programs_of(Family::Ipv4, variant);
@@ -372,7 +372,7 @@ fn a_data_plane_mends_what_made_a_change_fail() {
 }
 
 #[test]
-fn a_removal_leaves_what_others_use() {
+fn a_removal_leaves_chains_that_other_programs_use() {
     for variant in VARIANTS {
         in_namespace(|| {
             let programs = Programs::of(Family::Ipv4, variant).unwrap();
@@ -435,7 +435,7 @@ fn rules_refer_to_counters_of_the_kernel() {
             clear_counters();
             assert_eq!(counted().unwrap(), Counted { invalid: Some(0), localhost: Some(0) }, "in use");
             iptables.remove().unwrap();
-            // The kernel lets go of what removed rules referred to a moment later.
+            // The kernel releases the counters a moment after the rules that refer to them are removed.
             let is_cleared = || {
                 clear_counters();
                 counted().unwrap() == Counted::default()

@@ -1,4 +1,4 @@
-//! A world with packets on their way to a Service, and a data plane on its node.
+//! A world with traffic to a Service, and a data plane on its node.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,12 +9,12 @@ use portolan_testkit::{Namespace, Traffic, TrafficPlan, World};
 
 use super::example::{cluster_ip, put, settings};
 
-/// The endpoints of the Service in use: two pods here and one elsewhere.
+/// The endpoints of the Service in use: two pods on this node and one on another.
 pub(crate) const ENDPOINTS: [&str; 3] = ["10.244.1.11:8080", "10.244.1.12:8080", "10.244.2.11:8080"];
 /// Its cluster IP and port.
 pub(crate) const IN_USE: &str = "10.96.0.10:80";
 
-/// Pods that answer.
+/// Returns a world in which every pod serves TCP and UDP.
 pub(crate) fn world() -> World {
     let world = World::builder().pods(2).remote_pods(1).build().unwrap();
     for pod in world.pods().iter().chain(world.remote_pods()) {
@@ -25,7 +25,7 @@ pub(crate) fn world() -> World {
     world
 }
 
-/// The Service `demo/web` with a port in TCP and one in UDP.
+/// Returns the Service `demo/web` with a TCP port and a UDP port.
 pub(crate) fn in_use() -> Vec<Change> {
     let at: SocketAddr = IN_USE.parse().unwrap();
     let http = cluster_ip(&at.ip().to_string(), at.port(), &ENDPOINTS);
@@ -33,7 +33,7 @@ pub(crate) fn in_use() -> Vec<Change> {
     vec![put("web", "http", http), put("web", "dns", dns)]
 }
 
-/// Where all pods are in one CIDR.
+/// Returns settings in which all pods are in one CIDR.
 pub(crate) fn world_settings() -> Settings {
     let pods = LocalDetector::Cidr("10.244.0.0/16".parse().unwrap());
     Settings { local_detector: pods, ..settings(Family::Ipv4) }
@@ -43,8 +43,8 @@ pub(crate) fn data_plane(programs: Programs) -> Iptables {
     Iptables::new(programs, world_settings(), Options::default())
 }
 
-/// What the older iptables locks here: each network namespace is a file of its own, and no test waits for another, or
-/// for anything else on this machine.
+/// The lock file of the older iptables: each network namespace is a file of its own, so that no test waits for
+/// another test or another program.
 pub(crate) const LOCK: &str = "/proc/thread-self/ns/net";
 
 pub(crate) fn programs_of(family: Family, variant: Variant) -> Programs {
@@ -55,7 +55,7 @@ pub(crate) fn programs(variant: Variant) -> Programs {
     programs_of(Family::Ipv4, variant)
 }
 
-/// Steady load from outside and from a pod.
+/// Starts steady load from outside and from a pod.
 pub(crate) fn start(world: &World) -> Vec<Traffic> {
     let plan = TrafficPlan {
         connections_per_second: 50,
@@ -65,7 +65,7 @@ pub(crate) fn start(world: &World) -> Vec<Traffic> {
     load_of(world, plan)
 }
 
-/// The same, at the pace of a plan.
+/// Starts such load at the pace of a plan.
 pub(crate) fn load_of(world: &World, plan: TrafficPlan) -> Vec<Traffic> {
     let to = Some(IN_USE.parse().unwrap());
     let ready_within = Duration::from_secs(60);
@@ -74,7 +74,7 @@ pub(crate) fn load_of(world: &World, plan: TrafficPlan) -> Vec<Traffic> {
     senders.map(|sender| Traffic::start(sender, plan).unwrap()).into()
 }
 
-/// Ends the load; nothing of it was lost.
+/// Stops the load and asserts that nothing was lost.
 pub(crate) fn assert_lossless(load: Vec<Traffic>) {
     for traffic in load {
         let report = traffic.stop().unwrap();

@@ -1,4 +1,4 @@
-//! What the programs and the kernel take for many rules is no more than what is said of it.
+//! Tests that the programs and the kernel take no more memory for many rules than estimated.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -14,10 +14,10 @@ use super::load::LOCK;
 
 const SERVICES: u32 = 1_000;
 const ENDPOINTS: u32 = 10;
-/// Of address space that is not used: programs and their libraries map more than they touch.
+/// Address space in bytes that is mapped but not used: programs and their libraries map more than they touch.
 const UNUSED: u64 = 8 << 20;
 
-/// A cgroup of the machine that counts memory of the kernel, where one can be made.
+/// A cgroup that counts the kernel's memory.
 struct Cgroup {
     folder: PathBuf,
     second: bool,
@@ -29,7 +29,7 @@ impl Cgroup {
         let of_memory =
             own.lines().find_map(|line| line.split_once(":memory:").map(|(_, path)| path.to_owned()));
         let first = of_memory.map(|path| (format!("/sys/fs/cgroup/memory{path}"), false));
-        // Where processes are, there can be no cgroups with controllers; at the root there can.
+        // With cgroups v2, a cgroup that has processes cannot have children with controllers, but the root can.
         [first, Some(("/sys/fs/cgroup".to_owned(), true))].into_iter().flatten().find_map(
             |(parent, second)| {
                 let folder = Path::new(&parent).join(format!("portolan-{name}-{}", std::process::id()));
@@ -40,7 +40,7 @@ impl Cgroup {
         )
     }
 
-    /// Bytes of the kernel's memory.
+    /// Returns the kernel's memory in bytes.
     fn kernel(&self) -> Option<u64> {
         if self.second {
             let stat = fs::read_to_string(self.folder.join("memory.stat")).ok()?;
@@ -57,7 +57,7 @@ impl Drop for Cgroup {
     }
 }
 
-/// A folder for programs.
+/// A folder for programs, removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -74,7 +74,7 @@ impl Drop for Folder {
     }
 }
 
-/// The programs of a variant, none of which gets more memory than this.
+/// Returns the programs of a variant. None of them gets more than this memory.
 fn limited(folder: &Path, variant: Variant, memory: Memory, cgroup: Option<&Cgroup>) -> Programs {
     let name = match variant {
         Variant::Nft => "iptables-nft",
@@ -120,7 +120,7 @@ fn holds(variant: Variant) {
         dataplane.apply(&services()).unwrap();
         let first = dataplane.resync().unwrap();
         assert!(first.elements > (SERVICES * ENDPOINTS * 3) as usize, "{first:?}");
-        // One change, and a start that finds everything there.
+        // One change, and a start that finds all rules in place.
         let web = cluster_ip("10.97.0.1", 80, &["10.201.0.1:8080"]);
         let web = [put("web", "http", web)];
         assert!(dataplane.apply(&web).unwrap().elements > 0);
@@ -142,11 +142,11 @@ fn holds(variant: Variant) {
 }
 
 #[test]
-fn programs_and_kernel_take_what_is_said_in_nftables_front_end() {
+fn memory_matches_the_estimate_in_nftables_front_end() {
     holds(Variant::Nft);
 }
 
 #[test]
-fn programs_and_kernel_take_what_is_said_in_the_older_iptables() {
+fn memory_matches_the_estimate_in_the_older_iptables() {
     holds(Variant::Legacy);
 }

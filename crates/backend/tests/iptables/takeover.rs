@@ -1,4 +1,4 @@
-//! From the rules of kube-proxy to ours, while packets are on their way.
+//! Tests the takeover of kube-proxy's rules under load.
 
 use portolan_backend::Dataplane as _;
 use portolan_model::Family;
@@ -7,8 +7,8 @@ use super::example::{cluster_ip, put};
 use super::kernel::{VARIANTS, apply, in_namespace, save, unordered};
 use super::load::{assert_lossless, data_plane, in_use, programs, start, world};
 
-/// What a kube-proxy has in its tables that serves `demo/web` and a Service that is no more, next to kubelet's chains:
-/// without counters for node ports on loopback, with the Services in an order of its own.
+/// The tables of a kube-proxy that serves `demo/web` and a Service that is gone, with kubelet's chains: without
+/// counters for node ports on loopback, and with the Services in another order.
 const KUBE_PROXY: &str = r#"*mangle
 :KUBE-IPTABLES-HINT - [0:0]
 :KUBE-KUBELET-CANARY - [0:0]
@@ -131,15 +131,15 @@ fn what_kube_proxy_wrote_is_taken_over_under_load_and_nothing_is_lost() {
             .filter(|(key, rules)| after.get(*key).is_some_and(|after| after != *rules))
             .map(|((_, name), _)| *name)
             .collect();
-        // Whether invalid packets are counted, in KUBE-FORWARD, is the kernel's matter.
+        // Whether KUBE-FORWARD counts invalid packets depends on the kernel.
         let changed = changed.into_iter().filter(|name| *name != "KUBE-FORWARD").collect::<Vec<_>>();
         let expected = ["KUBE-SERVICES", "KUBE-NODEPORTS", "KUBE-SERVICES"];
         assert_eq!(changed, expected, "of the filter table, then of the nat table, {variant:?}");
     }
 }
 
-/// kube-proxy refuses TCP with an ICMP error. What has been rewritten is there at the next look, goes by its own text when an
-/// endpoint comes, and is a rule of one Service port, not a chain written anew.
+/// kube-proxy refuses TCP with an ICMP error. After the takeover a second load does not write the rule again, and a
+/// new endpoint removes it by its new text, without a rewrite of the chain.
 #[test]
 fn a_refusal_of_kube_proxy_becomes_a_reset() {
     for variant in VARIANTS {
@@ -169,7 +169,7 @@ fn a_refusal_of_kube_proxy_becomes_a_reset() {
             assert_eq!(refusals(), [""; 0], "{variant:?}");
             data_plane.apply(&[old(&[])]).unwrap();
             assert_eq!(refusals().len(), 1, "{variant:?}");
-            // kube-proxy writes the chain as a whole when it comes back.
+            // A kube-proxy that comes back writes the whole chain.
             apply(&programs(variant), KUBE_PROXY);
             assert!(refusals()[0].ends_with("--reject-with icmp-port-unreachable"), "{:?}", refusals());
             assert_eq!(refusals().len(), 1, "{variant:?}");

@@ -1,4 +1,4 @@
-//! Live connections: endpoints that are no more go on with what they have, and no longer.
+//! Tests live connections: those to removed endpoints go on until the deadline.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -17,7 +17,7 @@ use super::support::{addresses, in_namespace, loaded, open, open_with, options, 
 const SERVICE: &str = "172.30.10.1";
 const ENDPOINTS: [&str; 2] = ["10.180.0.1:8080", "10.180.0.2:8080"];
 
-/// Endpoints are addresses of this namespace.
+/// Listens at the endpoints, which are addresses of this namespace.
 fn listeners() -> [TcpListener; 2] {
     run("ip", "link add pods type dummy");
     run("ip", "link set pods up");
@@ -73,7 +73,7 @@ fn an_endpoint_ends_with_its_connections() {
         let _second = connect();
         listeners[1].accept().unwrap();
 
-        // A restart goes on with it, and so does a comparison.
+        // A restart with a comparison leaves the draining endpoint.
         let mut ipvs = open_with(settings(Family::Ipv4), Options { timeouts, ..options() });
         ipvs.apply(&[service(&ENDPOINTS[1..])]).unwrap();
         assert_eq!(ipvs.resync().unwrap().elements, 0);
@@ -81,13 +81,13 @@ fn an_endpoint_ends_with_its_connections() {
         assert!(ipvs.collect().unwrap());
         assert!(works(&mut client, &mut server));
 
-        // It comes back, and goes once more.
+        // The endpoint returns, and is removed again.
         ipvs.apply(&[service(&ENDPOINTS)]).unwrap();
         assert_eq!(weights(), ["  -> 10.180.0.1:8080 Masq weight 1", "  -> 10.180.0.2:8080 Masq weight 1"]);
         assert!(!ipvs.needs_collection());
         assert!(works(&mut client, &mut server));
         ipvs.apply(&[service(&ENDPOINTS[1..])]).unwrap();
-        // The kernel remembers connections for two minutes once they are closed, but not those that are reset.
+        // The kernel keeps a closed connection for two minutes, but not one that is reset.
         rustix::net::sockopt::set_socket_linger(&client, Some(Duration::ZERO)).unwrap();
         drop((client, server));
         eventually("the endpoint is removed", || !ipvs.collect().unwrap());
@@ -115,7 +115,7 @@ fn an_endpoint_ends_at_its_deadline() {
     });
 }
 
-/// The bounds of connections of real servers without a share, by which restarts know when their time is over.
+/// Returns the upper threshold of the first endpoint's real server, from which a restart reads the deadline.
 fn bounds() -> Vec<String> {
     let listed = run("ipvsadm", "--list --numeric --thresholds");
     let of = |line: &str| {
@@ -140,7 +140,7 @@ fn a_deadline_outlives_restarts() {
         };
         let hour = Duration::from_secs(3600);
         let (mut ipvs, _) = loaded(hour, &ENDPOINTS);
-        // Each endpoint gets one.
+        // Each endpoint gets one connection.
         let _connections = ([connect(), connect()], listeners.map(|listener| listener.accept().unwrap()));
         ipvs.apply(&[service(&ENDPOINTS[1..])]).unwrap();
         assert_eq!(meter.draining(), Some(1));
@@ -148,22 +148,22 @@ fn a_deadline_outlives_restarts() {
         let bound = bounds();
         let until: i64 = bound[0].parse().unwrap();
         assert!((uptime() + 3590..=uptime() + 3600).contains(&until), "{until} at {}", uptime());
-        // Restarts with as much time, or more, leave it; one with less time has less.
+        // A restart with the same or a longer drain period keeps the deadline.
         for more in [hour, hour * 2] {
             let (mut ipvs, commit) = loaded(more, &ENDPOINTS[1..]);
             assert_eq!((commit.elements, bounds()), (0, bound.clone()));
             assert!(ipvs.collect().unwrap() && ipvs.draining() == 1);
         }
-        // What somebody else left without a share, such as kube-proxy, gets its time once.
+        // A real server of weight 0 that another program, such as kube-proxy, left gets a deadline once.
         let edit = format!("--edit-server --tcp-service {SERVICE}:80 --real-server {}", ENDPOINTS[0]);
         run("ipvsadm", &format!("{edit} --masquerading --weight 0"));
         assert_eq!(bounds(), ["0"]);
         assert_eq!(loaded(hour, &ENDPOINTS[1..]).1.elements, 1);
         assert_eq!(loaded(hour, &ENDPOINTS[1..]).1.elements, 0);
-        // It serves again, and is as it was.
+        // The endpoint serves again, without a threshold.
         loaded(hour, &ENDPOINTS);
         assert_eq!((bounds(), meter.draining()), (vec!["0".to_owned()], Some(0)));
-        // Once the time is over, a restart removes it in spite of its connection.
+        // After the deadline, a restart removes it in spite of its connection.
         run("ipvsadm", &format!("{edit} --masquerading --weight 0 --u-threshold 1"));
         let (mut ipvs, _) = loaded(hour, &ENDPOINTS[1..]);
         assert_eq!((bounds(), meter.draining()), (vec!["1".to_owned()], Some(1)));
@@ -188,12 +188,12 @@ fn an_endpoint_of_udp_ends_at_once() {
 }
 
 #[test]
-fn whoever_gives_way_leaves_connections_alone() {
+fn a_retiring_data_plane_keeps_connections() {
     in_namespace(|| {
         let listeners = listeners();
         let mut ipvs = loaded(Family::Ipv4, &[service(&ENDPOINTS[..1])]);
         let (mut client, mut server) = (connect(), listeners[0].accept().unwrap().0);
-        // As another mode's rules do, this one keeps the kernel following connections.
+        // Like rules of another mode, this one keeps conntrack active.
         run("iptables-nft", "--append INPUT --match conntrack --ctstate INVALID");
         assert!(ipvs.give_way(None).unwrap());
         assert!(ipvs.way_due().is_some(), "packets that were led in are waited for");
@@ -209,7 +209,7 @@ fn whoever_gives_way_leaves_connections_alone() {
         assert!(due > Instant::now() && due < Instant::now() + Duration::from_secs(5));
         assert!(works(&mut client, &mut server));
         assert_eq!(addresses()[0], format!("{SERVICE}/32"));
-        // A data plane that takes the place again finds it.
+        // A data plane that takes over again finds the connection.
         let mut again = open(Family::Ipv4);
         again.apply(&[service(&ENDPOINTS[..1])]).unwrap();
         again.resync().unwrap();
@@ -222,13 +222,13 @@ fn whoever_gives_way_leaves_connections_alone() {
     });
 }
 
-/// A module of the kernel that cannot be found for as long as this lives.
+/// A kernel module that cannot be found until this is dropped.
 struct Hidden {
     file: PathBuf,
 }
 
 impl Hidden {
-    /// Only in the guest: nobody else's modules are touched.
+    /// Hides the module. Returns `None` outside the guest, so that no other host's modules are touched.
     fn new(module: &str) -> Option<Self> {
         let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
         if !mounts.lines().any(|line| line.split(' ').nth(1) == Some("/") && line.contains("rootfs")) {
@@ -250,13 +250,13 @@ impl Drop for Hidden {
 }
 
 #[test]
-fn a_scheduler_that_comes_later_is_taken_then() {
+fn a_scheduler_is_used_once_the_kernel_has_it() {
     in_namespace(|| {
         let Some(hidden) = Hidden::new("ip_vs_nq") else {
             eprintln!("left out: modules are hidden in the guest of tests/vm only");
             return;
         };
-        // Another test may use it.
+        // Another test may use the module.
         eventually("it is unloaded", || {
             !Path::new("/sys/module/ip_vs_nq").exists()
                 || Command::new("rmmod").arg("ip_vs_nq").status().is_ok_and(|status| status.success())
@@ -285,7 +285,7 @@ fn schedulers() {
             let change = put("web", "", forwarding(scheduler));
             let commit = ipvs.apply(&[change]).unwrap();
             let head = virtual_servers().remove(0);
-            // Whatever a kernel does not have gives way to the default.
+            // A scheduler that the kernel lacks is replaced with the default.
             let name = if commit.refused.is_empty() { scheduler.name() } else { "rr" };
             assert!(head.starts_with(&format!("TCP {SERVICE}:80 {name}")), "{scheduler}: {head}");
             let there = [

@@ -1,4 +1,4 @@
-//! Random edits: what comes change by change is what comes at once.
+//! Tests with random edits that single changes lead to the same state as one load.
 
 use portolan_backend::Dataplane as _;
 use portolan_model::world::{Edit, Ranges, Rng, World, random_edit};
@@ -23,7 +23,7 @@ fn edits_one_by_one_and_all_at_once_are_the_same() {
             plane.resync().unwrap();
         }
         for index in 0..EDITS {
-            // All that there is, and then one change after the other.
+            // First the whole world, then one change after the other.
             let edits = if index == 0 {
                 std::mem::take(&mut first)
             } else {

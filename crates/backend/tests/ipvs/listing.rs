@@ -1,4 +1,4 @@
-//! What `ipvsadm`, `ipset`, `ip` and iptables print of an example.
+//! Snapshots of what `ipvsadm`, `ipset`, `ip` and iptables print for an example.
 
 use portolan_backend::{Dataplane as _, HealthCheckPort};
 use portolan_model::Family;
@@ -61,7 +61,7 @@ fn a_restart_writes_nothing() {
 }
 
 #[test]
-fn what_is_removed_leaves_nothing() {
+fn a_removal_leaves_nothing_behind() {
     in_namespace(|| {
         let mut planes = Family::BOTH.map(|family| loaded(family, &example(family)));
         for plane in &mut planes {
@@ -70,7 +70,7 @@ fn what_is_removed_leaves_nothing() {
         assert_eq!(run("ipvsadm", "--list --numeric").lines().count(), 3);
         assert!(!run("ip", "link").contains("kube-ipvs0"));
         assert!(!rules().contains("KUBE"), "{}", rules());
-        // The kernel lets go of sets a moment after the rules that referred to them.
+        // The kernel releases sets a moment after the rules that refer to them are removed.
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(120);
         while !run("ipset", "list -n").is_empty() {
             assert!(std::time::Instant::now() < deadline, "{}", run("ipset", "list -n"));

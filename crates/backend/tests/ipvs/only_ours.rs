@@ -1,4 +1,4 @@
-//! What a clean-up of what is only ours removes, by whose rules are there.
+//! Tests which objects of our IPVS mode a clean-up with `--only-ours` removes, depending on the owner of the rules.
 
 use portolan_backend::leftovers::{remove_own, runs_ipvs, unserved};
 use portolan_model::Family;
@@ -14,7 +14,7 @@ fn flush(program: &str) {
 }
 
 #[test]
-fn while_our_rules_are_in_force_kube_proxy_does_not_do_the_work() {
+fn while_our_rules_are_active_no_kube_proxy_has_taken_over() {
     in_namespace(|| {
         assert_eq!((unserved().unwrap(), runs_ipvs().unwrap()), (Vec::new(), false));
         drop(loaded(Family::Ipv4, &example(Family::Ipv4)));
@@ -25,7 +25,7 @@ fn while_our_rules_are_in_force_kube_proxy_does_not_do_the_work() {
 }
 
 #[test]
-fn what_a_kube_proxy_in_the_older_iptables_goes_on_with_stays() {
+fn objects_that_kube_proxy_uses_in_the_older_iptables_stay() {
     in_namespace(|| {
         drop(loaded(Family::Ipv4, &example(Family::Ipv4)));
         flush("iptables-nft");
@@ -49,7 +49,7 @@ fn what_a_kube_proxy_in_the_older_iptables_goes_on_with_stays() {
         assert_eq!(without_times(&after.2), without_times(&before.2));
         assert!(!run("ipset", "list -n").contains("PORTOLAN-"));
         assert!(sets().iter().any(|line| line.starts_with("KUBE-CLUSTER-IP")), "{:?}", sets());
-        // Nothing says any more that they were ours.
+        // Without rules, nothing shows that the rest was ours.
         flush("iptables-legacy");
         let (removed, errors) = remove_own(&[]);
         assert!(removed.is_empty() && errors.is_empty(), "{removed:?} {errors:?}");
@@ -58,7 +58,7 @@ fn what_a_kube_proxy_in_the_older_iptables_goes_on_with_stays() {
 }
 
 #[test]
-fn beside_the_table_of_kube_proxy_all_of_it_goes() {
+fn with_the_table_of_kube_proxy_all_of_ours_is_removed() {
     in_namespace(|| {
         run("ipvsadm", "--add-service --tcp-service 203.0.113.1:80 --scheduler wlc");
         let theirs = virtual_servers();

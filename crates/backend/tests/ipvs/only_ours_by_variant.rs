@@ -1,5 +1,5 @@
-//! What a clean-up of what is only ours removes where kube-proxy has come in another way than by the same mode: in the other
-//! variant of iptables, in its iptables mode, or after a clean-up that did not come to its end.
+//! Tests a clean-up with `--only-ours` when kube-proxy has not taken over in the same way: it runs in the other
+//! variant of iptables or in iptables mode, or an earlier clean-up was interrupted.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -10,7 +10,7 @@ use portolan_model::Family;
 
 use super::support::{addresses, example, in_namespace, loaded_by, run, virtual_servers};
 
-/// What a kube-proxy in iptables mode writes, with its own rules of built-in chains; the last rule is the last thing it does.
+/// The rules of a kube-proxy in iptables mode, with its own jumps from built-in chains. It writes the last rule last.
 const IPTABLES_MODE: &str = r#"*filter
 :KUBE-SERVICES - [0:0]
 :KUBE-FORWARD - [0:0]
@@ -55,7 +55,7 @@ fn restore(variant: Variant, text: &str) {
     assert!(child.wait().unwrap().success(), "{text}");
 }
 
-/// The rules and chains of IPv4, each with its table, without counters, in order.
+/// Returns the rules and chains of IPv4, each with its table, without counters, sorted.
 fn saved(variant: Variant) -> Vec<String> {
     let tables = ["nat", "filter", "mangle"];
     let saved = tables.map(|table| run(&program(variant, "-save"), &format!("--table {table}"))).concat();
@@ -88,7 +88,8 @@ fn is_of_the_ipvs_mode_only(line: &str) -> bool {
         .any(|own| line.contains(own))
 }
 
-/// Takes away what a clean-up removes first, and in `further` more of what tells of our rules.
+/// Removes what a clean-up removes first and, with `further`, all rules that refer to `PORTOLAN-REJECT`. Checks that
+/// the next clean-up completes the removal.
 fn is_interrupted(variant: Variant, further: bool) {
     in_namespace(|| {
         for (family, six) in [(Family::Ipv4, ""), (Family::Ipv6, "6")] {
@@ -115,13 +116,13 @@ fn is_interrupted(variant: Variant, further: bool) {
 }
 
 #[test]
-fn a_clean_up_that_was_interrupted_comes_to_its_end() {
+fn an_interrupted_clean_up_is_completed() {
     is_interrupted(Variant::Nft, false);
     is_interrupted(Variant::Legacy, false);
     is_interrupted(Variant::Nft, true);
 }
 
-/// Whether our rules in one variant give way to a kube-proxy in the other one; and after an interruption.
+/// Checks that our rules in one variant are removed for a kube-proxy in the other one, also after an interruption.
 fn gives_way(ours: Variant, theirs: Variant, mode: &str, interrupted: bool) {
     in_namespace(|| {
         let why = format!("{ours:?}, then {mode} in {theirs:?}");
@@ -151,7 +152,7 @@ fn gives_way(ours: Variant, theirs: Variant, mode: &str, interrupted: bool) {
 }
 
 #[test]
-fn a_kube_proxy_in_the_other_variant_of_iptables_does_the_work() {
+fn our_rules_are_removed_for_a_kube_proxy_in_the_other_variant() {
     gives_way(Variant::Nft, Variant::Legacy, IPVS_MODE, false);
     gives_way(Variant::Nft, Variant::Legacy, IPTABLES_MODE, true);
     gives_way(Variant::Legacy, Variant::Nft, IPVS_MODE, false);
@@ -159,7 +160,7 @@ fn a_kube_proxy_in_the_other_variant_of_iptables_does_the_work() {
 }
 
 #[test]
-fn what_leads_into_a_chain_that_the_iptables_mode_has_goes() {
+fn our_jumps_into_chains_of_the_iptables_mode_are_removed() {
     for variant in BOTH {
         in_namespace(|| {
             drop(loaded_by(variant, Family::Ipv4, &example(Family::Ipv4)));

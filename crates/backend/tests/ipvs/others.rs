@@ -1,4 +1,4 @@
-//! What others have stays, and what others change of ours is mended.
+//! Tests that objects of other programs stay, and that changes of ours by other programs are undone.
 
 use std::time::Duration;
 
@@ -17,7 +17,8 @@ fn gone(changes: &[Change]) -> Vec<Change> {
     changes.iter().map(|change| Change { old: change.new.clone(), new: None, ..change.clone() }).collect()
 }
 
-/// By firewall mark, at an address of an interface, at no address of this node, and in the other family.
+/// Virtual servers by firewall mark, at an address of an interface, at an address that the node does not have, and in
+/// the other family.
 const OTHERS: [&str; 5] = [
     "--add-service --fwmark-service 7 --scheduler wlc",
     "--add-service --tcp-service 192.168.0.2:81 --scheduler wlc",
@@ -40,7 +41,7 @@ fn virtual_servers_and_addresses_of_others_stay() {
         for server in before.lines() {
             assert!(run("ipvsadm", "--save --numeric").contains(server), "{server}");
         }
-        // A restart in which all Services have gone meanwhile.
+        // A restart. All Services have gone in the meantime.
         drop(ipvs);
         ipvs = loaded(Family::Ipv4, &[]);
         let sorted = |text: String| {
@@ -57,7 +58,7 @@ fn virtual_servers_and_addresses_of_others_stay() {
     });
 }
 
-/// Where networks are excluded, whose a virtual server in there is is noted.
+/// In excluded networks, a set notes which virtual servers are ours.
 #[test]
 fn a_virtual_server_of_others_at_the_address_of_a_service_stays() {
     use super::example::{cluster_ip, put};
@@ -80,7 +81,7 @@ fn a_virtual_server_of_others_at_the_address_of_a_service_stays() {
         let mut ipvs = excluding();
         ipvs.apply(&changes).unwrap();
         check(&ipvs.resync().unwrap());
-        // A restart, a change and a Service that comes later find it, too; what is ours goes on.
+        // The virtual server stays after a restart, after a change, and when another Service needs it. Ours go on.
         let mut ipvs = excluding();
         ipvs.apply(&changes).unwrap();
         let commit = ipvs.resync().unwrap();
@@ -95,13 +96,13 @@ fn a_virtual_server_of_others_at_the_address_of_a_service_stays() {
         let less = put("late", "", cluster_ip("172.30.10.20", 80, &["10.180.0.11:8080"]));
         ipvs.apply(std::slice::from_ref(&less)).unwrap();
         assert!(virtual_servers().contains(&"TCP 172.30.10.20:80 rr".to_owned()));
-        // Ours go when their Services do, also after a restart.
+        // Ours are removed with their Services, also after a restart.
         let mut ipvs = excluding();
         ipvs.apply(&changes).unwrap();
         check(&ipvs.resync().unwrap());
         assert!(!virtual_servers().contains(&"TCP 172.30.10.20:80 rr".to_owned()), "{:?}", virtual_servers());
         assert!(!addresses().contains(&"172.30.10.20/32".to_owned()), "{:?}", addresses());
-        // When it is gone, the Service takes its place.
+        // When it is removed, the Service gets its virtual server there.
         run("ipvsadm", "--delete-service --tcp-service 172.30.10.1:80");
         assert!(!ipvs.is_intact().unwrap());
         assert_eq!(ipvs.resync().unwrap().refused, []);
@@ -116,7 +117,7 @@ fn a_virtual_server_of_others_at_the_address_of_a_service_stays() {
 fn leftovers_in_excluded_networks_stay() {
     use portolan_backend::leftovers::{self, Keep};
     in_namespace(|| {
-        // As kube-proxy leaves it.
+        // The state that kube-proxy leaves.
         drop(loaded(Family::Ipv4, &example(Family::Ipv4)));
         leftovers_of_kube_proxy();
         let exclude = vec!["172.30.10.2/31".parse().unwrap()];
@@ -134,14 +135,14 @@ fn leftovers_in_excluded_networks_stay() {
     });
 }
 
-/// It notes nothing.
+/// Removes the set of our virtual servers, which kube-proxy does not have.
 fn leftovers_of_kube_proxy() {
     run("ipset", "destroy PORTOLAN-VIRTUAL-SERVERS");
 }
 
-/// A set that has no room for all harms those only that need what does not fit.
+/// A full set affects only the Services that need a member that does not fit.
 #[test]
-fn what_does_not_fit_into_a_set_is_left_out_whole() {
+fn service_ports_that_do_not_fit_into_a_set_are_left_out() {
     use super::example::{cluster_ip, put};
     in_namespace(|| {
         run("ipset", "create KUBE-CLUSTER-IP hash:ip,port maxelem 4");
@@ -159,7 +160,8 @@ fn what_does_not_fit_into_a_set_is_left_out_whole() {
         assert!(commit.refused.iter().all(|refusal| refusal.reason.contains("full")), "{:?}", commit.refused);
         assert_eq!((heads(), bound()), (4, 4));
         assert!(ipvs.is_intact().unwrap());
-        // A change of another one costs as ever, and so does one that needs the same room; a new one finds none either.
+        // A change of a Service port that fits stays a partial write. So does a change of one that does not fit and
+        // needs the same members. A new Service port does not fit either.
         let (left_out, fits): (Vec<&Change>, Vec<&Change>) =
             all.iter().partition(|change| commit.refused.iter().any(|refusal| refusal.name == change.name));
         let busy = |change: &Change| {
@@ -174,7 +176,7 @@ fn what_does_not_fit_into_a_set_is_left_out_whole() {
         }
         let commit = ipvs.apply(&[service(7)]).unwrap();
         assert_eq!((commit.refused.len(), heads(), bound()), (3, 4, 4), "{commit:?}");
-        // Room is taken at once.
+        // Free room is used at once.
         let commit = ipvs.apply(&gone(&[fits[1].clone()])).unwrap();
         assert_eq!((commit.refused.len(), heads(), bound()), (2, 4, 4), "{commit:?}");
         let rest: Vec<Change> = fits[2..].iter().map(|change| (*change).clone()).collect();
@@ -199,7 +201,7 @@ fn excluded_addresses_stay() {
     });
 }
 
-/// What kube-proxy makes for a node port has nothing but its port in a set to tell whose it is.
+/// A virtual server of kube-proxy for a node port is recognized only by its port in kube-proxy's set.
 #[test]
 fn node_ports_of_kube_proxy_are_taken_over() {
     in_namespace(|| {
@@ -213,7 +215,7 @@ fn node_ports_of_kube_proxy_are_taken_over() {
 }
 
 #[test]
-fn what_others_change_is_noticed_and_mended() {
+fn changes_by_other_programs_are_noticed_and_undone() {
     in_namespace(|| {
         let mut ipvs = loaded(Family::Ipv4, &example(Family::Ipv4));
         let (all, all_rules) = (everything(), rules());
@@ -252,8 +254,8 @@ fn what_others_change_is_noticed_and_mended() {
     });
 }
 
-/// The kernel finds its place in a listing by counting the virtual servers of every namespace: while other tests change
-/// theirs, it repeats some or leaves some out.
+/// Retries until the listing is as expected. The kernel continues a listing at a position that it counts over the
+/// virtual servers of all namespaces. While other tests change theirs, it repeats or omits some.
 fn assert_listed(expected: &str, what: &str) {
     let mut listed = String::new();
     let is_as_expected = || {
@@ -265,9 +267,9 @@ fn assert_listed(expected: &str, what: &str) {
     }
 }
 
-/// A change that meets what somebody else did is written all the same.
+/// A change is written even if another program has changed the objects that it needs.
 #[test]
-fn a_change_after_a_surprise_compares_everything() {
+fn a_change_that_meets_an_unknown_virtual_server_compares_everything() {
     in_namespace(|| {
         let changes = example(Family::Ipv4);
         let mut ipvs = loaded(Family::Ipv4, &changes);
@@ -287,9 +289,9 @@ fn a_change_after_a_surprise_compares_everything() {
     });
 }
 
-/// Endpoints and addresses that no kernel takes harm nothing else.
+/// Endpoints and addresses that the kernel refuses affect nothing else.
 #[test]
-fn what_the_kernel_refuses_harms_only_itself() {
+fn a_refused_object_affects_no_other() {
     use super::example::{cluster_ip, put};
     in_namespace(|| {
         let bad = put("bad", "", cluster_ip("172.30.66.1", 80, &["255.255.255.255:80", "10.180.0.66:80"]));
@@ -338,7 +340,7 @@ fn addresses_of_the_node_are_followed() {
             virtual_servers().iter().any(|server| server.starts_with(&format!("TCP {address}:30443")))
         };
         assert!(has("192.168.0.2") && has("192.168.1.2"));
-        // As networks of pods do it: the same for each pod, or of its link only.
+        // Addresses that pod networks add: the same one for each pod, or one of link scope.
         for address in ["192.168.0.2/32 dev eth1", "169.254.1.1/32 dev eth1 scope link"] {
             run("ip", &format!("address add {address}"));
             assert!(ipvs.is_intact().unwrap(), "{address}");
@@ -356,12 +358,12 @@ fn addresses_of_the_node_are_followed() {
         ipvs.configure(portolan_model::Settings { node_port_addresses: only, ..settings(Family::Ipv4) });
         ipvs.resync().unwrap();
         assert!(!has("192.168.0.2") && has("192.168.1.2"));
-        // What another interface has is not put on ours, too.
+        // An address of another interface is not put on our device.
         run("ip", "address add 198.51.100.7/32 dev eth1");
         ipvs.resync().unwrap();
         assert!(!addresses().contains(&"198.51.100.7/32".to_owned()));
         assert!(virtual_servers().contains(&"TCP 198.51.100.7:443 rr persistent 600".to_owned()));
-        // A restart knows it by its set.
+        // After a restart, the virtual server is recognized by its set.
         drop(ipvs);
         drop(loaded(Family::Ipv4, &[]));
         assert_eq!(virtual_servers(), [""; 0]);

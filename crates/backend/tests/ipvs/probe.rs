@@ -1,4 +1,4 @@
-//! What the kernel lacks is told, and asking leaves nothing behind.
+//! Tests that a probe reports what the kernel lacks, and leaves nothing behind.
 
 use portolan_backend::ipvs::available;
 use portolan_model::{Family, IpvsScheduler};
@@ -7,7 +7,7 @@ use portolan_sock::namespace::in_new_network_namespace;
 use super::support::{in_namespace, run};
 
 #[test]
-fn a_kernel_without_ipvs_is_told_from_one_that_has_it() {
+fn a_kernel_without_ipvs_is_recognized() {
     let has_it = in_namespace(|| ()).is_some();
     let (told, device) = in_new_network_namespace(|| {
         let told = available("no-such", &Family::BOTH).unwrap_err().to_string();
@@ -20,7 +20,7 @@ fn a_kernel_without_ipvs_is_told_from_one_that_has_it() {
 }
 
 #[test]
-fn asking_leaves_nothing() {
+fn a_probe_leaves_nothing_behind() {
     in_namespace(|| {
         run("ipvsadm", "--add-service --tcp-service 198.51.100.0:20000 --scheduler lc");
         assert_eq!(available("", &Family::BOTH).unwrap(), IpvsScheduler::Rr);

@@ -1,4 +1,4 @@
-//! What a change and a first load cost as the cluster grows, in what is written to the kernel.
+//! Tests how the writes of a change and of a first load grow with the cluster.
 
 use portolan_backend::{Commit, Dataplane as _};
 use portolan_model::{Change, Family};
@@ -18,14 +18,14 @@ fn service(number: usize, endpoints: usize) -> Change {
     put(&format!("service-{number}"), "", forwarding)
 }
 
-/// What was written: elements, other objects, bytes.
+/// The numbers of elements, other objects, and bytes written.
 type Cost = [usize; 3];
 
 const fn cost(commit: &Commit) -> Cost {
     [commit.elements, commit.objects, commit.bytes]
 }
 
-/// What a first load of so many Services writes, and what each of many changes after it does.
+/// Returns the writes of a first load of this many Services, and those of each of many changes after it.
 fn measured(services: usize) -> Option<(Cost, Vec<Cost>)> {
     in_namespace(|| {
         let mut ipvs = open(Family::Ipv4);
@@ -57,7 +57,7 @@ fn a_change_costs_what_it_changes_and_a_load_what_it_loads() {
         large[2] <= small[2] + small[2] / 10,
         "{CHANGES} changes at 100 Services: {small:?}, at 2500: {large:?}"
     );
-    // The device, the sets and the rules are there once, whatever the number of Services.
+    // The device, the sets and the rules do not depend on the number of Services.
     assert_eq!(large_load[1], small_load[1], "objects of a load");
     for index in [0, 2] {
         assert!(

@@ -1,4 +1,4 @@
-//! Namespaces with what a node has, and what programs say about them.
+//! Network namespaces set up as nodes, and the output of programs in them.
 
 use std::fmt::Write as _;
 use std::process::Command;
@@ -12,12 +12,12 @@ use portolan_sock::namespace::in_new_network_namespace;
 
 use super::example;
 
-/// If set, tests that find no IPVS in the kernel fail.
+/// If set, tests fail on a kernel without IPVS.
 const MUST_RUN: &str = "PORTOLAN_TEST_IPVS";
 const NEVER: Duration = Duration::from_secs(3600);
 
-/// Runs a test in a network namespace of its own whose node has two addresses of each family. `None` where the kernel has no
-/// IPVS; with `PORTOLAN_TEST_IPVS` set, the test fails then.
+/// Runs a test in a network namespace of its own. The node has two addresses of each family. Returns `None` if the
+/// kernel has no IPVS; if `PORTOLAN_TEST_IPVS` is set, the test fails instead.
 pub(crate) fn in_namespace<T: Send>(test: impl FnOnce() -> T + Send) -> Option<T> {
     let work = || {
         if let Err(error) = available("rr", &Family::BOTH) {
@@ -45,7 +45,7 @@ pub(crate) fn in_namespace<T: Send>(test: impl FnOnce() -> T + Send) -> Option<T
         .expect("this test needs root, or CAP_SYS_ADMIN and CAP_NET_ADMIN in a user namespace")
 }
 
-/// Writes what this mode needs of the kernel into this thread's namespace.
+/// Writes the kernel settings of this mode in this thread's namespace.
 pub(crate) fn write_settings() {
     let version: KernelVersion =
         std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap().parse().unwrap();
@@ -54,7 +54,7 @@ pub(crate) fn write_settings() {
     }
 }
 
-/// Runs a program in this thread's namespace and answers what it prints.
+/// Runs a program in this thread's namespace and returns its output.
 pub(crate) fn run(program: &str, arguments: &str) -> String {
     let output = Command::new(program).args(arguments.split(' ')).output();
     let output = output.unwrap_or_else(|error| panic!("{program}: {error}"));
@@ -84,12 +84,12 @@ pub(crate) fn open(family: Family) -> Ipvs {
     open_with(example::settings(family), options())
 }
 
-/// A data plane that has written these.
+/// Returns a data plane that has written these changes.
 pub(crate) fn loaded(family: Family, changes: &[Change]) -> Ipvs {
     loaded_by(Variant::Nft, family, changes)
 }
 
-/// The same by a variant of iptables.
+/// Returns such a data plane with a variant of iptables.
 pub(crate) fn loaded_by(variant: Variant, family: Family, changes: &[Change]) -> Ipvs {
     let mut ipvs = open_by(variant, example::settings(family), options());
     ipvs.apply(changes).unwrap();
@@ -104,7 +104,7 @@ pub(crate) fn example(family: Family) -> Vec<Change> {
     }
 }
 
-/// Virtual servers, in order, each with its real servers in order, but without counts of connections.
+/// Lists the virtual servers, sorted, each with its real servers, sorted, without numbers of connections.
 pub(crate) fn virtual_servers() -> Vec<String> {
     let mut servers: Vec<Vec<String>> = Vec::new();
     for line in run("ipvsadm", "--list --numeric").lines().skip(3) {
@@ -125,7 +125,7 @@ pub(crate) fn virtual_servers() -> Vec<String> {
     servers.concat()
 }
 
-/// The addresses of the network device, in order.
+/// Lists the addresses of the network device, sorted.
 pub(crate) fn addresses() -> Vec<String> {
     let mut addresses: Vec<String> =
         run("ip", "-brief address show dev kube-ipvs0").split_whitespace().map(str::to_owned).collect();
@@ -133,7 +133,7 @@ pub(crate) fn addresses() -> Vec<String> {
     addresses
 }
 
-/// Every set that has members: its name and type, and the members in order.
+/// Lists every set that has members, with its name and type, and the members sorted.
 pub(crate) fn sets() -> Vec<String> {
     let mut sets: Vec<Vec<String>> = Vec::new();
     for line in run("ipset", "list").lines() {
@@ -153,12 +153,12 @@ pub(crate) fn sets() -> Vec<String> {
     sets.concat()
 }
 
-/// All there is, but for rules.
+/// Lists everything except for rules.
 pub(crate) fn everything() -> String {
     [virtual_servers(), addresses(), sets()].concat().join("\n")
 }
 
-/// The rules in both families.
+/// Lists the rules of IPv4, as the front end of nftables saves them.
 pub(crate) fn rules() -> String {
     let saved = run("iptables-nft-save", "--table filter") + &run("iptables-nft-save", "--table nat");
     let mangle = run("iptables-nft-save", "--table mangle");

@@ -1,4 +1,4 @@
-//! From another mode to this one and back, while packets are on their way: nothing is lost.
+//! Tests that a change from another mode to this one and back loses no packet.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use portolan_testkit::{Namespace, Traffic, TrafficPlan, World};
 use super::load::{assert_lossless, data_plane, in_use, load_of, programs, world, world_settings};
 use super::support::{in_namespace, open_with, options, write_settings};
 
-/// For so long, packets have the chance to find what is missing.
+/// How long a retirement runs. Packets would hit missing rules in this time.
 const A_WHILE: Duration = Duration::from_secs(2);
 
 type Plane = Box<dyn Dataplane + Send>;
@@ -28,7 +28,7 @@ fn ipvs() -> Plane {
     Box::new(open_with(world_settings(), options()))
 }
 
-/// No more than an emulated machine can carry.
+/// Starts a load that an emulated machine can carry.
 fn start(world: &World) -> Vec<Traffic> {
     let interval = Duration::from_millis(100);
     let plan = TrafficPlan {
@@ -40,7 +40,7 @@ fn start(world: &World) -> Vec<Traffic> {
     load_of(world, plan)
 }
 
-/// A data plane with the Service in use.
+/// Returns a data plane with the Service in use.
 fn started(node: &Namespace, make: fn() -> Plane) -> Plane {
     let work = move || {
         let mut plane = make();
@@ -51,7 +51,7 @@ fn started(node: &Namespace, make: fn() -> Plane) -> Plane {
     node.run(work).unwrap()
 }
 
-/// One data plane gives way to another. IPVS has connections left to wait for.
+/// Retires the former data plane. IPVS may have connections left to wait for.
 fn give_way(node: &Namespace, mut former: Plane, new: &Plane) {
     let kept = new.chains();
     let work = move || {
@@ -75,7 +75,7 @@ fn there_and_back(other: fn() -> Plane) {
     let second = started(node, ipvs);
     give_way(node, first, &second);
     assert_lossless(load);
-    // What begins now goes through virtual servers.
+    // New connections go through virtual servers.
     let load = start(&world);
     drop(second);
     let second = started(node, ipvs);

@@ -1,4 +1,4 @@
-//! The rules mean what the oracle says.
+//! Checks that packets fare under the rules as the oracle says.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -15,13 +15,13 @@ use crate::iptables::walk::{End, Walk};
 
 const LOOPBACK: Ipv4Addr = Ipv4Addr::LOCALHOST;
 
-/// What becomes of a packet; for each endpoint, whether it is masqueraded.
+/// The fate of a packet. `Translated` has each possible endpoint, and whether connections to it are masqueraded.
 #[derive(Debug, PartialEq, Eq)]
 enum Outcome {
     Translated(BTreeMap<String, bool>),
-    /// With a reset.
+    /// Refused with a TCP reset.
     Reset,
-    /// With an ICMP error.
+    /// Refused with an ICMP error.
     Rejected,
     Dropped,
     Passed,
@@ -31,7 +31,7 @@ fn text(v4: &str, v6: &str, family: Family) -> IpAddr {
     if family == Family::Ipv4 { v4 } else { v6 }.parse().unwrap()
 }
 
-/// The node's own addresses: two, of which the first is its primary one.
+/// Two addresses of the node. The first is its primary one.
 fn local_addresses(family: Family) -> [IpAddr; 2] {
     [text("192.168.0.2", "fd00:192:168::2", family), text("192.168.1.2", "fd00:192:168:1::2", family)]
 }
@@ -64,7 +64,7 @@ fn random_options(rng: &mut Rng, settings: &Settings) -> Options {
     Options { localhost_node_ports: rng.chance(50), loopback_addresses, ..Options::default() }
 }
 
-/// Node ports on loopback are a matter of IPv4 alone.
+/// Returns how the mode differs from the others: it accepts node ports on loopback addresses, in IPv4 only.
 fn differences(settings: &Settings, options: &Options) -> ModeDifferences {
     let may = options.localhost_node_ports && settings.family == Family::Ipv4;
     let everywhere = may && settings.node_port_addresses == NodePortAddresses::MatchAll;
@@ -94,7 +94,7 @@ fn random_packet(rng: &mut Rng, family: Family, ranges: &Ranges) -> Packet<'stat
     ];
     let (origin, sources) = *rng.pick(&origins).unwrap();
     if sources[0].is_loopback() {
-        // From loopback, a packet goes nowhere else.
+        // A packet from a loopback address can only go to a loopback address.
         let (protocol, port) = (Protocol::Tcp, *rng.pick(&ranges.node_ports).unwrap());
         return Packet { origin, source: sources[0], destination: sources[0], protocol, port };
     }
@@ -111,7 +111,7 @@ fn random_packet(rng: &mut Rng, family: Family, ranges: &Ranges) -> Packet<'stat
     }
 }
 
-/// What the rules do.
+/// Returns the fate of a packet under the rules.
 fn outcome(walk: Walk<'_>, packet: &Packet<'_>) -> Outcome {
     let ways = walk.ways(packet);
     let endpoints: Vec<(&String, bool, f64)> = ways
@@ -136,7 +136,7 @@ fn outcome(walk: Walk<'_>, packet: &Packet<'_>) -> Outcome {
     Outcome::Translated(endpoints.into_iter().map(|(place, marked, _)| (place.clone(), marked)).collect())
 }
 
-/// The same in the oracle's words.
+/// Returns the fate of a packet as the oracle says.
 fn expected(oracle: &Oracle<'_>, packet: &Packet<'_>) -> Outcome {
     match oracle.fate(packet) {
         Fate::Backends { set, masqueraded, .. } => {

@@ -50,7 +50,8 @@ fn a_load_without_services_in_ipv6() {
     assert_snapshot!(load(&mut planner(Family::Ipv6, &[])));
 }
 
-/// No endpoint here for either policy, by an interface's name, for given addresses, with another bit.
+/// No endpoint on this node with policy Local for both, a detector by interface prefix, given node-port addresses,
+/// another masquerade bit.
 #[test]
 fn a_load_where_all_is_otherwise() {
     let dual = Forwarding {
@@ -97,7 +98,7 @@ fn a_change_of_endpoints_writes_their_chains_only() {
     assert_eq!(planner.plan(&[put("web", "http", web)], &[]), "", "nothing changes");
 }
 
-/// Then no rule has to stay the last one of its chain, and Services come in any order.
+/// Without node-port addresses no rule has to be the last of its chain, so Services may be in any order.
 #[test]
 fn nothing_is_written_again_where_no_address_takes_node_ports() {
     let node_port_addresses = NodePortAddresses::Addresses(Vec::new());
@@ -227,7 +228,7 @@ fn in_a_large_cluster_single_endpoints_have_no_comments() {
 }
 
 #[test]
-fn a_name_that_does_not_fit_harms_itself_only() {
+fn an_invalid_name_affects_its_own_service_port_only() {
     let mut bad = demo().remove(0);
     let ServicePortName { namespace, port, protocol, .. } = (*bad.name).clone();
     let service = "web\"\nCOMMIT".into();
@@ -260,14 +261,14 @@ fn a_shared_chain_that_changes_much_is_written_anew() {
     assert_eq!(tables, loaded(&mut planner));
 }
 
-/// What a full load makes of empty tables.
+/// Returns empty tables after a full load.
 pub(super) fn loaded(planner: &mut Planner) -> Tables {
     let mut tables = Tables::empty();
     tables.restore(&load(planner), |_| {}).unwrap();
     tables
 }
 
-/// A random world, and what a Catalog makes of its edits.
+/// A random world, and a Catalog that its edits are applied to.
 pub(super) struct Edited {
     rng: Rng,
     ranges: Ranges,
@@ -323,9 +324,10 @@ fn pieces() -> impl Strategy<Value = Pieces> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Change by change the tables become what a full load makes of empty ones, and no restore leads nowhere.
+    /// After each change the tables are equal to empty tables after a full load, and in no restore does a rule lead
+    /// to a missing chain.
     #[test]
-    fn changes_come_to_what_a_full_load_makes(
+    fn changes_lead_to_the_same_rules_as_a_full_load(
         seed in any::<u64>(), family in family(), pieces in pieces(), counts in prop::collection::vec(1_usize..6, 1..12)
     ) {
         let mut edited = Edited::new(seed);
@@ -344,9 +346,10 @@ proptest! {
         }
     }
 
-    /// A restore may fail at any of its lines: nothing leads nowhere then, and the next load mends all.
+    /// A restore may fail at any of its lines. No rule leads to a missing chain then, and the next load repairs the
+    /// tables.
     #[test]
-    fn a_load_mends_what_a_failed_restore_left(
+    fn a_load_repairs_the_tables_after_a_failed_restore(
         seed in any::<u64>(), family in family(), pieces in pieces(), place in any::<prop::sample::Index>(),
         at_first in any::<bool>()
     ) {
@@ -371,8 +374,8 @@ proptest! {
         prop_assert_eq!(tables.unordered(), expected.unordered());
     }
 
-    /// A load over the rules of other Services: each chain is at any moment what it was or what it will be, and
-    /// nothing of the others stays.
+    /// A load over the rules of other Services: at every moment each chain has its old or its new content, and no
+    /// rule of the other Services stays.
     #[test]
     fn a_load_over_other_rules_replaces_them(
         seed in any::<u64>(), other in any::<u64>(), family in family(), pieces in pieces()

@@ -8,7 +8,7 @@ fn manner() -> Manner<'static> {
     Manner { default: IpvsScheduler::Rr, missing: &[], drained_by }
 }
 
-/// A kernel that refuses what the real one would refuse.
+/// A model of the kernel that refuses what the real one refuses.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Kernel {
     members: BTreeSet<(Set, Member)>,
@@ -60,7 +60,7 @@ impl Kernel {
         self.servers.get_mut(&key).unwrap_or_else(|| panic!("{key} is not there"))
     }
 
-    /// What a comparison with this kernel asks for.
+    /// Returns what a comparison with this kernel would write.
     fn compared(&self, desired: &Desired) -> Difference {
         let mut difference = Difference::default();
         for set in Set::ALL {
@@ -94,9 +94,9 @@ fn desired(family: Family) -> Desired {
     desired
 }
 
-/// Edits one by one, and everything at once, come to the same; and nothing is asked for twice.
+/// Single changes lead to the same state as a comparison, and nothing is written twice.
 #[test]
-fn changes_come_to_what_a_comparison_makes() {
+fn changes_lead_to_the_same_state_as_a_comparison() {
     for (seed, family) in (1..=12).zip(Family::BOTH.into_iter().cycle()) {
         let (mut rng, ranges) = (Rng::new(seed), Ranges::example());
         let mut world = World::random(&mut rng, 12, &ranges);
@@ -131,7 +131,7 @@ fn changes_come_to_what_a_comparison_makes() {
             );
             edits.push(random_edit(&mut rng, &mut world, &ranges));
         }
-        // Endpoints that are no more go in the end.
+        // Draining endpoints go in the end.
         for (key, places) in draining.iter() {
             for place in places.keys() {
                 kernel.operate(&Operation::DeleteReal(*key, *place));
@@ -143,9 +143,9 @@ fn changes_come_to_what_a_comparison_makes() {
     }
 }
 
-/// Other addresses of the node are compared like everything else.
+/// Virtual servers at changed node addresses are compared like all others.
 #[test]
-fn other_node_addresses_are_other_virtual_servers() {
+fn virtual_servers_follow_the_node_addresses() {
     let (mut rng, ranges) = (Rng::new(3), Ranges::example());
     let world = World::random(&mut rng, 12, &ranges);
     let mut catalog = Catalog::new("n1");

@@ -1,4 +1,4 @@
-//! Changes as messages, and what the kernel says of them.
+//! Sends changes as netlink messages and reads the kernel's replies.
 
 use std::net::IpAddr;
 
@@ -12,17 +12,17 @@ use crate::ipvs::difference::{Operation, WEIGHT};
 use crate::ipvs::frontend::{Config, Key};
 use crate::ipvs::refusal::Refused;
 
-/// Messages that are sent at once.
+/// Number of messages in one call.
 const TOGETHER: usize = 1000;
 
-/// What became of messages.
+/// The result of sending messages.
 pub(super) struct Sent {
     pub(super) bytes: usize,
-    /// The kernel's refusals that matter. The other messages were carried out.
+    /// The relevant refusals. All other messages were carried out.
     pub(super) refused: Vec<Refused>,
 }
 
-/// Sends a message for each item, many at once. `refused` says which refusals matter.
+/// Sends a message for each item, many in one call. `refused` decides which refusals are relevant.
 pub(super) fn send<T>(
     socket: &mut Socket,
     what: &'static str,

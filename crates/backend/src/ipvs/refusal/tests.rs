@@ -49,7 +49,7 @@ fn told(items: &[Item]) -> Vec<(String, &'static str)> {
 }
 
 #[test]
-fn what_is_refused_is_told_of_those_that_need_it() {
+fn a_refusal_is_reported_with_the_service_that_needs_the_object() {
     let items = [
         Item::Address(address(1)),
         Item::Operation(Operation::NewReal(key(2), place(2))),
@@ -62,7 +62,7 @@ fn what_is_refused_is_told_of_those_that_need_it() {
 }
 
 #[test]
-fn what_was_to_go_is_nobodys() {
+fn a_refused_removal_concerns_no_service() {
     let items = [
         Item::Address(address(6)),
         Item::Operation(Operation::Delete(key(6))),
@@ -74,7 +74,7 @@ fn what_was_to_go_is_nobodys() {
 }
 
 #[test]
-fn an_endpoint_that_is_refused_of_one_virtual_server_is_no_fault_of_others() {
+fn a_refused_endpoint_concerns_one_virtual_server_only() {
     let items = [Item::Operation(Operation::Restore(key(2), place(9)))];
     assert_eq!(told(&items), [("2".to_owned(), REAL_SERVER)]);
 }

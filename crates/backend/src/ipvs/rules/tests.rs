@@ -13,7 +13,7 @@ fn settings(family: Family) -> Settings {
     }
 }
 
-/// What a save prints once a restore has been taken.
+/// Returns what a save prints after a restore.
 fn saved(restore: &str, present: &str) -> String {
     let (mut lines, mut table) = (vec![present.to_owned()], "");
     for line in restore.lines() {
@@ -35,7 +35,7 @@ fn present(saved: &str) -> Present {
 }
 
 #[test]
-fn what_is_there_is_not_written_again() {
+fn rules_that_exist_are_not_written_again() {
     for family in Family::BOTH {
         let rules = Rules::new(&settings(family));
         let restore = rules.restore(&Present::default(), Part::Before);
@@ -62,7 +62,7 @@ fn a_rule_that_is_gone_makes_its_chain_be_written() {
 }
 
 #[test]
-fn what_leads_to_endpoints_in_the_iptables_mode_goes_last() {
+fn the_chain_that_the_iptables_mode_has_filled_is_written_last() {
     let rules = Rules::new(&settings(Family::Ipv4));
     let present = present(
         "*nat\n:KUBE-SERVICES - [0:0]\n-A KUBE-SERVICES -m comment --comment \"last\" -j KUBE-NODEPORTS\nCOMMIT\n",
@@ -87,7 +87,7 @@ fn chains_of_another_mode_stay() {
 
 /// The iptables mode enters that chain by rules with another comment.
 #[test]
-fn what_leads_to_a_chain_that_stays_goes_unless_both_modes_have_it() {
+fn jumps_to_a_kept_chain_stay_only_if_both_modes_have_them() {
     let rules = Rules::new(&settings(Family::Ipv4));
     let present = present(&saved(&rules.restore(&Present::default(), Part::Before), ""));
     let removal = present.removal(crate::iptables::is_own);
