@@ -95,7 +95,7 @@ impl Lane {
         }
         if self.started {
             self.changes.extend(work.changes);
-        } else {
+        } else if !work.changes.is_empty() {
             // Nothing is written before the start: the data plane only stores the changes.
             let _ = self.dataplane.apply(&work.changes);
         }

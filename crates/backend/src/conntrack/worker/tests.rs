@@ -1,11 +1,10 @@
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::mpsc::{self, channel};
+use std::sync::{Arc, Mutex};
 
 use portolan_model::{Frontend, Protocol, ServicePortName};
 use portolan_sock::{Errno, Refusal};
 use portolan_wire::conntrack::Tuple;
-
-use std::sync::mpsc::channel;
 
 use super::*;
 
