@@ -44,10 +44,10 @@
 //!
 //! # Capture by redirect
 //!
-//! Used if the kernel has no `tproxy`, or if the configuration asks for it. The rules are those of the iptables mode, but
-//! each set of endpoints is one chain (`KUBE-SEP-`) that translates to a listener at the node's address. If that address is not known, the chain uses
-//! `REDIRECT`, and the kernel chooses the address. Rules of the iptables mode and these replace each other chain by
-//! chain.
+//! This way is used if the kernel has no `tproxy`, or if the configuration asks for it. The rules are those of the
+//! iptables mode, but each set of endpoints is one chain (`KUBE-SEP-`) that translates to a listener at the node's
+//! address. If that address is not known, the chain uses `REDIRECT`, and the kernel chooses the address. Rules of the
+//! iptables mode and these replace each other chain by chain.
 //!
 //! - **Destinations.** For connections, the kernel returns the original destination (`SO_ORIGINAL_DST`). For datagrams,
 //!   conntrack is queried over netlink by the tuple of the replies, which leave through the listener.

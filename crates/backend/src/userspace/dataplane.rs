@@ -44,7 +44,7 @@ pub struct Userspace {
     untold: Coalesced,
     /// The SCTP Service ports: the relay does not carry SCTP.
     left_out: HashSet<Arc<ServicePortName>>,
-    /// Keeps the relay marked as one that traffic is captured for. `None` when this data plane no longer captures.
+    /// Marks the relay as one that traffic is captured for; `None` once this data plane captures nothing.
     capturing: Option<Capturing>,
     /// How many times UDP flows have been deleted since another data plane took over; [`FORGETTING`] as soon as none was
     /// left.
@@ -256,7 +256,8 @@ impl Dataplane for Userspace {
         matches!(self.kernel, Kernel::Tproxy { .. }) || self.kernel.rules_ref().needs_checks()
     }
 
-    /// Checks and repairs what no notification covers, too: the policy routing and the table of the relay's connections.
+    /// Also checks what no notification covers: the policy routing and the table of the relay's connections. Repairs
+    /// them, and returns false if something was missing.
     fn is_intact(&mut self) -> Result<bool, Error> {
         let written = self.kernel.ensure(&self.settings)?;
         Ok(written == 0 && self.kernel.rules().is_intact()?)

@@ -101,8 +101,8 @@ pub(super) fn capture(arrival: Arrival, ports: Ports, settings: &Settings) -> Ca
     };
     let address = match arrival {
         Arrival::Untouched => loopback,
-        // `node_ip`, or `REDIRECT` without it: the interface that a packet arrives on may have no address, which
-        // `REDIRECT` needs.
+        // `REDIRECT` (the unspecified address) translates to the address of the interface that a packet arrives on, which
+        // may have none. So it is used only if the node's address is not known.
         Arrival::Translated { .. } => settings.node_ip.unwrap_or(unspecified),
     };
     let at = |port| SocketAddr::new(address, port);
