@@ -1,6 +1,6 @@
-//! Values by number, where a number that was given back is not mistaken for its next owner.
+//! Values in numbered slots. A number that was freed does not match the slot's next value.
 
-/// Names one value. Fits into the 62 upper bits of an epoll token.
+/// The number of one value. Fits into the lower 62 bits of an epoll token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Slot {
     index: u32,
