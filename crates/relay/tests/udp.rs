@@ -19,7 +19,7 @@ use portolan_testkit::{Namespace, eventually};
 
 use support::{Bed, PATIENCE};
 
-/// Sends its name and the datagram back.
+/// Answers each datagram with its name and the datagram.
 fn echo(bed: &Bed, name: u8) -> SocketAddr {
     echo_at(socket(bed), name)
 }
@@ -42,7 +42,7 @@ fn socket(bed: &Bed) -> UdpSocket {
 
 fn client(bed: &Bed) -> UdpSocket {
     let socket = socket(bed);
-    // Only answers from the frontend's address are taken.
+    // The client accepts answers from the frontend's address only.
     socket.connect(bed.frontend).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     socket
@@ -114,7 +114,7 @@ fn every_way_of_being_unreachable_ends_a_flow() {
         bed.namespace.output("nft", &[&chain]).unwrap();
         let icmp = if family == Family::Ipv4 { "icmp" } else { "icmpv6" };
         for (way, number) in ways.iter().zip(1..) {
-            // Somebody listens, but does not get it.
+            // A server listens, but a rule rejects its datagrams.
             let hidden = echo(&bed, b'h');
             let rule = format!("add rule {table} t c udp dport {} reject with {icmp} {way}", hidden.port());
             bed.namespace.output("nft", &[&rule]).unwrap();
@@ -187,7 +187,8 @@ fn ten_thousand_clients_and_then_none() {
     let options = Options { udp_idle: Duration::from_secs(15), ..Options::default() };
     let mut bed = Bed::new(Protocol::Udp, options);
     bed.backends(&[echo(&bed, b'a'), echo(&bed, b'b'), echo(&bed, b'c')]);
-    // One after the other, each with a socket of its own; to the relay they are all there at the same time.
+    // The clients run one after the other, each with a socket of its own. For the relay, their flows exist at the same
+    // time.
     for number in 0..MANY {
         let [.., high, low] = number.to_be_bytes();
         let client =

@@ -85,7 +85,7 @@ fn where_all_are_set_aside_the_one_that_comes_back_first_is_taken() {
 }
 
 proptest! {
-    /// Whatever changes, between two turns of a backend that stays no other one that stays has more than one turn.
+    /// Between two turns of a backend that stays, every other backend that stays has exactly one turn, whatever changes.
     #[test]
     fn turns_are_fair_to_those_that_stay(
         steps in proptest::collection::vec(proptest::option::of(proptest::collection::hash_set(10..20_u16, 0..6)), 1..60),

@@ -30,7 +30,7 @@ fn backend(stream: TcpStream) -> End {
     end
 }
 
-/// Waits for what an event would tell.
+/// Waits for the event that the poller would report.
 fn wait_for(fd: &OwnedFd, what: PollFlags) {
     let limit = Timespec { tv_sec: 10, tv_nsec: 0 };
     loop {
@@ -71,7 +71,7 @@ fn an_urgent_byte_is_no_beginning() {
     assert!(!Direction::default().has_first_words(&mut source));
 }
 
-/// A source whose peer has said its last words, and what was told of it.
+/// A source whose peer has sent its last data and its end, with the state after that event.
 fn ended_source() -> End {
     let (near, mut far) = connection();
     let mut source = backend(near);
