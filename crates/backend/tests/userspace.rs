@@ -253,7 +253,7 @@ fn a_connection_outlasts_its_service() {
 
 /// The relay's next answer then looks like the beginning of a connection.
 #[test]
-fn a_connection_of_this_node_outlasts_what_conntrack_knows() {
+fn a_connection_of_this_node_survives_conntrack_deletion() {
     let mut bed = Bed::new();
     let address = bed.backend_of_its_own();
     let listener = bed.world.pods()[0].namespace().run(|| TcpListener::bind(address)).unwrap().unwrap();
@@ -354,7 +354,7 @@ fn own_connections_table() -> Socket {
 
 /// What the rules depend on comes before them.
 #[test]
-fn changes_wait_for_what_rules_depend_on() {
+fn changes_wait_for_the_table_of_connections() {
     let bed = Bed::new();
     let mut plane = bed.userspace();
     let gone: Vec<Change> = bed.changes.iter().map(|change| Change { new: None, ..change.clone() }).collect();
@@ -398,12 +398,12 @@ fn endpoints_see_the_client_on_request() {
 
 /// As it is where a pod of the host's network serves behind an external IP of its node.
 #[test]
-fn a_backend_may_be_where_the_service_is() {
+fn a_backend_may_have_the_service_address() {
     serve_where_the_service_is(Bed::userspace);
 }
 
 #[test]
-fn with_redirected_packets_a_backend_may_be_there_as_well() {
+fn with_redirect_a_backend_may_have_the_service_address() {
     serve_where_the_service_is(Bed::redirect);
 }
 
@@ -458,7 +458,7 @@ fn redirected_datagrams_of_one_client_find_their_services() {
 }
 
 #[test]
-fn nobody_reaches_the_relay_past_a_service() {
+fn the_listeners_are_reachable_through_services_only() {
     let bed = Bed::new();
     let plane = bed.redirect();
     let address = bed.world.node().address(FAMILY);
@@ -506,7 +506,7 @@ fn dying_backends_under_load_are_nobodys_loss_while_one_lives() {
 }
 
 #[test]
-fn sctp_is_refused_in_words() {
+fn sctp_is_refused_with_a_reason() {
     let bed = Bed::new();
     let mut plane = bed.userspace();
     let sctp: Vec<Change> = bed.changes[..1]

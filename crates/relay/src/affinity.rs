@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_moves() {
+    fn a_client_can_be_bound_to_another_backend() {
         let (mut affinity, now) = (Affinity::default(), Instant::now());
         affinity.bind(client(1), backend(1), TIMEOUT, now);
         affinity.bind(client(1), backend(2), TIMEOUT, now);
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn old_bindings_go_as_new_ones_come() {
+    fn new_bindings_remove_timed_out_ones() {
         let (mut affinity, start) = (Affinity::default(), Instant::now());
         (0..1000).for_each(|n| affinity.bind(client(n), backend(1), TIMEOUT, start));
         let later = start + TIMEOUT;
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_a_bound_and_those_in_use_stay() {
+    fn bindings_are_bounded_and_used_ones_stay() {
         let (mut affinity, start) = (Affinity::default(), Instant::now());
         let mut now = start;
         let many = BINDINGS_MAX as u32 * 2;

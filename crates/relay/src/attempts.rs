@@ -95,25 +95,25 @@ mod tests {
     }
 
     #[test]
-    fn every_backend_is_tried_once_with_growing_patience() {
+    fn every_backend_is_tried_once_with_growing_time_limits() {
         let tried = all(6, |_| Failure::TimedOut);
         assert_eq!(tried, [(1, 250), (2, 500), (3, 1000), (4, 2000), (5, 2000), (6, 2000)]);
     }
 
     #[test]
-    fn who_refuses_is_not_asked_again() {
+    fn a_backend_that_refuses_is_not_tried_again() {
         assert_eq!(all(3, |_| Failure::Refused), [(1, 250), (2, 500), (3, 1000)]);
     }
 
     #[test]
-    fn who_is_silent_is_asked_until_patience_ends() {
+    fn a_silent_backend_is_tried_until_the_last_time_limit() {
         assert_eq!(all(1, |_| Failure::TimedOut), [(1, 250), (1, 500), (1, 1000), (1, 2000)]);
         let mixed = all(2, |port| if port == 1 { Failure::Refused } else { Failure::TimedOut });
         assert_eq!(mixed, [(1, 250), (2, 500), (2, 1000), (2, 2000)]);
     }
 
     #[test]
-    fn no_backends_no_attempt() {
+    fn without_backends_there_is_no_attempt() {
         assert_eq!(all(0, |_| Failure::Refused), []);
     }
 }

@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_due_comes_out() {
+    fn due_deadlines_are_taken() {
         let (mut deadlines, start) = (Deadlines::default(), Instant::now());
         let (short, long) = (Duration::from_millis(250), Duration::from_secs(1));
         deadlines.set(long, 'l', start);

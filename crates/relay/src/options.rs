@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn descriptors_are_enough_for_what_is_allowed() {
+    fn descriptors_suffice_for_the_maxima() {
         for limit in [64, 1024, 4096, 65_536, 1 << 20] {
             let options = Options::default().within_descriptors(limit);
             let pipes = options.connections_max / 8 * 2;
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_of_ports_has_two() {
+    fn the_first_two_ports_of_a_range() {
         assert_eq!(Ports::from_range(3000, 4000), Some(Ports { cluster: 3000, local: 3001 }));
         assert_eq!(Ports::from_range(3000, 3000), None);
         assert_eq!(Ports::from_range(0, 0), None);

@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn one_user_leaves_a_fifth_to_others() {
+    fn one_user_leaves_a_fifth_of_the_places() {
         let mut share = Share::new(1000);
         assert_eq!(take_all(&mut share), 800);
         assert_eq!(take_all(&mut share), 160);
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn never_more_than_there_are() {
+    fn no_more_places_than_the_limit() {
         let mut share = Share::new(10);
         let held: usize = (0..100).map(|_| take_all(&mut share)).sum();
         assert_eq!((held, share.taken(), share.free()), (10, 10, 0));

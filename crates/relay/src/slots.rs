@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_of_before_finds_nothing() {
+    fn a_stale_slot_finds_nothing() {
         let mut slots = Slots::default();
         let first = slots.insert('a');
         assert_eq!(slots.remove(first), Some('a'));

@@ -56,7 +56,7 @@ fn ask(client: &UdpSocket, text: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_flow_stays_and_the_next_one_goes_on() {
+fn a_flow_keeps_its_backend_and_the_next_flow_gets_the_next_one() {
     let mut bed = Bed::new(Protocol::Udp, Options::default());
     let mut backends = [echo(&bed, b'a'), echo(&bed, b'b')];
     backends.sort_unstable();
@@ -133,7 +133,7 @@ fn every_way_of_being_unreachable_ends_a_flow() {
 }
 
 #[test]
-fn a_datagram_that_is_too_long_for_the_way_ends_no_flow() {
+fn a_datagram_longer_than_the_path_mtu_ends_no_flow() {
     let mut bed = Bed::new(Protocol::Udp, Options::default());
     let [router, far] = ["router", "far"].map(|name| Namespace::new(name).unwrap());
     let (to_relay, to_far) = (bed.namespace.path(), far.path());
@@ -172,7 +172,7 @@ fn a_datagram_that_is_too_long_for_the_way_ends_no_flow() {
 }
 
 #[test]
-fn an_endpoint_that_is_gone_gets_no_more_datagrams() {
+fn a_removed_endpoint_gets_no_more_datagrams() {
     let mut bed = Bed::new(Protocol::Udp, Options::default());
     bed.backends(&[echo(&bed, b'a')]);
     let client = client(&bed);
@@ -205,7 +205,7 @@ fn ten_thousand_clients_and_then_none() {
 }
 
 #[test]
-fn there_is_a_bound() {
+fn flows_are_bounded() {
     let mut bed = Bed::new(Protocol::Udp, Options { flows_max: 10, ..Options::default() });
     bed.backends(&[echo(&bed, b'a')]);
     let clients: Vec<UdpSocket> = (0..20).map(|_| client(&bed)).collect();

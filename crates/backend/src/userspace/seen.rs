@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn other_endpoints_are_nothing_to_the_kernel() {
+    fn changed_endpoints_do_not_change_the_kernels_view() {
         let tcp = |hosts: &[u8]| Some(with(hosts, Protocol::Tcp));
         assert_eq!(between(tcp(&[1, 2]), tcp(&[3])), None);
         let empty = between(tcp(&[1]), tcp(&[])).and_then(|change| change.new);

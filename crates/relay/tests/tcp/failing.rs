@@ -27,7 +27,7 @@ fn resetting(listener: TcpListener) -> std::net::SocketAddr {
 }
 
 #[test]
-fn the_next_backend_gets_what_the_first_refuses() {
+fn the_next_backend_gets_a_refused_connection() {
     let mut bed = Bed::new(Protocol::Tcp, quick());
     let alive = echo(bed.listen(), b'a');
     bed.backends(&[refusing(&bed), refusing(&bed), alive, refusing(&bed)]);
@@ -41,7 +41,7 @@ fn the_next_backend_gets_what_the_first_refuses() {
 }
 
 #[test]
-fn a_backend_that_says_nothing_costs_the_first_limit() {
+fn a_silent_backend_costs_the_first_time_limit() {
     let mut bed = Bed::new(Protocol::Tcp, quick());
     bed.backends(&[NOWHERE, echo(bed.listen(), b'a')]);
     let started = Instant::now();
@@ -64,7 +64,7 @@ fn data_sent_meanwhile_is_not_lost() {
 }
 
 #[test]
-fn who_accepts_and_dies_is_as_good_as_who_refuses() {
+fn a_backend_that_accepts_and_resets_counts_as_refusing() {
     let mut bed = Bed::new(Protocol::Tcp, quick());
     bed.backends(&[resetting(bed.listen()), echo(bed.listen(), b'a'), resetting(bed.listen())]);
     for _ in 0..50 {
@@ -73,7 +73,7 @@ fn who_accepts_and_dies_is_as_good_as_who_refuses() {
 }
 
 #[test]
-fn who_dies_of_what_the_client_sent_is_set_aside() {
+fn a_backend_that_resets_after_client_data_is_set_aside() {
     let mut bed = Bed::new(Protocol::Tcp, quick());
     let dying = serve(bed.listen(), |mut stream| {
         let _ = stream.read(&mut [0; 1]);
@@ -96,7 +96,7 @@ fn who_dies_of_what_the_client_sent_is_set_aside() {
 }
 
 #[test]
-fn who_accepts_and_closes_is_passed_over_unless_all_do() {
+fn a_backend_that_closes_at_once_is_skipped_unless_all_do() {
     let mut bed = Bed::new(Protocol::Tcp, quick());
     let closing = [serve(bed.listen(), drop), serve(bed.listen(), drop)];
     bed.backends(&[closing[0], echo(bed.listen(), b'a'), closing[1]]);

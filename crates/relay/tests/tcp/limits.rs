@@ -140,7 +140,7 @@ fn admitted(bed: &Bed) -> std::io::Result<TcpStream> {
 }
 
 #[test]
-fn slow_clients_hold_nobody_up() {
+fn slow_clients_delay_no_other_client() {
     let mut bed = Bed::new(Protocol::Tcp, Options::default());
     bed.backends(&[echo(bed.listen(), b'a')]);
     // Each sends without reading until no more data is accepted.

@@ -36,7 +36,7 @@ fn noise(length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn much_data_comes_back_whole_both_ways_at_once() {
+fn much_data_is_echoed_unchanged() {
     let mut bed = Bed::new(Protocol::Tcp, Options::default());
     bed.backends(&[echo(bed.listen(), b'a')]);
     let data = noise(64 << 20);
@@ -129,7 +129,7 @@ fn fill(stream: &mut TcpStream) -> usize {
 }
 
 #[test]
-fn who_does_not_read_holds_up_who_writes_and_loses_nothing() {
+fn a_slow_reader_delays_the_writer_and_loses_nothing() {
     let mut bed = Bed::new(Protocol::Tcp, Options::default());
     let (mut client, mut backend) = pair(&mut bed);
     let taken = fill(&mut client);
@@ -151,7 +151,7 @@ fn who_does_not_read_holds_up_who_writes_and_loses_nothing() {
 }
 
 #[test]
-fn urgent_data_is_passed_on_and_holds_nothing_up() {
+fn urgent_data_is_forwarded_and_blocks_nothing() {
     let mut bed = Bed::new(Protocol::Tcp, Options::default());
     let (mut client, mut backend) = pair(&mut bed);
     // Little enough for a receive buffer, so that the urgent byte arrives before anything is read.
@@ -209,7 +209,7 @@ fn connect_with(bed: &Bed, bytes: &[u8]) -> TcpStream {
 
 /// The first data of a client is sent with the last packet of the relay's handshake, so that no packet only acknowledges.
 #[test]
-fn first_words_need_no_packet_more() {
+fn first_data_needs_no_extra_packet() {
     const CLIENTS: usize = 100;
     let mut bed = Bed::new(Protocol::Tcp, Options::default());
     let listener = bed.listen();
@@ -249,7 +249,7 @@ fn an_idle_connection_ends_when_its_time_is_over() {
 }
 
 #[test]
-fn who_reads_nothing_any_more_holds_a_place_for_a_while_only() {
+fn a_stalled_reader_is_disconnected_after_a_timeout() {
     let options = Options { stalled: Duration::from_millis(1500), ..Options::default() };
     let mut bed = Bed::new(Protocol::Tcp, options);
     let (client, mut backend) = pair(&mut bed);
@@ -269,7 +269,7 @@ fn who_reads_nothing_any_more_holds_a_place_for_a_while_only() {
 }
 
 #[test]
-fn connections_of_an_endpoint_that_is_gone_are_drained() {
+fn connections_of_a_removed_endpoint_are_drained() {
     let mut bed =
         Bed::new(Protocol::Tcp, Options { drain: Duration::from_millis(1500), ..Options::default() });
     let (mut client, mut backend) = pair(&mut bed);
@@ -281,7 +281,7 @@ fn connections_of_an_endpoint_that_is_gone_are_drained() {
 }
 
 #[test]
-fn the_end_of_the_relay_waits_for_connections() {
+fn a_draining_relay_waits_for_connections() {
     let mut bed = Bed::new(Protocol::Tcp, Options::default());
     let (mut client, mut backend) = pair(&mut bed);
     let relay = bed.relay.clone();
