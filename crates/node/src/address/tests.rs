@@ -104,7 +104,7 @@ fn node_port_addresses_resolve_for_each_family() {
     let table = [
         (Setting::Default, known, all.clone(), all.clone()),
         (Setting::Primary, known, some(&["192.0.2.7/32"]), some(&["2001:db8::7/128"])),
-        // The family without a known address is left open.
+        // A family without a known address matches every address.
         (Setting::Primary, v4_only, some(&["192.0.2.7/32"]), all.clone()),
         (Setting::Primary, unknown, all.clone(), all.clone()),
         (cidrs(&["10.0.0.0/8"]), known, some(&["10.0.0.0/8"]), all.clone()),

@@ -5,7 +5,7 @@ use super::*;
 const FORWARD: &str = "/proc/sys/net/ipv4/ip_forward";
 const HASHSIZE: &str = "/sys/module/nf_conntrack/parameters/hashsize";
 
-/// A host with some files in a scratch folder.
+/// A host with these files in a temporary folder.
 fn host(files: &[(&str, &str)]) -> (tempfile::TempDir, Host) {
     let folder = tempfile::tempdir().expect("a scratch folder");
     for (path, content) in files {
