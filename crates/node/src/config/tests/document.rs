@@ -125,7 +125,7 @@ fn every_field_that_is_written_again_is_told() {
     the configuration is invalid:
       logging.vmodule[0].verbosity (line 5, column 36): written twice; leave one of them
     ");
-    // To override what an anchor brings along is not to write it twice.
+    // Overriding a field of a merged anchor is not a repetition.
     let merged =
         "iptables: &base {masqueradeBit: 1, syncPeriod: 1m}\nnftables: {<<: *base, masqueradeBit: 3}";
     assert_eq!(good(merged).nftables.masquerade_bit, 3);
@@ -202,7 +202,7 @@ fn periods_of_hours_are_periods() {
     assert_eq!(c.sync_periods(), (seconds(5 * 3600), seconds(2 * 3600)));
 }
 
-/// The shape that kubeadm writes: every field, most of them empty.
+/// The file that kubeadm writes: it has every field, and most are empty.
 const KUBEADM: &str = "
 bindAddress: 0.0.0.0
 bindAddressHardFail: false
@@ -235,7 +235,7 @@ fn the_file_of_kubeadm_means_the_defaults() {
     let mut want = Configuration::default();
     want.client_connection.kubeconfig = "/var/lib/kube-proxy/kubeconfig.conf".into();
     want.cluster_cidrs = vec!["10.244.0.0/16".parse().expect("a CIDR")];
-    // A zero that is written is a zero.
+    // A written zero stays zero.
     (want.iptables.min_sync_period, want.nftables.min_sync_period) = (ZERO, ZERO);
     assert_eq!(good(KUBEADM), want);
 }
@@ -280,7 +280,7 @@ proptest! {
     }
 }
 
-/// The full document with one of its values replaced.
+/// Returns the full document with one value replaced.
 fn with_value(field: usize, value: &str) -> Option<String> {
     let text = format!("{HEAD}{FULL}");
     let (colon, _) = text.match_indices(": ").nth(field)?;
