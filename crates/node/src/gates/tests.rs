@@ -39,7 +39,7 @@ fn the_gates_that_matter_to_a_node_have_their_stages() {
     for (name, stage, enabled) in table {
         assert_eq!(stage_of(name), Some((stage, enabled)), "{name}");
     }
-    // Names that are gone: their behaviour is unconditional.
+    // Removed gates, whose behaviour is unconditional.
     for name in ["ProxyTerminatingEndpoints", "TopologyAwareHints", "ServiceTrafficDistribution"] {
         assert_eq!(stage_of(name), None, "{name}");
     }

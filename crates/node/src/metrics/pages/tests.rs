@@ -206,7 +206,7 @@ async fn debug_pages_come_with_profiling() {
         assert!(body.contains("perf record"), "{body}");
     }
     assert_eq!(get(address, "/debug/other", &[]).await.0, 404);
-    // A reloaded configuration takes them away.
+    // A reload that disables profiling removes the pages.
     pages.set_configuration(&Configuration::default());
     assert_eq!(get(address, "/debug/pprof/", &[]).await.0, 404);
 }
