@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_other_processes_of_the_cgroup_use_is_no_room() {
+    fn memory_of_other_processes_of_the_cgroup_reduces_the_room() {
         let files = [
             ("proc/self/cgroup", "0::/a/b\n"),
             ("sys/fs/cgroup/a/b/memory.max", "10000000\n"),

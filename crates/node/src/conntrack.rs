@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn all_but_the_size_of_the_table_is_put_back() {
+    fn everything_but_the_table_size_is_put_back() {
         let all = Conntrack {
             tcp_be_liberal: true,
             udp_timeout: Duration::from_secs(10),

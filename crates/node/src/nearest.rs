@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_probably_meant() {
+    fn near_words_are_suggested() {
         let known = ["clusterCIDR", "mode", "nodePortAddresses"];
         assert_eq!(nearest("clusterCidr", known), Some("clusterCIDR"));
         assert_eq!(nearest("nodePortAddress", known), Some("nodePortAddresses"));

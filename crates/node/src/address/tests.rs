@@ -129,7 +129,7 @@ fn matching_addresses_are_of_the_family_and_inside() {
 }
 
 #[test]
-fn ipv4_loopback_is_covered_by_networks_that_touch_it() {
+fn ipv4_loopback_is_covered_by_overlapping_networks() {
     let covers = |text| NodePortMatch::Cidrs(nets(&[text])).covers_ipv4_loopback(Family::Ipv4);
     assert!(covers("127.0.2.0/28"));
     assert!(covers("64.0.0.0/2"));

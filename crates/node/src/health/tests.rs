@@ -60,7 +60,7 @@ fn the_node_counts_for_healthz_alone() {
 }
 
 #[test]
-fn healthz_says_how_long_each_watch_has_been_silent_and_does_not_judge() {
+fn healthz_shows_the_age_of_each_watch_without_effect() {
     let clock = Clock::new();
     let health = Health::new(TIMEOUT);
     health.node(Some(GOOD_NODE));
@@ -103,7 +103,7 @@ fn bodies_are_those_of_kube_proxy() {
 }
 
 #[test]
-fn what_was_never_programmed_is_not_ready() {
+fn not_ready_before_the_first_complete_commit() {
     let clock = Clock::new();
     let health = Health::new(TIMEOUT);
     health.node(Some(GOOD_NODE));
@@ -178,7 +178,7 @@ async fn probe(ip: impl Into<IpAddr>, port: u16) -> std::io::Result<Got> {
 }
 
 #[tokio::test]
-async fn a_service_tells_how_many_endpoints_are_here() {
+async fn a_health_check_node_port_returns_the_local_endpoints() {
     let health = Arc::new(Health::new(TIMEOUT));
     let mut services = ServiceHealth::new(Handle::current(), v4_loopback(), Arc::clone(&health));
     let free = free_port();
@@ -259,7 +259,7 @@ async fn a_taken_port_is_reported_and_tried_again() {
 }
 
 #[tokio::test]
-async fn listeners_follow_the_addresses_and_those_that_stay_are_not_disturbed() {
+async fn listeners_follow_the_addresses_and_keep_their_connections() {
     let health = Arc::new(Health::new(TIMEOUT));
     let mut services = ServiceHealth::new(Handle::current(), v4_loopback(), health);
     let free = free_port();
@@ -289,7 +289,7 @@ async fn listeners_follow_the_addresses_and_those_that_stay_are_not_disturbed() 
 }
 
 #[test]
-fn a_longer_timeout_counts_for_what_waits_already() {
+fn a_new_timeout_applies_to_waiting_changes() {
     let (clock, health) = (Clock::new(), Health::new(TIMEOUT));
     health.updated(Family::Ipv4, clock.after(0));
     health.queued(Family::Ipv4, clock.after(0));
@@ -299,7 +299,7 @@ fn a_longer_timeout_counts_for_what_waits_already() {
 }
 
 #[tokio::test]
-async fn the_families_of_a_service_have_counts_of_their_own() {
+async fn the_families_of_a_service_have_separate_counts() {
     let health = Arc::new(Health::new(TIMEOUT));
     let open =
         |family| ServiceHealth::new(Handle::current(), ListenAddresses::All(family), Arc::clone(&health));

@@ -140,7 +140,7 @@ async fn a_taken_port_is_tried_every_five_seconds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_patient_tries_on_until_it_listens() {
+async fn a_patient_server_retries_until_it_listens() {
     let (holder, address) = taken();
     let server = hello(address, true).patient();
     let mut bound = server.bound();
@@ -153,7 +153,7 @@ async fn who_is_patient_tries_on_until_it_listens() {
 }
 
 #[tokio::test]
-async fn what_is_open_already_is_served_and_hard_fail_can_come_later() {
+async fn an_open_socket_is_served_and_hard_fail_can_be_set_later() {
     let opened = Opened::open(loopback()).unwrap();
     let address = opened.0.local_addr().unwrap();
     let server = hello(address, false);
@@ -182,7 +182,7 @@ async fn hard_fail_ends_with_the_reason() {
 }
 
 #[tokio::test]
-async fn rubbish_and_silence_do_not_stop_a_server() {
+async fn bad_requests_and_silent_clients_do_not_stop_a_server() {
     let address = start(hello(loopback(), true)).await;
     let mut silent = Vec::new();
     for _ in 0..MAX_CONNECTIONS / 2 {
@@ -197,7 +197,7 @@ async fn rubbish_and_silence_do_not_stop_a_server() {
 }
 
 #[tokio::test]
-async fn the_oldest_of_too_many_connections_makes_room() {
+async fn the_oldest_of_too_many_connections_is_closed() {
     let address = start(hello(loopback(), true)).await;
     let mut idle = Vec::new();
     for _ in 0..MAX_CONNECTIONS {
@@ -214,7 +214,7 @@ async fn the_oldest_of_too_many_connections_makes_room() {
 }
 
 #[tokio::test]
-async fn what_is_too_large_is_refused() {
+async fn too_large_requests_are_rejected() {
     let address = start(hello(loopback(), true)).await;
     let body = "x".repeat(17 * 1024);
     assert_eq!(request_with(address, "PUT", "/", &[], &body).await.expect("an answer").status, 413);
@@ -244,7 +244,7 @@ async fn head_has_the_headers_and_no_body() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_never_comes_is_not_waited_for() {
+async fn a_missing_body_times_out() {
     let server = hello(loopback(), true);
     let mut bound = server.bound();
     let run = server.run();

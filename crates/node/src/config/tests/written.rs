@@ -39,7 +39,7 @@ windowsRunAsService: true
 ";
 
 #[test]
-fn what_is_written_back_reads_as_the_same() {
+fn a_written_configuration_reads_as_the_same() {
     for body in ["", "nodePortAddresses: [primary]", FULL] {
         let configuration = good(body);
         let written = configuration.to_v1alpha1();
@@ -72,7 +72,7 @@ fn the_written_file_of_the_defaults() {
 }
 
 #[test]
-fn the_written_files_of_the_modes_differ_in_little() {
+fn written_files_of_the_modes_differ_in_few_lines() {
     let default = Configuration::default().to_yaml();
     let different = |mode: &str| {
         let written = good(&format!("mode: {mode}")).to_yaml();

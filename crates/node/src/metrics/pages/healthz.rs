@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn queries_are_heard() {
+    fn queries_are_parsed() {
         let table = [
             ("", true, "ok"),
             ("exclude=ping", false, "ok"),

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn objects_are_given_to_those_who_name_them() {
+    fn objects_are_returned_to_clients_that_name_them() {
         let object = |version, yaml| Some(Form::Object { version, yaml });
         let (beta, alpha) = (Version::V1Beta1, Version::V1Alpha1);
         let table = [
