@@ -133,7 +133,7 @@ impl Table {
         now: Instant,
     ) {
         attempts.failed(backend, failure);
-        // A backend that has been removed is not chosen any more.
+        // A removed backend needs no back-off.
         if self.has_backend(id, backend) {
             self.with_health(id, |health| health.failed(backend, now));
         }

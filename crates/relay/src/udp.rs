@@ -1,4 +1,4 @@
-//! UDP: each flow has a socket that is connected to its backend, so that answers and ICMP errors reach the flow. Answers
+//! UDP flows: each has a socket that is connected to its backend, so that answers and ICMP errors reach the flow. Answers
 //! leave through a socket bound to the virtual address, one for each address in use. If capture translates packets, they
 //! leave through the listener.
 

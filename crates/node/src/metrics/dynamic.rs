@@ -5,8 +5,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{Collect, labels_text};
 
-/// The maximum number of members of one vector. Label values come from a configuration and from an API server, so that a
-/// larger number means that these are wrong.
+/// The maximum number of members of one vector. Label values come from a configuration and from an API server, so a
+/// larger number means that one of these is faulty.
 const MAX_MEMBERS: usize = 512;
 
 /// One metric for each used combination of `N` label values, in the order of their text.
