@@ -1,4 +1,4 @@
-//! The userspace mode beside others: who carries what while one mode takes over from another.
+//! The userspace mode beside other modes: no connection is lost while one mode takes over from another.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -30,7 +30,7 @@ use portolan_wire::nftables::{Family as WireFamily, IfExists, Table, Transaction
 
 const FAMILY: Family = Family::Ipv4;
 const PORT: u16 = 8080;
-/// How long each mode has the traffic.
+/// How long the traffic runs in each mode.
 const WHILE: Duration = Duration::from_millis(1500);
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -65,7 +65,7 @@ fn service(backends: &[IpAddr]) -> Vec<Change> {
     vec![change(Protocol::Tcp), change(Protocol::Udp)]
 }
 
-/// A node with a Service of two pods, and everybody who sends to it.
+/// A node with a Service of two pods, and clients in a pod, on the node and outside.
 struct Bed {
     world: World,
     changes: Vec<Change>,
@@ -82,7 +82,7 @@ impl Bed {
         Self { world, changes: service(&backends) }
     }
 
-    /// Gives the Service one backend, which is the first pod's and for the test to open.
+    /// Gives the Service one backend in the first pod, and returns its address. The test opens the listener.
     fn backend_of_its_own(&mut self) -> SocketAddr {
         let address = SocketAddr::new(self.world.pods()[0].address(FAMILY), PORT + 1);
         let backend = Backend { address: address.ip(), port: address.port(), may_hairpin: false };
@@ -120,7 +120,7 @@ impl Bed {
         })
     }
 
-    /// Packets come by redirect.
+    /// Opens a data plane that captures by redirect.
     fn redirect(&self) -> Userspace {
         self.at_node(|| {
             let options = Options { arrival: TRANSLATED, ..Options::default() };
@@ -138,7 +138,7 @@ impl Bed {
         self.node().run(work).unwrap()
     }
 
-    /// Traffic from a pod, from the node itself and from outside.
+    /// Starts traffic from a pod, from the node itself and from outside.
     fn traffic(&self) -> Vec<Traffic> {
         let [.., pod] = self.world.pods() else { panic!("no pod") };
         let from = [pod.namespace(), self.node(), self.world.client().namespace()];
@@ -154,7 +154,7 @@ fn assert_lossless(traffic: Vec<Traffic>) {
     }
 }
 
-/// Lets the traffic go on.
+/// Waits while the traffic goes on.
 fn a_while() {
     let until = Instant::now() + WHILE;
     eventually(PATIENCE, "a while", || Instant::now() >= until).unwrap();
@@ -169,7 +169,7 @@ fn modes_take_over_from_each_other_under_load_and_nothing_is_lost() {
     let mut userspace = bed.userspace();
     a_while();
     bed.at_node(|| nftables.remove()).unwrap();
-    // Streams of before are translated as before, new connections go through the relay.
+    // Existing streams are still translated; new connections go through the relay.
     a_while();
     let later = bed.traffic();
     a_while();
@@ -179,7 +179,7 @@ fn modes_take_over_from_each_other_under_load_and_nothing_is_lost() {
     a_while();
     let chain =
         |name| bed.node().output("nft", &["list", "chain", "ip", "portolan-userspace", name]).unwrap();
-    // What this node's own packets have begun before goes on to the relay, and no new one does.
+    // Packets of this node that are already marked still reach the relay; new ones are not marked.
     let parted = || {
         assert!(bed.at_node(|| userspace.remove_some()).unwrap());
         !chain("capture-output").contains("mark set")
@@ -251,9 +251,9 @@ fn a_connection_outlasts_its_service() {
     assert!(report.is_lossless() && report.stream_lines > 200, "{report}");
 }
 
-/// The relay's next answer then looks like the beginning of a connection.
+/// The relay's next answer then looks like the first packet of a connection.
 #[test]
-fn a_connection_of_this_node_outlasts_what_conntrack_knows() {
+fn a_connection_of_this_node_survives_conntrack_deletion() {
     let mut bed = Bed::new();
     let address = bed.backend_of_its_own();
     let listener = bed.world.pods()[0].namespace().run(|| TcpListener::bind(address)).unwrap().unwrap();
@@ -273,7 +273,7 @@ fn a_connection_of_this_node_outlasts_what_conntrack_knows() {
     }
 }
 
-/// The relay's socket of the connection before is still there (`TIME_WAIT`), since its side has ended first.
+/// The relay's socket of the previous connection is still in `TIME_WAIT`, since the backend ended that connection first.
 #[test]
 fn a_client_uses_its_port_again_at_once() {
     let mut bed = Bed::new();
@@ -302,7 +302,7 @@ fn a_client_uses_its_port_again_at_once() {
         eventually(PATIENCE, "the relay's side", waits).unwrap();
         assert_eq!(plane.relay().counters().accepted.load(Ordering::Relaxed), number);
     }
-    // Who comes upon that socket resets it, and tries again.
+    // A client whose SYN matches such a socket would reset it and try again.
     let counters = client.namespace().output("nstat", &["-asz", "TcpOutRsts"]).unwrap();
     let resets = counters.lines().find_map(|line| line.strip_prefix("TcpOutRsts")).unwrap();
     assert_eq!(resets.split_whitespace().next(), Some("0"), "{counters}");
@@ -340,7 +340,7 @@ fn a_damaged_table_is_mended() {
     assert!(!left.contains("portolan"), "{left}");
 }
 
-/// Makes the table of the relay's connections somebody's, whom nobody may meddle with as long as the socket is open.
+/// Gives the table of the relay's connections an owner. Other programs cannot change it while the owner's socket is open.
 fn own_connections_table() -> Socket {
     const OWNED: u32 = 2;
     let mut owner = Socket::open(SocketProtocol::Netfilter).unwrap();
@@ -352,9 +352,9 @@ fn own_connections_table() -> Socket {
     owner
 }
 
-/// What the rules depend on comes before them.
+/// Rules are written only after the table that they depend on.
 #[test]
-fn changes_wait_for_what_rules_depend_on() {
+fn changes_wait_for_the_table_of_connections() {
     let bed = Bed::new();
     let mut plane = bed.userspace();
     let gone: Vec<Change> = bed.changes.iter().map(|change| Change { new: None, ..change.clone() }).collect();
@@ -396,14 +396,14 @@ fn endpoints_see_the_client_on_request() {
     }
 }
 
-/// As it is where a pod of the host's network serves behind an external IP of its node.
+/// As with a pod in the host's network that serves behind an external IP of its node.
 #[test]
-fn a_backend_may_be_where_the_service_is() {
+fn a_backend_may_have_the_service_address() {
     serve_where_the_service_is(Bed::userspace);
 }
 
 #[test]
-fn with_redirected_packets_a_backend_may_be_there_as_well() {
+fn with_redirect_a_backend_may_have_the_service_address() {
     serve_where_the_service_is(Bed::redirect);
 }
 
@@ -429,7 +429,8 @@ fn serve_where_the_service_is(open: impl Fn(&Bed) -> Userspace) {
     assert_eq!(accepted, 4, "the relay is not its own client");
 }
 
-/// The kernel tells whom each datagram was for, though all come to one port, and one client may use one port for all.
+/// All datagrams arrive at one port, and a client may use one port for all of them: conntrack has the original
+/// destination.
 #[test]
 fn redirected_datagrams_of_one_client_find_their_services() {
     let mut bed = Bed::new();
@@ -458,7 +459,7 @@ fn redirected_datagrams_of_one_client_find_their_services() {
 }
 
 #[test]
-fn nobody_reaches_the_relay_past_a_service() {
+fn the_listeners_are_reachable_through_services_only() {
     let bed = Bed::new();
     let plane = bed.redirect();
     let address = bed.world.node().address(FAMILY);
@@ -475,12 +476,12 @@ fn nobody_reaches_the_relay_past_a_service() {
     assert_eq!(strays, 0, "the kernel refuses");
 }
 
-/// Backends die and come back all the time, one of them always lives: clients notice nothing.
+/// Backends fail and recover all the time, and one always lives: no client is left without a backend.
 #[test]
 fn dying_backends_under_load_are_nobodys_loss_while_one_lives() {
     let mut bed = Bed::new();
     let pods: Vec<IpAddr> = bed.world.pods().iter().take(2).map(|pod| pod.address(FAMILY)).collect();
-    // The third one refuses, the last one does not exist.
+    // The third backend refuses, and the last one does not exist.
     let [.., pod] = bed.world.pods() else { panic!("no pod") };
     let all = [pods[0], pods[1], pod.address(FAMILY), "10.244.1.200".parse().unwrap()];
     bed.changes = service(&all);
@@ -499,14 +500,14 @@ fn dying_backends_under_load_are_nobodys_loss_while_one_lives() {
     let report = traffic.stop().unwrap();
     let nobody_left = plane.relay().counters().all_failed.load(Ordering::Relaxed);
     assert_eq!(nobody_left, 0, "one lives: {report}");
-    // A backend takes along the connections to which it had begun to answer: few, unless this machine is slow.
+    // A backend takes the connections with it that it has begun to answer: few, unless the machine is slow.
     assert!(report.connections_failed * 20 <= report.connections_ok, "{report}");
     assert!(report.connections_ok > 100, "{report}");
     drop(plane);
 }
 
 #[test]
-fn sctp_is_refused_in_words() {
+fn sctp_is_refused_with_a_reason() {
     let bed = Bed::new();
     let mut plane = bed.userspace();
     let sctp: Vec<Change> = bed.changes[..1]

@@ -1,8 +1,8 @@
-//! Addresses as Kubernetes reads them, and the choice of this node's own.
+//! Addresses as Kubernetes parses them, and the choice of this node's own addresses.
 //!
-//! Parsing is lenient in the ways that the Kubernetes API has always been: decimal octets may carry leading
-//! zeros, a CIDR may have host bits set (they are masked away), and an IPv4-mapped IPv6 address is the IPv4
-//! address it maps. Everything here is pure.
+//! Parsing is as lenient as the Kubernetes API has always been. Decimal octets may have leading zeros. A CIDR may have
+//! host bits set, which are masked. An IPv4-mapped IPv6 address is the IPv4 address that it maps. Everything in this
+//! module is pure.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -17,7 +17,7 @@ pub use portolan_model::Family;
 /// Why a text is not an address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
-    /// Not an IP address: brackets, zones and ports have no place in one.
+    /// Not an IP address. Brackets, zones and ports are not part of one.
     #[error("`{0}` is not an IP address; write one such as 10.0.0.1 or fd00::1, without port or brackets")]
     Ip(String),
     /// Not a CIDR.
@@ -28,17 +28,17 @@ pub enum AddressError {
     SocketAddress(String),
 }
 
-/// Reads an IP address leniently.
+/// Parses an IP address leniently.
 pub fn parse_ip(text: &str) -> Result<IpAddr, AddressError> {
     sloppy_ip(text).map(|ip| ip.to_canonical()).ok_or_else(|| AddressError::Ip(text.to_owned()))
 }
 
-/// Reads a CIDR leniently; the result is masked.
+/// Parses a CIDR leniently. The result is masked.
 pub fn parse_cidr(text: &str) -> Result<IpNet, AddressError> {
     sloppy_cidr(text).ok_or_else(|| AddressError::Cidr(text.to_owned()))
 }
 
-/// Reads `IP:port` (IPv6 in brackets), or a bare IP which then gets `default_port`. Port 0 is refused.
+/// Parses `IP:port` (IPv6 in brackets), or an IP alone, which gets `default_port`. Port 0 is an error.
 pub fn parse_socket_address(text: &str, default_port: u16) -> Result<SocketAddr, AddressError> {
     let wrong = || AddressError::SocketAddress(text.to_owned());
     if let Some(ip) = sloppy_ip(text) {
@@ -55,9 +55,9 @@ pub fn parse_socket_address(text: &str, default_port: u16) -> Result<SocketAddr,
     }
 }
 
-/// The node's own addresses, one of each family, and the family that comes first.
+/// The node's own addresses, one for each family, and the primary family.
 ///
-/// A loopback address stands for "unknown".
+/// A loopback address means "unknown".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeAddresses {
     /// The primary family.
@@ -71,8 +71,8 @@ pub struct NodeAddresses {
 impl NodeAddresses {
     /// Chooses from the addresses of the Node object, in its order, and the configured bind address.
     ///
-    /// The first node address decides the primary family. A bind address that is not unspecified replaces
-    /// the address of its family and makes that family primary.
+    /// The first node address determines the primary family. A bind address that is not unspecified replaces the address
+    /// of its family, and makes that family primary.
     pub fn choose(node_addresses: &[IpAddr], bind_address: IpAddr) -> Self {
         let mut chosen = Self { primary: Family::Ipv4, v4: Ipv4Addr::LOCALHOST, v6: Ipv6Addr::LOCALHOST };
         if let Some(first) = node_addresses.first() {
@@ -88,7 +88,7 @@ impl NodeAddresses {
         chosen
     }
 
-    /// The address of one family.
+    /// Returns the address of one family.
     pub fn of(&self, family: Family) -> IpAddr {
         match family {
             Family::Ipv4 => self.v4.into(),
@@ -96,7 +96,7 @@ impl NodeAddresses {
         }
     }
 
-    /// The address of one family, or nothing if it is unknown.
+    /// Returns the address of one family; `None` if it is unknown.
     pub fn known(&self, family: Family) -> Option<IpAddr> {
         Some(self.of(family)).filter(|address| !address.is_loopback())
     }
@@ -109,19 +109,19 @@ impl NodeAddresses {
     }
 }
 
-/// The `nodePortAddresses` setting as written.
+/// The `nodePortAddresses` setting, as written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum NodePortAddresses {
-    /// Nothing was written: the mode decides (nftables: the primary addresses; others: every address).
+    /// Nothing was written. The mode chooses (nftables: the primary addresses; others: every address).
     #[default]
     Default,
     /// The word `primary`: the node's own address of each family.
     Primary,
-    /// Addresses inside these CIDRs.
+    /// The addresses inside these CIDRs.
     Cidrs(Vec<IpNet>),
 }
 
-/// The addresses of one family on which node ports answer.
+/// The addresses of one family that accept node ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodePortMatch {
     /// Every address of the node.
@@ -133,10 +133,9 @@ pub enum NodePortMatch {
 impl NodePortMatch {
     /// Resolves the setting for one family.
     ///
-    /// A family for which no CIDR is left matches every address, as upstream has it: a list of IPv4 CIDRs
-    /// leaves IPv6 node ports open. [`NodePortAddresses::Default`] means match all here; ask
-    /// [`Configuration::node_port_addresses`](crate::config::Configuration::node_port_addresses) for the
-    /// setting after the mode's own default.
+    /// A family without a CIDR in the list matches every address, as in kube-proxy: a list of IPv4 CIDRs leaves IPv6 node
+    /// ports open. [`NodePortAddresses::Default`] also matches every address. The setting after the mode's default is
+    /// returned by [`Configuration::node_port_addresses`](crate::config::Configuration::node_port_addresses).
     pub fn resolve(setting: &NodePortAddresses, node: &NodeAddresses, family: Family) -> Self {
         let cidrs = match setting {
             NodePortAddresses::Default => Vec::new(),
@@ -150,10 +149,9 @@ impl NodePortMatch {
         }
     }
 
-    /// Those of `addresses` (of the right family) on which node ports answer, without repeats.
+    /// Returns those of `addresses` that accept node ports and are of `family`, without repeats.
     ///
-    /// Loopback and link-local addresses are among them where a CIDR covers them; what to do with them is
-    /// each mode's own business.
+    /// They include loopback and link-local addresses that a CIDR covers. Each mode decides what to do with them.
     pub fn matching(&self, family: Family, addresses: impl IntoIterator<Item = IpAddr>) -> BTreeSet<IpAddr> {
         let inside = |address: &IpAddr| match self {
             Self::MatchAll => true,
@@ -163,8 +161,8 @@ impl NodePortMatch {
         canonical.filter(|address| Family::of(*address) == family && inside(address)).collect()
     }
 
-    /// Whether IPv4 loopback addresses are covered: all of them, or a CIDR that is itself loopback or
-    /// contains 127.0.0.0. Never for IPv6. The iptables mode's localhost node ports depend on it.
+    /// Returns true if IPv4 loopback addresses are covered: by every address, or by a CIDR that is itself loopback or
+    /// contains 127.0.0.0. Always false for IPv6. The iptables mode's localhost node ports depend on it.
     pub fn covers_ipv4_loopback(&self, family: Family) -> bool {
         let network = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0));
         family == Family::Ipv4
@@ -181,13 +179,13 @@ fn of_family(cidrs: &[IpNet], family: Family) -> Vec<IpNet> {
     cidrs.iter().filter(|cidr| Family::of(cidr.network()) == family).map(IpNet::trunc).collect()
 }
 
-/// The address as written, an IPv4-mapped one still mapped.
+/// Parses an address. An IPv4-mapped one stays mapped.
 fn sloppy_ip(text: &str) -> Option<IpAddr> {
     if !text.contains(':') {
         return sloppy_ipv4(text).map(IpAddr::V4);
     }
     match text.rsplit_once(':') {
-        // Rust refuses leading zeros in an embedded IPv4 part too.
+        // Rust's parser also rejects leading zeros in an embedded IPv4 part.
         Some((head, tail)) if tail.contains('.') => {
             let embedded = sloppy_ipv4(tail)?;
             format!("{head}:{embedded}").parse::<Ipv6Addr>().ok().map(IpAddr::V6)
@@ -220,7 +218,7 @@ fn sloppy_cidr(text: &str) -> Option<IpNet> {
     Some(net.trunc())
 }
 
-/// Digits only, any number of leading zeros, at most `maximum`.
+/// Parses digits with any number of leading zeros, up to `maximum`.
 fn decimal(text: &str, maximum: u32) -> Option<u32> {
     if text.is_empty() {
         return None;

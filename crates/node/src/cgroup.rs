@@ -1,48 +1,49 @@
-//! The memory limit that this process runs under, and what others take of it (cgroups, `cgroups(7)`).
+//! The memory limit of this process, and the memory that other processes use of it (cgroups, `cgroups(7)`).
 //!
-//! In flow the files of a [`Host`]; out flows what is the least of the cgroup and those around it that can be seen.
+//! Input: the files of a [`Host`]. Output: the limit with the least room, among the cgroup of this process and its
+//! visible ancestors.
 
 use crate::sysctl::Host;
 
 /// The cgroups of this process, one line for each hierarchy.
 const OWN: &str = "/proc/self/cgroup";
-/// Where cgroups of version 2 are folders.
+/// The hierarchy of version 2.
 const SECOND: Hierarchy = Hierarchy { root: "/sys/fs/cgroup", limit: "memory.max", used: ["anon", "shmem"] };
-/// Where those of version 1 that count memory are.
+/// The memory hierarchy of version 1.
 const FIRST: Hierarchy = Hierarchy {
     root: "/sys/fs/cgroup/memory",
     limit: "memory.limit_in_bytes",
     used: ["total_rss", "total_shmem"],
 };
-/// Version 1 has no word for no limit, but a number that is near to this.
+/// Version 1 expresses "no limit" as a number above this one.
 const NO_LIMIT: u64 = 1 << 60;
 
-/// Where a version of cgroups has what counts.
+/// The files of one cgroup version.
 struct Hierarchy {
     root: &'static str,
     limit: &'static str,
-    /// Lines of `memory.stat` that count what processes use and the kernel cannot take back. Memory of the kernel is not
-    /// among them: that of this process's own rules is in there.
+    /// Lines of `memory.stat` for memory that processes use and the kernel cannot reclaim. Kernel memory is not among
+    /// them: it contains that of this process's own rules.
     used: [&'static str; 2],
 }
 
-/// A memory limit, in bytes.
+/// A memory limit in bytes, and its use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Room {
-    /// What all of the cgroup's processes may use, with what the kernel needs for them.
+    /// The limit for all processes of the cgroup, with the kernel memory that they need.
     pub limit: u64,
-    /// What processes other than this one and its children use, as far as that can be read.
+    /// Bytes that processes other than this one and its children use, as far as they can be read.
     pub others: u64,
 }
 
 impl Room {
-    /// What is left of the limit for this process and its children.
+    /// Returns the bytes that are left for this process and its children.
     pub const fn free(&self) -> u64 {
         self.limit.saturating_sub(self.others)
     }
 }
 
-/// The limit with the least room, where there is one. That of a container is seen from inside.
+/// Returns the limit with the least room; `None` if there is no limit. In a container, its own limit is visible.
 pub fn memory_room(host: &Host) -> Option<Room> {
     let cgroups = host.read(OWN)?;
     let own = own_memory(host);
@@ -57,14 +58,14 @@ pub fn memory_room(host: &Host) -> Option<Room> {
             _ if controllers.split(',').any(|name| name == "memory") => FIRST,
             _ => continue,
         };
-        // From inside a container the path may be that of outside: what is not there is passed over.
+        // In a container, the path may be that of the host: levels that do not exist are skipped.
         rooms.extend(around(path).filter_map(|level| hierarchy.room(host, level, own)));
     }
     rooms.into_iter().min_by_key(Room::free)
 }
 
 impl Hierarchy {
-    /// That of a cgroup in which this process and its children use `own` bytes.
+    /// Returns the limit of a cgroup in which this process and its children use `own` bytes.
     fn room(&self, host: &Host, level: &str, own: u64) -> Option<Room> {
         let folder = format!("{}{level}", self.root);
         let limit: u64 = host.read(&format!("{folder}/{}", self.limit))?.parse().ok()?;
@@ -81,7 +82,7 @@ impl Hierarchy {
     }
 }
 
-/// Bytes of memory that this process and its children have for themselves.
+/// Returns the bytes of anonymous memory of this process and its children.
 fn own_memory(host: &Host) -> u64 {
     let threads = host.names("/proc/self/task");
     let children =
@@ -97,7 +98,7 @@ fn own_memory(host: &Host) -> u64 {
     processes.iter().filter_map(memory).fold(0, u64::saturating_add)
 }
 
-/// A cgroup and all that it is in: `/a/b`, `/a`, and nothing, which is the root.
+/// Returns a cgroup and its ancestors: `/a/b`, `/a`, and the empty path, which is the root.
 fn around(path: &str) -> impl Iterator<Item = &str> {
     let trimmed = path.trim_end_matches('/');
     std::iter::successors(Some(trimmed), |level| level.rsplit_once('/').map(|(outer, _)| outer))
@@ -148,12 +149,12 @@ mod tests {
     }
 
     #[test]
-    fn what_other_processes_of_the_cgroup_use_is_no_room() {
+    fn memory_of_other_processes_of_the_cgroup_reduces_the_room() {
         let files = [
             ("proc/self/cgroup", "0::/a/b\n"),
             ("sys/fs/cgroup/a/b/memory.max", "10000000\n"),
             ("sys/fs/cgroup/a/b/memory.stat", "anon 5096000\nfile 4000000\nkernel 900000\nshmem 1000\n"),
-            // Its own program, and one that it has started.
+            // This process, and a child of it.
             ("proc/self/status", "Name:\tportolan\nRssAnon:\t    1000 kB\n"),
             ("proc/self/task/7/children", "\n"),
             ("proc/self/task/8/children", "9 \n"),

@@ -1,16 +1,16 @@
-//! What the operator asks for: `KubeProxyConfiguration` v1alpha1 as plain typed values.
+//! The operator's configuration: `KubeProxyConfiguration` v1alpha1 as plain typed values.
 //!
-//! In flow YAML or JSON text ([`parse`], [`load`]) or the fields that a command line sets over
-//! [`Configuration::default`]; out flows a checked [`Configuration`], or every mistake at once, each with the
-//! path of its field and its mend. Defaults are those of kube-proxy v1.36
-//! (`pkg/proxy/apis/config/v1alpha1/defaults.go`), with these decisions:
+//! Input: YAML or JSON text ([`parse`], [`load`]), or the fields that a command line sets over
+//! [`Configuration::default`]. Output: a checked [`Configuration`], or all errors at once, each with the path of its
+//! field and its fix. Defaults are those of kube-proxy v1.36 (`pkg/proxy/apis/config/v1alpha1/defaults.go`), with these
+//! decisions:
 //!
-//! * A field that kube-proxy does not know is an error here, not a log line; so is one written twice. Fields
-//!   that earlier versions of v1alpha1 had are noted and ignored: files live longer than versions.
-//! * An explicit `minSyncPeriod: 0s` means zero; kube-proxy turns it into 1s.
-//! * CIDRs and durations are checked wherever they are written, also in sections that the mode does not use.
-//!   A negative duration is always an error.
-//! * An empty `mode` means nftables; [`Configuration::mode`] stays `None` so that the caller can say so.
+//! * A field that kube-proxy does not know is an error, not a log line. A field that is written twice is an error, too. Fields
+//!   of earlier versions of v1alpha1 are reported as notes and ignored, since files outlive versions.
+//! * An explicit `minSyncPeriod: 0s` means zero. kube-proxy turns it into 1s.
+//! * CIDRs and durations are checked wherever they are written, also in sections that the mode does not use. A negative
+//!   duration is always an error.
+//! * An empty `mode` means iptables. [`Configuration::mode`] stays `None`, so that the caller can tell this case.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -43,23 +43,23 @@ mod source;
 mod tests;
 mod validate;
 
-/// The port of the health server.
+/// The default port of the health server.
 pub const HEALTHZ_PORT: u16 = 10256;
-/// The port of the metrics server.
+/// The default port of the metrics server.
 pub const METRICS_PORT: u16 = 10249;
 
-/// Reads a configuration from YAML or JSON text and checks it.
+/// Parses and checks a configuration in YAML or JSON.
 ///
 /// # Errors
-/// Text that is not one YAML document, or the list of every field that is wrong.
+/// Text that is not a YAML document, or all errors in fields.
 pub fn parse(text: &str) -> Result<Configuration, ConfigError> {
     document::parse(text).map(|(configuration, _)| configuration)
 }
 
-/// Reads a configuration file and checks it. What is only worth a note is logged.
+/// Reads and checks a configuration file. Notes are logged.
 ///
 /// # Errors
-/// As [`parse`], and a file that cannot be read.
+/// As for [`parse`], and a file that cannot be read.
 pub fn load(path: &Path) -> Result<Configuration, ConfigError> {
     let (configuration, notes) = load_with_notes(path)?;
     for note in notes {
@@ -68,19 +68,19 @@ pub fn load(path: &Path) -> Result<Configuration, ConfigError> {
     Ok(configuration)
 }
 
-/// As [`load`], but returns what is only worth a note: for use before there is a log.
+/// Like [`load`], but returns the notes, for use before there is a log.
 ///
 /// # Errors
-/// As [`load`].
+/// As for [`load`].
 pub fn load_with_notes(path: &Path) -> Result<(Configuration, Vec<FieldError>), ConfigError> {
     let read = std::fs::read(path);
     parse_content(path, read.map_err(|source| ConfigError::Read { path: path.into(), source })?)
 }
 
-/// As [`load_with_notes`], of a file whose content was read before.
+/// Like [`load_with_notes`], for the content of a file.
 ///
 /// # Errors
-/// As [`load`].
+/// As for [`load`].
 pub fn parse_content(path: &Path, content: Vec<u8>) -> Result<(Configuration, Vec<FieldError>), ConfigError> {
     let text = String::from_utf8(content).map_err(|error| {
         let source = std::io::Error::new(std::io::ErrorKind::InvalidData, error);
@@ -103,7 +103,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// The mode as configurations spell it.
+    /// Returns the mode as configurations spell it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Nftables => "nftables",
@@ -114,18 +114,18 @@ impl Mode {
     }
 }
 
-/// How the userspace mode gets packets of Services.
+/// How the userspace mode captures packets of Services.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Capture {
-    /// By `tproxy` rules of nftables: as they are.
+    /// By `tproxy` rules of nftables, with the destination unchanged.
     #[default]
     Tproxy,
-    /// By rules of iptables: translated.
+    /// By translation, with rules of iptables.
     Redirect,
 }
 
 impl Capture {
-    /// As flags and the log spell it.
+    /// Returns the way as flags and the log spell it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Tproxy => "tproxy",
@@ -134,22 +134,22 @@ impl Capture {
     }
 }
 
-/// How traffic from local pods is told from other traffic.
+/// How traffic of local pods is recognized.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DetectLocalMode {
-    /// By source address inside `clusterCIDR`.
+    /// By a source address inside `clusterCIDR`.
     #[default]
     ClusterCidr,
-    /// By source address inside this node's `spec.podCIDRs`.
+    /// By a source address inside this node's `spec.podCIDRs`.
     NodeCidr,
     /// By arrival through one bridge.
     BridgeInterface,
-    /// By arrival through an interface whose name starts so.
+    /// By arrival through an interface whose name has a prefix.
     InterfaceNamePrefix,
 }
 
 impl DetectLocalMode {
-    /// The mode as configurations spell it.
+    /// Returns the mode as configurations spell it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::ClusterCidr => "ClusterCIDR",
@@ -160,29 +160,29 @@ impl DetectLocalMode {
     }
 }
 
-/// A whole configuration. [`Configuration::default`] is what kube-proxy does without flags and file.
+/// A complete configuration. [`Configuration::default`] is that of kube-proxy without flags and file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Configuration {
     /// Feature gates by name, as written; see [`Configuration::gates`].
     pub feature_gates: BTreeMap<String, bool>,
-    /// How to reach the API server.
+    /// The connection to the API server.
     pub client_connection: ClientConnection,
     /// Logging.
     pub logging: Logging,
-    /// The node's name instead of the host's, trimmed and in lower case. Set it with
+    /// The node's name in place of the host's, trimmed and in lower case. Set by
     /// [`Configuration::set_hostname_override`].
     pub hostname_override: Option<String>,
-    /// Overrides the node's primary address and family; no socket is bound to it.
+    /// Overrides the node's primary address and family. No socket is bound to it.
     pub bind_address: IpAddr,
-    /// The health server; `None` switches it off.
+    /// The address of the health server; `None` disables it.
     pub healthz_bind_address: Option<SocketAddr>,
-    /// The metrics server; `None` switches it off.
+    /// The address of the metrics server; `None` disables it.
     pub metrics_bind_address: Option<SocketAddr>,
-    /// Whether failing to bind either is fatal.
+    /// Whether a failure to bind one of these servers is fatal.
     pub bind_address_hard_fail: bool,
     /// Whether profiling is served.
     pub enable_profiling: bool,
-    /// Empty or the previous minor version.
+    /// Empty, or the previous minor version.
     pub show_hidden_metrics_for_version: String,
     /// The mode, if one was named; see [`Configuration::mode_or_default`].
     pub mode: Option<Mode>,
@@ -192,29 +192,29 @@ pub struct Configuration {
     pub ipvs: Ipvs,
     /// The nftables section.
     pub nftables: Nftables,
-    /// The Windows section, accepted and not used.
+    /// The Windows section: accepted and ignored.
     pub winkernel: Winkernel,
-    /// How local traffic is told.
+    /// How traffic of local pods is recognized.
     pub detect_local_mode: DetectLocalMode,
-    /// The names that two of those modes need.
+    /// The interface names for two of those modes.
     pub detect_local: DetectLocal,
-    /// The cluster's pod CIDRs, as written in order.
+    /// The cluster's pod CIDRs, in the order in which they are written.
     pub cluster_cidrs: Vec<IpNet>,
-    /// Where node ports answer, as written; see [`Configuration::node_port_addresses`].
+    /// The addresses that accept node ports, as written; see [`Configuration::node_port_addresses`].
     pub node_port_addresses: NodePortAddresses,
     /// Score for the out-of-memory killer, -1000 to 1000.
     pub oom_score_adj: i32,
     /// Connection tracking settings.
     pub conntrack: Conntrack,
-    /// How often a full resync of watched objects happens upstream.
+    /// How often upstream does a full resync of watched objects.
     pub config_sync_period: Duration,
-    /// Ports that the userspace mode listens on, as written; see [`Configuration::proxy_ports`].
+    /// Ports on which the userspace mode listens, as written; see [`Configuration::proxy_ports`].
     pub port_range: String,
     /// How long the userspace mode keeps a UDP flow without datagrams; zero means its default.
     pub udp_idle_timeout: Duration,
-    /// How the userspace mode gets packets: what the node can do or a flag says. Not in the file.
+    /// How the userspace mode captures packets, from the node's abilities or a flag. Not in the file.
     pub capture: Capture,
-    /// Windows; accepted and ignored.
+    /// Windows: accepted and ignored.
     pub windows_run_as_service: bool,
 }
 
@@ -252,26 +252,26 @@ impl Default for Configuration {
 }
 
 impl Configuration {
-    /// Every mistake that the types do not already exclude; call it after setting fields by hand.
+    /// Checks what the types do not already exclude. Call this after setting fields by hand.
     ///
     /// # Errors
-    /// The list of every field that is wrong.
+    /// Every field that is wrong.
     pub fn validate(&self) -> Result<(), FieldErrors> {
         FieldErrors::from_list(validate::validate(self))
     }
 
-    /// Every feature gate. Those that [`Configuration::validate`] refuses count as not written.
+    /// Returns every feature gate. If [`Configuration::validate`] rejects any gate, all have their defaults.
     pub fn gates(&self) -> FeatureGates {
         FeatureGates::from_map(&self.feature_gates).unwrap_or_default()
     }
 
-    /// The named mode, or iptables where none was named, as upstream on Linux. What runs in its place on a node
-    /// without iptables is for the caller to name.
+    /// Returns the named mode, or iptables if none was named, as upstream on Linux. On a node without iptables, the
+    /// caller chooses another mode.
     pub fn mode_or_default(&self) -> Mode {
         self.mode.unwrap_or(Mode::Iptables)
     }
 
-    /// Where node ports answer after the mode's default: nftables without a list means `primary`.
+    /// Returns the addresses that accept node ports, after the mode's default: nftables without a list means `primary`.
     pub fn node_port_addresses(&self) -> NodePortAddresses {
         match (&self.node_port_addresses, self.mode_or_default()) {
             (NodePortAddresses::Default, Mode::Nftables) => NodePortAddresses::Primary,
@@ -292,18 +292,17 @@ impl Configuration {
         Ok(())
     }
 
-    /// The node's name: the override, else the host's name trimmed and in lower case.
+    /// Returns the node's name: the override, else the host's name, trimmed and in lower case.
     ///
     /// # Errors
-    /// Neither gives a name.
+    /// Neither the override nor the host has a name.
     pub fn node_name(&self, os_hostname: &str) -> Result<String, FieldError> {
         let fallback = || Some(os_hostname.trim().to_lowercase()).filter(|name| !name.is_empty());
         let name = self.hostname_override.clone().or_else(fallback);
         name.ok_or_else(|| FieldError::new("hostnameOverride", Problem::NoHostname))
     }
 
-    /// The periods of the mode in use: how often everything is synced at least, and the least time between
-    /// two syncs.
+    /// Returns the periods of the mode: the longest time between two full syncs, and the shortest time between two syncs.
     pub fn sync_periods(&self) -> (Duration, Duration) {
         match self.mode_or_default() {
             Mode::Nftables => (self.nftables.sync_period, self.nftables.min_sync_period),
@@ -312,43 +311,43 @@ impl Configuration {
         }
     }
 
-    /// The first and the last of the ports that the userspace mode may listen on; `None` where it chooses.
+    /// Returns the first and the last port on which the userspace mode may listen; `None` if it may choose.
     ///
     /// # Errors
-    /// What is written is no range of two ports or more.
+    /// The text is not a range of at least two ports.
     pub fn proxy_ports(&self) -> Result<Option<(u16, u16)>, FieldError> {
         ports::parse(&self.port_range).map_err(|problem| FieldError::new("portRange", problem))
     }
 
-    /// The same configuration with everything spelled out that an empty field stands for: the mode, and in
-    /// nftables mode the node port addresses.
+    /// Returns the configuration with explicit values in place of empty fields: the mode, and in nftables mode the node
+    /// port addresses.
     #[must_use]
     pub fn effective(&self) -> Self {
         let node_port_addresses = self.node_port_addresses();
         Self { mode: Some(self.mode_or_default()), node_port_addresses, ..self.clone() }
     }
 
-    /// The configuration as a v1alpha1 object, every field present.
+    /// Returns the configuration as a v1alpha1 object with every field.
     pub fn to_v1alpha1(&self) -> serde_json::Value {
         serialize::to_v1alpha1(self)
     }
 
-    /// The [effective](Configuration::effective) configuration as a v1alpha1 file, keys in alphabetical order:
-    /// what `--write-config-to` writes. Read again it gives the same configuration, but for a server that is
-    /// switched off: files cannot say that.
+    /// Returns the [effective](Configuration::effective) configuration as a v1alpha1 file, with keys in alphabetical
+    /// order. `--write-config-to` writes this. Reading it returns the same configuration, unless a server is disabled: a
+    /// file cannot express that.
     pub fn to_yaml(&self) -> String {
         serialize::to_yaml(&self.effective())
     }
 }
 
-/// The health server's address where none is given: every address, in the spelling of the bind address.
+/// Returns the default address of the health server: the unspecified address of the bind address's family.
 fn default_healthz(bind_address: IpAddr) -> SocketAddr {
     let any =
         if bind_address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     SocketAddr::new(any, HEALTHZ_PORT)
 }
 
-/// The metrics server's address where none is given: loopback of the bind address's family.
+/// Returns the default address of the metrics server: loopback of the bind address's family.
 fn default_metrics(bind_address: IpAddr) -> SocketAddr {
     let host = if bind_address.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };
     SocketAddr::new(host, METRICS_PORT)

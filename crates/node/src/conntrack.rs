@@ -1,7 +1,7 @@
-//! Which connection tracking settings the node should have (`conntrack` of the configuration).
+//! The conntrack settings that the node should have (`conntrack` of the configuration).
 //!
-//! Pure, but for the number of processors, which the kernel tells in files. Names, order, conditions and the
-//! limit are those of kube-proxy (`pkg/proxy/conntrack/sysctls.go`).
+//! Pure, except for the number of processors, which is read from the kernel's files. Names, order, conditions and limits
+//! are those of kube-proxy (`pkg/proxy/conntrack/sysctls.go`).
 
 use std::time::Duration;
 
@@ -9,10 +9,11 @@ use crate::config::Conntrack;
 use crate::sysctl::{Bound, Host, PutBack, Wanted};
 
 const MAX: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
-/// Everybody may read it. In the host's network namespace whoever has `CAP_NET_ADMIN` there may write it; in any
-/// other nobody may (`nf_conntrack_standalone_init_sysctl` and `net_ctl_permissions` of the kernel).
+/// Every process can read it. In the host's network namespace, a process with `CAP_NET_ADMIN` there can write it; in any
+/// other namespace, none can (`nf_conntrack_standalone_init_sysctl` and `net_ctl_permissions` of the kernel).
 const BUCKETS: &str = "/proc/sys/net/netfilter/nf_conntrack_buckets";
-/// The same number, for the user root only, to read and to write; runtimes may have only one of them writable.
+/// The same number. Only the user root can read and write this file. Container runtimes may leave only one of the two
+/// files writable.
 const HASHSIZE: &str = "/sys/module/nf_conntrack/parameters/hashsize";
 const TCP_ESTABLISHED: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_established";
 const TCP_CLOSE_WAIT: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_close_wait";
@@ -20,12 +21,13 @@ const TCP_BE_LIBERAL: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_be_libera
 const UDP: &str = "/proc/sys/net/netfilter/nf_conntrack_udp_timeout";
 const UDP_STREAM: &str = "/proc/sys/net/netfilter/nf_conntrack_udp_timeout_stream";
 
-/// Whatever the number of processors asks for, no more entries than this.
+/// The maximum number of entries, whatever the number of processors.
 const MOST_ENTRIES: u64 = 1_048_576;
 /// Entries for each bucket of the hash table.
 const ENTRIES_PER_BUCKET: u64 = 4;
 
-/// The settings, in the order in which they are written. What the configuration leaves alone is not in it.
+/// Returns the settings in the order in which they are written. Settings that the configuration leaves alone are left
+/// out.
 pub fn settings(conntrack: &Conntrack, processors: usize) -> Vec<Wanted> {
     let mut settings = Vec::new();
     if let Some(entries) = entries(conntrack, processors) {
@@ -40,21 +42,21 @@ pub fn settings(conntrack: &Conntrack, processors: usize) -> Vec<Wanted> {
     }
     settings.extend(timeout(TCP_ESTABLISHED, conntrack.tcp_established_timeout));
     settings.extend(timeout(TCP_CLOSE_WAIT, conntrack.tcp_close_wait_timeout));
-    // False leaves the kernel's value: somebody else may have set it.
+    // False leaves the kernel's value: another program may have set it.
     settings.extend(conntrack.tcp_be_liberal.then_some(Wanted::exactly(TCP_BE_LIBERAL, 1)));
     settings.extend(timeout(UDP, conntrack.udp_timeout));
     settings.extend(timeout(UDP_STREAM, conntrack.udp_stream_timeout));
     settings
 }
 
-/// What takes the settings back that a start with this configuration writes. The size of the table is not in it: the
-/// kernel's own depends on version and memory, and a smaller table drops connections.
+/// Returns the settings that undo what a start with this configuration writes. The size of the table is left out: the
+/// kernel's default depends on version and memory, and a smaller table drops connections.
 pub fn put_back(conntrack: &Conntrack) -> Vec<PutBack> {
     let written = settings(conntrack, 0).into_iter();
     written.filter_map(|written| Some(PutBack { written, default: default(written.path)? })).collect()
 }
 
-/// The kernel's own value (`nf_conntrack_proto_tcp.c` and `nf_conntrack_proto_udp.c`; seconds).
+/// Returns the kernel's default (`nf_conntrack_proto_tcp.c` and `nf_conntrack_proto_udp.c`), in seconds for timeouts.
 fn default(path: &str) -> Option<u64> {
     match path {
         TCP_ESTABLISHED => Some(5 * 24 * 60 * 60),
@@ -66,14 +68,14 @@ fn default(path: &str) -> Option<u64> {
     }
 }
 
-/// The processors of the host that are switched on. Limits on this process do not count: what is tracked is
-/// the traffic of the whole host.
+/// Returns the number of online processors of the host. CPU limits of this process are ignored: conntrack tracks the
+/// traffic of the whole host.
 pub fn processors(host: &Host) -> usize {
     const NODES: &str = "/sys/devices/system/node";
     const PROCESSORS: &str = "/sys/devices/system/cpu";
     let switched_on = |folder: &str| {
         let names = host.names(folder).into_iter().filter(|name| numbered(name, "cpu"));
-        // The first processor often cannot be switched off and then has no such file.
+        // The first processor often cannot be taken offline, and then has no such file.
         names.filter(|name| host.read(&format!("{folder}/{name}/online")).as_deref() != Some("0")).count()
     };
     let nodes = host.names(NODES).into_iter().filter(|name| numbered(name, "node"));
@@ -82,8 +84,8 @@ pub fn processors(host: &Host) -> usize {
     if known > 0 { known } else { std::thread::available_parallelism().map_or(1, usize::from) }
 }
 
-/// Entries of the table; nothing where it is to be left alone. The minimum may exceed the limit, which holds
-/// for what is scaled.
+/// Returns the number of entries of the table; `None` if the configuration leaves it alone. The configured minimum may
+/// exceed [`MOST_ENTRIES`], which limits only the number that is computed from the processors.
 fn entries(conntrack: &Conntrack, processors: usize) -> Option<u64> {
     let per_core = u64::try_from(conntrack.max_per_core).unwrap_or(0);
     let least = u64::try_from(conntrack.min).unwrap_or(0);
@@ -95,13 +97,13 @@ fn entries(conntrack: &Conntrack, processors: usize) -> Option<u64> {
     }
 }
 
-/// Whole seconds. kube-proxy turns less than a second into 0, which ends every connection at once; here it is
-/// one second.
+/// Returns a timeout in whole seconds. kube-proxy rounds less than a second down to 0, which ends every connection at
+/// once. This function rounds it up to one second.
 fn timeout(path: &'static str, timeout: Duration) -> Option<Wanted> {
     (!timeout.is_zero()).then(|| Wanted::exactly(path, timeout.as_secs().max(1)))
 }
 
-/// `cpu12`, but not `cpufreq`.
+/// Returns true for a prefix with a number: for `cpu12`, but not for `cpufreq`.
 fn numbered(name: &str, prefix: &str) -> bool {
     let number = name.strip_prefix(prefix).unwrap_or_default();
     !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
@@ -152,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn all_but_the_size_of_the_table_is_put_back() {
+    fn everything_but_the_table_size_is_put_back() {
         let all = Conntrack {
             tcp_be_liberal: true,
             udp_timeout: Duration::from_secs(10),
@@ -167,7 +169,7 @@ mod tests {
     #[test]
     fn the_number_of_entries() {
         let table = [
-            // Entries for each processor, least, processors: entries.
+            // (entries for each processor, minimum, processors), number of entries
             ((0, 131_072, 4), None),
             ((32_768, 131_072, 1), Some(131_072)),
             ((32_768, 131_072, 4), Some(131_072)),
@@ -175,7 +177,7 @@ mod tests {
             ((32_768, 131_072, 32), Some(1_048_576)),
             ((32_768, 131_072, 33), Some(1_048_576)),
             ((32_768, 0, 1), Some(32_768)),
-            // The least is not limited, unless what is scaled already is.
+            // The minimum is not limited, unless the computed number is above the limit.
             ((1, 2_000_000, 1), Some(2_000_000)),
             ((1_048_577, 2_000_000, 1), Some(1_048_576)),
         ];

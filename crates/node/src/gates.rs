@@ -1,9 +1,9 @@
-//! Feature gates: which ones exist in Kubernetes 1.36, which are on.
+//! Feature gates: which gates Kubernetes 1.36 has, and which of them are enabled.
 //!
-//! In flow the names and values that an operator wrote (`featureGates`, `--feature-gates`); out flows a
-//! [`FeatureGates`] that knows every gate, or every mistake with its mend. Most gates mean nothing to a node
-//! agent; they are known because the same list is often given to every component of a cluster. Dependencies
-//! between gates of other components are theirs to check.
+//! Input: the names and values that the operator wrote (`featureGates`, `--feature-gates`). Output: [`FeatureGates`],
+//! which knows every gate, or every error with its fix. Most gates mean nothing to a node agent. They are known because
+//! operators often give the same list to every component of a cluster. Dependencies between gates of other components are
+//! not checked.
 
 use std::collections::BTreeMap;
 
@@ -13,26 +13,26 @@ mod known;
 #[cfg(test)]
 mod tests;
 
-/// Turns every alpha gate on or off that is not named itself.
+/// Enables or disables every alpha gate that is not named itself.
 const ALL_ALPHA: &str = "AllAlpha";
-/// Turns every beta gate on or off that is not named itself.
+/// Enables or disables every beta gate that is not named itself.
 const ALL_BETA: &str = "AllBeta";
 
-/// How far a feature is.
+/// The maturity of a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
-    /// Off unless asked for.
+    /// Disabled by default.
     Alpha,
-    /// May still change.
+    /// Tested; may still change.
     Beta,
-    /// Here to stay.
+    /// Stable.
     Ga,
-    /// On its way out.
+    /// To be removed.
     Deprecated,
 }
 
 impl Stage {
-    /// The stage as `kubernetes_feature_enabled` spells it; nothing for GA.
+    /// Returns the stage as `kubernetes_feature_enabled` spells it; empty for GA.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Alpha => "ALPHA",
@@ -43,19 +43,19 @@ impl Stage {
     }
 }
 
-/// What is wrong with one gate.
+/// An error in one gate's name or value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GateError {
-    /// No gate of that name in Kubernetes 1.36.
+    /// Kubernetes 1.36 has no gate of this name.
     #[error("unrecognized feature gate{}", suggestion(*.meant))]
     Unknown {
-        /// The gate that was probably meant.
+        /// The known gate with a similar name.
         meant: Option<&'static str>,
     },
-    /// The gate has only one value any more.
+    /// The gate is locked to one value.
     #[error("cannot be set to {}: it is locked to {locked}; leave it out", !.locked)]
     Locked {
-        /// That value.
+        /// The value to which the gate is locked.
         locked: bool,
     },
 }
@@ -72,18 +72,18 @@ struct Gate {
     stage: Stage,
     locked: bool,
     enabled: bool,
-    /// Whether an operator named it.
+    /// The operator named the gate.
     named: bool,
 }
 
-/// Every gate and whether it is on.
+/// Every gate, and whether it is enabled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FeatureGates {
     gates: BTreeMap<&'static str, Gate>,
 }
 
 impl Default for FeatureGates {
-    /// Every gate as Kubernetes 1.36 has it.
+    /// Returns every gate with its default in Kubernetes 1.36.
     fn default() -> Self {
         let mut gates = BTreeMap::new();
         for group in known::GROUPS {
@@ -99,10 +99,10 @@ impl Default for FeatureGates {
 }
 
 impl FeatureGates {
-    /// The gates with these values, by name.
+    /// Returns the gates with these values by name.
     ///
     /// # Errors
-    /// Every name that is unknown or locked to the other value.
+    /// Every name that is unknown, or locked to the other value.
     pub fn from_map(values: &BTreeMap<String, bool>) -> Result<Self, Vec<(String, GateError)>> {
         let mut gates = Self::default();
         let set = values.iter().filter_map(|(name, value)| Some((name, gates.set(name, *value).err()?)));
@@ -118,17 +118,17 @@ impl FeatureGates {
         Ok(gates)
     }
 
-    /// Whether a gate is on; false for one that does not exist.
+    /// Returns true if a gate is enabled; false if it does not exist.
     pub fn enabled(&self, name: &str) -> bool {
         self.gates.get(name).is_some_and(|gate| gate.enabled)
     }
 
-    /// Every gate by name, with its stage and whether it is on.
+    /// Returns every gate in the order of names, with its stage and whether it is enabled.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, Stage, bool)> {
         self.gates.iter().map(|(name, gate)| (*name, gate.stage, gate.enabled))
     }
 
-    /// Gates that an operator named though they are on their way out or no longer a choice.
+    /// Returns the gates that an operator named although they are GA or deprecated.
     pub fn needless(&self) -> impl Iterator<Item = (&'static str, Stage)> {
         let needless = |gate: &Gate| gate.named && matches!(gate.stage, Stage::Ga | Stage::Deprecated);
         self.gates.iter().filter(move |(_, gate)| needless(gate)).map(|(name, gate)| (*name, gate.stage))

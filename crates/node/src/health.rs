@@ -1,8 +1,9 @@
-//! Whether this proxy keeps up, and whether its node should get traffic.
+//! The health of this proxy, and whether its node should get traffic.
 //!
-//! In flow: per family "a change was queued" and "everything queued was applied", what is known of the
-//! Node object, and when each watch was last heard of, which is shown but judges nothing. Out flow the answers of `/healthz`, `/livez` and `/readyz` ([`server`]) and of the health-check node
-//! ports ([`ServiceHealth`]). Time is passed in, so that the rules are pure.
+//! Input: for each family, when a change was queued and when all queued changes were applied; the state of the Node
+//! object; when each watch last received something (shown, but without effect on health). Output: the responses of
+//! `/healthz`, `/livez` and `/readyz` ([`server`]) and of the health-check node ports ([`ServiceHealth`]). The time is
+//! passed in, so that the rules are pure.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -21,12 +22,12 @@ mod service;
 #[cfg(test)]
 mod tests;
 
-/// One moment on both clocks: the monotonic one measures, the other is shown.
+/// One moment on both clocks: the monotonic one for differences, the wall clock for output.
 #[derive(Clone, Copy, Debug)]
 pub struct Now {
-    /// For differences.
+    /// The monotonic time.
     pub monotonic: Instant,
-    /// For people.
+    /// The wall-clock time.
     pub wall: SystemTime,
 }
 
@@ -37,19 +38,19 @@ impl Now {
     }
 }
 
-/// What the Node object says about itself.
+/// The state of the Node object that affects health.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeState {
-    /// It has a deletion timestamp.
+    /// The Node has a deletion timestamp.
     pub deleting: bool,
-    /// It has a taint with the key [`TO_BE_DELETED_TAINT`].
+    /// The Node has a taint with the key [`TO_BE_DELETED_TAINT`].
     pub tainted: bool,
 }
 
-/// The taint of a node that the cluster autoscaler is about to remove (KEP-3836).
+/// The taint that the cluster autoscaler sets on a node that it is about to remove (KEP-3836).
 pub const TO_BE_DELETED_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 
-/// The state behind every health answer. Shared between the data plane, which reports, and the servers.
+/// The state behind all health responses. The data plane updates it, and the servers read it.
 #[derive(Debug)]
 pub struct Health {
     state: Mutex<State>,
@@ -62,9 +63,9 @@ struct State {
     v6: FamilyState,
     node: Option<NodeState>,
     watches: [Option<Now>; Resource::ALL.len()],
-    /// Everything has been programmed once.
+    /// All families have been programmed at least once.
     ready: bool,
-    /// What is waited for until then.
+    /// What the first complete commit waits for, as text.
     awaited: Vec<String>,
 }
 
@@ -75,80 +76,82 @@ struct FamilyState {
 }
 
 impl Health {
-    /// `timeout` is how long a change may wait before the proxy counts as unhealthy: twice the sync period.
+    /// Creates a state without queued changes. `timeout` is how long a change may wait before the proxy counts as
+    /// unhealthy: twice the sync period.
     pub fn new(timeout: Duration) -> Self {
         Self { state: Mutex::new(State { timeout, ..State::default() }) }
     }
 
-    /// Another timeout from now on, also for changes that wait already.
+    /// Sets the timeout, also for changes that are already waiting.
     pub fn set_timeout(&self, timeout: Duration) {
         self.lock().timeout = timeout;
     }
 
-    /// A change of this family waits to be applied.
+    /// Records that a change of this family waits to be applied.
     pub fn queued(&self, family: Family, now: Now) {
         self.lock().family(family).oldest_pending.get_or_insert(now.monotonic);
     }
 
-    /// Everything of this family is applied. Also called once when syncing starts.
+    /// Records that all changes of this family are applied. Also called once when syncing starts.
     pub fn updated(&self, family: Family, now: Now) {
         *self.lock().family(family) = FamilyState { last_updated: Some(now.wall), oldest_pending: None };
     }
 
-    /// What is known of this node now; nothing if its Node object was never seen. A Node object that is
-    /// deleted stays as it was last seen: do not report it.
+    /// Sets the state of this node; `None` if its Node object was never seen. For a Node object that is deleted, do not
+    /// call this: the last state stays.
     pub fn node(&self, node: Option<NodeState>) {
         self.lock().node = node;
     }
 
-    /// What is known of this resource is, at this moment, what the API server says: a whole list, an event after it
-    /// or a bookmark came.
+    /// Records that the known objects of this resource match the API server at `now`: a complete list, an event after it,
+    /// or a bookmark has arrived.
     pub fn heard(&self, resource: Resource, now: Now) {
         if let Some(watch) = self.lock().watches.get_mut(resource as usize) {
             *watch = Some(now);
         }
     }
 
-    /// How long ago that was; nothing for a resource whose first list is not complete.
+    /// Returns the time since the last [`Health::heard`]; `None` if the first list is not complete.
     pub fn watch_age(&self, resource: Resource, now: Instant) -> Option<Duration> {
         let heard = (*self.lock().watches.get(resource as usize)?)?;
         Some(now.saturating_duration_since(heard.monotonic))
     }
 
-    /// What the first complete commit waits for, in words for people.
+    /// Sets what the first complete commit waits for, as text for the operator.
     pub fn awaits(&self, what: Vec<String>) {
         self.lock().awaited = what;
     }
 
-    /// Every family is in the kernel for the first time. Nothing takes that back.
+    /// Records that every family has been programmed. This is never taken back.
     pub fn ready(&self) {
         let mut state = self.lock();
         (state.ready, state.awaited) = (true, Vec::new());
     }
 
-    /// Whether no family has a change that waits for too long. The node's state does not count.
+    /// Returns true if no family has a change that has waited for too long, whatever the state of the node.
     pub fn is_healthy(&self, now: Now) -> bool {
         let state = self.lock();
         [state.v4, state.v6].into_iter().all(|family| family.is_healthy(state.timeout, now))
     }
 
-    /// Whether the node should get new traffic: seen, not being deleted, not tainted for it.
+    /// Returns true if the node should get new traffic: its Node object was seen, is not being deleted, and has no such
+    /// taint.
     pub fn node_is_eligible(&self) -> bool {
         self.lock().node.is_some_and(|node| !node.deleting && !node.tainted)
     }
 
-    /// Status and JSON body of `/healthz`: 200 if healthy and the node is eligible, else 503.
+    /// Returns status and JSON body of `/healthz`: 200 if the proxy is healthy and the node is eligible, else 503.
     pub fn healthz(&self, now: Now) -> (u16, String) {
         self.report(now, Some(self.node_is_eligible()))
     }
 
-    /// Status and JSON body of `/livez`: 200 if healthy, else 503.
+    /// Returns status and JSON body of `/livez`: 200 if the proxy is healthy, else 503.
     pub fn livez(&self, now: Now) -> (u16, String) {
         self.report(now, None)
     }
 
-    /// Status and JSON body of `/readyz`: 503 with what is waited for until everything has been programmed once, and
-    /// then what [`Health::healthz`] says.
+    /// Returns status and JSON body of `/readyz`: 503 with what the first complete commit waits for, and after this
+    /// commit the response of [`Health::healthz`].
     pub fn readyz(&self, now: Now) -> (u16, String) {
         let awaited = {
             let state = self.lock();
@@ -203,7 +206,7 @@ impl State {
     }
 }
 
-/// The server of `/healthz`, `/livez` and `/readyz`.
+/// Creates the server of `/healthz`, `/livez` and `/readyz`.
 pub fn server(
     address: SocketAddr,
     hard_fail: bool,
@@ -241,7 +244,8 @@ struct FamilyReport {
     healthy: bool,
 }
 
-/// Ours: each watch that was heard of, with the seconds since then. It comes last, after what kube-proxy says.
+/// Returns the watches that have received something, with the seconds since then. kube-proxy does not have this key, so
+/// it comes last.
 fn watches_text(watches: &[Option<Now>], now: Now) -> String {
     let mut text = String::new();
     for (resource, heard) in Resource::ALL.iter().zip(watches) {
@@ -257,7 +261,7 @@ fn watches_text(watches: &[Option<Now>], now: Now) -> String {
     text
 }
 
-/// Compact JSON in kube-proxy's key order, without its last brace; scripts compare it as text.
+/// Returns compact JSON in kube-proxy's order of keys, without the closing brace. Scripts compare it as text.
 fn body(
     last_updated: Option<SystemTime>,
     now: SystemTime,

@@ -1,10 +1,10 @@
-//! The small HTTP/1.1 servers of the node: fixed answers, bounded connections, patient binding.
+//! The node's small HTTP/1.1 servers: fixed responses, a limited number of connections, retries of failed binds.
 //!
-//! In flow an address and a function from request to answer; out flows a bound address, or the error that
-//! ends a server whose bind failure is fatal. What is answered is not known here.
+//! Input: an address, and a function from request to response. Output: the bound address, or the error that ends a server
+//! whose bind failure is fatal. This module does not know what the responses contain.
 //!
-//! Clients are not trusted: heads, bodies, connections and the time that each of them may take have limits,
-//! and a client that only occupies a connection loses it when another one needs it.
+//! Clients are not trusted. Heads, bodies, connections and the time for each of them are limited. A client that only
+//! occupies a connection loses it when another client needs one.
 
 use std::convert::Infallible;
 use std::io;
@@ -30,9 +30,9 @@ mod listen;
 #[cfg(test)]
 pub(crate) mod tests;
 
-/// From a request, whose body is there, to its answer. It must not block.
+/// A function from a request with its complete body to the response. It must not block.
 pub(crate) type Handler = Arc<dyn Fn(&Request<Bytes>) -> Answer + Send + Sync>;
-/// A whole answer.
+/// A complete response.
 pub(crate) type Answer = Response<Full<Bytes>>;
 
 /// kube-proxy's pause after a failed bind.
@@ -41,21 +41,21 @@ const BIND_RETRY: Duration = Duration::from_secs(5);
 pub(crate) const JSON: &str = "application/json";
 pub(crate) const PLAIN: &str = "text/plain; charset=utf-8";
 
-/// A server could not listen, or its listener broke.
+/// A server could not listen, or its listener failed.
 #[derive(Debug, thiserror::Error)]
 #[error("the {server} server cannot listen on {address}: {source}; free the port, or set {field}")]
 pub struct BindError {
     /// `health` or `metrics`.
     pub server: &'static str,
-    /// Where it should listen.
+    /// The address to listen on.
     pub address: SocketAddr,
-    /// The configuration field that moves it.
+    /// The configuration field of the address.
     pub field: &'static str,
-    /// What the system said.
+    /// The error of the system.
     pub source: io::Error,
 }
 
-/// An address that is open already, for a [`Server`] to serve on. Clients that connect before it runs wait.
+/// An open listening socket for a [`Server`]. Clients that connect before the server runs wait.
 #[derive(Debug)]
 pub struct Opened(std::net::TcpListener);
 
@@ -63,35 +63,35 @@ impl Opened {
     /// Opens an address as [`Server::run`] does.
     ///
     /// # Errors
-    /// What the system said.
+    /// The error of the system.
     pub fn open(address: SocketAddr) -> io::Result<Self> {
         listen(address, Wildcard::BothFamilies).map(Self)
     }
 }
 
-/// Whether a failure ends a server; can be changed while it runs.
+/// Whether a bind failure ends a server. It can be changed while the server runs.
 #[derive(Clone, Debug)]
 pub struct HardFail(Arc<AtomicBool>);
 
 impl HardFail {
-    /// Whether it does now.
+    /// Returns true if a bind failure ends the server.
     pub fn get(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// From now on.
+    /// Sets whether a bind failure ends the server.
     pub fn set(&self, hard_fail: bool) {
         self.0.store(hard_fail, Ordering::Relaxed);
     }
 }
 
-/// One server, not yet running.
+/// A server that does not run yet.
 pub struct Server {
     name: &'static str,
     field: &'static str,
     address: SocketAddr,
     hard_fail: HardFail,
-    /// Until it has listened once, no failure ends it.
+    /// No failure ends the server before it has listened once.
     patient: bool,
     opened: Option<Opened>,
     handler: Handler,
@@ -99,7 +99,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// `field` is the configuration field of the address, for messages.
+    /// Creates a server. `field` is the configuration field of the address, for messages.
     pub(crate) fn new(
         name: &'static str,
         field: &'static str,
@@ -111,33 +111,34 @@ impl Server {
         Self { name, field, address, hard_fail, patient: false, opened: None, handler, bound }
     }
 
-    /// Serves on what is open already, which has to be its own address.
+    /// Uses an open socket, which must be bound to the server's own address.
     #[must_use]
     pub fn on(self, opened: Opened) -> Self {
         Self { opened: Some(opened), ..self }
     }
 
-    /// Does not end because the address cannot be opened, even with hard-fail, before it was open once.
+    /// Makes the server retry until it has listened once, even with hard-fail.
     #[must_use]
     pub fn patient(self) -> Self {
         Self { patient: true, ..self }
     }
 
-    /// Changes whether a failure ends it.
+    /// Returns a handle that changes whether a bind failure ends the server.
     pub fn hard_fail(&self) -> HardFail {
         self.hard_fail.clone()
     }
 
-    /// Shows the address that the server listens on, once it does; port 0 has become a real one there.
+    /// Returns a watch of the address that the server listens on, with the real port if port 0 was requested. `None`
+    /// while the server does not listen.
     pub fn bound(&self) -> watch::Receiver<Option<SocketAddr>> {
         self.bound.subscribe()
     }
 
-    /// Serves until dropped. An unspecified address listens for both families, whichever its spelling, as
-    /// Go does; a specific one for itself.
+    /// Serves until dropped. An unspecified address of either family listens on both families, as in Go. A specific
+    /// address listens on itself.
     ///
-    /// A bind failure is logged and tried again every 5 s. With hard-fail it ends the server: only then does
-    /// this return; see [`Server::patient`].
+    /// A bind failure is logged and retried every 5 s. With hard-fail it ends the server, and only then does this
+    /// function return; see [`Server::patient`].
     pub async fn run(mut self) -> BindError {
         loop {
             let Err(source) = self.listen_and_serve().await;
@@ -163,7 +164,7 @@ impl Server {
     }
 }
 
-/// An answer with a body; `X-Content-Type-Options: nosniff` always.
+/// Creates a response with a body and with `X-Content-Type-Options: nosniff`.
 pub(crate) fn answer(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Answer {
     let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
@@ -173,7 +174,7 @@ pub(crate) fn answer(status: StatusCode, content_type: &'static str, body: impl 
     response
 }
 
-/// What Go's servers say to a path that they do not have.
+/// Creates the response of Go's servers for an unknown path.
 pub(crate) fn not_found() -> Answer {
     answer(StatusCode::NOT_FOUND, PLAIN, "404 page not found\n")
 }

@@ -1,13 +1,12 @@
-//! The node around the data plane: configuration, feature gates, health, metrics, addresses, sysctls,
-//! the memory limit.
+//! The node around the data plane: configuration, feature gates, health, metrics, addresses, sysctls, the memory limit.
 //!
-//! Owns: what an operator writes (`KubeProxyConfiguration` and its defaults), what an operator and a load
-//! balancer ask (health, metrics and the small HTTP servers that answer), and the rules by which a node's
-//! own addresses are chosen. In flow plain values: configuration text, addresses, times and counts. Out flow
-//! typed settings, HTTP answers and lists of what could not be done.
+//! Owns the operator's configuration (`KubeProxyConfiguration` and its defaults), the HTTP servers that operators and
+//! load balancers query (health, metrics), and the choice of a node's own addresses. Input: plain values, such as
+//! configuration text, addresses, times and counts. Output: typed settings, HTTP responses, and lists of what could not
+//! be done.
 //!
-//! It must not know Services' meaning, packet rules, netlink or how objects are watched. Whatever it needs
-//! from those rooms is handed in as numbers and names.
+//! Must not know: the meaning of Services, packet rules, netlink, or how objects are watched. What it needs from those
+//! modules is passed in as numbers and names.
 
 pub mod address;
 pub mod cgroup;

@@ -1,9 +1,9 @@
-//! Metrics in Prometheus' text format 0.0.4, and the server that shows them.
+//! Metrics in Prometheus' text format 0.0.4, and the server that exposes them.
 //!
-//! The parts are plain atomics: [`Counter`], [`Seconds`], [`Gauge`], [`Histogram`], and [`Vector`], whose label values are
-//! all known when it is made and whose members appear after their first use; a [`DynamicVector`] learns its
-//! label values as they come. A [`Registry`] prints them.
-//! [`ProxyMetrics`] is the list of what this program measures. There are no globals.
+//! The building blocks are plain atomics: [`Counter`], [`Seconds`], [`Gauge`], [`Histogram`]. The label values of a
+//! [`Vector`] are known when it is created, and its members appear after their first use. A [`DynamicVector`] learns
+//! label values at run time. A [`Registry`] prints metrics. [`ProxyMetrics`] lists the metrics of this program. There are
+//! no globals.
 
 // Every number of the text format is an f64.
 #![allow(clippy::cast_precision_loss)]
@@ -43,12 +43,12 @@ impl Counter {
         self.add(1);
     }
 
-    /// Adds some.
+    /// Adds a number.
     pub fn add(&self, count: u64) {
         self.0.fetch_add(count, Relaxed);
     }
 
-    /// Takes over what was counted elsewhere.
+    /// Sets the count to one that is kept elsewhere.
     pub fn set(&self, count: u64) {
         self.0.store(count, Relaxed);
     }
@@ -59,7 +59,7 @@ impl Counter {
 pub struct Seconds(AtomicU64);
 
 impl Seconds {
-    /// Takes over what was measured elsewhere.
+    /// Sets the sum to one that is kept elsewhere.
     pub fn set(&self, total: Duration) {
         self.0.store(total.as_secs_f64().to_bits(), Relaxed);
     }
@@ -85,13 +85,13 @@ impl Gauge {
 #[derive(Debug)]
 pub struct Histogram {
     bounds: &'static [f64],
-    /// Observations in each bucket alone; the last one is above every bound.
+    /// The observations of each bucket alone. The last bucket is above every bound.
     buckets: Box<[AtomicU64]>,
     sum: AtomicU64,
 }
 
 impl Histogram {
-    /// `bounds` are upper bounds, ascending, without infinity.
+    /// Creates a histogram. `bounds` are upper bounds in ascending order, without infinity.
     pub fn new(bounds: &'static [f64]) -> Self {
         let buckets = (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect();
         Self { bounds, buckets, sum: AtomicU64::new(0) }
@@ -107,17 +107,17 @@ impl Histogram {
     }
 }
 
-/// The values that a vector's labels can have.
+/// The values of a vector's labels.
 pub trait Labels: Copy + Send + Sync + 'static {
-    /// Every combination of values.
+    /// Returns every combination of values.
     fn all() -> Vec<Self>;
-    /// The position of a combination in [`Labels::all`].
+    /// Returns the position of a combination in [`Labels::all`].
     fn index(self) -> usize;
-    /// Label names and values: `ip_family="IPv4"`.
+    /// Returns label names and values, such as `ip_family="IPv4"`.
     fn text(self) -> String;
 }
 
-/// One metric for each combination of label values, shown after its first use.
+/// One metric for each combination of label values. It is exposed after its first use.
 pub struct Vector<L, M> {
     members: Box<[OnceLock<M>]>,
     make: fn() -> M,
@@ -125,30 +125,30 @@ pub struct Vector<L, M> {
 }
 
 impl<L: Labels, M> Vector<L, M> {
-    /// No member is in use yet; `make` makes one.
+    /// Creates a vector without members. `make` creates a member.
     pub fn new(make: fn() -> M) -> Self {
         let members = L::all().iter().map(|_| OnceLock::new()).collect();
         Self { members, make, labels: PhantomData }
     }
 
-    /// Uses the member of some label values.
+    /// Calls `use_it` with the member of some label values.
     pub fn with(&self, labels: L, use_it: impl FnOnce(&M)) {
-        // A type whose index() does not fit its all() loses its measurements; a test compares the two.
+        // If `index()` of a type does not fit its `all()`, observations are lost. A test compares the two.
         if let Some(member) = self.members.get(labels.index()) {
             use_it(member.get_or_init(self.make));
         }
     }
 }
 
-/// Something that prints samples.
+/// A source of samples.
 pub trait Collect: Send + Sync {
-    /// `counter`, `gauge` or `histogram`.
+    /// Returns `counter`, `gauge` or `histogram`.
     fn kind(&self) -> &'static str;
-    /// Appends lines of samples for metric `name`, with `labels` (perhaps empty) in front of its own.
+    /// Appends the samples of metric `name`, with `labels` (may be empty) before their own labels.
     fn collect(&self, name: &str, labels: &str, page: &mut String);
 }
 
-/// The metrics that are shown, by name.
+/// The exposed metrics, by name.
 #[derive(Default)]
 pub struct Registry(Mutex<BTreeMap<&'static str, Shown>>);
 
@@ -158,7 +158,7 @@ struct Shown {
 }
 
 impl Registry {
-    /// Shows `metric` under `name` from now on, instead of what had that name before.
+    /// Exposes `metric` under `name`, in place of a former metric of that name.
     pub fn add<M: Collect + 'static>(
         &self,
         name: &'static str,
@@ -172,13 +172,13 @@ impl Registry {
         metric
     }
 
-    /// How many metrics have a help text that starts so.
+    /// Returns the number of metrics whose help text has a prefix.
     fn count_helps(&self, prefix: &str) -> u64 {
         let families = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         families.values().filter(|shown| shown.help.starts_with(prefix)).count() as u64
     }
 
-    /// The whole page, sorted by name. A metric without samples is left out.
+    /// Returns the whole page, sorted by name. Metrics without samples are left out.
     pub fn page(&self) -> String {
         let mut page = String::with_capacity(32 * 1024);
         let families = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -258,7 +258,7 @@ impl<L: Labels, M: Collect> Collect for Vector<L, M> {
     }
 }
 
-/// One line.
+/// Appends the line of one sample.
 fn sample(page: &mut String, name: &str, labels: &str, value: f64) {
     let value = number(value);
     let _ = if labels.is_empty() {
@@ -268,7 +268,7 @@ fn sample(page: &mut String, name: &str, labels: &str, value: f64) {
     };
 }
 
-/// Label names and values as a sample shows them.
+/// Returns label names and values as a sample has them.
 fn labels_text<const N: usize>(labels: [(&'static str, &str); N]) -> String {
     labels.map(|(name, value)| format!("{name}=\"{}\"", escape(value))).join(",")
 }
@@ -277,8 +277,8 @@ fn escape(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// A number as Go's `%g` prints it, which is what scrapers of kube-proxy see: `0.001`, `1.7e+09` (from a million
-/// on), `+Inf`.
+/// Formats a number as Go's `%g` does, which is what scrapers of kube-proxy see: `0.001`, `1.7e+09` (exponents from a
+/// million on), `+Inf`.
 fn number(value: f64) -> String {
     if value.is_infinite() {
         return if value > 0.0 { "+Inf" } else { "-Inf" }.into();

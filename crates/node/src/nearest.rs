@@ -1,10 +1,10 @@
-//! The known word that somebody probably meant.
+//! Suggestions for misspelled words.
 
-/// The word among `known` that is nearest to `written`, if it is near enough to be meant: the same but for
-/// upper and lower case, apart by at most a third of its letters (Levenshtein) and by no more than three, or the
-/// only one that goes on where four letters or more leave off.
+/// Returns the word among `known` that is nearest to `written`, if it is near enough: equal except for case, at a
+/// distance of at most a third of its letters (Levenshtein) and at most three, or the only one that begins with
+/// `written`, if that has at least four letters.
 pub(crate) fn nearest<'a>(written: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // Nothing that long is a slip of the hand, and the comparison is quadratic.
+    // Such a long text is no misspelling, and the comparison is quadratic.
     if written.len() > 80 {
         return None;
     }
@@ -20,7 +20,7 @@ pub(crate) fn nearest<'a>(written: &str, known: impl IntoIterator<Item = &'a str
     only.filter(|_| longer.next().is_none())
 }
 
-/// How many letters must be added, dropped or replaced to get from one word to the other.
+/// Returns how many letters must be added, dropped or replaced to turn one word into the other.
 fn distance(left: &str, right: &str) -> usize {
     let right: Vec<char> = right.chars().collect();
     let mut row: Vec<usize> = (0..=right.len()).collect();
@@ -34,7 +34,7 @@ fn distance(left: &str, right: &str) -> usize {
             before = *slot;
         }
     }
-    // The first slot stays 0 above; with an empty right word the distance is the length of the left one.
+    // The first slot stays 0, so an empty right word needs its own case.
     if right.is_empty() { left.chars().count() } else { row.last().copied().unwrap_or_default() }
 }
 
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_probably_meant() {
+    fn near_words_are_suggested() {
         let known = ["clusterCIDR", "mode", "nodePortAddresses"];
         assert_eq!(nearest("clusterCidr", known), Some("clusterCIDR"));
         assert_eq!(nearest("nodePortAddress", known), Some("nodePortAddresses"));

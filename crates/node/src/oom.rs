@@ -6,13 +6,14 @@ use std::time::Duration;
 use crate::sysctl::Host;
 
 const SCORE: &str = "/proc/self/oom_score_adj";
-/// kube-proxy tries twice, this far apart.
+/// The pause between kube-proxy's two attempts.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// Sets the score, -1000 to 1000; lower ones survive longer. To lower it takes `CAP_SYS_RESOURCE`.
+/// Sets the score, from -1000 to 1000. The kernel kills processes with a lower score later. Lowering it needs
+/// `CAP_SYS_RESOURCE`.
 ///
 /// # Errors
-/// What the kernel said to the second attempt. Blocks for a tenth of a second before that.
+/// The kernel's error at the second attempt. Blocks for a tenth of a second before that attempt.
 pub fn adjust(host: &Host, score: i32) -> io::Result<()> {
     let score = score.to_string();
     if host.read(SCORE).as_deref() == Some(&score) {

@@ -1,7 +1,7 @@
-//! Kernel settings that live in files, under `/proc/sys` and `/sys`: read first, write only what differs.
+//! Kernel settings in files, under `/proc/sys` and `/sys`: each is read first, and written only if it differs.
 //!
-//! In flows a list of what is wanted; out flows what had to be written and what could not be. Nothing here
-//! decides whether a setting that stays wrong is fatal.
+//! Input: a list of wanted settings. Output: the settings that were written, and those that could not be. The caller
+//! decides whether a wrong setting is fatal.
 
 use std::fmt;
 use std::io;
@@ -10,38 +10,38 @@ use std::path::{Path, PathBuf};
 #[cfg(test)]
 mod tests;
 
-/// Where sysctls are files.
+/// The folder of sysctls.
 const PROC_SYS: &str = "/proc/sys/";
 
-/// One setting and the value that it should have.
+/// One setting, and the value that it should have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// The file: `/proc/sys/net/ipv4/ip_forward`.
+    /// The file, such as `/proc/sys/net/ipv4/ip_forward`.
     pub path: &'static str,
-    /// The value.
+    /// The wanted value.
     pub value: u64,
-    /// Whether a higher value is right too.
+    /// Whether a higher value is accepted.
     pub bound: Bound,
-    /// Another file of the same setting, to be written where the first cannot be.
+    /// Another file of the same setting, to be written if the first one cannot be.
     pub instead: Option<&'static str>,
 }
 
-/// Which values are right.
+/// The accepted values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {
-    /// This one.
+    /// The wanted value only.
     Exactly,
-    /// This one and every higher one.
+    /// The wanted value and every higher one.
     AtLeast,
 }
 
 impl Wanted {
-    /// A setting with one right value.
+    /// Returns a setting with one accepted value.
     pub const fn exactly(path: &'static str, value: u64) -> Self {
         Self { path, value, bound: Bound::Exactly, instead: None }
     }
 
-    /// The command with which an operator sets it on the node.
+    /// Returns the command that sets the value on the node.
     pub fn command(&self) -> String {
         match self.path.strip_prefix(PROC_SYS) {
             Some(name) => format!("sysctl -w {}={}", name.replace('/', "."), self.value),
@@ -49,7 +49,8 @@ impl Wanted {
         }
     }
 
-    /// A setting that cannot be read counts as different, so that the write says why.
+    /// Returns true if the present value is accepted. A setting that cannot be read is not, so that the write returns the
+    /// reason.
     fn is_right(&self, present: Option<&str>) -> bool {
         let Some(present) = present else { return false };
         match self.bound {
@@ -59,23 +60,23 @@ impl Wanted {
     }
 }
 
-/// A setting that a start of the proxy may have written, and what the kernel has without that.
+/// A setting that a start of the proxy may have written, and its default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PutBack {
-    /// What a start writes.
+    /// The setting that a start writes.
     pub written: Wanted,
-    /// The kernel's own value in a new network namespace.
+    /// The kernel's default in a new network namespace.
     pub default: u64,
 }
 
-/// A setting that stays as it is.
+/// A setting that could not be written.
 #[derive(Debug)]
 pub struct Refused {
-    /// What it should be.
+    /// The setting and its wanted value.
     pub wanted: Wanted,
-    /// What it is, where it can be read.
+    /// The present value; `None` if it cannot be read.
     pub present: Option<String>,
-    /// Why it could not be written.
+    /// The error of the write.
     pub source: io::Error,
 }
 
@@ -88,16 +89,16 @@ impl fmt::Display for Refused {
     }
 }
 
-/// What became of a list of settings.
+/// The result for a list of settings.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// Settings that had another value.
+    /// Settings that were written because they had another value.
     pub written: Vec<Wanted>,
-    /// Settings that could not be made right.
+    /// Settings that could not be written.
     pub refused: Vec<Refused>,
 }
 
-/// The files of a host: below `/`, or below a folder that stands for it.
+/// The files of a host: below `/`, or below a folder that takes its place.
 #[derive(Clone, Debug)]
 pub struct Host {
     root: PathBuf,
@@ -110,12 +111,12 @@ impl Default for Host {
 }
 
 impl Host {
-    /// A host whose `/` is this folder.
+    /// Creates a host whose `/` is this folder.
     pub fn below(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into() }
     }
 
-    /// Makes settings right, in order; one that cannot be does not keep the others from being tried.
+    /// Writes settings that differ, in order. An error does not stop the remaining settings.
     pub fn apply(&self, settings: &[Wanted]) -> Outcome {
         let mut outcome = Outcome::default();
         for &wanted in settings {
@@ -129,8 +130,8 @@ impl Host {
         outcome
     }
 
-    /// Writes the kernel's own value where a setting has the value that a start writes. Another value was written by another
-    /// program and stays; a setting that cannot be read is not there.
+    /// Writes the kernel's default to settings that have the value that a start writes. Another value was written by
+    /// another program, and stays. A setting that cannot be read does not exist.
     pub fn put_back(&self, settings: &[PutBack]) -> Outcome {
         let is_ours = |back: &&PutBack| {
             self.read(back.written.path).is_some_and(|value| value == back.written.value.to_string())
@@ -143,14 +144,14 @@ impl Host {
         self.apply(&wanted)
     }
 
-    /// The settings that are not right and that this process may not write. Changes nothing.
+    /// Returns the settings that differ and that this process may not write. Changes nothing.
     pub fn refusals(&self, settings: &[Wanted]) -> Vec<Refused> {
         let open = |path: &str| self.open(path).map(drop);
         let refused = |&wanted: &Wanted| self.make_right(wanted, open)?.err();
         settings.iter().filter_map(refused).collect()
     }
 
-    /// Nothing where a setting is right, else what became of it.
+    /// Writes a setting if it differs. Returns `None` if it does not.
     fn make_right(
         &self,
         wanted: Wanted,
@@ -167,23 +168,23 @@ impl Host {
         Some(written)
     }
 
-    /// The content of a file without blanks around it, where it can be read.
+    /// Returns the content of a file without surrounding white space; `None` if it cannot be read.
     pub fn read(&self, path: &str) -> Option<String> {
         let text = std::fs::read_to_string(self.file(path)).ok()?;
         Some(text.trim().to_owned())
     }
 
-    /// Writes a file that exists.
+    /// Writes to an existing file.
     pub fn write(&self, path: &str, value: &str) -> io::Result<()> {
         io::Write::write_all(&mut self.open(path)?, value.as_bytes())
     }
 
-    /// A file that exists, to be written. To open the file of a setting changes nothing.
+    /// Opens an existing file for writing. Opening the file of a setting changes nothing.
     fn open(&self, path: &str) -> io::Result<std::fs::File> {
         std::fs::OpenOptions::new().write(true).open(self.file(path))
     }
 
-    /// The names in a folder; none where it cannot be read.
+    /// Returns the names in a folder; none if it cannot be read.
     pub(crate) fn names(&self, folder: &str) -> Vec<String> {
         let entries = std::fs::read_dir(self.file(folder)).into_iter().flatten().flatten();
         entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()

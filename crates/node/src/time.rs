@@ -1,5 +1,5 @@
-//! Times for people and programs, always in UTC: as Go writes them in JSON (RFC 3339, nanoseconds without
-//! trailing zeros), and as parts.
+//! Times for operators and programs, always in UTC: as Go writes them in JSON (RFC 3339, nanoseconds without trailing
+//! zeros), and as parts.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -8,7 +8,7 @@ pub(crate) const ZERO_TIME: &str = "0001-01-01T00:00:00Z";
 
 const DAY: u64 = 86_400;
 
-/// A time from 1970 on; an earlier one is shown as 1970.
+/// Formats a time from 1970 on. An earlier one is shown as 1970.
 pub(crate) fn rfc3339(time: SystemTime) -> String {
     let Parts { year, month, day, hour, minute, second, nanosecond } = Parts::of(time);
     let fraction = format!(".{nanosecond:09}");
@@ -16,7 +16,7 @@ pub(crate) fn rfc3339(time: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}{fraction}Z")
 }
 
-/// The same in whole seconds, as the times of API objects are.
+/// Formats a time in whole seconds, as times of API objects are.
 pub(crate) fn rfc3339_seconds(time: SystemTime) -> String {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     rfc3339(UNIX_EPOCH + Duration::from_secs(since.as_secs()))
@@ -25,24 +25,24 @@ pub(crate) fn rfc3339_seconds(time: SystemTime) -> String {
 /// A time in parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parts {
-    /// From 1970 on.
+    /// Year, from 1970 on.
     pub year: u64,
-    /// 1 to 12.
+    /// Month, 1 to 12.
     pub month: u64,
-    /// 1 to 31.
+    /// Day, 1 to 31.
     pub day: u64,
-    /// 0 to 23.
+    /// Hour, 0 to 23.
     pub hour: u64,
-    /// 0 to 59.
+    /// Minute, 0 to 59.
     pub minute: u64,
-    /// 0 to 59.
+    /// Second, 0 to 59.
     pub second: u64,
-    /// Below a second.
+    /// Nanosecond, below one second.
     pub nanosecond: u32,
 }
 
 impl Parts {
-    /// A time from 1970 on; an earlier one counts as 1970.
+    /// Splits a time from 1970 on. An earlier one counts as 1970.
     pub fn of(time: SystemTime) -> Self {
         let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
         let (year, month, day) = civil(since.as_secs() / DAY);
@@ -52,9 +52,9 @@ impl Parts {
     }
 }
 
-/// Year, month and day of a count of days since 1970-01-01.
+/// Returns year, month and day of a number of days since 1970-01-01.
 ///
-/// Years start in March here, so that the leap day is the last one; 400 years have 146097 days.
+/// Years start in March in this computation, so that the leap day is the last one. 400 years have 146097 days.
 fn civil(days: u64) -> (u64, u64, u64) {
     // 719468 days lie between 0000-03-01 and 1970-01-01.
     let days = days + 719_468;

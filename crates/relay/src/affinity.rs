@@ -1,17 +1,17 @@
-//! Which client stays with which backend (`sessionAffinity: ClientIP`).
+//! Session affinity: which client is bound to which backend (`sessionAffinity: ClientIP`).
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-/// Bindings that one Service port and scope keeps at most; the one unused for longest (about) makes room.
+/// The maximum number of bindings of one Service port. The one that was not used for about the longest time is dropped.
 pub const BINDINGS_MAX: usize = 65_536;
 
-/// Bindings of clients to backends. Time and memory are bounded: each call looks at a few old bindings at most.
+/// Bindings of clients to backends. Each call checks only a few old bindings, so that time and memory are bounded.
 #[derive(Debug, Default)]
 pub struct Affinity {
     bindings: HashMap<IpAddr, Binding>,
-    /// Each bound client once, with a time at which it was last used, or earlier.
+    /// Each bound client once, with the time of a use, maybe not the latest.
     queue: VecDeque<(IpAddr, Instant)>,
 }
 
@@ -22,7 +22,7 @@ struct Binding {
 }
 
 impl Affinity {
-    /// The backend that a client is bound to. Using it makes the binding last longer.
+    /// Returns the backend that a client is bound to, and renews the binding.
     pub fn get(&mut self, client: IpAddr, timeout: Duration, now: Instant) -> Option<SocketAddr> {
         let binding = self.bindings.get_mut(&client)?;
         if now.saturating_duration_since(binding.used) >= timeout {
@@ -32,7 +32,7 @@ impl Affinity {
         Some(binding.backend)
     }
 
-    /// Binds a client, maybe to another backend than before.
+    /// Binds a client to a backend, in place of its former one.
     pub fn bind(&mut self, client: IpAddr, backend: SocketAddr, timeout: Duration, now: Instant) {
         if self.bindings.insert(client, Binding { backend, used: now }).is_none() {
             self.queue.push_back((client, now));
@@ -45,17 +45,18 @@ impl Affinity {
         }
     }
 
-    /// How many there are.
+    /// Returns the number of bindings.
     pub fn len(&self) -> usize {
         self.bindings.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no bindings.
     pub fn is_empty(&self) -> bool {
         self.bindings.is_empty()
     }
 
-    /// Ends the binding at the head of the queue if it is too old, and puts it at the end if it was used since it came.
+    /// Drops the binding at the head of the queue if it has timed out. Moves it to the end if it was used since it was
+    /// queued.
     fn settle_oldest(&mut self, timeout: Duration, now: Instant) {
         let Some(&(client, since)) = self.queue.front() else { return };
         let used = self.bindings.get(&client).map_or(since, |binding| binding.used);
@@ -68,8 +69,8 @@ impl Affinity {
         }
     }
 
-    /// Ends the first binding that was not used since it came to its place in the queue. Whoever was goes to the end,
-    /// once for each use.
+    /// Drops the first binding that was not used since it was queued. Those before it move to the end, with the time of
+    /// their last use.
     fn give_way(&mut self) {
         while let Some(&(client, since)) = self.queue.front() {
             let used = self.bindings.get(&client).map_or(since, |binding| binding.used);
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_moves() {
+    fn a_client_can_be_bound_to_another_backend() {
         let (mut affinity, now) = (Affinity::default(), Instant::now());
         affinity.bind(client(1), backend(1), TIMEOUT, now);
         affinity.bind(client(1), backend(2), TIMEOUT, now);
@@ -127,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn old_bindings_go_as_new_ones_come() {
+    fn new_bindings_remove_timed_out_ones() {
         let (mut affinity, start) = (Affinity::default(), Instant::now());
         (0..1000).for_each(|n| affinity.bind(client(n), backend(1), TIMEOUT, start));
         let later = start + TIMEOUT;
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_a_bound_and_those_in_use_stay() {
+    fn bindings_are_bounded_and_used_ones_stay() {
         let (mut affinity, start) = (Affinity::default(), Instant::now());
         let mut now = start;
         let many = BINDINGS_MAX as u32 * 2;

@@ -6,28 +6,29 @@ use std::time::{Duration, Instant};
 
 use crate::rotation::{Health, Rotation};
 
-/// Why an attempt came to nothing.
+/// How an attempt failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failure {
-    /// The backend said no: refused, reset, unreachable.
+    /// The backend refused or reset the connection, or is unreachable.
     Refused,
-    /// The backend said nothing in time.
+    /// The backend did not answer within the time limit.
     TimedOut,
 }
 
-/// What one connection has tried. Takes no memory before the first failure.
+/// The attempts of one connection. Allocates nothing before the first failure.
 #[derive(Debug, Clone, Default)]
 pub struct Attempts {
-    /// Said no; not asked again.
+    /// Backends that refused. They are not tried again.
     refused: HashSet<SocketAddr>,
-    /// Said nothing in this round; asked again, with more patience, when all others have failed.
+    /// Backends that did not answer in this round. They are tried again, with a longer limit, when all others have
+    /// failed.
     silent: HashSet<SocketAddr>,
     count: usize,
 }
 
 impl Attempts {
-    /// Whom to try next, and for how long; `None` when every backend has failed. Those that were silent are tried again
-    /// until the last of the time limits has been used: what takes longest may be the way there.
+    /// Returns the backend to try next, and the time limit; `None` if every backend has failed. Backends that did not
+    /// answer are tried again until the last time limit has been used: the delay may be on the way there.
     pub fn next(
         &mut self,
         rotation: &mut Rotation,
@@ -45,17 +46,17 @@ impl Attempts {
         Some((chosen, self.limit(limits)))
     }
 
-    /// The time limit of the attempt that comes next.
+    /// Returns the time limit of the next attempt.
     pub fn limit(&self, limits: &[Duration]) -> Duration {
         limits.get(self.count).or(limits.last()).copied().unwrap_or(Duration::MAX)
     }
 
-    /// Whether a backend is out, for now or for good.
+    /// Returns true if a backend must not be tried, in this round or at all.
     pub fn has_tried(&self, backend: SocketAddr) -> bool {
         self.refused.contains(&backend) || self.silent.contains(&backend)
     }
 
-    /// An attempt failed.
+    /// Records that an attempt failed.
     pub fn failed(&mut self, backend: SocketAddr, failure: Failure) {
         self.count = self.count.saturating_add(1);
         let tried = match failure {
@@ -79,7 +80,7 @@ mod tests {
         Duration::from_secs(2),
     ];
 
-    /// Tries until there is nobody left; answers who was tried, with the limits in milliseconds.
+    /// Tries until no backend is left. Returns the backends in order, with the limits in milliseconds.
     fn all(backends: u16, outcome: impl Fn(u16) -> Failure) -> Vec<(u16, u128)> {
         let (mut rotation, mut health, now) = (Rotation::default(), Health::default(), Instant::now());
         rotation.update((1..=backends).map(|n| (Ipv4Addr::LOCALHOST, n).into()));
@@ -94,25 +95,25 @@ mod tests {
     }
 
     #[test]
-    fn every_backend_is_tried_once_with_growing_patience() {
+    fn every_backend_is_tried_once_with_growing_time_limits() {
         let tried = all(6, |_| Failure::TimedOut);
         assert_eq!(tried, [(1, 250), (2, 500), (3, 1000), (4, 2000), (5, 2000), (6, 2000)]);
     }
 
     #[test]
-    fn who_refuses_is_not_asked_again() {
+    fn a_backend_that_refuses_is_not_tried_again() {
         assert_eq!(all(3, |_| Failure::Refused), [(1, 250), (2, 500), (3, 1000)]);
     }
 
     #[test]
-    fn who_is_silent_is_asked_until_patience_ends() {
+    fn a_silent_backend_is_tried_until_the_last_time_limit() {
         assert_eq!(all(1, |_| Failure::TimedOut), [(1, 250), (1, 500), (1, 1000), (1, 2000)]);
         let mixed = all(2, |port| if port == 1 { Failure::Refused } else { Failure::TimedOut });
         assert_eq!(mixed, [(1, 250), (2, 500), (2, 1000), (2, 2000)]);
     }
 
     #[test]
-    fn no_backends_no_attempt() {
+    fn without_backends_there_is_no_attempt() {
         assert_eq!(all(0, |_| Failure::Refused), []);
     }
 }

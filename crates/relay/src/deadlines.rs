@@ -1,9 +1,9 @@
-//! Deadlines that all lie the same time after they are set, so that a queue keeps them in order.
+//! Deadlines with a few fixed lengths: a queue for each length keeps them in order.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// A queue for each length of time. Deadlines are not taken back: whoever asks compares what is due with what it knows.
+/// A queue for each length. A deadline cannot be cancelled: the caller ignores one that has become stale.
 #[derive(Debug)]
 pub struct Deadlines<T> {
     queues: Vec<(Duration, VecDeque<(Instant, T)>)>,
@@ -16,7 +16,7 @@ impl<T> Default for Deadlines<T> {
 }
 
 impl<T> Deadlines<T> {
-    /// Sets a deadline and answers when it is.
+    /// Sets a deadline and returns its time.
     pub fn set(&mut self, after: Duration, what: T, now: Instant) -> Instant {
         let at = now + after;
         match self.queues.iter_mut().find(|(length, _)| *length == after) {
@@ -26,12 +26,12 @@ impl<T> Deadlines<T> {
         at
     }
 
-    /// The earliest one.
+    /// Returns the earliest deadline.
     pub fn next(&self) -> Option<Instant> {
         self.queues.iter().filter_map(|(_, queue)| queue.front()).map(|(at, _)| *at).min()
     }
 
-    /// Takes one that has passed.
+    /// Removes and returns one deadline that has passed.
     pub fn take_due(&mut self, now: Instant) -> Option<T> {
         let (_, queue) =
             self.queues.iter_mut().find(|(_, queue)| queue.front().is_some_and(|(at, _)| *at <= now))?;
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_due_comes_out() {
+    fn due_deadlines_are_taken() {
         let (mut deadlines, start) = (Deadlines::default(), Instant::now());
         let (short, long) = (Duration::from_millis(250), Duration::from_secs(1));
         deadlines.set(long, 'l', start);

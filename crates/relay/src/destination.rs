@@ -1,4 +1,4 @@
-//! Where clients meant their packets to go.
+//! The original destinations of captured connections and datagrams.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -8,13 +8,14 @@ use rustix::net::{getsockname, sockopt};
 
 use crate::Arrival;
 
-/// Knows of translated datagrams what the client had written on them.
+/// Looks up original destinations of translated datagrams.
 pub trait Translations: fmt::Debug + Send {
-    /// The destination of datagrams that come from `client` and arrive at `here`; `None` where they were not translated.
+    /// Returns the original destination of datagrams that come from `client` and arrive at `here`; `None` if they were
+    /// not translated.
     fn destination(&mut self, client: SocketAddr, here: SocketAddr) -> Option<SocketAddr>;
 }
 
-/// Finds destinations of captured connections and datagrams.
+/// Looks up original destinations.
 #[derive(Debug)]
 pub(crate) struct Destinations {
     arrival: Arrival,
@@ -26,7 +27,7 @@ impl Destinations {
         Self { arrival, translations }
     }
 
-    /// That of a connection which was taken in.
+    /// Returns the original destination of an accepted connection.
     pub(crate) fn of_connection(&self, fd: &OwnedFd) -> Option<SocketAddr> {
         let here = SocketAddr::try_from(getsockname(fd).ok()?).ok()?;
         match (self.arrival, here) {
@@ -40,7 +41,7 @@ impl Destinations {
         }
     }
 
-    /// That of a datagram which arrived `here`.
+    /// Returns the original destination of a datagram that arrived at `here`.
     pub(crate) fn of_datagram(&mut self, client: SocketAddr, here: SocketAddr) -> Option<SocketAddr> {
         match self.arrival {
             Arrival::Untouched => Some(here),

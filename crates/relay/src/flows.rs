@@ -1,4 +1,4 @@
-//! UDP flows: which backend has the datagrams of one client to one destination, and for how long.
+//! UDP flows: which backend gets the datagrams of one client to one destination, and for how long.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -6,22 +6,22 @@ use std::time::{Duration, Instant};
 
 use crate::slots::{Slot, Slots};
 
-/// Whose datagrams these are: the client, and where they arrive (the virtual address, where that is not translated).
+/// A flow's client address, and the address where its datagrams arrive (the virtual address, if it is not translated).
 pub type Key = (SocketAddr, SocketAddr);
 
-/// Places in the queue of flows that are gone which are not worth looking for.
+/// Queue entries of removed flows that may pile up before the queue is cleaned.
 const QUEUE_SLACK: usize = 1024;
 
-/// Names a flow.
+/// The id of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FlowId(pub(crate) Slot);
 
-/// Flows with what belongs to each. Those that nobody uses end.
+/// Flows, each with a value. Flows without use for the idle time are removed.
 #[derive(Debug)]
 pub struct Flows<T> {
     slots: Slots<Flow<T>>,
     ids: HashMap<Key, FlowId>,
-    /// Each flow once, with a time at which it was used, or earlier.
+    /// Each flow once, with the time of a use, maybe not the latest. Removed flows may have an entry left.
     queue: VecDeque<(FlowId, Instant)>,
     idle: Duration,
 }
@@ -34,17 +34,17 @@ struct Flow<T> {
 }
 
 impl<T> Flows<T> {
-    /// None yet; those unused for as long as `idle` will end.
+    /// Creates an empty set of flows. `idle` is the time without use after which a flow is removed.
     pub fn new(idle: Duration) -> Self {
         Self { slots: Slots::default(), ids: HashMap::new(), queue: VecDeque::new(), idle }
     }
 
-    /// The flow of a key.
+    /// Returns the flow of a key.
     pub fn find(&self, key: &Key) -> Option<FlowId> {
         self.ids.get(key).copied()
     }
 
-    /// Adds a flow; its key must have none.
+    /// Adds a flow. The key must have no flow yet.
     pub fn insert(&mut self, key: Key, value: T, now: Instant) -> FlowId {
         let id = FlowId(self.slots.insert(Flow { key, used: now, value }));
         self.ids.insert(key, id);
@@ -52,14 +52,14 @@ impl<T> Flows<T> {
         id
     }
 
-    /// A flow that is used now.
+    /// Returns a flow and records that it is used.
     pub fn using(&mut self, id: FlowId, now: Instant) -> Option<(&Key, &mut T)> {
         let flow = self.slots.get_mut(id.0)?;
         flow.used = now;
         Some((&flow.key, &mut flow.value))
     }
 
-    /// Ends a flow.
+    /// Removes a flow.
     pub fn remove(&mut self, id: FlowId) -> Option<(Key, T)> {
         let flow = self.slots.remove(id.0)?;
         self.ids.remove(&flow.key);
@@ -70,7 +70,7 @@ impl<T> Flows<T> {
         Some((flow.key, flow.value))
     }
 
-    /// Ends one that nobody uses any more.
+    /// Removes and returns one flow that has been idle for too long.
     pub fn take_idle(&mut self, now: Instant) -> Option<(Key, T)> {
         while let Some(&(id, since)) = self.queue.front() {
             if since + self.idle > now {
@@ -87,17 +87,17 @@ impl<T> Flows<T> {
         None
     }
 
-    /// When to look for idle ones again.
+    /// Returns when to call [`Self::take_idle`] again.
     pub fn next(&self) -> Option<Instant> {
         self.queue.front().map(|&(_, since)| since + self.idle)
     }
 
-    /// How many there are.
+    /// Returns the number of flows.
     pub fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no flows.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -1,4 +1,4 @@
-//! The way to talk to a running relay.
+//! The handle of a running relay.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -15,18 +15,18 @@ use crate::listener::{self, Error};
 use crate::options::{Counters, Options};
 use crate::relay::Relay;
 
-/// What a relay is told.
+/// A command for the relay's thread.
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// The table changed.
+    /// Changes of the forwarding table.
     Apply(Vec<Change>),
-    /// Take nothing new in, and end when everything else has, or then.
+    /// Accept nothing more, and end when all connections have ended, or at this time.
     Drain(Instant),
     /// End now.
     Stop,
 }
 
-/// Talks to a relay, which ends with the last of its handles.
+/// A handle of a relay. The relay ends when its last handle is dropped.
 #[derive(Debug, Clone)]
 pub struct Handle {
     inner: Arc<Inner>,
@@ -44,7 +44,7 @@ struct Inner {
     predecessors: Mutex<Vec<Handle>>,
 }
 
-/// As long as it lives, traffic is captured for a relay.
+/// Marks a relay as one that traffic is captured for, until it is dropped.
 #[derive(Debug)]
 pub struct Capturing {
     count: Arc<AtomicUsize>,
@@ -56,13 +56,13 @@ impl Drop for Capturing {
     }
 }
 
-/// Opens the listeners in the network namespace of this thread, and starts the relay's own. Nothing is known of Services
-/// yet. What is captured must come [untouched](crate::Arrival::Untouched).
+/// Opens the listeners in the network namespace of this thread, and starts the relay's thread. Its table is empty.
+/// Captured packets must arrive [untouched](crate::Arrival::Untouched).
 pub fn spawn(families: &[Family], options: Options) -> Result<Handle, Error> {
     spawn_with(families, options, None)
 }
 
-/// The same, with one who knows what translated datagrams were for.
+/// Like [`spawn`], with a lookup of the destinations of translated datagrams.
 pub fn spawn_with(
     families: &[Family],
     options: Options,
@@ -103,7 +103,7 @@ pub fn spawn_with(
 }
 
 impl Handle {
-    /// Hands changes over. Whatever is captured from here on meets them.
+    /// Sends changes to the relay. Connections that are captured after this call are handled by them.
     pub fn apply(&self, changes: Vec<Change>) {
         let mut predecessors = self.inner.predecessors.lock().unwrap_or_else(PoisonError::into_inner);
         predecessors.retain(|relay| !relay.is_over());
@@ -113,46 +113,47 @@ impl Handle {
         self.inner.send(Command::Apply(changes));
     }
 
-    /// Names relays that share its listeners until they have ended: what is captured for this one may come to them, so that
-    /// they hear of changes as well.
+    /// Adds relays that share this relay's listeners until they have ended. They may receive connections that are
+    /// captured for this relay, so changes are sent to them as well.
     pub fn follow(&self, predecessors: impl IntoIterator<Item = Self>) {
         self.inner.predecessors.lock().unwrap_or_else(PoisonError::into_inner).extend(predecessors);
     }
 
-    /// What happened so far.
+    /// Returns the counters.
     pub fn counters(&self) -> &Counters {
         &self.inner.counters
     }
 
-    /// The same, for longer than the relay.
+    /// Returns the counters, for use after the relay has ended.
     pub fn shared_counters(&self) -> Arc<Counters> {
         self.inner.counters.clone()
     }
 
-    /// Whether the relay still works. It ends by itself only where the kernel does not let it wait for its sockets.
+    /// Returns true if the relay's thread runs. Without a command it ends only if the kernel does not let it wait for its
+    /// sockets.
     pub fn is_running(&self) -> bool {
         let thread = self.inner.thread.lock().unwrap_or_else(PoisonError::into_inner);
         thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
 
-    /// Says that traffic is captured for the relay from now on.
+    /// Marks the relay as one that traffic is captured for, until the returned value is dropped.
     pub fn capturing(&self) -> Capturing {
         let count = self.inner.captured_for.clone();
         count.fetch_add(1, Ordering::AcqRel);
         Capturing { count }
     }
 
-    /// Whether traffic is captured for it.
+    /// Returns true if traffic is captured for the relay.
     pub fn is_captured_for(&self) -> bool {
         self.inner.captured_for.load(Ordering::Acquire) > 0
     }
 
-    /// What it was started with.
+    /// Returns the options that the relay was started with.
     pub fn options(&self) -> &Options {
         &self.inner.options
     }
 
-    /// Whether it has ended, with every connection that it had.
+    /// Returns true if the relay has ended, with all of its connections.
     pub fn is_over(&self) -> bool {
         self.inner.over.load(Ordering::Acquire)
     }
@@ -165,17 +166,17 @@ impl Handle {
 }
 
 impl Inner {
-    /// A relay that has ended has no use for commands.
+    /// A relay that has ended ignores commands.
     fn send(&self, command: Command) {
         let _ = self.sender.send(command);
-        // The counter of an eventfd is full only when the relay is about to read it anyway.
+        // The write fails only if the eventfd's counter is full, and then the relay is about to read it.
         let _ = rustix::io::write(&*self.wake, &1_u64.to_ne_bytes());
     }
 
     fn join(&self) {
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
-            // It logs by itself what went wrong.
+            // A panic of the thread has been logged already.
             let _ = thread.join();
         }
     }

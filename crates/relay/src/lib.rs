@@ -1,15 +1,57 @@
-//! Carries connections and datagrams to backends from user space, and tries the next backend when one fails.
+//! Carries connections and datagrams from clients to backends in user space, and tries the next backend when one fails.
 //!
-//! Changes of the forwarding table flow in through a [`Handle`]; captured connections and datagrams flow in through the
-//! listeners, which something else (rules of the kernel) feeds. The original destination names the frontend (where it
-//! was translated, somebody is asked for it: [`Translations`]); which of the two listeners of a family got the packet says whether the cluster's or this node's endpoints serve it: all of that
-//! was decided before it came here.
+//! Input: changes of the forwarding table through a [`Handle`], and captured connections and datagrams through the
+//! listeners, to which the kernel's rules bring them. Output: connections and datagrams to backends, and [`Counters`].
 //!
-//! Apart from I/O are the parts that decide: who is next ([`rotation`], [`attempts`]), who stays where ([`affinity`]), who
-//! is let in ([`share`]), when it is too late ([`deadlines`]), and the table they work on ([`table`]). One thread does all
-//! of the I/O with one epoll instance: a Service costs no thread, and no lock is in the path of a byte.
+//! The original destination identifies the Service port. If the kernel translated it, the kernel is queried for it
+//! (`SO_ORIGINAL_DST` for connections, [`Translations`] for datagrams). Each family and protocol has two listeners: one
+//! for the cluster's endpoints, one for this node's. The kernel's rules choose between them.
 //!
 //! Must not know: rules, netlink, how packets are captured, the API server.
+//!
+//! # Structure
+//!
+//! ```text
+//!             listeners          client sockets           backend sockets, flows
+//!                 |                    |                             |
+//!                 +---------- one thread, one epoll instance --------+
+//!                                      |
+//!   decisions without I/O: table -> rotation, attempts, affinity; share; deadlines; flows
+//! ```
+//!
+//! One thread does all of the I/O, so a Service costs no thread, and no byte waits for a lock. The modules that decide do
+//! no I/O:
+//!
+//! - [`table`]: the Service ports by their frontends. Each knows its connections, so a change of its endpoints costs no
+//!   work for the connections of other Service ports.
+//! - [`rotation`]: round robin, and back-off of failed backends. [`attempts`]: the backends that one connection tries,
+//!   and for how long.
+//! - [`affinity`]: session affinity. [`flows`]: UDP flows and their idle time.
+//! - [`share`]: admission. A Service port that holds four times the free places gets no more.
+//! - [`deadlines`]: deadlines of attempts.
+//!
+//! # Connections
+//!
+//! - **Attempts.** Nothing is read from the client until a backend has accepted the connection. So an attempt can fail in
+//!   any way, and another backend can still get the connection.
+//! - **Few packets**, which are the main cost of a short connection. Data that the client has already sent goes to the
+//!   backend with the last packet of the handshake. The last data waits for the end of the stream (`MSG_MORE`) if that is
+//!   known to follow, and is sent with it. Socket options that only longer connections need are set once a connection
+//!   lasts.
+//! - **Bytes.** Small messages go through a buffer of the thread. A direction that fills the buffer goes on with `splice`
+//!   through a pipe, and returns the pipe when it is empty. An idle connection costs two sockets and some 300 bytes.
+//!
+//! # Datagrams
+//!
+//! Each flow has a socket that is connected to its backend, so that answers and ICMP errors reach the flow (`IP_RECVERR`
+//! reports all of them; errors about the length of a datagram do not end the flow). Answers leave through a socket bound
+//! to the virtual address, one for each address in use. It is connected to the discard port of loopback, so that it
+//! receives nothing. If capture translates packets, answers leave through the listener.
+//!
+//! # End
+//!
+//! A relay that drains closes its listeners and goes on until its connections have ended or a deadline has passed.
+//! Listeners are shared by `SO_REUSEPORT`, so another process can open them before this one closes them.
 
 pub mod affinity;
 pub mod attempts;

@@ -1,4 +1,4 @@
-//! The listeners: for each family one TCP and one UDP socket for each scope.
+//! The listeners: for each family and scope one TCP and one UDP socket.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -11,39 +11,39 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, ipproto, listen,
 
 use crate::{Arrival, Options, Scope};
 
-/// How many listeners there are.
+/// The number of listeners for both families.
 pub const LISTENERS: usize = 8;
 
-/// Connections that may wait to be taken in; the kernel limits it to `net.core.somaxconn`.
+/// The length of a listener's accept queue. The kernel limits it to `net.core.somaxconn`.
 pub(crate) const BACKLOG: i32 = 65_535;
-/// The priority (`SO_PRIORITY`, `socket(7)`) of packets to backends: one that nobody else has ("port" in ASCII, but with
-/// the lowest four bits zero, which queues take for best effort).
+/// The priority (`SO_PRIORITY`, `socket(7)`) of packets to backends. Other programs are unlikely to use it ("port" in
+/// ASCII, with the lowest four bits zero, which queueing disciplines treat as best effort).
 pub const OWN_PRIORITY: u32 = 0x706f_7270;
-/// Room for a burst of datagrams.
+/// Bytes of a UDP listener's receive buffer: room for a burst of datagrams.
 const RECEIVE_BUFFER: usize = 4 << 20;
 
-/// Why the relay cannot start.
+/// An error of the relay's start.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A listener's port is taken.
+    /// Another program uses a listener's port.
     #[error(
         "{protocol} {address} is in use: the userspace mode listens there; free it, or choose other ports with \
          --proxy-port-range"
     )]
     InUse {
-        /// Its protocol.
+        /// The listener's protocol.
         protocol: Protocol,
-        /// Its address.
+        /// The listener's address.
         address: SocketAddr,
     },
     /// A listener could not be opened.
     #[error("listen at {protocol} {address}: {source}")]
     Listen {
-        /// Its protocol.
+        /// The listener's protocol.
         protocol: Protocol,
-        /// Its address.
+        /// The listener's address.
         address: SocketAddr,
-        /// Why.
+        /// The error.
         source: SocketError,
     },
     /// The thread could not be started.
@@ -51,7 +51,7 @@ pub enum Error {
     Start(std::io::Error),
 }
 
-/// A socket that captured traffic comes to.
+/// A socket that captured connections or datagrams arrive at.
 #[derive(Debug)]
 pub(crate) struct Listener {
     pub(crate) fd: OwnedFd,
@@ -60,7 +60,7 @@ pub(crate) struct Listener {
     pub(crate) address: SocketAddr,
 }
 
-/// The loopback address of a family: nobody else reaches a listener there.
+/// Returns the loopback address of a family. Other hosts cannot reach a listener there.
 pub(crate) const fn loopback(family: Family) -> IpAddr {
     match family {
         Family::Ipv4 => IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -68,7 +68,7 @@ pub(crate) const fn loopback(family: Family) -> IpAddr {
     }
 }
 
-/// The address where listeners have to be for what is captured to come there.
+/// Returns the address that listeners must be bound to.
 const fn listening(family: Family, arrival: Arrival) -> IpAddr {
     match (arrival, family) {
         (Arrival::Untouched, family) => loopback(family),
@@ -77,8 +77,8 @@ const fn listening(family: Family, arrival: Arrival) -> IpAddr {
     }
 }
 
-/// Opens the listeners of the families, in the network namespace of this thread. Another relay may have the same ones:
-/// new connections are shared between the two until one of them closes.
+/// Opens the listeners of the families, in the network namespace of this thread. Another relay may have the same
+/// listeners open: the kernel distributes new connections between the two until one closes its listeners.
 pub(crate) fn open(families: &[Family], options: &Options) -> Result<Vec<Listener>, Error> {
     let Options { ports, stalled, .. } = *options;
     let mut listeners = Vec::with_capacity(LISTENERS);
@@ -119,7 +119,7 @@ fn open_one(
             .or_else(|_| sockopt::set_socket_recv_buffer_size(&fd, RECEIVE_BUFFER))
             .map_err(system("setsockopt(SO_RCVBUF)"))?;
     } else {
-        // What is accepted inherits it.
+        // Accepted sockets inherit this.
         sockopt::set_tcp_nodelay(&fd, true).map_err(system("setsockopt(TCP_NODELAY)"))?;
         limit_stall(&fd, stalled).map_err(system("setsockopt(TCP_USER_TIMEOUT)"))?;
     }
@@ -130,7 +130,7 @@ fn open_one(
     Ok(fd)
 }
 
-/// A socket that does not block.
+/// Opens a non-blocking socket.
 pub(crate) fn socket(family: Family, protocol: Protocol) -> Result<OwnedFd, Errno> {
     let family = match family {
         Family::Ipv4 => AddressFamily::INET,
@@ -143,14 +143,14 @@ pub(crate) fn socket(family: Family, protocol: Protocol) -> Result<OwnedFd, Errn
     socket_with(family, kind, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC, Some(number))
 }
 
-/// Ends a socket whose peer takes nothing, or acknowledges nothing, for too long (`TCP_USER_TIMEOUT`, `tcp(7)`): one with a
-/// window of zero that answers would else stay for ever.
+/// Limits how long a peer may leave data unacknowledged or keep its window at zero (`TCP_USER_TIMEOUT`, `tcp(7)`).
+/// Without the limit, a peer that answers with a window of zero keeps the connection open for ever.
 pub(crate) fn limit_stall(fd: &OwnedFd, stalled: Duration) -> Result<(), Errno> {
     sockopt::set_tcp_user_timeout(fd, u32::try_from(stalled.as_millis()).unwrap_or(u32::MAX))
 }
 
-/// Makes packets of a socket known as the relay's own: they are not captured, though a backend may be where a Service is,
-/// such as a pod of the host's network behind an external IP of its node.
+/// Marks packets of a socket as the relay's own, so that they are not captured. A backend may have the address of a
+/// Service, such as a pod in the host's network behind an external IP of its node.
 pub(crate) fn mark_own(fd: &OwnedFd, arrival: Arrival) -> Result<(), Errno> {
     if let Some(mark) = arrival.own_mark() {
         original::set_mark(fd, mark).map_err(|_| Errno::PERM)?;
@@ -158,15 +158,15 @@ pub(crate) fn mark_own(fd: &OwnedFd, arrival: Arrival) -> Result<(), Errno> {
     original::set_priority(fd, OWN_PRIORITY).map_err(|_| Errno::PERM)
 }
 
-/// Gives a socket towards a backend the client's address. The port stays open until it connects, so that it is free for
-/// other backends.
+/// Binds a socket towards a backend to the client's address. The port is chosen when the socket connects, so that the
+/// same port can be used towards several backends.
 pub(crate) fn speak_for(fd: &OwnedFd, client: IpAddr) -> Result<(), Errno> {
     original::set_transparent(fd, client.is_ipv6()).map_err(|_| Errno::INVAL)?;
     original::set_bind_address_no_port(fd).map_err(|_| Errno::INVAL)?;
     bind(fd, &SocketAddr::new(client, 0))
 }
 
-/// Whether this host lacks something, rather than a peer saying no.
+/// Returns true if the error is a shortage of this host, not the answer of a peer.
 pub(crate) const fn is_shortage(errno: Errno) -> bool {
     matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::NOSPC)
 }

@@ -1,28 +1,29 @@
-//! What the relay may use and how long it waits; and what it counts.
+//! The relay's options, and its counters.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-/// The ports of the listeners. They say only whose endpoints serve a connection; its destination says whose it is.
+/// The ports of the listeners. The port only selects the set of endpoints; the original destination identifies the
+/// Service port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ports {
-    /// For traffic that takes the cluster's endpoints.
+    /// Port for traffic to the cluster's endpoints.
     pub cluster: u16,
-    /// For traffic that takes this node's endpoints.
+    /// Port for traffic to this node's endpoints.
     pub local: u16,
 }
 
 impl Default for Ports {
-    /// The first two above those that Kubernetes' own components have (10248 to 10260).
+    /// Returns the first two ports above those of Kubernetes' own components (10248 to 10260).
     fn default() -> Self {
         Self { cluster: 10_261, local: 10_262 }
     }
 }
 
 impl Ports {
-    /// The first two ports of a range (`--proxy-port-range`), which must have two.
+    /// Returns the first two ports of a range (`--proxy-port-range`), or `None` if the range has fewer than two.
     pub const fn from_range(first: u16, last: u16) -> Option<Self> {
         match first {
             0 => None,
@@ -32,13 +33,13 @@ impl Ports {
     }
 }
 
-/// How what is captured comes to the listeners.
+/// How captured packets arrive at the listeners.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Arrival {
-    /// With the destination that the client meant. The listeners are on the loopback addresses.
+    /// With the destination that the client used. The listeners are on the loopback addresses.
     #[default]
     Untouched,
-    /// Translated to an address of this node: the kernel remembers what the client meant. The listeners are on every
+    /// Translated to an address of this node; the kernel stores the original destination. The listeners are on every
     /// address.
     Translated {
         /// The mark of the relay's own packets (`SO_MARK`), which are not captured.
@@ -47,7 +48,8 @@ pub enum Arrival {
 }
 
 impl Arrival {
-    /// The mark of the relay's own packets, where they have one.
+    /// Returns the mark of the relay's own packets; `None` if they are identified by
+    /// [`OWN_PRIORITY`](crate::OWN_PRIORITY) alone.
     pub(crate) const fn own_mark(self) -> Option<u32> {
         match self {
             Self::Untouched => None,
@@ -55,36 +57,36 @@ impl Arrival {
         }
     }
 
-    /// Whether backends may see the client's address: answers to it have to find a way to the relay.
+    /// Returns true if backends can see the client's address: their answers to it must come to the relay.
     pub(crate) const fn can_keep_clients(self) -> bool {
         matches!(self, Self::Untouched)
     }
 }
 
-/// Limits and times.
+/// Limits and timeouts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// Where to listen.
+    /// The ports of the listeners.
     pub ports: Ports,
-    /// How captured packets come there.
+    /// How captured packets arrive there.
     pub arrival: Arrival,
-    /// How long each attempt to connect may take; the last one holds for all that follow. Those of kube-proxy's userspace
-    /// mode.
+    /// The time limit of each attempt to connect. The last one also holds for all later attempts. The default is that of
+    /// kube-proxy's userspace mode.
     pub connect_limits: Vec<Duration>,
-    /// A connection without any data for this long ends (`conntrack.tcpEstablishedTimeout`).
+    /// A connection without data for this long ends (`conntrack.tcpEstablishedTimeout`).
     pub idle: Duration,
-    /// The same where one side has closed already (`conntrack.tcpCloseWaitTimeout`).
+    /// The same for a connection that one side has closed (`conntrack.tcpCloseWaitTimeout`).
     pub half_closed_idle: Duration,
-    /// How long a peer may take nothing of what waits for it, or not acknowledge what it got: a connection to it ends then.
-    /// By default as long as TCP itself bears with a peer that says nothing (`net.ipv4.tcp_retries2`).
+    /// A connection ends if a peer takes or acknowledges none of the data sent to it for this long. The default is about
+    /// as long as TCP itself retries without an answer (`net.ipv4.tcp_retries2`).
     pub stalled: Duration,
-    /// How long connections of an endpoint that is gone may go on.
+    /// How long connections of a removed endpoint may go on.
     pub drain: Duration,
-    /// A UDP flow without datagrams for this long ends (`--udp-timeout`). By default as long as the kernel remembers one.
+    /// A UDP flow without datagrams for this long ends (`--udp-timeout`). The default is the kernel's timeout for a flow.
     pub udp_idle: Duration,
-    /// TCP connections at most, both directions of one counted once.
+    /// The maximum number of TCP connections. A connection counts once, although it has two sockets.
     pub connections_max: usize,
-    /// UDP flows at most.
+    /// The maximum number of UDP flows.
     pub flows_max: usize,
 }
 
@@ -106,9 +108,9 @@ impl Default for Options {
 }
 
 impl Options {
-    /// As much as this many descriptors allow: two for a connection and a pipe for every eighth, two for a flow, which may be
-    /// the only one to its virtual address and so has the socket that answers from there. A part is left to the rest of the
-    /// process.
+    /// Lowers the maxima so that `limit` descriptors suffice. A connection needs two, and a pipe for every eighth
+    /// connection two more. A flow needs two: its own socket, and the socket that answers from its virtual address, which
+    /// it may not share. 1024 descriptors, or half of the limit if that is less, are left to the rest of the process.
     #[must_use]
     pub fn within_descriptors(mut self, limit: usize) -> Self {
         let ours = limit.saturating_sub(1024).max(limit / 2);
@@ -119,45 +121,45 @@ impl Options {
     }
 }
 
-/// Raises this process's limit of descriptors as far as it may, and answers how many there may be.
+/// Raises this process's limit of open descriptors to the maximum, and returns the limit.
 pub fn raise_descriptors() -> usize {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // What there was before has to do where that fails.
+    // If this fails, the old limit stays.
     let _ = setrlimit(Resource::Nofile, limit);
     getrlimit(Resource::Nofile)
         .current
         .map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX))
 }
 
-/// What happened so far. Only ever grows, but for what is open now.
+/// What the relay has done. The counters only grow, except those of what is open or failing at present.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// Connections that were taken in.
+    /// Connections accepted.
     pub accepted: AtomicU64,
-    /// Connections that are open.
+    /// Connections open at present.
     pub open: AtomicU64,
-    /// Connections refused because there was no room.
+    /// Connections and UDP flows refused for lack of room.
     pub no_room: AtomicU64,
-    /// Connections refused because nothing is known of their destination.
+    /// Connections refused because their destination is no Service port's.
     pub unknown: AtomicU64,
     /// Attempts to connect that failed.
     pub attempts_failed: AtomicU64,
-    /// Connections that ended because every backend failed.
+    /// Connections reset because every backend failed.
     pub all_failed: AtomicU64,
-    /// Connections cut because their endpoint was gone for too long, or nothing came for too long.
+    /// Connections reset because their endpoint was removed too long ago, or after too long without data.
     pub expired: AtomicU64,
-    /// UDP flows that were begun.
+    /// UDP flows begun.
     pub flows: AtomicU64,
-    /// UDP flows that are open.
+    /// UDP flows open at present.
     pub flows_open: AtomicU64,
-    /// Datagrams that were not passed on: no room, no backend, or a full socket.
+    /// Datagrams dropped: no room, no backend, or a full socket buffer.
     pub datagrams_lost: AtomicU64,
-    /// Bytes of streams and datagrams given to backends.
+    /// Bytes of connections and datagrams sent to backends.
     pub bytes_to_backends: AtomicU64,
-    /// Bytes of streams and datagrams given to clients.
+    /// Bytes of connections and datagrams sent to clients.
     pub bytes_to_clients: AtomicU64,
-    /// Backends of Service ports that failed last: they are tried now and then.
+    /// Backends that failed at their last attempt, counted for each Service port. They are tried again after a back-off.
     pub failing: AtomicU64,
 }
 
@@ -172,7 +174,7 @@ impl Counters {
         }
     }
 
-    /// Nothing is open any more.
+    /// Sets the counters of what is open to zero, at the end of the relay.
     pub(crate) fn end(&self) {
         for counter in [&self.open, &self.flows_open, &self.failing] {
             counter.store(0, Ordering::Relaxed);
@@ -189,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn descriptors_are_enough_for_what_is_allowed() {
+    fn descriptors_suffice_for_the_maxima() {
         for limit in [64, 1024, 4096, 65_536, 1 << 20] {
             let options = Options::default().within_descriptors(limit);
             let pipes = options.connections_max / 8 * 2;
@@ -200,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_of_ports_has_two() {
+    fn the_first_two_ports_of_a_range() {
         assert_eq!(Ports::from_range(3000, 4000), Some(Ports { cluster: 3000, local: 3001 }));
         assert_eq!(Ports::from_range(3000, 3000), None);
         assert_eq!(Ports::from_range(0, 0), None);

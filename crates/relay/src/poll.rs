@@ -1,4 +1,4 @@
-//! The sockets that the thread waits for, each known by a token.
+//! The sockets that the thread waits for, each with a token.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use crate::slots::Slot;
 
-/// Who an event is for.
+/// The receiver of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Token {
     /// The client's socket of a connection.
@@ -19,9 +19,9 @@ pub(crate) enum Token {
     Backend(Slot),
     /// The backend's socket of a UDP flow.
     Flow(Slot),
-    /// A listener, by its number.
+    /// A listener, by its index.
     Listener(u8),
-    /// There are commands.
+    /// The eventfd: commands have arrived.
     Wake,
 }
 
@@ -52,44 +52,44 @@ impl Token {
     }
 }
 
-/// What happened to a socket.
+/// The events of a socket.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct News(EventFlags);
 
 impl News {
-    /// There is something to read: data, the end, or an error.
+    /// Returns true if there is something to read: data, the end, or an error.
     pub(crate) fn readable(self) -> bool {
         self.0.intersects(EventFlags::IN | EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR)
     }
 
-    /// There is room to write, or an error to be had by writing.
+    /// Returns true if there is room to write, or if a write returns an error.
     pub(crate) fn writable(self) -> bool {
         self.0.intersects(EventFlags::OUT | EventFlags::HUP | EventFlags::ERR)
     }
 
-    /// More than data waits to be read: the end or an error.
+    /// Returns true if the end or an error can be read after the data.
     pub(crate) fn ended(self) -> bool {
         self.0.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR)
     }
 
-    /// The end waits to be read behind the data, and no error.
+    /// Returns true if the end can be read after the data, and no error.
     pub(crate) fn only_ended(self) -> bool {
         self.0.contains(EventFlags::RDHUP) && !self.0.intersects(EventFlags::HUP | EventFlags::ERR)
     }
 
-    /// It failed: `SO_ERROR` has the reason.
+    /// Returns true if the socket failed. `SO_ERROR` has the reason.
     pub(crate) fn failed(self) -> bool {
         self.0.intersects(EventFlags::ERR | EventFlags::HUP)
     }
 
-    /// There is a byte of urgent data.
+    /// Returns true if there is a byte of urgent data.
     pub(crate) fn urgent(self) -> bool {
         self.0.contains(EventFlags::PRI)
     }
 }
 
 const EVENTS_AT_ONCE: usize = 256;
-/// All that can be read, once for each change.
+/// Everything that can be read, edge-triggered.
 const EACH_READ: EventFlags =
     EventFlags::IN.union(EventFlags::RDHUP).union(EventFlags::PRI).union(EventFlags::ET);
 
@@ -103,34 +103,34 @@ impl Poller {
         Ok(Self { epoll: epoll::create(CreateFlags::CLOEXEC)? })
     }
 
-    /// Tells of everything that a stream may do, once for each change. Ends with the socket.
+    /// Watches a stream for everything, edge-triggered. The watch ends with the socket.
     pub(crate) fn watch_stream(&self, fd: impl AsFd, token: Token) -> Result<(), Errno> {
         epoll::add(&self.epoll, fd, EventData::new_u64(token.to_bits()), EACH_READ | EventFlags::OUT)
     }
 
-    /// The same, but for room to write: a socket that is connected has that at first, and most never lack it.
+    /// Like [`Self::watch_stream`], without room to write: a connected socket has room at first, and most always have it.
     pub(crate) fn watch_connected(&self, fd: impl AsFd, token: Token) -> Result<(), Errno> {
         epoll::add(&self.epoll, fd, EventData::new_u64(token.to_bits()), EACH_READ)
     }
 
-    /// From now on also tells of room to write.
+    /// Watches a stream for room to write as well.
     pub(crate) fn watch_room(&self, fd: impl AsFd, token: Token) -> Result<(), Errno> {
         epoll::modify(&self.epoll, fd, EventData::new_u64(token.to_bits()), EACH_READ | EventFlags::OUT)
     }
 
-    /// Tells that there is something to read for as long as there is.
+    /// Watches a socket for something to read, level-triggered.
     pub(crate) fn watch_reads(&self, fd: impl AsFd, token: Token) -> Result<(), Errno> {
         epoll::add(&self.epoll, fd, EventData::new_u64(token.to_bits()), EventFlags::IN)
     }
 
     pub(crate) fn forget(&self, fd: impl AsFd) {
-        // A socket that is not watched needs nothing.
+        // Fails only if the socket is not watched.
         let _ = epoll::delete(&self.epoll, fd);
     }
 
-    /// Waits for events, at most for `timeout`, and adds them to `news`.
+    /// Waits for events, at most for `timeout`, and appends them to `news`.
     pub(crate) fn wait(&self, timeout: Option<Duration>, news: &mut Vec<(Token, News)>) -> Result<(), Errno> {
-        // Rounded up: waking before a deadline would mean waking twice.
+        // Rounded up to milliseconds: a thread that wakes before its deadline has to wait again.
         let timeout = timeout.map(|time| Timespec {
             tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(time.subsec_millis()) * 1_000_000

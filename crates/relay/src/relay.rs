@@ -1,4 +1,4 @@
-//! The thread: waits for events, and lets each connection go on as far as it can.
+//! The relay's thread: waits for events, and advances each connection as far as its sockets allow.
 
 mod connection;
 
@@ -27,13 +27,13 @@ use crate::table::Table;
 use crate::udp::{Context, Udp};
 use connection::Connection;
 
-/// Connections taken in from one listener before others have their turn.
+/// Connections accepted from one listener before other events are handled.
 const ACCEPTS: usize = 64;
-/// How often idle and drain limits are looked at.
+/// How often connections are checked for their idle time and the end of their drain.
 const SWEEP: Duration = Duration::from_secs(1);
-/// Without descriptors or memory, nothing is taken in for this long.
+/// How long nothing is accepted after descriptors or memory ran out.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Pauses follow each other: the log is told once in this time.
+/// The least time between two log messages about pauses.
 const TELL_AGAIN: Duration = Duration::from_secs(30);
 
 pub(crate) struct Relay {
@@ -49,18 +49,19 @@ pub(crate) struct Relay {
     connections: Slots<Connection>,
     udp: Udp,
     tools: Tools,
-    /// Connections that have more to do.
+    /// Connections that have more to do. Each gets one turn in a round.
     busy: VecDeque<Slot>,
-    /// How many times events were waited for: tells events of a socket from those of its predecessor.
+    /// How many times the thread has waited for events. Distinguishes events of a socket from those of the socket that it
+    /// replaced.
     round: u32,
-    /// Ends of attempts to connect, each with its number.
+    /// Deadlines of attempts to connect, each with the number of the attempt.
     limits: Deadlines<(Slot, u8)>,
     sweep_at: Option<Instant>,
-    /// Listeners are not looked at until then.
+    /// When listeners are watched again; `None` if they are watched.
     paused_until: Option<Instant>,
-    /// When the log was told of a pause.
+    /// When a pause was last logged.
     told_of_pause: Option<Instant>,
-    /// Ends then at the latest, and takes nothing in.
+    /// When the relay ends at the latest; `None` if it does not drain. A relay that drains accepts nothing.
     drain_until: Option<Instant>,
 }
 
@@ -109,7 +110,7 @@ impl Relay {
             }
             let now = Instant::now();
             self.round = self.round.wrapping_add(1);
-            // Before anything that was captured after they were sent.
+            // Commands come before connections that were captured after the commands were sent.
             if !self.take_commands(now) {
                 return;
             }
@@ -137,7 +138,7 @@ impl Relay {
         next.into_iter().flatten().min().map(|at| at.saturating_duration_since(Instant::now()))
     }
 
-    /// Says whether to go on.
+    /// Executes the commands that have arrived. Returns false if the relay must end.
     fn take_commands(&mut self, now: Instant) -> bool {
         while let Ok(command) = self.commands.try_recv() {
             match command {
@@ -177,7 +178,7 @@ impl Relay {
             Token::Listener(number) => self.listener_news(number, now),
             Token::Wake => {
                 let mut counter = [0; 8];
-                // Whoever wrote it has sent a command before.
+                // The command was sent before the eventfd was written.
                 let _ = rustix::io::read(&*self.wake, &mut counter);
             }
         }
@@ -200,7 +201,7 @@ impl Relay {
         }
     }
 
-    /// Takes connections in. Says whether there may be more.
+    /// Accepts connections. Returns true if more may be waiting.
     fn accept(&mut self, number: usize, now: Instant) -> bool {
         for _ in 0..ACCEPTS {
             let Some(listener) = self.listeners.get(number) else { return false };
@@ -216,7 +217,7 @@ impl Relay {
                     self.pause(now);
                     return false;
                 }
-                // Of the connection that would have come: it is gone.
+                // The error is of the connection to be accepted, which is gone.
                 Err(_) => {}
             }
         }
@@ -274,11 +275,11 @@ impl Relay {
         Ok(())
     }
 
-    /// Connections that the kernel has established for us would be lost with the listener.
+    /// Accepts connections that the kernel has already established: closing the listener would reset them.
     fn take_in_what_waits(&mut self, now: Instant) {
         for number in 0..self.listeners.len() {
             if self.listeners.get(number).is_some_and(|listener| listener.protocol == Protocol::Tcp) {
-                // More than a backlog holds came since.
+                // At most a full backlog: connections beyond it have arrived since.
                 let rounds = BACKLOG.unsigned_abs() as usize / ACCEPTS;
                 let _ = (0..=rounds).take_while(|_| self.accept(number, now)).count();
             }

@@ -1,15 +1,15 @@
-//! Round robin over the backends of one set, in an order that changes disturb no more than they must.
+//! Round robin over the backends of one set, and back-off of backends that failed.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// How long a backend is set aside after its first failure; doubled by each failure in a row.
+/// How long a backend is set aside after its first failure. Each further failure in a row doubles the time.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// A backend is tried again after this at the latest.
+/// The longest time for which a backend is set aside.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// Whose turn it is. Backends that stay keep their places; whoever is new comes when everybody else has had a turn.
+/// The order of turns. Backends that stay keep their places. A new one has its turn after all others have had theirs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rotation {
     order: Vec<SocketAddr>,
@@ -17,7 +17,7 @@ pub struct Rotation {
 }
 
 impl Rotation {
-    /// Takes in which backends there are now.
+    /// Replaces the set of backends.
     pub fn update(&mut self, backends: impl Iterator<Item = SocketAddr> + Clone) {
         let still: std::collections::HashSet<SocketAddr> = backends.clone().collect();
         let served = self.order.iter().take(self.next).filter(|backend| still.contains(backend)).count();
@@ -30,17 +30,18 @@ impl Rotation {
         self.wrap();
     }
 
-    /// How many there are.
+    /// Returns the number of backends.
     pub fn len(&self) -> usize {
         self.order.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no backends.
     pub fn is_empty(&self) -> bool {
         self.order.is_empty()
     }
 
-    /// The next one that is not out: a sound one in its turn or else, of those set aside, the one whose pause ends first.
+    /// Returns the next backend for which `out` is false: the next one that is not set aside or, if all are, the one
+    /// whose back-off ends first.
     pub fn choose(
         &mut self,
         health: &mut Health,
@@ -49,7 +50,6 @@ impl Rotation {
     ) -> Option<SocketAddr> {
         let (before, after) = self.order.split_at_checked(self.next).unwrap_or((&self.order, &[]));
         let turn = after.iter().chain(before).copied().enumerate().filter(|&(_, backend)| !out(backend));
-        // The first that is not set aside at all.
         let sound = turn.clone().find(|&(_, backend)| !health.is_aside(backend, now));
         let (steps, chosen) = match sound {
             Some(sound) => sound,
@@ -67,7 +67,7 @@ impl Rotation {
     }
 }
 
-/// The backends that failed lately.
+/// The backends that failed at their last attempt.
 #[derive(Debug, Clone, Default)]
 pub struct Health {
     failing: HashMap<SocketAddr, Failing>,
@@ -80,31 +80,31 @@ struct Failing {
 }
 
 impl Health {
-    /// Sets a backend aside.
+    /// Records a failure and sets the backend aside.
     pub fn failed(&mut self, backend: SocketAddr, now: Instant) {
         let failing = self.failing.entry(backend).or_insert(Failing { failures: 0, until: now });
         failing.failures = failing.failures.saturating_add(1);
         failing.until = now + failing.pause();
     }
 
-    /// A backend answered.
+    /// Records that a backend answered.
     pub fn succeeded(&mut self, backend: SocketAddr) {
         if !self.is_spotless() {
             self.failing.remove(&backend);
         }
     }
 
-    /// Whether a backend is set aside now.
+    /// Returns true if a backend is set aside.
     pub fn is_aside(&self, backend: SocketAddr, now: Instant) -> bool {
         self.pause(backend, now) > Duration::ZERO
     }
 
-    /// Forgets those that are not backends any more.
+    /// Removes entries of former backends.
     pub fn retain(&mut self, is_backend: impl Fn(SocketAddr) -> bool) {
         self.failing.retain(|&backend, _| is_backend(backend));
     }
 
-    /// How many failed last.
+    /// Returns the number of backends that failed at their last attempt.
     pub fn failing(&self) -> usize {
         self.failing.len()
     }
@@ -119,7 +119,7 @@ impl Health {
             .map_or(Duration::ZERO, |failing| failing.until.saturating_duration_since(now))
     }
 
-    /// Until it is known how this one ends, others do not try the same backend.
+    /// Sets a backend that is tried again aside, so that no other connection tries it until the result is known.
     fn chosen(&mut self, backend: SocketAddr, now: Instant) {
         if let Some(failing) = self.failing.get_mut(&backend) {
             failing.until = failing.until.max(now + failing.pause());

@@ -1,10 +1,10 @@
-//! Who is let in when there is little room: a budget for all, shared by Services.
+//! Admission: a limit for all, shared by Service ports.
 
-/// A Service that holds this many times what is free gets no more: one alone can have four fifths of everything, and
-/// there is always a fifth for those that have less.
+/// A Service port that holds this many times the number of free places gets no more. So one alone gets at most four
+/// fifths of all places, and a fifth stays free for those that hold fewer.
 const GREED: usize = 4;
 
-/// So many places for so many users.
+/// A number of places, and how many are taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Share {
     limit: usize,
@@ -12,12 +12,12 @@ pub struct Share {
 }
 
 impl Share {
-    /// All free.
+    /// Creates `limit` places, all of them free.
     pub const fn new(limit: usize) -> Self {
         Self { limit, taken: 0 }
     }
 
-    /// Takes a place for a user that has `held` already. Says whether there was one for it.
+    /// Takes a place for a user that holds `held` places. Returns false if the user must not get one.
     pub const fn take(&mut self, held: usize) -> bool {
         let fits = held < self.free().saturating_mul(GREED);
         if fits {
@@ -26,17 +26,17 @@ impl Share {
         fits
     }
 
-    /// Gives a place back.
+    /// Returns a place.
     pub const fn give_back(&mut self) {
         self.taken = self.taken.saturating_sub(1);
     }
 
-    /// Places that are taken.
+    /// Returns the number of taken places.
     pub const fn taken(&self) -> usize {
         self.taken
     }
 
-    /// Places that are left.
+    /// Returns the number of free places.
     pub const fn free(&self) -> usize {
         self.limit.saturating_sub(self.taken)
     }
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn one_user_leaves_a_fifth_to_others() {
+    fn one_user_leaves_a_fifth_of_the_places() {
         let mut share = Share::new(1000);
         assert_eq!(take_all(&mut share), 800);
         assert_eq!(take_all(&mut share), 160);
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn never_more_than_there_are() {
+    fn no_more_places_than_the_limit() {
         let mut share = Share::new(10);
         let held: usize = (0..100).map(|_| take_all(&mut share)).sum();
         assert_eq!((held, share.taken(), share.free()), (10, 10, 0));

@@ -1,6 +1,6 @@
-//! Values by number, where a number that was given back is not mistaken for its next owner.
+//! Values in numbered slots. A number that was freed does not match the slot's next value.
 
-/// Names one value. Fits into the 62 upper bits of an epoll token.
+/// The number of one value. Fits into the lower 62 bits of an epoll token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Slot {
     index: u32,
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_of_before_finds_nothing() {
+    fn a_stale_slot_finds_nothing() {
         let mut slots = Slots::default();
         let first = slots.insert('a');
         assert_eq!(slots.remove(first), Some('a'));

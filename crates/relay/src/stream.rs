@@ -1,11 +1,11 @@
-//! One direction of a connection: bytes, the end, and urgent data from one socket to the other.
+//! One direction of a connection: moves data, the end and urgent data from one socket to the other.
 //!
-//! Small messages go through a buffer of the thread: that is quicker than a pipe. A direction that fills this buffer goes
-//! on by splice, without its bytes in user space, for as long as bytes keep coming; its pipe is given back when none are
-//! in flight, so that an idle connection has none.
+//! Small messages go through a buffer of the thread, which is faster than a pipe. A direction that fills this buffer goes
+//! on with splice, which copies nothing to user space, as long as data keeps coming. Its pipe is returned as soon as it
+//! is empty, so an idle connection has none.
 //!
-//! Packets are what a short connection costs most. So what a client has said already goes to a backend with the last packet
-//! of the handshake ([`Direction::has_first_words`]), and last words go with the end that follows them.
+//! Packets are the main cost of a short connection. So data that a client has already sent goes to a backend with the
+//! last packet of the handshake ([`Direction::has_first_words`]), and the last data is sent with the end that follows it.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -13,48 +13,48 @@ use rustix::io::{Errno, ioctl_fionread};
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 use rustix::pipe::{PipeFlags, SpliceFlags, pipe_with, splice};
 
-/// Bytes read at once into the buffer.
+/// Bytes of one read into the buffer.
 pub(crate) const BUFFER: usize = 16 << 10;
-/// Bytes read at once when much waits for slow readers already.
+/// Bytes of one read while much data waits for slow readers.
 const SMALL: usize = 1 << 10;
-/// Bytes that may wait for slow readers before less is read at once.
+/// Bytes that may wait for slow readers before reads become smaller.
 const WAITING_MAX: usize = 32 << 20;
-/// Bytes for one splice: more than a pipe takes.
+/// Bytes of one splice: more than a pipe holds.
 const SPLICE: usize = 1 << 20;
-/// Bytes that a direction may move before others have their turn.
+/// Bytes that a direction may move before other connections have their turn.
 const TURN: usize = 1 << 20;
-/// Unused pipes that are kept.
+/// Empty pipes kept for reuse.
 const SPARE_PIPES: usize = 64;
 
-/// One socket of a connection, and what is known of it.
+/// One socket of a connection, and its state.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "independent facts about a socket")]
 pub(crate) struct End {
     pub(crate) fd: OwnedFd,
     pub(crate) readable: bool,
     pub(crate) writable: bool,
-    /// Something else may wait behind the data (the end, an error, a mark): reading goes on until there is nothing.
+    /// The end, an error or the urgent mark may follow the data: reading goes on until `EAGAIN`.
     pub(crate) ended: bool,
-    /// Behind the data is the end, and nothing else.
+    /// The data is followed by the end, and by nothing else.
     pub(crate) is_last: bool,
     pub(crate) urgent: bool,
-    /// The kernel has given its peer up.
+    /// An operation failed with `ETIMEDOUT`: the kernel gave up the peer.
     pub(crate) timed_out: bool,
-    /// Small packets do not wait for each other's acknowledgement (`TCP_NODELAY`).
+    /// `TCP_NODELAY` is set: small packets are sent before earlier ones are acknowledged.
     pub(crate) prompt: bool,
-    /// An event tells when there is room to write again.
+    /// The socket is watched for room to write.
     pub(crate) hears_of_room: bool,
 }
 
 impl End {
-    /// The socket of a client: what is accepted is as prompt as its listener, and has room.
+    /// Creates the end of an accepted client. It inherits `TCP_NODELAY` from its listener, and has room to write.
     pub(crate) const fn client(fd: OwnedFd) -> Self {
         let mut end = Self::backend(fd);
         (end.prompt, end.writable, end.hears_of_room) = (true, true, false);
         end
     }
 
-    /// The socket of a backend.
+    /// Creates the end of a backend.
     pub(crate) const fn backend(fd: OwnedFd) -> Self {
         Self {
             fd,
@@ -69,10 +69,10 @@ impl End {
         }
     }
 
-    /// Makes it prompt before it sends for the second time: a first packet waits for nothing.
+    /// Sets `TCP_NODELAY` before the second send. The first one is never delayed.
     fn hasten(&mut self) {
         if !self.prompt {
-            // What cannot be set now, as at its end, is asked for in vain later as well.
+            // If the option cannot be set, as on a closed socket, a later call would fail as well.
             let _ = sockopt::set_tcp_nodelay(&self.fd, true);
             self.prompt = true;
         }
@@ -92,11 +92,11 @@ impl End {
 pub(crate) struct Tools {
     buffer: Box<[u8]>,
     pipes: Vec<Pipe>,
-    /// Pipes that may still be made.
+    /// Pipes that may still be created.
     pipes_left: usize,
-    /// Bytes that wait in [`Direction::rest`].
+    /// Bytes in the [`Direction::rest`] of all directions.
     waiting: usize,
-    /// Bytes passed on.
+    /// Bytes sent since the last [`Self::take_carried`].
     carried: usize,
 }
 
@@ -111,7 +111,7 @@ impl Tools {
         Self { buffer: vec![0; BUFFER].into(), pipes: Vec::new(), pipes_left: pipes, waiting: 0, carried: 0 }
     }
 
-    /// Bytes passed on since this was asked the last time.
+    /// Returns the number of bytes sent since the last call.
     pub(crate) const fn take_carried(&mut self) -> usize {
         std::mem::replace(&mut self.carried, 0)
     }
@@ -128,7 +128,7 @@ impl Tools {
         None
     }
 
-    /// Takes an empty pipe back.
+    /// Keeps an empty pipe for reuse, or closes it.
     fn return_pipe(&mut self, pipe: Pipe) {
         if self.pipes.len() < SPARE_PIPES {
             self.pipes.push(pipe);
@@ -138,13 +138,13 @@ impl Tools {
     }
 }
 
-/// What one direction has in flight.
+/// One direction's state and data in flight.
 #[derive(Debug, Default)]
 pub(crate) struct Direction {
     pipe: Option<Box<Pipe>>,
     in_pipe: usize,
     rest: Vec<u8>,
-    /// An urgent byte that goes once everything before it has gone.
+    /// An urgent byte. It is sent after all data that precedes it.
     urgent: Option<u8>,
     flags: Flags,
 }
@@ -152,78 +152,78 @@ pub(crate) struct Direction {
 #[derive(Debug, Default, Clone, Copy)]
 #[expect(clippy::struct_excessive_bools, reason = "independent facts, of which there are many in memory")]
 struct Flags {
-    /// Anything has been passed on.
+    /// At least one byte has been sent.
     carried: bool,
-    /// The source has said that nothing more comes.
+    /// The source has reached its end.
     end: bool,
-    /// The other side has been told.
+    /// The end has been forwarded to the target.
     told: bool,
     /// The last read filled the buffer.
     bulk: bool,
     /// There was urgent data.
     marked: bool,
-    /// The last bytes wait in the kernel for the end that is about to follow.
+    /// The last data waits in the kernel (`MSG_MORE`) for the end that follows.
     held: bool,
 }
 
-/// How far a direction got.
+/// The result of moving data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// It waits for one of the sockets.
+    /// The direction waits for one of the sockets.
     Waiting,
-    /// There is more to do, after others.
+    /// There is more to do, after other connections have had their turn.
     Turn,
-    /// Everything was passed on, and the end came.
+    /// Everything was sent, and the source has ended.
     End,
-    /// The socket that is read from failed.
+    /// The source failed.
     SourceFailed,
-    /// The socket that is written to failed.
+    /// The target failed.
     TargetFailed,
 }
 
 impl Direction {
-    /// Whether a byte has reached the other socket.
+    /// Returns true if at least one byte has been sent to the target.
     pub(crate) const fn has_carried(&self) -> bool {
         self.flags.carried
     }
 
-    /// Whether the source has ended.
+    /// Returns true if the source has ended.
     pub(crate) const fn is_at_end(&self) -> bool {
         self.flags.end
     }
 
-    /// Whether the other side knows of the end.
+    /// Returns true if the end has been forwarded to the target.
     pub(crate) const fn has_told(&self) -> bool {
         self.flags.told
     }
 
-    /// Notes that the other side knows of the end.
+    /// Records that the end is forwarded. Returns false if it was recorded before.
     pub(crate) const fn tell(&mut self) -> bool {
         !std::mem::replace(&mut self.flags.told, true)
     }
 
-    /// Makes it ready for another socket at the other side, none of which has got anything.
+    /// Prepares the direction for another target, after one to which nothing was sent.
     pub(crate) const fn retarget(&mut self) {
         self.flags.told = false;
     }
 
-    /// Whether there is something to send as soon as there is a target: read already, or about to be.
+    /// Returns true if there is data to send to a target: already read, or ready to be read.
     pub(crate) fn has_first_words(&self, source: &mut End) -> bool {
-        // Without an urgent byte, which is no beginning (`FIONREAD`, `tcp(7)`).
+        // `FIONREAD` does not count an urgent byte (`tcp(7)`), which is no ordinary data.
         let waits = !source.readable && ioctl_fionread(&source.fd).is_ok_and(|count| count > 0);
         source.readable |= waits;
         source.readable || !self.rest.is_empty()
     }
 
-    /// Sends the last bytes without the end that they waited for.
+    /// Sends the last data, which was held back for the end, without the end.
     pub(crate) fn let_go(&mut self, target: &End) {
         if std::mem::take(&mut self.flags.held) {
-            // Pushes what is there, also where it is set already (`tcp(7)`).
+            // Setting the option pushes pending data, even if it is already set (`tcp(7)`).
             let _ = sockopt::set_tcp_nodelay(&target.fd, true);
         }
     }
 
-    /// Moves what can be moved.
+    /// Moves as much as possible. Held data is sent at once unless the end follows.
     pub(crate) fn pump(&mut self, source: &mut End, target: &mut End, tools: &mut Tools) -> Progress {
         let progress = self.move_on(source, target, tools);
         if progress != Progress::End {
@@ -260,7 +260,7 @@ impl Direction {
         }
     }
 
-    /// Gives back what it has, at its end or at the connection's.
+    /// Drops data in flight and returns the pipe, at the end of the direction or of the connection.
     pub(crate) fn release(&mut self, tools: &mut Tools) {
         tools.waiting = tools.waiting.saturating_sub(self.rest.len());
         self.rest = Vec::new();
@@ -272,7 +272,7 @@ impl Direction {
         self.in_pipe = 0;
     }
 
-    /// Passes on what was read before.
+    /// Sends what was read earlier.
     fn flush(&mut self, target: &mut End, tools: &mut Tools) -> Result<(), Progress> {
         if self.flags.carried && (!self.rest.is_empty() || self.in_pipe > 0) {
             target.hasten();
@@ -303,7 +303,7 @@ impl Direction {
         Ok(())
     }
 
-    /// Reads once, and passes on at once what went through the buffer.
+    /// Reads once. Data that goes through the buffer is sent at once.
     fn fill(&mut self, source: &mut End, target: &mut End, tools: &mut Tools) -> Result<usize, Progress> {
         if self.flags.bulk && self.pipe.is_none() {
             self.pipe = tools.take_pipe();
@@ -315,7 +315,7 @@ impl Direction {
                 self.in_pipe = count.unwrap_or_default();
                 self.flags.bulk = self.in_pipe > 0;
                 if count == Some(0) {
-                    // The end, or an urgent byte that a splice does not get past: a read tells.
+                    // The end, or an urgent byte, which splice does not cross. The next read tells which.
                     self.take_urgent(source);
                 }
                 Ok(self.in_pipe)
@@ -329,11 +329,11 @@ impl Direction {
         let buffer = tools.buffer.get_mut(..room).unwrap_or_default();
         let Some(count) = read(source, |fd| recv_some(fd, buffer))? else { return Ok(0) };
         let is_all = count < room;
-        // The end was there before this was read.
+        // The event of the end came before this read.
         let is_last = source.is_last && is_all && !self.flags.marked && !source.urgent;
         self.flags.end = count == 0 || is_last;
         self.flags.bulk = count == BUFFER && !self.flags.marked;
-        // Less than asked for: there is no more, and an event will tell of the next.
+        // A short read: nothing is left, and an event reports new data.
         source.readable = !is_all || source.ended;
         let data = buffer.get(..count).unwrap_or_default();
         let mut sent = 0;
@@ -351,7 +351,7 @@ impl Direction {
                 }
                 Err(Progress::Waiting) => {}
                 Err(progress) => {
-                    // Another backend may still get it.
+                    // The data is kept: another backend may still get it.
                     self.keep(data.to_vec(), &mut tools.waiting);
                     return Err(progress);
                 }
@@ -370,8 +370,8 @@ impl Direction {
         self.rest = data;
     }
 
-    /// Takes the urgent byte out of the stream. It is passed on as urgent after all that has been read before it. What
-    /// is before it and not yet read goes by copy: a splice does not get past the place where the byte was.
+    /// Takes the urgent byte out of the stream. It is sent as urgent after all data that was read before it. Data that
+    /// precedes it and is not read yet is copied, since splice does not cross the byte's place.
     fn take_urgent(&mut self, source: &mut End) {
         let mut byte = [0];
         let flags = RecvFlags::OOB | RecvFlags::DONTWAIT;
@@ -388,7 +388,7 @@ fn recv_some(fd: &OwnedFd, buffer: &mut [u8]) -> Result<usize, Errno> {
     recv(fd, buffer, RecvFlags::DONTWAIT).map(|(_, count)| count)
 }
 
-/// Reads; `None` says that there is nothing now.
+/// Reads. Returns `None` if there is nothing to read at present.
 fn read(
     source: &mut End,
     mut call: impl FnMut(&OwnedFd) -> Result<usize, Errno>,
@@ -432,9 +432,9 @@ fn write(
     }
 }
 
-/// Ends a socket with a reset instead of an orderly end.
+/// Makes the close of a socket send a reset instead of an orderly end.
 pub(crate) fn reset(fd: impl AsFd) {
-    // Without the option the peer sees an end instead: nothing better can be done.
+    // If the option cannot be set, the peer sees an orderly end.
     let _ = rustix::net::sockopt::set_socket_linger(fd, Some(std::time::Duration::ZERO));
 }
 

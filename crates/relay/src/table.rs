@@ -1,4 +1,4 @@
-//! The Service ports by their frontends, and what the relay knows of each.
+//! The Service ports by their frontends, and the relay's state of each.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -12,16 +12,16 @@ use crate::attempts::{Attempts, Failure};
 use crate::rotation::{Health, Rotation};
 use crate::slots::{Slot, Slots};
 
-/// Whose endpoints serve a connection.
+/// The set of endpoints that serves a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Scope {
-    /// The cluster's.
+    /// The cluster's endpoints.
     Cluster,
-    /// This node's.
+    /// This node's endpoints.
     Local,
 }
 
-/// Names a Service port of a family. One that is gone keeps its number while it has connections.
+/// The id of a Service port of a family. A removed Service port keeps its id while it has connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ServiceId(Slot);
 
@@ -32,7 +32,7 @@ pub struct Table {
     names: HashMap<(Family, Arc<ServicePortName>), ServiceId>,
     addresses: HashMap<(Protocol, SocketAddr), ServiceId>,
     node_ports: HashMap<(Family, Protocol, u16), ServiceId>,
-    /// Backends that failed last, each counted for each of its Service ports.
+    /// The number of backends that failed at their last attempt, counted for each Service port.
     failing: usize,
 }
 
@@ -40,21 +40,21 @@ pub struct Table {
 struct Service {
     name: Arc<ServicePortName>,
     family: Family,
-    /// What it means now; none once it is gone.
+    /// The current forwarding; `None` once the Service port is removed.
     forwarding: Option<Arc<Forwarding>>,
-    /// Of both sets: a client stays with its backend whichever frontend it uses.
+    /// For both sets of endpoints: a client stays with its backend whichever frontend it uses.
     bindings: Affinity,
     cluster: Rotation,
     local: Rotation,
     health: Health,
-    /// The connections that it has now.
+    /// The current connections.
     connections: Vec<Slot>,
-    /// How many flows it has now.
+    /// The number of current UDP flows.
     flows: usize,
 }
 
 impl Table {
-    /// Takes a change in. Answers whose endpoints may have gone while connections still have them.
+    /// Applies a change. Returns the Service port if connections may have an endpoint that the change removes.
     pub fn apply(&mut self, change: &Change) -> Option<ServiceId> {
         let key = (change.family, change.name.clone());
         let known = self.names.get(&key).copied();
@@ -83,14 +83,14 @@ impl Table {
         }
     }
 
-    /// The Service port that has a frontend: by address, or by node port where the address has none.
+    /// Returns the Service port of a frontend: by address or, if no Service port has the address, by node port.
     pub fn find(&self, protocol: Protocol, destination: SocketAddr) -> Option<ServiceId> {
         let destination = SocketAddr::new(destination.ip(), destination.port());
         let node_port = || (Family::of(destination.ip()), protocol, destination.port());
         self.addresses.get(&(protocol, destination)).or_else(|| self.node_ports.get(&node_port())).copied()
     }
 
-    /// The backend for a client's next attempt and how long that may take; `None` when every backend failed.
+    /// Returns the backend for a client's next attempt and the time limit; `None` if every backend has failed.
     pub fn choose(
         &mut self,
         id: ServiceId,
@@ -123,7 +123,7 @@ impl Table {
         Some((backend, limit))
     }
 
-    /// An attempt failed: the backend is set aside for a while.
+    /// Records that an attempt failed: the backend is set aside for a while.
     pub fn failed(
         &mut self,
         id: ServiceId,
@@ -133,36 +133,36 @@ impl Table {
         now: Instant,
     ) {
         attempts.failed(backend, failure);
-        // One that is gone meanwhile is nobody's choice any more.
+        // A removed backend needs no back-off.
         if self.has_backend(id, backend) {
             self.with_health(id, |health| health.failed(backend, now));
         }
     }
 
-    /// A backend answered.
+    /// Records that a backend answered.
     pub fn succeeded(&mut self, id: ServiceId, backend: SocketAddr) {
         self.with_health(id, |health| health.succeeded(backend));
     }
 
-    /// How many backends of Service ports failed last.
+    /// Returns the number of backends that failed at their last attempt.
     pub const fn failing(&self) -> usize {
         self.failing
     }
 
-    /// Whether a Service port still has a backend.
+    /// Returns true if a Service port still has a backend.
     pub fn has_backend(&self, id: ServiceId, backend: SocketAddr) -> bool {
         self.services.get(id.0).is_some_and(|service| service.has_backend(backend))
     }
 
-    /// Whether a frontend is a cluster IP of its Service port.
+    /// Returns true if a frontend is a cluster IP of the Service port.
     pub fn is_internal(&self, id: ServiceId, destination: SocketAddr) -> bool {
         let cluster_ip = Frontend::ClusterIp(destination.ip(), destination.port());
         self.forwarding(id).is_some_and(|forwarding| forwarding.frontends.contains(&cluster_ip))
     }
 
-    /// Whether a backend is to see the client's address: where the Service asks for it and the answers come by this node,
-    /// since one of the two is here. Of the clients of cluster IPs that is taken for granted. Nobody hears answers from its
-    /// own address.
+    /// Returns true if the backend is to see the client's address. The Service must ask for it, and the answers must come
+    /// by this node, because the backend or the client is on it. Clients of cluster IPs are assumed to be. False if
+    /// client and backend have the same address: the backend's answers would stay on its own host.
     pub fn keeps_client(
         &self,
         id: ServiceId,
@@ -177,24 +177,24 @@ impl Table {
         client != backend.ip() && (is_here() || is_internal())
     }
 
-    /// Connections and flows that a Service port has.
+    /// Returns the number of connections and flows of a Service port.
     pub fn held(&self, id: ServiceId) -> usize {
         self.services.get(id.0).map_or(0, Service::held)
     }
 
-    /// The connections that a Service port has.
+    /// Returns the connections of a Service port.
     pub(crate) fn connections(&self, id: ServiceId) -> &[Slot] {
         self.services.get(id.0).map_or(&[], |service| &service.connections)
     }
 
-    /// Adds a connection to those of a Service port, and answers its place among them.
+    /// Adds a connection to a Service port, and returns its index among the connections.
     pub(crate) fn join(&mut self, id: ServiceId, connection: Slot) -> usize {
         let Some(service) = self.services.get_mut(id.0) else { return 0 };
         service.connections.push(connection);
         service.connections.len().saturating_sub(1)
     }
 
-    /// Ends a connection at a place. Answers which one has that place now, if any.
+    /// Removes the connection at an index. Returns the connection that has moved to this index, if any.
     pub(crate) fn leave(&mut self, id: ServiceId, place: usize) -> Option<Slot> {
         let connections = &mut self.services.get_mut(id.0)?.connections;
         if place < connections.len() {
@@ -208,14 +208,14 @@ impl Table {
         moved
     }
 
-    /// Counts a flow.
+    /// Counts a UDP flow.
     pub fn hold(&mut self, id: ServiceId) {
         if let Some(service) = self.services.get_mut(id.0) {
             service.flows = service.flows.saturating_add(1);
         }
     }
 
-    /// A flow ended.
+    /// Uncounts a UDP flow.
     pub fn let_go(&mut self, id: ServiceId) {
         if let Some(service) = self.services.get_mut(id.0) {
             service.flows = service.flows.saturating_sub(1);
@@ -223,7 +223,7 @@ impl Table {
         self.end_if_unused(id);
     }
 
-    /// Whose it is, for the log.
+    /// Returns the name of a Service port, for the log.
     pub fn name(&self, id: ServiceId) -> Option<&ServicePortName> {
         self.services.get(id.0).map(|service| &*service.name)
     }
@@ -250,7 +250,7 @@ impl Table {
         self.failing = self.failing.saturating_sub(before).saturating_add(service.health.failing());
     }
 
-    /// Takes away the frontends of a Service port that no other one has by now.
+    /// Removes the frontends of a Service port, except those that another one has taken over.
     fn take_frontends(&mut self, id: ServiceId) {
         let Some(service) = self.services.get(id.0) else { return };
         let Some(forwarding) = &service.forwarding else { return };
@@ -323,14 +323,14 @@ fn find_any(forwarding: &Forwarding, backend: SocketAddr) -> Option<&Backend> {
     find(&forwarding.cluster, backend).or_else(|| find(&forwarding.local, backend))
 }
 
-/// Backends are sorted by address and port.
+/// Finds a backend. The backends are sorted by address and port.
 fn find(backends: &[Backend], wanted: SocketAddr) -> Option<&Backend> {
     let found = backends
         .binary_search_by_key(&(wanted.ip(), wanted.port()), |backend| (backend.address, backend.port));
     backends.get(found.ok()?)
 }
 
-/// The address of a frontend, or its node port.
+/// Returns the address of a frontend, or its node port as the error.
 const fn address(frontend: Frontend) -> Result<SocketAddr, u16> {
     match frontend {
         Frontend::ClusterIp(ip, port)

@@ -1,6 +1,6 @@
-//! Datagrams: each flow has a socket of its own towards its backend, so that answers and ICMP errors find it. Answers
-//! leave by a socket that is bound to the virtual address, one for each that is in use; or by the listener, where what is
-//! captured was translated.
+//! UDP flows: each has a socket that is connected to its backend, so that answers and ICMP errors reach the flow. Answers
+//! leave through a socket bound to the virtual address, one for each address in use. If capture translates packets, they
+//! leave through the listener.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -23,15 +23,15 @@ use crate::share::Share;
 use crate::slots::Slot;
 use crate::table::{Scope, ServiceId, Table};
 
-/// Datagrams taken from one socket before others have their turn.
+/// Datagrams read from one socket before other events are handled.
 const DATAGRAMS: usize = 64;
-/// The port of a service that never answers (RFC 863).
+/// The port of the discard protocol, which never answers (RFC 863).
 const DISCARD: u16 = 9;
-/// The longest datagram (RFC 768).
+/// The maximum length of a datagram in bytes (RFC 768).
 const DATAGRAM_MAX: usize = 65_535;
 
-/// A datagram was longer than the way to the backend bears. The kernel knows from then on, and cuts the next one; that is no
-/// reason to take another way.
+/// A datagram exceeded the path MTU to the backend. The kernel has stored the MTU, and fragments the next datagram. So
+/// this error is no reason to choose another backend.
 const PATH: Errno = Errno::MSGSIZE;
 
 #[derive(Debug)]
@@ -45,13 +45,13 @@ pub(crate) struct Udp {
 #[derive(Debug)]
 struct Flow {
     fd: OwnedFd,
-    /// Where the client meant its datagrams to go.
+    /// The original destination of the client's datagrams.
     destination: SocketAddr,
     service: ServiceId,
     backend: SocketAddr,
 }
 
-/// The socket that answers from a virtual address.
+/// A socket that sends from a virtual address, and the number of flows that use it.
 #[derive(Debug)]
 struct Reply {
     fd: OwnedFd,
@@ -68,7 +68,7 @@ impl Udp {
         }
     }
 
-    /// Takes datagrams in and passes them on.
+    /// Receives datagrams and sends them to backends.
     pub(crate) fn receive(&mut self, listener: &Listener, context: &mut Context<'_>) {
         for _ in 0..DATAGRAMS {
             match original::receive_with_destination(&listener.fd, &mut self.buffer) {
@@ -83,8 +83,8 @@ impl Udp {
         }
     }
 
-    /// Passes answers on to the client. An ICMP error ends the flow, after the answers that came before: the client's next
-    /// datagram goes to another backend.
+    /// Sends a backend's answers to the client. An ICMP error ends the flow after the answers before it, so that the
+    /// client's next datagram goes to another backend.
     pub(crate) fn answer(
         &mut self,
         slot: Slot,
@@ -126,26 +126,26 @@ impl Udp {
             poller.forget(&flow.fd);
             self.end(id, table, counters);
         } else if news.failed() {
-            // Each error waits here, too, and is told again until it was taken.
+            // Each error is also in the error queue, and `EPOLLERR` is reported until the queue is empty.
             let flags = RecvFlags::ERRQUEUE | RecvFlags::DONTWAIT;
             let taken = |_: &usize| recv(&flow.fd, &mut *self.buffer, flags).is_ok();
             let _ = (0..DATAGRAMS).take_while(taken).count();
         }
     }
 
-    /// Ends flows that nobody uses.
+    /// Ends idle flows.
     pub(crate) fn expire(&mut self, table: &mut Table, counters: &Counters, now: Instant) {
         while let Some((key, flow)) = self.flows.take_idle(now) {
             self.give_back(key, &flow, table, counters);
         }
     }
 
-    /// When to look for flows that nobody uses.
+    /// Returns when to call [`Self::expire`] again.
     pub(crate) fn next(&self) -> Option<Instant> {
         self.flows.next()
     }
 
-    /// `None` where the datagram is lost.
+    /// Sends a datagram to its backend. Returns `None` if the datagram is lost.
     fn pass_on(&mut self, received: Received, scope: Scope, context: &mut Context<'_>) -> Option<()> {
         let key = (received.source, received.destination);
         let destination = context.destinations.of_datagram(received.source, received.destination)?;
@@ -163,7 +163,7 @@ impl Udp {
                     Counters::add(&context.counters.bytes_to_backends, count);
                     return Some(());
                 }
-                // Maybe of the one before.
+                // The error may be of the previous datagram.
                 Err(PATH) if !is_repeated => is_repeated = true,
                 Err(Errno::AGAIN | Errno::NOBUFS | PATH) => return None,
                 Err(_) => {
@@ -175,8 +175,8 @@ impl Udp {
         }
     }
 
-    /// Ends a flow whose backend is gone (datagrams have no connection that could be drained), or whose client now means
-    /// another destination.
+    /// Returns true if a flow may be used. Ends a flow whose backend has been removed (datagrams have no connection to
+    /// drain), or whose client has another original destination.
     fn is_current(&mut self, id: FlowId, destination: SocketAddr, context: &mut Context<'_>) -> bool {
         let there = self.flows.using(id, context.now).is_some_and(|(_, flow)| {
             flow.destination == destination && context.table.has_backend(flow.service, flow.backend)
@@ -211,7 +211,7 @@ impl Udp {
                     .keeps_client(service, client.ip(), backend, || table.is_internal(service, destination));
             match connected(backend, options.arrival, keeps.then_some(client.ip())) {
                 Ok(fd) => return Some((fd, backend)),
-                // No backend's fault.
+                // The shortage is this host's, not the backend's failure.
                 Err(errno) if is_shortage(errno) => return None,
                 Err(_) => table.failed(service, backend, attempts, Failure::Refused, *now),
             }
@@ -277,8 +277,8 @@ impl Udp {
     }
 }
 
-/// The listener where datagrams arrive. Answers to them leave by it: a socket of their own would take datagrams away from it
-/// until it is connected.
+/// Returns the listener where datagrams arrive, which sends the answers to them. A separate socket bound to its address
+/// would receive some of its datagrams until it is connected.
 fn at(listeners: &[Listener], here: SocketAddr) -> Option<&Listener> {
     let is_it = |listener: &&Listener| {
         let address = listener.address;
@@ -289,7 +289,7 @@ fn at(listeners: &[Listener], here: SocketAddr) -> Option<&Listener> {
     listeners.iter().find(is_it)
 }
 
-/// What a datagram meets.
+/// What the handling of a datagram needs.
 pub(crate) struct Context<'a> {
     pub(crate) table: &'a mut Table,
     pub(crate) destinations: &'a mut Destinations,
@@ -299,21 +299,21 @@ pub(crate) struct Context<'a> {
     pub(crate) now: Instant,
 }
 
-/// A socket towards a backend.
+/// Opens a socket that is connected to a backend.
 fn connected(backend: SocketAddr, arrival: Arrival, source: Option<IpAddr>) -> Result<OwnedFd, Errno> {
     let fd = socket(Family::of(backend.ip()), Protocol::Udp)?;
     mark_own(&fd, arrival)?;
     original::set_receive_errors(&fd, backend.is_ipv6()).map_err(|_| Errno::INVAL)?;
     if let Some(source) = source {
-        // Where it cannot be had, as a link-local one, this node's has to do.
+        // If the address cannot be used, as a link-local one, the backend sees this node's address.
         let _ = speak_for(&fd, source);
     }
     connect(&fd, &backend)?;
     Ok(fd)
 }
 
-/// A socket that sends from a virtual address. It is connected to nobody: else it would swallow what is sent to a node
-/// port of before that the node should refuse.
+/// Opens a socket that sends from a virtual address. It is connected to the discard port: otherwise it would receive
+/// datagrams to a former node port, which the node should refuse.
 fn reply_socket(destination: SocketAddr) -> Result<OwnedFd, Errno> {
     let fd = socket(Family::of(destination.ip()), Protocol::Udp)?;
     original::set_transparent(&fd, destination.is_ipv6()).map_err(|_| Errno::INVAL)?;

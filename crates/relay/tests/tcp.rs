@@ -1,4 +1,4 @@
-//! The relay with real sockets, in network namespaces: clients connect to a listener itself, which is the frontend.
+//! The relay with real sockets, in network namespaces. Clients connect to a listener, whose address is the frontend.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

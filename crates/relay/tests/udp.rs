@@ -19,7 +19,7 @@ use portolan_testkit::{Namespace, eventually};
 
 use support::{Bed, PATIENCE};
 
-/// Sends its name and the datagram back.
+/// Answers each datagram with its name and the datagram.
 fn echo(bed: &Bed, name: u8) -> SocketAddr {
     echo_at(socket(bed), name)
 }
@@ -42,7 +42,7 @@ fn socket(bed: &Bed) -> UdpSocket {
 
 fn client(bed: &Bed) -> UdpSocket {
     let socket = socket(bed);
-    // Only answers from the frontend's address are taken.
+    // The client accepts answers from the frontend's address only.
     socket.connect(bed.frontend).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     socket
@@ -56,7 +56,7 @@ fn ask(client: &UdpSocket, text: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_flow_stays_and_the_next_one_goes_on() {
+fn a_flow_keeps_its_backend_and_the_next_flow_gets_the_next_one() {
     let mut bed = Bed::new(Protocol::Udp, Options::default());
     let mut backends = [echo(&bed, b'a'), echo(&bed, b'b')];
     backends.sort_unstable();
@@ -114,7 +114,7 @@ fn every_way_of_being_unreachable_ends_a_flow() {
         bed.namespace.output("nft", &[&chain]).unwrap();
         let icmp = if family == Family::Ipv4 { "icmp" } else { "icmpv6" };
         for (way, number) in ways.iter().zip(1..) {
-            // Somebody listens, but does not get it.
+            // A server listens, but a rule rejects its datagrams.
             let hidden = echo(&bed, b'h');
             let rule = format!("add rule {table} t c udp dport {} reject with {icmp} {way}", hidden.port());
             bed.namespace.output("nft", &[&rule]).unwrap();
@@ -133,7 +133,7 @@ fn every_way_of_being_unreachable_ends_a_flow() {
 }
 
 #[test]
-fn a_datagram_that_is_too_long_for_the_way_ends_no_flow() {
+fn a_datagram_longer_than_the_path_mtu_ends_no_flow() {
     let mut bed = Bed::new(Protocol::Udp, Options::default());
     let [router, far] = ["router", "far"].map(|name| Namespace::new(name).unwrap());
     let (to_relay, to_far) = (bed.namespace.path(), far.path());
@@ -172,7 +172,7 @@ fn a_datagram_that_is_too_long_for_the_way_ends_no_flow() {
 }
 
 #[test]
-fn an_endpoint_that_is_gone_gets_no_more_datagrams() {
+fn a_removed_endpoint_gets_no_more_datagrams() {
     let mut bed = Bed::new(Protocol::Udp, Options::default());
     bed.backends(&[echo(&bed, b'a')]);
     let client = client(&bed);
@@ -187,7 +187,8 @@ fn ten_thousand_clients_and_then_none() {
     let options = Options { udp_idle: Duration::from_secs(15), ..Options::default() };
     let mut bed = Bed::new(Protocol::Udp, options);
     bed.backends(&[echo(&bed, b'a'), echo(&bed, b'b'), echo(&bed, b'c')]);
-    // One after the other, each with a socket of its own; to the relay they are all there at the same time.
+    // The clients run one after the other, each with a socket of its own. For the relay, their flows exist at the same
+    // time.
     for number in 0..MANY {
         let [.., high, low] = number.to_be_bytes();
         let client =
@@ -204,7 +205,7 @@ fn ten_thousand_clients_and_then_none() {
 }
 
 #[test]
-fn there_is_a_bound() {
+fn flows_are_bounded() {
     let mut bed = Bed::new(Protocol::Udp, Options { flows_max: 10, ..Options::default() });
     bed.backends(&[echo(&bed, b'a')]);
     let clients: Vec<UdpSocket> = (0..20).map(|_| client(&bed)).collect();

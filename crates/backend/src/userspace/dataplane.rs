@@ -1,4 +1,4 @@
-//! The edge of the userspace data plane: one family's capture, and the relay that both families share.
+//! The userspace data plane of one family: its capture rules, and a handle of the relay that both families share.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -21,46 +21,48 @@ use crate::nft::{Capture, Own};
 
 pub(super) use crate::nft::CAPTURE_MODE as MODE;
 
-/// How often flows are forgotten at most before nothing is captured any more.
+/// How many times UDP flows are deleted from conntrack at most before capture ends.
 const FORGETTING: u32 = 10;
-/// The time between.
+/// The time between two such deletions.
 const FORGET_AGAIN: Duration = Duration::from_millis(20);
-/// How often it is looked whether the relay's last connection has ended.
+/// How often a retired data plane checks whether the relay's last connection has ended.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// Services of one family, captured for the relay.
+/// Captures the Services of one family for the relay.
 #[derive(Debug)]
 pub struct Userspace {
     kernel: Kernel,
     capture: Capture,
-    /// Rules lead to where listeners were before.
+    /// The listeners' addresses have changed, so that the rules lead to the former ones.
     has_moved: bool,
     relay: Handle,
     settings: Settings,
-    /// As they came; the kernel's data plane knows them with the relay's listeners.
+    /// The table as the engine passed it in. The kernel's rules have the relay's listeners in place of the endpoints.
     table: HashMap<Arc<ServicePortName>, Arc<Forwarding>>,
-    /// What the kernel's data plane does not know yet, as what it needs besides rules could not be made.
+    /// Changes that have not been passed to the kernel's data plane, because the policy routing or the table of the
+    /// relay's connections could not be written.
     untold: Coalesced,
-    /// Those of SCTP.
+    /// The SCTP Service ports: the relay does not carry SCTP.
     left_out: HashSet<Arc<ServicePortName>>,
-    /// Until then the relay has to take connections in.
+    /// Marks the relay as one that traffic is captured for; `None` once this data plane captures nothing.
     capturing: Option<Capturing>,
-    /// How often flows have been forgotten since another data plane is in force.
+    /// How many times UDP flows have been deleted since another data plane took over; [`FORGETTING`] as soon as none was
+    /// left.
     forgotten: u32,
-    /// Since when it captures nothing.
+    /// When capture ended; `None` while packets are captured.
     retired: Option<Instant>,
 }
 
 impl Userspace {
-    /// Captures by `tproxy`. For the network namespace of this thread, in which the relay must have been started. Changes
-    /// nothing.
+    /// Opens a data plane that captures by `tproxy`, in the network namespace of this thread. The relay must have been
+    /// started there. Changes nothing in the kernel.
     pub fn open(settings: Settings, relay: Handle) -> Result<Self, Error> {
         let capture = kernel::capture(Arrival::Untouched, relay.options().ports, &settings);
         Ok(Self::new(Kernel::tproxy(settings.clone(), capture)?, capture, settings, relay))
     }
 
-    /// Captures by translation to a relay that [`spawn_translated`] has started, with these programs of iptables. Changes
-    /// nothing.
+    /// Creates a data plane that captures by translation, with these iptables programs. The relay must have been started
+    /// by [`spawn_translated`]. Changes nothing in the kernel.
     pub fn open_redirect(
         programs: Programs,
         settings: Settings,
@@ -88,7 +90,8 @@ impl Userspace {
         }
     }
 
-    /// What tells notifications of our own changes from others, where there are any.
+    /// Returns what identifies notifications of this data plane's own changes. `None` if the kernel does not notify of
+    /// changes.
     pub fn own(&self) -> Option<Own> {
         match &self.kernel {
             Kernel::Tproxy { rules, .. } => Some(rules.own()),
@@ -98,17 +101,18 @@ impl Userspace {
         }
     }
 
-    /// Says that somebody else changed the rules.
+    /// Records that another program changed the rules.
     pub fn suspect(&mut self) {
         self.kernel.suspect();
     }
 
-    /// The relay.
+    /// Returns the relay.
     pub const fn relay(&self) -> &Handle {
         &self.relay
     }
 
-    /// Tells the relay before the kernel, so that whatever is captured is known. Answers what the kernel has to do.
+    /// Stores changes and sends them to the relay, before the kernel captures anything by them. Returns the changes that
+    /// the kernel's rules need.
     fn take(&mut self, changes: &[Change]) -> Vec<Change> {
         let mut seen = Vec::with_capacity(changes.len());
         let mut told = Vec::with_capacity(changes.len());
@@ -117,7 +121,7 @@ impl Userspace {
                 Some(new) => self.table.insert(change.name.clone(), new.clone()),
                 None => self.table.remove(&change.name),
             };
-            // What is here counts: changes that were put together may name an older state.
+            // The stored state is the old one: a coalesced change may name an older state.
             let change = Change { old, ..change.clone() };
             seen.extend(seen::change(&change, self.capture));
             if change.name.protocol != Protocol::Sctp {
@@ -134,8 +138,8 @@ impl Userspace {
         seen
     }
 
-    /// The kernel does with datagrams of a flow that was captured what it did with the first one, until it forgets the flow.
-    /// Answers how many there were.
+    /// Deletes this table's UDP flows from conntrack, and returns how many there were. The kernel treats each datagram of
+    /// a flow like the first one until it forgets the flow.
     fn forget_flows(&self) -> usize {
         let family = self.settings.family;
         let udp = self.table.iter().filter(|(name, _)| name.protocol == Protocol::Udp);
@@ -143,7 +147,7 @@ impl Userspace {
         if services.is_empty() {
             return 0;
         }
-        // Where they cannot be told, flows to node ports end by themselves, or with their client's next port.
+        // If the addresses cannot be listed, flows to node ports end by timeout, or when their client uses another port.
         let own = Addresses::open().and_then(|addresses| addresses.list()).unwrap_or_default();
         let check = Check::new(family, &services, own).and_answers();
         match Cleaner::open(family).and_then(|mut cleaner| cleaner.clean(&check)) {
@@ -155,7 +159,7 @@ impl Userspace {
         }
     }
 
-    /// Everything, for rules that lead to where the listeners were.
+    /// Returns a change for every Service port, to rewrite rules that lead to the listeners' former addresses.
     fn see_all(&self) -> Vec<Change> {
         let all = self.table.iter().map(|(name, forwarding)| {
             let new = Some(forwarding.clone());
@@ -164,7 +168,7 @@ impl Userspace {
         all.filter_map(|change| seen::change(&change, self.capture)).collect()
     }
 
-    /// All that is refused, at a comparison; else what is refused of these changes.
+    /// Returns the Service ports that cannot be carried: those among `changes`, or all if `changes` is `None`.
     fn refusals(&self, changes: Option<&[Change]>) -> Vec<Refusal> {
         let refusal = |name: &Arc<ServicePortName>| Refusal::whole(name.clone(), seen::SCTP);
         match changes {
@@ -177,15 +181,15 @@ impl Userspace {
     }
 }
 
-/// Starts a relay for what [`Userspace::open_redirect`] captures, in the network namespace of this thread. The options must
-/// have the arrival [`TRANSLATED`].
+/// Starts a relay for a data plane of [`Userspace::open_redirect`], in the network namespace of this thread. The options
+/// must have the arrival [`TRANSLATED`].
 pub fn spawn_translated(families: &[Family], options: portolan_relay::Options) -> Result<Handle, Error> {
     let translations = Translations::open()?;
     portolan_relay::spawn_with(families, options, Some(Box::new(translations)))
         .map_err(|error| Error::Other(Box::new(error)))
 }
 
-/// How what is captured by translation arrives.
+/// How packets arrive at the relay if capture translates them.
 pub const TRANSLATED: Arrival = Arrival::Translated { own_mark: kernel::OWN_MARK };
 
 fn udp_service(name: &Arc<ServicePortName>, forwarding: &Forwarding) -> UdpService {
@@ -218,7 +222,7 @@ impl Dataplane for Userspace {
         if std::mem::take(&mut self.has_moved) {
             self.untold.extend(self.see_all());
         }
-        // Before anything is captured: without it, captured packets would be lost.
+        // This comes before any capture: without policy routing, captured packets would be lost.
         let written = self.kernel.ensure(&self.settings)?;
         let seen = self.untold.take();
         let mut commit = self.kernel.rules().compare(&seen)?;
@@ -252,7 +256,8 @@ impl Dataplane for Userspace {
         matches!(self.kernel, Kernel::Tproxy { .. }) || self.kernel.rules_ref().needs_checks()
     }
 
-    /// Notifications tell of the table that captures, and not of the rest.
+    /// Also checks what no notification covers: the policy routing and the table of the relay's connections. Repairs
+    /// them, and returns false if something was missing.
     fn is_intact(&mut self) -> Result<bool, Error> {
         let written = self.kernel.ensure(&self.settings)?;
         Ok(written == 0 && self.kernel.rules().is_intact()?)
@@ -271,12 +276,12 @@ impl Dataplane for Userspace {
         self.kernel.rules_ref().chains()
     }
 
-    /// First the kernel forgets UDP flows, while they are still captured: the next datagram of each is the first of a flow
-    /// that the other mode translates. An answer that was under way makes a flow that has to be forgotten once more. Where
-    /// packets are translated, flows begin anew until the rules are gone, so they are forgotten after that.
+    /// With `tproxy`, UDP flows are first deleted from conntrack while they are still captured: the next datagram of each
+    /// is the first of a flow that the other mode translates. An answer that is under way makes a new flow, so the
+    /// deletion is repeated. With translation, new flows begin until the rules are gone, so flows are deleted after that.
     ///
-    /// What brings packets of connections to the relay stays until the relay has no more connections of either family, or
-    /// its time to drain is over. Translated ones need nothing.
+    /// The policy routing and the table of the relay's connections stay until the relay has no connections of either
+    /// family, or until its time to drain is over. Translated connections need neither.
     fn give_way(&mut self, kept: Option<Chains>) -> Result<bool, Error> {
         let Some(since) = self.retired else {
             let forgets_first = matches!(self.kernel, Kernel::Tproxy { .. });

@@ -1,4 +1,4 @@
-//! The kernel's part: what gives packets of Services to the relay, by one of two ways.
+//! The kernel's part: the rules that bring packets of Services to the relay, by `tproxy` or by translation.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -10,17 +10,18 @@ use crate::dataplane::{Dataplane, Error};
 use crate::iptables::{Iptables, Options, Programs, Redirect};
 use crate::nft::{Capture, Connections, Nftables};
 
-/// The mark of the relay's own packets, where they are told by it: a bit that neither Kubernetes nor its usual network plug-ins
-/// use, and not one of those that captured packets may have, since what an earlier run left may still act on these. Where it
-/// is the bit of masquerading, nothing is lost: an address of this node takes the place of another one.
+/// The mark of the relay's own packets if packets are translated. Neither Kubernetes nor the usual network plug-ins use
+/// this bit. It is not one of the bits for captured packets either, since rules that an earlier run left may still match
+/// these. If it is the masquerade bit, packets of the relay are masqueraded, which only replaces one address of this node
+/// by another.
 pub(super) const OWN_MARK: u32 = 1 << 2;
 
-/// How packets of Services come to the relay.
+/// The way in which packets of Services come to the relay.
 #[derive(Debug)]
 pub(super) enum Kernel {
-    /// By `tproxy`, untouched.
+    /// By `tproxy`, with the destination unchanged.
     Tproxy { rules: Box<Nftables>, connections: Connections },
-    /// By translation, which goes on for connections that there are when its rules are gone.
+    /// By translation. The kernel goes on translating existing connections when the rules are gone.
     Redirect(Box<Iptables>),
 }
 
@@ -32,12 +33,12 @@ impl Kernel {
 
     pub(super) fn redirect(programs: Programs, settings: Settings, options: Options, ports: Ports) -> Self {
         let redirect = Redirect { own_mark: OWN_MARK, ports: (ports.cluster, ports.local) };
-        // Node ports mean the same addresses by either way.
+        // Node ports must be open on the same addresses as with `tproxy`.
         let options = Options { redirect: Some(redirect), localhost_node_ports: false, ..options };
         Self::Redirect(Box::new(Iptables::new(programs, settings, options)))
     }
 
-    /// Where its rules are; see [`Dataplane::place`].
+    /// Returns where the rules are; see [`Dataplane::place`].
     pub(super) const fn place(&self) -> &'static str {
         match self {
             Self::Tproxy { .. } => "userspace",
@@ -66,7 +67,7 @@ impl Kernel {
         }
     }
 
-    /// Makes what packets need besides rules. Answers how many objects were written.
+    /// Writes what captured packets need besides rules. Returns how many objects were written.
     pub(super) fn ensure(&mut self, settings: &Settings) -> Result<usize, Error> {
         match self {
             Self::Tproxy { connections, .. } => {
@@ -76,7 +77,7 @@ impl Kernel {
         }
     }
 
-    /// Removes it.
+    /// Removes what [`Self::ensure`] writes.
     pub(super) fn remove_rest(&mut self, family: Family) -> Result<(), Error> {
         match self {
             Self::Tproxy { connections, .. } => {
@@ -88,7 +89,7 @@ impl Kernel {
     }
 }
 
-/// Where listeners are, as rules have to name them.
+/// Returns the listeners' addresses that rules must use.
 pub(super) fn capture(arrival: Arrival, ports: Ports, settings: &Settings) -> Capture {
     let unspecified = match settings.family {
         Family::Ipv4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -100,7 +101,8 @@ pub(super) fn capture(arrival: Arrival, ports: Ports, settings: &Settings) -> Ca
     };
     let address = match arrival {
         Arrival::Untouched => loopback,
-        // An interface that packets come by may have no address of its own.
+        // `REDIRECT` (the unspecified address) translates to the address of the interface that a packet arrives on, which
+        // may have none. So it is used only if the node's address is not known.
         Arrival::Translated { .. } => settings.node_ip.unwrap_or(unspecified),
     };
     let at = |port| SocketAddr::new(address, port);

@@ -1,4 +1,4 @@
-//! What an earlier run of the userspace mode left in the kernel, for whoever removes it without a relay.
+//! Removes what an earlier run of the userspace mode left in the kernel, without a relay.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,7 +10,7 @@ use super::routing;
 use crate::dataplane::{Commit, Dataplane, Error};
 use crate::nft::{self, Connections, Departure};
 
-/// Programs nothing, and removes what there is of one family.
+/// A data plane that programs nothing, and removes the userspace mode's objects of one family.
 #[derive(Debug)]
 pub struct Remains {
     family: Family,
@@ -18,7 +18,7 @@ pub struct Remains {
 }
 
 impl Remains {
-    /// In the network namespace of the thread that will call.
+    /// Creates a data plane for the network namespace of the calling thread.
     pub fn new(family: Family) -> Self {
         Self { family, departure: Departure::default() }
     }

@@ -1,4 +1,4 @@
-//! Policy routing: packets with the mark are delivered to this node, wherever they are addressed to.
+//! Policy routing: the kernel delivers marked packets to this node, whatever their destination is.
 
 use portolan_model::{Family, Settings};
 use portolan_sock::{Errno, Protocol, Socket, SocketError};
@@ -11,13 +11,14 @@ use portolan_wire::route::{AF_INET, AF_INET6};
 use crate::nft::capture_mark;
 use crate::reading::consistently;
 
-/// The routing table of the userspace mode: a number that nobody else is likely to have ("po" in ASCII).
+/// The routing table of the userspace mode. The number is unlikely to be used by other programs ("po" in ASCII).
 pub const TABLE: u32 = 28_783;
-/// The place of its rule: before the main table (32766) and what network plug-ins usually add, after the local table (0).
+/// The priority of the policy rule: before the main table (32766) and the rules that network plug-ins usually add, after
+/// the local table (0).
 pub const RULE_PRIORITY: u32 = 500;
 
-/// Makes the rule and the route, where they are not there, and removes a rule with another mark. Answers how many were
-/// written.
+/// Adds the policy rule and the route if they are missing, and removes a policy rule with another mark. Returns how many
+/// objects were written or removed.
 pub(super) fn ensure(settings: &Settings) -> Result<usize, SocketError> {
     let mut socket = Socket::open(Protocol::Route)?;
     let family = number(settings.family);
@@ -31,14 +32,14 @@ pub(super) fn ensure(settings: &Settings) -> Result<usize, SocketError> {
     Ok(written)
 }
 
-/// Removes both.
+/// Removes the policy rule and the route.
 pub(super) fn remove(family: Family) -> Result<(), SocketError> {
     let mut socket = Socket::open(Protocol::Route)?;
     let family = number(family);
     for found in ours(&mut socket, family)? {
         request(&mut socket, delete_rule(&found), &[Errno::ENOENT])?;
     }
-    // A table without routes is no table.
+    // The kernel has no object for the table itself: it is gone with its last route.
     request(&mut socket, delete_local_route(family, TABLE), &[Errno::ENOENT, Errno::ESRCH])?;
     Ok(())
 }
@@ -67,7 +68,7 @@ const fn number(family: Family) -> u8 {
     }
 }
 
-/// Answers 1 where something was done, and 0 where there was nothing to do.
+/// Sends a request. Returns 1 if the kernel executed it, and 0 if it returned one of the errors in `nothing`.
 fn request(socket: &mut Socket, mut request: Request, nothing: &[Errno]) -> Result<usize, SocketError> {
     match socket.query(&mut request, |_| Ok(())) {
         Ok(()) => Ok(1),

@@ -1,4 +1,4 @@
-//! A Service port as the kernel has to know it: its endpoints are the relay's listeners.
+//! The view of a Service port that the kernel's rules implement: the relay's listeners in place of its endpoints.
 
 use std::sync::Arc;
 
@@ -6,12 +6,12 @@ use portolan_model::{Backend, Change, Forwarding, Protocol};
 
 use crate::nft::Capture;
 
-/// Why a Service port is left out.
+/// Why an SCTP Service port is refused.
 pub(super) const SCTP: &str =
     "the userspace mode does not carry SCTP: use another mode (nftables, iptables or ipvs)";
 
-/// A change in the kernel's words; `None` where the kernel has nothing to do. Endpoints that come and go are none of its
-/// business while there are any.
+/// Translates a change into the kernel's view. Returns `None` if the rules stay the same, as when endpoints change and
+/// the set stays non-empty.
 pub(super) fn change(change: &Change, capture: Capture) -> Option<Change> {
     let old = change.old.as_deref().map(|old| forwarding(old, capture));
     let new = change.new.as_deref().map(|new| forwarding(new, capture));
@@ -23,7 +23,7 @@ pub(super) fn change(change: &Change, capture: Capture) -> Option<Change> {
     })
 }
 
-/// The kernel's view. What the relay cannot carry has no endpoints, so that its packets are refused.
+/// Returns the kernel's view of a Service port. An SCTP port has no endpoints there, so that its packets are refused.
 fn forwarding(forwarding: &Forwarding, capture: Capture) -> Forwarding {
     let is_carried = forwarding.protocol != Protocol::Sctp;
     let listener = |backends: &[Backend], local: bool| -> Box<[Backend]> {
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn other_endpoints_are_nothing_to_the_kernel() {
+    fn changed_endpoints_do_not_change_the_kernels_view() {
         let tcp = |hosts: &[u8]| Some(with(hosts, Protocol::Tcp));
         assert_eq!(between(tcp(&[1, 2]), tcp(&[3])), None);
         let empty = between(tcp(&[1]), tcp(&[])).and_then(|change| change.new);

@@ -104,7 +104,7 @@ fn node_port_addresses_resolve_for_each_family() {
     let table = [
         (Setting::Default, known, all.clone(), all.clone()),
         (Setting::Primary, known, some(&["192.0.2.7/32"]), some(&["2001:db8::7/128"])),
-        // The family without a known address is left open.
+        // A family without a known address matches every address.
         (Setting::Primary, v4_only, some(&["192.0.2.7/32"]), all.clone()),
         (Setting::Primary, unknown, all.clone(), all.clone()),
         (cidrs(&["10.0.0.0/8"]), known, some(&["10.0.0.0/8"]), all.clone()),
@@ -129,7 +129,7 @@ fn matching_addresses_are_of_the_family_and_inside() {
 }
 
 #[test]
-fn ipv4_loopback_is_covered_by_networks_that_touch_it() {
+fn ipv4_loopback_is_covered_by_overlapping_networks() {
     let covers = |text| NodePortMatch::Cidrs(nets(&[text])).covers_ipv4_loopback(Family::Ipv4);
     assert!(covers("127.0.2.0/28"));
     assert!(covers("64.0.0.0/2"));

@@ -1,4 +1,4 @@
-//! From text to [`Configuration`]: every field of v1alpha1, once.
+//! From text to [`Configuration`]: reads every field of v1alpha1.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::address::{self, NodePortAddresses};
 
-/// The only version that exists.
+/// The only version.
 pub(super) const API_VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";
 /// The only kind that is a configuration.
 pub(super) const KIND: &str = "KubeProxyConfiguration";
@@ -38,13 +38,13 @@ const LOG_FORMATS: &[(&str, LogFormat)] =
     &[("", LogFormat::Text), ("text", LogFormat::Text), ("json", LogFormat::Json)];
 const INT32_MAX: i64 = i32::MAX as i64;
 
-/// The configuration, and what is only worth a note.
+/// Returns the configuration and the notes.
 pub(super) fn parse(document: &str) -> Result<(Configuration, Vec<FieldError>), ConfigError> {
     let source = source::read(document)?;
     let mut errors = source.duplicates;
     let mut configuration = Configuration::default();
     Section::read_all(String::new(), source.value, &mut errors, |root| read(root, &mut configuration));
-    // A field that could not be read has its default here, so no mistake is reported twice.
+    // A field that could not be read has its default, so that no error is reported twice.
     errors.extend(validate::validate(&configuration));
     for error in &mut errors {
         error.place = error.place.or_else(|| source.places.get(&error.path).copied());
@@ -86,7 +86,7 @@ fn read(root: &mut Section<'_>, c: &mut Configuration) {
     root.read("portRange", &mut c.port_range, text);
     root.read("windowsRunAsService", &mut c.windows_run_as_service, boolean);
     root.read("udpIdleTimeout", &mut c.udp_idle_timeout, duration);
-    // Clusters that were upgraded often still have these.
+    // Files of upgraded clusters often still have these fields.
     if !c.udp_idle_timeout.is_zero() && c.mode != Some(Mode::Userspace) {
         root.wrong("udpIdleTimeout", Problem::Former);
     }
@@ -113,7 +113,7 @@ fn addresses(root: &mut Section<'_>, c: &mut Configuration) {
     root.read("bindAddressHardFail", &mut c.bind_address_hard_fail, boolean);
 }
 
-/// An empty address leaves the default: a file cannot switch a server off.
+/// An empty address leaves the default: a file cannot disable a server.
 fn bind_address(root: &mut Section<'_>, name: &'static str, slot: &mut Option<SocketAddr>, port: u16) {
     root.read_unless_zero(name, slot, |value| match text(value)? {
         empty if empty.is_empty() => Ok(None),
@@ -198,7 +198,7 @@ fn conntrack(s: &mut Section<'_>, c: &mut Conntrack) {
     s.read("udpStreamTimeout", &mut c.udp_stream_timeout, duration);
 }
 
-/// A comma-separated text; blanks around an element are an error, as upstream.
+/// Reads a comma-separated text. Blanks around an element are an error, as upstream.
 fn cluster_cidrs(root: &mut Section<'_>, c: &mut Configuration) {
     let mut written = String::new();
     root.read("clusterCIDR", &mut written, text);

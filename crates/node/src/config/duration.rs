@@ -3,13 +3,13 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-/// Why a text is not a usable duration.
+/// Why a text is not a valid duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DurationError {
     /// Not in Go's spelling.
     #[error("not a duration; write numbers with units, such as 30s, 1h30m or 250ms")]
     Syntax,
-    /// Below zero.
+    /// Less than zero.
     #[error("negative; write zero or more")]
     Negative,
     /// More than about 292 years, the limit of a 64-bit count of nanoseconds.
@@ -17,10 +17,10 @@ pub enum DurationError {
     TooLong,
 }
 
-/// Reads a duration in Go's spelling (`time.ParseDuration`), zero or more.
+/// Parses a duration of zero or more in Go's spelling (`time.ParseDuration`).
 ///
 /// # Errors
-/// Another spelling, a negative or an over-long duration.
+/// Another spelling, a negative duration, or one that is too long.
 pub fn parse_duration(text: &str) -> Result<Duration, DurationError> {
     let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
     let nanoseconds = if unsigned == "0" { 0 } else { sum_of_parts(unsigned)? };
@@ -32,7 +32,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, DurationError> {
     }
 }
 
-/// Writes a duration as Go prints it: `15m0s`, `24h0m0s`, `1.5s`, `300ms`, `0s`.
+/// Formats a duration as Go does: `15m0s`, `24h0m0s`, `1.5s`, `300ms`, `0s`.
 pub fn format_duration(duration: Duration) -> String {
     let mut text = String::new();
     let (seconds, nanoseconds) = (duration.as_secs(), u64::from(duration.subsec_nanos()));
@@ -54,7 +54,7 @@ pub fn format_duration(duration: Duration) -> String {
     text
 }
 
-/// Nanoseconds of `1h2m3.5s`. Digits of a fraction beyond the eighteenth do not count.
+/// Returns the nanoseconds of a text such as `1h2m3.5s`. Digits of a fraction after the eighteenth are ignored.
 fn sum_of_parts(mut text: &str) -> Result<u128, DurationError> {
     let mut total: u128 = 0;
     loop {
@@ -80,7 +80,7 @@ fn sum_of_parts(mut text: &str) -> Result<u128, DurationError> {
 }
 
 fn part(whole: &str, fraction: &str, unit: u64) -> Result<u128, DurationError> {
-    // Nineteen digits of the largest unit are below 2^106; twenty and more are too long in any unit.
+    // Nineteen digits of the largest unit are below 2^106. Twenty and more are too long in any unit.
     let whole = whole.trim_start_matches('0');
     if whole.len() > 19 {
         return Err(DurationError::TooLong);
@@ -94,7 +94,7 @@ fn part(whole: &str, fraction: &str, unit: u64) -> Result<u128, DurationError> {
 fn unit(name: &str) -> Option<u64> {
     Some(match name {
         "ns" => 1,
-        // Both characters for micro, as Go has it.
+        // Go accepts both characters for micro.
         "us" | "\u{b5}s" | "\u{3bc}s" => 1_000,
         "ms" => 1_000_000,
         "s" => 1_000_000_000,
@@ -109,7 +109,7 @@ fn split_while(text: &str, belongs: impl Fn(char) -> bool) -> (&str, &str) {
     text.split_at_checked(end).unwrap_or((text, ""))
 }
 
-/// `value / unit` without trailing zeros; `unit` is a power of ten.
+/// Returns `value / unit` without trailing zeros. `unit` is a power of ten.
 fn decimal(value: u64, unit: u64) -> String {
     let width = unit.ilog10() as usize;
     let text = format!("{}.{:0width$}", value / unit, value % unit);

@@ -1,4 +1,4 @@
-//! What is wrong with a configuration: the field, its value, the mend.
+//! Errors of a configuration: the field, its value, and the fix.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use super::duration::DurationError;
 use crate::address::AddressError;
 use crate::gates::GateError;
 
-/// Why there is no configuration.
+/// Why a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file could not be read.
@@ -15,10 +15,10 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
-    /// Not a YAML (or JSON) document.
+    /// The text is not a YAML (or JSON) document.
     #[error("the configuration is not valid YAML: {0}")]
     Syntax(Box<serde_saphyr::Error>),
     /// Fields are wrong.
@@ -26,17 +26,17 @@ pub enum ConfigError {
     Invalid(#[from] FieldErrors),
 }
 
-/// Every field that is wrong, in the order found; never empty.
+/// Every field that is wrong, in the order found. Never empty.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub struct FieldErrors(Vec<FieldError>);
 
 impl FieldErrors {
-    /// The single errors.
+    /// Returns the single errors.
     pub fn iter(&self) -> impl Iterator<Item = &FieldError> {
         self.0.iter()
     }
 
-    /// Nothing wrong with an empty list.
+    /// Returns `Ok` for an empty list.
     ///
     /// # Errors
     /// The list, if it is not empty.
@@ -52,12 +52,12 @@ impl fmt::Display for FieldErrors {
     }
 }
 
-/// One field that is wrong.
+/// A field that is wrong.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub struct FieldError {
-    /// Path of the field, such as `nftables.masqueradeBit` or `nodePortAddresses[1]`.
+    /// The path of the field, such as `nftables.masqueradeBit` or `nodePortAddresses[1]`.
     pub path: String,
-    /// Where its name stands in the file; nothing if it is not there or there is no file.
+    /// The place of its name in the file; `None` if it is not in the file or there is no file.
     pub place: Option<Place>,
     /// What is wrong with it.
     pub problem: Problem,
@@ -85,130 +85,130 @@ impl fmt::Display for FieldError {
 pub struct Place {
     /// The line, from 1.
     pub line: u64,
-    /// The character in it, from 1.
+    /// The character in the line, from 1.
     pub column: u64,
 }
 
 /// What is wrong with a field.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Problem {
-    /// A field that does not exist there.
+    /// The field does not exist in its section.
     #[error("unknown field; {}", meant_or_known(*.meant, .known))]
     UnknownField {
-        /// The field that was probably meant.
+        /// The known field with a similar name.
         meant: Option<&'static str>,
-        /// What does exist there.
+        /// The fields that exist in the section.
         known: Vec<&'static str>,
     },
-    /// A field that is there already.
+    /// The field is written a second time.
     #[error("written twice; leave one of them")]
     Duplicate,
-    /// A field of an earlier version, which means nothing any more.
+    /// The field is of an earlier version, and has no effect.
     #[error("not part of v1alpha1 any more, and ignored; it can be deleted")]
     Former,
-    /// A feature gate that cannot be set so.
+    /// The feature gate cannot have this value.
     #[error(transparent)]
     Gate(#[from] GateError),
-    /// A setting that a feature gate must allow.
+    /// The setting needs a feature gate.
     #[error("needs the feature gate {gate}; enable it under featureGates or leave this out")]
     NeedsGate {
         /// The gate.
         gate: &'static str,
     },
-    /// A bad quantity.
+    /// The value is not a quantity.
     #[error("`{value}` is not a quantity; write a number, with a unit if need be: 4096, 64Ki, 1M")]
     Quantity {
-        /// What was written.
+        /// The written value.
         value: String,
     },
-    /// A field without which the document says nothing.
+    /// A required field is missing.
     #[error("missing; it must be `{want}`")]
     Missing {
-        /// The only value that it can have.
+        /// The only valid value.
         want: &'static str,
     },
-    /// A value of the wrong kind.
+    /// The value has the wrong type.
     #[error("{found} is not {expected}")]
     WrongType {
-        /// What was written.
+        /// The written value.
         found: String,
-        /// What belongs there.
+        /// The expected type.
         expected: &'static str,
     },
-    /// A value that is none of the possible ones.
+    /// The value is not one of the supported values.
     #[error("`{value}` is not supported; write one of: {}", .allowed.join(", "))]
     NotOneOf {
-        /// What was written.
+        /// The written value.
         value: String,
-        /// What is possible.
+        /// The supported values.
         allowed: Vec<&'static str>,
     },
-    /// A number outside its range.
+    /// The number is out of range.
     #[error("{value} is out of range; write {minimum} to {maximum}")]
     OutOfRange {
-        /// What was written.
+        /// The written value.
         value: i64,
-        /// Least value.
+        /// The least valid value.
         minimum: i64,
-        /// Greatest value.
+        /// The greatest valid value.
         maximum: i64,
     },
-    /// A bad duration.
+    /// The value is not a valid duration.
     #[error("`{value}`: {reason}")]
     Duration {
-        /// What was written.
+        /// The written value.
         value: String,
         /// What is wrong with it.
         reason: DurationError,
     },
-    /// A bad range of ports.
+    /// The value is not a range of ports.
     #[error("`{value}` is not a range of two ports or more; write FIRST-LAST, or leave it empty")]
     PortRange {
-        /// What was written.
+        /// The written value.
         value: String,
     },
-    /// A bad address, CIDR or IP:port.
+    /// The value is not a valid address, CIDR or IP:port.
     #[error(transparent)]
     Address(#[from] AddressError),
-    /// A duration of zero where time must pass.
+    /// The duration is zero, but must not be.
     #[error("zero; write a duration above 0s")]
     ZeroDuration,
-    /// The least time between syncs is above the greatest.
+    /// `minSyncPeriod` is above `syncPeriod`.
     #[error("{min} is above syncPeriod ({sync}); write at most that")]
     AboveSyncPeriod {
-        /// minSyncPeriod.
+        /// The written `minSyncPeriod`.
         min: String,
-        /// syncPeriod.
+        /// The effective `syncPeriod`.
         sync: String,
     },
-    /// More CIDRs than one for each family.
+    /// There is more than one CIDR for a family.
     #[error("`{value}`: write one CIDR, or two of different families")]
     OneCidrPerFamily {
-        /// What was written.
+        /// The written value.
         value: String,
     },
-    /// `primary` in a list with other elements.
+    /// `primary` is in a list with other elements.
     #[error("`primary` cannot be mixed with CIDRs; write it alone or leave it out")]
     PrimaryMixed,
-    /// An empty name that the mode needs.
+    /// The mode needs a name, but it is empty.
     #[error("empty; detectLocalMode {mode} needs it")]
     NeededByMode {
         /// The mode of local detection.
         mode: &'static str,
     },
-    /// A name of blanks only.
+    /// The name consists of blanks only.
     #[error("only blanks; write the node's name or leave it out")]
     Blank,
-    /// No name for this node at all.
+    /// There is no name for this node.
     #[error("neither the configuration nor the host gives a node name; set it")]
     NoHostname,
-    /// A pattern that `vmodule` cannot express.
+    /// `vmodule` cannot express the pattern.
     #[error("`{value}` is not a file pattern; write one that is not empty and has neither `=` nor `,`")]
     FilePattern {
-        /// What was written.
+        /// The written value.
         value: String,
     },
-    /// A setting that only the text log format has.
+    /// The setting exists for the text log format only.
     #[error("only for logging.format text; leave it out")]
     TextFormatOnly,
 }

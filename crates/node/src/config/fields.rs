@@ -1,17 +1,17 @@
-//! Every field of v1alpha1: the table from which `docs/reference/configuration.md` is made.
+//! Every field of v1alpha1: the table from which `docs/reference/configuration.md` is generated.
 
 /// A field of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// Its path, such as `nftables.masqueradeBit`.
+    /// The path, such as `nftables.masqueradeBit`.
     pub path: &'static str,
-    /// What belongs there.
+    /// The type of the value.
     pub kind: &'static str,
-    /// What holds where it is not written; empty for no text, no elements.
+    /// The default; empty for an empty text or list.
     pub default: &'static str,
-    /// What is refused, and what has a special meaning.
+    /// Which values are invalid, and which have a special meaning.
     pub rule: &'static str,
-    /// What it is for.
+    /// The purpose.
     pub doc: &'static str,
 }
 

@@ -2,7 +2,8 @@
 
 use super::error::Problem;
 
-/// `FIRST-LAST` or `FIRST+MORE`; `None` for nothing, `-` and `0-0`. One port is not enough.
+/// Parses `FIRST-LAST` or `FIRST+MORE`; `None` for an empty text, `-`, `0` and `0-0`. A range must have at least two
+/// ports.
 pub(super) fn parse(text: &str) -> Result<Option<(u16, u16)>, Problem> {
     let text = text.trim();
     if matches!(text, "" | "-" | "0-0" | "0") {

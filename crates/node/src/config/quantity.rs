@@ -1,6 +1,6 @@
 //! Quantities as Kubernetes spells them (`k8s.io/apimachinery/pkg/api/resource`): `4096`, `64Ki`, `1.5M`, `1e3`.
 
-/// Whether a quantity is zero; nothing for a text that is none.
+/// Returns true if a quantity is zero; `None` if the text is not a quantity.
 pub(super) fn is_zero(text: &str) -> Option<bool> {
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
     let end = unsigned.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(unsigned.len());

@@ -1,4 +1,4 @@
-//! Reading typed fields out of one mapping, collecting every mistake with its path.
+//! Reads typed fields from one mapping, and collects all errors with their paths.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::error::{FieldError, Problem};
 use crate::address;
 use crate::nearest::nearest;
 
-/// One mapping of the document. Fields are taken out as they are read; what is left is unknown.
+/// One mapping of the document. Fields are removed as they are read, and the remaining ones are unknown.
 pub(super) struct Section<'e> {
     path: String,
     fields: Map<String, Value>,
@@ -20,8 +20,8 @@ pub(super) struct Section<'e> {
 }
 
 impl<'e> Section<'e> {
-    /// Reads `value` as a mapping with `body`, then reports the fields that `body` did not read.
-    /// False if it is no mapping, which is reported as well.
+    /// Reads `value` as a mapping with `body`, then reports the fields that `body` did not read. Returns false, and
+    /// reports an error, if `value` is not a mapping.
     pub(super) fn read_all(
         path: String,
         value: Value,
@@ -43,7 +43,7 @@ impl<'e> Section<'e> {
         true
     }
 
-    /// Reads a field with `convert`; absent or `null` leaves `slot` alone.
+    /// Reads a field with `convert`. If it is absent or `null`, `slot` stays as it is.
     pub(super) fn read<T>(
         &mut self,
         name: &'static str,
@@ -57,7 +57,7 @@ impl<'e> Section<'e> {
         }
     }
 
-    /// As [`Section::read`], for fields in which upstream takes the type's zero value to mean "unset".
+    /// Like [`Section::read`], for fields in which upstream treats the type's zero value as "unset".
     pub(super) fn read_unless_zero<T: Default + PartialEq>(
         &mut self,
         name: &'static str,
@@ -71,7 +71,7 @@ impl<'e> Section<'e> {
         }
     }
 
-    /// Reads a list, reporting each bad element under its own index.
+    /// Reads a list, and reports each bad element under its own index.
     pub(super) fn read_list<T>(
         &mut self,
         name: &'static str,
@@ -109,7 +109,7 @@ impl<'e> Section<'e> {
         Section::read_all(path, value, self.errors, body);
     }
 
-    /// Reads a mapping whose keys are free.
+    /// Reads a mapping with arbitrary keys.
     pub(super) fn entries(&mut self, name: &'static str) -> Map<String, Value> {
         let mut entries = Map::new();
         self.read(name, &mut entries, |value| {
@@ -118,7 +118,7 @@ impl<'e> Section<'e> {
         entries
     }
 
-    /// Takes a list out; absent or `null` is empty.
+    /// Takes a list. If it is absent or `null`, the list is empty.
     pub(super) fn take_list(&mut self, name: &'static str) -> Vec<Value> {
         let mut items = Vec::new();
         self.read(name, &mut items, |value| {
@@ -127,7 +127,7 @@ impl<'e> Section<'e> {
         items
     }
 
-    /// Requires a field to be one text.
+    /// Requires a field to have one value.
     pub(super) fn require(&mut self, name: &'static str, want: &'static str) {
         match self.take(name) {
             Some(value) if value == want => {}
@@ -136,13 +136,13 @@ impl<'e> Section<'e> {
         }
     }
 
-    /// Reports a mistake in a field of this mapping.
+    /// Reports an error in a field of this mapping.
     pub(super) fn wrong(&mut self, name: &str, problem: Problem) {
         let path = self.path_of(name);
         self.errors.push(FieldError::new(path, problem));
     }
 
-    /// Notes that a field of an earlier version is written.
+    /// Reports a field of an earlier version if it is present.
     pub(super) fn former(&mut self, name: &'static str) {
         if self.fields.remove(name).is_some() {
             self.wrong(name, Problem::Former);
@@ -167,17 +167,17 @@ impl<'e> Section<'e> {
     }
 }
 
-/// A text.
+/// Reads a text.
 pub(super) fn text(value: &Value) -> Result<String, Problem> {
     value.as_str().map(str::to_owned).ok_or_else(|| wrong_type(value, "a text; put it in quotes"))
 }
 
-/// True or false.
+/// Reads true or false.
 pub(super) fn boolean(value: &Value) -> Result<bool, Problem> {
     value.as_bool().ok_or_else(|| wrong_type(value, "true or false"))
 }
 
-/// A whole number inside a range.
+/// Reads a whole number inside a range.
 pub(super) fn integer<T: TryFrom<i64>>(minimum: i64, maximum: i64) -> impl Fn(&Value) -> Result<T, Problem> {
     move |value| {
         let number = value.as_i64().ok_or_else(|| wrong_type(value, "a whole number"))?;
@@ -187,13 +187,13 @@ pub(super) fn integer<T: TryFrom<i64>>(minimum: i64, maximum: i64) -> impl Fn(&V
     }
 }
 
-/// A number.
+/// Reads a number.
 pub(super) fn number(value: &Value) -> Result<f32, Problem> {
     let number = value.as_f64().map(|number| number as f32).filter(|number| number.is_finite());
     number.ok_or_else(|| wrong_type(value, "a number of 32 bits"))
 }
 
-/// A duration text. The number 0 is taken as well: it means the same in every unit.
+/// Reads a duration text, or the number 0, which means the same in every unit.
 pub(super) fn duration(value: &Value) -> Result<Duration, Problem> {
     match value {
         Value::String(text) => {
@@ -207,7 +207,7 @@ pub(super) fn duration(value: &Value) -> Result<Duration, Problem> {
     }
 }
 
-/// A duration text, or a whole number of nanoseconds.
+/// Reads a duration text, or a whole number of nanoseconds.
 pub(super) fn duration_or_nanoseconds(value: &Value) -> Result<Duration, Problem> {
     match value.as_i64() {
         None => duration(value),
@@ -217,17 +217,17 @@ pub(super) fn duration_or_nanoseconds(value: &Value) -> Result<Duration, Problem
     }
 }
 
-/// An IP address.
+/// Reads an IP address.
 pub(super) fn ip(value: &Value) -> Result<IpAddr, Problem> {
     Ok(address::parse_ip(&text(value)?)?)
 }
 
-/// A CIDR.
+/// Reads a CIDR.
 pub(super) fn cidr(value: &Value) -> Result<IpNet, Problem> {
     Ok(address::parse_cidr(&text(value)?)?)
 }
 
-/// One of a few words.
+/// Reads one of a few words.
 pub(super) fn choice<T: Copy>(words: &'static [(&'static str, T)]) -> impl Fn(&Value) -> Result<T, Problem> {
     move |value| {
         let text = text(value)?;
@@ -258,7 +258,7 @@ fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// The start of a text that may be long: an error message is not a dump.
+/// Returns the start of a text that may be too long for an error message.
 fn shorten(text: &str) -> String {
     match text.char_indices().nth(60) {
         Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),

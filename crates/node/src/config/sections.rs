@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-/// How to reach the API server.
+/// The connection to the API server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClientConnection {
     /// Path of a kubeconfig; empty means in-cluster credentials.
@@ -13,9 +13,9 @@ pub struct ClientConnection {
     pub accept_content_types: String,
     /// `Content-Type` of requests.
     pub content_type: String,
-    /// Requests a second; negative means no limit.
+    /// Requests per second; negative means no limit.
     pub qps: f32,
-    /// Requests that may exceed `qps` for a moment.
+    /// Requests that may exceed `qps` for a short time.
     pub burst: i32,
 }
 
@@ -31,13 +31,13 @@ impl Default for ClientConnection {
     }
 }
 
-/// The form of log lines.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
     /// Text.
     #[default]
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
@@ -74,18 +74,18 @@ impl Default for Logging {
 /// Verbosity for the source files that match a pattern.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VmoduleItem {
-    /// Base name of a source file, `*` and `?` allowed.
+    /// Base name of a source file; may contain `*` and `?`.
     pub file_pattern: String,
-    /// Its verbosity.
+    /// The verbosity for these files.
     pub verbosity: u32,
 }
 
 /// Output options of one log format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutputOptions {
-    /// Errors to stderr, the rest to stdout.
+    /// Writes errors to stderr and the rest to stdout.
     pub split_stream: bool,
-    /// A Kubernetes quantity: bytes to buffer.
+    /// Bytes to buffer, as a Kubernetes quantity.
     pub info_buffer_size: String,
 }
 
@@ -98,15 +98,15 @@ impl Default for OutputOptions {
 /// The iptables section.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Iptables {
-    /// Bit of the packet mark, 0 to 31.
+    /// The masquerade bit of the packet mark, 0 to 31.
     pub masquerade_bit: u8,
-    /// Masquerade all cluster-IP traffic.
+    /// Masquerades all cluster-IP traffic.
     pub masquerade_all: bool,
-    /// Node ports on loopback addresses.
+    /// Opens node ports on loopback addresses.
     pub localhost_node_ports: bool,
-    /// A full sync at least this often.
+    /// The longest time between two full syncs.
     pub sync_period: Duration,
-    /// At least this long between two syncs.
+    /// The shortest time between two syncs.
     pub min_sync_period: Duration,
 }
 
@@ -125,21 +125,21 @@ impl Default for Iptables {
 /// The ipvs section.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ipvs {
-    /// A full sync at least this often.
+    /// The longest time between two full syncs.
     pub sync_period: Duration,
-    /// At least this long between two syncs.
+    /// The shortest time between two syncs.
     pub min_sync_period: Duration,
     /// The scheduler; empty means `rr`.
     pub scheduler: String,
-    /// Virtual servers inside these are left alone.
+    /// Virtual servers inside these CIDRs are left alone.
     pub exclude_cidrs: Vec<IpNet>,
-    /// Answer ARP strictly.
+    /// Enables strict ARP replies (`arp_ignore`, `arp_announce`).
     pub strict_arp: bool,
-    /// Idle TCP connections; zero leaves the kernel's value.
+    /// Timeout of idle TCP connections; zero leaves the kernel's value.
     pub tcp_timeout: Duration,
-    /// TCP connections after FIN; zero leaves the kernel's value.
+    /// Timeout of TCP connections after FIN; zero leaves the kernel's value.
     pub tcp_fin_timeout: Duration,
-    /// Idle UDP flows; zero leaves the kernel's value.
+    /// Timeout of idle UDP flows; zero leaves the kernel's value.
     pub udp_timeout: Duration,
 }
 
@@ -161,13 +161,13 @@ impl Default for Ipvs {
 /// The nftables section.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nftables {
-    /// Bit of the packet mark, 0 to 31.
+    /// The masquerade bit of the packet mark, 0 to 31.
     pub masquerade_bit: u8,
-    /// Masquerade all cluster-IP traffic.
+    /// Masquerades all cluster-IP traffic.
     pub masquerade_all: bool,
-    /// A full sync at least this often.
+    /// The longest time between two full syncs.
     pub sync_period: Duration,
-    /// At least this long between two syncs; zero means none.
+    /// The shortest time between two syncs; zero means no limit.
     pub min_sync_period: Duration,
 }
 
@@ -189,39 +189,39 @@ pub struct Winkernel {
     pub network_name: String,
     /// Source address of virtual IPs.
     pub source_vip: String,
-    /// Direct server return.
+    /// Enables direct server return.
     pub enable_dsr: bool,
     /// Name of the root endpoint.
     pub root_hns_endpoint_name: String,
-    /// Forward the health check address.
+    /// Forwards the health check address.
     pub forward_health_check_vip: bool,
 }
 
-/// The names that two modes of local detection need.
+/// The interface names for two modes of local detection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DetectLocal {
     /// Name of the bridge.
     pub bridge_interface: String,
-    /// Start of the interfaces' names.
+    /// Prefix of the interfaces' names.
     pub interface_name_prefix: String,
 }
 
-/// Connection tracking settings. A zero leaves the kernel's own value.
+/// Conntrack settings. Zero leaves the kernel's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conntrack {
     /// Tracked connections for each CPU.
     pub max_per_core: i32,
-    /// Tracked connections at least.
+    /// The minimum number of tracked connections.
     pub min: i32,
-    /// Idle established TCP connections.
+    /// Timeout of idle established TCP connections.
     pub tcp_established_timeout: Duration,
-    /// TCP connections in CLOSE-WAIT.
+    /// Timeout of TCP connections in CLOSE-WAIT.
     pub tcp_close_wait_timeout: Duration,
-    /// Do not judge out-of-window segments.
+    /// Accepts out-of-window segments as valid.
     pub tcp_be_liberal: bool,
-    /// One-way UDP flows.
+    /// Timeout of one-way UDP flows.
     pub udp_timeout: Duration,
-    /// Two-way UDP flows.
+    /// Timeout of two-way UDP flows.
     pub udp_stream_timeout: Duration,
 }
 

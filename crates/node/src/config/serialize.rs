@@ -1,4 +1,4 @@
-//! Back to a v1alpha1 object, for `/configz`, and to a file, for `--write-config-to`.
+//! From [`Configuration`] to a v1alpha1 object, for `/configz`, and to a file, for `--write-config-to`.
 
 use std::net::SocketAddr;
 
@@ -57,7 +57,7 @@ pub(super) fn to_v1alpha1(c: &Configuration) -> Value {
     object
 }
 
-/// Keys in alphabetical order, without the fields that kube-proxy leaves out where they say nothing.
+/// Returns a file with keys in alphabetical order, without the empty fields that kube-proxy leaves out.
 pub(super) fn to_yaml(c: &Configuration) -> String {
     let mut object = to_v1alpha1(c);
     if let Some(fields) = object.as_object_mut() {
@@ -67,13 +67,13 @@ pub(super) fn to_yaml(c: &Configuration) -> String {
         if !c.windows_run_as_service {
             fields.remove("windowsRunAsService");
         }
-        // kube-proxy does not know it any more.
+        // kube-proxy rejects this field.
         if c.udp_idle_timeout.is_zero() {
             fields.remove("udpIdleTimeout");
         }
     }
     let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
-    // Text, numbers and mappings with text keys: nothing in such a value can be refused.
+    // The value has only texts, numbers, and mappings with text keys, which can always be serialized.
     serde_saphyr::to_string_with_options(&object, options).unwrap_or_default()
 }
 
@@ -87,7 +87,7 @@ fn client_connection(c: &Configuration) -> Value {
     })
 }
 
-/// The shortest decimal that is this number: 7.3 and 5, not 7.300000190734863 and 5.0.
+/// Returns the shortest decimal of a number: 7.3 and 5, not 7.300000190734863 and 5.0.
 fn number(value: f32) -> Value {
     let text = value.to_string();
     let whole = text.parse::<i64>().map(Value::from);
@@ -157,7 +157,7 @@ fn conntrack(c: &Configuration) -> Value {
     })
 }
 
-/// An empty text stands for a server that is switched off.
+/// Formats an address. A disabled server has an empty text.
 fn address(address: Option<SocketAddr>) -> String {
     address.map(|address| address.to_string()).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! From text to a value, with the place of every field in it.
+//! From text to a value, with the place of every field.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -9,12 +9,12 @@ use serde_saphyr::{DuplicateKeyPolicy, Error, Location, Options, Spanned};
 
 use super::error::{ConfigError, FieldError, Place, Problem};
 
-/// What a text says, and where.
+/// The value of a text, and the places of its fields.
 pub(super) struct Source {
     pub(super) value: Value,
-    /// By path of the field, such as `nftables.masqueradeBit` or `nodePortAddresses[1]`.
+    /// Places by path of the field, such as `nftables.masqueradeBit` or `nodePortAddresses[1]`.
     pub(super) places: Places,
-    /// Every field that is there already, in the order of the text. The last value counts.
+    /// Every field that repeats an earlier one, in the order of the text. The last value is used.
     pub(super) duplicates: Vec<FieldError>,
 }
 
@@ -28,9 +28,9 @@ pub(super) fn read(text: &str) -> Result<Source, ConfigError> {
     Ok(source)
 }
 
-/// kube-proxy reads one document and does not look at what follows.
+/// Parses the first document. Like kube-proxy, it ignores what follows the document.
 fn first_document(text: &str) -> Result<Tree, Error> {
-    // With `LastWins` every pair of a mapping is shown; a [`Tree`] keeps them all.
+    // With `LastWins` the parser passes on every pair of a mapping, and [`Tree`] keeps them all.
     let options = || -> Options {
         serde_saphyr::options! { duplicate_keys: DuplicateKeyPolicy::LastWins, legacy_octal_numbers: true }
     };
@@ -49,7 +49,7 @@ fn place(location: Location) -> Option<Place> {
     (location != Location::UNKNOWN).then_some(place)
 }
 
-/// A value in which the names of fields and the elements of lists know their places.
+/// A value that keeps the places of field names and list elements.
 enum Tree {
     Leaf(Value),
     List(Vec<Spanned<Tree>>),
@@ -57,7 +57,7 @@ enum Tree {
 }
 
 impl Tree {
-    /// Notes places and duplicates in `source`. `path` is that of this value; it is the same again at the end.
+    /// Adds places and duplicates to `source`. `path` is the path of this value, and is unchanged on return.
     fn into_value(self, path: &mut String, source: &mut Source) -> Value {
         let length = path.len();
         match self {

@@ -17,7 +17,7 @@ fn good(body: &str) -> Configuration {
     read(body).unwrap_or_else(|error| panic!("{body}\n{error}"))
 }
 
-/// The mistakes as text, one a line, without their places.
+/// Returns the errors as text, one per line, without their places.
 fn mistakes(body: &str) -> String {
     match read(body) {
         Err(ConfigError::Invalid(errors)) => {
@@ -57,7 +57,7 @@ fn every_field_is_tested() {
     assert_eq!(known.len(), fields().len(), "a field is there twice");
 }
 
-/// A YAML document for a dotted path and a value.
+/// Returns a YAML document with a value at a dotted path.
 fn yaml(path: &str, value: &str) -> String {
     let mut text = String::new();
     let parts: Vec<&str> = path.split('.').collect();
@@ -69,7 +69,7 @@ fn yaml(path: &str, value: &str) -> String {
     text
 }
 
-/// One field: its default, some values and what they mean, and bad values with a part of their message.
+/// Tests one field: its default, some values with their meaning, and bad values with a part of their message.
 #[allow(clippy::needless_pass_by_value)] // calls read better without `&`
 fn field<T: PartialEq + Debug>(
     path: &str,
@@ -174,7 +174,7 @@ fn every_duration() {
     duration("iptables.syncPeriod", |c| c.iptables.sync_period, seconds(30), seconds(30));
     duration("ipvs.syncPeriod", |c| c.ipvs.sync_period, seconds(30), seconds(30));
     duration("nftables.syncPeriod", |c| c.nftables.sync_period, seconds(30), seconds(30));
-    // An explicit zero is what the operator asked for.
+    // An explicit zero stays zero.
     duration("iptables.minSyncPeriod", |c| c.iptables.min_sync_period, seconds(1), ZERO);
     duration("ipvs.minSyncPeriod", |c| c.ipvs.min_sync_period, ZERO, ZERO);
     duration("nftables.minSyncPeriod", |c| c.nftables.min_sync_period, seconds(1), ZERO);

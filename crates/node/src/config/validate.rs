@@ -1,4 +1,4 @@
-//! Rules that span fields, and ranges that a command line could still violate.
+//! Rules that span several fields, and ranges that a command line could violate.
 
 use ipnet::IpNet;
 
@@ -8,7 +8,7 @@ use super::{Configuration, DetectLocalMode, LogFormat, Mode, OutputOptions, quan
 use crate::address::{AddressError, Family};
 use crate::gates::FeatureGates;
 
-/// The minor version before the one whose behaviour this is (v1.36).
+/// The minor version before the one that this program implements (v1.36).
 const PREVIOUS_MINOR: &str = "1.35";
 
 pub(super) fn validate(c: &Configuration) -> Vec<FieldError> {
@@ -58,7 +58,7 @@ fn ranges(c: &Configuration, wrong: &mut impl FnMut(&str, Problem)) {
     }
 }
 
-/// Only the periods of the mode in use count, as upstream.
+/// Checks the periods of the mode only, as upstream.
 fn sync_periods(c: &Configuration, wrong: &mut impl FnMut(&str, Problem)) {
     let section = match c.mode_or_default() {
         Mode::Nftables => "nftables",
@@ -136,7 +136,7 @@ fn output_options(options: &OutputOptions, alpha: bool, wrong: &mut impl FnMut(&
     }
 }
 
-/// A command line can bring a port of 0.
+/// A command line can set port 0.
 fn ports(c: &Configuration, wrong: &mut impl FnMut(&str, Problem)) {
     let table =
         [("healthzBindAddress", c.healthz_bind_address), ("metricsBindAddress", c.metrics_bind_address)];

@@ -1,11 +1,11 @@
-//! The names that Kubernetes 1.36 knows, by stage, default and lock.
+//! The feature gates of Kubernetes 1.36, by stage, default and lock.
 //!
 //! Source: the feature gate tables of v1.36 (`pkg/features`, `apiserver`, `client-go`, `component-base`,
-//! `controller-manager`, `apiextensions-apiserver`, `kubelet`, `kube-scheduler`). kube-proxy takes any of them.
+//! `controller-manager`, `apiextensions-apiserver`, `kubelet`, `kube-scheduler`). kube-proxy accepts all of them.
 
 use super::Stage::{self, Alpha, Beta, Deprecated, Ga};
 
-/// Gates that share everything but their name.
+/// Gates that differ only in their names.
 pub(super) struct Group {
     pub(super) stage: Stage,
     pub(super) default: bool,

@@ -39,7 +39,7 @@ fn the_gates_that_matter_to_a_node_have_their_stages() {
     for (name, stage, enabled) in table {
         assert_eq!(stage_of(name), Some((stage, enabled)), "{name}");
     }
-    // Names that are gone: their behaviour is unconditional.
+    // Removed gates, whose behaviour is unconditional.
     for name in ["ProxyTerminatingEndpoints", "TopologyAwareHints", "ServiceTrafficDistribution"] {
         assert_eq!(stage_of(name), None, "{name}");
     }
@@ -57,7 +57,7 @@ fn alpha_gates_are_off_and_ga_gates_on() {
 }
 
 #[test]
-fn what_is_set_is_on_or_off() {
+fn gates_that_are_set_are_enabled_or_disabled() {
     let set = gates(&[("AllowServiceExternalIPs", false), ("NativeHistograms", true)]).expect("known gates");
     assert!(!set.enabled("AllowServiceExternalIPs"));
     assert!(set.enabled("NativeHistograms"));
@@ -68,7 +68,7 @@ fn what_is_set_is_on_or_off() {
 }
 
 #[test]
-fn every_mistake_is_told_with_its_mend() {
+fn every_error_is_reported_with_its_fix() {
     let errors = gates(&[
         ("NFTablesProxyMode", false),
         ("ComponentFlags", true),
@@ -85,7 +85,7 @@ fn every_mistake_is_told_with_its_mend() {
 }
 
 #[test]
-fn all_alpha_and_all_beta_spare_what_is_named() {
+fn all_alpha_and_all_beta_do_not_change_named_gates() {
     let set = gates(&[("AllAlpha", true), ("NativeHistograms", false)]).expect("known gates");
     assert!(set.enabled("LoggingAlphaOptions") && set.enabled("AllAlpha"));
     assert!(!set.enabled("NativeHistograms"));

@@ -1,4 +1,4 @@
-//! Health-check node ports: one small server for each Service that has one, telling load balancers how many
+//! Health-check node ports: a small HTTP server for each Service that has one. It returns to load balancers how many
 //! endpoints this node has.
 
 use std::collections::BTreeMap;
@@ -19,27 +19,28 @@ use crate::http::{self, Answer, Handler, Wildcard};
 
 const WEIGHT: HeaderName = HeaderName::from_static("x-load-balancing-endpoint-weight");
 
-/// A Service by namespace and name.
+/// The namespace and name of a Service.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServiceKey {
-    /// Namespace.
+    /// The namespace.
     pub namespace: String,
-    /// Name.
+    /// The name.
     pub name: String,
 }
 
-/// Where health-check node ports of one family listen.
+/// The addresses on which health-check node ports of one family listen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListenAddresses {
-    /// Every address of this family and of no other.
+    /// Every address of this family only.
     All(Family),
-    /// These addresses; none is no error.
+    /// These addresses. An empty list is no error.
     These(Vec<IpAddr>),
 }
 
 impl ListenAddresses {
-    /// From the node port addresses and the addresses that the node has now. IPv6 link-local ones are left out:
-    /// without a zone nothing can listen there, and one that fails would close the Service's others.
+    /// Chooses the addresses from the node port setting and the node's present addresses. IPv6 link-local addresses are
+    /// left out: without a zone no socket can listen on them, and one failed address would close the Service's other
+    /// listeners.
     pub fn choose(node_ports: &NodePortMatch, family: Family, here: &[IpAddr]) -> Self {
         match node_ports {
             NodePortMatch::MatchAll => Self::All(family),
@@ -61,20 +62,20 @@ impl ListenAddresses {
     }
 }
 
-/// A Service whose health-check node port could not be opened. The next sync tries again.
+/// A Service whose health-check node port could not be opened. The next sync retries it.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address} for the health checks of {}/{}: {source}; free the port", .service.namespace, .service.name)]
 pub struct ListenFailure {
     /// The Service.
     pub service: ServiceKey,
-    /// Where it should listen.
+    /// The address and port.
     pub address: SocketAddr,
-    /// What the system said.
+    /// The error of the system.
     pub source: io::Error,
 }
 
 impl ListenFailure {
-    /// The note of the Warning that the Service gets as an Event, in kube-proxy's words.
+    /// Returns the note of the Warning Event for the Service, in kube-proxy's words.
     pub fn event_note(&self, node: &str) -> String {
         let Self { service, address, source } = self;
         let (service, port) = (format!("{}/{}", service.namespace, service.name), address.port());
@@ -93,13 +94,14 @@ pub struct ServiceHealth {
 }
 
 impl ServiceHealth {
-    /// No server yet. They will run on `runtime`; [`ServiceHealth::sync`] may be called from any thread.
+    /// Creates an empty set of servers, which will run on `runtime`. [`ServiceHealth::sync`] may be called from any
+    /// thread.
     pub fn new(runtime: Handle, addresses: ListenAddresses, health: Arc<Health>) -> Self {
         Self { runtime, addresses, health, servers: BTreeMap::new() }
     }
 
-    /// Listens on these addresses from now on. What listens on one of them already goes on undisturbed; what
-    /// has to be opened is opened by the next [`ServiceHealth::sync`].
+    /// Sets the addresses to listen on. Listeners on addresses that stay are not disturbed. Missing ones are opened by
+    /// the next [`ServiceHealth::sync`].
     pub fn listen_on(&mut self, addresses: ListenAddresses) {
         self.addresses = addresses;
         let wanted = self.addresses.addresses();
@@ -108,11 +110,11 @@ impl ServiceHealth {
         }
     }
 
-    /// Makes the open servers those of `services` (Service to port), then sets the count of local endpoints
-    /// of each to that in `counts`, 0 where it has none.
+    /// Opens and closes servers to match `services` (Service to port). Then sets the count of local endpoints of each to
+    /// that in `counts`, or to 0 if it has none.
     ///
-    /// A Service listens on all addresses or on none; but one that listens already keeps what it has while a new
-    /// address cannot be had yet (an IPv6 address is tentative at first, RFC 4862). What could not be opened is logged and returned.
+    /// A new server listens on all addresses or on none. An open server keeps its listeners even if another address
+    /// cannot be opened yet (an IPv6 address is tentative at first, RFC 4862). Failures are logged and returned.
     pub fn sync(
         &mut self,
         services: &BTreeMap<ServiceKey, u16>,
@@ -140,7 +142,7 @@ impl ServiceHealth {
         failures
     }
 
-    /// Opens the listeners that a server lacks.
+    /// Opens a server's missing listeners.
     fn complete(&self, service: &ServiceKey, server: &mut ServiceServer) -> Result<(), ListenFailure> {
         for &address in self.addresses.addresses() {
             if server.listeners.iter().any(|listener| listener.address == address) {
@@ -181,7 +183,7 @@ struct Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // The task goes when its runtime gets to it; the port must be free at once.
+        // The runtime drops the task later, but the port must be free at once.
         if let Err(error) = rustix::net::shutdown(&*self.socket, rustix::net::Shutdown::Both) {
             tracing::debug!(%error, "a health-check node port was already closed");
         }
@@ -193,7 +195,8 @@ fn is_link_local(ip: &IpAddr) -> bool {
     matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
 
-/// Any path and any method: 200 if there is a local endpoint and the proxy is healthy.
+/// Creates the handler for any path and method: 200 if the Service has a local endpoint and the proxy is healthy, else
+/// 503.
 fn handler(service: ServiceKey, count: Arc<AtomicUsize>, health: Arc<Health>) -> Handler {
     Arc::new(move |_| service_answer(&service, count.load(Ordering::Relaxed), health.is_healthy(Now::read())))
 }
@@ -201,7 +204,7 @@ fn handler(service: ServiceKey, count: Arc<AtomicUsize>, health: Arc<Health>) ->
 fn service_answer(service: &ServiceKey, count: usize, proxy_healthy: bool) -> Answer {
     let good = count > 0 && proxy_healthy;
     let status = if good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    // Names of Kubernetes objects hold nothing that JSON would escape, but nothing here has checked that.
+    // Names of Kubernetes objects need no JSON escapes, but this function does not rely on that.
     let (namespace, name) = (json_text(&service.namespace), json_text(&service.name));
     let body = format!(
         "{{\n\t\"service\": {{\n\t\t\"namespace\": {namespace},\n\t\t\"name\": {name}\n\t}},\n\

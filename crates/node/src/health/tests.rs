@@ -12,7 +12,7 @@ use crate::metrics::BuildInfo;
 const TIMEOUT: Duration = Duration::from_secs(60);
 const GOOD_NODE: NodeState = NodeState { deleting: false, tainted: false };
 
-/// A clock that stands still until it is moved. It starts at 2026-03-01T10:00:00Z.
+/// A clock that only moves when it is told to. It starts at 2026-03-01T10:00:00Z.
 struct Clock(Now);
 
 impl Clock {
@@ -60,7 +60,7 @@ fn the_node_counts_for_healthz_alone() {
 }
 
 #[test]
-fn healthz_says_how_long_each_watch_has_been_silent_and_does_not_judge() {
+fn healthz_shows_the_age_of_each_watch_without_effect() {
     let clock = Clock::new();
     let health = Health::new(TIMEOUT);
     health.node(Some(GOOD_NODE));
@@ -103,12 +103,12 @@ fn bodies_are_those_of_kube_proxy() {
 }
 
 #[test]
-fn what_was_never_programmed_is_not_ready() {
+fn not_ready_before_the_first_complete_commit() {
     let clock = Clock::new();
     let health = Health::new(TIMEOUT);
     health.node(Some(GOOD_NODE));
     health.awaits(vec!["the list of Services".to_owned(), "Node \"n\"".to_owned()]);
-    // The first commit is queued: `/healthz` and `/livez` keep to kube-proxy's meaning.
+    // The first commit is queued. `/healthz` and `/livez` keep kube-proxy's meaning.
     health.updated(Family::Ipv4, clock.after(0));
     let (status, body) = health.readyz(clock.after(0));
     insta::assert_snapshot!(format!("{status} {body}"), @r#"503 {"currentTime":"2026-03-01T10:00:00Z","ready":false,"waitingFor":["the list of Services","Node \"n\""]}"#);
@@ -116,7 +116,7 @@ fn what_was_never_programmed_is_not_ready() {
     health.ready();
     assert_eq!(health.readyz(clock.after(500)), health.healthz(clock.after(500)));
     assert_eq!(health.readyz(clock.after(500)).0, 200);
-    // From then on it goes the way of `/healthz`, and says no more of the start.
+    // After the first commit, it returns what `/healthz` returns.
     health.awaits(Vec::new());
     health.queued(Family::Ipv4, clock.after(1_000));
     assert_eq!(health.readyz(clock.after(70_000)), health.healthz(clock.after(70_000)));
@@ -178,7 +178,7 @@ async fn probe(ip: impl Into<IpAddr>, port: u16) -> std::io::Result<Got> {
 }
 
 #[tokio::test]
-async fn a_service_tells_how_many_endpoints_are_here() {
+async fn a_health_check_node_port_returns_the_local_endpoints() {
     let health = Arc::new(Health::new(TIMEOUT));
     let mut services = ServiceHealth::new(Handle::current(), v4_loopback(), Arc::clone(&health));
     let free = free_port();
@@ -204,7 +204,7 @@ async fn a_service_tells_how_many_endpoints_are_here() {
     let empty = probe(Ipv4Addr::LOCALHOST, free).await.expect("an answer");
     assert_eq!(empty.status, 503);
     assert!(empty.headers.contains(&"X-Load-Balancing-Endpoint-Weight: 0".to_owned()), "{:?}", empty.headers);
-    // A proxy that does not keep up must not attract traffic, whatever its counts.
+    // A proxy with overdue changes must not attract traffic, whatever its counts.
     services.sync(&port("web", free), &count("web", 1));
     health.updated(Family::Ipv4, Now::read());
     health.queued(Family::Ipv4, Now::read());
@@ -220,7 +220,7 @@ async fn ports_close_move_and_reopen() {
     let mut services = ServiceHealth::new(Handle::current(), v4_loopback(), health);
     let (first, second) = (free_port(), free_port());
     assert!(services.sync(&port("a", first), &count("a", 1)).is_empty());
-    // Within one sync the port goes from one Service to the other, and is free at once.
+    // Within one sync the port moves from one Service to another, and is free at once.
     for (name, number) in [("b", first), ("a", first), ("a", second)] {
         let failures = services.sync(&port(name, number), &count(name, 1));
         assert!(failures.is_empty(), "{failures:?}");
@@ -234,7 +234,7 @@ async fn ports_close_move_and_reopen() {
 #[tokio::test]
 async fn a_taken_port_is_reported_and_tried_again() {
     let health = Arc::new(Health::new(TIMEOUT));
-    // Neither address is open while one of them is not.
+    // Neither address is open as long as one of them cannot be.
     let both = ListenAddresses::These(vec![Ipv6Addr::LOCALHOST.into(), Ipv4Addr::LOCALHOST.into()]);
     let mut services = ServiceHealth::new(Handle::current(), both, health);
     let (holder, address) = taken();
@@ -259,13 +259,13 @@ async fn a_taken_port_is_reported_and_tried_again() {
 }
 
 #[tokio::test]
-async fn listeners_follow_the_addresses_and_those_that_stay_are_not_disturbed() {
+async fn listeners_follow_the_addresses_and_keep_their_connections() {
     let health = Arc::new(Health::new(TIMEOUT));
     let mut services = ServiceHealth::new(Handle::current(), v4_loopback(), health);
     let free = free_port();
     let (wanted, counts) = (port("web", free), count("web", 1));
     assert!(services.sync(&wanted, &counts).is_empty());
-    // A connection that is open all the while.
+    // A connection that stays open.
     let mut open = tokio::net::TcpStream::connect((Ipv4Addr::LOCALHOST, free)).await.expect("a connection");
     services.listen_on(ListenAddresses::These(vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]));
     assert!(services.sync(&wanted, &counts).is_empty());
@@ -277,7 +277,7 @@ async fn listeners_follow_the_addresses_and_those_that_stay_are_not_disturbed() 
     let mut answer = [0; 12];
     tokio::io::AsyncReadExt::read_exact(&mut open, &mut answer).await.expect("still served");
     assert_eq!(&answer, b"HTTP/1.1 200");
-    // An address that cannot be had yet costs nothing of what there is.
+    // An address that cannot be opened yet does not affect open ones.
     let foreign = IpAddr::from(Ipv4Addr::new(192, 0, 2, 1));
     services.listen_on(ListenAddresses::These(vec![Ipv4Addr::LOCALHOST.into(), foreign]));
     assert_eq!(services.sync(&wanted, &counts).len(), 1);
@@ -289,7 +289,7 @@ async fn listeners_follow_the_addresses_and_those_that_stay_are_not_disturbed() 
 }
 
 #[test]
-fn a_longer_timeout_counts_for_what_waits_already() {
+fn a_new_timeout_applies_to_waiting_changes() {
     let (clock, health) = (Clock::new(), Health::new(TIMEOUT));
     health.updated(Family::Ipv4, clock.after(0));
     health.queued(Family::Ipv4, clock.after(0));
@@ -299,7 +299,7 @@ fn a_longer_timeout_counts_for_what_waits_already() {
 }
 
 #[tokio::test]
-async fn the_families_of_a_service_have_counts_of_their_own() {
+async fn the_families_of_a_service_have_separate_counts() {
     let health = Arc::new(Health::new(TIMEOUT));
     let open =
         |family| ServiceHealth::new(Handle::current(), ListenAddresses::All(family), Arc::clone(&health));

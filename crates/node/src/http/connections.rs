@@ -1,4 +1,4 @@
-//! Connections of one listener, and the limits that keep a slow or hostile client from being a burden.
+//! The connections of one listener, and the limits for slow or hostile clients.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -19,22 +19,22 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use super::{Answer, Handler, PLAIN, answer};
 
-/// A connection on which no request head arrives for this long is closed. Longer than usual scrape intervals.
+/// A connection without a request head for this long is closed. Longer than usual scrape intervals.
 const IDLE: Duration = Duration::from_secs(75);
-/// A body must arrive within this time.
+/// The time within which a body must arrive.
 const BODY_TIME: Duration = Duration::from_secs(10);
-/// The largest body that is read. The only one with a meaning is a number.
+/// Bytes of the largest accepted body. The only meaningful body is a number.
 const MAX_BODY: usize = 16 * 1024;
-/// The largest request head that is read.
+/// Bytes of the largest accepted request head.
 const MAX_HEAD: usize = 16 * 1024;
-/// An answer that the client does not take within this time is given up (`TCP_USER_TIMEOUT`), in ms.
+/// The time in ms within which the client must acknowledge a response (`TCP_USER_TIMEOUT`).
 const UNREAD_MS: u32 = 30_000;
-/// Pause after the process or the system ran out of descriptors or memory.
+/// The pause after the process or the system ran out of descriptors or memory.
 const EXHAUSTED: Duration = Duration::from_millis(100);
-/// Connections served at the same time by one listener; the oldest goes when there is one more.
+/// Connections that one listener serves at the same time. For one more, the oldest is closed.
 pub(super) const MAX_CONNECTIONS: usize = 256;
 
-/// Answers requests until the listener itself fails. Dropping this closes every connection.
+/// Serves requests until the listener itself fails. Dropping the future closes every connection.
 pub(crate) async fn serve(listener: &TcpListener, handler: &Handler) -> io::Error {
     let mut connections = Connections::default();
     loop {
@@ -56,14 +56,14 @@ pub(crate) async fn serve(listener: &TcpListener, handler: &Handler) -> io::Erro
 #[derive(Default)]
 struct Connections {
     tasks: JoinSet<()>,
-    /// Oldest first; some may have ended.
+    /// The connections' tasks, oldest first. Some may have ended.
     by_age: VecDeque<AbortHandle>,
 }
 
 impl Connections {
     fn add(&mut self, stream: TcpStream, handler: Handler) {
         while self.tasks.try_join_next().is_some() {}
-        // Probes last for milliseconds: who has been here longest is most likely to only hold the place.
+        // Probes last for milliseconds, so the oldest connection is the most likely to be idle.
         if self.tasks.len() >= MAX_CONNECTIONS {
             self.close_oldest();
         }

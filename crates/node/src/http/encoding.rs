@@ -1,4 +1,4 @@
-//! Answers made smaller where the client takes gzip.
+//! Compression of responses for clients that accept gzip.
 
 use std::io::Write as _;
 
@@ -9,7 +9,7 @@ use hyper::header::{ACCEPT_ENCODING, CONTENT_ENCODING, HeaderMap, HeaderValue, V
 
 use super::Answer;
 
-/// Compresses the body of an answer if the request's headers ask for it.
+/// Sets the body of a response, compressed if the request's headers ask for it.
 pub(crate) fn compressed(request: &HeaderMap, mut answer: Answer, body: String) -> Answer {
     answer.headers_mut().insert(VARY, HeaderValue::from_static("Accept-Encoding"));
     let body = match accepts_gzip(request).then(|| gzip(body.as_bytes())) {
@@ -17,14 +17,14 @@ pub(crate) fn compressed(request: &HeaderMap, mut answer: Answer, body: String) 
             answer.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
             small.into()
         }
-        // Memory is the only thing that this writes to; it does not fail.
+        // A write to memory does not fail.
         Some(Err(_)) | None => Bytes::from(body),
     };
     *answer.body_mut() = body.into();
     answer
 }
 
-/// Whether `Accept-Encoding` names gzip, or everything, with a weight above 0 (RFC 9110, 12.5.3).
+/// Returns true if `Accept-Encoding` names gzip, or everything, with a weight above 0 (RFC 9110, 12.5.3).
 fn accepts_gzip(request: &HeaderMap) -> bool {
     let texts = request.get_all(ACCEPT_ENCODING).into_iter().filter_map(|value| value.to_str().ok());
     let mut any = false;
@@ -42,7 +42,7 @@ fn accepts_gzip(request: &HeaderMap) -> bool {
 }
 
 fn gzip(body: &[u8]) -> std::io::Result<Vec<u8>> {
-    // Every scrape pays for this, and the text repeats itself: the least effort already gets most of it.
+    // Every scrape costs this time. The text is repetitive, so that the fastest level already saves most of the size.
     let mut encoder = GzEncoder::new(Vec::with_capacity(body.len() / 4), Compression::fast());
     encoder.write_all(body)?;
     encoder.finish()

@@ -1,4 +1,4 @@
-//! Listening sockets, with the meaning that Go gives to an unspecified address.
+//! Listening sockets with Go's meaning of an unspecified address.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
@@ -8,7 +8,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 const BACKLOG: i32 = 1024;
 
-/// What an unspecified address means.
+/// The meaning of an unspecified address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wildcard {
     /// Every address of both families.
@@ -22,7 +22,7 @@ pub(crate) fn listen(address: SocketAddr, wildcard: Wildcard) -> io::Result<TcpL
     listen_with(address, wildcard, open)
 }
 
-/// `open` takes an address and whether an IPv6 socket is to leave IPv4 alone.
+/// Listens with `open`, whose arguments are an address and whether an IPv6 socket must not accept IPv4.
 fn listen_with<T>(
     address: SocketAddr,
     wildcard: Wildcard,
@@ -33,7 +33,7 @@ fn listen_with<T>(
     }
     let any = |ip: IpAddr| SocketAddr::new(ip, address.port());
     match open(any(Ipv6Addr::UNSPECIFIED.into()), false) {
-        // A host without IPv6, or one that keeps IPv4 out of IPv6 sockets.
+        // The host has no IPv6, or its IPv6 sockets cannot accept IPv4.
         Err(error) if without_dual_stack(&error) => open(any(Ipv4Addr::UNSPECIFIED.into()), true),
         opened => opened,
     }

@@ -7,20 +7,20 @@ use tokio::net::TcpStream;
 use super::connections::MAX_CONNECTIONS;
 use super::*;
 
-/// An answer as it came over the wire.
+/// A response as received.
 pub(crate) struct Got {
     pub(crate) status: u16,
-    /// Header lines but for `date` and `connection`, sorted.
+    /// Header lines without `date` and `connection`, sorted.
     pub(crate) headers: Vec<String>,
     pub(crate) body: String,
 }
 
-/// Sends one request on a connection of its own.
+/// Sends one request on a new connection.
 pub(crate) async fn request(address: SocketAddr, method: &str, path: &str) -> io::Result<Got> {
     request_with(address, method, path, &[], "").await
 }
 
-/// The same with headers and a body.
+/// Like [`request`], with headers and a body.
 pub(crate) async fn request_with(
     address: SocketAddr,
     method: &str,
@@ -38,7 +38,7 @@ pub(crate) async fn request_with(
     Ok(Got { status: status.ok_or(io::ErrorKind::InvalidData)?, headers, body })
 }
 
-/// Head and body of an answer, as they are.
+/// Returns head and body of a response, unchanged.
 pub(crate) async fn exchange(
     address: SocketAddr,
     method: &str,
@@ -60,7 +60,7 @@ pub(crate) async fn exchange(
     Ok((head, bytes.split_off(end + 4)))
 }
 
-/// Runs a server in the background and waits until it listens.
+/// Runs a server in the background, and waits until it listens.
 pub(crate) async fn start(server: Server) -> SocketAddr {
     let mut bound = server.bound();
     tokio::spawn(server.run());
@@ -77,8 +77,8 @@ fn hello(address: SocketAddr, hard_fail: bool) -> Server {
     Server::new("test", "testBindAddress", address, hard_fail, Arc::new(handler))
 }
 
-/// A port that is free in both families, below those that the kernel gives out by itself: no other test
-/// gets it by chance.
+/// Returns a port that is free in both families and below the kernel's ephemeral ports, so that no other test gets it by
+/// chance.
 pub(crate) fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let start = (std::process::id() % 12_000) as u16;
@@ -88,7 +88,7 @@ pub(crate) fn free_port() -> u16 {
     candidates.into_iter().find(free).expect("one in a thousand is free")
 }
 
-/// A loopback port that is taken for as long as the listener lives.
+/// Returns a loopback port that is in use as long as the listener lives.
 pub(crate) fn taken() -> (std::net::TcpListener, SocketAddr) {
     let address = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), free_port());
     (std::net::TcpListener::bind(address).expect("it was free"), address)
@@ -129,7 +129,7 @@ async fn a_taken_port_is_tried_every_five_seconds() {
     let mut bound = server.bound();
     let run = server.run();
     tokio::pin!(run);
-    // Two tries fail and do not end the server; the clock runs only in this test.
+    // Two attempts fail and do not end the server. Time advances only in this test.
     tokio::time::timeout(Duration::from_secs(7), &mut run).await.expect_err("it keeps trying");
     assert_eq!(*bound.borrow(), None);
     drop(holder);
@@ -140,7 +140,7 @@ async fn a_taken_port_is_tried_every_five_seconds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_patient_tries_on_until_it_listens() {
+async fn a_patient_server_retries_until_it_listens() {
     let (holder, address) = taken();
     let server = hello(address, true).patient();
     let mut bound = server.bound();
@@ -153,7 +153,7 @@ async fn who_is_patient_tries_on_until_it_listens() {
 }
 
 #[tokio::test]
-async fn what_is_open_already_is_served_and_hard_fail_can_come_later() {
+async fn an_open_socket_is_served_and_hard_fail_can_be_set_later() {
     let opened = Opened::open(loopback()).unwrap();
     let address = opened.0.local_addr().unwrap();
     let server = hello(address, false);
@@ -182,7 +182,7 @@ async fn hard_fail_ends_with_the_reason() {
 }
 
 #[tokio::test]
-async fn rubbish_and_silence_do_not_stop_a_server() {
+async fn bad_requests_and_silent_clients_do_not_stop_a_server() {
     let address = start(hello(loopback(), true)).await;
     let mut silent = Vec::new();
     for _ in 0..MAX_CONNECTIONS / 2 {
@@ -191,19 +191,19 @@ async fn rubbish_and_silence_do_not_stop_a_server() {
     let mut rude = TcpStream::connect(address).await.expect("accepted");
     rude.write_all(b"\x16\x03\x01 not HTTP\r\n\r\n").await.expect("sent");
     let mut refusal = Vec::new();
-    // Closed, with or without a last word.
+    // Closed, with or without a last response.
     let _ = rude.read_to_end(&mut refusal).await;
     assert_eq!(request(address, "GET", "/").await.expect("an answer").status, 200);
 }
 
 #[tokio::test]
-async fn the_oldest_of_too_many_connections_makes_room() {
+async fn the_oldest_of_too_many_connections_is_closed() {
     let address = start(hello(loopback(), true)).await;
     let mut idle = Vec::new();
     for _ in 0..MAX_CONNECTIONS {
         idle.push(TcpStream::connect(address).await.expect("accepted"));
     }
-    // Each is served, although every place is taken by somebody who says nothing.
+    // Each request is served, although silent clients hold every place.
     for _ in 0..3 {
         assert_eq!(request(address, "GET", "/").await.expect("an answer").status, 200);
     }
@@ -214,7 +214,7 @@ async fn the_oldest_of_too_many_connections_makes_room() {
 }
 
 #[tokio::test]
-async fn what_is_too_large_is_refused() {
+async fn too_large_requests_are_rejected() {
     let address = start(hello(loopback(), true)).await;
     let body = "x".repeat(17 * 1024);
     assert_eq!(request_with(address, "PUT", "/", &[], &body).await.expect("an answer").status, 413);
@@ -244,7 +244,7 @@ async fn head_has_the_headers_and_no_body() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_never_comes_is_not_waited_for() {
+async fn a_missing_body_times_out() {
     let server = hello(loopback(), true);
     let mut bound = server.bound();
     let run = server.run();

@@ -1,23 +1,23 @@
-//! `kubernetes_build_info`, which tells the version of kube-proxy that is followed, and `portolan_build_info`.
+//! `kubernetes_build_info`, with the version of kube-proxy that this program follows, and `portolan_build_info`.
 
 use super::{Collect, Registry, labels_text, sample};
 
-/// The labels of `kubernetes_build_info`, which dashboards use to tell versions apart.
+/// The labels of `kubernetes_build_info`, by which dashboards distinguish versions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BuildInfo {
-    /// Version of Kubernetes with a leading `v`. Stock alerts compare its first two numbers with those of the
-    /// other components of the cluster.
+    /// The version of Kubernetes with a leading `v`. Stock alerts compare its first two numbers with those of the
+    /// cluster's other components.
     pub git_version: String,
-    /// Commit, or nothing if unknown.
+    /// The commit; empty if unknown.
     pub git_commit: String,
-    /// `clean`, `dirty`, or nothing if unknown.
+    /// `clean`, `dirty`, or empty if unknown.
     pub git_tree_state: String,
-    /// RFC 3339, or nothing if unknown.
+    /// The build date (RFC 3339); empty if unknown.
     pub build_date: String,
 }
 
 impl BuildInfo {
-    /// This version of Kubernetes, with a leading `v`, and nothing else.
+    /// Returns the labels with this version of Kubernetes (with a leading `v`) and no other value.
     pub fn of_version(git_version: impl Into<String>) -> Self {
         Self {
             git_version: git_version.into(),
@@ -39,7 +39,7 @@ impl BuildInfo {
     }
 }
 
-/// The version of this program, whichever version it reports to others.
+/// The version of this program itself.
 struct OwnVersion;
 
 impl Collect for OwnVersion {
@@ -60,7 +60,7 @@ impl Collect for BuildInfo {
     fn collect(&self, name: &str, _: &str, page: &mut String) {
         let mut numbers = self.git_version.trim_start_matches('v').split('.');
         let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
-        // Go's names of platforms are what dashboards know.
+        // Dashboards expect Go's names of platforms.
         let architecture = match std::env::consts::ARCH {
             "x86_64" => "amd64",
             "aarch64" => "arm64",

@@ -5,11 +5,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{Collect, labels_text};
 
-/// Members of one vector at most. Values come from a configuration and from an API server, so that more would
-/// mean that something is wrong with them.
+/// The maximum number of members of one vector. Label values come from a configuration and from an API server, so a
+/// larger number means that one of these is faulty.
 const MAX_MEMBERS: usize = 512;
 
-/// One metric for each combination of `N` label values that was used, in the order of their text.
+/// One metric for each used combination of `N` label values, in the order of their text.
 pub struct DynamicVector<const N: usize, M> {
     names: [&'static str; N],
     make: fn() -> M,
@@ -17,13 +17,13 @@ pub struct DynamicVector<const N: usize, M> {
 }
 
 impl<const N: usize, M> DynamicVector<N, M> {
-    /// `names` are the label names, sorted; `make` makes a member.
+    /// Creates a vector without members. `names` are the label names, sorted; `make` creates a member.
     pub fn new(names: [&'static str; N], make: fn() -> M) -> Self {
         Self { names, make, members: Mutex::default() }
     }
 
-    /// Uses the member of some label values, in the order of the names. What would be one member too many is
-    /// not counted.
+    /// Calls `use_it` with the member of some label values, in the order of the names. If there would be too many
+    /// members, the observation is lost.
     pub fn with(&self, values: [&str; N], use_it: impl FnOnce(&M)) {
         let mut pairs = self.names.map(|name| (name, ""));
         for (pair, value) in pairs.iter_mut().zip(values) {
@@ -36,7 +36,7 @@ impl<const N: usize, M> DynamicVector<N, M> {
         }
     }
 
-    /// Forgets every member.
+    /// Removes every member.
     pub fn clear(&self) {
         self.lock().clear();
     }

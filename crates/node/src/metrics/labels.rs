@@ -1,9 +1,9 @@
-//! The label values that this program's metrics can have.
+//! The label values of this program's metrics.
 
 use super::Labels;
 use crate::address::Family;
 
-/// Which traffic policy of a Service is `Local`.
+/// The traffic policy of a Service that is `Local`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TrafficPolicy {
     /// `internalTrafficPolicy`.
@@ -26,10 +26,10 @@ pub enum Resource {
 }
 
 impl Resource {
-    /// All of them, in the order of their numbers.
+    /// All resources, in the order of their numbers.
     pub const ALL: [Self; 4] = [Self::Services, Self::EndpointSlices, Self::Nodes, Self::ServiceCidrs];
 
-    /// The name in the paths of the API.
+    /// Returns the name in the paths of the API.
     pub fn name(self) -> &'static str {
         match self {
             Self::Services => "services",
@@ -40,16 +40,16 @@ impl Resource {
     }
 }
 
-/// The label `kind`: what an object of a [`Resource`] calls itself.
+/// The label `kind`: the kind of the objects of a [`Resource`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObjectKind(pub Resource);
 
-/// What became of a changed configuration.
+/// The result of a changed configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reload {
-    /// It is in use.
+    /// The new configuration is active.
     Ok,
-    /// It has mistakes, or cannot be changed to while running; the one before stays in use.
+    /// The new configuration has errors, or cannot be activated while the program runs. The former one stays active.
     Refused,
 }
 
@@ -124,7 +124,7 @@ impl Labels for (TrafficPolicy, Family) {
     }
 }
 
-/// The status codes that health answers have.
+/// The status codes of health responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Code {
     Ok,

@@ -1,6 +1,6 @@
-//! The metrics server: what kube-proxy shows on port 10249, path for path.
+//! The metrics server, with the paths that kube-proxy has on port 10249.
 //!
-//! Paths match exactly; a method matters only where it is said to.
+//! Paths match exactly. The method is ignored unless noted.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,20 +28,20 @@ const TEXT_FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Changes klog's verbosity while the program runs.
 pub type SetVerbosity = Box<dyn Fn(u32) + Send + Sync>;
 
-/// What the pages show besides the metrics.
+/// What the pages contain besides the metrics.
 pub struct PagesSettings<'a> {
     /// The effective configuration.
     pub configuration: &'a Configuration,
     /// Every command-line flag with its value, for `/flagz`.
     pub flags: Vec<(String, String)>,
-    /// For `/debug/flags/v`; without it that path refuses to change anything.
+    /// Sets the verbosity for `/debug/flags/v`. If it is `None`, that path rejects changes.
     pub set_verbosity: Option<SetVerbosity>,
-    /// Name, stage (nothing for GA) and state of every feature gate, for `kubernetes_feature_enabled` and to
-    /// know whether `/flagz` and `/statusz` exist.
+    /// Name, stage (empty for GA) and state of every feature gate, for `kubernetes_feature_enabled`. They also determine
+    /// whether `/flagz` and `/statusz` exist.
     pub gates: Vec<(String, String, bool)>,
 }
 
-/// What the server shows. The configuration can be replaced while it runs.
+/// The pages of the server. The configuration can be replaced while it runs.
 pub struct Pages {
     metrics: Arc<ProxyMetrics>,
     shown: Mutex<Shown>,
@@ -59,13 +59,13 @@ struct Shown {
 }
 
 impl Pages {
-    /// Pages of these metrics. Shows the feature gates among the metrics, too.
+    /// Creates the pages of these metrics. Adds the feature gates to the metrics.
     pub fn new(metrics: Arc<ProxyMetrics>, settings: PagesSettings<'_>) -> Self {
         let PagesSettings { configuration, mut flags, set_verbosity, gates } = settings;
         for (name, stage, enabled) in &gates {
             metrics.feature(name, stage, *enabled);
         }
-        // Both gates are on unless somebody switches them off.
+        // Both gates are enabled unless the operator disables them.
         let on = |name: &str| gates.iter().find(|gate| gate.0 == name).is_none_or(|gate| gate.2);
         flags.sort();
         Self {
@@ -79,7 +79,7 @@ impl Pages {
         }
     }
 
-    /// Shows another configuration from now on.
+    /// Replaces the configuration.
     pub fn set_configuration(&self, configuration: &Configuration) {
         *self.shown() = Shown::of(configuration);
     }
@@ -120,7 +120,7 @@ impl Pages {
 }
 
 impl Shown {
-    /// Upstream shows the configuration with the platform's defaults filled in.
+    /// Like upstream, fills in the platform's defaults.
     fn of(configuration: &Configuration) -> Self {
         let mode = configuration.mode_or_default();
         let effective = Configuration {
@@ -133,7 +133,7 @@ impl Shown {
     }
 }
 
-/// The metrics server.
+/// Creates the metrics server.
 pub fn server(address: SocketAddr, hard_fail: bool, pages: Arc<Pages>) -> Server {
     let handler = move |request: &Request<Bytes>| pages.answer(request);
     Server::new("metrics", "metricsBindAddress", address, hard_fail, Arc::new(handler))

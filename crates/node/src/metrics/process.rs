@@ -1,4 +1,4 @@
-//! `process_*`: what the kernel says about this process, under Prometheus' usual names.
+//! `process_*`: the kernel's figures of this process, under Prometheus' usual names.
 
 use std::fs;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -8,7 +8,7 @@ use super::{Collect, Registry, sample};
 /// One figure of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProcessMetrics {
-    /// User and system CPU seconds.
+    /// Seconds of CPU time, user and system.
     Cpu,
     /// Resident bytes.
     ResidentMemory,
@@ -18,7 +18,7 @@ pub enum ProcessMetrics {
     OpenFds,
     /// Limit of open file descriptors.
     MaxFds,
-    /// Unix time of the start.
+    /// The Unix time of the start.
     StartTime,
     /// Limit of virtual bytes.
     MaxVirtualMemory,
@@ -28,21 +28,21 @@ pub enum ProcessMetrics {
     NetworkSent,
 }
 
-/// When this process started.
+/// Returns when this process was started.
 pub(super) fn started() -> Option<SystemTime> {
     let seconds = ProcessMetrics::StartTime.read()?;
     Some(UNIX_EPOCH + Duration::try_from_secs_f64(seconds).ok()?)
 }
 
 impl ProcessMetrics {
-    /// All of them as text, for a page that has other metrics, too.
+    /// Returns all figures as text, for a page with other metrics.
     pub fn page() -> String {
         let registry = Registry::default();
         Self::add_to(&registry);
         registry.page()
     }
 
-    /// Shows all of them.
+    /// Exposes all figures.
     pub(super) fn add_to(registry: &Registry) {
         let add = |name, help: &str, metric: Self| drop(registry.add(name, help, metric));
         add("process_cpu_seconds_total", "Total user and system CPU time spent in seconds.", Self::Cpu);
@@ -59,7 +59,7 @@ impl ProcessMetrics {
         Self::add_start_time_to(registry);
     }
 
-    /// Shows the start time alone.
+    /// Exposes the start time alone.
     pub(super) fn add_start_time_to(registry: &Registry) {
         let help = "Start time of the process since unix epoch in seconds.";
         registry.add("process_start_time_seconds", help, Self::StartTime);
@@ -73,7 +73,7 @@ impl ProcessMetrics {
             Self::Cpu => stat().map(|stat| stat.cpu_ticks as f64 / ticks),
             Self::ResidentMemory => stat().map(|stat| stat.resident_pages as f64 * page),
             Self::VirtualMemory => stat().map(|stat| stat.virtual_bytes as f64),
-            // The directory being read is one of them.
+            // The descriptor of the directory that is being read is not counted.
             Self::OpenFds => Some(fs::read_dir("/proc/self/fd").ok()?.count().saturating_sub(1) as f64),
             Self::MaxFds => {
                 let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
@@ -85,7 +85,7 @@ impl ProcessMetrics {
             }
             Self::MaxVirtualMemory => {
                 let limit = rustix::process::getrlimit(rustix::process::Resource::As);
-                // No limit is shown as the largest number, as Prometheus' own libraries do.
+                // No limit is shown as the largest number, as in Prometheus' own libraries.
                 Some(limit.current.unwrap_or(u64::MAX) as f64)
             }
             Self::NetworkReceived => octets("InOctets"),
@@ -109,7 +109,7 @@ impl Collect for ProcessMetrics {
     }
 }
 
-/// The needed fields of `/proc/<pid>/stat` (`proc_pid_stat(5)`).
+/// The fields of `/proc/<pid>/stat` that are used (`proc_pid_stat(5)`).
 #[derive(Debug, PartialEq, Eq)]
 struct Stat {
     cpu_ticks: u64,
@@ -120,10 +120,10 @@ struct Stat {
 
 impl Stat {
     fn parse(text: &str) -> Option<Self> {
-        // The name in parentheses may hold anything, a parenthesis included.
+        // The name in parentheses may contain any character, even a parenthesis.
         let (_, after_name) = text.rsplit_once(')')?;
         let fields: Vec<&str> = after_name.split_ascii_whitespace().collect();
-        // Numbers as in the manual page, where the state after the name is field 3.
+        // Fields have the numbers of the manual page. The state, which follows the name, is field 3.
         let field = |number: usize| fields.get(number.checked_sub(3)?)?.parse::<u64>().ok();
         Some(Self {
             cpu_ticks: field(14)?.saturating_add(field(15)?),
@@ -142,7 +142,7 @@ fn octets(name: &str) -> Option<f64> {
     ip_ext(&fs::read_to_string("/proc/self/net/netstat").ok()?, name).map(|octets| octets as f64)
 }
 
-/// A number of the `IpExt` group in `/proc/net/netstat`: a line of names, then one of numbers.
+/// Returns a number of the `IpExt` group in `/proc/net/netstat`, which has a line of names and a line of numbers.
 fn ip_ext(netstat: &str, name: &str) -> Option<u64> {
     let mut lines = netstat.lines().filter_map(|line| line.strip_prefix("IpExt:"));
     let (names, numbers) = (lines.next()?, lines.next()?);

@@ -1,5 +1,5 @@
-//! What this program measures: kube-proxy's names, help texts and buckets (v1.36,
-//! `pkg/proxy/metrics/metrics.go`), and its own under `portolan_`.
+//! The metrics of this program: those of kube-proxy, with its names, help texts and buckets (v1.36,
+//! `pkg/proxy/metrics/metrics.go`), and its own, with the prefix `portolan_`.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -22,12 +22,12 @@ mod relay;
 mod sync;
 mod watches;
 
-/// 0.001 s doubled up to 16.384 s.
+/// From 0.001 s, doubled up to 16.384 s.
 const LATENCY: &[f64] = &[
     0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192, 16.384,
 ];
 
-/// Every metric of the program. Share it in an [`Arc`]; every method is cheap and takes `&self`.
+/// All metrics of the program. Share it in an [`Arc`]. Every method is cheap and takes `&self`.
 pub struct ProxyMetrics {
     registry: Registry,
     sync: SyncMetrics,
@@ -50,13 +50,13 @@ pub struct ProxyMetrics {
 type PerFamily<M> = Arc<Vector<Family, M>>;
 
 impl ProxyMetrics {
-    /// Every metric at zero. `build` is shown as `kubernetes_build_info`; `portolan_build_info` comes with it.
+    /// Creates all metrics at zero. `build` is exposed as `kubernetes_build_info`, and `portolan_build_info` is added.
     pub fn new(build: BuildInfo) -> Self {
         let registry = Registry::default();
         let version = build.git_version.clone();
         build.add_to(&registry);
         let metrics = Self::with_registry(registry, version);
-        // The configuration that the program starts with is good, or it would not start.
+        // The configuration at the start of the program is valid, or the program would not start.
         metrics.last_reload.set(1.0);
         stability::add_to(&metrics.registry);
         metrics
@@ -119,24 +119,25 @@ impl ProxyMetrics {
         }
     }
 
-    /// Adds `process_*`, read anew for every page.
+    /// Adds `process_*`, read for every page.
     #[must_use]
     pub fn with_process(self) -> Self {
         ProcessMetrics::add_to(&self.registry);
         self
     }
 
-    /// Where further metrics can be added.
+    /// Returns the registry, to which further metrics can be added.
     pub fn registry(&self) -> &Registry {
         &self.registry
     }
 
-    /// A sync was asked for. Also called once when syncing starts.
+    /// Records that a sync was requested. Also called once when syncing starts.
     pub fn sync_queued(&self, family: Family, at: SystemTime) {
         self.sync.last_queued.with(family, |gauge| gauge.set(unix_seconds(at)));
     }
 
-    /// A sync ended at `at` after `duration`; `full` if everything was compared, `ok` if it was applied.
+    /// Records a sync that ended at `at` after `duration`. `full` means that everything was compared, `ok` that it was
+    /// applied.
     pub fn sync_finished(&self, family: Family, full: bool, duration: Duration, ok: bool, at: SystemTime) {
         let seconds = duration.as_secs_f64();
         let kind = if full { &self.sync.full_duration } else { &self.sync.partial_duration };
@@ -147,65 +148,65 @@ impl ProxyMetrics {
         }
     }
 
-    /// A change of endpoints took this long from its trigger to the kernel.
+    /// Records how long a change of endpoints took from its trigger to the kernel.
     pub fn network_programmed(&self, family: Family, latency: Duration) {
         self.sync.network_programming.with(family, |histogram| histogram.observe(latency.as_secs_f64()));
     }
 
-    /// An EndpointSlice event was accepted.
+    /// Counts an accepted EndpointSlice event.
     pub fn endpoint_change(&self) {
         self.changes.endpoints_total.increment();
     }
 
-    /// A Service event was accepted.
+    /// Counts an accepted Service event.
     pub fn service_change(&self) {
         self.changes.services_total.increment();
     }
 
-    /// So many changes of Services and EndpointSlices are not in the kernel yet.
+    /// Sets how many changes of Services and EndpointSlices are not in the kernel.
     pub fn changes_pending(&self, services: usize, endpoint_slices: usize) {
         self.changes.services_pending.set(services as f64);
         self.changes.endpoints_pending.set(endpoint_slices as f64);
     }
 
-    /// How many Service ports with this policy `Local` have endpoints elsewhere but none here.
+    /// Sets the number of Service ports whose policy is `Local` and that have endpoints, but none on this node.
     pub fn no_local_endpoints(&self, policy: TrafficPolicy, family: Family, services: usize) {
         self.sync.no_local_endpoints.with((policy, family), |gauge| gauge.set(services as f64));
     }
 
-    /// `/healthz` was answered with 200 or 503.
+    /// Counts a response of `/healthz` with 200 or 503.
     pub fn healthz_answered(&self, status: u16) {
         self.healthz_total.with(Code::of(status), Counter::increment);
     }
 
-    /// `/livez` was answered with 200 or 503.
+    /// Counts a response of `/livez` with 200 or 503.
     pub fn livez_answered(&self, status: u16) {
         self.livez_total.with(Code::of(status), Counter::increment);
     }
 
-    /// A transaction of the nftables mode failed.
+    /// Counts a failed transaction of the nftables mode.
     pub fn nftables_sync_failed(&self, family: Family) {
         self.dataplane.nftables_sync_failures.with(family, Counter::increment);
     }
 
-    /// Removing what is stale failed in the nftables mode.
+    /// Counts a failed removal of stale objects in the nftables mode.
     pub fn nftables_cleanup_failed(&self, family: Family) {
         self.dataplane.nftables_cleanup_failures.with(family, Counter::increment);
     }
 
-    /// What the data plane of the iptables mode did so far.
+    /// Sets what the data plane of the iptables mode has done.
     pub fn iptables(&self, family: Family, measures: &IptablesMeasures) {
         self.iptables.show(family, measures);
     }
 
-    /// Shows the counters that the kernel keeps of some packets in iptables mode, read anew for every page.
+    /// Exposes the kernel's counters of certain packets in iptables mode, read for every page.
     #[must_use]
     pub fn with_packet_counters(self, read: impl Fn() -> PacketCounters + Send + Sync + 'static) -> Self {
         iptables::add_packet_counters(&self.registry, Arc::new(read));
         self
     }
 
-    /// Shows what relays count, read anew for every page; nothing where there never was one.
+    /// Exposes the relays' counters, read for every page. Nothing is exposed if no relay was ever started.
     #[must_use]
     pub fn with_relays(self, read: impl Fn() -> Option<RelayMeasures> + Send + Sync + 'static) -> Self {
         let read: Arc<dyn Fn() -> Option<RelayMeasures> + Send + Sync> = Arc::new(read);
@@ -213,15 +214,16 @@ impl ProxyMetrics {
         self
     }
 
-    /// Shows how many real servers of a family drain in IPVS mode, read anew for every page; nothing where that mode never
-    /// ran.
+    /// Exposes how many real servers of a family are draining in IPVS mode, read for every page. Nothing is exposed if
+    /// that mode never ran.
     #[must_use]
     pub fn with_ipvs(self, read: impl Fn(Family) -> Option<u64> + Send + Sync + 'static) -> Self {
         ipvs::add(&self.registry, Arc::new(read));
         self
     }
 
-    /// Shows how long ago each watch was heard of, read anew for every page; nothing before its first list.
+    /// Exposes the time since each watch last received something, read for every page. Nothing is exposed before its
+    /// first list.
     #[must_use]
     pub fn with_watch_ages(
         self,
@@ -231,77 +233,77 @@ impl ProxyMetrics {
         self
     }
 
-    /// This mode runs from now on, for this reason, where the configuration names `wanted`, or nothing.
+    /// Sets the running mode and the reason. `wanted` is the configured mode, or empty.
     pub fn mode(&self, mode: &str, reason: &str, wanted: &str) {
         self.mode.clear();
         self.mode.with([mode, reason, wanted], |gauge| gauge.set(1.0));
     }
 
-    /// Stale flows were looked for; `deleted` of them were removed.
+    /// Records a search for stale flows, of which `deleted` were deleted.
     pub fn conntrack_reconciled(&self, family: Family, duration: Duration, deleted: u64) {
         self.dataplane.conntrack_duration.with(family, |histogram| histogram.observe(duration.as_secs_f64()));
         self.dataplane.conntrack_deleted.with(family, |counter| counter.add(deleted));
     }
 
-    /// The kernel took a transaction.
+    /// Records a transaction that the kernel accepted.
     pub fn committed(&self, family: Family, duration: Duration) {
         self.dataplane.commit_duration.with(family, |histogram| histogram.observe(duration.as_secs_f64()));
     }
 
-    /// What another program changed was put right.
+    /// Counts a repair of changes by another program.
     pub fn drift_repaired(&self) {
         self.dataplane.drift_repairs.increment();
     }
 
-    /// A list or a watch was interrupted and began again.
+    /// Counts a list or a watch that was interrupted and started again.
     pub fn watch_restarted(&self, resource: Resource) {
         self.watch_restarts.with(resource, Counter::increment);
     }
 
-    /// A list was empty where objects were known, and is asked for again.
+    /// Counts an empty list of a resource with known objects. The list is requested again.
     pub fn empty_list_held(&self, resource: Resource) {
         self.empty_lists.with(resource, Counter::increment);
     }
 
-    /// So many objects of a kind have parts that cannot be used.
+    /// Sets how many objects of a kind have parts that cannot be used.
     pub fn bad_objects(&self, resource: Resource, objects: usize) {
         self.bad_objects.with(ObjectKind(resource), |gauge| gauge.set(objects as f64));
     }
 
-    /// The API server answered a request of HTTP method `verb` with status `code`, or did not answer at all.
-    /// `duration` lasts until the head of the answer.
+    /// Records a request of HTTP method `verb`, with the status `code` of the API server's response; `None` without a
+    /// response. `duration` is the time until the head of the response.
     pub fn request_finished(&self, verb: &str, host: &str, code: Option<u16>, duration: Duration) {
         self.client.request_finished(verb, host, code, duration);
     }
 
-    /// A request waited so long for its turn under `qps` and `burst`.
+    /// Records how long a request waited because of `qps` and `burst`.
     pub fn request_delayed(&self, verb: &str, host: &str, waited: Duration) {
         self.client.request_delayed(verb, host, waited);
     }
 
-    /// A changed configuration was applied or refused.
+    /// Records that a changed configuration was applied or rejected.
     pub fn config_reload(&self, result: Reload) {
         self.reloads.with(result, Counter::increment);
         self.last_reload.set(if result == Reload::Ok { 1.0 } else { 0.0 });
     }
 
-    /// Shows a feature gate; `stage` is `ALPHA`, `BETA`, `DEPRECATED`, or nothing for GA.
+    /// Exposes a feature gate. `stage` is `ALPHA`, `BETA`, `DEPRECATED`, or empty for GA.
     pub fn feature(&self, name: &str, stage: &str, enabled: bool) {
         self.features.with([name, stage], |gauge| gauge.set(if enabled { 1.0 } else { 0.0 }));
     }
 
-    /// The version in `kubernetes_build_info`.
+    /// Returns the version in `kubernetes_build_info`.
     pub(super) fn version(&self) -> &str {
         &self.version
     }
 
-    /// The whole page.
+    /// Returns the whole page.
     pub fn page(&self) -> String {
         self.registry.page()
     }
 }
 
-/// Upstream's mark of metrics without a promise.
+/// Adds upstream's mark of metrics without a stability guarantee.
 fn alpha(help: &str) -> String {
     format!("[ALPHA] {help}")
 }

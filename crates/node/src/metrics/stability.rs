@@ -1,11 +1,11 @@
-//! How many metrics of each stability level there are, as Kubernetes' metrics library tells it.
+//! The number of metrics of each stability level, as Kubernetes' metrics library exposes it.
 
 use super::{Counter, DynamicVector, Registry};
 
-/// Levels as they are written in front of help texts.
+/// The levels, as help texts begin with them.
 const LEVELS: [&str; 3] = ["ALPHA", "BETA", "STABLE"];
 
-/// Counts what the registry shows now, and these counts themselves. Nothing is ever hidden or disabled here.
+/// Counts the metrics of the registry, and these counters themselves. No metric is ever hidden or disabled.
 pub(super) fn add_to(registry: &Registry) {
     let name = "registered_metrics_total";
     let help = "[BETA] Registered metrics by stability level and the version that deprecates them";

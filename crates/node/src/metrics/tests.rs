@@ -171,8 +171,8 @@ fn touch_everything(metrics: &ProxyMetrics) {
     metrics.feature("AllowServiceExternalIPs", "", false);
 }
 
-/// Names, types, labels and buckets are what dashboards and alerts are built on: this list changes on purpose or
-/// not at all. That it holds kube-proxy's is what the next test is for.
+/// Dashboards and alerts depend on names, types, labels and buckets, so this list must change on purpose only. The next
+/// test compares it with kube-proxy's metrics.
 #[test]
 fn the_golden_list() {
     let metrics = metrics()
@@ -192,7 +192,7 @@ fn the_golden_list() {
     insta::assert_snapshot!("golden_list", list);
 }
 
-/// kube-proxy 1.36 in nftables and in iptables mode.
+/// The metrics of kube-proxy 1.36 in nftables and in iptables mode.
 #[test]
 fn every_metric_of_kube_proxy_is_there() {
     const UPSTREAM: &str = "

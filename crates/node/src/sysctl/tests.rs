@@ -5,7 +5,7 @@ use super::*;
 const FORWARD: &str = "/proc/sys/net/ipv4/ip_forward";
 const HASHSIZE: &str = "/sys/module/nf_conntrack/parameters/hashsize";
 
-/// A host with some files in a scratch folder.
+/// A host with these files in a temporary folder.
 fn host(files: &[(&str, &str)]) -> (tempfile::TempDir, Host) {
     let folder = tempfile::tempdir().expect("a scratch folder");
     for (path, content) in files {
@@ -18,7 +18,7 @@ fn host(files: &[(&str, &str)]) -> (tempfile::TempDir, Host) {
 }
 
 #[test]
-fn what_differs_is_written_once() {
+fn settings_that_differ_are_written_once() {
     let (_folder, host) = host(&[(FORWARD, "0\n")]);
     let wanted = [Wanted::exactly(FORWARD, 1)];
     assert_eq!(host.apply(&wanted).written, wanted);
@@ -28,7 +28,7 @@ fn what_differs_is_written_once() {
 }
 
 #[test]
-fn more_than_the_least_is_left_alone() {
+fn values_above_the_minimum_are_kept() {
     let (_folder, host) = host(&[(HASHSIZE, "65536\n")]);
     let at_least = |value| [Wanted { bound: Bound::AtLeast, ..Wanted::exactly(HASHSIZE, value) }];
     assert!(host.apply(&at_least(65_536)).written.is_empty());
@@ -38,7 +38,7 @@ fn more_than_the_least_is_left_alone() {
 }
 
 #[test]
-fn what_cannot_be_written_says_what_to_run_and_does_not_stop_the_rest() {
+fn an_unwritable_setting_names_its_command_and_does_not_stop_the_rest() {
     let (_folder, host) = host(&[(FORWARD, "0")]);
     let missing = "/proc/sys/net/netfilter/nf_conntrack_max";
     let outcome = host.apply(&[Wanted::exactly(missing, 5), Wanted::exactly(FORWARD, 1)]);
@@ -52,13 +52,13 @@ fn what_cannot_be_written_says_what_to_run_and_does_not_stop_the_rest() {
 }
 
 #[test]
-fn files_outside_of_proc_sys_have_a_command_too() {
+fn files_outside_of_proc_sys_have_a_command() {
     let wanted = Wanted::exactly(HASHSIZE, 9);
     assert_eq!(wanted.command(), format!("echo 9 > {HASHSIZE}"));
 }
 
 #[test]
-fn what_one_file_refuses_another_one_takes() {
+fn the_second_file_is_written_if_the_first_one_fails() {
     let (_folder, host) = host(&[(HASHSIZE, "1\n")]);
     let wanted = Wanted { instead: Some(HASHSIZE), ..Wanted::exactly(FORWARD, 5) };
     assert!(host.refusals(&[wanted]).is_empty());
@@ -68,7 +68,7 @@ fn what_one_file_refuses_another_one_takes() {
 }
 
 #[test]
-fn refusals_are_known_before_anything_is_written() {
+fn refusals_are_found_without_a_write() {
     let (_folder, host) = host(&[(FORWARD, "0")]);
     let missing = Wanted::exactly("/proc/sys/net/netfilter/nf_conntrack_max", 5);
     let refused = host.refusals(&[missing, Wanted::exactly(FORWARD, 1)]);
@@ -77,7 +77,7 @@ fn refusals_are_known_before_anything_is_written() {
 }
 
 #[test]
-fn what_has_the_value_of_a_start_gets_the_kernels_own() {
+fn values_of_a_start_are_reset_to_the_kernels_defaults() {
     const MINE: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_close_wait";
     const OTHERS: &str = "/proc/sys/net/netfilter/nf_conntrack_udp_timeout";
     let (_folder, host) = host(&[(MINE, "90\n"), (OTHERS, "45\n")]);

@@ -1,4 +1,4 @@
-//! The life of a connection: finding a backend, carrying both ways, the end.
+//! One connection: the choice of a backend, the transfer in both directions, the end.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -27,29 +27,29 @@ pub(super) struct Connection {
     client_address: SocketAddr,
     service: ServiceId,
     scope: Scope,
-    /// It came to a cluster IP.
+    /// The client connected to a cluster IP.
     pub(super) is_internal: bool,
-    /// Its place among the connections of its Service port.
+    /// The connection's index among those of its Service port.
     pub(super) place: usize,
-    /// The backend that is being tried, or that has it.
+    /// The backend that is being tried, or that has accepted the connection.
     target: Option<SocketAddr>,
     is_open: bool,
     is_busy: bool,
-    /// A backend has ended it in order, without a byte either way.
+    /// A backend has closed the connection in order, without a byte in either direction.
     saw_end: bool,
-    /// Of the attempt under way.
+    /// The number of the current attempt.
     number: u8,
-    /// When its backend's socket was made.
+    /// The relay's round in which the backend's socket was opened.
     round: u32,
-    /// Made with the first failure.
+    /// The failed attempts; `None` before the first failure.
     attempts: Option<Box<Attempts>>,
-    /// When its backend took it.
+    /// When the backend accepted the connection.
     opened: Instant,
-    /// Its backend's socket has the limit of one that takes nothing.
+    /// `TCP_USER_TIMEOUT` has been set on the backend's socket.
     is_limited: bool,
-    /// Last time that anything happened.
+    /// When an event of the connection was last handled.
     used: Instant,
-    /// Its endpoint is gone: it ends then.
+    /// When the connection ends because its endpoint has been removed.
     ends: Option<Instant>,
 }
 
@@ -87,19 +87,19 @@ impl Connection {
 
     fn limit_stall(&mut self, stalled: Duration) {
         if let (Some(backend), false) = (&self.backend, self.is_limited) {
-            // Without it, TCP's own patience has to do.
+            // If the option cannot be set, TCP's own timeouts apply.
             let _ = limit_stall(&backend.fd, stalled);
             self.is_limited = true;
         }
     }
 
-    /// Another backend can have it: none has got or given anything.
+    /// Returns true if another backend can take over: no byte has gone in either direction.
     const fn is_untouched(&self) -> bool {
         !self.up.has_carried() && !self.down.has_carried()
     }
 }
 
-/// Whose fault it is that a connection cannot go on.
+/// The side whose failure ends a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     Client,
@@ -107,7 +107,7 @@ enum Fault {
 }
 
 impl Relay {
-    /// Starts an attempt with the next backend; where every one has failed, the client is told by a reset.
+    /// Starts an attempt with the next backend. If every backend has failed, resets the client.
     pub(super) fn connect(&mut self, slot: Slot, now: Instant) {
         loop {
             let Some(connection) = self.connections.get_mut(slot) else { return };
@@ -118,7 +118,7 @@ impl Relay {
             let chosen = self.table.choose(service, scope, client.ip(), attempts, limits, now);
             let Some((target, limit)) = chosen else {
                 if connection.saw_end {
-                    // That is how these backends are.
+                    // Every backend closes at once, so this is what the Service does: the client sees the same end.
                     return self.end(slot);
                 }
                 Counters::count(&self.counters.all_failed);
@@ -142,7 +142,7 @@ impl Relay {
                     return;
                 }
                 Err(errno) if is_shortage(errno) => {
-                    // No backend's fault.
+                    // The shortage is this host's, not the backend's failure.
                     Counters::count(&self.counters.no_room);
                     return self.abort(slot);
                 }
@@ -169,7 +169,7 @@ impl Relay {
             return self.go_on(slot, now);
         }
         if connection.round == self.round {
-            // Of the socket that this one has replaced.
+            // The event is of the socket that this one has replaced.
         } else if news.failed() {
             self.try_another(slot, Failure::Refused, now);
         } else if news.writable() {
@@ -183,7 +183,7 @@ impl Relay {
         }
     }
 
-    /// The time of an attempt is over.
+    /// Handles the deadline of an attempt.
     pub(super) fn attempt_is_over(&mut self, slot: Slot, number: u8, now: Instant) {
         let Some(connection) = self.connections.get(slot) else { return };
         if !connection.is_open && connection.number == number {
@@ -191,7 +191,7 @@ impl Relay {
         }
     }
 
-    /// Its turn among those that have more to do has come.
+    /// Continues a connection that had more to do.
     pub(super) fn take_turn(&mut self, slot: Slot, now: Instant) {
         if let Some(connection) = self.connections.get_mut(slot) {
             connection.is_busy = false;
@@ -199,7 +199,7 @@ impl Relay {
         }
     }
 
-    /// Moves what can be moved, both ways.
+    /// Moves as many bytes as possible, in both directions.
     pub(super) fn go_on(&mut self, slot: Slot, now: Instant) {
         let Some(connection) = self.connections.get_mut(slot) else { return };
         let Connection { client, backend: Some(backend), up, down, is_open: true, .. } = connection else {
@@ -217,7 +217,8 @@ impl Relay {
             }
         }
         let progress = (up_progress, down_progress);
-        // A backend that dies as soon as it has accepted ends in order, too. Later, whoever ends means it.
+        // A backend that dies right after it has accepted closes in order, too. After the time of the longest attempt, a
+        // close is deliberate.
         let trial = self.options.connect_limits.last().copied().unwrap_or_default();
         if let (Progress::Waiting, Progress::End) = progress
             && !(up.has_carried() || down.has_carried() || down.has_told())
@@ -237,7 +238,7 @@ impl Relay {
                 self.failed(slot, if is_of_client { Fault::Client } else { Fault::Backend }, now);
             }
             (up_progress, down_progress) => {
-                // The end is passed on. Where the socket is gone already, an event tells.
+                // Forward the end. If the socket has failed already, an event reports it.
                 if up_progress == Progress::End && up.tell() {
                     let _ = shutdown(&backend.fd, Shutdown::Write);
                 }
@@ -253,7 +254,7 @@ impl Relay {
         }
     }
 
-    /// Notes which connections of a Service port have an endpoint that is gone.
+    /// Sets a deadline for connections of a Service port whose endpoint has been removed.
     pub(super) fn drain_endpoints(&mut self, service: ServiceId, now: Instant) {
         let ends = now + self.options.drain;
         for &slot in self.table.connections(service) {
@@ -264,8 +265,8 @@ impl Relay {
         }
     }
 
-    /// Ends connections whose time is over. Those that have lasted until here get the limit of backends that take nothing:
-    /// most never need one.
+    /// Resets connections whose time is over. Sets `TCP_USER_TIMEOUT` for those that have lasted until a sweep; shorter
+    /// ones do not need it.
     pub(super) fn sweep(&mut self, now: Instant) {
         for (_, connection) in self.connections.iter_mut() {
             connection.limit_stall(self.options.stalled);
@@ -288,7 +289,7 @@ impl Relay {
         }
     }
 
-    /// Ends a connection with a reset for both sides.
+    /// Resets both sides of a connection and ends it.
     pub(super) fn abort(&mut self, slot: Slot) {
         if let Some(connection) = self.connections.get(slot) {
             reset(&connection.client.fd);
@@ -317,7 +318,8 @@ impl Relay {
             return self.try_another(slot, Failure::Refused, now);
         }
         if fault == Fault::Backend && !connection.down.has_carried() {
-            // What the client has sent may have been worked on: others are spared, not this one.
+            // The backend may have processed the client's data, so this connection is not repeated. Other connections
+            // avoid the backend.
             self.note_failure(slot, Failure::Refused, now);
         }
         if has_timed_out {
@@ -349,7 +351,7 @@ impl Relay {
     }
 }
 
-/// Starts to connect; how that ends, an event tells.
+/// Starts to connect. An event reports the result.
 fn start(
     target: SocketAddr,
     options: &Options,
@@ -359,11 +361,12 @@ fn start(
     let fd = socket(Family::of(target.ip()), Protocol::Tcp)?;
     mark_own(&fd, options.arrival)?;
     if has_data {
-        // The last packet of the handshake is to be the first with data. Where it cannot, there is one packet more.
+        // The last packet of the handshake is then the first one with data. If the option cannot be set, one more packet
+        // is sent.
         let _ = sockopt::set_tcp_quickack(&fd, false);
     }
     if let Some(source) = source {
-        // Where it cannot be had, as a link-local one, this node's has to do.
+        // If the address cannot be used, as a link-local one, the backend sees this node's address.
         let _ = speak_for(&fd, source);
     }
     match connect(&fd, &target) {

@@ -21,13 +21,13 @@ fn turns(rotation: &mut Rotation, health: &mut Health, now: Instant, count: usiz
 }
 
 #[test]
-fn everybody_has_a_turn_in_the_same_order() {
+fn every_backend_has_a_turn_in_a_fixed_order() {
     let (mut rotation, mut health, now) = (of([1, 2, 3]), Health::default(), Instant::now());
     assert_eq!(turns(&mut rotation, &mut health, now, 7), [1, 2, 3, 1, 2, 3, 1]);
 }
 
 #[test]
-fn who_is_new_comes_after_the_others() {
+fn a_new_backend_has_its_turn_after_the_others() {
     let (mut rotation, mut health, now) = (of([1, 3, 4]), Health::default(), Instant::now());
     assert_eq!(turns(&mut rotation, &mut health, now, 1), [1]);
     rotation.update([1, 2, 3, 4].map(backend).into_iter());
@@ -35,7 +35,7 @@ fn who_is_new_comes_after_the_others() {
 }
 
 #[test]
-fn who_goes_takes_no_turn_from_others() {
+fn a_removed_backend_takes_no_turn_from_others() {
     let (mut rotation, mut health, now) = (of([1, 2, 3, 4]), Health::default(), Instant::now());
     assert_eq!(turns(&mut rotation, &mut health, now, 2), [1, 2]);
     rotation.update([2, 3, 4].map(backend).into_iter());
@@ -74,7 +74,7 @@ fn pauses_grow_to_a_minute() {
 }
 
 #[test]
-fn where_all_are_set_aside_the_one_that_comes_back_first_is_taken() {
+fn if_all_are_set_aside_the_one_with_the_earliest_end_is_chosen() {
     let (mut rotation, mut health, now) = (of([1, 2]), Health::default(), Instant::now());
     health.failed(backend(1), now);
     health.failed(backend(1), now);
@@ -85,9 +85,9 @@ fn where_all_are_set_aside_the_one_that_comes_back_first_is_taken() {
 }
 
 proptest! {
-    /// Whatever changes, between two turns of a backend that stays no other one that stays has more than one turn.
+    /// Between two turns of a backend that stays, every other backend that stays has exactly one turn, whatever changes.
     #[test]
-    fn turns_are_fair_to_those_that_stay(
+    fn turns_are_fair_to_backends_that_stay(
         steps in proptest::collection::vec(proptest::option::of(proptest::collection::hash_set(10..20_u16, 0..6)), 1..60),
     ) {
         const STAY: [u16; 3] = [1, 2, 3];

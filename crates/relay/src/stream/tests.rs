@@ -30,7 +30,7 @@ fn backend(stream: TcpStream) -> End {
     end
 }
 
-/// Waits for what an event would tell.
+/// Waits for the event that the poller would report.
 fn wait_for(fd: &OwnedFd, what: PollFlags) {
     let limit = Timespec { tv_sec: 10, tv_nsec: 0 };
     loop {
@@ -46,7 +46,7 @@ fn wait_for(fd: &OwnedFd, what: PollFlags) {
 }
 
 #[test]
-fn what_was_said_before_there_is_a_target_is_seen_and_left_where_it_is() {
+fn early_data_is_detected_and_stays_in_the_socket() {
     let (near, mut far) = connection();
     let (mut source, mut direction, mut tools) = (client(near), Direction::default(), Tools::new(0));
     assert!(!direction.has_first_words(&mut source));
@@ -63,7 +63,7 @@ fn what_was_said_before_there_is_a_target_is_seen_and_left_where_it_is() {
 }
 
 #[test]
-fn an_urgent_byte_is_no_beginning() {
+fn an_urgent_byte_is_no_early_data() {
     let (near, far) = connection();
     let mut source = client(near);
     rustix::net::send(&far, b"!", SendFlags::OOB).unwrap();
@@ -71,7 +71,7 @@ fn an_urgent_byte_is_no_beginning() {
     assert!(!Direction::default().has_first_words(&mut source));
 }
 
-/// A source whose peer has said its last words, and what was told of it.
+/// A source whose peer has sent its last data and its end, with the state after that event.
 fn ended_source() -> End {
     let (near, mut far) = connection();
     let mut source = backend(near);
@@ -83,7 +83,7 @@ fn ended_source() -> End {
 }
 
 #[test]
-fn last_words_wait_for_the_end_and_go_with_it() {
+fn last_data_is_sent_with_the_end() {
     let (near, mut far) = connection();
     let (mut target, mut direction) = (client(near), Direction::default());
     let progress = direction.pump(&mut ended_source(), &mut target, &mut Tools::new(0));
@@ -99,7 +99,7 @@ fn last_words_wait_for_the_end_and_go_with_it() {
 }
 
 #[test]
-fn last_words_are_sent_before_a_reset() {
+fn last_data_is_sent_before_a_reset() {
     let (near, mut far) = connection();
     let (mut target, mut direction) = (client(near), Direction::default());
     assert_eq!(direction.pump(&mut ended_source(), &mut target, &mut Tools::new(0)), Progress::End);
@@ -112,7 +112,7 @@ fn last_words_are_sent_before_a_reset() {
 }
 
 #[test]
-fn who_is_sent_to_for_the_second_time_is_prompt() {
+fn the_second_send_sets_tcp_nodelay() {
     let (near, mut far) = connection();
     let (target, _other) = connection();
     let (mut source, mut target) = (client(near), backend(target));

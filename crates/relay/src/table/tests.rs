@@ -49,7 +49,7 @@ fn choose(table: &mut Table, id: ServiceId, scope: Scope, client: u8, now: Insta
 }
 
 #[test]
-fn frontends_are_found_and_go() {
+fn frontends_are_found_until_they_are_removed() {
     let mut table = Table::default();
     let frontends = [cluster_ip(1), Frontend::NodePort(30_080)];
     table.apply(&change("a", Some(forwarding(&frontends, &[1], &[], None))));
@@ -112,7 +112,7 @@ fn affinity_holds_and_moves_with_a_failure() {
 }
 
 #[test]
-fn a_service_that_is_gone_is_forgotten_with_its_last_connection() {
+fn a_removed_service_is_dropped_with_its_last_connection() {
     let mut table = Table::default();
     table.apply(&change("a", Some(forwarding(&[cluster_ip(1)], &[1], &[], None))));
     let id = table.find(Protocol::Tcp, socket("10.96.0.1:80")).unwrap();
@@ -140,7 +140,7 @@ fn a_service_that_comes_back_is_the_same_one() {
 }
 
 #[test]
-fn those_that_failed_last_are_counted() {
+fn failing_backends_are_counted() {
     let (mut table, now) = (Table::default(), Instant::now());
     table.apply(&change("a", Some(forwarding(&[cluster_ip(1)], &[1, 2, 3], &[3, 4], None))));
     table.apply(&change("b", Some(forwarding(&[cluster_ip(2)], &[1], &[], None))));
@@ -185,7 +185,7 @@ fn each_service_knows_its_connections() {
 }
 
 #[test]
-fn who_sees_the_client() {
+fn backends_that_see_the_client_address() {
     let mut table = Table::default();
     let frontends = [cluster_ip(1), Frontend::NodePort(30_080)];
     let mut wanted = forwarding(&frontends, &[1, 2], &[], None);

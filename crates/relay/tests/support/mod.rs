@@ -1,4 +1,4 @@
-//! A namespace with a relay, a Service, and backends of all sorts.
+//! A test bed: a namespace with a relay, a Service, and backends of several kinds.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
@@ -12,10 +12,10 @@ use portolan_testkit::{Namespace, eventually};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Nobody answers there: packets vanish in an interface that leads nowhere.
+/// An address that never answers: packets to it vanish in an interface without a peer that responds.
 pub(crate) const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 99, 0, 1)), 80);
 
-/// A relay in a namespace of its own, with one Service at its listeners.
+/// A relay in a namespace of its own, with one Service whose frontend is a listener's address.
 pub(crate) struct Bed {
     pub(crate) namespace: Namespace,
     pub(crate) relay: Handle,
@@ -43,7 +43,7 @@ impl Bed {
         Self { namespace, relay, frontend, protocol, old: None }
     }
 
-    /// Gives the Service these backends.
+    /// Sets the Service's backends.
     pub(crate) fn backends(&mut self, backends: &[SocketAddr]) {
         self.service(backends, None);
     }
@@ -55,7 +55,7 @@ impl Bed {
         self.apply("web", old, self.old.clone());
     }
 
-    /// Another Service at the listener of the other scope; answers its frontend.
+    /// Adds another Service at the listener of the other scope. Returns its frontend.
     pub(crate) fn other_service(&self, backends: &[SocketAddr]) -> SocketAddr {
         let frontend = (Ipv4Addr::LOCALHOST, Ports::default().local).into();
         let new = Forwarding { local: sorted(backends), ..self.forwarding(frontend) };
@@ -73,7 +73,7 @@ impl Bed {
         self.relay.apply(vec![Change { name, family: Family::of(self.frontend.ip()), old, new }]);
     }
 
-    /// A listener of the namespace.
+    /// Opens a TCP listener in the namespace.
     pub(crate) fn listen(&self) -> TcpListener {
         self.namespace.run(|| TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).unwrap().unwrap()
     }
@@ -109,7 +109,7 @@ fn sorted(backends: &[SocketAddr]) -> Box<[Backend]> {
     sorted
 }
 
-/// Serves every connection of a listener with `work` on a thread of its own, until the process ends.
+/// Serves every connection of a listener with `work`, each on a thread of its own, until the process ends.
 pub(crate) fn serve(listener: TcpListener, work: impl Fn(TcpStream) + Send + Sync + 'static) -> SocketAddr {
     let address = listener.local_addr().unwrap();
     let work = Arc::new(work);
@@ -122,7 +122,7 @@ pub(crate) fn serve(listener: TcpListener, work: impl Fn(TcpStream) + Send + Syn
     address
 }
 
-/// Sends a line with its name, then every byte back.
+/// Sends its name, one byte, then echoes every byte.
 pub(crate) fn echo(listener: TcpListener, name: u8) -> SocketAddr {
     serve(listener, move |mut stream| {
         let _ = stream.write_all(&[name]);
@@ -135,7 +135,7 @@ pub(crate) fn echo(listener: TcpListener, name: u8) -> SocketAddr {
     })
 }
 
-/// Reads the name that an echo server begins with.
+/// Reads the name that an echo server sends first.
 pub(crate) fn name(stream: &mut TcpStream) -> std::io::Result<u8> {
     let mut byte = [0];
     stream.read_exact(&mut byte).map(|()| byte[0])

@@ -10,7 +10,7 @@ use portolan_relay::Options;
 
 use crate::support::{Bed, NOWHERE, echo, name, serve};
 
-/// Options whose clock runs quicker.
+/// Options with shorter time limits.
 fn quick() -> Options {
     Options { connect_limits: [50, 100, 200].map(Duration::from_millis).to_vec(), ..Options::default() }
 }
@@ -19,7 +19,7 @@ fn refusing(bed: &Bed) -> std::net::SocketAddr {
     bed.listen().local_addr().unwrap()
 }
 
-/// Accepts and resets at once.
+/// A backend that accepts and resets at once.
 fn resetting(listener: TcpListener) -> std::net::SocketAddr {
     serve(listener, |stream| {
         rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
@@ -27,7 +27,7 @@ fn resetting(listener: TcpListener) -> std::net::SocketAddr {
 }
 
 #[test]
-fn the_next_backend_gets_what_the_first_refuses() {
+fn the_next_backend_gets_a_refused_connection() {
     let mut bed = Bed::new(Protocol::Tcp, quick());
     let alive = echo(bed.listen(), b'a');
     bed.backends(&[refusing(&bed), refusing(&bed), alive, refusing(&bed)]);
@@ -41,7 +41,7 @@ fn the_next_backend_gets_what_the_first_refuses() {
 }
 
 #[test]
-fn a_backend_that_says_nothing_costs_the_first_limit() {
+fn a_silent_backend_costs_the_first_time_limit() {
     let mut bed = Bed::new(Protocol::Tcp, quick());
     bed.backends(&[NOWHERE, echo(bed.listen(), b'a')]);
     let started = Instant::now();
@@ -64,7 +64,7 @@ fn data_sent_meanwhile_is_not_lost() {
 }
 
 #[test]
-fn who_accepts_and_dies_is_as_good_as_who_refuses() {
+fn a_backend_that_accepts_and_resets_counts_as_refusing() {
     let mut bed = Bed::new(Protocol::Tcp, quick());
     bed.backends(&[resetting(bed.listen()), echo(bed.listen(), b'a'), resetting(bed.listen())]);
     for _ in 0..50 {
@@ -73,7 +73,7 @@ fn who_accepts_and_dies_is_as_good_as_who_refuses() {
 }
 
 #[test]
-fn who_dies_of_what_the_client_sent_is_set_aside() {
+fn a_backend_that_resets_after_client_data_is_set_aside() {
     let mut bed = Bed::new(Protocol::Tcp, quick());
     let dying = serve(bed.listen(), |mut stream| {
         let _ = stream.read(&mut [0; 1]);
@@ -89,14 +89,14 @@ fn who_dies_of_what_the_client_sent_is_set_aside() {
         stream.write_all(b"x").unwrap();
         name(&mut stream).is_err()
     };
-    // One connection may be lost for each second that it is set aside.
+    // One connection may be lost for each second for which the backend is set aside.
     let started = Instant::now();
     let count = (0..100).filter(|_| lost(&bed)).count() as u64;
     assert!((1..=started.elapsed().as_secs() + 1).contains(&count), "{count} of 100");
 }
 
 #[test]
-fn who_accepts_and_closes_is_passed_over_unless_all_do() {
+fn a_backend_that_closes_at_once_is_skipped_unless_all_do() {
     let mut bed = Bed::new(Protocol::Tcp, quick());
     let closing = [serve(bed.listen(), drop), serve(bed.listen(), drop)];
     bed.backends(&[closing[0], echo(bed.listen(), b'a'), closing[1]]);
@@ -110,7 +110,7 @@ fn who_accepts_and_closes_is_passed_over_unless_all_do() {
 #[test]
 fn a_backend_that_ends_an_idle_connection_has_not_failed() {
     let mut bed = Bed::new(Protocol::Tcp, quick());
-    // Longer than the longest attempt: whoever has not sent anything by then gets the end.
+    // Longer than the longest attempt. A client that has sent nothing by then sees the end.
     let idle = Duration::from_millis(500);
     let impatient = serve(bed.listen(), move |mut stream| {
         stream.set_read_timeout(Some(idle)).unwrap();
@@ -175,7 +175,7 @@ fn affinity_moves_with_a_failure_and_stays_there() {
     echo(second, b'b');
     assert_eq!(name(&mut bed.connect()).unwrap(), b'b');
     echo(bed.namespace.run(|| TcpListener::bind(addresses[0])).unwrap().unwrap(), b'a');
-    // Longer than the first one is set aside.
+    // Longer than the first backend is set aside.
     let until = Instant::now() + Duration::from_millis(1500);
     while Instant::now() < until {
         assert_eq!(name(&mut bed.connect()).unwrap(), b'b');

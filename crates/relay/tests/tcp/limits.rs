@@ -1,4 +1,4 @@
-//! Many connections, and more than many.
+//! Many connections, up to the limit and beyond.
 
 use std::io::{BufRead as _, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -12,7 +12,7 @@ use portolan_testkit::eventually;
 
 use crate::support::{Bed, PATIENCE, echo, name};
 
-/// Holds the backend's ends, or the clients'; the descriptors of one process are not enough for both and the relay's.
+/// Holds the connections of the backend or of the clients: one process has too few descriptors for both and the relay.
 #[test]
 #[ignore = "the other processes of ten_thousand_connections_at_once"]
 fn holder() {
@@ -35,7 +35,7 @@ fn holder() {
         assert_eq!(name(stream).unwrap(), b'h');
     }
     println!("held");
-    // Until nobody is interested any more.
+    // Until the parent closes the pipe.
     let _ = std::io::stdin().read(&mut [0]);
 }
 
@@ -47,7 +47,7 @@ fn hold(bed: &Bed, order: &str) -> Child {
 
 #[test]
 fn ten_thousand_connections_at_once() {
-    // As many as this process can have where that is less. A fifth of its descriptors is for the tests beside this one.
+    // Fewer than 10,000 if this process may not have as many descriptors. A fifth of these is left to concurrent tests.
     let many = 10_000.min((raise_descriptors() / 5 * 4).saturating_sub(600) / 2);
     let mut bed = Bed::new(Protocol::Tcp, Options::default());
     let address = "127.0.0.1:8000";
@@ -80,7 +80,7 @@ fn at_the_limit_new_ones_are_refused_and_old_ones_go_on() {
     assert_eq!(refused.kind(), ErrorKind::ConnectionReset);
     assert_eq!(held.len(), 80, "one Service leaves a fifth to others");
     assert_eq!(bed.counters().no_room.load(Ordering::Relaxed), 1);
-    // A flood that gets nowhere.
+    // New clients are refused, again and again.
     for _ in 0..1000 {
         assert!(admitted(&bed).is_err());
     }
@@ -93,7 +93,7 @@ fn at_the_limit_new_ones_are_refused_and_old_ones_go_on() {
     admitted(&bed).unwrap();
 }
 
-/// Clients of one Service hold all that it may have by sending a byte now and then, and knock for more all the time.
+/// Clients of one Service hold its whole share by sending a byte now and then, while others try to connect all the time.
 #[test]
 fn slow_clients_at_the_limit_starve_no_other_service() {
     const WHILE: Duration = Duration::from_secs(4);
@@ -114,7 +114,7 @@ fn slow_clients_at_the_limit_starve_no_other_service() {
         let started = Instant::now();
         let mut served = 0;
         while started.elapsed() < WHILE {
-            // Sixteen at a time: a fifth of what there is, less what it would have of it alone.
+            // Sixteen connections: with 20 free places, the other Service may hold up to four times what remains free.
             let mut streams: Vec<TcpStream> = (0..16).map(|_| bed.connect_to(other)).collect();
             for stream in &mut streams {
                 assert_eq!(name(stream).unwrap(), b'b', "after {served}");
@@ -133,17 +133,17 @@ fn slow_clients_at_the_limit_starve_no_other_service() {
     assert!(bed.counters().no_room.load(Ordering::Relaxed) > 100);
 }
 
-/// A connection that a backend has answered. A reset may come while it is being opened, or later.
+/// Connects and waits for the backend's first byte. A reset may come during the handshake or later.
 fn admitted(bed: &Bed) -> std::io::Result<TcpStream> {
     let mut stream = bed.namespace.run(|| TcpStream::connect(bed.frontend)).unwrap()?;
     name(&mut stream).map(|_| stream)
 }
 
 #[test]
-fn slow_clients_hold_nobody_up() {
+fn slow_clients_delay_no_other_client() {
     let mut bed = Bed::new(Protocol::Tcp, Options::default());
     bed.backends(&[echo(bed.listen(), b'a')]);
-    // Each sends without ever reading, until nothing more is taken.
+    // Each sends without reading until no more data is accepted.
     let mut slow: Vec<TcpStream> = (0..100).map(|_| bed.connect()).collect();
     let data = vec![7; 256 << 10];
     for stream in &mut slow {

@@ -1,4 +1,4 @@
-//! What goes in comes out, in both directions: data, ends, resets, urgent bytes, and nothing at all.
+//! The relay forwards everything unchanged, in both directions: data, ends, resets, urgent bytes.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -11,7 +11,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType};
 
 use crate::support::{Bed, NOWHERE, PATIENCE, echo, name};
 
-/// A connection through the relay: the client's end and the backend's.
+/// A connection through the relay: the client's socket and the backend's.
 fn pair(bed: &mut Bed) -> (TcpStream, TcpStream) {
     let listener = bed.listen();
     bed.backends(&[listener.local_addr().unwrap()]);
@@ -21,7 +21,7 @@ fn pair(bed: &mut Bed) -> (TcpStream, TcpStream) {
     (client, backend)
 }
 
-/// Bytes that are not alike.
+/// Pseudo-random bytes.
 fn noise(length: usize) -> Vec<u8> {
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     let mut bytes = Vec::with_capacity(length + 8);
@@ -36,7 +36,7 @@ fn noise(length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn much_data_comes_back_whole_both_ways_at_once() {
+fn much_data_is_echoed_unchanged() {
     let mut bed = Bed::new(Protocol::Tcp, Options::default());
     bed.backends(&[echo(bed.listen(), b'a')]);
     let data = noise(64 << 20);
@@ -45,7 +45,7 @@ fn much_data_comes_back_whole_both_ways_at_once() {
     let mut writer = stream.try_clone().unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // Pieces of all sizes: through the buffer and through pipes.
+            // Writes of all sizes, so that data goes through the buffer and through pipes.
             let mut rest = &data[..];
             for size in (0..).map(|n: usize| 1 + (n * 7919) % 200_000) {
                 let (now, later) = rest.split_at(size.min(rest.len()));
@@ -116,7 +116,7 @@ fn a_reset_stays_a_reset() {
     bed.wait_for("all closed", |counters| &counters.open, 0);
 }
 
-/// Writes until nothing more is taken; answers how much was.
+/// Writes until no more data is accepted. Returns the number of bytes accepted.
 fn fill(stream: &mut TcpStream) -> usize {
     let data = noise(1 << 20);
     stream.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
@@ -129,7 +129,7 @@ fn fill(stream: &mut TcpStream) -> usize {
 }
 
 #[test]
-fn who_does_not_read_holds_up_who_writes_and_loses_nothing() {
+fn a_slow_reader_delays_the_writer_and_loses_nothing() {
     let mut bed = Bed::new(Protocol::Tcp, Options::default());
     let (mut client, mut backend) = pair(&mut bed);
     let taken = fill(&mut client);
@@ -151,10 +151,10 @@ fn who_does_not_read_holds_up_who_writes_and_loses_nothing() {
 }
 
 #[test]
-fn urgent_data_is_passed_on_and_holds_nothing_up() {
+fn urgent_data_is_forwarded_and_blocks_nothing() {
     let mut bed = Bed::new(Protocol::Tcp, Options::default());
     let (mut client, mut backend) = pair(&mut bed);
-    // As much as fits into a receive buffer, so that the byte comes before anything is read.
+    // Little enough for a receive buffer, so that the urgent byte arrives before anything is read.
     let data = noise(40_000);
     client.write_all(&data[..20_000]).unwrap();
     rustix::net::send(&client, b"!", SendFlags::OOB).unwrap();
@@ -171,7 +171,7 @@ fn urgent_data_is_passed_on_and_holds_nothing_up() {
     assert!(received == data, "{} bytes", received.len());
 }
 
-/// While the relay still looks for a backend.
+/// The urgent byte arrives while the relay is still trying backends.
 #[test]
 fn an_urgent_byte_may_be_the_first() {
     let mut bed = Bed::new(Protocol::Tcp, Options::default());
@@ -195,11 +195,11 @@ fn an_urgent_byte_may_be_the_first() {
     }
 }
 
-/// A client whose first bytes come with the last packet of its handshake, as those of the relay do.
+/// Connects a client whose first data is sent with the last packet of its handshake, as the relay does.
 fn connect_with(bed: &Bed, bytes: &[u8]) -> TcpStream {
     let socket = bed.namespace.run(|| rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None));
     let socket = socket.unwrap().unwrap();
-    // The kernel then keeps the acknowledgement for the first bytes (tcp(7)).
+    // The kernel then delays the acknowledgement until the first data (`tcp(7)`).
     rustix::net::sockopt::set_tcp_quickack(&socket, false).unwrap();
     rustix::net::connect(&socket, &bed.frontend).unwrap();
     let mut stream = TcpStream::from(socket);
@@ -207,9 +207,9 @@ fn connect_with(bed: &Bed, bytes: &[u8]) -> TcpStream {
     stream
 }
 
-/// The first bytes of a client go with the end of the relay's handshake: no packet only acknowledges.
+/// The first data of a client is sent with the last packet of the relay's handshake, so that no packet only acknowledges.
 #[test]
-fn first_words_need_no_packet_more() {
+fn first_data_needs_no_extra_packet() {
     const CLIENTS: usize = 100;
     let mut bed = Bed::new(Protocol::Tcp, Options::default());
     let listener = bed.listen();
@@ -223,7 +223,7 @@ fn first_words_need_no_packet_more() {
     bed.backends(&[backend]);
     let mut held = Vec::new();
     for _ in 0..CLIENTS {
-        // The bytes are there before the relay sees the connection, however busy the machine is.
+        // The data has arrived before the relay sees the connection, even on a busy machine.
         let client = connect_with(&bed, b"question");
         let (mut backend, _) = listener.accept().unwrap();
         backend.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -232,7 +232,7 @@ fn first_words_need_no_packet_more() {
     }
     let counter = bed.namespace.output("nft", &["list", "counter", "ip", "t", "acknowledged"]).unwrap();
     let packets = counter.split_whitespace().skip_while(|word| *word != "packets").nth(1).unwrap();
-    // The kernel acknowledges by itself where the client or the relay was not given the processor for 40 ms in between.
+    // The kernel sends a separate acknowledgement if the client or the relay gets no processor time for 40 ms in between.
     assert!(packets.parse::<usize>().unwrap() < CLIENTS / 2, "{counter}");
 }
 
@@ -249,11 +249,11 @@ fn an_idle_connection_ends_when_its_time_is_over() {
 }
 
 #[test]
-fn who_reads_nothing_any_more_holds_a_place_for_a_while_only() {
+fn a_stalled_reader_is_disconnected_after_a_timeout() {
     let options = Options { stalled: Duration::from_millis(1500), ..Options::default() };
     let mut bed = Bed::new(Protocol::Tcp, options);
     let (client, mut backend) = pair(&mut bed);
-    // Its window is zero from now on, which it confirms whenever it is asked.
+    // Its window is zero after this, and it confirms that in answer to every probe.
     fill(&mut backend);
     bed.wait_for("the client is given up", |counters| &counters.open, 0);
     assert_eq!(bed.counters().expired.load(Ordering::Relaxed), 1);
@@ -269,7 +269,7 @@ fn who_reads_nothing_any_more_holds_a_place_for_a_while_only() {
 }
 
 #[test]
-fn connections_of_an_endpoint_that_is_gone_are_drained() {
+fn connections_of_a_removed_endpoint_are_drained() {
     let mut bed =
         Bed::new(Protocol::Tcp, Options { drain: Duration::from_millis(1500), ..Options::default() });
     let (mut client, mut backend) = pair(&mut bed);
@@ -281,7 +281,7 @@ fn connections_of_an_endpoint_that_is_gone_are_drained() {
 }
 
 #[test]
-fn the_end_of_the_relay_waits_for_connections() {
+fn a_draining_relay_waits_for_connections() {
     let mut bed = Bed::new(Protocol::Tcp, Options::default());
     let (mut client, mut backend) = pair(&mut bed);
     let relay = bed.relay.clone();

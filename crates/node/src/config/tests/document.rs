@@ -4,7 +4,7 @@ use super::written::FULL;
 use super::*;
 
 #[test]
-fn every_mistake_is_told_at_once() {
+fn all_errors_are_reported_together() {
     let text =
         "kind: Config\nmode: fast\nnftables: {masqBit: 1, syncPeriod: 5}\nBindAddress: x\nconntrack: 4";
     let Err(ConfigError::Invalid(errors)) = parse(text) else { panic!("it is invalid") };
@@ -44,7 +44,7 @@ pub(super) fn the_head_is_required() {
 }
 
 #[test]
-fn bad_yaml_is_told_with_its_place() {
+fn bad_yaml_is_reported_with_its_place() {
     for text in ["a: [", "a: \"x", "a: 1\n b: 2", "a: !!binary x\n"] {
         let error = parse(text).expect_err(text);
         assert!(matches!(error, ConfigError::Syntax(_)), "{text}: {error}");
@@ -90,7 +90,7 @@ fn a_command_line_is_checked_by_the_same_rules() {
 }
 
 #[test]
-fn fields_written_twice_are_told_and_hide_no_other_mistake() {
+fn repeated_fields_are_reported_and_hide_no_other_error() {
     let told = |body: &str| read(body).expect_err(body).to_string();
     insta::assert_snapshot!(told("mode: ipvs\nnftables:\n  syncPeriod: 1m\n  syncPeriod: 2m\noomScoreAdj: x"), @r"
     the configuration is invalid:
@@ -104,7 +104,7 @@ fn fields_written_twice_are_told_and_hide_no_other_mistake() {
 }
 
 #[test]
-fn every_field_that_is_written_again_is_told() {
+fn every_repeated_field_is_reported() {
     let told = |body: &str| read(body).expect_err(body).to_string();
     let sections = "iptables: {masqueradeBit: 1, masqueradeBit: 2}\nconntrack:\n  min: 1\n  max: 2\n  min: 3\n\
                     iptables: {masqueradeAll: x}";
@@ -125,7 +125,7 @@ fn every_field_that_is_written_again_is_told() {
     the configuration is invalid:
       logging.vmodule[0].verbosity (line 5, column 36): written twice; leave one of them
     ");
-    // To override what an anchor brings along is not to write it twice.
+    // Overriding a field of a merged anchor is not a repetition.
     let merged =
         "iptables: &base {masqueradeBit: 1, syncPeriod: 1m}\nnftables: {<<: *base, masqueradeBit: 3}";
     assert_eq!(good(merged).nftables.masquerade_bit, 3);
@@ -150,7 +150,7 @@ fn places_are_those_of_names_and_of_elements() {
 }
 
 #[test]
-fn fields_of_earlier_versions_are_noted_and_ignored() {
+fn fields_of_earlier_versions_are_reported_and_ignored() {
     let body = "udpIdleTimeout: 250ms\nresourceContainer: /kube-proxy\nconntrack: {max: null, min: 7}\n\
                 logging: {sanitization: false}";
     let (configuration, notes) =
@@ -167,7 +167,7 @@ fn fields_of_earlier_versions_are_noted_and_ignored() {
 }
 
 #[test]
-fn of_several_documents_the_first_is_read() {
+fn the_first_of_several_documents_is_read() {
     let text = format!("---\n{HEAD}mode: ipvs\n---\nmode: iptables\nnonsense: [\n");
     assert_eq!(parse(&text).expect("one good document").mode, Some(Mode::Ipvs));
     let error = parse(&format!("{HEAD}mod: ipvs\n---\na: 1\n")).expect_err("a mistake in the first");
@@ -197,12 +197,12 @@ fn yaml_1_1_is_read_as_kube_proxy_reads_it() {
 }
 
 #[test]
-fn periods_of_hours_are_periods() {
+fn periods_of_hours_are_accepted() {
     let c = good("iptables: {syncPeriod: 5h, minSyncPeriod: 2h}");
     assert_eq!(c.sync_periods(), (seconds(5 * 3600), seconds(2 * 3600)));
 }
 
-/// The shape that kubeadm writes: every field, most of them empty.
+/// The file that kubeadm writes: it has every field, and most are empty.
 const KUBEADM: &str = "
 bindAddress: 0.0.0.0
 bindAddressHardFail: false
@@ -231,11 +231,11 @@ winkernel: {enableDSR: false, forwardHealthCheckVip: false, networkName: \"\", r
 ";
 
 #[test]
-fn the_file_of_kubeadm_means_the_defaults() {
+fn a_kubeadm_file_has_the_defaults() {
     let mut want = Configuration::default();
     want.client_connection.kubeconfig = "/var/lib/kube-proxy/kubeconfig.conf".into();
     want.cluster_cidrs = vec!["10.244.0.0/16".parse().expect("a CIDR")];
-    // A zero that is written is a zero.
+    // A written zero stays zero.
     (want.iptables.min_sync_period, want.nftables.min_sync_period) = (ZERO, ZERO);
     assert_eq!(good(KUBEADM), want);
 }
@@ -280,7 +280,7 @@ proptest! {
     }
 }
 
-/// The full document with one of its values replaced.
+/// Returns the full document with one value replaced.
 fn with_value(field: usize, value: &str) -> Option<String> {
     let text = format!("{HEAD}{FULL}");
     let (colon, _) = text.match_indices(": ").nth(field)?;

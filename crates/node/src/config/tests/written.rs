@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A document that sets every field to something other than its default.
+/// A document that sets every field to a value other than its default.
 pub(super) const FULL: &str = "
 featureGates: {NFTablesProxyMode: true, LoggingAlphaOptions: true}
 clientConnection: {kubeconfig: /k, acceptContentTypes: a/b, contentType: c/d, qps: 7.5, burst: 8}
@@ -39,14 +39,14 @@ windowsRunAsService: true
 ";
 
 #[test]
-fn what_is_written_back_reads_as_the_same() {
+fn a_written_configuration_reads_as_the_same() {
     for body in ["", "nodePortAddresses: [primary]", FULL] {
         let configuration = good(body);
         let written = configuration.to_v1alpha1();
         let again = parse(&written.to_string()).expect("what was written is valid");
         assert_eq!(again, configuration);
     }
-    // Every field has a place in the output that follows its value.
+    // Every field has a place in the output that has its value.
     let (default, full) = (good("").to_v1alpha1(), good(FULL).to_v1alpha1());
     let mut same = Vec::new();
     same_leaves("", &default, &full, &mut same);
@@ -72,7 +72,7 @@ fn the_written_file_of_the_defaults() {
 }
 
 #[test]
-fn the_written_files_of_the_modes_differ_in_little() {
+fn written_files_of_the_modes_differ_in_few_lines() {
     let default = Configuration::default().to_yaml();
     let different = |mode: &str| {
         let written = good(&format!("mode: {mode}")).to_yaml();
@@ -102,7 +102,7 @@ fn the_written_file_of_everything() {
     assert!(keys.is_sorted(), "{keys:?}");
 }
 
-/// Every leaf of the object that is written, with its text.
+/// Collects every leaf of the written object, with its text.
 fn leaves(path: &str, value: &serde_json::Value, found: &mut BTreeMap<String, String>) {
     match value {
         serde_json::Value::Object(fields) if !fields.is_empty() => {
@@ -132,7 +132,7 @@ fn the_table_of_fields_has_every_field_and_its_default() {
     }
 }
 
-/// `docs/reference/configuration.md`. With `UPDATE=1` in the environment it is written.
+/// Compares `docs/reference/configuration.md` with the table. With `UPDATE=1` in the environment, writes the file.
 #[test]
 fn the_reference_page_is_made_from_the_table() {
     let mut page = String::from(PAGE_HEAD);
@@ -178,7 +178,7 @@ fn duration() -> impl Strategy<Value = Duration> {
 
 fn any_cidrs() -> impl Strategy<Value = Vec<IpNet>> {
     let v4 = (any::<[u8; 4]>(), 0..=32u8).prop_map(|(ip, length)| IpNet::new(IpAddr::from(ip), length));
-    // Below 2000::/3, so that none of them maps an IPv4 address.
+    // Below 2000::/3, so that no address maps an IPv4 address.
     let v6 = (any::<[u8; 15]>(), 0..=128u8).prop_map(|(tail, length)| {
         let mut octets = [0x20; 16];
         octets.iter_mut().skip(1).zip(tail).for_each(|(octet, byte)| *octet = byte);
@@ -206,7 +206,7 @@ prop_compose! {
         Configuration {
             hostname_override: Some(hostname),
             bind_address: bind.into(),
-            // IPv6 that maps no IPv4 address.
+            // An IPv6 address that maps no IPv4 address.
             healthz_bind_address: Some((IpAddr::from(healthz.0).to_canonical(), healthz.1.max(1)).into()),
             metrics_bind_address: Some((metrics.0, metrics.1.max(1)).into()),
             detect_local_mode: DetectLocalMode::NodeCidr,

@@ -1,4 +1,4 @@
-//! `/debug/*`, there only with profiling switched on.
+//! `/debug/*`, available with profiling only.
 
 use bytes::Bytes;
 use hyper::header::{HeaderValue, LOCATION};
@@ -9,7 +9,7 @@ use crate::http::{self, Answer, PLAIN};
 const HTML: &str = "text/html; charset=utf-8";
 const INDEX: &str = "<html>\n<head>\n<title>/debug/flags/</title>\n</head>\n<body>\nFlags that can be changed by PUT:\n\
                      <ul>\n<li>/debug/flags/v: verbosity of the log</li>\n</ul>\n</body>\n</html>\n";
-/// Go's profiles are of its runtime, which is not here.
+/// The response to profile requests: Go's profiles are of Go's runtime, which this program does not have.
 const NO_PPROF: &str = "profiles in Go's format are not available\n\n\
     CPU:       perf record -g -p $(pidof portolan), then perf report\n\
     syscalls:  strace -c -p $(pidof portolan)\n\
@@ -17,7 +17,7 @@ const NO_PPROF: &str = "profiles in Go's format are not available\n\n\
     latencies: kubeproxy_* and portolan_* histograms in /metrics\n\
     log:       PUT a verbosity to /debug/flags/v\n";
 
-/// Answers a path below `/debug/`.
+/// Returns the response for a path below `/debug/`.
 pub(super) fn answer(
     request: &Request<Bytes>,
     set_verbosity: Option<&(dyn Fn(u32) + Send + Sync)>,
@@ -47,7 +47,7 @@ fn verbosity(body: &[u8], set: Option<&(dyn Fn(u32) + Send + Sync)>) -> Answer {
     };
     let Ok(level) = text.parse::<i32>() else { return failed("not a number from 0 to 2147483647") };
     let Some(set) = set else { return failed("the verbosity cannot be changed while running") };
-    // klog takes negative levels, which show no more and no less than 0.
+    // klog accepts negative levels, which have the same effect as 0.
     set(u32::try_from(level).unwrap_or(0));
     http::answer(StatusCode::OK, PLAIN, format!("successfully set klog.logging.verbosity to {text}\n"))
 }

@@ -1,9 +1,9 @@
-//! `/healthz` of the metrics server. Its one check, `ping`, always succeeds: whether the proxy keeps up is asked
-//! on the health server.
+//! `/healthz` of the metrics server. Its only check, `ping`, always succeeds. The health of the proxy is on the health
+//! server.
 
 use std::fmt::Write as _;
 
-/// Whether the check was done, and the body, for a query with `verbose` and `exclude`.
+/// Returns whether the check was executed, and the body, for a query with `verbose` and `exclude`.
 pub(super) fn check(query: &str) -> (bool, String) {
     let pairs = || query.split('&').map(|part| part.split_once('=').unwrap_or((part, "")));
     let excluded: Vec<&str> = pairs()
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn queries_are_heard() {
+    fn queries_are_parsed() {
         let table = [
             ("", true, "ok"),
             ("exclude=ping", false, "ok"),

@@ -1,11 +1,11 @@
-//! Which form of `/flagz` and `/statusz` a client asks for (KEP-4827, KEP-4828).
+//! Content negotiation of `/flagz` and `/statusz` (KEP-4827, KEP-4828).
 
 use hyper::header::{ACCEPT, HeaderMap};
 
-/// A form of the answer.
+/// A form of the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// For people.
+    /// Text for people.
     Text,
     /// An API object.
     Object { version: Version, yaml: bool },
@@ -27,8 +27,8 @@ impl Version {
     }
 }
 
-/// The form with the highest weight that `Accept` names and that exists, the first of equal ones. An object is
-/// only given to those who name its group, version and kind.
+/// Returns the available form with the highest weight in `Accept`, and the first one of equal weights. An object is
+/// returned only to clients that name its group, version and kind.
 pub(super) fn negotiate(request: &HeaderMap, kind: &str) -> Option<Form> {
     if !request.contains_key(ACCEPT) {
         return Some(Form::Text);
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn objects_are_given_to_those_who_name_them() {
+    fn objects_are_returned_to_clients_that_name_them() {
         let object = |version, yaml| Some(Form::Object { version, yaml });
         let (beta, alpha) = (Version::V1Beta1, Version::V1Alpha1);
         let table = [

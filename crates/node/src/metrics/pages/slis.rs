@@ -1,5 +1,4 @@
-//! `/metrics/slis`: results of the metrics server's own health check (KEP-3466). Not to be confused with the
-//! health of the proxy.
+//! `/metrics/slis`: results of the metrics server's own health check (KEP-3466), which is not the health of the proxy.
 
 use std::sync::Arc;
 

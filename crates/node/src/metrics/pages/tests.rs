@@ -52,7 +52,7 @@ async fn the_metrics_server_has_its_pages() {
 }
 
 #[tokio::test]
-async fn metrics_are_compressed_for_those_who_ask() {
+async fn metrics_are_compressed_on_request() {
     let configuration = Configuration::default();
     let (address, _) = served(pages(&configuration)).await;
     let (head, body) =
@@ -139,7 +139,7 @@ async fn flags_are_shown_in_every_form() {
 }
 
 #[tokio::test]
-async fn the_status_tells_version_and_paths() {
+async fn statusz_shows_version_and_paths() {
     let configuration = Configuration::default();
     let (address, _) = served(pages(&configuration)).await;
     let (_, _, text) = get(address, "/statusz", &[]).await;
@@ -206,7 +206,7 @@ async fn debug_pages_come_with_profiling() {
         assert!(body.contains("perf record"), "{body}");
     }
     assert_eq!(get(address, "/debug/other", &[]).await.0, 404);
-    // A reloaded configuration takes them away.
+    // A reload that disables profiling removes the pages.
     pages.set_configuration(&Configuration::default());
     assert_eq!(get(address, "/debug/pprof/", &[]).await.0, 404);
 }

@@ -1,10 +1,10 @@
-//! A JSON value as block YAML.
+//! Formats a JSON value as block YAML.
 
 use std::fmt::Write as _;
 
 use serde_json::Value;
 
-/// One line for each leaf; strings are quoted as in JSON, of which YAML is a superset.
+/// Returns one line for each leaf. Strings are quoted as in JSON, which is a subset of YAML.
 pub(super) fn yaml(value: &Value) -> String {
     let mut text = String::new();
     write(value, 0, &mut text);
@@ -43,7 +43,7 @@ fn after(value: &Value, depth: usize, text: &mut String) {
     }
 }
 
-/// Names such as `v` and `log-format` need no quotes; those that YAML might take for a truth value do.
+/// Names such as `v` and `log-format` need no quotes, unless YAML may read them as a truth value.
 fn plain_or_quoted(name: &str) -> String {
     let plain = name.starts_with(|first: char| first.is_ascii_alphabetic())
         && name.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '-');

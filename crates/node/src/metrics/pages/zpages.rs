@@ -1,4 +1,4 @@
-//! `/flagz` and `/statusz`: with which flags the program runs, and since when.
+//! `/flagz` and `/statusz`: the program's flags, and its start time.
 
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
@@ -13,15 +13,15 @@ use crate::http::{self, Answer, PLAIN};
 use crate::metrics::process;
 use crate::time::rfc3339_seconds;
 
-/// The component that this program stands for.
+/// The name of the component that this program replaces.
 const COMPONENT: &str = "kube-proxy";
-/// The version of kube-proxy whose behaviour this is.
+/// The version of kube-proxy whose behaviour this program has.
 const EMULATED: &str = "1.36";
 const YAML: &str = "application/yaml";
 const DISCLAIMER: &str =
     "Warning: this page is for people; its form can change at any time. Programs can ask for an object.";
 
-/// Every flag with its value.
+/// Returns every flag with its value.
 pub(super) fn flagz(request: &HeaderMap, flags: &[(String, String)]) -> Answer {
     let text = || {
         let mut page = format!("\n{COMPONENT} flagz\n{DISCLAIMER}\n\n");
@@ -37,7 +37,7 @@ pub(super) fn flagz(request: &HeaderMap, flags: &[(String, String)]) -> Answer {
     answer(request, "Flagz", text, fields)
 }
 
-/// Start, version and paths.
+/// Returns start time, version and paths.
 pub(super) fn statusz(request: &HeaderMap, version: &str, flagz: bool) -> Answer {
     let started = process::started().unwrap_or_else(SystemTime::now);
     let up = started.elapsed().unwrap_or_default();

@@ -8,7 +8,7 @@ use super::alpha;
 use crate::metrics::{Counter, DynamicVector, Histogram, Registry};
 
 const LATENCY: &[f64] = &[0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
-/// The code that the library shows for a request without an answer.
+/// The library's code for a request without a response.
 const NO_ANSWER: &str = "<error>";
 
 pub(super) struct ClientMetrics {

@@ -1,11 +1,11 @@
-//! What the data plane did in the kernel: commits, repairs, stale flows.
+//! The data plane's work in the kernel: commits, repairs, stale flows.
 
 use std::sync::Arc;
 
 use super::{LATENCY, PerFamily, alpha};
 use crate::metrics::{Counter, Histogram, Registry, Vector};
 
-/// From 10 µs, doubled up to 5.24 s: a commit of one change takes a small part of a millisecond.
+/// From 10 µs, doubled up to 5.24 s. A commit of one change takes a fraction of a millisecond.
 const COMMIT: &[f64] = &[
     0.000_01, 0.000_02, 0.000_04, 0.000_08, 0.000_16, 0.000_32, 0.000_64, 0.001_28, 0.002_56, 0.005_12,
     0.010_24, 0.020_48, 0.040_96, 0.081_92, 0.163_84, 0.327_68, 0.655_36, 1.310_72, 2.621_44, 5.242_88,

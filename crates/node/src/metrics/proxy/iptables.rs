@@ -1,4 +1,4 @@
-//! What the iptables mode did: kube-proxy's names and help texts.
+//! The work of the iptables mode, under kube-proxy's names and help texts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,29 +8,29 @@ use crate::address::Family;
 use crate::metrics::labels::Table;
 use crate::metrics::{Collect, Counter, Gauge, Registry, Seconds, Vector, sample};
 
-/// What the data plane of a family did since the start of the process.
+/// What the data plane of a family has done since the start of the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IptablesMeasures {
-    /// Rules that there are, in the filter and the nat table.
+    /// Present rules in the filter and the nat table.
     pub rules: [usize; 2],
     /// Rules that the last restore wrote, in the filter and the nat table.
     pub written: [usize; 2],
     /// Restores that failed.
     pub restore_failures: u64,
-    /// Those that were to write a change only.
+    /// Those that would have written changes only.
     pub partial_restore_failures: u64,
-    /// How long restores waited for the lock of the older iptables.
+    /// How long restores waited for the lock of iptables-legacy.
     pub lock_wait: Duration,
-    /// Restores that were given up because somebody else held that lock.
+    /// Restores that failed because another program held that lock.
     pub lock_timeouts: u64,
 }
 
-/// What the kernel counted. Nothing of a counter that is not there.
+/// The kernel's counters. `None` for a counter that does not exist.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PacketCounters {
-    /// Packets dropped that conntrack takes for invalid.
+    /// Dropped packets that conntrack considers invalid.
     pub invalid: Option<u64>,
-    /// Packets accepted for node ports on loopback addresses.
+    /// Accepted packets to node ports on loopback addresses.
     pub localhost: Option<u64>,
 }
 
@@ -107,7 +107,7 @@ pub(super) fn add_packet_counters(registry: &Registry, read: Read) {
     );
 }
 
-/// A counter that somebody else keeps.
+/// A counter that is kept elsewhere.
 struct Live {
     read: Read,
     which: fn(PacketCounters) -> Option<u64>,

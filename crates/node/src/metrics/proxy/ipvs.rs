@@ -1,11 +1,11 @@
-//! What the data plane of the IPVS mode has, read anew for every page.
+//! Figures of the IPVS mode's data plane, read for every page.
 
 use std::sync::Arc;
 
 use crate::address::Family;
 use crate::metrics::{Collect, Labels as _, Registry, sample};
 
-/// The number of real servers of a family that drain; nothing where the mode never ran.
+/// Returns the number of draining real servers of a family; `None` if the mode never ran.
 pub(super) type Read = Arc<dyn Fn(Family) -> Option<u64> + Send + Sync>;
 
 pub(super) fn add(registry: &Registry, read: Read) {

@@ -1,39 +1,39 @@
-//! What the relay of the userspace mode counts, read anew for every page.
+//! The counters of the userspace mode's relays, read for every page.
 
 use std::sync::Arc;
 
 use crate::metrics::{Collect, Registry, sample};
 
-/// What the relays of this process counted since its start, and have now.
+/// What the relays of this process have done since its start, and what is open at present.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RelayMeasures {
-    /// Connections that are open.
+    /// Connections open at present.
     pub open: u64,
-    /// Connections taken in.
+    /// Connections accepted.
     pub accepted: u64,
-    /// Connections refused because there was no room.
+    /// Connections and UDP flows refused for lack of room.
     pub no_room: u64,
-    /// Connections refused because no Service port has their destination.
+    /// Connections refused because their destination is no Service port's.
     pub unknown: u64,
-    /// Attempts to reach an endpoint that failed.
+    /// Attempts to connect to an endpoint that failed.
     pub attempts_failed: u64,
-    /// Connections that ended because every endpoint failed.
+    /// Connections reset because every endpoint failed.
     pub all_failed: u64,
-    /// Connections cut because their endpoint was gone, or nothing came, for too long.
+    /// Connections reset because their endpoint was removed too long ago, or after too long without data.
     pub expired: u64,
     /// UDP flows begun.
     pub flows: u64,
-    /// UDP flows that are open.
+    /// UDP flows open at present.
     pub flows_open: u64,
-    /// Datagrams that were not passed on.
+    /// Datagrams dropped.
     pub datagrams_lost: u64,
-    /// Bytes given to endpoints.
+    /// Bytes sent to endpoints.
     pub bytes_to_endpoints: u64,
-    /// Bytes given to clients.
+    /// Bytes sent to clients.
     pub bytes_to_clients: u64,
-    /// Endpoints that failed last.
+    /// Endpoints that failed at their last attempt.
     pub failing: u64,
-    /// Packets come to the newest relay by redirection.
+    /// Whether packets come to the newest relay by redirect.
     pub is_redirected: bool,
 }
 
@@ -88,7 +88,7 @@ pub(super) fn add(registry: &Registry, read: &Read) {
     add("portolan_relay_udp_flows", "UDP flows that the relay has", "gauge", |m| m.flows_open);
 }
 
-/// A number that somebody else keeps.
+/// A number that is kept elsewhere.
 struct Live {
     read: Read,
     kind: &'static str,

@@ -1,4 +1,4 @@
-//! What happens on the way from a change to the kernel: syncs and the changes that wait for them.
+//! The way of a change to the kernel: syncs, and the changes that wait for them.
 
 use std::sync::Arc;
 
@@ -6,8 +6,8 @@ use super::{LATENCY, PerFamily, alpha};
 use crate::metrics::labels::TrafficPolicy;
 use crate::metrics::{Counter, Family, Gauge, Histogram, Registry, Vector};
 
-/// 0.25 s and 0.5 s, every second to a minute, every 5 s to two, every 30 s to five. The 0 in front comes
-/// from the way in which kube-proxy merges its lists, and is part of what dashboards see.
+/// 0.25 s and 0.5 s, every second to a minute, every 5 s to two minutes, every 30 s to five. The 0 at the start results
+/// from kube-proxy's merge of its lists, and dashboards see it.
 const NETWORK_PROGRAMMING: &[f64] = &[
     0.0, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0, 16.0,
     17.0, 18.0, 19.0, 20.0, 21.0, 22.0, 23.0, 24.0, 25.0, 26.0, 27.0, 28.0, 29.0, 30.0, 31.0, 32.0, 33.0,

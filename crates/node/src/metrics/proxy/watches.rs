@@ -1,11 +1,11 @@
-//! How long each watch has been silent, read anew for every page.
+//! The time since each watch last received something, read for every page.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::metrics::{Collect, Labels as _, Registry, Resource, sample};
 
-/// The age of what is known of a resource; nothing before its first list.
+/// Returns the time since a resource was last known to match the API server; `None` before its first list.
 pub(super) type Read = Arc<dyn Fn(Resource) -> Option<Duration> + Send + Sync>;
 
 pub(super) fn add(registry: &Registry, read: Read) {

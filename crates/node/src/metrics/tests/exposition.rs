@@ -1,4 +1,4 @@
-//! A reader of Prometheus' text format 0.0.4 that takes nothing that the format does not allow.
+//! A strict parser of Prometheus' text format 0.0.4.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,15 +10,15 @@ pub(crate) struct Shown {
     pub(crate) samples: Vec<Sample>,
 }
 
-/// One line.
+/// One line of a metric.
 pub(crate) struct Sample {
-    /// What follows the metric's name: `_bucket`, `_sum`, `_count` or nothing.
+    /// What follows the metric's name: `_bucket`, `_sum`, `_count`, or empty.
     pub(crate) suffix: String,
     pub(crate) labels: BTreeMap<String, String>,
     pub(crate) value: f64,
 }
 
-/// Reads a page; says what is wrong with it.
+/// Parses a page. Returns the first error that it finds.
 pub(crate) fn read(page: &str) -> Result<Vec<Shown>, String> {
     if !page.is_empty() && !page.ends_with('\n') {
         return Err("the last line does not end".into());
@@ -56,7 +56,7 @@ fn sample(line: &str, name: &str) -> Option<Sample> {
     Some(Sample { suffix: suffix.into(), labels, value })
 }
 
-/// Labels, and what follows their closing brace.
+/// Parses labels. Returns them, and the text after their closing brace.
 fn labels(mut rest: &str) -> Option<(BTreeMap<String, String>, &str)> {
     let mut labels = BTreeMap::new();
     loop {
@@ -91,13 +91,13 @@ fn is_name(name: &str, colon: bool) -> bool {
 }
 
 impl Shown {
-    /// Names of the labels of every sample, without `le`.
+    /// Returns the label names of every sample, without `le`.
     pub(crate) fn label_names(&self) -> BTreeSet<&str> {
         let names = self.samples.iter().flat_map(|sample| sample.labels.keys());
         names.map(String::as_str).filter(|name| *name != "le").collect()
     }
 
-    /// Upper bounds of the buckets, in the order of the page.
+    /// Returns the upper bounds of the buckets, in the order of the page.
     pub(crate) fn bounds(&self) -> Vec<&str> {
         let mut seen = Vec::new();
         for bound in self.samples.iter().filter_map(|sample| sample.labels.get("le")) {
