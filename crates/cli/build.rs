@@ -8,10 +8,9 @@ const GLIBC: (u32, u32) = (2, 36);
 /// The first Rust whose bundled musl reads packed relocations: 1.2.5. The first musl that does is 1.2.4.
 const RUST_WITH_MUSL: (u32, u32) = (1, 93);
 
-/// Packs the relative relocations (`DT_RELR`) if the loader can read them.
-/// The binary has tens of thousands of addresses that are only known when it is loaded. The usual relocation table
-/// for them
-/// is over a MiB long and is read whole at each start. The packed table is a hundredth of that size.
+/// Packs the relative relocations (`DT_RELR`) if the loader can read them. The binary has tens of thousands of
+/// addresses that are only known when it is loaded. The usual relocation table for them is over a MiB long and is
+/// read whole at each start. The packed table is a hundredth of that size.
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     if loader_reads_packed() {
@@ -20,8 +19,7 @@ fn main() {
 }
 
 /// Returns true if the target's loader reads packed relocations. With musl, the loader is a part of the binary. With
-/// glibc,
-/// the answer is only known if the target is the build host: another host's glibc may be older.
+/// glibc, the answer is only known if the target is the build host: another host's glibc may be older.
 fn loader_reads_packed() -> bool {
     let variable = |name| env::var(name).unwrap_or_default();
     if variable("CARGO_CFG_TARGET_OS") != "linux" {

@@ -1,6 +1,5 @@
 //! The `portolan` binary: parses the command line, starts the subcommand and sets the exit code. The work itself is
-//! in the
-//! other crates.
+//! in the other crates.
 
 mod check_ips;
 mod demo;
@@ -52,8 +51,7 @@ enum Command {
 
 impl Command {
     /// Returns true if the command runs until a signal stops it and has nothing to finish: it may exit with status 0
-    /// at any
-    /// time.
+    /// at any time.
     fn runs_until_told(&self) -> bool {
         match self {
             Self::Proxy(options) => options.runs_until_told(),

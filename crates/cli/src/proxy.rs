@@ -107,9 +107,8 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     outcome
 }
 
-/// Runs `work` until it ends or SIGTERM or SIGINT arrives.
-/// The handlers are installed first: for the first process of a container, the kernel discards signals without a
-/// handler.
+/// Runs `work` until it ends or SIGTERM or SIGINT arrives. The handlers are installed first: for the first process of
+/// a container, the kernel discards signals without a handler.
 ///
 /// If packets depend on this process, a kernel data plane takes over before it ends. A second signal ends it at once.
 async fn until_told_to_stop(
@@ -257,8 +256,7 @@ fn pages_settings(loaded: &Loaded) -> PagesSettings<'_> {
 }
 
 /// Passes every watch event to the agent. A watcher from `new` replaces the current one. Its first lists are compared
-/// with the
-/// known objects, so no change is lost in between.
+/// with the known objects, so no change is lost in between.
 async fn watching(
     agent: &Rc<RefCell<Agent>>,
     mut watcher: Watcher,
@@ -277,8 +275,7 @@ async fn watching(
 }
 
 /// Notifies the agent each time the addresses by which the client reaches the API server change. The agent keeps
-/// Services
-/// from capturing these.
+/// Services from capturing these.
 async fn following_api_server(agent: &Rc<RefCell<Agent>>, peers: &Peers) -> Infallible {
     let mut changes = peers.follow();
     loop {

@@ -218,17 +218,14 @@ impl Agent {
     }
 
     /// Returns a receiver of the rules that this process owns and of the writers whose changes are not drift. The
-    /// list is empty
-    /// until drift detection starts: before, the process's own commits would flood the listener. It has no entry for
-    /// modes
-    /// for which the kernel sends no notifications.
+    /// list is empty until drift detection starts: before, the process's own commits would flood the listener. It has
+    /// no entry for modes for which the kernel sends no notifications.
     pub(super) fn own(&self) -> watch::Receiver<Vec<Own>> {
         self.own.subscribe()
     }
 
     /// Resolves when every family has its first commit. The receiver of the value removes what kube-proxy left and
-    /// then calls
-    /// [`Agent::leftovers_are_gone`].
+    /// then calls [`Agent::leftovers_are_gone`].
     pub(super) fn in_step(&mut self) -> oneshot::Receiver<Keep> {
         let (sender, receiver) = oneshot::channel();
         self.on_in_step.push(sender);

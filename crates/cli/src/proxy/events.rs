@@ -39,8 +39,7 @@ impl Notes {
     }
 
     /// Posts that a server with `bindAddressHardFail` cannot listen. The process is about to end: waits a moment for
-    /// the Event to
-    /// be sent.
+    /// the Event to be sent.
     pub(super) async fn cannot_listen(&self, error: &BindError) {
         let note = error.to_string();
         self.recorder.event(match error.server {

@@ -10,17 +10,15 @@ use super::checks::{self, Finding};
 use super::modes;
 
 /// Returns the connection tracking settings that are wrong and cannot be written, each with the command that sets it.
-/// Changes
-/// nothing.
+/// Changes nothing.
 pub(super) fn conntrack_refusals(configuration: &Configuration, host: &Host) -> Vec<String> {
     let refused = host.refusals(&wanted(configuration, host));
     refused.iter().map(ToString::to_string).collect()
 }
 
 /// Writes the connection tracking settings that differ. Warns of those that cannot be written, with the commands that
-/// set
-/// them, unless a finding in `told` has reported them. kube-proxy does not start in that case; Portolan keeps serving
-/// Services.
+/// set them, unless a finding in `told` has reported them. kube-proxy does not start in that case; Portolan keeps
+/// serving Services.
 pub(super) fn apply_conntrack(configuration: &Configuration, told: &[Finding]) {
     let host = Host::default();
     let outcome = host.apply(&wanted(configuration, &host));
@@ -39,8 +37,7 @@ fn wanted(configuration: &Configuration, host: &Host) -> Vec<Wanted> {
 }
 
 /// Sets the settings that a start with this configuration writes back to the kernel's defaults, where they have the
-/// value of
-/// such a start. Returns how many could not be written.
+/// value of such a start. Returns how many could not be written.
 pub(super) fn put_back(configuration: &Configuration) -> usize {
     let mut settings = conntrack::put_back(&configuration.conntrack);
     settings.push(modes::route_localnet());

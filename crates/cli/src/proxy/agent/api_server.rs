@@ -31,8 +31,7 @@ impl Agent {
     }
 
     /// Passes the addresses and ports that must stay reachable to the Catalog. Does nothing if the node's addresses
-    /// cannot be
-    /// listed.
+    /// cannot be listed.
     pub(super) fn review_api_server(&mut self) {
         let Ok(own) = Addresses::open().and_then(|addresses| addresses.list_own()) else { return };
         let sockets = self.peers.sockets();
@@ -47,8 +46,8 @@ impl Agent {
 }
 
 /// Returns what Services must not capture. `sockets` are the addresses and ports to which the agent connects,
-/// `behind` the API
-/// servers behind them, and `own` the node's addresses without those that the IPVS mode added for Services.
+/// `behind` the API servers behind them, and `own` the node's addresses without those that the IPVS mode added for
+/// Services.
 fn places(
     sockets: &BTreeSet<SocketAddr>,
     behind: &BTreeSet<IpAddr>,

@@ -29,8 +29,7 @@ pub(super) struct HealthChecks {
 }
 
 /// First and longest delay before ports that could not be opened are retried. The delay doubles with each failure. A
-/// new IPv6
-/// address is tentative for a second or two (RFC 4862) and cannot be listened on.
+/// new IPv6 address is tentative for a second or two (RFC 4862) and cannot be listened on.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(60);
 
@@ -91,8 +90,7 @@ impl Agent {
     }
 
     /// Brings a family's servers in sync with the Catalog, if they are stale. What fails is retried after the next
-    /// commit and
-    /// after a back-off.
+    /// commit and after a back-off.
     pub(super) fn sync_health_checks(&mut self, family: Family) {
         let Some(running) = &mut self.running else { return };
         let (mut ports, mut counts) = (BTreeMap::new(), BTreeMap::new());

@@ -1,8 +1,7 @@
 //! Checks whether the memory limit of this process is enough for the rules of the iptables mode.
 //!
 //! The programs that load rules are much larger than the agent. The kernel charges rules to the cgroup that creates
-//! them.
-//! If the limit is too low, the kernel kills a program, or the whole container, at each load.
+//! them. If the limit is too low, the kernel kills a program, or the whole container, at each load.
 
 use portolan_backend::iptables::{Memory, Size, Variant};
 use portolan_model::Change;
@@ -42,8 +41,7 @@ impl Need {
     }
 
     /// Returns the needed bytes: the rules of every family in the kernel, the larger one of the programs (they run
-    /// one after the
-    /// other) and the agent. `None` if no family uses the iptables mode.
+    /// one after the other) and the agent. `None` if no family uses the iptables mode.
     fn bytes(&self) -> Option<u64> {
         let of = |size: &Size, variant: &Option<Variant>| Some(size.memory((*variant)?));
         let families = [of(&self.sizes.ipv4, &self.variants.ipv4), of(&self.sizes.ipv6, &self.variants.ipv6)];
@@ -56,8 +54,7 @@ impl Need {
     }
 
     /// Returns the needed bytes and the available room if the need exceeds the room and has not been reported. A need
-    /// is reported
-    /// again when it has grown by a tenth.
+    /// is reported again when it has grown by a tenth.
     fn too_much_for(&mut self, room: impl FnOnce() -> Option<Room>) -> Option<(u64, Room)> {
         let Some(needed) = self.bytes() else {
             self.told = None;

@@ -19,8 +19,7 @@ use crate::proxy::modes::{self, Blueprint, Shared};
 use crate::proxy::{checks, settings};
 
 /// The last known addresses and pod CIDRs of the Node object. If an update has no addresses or no pod CIDRs, the old
-/// ones
-/// stay: a Node lacks them for a moment when it is recreated, and the old ones still describe this node.
+/// ones stay: a Node lacks them for a moment when it is recreated, and the old ones still describe this node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct OwnNode {
     addresses: Vec<IpAddr>,
@@ -73,8 +72,7 @@ impl Agent {
     }
 
     /// Reports new findings about the current configuration and Node object. A finding that is fatal at the start
-    /// does not end a
-    /// running proxy.
+    /// does not end a running proxy.
     pub(super) fn review_families(&mut self) {
         if self.running.is_none() {
             return;
@@ -91,8 +89,7 @@ impl Agent {
     }
 
     /// Returns the node's addresses without those that the IPVS mode added. Returns `None` if they cannot be listed:
-    /// the current
-    /// settings stay, and the listing is retried every second.
+    /// the current settings stay, and the listing is retried every second.
     pub(super) fn interface_addresses(&mut self) -> Option<Vec<IpAddr>> {
         let listed = Addresses::open().and_then(|addresses| addresses.list_own());
         if let Err(error) = &listed
@@ -121,8 +118,7 @@ impl Agent {
         let of_family = |family: &Family| {
             match Blueprint::new(&self.configuration, *family, &node) {
                 // While the process stops, a data plane that captures for a relay is replaced by one that does not.
-                // Other modes
-                // stay, even if relays of an earlier mode are draining.
+                // Other modes stay, even if relays of an earlier mode are draining.
                 blueprint if self.leaving.is_some() && blueprint.captures() => {
                     Blueprint::without_relay(&self.configuration, *family, &node)
                 }

@@ -14,8 +14,8 @@ pub(super) struct Told(Vec<Refusal>);
 
 impl Told {
     /// Stores the refusals of a commit and returns the new ones. `changed` are the Service ports of the commit,
-    /// `None` all of
-    /// them. A Service port that the commit covers and does not refuse is programmed: its refusal is dropped.
+    /// `None` all of them. A Service port that the commit covers and does not refuse is programmed: its refusal is
+    /// dropped.
     fn take(&mut self, refused: &[Refusal], changed: Option<&[Arc<ServicePortName>]>) -> Vec<Refusal> {
         let new: Vec<Refusal> = refused.iter().filter(|refusal| !self.0.contains(refusal)).cloned().collect();
         self.0.retain(|told| {

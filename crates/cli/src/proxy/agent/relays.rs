@@ -10,18 +10,15 @@ use tokio::sync::oneshot;
 use super::Agent;
 
 /// How long the process lives on after a signal to let the relay's connections end. Below the 30 seconds of
-/// Kubernetes' grace
-/// period.
+/// Kubernetes' grace period.
 pub(in crate::proxy) const LEAVING: Duration = Duration::from_secs(25);
 /// The part of [`LEAVING`] in which the relay has to end.
 const DRAIN: Duration = Duration::from_secs(22);
 
 impl Agent {
     /// Prepares the end of the process. If packets depend on it, the rules of the nftables mode take over, or those
-    /// of the
-    /// iptables mode if these redirect to the relay. The relay's connections may go on for a while. Returns a
-    /// receiver that
-    /// resolves when the relay has ended, or `None` if there is nothing to wait for.
+    /// of the iptables mode if these redirect to the relay. The relay's connections may go on for a while. Returns a
+    /// receiver that resolves when the relay has ended, or `None` if there is nothing to wait for.
     pub(in crate::proxy) fn leave(&mut self) -> Option<oneshot::Receiver<()>> {
         if self.running.is_none() || !self.shared.relays.are_there() {
             return None;

@@ -37,8 +37,7 @@ impl Agent {
     }
 
     /// Returns true if the Node object has been awaited for longer than `time`. The wait starts when everything else
-    /// is known, so
-    /// the time during which the API server is unreachable does not count.
+    /// is known, so the time during which the API server is unreachable does not count.
     pub(super) fn has_waited(&self, time: Duration) -> bool {
         self.listed_at.is_some_and(|since| since.elapsed() > time)
     }

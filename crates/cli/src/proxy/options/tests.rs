@@ -30,7 +30,7 @@ fn loaded(arguments: &[&str]) -> Loaded {
     load(arguments).unwrap_or_else(|error| panic!("{arguments:?}: {error:#}"))
 }
 
-/// The field of the configuration at a dotted path.
+/// Returns the field of the configuration at a dotted path.
 fn field(loaded: &Loaded, path: &str) -> Value {
     let object = loaded.configuration.to_v1alpha1();
     path.split('.').fold(object, |value, name| value.get(name).cloned().unwrap_or(Value::Null))
@@ -124,7 +124,7 @@ fn booleans_are_read_as_go_reads_them() {
     }
     assert!(!parse(&["--config_reload=false"]).expect("underscores").config_reload);
     assert!(parse(&["--init-only", "--cleanup=false"]).expect("two").init_only);
-    // The value of a boolean is joined; what follows is an argument, and there are none.
+    // The value of a boolean needs `=`. A following word is a positional argument, and there are none.
     assert!(parse(&["--cleanup", "false"]).is_err());
     assert!(parse(&["--cleanup=maybe"]).is_err());
 }

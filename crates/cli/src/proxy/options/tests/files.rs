@@ -6,7 +6,7 @@ use super::*;
 
 const HEAD: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
 
-/// A file that goes with the folder.
+/// Writes a configuration file into a temporary folder.
 fn file(body: &str) -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("config.yaml");
