@@ -1,4 +1,4 @@
-//! Access to `portolan serve`, through the binary: first start, kubeconfigs, mistakes.
+//! Access to `portolan serve` through the binary: first start, kubeconfigs, errors.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -19,7 +19,7 @@ use tempfile::tempdir;
 
 use common::{BINARY, PATIENCE, configuration, in_step, objects};
 
-/// Exit code, stdout, stderr.
+/// Runs the binary. Returns exit code, stdout and stderr.
 fn portolan(arguments: &[&str]) -> (i32, String, String) {
     let output = Command::new(BINARY).args(arguments).output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
@@ -68,7 +68,7 @@ fn a_proxy_connects_with_what_was_printed_before_the_first_start() {
     assert_eq!(mode(&data.join("pki")), 0o700);
     let authority = fs::read(data.join("pki/ca.crt")).unwrap();
 
-    // A server that was killed comes back as the same one for its clients.
+    // A killed server has the same identity for its clients after a restart.
     server.kill().unwrap();
     let mut server = serve(&world, &data, &manifests);
     assert_eq!(fs::read(data.join("pki/ca.crt")).unwrap(), authority);
@@ -82,7 +82,7 @@ fn a_proxy_connects_with_what_was_printed_before_the_first_start() {
     }
 }
 
-/// What a kubeconfig knows the server by.
+/// Returns the certificate authority of a kubeconfig.
 fn line_of(config: &str) -> String {
     let (_, rest) = config.split_once("certificate-authority-data:").unwrap();
     rest.split_whitespace().find(|word| word.len() > 100).unwrap().to_owned()
