@@ -239,7 +239,7 @@ fn cleanup_leaves_nothing_of_ours_or_kube_proxys_and_needs_no_api_server() {
 }
 
 #[test]
-fn cleanup_names_what_stays_because_others_use_it() {
+fn cleanup_reports_what_stays_because_other_programs_use_it() {
     let node = Namespace::new("held").unwrap();
     let rules = "*nat\n:KUBE-SERVICES - [0:0]\n:KUBE-MARK-MASQ - [0:0]\n:OTHERS - [0:0]\n\
                  -A PREROUTING -j KUBE-SERVICES\n-A KUBE-SERVICES -j KUBE-MARK-MASQ\n\
@@ -311,7 +311,7 @@ fn cleanup_by_a_user_who_cannot_see_the_older_iptables_says_what_may_be_left() {
 }
 
 #[test]
-fn a_take_over_that_cannot_look_into_the_older_iptables_is_told_and_goes_on() {
+fn a_takeover_without_access_to_the_older_iptables_warns_and_goes_on() {
     let cluster = Cluster::new();
     let node = cluster.world.node().namespace();
     if !add_legacy_table(node) {
@@ -372,7 +372,7 @@ fn cleanup_removes_the_device_the_rules_and_the_sets_of_the_ipvs_mode() {
 }
 
 #[test]
-fn sets_of_the_ipvs_mode_that_somebody_uses_are_told() {
+fn ipvs_sets_in_use_by_other_rules_are_reported() {
     let node = ipvs_node("ipvs-in-use");
     let rule = "INPUT -m set --match-set KUBE-CLUSTER-IP dst,dst -j ACCEPT";
     let iptables = |action| {
@@ -437,7 +437,7 @@ fn init_only_sets_what_the_node_needs_and_touches_no_rules() {
 }
 
 #[test]
-fn settings_that_cannot_be_written_are_told_once_with_the_command_and_services_work() {
+fn settings_that_cannot_be_written_are_reported_once_with_the_command_and_services_work() {
     let cluster = Cluster::new();
     busy_services(&cluster);
     let file = cluster.configuration_file();
@@ -472,7 +472,7 @@ fn settings_that_cannot_be_written_are_told_once_with_the_command_and_services_w
 }
 
 #[test]
-fn the_first_process_of_a_container_ends_when_it_is_told_to() {
+fn the_first_process_of_a_container_ends_on_a_signal() {
     let cluster = Cluster::new();
     cluster.configure("");
     let file = cluster.configuration_file();

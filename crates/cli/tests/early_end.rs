@@ -55,7 +55,7 @@ fn is_read(path: &Path) {
 }
 
 #[test]
-fn while_it_reads_its_configuration() {
+fn a_signal_while_the_configuration_is_read_ends_with_0() {
     let (namespace, folder) = (Namespace::new("early").unwrap(), tempfile::tempdir().unwrap());
     for signal in [Signal::TERM, Signal::INT] {
         let file = folder.path().join(format!("{signal:?}.yaml"));
@@ -67,7 +67,7 @@ fn while_it_reads_its_configuration() {
 }
 
 #[test]
-fn while_it_reads_its_kubeconfig() {
+fn a_signal_while_the_kubeconfig_is_read_ends_with_0() {
     let (namespace, folder) = (Namespace::new("early").unwrap(), tempfile::tempdir().unwrap());
     let (file, kubeconfig) = (folder.path().join("config.yaml"), folder.path().join("kubeconfig"));
     pipe(&kubeconfig);
@@ -80,7 +80,7 @@ fn while_it_reads_its_kubeconfig() {
 
 /// An action that ends by itself has something to finish. If a signal ends it before, its status is not 0.
 #[test]
-fn but_not_where_something_was_to_be_done() {
+fn an_action_that_is_ended_early_does_not_succeed() {
     let (namespace, folder) = (Namespace::new("early").unwrap(), tempfile::tempdir().unwrap());
     let file = folder.path().join("config.yaml");
     pipe(&file);
@@ -104,7 +104,7 @@ fn has_decided(process: &PortolanProcess) -> bool {
 }
 
 #[test]
-fn at_any_point_of_a_start() {
+fn a_signal_at_any_point_of_a_start_ends_with_0() {
     let (namespace, folder) = (Namespace::new("early").unwrap(), tempfile::tempdir().unwrap());
     let file = folder.path().join("config.yaml");
     fs::write(&file, configuration("")).unwrap();
@@ -122,7 +122,7 @@ fn at_any_point_of_a_start() {
 }
 
 #[test]
-fn while_the_api_server_opens_its_store() {
+fn a_signal_while_the_store_opens_ends_with_0() {
     let (namespace, folder) = (Namespace::new("early").unwrap(), tempfile::tempdir().unwrap());
     namespace.ip("link set lo up").unwrap();
     for number in 0..5 {

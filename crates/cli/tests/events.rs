@@ -34,7 +34,7 @@ fn told(cluster: &Cluster, reason: &str) -> Value {
 }
 
 #[test]
-fn a_start_is_told() {
+fn a_start_posts_an_event() {
     let cluster = Cluster::new();
     let _proxy = cluster.proxy();
     let event = told(&cluster, "Starting");
@@ -45,7 +45,7 @@ fn a_start_is_told() {
 }
 
 #[test]
-fn changed_configurations_are_told() {
+fn changed_configurations_post_events() {
     let cluster = Cluster::new();
     let _proxy = cluster.proxy();
     cluster.configure("nftables: {masqueradeBit: 32}\n");
@@ -67,7 +67,7 @@ fn changed_configurations_are_told() {
 }
 
 #[test]
-fn a_health_check_node_port_that_cannot_be_opened_is_told() {
+fn a_health_check_node_port_that_cannot_be_opened_posts_an_event() {
     let cluster = Cluster::new();
     let pod = &cluster.world.pods()[0];
     let _others =
@@ -88,7 +88,7 @@ fn a_health_check_node_port_that_cannot_be_opened_is_told() {
 }
 
 #[test]
-fn a_server_that_must_listen_and_cannot_is_told_before_the_end() {
+fn a_server_that_must_listen_and_cannot_posts_an_event_before_the_end() {
     let cluster = Cluster::new();
     let _others =
         cluster.world.node().namespace().run(|| TcpListener::bind("127.0.0.1:19999").unwrap()).unwrap();
@@ -117,7 +117,7 @@ fn count(cluster: &Cluster, reason: &str) -> usize {
 }
 
 #[test]
-fn a_service_that_asks_for_the_place_of_the_api_server_does_not_get_it() {
+fn a_service_cannot_take_over_the_address_of_the_api_server() {
     for mode in ["nftables", "iptables", "userspace"] {
         let mut cluster = Cluster::without_validation();
         let [pod, _] = cluster.world.pods() else { panic!("two pods") };
@@ -211,7 +211,7 @@ fn the_older_of_two_services_keeps_its_node_port_after_a_restart_too() {
 }
 
 #[test]
-fn a_service_with_too_many_endpoints_is_told() {
+fn a_service_with_too_many_endpoints_posts_an_event() {
     let cluster = Cluster::without_validation();
     let (pod, from) = (&cluster.world.pods()[0], cluster.world.client().namespace());
     let mut proxy = cluster.proxy();
@@ -239,7 +239,7 @@ fn a_service_with_too_many_endpoints_is_told() {
 
 /// The limit is in a file only, and the kernel does not enforce it: the test checks what is reported.
 #[test]
-fn a_memory_limit_that_is_too_low_is_told_before_the_rules_are_loaded() {
+fn a_memory_limit_that_is_too_low_is_reported_before_the_rules_are_loaded() {
     let cluster = Cluster::new();
     common::load::busy_services(&cluster);
     let limits = tempfile::tempdir().unwrap();

@@ -152,7 +152,7 @@ fn reports_version(cluster: &Cluster, kubernetes: &str) {
 }
 
 #[test]
-fn the_version_is_that_of_the_kube_proxy_whose_place_this_takes() {
+fn the_reported_version_is_that_of_kube_proxy() {
     let cluster = Cluster::new();
     let proxy = cluster.start_proxy("");
     reports_version(&cluster, concat!("v1.36.2+portolan-", env!("CARGO_PKG_VERSION")));
@@ -190,7 +190,7 @@ fn changes_are_pending_until_they_are_in_the_kernel() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_taken_over_when_it_is_free() {
+fn a_server_listens_when_its_port_becomes_free() {
     let cluster = Cluster::new();
     let pod = &cluster.world.pods()[0];
     let others =
@@ -204,7 +204,7 @@ fn a_port_that_is_taken_is_taken_over_when_it_is_free() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_fatal_where_that_is_asked_for() {
+fn a_port_in_use_is_fatal_with_bind_address_hard_fail() {
     let cluster = Cluster::new();
     for field in ["healthzBindAddress", "metricsBindAddress"] {
         let _others =
@@ -232,7 +232,7 @@ fn exchange(cluster: &Cluster, to: SocketAddr, bytes: &[u8]) -> String {
 }
 
 #[test]
-fn the_log_tells_more_as_soon_as_it_is_asked_to() {
+fn the_verbosity_of_the_log_can_be_raised_while_the_proxy_runs() {
     const TOLD: &str = "a connection ended early";
     let cluster = Cluster::new();
     objects::node(&cluster.world);

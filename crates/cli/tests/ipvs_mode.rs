@@ -100,7 +100,7 @@ fn restarts_while_in_use_lose_nothing() {
 }
 
 #[test]
-fn what_the_kernel_refuses_is_told_once() {
+fn refusals_of_the_kernel_are_reported_once() {
     let Some(cluster) = cluster() else { return };
     let (pods, client) = (cluster.world.pods(), cluster.world.client().namespace());
     cluster.service(objects::cluster_ip("bad", "10.96.0.66"), &[&pods[0]]);
@@ -121,7 +121,7 @@ fn what_the_kernel_refuses_is_told_once() {
 }
 
 #[test]
-fn settings_and_timeouts_of_the_configuration_are_the_kernels() {
+fn the_kernel_has_the_settings_and_timeouts_of_the_configuration() {
     let Some(cluster) = cluster() else { return };
     let node = cluster.world.node().namespace();
     let read = |path: &'static str| {

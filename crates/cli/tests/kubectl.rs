@@ -219,7 +219,7 @@ fn apply_creates_and_changes() {
 }
 
 #[test]
-fn apply_on_the_server_tells_writers_apart() {
+fn server_side_apply_distinguishes_writers() {
     for shell in shells() {
         let applied = shell.kubectl("apply --server-side -f web.yaml");
         assert!(applied.contains("service/web serverside-applied"), "{applied}");

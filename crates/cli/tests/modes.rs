@@ -140,7 +140,7 @@ fn the_next_run_in_another_mode_loses_nothing_and_removes_what_the_last_one_left
 }
 
 #[test]
-fn a_mode_that_cannot_be_written_leaves_the_other_in_force() {
+fn a_mode_that_cannot_be_written_leaves_the_former_one_active() {
     let cluster = Cluster::new();
     let node = cluster.world.node().namespace();
     let pods = cluster.world.pods();
@@ -165,7 +165,7 @@ fn a_mode_that_cannot_be_written_leaves_the_other_in_force() {
 }
 
 #[test]
-fn rules_that_somebody_flushes_in_iptables_mode_come_back() {
+fn iptables_rules_that_another_program_flushes_are_restored() {
     let cluster = Cluster::new();
     let node = cluster.world.node().namespace();
     let backend = &cluster.world.pods()[0];
@@ -301,7 +301,7 @@ fn a_mode_that_the_node_cannot_run_is_refused() {
 }
 
 #[test]
-fn a_lock_that_others_hold_delays_the_start_and_ends_nothing() {
+fn a_lock_held_by_another_program_only_delays_the_start() {
     let cluster = Cluster::new();
     let node = cluster.world.node().namespace();
     if !hint_at_legacy(node) {
@@ -327,7 +327,7 @@ fn a_lock_that_others_hold_delays_the_start_and_ends_nothing() {
 }
 
 #[test]
-fn node_ports_answer_as_the_mode_has_it() {
+fn the_mode_decides_on_which_addresses_node_ports_are_served() {
     use portolan_testkit::ProbeResult::Refused;
     let cluster = Cluster::new();
     let node = cluster.world.node().namespace();

@@ -160,7 +160,7 @@ fn pod_cidrs_are_followed_without_a_restart_or_a_loss() {
 }
 
 #[test]
-fn a_node_that_is_not_there_yet_is_waited_for() {
+fn the_start_waits_for_a_missing_node_object() {
     let cluster = Cluster::new();
     cluster.delete(Resource::Node, NODE);
     busy_services(&cluster);
@@ -178,7 +178,7 @@ fn a_node_that_is_not_there_yet_is_waited_for() {
 }
 
 #[test]
-fn what_is_fatal_ends_the_start_whatever_else_happens_until_then() {
+fn a_fatal_finding_ends_the_start_despite_endpoint_changes() {
     let cluster = Cluster::new();
     busy_services(&cluster);
     // Only the Node object shows that the pod CIDRs are not of the primary family.

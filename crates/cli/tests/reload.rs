@@ -116,7 +116,7 @@ fn under_load_good_files_are_applied_bad_ones_refused_and_nothing_is_lost() {
 }
 
 #[test]
-fn what_a_new_configuration_says_is_what_packets_meet() {
+fn packets_meet_the_changed_configuration() {
     let cluster = Cluster::new();
     let backend = &cluster.world.remote_pods()[0];
     cluster.service(objects::load_balancer("web", "10.96.0.10", 30_080, "198.51.100.7"), &[backend]);
@@ -224,7 +224,7 @@ fn servers_that_have_to_listen_swap_their_addresses() {
 }
 
 #[test]
-fn a_server_that_has_to_listen_from_now_on_is_tried_before() {
+fn a_reload_to_hard_fail_checks_that_the_server_can_listen() {
     let cluster = Cluster::new();
     let taken = || TcpListener::bind("127.0.0.1:10411").unwrap();
     let others = cluster.world.node().namespace().run(taken).unwrap();
@@ -261,7 +261,7 @@ fn a_node_without_pod_cidrs_keeps_its_local_detection() {
 }
 
 #[test]
-fn what_is_ignored_in_a_changed_file_is_told() {
+fn ignored_fields_of_a_changed_file_are_logged() {
     let cluster = Cluster::new();
     let mut proxy = cluster.proxy();
     reconfigure(&cluster, &mut proxy, "resourceContainer: /kube-proxy\noomScoreAdj: 5\n");

@@ -100,7 +100,7 @@ fn churn(cluster: &Cluster, stop: &AtomicBool) -> Frontends {
 }
 
 #[test]
-fn killed_amid_changes_the_table_ends_as_the_api_says() {
+fn after_kills_during_changes_the_table_matches_the_api() {
     let cluster = Cluster::new();
     busy_services(&cluster);
     for number in 0..CHURNING {
@@ -169,7 +169,7 @@ fn damage_and_watch(cluster: &Cluster, proxy: &mut PortolanProcess, commands: &[
 }
 
 #[test]
-fn damage_to_elements_is_mended_and_what_they_do_not_concern_goes_on() {
+fn damaged_elements_are_repaired_and_unrelated_flows_go_on() {
     let cluster = Cluster::new();
     busy_services(&cluster);
     let mut proxy = cluster.proxy();
@@ -193,7 +193,7 @@ fn damage_to_elements_is_mended_and_what_they_do_not_concern_goes_on() {
 }
 
 #[test]
-fn a_table_that_others_remove_comes_back() {
+fn a_removed_table_is_restored() {
     let cluster = Cluster::new();
     busy_services(&cluster);
     let mut proxy = cluster.proxy();

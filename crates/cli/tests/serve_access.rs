@@ -42,7 +42,7 @@ fn serve(world: &World, data: &Path, manifests: &Path) -> PortolanProcess {
 }
 
 #[test]
-fn a_proxy_connects_with_what_was_printed_before_the_first_start() {
+fn a_proxy_connects_with_a_kubeconfig_from_before_the_first_start() {
     let folder = tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     let (data, config) = (at("deep/data"), at("proxy.conf"));
@@ -89,7 +89,7 @@ fn line_of(config: &str) -> String {
 }
 
 #[test]
-fn a_file_with_a_kubeconfig_is_for_its_owner() {
+fn only_the_owner_can_read_a_kubeconfig_file() {
     let folder = tempdir().unwrap();
     let (data, output) = (folder.path().join("data"), folder.path().join("admin.conf"));
     fs::write(&output, "old").unwrap();
@@ -114,7 +114,7 @@ fn a_file_with_a_kubeconfig_is_for_its_owner() {
 }
 
 #[test]
-fn mistakes() {
+fn wrong_arguments_fail_with_a_clear_error() {
     let folder = tempdir().unwrap();
     let (data, file) = (folder.path().join("data"), folder.path().join("file"));
     fs::write(&file, "nothing").unwrap();

@@ -127,7 +127,7 @@ fn the_value_that_chose_an_endpoint_never_leaves_the_node() {
 
 /// As in a container without privileges.
 #[test]
-fn what_cannot_be_written_below_proc_is_told_and_everything_else_is_done() {
+fn a_read_only_proc_is_reported_and_everything_else_works() {
     let cluster = Cluster::new();
     let backend = web(&cluster);
     cluster.configure("conntrack: {tcpBeLiberal: true}\n");
@@ -181,7 +181,7 @@ fn topology_hints_follow_the_zone_of_the_node() {
 }
 
 #[test]
-fn who_is_masqueraded_is_configured() {
+fn the_configuration_decides_what_is_masqueraded() {
     let cases = [
         ("", false, true),
         ("clusterCIDR: 203.0.113.0/24,2001:db8:113::/64\n", true, false),
@@ -211,7 +211,7 @@ fn who_is_masqueraded_is_configured() {
 }
 
 #[test]
-fn where_node_ports_answer_is_configured() {
+fn the_configuration_decides_where_node_ports_are_served() {
     let cases = [
         ("", true, false),
         ("nodePortAddresses: [primary]\n", true, false),

@@ -149,7 +149,7 @@ fn seen(from: &Namespace, protocol: Protocol, to: &str) -> BTreeSet<(IpAddr, IpA
 }
 
 #[test]
-fn endpoints_see_clients_on_request_where_answers_come_back() {
+fn on_request_endpoints_see_clients_if_replies_return_through_the_node() {
     const KEEP: &str = "portolan.dev/userspace-keep-client-address";
     let cluster = Cluster::new();
     let world = &cluster.world;
@@ -287,7 +287,7 @@ fn hand_over_to_the_kernel(capture: &str) {
 /// A killed proxy cannot hand over: connections break, new ones are refused at once, and the next start repairs
 /// everything.
 #[test]
-fn after_a_kill_a_start_is_enough_in_this_mode_or_another() {
+fn after_a_kill_a_restart_in_any_mode_repairs_everything() {
     let cluster = Cluster::new();
     let (node, client) = (cluster.world.node().namespace(), cluster.world.client().namespace());
     busy_services(&cluster);

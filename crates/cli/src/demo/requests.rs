@@ -211,7 +211,7 @@ mod tests {
     use crate::demo::objects::{AUDIT, WEB};
 
     #[test]
-    fn the_source_is_kept_where_nothing_has_to_come_back_through_the_node() {
+    fn the_source_is_kept_unless_replies_must_return_through_the_node() {
         let (own, other) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
         let keeps = |service, frontend, own, backend| {
             Path::new(Sender::Pod, service, frontend).keeps_source(own, backend)

@@ -156,7 +156,7 @@ fn a_running_log_takes_other_settings() {
 }
 
 #[test]
-fn a_value_that_logs_does_not_disturb() {
+fn a_field_may_log_while_it_is_formatted() {
     struct Talkative;
     impl std::fmt::Debug for Talkative {
         fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_leave_files_for_others() {
+    fn connections_leave_room_for_other_files() {
         let pair = |files| (of_files(files).connections, of_files(files).connections_of_one_client);
         assert_eq!((pair(usize::MAX), pair(1_024), pair(10)), ((4096, 2048), (924, 462), (1, 1)));
     }

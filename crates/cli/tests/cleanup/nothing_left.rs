@@ -185,7 +185,7 @@ fn the_chain_stays_while_loopback_addresses_are_routed_or_others_have_rules_in_i
 }
 
 #[test]
-fn a_node_that_ran_the_proxy_says_what_it_put_back() {
+fn a_cleanup_logs_the_settings_that_it_puts_back() {
     let cluster = Cluster::new();
     let mut proxy = cluster.proxy_with("mode: iptables\n");
     logged(&mut proxy, "kernel setting written", 1);

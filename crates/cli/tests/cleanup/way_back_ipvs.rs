@@ -197,7 +197,7 @@ fn stream() -> TrafficPlan {
 }
 
 #[test]
-fn a_virtual_server_that_still_has_connections_goes_at_the_clean_up() {
+fn a_draining_virtual_server_is_removed_by_the_clean_up() {
     let Some(cluster) = cluster() else { return };
     let node = cluster.world.node().namespace();
     service(&cluster);

@@ -26,7 +26,7 @@ fn fifo(path: &Path) {
 const MOST_MEMORY: u64 = 200 << 20;
 
 #[test]
-fn what_is_no_regular_file_is_named_and_keeps_nobody_waiting() {
+fn special_files_are_reported_and_block_no_request() {
     let folder = tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     service(folder.path(), "first");
@@ -77,7 +77,7 @@ const HANGING: &str = "exec 3<>/dev/fuse && \
     mount -i -t fuse -o fd=3,rootmode=40000,user_id=0,group_id=0 none \"$0\" && exec \"$@\"";
 
 #[test]
-fn a_folder_on_a_file_system_that_hangs_keeps_health_from_nobody() {
+fn a_hanging_manifests_folder_does_not_block_health_checks() {
     let (folder, data) = (tempdir().unwrap(), tempdir().unwrap());
     let (path, data) = (folder.path().to_str().unwrap(), data.path().to_str().unwrap());
     let arguments = ["--data-dir", data, "--manifests", path, "--request-timeout", "1s"];

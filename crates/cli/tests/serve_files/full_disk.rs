@@ -146,7 +146,7 @@ fn on_a_full_disk_small_deletions_cost_no_watch_its_history() {
 }
 
 #[test]
-fn on_a_full_disk_what_is_deleted_in_steps_goes_too() {
+fn on_a_full_disk_objects_with_finalizers_and_namespaces_can_be_deleted() {
     let small = Small::start();
     let site = &small.site;
     let team = json!({"metadata": {"name": "team"}}).to_string();
@@ -180,7 +180,7 @@ fn on_a_full_disk_what_is_deleted_in_steps_goes_too() {
 }
 
 #[test]
-fn what_is_held_of_the_reserve_is_not_given_to_others() {
+fn a_held_part_of_the_reserve_is_not_released() {
     let mut lives = TwoLives::start(START_TWICE_NARROW);
     lives.kill();
     // At its start, the server tries once to shorten its file, which needs the reserve.
@@ -208,7 +208,7 @@ fn what_is_held_of_the_reserve_is_not_given_to_others() {
 }
 
 #[test]
-fn a_disk_that_others_fill_is_noticed_and_so_is_that_it_is_mended() {
+fn a_disk_filled_by_another_program_is_detected_and_so_is_its_recovery() {
     let mut small = Small::start();
     for number in 0..5 {
         assert_eq!(small.create(&format!("s{number}"), 100_000), 201);

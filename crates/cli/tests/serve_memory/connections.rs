@@ -310,7 +310,7 @@ fn connections_without_credentials_take_little_and_give_it_back() {
 }
 
 #[test]
-fn heads_that_do_not_end_take_little() {
+fn unfinished_heads_take_little_memory() {
     let secure = Secure::start();
     let begin = "GET /api HTTP/1.1\r\nhost: localhost\r\nx-a: ";
     secure.hold("a head begun", 300, || secure.said(b"http/1.1", begin.as_bytes()));
@@ -339,7 +339,7 @@ fn heads_that_do_not_end_take_little() {
 }
 
 #[test]
-fn connections_end_with_the_answer_to_a_client_that_does_not_show_who_it_is() {
+fn connections_without_credentials_end_with_the_first_response() {
     let secure = Secure::start();
     for (path, code) in [("/api", "401"), ("/livez", "200"), ("/version", "200")] {
         for credential in ["", "authorization: Bearer wrong\r\n"] {

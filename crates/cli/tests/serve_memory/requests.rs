@@ -180,7 +180,7 @@ fn endpoints(count: usize) -> String {
 }
 
 #[test]
-fn what_is_stored_takes_no_more_either() {
+fn requests_on_stored_objects_stay_within_the_same_limit() {
     let slices = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
     let all_endpoints = "/api/v1/namespaces/default/endpoints";
     let annotation = format!(

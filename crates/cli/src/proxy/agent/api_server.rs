@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_depends_on_the_mode_and_on_whose_address_it_is() {
+    fn protected_addresses_depend_on_the_mode_and_the_nodes_addresses() {
         let sockets: BTreeSet<SocketAddr> =
             ["192.0.2.1:6443", "127.0.0.1:7443", "192.0.2.9:6443", "[2001:db8::1]:443"]
                 .iter()

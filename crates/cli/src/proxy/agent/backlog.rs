@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_queued_while_a_commit_is_under_way_waits_for_the_next_one() {
+    fn changes_during_a_commit_are_pending_until_the_next_one() {
         let mut backlog = Backlog::default();
         backlog.service_changed();
         backlog.endpoint_slice_changed();
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_family_has_to_do_does_not_wait() {
+    fn a_change_without_effect_in_any_family_is_not_pending() {
         let mut backlog = Backlog::default();
         backlog.endpoint_slice_changed();
         assert_eq!(backlog.waiting(), ObjectChanges { services: 0, endpoint_slices: 1 });

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_is_too_low_is_told_once_and_again_where_much_more_is_needed() {
+    fn a_limit_that_is_too_low_is_reported_once_and_again_after_much_growth() {
         let mut need = need(12_000, Variant::Legacy);
         let limit = || Some(mebibytes(256));
         let (needed, _) = need.too_much_for(limit).expect("more than that");
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_need_that_grows_by_little_is_told_when_it_crosses_the_limit() {
+    fn a_slowly_growing_need_is_reported_when_it_exceeds_the_limit() {
         let mut need = need(12_000, Variant::Legacy);
         let room = Some(mebibytes(650));
         let mut told = Vec::new();
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_use_of_the_limit_is_no_room() {
+    fn memory_of_other_processes_reduces_the_room() {
         let mut need = need(12_000, Variant::Legacy);
         assert_eq!(need.too_much_for(|| Some(mebibytes(800))), None);
         let shared = || Some(Room { limit: 800 << 20, others: 300 << 20 });
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_told_again_after_another_mode() {
+    fn a_low_limit_is_reported_again_after_another_mode() {
         let mut need = need(12_000, Variant::Legacy);
         let limit = || Some(mebibytes(256));
         assert!(need.too_much_for(limit).is_some());
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn other_modes_need_nothing_of_it_and_changes_are_counted() {
+    fn other_modes_need_no_memory_and_changes_update_the_sizes() {
         let mut need = need(16_000, Variant::Nft);
         *need.variants.get_mut(Family::Ipv4) = None;
         assert_eq!(need.bytes(), None);

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_lost_everything_is_as_it_was() {
+    fn a_node_without_addresses_and_pod_cidrs_keeps_the_last_ones() {
         let mut own = OwnNode::default();
         assert!(own.take(&node(&["192.0.2.1"], &["198.51.100.1"], &["10.0.0.0/24"])));
         assert!(!own.take(&node(&["192.0.2.1"], &["198.51.100.1"], &["10.0.0.0/24"])));

@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_mended_and_comes_back_is_told_again() {
+    fn a_refusal_is_reported_again_after_it_was_resolved() {
         let mut told = Told::default();
         let (a, b) = (refusal("a", "too many"), refusal("b", "too many"));
         let mut take = |refused: &[&Refusal], changed: Option<&[&str]>| {

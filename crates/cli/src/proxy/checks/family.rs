@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn where_node_ports_answer() {
+    fn node_ports_on_every_address_are_reported() {
         let dual = configuration("10.0.0.0/8,fd00::/64", DetectLocalMode::ClusterCidr);
         let single = configuration("10.0.0.0/8", DetectLocalMode::ClusterCidr);
         let finding = |configuration: &Configuration, primary, addresses: &str| {
