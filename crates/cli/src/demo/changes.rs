@@ -15,7 +15,7 @@ const AT_ONCE: usize = 8;
 /// if that is longer, because a busy machine needs more.
 const IMPATIENCE: Duration = Duration::from_millis(2);
 const SHOWN_WITHIN: Duration = Duration::from_secs(5);
-/// A backend without a connection for this long gets none any more.
+/// A backend without a connection for this long is unused.
 const QUIET: Duration = Duration::from_millis(300);
 
 /// The connections during a change of an object.

@@ -1,7 +1,7 @@
 //! The agent: applies watch events to the Catalog and hands the Catalog's changes over to the engine.
 //!
-//! It runs on the thread of the watches and never blocks on the kernel: the engine commits on its own thread and
-//! reports each commit back ([`Agent::synced`]). Deadlines are checked once a second ([`Agent::check_deadlines`]).
+//! It runs on the thread of the watches. The engine commits on its own thread and reports each commit back
+//! ([`Agent::synced`]). The agent checks its deadlines once a second ([`Agent::check_deadlines`]).
 
 mod api_server;
 mod backlog;

@@ -116,8 +116,8 @@ fn give_way(dataplane: &mut impl Dataplane) -> Result<(), portolan_backend::Erro
     Ok(())
 }
 
-/// Removes the IPVS mode's rules that kube-proxy does not use. Sets the kernel settings of the IPVS mode back if
-/// kube-proxy does not run in that mode. Returns the number of failures.
+/// Removes what this program's IPVS mode left and kube-proxy does not use. Sets the kernel settings of the IPVS mode
+/// back if kube-proxy does not run in that mode. Returns the number of failures.
 fn remove_own(configuration: &Configuration, strict_arp: Option<bool>) -> usize {
     let (removed, errors) = leftovers::remove_own(&configuration.ipvs.exclude_cidrs);
     if !removed.is_empty() {

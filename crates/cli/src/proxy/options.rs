@@ -39,7 +39,7 @@ pub(crate) struct Options {
     pub(crate) config_reload: bool,
     /// Run the iptables mode if the node lacks something for the IPVS mode.
     pub(crate) ipvs_fallback: bool,
-    /// How long an empty list of Services or EndpointSlices must last before it is believed.
+    /// How long an empty list of Services or EndpointSlices is held until another list confirms it.
     pub(crate) empty_list_hold: Duration,
     /// How packets are captured in the userspace mode. `None`: the proxy chooses.
     pub(crate) capture: Option<Capture>,

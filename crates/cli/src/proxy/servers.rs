@@ -148,7 +148,7 @@ impl Servers {
 }
 
 impl Slot {
-    /// Returns the move to address `new`, and opens it. `free` are the addresses that the current servers leave.
+    /// Opens address `new` if possible, and returns the server's move. `free` are the addresses that servers leave.
     fn prepare(
         &self,
         new: Option<SocketAddr>,

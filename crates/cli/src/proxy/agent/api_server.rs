@@ -19,8 +19,7 @@ impl Agent {
     }
 
     /// Checks whether the API servers behind the cluster IP by which the agent reaches them have changed. Only the
-    /// IPVS mode needs
-    /// their addresses.
+    /// IPVS mode needs their addresses.
     pub(super) fn follow_api_servers(&mut self) {
         if self.running.is_some()
             && self.configuration.mode_or_default() == Mode::Ipvs

@@ -15,8 +15,8 @@ use portolan_node::sysctl::{Host, PutBack, Wanted};
 use super::{Made, settings};
 use crate::proxy::checks::{self, Finding};
 
-/// Lets packets to loopback addresses leave the loopback device (`route_localnet`). Node ports on these addresses
-/// need it.
+/// Kernel setting that allows packets to loopback addresses to be routed to other hosts. Node ports on loopback
+/// addresses need it.
 const ROUTE_LOCALNET: &str = "/proc/sys/net/ipv4/conf/all/route_localnet";
 /// Whether conntrack accepts TCP packets outside the window as valid.
 const TCP_BE_LIBERAL: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal";
