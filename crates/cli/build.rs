@@ -1,15 +1,16 @@
-//! How the binary is linked.
+//! Chooses the linker options of the binary.
 
 use std::env;
 use std::process::Command;
 
 /// The first glibc whose loader reads packed relocations.
 const GLIBC: (u32, u32) = (2, 36);
-/// The first Rust that brings a musl which reads them (1.2.5; 1.2.4 was the first).
+/// The first Rust whose bundled musl reads packed relocations: 1.2.5. The first musl that does is 1.2.4.
 const RUST_WITH_MUSL: (u32, u32) = (1, 93);
 
-/// Tens of thousands of places hold an address that is known only when the program is loaded. The usual table of them
-/// is over a MiB long and read whole at each start; packed (`DT_RELR`) it is a hundredth of that.
+/// Packs the relative relocations (`DT_RELR`) if the loader can read them. The binary has tens of thousands of
+/// addresses that are only known when it is loaded. The usual relocation table for them is over a MiB long and is
+/// read whole at each start. The packed table is a hundredth of that size.
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     if loader_reads_packed() {
@@ -17,7 +18,8 @@ fn main() {
     }
 }
 
-/// With musl the loader is a part of the binary. A glibc that is not this machine's may be older.
+/// Returns true if the target's loader reads packed relocations. With musl, the loader is a part of the binary. With
+/// glibc, the answer is only known if the target is the build host: another host's glibc may be older.
 fn loader_reads_packed() -> bool {
     let variable = |name| env::var(name).unwrap_or_default();
     if variable("CARGO_CFG_TARGET_OS") != "linux" {
@@ -32,7 +34,7 @@ fn loader_reads_packed() -> bool {
     }
 }
 
-/// The version that a program says after this prefix.
+/// Runs a program and returns the major and minor version that follows `prefix` in its output.
 fn version(program: &str, argument: &str, prefix: &str) -> Option<(u32, u32)> {
     let output = Command::new(program).arg(argument).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;

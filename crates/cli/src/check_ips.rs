@@ -1,4 +1,4 @@
-//! `portolan check-ips`: the audit of cluster IPs and node ports, of any cluster, read-only.
+//! `portolan check-ips`: audits the cluster IPs and node ports of any cluster. Read-only.
 
 use std::{
     io::Write as _,
@@ -16,14 +16,15 @@ use portolan_server::{
 };
 use portolan_watch::{Client, ClientSettings, connect, objects::list_all};
 
-/// Services first: whatever they have was allocated before, so it is in what is read after.
+/// Services are read first: their addresses were allocated earlier, so they are in the collections that are read
+/// later.
 const SERVICES: &str = "/api/v1/services";
 const ADDRESSES: &str = "/apis/networking.k8s.io/v1/ipaddresses";
 const RANGES: &str = "/apis/networking.k8s.io/v1/servicecidrs";
-/// The objects are read one collection after the other while the cluster changes. What is found is looked for once
-/// more after this.
+/// Delay before the second audit. The collections are read one after the other while the cluster changes, so only
+/// findings of both audits are reported.
 const SECOND_LOOK: Duration = Duration::from_secs(2);
-/// Exit code where something is wrong with the cluster; 1 is for what is wrong with the check.
+/// Exit code for findings about the cluster. An error of the check itself has exit code 1.
 pub(crate) const FINDINGS: u8 = 2;
 
 /// Compares the cluster IPs and node ports of Services with each other, with the ranges and with the IPAddress objects.
@@ -61,7 +62,7 @@ pub(crate) enum Output {
     Json,
 }
 
-/// Checks and prints.
+/// Audits the cluster and prints the report.
 pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let report = runtime.block_on(async {
@@ -83,7 +84,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     print(&report, options.output)
 }
 
-/// Prints a report; the exit code says whether it is clean.
+/// Prints a report. The exit code is 0 if the report is clean, else [`FINDINGS`].
 pub(crate) fn print(report: &Report, output: Output) -> anyhow::Result<ExitCode> {
     let mut out = std::io::stdout().lock();
     match output {
@@ -94,7 +95,7 @@ pub(crate) fn print(report: &Report, output: Output) -> anyhow::Result<ExitCode>
     Ok(if report.is_clean() { ExitCode::SUCCESS } else { ExitCode::from(FINDINGS) })
 }
 
-/// All objects of a collection, as the audit reads them.
+/// Lists all objects of a collection, as JSON for the audit.
 async fn list(client: &Client, path: &str) -> anyhow::Result<Option<Vec<Value>>> {
     let objects = list_all(client, path).await?;
     Ok(objects.map(|objects| objects.into_iter().map(Value::from).collect()))

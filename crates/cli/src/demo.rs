@@ -1,9 +1,9 @@
-//! `portolan demo`: a small cluster in network namespaces, and requests that find their backends.
+//! `portolan demo`: a small cluster in network namespaces, and requests to its Services.
 //!
-//! Builds a node with pods, a second node and an outside client, starts the API server and a real
-//! `portolan proxy` on the node, and lets requests tell whether Services work. What is expected of each step
-//! is checked, and the exit code says whether all of it held. Nothing of it has a name in the file system, so
-//! that nothing is left however it ends.
+//! The demo creates a node with pods, a second node and an outside client. It starts the API server and a real
+//! `portolan proxy` on the node, and sends requests to check that Services work. Each step has an expected result.
+//! The exit code tells whether all steps had it. Nothing has a name in the file system, so nothing is left however
+//! the demo ends.
 
 mod changes;
 mod cluster;
@@ -29,15 +29,15 @@ pub(crate) struct Options {
     keep: bool,
 }
 
-/// What a step found.
+/// The outcome of a step.
 struct Finding {
-    /// In one line.
+    /// The result in one line.
     result: String,
-    /// What was not as expected.
+    /// Deviations from the expected result.
     faults: Vec<String>,
 }
 
-/// Runs the demo. Success means that every step went as expected.
+/// Runs the demo. Returns success if every step had the expected result.
 pub(crate) fn run(options: &Options) -> ExitCode {
     match permission::obtain().and_then(|()| play(options)) {
         Ok(true) => ExitCode::SUCCESS,

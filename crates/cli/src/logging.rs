@@ -1,8 +1,8 @@
-//! Logs as Kubernetes' components write them: klog's text lines, or their JSON, at klog's verbosities.
+//! Logs in the formats of Kubernetes' components: klog's text lines or their JSON, at klog's verbosities.
 //!
-//! In flow events of `tracing` and the logging part of a configuration; out flow lines on stderr (and stdout,
-//! where streams are split). Each line is written at once and in one piece: there is nothing to flush, and
-//! nothing to lose. Spans are not shown.
+//! The input is `tracing` events and the logging section of a configuration. The output is lines on stderr, and on
+//! stdout if streams are split. Each line is written at once with one write, so there is no buffer to flush or lose.
+//! Spans are not logged.
 
 use std::cell::RefCell;
 use std::io::Write as _;
@@ -23,10 +23,10 @@ mod record;
 #[cfg(test)]
 mod tests;
 
-/// The one logger of the process, which `tracing` holds, too.
+/// The only logger of the process. The subscriber of `tracing` shares it.
 static LOGGER: OnceLock<Arc<Logger>> = OnceLock::new();
 
-/// Starts logging. Called again, it changes how the process logs from then on.
+/// Starts logging. A second call changes the settings of the running logger.
 pub(crate) fn start(settings: &Logging) -> anyhow::Result<Handle> {
     if let Some(logger) = LOGGER.get() {
         logger.configure(settings);
@@ -38,24 +38,23 @@ pub(crate) fn start(settings: &Logging) -> anyhow::Result<Handle> {
     Ok(Handle(Arc::clone(logger)))
 }
 
-/// The running log of this process, once it was started.
+/// Returns the running logger, if logging has started.
 pub(crate) fn handle() -> Option<Handle> {
     LOGGER.get().map(|logger| Handle(Arc::clone(logger)))
 }
 
-/// Changes a running log.
+/// Handle to change the running logger.
 #[derive(Clone)]
 pub(crate) struct Handle(Arc<Logger>);
 
 impl Handle {
-    /// Shows events up to this klog verbosity: from 2 on what happens, from 4 on what is decided, from 6 and 8 on
-    /// what libraries say about both.
+    /// Logs events up to this klog verbosity: events at 2, decisions at 4, and those of libraries at 6 and 8.
     pub(crate) fn set_verbosity(&self, verbosity: u32) {
         self.0.set_verbosity(verbosity);
     }
 }
 
-/// Where a line goes.
+/// Output stream of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stream {
     Stdout,
@@ -70,7 +69,7 @@ struct Logger {
     write: fn(Stream, &str),
 }
 
-/// What of a configuration matters here. How often to flush and how much to buffer does not.
+/// The used fields of the logging configuration. The flush interval and the buffer size have no effect.
 struct Settings {
     format: LogFormat,
     split: bool,
@@ -82,7 +81,7 @@ impl Settings {
         let Logging { format, vmodule, text, json, .. } = settings;
         match format {
             LogFormat::Text => Self { format: *format, split: text.split_stream, vmodule: vmodule.clone() },
-            // klog knows patterns of files only in its text format.
+            // klog supports file patterns only in its text format.
             LogFormat::Json => Self { format: *format, split: json.split_stream, vmodule: Vec::new() },
         }
     }
@@ -113,8 +112,8 @@ impl Logger {
         look(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The verbosity that holds for the place that an event comes from. As in klog, the first pattern that matches
-    /// it can only let more be shown.
+    /// Returns the verbosity at the source location of an event. As in klog, a pattern can only raise it, and the
+    /// first matching one counts.
     fn verbosity_at(&self, metadata: &Metadata<'_>) -> u32 {
         let matching = |settings: &Settings| {
             settings
@@ -139,14 +138,14 @@ impl Logger {
             LogFormat::Text => scratch.text(event, now, self.process),
             LogFormat::Json => scratch.json(event, now, verbosity_of(metadata)),
         }
-        // As upstream: whatever is not an info line of klog goes to stderr, and of JSON only errors do.
+        // As upstream: with split streams, stdout gets klog's info lines. In JSON, stderr only gets errors.
         let last_info = if format == LogFormat::Text { Level::INFO } else { Level::WARN };
         let stream = if split && *metadata.level() >= last_info { Stream::Stdout } else { Stream::Stderr };
         (self.write)(stream, scratch.line());
     }
 }
 
-/// What `tracing` talks to.
+/// The subscriber of `tracing`.
 struct Shared(Arc<Logger>);
 
 impl Subscriber for Shared {
@@ -166,7 +165,7 @@ impl Subscriber for Shared {
         thread_local! {
             static SCRATCH: RefCell<Scratch> = RefCell::default();
         }
-        // Busy where the Debug of a field logs, and gone where a thread ends.
+        // The buffer is busy if the `Debug` of a field logs, and gone when the thread ends.
         let reused = SCRATCH.try_with(|scratch| match scratch.try_borrow_mut() {
             Ok(mut scratch) => self.0.log(event, &mut scratch),
             Err(_) => self.0.log(event, &mut Scratch::default()),
@@ -177,7 +176,7 @@ impl Subscriber for Shared {
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {
-        // Spans are never enabled; all of them may share one name.
+        // Spans are never enabled, so all may share one id.
         Id::from_u64(1)
     }
 
@@ -187,8 +186,7 @@ impl Subscriber for Shared {
     fn exit(&self, _: &Id) {}
 }
 
-/// The klog verbosity from which on events of this kind are shown. Libraries tell their own story, which few
-/// want to hear.
+/// Returns the klog verbosity at which an event is logged. Events of libraries need a higher one than ours.
 fn verbosity_of(metadata: &Metadata<'_>) -> u32 {
     let ours = metadata.target().starts_with("portolan");
     match *metadata.level() {
@@ -210,8 +208,8 @@ fn verbosity_of(metadata: &Metadata<'_>) -> u32 {
     }
 }
 
-/// Whether a pattern means the place of an event: by the name of its source file without extension, as in klog,
-/// by its path where the pattern has a slash, or by the path of its module.
+/// Returns true if a pattern matches the source location of an event: its file name without extension, as in klog;
+/// its path if the pattern has a slash; or its module path.
 fn matches(pattern: &str, metadata: &Metadata<'_>) -> bool {
     let path = metadata.file().unwrap_or_default().trim_end_matches(".rs");
     let file = if pattern.contains('/') { path } else { path.rsplit('/').next().unwrap_or(path) };
@@ -219,7 +217,7 @@ fn matches(pattern: &str, metadata: &Metadata<'_>) -> bool {
 }
 
 fn write(stream: Stream, line: &str) {
-    // There is nobody to tell that the log cannot be written.
+    // A failure to write the log cannot be reported.
     let _ = match stream {
         Stream::Stderr => std::io::stderr().lock().write_all(line.as_bytes()),
         Stream::Stdout => {

@@ -1,4 +1,5 @@
-//! The `portolan` binary: command line, wiring, exit codes. What it wires lives in the other rooms.
+//! The `portolan` binary: parses the command line, starts the subcommand and sets the exit code. The work itself is
+//! in the other crates.
 
 mod check_ips;
 mod demo;
@@ -49,7 +50,8 @@ enum Command {
 }
 
 impl Command {
-    /// Whether it has nothing to finish: told to stop, it ends with status 0 at any time.
+    /// Returns true if the command runs until a signal stops it and has nothing to finish: it may exit with status 0
+    /// at any time.
     fn runs_until_told(&self) -> bool {
         match self {
             Self::Proxy(options) => options.runs_until_told(),
@@ -126,7 +128,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             return Ok(demo::run(&options));
         }
         Command::Completions(options) => {
-            // Text to standard output: it does no harm where the kernel refuses.
+            // Completions are text on standard output and need no privilege, so a failure to give it up is ignored.
             let _ = privilege::give_up();
             reference::completions(&options);
         }

@@ -1,12 +1,11 @@
-//! The one capability that the proxy needs, where the process may have it but does not use it yet.
+//! Raises or gives up `CAP_NET_ADMIN`, the only capability that the proxy needs.
 //!
-//! A user other than root gets capabilities from the file of the binary (`capabilities(7)`). The image's file has
-//! `CAP_NET_ADMIN` as permitted, not as effective: so it starts also where the capability is not allowed, for
-//! `--help`, `--version` and `serve`, and the proxy's own check says what is missing. What is not the proxy has no
-//! use for it and gives it up for good.
+//! Users other than root get capabilities from the file of the binary (`capabilities(7)`). In the image, the file has
+//! `CAP_NET_ADMIN` as permitted, not as effective. It therefore starts even if the capability is not allowed, for
+//! `--help`, `--version` and `serve`, and the proxy's own check reports what is missing. Other subcommands do not
+//! need the capability and give it up permanently.
 //!
-//! Capabilities belong to threads, and threads that are started later inherit them: all of this is for the time
-//! before the first one.
+//! Capabilities belong to threads, and new threads inherit them. Call these functions before the first thread starts.
 
 use rustix::io;
 use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
@@ -14,27 +13,27 @@ use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 const WANTED: CapabilitySet = CapabilitySet::NET_ADMIN;
 
-/// Makes `CAP_NET_ADMIN` effective, if it is permitted.
+/// Makes `CAP_NET_ADMIN` effective if it is permitted.
 pub(crate) fn raise() {
     let Ok(mut sets) = capabilities(None) else { return };
     if !sets.permitted.contains(WANTED) || sets.effective.contains(WANTED) {
         return;
     }
     sets.effective |= WANTED;
-    // What is not allowed after all is found missing by the checks at the start of the proxy.
+    // If this fails, the checks at the start of the proxy report the missing capability.
     if set_capabilities(None, sets).is_ok() {
         let _ = own_its_files();
     }
 }
 
-/// Of a process whose file has capabilities, `/proc/self` belongs to root: it could not count its own files. Making
-/// it dumpable changes that, but then it could leave a core dump, which holds tokens.
+/// Makes the process dumpable: otherwise `/proc/self` of a process whose file has capabilities belongs to root, and
+/// the process cannot count its own files. Disables core dumps first, because a dump would contain tokens.
 fn own_its_files() -> io::Result<()> {
     setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
     set_dumpable_behavior(DumpableBehavior::Dumpable)
 }
 
-/// Gives `CAP_NET_ADMIN` up, whoever we are: for what talks to the network and needs no privilege.
+/// Gives up `CAP_NET_ADMIN`, for root too. For subcommands that talk to the network and need no privilege.
 pub(crate) fn give_up() -> io::Result<()> {
     let mut sets = capabilities(None)?;
     if !(sets.permitted | sets.effective | sets.inheritable).contains(WANTED) {
@@ -42,13 +41,13 @@ pub(crate) fn give_up() -> io::Result<()> {
     }
     sets.permitted.remove(WANTED);
     sets.effective.remove(WANTED);
-    // With this one the kernel takes it from the ambient set, too.
+    // If the capability is not inheritable, the kernel removes it from the ambient set too.
     sets.inheritable.remove(WANTED);
     set_capabilities(None, sets)
 }
 
-/// Gives `CAP_NET_ADMIN` up unless it is effective: root, who sets up the networks of the demo, keeps it, and the
-/// file of the binary gives it to nobody else.
+/// Gives up `CAP_NET_ADMIN` unless it is effective. Root creates the networks of the demo and keeps it. For other
+/// users, the file of the binary only makes it permitted.
 pub(crate) fn give_up_unless_effective() -> io::Result<()> {
     if capabilities(None)?.effective.contains(WANTED) { Ok(()) } else { give_up() }
 }

@@ -1,4 +1,19 @@
-//! `portolan proxy`: wires watch, Catalog, engine, health and metrics together.
+//! `portolan proxy`: wires the watch, the Catalog, the engine, health and metrics together.
+//!
+//! A run has these steps:
+//!
+//! 1. `options` reads and validates the whole configuration. `modes` chooses a mode if none is named, and `checks`
+//!    checks the node. Nothing on the node is changed before all problems are reported.
+//! 2. `node_settings` writes the kernel settings that differ.
+//! 3. The watches, the health server and the metrics server start. `agent` applies watch events to the Catalog. Once
+//!    Services, EndpointSlices, ServiceCIDRs and the Node are known, the data planes compare everything with the
+//!    kernel.
+//! 4. After every family's first commit, `cleanup` removes what kube-proxy left and the mode does not use, so no
+//!    packet meets a gap.
+//! 5. While the proxy runs, `reload` follows the configuration file, and `agent` follows the Node object and the
+//!    node's addresses.
+//! 6. SIGTERM or SIGINT ends the process. The rules stay in the kernel. In the userspace mode, a kernel mode takes
+//!    over first, and the relay's connections have some time to end (`agent::relays`).
 
 mod agent;
 mod checks;
@@ -44,7 +59,7 @@ pub(crate) use options::{Options, is_kube_proxy, normalise};
 use reload::Reload;
 use servers::{Servers, Shown};
 
-/// What the checks before the start left.
+/// The results of the checks before the start.
 struct Start {
     loaded: Loaded,
     host_name: String,
@@ -54,7 +69,7 @@ struct Start {
     choice: Choice,
 }
 
-/// Runs the node agent until it is told to stop. What is programmed stays in the kernel.
+/// Runs the node agent until a signal stops it. The rules stay in the kernel.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     if options.cleanup {
         crate::logging::start(&Logging::default())?;
@@ -87,15 +102,15 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let start = Start { loaded, host_name, node_name, families, findings, choice };
     let agent = AgentSlot::default();
     let outcome = runtime.block_on(until_told_to_stop(&agent, follow(options, start, &agent)));
-    // The engine's thread may be in a commit; it is atomic, and the kernel keeps what it has.
+    // The engine's thread may be in a commit. Commits are atomic, and the kernel keeps what it has.
     runtime.shutdown_background();
     outcome
 }
 
-/// Signals count from the very start, also for the first process of a container, which the kernel spares those
-/// that it does not handle.
+/// Runs `work` until it ends or SIGTERM or SIGINT arrives. The handlers are installed first: for the first process of
+/// a container, the kernel discards signals without a handler.
 ///
-/// Where packets depend on the process, the kernel gets their work first; a second signal does not wait for that.
+/// If packets depend on this process, a kernel data plane takes over before it ends. A second signal ends it at once.
 async fn until_told_to_stop(
     agent: &AgentSlot,
     work: impl Future<Output = anyhow::Result<()>>,
@@ -119,7 +134,7 @@ async fn until_told_to_stop(
     }
 }
 
-/// The agent, once there is one.
+/// The agent. `None` until [`follow`] has created it.
 type AgentSlot = RefCell<Option<Rc<RefCell<Agent>>>>;
 
 async fn follow(options: &Options, start: Start, slot: &AgentSlot) -> anyhow::Result<()> {
@@ -132,7 +147,7 @@ async fn follow(options: &Options, start: Start, slot: &AgentSlot) -> anyhow::Re
     let meters = Meters::default();
     let of_ipvs = meters.clone();
     let metrics = metrics.with_ipvs(move |family| of_ipvs.draining(family));
-    // The agent sets how long a change may wait.
+    // The agent sets the timeout from its configuration.
     let health = Arc::new(Health::new(Duration::MAX));
     let of_watches = Arc::clone(&health);
     let metrics = metrics.with_watch_ages(move |resource| of_watches.watch_age(resource, Instant::now()));
@@ -193,13 +208,13 @@ async fn follow(options: &Options, start: Start, slot: &AgentSlot) -> anyhow::Re
     }
 }
 
-/// What follows the API server.
+/// Creates the watcher of the API server.
 fn watcher(client: Client, node_name: &str, options: &Options) -> Watcher {
     let timing = Timing { empty_list_hold: options.empty_list_hold, ..Timing::default() };
     Watcher::new(client, node_name).with_timing(timing)
 }
 
-/// Where the API server is and who we are.
+/// Returns where the API server is and which credentials and limits the client uses.
 fn client_settings(
     configuration: &Configuration,
     master: Option<String>,
@@ -225,7 +240,7 @@ fn client_settings(
     }
 }
 
-/// What the pages of the metrics server show.
+/// Returns what the pages of the metrics server show.
 fn pages_settings(loaded: &Loaded) -> PagesSettings<'_> {
     let log = crate::logging::handle();
     PagesSettings {
@@ -240,8 +255,8 @@ fn pages_settings(loaded: &Loaded) -> PagesSettings<'_> {
     }
 }
 
-/// Hands everything that the API server says to the agent. Another watcher takes the place of the one before;
-/// its first lists are compared with what is known, so that nothing is lost in between.
+/// Passes every watch event to the agent. A watcher from `new` replaces the current one. Its first lists are compared
+/// with the known objects, so no change is lost in between.
 async fn watching(
     agent: &Rc<RefCell<Agent>>,
     mut watcher: Watcher,
@@ -259,7 +274,8 @@ async fn watching(
     }
 }
 
-/// Lets the agent keep its own way to the API server free, wherever that leads.
+/// Notifies the agent each time the addresses by which the client reaches the API server change. The agent keeps
+/// Services from capturing these.
 async fn following_api_server(agent: &Rc<RefCell<Agent>>, peers: &Peers) -> Infallible {
     let mut changes = peers.follow();
     loop {
@@ -268,25 +284,25 @@ async fn following_api_server(agent: &Rc<RefCell<Agent>>, peers: &Peers) -> Infa
     }
 }
 
-/// A server that had to listen and cannot.
+/// Waits until a server with `bindAddressHardFail` cannot listen, and returns its error after an Event is sent.
 async fn cannot_listen(mut failures: UnboundedReceiver<BindError>, notes: &Notes) -> BindError {
     let Some(error) = failures.recv().await else { return std::future::pending().await };
     notes.cannot_listen(&error).await;
     error
 }
 
-/// Removes what kube-proxy left, once all that it did is done by us.
+/// Removes what kube-proxy left, once every family is in sync.
 async fn take_over(agent: &Rc<RefCell<Agent>>) -> Infallible {
     let in_step = agent.borrow_mut().in_step();
     if let Ok(keep) = in_step.await {
-        // Runs programs and waits for them. What it cannot remove it has logged.
+        // Runs programs and waits for them. It logs what it cannot remove.
         let _ = tokio::task::spawn_blocking(move || cleanup::take_over(&keep)).await;
         agent.borrow_mut().leftovers_are_gone();
     }
     std::future::pending().await
 }
 
-/// Lets the agent look at its deadlines.
+/// Lets the agent check its deadlines every second. Returns the error that ends the proxy.
 async fn waiting(agent: &Rc<RefCell<Agent>>) -> anyhow::Error {
     loop {
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -297,7 +313,7 @@ async fn waiting(agent: &Rc<RefCell<Agent>>) -> anyhow::Error {
     }
 }
 
-/// Tells the engine when somebody else changes rules of which the kernel notifies us.
+/// Tells the engine when another program changes rules of which the kernel sends notifications.
 async fn drift(agent: &Rc<RefCell<Agent>>) -> anyhow::Error {
     let mut watched = agent.borrow().own();
     loop {
@@ -331,7 +347,7 @@ async fn listen_for_drift(agent: &Rc<RefCell<Agent>>, own: Vec<Own>) -> anyhow::
     error
 }
 
-/// Tells the agent when addresses of this node come or go.
+/// Notifies the agent when addresses of this node are added or removed.
 async fn address_changes(agent: &Rc<RefCell<Agent>>) -> anyhow::Error {
     let watch = match Addresses::open() {
         Ok(watch) => watch,
@@ -347,7 +363,7 @@ async fn address_changes(agent: &Rc<RefCell<Agent>>) -> anyhow::Error {
     error
 }
 
-/// Calls `read` whenever the descriptor has something to read.
+/// Calls `read` each time the descriptor is readable.
 async fn on_readable<T: AsRawFd>(
     source: T,
     mut read: impl FnMut(&mut T) -> Result<(), portolan_sock::SocketError>,

@@ -1,4 +1,4 @@
-//! Completions and manual pages, made from the command line's own description.
+//! Generates shell completions and manual pages from the definition of the command line.
 
 use std::path::PathBuf;
 
@@ -21,12 +21,12 @@ pub(crate) struct Man {
     out: PathBuf,
 }
 
-/// Prints the script.
+/// Prints the completion script.
 pub(crate) fn completions(options: &Completions) {
     clap_complete::generate(options.shell, &mut crate::Cli::command(), "portolan", &mut std::io::stdout());
 }
 
-/// Writes one page for the program and one for each command.
+/// Writes one page for the program and one for each subcommand.
 pub(crate) fn man(options: &Man) -> anyhow::Result<()> {
     let folder = || format!("--out: cannot write into {}", options.out.display());
     std::fs::create_dir_all(&options.out).with_context(folder)?;

@@ -1,4 +1,4 @@
-//! `portolan serve`: options in, the API server running.
+//! `portolan serve`: turns the options into a configuration and runs the API server.
 
 mod kubeconfig;
 mod limits;
@@ -21,9 +21,9 @@ use portolan_node::config::parse_duration;
 use portolan_server::{Api, Config, NodePortRange, ServiceRanges};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Where the server keeps what has to outlive it, unless another folder is given.
+/// Default folder of the data that outlives the server.
 const DATA_DIR: &str = "/var/lib/portolan";
-/// What is said when the first objects cannot be written.
+/// The error if the first objects cannot be written.
 const CANNOT_BEGIN: &str = "cannot make what every cluster has";
 
 /// Options of `portolan serve`.
@@ -92,13 +92,13 @@ enum Validation {
 }
 
 impl Options {
-    /// Whether this is the server, and not something that ends by itself.
+    /// Returns true if these options run the server, and not an action that ends by itself.
     pub(crate) const fn runs_until_told(&self) -> bool {
         self.action.is_none() && !self.repair_once
     }
 }
 
-/// Serves until SIGTERM or SIGINT, or does what else was asked for.
+/// Serves until SIGTERM or SIGINT, or does the requested action.
 pub(crate) fn run(options: Options) -> anyhow::Result<ExitCode> {
     if let Some(Action::Kubeconfig(options)) = &options.action {
         return kubeconfig::run(options).map(|()| ExitCode::SUCCESS);

@@ -1,6 +1,6 @@
-//! Watches that are cut, and an API server that is restarted again and again: both are followed. How soon is printed
-//! here; that each request follows in time is a test of crate `watch`, where time is held.
-//! Needs root and nft, and fails without.
+//! The proxy follows an API server whose watches are cut or that restarts repeatedly. These tests print how soon. The
+//! delays between requests are tested in crate `watch`, with a controlled clock. Needs root and nft, and fails
+//! without.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -24,12 +24,12 @@ use common::{BINARY, Cluster, PATIENCE, Proxy, at, http, in_step, listen, object
 
 const SERVICE: &str = "10.96.0.11:80";
 
-/// The cuts, and how far apart they are.
+/// Number of cuts, and the time between two.
 const CUTS: usize = 4;
 const APART: Duration = Duration::from_secs(5);
 const COLLECTIONS: [&str; 4] = ["services", "endpointslices", "nodes", "servicecidrs"];
 
-/// The pod that serves in this round.
+/// Returns the pod that serves in this round.
 fn pod(world: &World, round: usize) -> &Pod {
     if round.is_multiple_of(2) { &world.pods()[1] } else { &world.remote_pods()[0] }
 }
@@ -39,7 +39,7 @@ fn slice(world: &World, round: usize) -> Value {
     objects::slice("web", &[pod(world, round)], &objects::ports(&service))
 }
 
-/// Waits until the kernel has this round's endpoint; answers how long that took.
+/// Waits until the kernel has this round's endpoint. Returns how long that took.
 fn followed(world: &World, round: usize, since: Instant) -> Duration {
     let from = world.pods()[0].namespace();
     let wanted = Some(common::backend(pod(world, round), at(SERVICE).ip()));
@@ -77,7 +77,7 @@ fn each_watch_that_is_cut_is_opened_again_where_it_was_and_none_lists_again() {
     let oldest = ages.iter().max().unwrap();
     println!("{} changes, {} cut connections, at most {oldest:?} old", ages.len(), cutter.connections_cut());
     assert!(cutter.connections_cut() >= 4 * CUTS, "{} connections", cutter.connections_cut());
-    // Events come of these: no silence makes another list.
+    // There are events of this collection, so silence does not cause another list.
     let lines = cutter.requests("endpointslices");
     let lists = lines.iter().filter(|line| !line.contains("&resourceVersion=")).count();
     assert_eq!(lists, 1, "{lines:?}");
@@ -120,7 +120,7 @@ fn ready(world: &World, server: SocketAddr, round: usize) -> Instant {
     Instant::now()
 }
 
-/// Graceful ends and kills in turn, with outages that grow.
+/// Graceful stops and kills alternate, with growing outages.
 #[test]
 fn a_server_that_is_restarted_again_and_again_is_followed_as_soon_as_it_is_ready() {
     let world = common::world();
@@ -145,7 +145,7 @@ fn a_server_that_is_restarted_again_and_again_is_followed_as_soon_as_it_is_ready
         } else {
             server.terminate(PATIENCE).unwrap();
         }
-        // The outage is as long as so many failed attempts of the four watches take.
+        // The outage lasts until the four watches have failed a number of times that grows with each round.
         let tried = eventually(PATIENCE, "attempts", || failures() >= before + 8 * round);
         assert!(tried.is_ok(), "{} attempts: {}", failures() - before, proxy.output());
         write_manifests(&world, folder.path(), round);
@@ -156,7 +156,7 @@ fn a_server_that_is_restarted_again_and_again_is_followed_as_soon_as_it_is_ready
     assert!(proxy.ended().is_none());
 }
 
-/// What an operator sees of a watch that is silent.
+/// An operator can see that a watch is silent.
 #[test]
 fn the_age_of_each_watch_is_shown() {
     let cluster = Cluster::new();

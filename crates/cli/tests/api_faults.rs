@@ -1,5 +1,5 @@
-//! The API server goes away, misbehaves and comes back: what worked goes on, then the new state is followed.
-//! Needs root and nft, and fails without.
+//! The API server goes away, misbehaves and comes back. Meanwhile all Services keep working, and then the proxy
+//! follows the new state. Needs root and nft, and fails without.
 //!
 //! `PORTOLAN_OUTAGE_SECONDS=60 cargo test -p portolan --test api_faults` keeps the API server away for a minute.
 #![allow(
@@ -33,17 +33,17 @@ const MOVES: &str = "10.96.0.11:80";
 const GOES: &str = "10.96.0.12:80";
 const COMES: &str = "10.96.0.13:80";
 
-/// However long the API server was away, and including its start: an attempt each second, then 3 s in which a server
-/// without its history waits for the version that was asked for, then a list.
+/// Limit that includes the start of the API server and does not depend on the outage: one attempt per second, then 3
+/// s in which a server without history waits for the requested version, then a list.
 const FOLLOWED_WITHIN: Duration = Duration::from_secs(15);
 
-/// How long the API server is away: `PORTOLAN_OUTAGE_SECONDS`, or a time that keeps the suite short.
+/// Returns the length of the outage: `PORTOLAN_OUTAGE_SECONDS`, or a time that keeps the suite short.
 fn outage() -> Duration {
     let seconds = std::env::var("PORTOLAN_OUTAGE_SECONDS").ok();
     Duration::from_secs(seconds.map_or(8, |seconds| seconds.parse().unwrap()))
 }
 
-/// The Services before the fault, or after it, with their slices.
+/// Returns the Services before or after the fault, with their EndpointSlices.
 fn services(world: &World, after: bool) -> Vec<Value> {
     let [here, there] = [&world.pods()[1], &world.remote_pods()[0]];
     let others: [(&str, &str, &Pod); 2] = if after {
@@ -66,7 +66,7 @@ fn works_as_before(world: &World) {
     all_work(&[(from, probe(STAYS)), (from, probe(MOVES)), (from, probe(GOES))]);
 }
 
-/// Waits until everything is as it is after the fault; answers how long that took.
+/// Waits for the state after the fault. Returns how long that took.
 fn follows(world: &World) -> Duration {
     let started = Instant::now();
     let from = world.pods()[0].namespace();
@@ -92,7 +92,7 @@ fn assert_lossless(traffic: Traffic) {
     assert!(report.is_lossless() && report.connections_ok > 0, "{report}");
 }
 
-/// A free port on loopback of a namespace in which nobody else opens any.
+/// Returns a free loopback port of a namespace in which no other program opens any.
 fn free_port(namespace: &Namespace) -> u16 {
     listen(namespace, 0).local_addr().unwrap().port()
 }
@@ -146,7 +146,7 @@ fn an_api_server_that_was_killed_comes_back_with_other_content() {
     assert_lossless(traffic);
 }
 
-/// A server with this fault takes the place of the real one, then the real one is back with other content.
+/// Replaces the real server by one with this fault. Then restarts the real one with other content.
 fn survives(fault: Fault, requests: usize) {
     let mut cluster = Cluster::new();
     cluster.apply_all(services(&cluster.world, false));
@@ -157,7 +157,7 @@ fn survives(fault: Fault, requests: usize) {
 
     cluster.stop_server();
     let faulty = FaultyServer::start(cluster.world.node().namespace(), cluster.address.port(), fault);
-    // One that starts meanwhile must leave everything alone, too.
+    // A proxy that starts meanwhile must not change any rule either.
     let mut newcomer =
         cluster.start_proxy("healthzBindAddress: 127.0.0.1:1\nmetricsBindAddress: 127.0.0.1:2\n");
     let asked = eventually(PATIENCE, "requests", || faulty.requests() >= requests);
@@ -197,7 +197,7 @@ fn an_api_server_that_is_no_api_server() {
     survives(Fault::Answers("HTTP/1.1 200 OK\r\nContent-Length: 21\r\n\r\n<html>Hello.</html>\r\n"), 16);
 }
 
-/// Believing half of a list would remove everything that is in the other half.
+/// If half of a list were applied, everything in the other half would be removed.
 #[test]
 fn an_api_server_that_breaks_off_in_the_middle_of_a_list() {
     survives(
@@ -219,7 +219,7 @@ fn an_api_server_that_lists_another_kind() {
     );
 }
 
-/// Each has a Service's namespace and name, and stands before the kind of the list.
+/// The Services' namespaces and names, before the kind of the list.
 #[test]
 fn an_api_server_that_lists_pods_with_the_names_of_services() {
     survives(
@@ -240,7 +240,7 @@ fn an_api_server_whose_lists_are_null() {
     );
 }
 
-/// The list of Services is what was asked for, and empty; the others are of another kind.
+/// The list of Services has the right kind and is empty. The other lists are of another kind.
 #[test]
 fn an_empty_list_of_services_is_not_believed_alone() {
     let mut cluster = Cluster::new();

@@ -1,5 +1,5 @@
-//! Objects that make no sense harm only themselves, are named in the log, and work once they are mended. Needs
-//! root and nft, and fails without.
+//! Invalid objects harm only themselves, are named in the log, and work once they are repaired. Needs root and nft,
+//! and fails without.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -22,14 +22,14 @@ use common::{Cluster, PATIENCE, at, http, in_step, logged, objects, reaches};
 const GOOD: &str = "10.96.0.10:80";
 const BAD: &str = "10.96.0.20:80";
 
-/// What is wrong: which object, how, and what the log says of it.
+/// A fault: the object, the change that makes it invalid, and the texts of the log message.
 struct Bad {
     what: &'static str,
     spoil: fn(&mut Value, &mut Value),
     log: &'static [&'static str],
 }
 
-/// Service and slice before they are spoilt.
+/// Returns a valid Service and EndpointSlice.
 fn sound(cluster: &Cluster, name: &str) -> (Value, Value) {
     let service = objects::cluster_ip(name, &at(BAD).ip().to_string());
     let slice = objects::slice(name, &[&cluster.world.pods()[0]], &objects::ports(&service));
@@ -107,14 +107,14 @@ const CASES: &[Bad] = &[
     },
 ];
 
-/// Objects with faults, as the metrics count them.
+/// Returns the number of invalid objects in the metrics.
 fn bad_objects(node: &Namespace) -> u64 {
     let page = http::get(node, at("127.0.0.1:10249"), "/metrics").unwrap().body;
     let samples = page.lines().filter(|line| line.starts_with("portolan_bad_objects{"));
     samples.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
 }
 
-/// Lines of the log that name something.
+/// Returns the lines of the log with a name.
 fn lines(log: &str, name: &str) -> Vec<String> {
     log.lines().filter(|line| line.contains(name)).map(str::to_owned).collect()
 }
@@ -134,7 +134,7 @@ fn bad_objects_harm_only_themselves_and_work_once_mended() {
         (bad.spoil)(&mut service, &mut slice);
         cluster.apply(slice.clone());
         cluster.apply(service.clone());
-        // The same faults again are no news.
+        // The same faults are not reported again.
         for object in [&mut slice, &mut service] {
             object["metadata"]["annotations"] = json!({"touched": "again"});
         }
@@ -170,7 +170,7 @@ fn bad_objects_harm_only_themselves_and_work_once_mended() {
     assert!(report.is_lossless() && report.connections_ok > 0, "{report}");
 }
 
-/// Addresses `10.200.x.y`, of nobody.
+/// Returns addresses `10.200.x.y` without a host.
 fn nobody(count: u32) -> Vec<Value> {
     let address = |number: u32| std::net::Ipv4Addr::from(0x0ac8_0000 + number);
     (1..=count).map(|number| json!(address(number))).collect()
@@ -183,7 +183,7 @@ fn ten_thousand_addresses_in_one_slice() {
     let from = cluster.world.client().namespace();
     cluster.service(objects::cluster_ip("good", &at(GOOD).ip().to_string()), &[pod]);
     let mut proxy = cluster.proxy();
-    // As one endpoint: only the first address counts.
+    // As one endpoint: only its first address counts.
     let (service, mut slice) = sound(&cluster, "big");
     slice["endpoints"][0]["addresses"].as_array_mut().unwrap().extend(nobody(10_000));
     cluster.apply(service);
@@ -203,7 +203,7 @@ fn ten_thousand_addresses_in_one_slice() {
     assert!(proxy.ended().is_none());
 }
 
-/// The claim of the Service that was there first holds; the other one works where it claims what nobody has.
+/// The older Service keeps its address and node port. The other one works on the rest.
 #[test]
 fn two_services_that_claim_the_same_address_or_node_port() {
     let cluster = Cluster::without_validation();
@@ -234,7 +234,7 @@ fn two_services_that_claim_the_same_address_or_node_port() {
     assert!(proxy.ended().is_none());
 }
 
-/// Stores an object whose name no API server would take.
+/// Stores an object without validation of its name.
 fn store(cluster: &Cluster, resource: Resource, object: Value) {
     let portolan_server::json::Value::Object(mut object) = object.into() else { panic!("an object") };
     object["metadata"]["namespace"] = "default".into();

@@ -1,4 +1,4 @@
-//! `portolan check-ips` and `portolan serve --repair-once` against objects that no server would have written.
+//! `portolan check-ips` and `portolan serve --repair-once` with objects that no server would have written.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -16,7 +16,7 @@ use portolan_server::{Api, Config, Draft, Resource, Server, Store, Transaction};
 use portolan_store::{DurableStore, History};
 use tempfile::TempDir;
 
-/// Exit code, standard output and standard error.
+/// Runs the binary. Returns exit code, stdout and stderr.
 fn portolan(arguments: &[&str]) -> (i32, String, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_portolan")).args(arguments).output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
@@ -35,7 +35,8 @@ fn address(name: &str, service: &str) -> Value {
         "spec": {"parentRef": {"group": "", "resource": "services", "namespace": "default", "name": service}}})
 }
 
-/// A good Service, one that has lost its IPAddress, a twin, one outside of the range, and an IPAddress of nobody.
+/// Returns a Service without its IPAddress, one with the address of another, one outside of the range, and an
+/// IPAddress without a Service.
 fn corrupted() -> Vec<(Resource, Value)> {
     vec![
         (Resource::Service, service("lost", "10.96.0.2")),
@@ -97,7 +98,8 @@ fn a_cluster_is_checked_without_being_touched() {
     assert!(error.contains("gone"), "{error}");
 }
 
-/// An API server from before ServiceCIDRs: it has these Services and knows no other path. Ends with the test process.
+/// Starts an API server from before ServiceCIDRs: it has these Services and no other path. It ends with the test
+/// process.
 fn old_server(services: &[Value]) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

@@ -1,4 +1,4 @@
-//! `--cleanup`, `--init-only`, the checks at the start, and taking over from kube-proxy. Needs root, nft and
+//! `--cleanup`, `--init-only`, the checks before the start, and the takeover from kube-proxy. Needs root, nft and
 //! iptables, and fails without.
 #![allow(
     clippy::unwrap_used,
@@ -27,10 +27,10 @@ use common::kernel::nft;
 use common::load::{assert_lossless, busy_services};
 use common::{BINARY, Cluster, PATIENCE, at, load, objects, reaches};
 
-/// The tables of the older iptables; there is no such file where the kernel does not have it.
+/// Lists the tables of the older iptables. The file does not exist if the kernel does not have the older iptables.
 const LEGACY_TABLES: &str = "/proc/thread-self/net/ip_tables_names";
 
-/// A table as kube-proxy's nftables mode has it, that leads one Service to one pod.
+/// Creates a table like that of kube-proxy's nftables mode, which leads one Service to one pod.
 fn kube_proxy_table(node: &Namespace, pod: &str) {
     let rules = format!(
         "add table ip kube-proxy\n\
@@ -46,7 +46,7 @@ fn kube_proxy_table(node: &Namespace, pod: &str) {
     node.output_with_input("nft", &["-f", "-"], &rules).unwrap();
 }
 
-/// The chains and jumps of kube-proxy's iptables mode, beside those of others, for one Service.
+/// Returns the chains and jumps of kube-proxy's iptables mode for one Service, beside those of other programs.
 fn iptables_rules(pod: &str) -> String {
     format!(
         "*mangle\n:KUBE-PROXY-CANARY - [0:0]\n:KUBE-IPTABLES-HINT - [0:0]\nCOMMIT\n\
@@ -69,7 +69,7 @@ fn iptables_rules(pod: &str) -> String {
     )
 }
 
-/// The names of kube-proxy's chains that are there.
+/// Returns the names of kube-proxy's chains.
 fn kube_chains(node: &Namespace, save: &str) -> Vec<String> {
     let saved = node.output(save, &[]).unwrap();
     let chains = saved.lines().filter_map(|line| line.strip_prefix(":KUBE-")?.split(' ').next());
@@ -78,23 +78,23 @@ fn kube_chains(node: &Namespace, save: &str) -> Vec<String> {
     chains
 }
 
-/// A Service that works through what kube-proxy left, under load from everywhere.
+/// Creates a Service that works through kube-proxy's leftovers, under load from everywhere.
 fn used_service(cluster: &Cluster) -> Vec<(&'static str, Traffic)> {
     service(cluster);
     use_service(cluster, load::plan("10.96.0.10:80"))
 }
 
-/// A Service with one pod behind it.
+/// Creates a Service with one pod.
 fn service(cluster: &Cluster) {
     cluster.service(objects::cluster_ip("v4", "10.96.0.10"), &[&cluster.world.pods()[0]]);
 }
 
-/// Load on it from everywhere.
+/// Starts load on the Service from everywhere.
 fn use_service(cluster: &Cluster, plan: TrafficPlan) -> Vec<(&'static str, Traffic)> {
     use_service_from(cluster, plan, &["pod", "node", "client"])
 }
 
-/// The same from some of these places.
+/// Starts load on the Service from some of these places.
 fn use_service_from(cluster: &Cluster, plan: TrafficPlan, places: &[&str]) -> Vec<(&'static str, Traffic)> {
     let from = [
         ("pod", cluster.world.pods()[1].namespace()),
@@ -160,7 +160,7 @@ fn the_iptables_mode_is_taken_over_without_a_loss() {
         let rules = iptables_rules(&pod_address(&cluster.world));
         node.output(restore, &["--version"]).unwrap();
         if let Err(error) = node.output_with_input(restore, &["--noflush"], &rules) {
-            // A kernel without the older iptables has nothing of it to take over.
+            // A kernel without the older iptables has no rules in it to take over.
             let names = node.run(|| fs::metadata(LEGACY_TABLES)).unwrap();
             let missing = names.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
             assert!(restore.contains("legacy") && missing, "{error} {names:?}");
@@ -194,7 +194,7 @@ fn in_iptables_mode_the_chains_are_taken_over_in_place_and_the_rest_is_removed()
         node.output_with_input(&restore, &["--noflush"], &rules).unwrap();
         let ipvs = "*nat\n:KUBE-NODE-PORT - [0:0]\n-A KUBE-NODE-PORT -j KUBE-MARK-MASQ\nCOMMIT\n";
         node.output_with_input(&restore, &["--noflush"], ipvs).unwrap();
-        // Of its nftables mode, what does nothing any more.
+        // A table of kube-proxy's nftables mode without effect.
         nft(node, "add table ip kube-proxy");
         let load = used_service(&cluster);
         let proxy = cluster.proxy_with("mode: iptables\n");
@@ -226,7 +226,7 @@ fn cleanup_leaves_nothing_of_ours_or_kube_proxys_and_needs_no_api_server() {
     let rules = iptables_rules(&pod_address(&cluster.world));
     node.output_with_input("iptables-nft-restore", &["--noflush"], &rules).unwrap();
     nft(node, "add table ip somebody");
-    // Twice: where nothing is left there is nothing to complain about. It wins over other actions.
+    // The second run has nothing to remove and must not complain. `--cleanup` takes precedence over other actions.
     for arguments in [&["proxy", "--cleanup"][..], &["proxy", "--cleanup", "--init-only"]] {
         let mut cleanup = cluster.run(arguments);
         let status = cleanup.wait_for_end(PATIENCE).unwrap();
@@ -239,7 +239,7 @@ fn cleanup_leaves_nothing_of_ours_or_kube_proxys_and_needs_no_api_server() {
 }
 
 #[test]
-fn cleanup_names_what_stays_because_others_use_it() {
+fn cleanup_reports_what_stays_because_other_programs_use_it() {
     let node = Namespace::new("held").unwrap();
     let rules = "*nat\n:KUBE-SERVICES - [0:0]\n:KUBE-MARK-MASQ - [0:0]\n:OTHERS - [0:0]\n\
                  -A PREROUTING -j KUBE-SERVICES\n-A KUBE-SERVICES -j KUBE-MARK-MASQ\n\
@@ -252,13 +252,14 @@ fn cleanup_names_what_stays_because_others_use_it() {
     assert_eq!(kube_chains(&node, "iptables-nft-save"), ["MARK-MASQ"]);
 }
 
-/// A bare network namespace with a table of the older iptables; nothing where the kernel does not have it.
+/// Creates a bare network namespace with a table of the older iptables. Returns `None` if the kernel does not have
+/// it.
 fn legacy_node(name: &str) -> Option<Namespace> {
     let node = Namespace::new(name).unwrap();
     add_legacy_table(&node).then_some(node)
 }
 
-/// Adds a chain of kube-proxy to the older iptables; false where the kernel does not have it.
+/// Adds a chain of kube-proxy to the older iptables. Returns false if the kernel does not have it.
 fn add_legacy_table(node: &Namespace) -> bool {
     node.output("iptables-legacy-restore", &["--version"]).unwrap();
     let table = node.output("iptables-legacy", &["-t", "nat", "-N", "KUBE-SERVICES"]);
@@ -310,7 +311,7 @@ fn cleanup_by_a_user_who_cannot_see_the_older_iptables_says_what_may_be_left() {
 }
 
 #[test]
-fn a_take_over_that_cannot_look_into_the_older_iptables_is_told_and_goes_on() {
+fn a_takeover_without_access_to_the_older_iptables_warns_and_goes_on() {
     let cluster = Cluster::new();
     let node = cluster.world.node().namespace();
     if !add_legacy_table(node) {
@@ -329,7 +330,8 @@ fn a_take_over_that_cannot_look_into_the_older_iptables_is_told_and_goes_on() {
     assert!(proxy.ended().is_none());
 }
 
-/// The device, sets and rules of kube-proxy's IPVS mode, and a set of somebody else's. Virtual servers: tests/vm.
+/// Creates the device, sets and rules of kube-proxy's IPVS mode, and a set of another program. Virtual servers are
+/// tested in tests/vm.
 fn ipvs_node(name: &str) -> Namespace {
     let node = Namespace::new(name).unwrap();
     node.ip("link add kube-ipvs0 type bridge\naddr add 10.96.0.10/32 dev kube-ipvs0\n").unwrap();
@@ -370,7 +372,7 @@ fn cleanup_removes_the_device_the_rules_and_the_sets_of_the_ipvs_mode() {
 }
 
 #[test]
-fn sets_of_the_ipvs_mode_that_somebody_uses_are_told() {
+fn ipvs_sets_in_use_by_other_rules_are_reported() {
     let node = ipvs_node("ipvs-in-use");
     let rule = "INPUT -m set --match-set KUBE-CLUSTER-IP dst,dst -j ACCEPT";
     let iptables = |action| {
@@ -425,7 +427,7 @@ fn init_only_sets_what_the_node_needs_and_touches_no_rules() {
     assert_eq!(setting("nf_conntrack_tcp_timeout_close_wait"), "3600\n");
     assert_eq!(setting("nf_conntrack_tcp_be_liberal"), "1\n");
     assert_eq!(nft(node, "list tables"), "");
-    // Everything is right already.
+    // Every setting already has its value.
     let mut proxy = cluster.run(&arguments);
     assert_eq!(proxy.wait_for_end(PATIENCE).unwrap().code(), Some(0));
     assert!(!proxy.output().contains("kernel setting"), "{}", proxy.output());
@@ -435,7 +437,7 @@ fn init_only_sets_what_the_node_needs_and_touches_no_rules() {
 }
 
 #[test]
-fn settings_that_cannot_be_written_are_told_once_with_the_command_and_services_work() {
+fn settings_that_cannot_be_written_are_reported_once_with_the_command_and_services_work() {
     let cluster = Cluster::new();
     busy_services(&cluster);
     let file = cluster.configuration_file();
@@ -449,7 +451,7 @@ fn settings_that_cannot_be_written_are_told_once_with_the_command_and_services_w
     let node = cluster.world.node().namespace();
     let arguments = ["--mount", "--propagation", "private", "sh", "-c", &script];
     let setting = "sysctl -w net.netfilter.nf_conntrack_tcp_timeout_established=3600";
-    // Told also where something else ends the start: who mends one mends the other.
+    // Also reported if another error ends the start, so that the operator can fix both.
     let lines = "conntrack: {maxPerCore: 0, tcpEstablishedTimeout: 1h}\n";
     cluster.configure(&format!("mode: ipvs\nipvs: {{scheduler: none}}\n{lines}"));
     let strictly = format!("{script} --ipvs-fallback=false");
@@ -470,7 +472,7 @@ fn settings_that_cannot_be_written_are_told_once_with_the_command_and_services_w
 }
 
 #[test]
-fn the_first_process_of_a_container_ends_when_it_is_told_to() {
+fn the_first_process_of_a_container_ends_on_a_signal() {
     let cluster = Cluster::new();
     cluster.configure("");
     let file = cluster.configuration_file();
@@ -482,7 +484,7 @@ fn the_first_process_of_a_container_ends_when_it_is_told_to() {
         let arguments = [&arguments[..], &["--master", &master]].concat();
         let mut proxy = PortolanProcess::start(node, "unshare".as_ref(), &arguments).unwrap();
         common::in_step(&mut proxy);
-        // The only child of unshare, which answers with its child's status.
+        // The only child of unshare, which exits with the status of its child.
         let parent = proxy.id().to_string();
         let children = node.output("pgrep", &["--parent", &parent]).unwrap();
         node.output("kill", &["-s", signal, children.trim()]).unwrap();

@@ -1,4 +1,4 @@
-//! The program's outside: exit codes, what goes to stdout and what to stderr, the name it is called by.
+//! The command line: exit codes, stdout and stderr, and the name by which the program is called.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -12,7 +12,7 @@ use std::process::Command;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_portolan");
 
-/// Exit code, stdout, stderr.
+/// Runs the program. Returns exit code, stdout and stderr.
 fn run(program: &Path, arguments: &[&str]) -> (i32, String, String) {
     let output = Command::new(program).args(arguments).output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();

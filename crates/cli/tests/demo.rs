@@ -1,5 +1,4 @@
-//! `portolan demo` as a newcomer runs it: as root, as a plain user, and interrupted. Needs root, and fails
-//! without.
+//! `portolan demo` as root, as another user, and interrupted. Needs root, and fails without.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first surprise")]
 
 use std::fs;
@@ -12,7 +11,7 @@ use std::time::Duration;
 use portolan_testkit::{can_create_namespaces, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// In the environment of a demo and of all that it starts.
+/// Environment variable of the demo and of all its child processes.
 const MARK: &str = "PORTOLAN_TEST_OF_DEMO";
 const GONE_WITHIN: Duration = Duration::from_secs(60);
 const NOBODY: [&str; 6] = ["--reuid", "65534", "--regid", "65534", "--clear-groups", "--"];
@@ -25,12 +24,12 @@ fn as_root() {
     assert_complete(&mut command, "as_root");
 }
 
-/// Where the kernel refuses user namespaces, the demo has to say so.
+/// If the kernel refuses user namespaces, the demo has to say so.
 #[test]
 fn as_plain_user() {
     let folder = tempfile::tempdir().unwrap();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    // The build may be where only its owner can read it.
+    // The build folder may be readable by its owner only.
     let binary = folder.path().join("portolan");
     fs::copy(env!("CARGO_BIN_EXE_portolan"), &binary).unwrap();
     let mut command = as_nobody(&binary);
@@ -47,7 +46,7 @@ fn as_plain_user() {
 
 #[test]
 fn leaves_nothing_when_interrupted() {
-    // A shell starts what it runs in the background with SIGINT ignored, and this test may be run so.
+    // A shell starts background commands with SIGINT ignored, which may include this test.
     let mut command = Command::new("env");
     command.args(["--default-signal=INT", env!("CARGO_BIN_EXE_portolan"), "demo", "--keep"]);
     command.env(MARK, "interrupted").stdin(Stdio::null()).stdout(Stdio::piped());
@@ -72,7 +71,7 @@ fn says_what_is_missing() {
     assert!(errors.contains("ip could not be started") && errors.contains("is it installed?"), "{errors}");
 }
 
-/// Runs it to its end: success, every step, plain text, and nothing left.
+/// Runs the demo to its end. Asserts success, the output of every step, plain text, and that nothing is left.
 fn assert_complete(command: &mut Command, mark: &str) {
     let output = command.env(MARK, mark).stdin(Stdio::null()).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
@@ -97,7 +96,7 @@ fn assert_nothing_left(mark: &str) {
     eventually(GONE_WITHIN, "the end of all processes of the demo", || processes(mark).is_empty()).unwrap();
 }
 
-/// The processes of the demo with this mark, zombies excepted.
+/// Returns the processes of the demo with this mark, except zombies.
 fn processes(mark: &str) -> Vec<String> {
     let needle = format!("{MARK}={mark}\0");
     let of_demo = |process: &Path| {

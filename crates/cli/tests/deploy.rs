@@ -1,8 +1,8 @@
-//! What is in `deploy/` and `docs/` fits the program: manifests, chart, units, dashboard, alerts, links. The
-//! permissions are compared with what the real binary asks an API server for, which needs root.
+//! The files of `deploy/` and `docs/` fit the program: manifests, chart, units, dashboard, alerts, links. The
+//! permissions are compared with the requests of the real binary to an API server, which needs root.
 //!
-//! Their own tools have a look, too. `make test` provides promtool, systemd-analyze, kubectl and helm, and a test that
-//! does not find them there fails.
+//! Their own tools check them too. `make test` provides promtool, systemd-analyze, kubectl and helm. A test that does
+//! not find a provided tool fails.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

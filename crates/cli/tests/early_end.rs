@@ -1,4 +1,4 @@
-//! Told to stop in its first moments, the program ends with status 0, and not by the signal. Needs root, and fails
+//! A signal in the first moments of the program ends it with status 0, and not by the signal. Needs root, and fails
 //! without.
 #![allow(
     clippy::unwrap_used,
@@ -21,19 +21,19 @@ use rustix::process::Signal;
 
 use common::{BINARY, PATIENCE, configuration};
 
-/// Starts the program in a namespace of its own.
+/// Starts the program in a namespace.
 fn start(namespace: &Namespace, arguments: &[&str]) -> PortolanProcess {
     PortolanProcess::start(namespace, BINARY.as_ref(), arguments).unwrap()
 }
 
-/// Sends the signal, and asks for status 0.
+/// Sends the signal and asserts status 0.
 fn ends_with_0(mut process: PortolanProcess, signal: Signal, when: &str) {
     process.signal(signal);
     let status = process.wait_for_end(PATIENCE).unwrap();
     assert_eq!(status.code(), Some(0), "{when}: {status}: {}", process.output());
 }
 
-/// A pipe in place of a file: a reader waits.
+/// Creates a pipe in place of a file, so that its reader blocks.
 fn pipe(path: &Path) {
     rustix::fs::mknodat(
         rustix::fs::CWD,
@@ -48,14 +48,14 @@ fn pipe(path: &Path) {
 /// Waits until a process reads from a pipe.
 fn is_read(path: &Path) {
     const NONBLOCK: i32 = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
-    // Without a reader the kernel refuses to open it for writing (fifo(7)).
+    // Without a reader, the kernel refuses to open it for writing (fifo(7)).
     let read =
         || OpenOptions::new().write(true).custom_flags(NONBLOCK).open(path).map(std::mem::forget).is_ok();
     assert!(eventually(PATIENCE, "a reader", read).is_ok(), "{}", path.display());
 }
 
 #[test]
-fn while_it_reads_its_configuration() {
+fn a_signal_while_the_configuration_is_read_ends_with_0() {
     let (namespace, folder) = (Namespace::new("early").unwrap(), tempfile::tempdir().unwrap());
     for signal in [Signal::TERM, Signal::INT] {
         let file = folder.path().join(format!("{signal:?}.yaml"));
@@ -67,7 +67,7 @@ fn while_it_reads_its_configuration() {
 }
 
 #[test]
-fn while_it_reads_its_kubeconfig() {
+fn a_signal_while_the_kubeconfig_is_read_ends_with_0() {
     let (namespace, folder) = (Namespace::new("early").unwrap(), tempfile::tempdir().unwrap());
     let (file, kubeconfig) = (folder.path().join("config.yaml"), folder.path().join("kubeconfig"));
     pipe(&kubeconfig);
@@ -78,9 +78,9 @@ fn while_it_reads_its_kubeconfig() {
     ends_with_0(process, Signal::TERM, "kubeconfig");
 }
 
-/// What ends by itself has something to finish: told to stop before that, it does not say that it has.
+/// An action that ends by itself has something to finish. If a signal ends it before, its status is not 0.
 #[test]
-fn but_not_where_something_was_to_be_done() {
+fn an_action_that_is_ended_early_does_not_succeed() {
     let (namespace, folder) = (Namespace::new("early").unwrap(), tempfile::tempdir().unwrap());
     let file = folder.path().join("config.yaml");
     pipe(&file);
@@ -93,7 +93,7 @@ fn but_not_where_something_was_to_be_done() {
     }
 }
 
-/// Whether the process has decided what SIGTERM does: it blocks or catches the signal (`proc_pid_status(5)`).
+/// Returns true if the process blocks or catches SIGTERM (`proc_pid_status(5)`).
 fn has_decided(process: &PortolanProcess) -> bool {
     let status = fs::read_to_string(format!("/proc/{}/status", process.id())).unwrap_or_default();
     let mask = |key: &str| {
@@ -104,7 +104,7 @@ fn has_decided(process: &PortolanProcess) -> bool {
 }
 
 #[test]
-fn at_any_point_of_a_start() {
+fn a_signal_at_any_point_of_a_start_ends_with_0() {
     let (namespace, folder) = (Namespace::new("early").unwrap(), tempfile::tempdir().unwrap());
     let file = folder.path().join("config.yaml");
     fs::write(&file, configuration("")).unwrap();
@@ -112,7 +112,7 @@ fn at_any_point_of_a_start() {
     for point in 0..40 {
         let process = start(&namespace, &arguments);
         assert!(eventually(PATIENCE, "main", || has_decided(&process)).is_ok());
-        // Points of a start, not a wait for something.
+        // A busy loop, because these are points of a start and not a wait for an event.
         let begin = Instant::now();
         while begin.elapsed() < Duration::from_micros(300 * point) {
             std::hint::spin_loop();
@@ -122,14 +122,14 @@ fn at_any_point_of_a_start() {
 }
 
 #[test]
-fn while_the_api_server_opens_its_store() {
+fn a_signal_while_the_store_opens_ends_with_0() {
     let (namespace, folder) = (Namespace::new("early").unwrap(), tempfile::tempdir().unwrap());
     namespace.ip("link set lo up").unwrap();
     for number in 0..5 {
         let data = folder.path().join(number.to_string());
         let arguments = ["serve", "--listen", "127.0.0.1:6443", "--data-dir", data.to_str().unwrap()];
         let process = start(&namespace, &arguments);
-        // It listens before it opens anything.
+        // The server listens before it opens its store.
         let listens = || namespace.run(|| TcpStream::connect("127.0.0.1:6443").is_ok()).unwrap();
         assert!(eventually(PATIENCE, "a listener", listens).is_ok(), "{}", process.output());
         ends_with_0(process, Signal::TERM, "serve");

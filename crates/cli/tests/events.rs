@@ -1,4 +1,4 @@
-//! What the node tells the cluster as Events. Needs root and nft, and fails without.
+//! The Events that a node posts. Needs root and nft, and fails without.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use common::{BINARY, Cluster, IN_STEP, NODE, PATIENCE, at, ends_as, http, objects, reaches};
 
-/// The Events that the API server holds.
+/// Returns the Events of the API server.
 fn events(cluster: &Cluster) -> Vec<Value> {
     let node = cluster.world.node().namespace();
     let answer = http::get(node, cluster.address, "/apis/events.k8s.io/v1/events").unwrap();
@@ -34,7 +34,7 @@ fn told(cluster: &Cluster, reason: &str) -> Value {
 }
 
 #[test]
-fn a_start_is_told() {
+fn a_start_posts_an_event() {
     let cluster = Cluster::new();
     let _proxy = cluster.proxy();
     let event = told(&cluster, "Starting");
@@ -45,7 +45,7 @@ fn a_start_is_told() {
 }
 
 #[test]
-fn changed_configurations_are_told() {
+fn changed_configurations_post_events() {
     let cluster = Cluster::new();
     let _proxy = cluster.proxy();
     cluster.configure("nftables: {masqueradeBit: 32}\n");
@@ -67,7 +67,7 @@ fn changed_configurations_are_told() {
 }
 
 #[test]
-fn a_health_check_node_port_that_cannot_be_opened_is_told() {
+fn a_health_check_node_port_that_cannot_be_opened_posts_an_event() {
     let cluster = Cluster::new();
     let pod = &cluster.world.pods()[0];
     let _others =
@@ -88,7 +88,7 @@ fn a_health_check_node_port_that_cannot_be_opened_is_told() {
 }
 
 #[test]
-fn a_server_that_must_listen_and_cannot_is_told_before_the_end() {
+fn a_server_that_must_listen_and_cannot_posts_an_event_before_the_end() {
     let cluster = Cluster::new();
     let _others =
         cluster.world.node().namespace().run(|| TcpListener::bind("127.0.0.1:19999").unwrap()).unwrap();
@@ -103,7 +103,7 @@ fn a_server_that_must_listen_and_cannot_is_told_before_the_end() {
     }
 }
 
-/// Waits for an Event on this Service of namespace `default`.
+/// Waits for an Event about this Service of namespace `default`.
 fn told_of(cluster: &Cluster, reason: &str, service: &str) -> Value {
     let event = told(cluster, reason);
     let regarding = json!({"apiVersion": "v1", "kind": "Service", "namespace": "default", "name": service});
@@ -111,13 +111,13 @@ fn told_of(cluster: &Cluster, reason: &str, service: &str) -> Value {
     event
 }
 
-/// As many Events with this reason as there are, each of which may stand for many.
+/// Returns the number of Event objects with this reason. Each may have a count of its own.
 fn count(cluster: &Cluster, reason: &str) -> usize {
     events(cluster).iter().filter(|event| event["reason"] == reason).count()
 }
 
 #[test]
-fn a_service_that_asks_for_the_place_of_the_api_server_does_not_get_it() {
+fn a_service_cannot_take_over_the_address_of_the_api_server() {
     for mode in ["nftables", "iptables", "userspace"] {
         let mut cluster = Cluster::without_validation();
         let [pod, _] = cluster.world.pods() else { panic!("two pods") };
@@ -133,7 +133,7 @@ fn a_service_that_asks_for_the_place_of_the_api_server_does_not_get_it() {
         slice["ports"][2]["protocol"] = json!("TCP");
         cluster.apply(slice);
         cluster.apply(service);
-        // All else of it works.
+        // The rest of the Service works.
         for to in ["10.96.0.30:80", "198.51.100.9:80"] {
             reaches(from, Protocol::Tcp, at(to), &[pod]);
         }
@@ -143,7 +143,7 @@ fn a_service_that_asks_for_the_place_of_the_api_server_does_not_get_it() {
             std::net::SocketAddr::new("198.51.100.9".parse().unwrap(), port),
             &[pod],
         );
-        // The way to the API server is open, also for new connections of the agent.
+        // The API server stays reachable, also for new connections of the agent.
         let event = told_of(&cluster, "APIServerAddressLeftOut", "greedy");
         let note = event["note"].as_str().unwrap();
         assert!(note.contains(&format!("127.0.0.1 {port}/TCP (IPv4)")), "{note}");
@@ -177,7 +177,7 @@ fn unreadable_source_ranges_close_a_load_balancer() {
     }
 }
 
-/// Stores a Service that was made at this second, which clients of an API server cannot choose.
+/// Stores a Service with this second of creation, which clients of an API server cannot choose.
 fn made_at(cluster: &Cluster, second: u32, service: Value) {
     let portolan_server::json::Value::Object(mut object) = service.into() else { panic!("an object") };
     object["metadata"]["namespace"] = "default".into();
@@ -211,14 +211,14 @@ fn the_older_of_two_services_keeps_its_node_port_after_a_restart_too() {
 }
 
 #[test]
-fn a_service_with_too_many_endpoints_is_told() {
+fn a_service_with_too_many_endpoints_posts_an_event() {
     let cluster = Cluster::without_validation();
     let (pod, from) = (&cluster.world.pods()[0], cluster.world.client().namespace());
     let mut proxy = cluster.proxy();
     let mut service = objects::cluster_ip("crowded", "10.96.0.30");
     service["spec"]["sessionAffinity"] = json!("ClientIP");
     let mut slice = objects::slice("crowded", &[pod], &objects::ports(&service));
-    // After the pod's address, which is therefore one of those that are used.
+    // They sort after the pod's address, which is therefore among the used ones.
     let others = (0..8_200_u32).map(|number| std::net::Ipv4Addr::from(0x0aff_0000 + number));
     let others = others.map(|address| json!({"addresses": [address], "conditions": {"ready": false}}));
     slice["endpoints"].as_array_mut().unwrap().extend(others);
@@ -233,13 +233,13 @@ fn a_service_with_too_many_endpoints_is_told() {
     let event = told_of(&cluster, "EndpointsLeftOut", "crowded");
     assert!(event["note"].as_str().unwrap().contains("8,191"), "{event}");
     common::logged(&mut proxy, "not every endpoint of this Service port is used", 1);
-    // The client that is bound to the pod stays there.
+    // A client with affinity to the pod stays there.
     reaches(from, Protocol::Tcp, at("10.96.0.30:80"), &[pod]);
 }
 
-/// The limit is one that the kernel does not know of: only what is said of it is looked at.
+/// The limit is in a file only, and the kernel does not enforce it: the test checks what is reported.
 #[test]
-fn a_memory_limit_that_is_too_low_is_told_before_the_rules_are_loaded() {
+fn a_memory_limit_that_is_too_low_is_reported_before_the_rules_are_loaded() {
     let cluster = Cluster::new();
     common::load::busy_services(&cluster);
     let limits = tempfile::tempdir().unwrap();

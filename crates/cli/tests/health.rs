@@ -22,7 +22,7 @@ use common::{Cluster, NODE, PATIENCE, at, logged, objects, reaches};
 const HEALTH: &str = "127.0.0.1:10256";
 const METRICS: &str = "127.0.0.1:10249";
 
-/// Waits until the node answers with this status.
+/// Waits until a GET request on the node gets this status.
 fn answers(cluster: &Cluster, to: SocketAddr, path: &str, status: u16) -> Answer {
     let node = cluster.world.node().namespace();
     let mut last = None;
@@ -90,7 +90,7 @@ fn health_check_node_ports_follow_the_endpoints() {
     check(&[one, elsewhere], 200, 1);
     check(&[elsewhere], 503, 0);
     check(&[one, other], 200, 2);
-    // The port is free again when the Service does not ask for it any more.
+    // The port is free again when the Service no longer has it.
     service["spec"]["externalTrafficPolicy"] = json!("Cluster");
     service["spec"].as_object_mut().unwrap().remove("healthCheckNodePort");
     cluster.apply(service);
@@ -137,7 +137,7 @@ fn metrics_have_the_names_that_dashboards_know() {
     assert_eq!(answers(&cluster, at(METRICS), "/proxyMode", 200).body, "nftables");
 }
 
-/// What `/metrics` and `/statusz` have to say of versions: Kubernetes' and ours.
+/// Asserts the versions on `/metrics` and `/statusz`: Kubernetes' and Portolan's.
 fn reports_version(cluster: &Cluster, kubernetes: &str) {
     let page = answers(cluster, at(METRICS), "/metrics", 200).body;
     let build = page.lines().find(|line| line.starts_with("kubernetes_build_info{")).unwrap();
@@ -152,7 +152,7 @@ fn reports_version(cluster: &Cluster, kubernetes: &str) {
 }
 
 #[test]
-fn the_version_is_that_of_the_kube_proxy_whose_place_this_takes() {
+fn the_reported_version_is_that_of_kube_proxy() {
     let cluster = Cluster::new();
     let proxy = cluster.start_proxy("");
     reports_version(&cluster, concat!("v1.36.2+portolan-", env!("CARGO_PKG_VERSION")));
@@ -163,7 +163,7 @@ fn the_version_is_that_of_the_kube_proxy_whose_place_this_takes() {
     reports_version(&cluster, "v1.36.2-rc.1");
 }
 
-/// Waits until so many changes of Services and EndpointSlices are shown to wait.
+/// Waits until the gauges show this many pending changes of Services and EndpointSlices.
 fn pending(cluster: &Cluster, services: usize, endpoint_slices: usize) {
     let gauges = [("service", services), ("endpoint", endpoint_slices)]
         .map(|(kind, value)| format!("kubeproxy_sync_proxy_rules_{kind}_changes_pending {value}"));
@@ -190,7 +190,7 @@ fn changes_are_pending_until_they_are_in_the_kernel() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_taken_over_when_it_is_free() {
+fn a_server_listens_when_its_port_becomes_free() {
     let cluster = Cluster::new();
     let pod = &cluster.world.pods()[0];
     let others =
@@ -204,7 +204,7 @@ fn a_port_that_is_taken_is_taken_over_when_it_is_free() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_fatal_where_that_is_asked_for() {
+fn a_port_in_use_is_fatal_with_bind_address_hard_fail() {
     let cluster = Cluster::new();
     for field in ["healthzBindAddress", "metricsBindAddress"] {
         let _others =
@@ -218,7 +218,7 @@ fn a_port_that_is_taken_is_fatal_where_that_is_asked_for() {
     }
 }
 
-/// Sends bytes on a connection of its own and reads until the other side closes it.
+/// Sends bytes on a new connection and reads until the other side closes it.
 fn exchange(cluster: &Cluster, to: SocketAddr, bytes: &[u8]) -> String {
     let talk = || {
         let mut stream = TcpStream::connect(to).unwrap();
@@ -232,7 +232,7 @@ fn exchange(cluster: &Cluster, to: SocketAddr, bytes: &[u8]) -> String {
 }
 
 #[test]
-fn the_log_tells_more_as_soon_as_it_is_asked_to() {
+fn the_verbosity_of_the_log_can_be_raised_while_the_proxy_runs() {
     const TOLD: &str = "a connection ended early";
     let cluster = Cluster::new();
     objects::node(&cluster.world);
@@ -248,7 +248,7 @@ fn the_log_tells_more_as_soon_as_it_is_asked_to() {
     assert_eq!(answers(&cluster, at(METRICS), "/debug/pprof/heap", 501).status, 501);
 }
 
-/// What `/readyz` says that it waits for.
+/// Returns what `/readyz` waits for.
 fn awaited(cluster: &Cluster) -> Vec<String> {
     let answer = answers(cluster, at(HEALTH), "/readyz", 503);
     let body: Value = serde_json::from_str(&answer.body).unwrap();
@@ -280,12 +280,12 @@ fn a_proxy_is_ready_when_everything_is_programmed() {
         answers(&cluster, at(HEALTH), "/readyz", 200);
         let healthz = answers(&cluster, at(HEALTH), "/healthz", 200);
         assert!(healthz.body.contains("\"nodeEligible\":true"), "{}", healthz.body);
-        // Ready means that it works.
+        // A ready proxy has programmed everything.
         assert_eq!(proxy.output().matches(common::IN_STEP).count(), 2, "{mode}: {}", proxy.output());
         let from = cluster.world.client().namespace();
         let probe = portolan_testkit::Probe::new(Protocol::Tcp, at("10.96.0.10:80"));
         assert!(from.probe(probe).unwrap().backend().is_some(), "{mode}");
-        // From then on it is what `/healthz` is.
+        // After that, `/readyz` has the status of `/healthz`.
         let mut tainted = objects::node(&cluster.world);
         tainted["spec"]["taints"] =
             json!([{"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"}]);

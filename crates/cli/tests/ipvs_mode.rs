@@ -1,5 +1,5 @@
-//! The IPVS mode from end to end: modes change and the proxy restarts while packets are on their way, and what the mode
-//! writes besides rules can be read back. Needs root, and a kernel with IPVS, such as that of the guest of `tests/vm`.
+//! The IPVS mode end to end: changes of the mode and restarts under load, and the kernel settings and timeouts of the
+//! mode. Needs root, and a kernel with IPVS, such as that of the guest of `tests/vm`.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -19,11 +19,11 @@ use common::kernel::nft;
 use common::load::{self, assert_lossless, assert_lossless_but_own, busy_services};
 use common::{COMPLETE, PATIENCE, at, logged, objects, page, reaches};
 
-/// Often enough to see what is missing between two comparisons.
+/// The sync period is short, so that each comparison would show a missing element soon.
 const IPVS: &str = "mode: ipvs\nipvs: {minSyncPeriod: 0s, syncPeriod: 1s}\n";
 const NOT_PROGRAMMED: &str = "this Service port cannot be programmed";
 
-/// What leads packets to Services, by mode: virtual servers or rules that are not those of others.
+/// Returns the modes whose rules lead packets to Services.
 fn entrances(node: &Namespace) -> Vec<&'static str> {
     let saved = node.output("iptables-nft-save", &["-t", "nat"]).unwrap();
     let found = [
@@ -43,7 +43,7 @@ fn only(node: &Namespace, mode: &str, proxy: &PortolanProcess) {
     assert!(outcome.is_ok(), "{mode}: {seen:?} {}", proxy.output());
 }
 
-/// A live reload takes the place of one mode by another, and the other way round.
+/// Reloads from another mode to IPVS and back, under load.
 fn there_and_back(other: &str) {
     let Some(cluster) = cluster() else { return };
     let node = cluster.world.node().namespace();
@@ -56,7 +56,7 @@ fn there_and_back(other: &str) {
         logged(&mut proxy, COMPLETE, 2 * (round + 1));
         only(node, mode, &proxy);
         assert_eq!(page(&cluster, "/proxyMode"), mode);
-        // Changes go to the one in force.
+        // The active mode gets the changes.
         let backend = &cluster.world.pods()[round];
         let address = format!("10.96.3.{}", round + 1);
         cluster.service(objects::cluster_ip(&format!("new-{round}"), &address), &[backend]);
@@ -100,7 +100,7 @@ fn restarts_while_in_use_lose_nothing() {
 }
 
 #[test]
-fn what_the_kernel_refuses_is_told_once() {
+fn refusals_of_the_kernel_are_reported_once() {
     let Some(cluster) = cluster() else { return };
     let (pods, client) = (cluster.world.pods(), cluster.world.client().namespace());
     cluster.service(objects::cluster_ip("bad", "10.96.0.66"), &[&pods[0]]);
@@ -113,7 +113,7 @@ fn what_the_kernel_refuses_is_told_once() {
     let event = cluster.event("ServicePortNotProgrammed");
     assert_eq!(event["regarding"]["name"], "bad");
     assert!(event["note"].as_str().unwrap().contains("real server"), "{event}");
-    // The others are not concerned, nor is the rest of it.
+    // Other Services, and the rest of this one, are not affected.
     cluster.service(objects::cluster_ip("late", "10.96.0.78"), &[&pods[1]]);
     reaches(client, Protocol::Tcp, at("10.96.0.78:80"), &[&pods[1]]);
     reaches(client, Protocol::Tcp, at("10.96.0.66:80"), &[&pods[0]]);
@@ -121,7 +121,7 @@ fn what_the_kernel_refuses_is_told_once() {
 }
 
 #[test]
-fn settings_and_timeouts_of_the_configuration_are_the_kernels() {
+fn the_kernel_has_the_settings_and_timeouts_of_the_configuration() {
     let Some(cluster) = cluster() else { return };
     let node = cluster.world.node().namespace();
     let read = |path: &'static str| {
@@ -145,7 +145,7 @@ fn settings_and_timeouts_of_the_configuration_are_the_kernels() {
     );
     assert_eq!(timeouts(), of_kernel, "nothing asks for others");
 
-    // A changed configuration, while it runs.
+    // A changed configuration while the proxy runs.
     let values = "tcpTimeout: 1234s, tcpFinTimeout: 56s, udpTimeout: 78s";
     cluster.configure(&format!("mode: ipvs\n{}, {values}}}\n", strict(true)));
     logged(&mut proxy, "the changed configuration is in use", 1);
@@ -155,7 +155,7 @@ fn settings_and_timeouts_of_the_configuration_are_the_kernels() {
             && timeouts().contains("1234 56 78")
     });
     assert!(written.is_ok(), "{} {}", timeouts(), proxy.output());
-    // A restart that asks for one of them leaves the others.
+    // A restart that sets one timeout leaves the others.
     proxy.terminate(PATIENCE).unwrap();
     let proxy = cluster.proxy_with(&format!("mode: ipvs\n{}, tcpFinTimeout: 57s}}\n", strict(true)));
     assert!(timeouts().contains("1234 57 78"), "{} {}", timeouts(), proxy.output());
@@ -178,7 +178,7 @@ fn a_cleanup_puts_the_settings_back_whatever_ran_last() {
     logged(&mut proxy, COMPLETE, 2);
     only(node, "nftables", &proxy);
     proxy.terminate(PATIENCE).unwrap();
-    // Nothing of the IPVS mode is left but its settings, and the first clean-up may not write them.
+    // Nothing of the IPVS mode is left but its settings, and the first clean-up cannot write them.
     let clean = |script: &str| {
         let arguments = ["--mount", "--propagation", "private", "sh", "-c", script];
         let mut cleanup = PortolanProcess::start(node, "unshare".as_ref(), &arguments).unwrap();

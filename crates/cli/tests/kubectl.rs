@@ -1,5 +1,5 @@
-//! kubectl and `portolan serve`: what docs/serve.md says of them and what else people do with kubectl, with every
-//! kubectl of this machine. `make test` provides Debian's, and the one of the Kubernetes version that the server speaks.
+//! kubectl with `portolan serve`: the commands of docs/serve.md and other common uses, with every kubectl of this
+//! machine. `make test` provides Debian's kubectl and that of the Kubernetes version that the server implements.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -55,7 +55,7 @@ impl Shell {
         Self { node, folder, _server: server }
     }
 
-    /// A line of shell. No configuration and no cache of this machine's user has a part in it.
+    /// Returns a command that runs a shell line, without the configuration and cache of the machine's user.
     fn command(&self, line: &str) -> NamespaceCommand {
         let folder = self.folder.path();
         let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
@@ -70,12 +70,12 @@ impl Shell {
         self.command(line).spawn().unwrap().wait_with_output().unwrap()
     }
 
-    /// What kubectl prints when it works.
+    /// Runs kubectl, asserts success and returns its output.
     fn kubectl(&self, arguments: &str) -> String {
         self.good(&format!("{SERVER} -n shop {arguments}"))
     }
 
-    /// The lines that kubectl prints while it goes on.
+    /// Starts a kubectl that keeps running, and returns its output line by line.
     fn follow(&self, arguments: &str) -> Follow {
         let mut child = self.command(&format!("exec {SERVER} -n shop {arguments}")).spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
@@ -88,14 +88,14 @@ impl Shell {
         fs::write(self.folder.path().join(name), text).unwrap();
     }
 
-    /// What a line prints that ends well.
+    /// Runs a line, asserts success and returns its stdout.
     fn good(&self, line: &str) -> String {
         let Output { status, stdout, stderr } = self.run(line);
         assert!(status.success(), "{line}: {}", String::from_utf8_lossy(&stderr));
         String::from_utf8(stdout).unwrap()
     }
 
-    /// What a line complains about that ends badly.
+    /// Runs a line, asserts failure and returns its stderr.
     fn bad(&self, line: &str) -> String {
         let Output { status, stdout, stderr } = self.run(line);
         assert!(!status.success(), "{line}: {}", String::from_utf8_lossy(&stdout));
@@ -107,7 +107,7 @@ impl Shell {
     }
 }
 
-/// A kubectl that goes on until this is dropped.
+/// A running kubectl. It is killed when dropped.
 struct Follow {
     child: Child,
     lines: Receiver<String>,
@@ -118,7 +118,7 @@ impl Follow {
         self.lines.recv_timeout(PATIENCE).expect("another line")
     }
 
-    /// Goes on to the next line with a text in it.
+    /// Reads up to the next line that contains a text.
     fn until(&self, text: &str) {
         while !self.next().contains(text) {}
     }
@@ -135,22 +135,22 @@ fn page() -> String {
     read("docs/serve.md")
 }
 
-/// The blocks of code that are marked as one language.
+/// Returns the code blocks of one language.
 fn blocks(page: &str, language: &str) -> Vec<String> {
     let start = format!("```{language}\n");
     page.split(&start).skip(1).map(|rest| rest.split("```").next().unwrap().to_owned()).collect()
 }
 
-/// The lines of the page's part about the API that call kubectl.
+/// Returns the kubectl commands of the page's section about the API.
 fn commands() -> Vec<String> {
     let page = page();
     let part = page.split("\n## ").find(|part| part.starts_with("The API\n")).unwrap();
     part.lines().filter(|line| line.starts_with("kubectl --")).map(str::to_owned).collect()
 }
 
-/// One shell for each kubectl.
+/// Returns one shell for each kubectl.
 fn shells() -> Vec<Shell> {
-    // Fails where there has to be one.
+    // Fails if there is none but the Makefile provides one.
     drop(tool("kubectl"));
     let programs: BTreeSet<_> =
         tools("kubectl").into_iter().map(|kubectl| kubectl.canonicalize().unwrap()).collect();
@@ -170,7 +170,7 @@ fn the_commands_of_the_page_work() {
         assert_eq!(service["spec"]["sessionAffinity"], "ClientIP");
         assert_eq!(service["metadata"]["labels"]["tier"], "front");
         shell.good(last);
-        // What the server keeps for itself is in another namespace.
+        // The server's own Service is in another namespace.
         assert_eq!(shell.kubectl("get services,endpointslices,nodes -o name"), "");
     }
 }
@@ -219,7 +219,7 @@ fn apply_creates_and_changes() {
 }
 
 #[test]
-fn apply_on_the_server_tells_writers_apart() {
+fn server_side_apply_distinguishes_writers() {
     for shell in shells() {
         let applied = shell.kubectl("apply --server-side -f web.yaml");
         assert!(applied.contains("service/web serverside-applied"), "{applied}");
@@ -299,7 +299,7 @@ fn patches_labels_and_the_editor() {
 
 #[test]
 fn objects_that_kubectl_makes_by_itself() {
-    // It sends these as protobuf, from some version on.
+    // kubectl sends these as protobuf, from some version on.
     for shell in shells() {
         shell.kubectl("create namespace shop");
         shell.kubectl("create service clusterip one --tcp=80:8080");
@@ -327,7 +327,7 @@ fn watching_and_waiting() {
         shell.kubectl("label service web tier=front");
         assert!(follow.next().starts_with("web "));
         shell.kubectl("wait --for=condition=Ready servicecidr/kubernetes --timeout=20s");
-        // What it asks for is in its log; before it watches, nothing may be deleted.
+        // Its log shows the request. The object must not be deleted before the watch starts.
         let waiting = shell.follow("wait --for=delete service/web --timeout=20s -v=6 2>&1");
         waiting.until("watch=true");
         shell.kubectl("delete service web");
@@ -355,7 +355,7 @@ fn many_objects_in_one_file() {
         assert_eq!(count(&shell.kubectl("apply --server-side -f many.yaml"), "serverside-applied"), COUNT);
         shell.kubectl("delete services --all --wait=false");
         assert_eq!(shell.kubectl("get services -o name"), "");
-        // That of the server's own Service, default/kubernetes.
+        // The IPAddress of the server's own Service, default/kubernetes.
         assert_eq!(shell.kubectl("get ipaddresses -o name"), "ipaddress.networking.k8s.io/10.96.0.1\n");
     }
 }
@@ -400,7 +400,7 @@ fn a_kept_connection_outlives_its_token() {
     let mut command = node.command(python);
     let script = include_str!("kubectl/renewed.py");
     command.args(["-c", script, "https://127.0.0.1:6443", &authority, &tokens]);
-    // Nothing of this machine's user has a part in it.
+    // The configuration of the machine's user must not be used.
     command.env("HOME", folder.path()).env("KUBECONFIG", "/dev/null").env("no_proxy", "*");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let Output { status, stdout, stderr } = command.spawn().unwrap().wait_with_output().unwrap();

@@ -1,4 +1,4 @@
-//! What the binary writes to its log, as scripts that read klog's lines see it.
+//! The log of the binary, as scripts that parse klog's lines read it.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -31,8 +31,8 @@ fn an_error_is_one_line_of_klog() {
     assert!(message.starts_with("\"--listen: cannot listen on 192.0.2.1:8001: "), "{message}");
 }
 
-/// Runs `portolan proxy` with a scheduler that there is not, which ends it before it touches anything, and gives the
-/// lines of its log.
+/// Runs `portolan proxy` with an unknown scheduler, which ends it before it changes anything. Returns the lines of
+/// its log.
 fn proxy(arguments: &[&str]) -> Vec<String> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_portolan"));
     let output = command
@@ -46,7 +46,7 @@ fn proxy(arguments: &[&str]) -> Vec<String> {
     log.lines().map(str::to_owned).collect()
 }
 
-/// The lines as JSON, each of which says when, where and what, and how important, unless it is an error.
+/// Parses the lines as JSON. Asserts that each has a time, a source location and a message.
 fn json(lines: &[String]) -> Vec<Value> {
     let read = |line: &String| {
         let object: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
@@ -83,7 +83,7 @@ fn a_file_can_ask_for_json() {
     let lines = json(&proxy(&["--config", path]));
     assert!(has_verbosity(&lines, 2), "{lines:?}");
     assert!(lines.iter().any(|line| line["msg"].as_str().is_some_and(|text| text.contains("--proxy-mode"))));
-    // What is on the command line goes before the file.
+    // Flags have precedence over the file.
     let text = proxy(&["--config", path, "--logging-format=text", "-v=0"]);
     assert!(text.iter().all(|line| line.starts_with(['I', 'W', 'E'])), "{text:?}");
 }

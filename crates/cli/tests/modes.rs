@@ -1,4 +1,4 @@
-//! Modes: which one runs, one after the other while the proxy runs or between two runs, under load. Needs root, nft and
+//! Modes: which one runs, and changes while the proxy runs or between two runs, under load. Needs root, nft and
 //! iptables, and fails without.
 #![allow(
     clippy::unwrap_used,
@@ -25,13 +25,13 @@ use common::{
 const IPTABLES: &str = "mode: iptables\n";
 const MENDED: &str = "another program had changed our table; mended";
 
-/// Whether rules of our nftables mode are there, by family.
+/// Returns for each family whether Portolan's nftables mode has rules.
 fn nftables_rules(node: &Namespace) -> [bool; 2] {
     let tables = nft(node, "list tables");
     ["table ip portolan", "table ip6 portolan"].map(|table| tables.lines().any(|line| line == table))
 }
 
-/// Whether rules of our iptables mode are there, by family. What kubelet shares does not count.
+/// Returns for each family whether Portolan's iptables mode has rules. Chains shared with kubelet are ignored.
 fn iptables_rules(node: &Namespace, variant: &str) -> [bool; 2] {
     ["iptables", "ip6tables"].map(|program| {
         let saved = node.output(&format!("{program}-{variant}-save"), &[]).unwrap();
@@ -47,7 +47,7 @@ fn only(node: &Namespace, mode: &str, proxy: &PortolanProcess) {
     only_in(node, "nft", mode, proxy);
 }
 
-/// The same with a variant of iptables.
+/// Does the same with a variant of iptables.
 fn only_in(node: &Namespace, variant: &str, mode: &str, proxy: &PortolanProcess) {
     let wanted = [mode == "nftables", mode == "iptables"].map(|there| [there; 2]);
     let mut seen = wanted;
@@ -86,7 +86,7 @@ fn modes_change(variant: &str) {
         let shown =
             format!("portolan_proxy_mode{{mode=\"{mode}\",reason=\"configured\",wanted=\"{mode}\"}} 1");
         assert!(page(&cluster, "/metrics").lines().any(|line| line == shown), "{shown}");
-        // Changes go to the one in force, and it is the one that is looked after.
+        // The active mode gets the changes, and drift detection watches its rules.
         let backend = &cluster.world.pods()[round % 2];
         let address = format!("10.96.3.{round}");
         cluster.service(objects::cluster_ip(&format!("new-{round}"), &address), &[backend]);
@@ -140,19 +140,19 @@ fn the_next_run_in_another_mode_loses_nothing_and_removes_what_the_last_one_left
 }
 
 #[test]
-fn a_mode_that_cannot_be_written_leaves_the_other_in_force() {
+fn a_mode_that_cannot_be_written_leaves_the_former_one_active() {
     let cluster = Cluster::new();
     let node = cluster.world.node().namespace();
     let pods = cluster.world.pods();
     cluster.service(objects::cluster_ip("web", "10.96.0.10"), &[&pods[0]]);
     node.output("iptables-nft", &["-t", "nat", "-N", "KUBE-SERVICES"]).unwrap();
     let mut proxy = cluster.proxy();
-    // It goes by names, and would remove what follows.
+    // The removal goes by names, and would remove the chains that follow.
     logged(&mut proxy, "removed what kube-proxy left", 1);
-    // Somebody's rule keeps a chain from being made by the name that we need: nothing can be loaded.
+    // A chain of another program has a name that the mode needs, with another type: the rules cannot be loaded.
     node.output("iptables-nft", &["-t", "nat", "-N", "KUBE-SERVICES"]).unwrap();
     nft(node, "add chain ip nat KUBE-POSTROUTING { type nat hook postrouting priority 300 ; }");
-    // The longest wait between two attempts.
+    // The sync period is the longest back-off between two attempts.
     cluster.configure(&format!("{IPTABLES}iptables: {{syncPeriod: 1s}}\n"));
     logged(&mut proxy, "the rules before stay in force and are kept up", 2);
     cluster.apply(objects::slice("web", &[&pods[1]], &[("tcp".to_owned(), portolan_testkit::Family::Ipv4)]));
@@ -165,7 +165,7 @@ fn a_mode_that_cannot_be_written_leaves_the_other_in_force() {
 }
 
 #[test]
-fn rules_that_somebody_flushes_in_iptables_mode_come_back() {
+fn iptables_rules_that_another_program_flushes_are_restored() {
     let cluster = Cluster::new();
     let node = cluster.world.node().namespace();
     let backend = &cluster.world.pods()[0];
@@ -173,14 +173,15 @@ fn rules_that_somebody_flushes_in_iptables_mode_come_back() {
     let mut proxy = cluster.proxy_with(&format!("{IPTABLES}iptables: {{minSyncPeriod: 0s}}\n"));
     let client = cluster.world.client().namespace();
     reaches(client, Protocol::Tcp, at("10.96.0.10:80"), &[backend]);
-    // At once: it comes back sooner than a second program runs. Again: the kernel may not have been listened to yet.
+    // One restore does all, because the repair is faster than a second program. Repeated, because the kernel's
+    // notifications may not have been subscribed to yet.
     let mended = eventually(PATIENCE, "a flush is mended", || {
         node.output_with_input("iptables-nft-restore", &["--noflush"], "*nat\n-F\n-X\nCOMMIT\n").unwrap();
         proxy.output().contains(MENDED)
     });
     assert!(mended.is_ok(), "{}", proxy.output());
     reaches(client, Protocol::Tcp, at("10.96.0.10:80"), &[backend]);
-    // No chain that is asked for, but the kernel tells of it.
+    // The periodic check does not look at this chain, but the kernel sends a notification.
     let saved = node.output("iptables-nft-save", &["-t", "nat"]).unwrap();
     let chain = saved.lines().find_map(|line| line.strip_prefix(":KUBE-SEP-")?.split(' ').next()).unwrap();
     let before = proxy.output().matches(MENDED).count();
@@ -189,7 +190,7 @@ fn rules_that_somebody_flushes_in_iptables_mode_come_back() {
     reaches(client, Protocol::Tcp, at("10.96.0.10:80"), &[backend]);
 }
 
-/// Runs the proxy with these programs in its `PATH` only.
+/// Runs the proxy with only these programs in its `PATH`.
 fn with_path(cluster: &Cluster, path: &Path) -> PortolanProcess {
     let (file, master) = (cluster.configuration_file(), cluster.master());
     let path = format!("PATH={}", path.display());
@@ -218,7 +219,7 @@ fn where_no_mode_is_named_it_is_iptables_or_else_nftables() {
     assert!(page(&cluster, "/metrics").lines().any(|line| line == shown));
 }
 
-/// No kernel has this.
+/// No kernel has this scheduler.
 const NO_SCHEDULER: &str = "mode: ipvs\nipvs: {scheduler: none}\n";
 
 #[test]
@@ -235,7 +236,7 @@ fn where_ipvs_lacks_something_iptables_runs_in_its_place() {
     let event = cluster.event("ProxyModeFallback");
     assert_eq!((&event["type"], &event["regarding"]["kind"]), (&"Warning".into(), &"Node".into()), "{event}");
     assert!(event["note"].as_str().unwrap().contains("no scheduler is called"), "{event}");
-    // The same while it runs: nothing changes for packets.
+    // The same while the proxy runs: packets are not affected.
     let load = load::start(&cluster);
     cluster.configure("mode: iptables\n");
     logged(&mut proxy, "the changed configuration is in use", 1);
@@ -258,7 +259,7 @@ fn without_the_fall_back_what_ipvs_lacks_is_an_error() {
     assert_eq!(proxy.wait_for_end(PATIENCE).unwrap().code(), Some(1));
     assert!(proxy.output().contains("no scheduler is called `none`"), "{}", proxy.output());
     assert_eq!(nft(cluster.world.node().namespace(), "list tables"), "");
-    // A reload is refused, and what runs goes on.
+    // A reload is refused, and the current mode stays.
     cluster.configure("");
     let mut proxy = cluster.run(&arguments);
     in_step(&mut proxy);
@@ -277,14 +278,14 @@ fn a_mode_that_the_node_cannot_run_is_refused() {
     for program in ["iptables", "ip6tables"] {
         assert!(proxy.output().contains(&format!("cannot run {program}:")), "{}", proxy.output());
     }
-    // What runs is not given up for it.
+    // The current mode is not given up for it.
     cluster.configure("");
     let mut proxy = with_path(&cluster, folder.path());
     in_step(&mut proxy);
     cluster.configure(IPTABLES);
     logged(&mut proxy, "the changed configuration is refused", 1);
     assert_eq!(page(&cluster, "/proxyMode"), "nftables");
-    // A family that iptables is not there for is left out, if it is not the primary one.
+    // A family without iptables is left out, if it is not the primary one.
     drop(proxy);
     for program in ["iptables", "iptables-save", "iptables-restore"] {
         let file = ["/usr/sbin", "/sbin", "/usr/bin"].map(|dir| Path::new(dir).join(program));
@@ -300,7 +301,7 @@ fn a_mode_that_the_node_cannot_run_is_refused() {
 }
 
 #[test]
-fn a_lock_that_others_hold_delays_the_start_and_ends_nothing() {
+fn a_lock_held_by_another_program_only_delays_the_start() {
     let cluster = Cluster::new();
     let node = cluster.world.node().namespace();
     if !hint_at_legacy(node) {
@@ -326,7 +327,7 @@ fn a_lock_that_others_hold_delays_the_start_and_ends_nothing() {
 }
 
 #[test]
-fn node_ports_answer_as_the_mode_has_it() {
+fn the_mode_decides_on_which_addresses_node_ports_are_served() {
     use portolan_testkit::ProbeResult::Refused;
     let cluster = Cluster::new();
     let node = cluster.world.node().namespace();
@@ -334,7 +335,8 @@ fn node_ports_answer_as_the_mode_has_it() {
     cluster.service(objects::load_balancer("web", "10.96.0.10", 30_080, "198.51.100.7"), &[backend]);
     let mut proxy = cluster.proxy();
     let client = cluster.world.client().namespace();
-    // No list is the primary address, and not loopback, in one mode, and every address in the other.
+    // Without a list, node ports are served on the primary address and not on loopback in the nftables mode, and on
+    // every address in the iptables mode.
     ends_as(client, Protocol::Tcp, at("203.0.113.1:30080"), Refused);
     ends_as(node, Protocol::Tcp, at("127.0.0.1:30080"), Refused);
     cluster.configure(IPTABLES);

@@ -1,4 +1,4 @@
-//! The Node object changes, comes late or goes while the proxy runs. Needs root and nft, and fails without.
+//! The Node object changes, appears late or disappears while the proxy runs. Needs root and nft, and fails without.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -21,7 +21,7 @@ use common::{Cluster, NODE, PATIENCE, at, ends_as, http, load, logged, objects, 
 const INSIDE: &str = "192.168.100.1";
 const OUTSIDE: &str = "203.0.113.1";
 
-/// The Node object with these addresses.
+/// Returns the Node object with these addresses.
 fn node_at(cluster: &Cluster, addresses: &[&str]) -> Value {
     let mut node = objects::node(&cluster.world);
     let list = addresses.iter().map(|address| json!({"type": "InternalIP", "address": address}));
@@ -63,13 +63,13 @@ fn node_ports_and_their_health_checks_follow_the_addresses_of_the_node_object() 
         assert!(moved.is_ok(), "{}", proxy.output());
     };
     check(INSIDE, OUTSIDE);
-    // What does not depend on the node's addresses does not notice.
+    // Services that do not depend on the node's addresses must not be disturbed.
     let ways = [("cluster IP", "10.96.0.11:80"), ("IPv6", "[fd00:96::11]:80")];
     let load =
         ways.map(|(name, to)| (name, portolan_testkit::Traffic::start(client, load::plan(to)).unwrap()));
     cluster.apply(node_at(&cluster, &[OUTSIDE]));
     check(OUTSIDE, INSIDE);
-    // A Node without any address is as it was.
+    // A Node without any address keeps the old ones.
     cluster.apply(node_at(&cluster, &[]));
     cluster.delete(Resource::Node, NODE);
     let mut again = node_at(&cluster, &[]);
@@ -151,7 +151,7 @@ fn pod_cidrs_are_followed_without_a_restart_or_a_loss() {
     let load = load::start(&cluster);
     cluster.overwrite_node(with_pod_cidrs(&cluster, &["10.244.99.0/24"]));
     local(false);
-    // Taken away for a moment: what was known last still holds.
+    // The pod CIDRs are removed for a moment: the last known ones stay active.
     cluster.overwrite_node(with_pod_cidrs(&cluster, &[]));
     cluster.overwrite_node(with_pod_cidrs(&cluster, &["10.244.1.0/24", "fd00:10:244:1::/64"]));
     local(true);
@@ -160,7 +160,7 @@ fn pod_cidrs_are_followed_without_a_restart_or_a_loss() {
 }
 
 #[test]
-fn a_node_that_is_not_there_yet_is_waited_for() {
+fn the_start_waits_for_a_missing_node_object() {
     let cluster = Cluster::new();
     cluster.delete(Resource::Node, NODE);
     busy_services(&cluster);
@@ -178,7 +178,7 @@ fn a_node_that_is_not_there_yet_is_waited_for() {
 }
 
 #[test]
-fn what_is_fatal_ends_the_start_whatever_else_happens_until_then() {
+fn a_fatal_finding_ends_the_start_despite_endpoint_changes() {
     let cluster = Cluster::new();
     busy_services(&cluster);
     // Only the Node object shows that the pod CIDRs are not of the primary family.
@@ -187,7 +187,7 @@ fn what_is_fatal_ends_the_start_whatever_else_happens_until_then() {
     cluster.service(service.clone(), &[&pods[0]]);
     let ports = objects::ports(&service);
     let mut proxy = cluster.start_proxy("detectLocalMode: NodeCIDR\n");
-    // Endpoints come and go all the time.
+    // Endpoints change all the time.
     let mut backends = pods.iter().cycle();
     let ended = eventually(PATIENCE, "the end", || {
         cluster.apply(objects::slice("churn", &[backends.next().unwrap()], &ports));

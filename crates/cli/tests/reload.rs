@@ -26,21 +26,21 @@ const TAKEN: &str = "the changed configuration is in use";
 const REFUSED: &str = "the changed configuration is refused";
 const NOTHING: &str = "the configuration file changed, but nothing of what is in use";
 
-/// What `/configz` shows.
+/// Returns the configuration on `/configz`.
 fn configz(cluster: &Cluster, metrics: &str) -> Option<Value> {
     let answer = http::get(cluster.world.node().namespace(), at(metrics), "/configz")?;
     let page: Value = serde_json::from_str(&answer.body).unwrap();
     Some(page["kubeproxy.config.k8s.io"].clone())
 }
 
-/// Replaces the configuration and waits until it is in use.
+/// Replaces the configuration and waits until it is active.
 fn reconfigure(cluster: &Cluster, proxy: &mut PortolanProcess, yaml: &str) {
     let before = proxy.output().matches(TAKEN).count();
     cluster.configure(yaml);
     logged(proxy, TAKEN, before + 1);
 }
 
-/// Writes a kubeconfig that leads to this server; answers its path.
+/// Writes a kubeconfig with this server. Returns its path.
 fn kubeconfig(cluster: &Cluster, name: &str, server: &str) -> String {
     let text = format!(
         "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{{name: c, context: {{cluster: c, user: u}}}}]\n\
@@ -101,10 +101,11 @@ fn under_load_good_files_are_applied_bad_ones_refused_and_nothing_is_lost() {
         let last = output.lines().rfind(|line| line.contains(REFUSED)).unwrap();
         assert!(last.contains(reason), "{last}");
         assert_eq!(configz(&cluster, "127.0.0.1:10249").unwrap(), shown, "the old one stays");
-        // Taking a new configuration compares with the kernel; refusing one does not even read.
+        // An applied configuration is followed by a comparison with the kernel. After a refused one, the kernel is
+        // not even read.
         assert_eq!(common::kernel::generation(cluster.world.node().namespace()), generation, "{yaml}");
     }
-    // What the file says is in use already, in other words, and once more in the same.
+    // The same values in other words, and then the same text again.
     let (taken, node) = (proxy.output().matches(TAKEN).count(), cluster.world.node().namespace());
     let before = generation(node);
     fs::write(cluster.configuration_file(), configuration("# in other words\n")).unwrap();
@@ -115,7 +116,7 @@ fn under_load_good_files_are_applied_bad_ones_refused_and_nothing_is_lost() {
 }
 
 #[test]
-fn what_a_new_configuration_says_is_what_packets_meet() {
+fn packets_meet_the_changed_configuration() {
     let cluster = Cluster::new();
     let backend = &cluster.world.remote_pods()[0];
     cluster.service(objects::load_balancer("web", "10.96.0.10", 30_080, "198.51.100.7"), &[backend]);
@@ -139,12 +140,12 @@ fn answers(cluster: &Cluster, address: &str, path: &str) -> Option<u16> {
     http::get(cluster.world.node().namespace(), at(address), path).map(|answer| answer.status)
 }
 
-/// Moves the health server while somebody asks for it all the time, first where it was.
+/// Moves the health server under continuous requests, which try the former address first.
 fn move_health(cluster: &Cluster, proxy: &mut PortolanProcess, yaml: &str, from: &str, to: &str) {
     let (moved, asked) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // When it has left the old address, it must be at the new one.
+            // When the former address is closed, the new one must be open.
             while !moved.load(Ordering::Relaxed) {
                 let answer = answers(cluster, from, "/livez").or_else(|| answers(cluster, to, "/livez"));
                 assert_eq!(answer, Some(200), "from {from} to {to}");
@@ -180,7 +181,7 @@ fn servers_move_and_the_new_address_is_open_before_the_old_one_closes() {
         assert_eq!(shown["healthzBindAddress"], there.0);
         move_health(&cluster, &mut proxy, here.1, there.0, here.0);
     }
-    // The same port of every address: the old one has to close first.
+    // The same port of every address: the former listener has to close first.
     reconfigure(&cluster, &mut proxy, "healthzBindAddress: 0.0.0.0:10298\n");
     let everywhere = || answers(&cluster, "192.168.100.1:10298", "/livez") == Some(200);
     assert!(eventually(PATIENCE, "every address", everywhere).is_ok(), "{}", proxy.output());
@@ -208,10 +209,10 @@ fn servers_that_have_to_listen_swap_their_addresses() {
         assert!(outcome.is_ok() && proxy.ended().is_none(), "{}", proxy.output());
         assert_eq!(answers(&cluster, &health, "/metrics"), Some(404));
     }
-    // One that stays is in the way of the other.
+    // A server that stays is in the way of the other one.
     cluster.configure(&yaml(other, other));
     logged(&mut proxy, REFUSED, 1);
-    // So is somebody else, but only once our own is gone.
+    // Another program is too, but this shows only when the proxy's own server is closed.
     let others =
         cluster.world.node().namespace().run(|| TcpListener::bind("192.168.100.1:10401").unwrap()).unwrap();
     reconfigure(&cluster, &mut proxy, &yaml("0.0.0.0:10401", other));
@@ -223,7 +224,7 @@ fn servers_that_have_to_listen_swap_their_addresses() {
 }
 
 #[test]
-fn a_server_that_has_to_listen_from_now_on_is_tried_before() {
+fn a_reload_to_hard_fail_checks_that_the_server_can_listen() {
     let cluster = Cluster::new();
     let taken = || TcpListener::bind("127.0.0.1:10411").unwrap();
     let others = cluster.world.node().namespace().run(taken).unwrap();
@@ -260,7 +261,7 @@ fn a_node_without_pod_cidrs_keeps_its_local_detection() {
 }
 
 #[test]
-fn what_is_ignored_in_a_changed_file_is_told() {
+fn ignored_fields_of_a_changed_file_are_logged() {
     let cluster = Cluster::new();
     let mut proxy = cluster.proxy();
     reconfigure(&cluster, &mut proxy, "resourceContainer: /kube-proxy\noomScoreAdj: 5\n");
@@ -295,7 +296,7 @@ fn another_kubeconfig_is_followed_without_a_gap() {
     assert_lossless(load);
 }
 
-/// The watcher of the new `clientConnection` knows what the one before knew.
+/// The watcher of the new `clientConnection` gets the known objects of the former one.
 #[test]
 fn an_empty_list_of_another_api_server_is_not_believed_alone() {
     let cluster = Cluster::new();
@@ -354,7 +355,7 @@ fn a_mounted_config_map_is_followed() {
         let score = || fs::read_to_string(format!("/proc/{}/oom_score_adj", proxy.id())).unwrap();
         assert!(eventually(PATIENCE, "the score", || score().trim() == version.to_string()).is_ok());
     }
-    // Ended as upstream ends, but also by a swap, where that is asked for.
+    // With `--config-reload=false`, the proxy ends like kube-proxy, also after a swapped symlink.
     proxy.terminate(PATIENCE).unwrap();
     let mut proxy = cluster.run(&[&arguments[..], &["--config-reload=false"]].concat());
     common::in_step(&mut proxy);

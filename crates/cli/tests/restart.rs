@@ -1,5 +1,5 @@
-//! The proxy ends and comes back, or somebody meddles with its table, under load: nobody notices. Needs root
-//! and nft, and fails without.
+//! Under load, the proxy restarts or another program changes its table, and no packet is lost. Needs root and nft,
+//! and fails without.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -23,7 +23,7 @@ use common::kernel::{Frontends, frontends, generation, nft};
 use common::load::{assert_lossless, busy_services};
 use common::{Cluster, PATIENCE, at, http, load, objects};
 
-/// A number below `below`; each call with another one, the same in every run.
+/// Returns a pseudo-random number below `below`. The sequence is the same in every run.
 fn next_random(state: &mut u64, below: u64) -> u64 {
     *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     (*state >> 33) % below
@@ -57,14 +57,14 @@ fn restarts_under_load_lose_nothing_and_write_nothing() {
     assert_eq!(generation(node), before, "{}", proxy.output());
 }
 
-/// Services `churn-0` and so on, every other one IPv6; their endpoints do not exist.
+/// Number of Services `churn-0`, `churn-1` and so on, every second one IPv6. Their endpoints do not exist.
 const CHURNING: u16 = 40;
 
 fn churn_address(number: u16) -> String {
     if number.is_multiple_of(2) { format!("10.96.1.{number}") } else { format!("fd00:96::1{number:02x}") }
 }
 
-/// The slice of a churning Service with some endpoints, and their addresses.
+/// Returns an EndpointSlice of a churning Service with some endpoints, and their addresses.
 fn churn_slice(number: u16, random: &mut u64) -> (serde_json::Value, BTreeSet<SocketAddr>) {
     let name = format!("churn-{number}");
     let family = if number.is_multiple_of(2) { Family::Ipv4 } else { Family::Ipv6 };
@@ -81,7 +81,7 @@ fn churn_slice(number: u16, random: &mut u64) -> (serde_json::Value, BTreeSet<So
     (slice, addresses.into_iter().map(|address| SocketAddr::new(address, common::BACKEND_PORT)).collect())
 }
 
-/// Changes endpoints as fast as the API takes it until told to stop; answers how the Services ended up.
+/// Changes endpoints as fast as the API accepts it until `stop` is set. Returns the final state of the Services.
 fn churn(cluster: &Cluster, stop: &AtomicBool) -> Frontends {
     let (mut state, mut random) = (Frontends::new(), 7);
     let mut changes = 0_u64;
@@ -100,7 +100,7 @@ fn churn(cluster: &Cluster, stop: &AtomicBool) -> Frontends {
 }
 
 #[test]
-fn killed_amid_changes_the_table_ends_as_the_api_says() {
+fn after_kills_during_changes_the_table_matches_the_api() {
     let cluster = Cluster::new();
     busy_services(&cluster);
     for number in 0..CHURNING {
@@ -128,7 +128,7 @@ fn killed_amid_changes_the_table_ends_as_the_api_says() {
         let all = Family::BOTH.into_iter().flat_map(|family| frontends(node, family));
         all.filter(|((to, _), _)| expected.keys().any(|(other, _)| other == to)).collect::<Frontends>()
     };
-    // A Service without endpoints has no frontend that leads anywhere.
+    // A Service without endpoints has no frontend.
     let expected: Frontends =
         expected.clone().into_iter().filter(|(_, backends)| !backends.is_empty()).collect();
     let outcome = eventually(PATIENCE, "the table of the API's state", || read() == expected);
@@ -136,17 +136,17 @@ fn killed_amid_changes_the_table_ends_as_the_api_says() {
     assert_lossless(load);
 }
 
-/// What the proxy logs when it has mended its table.
+/// The proxy's log message after it repaired its table.
 const MENDED: &str = "another program had changed our table; mended";
 
-/// How many repairs the proxy counts.
+/// Returns the number of repairs that the proxy counts.
 fn repairs(world: &World) -> u64 {
     let answer = http::get(world.node().namespace(), at("127.0.0.1:10249"), "/metrics").unwrap();
     let prefix = "portolan_dataplane_drift_repairs_total ";
     answer.body.lines().find_map(|line| line.strip_prefix(prefix)).unwrap().parse().unwrap()
 }
 
-/// Damages the table in some ways; each must be mended, logged and counted.
+/// Damages the table with each command. Each damage must be repaired, logged and counted.
 fn damage_and_watch(cluster: &Cluster, proxy: &mut PortolanProcess, commands: &[&str]) {
     let (node, client) = (cluster.world.node().namespace(), cluster.world.client().namespace());
     let read = || Family::BOTH.map(|family| frontends(node, family));
@@ -169,7 +169,7 @@ fn damage_and_watch(cluster: &Cluster, proxy: &mut PortolanProcess, commands: &[
 }
 
 #[test]
-fn damage_to_elements_is_mended_and_what_they_do_not_concern_goes_on() {
+fn damaged_elements_are_repaired_and_unrelated_flows_go_on() {
     let cluster = Cluster::new();
     busy_services(&cluster);
     let mut proxy = cluster.proxy();
@@ -185,7 +185,7 @@ fn damage_to_elements_is_mended_and_what_they_do_not_concern_goes_on() {
     damage_and_watch(&cluster, &mut proxy, &commands);
     for (name, traffic) in load {
         let report = traffic.stop().unwrap();
-        // What is established does not look at the elements again; new connections do.
+        // Established flows do not look up the elements again. New connections do.
         let lost = report.streams_broken + report.udp_lost + report.udp_moved;
         let concerned = name != "pod to cluster IP";
         assert!(lost == 0 && (concerned || report.is_lossless()), "{name}: {report}");
@@ -193,11 +193,11 @@ fn damage_to_elements_is_mended_and_what_they_do_not_concern_goes_on() {
 }
 
 #[test]
-fn a_table_that_others_remove_comes_back() {
+fn a_removed_table_is_restored() {
     let cluster = Cluster::new();
     busy_services(&cluster);
     let mut proxy = cluster.proxy();
-    // Without the table the kernel no longer translates what is established either.
+    // Without the table, the kernel no longer translates established flows either.
     let _load = load::start(&cluster);
     let commands = ["flush ruleset", "delete table ip portolan", "flush table ip6 portolan", "flush ruleset"];
     damage_and_watch(&cluster, &mut proxy, &commands);

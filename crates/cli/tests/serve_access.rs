@@ -1,4 +1,4 @@
-//! Access to `portolan serve`, through the binary: first start, kubeconfigs, mistakes.
+//! Access to `portolan serve` through the binary: first start, kubeconfigs, errors.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -19,7 +19,7 @@ use tempfile::tempdir;
 
 use common::{BINARY, PATIENCE, configuration, in_step, objects};
 
-/// Exit code, stdout, stderr.
+/// Runs the binary. Returns exit code, stdout and stderr.
 fn portolan(arguments: &[&str]) -> (i32, String, String) {
     let output = Command::new(BINARY).args(arguments).output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
@@ -42,7 +42,7 @@ fn serve(world: &World, data: &Path, manifests: &Path) -> PortolanProcess {
 }
 
 #[test]
-fn a_proxy_connects_with_what_was_printed_before_the_first_start() {
+fn a_proxy_connects_with_a_kubeconfig_from_before_the_first_start() {
     let folder = tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     let (data, config) = (at("deep/data"), at("proxy.conf"));
@@ -68,7 +68,7 @@ fn a_proxy_connects_with_what_was_printed_before_the_first_start() {
     assert_eq!(mode(&data.join("pki")), 0o700);
     let authority = fs::read(data.join("pki/ca.crt")).unwrap();
 
-    // A server that was killed comes back as the same one for its clients.
+    // A killed server has the same identity for its clients after a restart.
     server.kill().unwrap();
     let mut server = serve(&world, &data, &manifests);
     assert_eq!(fs::read(data.join("pki/ca.crt")).unwrap(), authority);
@@ -82,14 +82,14 @@ fn a_proxy_connects_with_what_was_printed_before_the_first_start() {
     }
 }
 
-/// What a kubeconfig knows the server by.
+/// Returns the certificate authority of a kubeconfig.
 fn line_of(config: &str) -> String {
     let (_, rest) = config.split_once("certificate-authority-data:").unwrap();
     rest.split_whitespace().find(|word| word.len() > 100).unwrap().to_owned()
 }
 
 #[test]
-fn a_file_with_a_kubeconfig_is_for_its_owner() {
+fn only_the_owner_can_read_a_kubeconfig_file() {
     let folder = tempdir().unwrap();
     let (data, output) = (folder.path().join("data"), folder.path().join("admin.conf"));
     fs::write(&output, "old").unwrap();
@@ -114,7 +114,7 @@ fn a_file_with_a_kubeconfig_is_for_its_owner() {
 }
 
 #[test]
-fn mistakes() {
+fn wrong_arguments_fail_with_a_clear_error() {
     let folder = tempdir().unwrap();
     let (data, file) = (folder.path().join("data"), folder.path().join("file"));
     fs::write(&file, "nothing").unwrap();

@@ -1,5 +1,4 @@
-//! `portolan serve` and the files that it depends on, through the binary: what stands in the manifests folder, and a disk
-//! that is full.
+//! `portolan serve` and its files, through the binary: special files in the manifests folder, and a full disk.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,5 +1,5 @@
-//! The memory of `portolan serve`, as the kernel counts it of the real process: what one request takes, and what a
-//! connection takes whose client has shown nothing that says who it is.
+//! The memory of `portolan serve`, as the kernel counts it for the real process: for one request, and for a
+//! connection whose client has not shown credentials.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

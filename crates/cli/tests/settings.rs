@@ -1,5 +1,5 @@
-//! Configuration, the Node object, ServiceCIDRs and the node's addresses take effect on packets. Needs root and
-//! nft, and fails without.
+//! The effects of the configuration, the Node object, ServiceCIDRs and the node's addresses on packets. Needs root
+//! and nft, and fails without.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -23,7 +23,7 @@ const WEB_V6: &str = "[fd00:96::10]:80";
 const NODE_PORT: &str = "192.168.100.1:30080";
 const NODE_PORT_OUTSIDE: &str = "203.0.113.1:30080";
 
-/// Services with one backend, which is elsewhere.
+/// Creates Services with one backend, which is on another node.
 fn web(cluster: &Cluster) -> &Pod {
     let pod = &cluster.world.remote_pods()[0];
     cluster.service(objects::load_balancer("web", "10.96.0.10", 30_080, "198.51.100.7"), &[pod]);
@@ -31,13 +31,13 @@ fn web(cluster: &Cluster) -> &Pod {
     pod
 }
 
-/// The source address that the backend sees.
+/// Returns the source address that the backend sees.
 fn seen_source(from: &Namespace, to: &str) -> IpAddr {
     let result = from.probe(Probe::new(Protocol::Tcp, at(to))).unwrap();
     result.seen_source().unwrap_or_else(|| panic!("{to} from {}: {result:?}", from.name()))
 }
 
-/// Whether the backend sees one of the node's addresses instead of the sender's.
+/// Returns true if the backend sees one of the node's addresses instead of the sender's.
 fn is_masqueraded(cluster: &Cluster, sender: &Pod, to: &str) -> bool {
     let seen = seen_source(sender.namespace(), to);
     let (own, node) = (sender.addresses().both(), cluster.world.node().all_addresses());
@@ -107,7 +107,7 @@ fn the_value_that_chose_an_endpoint_never_leaves_the_node() {
     let backend = web(&cluster);
     let node = cluster.world.node().namespace();
     let nft = |command: &str| common::kernel::nft(node, command);
-    // Without this the kernel itself overwrites it in forwarded packets.
+    // Without this, the kernel overwrites the value in forwarded packets.
     node.output("sysctl", &["-qw", "net.ipv4.ip_forward_update_priority=0"]).unwrap();
     nft("add table inet watch");
     nft("add chain inet watch out { type filter hook postrouting priority -200 ; }");
@@ -125,9 +125,9 @@ fn the_value_that_chose_an_endpoint_never_leaves_the_node() {
     assert!(!of("translated").contains("packets 0 "), "{rules}");
 }
 
-/// As in a container that is not privileged.
+/// As in a container without privileges.
 #[test]
-fn what_cannot_be_written_below_proc_is_told_and_everything_else_is_done() {
+fn a_read_only_proc_is_reported_and_everything_else_works() {
     let cluster = Cluster::new();
     let backend = web(&cluster);
     cluster.configure("conntrack: {tcpBeLiberal: true}\n");
@@ -173,7 +173,7 @@ fn topology_hints_follow_the_zone_of_the_node() {
     };
     zone(json!("b"));
     reaches(client, Protocol::Tcp, at(WEB), &[other]);
-    // Nothing is meant for this zone: everything is used.
+    // No endpoint has a hint for this zone, so all are used.
     zone(json!("c"));
     reaches(client, Protocol::Tcp, at(WEB), &[one, other]);
     zone(json!("a"));
@@ -181,7 +181,7 @@ fn topology_hints_follow_the_zone_of_the_node() {
 }
 
 #[test]
-fn who_is_masqueraded_is_configured() {
+fn the_configuration_decides_what_is_masqueraded() {
     let cases = [
         ("", false, true),
         ("clusterCIDR: 203.0.113.0/24,2001:db8:113::/64\n", true, false),
@@ -211,7 +211,7 @@ fn who_is_masqueraded_is_configured() {
 }
 
 #[test]
-fn where_node_ports_answer_is_configured() {
+fn the_configuration_decides_where_node_ports_are_served() {
     let cases = [
         ("", true, false),
         ("nodePortAddresses: [primary]\n", true, false),
@@ -260,7 +260,7 @@ fn a_configuration_that_makes_no_sense_ends_the_start_and_names_the_field() {
     }
 }
 
-/// Changes the backend of `web` and waits until a new connection gets there.
+/// Changes the backend of `web` and waits until a new connection reaches it.
 fn change(cluster: &Cluster, pod: &Pod) {
     let service = objects::cluster_ip("web", "10.96.0.10");
     cluster.apply(objects::slice("web", &[pod], &objects::ports(&service)));
@@ -277,7 +277,7 @@ fn min_sync_period_is_the_least_time_between_two_commits() {
     let [one, other] = cluster.world.pods() else { panic!("two pods") };
     cluster.service(objects::cluster_ip("web", "10.96.0.10"), &[one]);
     let period = Duration::from_secs(1);
-    // So many changes, each made when the former one is in effect.
+    // Makes a number of changes, each when the former one is active. Returns how long that took.
     let changes = |pairs: u32| {
         let started = Instant::now();
         for _ in 0..pairs {

@@ -1,5 +1,5 @@
-//! The userspace mode from end to end: Services work, modes change under load, restarts hand over to the kernel. Needs root and
-//! nft, and fails without.
+//! The userspace mode end to end: Services work, modes change under load, and restarts hand over to the kernel. Needs
+//! root and nft, and fails without.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -26,7 +26,7 @@ use common::load::{self, assert_lossless_but_answers, busy_services};
 use common::{COMPLETE, Cluster, PATIENCE, at, logged, objects, page, reaches};
 
 const USERSPACE: &str = "mode: userspace\n";
-/// The two ways to get packets to the relay.
+/// The two ways of capturing packets for the relay.
 const TPROXY: &str = "--userspace-capture=tproxy";
 const REDIRECT: &str = "--userspace-capture=redirect";
 const ENDED: &str = "the relay's last connection has ended";
@@ -37,7 +37,7 @@ fn metric(cluster: &Cluster, name: &str) -> u64 {
     line.unwrap_or_else(|| panic!("no {name}")).trim().parse().unwrap()
 }
 
-/// Rules and routes that lead to a relay, of both families.
+/// Returns the number of routing rules for the relay, of both families.
 fn routes(node: &Namespace) -> usize {
     ["-4", "-6"]
         .map(|family| node.output("ip", &[family, "rule"]).unwrap().matches("28783").count())
@@ -45,19 +45,20 @@ fn routes(node: &Namespace) -> usize {
         .sum()
 }
 
-/// How many answers to datagrams may be lost of one load: where packets are redirected, one of each of its three flows
-/// whenever another mode takes over, which is three times at most.
+/// Returns how many replies to datagrams one load may lose. With redirected packets, each of its three flows may lose
+/// one per change of the mode, of which there are at most three.
 fn answers_lost(capture: &str) -> u64 {
     if capture == REDIRECT { 9 } else { 0 }
 }
 
-/// Everything, where something of it is ours: iptables leaves its tables, and kubelet shares a chain.
+/// Returns the ruleset if it has rules of this program, else an empty text. Empty tables of iptables and kubelet's
+/// chain are ignored.
 fn ours(node: &Namespace) -> String {
     let all = nft(node, "list ruleset");
     if all.contains("KUBE-S") || all.contains("portolan") { all } else { String::new() }
 }
 
-/// Load from a pod, the node and outside; `streams` long connections each.
+/// Starts load from a pod, the node and outside, with `streams` long connections each.
 fn start_load(cluster: &Cluster, streams: usize) -> Vec<(&'static str, Traffic)> {
     let (pod, node) = (cluster.world.pods()[0].namespace(), cluster.world.node().namespace());
     let client = cluster.world.client().namespace();
@@ -81,7 +82,7 @@ fn with_redirected_packets_services_work_as_well() {
     serve_and_count(REDIRECT, "redirect");
 }
 
-/// In a guest whose kernel lacks the module.
+/// Runs in a guest whose kernel lacks the module.
 #[test]
 fn packets_are_redirected_where_the_kernel_has_no_tproxy() {
     if std::env::var("PORTOLAN_TEST_WITHOUT").is_ok_and(|module| module == "nft_tproxy") {
@@ -90,7 +91,7 @@ fn packets_are_redirected_where_the_kernel_has_no_tproxy() {
     }
 }
 
-/// Answers what the proxy said.
+/// Checks Services and metrics with one way of capturing. Returns the proxy's log.
 fn serve_and_count(capture: &str, way: &str) -> String {
     let cluster = Cluster::new();
     let (pods, client) = (cluster.world.pods(), cluster.world.client().namespace());
@@ -111,7 +112,7 @@ fn serve_and_count(capture: &str, way: &str) -> String {
     assert!(metric(&cluster, "portolan_relay_bytes_to_clients_total") > 0);
     assert_eq!(metric(&cluster, "portolan_relay_failing_endpoints"), 0);
     assert_eq!(metric(&cluster, "portolan_relay_redirected"), u64::from(way == "redirect"));
-    // One backend that refuses is no failure.
+    // One backend that refuses is not a failure, because the relay tries the next one.
     let mut slice = objects::slice("v4", &all, &[("tcp".to_owned(), Family::Ipv4)]);
     slice["endpoints"].as_array_mut().unwrap().push(json!({"addresses": ["192.168.100.1"]}));
     cluster.apply(slice);
@@ -122,7 +123,7 @@ fn serve_and_count(capture: &str, way: &str) -> String {
     });
     assert!(tried.is_ok(), "{}", proxy.output());
     assert!(metric(&cluster, "portolan_relay_failing_endpoints") > 0);
-    // SCTP is refused, which the log and an Event tell, once.
+    // SCTP is refused. The log and an Event report it once.
     let mut sctp = objects::cluster_ip("signals", "10.96.0.77");
     sctp["spec"]["ports"] = json!([{"name": "sctp", "port": 80, "protocol": "SCTP"}]);
     cluster.service(sctp, &[&pods[0]]);
@@ -137,7 +138,7 @@ fn serve_and_count(capture: &str, way: &str) -> String {
     proxy.output()
 }
 
-/// The sources that each endpoint sees.
+/// Returns each endpoint with the source address that it sees.
 fn seen(from: &Namespace, protocol: Protocol, to: &str) -> BTreeSet<(IpAddr, IpAddr)> {
     let flows = [(from, Probe::new(protocol, at(to)).timeout(PATIENCE)); 12];
     let reached = |result| match result {
@@ -148,7 +149,7 @@ fn seen(from: &Namespace, protocol: Protocol, to: &str) -> BTreeSet<(IpAddr, IpA
 }
 
 #[test]
-fn endpoints_see_clients_on_request_where_answers_come_back() {
+fn on_request_endpoints_see_clients_if_replies_return_through_the_node() {
     const KEEP: &str = "portolan.dev/userspace-keep-client-address";
     let cluster = Cluster::new();
     let world = &cluster.world;
@@ -180,7 +181,7 @@ fn endpoints_see_clients_on_request_where_answers_come_back() {
             || seen(here[0].namespace(), Protocol::Tcp, &internal).iter().any(|(_, source)| *source == pod);
         eventually(PATIENCE, "the annotation counts", kept).unwrap();
         for protocol in [Protocol::Tcp, Protocol::Udp] {
-            // Whoever is its own backend sees the node: nobody answers to itself.
+            // An endpoint that reaches itself sees the node, because it would not reply to itself.
             let sources = seen(here[0].namespace(), protocol, &internal);
             assert_eq!(sources.len(), all.len(), "{sources:?}");
             for (backend, source) in sources {
@@ -189,7 +190,8 @@ fn endpoints_see_clients_on_request_where_answers_come_back() {
                     "{backend} {source}"
                 );
             }
-            // Answers from elsewhere would go to the client at once, and not by this node.
+            // An endpoint on another node would reply directly to the client and bypass this node, so it sees the
+            // node.
             let sources = seen(client, protocol, &external);
             assert_eq!(sources.len(), all.len(), "{sources:?}");
             for (backend, source) in sources {
@@ -229,7 +231,7 @@ fn change_modes_under_load(capture: &str) {
     }
     let output = proxy.output();
     assert_lossless_but_answers(load, answers_lost(capture), &output);
-    // With their connections, all traces of relays go.
+    // When their connections have ended, all traces of the relays are removed.
     cluster.configure("mode: nftables\n");
     logged(&mut proxy, ENDED, 1);
     let gone = eventually(PATIENCE, "no trace of a relay", || {
@@ -261,7 +263,7 @@ fn hand_over_to_the_kernel(capture: &str) {
     for _ in 0..3 {
         assert!(proxy.terminate(PATIENCE).unwrap().success(), "{}", proxy.output());
         output += &proxy.output();
-        // Nobody is there.
+        // The proxy does not run here.
         reaches(
             cluster.world.client().namespace(),
             Protocol::Tcp,
@@ -282,9 +284,10 @@ fn hand_over_to_the_kernel(capture: &str) {
     assert_eq!((routes(node), ours(node)), (0, String::new()));
 }
 
-/// Nobody can hand over then: connections end, new ones are refused at once, and the next start mends all of it.
+/// A killed proxy cannot hand over: connections break, new ones are refused at once, and the next start repairs
+/// everything.
 #[test]
-fn after_a_kill_a_start_is_enough_in_this_mode_or_another() {
+fn after_a_kill_a_restart_in_any_mode_repairs_everything() {
     let cluster = Cluster::new();
     let (node, client) = (cluster.world.node().namespace(), cluster.world.client().namespace());
     busy_services(&cluster);
@@ -297,8 +300,8 @@ fn after_a_kill_a_start_is_enough_in_this_mode_or_another() {
     let work = || {
         for (from, to) in ways {
             for protocol in [Protocol::Tcp, Protocol::Udp] {
-                // The datagrams are those of one flow, before and after. One that comes when the rules are new and the
-                // kernel has not yet forgotten where the flow went is lost; the next one is not.
+                // The datagrams are of one flow, before and after. A datagram is lost if it arrives after the new
+                // rules and before the kernel has forgotten the flow's destination. The next one is not.
                 let probe = Probe::new(protocol, at(to)).timeout(Duration::from_secs(1));
                 let probe = if protocol == Protocol::Udp { probe.from_port(40_000) } else { probe };
                 let reached =
@@ -310,7 +313,7 @@ fn after_a_kill_a_start_is_enough_in_this_mode_or_another() {
     for next in [USERSPACE, "mode: nftables\n", "mode: iptables\n"] {
         let mut proxy = cluster.proxy_with(USERSPACE);
         work();
-        // Connections of the load are the relay's: nothing that an earlier run left takes them.
+        // The load's connections go through the relay only when the former mode's rules are gone.
         let alone = || {
             !nft(node, "list tables").lines().any(|table| table.ends_with(" portolan"))
                 && !nft(node, "list ruleset").contains("KUBE-SVC")

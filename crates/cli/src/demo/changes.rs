@@ -1,4 +1,4 @@
-//! How long a change takes, from the API server's answer to connections that show it.
+//! Measures how long a change takes, from the API server's response to the first connections that show it.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -9,35 +9,35 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use portolan_testkit::{Namespace, Probe, ProbeResult, TestkitError};
 
-/// Connections at the same time: enough that each of three backends is most likely among them.
+/// Concurrent connections. Enough that each of three backends is most likely among them.
 const AT_ONCE: usize = 8;
-/// A connection made before its Service is known is tried again after this time, or a quarter of the time
-/// that it has been going on: a busy machine needs more.
+/// First timeout of a connection before its Service is programmed. Later attempts use a quarter of the elapsed time
+/// if that is longer, because a busy machine needs more.
 const IMPATIENCE: Duration = Duration::from_millis(2);
 const SHOWN_WITHIN: Duration = Duration::from_secs(5);
-/// A backend that has had no connection for this long will not get one.
+/// A backend without a connection for this long is unused.
 const QUIET: Duration = Duration::from_millis(300);
 
-/// What was seen while an object changed.
+/// The connections during a change of an object.
 pub(super) struct Observed {
-    /// From the API server's answer until connections showed the change.
+    /// From the API server's response until connections showed the change.
     pub(super) delay: Duration,
     pub(super) connections: usize,
-    /// Connections that failed meanwhile, in words.
+    /// Descriptions of the connections that failed.
     pub(super) failures: Vec<String>,
 }
 
-/// Changes an object and returns when the API server answered.
+/// Changes an object and returns when the API server responded.
 pub(super) type Change<'a> = &'a mut dyn FnMut() -> anyhow::Result<Instant>;
 
-/// A handful of connections.
+/// A batch of concurrent connections.
 struct Round {
     ended: Instant,
     backends: BTreeSet<IpAddr>,
     failures: Vec<String>,
 }
 
-/// Tries until a first connection succeeds.
+/// Retries until a first connection succeeds.
 pub(super) fn until_reached(namespace: &Namespace, probe: Probe, since: Instant) -> anyhow::Result<Duration> {
     loop {
         let timeout = IMPATIENCE.max(since.elapsed() / 4);
@@ -50,7 +50,7 @@ pub(super) fn until_reached(namespace: &Namespace, probe: Probe, since: Instant)
     }
 }
 
-/// Makes connections all the time, does `change`, and goes on until a backend has its first connection.
+/// Makes connections continuously, applies `change`, and goes on until `backend` has its first connection.
 pub(super) fn until_used(
     namespace: &Namespace,
     probe: Probe,
@@ -65,7 +65,7 @@ pub(super) fn until_used(
     Ok(Observed::new(&rounds, first.ended.saturating_duration_since(since)))
 }
 
-/// Makes connections all the time, does `change`, and goes on until no connection reaches a backend any more.
+/// Makes connections continuously, applies `change`, and goes on until no connection reaches `backend` any more.
 pub(super) fn until_avoided(
     namespace: &Namespace,
     probe: Probe,
@@ -92,8 +92,8 @@ impl Observed {
     }
 }
 
-/// Runs rounds from before the change until `enough`, or the deadline; returns them and when the change was
-/// answered.
+/// Runs rounds from before the change until `enough` returns true or the deadline. Returns the rounds and when the
+/// API server responded to the change.
 fn observe(
     namespace: &Namespace,
     probe: Probe,
@@ -107,7 +107,7 @@ fn observe(
             let mut rounds = Vec::new();
             while !stop.load(Ordering::Relaxed) {
                 rounds.push(round(namespace, probe)?);
-                // The first rounds are for comparison with the state before.
+                // The first rounds show the state before the change.
                 started.store(rounds.len() > 5, Ordering::Relaxed);
                 let done = |since: &Instant| since.elapsed() > SHOWN_WITHIN || enough(&rounds, *since);
                 if changed.get().is_some_and(done) {

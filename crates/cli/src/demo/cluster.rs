@@ -1,4 +1,4 @@
-//! The cluster of the demo: the world of namespaces, the API server and the proxy on the node.
+//! The cluster of the demo: the network namespaces, the API server and the proxy on the node.
 
 use std::env;
 use std::net::TcpListener;
@@ -14,16 +14,16 @@ use portolan_wire::nftables::{Event, request};
 
 use super::objects::{self, Service};
 
-/// Where the API server listens, on the node.
+/// Address of the API server on the node.
 pub(super) const API_SERVER: &str = "127.0.0.1:8001";
-/// The proxy says this once for each family.
+/// The proxy logs this once for each family.
 const IN_STEP: &str = "compared with the kernel and in step";
 const START_WITHIN: Duration = Duration::from_secs(20);
-/// `minSyncPeriod` holds back what comes within a second of another change. The demo measures changes that
-/// come after a pause, as most do.
+/// With `minSyncPeriod`, changes within a second after another change wait. The demo measures changes after a pause,
+/// as most are.
 const PAUSE: Duration = Duration::from_millis(1_100);
 
-/// Everything that runs. The order of the fields is that of taking down.
+/// Everything that runs. The fields are in the order in which they are dropped.
 pub(super) struct Cluster {
     proxy: Option<PortolanProcess>,
     server: RunningServer,
@@ -32,11 +32,11 @@ pub(super) struct Cluster {
     last_write: Instant,
 }
 
-/// Who does what.
+/// The roles of the pods.
 pub(super) struct Pods {
     /// Backends from the start: two on the node, one on the other node.
     pub(super) backends: [Pod; 3],
-    /// A backend that comes later.
+    /// A backend that is added later.
     pub(super) spare: Pod,
     /// Sends requests, on the node.
     pub(super) sender: Pod,
@@ -45,7 +45,7 @@ pub(super) struct Pods {
 }
 
 impl Cluster {
-    /// Opens the responders and starts the API server; no proxy yet.
+    /// Starts the responders and the API server, without a proxy.
     pub(super) fn start(world: World) -> anyhow::Result<Self> {
         let pods = Pods::of(&world)?;
         let all = pods.backends.iter().chain([&pods.spare]);
@@ -62,7 +62,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Starts the proxy; returns how long it took until the kernel had everything.
+    /// Starts the proxy. Returns the time until the kernel had everything.
     pub(super) fn start_proxy(&mut self) -> anyhow::Result<Duration> {
         let program = env::current_exe().context("cannot find the own program")?;
         let master = format!("http://{API_SERVER}");
@@ -87,26 +87,26 @@ impl Cluster {
         Ok(started.elapsed())
     }
 
-    /// Ends the proxy without asking it, as a crash would.
+    /// Kills the proxy with SIGKILL, like a crash.
     pub(super) fn kill_proxy(&mut self) -> anyhow::Result<()> {
         let proxy = self.proxy.as_mut().context("the proxy is not running")?;
         proxy.kill()?;
         Ok(())
     }
 
-    /// What the proxy has written.
+    /// Returns the log of the proxy.
     pub(super) fn proxy_log(&self) -> String {
         self.proxy.as_ref().map(PortolanProcess::output).unwrap_or_default()
     }
 
-    /// Writes an object; returns when the API server has answered.
+    /// Writes an object. Returns when the API server responded.
     pub(super) fn apply(&mut self, object: Value) -> anyhow::Result<Instant> {
         self.server.api().blocking().apply(object)?;
         self.last_write = Instant::now();
         Ok(self.last_write)
     }
 
-    /// Writes the slices of a Service, one of each family; returns when the API server answered for IPv4.
+    /// Writes the EndpointSlices of a Service, one of each family. Returns when the API server responded for IPv4.
     pub(super) fn endpoints(&mut self, service: &Service, pods: &[Pod]) -> anyhow::Result<Instant> {
         let pods: Vec<&Pod> = pods.iter().collect();
         let answered = self.apply(service.slice(Family::Ipv4, &pods))?;
@@ -114,12 +114,12 @@ impl Cluster {
         Ok(answered)
     }
 
-    /// Lets the proxy come to rest.
+    /// Waits until the proxy's `minSyncPeriod` has passed.
     pub(super) fn pause(&self) {
         thread::sleep(PAUSE.saturating_sub(self.last_write.elapsed()));
     }
 
-    /// How many times anybody has changed nftables rules on the node: the generation of the ruleset.
+    /// Returns how many times any program has changed nftables rules on the node: the generation of the ruleset.
     pub(super) fn commits(&self) -> anyhow::Result<u32> {
         self.world.node().namespace().run(|| {
             let mut generation = None;

@@ -1,4 +1,4 @@
-//! `--keep`: the cluster stays up, with a way in, and with requests to look at on a terminal.
+//! `--keep`: the cluster stays up, with instructions to enter it. On a terminal, requests are sent continuously.
 
 use std::process;
 use std::thread;
@@ -13,7 +13,7 @@ const REFRESH: Duration = Duration::from_secs(1);
 const REQUESTS: u32 = 20;
 const WEB_SLICE: &str = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/web-ipv4";
 
-/// Says how to look around, and stays until Ctrl-C ends the process, and with it everything.
+/// Prints the instructions and waits until Ctrl-C ends the process, and with it the cluster.
 pub(super) fn until_interrupted(screen: &mut Screen, cluster: &Cluster) -> anyhow::Result<()> {
     hints(screen, cluster)?;
     let paths = [

@@ -1,19 +1,19 @@
-//! The objects of the demo: a Node, Services in several kinds, and their EndpointSlices.
+//! The objects of the demo: a Node, Services of several kinds, and their EndpointSlices.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use portolan_server::json::{Value, json};
 use portolan_testkit::{Addresses, Family, Pod, Protocol, Site};
 
-/// The node that the proxy runs on, and the other one.
+/// Names of the node that the proxy runs on and of the other node.
 pub(super) const NODE: &str = "node";
 pub(super) const REMOTE_NODE: &str = "remote-node";
-/// Cluster IPs are from here.
+/// Ranges of cluster IPs.
 pub(super) const SERVICE_CIDRS: &str = "10.96.0.0/16,fd00:10:96::/112";
-/// Addresses of all pods.
+/// Ranges of pod addresses.
 pub(super) const CLUSTER_CIDRS: &str = "10.244.0.0/16,fd00:10:244::/48";
 
-/// What is special about a Service.
+/// The special property of a Service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Nature {
     Ordinary,
@@ -35,7 +35,7 @@ pub(super) struct Service {
     pub(super) nature: Nature,
 }
 
-/// How a Service is addressed.
+/// The kind of address of a Service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Frontend {
     ClusterIp,
@@ -54,7 +54,7 @@ pub(super) const DNS: Service = Service {
 };
 pub(super) const CART: Service = tcp("cart", 81, Nature::Affinity);
 pub(super) const AUDIT: Service = tcp("audit", 82, Nature::ExternalLocal);
-/// The one without endpoints.
+/// The Service without endpoints.
 pub(super) const EMPTY: Service = tcp("empty", 83, Nature::Ordinary);
 
 const fn tcp(name: &'static str, number: u8, nature: Nature) -> Service {
@@ -62,7 +62,7 @@ const fn tcp(name: &'static str, number: u8, nature: Nature) -> Service {
 }
 
 impl Service {
-    /// Where it is reached. Node ports: at the node's own address.
+    /// Returns the address and port of a frontend. Node ports: at the node's own address.
     pub(super) const fn at(&self, frontend: Frontend, family: Family) -> SocketAddr {
         match frontend {
             Frontend::ClusterIp => SocketAddr::new(self.cluster_ips().of(family), self.port),
@@ -96,7 +96,7 @@ impl Service {
         })
     }
 
-    /// Its slice of one family, with these pods as ready endpoints.
+    /// Returns the EndpointSlice of one family, with these pods as ready endpoints.
     pub(super) fn slice(&self, family: Family, pods: &[&Pod]) -> Value {
         let endpoints = pods.iter().map(|pod| {
             let address = pod.address(family);
@@ -135,13 +135,13 @@ impl Service {
         }
     }
 
-    /// The number that looks like ours when it is written in an IPv6 address.
+    /// Returns the number whose hexadecimal digits are the decimal digits of `number`, for IPv6 addresses.
     const fn hexadecimal(&self) -> u16 {
         (self.number / 10 * 16 + self.number % 10) as u16
     }
 }
 
-/// Whether the pod is on the other node.
+/// Returns true if the pod is on the other node.
 pub(super) fn is_remote(pod: &Pod) -> bool {
     let IpAddr::V4(address) = pod.address(Family::Ipv4) else { return false };
     let [_, _, site, _] = address.octets();
@@ -149,7 +149,7 @@ pub(super) fn is_remote(pod: &Pod) -> bool {
     site == remote
 }
 
-/// The Node object of the node.
+/// Returns the Node object of the node.
 pub(super) fn node() -> Value {
     let addresses = Site::Local.node().both();
     let addresses = addresses.map(|address| json!({ "type": "InternalIP", "address": address }));

@@ -1,4 +1,4 @@
-//! Who may make network namespaces: root, or a plain user as root of a user namespace of its own.
+//! Permission to create network namespaces: root has it, other users have it as root of their own user namespace.
 
 use std::env;
 use std::os::unix::process::CommandExt;
@@ -6,12 +6,12 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, bail};
 
-/// Says that we are in a user namespace of our own already.
+/// Environment variable that marks a process that is in its own user namespace.
 pub(super) const MARK: &str = "PORTOLAN_DEMO_USER_NAMESPACE";
 const UNSHARE: [&str; 4] = ["--user", "--map-root-user", "--net", "--"];
 
-/// Returns once this process may make network namespaces; for a plain user, that is after it has started
-/// itself anew, under the same process id.
+/// Returns once this process may create network namespaces. For a user other than root, it first executes itself
+/// again in a user namespace, with the same process id.
 pub(super) fn obtain() -> anyhow::Result<()> {
     if portolan_testkit::can_create_namespaces() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Requests from everywhere to the Services, and what is to be expected of them.
+//! Sends requests to the Services from every kind of sender, and checks the results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -8,10 +8,10 @@ use portolan_testkit::{Family, Namespace, Pod, Probe, ProbeResult, Reached, prob
 use super::cluster::Cluster;
 use super::objects::{self, Frontend, Nature, Service};
 
-/// Requests of one row. That one of three backends gets none of so many by chance happens once in 10^10 rows.
+/// Requests per row. The probability that one of three backends gets none of them is below 10^-10.
 const REQUESTS: u32 = 60;
 
-/// Who sends.
+/// The sender of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sender {
     /// A pod on the node.
@@ -20,9 +20,9 @@ pub(super) enum Sender {
     RemotePod,
     /// The node itself.
     Node,
-    /// Somebody outside of the cluster.
+    /// A host outside of the cluster.
     Client,
-    /// A pod that is a backend itself.
+    /// A pod that is a backend of the Service.
     Backend,
 }
 
@@ -35,14 +35,14 @@ pub(super) struct Path {
     pub(super) family: Family,
 }
 
-/// What became of the requests of a path: a row of the table.
+/// The results of the requests of a path: a row of the table.
 #[derive(Debug, Default)]
 pub(super) struct Row {
     pub(super) from: String,
     pub(super) to: String,
     pub(super) sent: u32,
     hits: BTreeMap<IpAddr, u32>,
-    /// Addresses that backends saw, in the sender's or the node's name.
+    /// Source addresses that backends saw, with the owner: the sender or the node.
     sources: BTreeSet<(&'static str, IpAddr)>,
     pub(super) faults: Vec<String>,
 }
@@ -65,17 +65,17 @@ impl Sender {
 }
 
 impl Path {
-    /// An IPv4 path.
+    /// Creates an IPv4 path.
     pub(super) const fn new(sender: Sender, service: &'static Service, frontend: Frontend) -> Self {
         Self { sender, service, frontend, family: Family::Ipv4 }
     }
 
-    /// The same with IPv6.
+    /// Returns the same path with IPv6.
     pub(super) const fn ipv6(self) -> Self {
         Self { family: Family::Ipv6, ..self }
     }
 
-    /// Where its requests go.
+    /// Returns the destination of the requests.
     pub(super) const fn destination(self) -> SocketAddr {
         self.service.at(self.frontend, self.family)
     }
@@ -84,7 +84,7 @@ impl Path {
         Probe::new(self.service.protocol, self.destination())
     }
 
-    /// An empty row.
+    /// Returns an empty row for this path.
     pub(super) fn row(self, cluster: &Cluster) -> Row {
         let frontend = match self.frontend {
             Frontend::ClusterIp => "cluster IP",
@@ -99,7 +99,7 @@ impl Path {
         }
     }
 
-    /// Which of these backends may answer.
+    /// Returns the backends among `pods` that may respond.
     fn backends(self, pods: &[Pod]) -> BTreeSet<IpAddr> {
         let outside = self.frontend != Frontend::ClusterIp;
         let local_only = outside && self.service.nature == Nature::ExternalLocal;
@@ -107,8 +107,8 @@ impl Path {
         pods.map(|pod| pod.address(self.family)).collect()
     }
 
-    /// Whether the backend is to see the sender's own address: the node puts its own in its place for what
-    /// comes from outside with policy `Cluster`, for its own requests, and where a backend reaches itself.
+    /// Returns true if the backend should see the sender's address. The node masquerades requests from outside with
+    /// traffic policy `Cluster`, its own requests, and requests of a backend to itself (hairpin).
     fn keeps_source(self, own: Option<IpAddr>, backend: IpAddr) -> bool {
         let outside = self.frontend != Frontend::ClusterIp;
         let cluster_policy = outside && self.service.nature != Nature::ExternalLocal;
@@ -117,17 +117,17 @@ impl Path {
 }
 
 impl Row {
-    /// Requests that a backend answered.
+    /// Returns the number of requests that got a response.
     pub(super) fn answered(&self) -> u32 {
         self.hits.values().sum()
     }
 
-    /// How many of them a backend with these addresses did.
+    /// Returns the number of requests to which a backend with these addresses responded.
     pub(super) fn hits_of(&self, addresses: &[IpAddr]) -> u32 {
         addresses.iter().filter_map(|address| self.hits.get(address)).sum()
     }
 
-    /// How many backends answered.
+    /// Returns the number of backends that responded.
     pub(super) fn backends(&self) -> usize {
         self.hits.len()
     }
@@ -141,7 +141,7 @@ impl Row {
         [of("its own"), of("the node's")].into_iter().flatten().collect::<Vec<_>>().join("; ")
     }
 
-    /// Takes in the answer to one request of a path.
+    /// Records the result of one request of a path.
     pub(super) fn take(&mut self, path: Path, cluster: &Cluster, pods: &[Pod], result: ProbeResult) {
         self.sent += 1;
         let ProbeResult::Reached(Reached { backend, seen_source }) = result else {
@@ -169,8 +169,8 @@ impl Row {
     }
 }
 
-/// Sends requests along each path, all at the same time; `pods` are the ready endpoints, each of which should
-/// get some.
+/// Sends requests along each path, all at the same time. `pods` are the ready endpoints, each of which should get
+/// some.
 pub(super) fn send(cluster: &Cluster, paths: &[Path], pods: &[Pod]) -> anyhow::Result<Vec<Row>> {
     let mut rows = send_some(cluster, paths, pods, REQUESTS)?;
     for (row, path) in rows.iter_mut().zip(paths) {
@@ -185,7 +185,7 @@ pub(super) fn send(cluster: &Cluster, paths: &[Path], pods: &[Pod]) -> anyhow::R
     Ok(rows)
 }
 
-/// Sends so many requests along each path, and does not mind which backends get them.
+/// Sends `count` requests along each path. Does not check how they are spread over the backends.
 pub(super) fn send_some(
     cluster: &Cluster,
     paths: &[Path],
@@ -211,7 +211,7 @@ mod tests {
     use crate::demo::objects::{AUDIT, WEB};
 
     #[test]
-    fn the_source_is_kept_where_nothing_has_to_come_back_through_the_node() {
+    fn the_source_is_kept_unless_replies_must_return_through_the_node() {
         let (own, other) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
         let keeps = |service, frontend, own, backend| {
             Path::new(Sender::Pod, service, frontend).keeps_source(own, backend)

@@ -1,5 +1,5 @@
-//! Where the demo writes: a line for each step, and the table of requests. Colours, and lines that are
-//! replaced, on a terminal only.
+//! The output of the demo: a line for each step, and the table of requests. Only on a terminal are there colours and
+//! lines that are overwritten.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
@@ -14,10 +14,10 @@ const RED: &str = "\x1b[31m";
 const DIM: &str = "\x1b[2m";
 const RESET: &str = "\x1b[0m";
 const CLEAR_LINE: &str = "\r\x1b[2K";
-/// Results are aligned here.
+/// Column at which results are aligned.
 const TITLE_WIDTH: usize = 62;
 
-/// The output, and what has been written to it.
+/// The output and its state.
 pub(super) struct Screen {
     out: Box<dyn Write>,
     terminal: bool,
@@ -44,22 +44,22 @@ impl Screen {
         Self { out, terminal, started, steps: 0, failures: 0, rows: Vec::new(), backends: Vec::new() }
     }
 
-    /// Whether somebody looks at it as it happens.
+    /// Returns true if the output is a terminal.
     pub(super) const fn is_live(&self) -> bool {
         self.terminal
     }
 
-    /// Steps that did not go as expected.
+    /// Returns the number of failed steps.
     pub(super) const fn failures(&self) -> usize {
         self.failures
     }
 
-    /// Names the columns of the table.
+    /// Sets the columns of the table.
     pub(super) fn columns(&mut self, backends: Vec<Backend>) {
         self.backends = backends;
     }
 
-    /// Keeps rows for the table.
+    /// Stores rows for the table.
     pub(super) fn rows(&mut self, rows: Vec<Row>) {
         self.rows.extend(rows);
     }
@@ -73,7 +73,7 @@ impl Screen {
         writeln!(self.out, "{text}")
     }
 
-    /// Does a step and writes what it found. An error of the step is a failure that nothing can follow.
+    /// Runs a step and writes its finding. An error of the step ends the demo.
     pub(super) fn step<T>(
         &mut self,
         title: &str,
@@ -114,7 +114,7 @@ impl Screen {
         finding.faults.iter().take(5).try_for_each(|fault| writeln!(self.out, "         {fault}"))
     }
 
-    /// The table of requests.
+    /// Writes the table of requests.
     pub(super) fn table(&mut self) -> io::Result<()> {
         self.heading("Requests that each backend answered, and where they came from in its eyes")?;
         let rows = std::mem::take(&mut self.rows);
@@ -123,7 +123,7 @@ impl Screen {
         Ok(())
     }
 
-    /// Writes these rows as a table and returns how many lines it has.
+    /// Writes these rows as a table. Returns the number of its lines.
     pub(super) fn rows_now(&mut self, rows: &[Row]) -> io::Result<usize> {
         let mut lines = vec![self.header()];
         lines.extend(rows.iter().map(|row| self.cells(row)));
@@ -137,12 +137,12 @@ impl Screen {
         Ok(text.len())
     }
 
-    /// Goes back so many lines, to write them again.
+    /// Moves the cursor up by `lines`, to overwrite them.
     pub(super) fn back(&mut self, lines: usize) -> io::Result<()> {
         write!(self.out, "\x1b[{lines}A\x1b[J")
     }
 
-    /// The last line.
+    /// Writes the last line, with the overall result.
     pub(super) fn verdict(&mut self) -> io::Result<()> {
         let (steps, seconds) = (self.steps, self.started.elapsed().as_secs_f64());
         let text = match self.failures {
@@ -203,7 +203,7 @@ mod tests {
         }
     }
 
-    /// Two steps, the second of which finds a fault.
+    /// Runs two steps, the second of which has a fault.
     fn play(terminal: bool) -> (usize, String) {
         let paper = Paper::default();
         let mut screen = Screen::over(Box::new(paper.clone()), terminal);

@@ -1,4 +1,4 @@
-//! The scenario, step by step.
+//! The steps of the demo.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -18,12 +18,12 @@ use super::screen::{Backend, Screen};
 
 use Frontend::{ClusterIp, LoadBalancerIp, NodePort};
 
-/// Traffic goes on for this long before, during and after the time without a proxy.
+/// Duration of the traffic before, during and after the time without a proxy.
 const TRAFFIC_PHASE: Duration = Duration::from_millis(500);
 const GONE_WITHIN: Duration = Duration::from_secs(5);
 const PROGRAMMED_WITHIN: Duration = Duration::from_secs(5);
 
-/// Brings everything up, proxy included.
+/// Starts everything, including the proxy.
 pub(super) fn set_up(screen: &mut Screen) -> anyhow::Result<Cluster> {
     screen.heading("A cluster in network namespaces")?;
     let world = screen.step("a node with 4 pods, a second one with 2, and a client outside", || {
@@ -42,7 +42,7 @@ pub(super) fn set_up(screen: &mut Screen) -> anyhow::Result<Cluster> {
     Ok(cluster)
 }
 
-/// The steps between set-up and take-down.
+/// Runs the steps between set-up and take-down.
 pub(super) fn show(screen: &mut Screen, cluster: &mut Cluster) -> anyhow::Result<()> {
     screen.heading("Services, and requests to them")?;
     create_web(screen, cluster)?;
@@ -57,7 +57,7 @@ pub(super) fn show(screen: &mut Screen, cluster: &mut Cluster) -> anyhow::Result
     list_table(screen, cluster)
 }
 
-/// Ends everything, and looks whether something is left.
+/// Stops everything and checks that nothing is left.
 pub(super) fn take_down(screen: &mut Screen, cluster: Cluster) -> anyhow::Result<()> {
     screen.heading("The end")?;
     screen.step("processes and namespaces are gone", || {
@@ -184,7 +184,7 @@ fn refusals(cluster: &Cluster) -> anyhow::Result<Finding> {
     Ok(Finding { result: format!("connect() returns after {} at most", milliseconds(slowest)), faults })
 }
 
-/// The time that a blocking `connect()` takes to be refused.
+/// Returns how long a blocking `connect()` takes to be refused.
 fn refused(to: SocketAddr) -> Result<Duration, String> {
     let started = Instant::now();
     let outcome = TcpStream::connect(to);
@@ -195,7 +195,7 @@ fn refused(to: SocketAddr) -> Result<Duration, String> {
     }
 }
 
-/// The proxy dies under load and comes back.
+/// Kills the proxy under load and restarts it.
 fn crash(screen: &mut Screen, cluster: &mut Cluster) -> anyhow::Result<()> {
     cluster.pause();
     let commits = cluster.commits()?;
@@ -264,7 +264,7 @@ fn endpoint_joins(screen: &mut Screen, cluster: &mut Cluster) -> anyhow::Result<
     Ok(())
 }
 
-/// Gives `web` other endpoints while connections are made all the time.
+/// Changes the endpoints of `web` while connections are made continuously.
 fn observed(
     cluster: &mut Cluster,
     backend: IpAddr,
@@ -308,7 +308,7 @@ impl Backend {
 }
 
 impl Cluster {
-    /// Waits until every Service does what it should, in both families.
+    /// Waits until every Service works in both families.
     fn until_programmed(&self) -> anyhow::Result<()> {
         let since = Instant::now();
         let namespace = self.pods.sender.namespace();
@@ -331,7 +331,7 @@ impl Cluster {
     }
 }
 
-/// Whether a thread of anybody is in one of these network namespaces.
+/// Returns true if a thread of any process is in one of these network namespaces.
 fn anybody_in(ids: &[u64]) -> bool {
     let names: Vec<String> = ids.iter().map(|id| format!("net:[{id}]")).collect();
     let entries = |path: &std::path::Path| fs::read_dir(path).into_iter().flatten().flatten();
@@ -339,7 +339,7 @@ fn anybody_in(ids: &[u64]) -> bool {
         let tasks: Vec<_> = entries(&process.path().join("task")).collect();
         tasks
     });
-    // What cannot be read belongs to other users, who are not in our namespaces.
+    // Unreadable entries belong to other users, who are not in these namespaces.
     threads
         .filter_map(|thread| fs::read_link(thread.path().join("ns/net")).ok())
         .any(|link| names.iter().any(|name| link.as_os_str() == name.as_str()))

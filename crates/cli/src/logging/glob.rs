@@ -1,9 +1,9 @@
-//! Patterns with `*` (any letters) and `?` (one letter).
+//! Patterns with `*` (any number of characters) and `?` (one character).
 
-/// Whether the pattern matches all of the text.
+/// Returns true if the pattern matches the whole text.
 pub(super) fn matches(pattern: &str, text: &str) -> bool {
     let (mut pattern, mut text) = (pattern.chars(), text.chars());
-    // What to go back to: the pattern after the last star, and the text that it has not tried yet.
+    // Where to backtrack to: the pattern after the last star, and the text that was not tried with it.
     let mut star: Option<(std::str::Chars<'_>, std::str::Chars<'_>)> = None;
     loop {
         let (mut next_pattern, mut next_text) = (pattern.clone(), text.clone());

@@ -1,4 +1,4 @@
-//! One event as one line.
+//! Formats one event as one line.
 
 use std::error::Error;
 use std::fmt::{self, Debug, Write};
@@ -8,23 +8,23 @@ use portolan_node::time::Parts;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata};
 
-/// Texts that are used again for the next line.
+/// Buffers that are reused for the next line.
 #[derive(Default)]
 pub(super) struct Scratch {
     line: String,
     message: String,
-    /// The field that klog calls `err` and puts in a place of its own.
+    /// The field that klog calls `err` and writes at its own position.
     error: String,
     fields: String,
 }
 
 impl Scratch {
-    /// The line made last.
+    /// Returns the last formatted line.
     pub(super) fn line(&self) -> &str {
         &self.line
     }
 
-    /// klog's text: `I1120 16:21:04.123456      42 file.rs:7] "message" err="..." key="value"`.
+    /// Formats klog's text: `I1120 16:21:04.123456      42 file.rs:7] "message" err="..." key="value"`.
     pub(super) fn text(&mut self, event: &Event<'_>, now: SystemTime, process: u32) {
         self.take(event, Dialect::Text);
         let metadata = event.metadata();
@@ -47,7 +47,8 @@ impl Scratch {
         text.extend([error.as_str(), fields, "\n"]);
     }
 
-    /// Kubernetes' JSON: time in milliseconds, place, message, verbosity except for errors, fields, error.
+    /// Formats Kubernetes' JSON: time in milliseconds, source location, message, verbosity (not for errors), fields,
+    /// error.
     pub(super) fn json(&mut self, event: &Event<'_>, now: SystemTime, verbosity: u32) {
         self.take(event, Dialect::Json);
         let metadata = event.metadata();
@@ -68,19 +69,19 @@ impl Scratch {
     fn take(&mut self, event: &Event<'_>, dialect: Dialect) {
         for text in [&mut self.line, &mut self.message, &mut self.error, &mut self.fields] {
             text.clear();
-            // One long line is no reason to keep the memory.
+            // Releases the memory of a long line.
             text.shrink_to(4096);
         }
         event.record(&mut Fields { scratch: self, dialect });
     }
 }
 
-/// Source file and line; klog's placeholders where they are unknown.
+/// Returns the source file and line, or klog's placeholders if they are unknown.
 fn place(metadata: &Metadata<'static>) -> (&'static str, u32) {
     (metadata.file().unwrap_or("???"), metadata.line().unwrap_or(1))
 }
 
-/// A file with the folder that tells what it belongs to: `watch/driver.rs`, `health/service.rs`.
+/// Returns a file with its folder: `watch/driver.rs`, `health/service.rs`.
 fn short(file: &'static str) -> &'static str {
     let folder = file.rsplitn(3, '/').take(2).map(str::len).sum::<usize>() + 1;
     file.get(file.len().saturating_sub(folder)..).unwrap_or(file)
@@ -98,7 +99,7 @@ struct Fields<'a> {
 }
 
 impl Fields<'_> {
-    /// Begins a field and gives the text that its value belongs to.
+    /// Starts a field and returns the buffer for its value.
     fn begin(&mut self, field: &Field) -> &mut String {
         let Scratch { message, error, fields, .. } = &mut *self.scratch;
         let (to, name) = match field.name() {
@@ -164,8 +165,8 @@ impl Visit for Fields<'_> {
     }
 }
 
-/// Escapes what is written as the inside of a quoted string: Go's for klog's text, else JSON's. A value can
-/// never end its line.
+/// Escapes text inside a quoted string: Go's escapes for klog's text, JSON's otherwise. A value can never end its
+/// line.
 struct Escape<'a> {
     to: &'a mut String,
     dialect: Dialect,

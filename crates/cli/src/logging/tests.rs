@@ -7,9 +7,9 @@ thread_local! {
     static WRITTEN: RefCell<Vec<(Stream, String)>> = RefCell::default();
 }
 
-/// Runs `log` with a logger of its own and gives what it wrote. Line numbers become `N`.
+/// Runs `log` with a logger of its own and returns what it wrote. Line numbers become `N`.
 fn written(settings: &Logging, log: impl FnOnce(&Logger)) -> Vec<(Stream, String)> {
-    // The interest of call sites is shared by all threads; one test at a time keeps it simple.
+    // All threads share the interest of call sites, so the tests run one at a time.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let collect = |stream, line: &str| WRITTEN.with_borrow_mut(|lines| lines.push((stream, line.to_owned())));
@@ -156,7 +156,7 @@ fn a_running_log_takes_other_settings() {
 }
 
 #[test]
-fn a_value_that_logs_does_not_disturb() {
+fn a_field_may_log_while_it_is_formatted() {
     struct Talkative;
     impl std::fmt::Debug for Talkative {
         fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -165,6 +165,6 @@ fn a_value_that_logs_does_not_disturb() {
         }
     }
     let lines = text(&written(&Logging::default(), |_| tracing::info!(field = ?Talkative, "outer")));
-    // tracing itself keeps a subscriber from hearing what it says while it listens.
+    // tracing discards events that a subscriber emits while it handles one.
     assert!(lines.ends_with("\"outer\" field=\"value\"\n"), "{lines}");
 }

@@ -1,4 +1,7 @@
-//! The agent: events into the Catalog, changes to the engine, on the one thread that watches.
+//! The agent: applies watch events to the Catalog and hands the Catalog's changes over to the engine.
+//!
+//! It runs on the thread of the watches. The engine commits on its own thread and reports each commit back
+//! ([`Agent::synced`]). The agent checks its deadlines once a second ([`Agent::check_deadlines`]).
 
 mod api_server;
 mod backlog;
@@ -42,88 +45,90 @@ use node::OwnNode;
 use refusals::Told;
 pub(super) use relays::LEAVING;
 
-/// How long the start waits for the Node object to have addresses, as upstream does.
+/// How long the start waits for the Node object to have addresses. The same as in kube-proxy.
 const NODE_WAIT: Duration = Duration::from_secs(30);
-/// How long the start then waits for pod CIDRs in `NodeCIDR` mode, as upstream does.
+/// How long the start then waits for pod CIDRs if `detectLocalMode` is `NodeCIDR`. The same as in kube-proxy.
 const POD_CIDR_WAIT: Duration = Duration::from_secs(5 * 60);
-/// How long the start waits for every family before it listens for drift all the same.
+/// How long the start waits for every family's first commit before it watches for drift anyway.
 const DRIFT_WAIT: Duration = Duration::from_secs(60);
 
-/// Everything between the watch and the engine.
+/// The state between the watch and the engine.
 pub(super) struct Agent {
     configuration: Configuration,
     catalog: Catalog,
     backlog: Backlog,
     node: OwnNode,
     families: Vec<Family>,
-    /// When everything but the Node object was known: from then on it is waited for with an end.
+    /// When everything but the Node object was first known. The deadlines for the Node object count from then.
     listed_at: Option<Instant>,
     started_at: Instant,
     health: Arc<Health>,
     metrics: Arc<ProxyMetrics>,
-    /// What the watcher counts.
+    /// The counters of the current watcher.
     counts: Arc<Counts>,
-    /// The feature gate `AllowServiceExternalIPs`.
+    /// Whether the feature gate `AllowServiceExternalIPs` is on.
     allows_external_ips: bool,
     notes: Notes,
-    /// Where the watcher and others connect to.
+    /// The addresses to which this process's clients of the API server connect.
     peers: Peers,
-    /// The API servers behind the cluster IP that is among these.
+    /// The API servers behind the cluster IP, if `peers` has that cluster IP.
     api_servers: BTreeSet<IpAddr>,
-    /// What has been told about this node.
+    /// The findings about this node that have been reported.
     findings: Vec<Finding>,
     done: UnboundedSender<Synced>,
     running: Option<Running>,
-    /// When it is time to look for drift, what is ours.
+    /// The rules that this process owns, for drift detection. Empty until detection starts.
     own: watch::Sender<Vec<Own>>,
-    /// Told when every family is in the kernel for the first time, with what is not to be removed then.
+    /// Callbacks for the moment when every family has its first commit. They receive what the removal of leftovers
+    /// must keep.
     on_in_step: Vec<oneshot::Sender<Keep>>,
+    /// The error that ends the process at the next check of the deadlines.
     error: Option<anyhow::Error>,
-    /// The node's addresses could not be listed: to be tried again.
+    /// Whether the node's addresses could not be listed. The listing is retried.
     addresses_unknown: bool,
-    /// A data plane could not be made: to be tried again.
+    /// Whether a data plane could not be created. The creation is retried.
     lacks_dataplane: bool,
     shared: Shared,
-    /// The process is to stop when the relay has ended, which this tells.
+    /// Callback for the end of the last relay. `Some` while the process waits for that before it stops.
     leaving: Option<oneshot::Sender<()>>,
-    /// Service ports that could not be programmed, and that have been told.
+    /// Service ports that could not be programmed and have been reported.
     refused: PerFamily<Told>,
-    /// Memory for the rules of the iptables mode.
+    /// Estimate of the memory for the rules of the iptables mode.
     need: Need,
 }
 
-/// The part that exists once the first complete state is known.
+/// The state that exists once the first complete state is known.
 struct Running {
     engine: Handle,
     flows: CleanerThread,
     settings: Vec<Settings>,
     health_checks: Vec<HealthChecks>,
-    /// Families whose first commit is not in the kernel yet.
+    /// Families whose first commit is not in the kernel.
     unsynced: Vec<Family>,
     planes: Vec<Plane>,
-    /// What kube-proxy left is being removed.
+    /// Whether what kube-proxy left is being removed.
     removes_leftovers: bool,
 }
 
-/// What is known of a family's data plane.
+/// The data plane of one family.
 struct Plane {
     family: Family,
-    /// Of the one that is wanted.
+    /// Blueprint of the data plane that is wanted.
     blueprint: Blueprint,
     /// See [`modes::Made`].
     chains: Option<Chains>,
     own: Option<Own>,
-    /// The one that is to take its place.
+    /// The data plane that is to replace the current one.
     next: Option<Next>,
 }
 
-/// A data plane that is not in force yet.
+/// A data plane that is not active yet.
 struct Next {
     /// See [`modes::Made`].
     own: Option<Own>,
 }
 
-/// What an agent is made with.
+/// Arguments of [`Agent::new`].
 pub(super) struct Surroundings {
     pub(super) node_name: String,
     pub(super) families: Vec<Family>,
@@ -138,7 +143,7 @@ pub(super) struct Surroundings {
 }
 
 impl Running {
-    /// The data plane that was to take the place of another one has done so.
+    /// Records that a family's next data plane has become the active one.
     fn replaced(&mut self, family: Family) {
         for plane in self.planes.iter_mut().filter(|plane| plane.family == family) {
             if let Some(next) = plane.next.take() {
@@ -212,21 +217,22 @@ impl Agent {
         &self.families
     }
 
-    /// What is ours, and by whom changes of it are not drift, from when it is time to look for some. To listen to changes any earlier
-    /// would only mean to be flooded by our own. None where nobody notifies of changes.
+    /// Returns a receiver of the rules that this process owns and of the writers whose changes are not drift. The
+    /// list is empty until drift detection starts: before, the process's own commits would flood the listener. It has
+    /// no entry for modes for which the kernel sends no notifications.
     pub(super) fn own(&self) -> watch::Receiver<Vec<Own>> {
         self.own.subscribe()
     }
 
-    /// Resolves when every family is in the kernel for the first time. Whoever gets the answer says when what kube-proxy left
-    /// is gone ([`Agent::leftovers_are_gone`]).
+    /// Resolves when every family has its first commit. The receiver of the value removes what kube-proxy left and
+    /// then calls [`Agent::leftovers_are_gone`].
     pub(super) fn in_step(&mut self) -> oneshot::Receiver<Keep> {
         let (sender, receiver) = oneshot::channel();
         self.on_in_step.push(sender);
         receiver
     }
 
-    /// What kube-proxy left has been removed: a mode that uses its names may begin.
+    /// Notes that what kube-proxy left has been removed. A mode that uses kube-proxy's names may start after that.
     pub(super) fn leftovers_are_gone(&mut self) {
         if let Some(running) = &mut self.running {
             running.removes_leftovers = false;
@@ -234,8 +240,7 @@ impl Agent {
         self.reconfigure();
     }
 
-    /// Works by another configuration from now on. Nothing that is programmed goes before what replaces it is
-    /// there.
+    /// Applies another configuration. Rules are only removed once the rules that replace them are in the kernel.
     pub(super) fn configure(&mut self, configuration: Configuration) {
         self.configuration = configuration;
         self.health.set_timeout(health_timeout(&self.configuration));
@@ -248,7 +253,7 @@ impl Agent {
         self.hand_over();
     }
 
-    /// Takes in what the watch says.
+    /// Handles one event of the watch.
     pub(super) fn take(&mut self, event: WatchEvent) {
         match event {
             WatchEvent::Objects(events) => {
@@ -265,7 +270,7 @@ impl Agent {
                 self.metrics.empty_list_held(resource(kind));
                 self.notes.empty_list_held(kind, known);
             }
-            // The watch has logged it.
+            // The watcher has logged it.
             WatchEvent::Restarted { kind, .. } => self.metrics.watch_restarted(resource(kind)),
             WatchEvent::Fault { kind, error } => {
                 tracing::error!(kind = kind.name(), %error, "an object was skipped");
@@ -274,7 +279,7 @@ impl Agent {
         }
     }
 
-    /// Does what waits for time to pass.
+    /// Checks the deadlines and does the retries that are due. Returns the error that ends the process, if any.
     pub(super) fn check_deadlines(&mut self) -> anyhow::Result<()> {
         if let Some(error) = self.error.take() {
             return Err(error);
@@ -301,7 +306,7 @@ impl Agent {
         Ok(())
     }
 
-    /// A commit of a family is in the kernel.
+    /// Handles the engine's report that a family's commit is in the kernel.
     pub(super) fn synced(&mut self, step: &Synced) {
         let family = step.family;
         self.backlog.synced(family, step.objects);
@@ -322,7 +327,7 @@ impl Agent {
             let chains = running.planes.iter().filter_map(|plane| plane.chains).collect();
             let keep = modes::keep(&self.configuration, &self.families, chains);
             for sender in self.on_in_step.drain(..) {
-                // Nobody waits any more where it fails.
+                // The send fails if the receiver is gone.
                 running.removes_leftovers |= sender.send(keep.clone()).is_ok();
             }
             self.look_for_drift();
@@ -331,7 +336,7 @@ impl Agent {
         }
     }
 
-    /// Another data plane does the work of a family.
+    /// Handles the switch of a family to another data plane.
     fn replaced(&mut self, family: Family) {
         let Some(running) = &mut self.running else { return };
         running.replaced(family);
@@ -351,14 +356,14 @@ impl Agent {
         }
     }
 
-    /// Somebody else changed our rules.
+    /// Handles a change of this process's rules by another program: everything is compared with the kernel.
     pub(super) fn drifted(&mut self, family: Family) {
         if let Some(running) = &self.running {
             running.engine.compare(family);
         }
     }
 
-    /// Addresses of this node came or went.
+    /// Handles the addition or removal of addresses of this node.
     pub(super) fn addresses_changed(&mut self) {
         self.review_api_server();
         self.reconfigure();
@@ -389,7 +394,8 @@ impl Agent {
         }
     }
 
-    /// Logs what of an object cannot be used, and tells the owner of a Service what matters to its clients.
+    /// Logs a part of an object that cannot be used. If clients of a Service notice it, also posts an Event for the
+    /// Service.
     fn tell_fault(&self, fault: &ObjectFault) {
         let (kind, key) = (fault.kind.name(), &fault.key);
         tracing::warn!(kind, namespace = &*key.namespace, name = &*key.name, fault = %fault.fault, "left out");
@@ -403,7 +409,7 @@ impl Agent {
         self.metrics.changes_pending(waiting.services, waiting.endpoint_slices);
     }
 
-    /// Another watcher counts from now on.
+    /// Uses the counters of another watcher.
     pub(super) fn watched_by(&mut self, counts: Arc<Counts>) {
         self.counts = counts;
     }
@@ -416,10 +422,10 @@ impl Agent {
         }
     }
 
-    /// Gives the engine what changed; starts it when the first complete state is known.
+    /// Hands the Catalog's changes over to the engine. Starts the engine when the first complete state is known.
     fn hand_over(&mut self) {
         if self.running.is_none() {
-            // What keeps it from starting ends the program at the next deadline, whatever comes until then.
+            // A failed start ends the process at the next check of the deadlines. It is not repeated until then.
             if self.error.is_none() && self.may_start() {
                 self.error = self.start().err();
             }
@@ -457,7 +463,7 @@ impl Agent {
             modes::serve_by_relay(&self.configuration, node_ips.known(family), &mut udp);
             let health_checks = health_checks::of_family(&changes.health_checks, family);
             let mut work = Work { changes: of_family, triggers, udp, health_checks, ..Work::default() };
-            // Trigger times of what changed nothing here are nobody's latency.
+            // Changes without effect in this family do not count for its programming latency.
             if work.changes.is_empty() && work.udp.is_empty() {
                 idle.push(family);
                 if !work.health_checks.is_empty() {
@@ -472,14 +478,14 @@ impl Agent {
             work.objects = self.backlog.hand_over(family);
             running.engine.work(family, work);
         }
-        // The others follow their commits.
+        // The health checks of the other families are updated after their commits.
         for family in idle {
             self.sync_health_checks(family);
         }
     }
 }
 
-/// A change that waits for longer makes the proxy unhealthy.
+/// Returns how long a change may be pending before the proxy is unhealthy: twice the sync period.
 fn health_timeout(configuration: &Configuration) -> Duration {
     let (sync_period, _) = configuration.sync_periods();
     sync_period.saturating_mul(2)

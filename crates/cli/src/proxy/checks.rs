@@ -1,4 +1,8 @@
-//! The checks at the start: everything that can be found out before anything is touched, told together.
+//! The checks before the start. They find what this node or its configuration lacks, change nothing, and report all
+//! findings together.
+//!
+//! Whether the kernel supports a mode is tried with a transaction that leaves nothing in the kernel. Capabilities and
+//! IP families are checked too. Checks that need the Node object run again when it is known ([`of_families`]).
 
 mod family;
 mod host;
@@ -13,16 +17,16 @@ use super::modes;
 
 pub(super) use family::{Node, of_families};
 
-/// Something about this node or its configuration that an operator should know.
+/// A fact about this node or its configuration that an operator should know.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Finding {
-    /// The process may not do what it is for.
+    /// The process lacks a capability.
     #[error(
         "the process lacks the capability {capability}; run it as root, or add the capability to its \
          securityContext"
     )]
     Capability { capability: &'static str },
-    /// The kernel lacks something.
+    /// The kernel lacks something for nftables.
     #[error(
         "nftables, {family}: {reason}; it takes Linux 5.13 or newer with nftables, NAT and conntrack: let the node \
          load the modules nf_tables and nft_chain_nat (`modprobe`), or boot a kernel that has them"
@@ -34,7 +38,7 @@ pub(super) enum Finding {
          choose another proxy mode"
     )]
     Iptables { family: Family, reason: String },
-    /// The node lacks what the IPVS mode needs.
+    /// The node lacks something for the IPVS mode.
     #[error("ipvs, {family}: {reason}; or choose another proxy mode")]
     Ipvs { family: Family, reason: String },
     /// The kernel cannot capture packets for a relay.
@@ -44,38 +48,38 @@ pub(super) enum Finding {
          proxy mode"
     )]
     Userspace { family: Family, reason: String },
-    /// Kernel settings of the IPVS mode are not right and stay so.
+    /// Kernel settings of the IPVS mode are wrong and cannot be written.
     #[error(
         "kernel settings that the ipvs mode needs cannot be written here and stay as they are: {settings}"
     )]
     IpvsSettings { settings: String },
-    /// The same of a family that the node can do without.
+    /// A finding that leaves out one family. The other family is served.
     #[error("{0}; {family} is left out until the proxy starts again", family = .0.family().map_or_else(String::new, |family| family.to_string()))]
     LeftOut(Box<Finding>),
-    /// Node ports do not answer on loopback addresses.
+    /// Node ports are not served on loopback addresses.
     #[error(
         "node ports will not answer on loopback addresses: {settings}; or set iptables.localhostNodePorts to false"
     )]
     NoLocalhostNodePorts { settings: String },
-    /// The node's first address is of a family that it does not have.
+    /// The primary family of the node is one that the host does not support.
     #[error(
         "no support for primary IP family \"{family}\": enable it in the kernel \
          (net.ipv6.conf.all.disable_ipv6), or let the Node's first address or bindAddress be of the other family"
     )]
     PrimaryFamily { family: Family },
-    /// Packets are not passed on.
+    /// The kernel does not forward packets.
     #[error(
         "{path} is 0: traffic of pods and from outside is not passed on to endpoints; run `sysctl -w {name}=1`"
     )]
     Forwarding { path: &'static str, name: &'static str },
-    /// Settings that are not right and stay so.
+    /// Kernel settings are wrong and cannot be written.
     #[error(
         "kernel settings cannot be written here and stay as they are: {}; run the commands on the node, make \
          /proc/sys writable for this process, or set conntrack.maxPerCore and the conntrack timeouts to 0",
         settings.join("; ")
     )]
     KernelSettings { settings: Vec<String> },
-    /// Node ports answer everywhere.
+    /// Node ports are served on every address.
     #[error(
         "nodePortAddresses is not set: node ports answer on every address of this node; consider \
          nodePortAddresses: [primary]"
@@ -93,24 +97,24 @@ pub(super) enum Finding {
          CIDRs, or use primary"
     )]
     NodePortsWithoutPrimary { primary: Family },
-    /// A field has values of a family that is not the node's only.
+    /// A field only has values of a family that is not the node's primary one.
     #[error(
         "{field} is {values}, none of which is {primary}, the primary family of this node; add one that is"
     )]
     OtherFamily { field: &'static str, values: String, primary: Family, fatal: bool },
-    /// Local traffic is to be told by what the node does not have.
+    /// Local traffic is to be detected by pod CIDRs, and the Node has none.
     #[error(
         "detectLocalMode is NodeCIDR and the Node has no spec.podCIDRs, so that nothing would be told from local \
          traffic: let the cluster allocate them, or choose another mode"
     )]
     NoPodCidrs,
-    /// A server listens on the other family.
+    /// A server's address is of a family that the node does not have.
     #[error("{field} is {address}, which is not {primary}, the only family of this node")]
     BindFamily { field: &'static str, address: SocketAddr, primary: Family },
 }
 
 impl Finding {
-    /// Whether the proxy cannot do its work like this.
+    /// Returns true if the proxy cannot work with this finding.
     pub(super) const fn is_fatal(&self) -> bool {
         match self {
             Self::Capability { .. }
@@ -134,7 +138,7 @@ impl Finding {
         }
     }
 
-    /// The family that cannot be programmed.
+    /// Returns the family that cannot be programmed.
     fn family(&self) -> Option<Family> {
         match self {
             Self::Kernel { family, .. }
@@ -145,18 +149,18 @@ impl Finding {
         }
     }
 
-    /// Whether this says all that there is to say of a kernel setting.
+    /// Returns true if this finding reports `setting` completely.
     pub(super) fn tells_of_setting(&self, setting: &str) -> bool {
         matches!(self, Self::KernelSettings { settings } if settings.iter().any(|told| told == setting))
     }
 }
 
-/// Everything that can be said before the Node object is known. Changes nothing. Of `families`, those stay that the
-/// proxy can do something for.
+/// Returns the findings that need no Node object. Changes nothing on the node. Removes the families from `families`
+/// that the proxy cannot serve.
 pub(super) fn before_the_start(configuration: &Configuration, families: &mut Vec<Family>) -> Vec<Finding> {
     let mut findings = host::findings(configuration, families);
     leave_out(configuration.mode_or_default(), &mut findings, families);
-    // Of the Node object nothing is known yet, unless the configuration decides.
+    // The Node object is unknown here. The primary family is known if `bindAddress` or a single family decides it.
     let bound = configuration.bind_address;
     let primary = match families[..] {
         _ if !bound.is_unspecified() => Some(Family::of(bound)),
@@ -170,8 +174,8 @@ pub(super) fn before_the_start(configuration: &Configuration, families: &mut Vec
     findings
 }
 
-/// In iptables mode, as in kube-proxy's, a family that iptables is not there for does not keep the other one from being
-/// served. Whether that is the node's primary one is judged later.
+/// Leaves out the families for which iptables is missing, if the other family works. The same as in kube-proxy.
+/// Iptables mode only. A later check tells whether the primary family is missing.
 fn leave_out(mode: Mode, findings: &mut Vec<Finding>, families: &mut Vec<Family>) {
     let broken: Vec<Family> = findings.iter().filter_map(Finding::family).collect();
     if mode != Mode::Iptables || families.iter().all(|family| broken.contains(family)) {
@@ -185,7 +189,7 @@ fn leave_out(mode: Mode, findings: &mut Vec<Finding>, families: &mut Vec<Family>
     }
 }
 
-/// What keeps the mode of a configuration from being run in the families that are served.
+/// Returns why the configured mode cannot run in the served families.
 pub(super) fn mode(configuration: &Configuration, families: &[Family]) -> Vec<Finding> {
     families.iter().filter_map(|&family| modes::trial(configuration, family)).collect()
 }
@@ -201,7 +205,7 @@ pub(super) fn log(findings: &[Finding]) {
     }
 }
 
-/// An error if one of the findings is fatal.
+/// Fails if a finding is fatal.
 pub(super) fn judge(findings: &[Finding]) -> anyhow::Result<()> {
     let fatal: Vec<String> =
         findings.iter().filter(|finding| finding.is_fatal()).map(ToString::to_string).collect();

@@ -1,4 +1,7 @@
-//! `--cleanup`, and what kube-proxy left behind when this node's proxy is another one now.
+//! `--cleanup`, `portolan cleanup`, and the removal of what kube-proxy left.
+//!
+//! A proxy that takes over from kube-proxy removes kube-proxy's rules only when its own rules of every family are in
+//! the kernel, so no packet meets a gap ([`take_over`]). Rules that the running mode uses stay.
 
 use std::path::PathBuf;
 use std::thread::sleep;
@@ -15,7 +18,7 @@ use portolan_node::config::{self, Configuration, Logging};
 
 use super::{node_settings, settings};
 
-/// Between two looks at a table on its way out that does not say when it may go.
+/// Interval between two attempts to remove a table if the data plane names no time.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Options of `portolan cleanup`.
@@ -42,15 +45,16 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     remove(&configuration, strict_arp, options.only_ours)
 }
 
-/// Why a clean-up reads a configuration.
+/// The reason for which a clean-up reads a configuration, for error messages.
 pub(super) const WHY: &str =
     "--cleanup leaves alone what is in ipvs.excludeCIDRs; without --config, nothing is excluded";
 
-/// Removes what is on this node: all of it, or what carries our own names only. Needs no API server. `strict_arp` is
-/// `ipvs.strictARP` of the former start, where that is known.
+/// Removes what this program and kube-proxy left on this node, or with `only_ours` only what carries Portolan's own
+/// names. Needs no API server. `strict_arp` is `ipvs.strictARP` of the former start, if known.
 ///
 /// # Errors
-/// How much could not be removed. Only ours, while nothing else leads to Services: then nothing is touched.
+/// Some things could not be removed. With `only_ours`: no other program has rules for Services, and nothing was
+/// removed.
 pub(super) fn remove(
     configuration: &Configuration,
     strict_arp: Option<bool>,
@@ -68,7 +72,7 @@ pub(super) fn remove(
     Ok(())
 }
 
-/// Refuses to take away the only rules that lead to Services.
+/// Fails if this program's rules are the only ones that lead to Services.
 fn check_successor() -> anyhow::Result<()> {
     let unserved = leftovers::unserved().context("cannot tell whether kube-proxy's rules are there")?;
     if unserved.is_empty() {
@@ -82,8 +86,8 @@ fn check_successor() -> anyhow::Result<()> {
     )
 }
 
-/// Removes our tables of both families, so that packets which are on their way are not refused. Answers how many could not
-/// be removed.
+/// Removes this program's nftables tables of both families without refusing packets that are on their way. Returns
+/// how many could not be removed.
 fn remove_tables() -> usize {
     let mut failures = 0;
     for family in Family::BOTH {
@@ -102,7 +106,8 @@ fn remove_tables() -> usize {
     failures
 }
 
-/// Removes the rules of a data plane: first what leads packets in, the rest when those packets are through.
+/// Removes the rules of a data plane: first those by which packets enter, then the rest when those packets are
+/// through.
 fn give_way(dataplane: &mut impl Dataplane) -> Result<(), portolan_backend::Error> {
     while dataplane.remove_some()? {
         let left = dataplane.way_due().map(|due| due.saturating_duration_since(Instant::now()));
@@ -111,8 +116,8 @@ fn give_way(dataplane: &mut impl Dataplane) -> Result<(), portolan_backend::Erro
     Ok(())
 }
 
-/// Removes what else kube-proxy does not use, and puts kernel settings of the IPVS mode back where it does not run in that.
-/// Answers how much failed.
+/// Removes what this program's IPVS mode left and kube-proxy does not use. Sets the kernel settings of the IPVS mode
+/// back if kube-proxy does not run in that mode. Returns the number of failures.
 fn remove_own(configuration: &Configuration, strict_arp: Option<bool>) -> usize {
     let (removed, errors) = leftovers::remove_own(&configuration.ipvs.exclude_cidrs);
     if !removed.is_empty() {
@@ -136,12 +141,13 @@ fn remove_own(configuration: &Configuration, strict_arp: Option<bool>) -> usize 
     errors.len().saturating_add(settings)
 }
 
-/// Removes what kube-proxy left and our other modes, whose rules have kube-proxy's names, and puts kernel settings back.
-/// Answers how much failed.
+/// Removes what kube-proxy left and the rules of this program's other modes, which have kube-proxy's names. Sets the
+/// kernel settings back. Returns the number of failures.
 fn remove_all(configuration: &Configuration, strict_arp: Option<bool>) -> usize {
     let mut failures = node_settings::put_back(configuration);
     let exclude = configuration.ipvs.exclude_cidrs.clone();
-    // What keeps loopback addresses from the network is needed for as long as they are routed.
+    // `KUBE-FIREWALL` keeps packets from the network away from loopback addresses. It is needed while these are
+    // routed.
     let firewall = super::modes::are_loopback_addresses_routed();
     let (_, errors) = remove_leftovers(&Keep { exclude, firewall, ..Keep::default() });
     for error in &errors {
@@ -155,7 +161,7 @@ fn remove_all(configuration: &Configuration, strict_arp: Option<bool>) -> usize 
     failures + super::modes::put_back_ipvs(strict_arp)
 }
 
-/// Removes what kube-proxy left for whoever does its work now and uses what is to be kept. What stays is only told.
+/// Removes what kube-proxy left, apart from what the running mode uses. Failures are only logged.
 pub(super) fn take_over(keep: &Keep) {
     let (_, errors) = remove_leftovers(keep);
     for error in errors {
@@ -163,7 +169,7 @@ pub(super) fn take_over(keep: &Keep) {
     }
 }
 
-/// Removes what kube-proxy left, whatever its mode was; answers what that was and what failed.
+/// Removes what kube-proxy left in any mode. Returns what was removed and what failed.
 fn remove_leftovers(keep: &Keep) -> (Removed, Vec<Error>) {
     let (removed, errors) = leftovers::remove(keep);
     if !removed.held_chains.is_empty() {

@@ -1,8 +1,8 @@
-//! Notices that the content of a file is another one, however that came about: written in place, replaced by a
-//! rename, or behind a symlink that was swapped, as a mounted `ConfigMap` does it.
+//! Watches a file for changed content. The file may be written in place, replaced by a rename, or reached through a
+//! symlink that is swapped, as in a mounted `ConfigMap`.
 //!
-//! inotify watches every folder on the way to the file in which a name decides where the way leads, and the
-//! file itself. A file that is being written counts when its writer closes it.
+//! inotify watches the file and every folder on the path in which a name decides where the path leads. A file that is
+//! being written is read when its writer closes it.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -16,12 +16,12 @@ use tokio::io::unix::AsyncFd;
 
 /// More links than this are a loop (`MAXSYMLINKS` of the kernel).
 const LINKS: usize = 40;
-/// How long until a watch that could not be set up is tried again.
+/// Delay before a watch that could not be set up is retried.
 const RETRY: Duration = Duration::from_secs(5);
-/// Room for the events of one read.
+/// Bytes of one read of events.
 const BUFFER: usize = 8192;
 
-/// A file and the content that it had last.
+/// A file and its last known content.
 #[derive(Debug)]
 pub(super) struct FileWatch {
     path: PathBuf,
@@ -29,30 +29,30 @@ pub(super) struct FileWatch {
     watch: Watch,
 }
 
-/// The folders and the file as they are now.
+/// The inotify watches of the folders and the file.
 #[derive(Debug)]
 struct Watch {
     events: AsyncFd<Inotify>,
-    /// The folders, each with the names that matter in it.
+    /// The folders, each with the names whose events matter.
     folders: HashMap<WatchDescriptor, (PathBuf, HashSet<OsString>)>,
-    /// The file itself, where everything matters.
+    /// The file itself. Every event of it matters.
     file: Option<WatchDescriptor>,
 }
 
 impl FileWatch {
-    /// Starts to watch. Must be called inside a tokio runtime.
+    /// Starts the watch. Must be called inside a tokio runtime.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let path = std::path::absolute(path)?;
         let watch = Watch::set_up(&path)?;
         Ok(Self { content: std::fs::read(&path).ok(), path, watch })
     }
 
-    /// What the file held when it was read last; nothing if it could not be read since the start.
+    /// Returns the content at the last reading, or `None` if the file has never been readable.
     pub(super) fn content(&self) -> Option<&[u8]> {
         self.content.as_deref()
     }
 
-    /// Resolves when there is another content. A file that is gone, or cannot be read, is waited for.
+    /// Waits until the content changes. If the file is missing or unreadable, waits for it.
     pub(super) async fn changed(&mut self) {
         loop {
             if let Err(error) = self.watch.relevant().await {
@@ -72,8 +72,8 @@ impl FileWatch {
         }
     }
 
-    /// The way to the file may have become another one. Whatever happens to it from here on is noticed by the
-    /// new watch, whatever happened before shows when the file is read.
+    /// Sets up the watch again, because the path may lead elsewhere. The new watch reports later events. Earlier
+    /// changes show when the file is read.
     async fn set_up_again(&mut self) {
         loop {
             match Watch::set_up(&self.path) {
@@ -104,18 +104,18 @@ impl Watch {
         for Step { folder, name, plain } in way(path) {
             let descriptor = match watches.add(&folder, folder_mask) {
                 Ok(descriptor) => descriptor,
-                // Who may only pass through a folder cannot watch it; whole folders are seldom exchanged.
+                // A process with search permission only cannot watch a folder. Whole folders are rarely replaced.
                 Err(error) if plain && error.kind() == io::ErrorKind::PermissionDenied => continue,
                 Err(error) => return Err(error),
             };
             folders.entry(descriptor).or_insert((folder, HashSet::new())).1.insert(name);
         }
-        // A file mounted by itself is written through another folder than ours.
+        // A file that is mounted by itself is written through another folder.
         let file = watches.add(path, WatchMask::CLOSE_WRITE | WatchMask::DELETE_SELF | WatchMask::MOVE_SELF);
         Ok(Self { events: readable(inotify)?, folders, file: file.ok() })
     }
 
-    /// Waits for events after which the file may have another content, and takes all that are there.
+    /// Waits for events after which the content may differ. Consumes all pending events.
     async fn relevant(&mut self) -> io::Result<()> {
         loop {
             let mut ready = self.events.readable_mut().await?;
@@ -145,7 +145,7 @@ fn is_relevant(
     folders: &HashMap<WatchDescriptor, (PathBuf, HashSet<OsString>)>,
     file: Option<&WatchDescriptor>,
 ) -> bool {
-    // Events were lost.
+    // The queue overflowed: events were lost.
     if event.mask.contains(EventMask::Q_OVERFLOW) || file == Some(&event.wd) {
         return true;
     }
@@ -155,7 +155,8 @@ fn is_relevant(
     names.contains(name) && !(event.mask.contains(EventMask::CREATE) && will_be_closed(&folder.join(name)))
 }
 
-/// A new plain file has its writer still: it counts when it is closed. A link is complete at once.
+/// Returns true if the writer of a new regular file has not closed it. The file is read when it does. A link is
+/// complete at once.
 fn will_be_closed(path: &Path) -> bool {
     path.symlink_metadata().is_ok_and(|metadata| metadata.is_file() && metadata.nlink() == 1)
 }
@@ -165,17 +166,16 @@ fn readable(inotify: Inotify) -> io::Result<AsyncFd<Inotify>> {
     AsyncFd::new(inotify)
 }
 
-/// A name that decides which file a path means.
+/// A name on the path that decides which file the path means.
 #[derive(Debug)]
 struct Step {
     folder: PathBuf,
     name: OsString,
-    /// It is a folder itself.
+    /// Whether the name is a folder, not a symlink or the file.
     plain: bool,
 }
 
-/// Every name on the way to a file: of folders, of symlinks, and of the file itself. Ends early where something
-/// does not exist.
+/// Returns every name on the path: folders, symlinks and the file. Ends at the first name that does not exist.
 fn way(path: &Path) -> Vec<Step> {
     let mut way = Vec::new();
     let mut folder = PathBuf::from("/");
@@ -207,7 +207,7 @@ fn way(path: &Path) -> Vec<Step> {
     way
 }
 
-/// The names of a path, the last one first.
+/// Returns the names of a path, the last one first.
 fn names(path: &Path) -> Vec<OsString> {
     let names = path.components().rev().filter_map(|component| match component {
         Component::Normal(name) => Some(name.to_owned()),

@@ -1,7 +1,7 @@
-//! Modes: which one runs, whether this node can run it, and the data planes of each.
+//! Modes: which one runs, whether this node can run it, and how its data planes are created.
 //!
-//! Configuration and node flow in; data planes, ready for the engine, flow out. This is the only place that knows all of
-//! the modes.
+//! The input is the configuration and the node. The output is data planes for the engine. Only this module knows all
+//! modes.
 
 mod iptables;
 mod ipvs;
@@ -29,29 +29,29 @@ pub(super) use userspace::{RelayCounters, Relays};
 /// The mode that runs, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Choice {
-    /// The one that the configuration names, if it does.
+    /// The mode that the configuration names, if any.
     pub(super) wanted: Option<Mode>,
     pub(super) mode: Mode,
     pub(super) reason: Reason,
-    /// In the userspace mode, how it gets packets, and why.
+    /// In the userspace mode: how packets are captured, and why.
     pub(super) capture: Option<(Capture, String)>,
 }
 
-/// Why a mode is the one that runs.
+/// Why a mode was chosen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Reason {
     /// The configuration names it.
     Configured,
-    /// The configuration names none: this is kube-proxy's choice.
+    /// The configuration names no mode. This is kube-proxy's default.
     Default,
-    /// The configuration names none, and iptables cannot be used.
+    /// The configuration names no mode, and iptables cannot be used.
     NoIptables(String),
-    /// The configuration names IPVS, for which this node lacks something.
+    /// The configuration names IPVS, and this node lacks something for it.
     NoIpvs(String),
 }
 
 impl Reason {
-    /// For a label.
+    /// Returns the value of a metric label.
     pub(super) const fn name(&self) -> &'static str {
         match self {
             Self::Configured => "configured",
@@ -77,11 +77,12 @@ impl fmt::Display for Reason {
     }
 }
 
-/// Puts the mode that runs into a configuration that names none, or IPVS where this node lacks something for it and
-/// another mode may run in its place (`falls_back`). In the userspace mode, finds out how to capture where that is not said.
+/// Chooses the mode and writes it into the configuration. If none is named, the mode is iptables, or nftables if
+/// iptables cannot be used. If IPVS is named, the node lacks something for it and `falls_back` is set, the mode is
+/// iptables. In the userspace mode, also chooses how packets are captured, unless `capture` says so.
 ///
 /// # Errors
-/// What is wrong with the configuration in that mode.
+/// The configuration is invalid in that mode.
 pub(super) fn settle(
     configuration: &mut Configuration,
     families: &[Family],
@@ -115,7 +116,7 @@ pub(super) fn settle(
     Ok(Choice { wanted, mode, reason, capture })
 }
 
-/// Says which mode runs, in the log.
+/// Logs which mode runs.
 pub(super) fn log(choice: &Choice) {
     let (mode, reason) = (choice.mode.name(), &choice.reason);
     if choice.fallback().is_some() {
@@ -129,20 +130,20 @@ pub(super) fn log(choice: &Choice) {
 }
 
 impl Choice {
-    /// What is told where another mode runs than the one that the configuration names.
+    /// Returns the text to report if another mode runs than the configured one.
     pub(super) fn fallback(&self) -> Option<String> {
         let wanted = self.wanted.filter(|wanted| *wanted != self.mode)?;
         let mode = self.mode.name();
         Some(format!("mode {mode} runs in place of {}: {}", wanted.name(), self.reason))
     }
 
-    /// The mode that the configuration names, for a label.
+    /// Returns the configured mode as the value of a metric label. Empty if none is named.
     pub(super) fn wanted(&self) -> &'static str {
         self.wanted.map_or("", Mode::name)
     }
 }
 
-/// What keeps this node from running the mode of a configuration in a family. Trying leaves nothing behind.
+/// Returns why this node cannot run the configured mode in a family. Leaves nothing in the kernel.
 pub(super) fn trial(configuration: &Configuration, family: Family) -> Option<Finding> {
     match configuration.mode_or_default() {
         Mode::Nftables => {
@@ -163,8 +164,8 @@ pub(super) fn trial(configuration: &Configuration, family: Family) -> Option<Fin
     }
 }
 
-/// What a data plane is made of, besides the settings that it takes in while it runs. Two that are equal make no
-/// difference.
+/// The options from which a data plane is created, apart from the [`Settings`] that it can change while it runs. Two
+/// equal blueprints give equivalent data planes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Blueprint {
     Nftables,
@@ -173,7 +174,7 @@ pub(super) enum Blueprint {
     Userspace(userspace::Options),
 }
 
-/// Numbers of modes that others read.
+/// Counters of the data planes that metrics read.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Meters {
     pub(super) iptables: PerFamily<Arc<Meter>>,
@@ -181,29 +182,31 @@ pub(super) struct Meters {
 }
 
 impl Meters {
-    /// How many real servers of a family go on with connections only, where the IPVS mode ran.
+    /// Returns how many real servers of a family are draining. `None` if the IPVS mode has not run.
     pub(super) fn draining(&self, family: Family) -> Option<u64> {
         self.ipvs.get(family).draining().and_then(|count| u64::try_from(count).ok())
     }
 }
 
-/// What data planes share.
+/// The state that data planes share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) meters: Meters,
     pub(super) relays: Relays,
 }
 
-/// A data plane that changes nothing yet.
+/// A new data plane. It has not changed any rule yet.
 pub(super) struct Made {
     pub(super) dataplane: Box<dyn Dataplane + Send>,
-    /// Where changes by others are noticed by notification, what is its own.
+    /// The rules that this data plane owns, if the kernel sends notifications when other programs change them.
     pub(super) own: Option<Own>,
+    /// The iptables chains that the data plane uses, if any.
     pub(super) chains: Option<Chains>,
 }
 
 impl Blueprint {
-    /// Whether its rules have kube-proxy's names, so that whoever removes kube-proxy's would remove them.
+    /// Returns true if the rules have kube-proxy's names. The removal of kube-proxy's rules would then remove them
+    /// too.
     pub(super) const fn has_names_of_kube_proxy(&self) -> bool {
         match self {
             Self::Iptables(_) | Self::Ipvs(_) => true,
@@ -212,7 +215,7 @@ impl Blueprint {
         }
     }
 
-    /// Of the mode that takes the relay's place when the process ends.
+    /// Returns the blueprint of the mode that replaces the relay when the process ends.
     pub(super) fn without_relay(
         configuration: &Configuration,
         family: Family,
@@ -224,12 +227,12 @@ impl Blueprint {
         }
     }
 
-    /// Whether packets go to a relay.
+    /// Returns true if packets go to a relay.
     pub(super) const fn captures(&self) -> bool {
         matches!(self, Self::Userspace(_))
     }
 
-    /// The one that a configuration asks for on this node.
+    /// Returns the blueprint that a configuration asks for on this node.
     pub(super) fn new(configuration: &Configuration, family: Family, node: &settings::Node<'_>) -> Self {
         match configuration.mode_or_default() {
             Mode::Nftables => Self::Nftables,
@@ -239,7 +242,7 @@ impl Blueprint {
         }
     }
 
-    /// Makes the data plane. Kernel settings that it needs are written.
+    /// Creates the data plane. Writes the kernel settings that it needs.
     pub(super) fn make(&self, settings: Settings, shared: &mut Shared) -> Result<Made, Error> {
         match self {
             Self::Nftables => {
@@ -260,7 +263,8 @@ impl Blueprint {
     }
 }
 
-/// Adds to endpoints that serve datagrams what has them in their place, so that the flows to it are not taken for stale.
+/// Adds the relay's listeners to the serving endpoints of UDP Services, so that flows to the relay do not count as
+/// stale.
 pub(super) fn serve_by_relay(
     configuration: &Configuration,
     node_ip: Option<IpAddr>,
@@ -272,7 +276,7 @@ pub(super) fn serve_by_relay(
     }
 }
 
-/// Writes the kernel settings of the mode, before anything is known of the Node.
+/// Writes the kernel settings of the mode for `--init-only`, before the Node object is known.
 pub(super) fn initialise(configuration: &Configuration, node: &settings::Node<'_>) {
     let ports = settings::node_ports(configuration, node.ips, Family::Ipv4);
     match configuration.mode_or_default() {
@@ -284,14 +288,14 @@ pub(super) fn initialise(configuration: &Configuration, node: &settings::Node<'_
     }
 }
 
-/// Puts kernel settings of the IPVS mode back; `strict_arp` is `ipvs.strictARP`, where it is known. Answers how many could
-/// not be.
+/// Sets the kernel settings of the IPVS mode back to the kernel's defaults. `strict_arp` is `ipvs.strictARP`, if
+/// known. Returns how many could not be written.
 pub(super) fn put_back_ipvs(strict_arp: Option<bool>) -> usize {
     ipvs::put_back(strict_arp)
 }
 
-/// Data planes of other modes, whose rules an earlier run may have left. Those of the iptables mode are not among them:
-/// as its rules are kube-proxy's, they go with what kube-proxy left.
+/// Returns data planes of other modes, whose rules an earlier run may have left. The iptables mode is not among them:
+/// its rules have kube-proxy's names and are removed with kube-proxy's leftovers.
 pub(super) fn former(configuration: &Configuration, family: Family) -> Vec<Box<dyn Dataplane + Send>> {
     let mode = configuration.mode_or_default();
     let mut former: Vec<Box<dyn Dataplane + Send>> = Vec::new();
@@ -314,7 +318,7 @@ pub(super) fn former(configuration: &Configuration, family: Family) -> Vec<Box<d
     former
 }
 
-/// What a mode, or connections of a former one, use of what kube-proxy may have left.
+/// Returns what the mode, or draining connections of a former mode, use of kube-proxy's leftovers.
 pub(super) fn keep(configuration: &Configuration, families: &[Family], chains: Vec<Chains>) -> Keep {
     let drains = || families.iter().any(|&family| ipvs::former(configuration, family).is_some());
     let ipvs = configuration.mode_or_default() == Mode::Ipvs || drains();

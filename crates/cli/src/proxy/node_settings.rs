@@ -1,4 +1,6 @@
-//! What the configuration asks of the node itself: connection tracking and the out-of-memory killer.
+//! The kernel settings of the configuration: connection tracking, `route_localnet` and the out-of-memory score.
+//!
+//! Settings are written only where they differ. A setting that cannot be written is a warning.
 
 use portolan_node::config::Configuration;
 use portolan_node::sysctl::{Host, PutBack, Wanted};
@@ -7,15 +9,16 @@ use portolan_node::{conntrack, oom};
 use super::checks::{self, Finding};
 use super::modes;
 
-/// The connection tracking settings that are not right and cannot be made right, each with the command that
-/// sets it. Changes nothing.
+/// Returns the connection tracking settings that are wrong and cannot be written, each with the command that sets it.
+/// Changes nothing.
 pub(super) fn conntrack_refusals(configuration: &Configuration, host: &Host) -> Vec<String> {
     let refused = host.refusals(&wanted(configuration, host));
     refused.iter().map(ToString::to_string).collect()
 }
 
-/// Makes the connection tracking settings right. kube-proxy does not start where it cannot; here Services are
-/// more important than that: what stays wrong is told with the commands that set it, less what was told before.
+/// Writes the connection tracking settings that differ. Warns of those that cannot be written, with the commands that
+/// set them, unless a finding in `told` has reported them. kube-proxy does not start in that case; Portolan keeps
+/// serving Services.
 pub(super) fn apply_conntrack(configuration: &Configuration, told: &[Finding]) {
     let host = Host::default();
     let outcome = host.apply(&wanted(configuration, &host));
@@ -33,15 +36,15 @@ fn wanted(configuration: &Configuration, host: &Host) -> Vec<Wanted> {
     conntrack::settings(&configuration.conntrack, conntrack::processors(host))
 }
 
-/// Gives the settings that a start with this configuration writes the kernel's own values, where they have those of a start.
-/// Answers how many could not be written.
+/// Sets the settings that a start with this configuration writes back to the kernel's defaults, where they have the
+/// value of such a start. Returns how many could not be written.
 pub(super) fn put_back(configuration: &Configuration) -> usize {
     let mut settings = conntrack::put_back(&configuration.conntrack);
     settings.push(modes::route_localnet());
     put_all_back(&settings)
 }
 
-/// The same for these settings.
+/// Does the same for these settings.
 pub(super) fn put_all_back(settings: &[PutBack]) -> usize {
     let outcome = Host::default().put_back(settings);
     for setting in outcome.written {
@@ -53,7 +56,7 @@ pub(super) fn put_all_back(settings: &[PutBack]) -> usize {
     outcome.refused.len()
 }
 
-/// Sets the score for the out-of-memory killer, on a thread of its own: nobody has to wait for a second attempt.
+/// Writes the out-of-memory score on its own thread, because a second attempt may take a while.
 pub(super) fn apply_oom_score(configuration: &Configuration) {
     let score = configuration.oom_score_adj;
     let adjust = move || {

@@ -1,4 +1,4 @@
-//! The command line of `portolan proxy`, which is that of kube-proxy, and the configuration it makes.
+//! The command line of `portolan proxy`, which is that of kube-proxy, and the configuration that results from it.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -21,7 +21,7 @@ mod value;
 
 pub(crate) use self::arguments::{is_kube_proxy, normalise};
 
-/// What a file says, and what is only worth a note.
+/// The configuration of a file, with the errors that only deserve a warning.
 type ReadOutcome = Result<(Configuration, Vec<FieldError>), ConfigError>;
 
 /// Options of `portolan proxy`.
@@ -29,30 +29,30 @@ type ReadOutcome = Result<(Configuration, Vec<FieldError>), ConfigError>;
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub(crate) struct Options {
     given: Given,
-    /// Remove the rules of all modes and exit. Goes before `init_only`.
+    /// Remove the rules of all modes and exit. Takes precedence over `init_only`.
     pub(crate) cleanup: bool,
-    /// With `cleanup`, leave what kube-proxy uses.
+    /// With `cleanup`, keep what kube-proxy uses.
     pub(crate) only_ours: bool,
-    /// Do only what needs privileges and exit.
+    /// Do only what needs privileges, and exit.
     pub(crate) init_only: bool,
-    /// Follow changes of the configuration file.
+    /// Apply changes of the configuration file.
     pub(crate) config_reload: bool,
-    /// Run the iptables mode where the kernel lacks what the IPVS mode needs.
+    /// Run the iptables mode if the node lacks something for the IPVS mode.
     pub(crate) ipvs_fallback: bool,
-    /// How long an empty list of Services or EndpointSlices is doubted.
+    /// How long an empty list of Services or EndpointSlices is held until another list confirms it.
     pub(crate) empty_list_hold: Duration,
-    /// How the userspace mode gets packets, where that is not for the proxy to find out.
+    /// How packets are captured in the userspace mode. `None`: the proxy chooses.
     pub(crate) capture: Option<Capture>,
 }
 
-/// What the command line and the configuration file say together.
+/// The command line and the configuration file together.
 #[derive(Clone, Debug)]
 pub(crate) struct Loaded {
     /// The effective configuration, validated.
     pub(crate) configuration: Configuration,
-    /// URL of the API server, in place of the kubeconfig's.
+    /// URL of the API server, overriding the kubeconfig's.
     pub(crate) master: Option<String>,
-    /// The configuration file.
+    /// Path of the configuration file, if any.
     pub(crate) file: Option<PathBuf>,
     /// Every flag with its effective text, for `/flagz`.
     pub(crate) flags: Vec<(String, String)>,
@@ -60,12 +60,12 @@ pub(crate) struct Loaded {
     pub(crate) gates: FeatureGates,
     /// The version to report.
     pub(crate) version: String,
-    /// What an operator should know, though it works.
+    /// Warnings for the operator.
     notes: Vec<String>,
 }
 
 impl Loaded {
-    /// Logs what an operator should know, and the flags. Call it once the log is there.
+    /// Logs the warnings and the flags. Call it after the log has started.
     pub(crate) fn log(&self) {
         tracing::debug!(version = self.version, file = ?self.file, "loaded");
         self.log_notes();
@@ -74,7 +74,7 @@ impl Loaded {
         }
     }
 
-    /// Logs what an operator should know.
+    /// Logs the warnings.
     pub(crate) fn log_notes(&self) {
         for note in &self.notes {
             tracing::warn!("{note}");
@@ -83,7 +83,7 @@ impl Loaded {
 }
 
 impl Options {
-    /// Does what ends the process without further ado: `--version` and `--write-config-to`. True if it did.
+    /// Handles `--version` and `--write-config-to`, after which the process exits. Returns true if one was given.
     pub(crate) fn act(&self) -> anyhow::Result<bool> {
         match self.given.version("version") {
             VersionFlag::Short => println!("Kubernetes {}", own_version()),
@@ -98,25 +98,25 @@ impl Options {
         Ok(true)
     }
 
-    /// Whether this is the proxy, and not something that ends by itself.
+    /// Returns true if these options run the proxy, and not an action that ends by itself.
     pub(crate) fn runs_until_told(&self) -> bool {
         let acts = matches!(self.given.version("version"), VersionFlag::Short | VersionFlag::Raw)
             || self.given.non_empty("write-config-to").is_some();
         !acts && !self.cleanup && !self.init_only
     }
 
-    /// Reads the file, if there is one, and lays the flags that count over it.
+    /// Reads the file, if any, and applies the flags that have precedence over it.
     ///
     /// # Errors
-    /// Everything that is wrong, at once.
+    /// All errors of the file and the flags together.
     pub(crate) fn load(&self) -> anyhow::Result<Loaded> {
         self.load_with(config::load_with_notes)
     }
 
-    /// As [`Options::load`], of a file with this content.
+    /// Does the same as [`Options::load`] for a file with this content.
     ///
     /// # Errors
-    /// Everything that is wrong, at once.
+    /// All errors of the file and the flags together.
     pub(crate) fn load_content(&self, content: &[u8]) -> anyhow::Result<Loaded> {
         self.load_with(|path| config::parse_content(path, content.to_vec()))
     }
@@ -180,7 +180,7 @@ fn needless((gate, stage): (&str, Stage)) -> String {
     }
 }
 
-/// The version of kube-proxy that is followed, and ours.
+/// Returns the kube-proxy version that this program follows, and its own.
 fn own_version() -> String {
     format!("v{KUBERNETES}+portolan-{}", env!("CARGO_PKG_VERSION"))
 }

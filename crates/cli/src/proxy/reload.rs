@@ -1,5 +1,8 @@
-//! The configuration file while the proxy runs: a change is checked as a whole, then applied as a whole, or not
-//! at all.
+//! Applies changes of the configuration file while the proxy runs.
+//!
+//! A changed file is checked like the first one, and against the running proxy. It is applied as a whole or not at
+//! all. Settings on which packets depend take the way of every other change: the data planes compare and commit. A
+//! changed `clientConnection` starts another watcher, whose lists are compared with the known objects.
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -20,17 +23,17 @@ use super::options::{Loaded, Options};
 use super::servers::{Prepared, Servers};
 use super::{checks, client_settings, node_settings, watcher};
 
-/// Where upstream's behaviour is asked for, the proxy ends with this.
+/// The error that ends the proxy with `--config-reload=false`, as in kube-proxy.
 const ENDS: &str = "content of the proxy server's configuration file was updated";
 
-/// What follows the configuration, and what tells of it.
+/// Applies the configuration file to the running proxy and reports the outcome.
 pub(super) struct Reload<'a> {
     pub(super) options: &'a Options,
     pub(super) node_name: &'a str,
     pub(super) agent: Rc<RefCell<Agent>>,
     pub(super) servers: Servers,
     pub(super) pages: Arc<Pages>,
-    /// Takes watchers with another way to the API server.
+    /// Receives watchers that use another client of the API server.
     pub(super) watchers: UnboundedSender<Watcher>,
     pub(super) notes: Notes,
     pub(super) metrics: Arc<ProxyMetrics>,
@@ -38,7 +41,7 @@ pub(super) struct Reload<'a> {
 }
 
 impl Reload<'_> {
-    /// Follows the file that was named, if any; returns only where a change is to end the proxy.
+    /// Follows the configuration file, if there is one. Returns only with an error that ends the proxy.
     pub(super) async fn run(mut self, file: Option<&Path>) -> anyhow::Error {
         let Some(file) = file else { return std::future::pending().await };
         let opened = FileWatch::open(file).with_context(|| format!("cannot watch {}", file.display()));
@@ -46,7 +49,7 @@ impl Reload<'_> {
             Ok(watch) => watch,
             Err(error) => return error,
         };
-        // It may have changed between the first reading and the start of the watch.
+        // The file may have changed between the first reading and the start of the watch.
         let mut changed = watch.content().is_some_and(|content| !self.is_in_use(content));
         loop {
             if !changed {
@@ -65,7 +68,7 @@ impl Reload<'_> {
         loaded.is_ok_and(|(loaded, _)| loaded.configuration == *self.agent.borrow().configuration())
     }
 
-    /// With the mode that is wanted.
+    /// Parses the file and chooses the mode.
     fn load(&self, content: &[u8]) -> anyhow::Result<(Loaded, Choice)> {
         let mut loaded = self.options.load_content(content)?;
         let choice = modes::settle(
@@ -77,7 +80,8 @@ impl Reload<'_> {
         Ok((loaded, choice))
     }
 
-    /// Works by what was read when the file changed: read once more it may be half of what comes next.
+    /// Applies the content that was read when the change was noticed. A second reading might return half of the next
+    /// change.
     async fn reload(&mut self, content: &[u8]) {
         match self.check_and_apply(content).await {
             Ok(changes) => {
@@ -98,7 +102,7 @@ impl Reload<'_> {
         }
     }
 
-    /// Answers the fields that changed.
+    /// Checks and applies a configuration. Returns the fields that changed.
     async fn check_and_apply(&mut self, content: &[u8]) -> anyhow::Result<Vec<&'static str>> {
         let (new, choice) = self.load(content)?;
         new.log_notes();
@@ -116,14 +120,13 @@ impl Reload<'_> {
         self.metrics.mode(choice.mode.name(), choice.reason.name(), choice.wanted());
         self.apply(&old, new.configuration, prepared).await;
         if let Some(watcher) = watcher {
-            // The receiver lives as long as this.
+            // The receiver lives as long as this task.
             let _ = self.watchers.send(watcher);
         }
         Ok(changes)
     }
 
-    /// Everything that keeps a configuration from being used, at once; what is open for it already where nothing
-    /// does.
+    /// Checks a configuration and opens the addresses that it adds. Fails with all reasons against it.
     fn check(&self, old: &Configuration, new: &Configuration) -> anyhow::Result<Prepared> {
         let mut reasons = fixed(old, new);
         if (old.mode, old.capture) != (new.mode, new.capture) {
@@ -139,7 +142,7 @@ impl Reload<'_> {
         bail!("{}", reasons.join("; "))
     }
 
-    /// A watcher with the new way to the API server, if it is another one.
+    /// Connects with the new `clientConnection`, if it changed, and returns a watcher.
     async fn watcher(&self, old: &Configuration, new: &Loaded) -> anyhow::Result<Option<Watcher>> {
         if old.client_connection == new.configuration.client_connection {
             return Ok(None);
@@ -168,7 +171,7 @@ impl Reload<'_> {
     }
 }
 
-/// The fields, in the words of the file, that differ.
+/// Returns the names of the fields that differ, as in the file.
 fn changes(old: &Configuration, new: &Configuration) -> Vec<&'static str> {
     let table = [
         ("featureGates", old.feature_gates == new.feature_gates),
@@ -203,7 +206,8 @@ fn changes(old: &Configuration, new: &Configuration) -> Vec<&'static str> {
     table.into_iter().filter(|(_, same)| !same).map(|(field, _)| field).collect()
 }
 
-/// What only a restart can change. A restart loses no packet: what is programmed stays in the kernel.
+/// Returns a reason for each changed field that needs a restart. A restart loses no packet: the rules stay in the
+/// kernel.
 fn fixed(old: &Configuration, new: &Configuration) -> Vec<String> {
     let hidden = &old.show_hidden_metrics_for_version;
     let table = [
@@ -225,7 +229,7 @@ mod tests {
         portolan_node::config::parse(&text).expect("a valid configuration")
     }
 
-    /// One changed value for each field that a file can have.
+    /// One changed value for each field of the file.
     const FIELDS: [(&str, &str); 25] = [
         ("featureGates", "featureGates: {AllowServiceExternalIPs: false}"),
         ("clientConnection", "clientConnection: {qps: 7}"),
@@ -255,13 +259,13 @@ mod tests {
     ];
 
     #[test]
-    fn every_field_is_noticed() {
+    fn every_changed_field_is_noticed() {
         let old = parsed("");
         assert!(changes(&old, &parsed("")).is_empty());
         for (field, line) in FIELDS {
             assert_eq!(changes(&old, &parsed(line)), [field], "{line}");
         }
-        // A field that is added to the file without a line here would go unnoticed.
+        // A field of the file without a line in [`FIELDS`] would not be noticed.
         let written = old.to_v1alpha1();
         let known: Vec<&str> = FIELDS.iter().map(|(field, _)| *field).chain(["apiVersion", "kind"]).collect();
         let unknown =

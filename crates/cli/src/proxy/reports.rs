@@ -1,4 +1,4 @@
-//! What the engine reports, on its own thread: into health, metrics, logs and the flow clean-up.
+//! Passes the engine's reports to health, metrics, the log and the flow clean-up. Runs on the engine's thread.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -15,28 +15,28 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::modes::Meters;
 
-/// A family's commit is in the kernel.
+/// A report that a family's commit is in the kernel.
 #[derive(Debug, Clone)]
 pub(super) struct Synced {
     pub(super) family: Family,
-    /// The changes of objects that were in it.
+    /// The object changes of the commit.
     pub(super) objects: ObjectChanges,
-    /// Another data plane is in force from now on.
+    /// Whether another data plane has become the active one.
     pub(super) replaced: bool,
     /// Service ports that could not be programmed.
     pub(super) refused: Vec<Refusal>,
-    /// Everything was compared.
+    /// Whether everything was compared with the kernel.
     pub(super) full: bool,
-    /// The Service ports that changed, where not everything was compared.
+    /// The Service ports of the commit, if not everything was compared.
     pub(super) changed: Vec<Arc<ServicePortName>>,
 }
 
-/// Takes reports in.
+/// Receives the engine's reports.
 pub(super) struct Reporter {
     pub(super) health: Arc<Health>,
     pub(super) metrics: Arc<ProxyMetrics>,
     pub(super) done: UnboundedSender<Synced>,
-    /// Takes the UDP Service ports whose stale flows are to go.
+    /// Receives the UDP Service ports whose stale flows are to be removed.
     pub(super) flows: Requests,
     pub(super) meters: Meters,
 }
@@ -47,7 +47,7 @@ impl Reporter {
         let now = Now::read();
         self.metrics.sync_finished(family, report.full, report.duration, report.outcome.is_ok(), now.wall);
         let measured = self.meters.iptables.get(family).read();
-        // After a change of the mode its numbers tell how it ended.
+        // After a change of the mode, the iptables metrics keep their last values.
         if mode == Mode::Iptables.name() || measured != Measures::default() {
             self.metrics.iptables(family, &measures(&measured));
         }
@@ -125,7 +125,7 @@ fn measures(measures: &Measures) -> IptablesMeasures {
     }
 }
 
-/// What the kernel counts in iptables mode.
+/// Returns the kernel's packet counters of the iptables mode.
 pub(super) fn packet_counters() -> PacketCounters {
     let counted = iptables::counted().unwrap_or_else(|error| {
         tracing::debug!(%error, "the kernel's counters cannot be read");
@@ -134,7 +134,7 @@ pub(super) fn packet_counters() -> PacketCounters {
     PacketCounters { invalid: counted.invalid, localhost: counted.localhost }
 }
 
-/// Takes in what the clean-up of stale UDP flows did, on its own thread.
+/// Records a clean-up of stale UDP flows. Runs on the clean-up's thread.
 pub(super) fn flows_cleaned(metrics: &ProxyMetrics, cleaned: &Cleaned) {
     let (family, duration) = (cleaned.family, cleaned.duration);
     match &cleaned.outcome {

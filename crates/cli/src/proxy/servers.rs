@@ -1,4 +1,4 @@
-//! The health and the metrics server: running, and moved to another address while they run.
+//! The health and the metrics server. They can move to another address while they run.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,17 +14,17 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// How long the old listener stays open for the new one to be served.
+/// How long the former listener stays open until the new one serves.
 const OVERLAP: Duration = Duration::from_secs(2);
 
-/// What the servers show.
+/// The state that the servers show.
 pub(super) struct Shown {
     pub(super) health: Arc<Health>,
     pub(super) metrics: Arc<ProxyMetrics>,
     pub(super) pages: Arc<Pages>,
 }
 
-/// Both servers. They end when this is dropped.
+/// Both servers. They stop when this is dropped.
 pub(super) struct Servers {
     shown: Shown,
     health: Slot,
@@ -32,34 +32,34 @@ pub(super) struct Servers {
     failed: UnboundedSender<BindError>,
 }
 
-/// What a configuration asks of the servers, with the addresses that could be opened in advance.
+/// The moves of the servers to a new configuration, with the addresses that could be opened in advance.
 pub(super) struct Prepared {
     health: Move,
     metrics: Move,
 }
 
-/// What becomes of one server.
+/// The next state of one server.
 enum Move {
-    /// Nothing more: it is where it should be.
+    /// The server stays where it is.
     Done,
-    /// It goes to an address that is open already.
+    /// The server moves to an address that is already open.
     Open(Opened),
-    /// It ends, or goes to an address that is in the way of one of ours, which goes before.
+    /// The server stops, or moves to an address that overlaps one of the current servers, which is closed first.
     Reopen,
 }
 
-/// One server, where one is configured.
+/// One server and its configured address. Both are `None` if none is configured.
 #[derive(Default)]
 struct Slot {
     address: Option<SocketAddr>,
     running: Option<Running>,
 }
 
-/// Ends when it is dropped.
+/// A running server. It stops when this is dropped.
 struct Running {
     task: JoinHandle<()>,
     hard_fail: HardFail,
-    /// Where it listens, once it does.
+    /// The address on which it listens. `None` before it does.
     bound: watch::Receiver<Option<SocketAddr>>,
 }
 
@@ -70,23 +70,24 @@ impl Drop for Running {
 }
 
 impl Servers {
-    /// No server yet. The receiver tells of a server that had to listen (`bindAddressHardFail`) and cannot.
+    /// Creates the set without servers. The receiver gets the error of a server with `bindAddressHardFail` that
+    /// cannot listen.
     pub(super) fn new(shown: Shown) -> (Self, UnboundedReceiver<BindError>) {
         let (failed, failures) = unbounded_channel();
         (Self { shown, health: Slot::default(), metrics: Slot::default(), failed }, failures)
     }
 
-    /// Starts the servers where a configuration says.
+    /// Starts the servers on their configured addresses.
     pub(super) fn listen(&mut self, configuration: &Configuration) {
         let [health, metrics] = self.configured(configuration);
         self.health.start(configuration.healthz_bind_address, health, &self.failed);
         self.metrics.start(configuration.metrics_bind_address, metrics, &self.failed);
     }
 
-    /// Opens the addresses where a configuration wants the servers; changes nothing that runs.
+    /// Opens the addresses of a new configuration. Changes no running server.
     ///
     /// # Errors
-    /// What keeps them from listening there.
+    /// Reasons why the servers cannot listen there.
     pub(super) fn prepare(&self, configuration: &Configuration) -> Result<Prepared, Vec<String>> {
         let hard_fail = configuration.bind_address_hard_fail;
         let servers = [
@@ -105,9 +106,9 @@ impl Servers {
         }
     }
 
-    /// Listens where a configuration says that was prepared. A server whose new address could be opened in advance
-    /// serves there before it leaves the old one; one that could not goes on trying, also where it has to listen:
-    /// nothing in a file ends a proxy that runs.
+    /// Moves the servers to a prepared configuration. A server whose new address is open already serves there before
+    /// it leaves the former one. A server whose address is not open retries, even with `bindAddressHardFail`: a
+    /// changed file never ends a running proxy.
     pub(super) async fn follow(&mut self, configuration: &Configuration, prepared: Prepared) {
         let hard_fail = configuration.bind_address_hard_fail;
         let [health, metrics] = self.configured(configuration).map(|server| server.map(Server::patient));
@@ -135,7 +136,7 @@ impl Servers {
         }
     }
 
-    /// The servers of a configuration, not yet running.
+    /// Creates the servers of a configuration. They do not run yet.
     fn configured(&self, configuration: &Configuration) -> [Option<Server>; 2] {
         let hard_fail = configuration.bind_address_hard_fail;
         let Shown { health, metrics, pages } = &self.shown;
@@ -147,21 +148,22 @@ impl Servers {
 }
 
 impl Slot {
-    /// `free` are the addresses that our servers leave.
+    /// Opens address `new` if possible, and returns the server's move. `free` are the addresses that servers leave.
     fn prepare(
         &self,
         new: Option<SocketAddr>,
         hard_fail: bool,
         free: &[SocketAddr],
     ) -> Result<Move, (SocketAddr, io::Error)> {
-        // One that still tries to listen, and would have to from now on, is as good as one that moves.
+        // A server that still retries, and for which `hard_fail` becomes true, must prove that it can listen, like
+        // one that moves.
         let stays = self.address == new && !(hard_fail && self.still_tries());
         let Some(new) = new.filter(|_| !stays) else {
             return Ok(if stays { Move::Done } else { Move::Reopen });
         };
         match Opened::open(new) {
             Ok(opened) => Ok(Move::Open(opened)),
-            // What is in the way is ours, at least in part, and goes.
+            // The listener in the way is at least partly one of the current servers, and is closed.
             Err(error)
                 if error.kind() == io::ErrorKind::AddrInUse && free.iter().any(|own| overlap(*own, new)) =>
             {
@@ -171,7 +173,7 @@ impl Slot {
         }
     }
 
-    /// Whether it does not listen and need not.
+    /// Returns true if the server does not listen yet and may go on retrying.
     fn still_tries(&self) -> bool {
         self.running
             .as_ref()
@@ -198,7 +200,7 @@ impl Slot {
         (self.address, self.running) = (address, server.map(run));
     }
 
-    /// Starts a server whose address is open already, then ends the one before.
+    /// Starts a server whose address is already open, then stops the former one.
     async fn hand_over(
         &mut self,
         address: Option<SocketAddr>,
@@ -208,17 +210,17 @@ impl Slot {
         let mut old = Self { address: self.address, running: self.running.take() };
         self.start(address, server, failed);
         if let Some(new) = &mut self.running {
-            // It is open, so that nobody is turned away even where this takes longer.
+            // The address is open: no client is refused even if this wait times out.
             let _ = tokio::time::timeout(OVERLAP, new.bound.wait_for(Option::is_some)).await;
         }
         old.close().await;
     }
 
-    /// Ends the server; its address is free afterwards.
+    /// Stops the server. Its address is free afterwards.
     async fn close(&mut self) {
         let Some(mut running) = self.running.take() else { return };
         running.task.abort();
-        // Cancelled, which is what was asked for.
+        // The result is the cancellation that was requested.
         let _ = (&mut running.task).await;
         if let Some(address) = *running.bound.borrow() {
             tracing::info!(%address, "not listening any more");
@@ -226,7 +228,7 @@ impl Slot {
     }
 }
 
-/// Whether two listeners cannot be open at once. A wildcard is every address of both families.
+/// Returns true if two listeners cannot be open at once. A wildcard address covers every address of both families.
 fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
     one.port() == other.port()
         && (one.ip() == other.ip() || one.ip().is_unspecified() || other.ip().is_unspecified())

@@ -1,4 +1,4 @@
-//! What configuration, Node object and interfaces say together: the settings of each family.
+//! Derives each family's settings from the configuration, the Node object and the interface addresses.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -8,14 +8,14 @@ use portolan_model::{Family, LocalDetector, NodePortAddresses, Settings};
 use portolan_node::address::{NodeAddresses, NodePortAddresses as Written, NodePortMatch};
 use portolan_node::config::{Configuration, DetectLocalMode, Mode};
 
-/// The families that this host can have: IPv6 only where the kernel has it and it is not switched off.
+/// Returns the families that this host supports. IPv6 is among them if the kernel has it and it is not disabled.
 pub(super) fn supported_families() -> Vec<Family> {
     let disabled = std::fs::read_to_string("/proc/sys/net/ipv6/conf/all/disable_ipv6");
     let ipv6 = Path::new("/proc/net/if_inet6").exists() && disabled.is_ok_and(|text| text.trim() != "1");
     if ipv6 { Family::BOTH.to_vec() } else { vec![Family::Ipv4] }
 }
 
-/// Settings that mean nothing, to try out a data plane or to remove it.
+/// Returns placeholder settings, for a data plane that is only tried or removed.
 pub(super) fn neutral(family: Family) -> Settings {
     Settings {
         family,
@@ -28,7 +28,7 @@ pub(super) fn neutral(family: Family) -> Settings {
     }
 }
 
-/// This node's own addresses, from those that its Node object lists, in upstream's order.
+/// Returns this node's own addresses from those of its Node object, in kube-proxy's order.
 pub(super) fn node_addresses(listed: &[IpAddr], bind_address: IpAddr) -> NodeAddresses {
     // The first address, and the first later one of the other family.
     let first = listed.first().copied();
@@ -37,7 +37,7 @@ pub(super) fn node_addresses(listed: &[IpAddr], bind_address: IpAddr) -> NodeAdd
     NodeAddresses::choose(&chosen, bind_address)
 }
 
-/// `nodePortAddresses` with the node's own addresses in the place of `primary`.
+/// Returns `nodePortAddresses`, with `primary` replaced by the node's own addresses.
 pub(super) fn expanded_node_ports(configuration: &Configuration, node: &NodeAddresses) -> Vec<IpNet> {
     match configuration.node_port_addresses() {
         Written::Default => Vec::new(),
@@ -49,7 +49,7 @@ pub(super) fn expanded_node_ports(configuration: &Configuration, node: &NodeAddr
     }
 }
 
-/// Where node ports of a family answer.
+/// Returns the addresses on which node ports of a family are served.
 pub(super) fn node_ports(
     configuration: &Configuration,
     node: &NodeAddresses,
@@ -58,10 +58,10 @@ pub(super) fn node_ports(
     NodePortMatch::resolve(&configuration.node_port_addresses(), node, family)
 }
 
-/// What is known of this node.
+/// Facts about this node.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Node<'a> {
-    /// Its own addresses.
+    /// Its own addresses, one of each family.
     pub(super) ips: &'a NodeAddresses,
     /// Its `spec.podCIDRs`.
     pub(super) pod_cidrs: &'a [IpNet],
@@ -69,7 +69,7 @@ pub(super) struct Node<'a> {
     pub(super) addresses: &'a [IpAddr],
 }
 
-/// The settings of a family.
+/// Returns the settings of a family.
 pub(super) fn settings(
     configuration: &Configuration,
     family: Family,
@@ -83,7 +83,7 @@ pub(super) fn settings(
             NodePortAddresses::Addresses(matching.into_iter().filter(|ip| !ip.is_loopback()).collect())
         }
     };
-    // The IPVS mode has no fields of its own for these.
+    // The IPVS and userspace modes have no fields of their own for these.
     let (masquerade_all, masquerade_bit) = match configuration.mode_or_default() {
         Mode::Nftables => (configuration.nftables.masquerade_all, configuration.nftables.masquerade_bit),
         _ => (configuration.iptables.masquerade_all, configuration.iptables.masquerade_bit),

@@ -47,7 +47,7 @@ enum RoleName {
     ReadOnly,
 }
 
-/// Makes the credentials and writes the kubeconfig.
+/// Creates the credentials and writes the kubeconfig.
 pub(super) fn run(options: &Options) -> anyhow::Result<()> {
     let role = match options.role {
         RoleName::Admin => Role::Admin,

@@ -1,4 +1,4 @@
-//! How much the clients of `portolan serve` may ask for at a time.
+//! Limits on concurrent requests and connections of `portolan serve`.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use portolan_node::config::parse_duration;
 use portolan_server::Limits;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Files that are no connections: the store, manifests, the log, the runtime.
+/// Open files that are not connections: the store, manifests, the log, the runtime.
 const OTHER_FILES: usize = 100;
 
 /// Flags of kube-apiserver that mean the same here.
@@ -25,7 +25,7 @@ pub(super) struct LimitOptions {
 }
 
 impl LimitOptions {
-    /// The same for a server that may open so many files.
+    /// Returns the limits of a server that may open `files` files.
     pub(super) fn limits(&self, files: usize, shutdown_delay: Duration) -> Limits {
         let count = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
         Limits {
@@ -38,8 +38,8 @@ impl LimitOptions {
     }
 }
 
-/// Every connection is an open file. The usual soft limit of 1024 is there for programs that use select(2). Returns
-/// how many files there may be.
+/// Raises the soft limit of open files to the hard limit, because every connection is an open file. The usual soft
+/// limit of 1024 is for programs that use select(2). Returns the number of files that may be open.
 pub(super) fn raise_file_limit() -> usize {
     let limit = getrlimit(Resource::Nofile);
     let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
@@ -50,7 +50,7 @@ pub(super) fn raise_file_limit() -> usize {
     files.and_then(|files| usize::try_from(files).ok()).unwrap_or(usize::MAX)
 }
 
-/// As many connections as there can be files, up to the usual number.
+/// Allows as many connections as there can be files, up to the default.
 fn of_files(files: usize) -> Limits {
     let usual = Limits::default();
     let connections = usual.connections.min(files.saturating_sub(OTHER_FILES)).max(1);
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_leave_files_for_others() {
+    fn connections_leave_room_for_other_files() {
         let pair = |files| (of_files(files).connections, of_files(files).connections_of_one_client);
         assert_eq!((pair(usize::MAX), pair(1_024), pair(10)), ((4096, 2048), (924, 462), (1, 1)));
     }

@@ -1,9 +1,9 @@
-//! `process_*` at the API server's `/metrics`: the figures that the proxy shows of itself.
+//! `process_*` at the API server's `/metrics`: the same metrics that the proxy has of its process.
 
 use portolan_node::metrics::ProcessMetrics;
 use portolan_server::{Collect, Page};
 
-/// This process.
+/// Collects the metrics of this process.
 #[derive(Debug)]
 pub(super) struct Process;
 

@@ -1,4 +1,4 @@
-//! Where `portolan serve` keeps its objects.
+//! Opens the store of `portolan serve`: a file, etcd or memory.
 
 use std::{
     path::{Path, PathBuf},
@@ -37,13 +37,13 @@ pub(super) struct StoreOptions {
 }
 
 impl StoreOptions {
-    /// Opens the store. The tasks of the one in etcd belong to the runtime that this is called in.
+    /// Opens the store. The tasks of an etcd store run on the current runtime.
     pub(super) async fn open(&self, data_dir: &Path, config: &Config) -> anyhow::Result<Arc<dyn Store>> {
         if self.in_memory {
             return Ok(Arc::new(MemoryStore::new(config.history)));
         }
         if self.etcd_servers.is_empty() {
-            // The message has its source in it.
+            // The error's message contains its source.
             let store = DurableStore::open(data_dir, config.history);
             return Ok(Arc::new(store.map_err(|error| anyhow::anyhow!("--data-dir: {error}"))?));
         }

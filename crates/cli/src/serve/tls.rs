@@ -1,4 +1,4 @@
-//! How clients connect to `portolan serve`.
+//! The transport of `portolan serve`: TLS or plain HTTP.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ pub(super) struct TlsOptions {
 }
 
 impl TlsOptions {
-    /// The same for the server.
+    /// Returns the transport settings of the server.
     pub(super) fn transport(&self, listen: SocketAddr, data_dir: &Path, ranges: &ServiceRanges) -> Transport {
         if self.insecure_http {
             return Transport::PlainHttp;
@@ -47,7 +47,7 @@ impl TlsOptions {
     }
 }
 
-/// Where certificates and keys are.
+/// Returns the folder of certificates and keys.
 pub(super) fn pki_folder(data_dir: &Path) -> PathBuf {
     data_dir.join("pki")
 }

@@ -1,4 +1,4 @@
-//! A clean-up after each mode: rules, counters, routes and kernel settings are as they were before the start.
+//! After each mode, a clean-up restores rules, counters, routes and kernel settings to the state before the start.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +10,8 @@ use crate::common::load::busy_services;
 use crate::common::{BINARY, Cluster, PATIENCE, logged};
 use crate::ended;
 
-/// The kernel settings that a start writes, in any mode but IPVS. `nf_conntrack_max` and `nf_conntrack_buckets` belong to the
-/// whole machine and cannot be written in a network namespace of a test.
+/// The kernel settings that a start writes in every mode but IPVS. `nf_conntrack_max` and `nf_conntrack_buckets`
+/// belong to the whole machine and cannot be written in the network namespace of a test.
 const SETTINGS: [&str; 6] = [
     "net/ipv4/conf/all/route_localnet",
     "net/netfilter/nf_conntrack_tcp_timeout_established",
@@ -23,11 +23,11 @@ const SETTINGS: [&str; 6] = [
 const CONNTRACK: &str =
     "conntrack: {tcpEstablishedTimeout: 1h, tcpBeLiberal: true, udpTimeout: 10s, udpStreamTimeout: 40s}\n";
 
-/// What a start may change on a node. The tables of iptables without anything in them do not count.
+/// The state of a node that a start may change. Empty tables of iptables are ignored.
 #[derive(Debug, PartialEq)]
 struct State {
     settings: BTreeMap<&'static str, String>,
-    /// Rules, and chains that are not the kernel's own, by the program that prints them.
+    /// Rules and KUBE chains, by the program that prints them.
     rules: BTreeMap<String, Vec<String>>,
     tables: String,
     routing: Vec<String>,
@@ -57,7 +57,7 @@ fn state(node: &Namespace, variants: &[&str]) -> State {
     }
 }
 
-/// Runs a mode for a moment and cleans up after it; nothing of it is left.
+/// Runs a mode for a moment, cleans up after it, and asserts that nothing of it is left.
 fn leaves_nothing(mode: &str, arguments: &[&str], variants: &[&str]) {
     let cluster = Cluster::new();
     let node = cluster.world.node().namespace();
@@ -65,7 +65,7 @@ fn leaves_nothing(mode: &str, arguments: &[&str], variants: &[&str]) {
         return;
     }
     if variants.contains(&"legacy") {
-        // A kubelet would share a chain; here is none. The tables stay.
+        // A kubelet would share this chain, but none runs here. The tables stay.
         for program in ["iptables-legacy", "ip6tables-legacy"] {
             node.output(program, &["-t", "mangle", "-X", "KUBE-IPTABLES-HINT"]).unwrap();
         }
@@ -99,7 +99,7 @@ fn leaves_nothing(mode: &str, arguments: &[&str], variants: &[&str]) {
     }
 }
 
-/// A folder in which the programs without a suffix are those of the older iptables.
+/// Creates a folder in which the programs without a suffix are those of the older iptables.
 fn wrapper(variants: &[&str]) -> Option<tempfile::TempDir> {
     variants.contains(&"legacy").then(|| {
         let folder = tempfile::tempdir().unwrap();
@@ -134,7 +134,7 @@ fn a_cleanup_leaves_nothing_of_the_userspace_mode() {
     leaves_nothing("userspace", &["--userspace-capture=redirect"], &["nft"]);
 }
 
-/// What is in `KUBE-FIREWALL` and leads to it, and whether loopback addresses are routed.
+/// Returns how often `KUBE-FIREWALL` is in the filter table, and whether loopback addresses are routed.
 fn firewall(node: &Namespace, save: &str) -> (usize, String) {
     let saved = node.output(save, &["-t", "filter"]).unwrap();
     let routed = node.output("cat", &["/proc/sys/net/ipv4/conf/all/route_localnet"]).unwrap();
@@ -150,7 +150,7 @@ fn the_chain_that_a_kubelet_shares_stays_where_there_is_one() {
     assert_eq!(firewall(node, "iptables-nft-save"), (4, "1\n".to_owned()));
     let (code, output) = ended(node, BINARY, &["proxy", "--cleanup"]);
     assert_eq!(code, Some(0), "{output}");
-    // Chain, two jumps and the rule; a kubelet makes none of these in IPv6.
+    // The chain, two jumps and the rule. A kubelet creates none of these in IPv6.
     assert_eq!(firewall(node, "iptables-nft-save"), (4, "0\n".to_owned()), "{output}");
     assert_eq!(firewall(node, "ip6tables-nft-save"), (0, "0\n".to_owned()), "{output}");
 }
@@ -173,7 +173,7 @@ fn the_chain_stays_while_loopback_addresses_are_routed_or_others_have_rules_in_i
     let (code, output) = ended(&node, BINARY, &["cleanup"]);
     assert_eq!(code, Some(0), "{output}");
     assert_eq!(firewall(&node, "iptables-nft-save"), (4, "0\n".to_owned()), "{output}");
-    // Theirs alone.
+    // Only the rule of another program is left.
     let ours = ["!", "-s", "127.0.0.0/8", "-d", "127.0.0.0/8", "-j", "DROP"];
     node.output("iptables-nft", &[&["-D", "KUBE-FIREWALL"], &ours[..]].concat()).unwrap();
     let (code, output) = ended(&node, BINARY, &["cleanup"]);
@@ -185,7 +185,7 @@ fn the_chain_stays_while_loopback_addresses_are_routed_or_others_have_rules_in_i
 }
 
 #[test]
-fn a_node_that_ran_the_proxy_says_what_it_put_back() {
+fn a_cleanup_logs_the_settings_that_it_puts_back() {
     let cluster = Cluster::new();
     let mut proxy = cluster.proxy_with("mode: iptables\n");
     logged(&mut proxy, "kernel setting written", 1);

@@ -14,24 +14,24 @@ use crate::{
 
 const PAGE: &str = include_str!("../../../../docs/migrate.md");
 const SECTION: &str = "## Back to kube-proxy";
-/// Steps that need a cluster, by how they begin. The test does what they do.
+/// The beginnings of the commands that need a cluster. The test does the same without one.
 const EDIT: &str = "kubectl -n kube-system edit configmap kube-proxy";
 const LOGS: &str = "kubectl -n kube-system logs POD";
 const UNDO: &str = "kubectl -n kube-system rollout undo daemonset/kube-proxy --to-revision=REVISION";
 const STATUS: &str = "kubectl -n kube-system rollout status daemonset/kube-proxy";
 const MODE: &str = "curl -sf http://127.0.0.1:10249/proxyMode";
 const HEALTHZ: &str = "curl -sf http://127.0.0.1:10256/healthz";
-/// Whether kube-proxy's rules are there.
+/// Succeeds if kube-proxy's rules exist.
 const CHECK: &str = "(nft list tables; iptables-save -t filter)";
-/// Whether the rules of Portolan's former mode are gone.
+/// Succeeds if the rules of Portolan's former mode are gone.
 const GONE: &str = "! iptables-save -t filter";
-/// Whether the rules of Portolan's IPVS mode are gone.
+/// Succeeds if the rules of Portolan's IPVS mode are gone.
 const REPLACED: &str = "! iptables-save -t nat";
 pub(crate) const CLEANUP: &str = "portolan cleanup --only-ours";
-/// What the log says when nothing goes through the relay, or through virtual servers, any more.
+/// The log message when the relay, or the former virtual servers, have no connections left.
 pub(crate) const CONNECTIONS_ENDED: &str = "last connection has ended";
 
-/// The commands of the section, in their order, without comments.
+/// Returns the commands of the section, in order, without comments.
 fn commands() -> Vec<&'static str> {
     let section = PAGE.split(SECTION).nth(1).unwrap().split("\n## ").next().unwrap();
     let blocks = section.split("```").skip(1).step_by(2);
@@ -39,7 +39,7 @@ fn commands() -> Vec<&'static str> {
     commands.filter(|command| !command.is_empty()).collect()
 }
 
-/// Runs a command of the page on the node, where `portolan` is in the path; says whether it ended well, and what it printed.
+/// Runs a command of the page on the node, with `portolan` in the path. Returns whether it succeeded, and its output.
 pub(crate) fn run(node: &Namespace, command: &str) -> (bool, String) {
     let folder = Path::new(BINARY).parent().unwrap().display();
     let script = format!("PATH={folder}:$PATH; {command}");
@@ -47,7 +47,8 @@ pub(crate) fn run(node: &Namespace, command: &str) -> (bool, String) {
     (code == Some(0), output)
 }
 
-/// What a kube-proxy in iptables mode writes over rules that are there: all of its chains anew, and no second jump.
+/// Returns what a kube-proxy in iptables mode writes over existing rules: all of its chains again, and no second
+/// jump.
 fn written_over(pod: &str) -> String {
     let is_jump = |line: &&str| line.starts_with("-A PREROUTING") || line.starts_with("-A OUTPUT");
     let is_there =
@@ -55,7 +56,7 @@ fn written_over(pod: &str) -> String {
     iptables_rules(pod).split_inclusive('\n').filter(|line| !is_there(line)).collect()
 }
 
-/// Lays down what kube-proxy programs in a mode, for the one Service with this endpoint.
+/// Writes the rules of kube-proxy in a mode, for the Service with this endpoint.
 pub(crate) fn kube_proxy(node: &Namespace, mode: &str, pod: &str) {
     match mode {
         "nftables" => kube_proxy_table(node, pod),
@@ -66,7 +67,7 @@ pub(crate) fn kube_proxy(node: &Namespace, mode: &str, pod: &str) {
     }
 }
 
-/// The same for another endpoint, as after a change.
+/// Does the same with another endpoint, as after a change.
 fn change_kube_proxy(node: &Namespace, mode: &str, pod: &str) {
     match mode {
         "nftables" => {
@@ -85,7 +86,7 @@ fn leads_back(from: &str, to: &str) {
     leads_back_in(&Cluster::new(), from, to);
 }
 
-/// Goes the way back in a new cluster.
+/// Follows the section in a new cluster.
 pub(crate) fn leads_back_in(cluster: &Cluster, from: &str, to: &str) {
     let node = cluster.world.node().namespace();
     service(cluster);
@@ -109,11 +110,11 @@ pub(crate) fn leads_back_in(cluster: &Cluster, from: &str, to: &str) {
         } else if command == UNDO {
             assert!(proxy.terminate(PATIENCE).unwrap().success(), "{}", proxy.output());
         } else if command == STATUS {
-            // kube-proxy itself is not here.
+            // kube-proxy itself does not run in this test.
         } else if command.starts_with(GONE) && to != "nftables" {
-            // They are those of the mode that runs.
+            // These are rules of the running mode.
         } else if command.starts_with(CHECK) {
-            // It may be healthy and ready long before it has programmed anything.
+            // kube-proxy may be healthy and ready long before it has programmed anything.
             if to == "nftables" {
                 assert!(!run(node, command).0, "{why}: nothing of kube-proxy is there");
                 refuses_to_clean(node, &why);
@@ -129,7 +130,7 @@ pub(crate) fn leads_back_in(cluster: &Cluster, from: &str, to: &str) {
             let (found, output) = run(node, command);
             assert!(found, "{why}: {output}");
         } else if command.starts_with(REPLACED) && to == "ipvs" {
-            // What it says before that, `refuses_to_clean` says as well.
+            // The state before the replacement is tested with `refuses_to_clean`.
             assert!(run(node, command).0, "{why}: {:?}", run(node, command));
             way_back_ipvs::only_what_is_ours_goes(node);
         } else if command == HEALTHZ {
@@ -152,13 +153,13 @@ pub(crate) fn leads_back_in(cluster: &Cluster, from: &str, to: &str) {
         way_back_ipvs::assert_nothing_is_left(node, &why);
     }
     assert_lossless_but_answers(load, 0, &why);
-    // Only kube-proxy decides.
+    // Only kube-proxy's rules are active.
     let other = &cluster.world.pods()[1];
     change_kube_proxy(node, to, &other.address(portolan_testkit::Family::Ipv4).to_string());
     reaches(cluster.world.client().namespace(), Protocol::Tcp, at("10.96.0.10:80"), &[other]);
 }
 
-/// A mode as a line of the configuration; that of IPVS forgets connections early.
+/// Returns a mode as a line of the configuration. In the IPVS mode, the kernel forgets connections early.
 fn yaml(mode: &str) -> String {
     let ipvs = if mode == "ipvs" { way_back_ipvs::OPTIONS } else { "" };
     format!("mode: {mode}\n{ipvs}")
@@ -169,12 +170,12 @@ fn refuses_to_clean(node: &Namespace, why: &str) {
     assert!(!cleaned && output.contains("kube-proxy has no rules here yet"), "{why}: {output}");
 }
 
-/// Whether something carries connections of the mode before for a while: a relay, or virtual servers.
+/// Returns true if a relay or virtual servers of the former mode drain for a while.
 fn waits_for_connections(from: &str, to: &str) -> bool {
     from != to && ["userspace", "ipvs"].contains(&from)
 }
 
-/// Ends the load that goes on by the mode before, which waits for that, and answers another one.
+/// Stops the load on the former mode, waits until that mode has drained, and returns another load.
 fn connections_end(
     cluster: &Cluster,
     proxy: &mut PortolanProcess,
@@ -182,15 +183,15 @@ fn connections_end(
     load: Vec<(&'static str, Traffic)>,
     why: &str,
 ) -> Vec<(&'static str, Traffic)> {
-    // The load is IPv4: connections of the other family have ended at once.
+    // The load is IPv4. Connections of the other family have ended at once.
     let is_end = |line: &str| line.contains(CONNECTIONS_ENDED) && !line.contains("family=\"IPv6\"");
     assert!(!proxy.output().lines().any(is_end), "{}", proxy.output());
     let plan = load::plan("10.96.0.10:80");
     let is_ipvs = from == "ipvs";
-    // What the node itself begins while the address of the IPVS mode is still there may end with it.
+    // Connections of the node itself may break if they start while the address of the IPVS mode still exists.
     let from_where = if is_ipvs { &["pod", "client"][..] } else { &["pod", "node", "client"] };
     let mut other = use_service_from(cluster, plan, from_where);
-    // Each flow may lose the answer that was under way from the relay when the mode changed.
+    // Each flow may lose the reply that was on its way from the relay when the mode changed.
     let answers = if is_ipvs { 0 } else { plan.udp_flows as u64 };
     assert_lossless_but_answers(load, answers, why);
     logged(proxy, CONNECTIONS_ENDED, if is_ipvs { 2 } else { 1 });
@@ -200,7 +201,7 @@ fn connections_end(
     other
 }
 
-/// Waits until the mode of another one does the work in both families.
+/// Waits until a changed mode is active in both families.
 fn in_force(proxy: &mut PortolanProcess, from: &str, to: &str) {
     if from != to {
         logged(proxy, COMPLETE, 2);

@@ -1,5 +1,5 @@
-//! The way back from the IPVS mode. Needs a kernel with IPVS, such as that of the guest of `tests/vm`; elsewhere these tests
-//! leave themselves out, unless `PORTOLAN_TEST_IPVS` says that they must run.
+//! The way back from the IPVS mode. Needs a kernel with IPVS, such as that of the guest of `tests/vm`. On other
+//! kernels, these tests are skipped, unless `PORTOLAN_TEST_IPVS` requires them.
 
 use portolan_testkit::{Namespace, Traffic, TrafficPlan, eventually};
 
@@ -9,12 +9,12 @@ use crate::common::{COMPLETE, PATIENCE, load, logged, objects};
 use crate::way_back::{CLEANUP, kube_proxy as kube_proxy_in, leads_back_in, run};
 use crate::{pod_address, service};
 
-/// The kernel forgets flows soon after their last packet.
+/// With short timeouts, the kernel forgets flows soon after their last packet.
 pub(crate) const OPTIONS: &str =
     "ipvs: {minSyncPeriod: 0s, syncPeriod: 1s, tcpFinTimeout: 1s, udpTimeout: 1s}\n";
 const SETTINGS: [&str; 3] = ["conntrack", "expire_nodest_conn", "expire_quiescent_template"];
-/// What a kube-proxy in IPVS mode writes over what is there in a family, but for rules whose set is empty here; `{6}` stands
-/// before the rest of a set's name.
+/// The rules that a kube-proxy in IPVS mode writes in a family, without those whose set is empty here. `{6}` is the
+/// part of a set's name that depends on the family.
 const RULES: &str = r#"*nat
 :KUBE-SERVICES - [0:0]
 :KUBE-POSTROUTING - [0:0]
@@ -49,8 +49,8 @@ COMMIT
 COMMIT
 "#;
 
-/// Writes the rules of a kube-proxy in IPVS mode in both families. Virtual servers, addresses and sets it finds as it wants
-/// them.
+/// Writes the rules of a kube-proxy in IPVS mode in both families. kube-proxy keeps the existing virtual servers,
+/// addresses and sets.
 pub(crate) fn kube_proxy(node: &Namespace) {
     let ipv4 =
         RULES.replace("{6}", "").replace("{loopback}", "127.0.0.0/8").replace("{pods}", "10.244.0.0/16");
@@ -58,13 +58,13 @@ pub(crate) fn kube_proxy(node: &Namespace) {
         RULES.replace("{6}", "-6").replace("{loopback}", "::1/128").replace("{pods}", "fd00:10:244::/48");
     node.output_with_input("iptables-nft-restore", &["--noflush"], &ipv4).unwrap();
     node.output_with_input("ip6tables-nft-restore", &["--noflush"], &ipv6).unwrap();
-    // An endpoint that it waits for, whatever it is.
+    // A draining endpoint, for which kube-proxy waits.
     let draining = ["--real-server", "192.0.2.9:8080", "--masquerading", "--weight", "0"];
     let service = ["--add-server", "--tcp-service", "10.96.0.10:80"];
     node.output("ipvsadm", &[&service[..], &draining].concat()).unwrap();
 }
 
-/// Gives the Service's virtual servers another endpoint, as kube-proxy does after a change.
+/// Changes the endpoint of the Service's virtual servers, as kube-proxy does.
 pub(crate) fn change_endpoint(node: &Namespace, pod: &str) {
     let old = virtual_servers(node);
     for protocol in ["tcp", "udp"] {
@@ -83,7 +83,7 @@ fn virtual_servers(node: &Namespace) -> String {
     node.output("ipvsadm", &["--save", "--numeric"]).unwrap()
 }
 
-/// The real servers that a save has for a virtual one.
+/// Returns the real servers of a virtual server in the output of ipvsadm.
 fn real_servers(saved: &str, server: &str) -> Vec<String> {
     let start = format!("-a {server} -r ");
     let lines = saved.lines().filter_map(|line| line.strip_prefix(&start)?.split(' ').next());
@@ -104,7 +104,7 @@ fn settings(node: &Namespace) -> String {
     SETTINGS.map(read).concat()
 }
 
-/// Chains and rules of both families, each with its table before it.
+/// Returns the chains and rules of both families, each with its table.
 fn saved_rules(node: &Namespace) -> String {
     let saved = ["iptables-nft-save", "ip6tables-nft-save"].map(|save| node.output(save, &[]).unwrap());
     let (mut table, mut rules) = ("", String::new());
@@ -119,7 +119,7 @@ fn saved_rules(node: &Namespace) -> String {
     rules
 }
 
-/// Members of all sets, in order.
+/// Returns the sorted members of all sets, and their names.
 fn sets(node: &Namespace) -> String {
     let saved = node.output("ipset", &["save"]).unwrap();
     let mut lines: Vec<&str> = saved.lines().filter(|line| line.starts_with("add ")).collect();
@@ -127,12 +127,13 @@ fn sets(node: &Namespace) -> String {
     lines.join("\n") + "\n" + &node.output("ipset", &["list", "-n"]).unwrap()
 }
 
-/// All there is on the node.
+/// Returns the state of the node.
 pub(crate) fn everything(node: &Namespace) -> String {
     [virtual_servers(node), device(node), sets(node), saved_rules(node), settings(node)].concat()
 }
 
-/// The clean-up beside a kube-proxy in IPVS mode, again and again: what bears names of our own goes, and all else stays.
+/// Repeats the clean-up beside a kube-proxy in IPVS mode. Everything with Portolan's own names is removed, and
+/// everything else stays.
 pub(crate) fn only_what_is_ours_goes(node: &Namespace) {
     let ours = |line: &&str| {
         let of_ours =
@@ -145,7 +146,7 @@ pub(crate) fn only_what_is_ours_goes(node: &Namespace) {
     // kube-proxy has chains of the same names in another table.
     let theirs = ["*filter -A KUBE-SOURCE-RANGES-FIREWALL -j DROP", "*filter :KUBE-IPVS-OUT-FILTER "];
     assert!(theirs.iter().all(|line| before.contains(line)), "{before}");
-    // The kernel lets go of sets a while after the rules that referred to them.
+    // The kernel frees sets a while after the rules that refer to them.
     let outcome = eventually(PATIENCE, CLEANUP, || run(node, CLEANUP).0);
     assert!(outcome.is_ok(), "{:?}", run(node, CLEANUP));
     for _ in 0..2 {
@@ -164,7 +165,7 @@ pub(crate) fn only_what_is_ours_goes(node: &Namespace) {
     assert_eq!(settings(node), "1\n1\n1\n");
 }
 
-/// Nothing that only the IPVS mode has is there.
+/// Asserts that nothing of the IPVS mode is left.
 pub(crate) fn assert_nothing_is_left(node: &Namespace, why: &str) {
     assert_eq!(virtual_servers(node), "", "{why}");
     assert!(!has_device(node), "{why}: {}", device(node));
@@ -189,14 +190,14 @@ fn the_page_leads_back_to_the_ipvs_mode() {
     leads_back_in(&cluster, "ipvs", "ipvs");
 }
 
-/// A stream through a node port, which needs no address of the device, and nothing else.
+/// Returns a plan with only one stream through a node port, which needs no address of the device.
 fn stream() -> TrafficPlan {
     let plan = load::plan("192.168.100.1:30080");
     TrafficPlan { udp: None, streams: 1, connections_per_second: 0, ..plan }
 }
 
 #[test]
-fn a_virtual_server_that_still_has_connections_goes_at_the_clean_up() {
+fn a_draining_virtual_server_is_removed_by_the_clean_up() {
     let Some(cluster) = cluster() else { return };
     let node = cluster.world.node().namespace();
     service(&cluster);
@@ -213,7 +214,7 @@ fn a_virtual_server_that_still_has_connections_goes_at_the_clean_up() {
     let outcome = eventually(PATIENCE, "only the node port is left", only_the_port);
     assert!(outcome.is_ok(), "{} {} {}", virtual_servers(node), device(node), proxy.output());
     assert!(proxy.terminate(PATIENCE).unwrap().success(), "{}", proxy.output());
-    // A restart goes on with it, so the device that tells of it stays.
+    // The virtual server drains across a restart. The device marks it, and therefore stays.
     assert!(has_device(node), "{}", proxy.output());
     proxy = cluster.proxy_with("mode: nftables\n");
     assert!(only_the_port() && has_device(node), "{} {}", virtual_servers(node), proxy.output());

@@ -1,4 +1,4 @@
-//! A relay between the proxy and its API server that cuts connections as a middlebox does, by RST.
+//! A TCP relay between the proxy and its API server that cuts connections with RST, as a middlebox does.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use portolan_testkit::{Namespace, TestkitError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::set_socket_linger;
 
-/// See the module. Gone, with its connections, when dropped.
+/// The relay. It stops, with its connections, when dropped.
 pub(crate) struct Cutter {
     namespace: Namespace,
     address: SocketAddr,
@@ -21,16 +21,16 @@ pub(crate) struct Cutter {
 #[derive(Default)]
 struct Shared {
     stop: AtomicBool,
-    /// Connections that began before the newest cut are over.
+    /// Number of cuts. Connections that began before the latest cut are closed.
     cuts: AtomicUsize,
-    /// Connections that were cut.
+    /// Number of connections that were cut.
     cut: AtomicUsize,
-    /// The first lines of all requests.
+    /// The request lines of all requests.
     requests: Mutex<Vec<String>>,
 }
 
 impl Cutter {
-    /// Relays from a free port on loopback of the namespace to a server there.
+    /// Relays from a free loopback port of the namespace to a server there.
     pub(crate) fn start(namespace: &Namespace, server: SocketAddr) -> Self {
         let listener = super::listen(namespace, 0);
         let address = listener.local_addr().unwrap();
@@ -44,25 +44,25 @@ impl Cutter {
         self.address
     }
 
-    /// Cuts all connections that there are.
+    /// Cuts all open connections.
     pub(crate) fn cut(&self) {
         self.shared.cuts.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// The first lines of the requests for a collection that have come so far.
+    /// Returns the request lines so far that name a collection.
     pub(crate) fn requests(&self, collection: &str) -> Vec<String> {
         let requests = self.shared.requests.lock().unwrap();
         requests.iter().filter(|line| line.contains(&format!("/{collection}?"))).cloned().collect()
     }
 
-    /// How many connections have been cut.
+    /// Returns the number of connections that were cut.
     pub(crate) fn connections_cut(&self) -> usize {
         self.shared.cut.load(Ordering::SeqCst)
     }
 }
 
 impl Shared {
-    /// A request that only reads comes in one piece.
+    /// Records the request line. A GET request fits into one read.
     fn note(&self, bytes: &[u8]) {
         let text = String::from_utf8_lossy(bytes);
         if let Some(line) = text.lines().next().filter(|line| line.starts_with("GET ")) {
@@ -75,7 +75,7 @@ impl Drop for Cutter {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::SeqCst);
         self.cut();
-        // Wakes the thread; if this fails, the thread has ended.
+        // Wakes the thread. If this fails, the thread has ended.
         let _ = self.namespace.run(|| TcpStream::connect(self.address).map(drop));
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -93,7 +93,7 @@ fn accept(listener: &TcpListener, server: SocketAddr, shared: &Arc<Shared>) {
         let (Ok(client), Ok(server)) = (client, TcpStream::connect(server)) else { continue };
         let shared = Arc::clone(shared);
         connections.push(std::thread::spawn(move || {
-            // A connection that ends otherwise is nothing to the test.
+            // Only connections that were cut count. Other errors are ignored.
             if let Ok(true) = relay(client, server, &shared, cuts) {
                 shared.cut.fetch_add(1, Ordering::SeqCst);
             }
@@ -104,7 +104,7 @@ fn accept(listener: &TcpListener, server: SocketAddr, shared: &Arc<Shared>) {
     }
 }
 
-/// True if the connection was cut.
+/// Relays a connection until it ends. Returns true if it was cut.
 fn relay(
     mut client: TcpStream,
     mut server: TcpStream,
@@ -114,7 +114,7 @@ fn relay(
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
     let mut bytes = vec![0; 64 << 10];
-    // How soon a cut is noticed.
+    // How often the cut counter is checked.
     let soon = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
     loop {
         if shared.cuts.load(Ordering::SeqCst) != cuts {
@@ -139,7 +139,7 @@ fn relay(
     }
 }
 
-/// How many bytes, 0 at the end.
+/// Returns the number of forwarded bytes, 0 at the end of the stream.
 fn forward(from: &mut TcpStream, to: &mut TcpStream, bytes: &mut [u8]) -> std::io::Result<usize> {
     let length = from.read(bytes)?;
     to.write_all(&bytes[..length])?;

@@ -1,4 +1,4 @@
-//! API servers that do not work.
+//! API servers with faults.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -9,18 +9,19 @@ use std::time::Duration;
 
 use portolan_testkit::Namespace;
 
-/// What is wrong with the server.
+/// The fault of a server.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fault {
-    /// It accepts connections and never answers.
+    /// Accepts connections and never responds.
     Silent,
-    /// It answers every request so, byte for byte, and closes the connection.
+    /// Responds to every request with these bytes and closes the connection.
     Answers(&'static str),
-    /// It answers every list so, with status 200, and a watch that its version is gone. It takes no Events.
+    /// Responds to every list with this body and status 200, and to every watch with status 410 (Gone). Refuses
+    /// Events.
     Lists(&'static str),
 }
 
-/// A server that does not work; gone, with its connections, when dropped.
+/// A server with a fault. It stops, with its connections, when dropped.
 pub(crate) struct FaultyServer {
     namespace: Namespace,
     address: SocketAddr,
@@ -47,7 +48,7 @@ impl FaultyServer {
         Self { namespace: namespace.clone(), address, shared, thread: Some(thread) }
     }
 
-    /// How many requests have come.
+    /// Returns the number of requests.
     pub(crate) fn requests(&self) -> usize {
         self.shared.requests.load(Ordering::Relaxed)
     }
@@ -56,7 +57,7 @@ impl FaultyServer {
 impl Drop for FaultyServer {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
-        // Wakes the thread; if this fails, the thread has ended.
+        // Wakes the thread. If this fails, the thread has ended.
         let _ = self.namespace.run(|| TcpStream::connect(self.address).map(drop));
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();

@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use portolan_testkit::Namespace;
 
-/// An answer.
+/// An HTTP response.
 pub(crate) struct Answer {
     pub(crate) status: u16,
-    /// As sent, in lower case.
+    /// Status line and headers, in lower case.
     pub(crate) head: String,
     pub(crate) body: String,
 }
 
-/// GET from inside a namespace; `None` when nobody answers.
+/// Sends a GET request from inside a namespace. Returns `None` if there is no response.
 pub(crate) fn get(namespace: &Namespace, at: SocketAddr, path: &str) -> Option<Answer> {
     namespace.run(|| get_here(at, path)).unwrap()
 }

@@ -1,14 +1,14 @@
-//! A kernel with IPVS, such as that of the guest of `tests/vm`. Elsewhere tests leave themselves out.
+//! Clusters on a kernel with IPVS, such as that of the guest of `tests/vm`. On other kernels, the tests are skipped.
 
 use portolan_backend::ipvs::available;
 use portolan_testkit::Family;
 
 use super::Cluster;
 
-/// If set, tests that find no IPVS in the kernel fail.
+/// If set, tests fail on a kernel without IPVS.
 const MUST_RUN: &str = "PORTOLAN_TEST_IPVS";
 
-/// A cluster on a kernel with IPVS; `None` where the kernel has none.
+/// Returns a cluster, or `None` if the kernel has no IPVS.
 pub(crate) fn cluster() -> Option<Cluster> {
     let cluster = Cluster::new();
     let look = || available("rr", &Family::BOTH).map(drop);

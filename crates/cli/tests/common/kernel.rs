@@ -1,4 +1,4 @@
-//! What the kernel says about the rules of a namespace, read without the data plane's own code.
+//! Reads the rules of a namespace from the kernel without the data plane's own code.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -10,7 +10,7 @@ use portolan_wire::Frame;
 use portolan_wire::nftables::{Event, request};
 use serde_json::Value;
 
-/// The number that every commit of anybody in the namespace moves.
+/// Returns the generation of the ruleset. Every commit of any program in the namespace increments it.
 pub(crate) fn generation(namespace: &Namespace) -> u32 {
     let ask = || {
         let mut generation = None;
@@ -31,7 +31,7 @@ pub(crate) fn nft(namespace: &Namespace, command: &str) -> String {
     namespace.output("nft", &command.split(' ').collect::<Vec<_>>()).unwrap()
 }
 
-/// Leaves kubelet's hint in the older iptables; false where the kernel does not have it.
+/// Creates kubelet's hint chain in the older iptables. Returns false if the kernel does not have the older iptables.
 pub(crate) fn hint_at_legacy(node: &Namespace) -> bool {
     let hinted = ["iptables-legacy", "ip6tables-legacy"].map(|program| {
         node.output(program, &["--version"]).unwrap();
@@ -46,15 +46,15 @@ pub(crate) fn hint_at_legacy(node: &Namespace) -> bool {
     false
 }
 
-/// Address, protocol and port of a frontend, and the backends behind it.
+/// Backends by address, protocol and port of the frontend.
 pub(crate) type Frontends = BTreeMap<(SocketAddr, String), BTreeSet<SocketAddr>>;
 
-/// Which backends each address in the `services` map leads to.
+/// Returns the backends of each address in the `services` map.
 pub(crate) fn frontends(namespace: &Namespace, family: Family) -> Frontends {
     let mut endpoints: BTreeMap<u64, BTreeSet<SocketAddr>> = BTreeMap::new();
     for (key, value) in map_elements(namespace, family, "endpoints") {
         let (id, index) = (number(&key[0]), number(&key[1]));
-        // Local endpoints are in the same map once more.
+        // The map has each local endpoint a second time.
         if index < 0x1_0000 {
             endpoints.entry(id).or_default().insert(socket_address(&value["concat"]));
         }
@@ -82,7 +82,7 @@ fn map_elements(namespace: &Namespace, family: Family, map: &str) -> Vec<(Vec<Va
     elements.into_iter().map(|pair| (key(&pair[0]), pair[1].clone())).collect()
 }
 
-/// The parts of a key, with or without a comment around them.
+/// Returns the parts of a key, with or without a comment around them.
 fn key(element: &Value) -> Vec<Value> {
     let value = element.get("elem").map_or(element, |element| &element["val"]);
     value["concat"].as_array().unwrap().clone()

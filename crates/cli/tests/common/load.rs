@@ -1,4 +1,4 @@
-//! Steady load on Services of both families, that notices every packet lost.
+//! Steady load on Services of both families, which detects every lost packet.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use portolan_testkit::{Namespace, Traffic, TrafficPlan, TrafficReport, is_emulat
 
 use super::{Cluster, PATIENCE, at, objects};
 
-/// Two Services, one of each family, that everybody uses in every way.
+/// Creates two Services, one of each family, that the load uses in every way.
 pub(crate) fn busy_services(cluster: &Cluster) {
     let pods: Vec<_> = cluster.world.pods().iter().chain(cluster.world.remote_pods()).collect();
     cluster.service(objects::load_balancer("v4", "10.96.0.10", 30080, "198.51.100.7"), &pods);
     cluster.service(objects::load_balancer("v6", "fd00:96::10", 30081, "2001:db8:100::7"), &pods);
 }
 
-/// Steady load from a pod, the node and outside, to a cluster IP, a node port and a load balancer's address.
+/// Starts a steady load from a pod, the node and outside, to a cluster IP, a node port and a load balancer's address.
 pub(crate) fn start(cluster: &Cluster) -> Vec<(&'static str, Traffic)> {
     let (pod, node) = (cluster.world.pods()[0].namespace(), cluster.world.node().namespace());
     let client = cluster.world.client().namespace();
@@ -28,7 +28,7 @@ pub(crate) fn start(cluster: &Cluster) -> Vec<(&'static str, Traffic)> {
     ways.map(|(name, from, to)| (name, Traffic::start(from, plan(to)).unwrap())).into()
 }
 
-/// TCP streams and connections, and UDP flows, to one address. An emulated machine carries less.
+/// Returns a plan of TCP streams and connections, and UDP flows, to one address. An emulated machine gets less load.
 pub(crate) fn plan(to: &str) -> TrafficPlan {
     let emulated = is_emulated();
     TrafficPlan {
@@ -44,13 +44,13 @@ pub(crate) fn plan(to: &str) -> TrafficPlan {
     }
 }
 
-/// Ends the load; nothing of it was lost.
+/// Stops the load and asserts that nothing was lost.
 pub(crate) fn assert_lossless(load: Vec<(&'static str, Traffic)>) {
     assert_all(load, TrafficReport::is_lossless, "");
 }
 
-/// Ends the load; nothing of it was lost, though flows may have moved where a mode chose anew, and this many answers to
-/// datagrams may have been under way in a moment in which they find no way. Else `why` tells more.
+/// Stops the load and asserts that nothing was lost, apart from `at_most` replies to datagrams: these may be on their
+/// way while the rules change. UDP flows may have moved to another endpoint. `why` is added to the message.
 pub(crate) fn assert_lossless_but_answers(load: Vec<(&'static str, Traffic)>, at_most: u64, why: &str) {
     let spared = |report: &TrafficReport| TrafficReport {
         udp_moved: 0,
@@ -60,8 +60,9 @@ pub(crate) fn assert_lossless_but_answers(load: Vec<(&'static str, Traffic)>, at
     assert_all(load, |report| spared(report).is_lossless(), why);
 }
 
-/// Ends the load; nothing of it was lost, but for connections of the node itself that were made in a row: where the IPVS mode
-/// gives way, those end that were made between the new mode's rules and the removal of the Service's address from this node.
+/// Stops the load and asserts that nothing was lost, apart from consecutive connections of the node itself. When the
+/// IPVS mode is replaced, connections break that the node opened between the new mode's rules and the removal of the
+/// Service's address from the node.
 pub(crate) fn assert_lossless_but_own(load: Vec<(&'static str, Traffic)>) {
     let (own, others): (Vec<_>, Vec<_>) =
         load.into_iter().partition(|(name, _)| name.starts_with("node to "));
@@ -75,7 +76,7 @@ pub(crate) fn assert_lossless_but_own(load: Vec<(&'static str, Traffic)>) {
 fn lost_in_a_row(report: &TrafficReport) -> bool {
     let number = |loss: &String| loss.split("connection ").nth(1)?.split(':').next()?.parse::<u64>().ok();
     let numbers: Vec<u64> = report.losses.iter().filter_map(number).collect();
-    // More than these are not told.
+    // The report names only a limited number of failures.
     numbers.len() as u64 == report.connections_failed
         && numbers.windows(2).all(|pair| matches!(pair, [one, next] if *next == one + 1))
 }

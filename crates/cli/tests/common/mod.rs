@@ -1,5 +1,5 @@
-//! A cluster of one node with the real binary: a [`World`], an API server inside the node's namespace, and
-//! `portolan proxy` beside it. Everything ends with the values, also when a test fails.
+//! A cluster of one node with the real binary: a [`World`], an API server inside the node's namespace, and `portolan
+//! proxy`. Everything stops when the values are dropped, even if a test fails.
 #![allow(dead_code, reason = "each test program uses its part")]
 
 pub(crate) mod cutter;
@@ -29,16 +29,16 @@ use tempfile::TempDir;
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_portolan");
 pub(crate) const NODE: &str = "node1";
-/// Longer than anything takes on a busy machine; what has a promise in numbers is measured.
+/// Deadline of every wait: longer than anything takes on a busy machine. Promised times are measured separately.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
-/// What the proxy logs for each family when the kernel has all of its state.
+/// The proxy's log message for each family when the kernel has its whole state.
 pub(crate) const IN_STEP: &str = "compared with the kernel and in step";
-/// What it logs for each family when another mode has replaced one.
+/// The proxy's log message for each family when another mode has replaced one.
 pub(crate) const COMPLETE: &str = "this mode's rules are complete and do the work from now on";
-/// Where every backend answers.
+/// The port of every backend.
 pub(crate) const BACKEND_PORT: u16 = 8080;
 
-/// What tests change of the configuration; fields of a `KubeProxyConfiguration` as lines of YAML.
+/// Differences from the default configuration: fields of a `KubeProxyConfiguration` as lines of YAML.
 pub(crate) struct Proxy<'a> {
     pub(crate) yaml: &'a str,
     pub(crate) master: SocketAddr,
@@ -55,12 +55,12 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Two pods on the node, one elsewhere, each a backend in both families; the API knows the node.
+    /// Creates two pods on the node and one on another, each a backend in both families. The API has the Node object.
     pub(crate) fn new() -> Self {
         Self::with(true)
     }
 
-    /// As [`Cluster::new`]; the API stores what no API server would.
+    /// Does the same as [`Cluster::new`]. The API stores objects without validation.
     pub(crate) fn without_validation() -> Self {
         Self::with(false)
     }
@@ -79,12 +79,12 @@ impl Cluster {
         cluster
     }
 
-    /// Starts the proxy and waits until the kernel is in step with the API.
+    /// Starts the proxy and waits until the kernel is in sync with the API.
     pub(crate) fn proxy(&self) -> PortolanProcess {
         self.proxy_with("")
     }
 
-    /// The same with further lines of configuration.
+    /// Does the same with further lines of configuration.
     pub(crate) fn proxy_with(&self, yaml: &str) -> PortolanProcess {
         let mut proxy = self.start_proxy(yaml);
         in_step(&mut proxy);
@@ -96,7 +96,7 @@ impl Cluster {
         start_proxy(&self.world, self.folder.path(), &Proxy { yaml, master: self.address })
     }
 
-    /// Starts the proxy with arguments besides, and waits until both families are in the kernel.
+    /// Starts the proxy with further arguments, and waits until both families are in sync.
     pub(crate) fn proxy_with_arguments(&self, yaml: &str, arguments: &[&str]) -> PortolanProcess {
         self.configure(yaml);
         let (file, master) = (self.configuration_file(), self.master());
@@ -106,7 +106,7 @@ impl Cluster {
         proxy
     }
 
-    /// The configuration file of the proxy.
+    /// Returns the path of the proxy's configuration file.
     pub(crate) fn configuration_file(&self) -> PathBuf {
         self.folder.path().join("config.yaml")
     }
@@ -116,22 +116,22 @@ impl Cluster {
         fs::write(self.configuration_file(), configuration(yaml)).unwrap();
     }
 
-    /// Runs the proxy with these arguments only.
+    /// Runs the proxy with only these arguments.
     pub(crate) fn run(&self, arguments: &[&str]) -> PortolanProcess {
         PortolanProcess::start(self.world.node().namespace(), BINARY.as_ref(), arguments).unwrap()
     }
 
-    /// URL of the API server.
+    /// Returns the URL of the API server.
     pub(crate) fn master(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Stops the API server; its objects stay and can be changed.
+    /// Stops the API server. Its objects stay and can be changed.
     pub(crate) fn stop_server(&mut self) {
         drop(self.server.take());
     }
 
-    /// Starts the API server again, where it was before.
+    /// Starts the API server again on the same port.
     pub(crate) fn restart_server(&mut self) {
         let listener = listen(self.world.node().namespace(), self.address.port());
         let (api, config) = (Arc::clone(&self.api), self.config.clone());
@@ -143,7 +143,7 @@ impl Cluster {
         self.api.blocking().apply(object).unwrap();
     }
 
-    /// Writes the Node as it is given, its pod CIDRs included: with an API server these are settled once.
+    /// Replaces the Node object, including its pod CIDRs, which an API server does not let clients change.
     pub(crate) fn overwrite_node(&self, node: Value) {
         let json::Value::Object(mut node) = node.into() else { panic!("an object") };
         let stored =
@@ -184,12 +184,12 @@ impl Cluster {
         found.unwrap()
     }
 
-    /// Every pod, those of this node first.
+    /// Returns all pods, those of this node first.
     pub(crate) fn all_pods(&self) -> Vec<&Pod> {
         self.world.pods().iter().chain(self.world.remote_pods()).collect()
     }
 
-    /// A Service with one slice of these pods.
+    /// Creates a Service with one EndpointSlice of these pods.
     pub(crate) fn service(&self, service: Value, pods: &[&Pod]) {
         let (name, ports) = (objects::name(&service).to_owned(), objects::ports(&service));
         self.apply(service);
@@ -197,7 +197,7 @@ impl Cluster {
     }
 }
 
-/// Two pods on the node, one elsewhere, each answering in both families over TCP and UDP.
+/// Creates two pods on the node and one on another, each serving both families over TCP and UDP.
 pub(crate) fn world() -> World {
     let world = World::builder().pods(2).remote_pods(1).build().unwrap();
     for pod in world.pods().iter().chain(world.remote_pods()) {
@@ -208,12 +208,12 @@ pub(crate) fn world() -> World {
     world
 }
 
-/// A listener on loopback in a namespace; port 0 takes a free one.
+/// Listens on loopback in a namespace. Port 0 selects a free one.
 pub(crate) fn listen(namespace: &Namespace, port: u16) -> TcpListener {
     namespace.run(|| TcpListener::bind(("127.0.0.1", port)).unwrap()).unwrap()
 }
 
-/// Starts the proxy on the node, without delay between two commits unless `yaml` says otherwise.
+/// Starts the proxy on the node, without a minimum interval between commits unless `yaml` says otherwise.
 pub(crate) fn start_proxy(world: &World, folder: &Path, proxy: &Proxy<'_>) -> PortolanProcess {
     let path = folder.join("config.yaml");
     fs::write(&path, configuration(proxy.yaml)).unwrap();
@@ -222,7 +222,7 @@ pub(crate) fn start_proxy(world: &World, folder: &Path, proxy: &Proxy<'_>) -> Po
     PortolanProcess::start(world.node().namespace(), BINARY.as_ref(), &arguments).unwrap()
 }
 
-/// A whole configuration with these fields.
+/// Returns a complete configuration with these fields.
 pub(crate) fn configuration(yaml: &str) -> String {
     let mut text = format!(
         "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nhostnameOverride: {NODE}\n"
@@ -241,17 +241,17 @@ pub(crate) fn configuration(yaml: &str) -> String {
     text + yaml
 }
 
-/// What the metrics server, which also knows the mode and the configuration, answers.
+/// Returns a page of the metrics server, which also shows the mode and the configuration.
 pub(crate) fn page(cluster: &Cluster, path: &str) -> String {
     http::get(cluster.world.node().namespace(), at("127.0.0.1:10249"), path).unwrap().body
 }
 
-/// Waits until both families are compared with the kernel.
+/// Waits until both families are in sync with the kernel.
 pub(crate) fn in_step(proxy: &mut PortolanProcess) {
     logged(proxy, IN_STEP, 2);
 }
 
-/// Waits until the log has so many of these.
+/// Waits until the log has a text at least this many times.
 pub(crate) fn logged(proxy: &mut PortolanProcess, text: &str, times: usize) {
     let outcome = eventually(PATIENCE, text, || {
         let ended = proxy.ended();
@@ -261,7 +261,7 @@ pub(crate) fn logged(proxy: &mut PortolanProcess, text: &str, times: usize) {
     assert!(outcome.is_ok(), "{times} times {text:?} in: {}", proxy.output());
 }
 
-/// Waits until as many probes as it takes, from one place to one address, reach exactly these backends.
+/// Waits until a batch of probes from one namespace to one address reaches exactly these backends.
 pub(crate) fn reaches(from: &Namespace, protocol: Protocol, to: SocketAddr, pods: &[&Pod]) {
     let wanted: BTreeSet<SocketAddr> = pods.iter().map(|pod| backend(pod, to.ip())).collect();
     let mut seen = BTreeSet::new();
@@ -272,7 +272,7 @@ pub(crate) fn reaches(from: &Namespace, protocol: Protocol, to: SocketAddr, pods
     assert!(outcome.is_ok(), "{to} from {}: wanted {wanted:?}, saw {seen:?}", from.name());
 }
 
-/// The backends that a number of probes reach.
+/// Returns the backends that a batch of probes reaches.
 pub(crate) fn backends(from: &Namespace, protocol: Protocol, to: SocketAddr) -> BTreeSet<SocketAddr> {
     let probe = Probe::new(protocol, to).timeout(Duration::from_millis(250));
     let results = from.probe_many(&[probe; 24]).unwrap();
@@ -289,19 +289,19 @@ pub(crate) fn ends_as(from: &Namespace, protocol: Protocol, to: SocketAddr, want
     assert!(outcome.is_ok(), "{to} from {}: wanted {wanted:?}, saw {seen:?}", from.name());
 }
 
-/// Every one of these is answered by somebody.
+/// Asserts that each of these probes reaches a backend.
 pub(crate) fn all_work(probes: &[(&Namespace, Probe)]) {
     for ((from, probe), result) in probes.iter().zip(probe_many(probes).unwrap()) {
         assert!(result.backend().is_some(), "{probe:?} from {}: {result:?}", from.name());
     }
 }
 
-/// Where a pod answers, in the family of `like`.
+/// Returns the address and port of a pod's backend, in the family of `like`.
 pub(crate) fn backend(pod: &Pod, like: IpAddr) -> SocketAddr {
     SocketAddr::new(pod.address(portolan_testkit::Family::of(like)), BACKEND_PORT)
 }
 
-/// `address:port` from text.
+/// Parses `address:port`.
 pub(crate) fn at(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{BACKEND_PORT, NODE};
 
-/// This node, in zone `a`.
+/// Returns the Node object of this node, in zone `a`.
 pub(crate) fn node(world: &World) -> Value {
     let address = |family| json!({"type": "InternalIP", "address": world.node().address(family)});
     json!({
@@ -16,7 +16,7 @@ pub(crate) fn node(world: &World) -> Value {
     })
 }
 
-/// Port 80 of TCP and UDP at a cluster IP.
+/// Returns a Service with port 80 of TCP and UDP at a cluster IP.
 pub(crate) fn cluster_ip(name: &str, address: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Service", "metadata": {"name": name},
@@ -31,7 +31,7 @@ pub(crate) fn cluster_ip(name: &str, address: &str) -> Value {
     })
 }
 
-/// The same with a node port, the same for TCP and UDP, and an address of a load balancer.
+/// Returns the same Service with a node port, shared by TCP and UDP, and an address of a load balancer.
 pub(crate) fn load_balancer(name: &str, address: &str, node_port: u16, ingress: &str) -> Value {
     let mut service = cluster_ip(name, address);
     service["spec"]["type"] = "LoadBalancer".into();
@@ -42,7 +42,7 @@ pub(crate) fn load_balancer(name: &str, address: &str, node_port: u16, ingress: 
     service
 }
 
-/// A slice of a Service with these pods as endpoints, of the family of its Service's address.
+/// Returns an EndpointSlice of a Service with these pods, in the family of the Service's address.
 pub(crate) fn slice(service: &str, pods: &[&Pod], ports: &[(String, Family)]) -> Value {
     let family = ports.first().map_or(Family::Ipv4, |(_, family)| *family);
     let ports: Vec<Value> = ports
@@ -65,12 +65,12 @@ pub(crate) fn slice(service: &str, pods: &[&Pod], ports: &[(String, Family)]) ->
     })
 }
 
-/// The name of an object.
+/// Returns the name of an object.
 pub(crate) fn name(object: &Value) -> &str {
     object["metadata"]["name"].as_str().unwrap()
 }
 
-/// The ports of a Service by name, each with the family of the Service.
+/// Returns the ports of a Service by name, each with the family of the Service.
 pub(crate) fn ports(service: &Value) -> Vec<(String, Family)> {
     let family = match service["spec"]["clusterIP"].as_str() {
         Some(address) if address.contains(':') => Family::Ipv6,

@@ -1,5 +1,5 @@
-//! Bodies and queries that are wrong, huge or deep: each gets one clear answer, and the server's memory stays within
-//! bounds.
+//! Wrong, huge or deeply nested bodies and queries: each gets one clear response, and the server's memory stays
+//! within limits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,13 +9,12 @@ use portolan_testkit::HttpClient;
 use crate::site::{Backing, PATIENCE, Site};
 
 const SERVICES: &str = "/api/v1/namespaces/default/services";
-/// The limit of a body, as upstream has it.
+/// The maximum length of a body, as upstream.
 const LIMIT: usize = 3 << 20;
-/// What the server may need at most, with all of these under way at once: what it may spend on bodies, and as much
-/// again for itself.
+/// The server's memory limit while all of these requests run concurrently: half for bodies, half for everything else.
 const MEMORY: u64 = 128 << 20;
 const CLIENTS: usize = 2;
-/// What is worth a line of the test's output.
+/// Growth of the high-water mark that is printed.
 const STEP: u64 = 10 << 20;
 const JSON: &str = "application/json";
 const YAML: &str = "application/yaml";
@@ -42,7 +41,7 @@ fn bad_requests_are_refused_within_the_limit_of_memory() {
     let clients = (0..CLIENTS).map(|client| {
         let (all, watched, highest) = (Arc::clone(&all), Arc::clone(&site), Arc::clone(&highest));
         let work = move || {
-            // Each begins elsewhere.
+            // Each client begins at another request.
             for index in 0..all.len() {
                 let Bad { name, request } = &all[(index + client * all.len() / CLIENTS) % all.len()];
                 let answer = HttpClient::new(address, PATIENCE).send(request);
@@ -91,7 +90,7 @@ fn bodies() -> Vec<Bad> {
     bad
 }
 
-/// Wrong in every format, and as every patch.
+/// Returns bodies that are wrong in every format, and as every patch.
 fn json_texts() -> Vec<(&'static str, Vec<u8>)> {
     let fill = |text: &str| text.repeat(LIMIT / text.len() - 2).into_bytes();
     let around =
@@ -161,7 +160,7 @@ fn protobufs() -> Vec<(&'static str, Vec<u8>)> {
         bytes.push(length as u8);
         [bytes, raw.to_vec()].concat()
     };
-    // Each level is a field 1 of bytes that claims the rest.
+    // Each level is a length-delimited field 1 that contains the rest.
     let mut nested = vec![0x0a, 0];
     while nested.len() < 60_000 {
         let length = nested.len();

@@ -1,4 +1,4 @@
-//! The whole way: a client of the API server over TLS, the proxy with a kubeconfig of its role, packets.
+//! End to end: a client of the API server over TLS, the proxy with a kubeconfig of its role, and packets.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -83,7 +83,7 @@ impl Cluster {
         PortolanProcess::start(self.world.node().namespace(), BINARY.as_ref(), arguments).unwrap()
     }
 
-    /// What `portolan serve kubeconfig` prints.
+    /// Writes the output of `portolan serve kubeconfig` to a file and returns its path.
     fn kubeconfig(&self, role: &str) -> PathBuf {
         let arguments = ["serve", "kubeconfig", "--role", role, "--data-dir", &self.data()];
         let output = Command::new(BINARY).args(arguments).output().unwrap();

@@ -1,4 +1,4 @@
-//! The kube crate, typed: every verb on every kind.
+//! The kube crate with typed objects: every verb on every kind.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -105,7 +105,7 @@ where
     refused(api.get(&name).await, 404, "NotFound");
 }
 
-/// Each way to write the label `step`.
+/// Writes the label `step` in each way.
 async fn change<K>(api: &Api<K>, name: &str, body: &Value)
 where
     K: Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned,
@@ -138,7 +138,8 @@ where
     assert_eq!(step(&api.get(name).await.unwrap()), STEPS[3]);
 }
 
-/// A watch from before tells all of it, in order; controllers may add changes of their own.
+/// Watches from an earlier revision and asserts that every step is seen in order. Controllers may add changes of
+/// their own.
 async fn follow<K>(api: &Api<K>, from: &str, name: &str)
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,

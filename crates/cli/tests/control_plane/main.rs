@@ -1,5 +1,5 @@
-//! `portolan serve` as clients see it: real processes, on the embedded store and on etcd, under real clients, under
-//! many at once, and while processes are killed.
+//! `portolan serve` with real clients: real processes, on the embedded store and on etcd, with many clients at once,
+//! and while processes are killed.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,4 +1,4 @@
-//! Kubernetes' client for Python, as its project released it (`tests/python.txt`).
+//! Kubernetes' client for Python, in the released version (`tests/python.txt`).
 
 use std::process::Stdio;
 
@@ -12,7 +12,7 @@ fn kubernetes_client_for_python() {
     let site = Site::start(Backing::File, &[]).unwrap();
     let mut command = site.namespace.command(python);
     command.args(["-c", SCRIPT, &format!("http://{}", site.addresses()[0])]);
-    // Nothing of this machine's user has a part in it.
+    // The configuration of the machine's user must not be used.
     command.env("HOME", site.folder()).env("KUBECONFIG", "/dev/null").env("no_proxy", "*");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let output = command.spawn().unwrap().wait_with_output().unwrap();

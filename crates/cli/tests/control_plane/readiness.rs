@@ -18,7 +18,7 @@ fn a_server_is_not_ready_while_etcd_carries_out_no_writes() {
     assert!(write("during") >= 500);
     let (code, text) = ready();
     assert!(code == 503 && text.contains("[-]store"), "{code} {text}");
-    // A server that is alive and reads.
+    // The server is alive and serves reads.
     assert_eq!(site.ask(0, "GET", "/livez", "").unwrap().0, 200);
     site.crash_etcd();
     // No client writes meanwhile.

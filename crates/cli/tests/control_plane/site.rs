@@ -1,5 +1,5 @@
-//! A network namespace with `portolan serve` processes and, where it is asked for, an etcd; all of them can be killed
-//! and started again at the same place.
+//! A network namespace with `portolan serve` processes and optionally an etcd. All of them can be killed and
+//! restarted at the same address.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -10,23 +10,23 @@ use portolan_testkit::{HttpClient, Namespace, PortolanProcess, eventually};
 use tempfile::TempDir;
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_portolan");
-/// Longer than anything takes on a busy machine.
+/// Deadline of every wait: longer than anything takes on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
-/// Tools that the Makefile has provided: the names, with spaces between them.
+/// The tools that the Makefile provides: names separated by spaces.
 const PROVIDED: &str = "PORTOLAN_TEST_TOOLS";
 const ETCD_PORT: u16 = 2379;
 const FIRST_PORT: u16 = 8001;
 
-/// Where the objects are.
+/// The store of the servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Backing {
-    /// In the file of one server.
+    /// The file of one server.
     File,
-    /// In etcd, for this many servers.
+    /// etcd, shared by this many servers.
     Etcd(u16),
 }
 
-/// See the module. Everything in it ends with it.
+/// The namespace and its processes. They stop when this is dropped.
 pub(crate) struct Site {
     pub(crate) namespace: Namespace,
     servers: Vec<Mutex<PortolanProcess>>,
@@ -36,7 +36,7 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// Starts everything and waits until it answers; nothing on a machine without etcd.
+    /// Starts everything and waits until each server responds. Returns `None` if etcd is needed and missing.
     pub(crate) fn start(backing: Backing, arguments: &[&str]) -> Option<Self> {
         let program = match backing {
             Backing::File => None,
@@ -66,17 +66,17 @@ impl Site {
         Some(site)
     }
 
-    /// Where the servers listen.
+    /// Returns the addresses of the servers.
     pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
         (FIRST_PORT..).take(self.servers.len()).map(|port| SocketAddr::from(([127, 0, 0, 1], port))).collect()
     }
 
-    /// A folder for the test's own files.
+    /// Returns a folder for the test's own files.
     pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Kills a server as a crash would, and starts it again.
+    /// Kills a server with SIGKILL, like a crash, and restarts it.
     pub(crate) fn crash(&self, index: usize) {
         let mut server = self.server(index);
         let ended = server.ended();
@@ -85,7 +85,7 @@ impl Site {
         *server = start_server(&self.namespace, &self.arguments[index]);
     }
 
-    /// The same for etcd.
+    /// Does the same with etcd.
     pub(crate) fn crash_etcd(&self) {
         let (program, process) = self.etcd.as_ref().unwrap();
         let mut process = process.lock().unwrap_or_else(PoisonError::into_inner);
@@ -94,13 +94,13 @@ impl Site {
         drop(process);
     }
 
-    /// Kills etcd; [`Self::crash_etcd`] starts it again.
+    /// Kills etcd. [`Self::crash_etcd`] restarts it.
     pub(crate) fn kill_etcd(&self) {
         let (_, process) = self.etcd.as_ref().unwrap();
         process.lock().unwrap_or_else(PoisonError::into_inner).kill().unwrap();
     }
 
-    /// What a server answers; `None` without an answer.
+    /// Sends a request to a server. Returns status and body, or `None` without a response.
     pub(crate) fn ask(&self, index: usize, method: &str, path: &str, body: &str) -> Option<(u16, String)> {
         let address = self.addresses()[index];
         let json = [("content-type", "application/json")];
@@ -109,17 +109,17 @@ impl Site {
         Some((answer.status, String::from_utf8_lossy(&answer.body).into_owned()))
     }
 
-    /// Whether there is an etcd.
+    /// Returns true if there is an etcd.
     pub(crate) fn has_etcd(&self) -> bool {
         self.etcd.is_some()
     }
 
-    /// The process of a server.
+    /// Returns the process of a server.
     pub(crate) fn server(&self, index: usize) -> MutexGuard<'_, PortolanProcess> {
         self.servers[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until a server answers.
+    /// Waits until a server responds.
     pub(crate) fn wait_for(&self, index: usize) {
         let address = self.addresses()[index];
         let answers = self.namespace.run(|| {
@@ -147,7 +147,7 @@ impl Site {
     }
 }
 
-/// A program of `PATH`; the machine must have it if the Makefile provides it.
+/// Returns a program of `PATH`. Fails if it is missing but the Makefile provides it.
 pub(crate) fn tool(name: &str) -> Option<PathBuf> {
     let folders = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| path.is_file());
@@ -180,7 +180,7 @@ fn start_etcd(namespace: &Namespace, program: &Path, folder: &Path) -> PortolanP
         "--log-level",
         "error",
     ];
-    // Debian builds it for machines that upstream does not test.
+    // Debian builds etcd for architectures that upstream does not test.
     let arch = std::env::consts::ARCH.replace("aarch64", "arm64");
     let environment = [("ETCD_UNSUPPORTED_ARCH", arch.as_str())];
     PortolanProcess::start_with_environment(namespace, program, &arguments, &environment).unwrap()

@@ -1,11 +1,11 @@
-//! The book of `docs/`: its table of contents is complete, and links lead somewhere.
+//! The book of `docs/`: its table of contents is complete, and links are valid.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use crate::files::{all_below, path, read};
 
-/// Every `](target)` outside of code.
+/// Returns every `](target)` outside of code.
 fn links(text: &str) -> Vec<String> {
     let mut code = false;
     let mut found = Vec::new();
@@ -21,7 +21,7 @@ fn links(text: &str) -> Vec<String> {
     found
 }
 
-/// As mdbook and GitHub make an anchor of a heading.
+/// Returns the anchor of a heading, as mdbook and GitHub make it.
 fn anchor(heading: &str) -> String {
     let kept = heading.to_lowercase();
     kept.chars()
@@ -86,7 +86,7 @@ fn check(file: &Path, text: &str, link: &str) {
     }
 }
 
-/// A page of the book must not point out of it: there is nothing there when it is read as a book.
+/// A page of the book must not link outside of the book: the target would be missing in the published book.
 #[test]
 fn pages_link_to_pages() {
     let docs = path("docs").canonicalize().unwrap();

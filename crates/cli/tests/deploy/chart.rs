@@ -1,4 +1,4 @@
-//! The Helm chart: values, schema and templates agree, and the templates give what the manifests give.
+//! The Helm chart: values, schema and templates agree, and the templates render the same objects as the manifests.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -15,14 +15,14 @@ fn values() -> Value {
     one_yaml(&format!("{CHART}/values.yaml"))
 }
 
-/// Name and text of every template.
+/// Returns the name and text of every template.
 fn templates() -> Vec<(String, String)> {
     let files = all_below(&files::path(&format!("{CHART}/templates")));
     let texts = files.iter().map(|path| std::fs::read_to_string(path).unwrap());
     files.iter().map(|path| path.display().to_string()).zip(texts).collect()
 }
 
-/// What stands between `{{` and `}}`, without the dashes.
+/// Returns the actions between `{{` and `}}`, without the dashes.
 fn actions(text: &str) -> Vec<&str> {
     let parts = text.split("{{").skip(1);
     parts.map(|part| part.split("}}").next().unwrap().trim_matches('-').trim()).collect()
@@ -128,7 +128,7 @@ fn the_default_configuration_is_one_that_portolan_takes() {
     }
 }
 
-/// As text without the actions, which stand only in names and labels there.
+/// Compared as text without the actions, which only are in names and labels in this file.
 #[test]
 fn the_role_is_that_of_the_manifests() {
     let text = read(&format!("{CHART}/templates/rbac.yaml"));
@@ -143,7 +143,7 @@ fn without_actions(line: &str) -> String {
     before.to_owned() + rest.split_once("}}").map_or("", |(_, after)| after)
 }
 
-/// The expressions of the templates, whose syntax is the same in helm, against the program's reading.
+/// Tests the regular expressions of the templates, whose syntax is the same in helm, against the program's parser.
 #[test]
 fn bind_addresses_are_read_as_the_program_reads_them() {
     let helpers = read(&format!("{CHART}/templates/_helpers.tpl"));
@@ -177,7 +177,7 @@ fn bind_addresses_are_read_as_the_program_reads_them() {
     }
 }
 
-/// A server of one address does not answer at the node's, which a probe without a host asks.
+/// A server of one address does not listen on the node's address, which a probe without a host would use.
 #[test]
 fn probes_ask_where_the_server_listens() {
     let set = read(&format!("{CHART}/templates/daemonset.yaml"));
@@ -197,7 +197,7 @@ fn the_schema_knows_the_modes_of_this_version() {
 
 const URL: &str = "apiServer.url=https://192.0.2.1:6443";
 
-/// helm with a command for the chart and these values, where it is installed.
+/// Returns helm with a command for the chart and these values, if it is installed.
 fn helm(arguments: &[&str], values: &[&str]) -> Option<Command> {
     let mut helm = tool("helm")?;
     helm.args(arguments).arg(files::path(CHART));
@@ -207,7 +207,7 @@ fn helm(arguments: &[&str], values: &[&str]) -> Option<Command> {
     Some(helm)
 }
 
-/// What helm makes of the chart with these values and a URL.
+/// Returns the objects that helm renders with these values and a URL.
 fn rendered(values: &[&str]) -> Option<Vec<Value>> {
     let command = ["template", "portolan", "--namespace", "kube-system"];
     let text = run(helm(&command, &[&[URL], values].concat())?);

@@ -1,4 +1,4 @@
-//! The image that is made without docker.
+//! The image that is built without docker.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,11 +9,11 @@ use serde_json::Value;
 
 use crate::files::{path, run};
 
-/// Packages are fetched by one test after the other: apt may have to fetch its lists first, which it does not twice at
-/// a time.
+/// Serialises the tests that download packages: apt may have to download its lists first, which it cannot do twice at
+/// the same time.
 static APT: Mutex<()> = Mutex::new(());
 
-/// The programs of iptables as the image has them.
+/// Downloads the iptables programs of the image.
 fn iptables(folder: &Path) {
     let _turn = APT.lock().unwrap_or_else(PoisonError::into_inner);
     let mut command = Command::new(path("deploy/image/iptables.sh"));
@@ -21,7 +21,7 @@ fn iptables(folder: &Path) {
     run(command);
 }
 
-/// Makes an image of a program, with what is in a folder.
+/// Builds an image of a program, with the files of a folder.
 fn build(program: &Path, output: &Path, folder: Option<&Path>) {
     let mut command = Command::new(path("deploy/image/build.sh"));
     command.arg(program).arg(output).arg("registry.example/portolan:test").args(folder);
@@ -42,16 +42,16 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// What a runtime makes of an image.
+/// The files and the configuration of an image, as a runtime unpacks them.
 pub(crate) struct Unpacked {
     pub(crate) root: PathBuf,
-    /// What the image says of its process.
+    /// The image's process configuration.
     pub(crate) config: Value,
     tags: Value,
 }
 
 impl Unpacked {
-    /// The image of a program with the programs of iptables.
+    /// Builds and unpacks the image of a program with the iptables programs.
     pub(crate) fn with_iptables(program: &Path, folder: &Path) -> Self {
         iptables(&folder.join("iptables"));
         Self::new(program, folder, Some(&folder.join("iptables")))
@@ -72,7 +72,7 @@ impl Unpacked {
         Self { root: at("root"), config: config["config"].clone(), tags: manifest[0]["RepoTags"].clone() }
     }
 
-    /// Runs a program with the image's files only.
+    /// Runs a program that sees only the image's files.
     fn output(&self, arguments: &[&str]) -> String {
         let mut command = Command::new("chroot");
         command.arg(&self.root).args(arguments);
@@ -93,7 +93,7 @@ fn it_holds_one_program_with_one_capability() {
     assert_own_programs(&image.root);
 }
 
-/// Under the name that a daemon set made for kube-proxy starts, too.
+/// Asserts that the image has the program, also under the name that a DaemonSet made for kube-proxy starts.
 fn assert_own_programs(root: &Path) {
     let programs = root.join("usr/local/bin");
     assert_eq!(names(&programs), ["kube-proxy", "portolan"]);
@@ -139,7 +139,7 @@ fn licences_are_in_it() {
     iptables(folder.path());
     let packages = names(&folder.path().join("usr/share/doc"));
     assert!(packages.iter().any(|name| name == "iptables") && packages.iter().any(|name| name == "libc6"));
-    // For each package, also its version, by which its source is found.
+    // Each package also has its version, by which its source is found.
     assert_eq!(packages, names(&folder.path().join("var/lib/dpkg/status.d")));
     let named = regex::Regex::new("/usr/share/common-licenses/[A-Za-z0-9.-]*[A-Za-z0-9]").unwrap();
     let mut found = 0;

@@ -1,7 +1,7 @@
-//! The folders of kustomize, and what becomes of the daemon set of kubeadm.
+//! The kustomize folders, and the result of applying them to kubeadm's DaemonSet.
 //!
-//! What the kustomizations use of kustomize is little, and is done here; a kubectl that is new enough has to come to
-//! the same result.
+//! The kustomizations use few features of kustomize, which are implemented here. A kubectl that is new enough must
+//! give the same result.
 
 use std::path::Path;
 use std::process::Command;
@@ -14,12 +14,12 @@ const BASE: &str = "deploy/kustomize/base";
 const OVERLAY: &str = "deploy/kustomize/overlays/kubeadm";
 const IPTABLES: &str = "deploy/kustomize/overlays/iptables";
 
-/// The daemon set of modes that call iptables.
+/// Returns the DaemonSet for modes that call iptables.
 pub(crate) fn with_iptables() -> Value {
     of_kind(&build(IPTABLES), "DaemonSet").clone()
 }
 
-/// The objects of a folder.
+/// Returns the objects of a folder.
 fn build(folder: &str) -> Vec<Value> {
     let built = built(folder);
     let kubectls = tools("kubectl");
@@ -37,7 +37,7 @@ fn build(folder: &str) -> Vec<Value> {
     built
 }
 
-/// Whether its kustomize takes folders as resources: from kubectl 1.21 on. Debian 12 has 1.20.
+/// Returns true if the kubectl's kustomize accepts folders as resources: since kubectl 1.21. Debian 12 has 1.20.
 fn knows_folders(kubectl: &Path) -> bool {
     let mut command = Command::new(kubectl);
     command.args(["version", "--client", "--output=json"]);
@@ -46,7 +46,7 @@ fn knows_folders(kubectl: &Path) -> bool {
     minor.parse::<u32>().unwrap() >= 21
 }
 
-/// Reads a kustomization as far as ours go; what it does not know is an error.
+/// Builds a kustomization. Fails on a feature that this code does not support.
 fn built(folder: &str) -> Vec<Value> {
     let kustomization = one_yaml(&format!("{folder}/kustomization.yaml"));
     let mut objects = Vec::new();
@@ -158,7 +158,7 @@ fn the_overlay_is_the_daemon_set_of_kubeadm() {
     assert_eq!(security(&set), security(&base));
 }
 
-/// What kubeadm creates, as far as it matters for what becomes of it.
+/// Returns the relevant parts of the DaemonSet that kubeadm creates.
 fn kubeadm() -> Value {
     let labels = json!({"k8s-app": "kube-proxy"});
     let container = json!({
@@ -197,8 +197,8 @@ fn host_paths(set: &Value) -> usize {
     volumes.iter().filter(|volume| volume["hostPath"].is_object()).count()
 }
 
-/// `kubectl apply` takes away only what an earlier apply has noted in the object, and kubeadm notes nothing: it is a
-/// strategic merge patch then, which leaves every volume.
+/// `kubectl apply` removes only what an earlier apply recorded in the object, and kubeadm records nothing. It is then
+/// a strategic merge patch, which keeps every volume.
 #[test]
 fn kubeadm_s_daemon_set_has_to_be_replaced() {
     assert_eq!(host_paths(&overlay()), 0);

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use crate::files::{path, run};
 
-/// What `make -n` would run.
+/// Returns the commands that `make -n` prints.
 fn plan(target: &str) -> String {
     let mut command = Command::new("make");
     command

@@ -49,8 +49,8 @@ fn the_agent_has_one_capability_and_nothing_else() {
     );
 }
 
-/// That this is enough for 16,000 Services with 10 endpoints each in both families in the iptables mode is seen beside the code that tells of a
-/// limit which is too low.
+/// A test beside the check of the memory limit verifies that this limit is enough for 16,000 Services with 10
+/// endpoints each in both families in the iptables mode.
 #[test]
 fn the_memory_limit_is_that_of_the_iptables_mode_everywhere() {
     let limits = |set: &Value| {
@@ -115,7 +115,7 @@ fn roles_are_bound_to_the_account_of_the_daemon_set() {
     assert_eq!(set["metadata"]["namespace"], account["metadata"]["namespace"]);
 }
 
-/// The `config.conf` of a cluster of kubeadm 1.36 for which nothing was asked: every field, most of them empty.
+/// The `config.conf` of a kubeadm 1.36 cluster with default settings: it has every field, and most are empty.
 const KUBEADM: &str = r#"
 apiVersion: kubeproxy.config.k8s.io/v1alpha1
 bindAddress: 0.0.0.0

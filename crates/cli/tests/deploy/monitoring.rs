@@ -1,4 +1,4 @@
-//! Dashboard and alerts ask for metrics and labels that there are.
+//! Dashboard and alerts use only metrics and labels that exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,13 +6,13 @@ use serde_json::Value;
 
 use crate::files::{self, one_yaml, read, run, tool};
 
-/// Names, types and labels of all that is exported; held to the program by the tests of crate `node`.
+/// Names, types and labels of all exported metrics. The tests of crate `node` compare the list with the program.
 const GOLDEN_LIST: &str = "crates/node/src/metrics/snapshots/portolan_node__metrics__tests__golden_list.snap";
 
 /// Labels that Prometheus adds.
 const TARGET_LABELS: [&str; 3] = ["job", "instance", "node"];
 
-/// Label names by metric, with the members of histograms.
+/// Returns the label names of each metric, including the series of histograms.
 fn exported() -> BTreeMap<String, BTreeSet<String>> {
     let list = read(GOLDEN_LIST);
     let mut metrics = BTreeMap::from([("up".to_owned(), BTreeSet::new())]);
@@ -38,14 +38,14 @@ fn exported() -> BTreeMap<String, BTreeSet<String>> {
     metrics
 }
 
-/// What an expression of `PromQL` names.
+/// The names in an expression of `PromQL`.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Names {
     metrics: BTreeSet<String>,
     labels: BTreeSet<String>,
 }
 
-/// Reads an expression word by word: enough for what is written here, not a parser of `PromQL`.
+/// Extracts the names word by word. Enough for the expressions of this repository, but not a parser of `PromQL`.
 fn names(expression: &str) -> Names {
     const OPERATORS: [&str; 6] = ["and", "or", "unless", "offset", "bool", "vector"];
     const GROUPINGS: [&str; 6] = ["by", "without", "on", "ignoring", "group_left", "group_right"];
@@ -86,7 +86,7 @@ fn expressions_are_read() {
     assert_eq!(read.labels, set(&["job", "le", "code", "x"]));
 }
 
-/// Every expression names metrics that are exported, and labels that one of them has.
+/// Asserts that every expression uses exported metrics, and labels that one of them has.
 fn check(expressions: &[(String, String)]) {
     let exported = exported();
     for (what, expression) in expressions {
@@ -146,7 +146,7 @@ fn the_dashboard_names_metrics_that_are_exported() {
     check(&expressions);
 }
 
-/// The page that explains the metrics has each of them, and no other.
+/// The page about the metrics has each of them, and no other.
 #[test]
 fn the_page_of_metrics_is_complete() {
     let page = read("docs/metrics.md");
@@ -173,7 +173,7 @@ fn the_page_of_metrics_is_complete() {
         .cloned()
         .collect();
     let missing: Vec<_> = own.difference(&named).collect();
-    // Of the metrics server's second page, which the list does not have.
+    // These are on the metrics server's second page, which the list does not have.
     let second_page = ["kubernetes_healthcheck", "kubernetes_healthchecks_total"];
     let unknown: Vec<_> =
         named.difference(&families).filter(|name| !second_page.contains(&name.as_str())).collect();

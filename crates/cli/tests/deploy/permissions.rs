@@ -1,4 +1,4 @@
-//! The permissions that are asked for and those that are given.
+//! The permissions that the binary requests, and those of the manifests.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,7 +13,7 @@ type Permission = (String, String, String);
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The role of the manifests.
+/// Returns the permissions of the manifests' ClusterRole.
 pub(crate) fn given(name: &str, text: &str) -> BTreeSet<Permission> {
     let objects = yaml(name, text);
     let rules = of_kind(&objects, "ClusterRole")["rules"].as_array().unwrap().clone();
@@ -37,11 +37,11 @@ fn events(verb: &str) -> Permission {
     ("events.k8s.io".to_owned(), "events".to_owned(), verb.to_owned())
 }
 
-/// Lists are asked for because the recorder refuses to stream them, as old API servers do.
+/// The requests include lists because the recorder refuses to stream them, as old API servers do.
 #[test]
 fn the_role_allows_what_is_asked_for_and_nothing_else() {
     let given = given("rbac.yaml", &read("deploy/kustomize/base/rbac.yaml"));
-    // An Event is created at the start; a patch needs a repeated one, which does not come by itself.
+    // An Event is created at the start. A patch needs a repeated Event, which does not happen by itself.
     let expected: BTreeSet<Permission> =
         given.iter().filter(|permission| **permission != events("patch")).cloned().collect();
     let node = Namespace::new("recorded").unwrap();

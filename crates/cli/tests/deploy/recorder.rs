@@ -1,4 +1,4 @@
-//! An API server that answers just enough and writes down what it was asked.
+//! An API server with minimal responses that records the requests.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 type Permissions = Arc<Mutex<BTreeSet<(String, String, String)>>>;
 
-/// Its threads wait for requests until the test ends.
+/// A running recorder. Its threads wait for requests until the test process ends.
 pub(crate) struct Recorder {
     address: SocketAddr,
     asked: Permissions,
@@ -37,13 +37,13 @@ impl Recorder {
         self.address
     }
 
-    /// Group, resource and verb of every request so far, as an authorizer sees them.
+    /// Returns the group, resource and verb of every request so far, as an authorizer sees them.
     pub(crate) fn permissions(&self) -> BTreeSet<(String, String, String)> {
         self.asked.lock().unwrap().clone()
     }
 }
 
-/// Answers requests of one connection until it ends.
+/// Responds to requests of one connection until it ends.
 fn serve(stream: &TcpStream, asked: &Permissions) -> Option<()> {
     let mut reader = BufReader::new(stream);
     loop {
@@ -61,7 +61,7 @@ fn serve(stream: &TcpStream, asked: &Permissions) -> Option<()> {
         asked.lock().unwrap().insert((group.clone(), resource.clone(), verb.to_owned()));
         let mut writer = stream;
         if watch && !path.contains("sendInitialEvents") {
-            // An open watch, in which nothing happens.
+            // An open watch without events.
             write!(
                 writer,
                 "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -87,7 +87,7 @@ fn serve(stream: &TcpStream, asked: &Permissions) -> Option<()> {
     }
 }
 
-/// Method and path of the next request; its body is read past.
+/// Returns the method and path of the next request. Skips its body.
 fn request(reader: &mut BufReader<&TcpStream>) -> Option<(String, String)> {
     let mut line = String::new();
     reader.read_line(&mut line).ok().filter(|length| *length > 0)?;
@@ -106,7 +106,7 @@ fn request(reader: &mut BufReader<&TcpStream>) -> Option<(String, String)> {
     Some((method, path))
 }
 
-/// Of `/api/v1/...` and `/apis/GROUP/VERSION/...`, with or without a namespace.
+/// Returns group and resource of `/api/v1/...` and `/apis/GROUP/VERSION/...`, with or without a namespace.
 fn group_and_resource(path: &str) -> (String, String) {
     let words: Vec<&str> = path.split('?').next().unwrap().trim_start_matches('/').split('/').collect();
     let (group, rest) = if words[0] == "api" { ("", &words[2..]) } else { (words[1], &words[3..]) };
@@ -114,7 +114,7 @@ fn group_and_resource(path: &str) -> (String, String) {
     (group.to_owned(), resource.to_owned())
 }
 
-/// Nothing but the node.
+/// Returns a list with only the node.
 fn list(group: &str, resource: &str) -> Value {
     let (version, kind) = match resource {
         "services" => ("v1".to_owned(), "ServiceList"),

@@ -1,4 +1,4 @@
-//! The image in the place of kube-proxy's, and nothing else changed: kubeadm's command and files, in the image's root.
+//! Portolan's image in place of kube-proxy's, with kubeadm's command and files, inside the image's root.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -12,12 +12,13 @@ use crate::common::{Cluster, at, configuration, http, in_step, objects, reaches}
 use crate::files::{BINARY, run};
 use crate::image::Unpacked;
 
-/// As a daemon set of kubeadm gives them.
+/// The command of kubeadm's DaemonSet.
 const COMMAND: [&str; 3] =
     ["/usr/local/bin/kube-proxy", "--config=/var/lib/kube-proxy/config.conf", "--hostname-override=node1"];
 
-/// What a runtime does for a container of these manifests in the modes that call iptables: a read-only root with
-/// `/proc` and `/dev/null`, the node's lock, and two capabilities of which none can be added. `SYS_CHROOT` stands for the runtime.
+/// The setup of a container runtime for these manifests in the modes that call iptables: a read-only root with
+/// `/proc` and `/dev/null`, the node's lock file, and two capabilities, to which none can be added. `SYS_CHROOT` is
+/// for chroot, which stands in for the runtime.
 const START: &str = "set -e
 mount --bind \"$0\" \"$0\"
 mount --bind \"$0.lock\" \"$0/run/xtables.lock\"
@@ -26,7 +27,7 @@ mount --bind /dev/null \"$0/dev/null\"
 mount -o remount,bind,ro \"$0\"
 exec setpriv --no-new-privs --bounding-set=-all,+net_admin,+net_raw,+sys_chroot -- env -i \"$1\" chroot \"$0\" $2";
 
-/// The root of an image with the binary under test, which is not static: with its libraries.
+/// Returns the root of an image with the binary under test and its libraries, because the binary is not static.
 fn image(folder: &Path) -> Unpacked {
     let image = Unpacked::with_iptables(BINARY.as_ref(), folder);
     let mut ldd = Command::new("ldd");
@@ -46,12 +47,12 @@ fn image(folder: &Path) -> Unpacked {
     image
 }
 
-/// The node's.
+/// Returns the path of the node's lock file.
 fn lock(image: &Unpacked) -> PathBuf {
     image.root.with_extension("lock")
 }
 
-/// Starts the image on the node of a cluster; the configuration is mounted, behind links.
+/// Starts the image on the node of a cluster. The configuration is mounted behind symlinks.
 fn start(image: &Unpacked, cluster: &Cluster) -> PortolanProcess {
     let folder = image.root.join("var/lib/kube-proxy");
     fs::create_dir(folder.join("..data")).unwrap();
@@ -100,7 +101,7 @@ fn programs_a_service(variant: &str) {
     let mode = http::get(node, at("127.0.0.1:10249"), "/proxyMode").unwrap().body;
     assert_eq!(mode, "iptables", "{}", proxy.output());
     let other = if variant == "nft" { "legacy" } else { "nft" };
-    // A look into the tables of the older one would make them.
+    // Listing the tables of the older iptables would create them.
     if other == "nft" {
         assert_eq!(chains(node, other), 0);
     }

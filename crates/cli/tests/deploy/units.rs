@@ -6,7 +6,7 @@ use crate::files::{BINARY, path, read, run, tool};
 
 const UNITS: [&str; 2] = ["portolan-proxy", "portolan-serve"];
 
-/// The value of `NAME=` in a file of a unit's environment, without its quotes.
+/// Returns the value of `NAME=` in a unit's environment file, without its quotes.
 fn options(unit: &str) -> String {
     let text = read(&format!("deploy/systemd/{unit}.default"));
     let name = format!("{}_OPTIONS=", unit.to_uppercase().replace('-', "_"));

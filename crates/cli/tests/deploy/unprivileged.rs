@@ -1,4 +1,4 @@
-//! The binary as the manifests start it: no root, one capability, from the file.
+//! The binary as the manifests start it: not as root, with one capability, from the file.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -15,12 +15,13 @@ use crate::recorder::Recorder;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// `struct vfs_cap_data` of `linux/capability.h`, revision 2: `CAP_NET_ADMIN` (12) permitted, nothing effective.
+/// Returns `struct vfs_cap_data` of `linux/capability.h`, revision 2: `CAP_NET_ADMIN` (12) permitted, nothing
+/// effective.
 fn net_admin_permitted() -> Vec<u8> {
     [0x0200_0000_u32, 1 << 12, 0, 0, 0].iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// A copy of the binary as the image has it, which any user can start.
+/// Copies the binary with the image's capabilities. Every user can run the copy.
 fn image_file(folder: &Path) -> String {
     let file = folder.join("portolan");
     fs::copy(BINARY, &file).unwrap();
@@ -29,7 +30,7 @@ fn image_file(folder: &Path) -> String {
     file.to_str().unwrap().to_owned()
 }
 
-/// A configuration that anybody can read, below a folder that others may only pass through.
+/// Writes a configuration that every user can read, below a folder that other users can only traverse.
 fn configuration(folder: &Path, entries: &str) -> String {
     let passage = folder.join("passage");
     fs::create_dir_all(passage.join("etc")).unwrap();
@@ -55,7 +56,7 @@ fn the_user_of_the_manifests_programs_the_kernel() {
     node.ip("link set lo up\n").unwrap();
     let recorder = Recorder::start(&node);
     let master = format!("http://{}", recorder.address());
-    // As many entries as there are, so that every setting is right or may be written by this user.
+    // As many entries as there are, so that every setting is right or writable by this user.
     let entries = node.output("cat", &["/proc/sys/net/netfilter/nf_conntrack_max"]).unwrap();
     let config = configuration(folder.path(), entries.trim());
     let arguments = [
@@ -87,7 +88,7 @@ fn the_user_of_the_manifests_programs_the_kernel() {
     assert_eq!(core.split_whitespace().collect::<Vec<_>>(), ["0", "0", "bytes"], "a core dump has tokens");
 }
 
-/// A server on the network has no use for the capability, whether it comes from the file or with root.
+/// A network server does not need the capability, whether it comes from the file or from root.
 #[test]
 fn serve_gives_the_capability_up() {
     let folder = tempfile::tempdir().unwrap();
@@ -114,7 +115,7 @@ fn serve_gives_the_capability_up() {
     }
 }
 
-/// What root makes in the folder of a server belongs to the server.
+/// Files that root creates in the folder of a server belong to the server.
 #[test]
 fn a_kubeconfig_made_by_root_does_not_lock_the_server_out() {
     let folder = tempfile::tempdir().unwrap();
@@ -147,7 +148,7 @@ fn get(at: &str, path: &str) -> String {
     answer
 }
 
-/// Without the capability it starts all the same, for what does not need it.
+/// Without the capability, the binary still starts for what does not need it.
 #[test]
 fn help_needs_no_capability() {
     let folder = tempfile::tempdir().unwrap();

@@ -25,7 +25,7 @@ def status():
 
 
 def port():
-    """That of the connection, on this side. The pool opens a closed connection again, and counts it as one."""
+    """Returns the local port of the connection. The pool reopens a closed connection and counts it as the same."""
     pools = core.api_client.rest_client.pool_manager.pools
     (pool,) = [pools.get(key) for key in pools.keys()]
     (connection,) = [connection for connection in pool.pool.queue if connection]

@@ -22,18 +22,18 @@ fn fifo(path: &Path) {
     assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
 }
 
-/// Most memory that a server takes which reads no more of a device than a manifest may have, 64 MiB.
+/// Maximum memory of a server that reads at most 64 MiB of a device, the limit of a manifest.
 const MOST_MEMORY: u64 = 200 << 20;
 
 #[test]
-fn what_is_no_regular_file_is_named_and_keeps_nobody_waiting() {
+fn special_files_are_reported_and_block_no_request() {
     let folder = tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     service(folder.path(), "first");
     fifo(&at("a-fifo.yaml"));
     symlink("/dev/zero", at("b-device.yaml")).unwrap();
     let _socket = UnixListener::bind(at("c-socket.json")).unwrap();
-    // A regular file, as far as its kind goes, whose readers wait for what is to come.
+    // A regular file by its type, whose readers block.
     symlink("/proc/kmsg", at("d-endless.yml")).unwrap();
     symlink("nowhere", at("e-dangling.yaml")).unwrap();
     fs::File::create(at("f-large.yaml")).unwrap().set_len(1 << 40).unwrap();
@@ -42,7 +42,7 @@ fn what_is_no_regular_file_is_named_and_keeps_nobody_waiting() {
     let mut server = site.serve(&[], &["--in-memory", "--manifests", folder.path().to_str().unwrap()]);
     site.ready(&mut server);
     assert!(site.names(SERVICES).contains(&"first".to_owned()));
-    // What comes while it runs.
+    // Files that are added while the server runs.
     fifo(&at("g-fifo.yaml"));
     symlink("/dev/full", at("h-device.yaml")).unwrap();
     service(folder.path(), "second");
@@ -64,20 +64,20 @@ fn what_is_no_regular_file_is_named_and_keeps_nobody_waiting() {
     }
     let most = server.resident_high_water().unwrap();
     assert!(most < MOST_MEMORY, "{most} bytes");
-    // A FIFO that becomes a file counts like any other.
+    // A FIFO that is replaced by a regular file is read like any other.
     fs::remove_file(at("a-fifo.yaml")).unwrap();
     service(folder.path(), "a-fifo");
     until("the file in its place counts", || site.names(SERVICES).contains(&"a-fifo".to_owned()));
     assert!(server.terminate(PATIENCE).unwrap().success());
 }
 
-/// Mounts a file system that answers nothing, in a mount namespace of the server's own: one of FUSE, whose other end the
-/// server holds open and does not serve.
+/// Mounts an unresponsive file system in a mount namespace of the server: a FUSE whose other end the server holds
+/// open and does not serve.
 const HANGING: &str = "exec 3<>/dev/fuse && \
     mount -i -t fuse -o fd=3,rootmode=40000,user_id=0,group_id=0 none \"$0\" && exec \"$@\"";
 
 #[test]
-fn a_folder_on_a_file_system_that_hangs_keeps_health_from_nobody() {
+fn a_hanging_manifests_folder_does_not_block_health_checks() {
     let (folder, data) = (tempdir().unwrap(), tempdir().unwrap());
     let (path, data) = (folder.path().to_str().unwrap(), data.path().to_str().unwrap());
     let arguments = ["--data-dir", data, "--manifests", path, "--request-timeout", "1s"];
@@ -89,12 +89,12 @@ fn a_folder_on_a_file_system_that_hangs_keeps_health_from_nobody() {
     server.wait_until(PATIENCE, "the server answers", is_alive).unwrap();
     let said = site.ask("GET", "/readyz", "");
     assert_eq!((said.code, said.body.contains("[-]manifests")), (503, true), "{}", said.body);
-    // What the folder says is not known, and must not be taken for nothing.
+    // The content of the folder is unknown, and must not be treated as empty.
     assert_eq!(site.ask("GET", SERVICES, "").code, 504);
     assert_eq!(site.ask("GET", &format!("{SERVICES}?watch=1"), "").code, 504);
     assert!(server.terminate(PATIENCE).unwrap().success());
 
-    // A server that has read it once serves what it knows.
+    // A server that has read the folder once serves the known objects.
     service(folder.path(), "first");
     let mut server = site.serve(&[], &arguments);
     site.ready(&mut server);

@@ -9,15 +9,15 @@ use tempfile::{TempDir, tempdir};
 use crate::site::{PATIENCE, Site, until};
 
 const SERVICES: &str = "/api/v1/namespaces/default/services";
-/// Mounts a small disk in a mount namespace of the server's own, which ends with it.
+/// Mounts a small disk in a mount namespace of the server.
 const START: &str = "mount -t tmpfs -o size=24m,mode=0700 tmpfs \"$0\" && exec \"$@\"";
-/// Two lives on one disk: the second begins when the first is killed.
+/// Runs the server twice on one disk: the second run begins when the first is killed.
 const START_TWICE: &str = "mount -t tmpfs -o size=24m,mode=0700 tmpfs \"$0\" && { \"$@\" ; exec \"$@\" ; }";
-/// The same; before the second, another program leaves less than the reserve.
+/// Does the same, but before the second run another program leaves less space than the reserve.
 const START_TWICE_NARROW: &str = "mount -t tmpfs -o size=24m,mode=0700 tmpfs \"$0\" && { \"$@\" ; \
     rm \"$0/reserve\" && left=$(df --output=avail -k \"$0\" | tail -n 1) && \
     fallocate -l $((left - 3000))K \"$0/narrow\" && exec \"$@\" ; }";
-/// Bytes of the reserve when it is whole.
+/// Bytes of the complete reserve.
 const RESERVE: u64 = 4 << 20;
 
 /// A server whose data folder is a disk of 24 MiB.
@@ -37,7 +37,7 @@ impl Small {
         Self { site, server, folder }
     }
 
-    /// A file on the disk, as the server sees it.
+    /// Returns the path of a file on the disk, as the server sees it.
     fn on_disk(&self, name: &str) -> PathBuf {
         on_disk(&self.server, &self.folder, name)
     }
@@ -59,7 +59,7 @@ impl Small {
         self.site.ask("GET", "/readyz", "").code == 200
     }
 
-    /// Creates Services until the disk is full; returns their number.
+    /// Creates Services until the disk is full. Returns their number.
     fn fill(&self) -> usize {
         for number in 0..1000 {
             let code = self.create(&format!("s{number}"), 200_000);
@@ -71,17 +71,17 @@ impl Small {
         panic!("the disk is never full");
     }
 
-    /// Fills what is left with a file of another program.
+    /// Fills the remaining space with a file of another program.
     fn fill_from_outside(&self) -> PathBuf {
         let path = self.on_disk("other");
         let mut file = fs::File::create(&path).unwrap();
-        // It ends with an error when there is no room.
+        // The copy ends with an error when the disk is full.
         std::io::copy(&mut std::io::repeat(1), &mut file).unwrap_err();
         path
     }
 }
 
-/// A file in a folder, as the process sees it.
+/// Returns the path of a file in a folder, as the process sees it.
 fn on_disk(process: &PortolanProcess, folder: &TempDir, name: &str) -> PathBuf {
     let folder = folder.path().strip_prefix("/").unwrap();
     PathBuf::from(format!("/proc/{}/root", process.id())).join(folder).join(name)
@@ -100,16 +100,16 @@ fn on_a_full_disk_deletions_make_room() {
     let service = json!({"metadata": {"name": "tiny"}, "spec": {"ports": [{"port": 80}]}});
     let refused = small.site.ask("POST", SERVICES, &service.to_string());
     assert!(refused.code == 503 && refused.body.contains("delete objects"), "{}", refused.body);
-    // One after the other, none refused.
+    // One after the other, and none is refused.
     for number in 0..count {
         small.delete(&format!("s{number}"));
     }
     assert_eq!(small.site.names(SERVICES), ["kubernetes"]);
-    // A load balancer sends nothing before that.
+    // A load balancer sends no requests before the server is ready.
     until("the server is ready", || small.is_ready());
     assert_eq!(small.create("again", 200_000), 201);
     small.delete("again");
-    // The room is there again and again.
+    // Deletions make room repeatedly.
     for _ in 0..3 {
         let count = small.fill();
         assert!(count > 10, "{count}");
@@ -133,7 +133,7 @@ fn on_a_full_disk_small_deletions_cost_no_watch_its_history() {
     small.fill();
     for number in 0..5 {
         small.delete(&format!("small{number}"));
-        // Written where there is room for it, or refused.
+        // Written if there is room, or else refused.
         let code = small.create(&format!("other{number}"), 200_000);
         assert!([201, 503].contains(&code), "{code}");
         let path = format!("{SERVICES}?watch=1&timeoutSeconds=1&resourceVersion={from}");
@@ -146,7 +146,7 @@ fn on_a_full_disk_small_deletions_cost_no_watch_its_history() {
 }
 
 #[test]
-fn on_a_full_disk_what_is_deleted_in_steps_goes_too() {
+fn on_a_full_disk_objects_with_finalizers_and_namespaces_can_be_deleted() {
     let small = Small::start();
     let site = &small.site;
     let team = json!({"metadata": {"name": "team"}}).to_string();
@@ -162,7 +162,7 @@ fn on_a_full_disk_what_is_deleted_in_steps_goes_too() {
     });
     assert_eq!(site.ask("POST", SERVICES, &held.to_string()).code, 201);
     small.fill();
-    // It is marked, and goes when what holds it is taken away.
+    // The Service is marked, and is deleted when its finalizers are removed.
     let path = format!("{SERVICES}/held");
     let marked = site.ask("DELETE", &path, "");
     assert!(marked.code == 200 && marked.body.contains("deletionTimestamp"), "{}", marked.body);
@@ -171,7 +171,7 @@ fn on_a_full_disk_what_is_deleted_in_steps_goes_too() {
     let released = site.ask("PUT", &path, &object.to_string());
     assert_eq!(released.code, 200, "{}", released.body);
     assert_eq!(site.ask("GET", &path, "").code, 404);
-    // A Namespace is marked, all in it is deleted, and it goes last.
+    // A Namespace is marked, its objects are deleted, and it is deleted last.
     let deleted = site.ask("DELETE", "/api/v1/namespaces/team", "");
     assert_eq!(deleted.code, 200, "{}", deleted.body);
     until("the Namespace is gone", || site.ask("GET", "/api/v1/namespaces/team", "").code == 404);
@@ -180,17 +180,17 @@ fn on_a_full_disk_what_is_deleted_in_steps_goes_too() {
 }
 
 #[test]
-fn what_is_held_of_the_reserve_is_not_given_to_others() {
+fn a_held_part_of_the_reserve_is_not_released() {
     let mut lives = TwoLives::start(START_TWICE_NARROW);
     lives.kill();
-    // At its start it tries once whether its file can be shorter; it needs the reserve for that.
+    // At its start, the server tries once to shorten its file, which needs the reserve.
     until("the file is made short", || lives.shell.output().contains("made shorter"));
     let at = |name: &str| on_disk(&lives.shell, &lives.folder, name);
     let held = || fs::metadata(at("reserve")).unwrap().len();
     until("a part of the reserve is held", || held() > 0);
     let before = held();
     assert!(before < RESERVE, "{before}");
-    // From now on nothing but the probe writes, and all that is free goes to another program: for some probes.
+    // From here only the probe writes, and another program takes all free space, for several probes.
     let mut file = fs::File::create(at("other")).unwrap();
     let mut least = before;
     let end = Instant::now() + Duration::from_secs(7);
@@ -208,7 +208,7 @@ fn what_is_held_of_the_reserve_is_not_given_to_others() {
 }
 
 #[test]
-fn a_disk_that_others_fill_is_noticed_and_so_is_that_it_is_mended() {
+fn a_disk_filled_by_another_program_is_detected_and_so_is_its_recovery() {
     let mut small = Small::start();
     for number in 0..5 {
         assert_eq!(small.create(&format!("s{number}"), 100_000), 201);
@@ -217,7 +217,7 @@ fn a_disk_that_others_fill_is_noticed_and_so_is_that_it_is_mended() {
     until("a write is refused", || small.create(&format!("n{}", fastrand::u32(..)), 200_000) == 503);
     until("the server says that it is not ready", || !small.is_ready());
     small.delete("s0");
-    // And as a collection.
+    // The same with a deletion of a collection.
     assert_eq!(
         small.site.ask("DELETE", &format!("{SERVICES}?fieldSelector=metadata.name%3Ds1"), "").code,
         200
@@ -225,23 +225,23 @@ fn a_disk_that_others_fill_is_noticed_and_so_is_that_it_is_mended() {
     assert!(!small.site.names(SERVICES).contains(&"s1".to_owned()));
     assert!(!small.is_ready(), "others fill the disk still");
     fs::remove_file(other).unwrap();
-    // Nothing is written, yet it is found out.
+    // Nothing is written, and the server still notices.
     until("the server is ready", || small.is_ready());
     assert_eq!(small.create("after", 200_000), 201);
     assert!(small.server.terminate(PATIENCE).unwrap().success());
 }
 
-/// Two lives of a server on one disk: the second begins when the first is killed.
+/// A server that runs twice on one disk: the second run begins when the first is killed.
 struct TwoLives {
     site: Site,
     shell: PortolanProcess,
     folder: TempDir,
-    /// Large Services in the first life.
+    /// Number of large Services in the first run.
     count: usize,
 }
 
 impl TwoLives {
-    /// The first life.
+    /// Starts the first run.
     fn start(script: &str) -> Self {
         let folder = tempdir().unwrap();
         let (site, path) = (Site::new(), folder.path().to_str().unwrap());
@@ -251,7 +251,7 @@ impl TwoLives {
         Self { site, shell, folder, count: 0 }
     }
 
-    /// Until the disk is full.
+    /// Creates Services until the disk is full.
     fn fill(&mut self) {
         loop {
             let service = json!({
@@ -275,7 +275,7 @@ impl TwoLives {
         }
     }
 
-    /// Kills the first life and waits for the second.
+    /// Kills the first run and waits for the second.
     fn kill(&mut self) {
         let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", self.shell.id())).unwrap();
         let first = children.split_whitespace().next().unwrap().parse().ok();
@@ -304,7 +304,7 @@ fn a_server_that_was_killed_before_it_made_room_makes_it_when_it_starts() {
     lives.fill();
     lives.delete_all();
     lives.kill();
-    // Nothing is deleted, and nothing asked for.
+    // Nothing is deleted, and no client sends a request.
     let site = &lives.site;
     until("the server is ready", || site.ask("GET", "/readyz", "").code == 200);
 }

@@ -1,4 +1,4 @@
-//! A server of plain HTTP in a network namespace of its own, and requests to it.
+//! A server with plain HTTP in its own network namespace, and requests to it.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -7,16 +7,16 @@ use portolan_testkit::{HttpClient, Namespace, PortolanProcess, eventually};
 use serde_json::Value;
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_portolan");
-/// Longer than anything takes on a busy machine.
+/// Deadline of every wait: longer than anything takes on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 const ADDRESS: &str = "127.0.0.1:8001";
 
-/// See the module. Everything in it ends with it.
+/// The namespace. Everything in it stops when this is dropped.
 pub(crate) struct Site {
     pub(crate) namespace: Namespace,
 }
 
-/// What was answered.
+/// An HTTP response.
 pub(crate) struct Answer {
     pub(crate) code: u16,
     pub(crate) body: String,
@@ -29,7 +29,7 @@ impl Site {
         Self { namespace }
     }
 
-    /// Starts the server; what comes before the binary, such as `unshare`, may be given.
+    /// Starts the server. `before` goes before the binary on the command line, such as `unshare`.
     pub(crate) fn serve(&self, before: &[&str], arguments: &[&str]) -> PortolanProcess {
         let own = [BINARY, "serve", "--listen", ADDRESS, "--insecure-http"];
         let all = [before, &own[..], arguments].concat();
@@ -55,7 +55,7 @@ impl Site {
         Some(Answer { code: answer.status, body: String::from_utf8_lossy(&answer.body).into_owned() })
     }
 
-    /// Names of the objects at a path.
+    /// Returns the names of the objects at a path.
     pub(crate) fn names(&self, path: &str) -> Vec<String> {
         let list: Value = serde_json::from_str(&self.ask("GET", path, "").body).unwrap();
         let items = list["items"].as_array().unwrap().iter();

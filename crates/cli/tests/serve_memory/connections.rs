@@ -16,26 +16,27 @@ use tempfile::{TempDir, tempdir};
 use crate::site::{BINARY, PATIENCE, Site, until};
 
 const ADDRESS: &str = "127.0.0.1:6443";
-/// The port and the state as the kernel lists them.
+/// The port and the state as in `/proc/net/tcp`.
 const PORT: &str = "192B";
 const ESTABLISHED: &str = "01";
-/// Memory of one connection without credentials, in bytes.
+/// Maximum memory of one connection without credentials, in bytes.
 const MOST: u64 = 16 << 10;
-/// Connections of one client at a time that may send a long handshake or head, and what each of them may take more.
+/// Number of concurrent connections of one client that may send a long handshake or head, and the additional memory
+/// of each.
 const LONG: usize = 2;
 const MORE: u64 = 128 << 10;
-/// With fewer connections than this one cannot tell what one takes.
+/// With fewer connections than this, the memory of one cannot be measured.
 const FEWEST: usize = 30;
-/// Bytes that each client may send in its handshake and again after it, or a little less.
+/// Bytes that each client may send in its handshake and again after it, or slightly fewer.
 const FIRST: usize = 3800;
-/// Bytes of each part of a handshake message that a client sends in parts, with the record around it.
+/// Bytes of each fragment of a handshake message, including the record header.
 const FRAGMENT: usize = 300;
-/// HTTP/2: what a client begins with, empty SETTINGS, and HEADERS of a GET of /api.
+/// HTTP/2: the client's preface, empty SETTINGS, and HEADERS of a GET of /api.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
 const HEADERS: &[u8] =
     &[0, 0, 11, 1, 5, 0, 0, 0, 1, 0x82, 0x87, 0x44, 4, b'/', b'a', b'p', b'i', 0x41, 1, b'x'];
-/// GOAWAY, without an error (RFC 9113, 6.8), as far as it is always the same.
+/// The constant part of a GOAWAY frame without error (RFC 9113, 6.8).
 const GOAWAY: &[u8] = &[0, 0, 8, 7, 0, 0, 0, 0, 0];
 
 /// A server with TLS, and what a client needs to trust it.
@@ -43,7 +44,7 @@ struct Secure {
     site: Site,
     server: PortolanProcess,
     config: ClientConfig,
-    /// Files that the server has open without a client.
+    /// Number of open files of the server without clients.
     idle: usize,
     folder: TempDir,
 }
@@ -62,14 +63,14 @@ impl Secure {
         Self { site, server, config, idle, folder }
     }
 
-    /// A client that has no certificate.
+    /// Creates a client without a certificate.
     fn client(&self, protocol: &[u8]) -> ClientConnection {
         let mut config = self.config.clone();
         config.alpn_protocols = vec![protocol.to_vec()];
         ClientConnection::new(Arc::new(config), ServerName::try_from("127.0.0.1").unwrap()).unwrap()
     }
 
-    /// A connection whose handshake is done, without a certificate.
+    /// Opens a connection and completes the handshake without a certificate.
     fn secured(&self, protocol: &[u8]) -> StreamOwned<ClientConnection, TcpStream> {
         let mut stream = StreamOwned::new(self.client(protocol), connect());
         while stream.conn.is_handshaking() {
@@ -79,10 +80,10 @@ impl Secure {
         stream
     }
 
-    /// A client that sends a long chain of certificates in small parts, and all of the chain that it may send.
+    /// Returns a client configuration that sends a long chain of certificates in small fragments.
     fn certifying(&self, versions: &[&'static SupportedProtocolVersion]) -> Arc<ClientConfig> {
         let pki = self.folder.path().join("pki");
-        // Any certificate is good for this, since the server does not see the end of the chain.
+        // Any certificate will do, because the server does not see the end of the chain.
         let own = CertificateDer::from_pem_file(pki.join("server.crt")).unwrap();
         let key = PrivateKeyDer::from_pem_file(pki.join("server.key")).unwrap();
         let builder = builder(&pki.join("ca.crt"), versions);
@@ -91,7 +92,7 @@ impl Secure {
         Arc::new(config)
     }
 
-    /// The same, on which the client has said something.
+    /// Does the same as `secured` and sends these bytes.
     fn said(&self, protocol: &[u8], bytes: &[u8]) -> StreamOwned<ClientConnection, TcpStream> {
         let mut stream = self.secured(protocol);
         stream.write_all(bytes).unwrap();
@@ -99,11 +100,11 @@ impl Secure {
         stream
     }
 
-    /// Opens connections, waits until `settled`, and asserts what they take beside `more`, and that it is given back when
-    /// they end.
+    /// Opens connections, waits until `settled`, and asserts that they take at most their limit plus `more`, and that
+    /// the memory is freed when they end.
     ///
-    /// The server ends each of them after some time. On a machine on which so many are not open within that time, half as
-    /// many are opened.
+    /// The server closes each connection after some time. If the machine cannot open so many within that time, half
+    /// as many are opened.
     fn hold_until<T: Send>(
         &self,
         what: &str,
@@ -112,7 +113,7 @@ impl Secure {
         open: impl Fn() -> T + Sync,
         settled: impl Fn(usize) -> bool,
     ) {
-        // What the first of a kind needs once.
+        // The first connections of a kind allocate memory that stays.
         drop(self.open(20, &open));
         until("the first are closed", || files(&self.server) <= self.idle);
         let mut count = count;
@@ -124,7 +125,7 @@ impl Secure {
                 if files(&self.server) >= self.idle + count && settled(count) {
                     during = Some(self.server.resident().unwrap());
                 }
-                // One that was ended may have been measured when its memory was free.
+                // A connection that was closed may have been measured after its memory was freed.
                 self.established() < count || during.is_some()
             });
             let all_are_open = self.established() == count;
@@ -145,27 +146,27 @@ impl Secure {
         }
     }
 
-    /// Connections in the server's namespace.
+    /// Opens connections in the server's namespace.
     fn open<T: Send>(&self, count: usize, open: &(impl Fn() -> T + Sync)) -> Vec<T> {
         self.site.namespace.run(|| (0..count).map(|_| open()).collect()).unwrap()
     }
 
-    /// The same for connections of which the server reads all, and each may take as much as any.
+    /// Does the same for connections of which the server reads everything, and each has the same limit.
     fn hold<T: Send>(&self, what: &str, count: usize, open: impl Fn() -> T + Sync) {
         self.hold_until(what, count, 0, open, |_| self.unread() == 0);
     }
 
-    /// The same for connections of which the server reads nothing more.
+    /// Does the same for connections from which the server stops reading.
     fn hold_unread<T: Send>(&self, what: &str, count: usize, open: impl Fn() -> T + Sync) {
         self.hold_until(what, count, 0, open, |count| self.unread() == count);
     }
 
-    /// The same for connections of which the server reads as many as may send much.
+    /// Does the same for connections of which the server reads only [`LONG`].
     fn hold_long<T: Send>(&self, what: &str, count: usize, open: impl Fn() -> T + Sync) {
         self.hold_until(what, count, LONG as u64 * MORE, open, |count| self.unread() == count - LONG);
     }
 
-    /// Asserts that connections which their clients keep are ended by the server.
+    /// Asserts that the server closes connections that their clients keep open.
     fn refused<T: Send>(&self, what: &str, count: usize, open: impl Fn() -> T + Sync) {
         drop(self.open(20, &open));
         until("the first are closed", || files(&self.server) <= self.idle);
@@ -182,19 +183,19 @@ impl Secure {
         println!("{what}: {} bytes kept", kept());
     }
 
-    /// Connections on which something has come that the server has not read.
+    /// Returns the number of connections with bytes that the server has not read.
     fn unread(&self) -> usize {
         self.sockets().into_iter().filter(|unread| *unread > 0).count()
     }
 
-    /// Connections that neither side has ended.
+    /// Returns the number of connections that neither side has closed.
     fn established(&self) -> usize {
         self.sockets().len()
     }
 
-    /// Bytes that the server has not read of each connection that neither side has ended.
+    /// Returns the unread bytes of each connection that neither side has closed.
     fn sockets(&self) -> Vec<u64> {
-        // The kernel lists the sockets of the namespace that a process is in (proc(5), `/proc/net/tcp`).
+        // The kernel lists the sockets of a process's network namespace (proc(5), `/proc/net/tcp`).
         let sockets = fs::read_to_string(format!("/proc/{}/net/tcp", self.server.id())).unwrap();
         let unread = |line: &str| {
             let fields: Vec<_> = line.split_whitespace().collect();
@@ -206,14 +207,14 @@ impl Secure {
     }
 }
 
-/// A connection, in the namespace of the thread.
+/// Opens a connection in the network namespace of the thread.
 fn connect() -> TcpStream {
     let stream = TcpStream::connect(ADDRESS).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream
 }
 
-/// A connection on which a handshake message has been begun.
+/// Opens a connection and sends the beginning of a handshake message.
 fn fragmented(config: &Arc<ClientConfig>) -> TcpStream {
     let name = ServerName::try_from("127.0.0.1").unwrap();
     let (mut stream, mut client) = (connect(), ClientConnection::new(Arc::clone(config), name).unwrap());
@@ -226,7 +227,7 @@ fn fragmented(config: &Arc<ClientConfig>) -> TcpStream {
             client.write_tls(&mut answer).unwrap();
         }
     }
-    // As many whole records as may be sent, the first of which may be change_cipher_spec.
+    // As many whole records as may be sent. The first may be change_cipher_spec.
     let record = |at: usize| at + 5 + usize::from(u16::from_be_bytes([answer[at + 3], answer[at + 4]]));
     let ends = std::iter::successors(Some(0), |at| Some(record(*at)));
     let end = ends.take_while(|end| greeting + end <= FIRST).last().unwrap();
@@ -234,7 +235,7 @@ fn fragmented(config: &Arc<ClientConfig>) -> TcpStream {
     stream
 }
 
-/// Files that a process has open; a connection is one.
+/// Returns the number of open files of a process. Each connection is one.
 fn files(server: &PortolanProcess) -> usize {
     fs::read_dir(format!("/proc/{}/fd", server.id())).unwrap().count()
 }
@@ -258,7 +259,7 @@ fn builder(
 fn connections_without_credentials_take_little_and_give_it_back() {
     let secure = Secure::start();
     secure.hold("silent", 1000, connect);
-    // What is not a whole record stays in the kernel.
+    // An incomplete record stays in the kernel.
     secure.hold_unread("half a greeting", 1000, || {
         let mut stream = connect();
         stream.write_all(b"\x16\x03\x01").unwrap();
@@ -309,7 +310,7 @@ fn connections_without_credentials_take_little_and_give_it_back() {
 }
 
 #[test]
-fn heads_that_do_not_end_take_little() {
+fn unfinished_heads_take_little_memory() {
     let secure = Secure::start();
     let begin = "GET /api HTTP/1.1\r\nhost: localhost\r\nx-a: ";
     secure.hold("a head begun", 300, || secure.said(b"http/1.1", begin.as_bytes()));
@@ -321,7 +322,7 @@ fn heads_that_do_not_end_take_little() {
     let block = |length: usize| {
         let frames = (0_usize..).step_by(1000).take_while(|sent| *sent < length).enumerate();
         let frames = frames.map(|(number, _)| {
-            // HEADERS, then CONTINUATION, none of which is the last.
+            // HEADERS, then CONTINUATION frames, none of which is the last.
             let kind = if number == 0 { 1 } else { 9 };
             [&[0, 3, 0xe8, kind, 0, 0, 0, 0, 1][..], &[0x82; 1000]].concat()
         });
@@ -330,7 +331,7 @@ fn heads_that_do_not_end_take_little() {
     let (short, most) = (block(1000), block(FIRST - 1000));
     secure.hold("a header block begun", 300, || secure.said(b"h2", &short));
     secure.hold("a header block of 4 KB", 300, || secure.said(b"h2", &most));
-    // Few at a time are read to the limit of a head.
+    // Only few connections at a time are read up to the limit of a head.
     let longest = format!("{begin}{}", "x".repeat(60 << 10));
     secure.hold_long("a head of 60 KB", 300, || secure.said(b"http/1.1", longest.as_bytes()));
     let longest = block(60 << 10);
@@ -338,7 +339,7 @@ fn heads_that_do_not_end_take_little() {
 }
 
 #[test]
-fn connections_end_with_the_answer_to_a_client_that_does_not_show_who_it_is() {
+fn connections_without_credentials_end_with_the_first_response() {
     let secure = Secure::start();
     for (path, code) in [("/api", "401"), ("/livez", "200"), ("/version", "200")] {
         for credential in ["", "authorization: Bearer wrong\r\n"] {
@@ -358,7 +359,7 @@ fn connections_end_with_the_answer_to_a_client_that_does_not_show_who_it_is() {
     secure.refused("HTTP/2", 100, || {
         let mut stream = secure.said(b"h2", &request);
         let mut answer = Vec::new();
-        // The end of TLS is not told to a client that does not answer.
+        // A client that does not respond gets no close_notify.
         let _ = stream.read_to_end(&mut answer);
         assert!(answer.windows(9).any(|bytes| bytes == GOAWAY), "{answer:x?}");
         assert!(String::from_utf8_lossy(&answer).contains("\"code\":401"), "{answer:x?}");

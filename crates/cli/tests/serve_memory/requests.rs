@@ -6,30 +6,30 @@ use portolan_testkit::PortolanProcess;
 use crate::site::Site;
 
 const SERVICES: &str = "/api/v1/namespaces/default/services";
-/// Memory of one request, as a multiple of its body.
+/// Maximum memory of one request, as a multiple of its body.
 const TIMES: usize = 8;
-/// Memory that any request may take, however short it is.
+/// Memory that any request may take, even a short one.
 const FLOOR: u64 = 14 << 20;
-/// The longest body that is read.
+/// Length of the longest body that the server reads.
 const BODY: usize = 3 << 20;
-/// What the allocator and the threads take beside it.
+/// Additional memory of the allocator and the threads.
 const PAGES: u64 = 256 << 10;
 
-/// What one request takes at most: the process's high-water mark above what it had before.
+/// Returns the maximum memory of one request: the process's high-water mark minus its memory before.
 fn taken(server: &PortolanProcess, request: impl FnOnce()) -> u64 {
-    // 5 sets the mark to what the process has now (`proc_pid_clear_refs(5)`).
+    // 5 resets the mark to the current memory (`proc_pid_clear_refs(5)`).
     fs::write(format!("/proc/{}/clear_refs", server.id()), "5").unwrap();
     let before = server.resident().unwrap();
     request();
     server.resident_high_water().unwrap().saturating_sub(before)
 }
 
-/// The most that a request with this body may take.
+/// Returns the memory that a request with this body may take.
 fn most(body: &str) -> u64 {
     FLOOR.max((body.len() * TIMES) as u64) + PAGES
 }
 
-/// `head`, as many of `part` as a body may have, with their numbers, and `tail`.
+/// Returns `head`, up to `count` numbered copies of `part` that fit into a body, and `tail`.
 fn many(head: &str, part: impl Fn(usize) -> String, tail: &str, count: usize) -> String {
     let mut text = head.to_owned();
     for number in 0..count {
@@ -45,7 +45,8 @@ fn many(head: &str, part: impl Fn(usize) -> String, tail: &str, count: usize) ->
     text + tail
 }
 
-/// Bodies of about 3 MiB, each dense in another way, and of a little less than decoding takes.
+/// Returns bodies of about 3 MiB, each with a different dense content, and some slightly below the limits of the
+/// decoder.
 fn bodies() -> Vec<(&'static str, String)> {
     let all = usize::MAX;
     let service = |metadata: &str| format!("{{\"metadata\":{{\"name\":\"x\",{metadata}");
@@ -125,7 +126,7 @@ fn one_request_takes_at_most_what_the_book_says() {
             ("POST", SERVICES.to_owned()),
             ("PUT", format!("{SERVICES}/small")),
         ] {
-            // What an earlier request has left free would not be seen.
+            // Memory that an earlier request freed would hide the growth.
             let site = Site::new();
             let mut server = site.serve(&[], &["--in-memory"]);
             site.ready(&mut server);
@@ -144,7 +145,8 @@ fn one_request_takes_at_most_what_the_book_says() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// A slice with as many endpoints as validation permits, each with so many addresses, and hints for so many zones and nodes.
+/// Returns an EndpointSlice with the maximum number of valid endpoints, each with this many addresses, and hints for
+/// this many zones and nodes.
 fn slice(addresses: usize, hints: usize) -> String {
     let zones: Vec<String> = (0..hints).map(|zone| format!("{{\"name\":\"z{zone}\"}}")).collect();
     let zones = zones.join(",");
@@ -163,7 +165,7 @@ fn slice(addresses: usize, hints: usize) -> String {
     many(head, endpoint, "],\"ports\":[{\"port\":1}]}", 1000)
 }
 
-/// Endpoints with so many addresses, each with a target.
+/// Returns Endpoints with this many addresses, each with a target.
 fn endpoints(count: usize) -> String {
     let address = |n: usize| {
         format!(
@@ -178,7 +180,7 @@ fn endpoints(count: usize) -> String {
 }
 
 #[test]
-fn what_is_stored_takes_no_more_either() {
+fn requests_on_stored_objects_stay_within_the_same_limit() {
     let slices = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
     let all_endpoints = "/api/v1/namespaces/default/endpoints";
     let annotation = format!(
@@ -212,7 +214,7 @@ fn what_is_stored_takes_no_more_either() {
         let (site, folder) = (Site::new(), tempfile::tempdir().unwrap());
         let path_of = format!("{path}/{name}");
         for (method, path, body, expected) in [("POST", path, &body, 201), ("PUT", &path_of, &changed, 200)] {
-            // What an earlier request has left free would not be seen.
+            // Memory that an earlier request freed would hide the growth.
             let mut server = site.serve(&[], &["--data-dir", folder.path().to_str().unwrap()]);
             site.ready(&mut server);
             let mut code = 0;

@@ -1,5 +1,5 @@
-//! Memory under load that never ends: connections and flows of all sorts come and go, and endpoints fail, come and go. Some
-//! seconds of it are a part of every test run; `PORTOLAN_SOAK_SECONDS=300` makes it long.
+//! Memory under continuous load: connections and flows of all kinds come and go, and endpoints fail, disappear and
+//! return. Every test run includes some seconds of it. `PORTOLAN_SOAK_SECONDS=300` makes it longer.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
@@ -16,22 +16,22 @@ use super::metric;
 use crate::common::{BACKEND_PORT, Cluster, PATIENCE, at, objects};
 
 const SHORT: u64 = 15;
-/// Idle flows end soon, so that there are as many after some seconds as later.
+/// Idle flows expire soon, so their number is constant after some seconds.
 const CONFIGURATION: &str = "mode: userspace\nudpIdleTimeout: 2s\n";
-/// Memory counts from this part of the whole on.
+/// Memory is measured after one in this many parts of the run.
 const WARM: u32 = 5;
-/// What it may grow by from then on, in bytes: the allocator's.
+/// Growth that is allowed from then on, in bytes, for the allocator.
 const GROWTH: u64 = 2 << 20;
-/// Between two connections, or datagrams, of one client.
+/// Interval between two connections, or datagrams, of one client.
 const PACE: Duration = Duration::from_millis(5);
-/// Connections that a client leaves open at any time.
+/// Connections that a client keeps open at any time.
 const HELD: usize = 50;
-/// As much as makes the relay go on by splice.
+/// Enough bytes to make the relay switch to splice.
 const BULK: usize = 32 << 10;
-/// Pipes that the relay keeps, and what else is made once.
+/// Pipes that the relay keeps, and other descriptors that are opened once.
 const DESCRIPTORS: usize = 64 * 2 + 16;
 
-/// What came of the load.
+/// Results of the load.
 #[derive(Default)]
 struct Score {
     over: AtomicBool,
@@ -40,7 +40,8 @@ struct Score {
     answered: AtomicU64,
 }
 
-/// Endpoints that live here and elsewhere, and such that refuse or do not exist: the relay finds the living.
+/// Creates Services with working endpoints on both nodes, and with endpoints that refuse or do not exist. The relay
+/// finds the working ones.
 fn services(cluster: &Cluster) {
     let living = [&cluster.world.pods()[0], &cluster.world.remote_pods()[0]];
     for (name, address, affinity) in [("mixed", "10.96.0.10", "None"), ("sticky", "10.96.0.11", "ClientIP")] {
@@ -57,7 +58,7 @@ fn services(cluster: &Cluster) {
     change(cluster, 0);
 }
 
-/// Endpoints of a third Service come and go; one of them dies without a word to anybody, and comes back.
+/// Changes the endpoints of a third Service. One of them stops and restarts without an update of the API.
 fn change(cluster: &Cluster, round: usize) {
     let pods: Vec<_> = cluster.world.pods().iter().chain(cluster.world.remote_pods()).collect();
     cluster.service(objects::cluster_ip("changing", "10.96.0.12"), &pods[round % 2..]);
@@ -70,7 +71,7 @@ fn change(cluster: &Cluster, round: usize) {
     }
 }
 
-/// One connection after the other: short ones, much data, resets, and some that stay open.
+/// Opens one connection after the other: short ones, bulk data, resets, and some that stay open.
 fn connections(to: SocketAddr, score: &Score) {
     let mut held = Vec::new();
     for number in 0.. {
@@ -91,11 +92,11 @@ fn connections(to: SocketAddr, score: &Score) {
     }
 }
 
-/// Answers the connection where it is to stay open.
+/// Uses one connection. Returns it if it is to stay open.
 fn connection(to: SocketAddr, number: usize) -> std::io::Result<Option<TcpStream>> {
     let mut stream = TcpStream::connect_timeout(&to, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
-    // The line that an endpoint begins with.
+    // The line that an endpoint sends first.
     if stream.read(&mut [0; 256])? == 0 {
         return Err(std::io::ErrorKind::UnexpectedEof.into());
     }
@@ -116,7 +117,7 @@ fn connection(to: SocketAddr, number: usize) -> std::io::Result<Option<TcpStream
     Ok(None)
 }
 
-/// One flow after the other; those to endpoints that are not there are not answered.
+/// Starts one flow after the other. Those to missing endpoints get no reply.
 fn flows(to: SocketAddr, score: &Score) {
     while !score.over.load(Ordering::Relaxed) {
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
@@ -142,7 +143,7 @@ fn memory_is_flat_whatever_comes_and_goes() {
     let (pod, client) = (cluster.world.pods()[0].namespace(), cluster.world.client().namespace());
     let node = cluster.world.node().namespace();
     for namespace in [pod, client, node] {
-        // Else the ports of closed connections are missing after a minute.
+        // Without this, the ports of closed connections run out after a minute.
         namespace.write_sysctls(&[("net/ipv4/tcp_tw_reuse".to_owned(), "1")]).unwrap();
     }
     let proxy = cluster.proxy_with(CONFIGURATION);
@@ -186,7 +187,7 @@ fn memory_is_flat_whatever_comes_and_goes() {
         whole / WARM,
         last >> 10
     );
-    // One that is being answered may die with its endpoint.
+    // Connections in progress may break with their endpoint.
     assert!(failed <= served / 100, "{failed} failed, {served} served");
     assert!(served > 20 * seconds && answered > 20 * seconds, "{}", proxy.output());
     assert!(last <= warm + GROWTH, "from {warm} to {last} bytes");

@@ -1,4 +1,4 @@
-//! Where this node reaches the API server: no Service may take that away from it.
+//! Keeps the node's path to the API server: finds the addresses and ports that no Service may capture.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -11,15 +11,15 @@ use portolan_node::config::Mode;
 use super::Agent;
 
 impl Agent {
-    /// The agent connects elsewhere, or may do so.
+    /// Handles a possible change of the address to which the client of the API server connects.
     pub(in crate::proxy) fn api_server_moved(&mut self) {
         self.review_api_server();
         self.hand_over();
         self.show_backlog();
     }
 
-    /// Looks whether other API servers are behind the cluster IP by which the agent reaches them. Only the IPVS mode asks for
-    /// their addresses.
+    /// Checks whether the API servers behind the cluster IP by which the agent reaches them have changed. Only the
+    /// IPVS mode needs their addresses.
     pub(super) fn follow_api_servers(&mut self) {
         if self.running.is_some()
             && self.configuration.mode_or_default() == Mode::Ipvs
@@ -29,7 +29,8 @@ impl Agent {
         }
     }
 
-    /// Tells the Catalog what has to stay reachable. Where the node's addresses cannot be listed, it stays as it was.
+    /// Passes the addresses and ports that must stay reachable to the Catalog. Does nothing if the node's addresses
+    /// cannot be listed.
     pub(super) fn review_api_server(&mut self) {
         let Ok(own) = Addresses::open().and_then(|addresses| addresses.list_own()) else { return };
         let sockets = self.peers.sockets();
@@ -43,8 +44,9 @@ impl Agent {
     }
 }
 
-/// What Services must leave alone where the agent connects to these addresses and ports, and these API servers are behind
-/// them. `own` are the node's addresses without those that the IPVS mode gave it for Services.
+/// Returns what Services must not capture. `sockets` are the addresses and ports to which the agent connects,
+/// `behind` the API servers behind them, and `own` the node's addresses without those that the IPVS mode added for
+/// Services.
 fn places(
     sockets: &BTreeSet<SocketAddr>,
     behind: &BTreeSet<IpAddr>,
@@ -64,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_depends_on_the_mode_and_on_whose_address_it_is() {
+    fn protected_addresses_depend_on_the_mode_and_the_nodes_addresses() {
         let sockets: BTreeSet<SocketAddr> =
             ["192.0.2.1:6443", "127.0.0.1:7443", "192.0.2.9:6443", "[2001:db8::1]:443"]
                 .iter()
@@ -81,7 +83,8 @@ mod tests {
             };
             assert_eq!(places(&sockets, &behind, mode, &own), wanted);
         }
-        // IPVS makes each address of a Service one of this node: what it has anyway, it may have.
+        // The IPVS mode adds each address of a Service to the node. Addresses that the node has anyway need no
+        // protection.
         let addresses =
             ["192.0.2.1", "198.51.100.1", "2001:db8::1"].map(|address| address.parse().unwrap()).into();
         assert_eq!(

@@ -1,15 +1,15 @@
-//! How many changes of objects are not in the kernel yet: for the gauges of pending changes.
+//! Counts the object changes that are not in the kernel yet, for the gauges of pending changes.
 
 use portolan_backend::engine::ObjectChanges;
 use portolan_model::Family;
 use portolan_model::catalog::PerFamily;
 
-/// Changes on their way from the watch to the kernel. Until the first commit, that is everything there is.
+/// Object changes between the watch and the kernel. Before the first commit these are all objects.
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
-    /// Not handed over yet.
+    /// Changes that have not been handed over to the engine.
     collected: ObjectChanges,
-    /// Handed over, not reported back.
+    /// Changes that have been handed over and not been reported back.
     queued: PerFamily<ObjectChanges>,
 }
 
@@ -22,25 +22,25 @@ impl Backlog {
         self.collected += ObjectChanges { endpoint_slices: 1, ..ObjectChanges::default() };
     }
 
-    /// What was collected goes to the engine as work of this family, which is to report it back.
+    /// Adds the collected changes to a family's queue and returns them. The engine reports them back with its commit.
     pub(super) fn hand_over(&mut self, family: Family) -> ObjectChanges {
         *self.queued.get_mut(family) += self.collected;
         self.collected
     }
 
-    /// Every family that has something to do was told.
+    /// Clears the collected changes, once every family with work has received them.
     pub(super) fn handed_over(&mut self) {
         self.collected = ObjectChanges::default();
     }
 
-    /// The engine reports this back.
+    /// Removes changes that the engine has reported back.
     pub(super) fn synced(&mut self, family: Family, done: ObjectChanges) {
         let queued = self.queued.get_mut(family);
         queued.services = queued.services.saturating_sub(done.services);
         queued.endpoint_slices = queued.endpoint_slices.saturating_sub(done.endpoint_slices);
     }
 
-    /// All that waits. What waits in both families counts once.
+    /// Returns the pending changes. A change that is pending in both families counts once.
     pub(super) fn waiting(&self) -> ObjectChanges {
         let PerFamily { ipv4, ipv6 } = self.queued;
         let mut all = ObjectChanges {
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_queued_while_a_commit_is_under_way_waits_for_the_next_one() {
+    fn changes_during_a_commit_are_pending_until_the_next_one() {
         let mut backlog = Backlog::default();
         backlog.service_changed();
         backlog.endpoint_slice_changed();
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_family_has_to_do_does_not_wait() {
+    fn a_change_without_effect_in_any_family_is_not_pending() {
         let mut backlog = Backlog::default();
         backlog.endpoint_slice_changed();
         assert_eq!(backlog.waiting(), ObjectChanges { services: 0, endpoint_slices: 1 });

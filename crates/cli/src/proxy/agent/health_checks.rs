@@ -1,4 +1,4 @@
-//! Health-check node ports: in step with the Catalog, on the addresses of node ports.
+//! Health-check node ports: keeps their servers in sync with the Catalog, on the addresses of node ports.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -15,26 +15,26 @@ use portolan_node::health::{ListenAddresses, ServiceHealth, ServiceKey};
 use super::Agent;
 use crate::proxy::settings;
 
-/// The servers of one family.
+/// The health-check servers of one family.
 pub(super) struct HealthChecks {
     family: Family,
     listen: ListenAddresses,
     servers: ServiceHealth,
-    /// They may not be as the Catalog says.
+    /// Whether the servers may differ from the Catalog.
     stale: bool,
-    /// What could not be opened is tried again.
+    /// When the ports that could not be opened are retried. `None` if all are open.
     retry_at: Option<Instant>,
-    /// Attempts in a row that failed.
+    /// Number of consecutive failed attempts.
     failures: u32,
 }
 
-/// Wait before what could not be opened is tried again; doubled with each failure up to the longest. An IPv6
-/// address that has just come is tentative for a second or two (RFC 4862) and cannot be listened on.
+/// First and longest delay before ports that could not be opened are retried. The delay doubles with each failure. A
+/// new IPv6 address is tentative for a second or two (RFC 4862) and cannot be listened on.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(60);
 
 impl HealthChecks {
-    /// Something changed that they depend on.
+    /// Marks the servers as stale.
     pub(super) const fn touch(&mut self) {
         self.stale = true;
     }
@@ -59,7 +59,7 @@ impl Agent {
         self.families.iter().map(new).collect()
     }
 
-    /// Node ports may answer elsewhere now: their health checks follow at once.
+    /// Moves the health-check servers at once if the addresses of node ports changed.
     pub(super) fn move_health_checks(&mut self, addresses: &[IpAddr]) {
         let node_ips = self.node_ips();
         let Some(running) = &mut self.running else { return };
@@ -78,7 +78,7 @@ impl Agent {
         }
     }
 
-    /// Tries again what could not be opened, when its time has come.
+    /// Retries the ports that could not be opened, for families whose retry is due.
     pub(super) fn retry_health_checks(&mut self) {
         let now = Instant::now();
         let due = |checks: &&HealthChecks| checks.retry_at.is_some_and(|at| at <= now);
@@ -89,8 +89,8 @@ impl Agent {
         }
     }
 
-    /// Brings the servers of a family in step with the Catalog. What fails is tried again after the next commit,
-    /// and after some time.
+    /// Brings a family's servers in sync with the Catalog, if they are stale. What fails is retried after the next
+    /// commit and after a back-off.
     pub(super) fn sync_health_checks(&mut self, family: Family) {
         let Some(running) = &mut self.running else { return };
         let (mut ports, mut counts) = (BTreeMap::new(), BTreeMap::new());
@@ -111,7 +111,7 @@ impl Agent {
     }
 }
 
-/// What a data plane of this family has to know of changed health checks.
+/// Returns the changed health-check node ports of a family, for its data plane.
 pub(super) fn of_family(changes: &[HealthCheckChange], family: Family) -> Vec<HealthCheckPort> {
     let port = |check: &HealthCheck| check.local_ready.get(family).map(|_| check.port);
     let different = changes.iter().filter_map(|change| {
@@ -121,7 +121,7 @@ pub(super) fn of_family(changes: &[HealthCheckChange], family: Family) -> Vec<He
     different.collect()
 }
 
-/// What it has to know of all of them.
+/// Returns all health-check node ports of a family, for its data plane.
 pub(super) fn all_of_family(checks: &[(ObjectKey, HealthCheck)], family: Family) -> Vec<HealthCheckPort> {
     let of_family = checks.iter().filter(|(_, check)| check.local_ready.get(family).is_some());
     of_family.map(|(key, check)| health_check_port(key, Some(check.port))).collect()

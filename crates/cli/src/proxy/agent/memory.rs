@@ -1,7 +1,7 @@
-//! Whether the memory limit of this process is enough for the rules of the iptables mode.
+//! Checks whether the memory limit of this process is enough for the rules of the iptables mode.
 //!
-//! The programs that load rules are much larger than the agent, and the kernel counts rules as memory of the cgroup that made
-//! them. Where the limit is too low, the kernel ends a program, or all of the container, at each load.
+//! The programs that load rules are much larger than the agent. The kernel charges rules to the cgroup that creates
+//! them. If the limit is too low, the kernel kills a program, or the whole container, at each load.
 
 use portolan_backend::iptables::{Memory, Size, Variant};
 use portolan_model::Change;
@@ -12,35 +12,36 @@ use portolan_node::sysctl::Host;
 use super::{Agent, Plane};
 use crate::proxy::modes::Blueprint;
 
-/// Of the agent itself, in bytes: without Services, and for each endpoint, with its share of objects.
+/// Memory of the agent itself, in bytes: the base without Services, and the amount per endpoint with its share of
+/// objects.
 const AGENT: u64 = 12 << 20;
 const AGENT_ENDPOINT: u64 = 180;
 
-/// What is known of memory.
+/// Estimate of the memory that the iptables mode needs.
 #[derive(Debug, Default)]
 pub(super) struct Need {
     sizes: PerFamily<Size>,
-    /// Where rules of the iptables mode are to go.
+    /// The iptables variant of each family. `None` if the family does not use the iptables mode.
     variants: PerFamily<Option<Variant>>,
-    /// What was told to be needed, in bytes.
+    /// The need that was last reported, in bytes.
     told: Option<u64>,
 }
 
 impl Need {
-    /// Takes in what changed of Services.
+    /// Updates the sizes for a changed Service port.
     pub(super) fn take(&mut self, change: &Change) {
         let of = |side: &Option<_>| side.as_deref().map(Size::of).unwrap_or_default();
         let size = self.sizes.get_mut(change.family);
         *size = size.plus(of(&change.new)).minus(of(&change.old));
     }
 
-    /// Nothing is known of Services.
+    /// Resets the sizes of all Services.
     pub(super) fn forget_services(&mut self) {
         self.sizes = PerFamily::default();
     }
 
-    /// In bytes: for the rules of every family in the kernel, the largest of the programs, which run one after the other, and
-    /// the agent. Nothing where no family has such rules.
+    /// Returns the needed bytes: the rules of every family in the kernel, the larger one of the programs (they run
+    /// one after the other) and the agent. `None` if no family uses the iptables mode.
     fn bytes(&self) -> Option<u64> {
         let of = |size: &Size, variant: &Option<Variant>| Some(size.memory((*variant)?));
         let families = [of(&self.sizes.ipv4, &self.variants.ipv4), of(&self.sizes.ipv6, &self.variants.ipv6)];
@@ -52,8 +53,8 @@ impl Need {
         Some(agent.saturating_add(kernel).saturating_add(program))
     }
 
-    /// What is to be told: the memory needed, in bytes, and the room for it, where that is less. What was told is told again
-    /// when a tenth more is needed.
+    /// Returns the needed bytes and the available room if the need exceeds the room and has not been reported. A need
+    /// is reported again when it has grown by a tenth.
     fn too_much_for(&mut self, room: impl FnOnce() -> Option<Room>) -> Option<(u64, Room)> {
         let Some(needed) = self.bytes() else {
             self.told = None;
@@ -69,7 +70,7 @@ impl Need {
 }
 
 impl Agent {
-    /// Says where the memory limit is too low for the rules that are there now, or are about to be loaded.
+    /// Warns if the memory limit is too low for the rules that are loaded or about to be loaded.
     pub(super) fn review_memory(&mut self) {
         if let Some(running) = self.running.take() {
             self.tell_of_memory(&running.planes);
@@ -77,7 +78,7 @@ impl Agent {
         }
     }
 
-    /// The same, of these data planes.
+    /// Does the same for `planes`.
     pub(super) fn tell_of_memory(&mut self, planes: &[Plane]) {
         for plane in planes {
             let iptables = matches!(plane.blueprint, Blueprint::Iptables(_));
@@ -122,13 +123,13 @@ mod tests {
         need
     }
 
-    /// A cgroup with this limit in MiB that this process has for itself.
+    /// Returns a cgroup limit in MiB that no other process uses.
     fn mebibytes(limit: u64) -> Room {
         Room { limit: limit << 20, others: 0 }
     }
 
     #[test]
-    fn a_limit_that_is_too_low_is_told_once_and_again_where_much_more_is_needed() {
+    fn a_limit_that_is_too_low_is_reported_once_and_again_after_much_growth() {
         let mut need = need(12_000, Variant::Legacy);
         let limit = || Some(mebibytes(256));
         let (needed, _) = need.too_much_for(limit).expect("more than that");
@@ -143,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_need_that_grows_by_little_is_told_when_it_crosses_the_limit() {
+    fn a_slowly_growing_need_is_reported_when_it_exceeds_the_limit() {
         let mut need = need(12_000, Variant::Legacy);
         let room = Some(mebibytes(650));
         let mut told = Vec::new();
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_use_of_the_limit_is_no_room() {
+    fn memory_of_other_processes_reduces_the_room() {
         let mut need = need(12_000, Variant::Legacy);
         assert_eq!(need.too_much_for(|| Some(mebibytes(800))), None);
         let shared = || Some(Room { limit: 800 << 20, others: 300 << 20 });
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_told_again_after_another_mode() {
+    fn a_low_limit_is_reported_again_after_another_mode() {
         let mut need = need(12_000, Variant::Legacy);
         let limit = || Some(mebibytes(256));
         assert!(need.too_much_for(limit).is_some());
@@ -174,7 +175,7 @@ mod tests {
         assert!(need.too_much_for(limit).is_some());
     }
 
-    /// That the manifests give it is seen by the test program `deploy`.
+    /// That the manifests set this limit is tested by the test program `deploy`.
     #[test]
     fn the_limit_of_the_manifests_holds_16_000_services_with_10_endpoints_in_both_families() {
         for variant in [Variant::Nft, Variant::Legacy] {
@@ -197,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn other_modes_need_nothing_of_it_and_changes_are_counted() {
+    fn other_modes_need_no_memory_and_changes_update_the_sizes() {
         let mut need = need(16_000, Variant::Nft);
         *need.variants.get_mut(Family::Ipv4) = None;
         assert_eq!(need.bytes(), None);

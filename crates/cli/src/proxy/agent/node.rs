@@ -1,4 +1,7 @@
-//! This node: what its Node object and its interfaces say, and what has to follow when they say something else.
+//! This node: its Node object and its interface addresses, and the settings that follow from them.
+//!
+//! A change of either is handled like a change of the configuration: settings and data planes are derived again, and
+//! what differs is handed over to the engine.
 
 use std::net::IpAddr;
 
@@ -15,8 +18,8 @@ use super::{Agent, Next, Running};
 use crate::proxy::modes::{self, Blueprint, Shared};
 use crate::proxy::{checks, settings};
 
-/// What the Node object said last. A Node without addresses or pod CIDRs has lost them for a moment, as when it
-/// is made anew: what it had before still describes what is on this node.
+/// The last known addresses and pod CIDRs of the Node object. If an update has no addresses or no pod CIDRs, the old
+/// ones stay: a Node lacks them for a moment when it is recreated, and the old ones still describe this node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct OwnNode {
     addresses: Vec<IpAddr>,
@@ -32,12 +35,12 @@ impl OwnNode {
         &self.pod_cidrs
     }
 
-    /// One address of each family, after the configuration had its say.
+    /// Returns one address for each family. `bindAddress` of the configuration overrides the Node object.
     pub(super) fn ips(&self, configuration: &Configuration) -> NodeAddresses {
         settings::node_addresses(&self.addresses, configuration.bind_address)
     }
 
-    /// Takes the object in; says whether anything is different.
+    /// Stores the addresses and pod CIDRs of a Node object. Returns true if they changed.
     fn take(&mut self, node: &Node) -> bool {
         let before = self.clone();
         let addresses: Vec<IpAddr> =
@@ -68,8 +71,8 @@ impl Agent {
         self.reconfigure();
     }
 
-    /// Tells what the configuration and the Node object, as they are now, leave to be desired. What would keep the
-    /// proxy from starting does not end one that runs.
+    /// Reports new findings about the current configuration and Node object. A finding that is fatal at the start
+    /// does not end a running proxy.
     pub(super) fn review_families(&mut self) {
         if self.running.is_none() {
             return;
@@ -85,8 +88,8 @@ impl Agent {
         self.node.ips(&self.configuration)
     }
 
-    /// The node's addresses without those that the IPVS mode gave it, or nothing where they cannot be listed now: then what
-    /// runs stays, and it is tried again.
+    /// Returns the node's addresses without those that the IPVS mode added. Returns `None` if they cannot be listed:
+    /// the current settings stay, and the listing is retried every second.
     pub(super) fn interface_addresses(&mut self) -> Option<Vec<IpAddr>> {
         let listed = Addresses::open().and_then(|addresses| addresses.list_own());
         if let Err(error) = &listed
@@ -108,13 +111,14 @@ impl Agent {
         self.families.iter().map(of_family).collect()
     }
 
-    /// The data planes that are wanted, in the order of the settings.
+    /// Returns the blueprints of the wanted data planes, in the order of the settings.
     pub(super) fn blueprints(&self, addresses: &[IpAddr]) -> Vec<Blueprint> {
         let node_ips = self.node_ips();
         let node = settings::Node { ips: &node_ips, pod_cidrs: &self.node.pod_cidrs, addresses };
         let of_family = |family: &Family| {
             match Blueprint::new(&self.configuration, *family, &node) {
-                // Relays of an earlier mode may be there as well: the mode that runs needs no other in its place.
+                // While the process stops, a data plane that captures for a relay is replaced by one that does not.
+                // Other modes stay, even if relays of an earlier mode are draining.
                 blueprint if self.leaving.is_some() && blueprint.captures() => {
                     Blueprint::without_relay(&self.configuration, *family, &node)
                 }
@@ -124,8 +128,8 @@ impl Agent {
         self.families.iter().map(of_family).collect()
     }
 
-    /// Derives anew what depends on the configuration, the node and its addresses, and hands over what became
-    /// different.
+    /// Derives the settings and data planes again from the configuration, the node and its addresses. Hands over what
+    /// differs.
     pub(super) fn reconfigure(&mut self) {
         if self.running.is_none() {
             return;
@@ -140,7 +144,7 @@ impl Agent {
             if is_new {
                 running.flows.requests().configure(settings.family, settings.node_port_addresses.clone());
             }
-            // It would be removed with what kube-proxy left, by whoever is about it.
+            // The removal of kube-proxy's leftovers would also remove this data plane's rules.
             let waits = running.removes_leftovers && blueprint.has_names_of_kube_proxy();
             let replaced = if waits {
                 Replaced::Unchanged
@@ -158,7 +162,7 @@ impl Agent {
             }
         }
         running.settings = new;
-        // Where memory is short, that is told before rules are loaded.
+        // A warning about too little memory comes before the rules are loaded.
         self.review_memory();
         if let Some(running) = &self.running {
             for (family, dataplane) in replacements {
@@ -170,18 +174,18 @@ impl Agent {
     }
 }
 
-/// What is to become of the data plane of a family.
+/// The result of comparing a family's data plane with the wanted one.
 enum Replaced {
-    /// The one there is is the one that is wanted.
+    /// The current data plane is the wanted one.
     Unchanged,
-    /// This one is to take its place.
+    /// The data plane that is to replace the current one.
     By(Box<dyn Dataplane + Send>),
-    /// The other one could not be made.
+    /// The wanted data plane could not be created.
     Failed,
 }
 
 impl Running {
-    /// Makes the data plane that is to take the place of a family's, if another one is wanted.
+    /// Creates the data plane that replaces a family's current one, if another one is wanted.
     fn successor(&mut self, settings: &Settings, blueprint: Blueprint, shared: &mut Shared) -> Replaced {
         let family = settings.family;
         let plane = self.planes.iter_mut().find(|plane| plane.family == family);
@@ -216,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_lost_everything_is_as_it_was() {
+    fn a_node_without_addresses_and_pod_cidrs_keeps_the_last_ones() {
         let mut own = OwnNode::default();
         assert!(own.take(&node(&["192.0.2.1"], &["198.51.100.1"], &["10.0.0.0/24"])));
         assert!(!own.take(&node(&["192.0.2.1"], &["198.51.100.1"], &["10.0.0.0/24"])));

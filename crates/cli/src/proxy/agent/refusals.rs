@@ -1,4 +1,4 @@
-//! Service ports that could not be programmed: told when they come up, not each time that they are reported.
+//! Service ports that could not be programmed. Each is reported once, not after each commit that repeats the refusal.
 
 use std::sync::Arc;
 
@@ -8,13 +8,14 @@ use portolan_model::ServicePortName;
 use super::Agent;
 use crate::proxy::reports::Synced;
 
-/// What was told of a family, and is still so.
+/// A family's refusals that have been reported and still stand.
 #[derive(Debug, Default)]
 pub(super) struct Told(Vec<Refusal>);
 
 impl Told {
-    /// Takes in what a commit could not program; answers what of it is to be told. `changed` are the Service ports that the
-    /// commit was about, `None` all of them: those that it did not refuse are in order again.
+    /// Stores the refusals of a commit and returns the new ones. `changed` are the Service ports of the commit,
+    /// `None` all of them. A Service port that the commit covers and does not refuse is programmed: its refusal is
+    /// dropped.
     fn take(&mut self, refused: &[Refusal], changed: Option<&[Arc<ServicePortName>]>) -> Vec<Refusal> {
         let new: Vec<Refusal> = refused.iter().filter(|refusal| !self.0.contains(refusal)).cloned().collect();
         self.0.retain(|told| {
@@ -26,7 +27,7 @@ impl Told {
 }
 
 impl Agent {
-    /// Tells of Service ports that cannot be programmed, in the log and by an Event each.
+    /// Reports Service ports that cannot be programmed: one log message and one Event each.
     pub(super) fn tell_refused(&mut self, step: &Synced) {
         let family = step.family;
         let changed = (!step.full).then_some(step.changed.as_slice());
@@ -62,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_mended_and_comes_back_is_told_again() {
+    fn a_refusal_is_reported_again_after_it_was_resolved() {
         let mut told = Told::default();
         let (a, b) = (refusal("a", "too many"), refusal("b", "too many"));
         let mut take = |refused: &[&Refusal], changed: Option<&[&str]>| {
@@ -78,7 +79,7 @@ mod tests {
         assert_eq!(take(&[&a, &b], Some(&["b"])), std::slice::from_ref(&b), "a was not touched");
         let other = refusal("a", "full");
         assert_eq!(take(&[&other], Some(&["a"])), std::slice::from_ref(&other), "another reason");
-        // A comparison names all there are.
+        // A full comparison names all refusals.
         assert_eq!(take(&[&other, &b], None), []);
         assert_eq!(take(&[], None), []);
         assert_eq!(take(&[&other], Some(&[])), std::slice::from_ref(&other));

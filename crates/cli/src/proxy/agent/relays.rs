@@ -1,4 +1,7 @@
-//! Relays of the userspace mode: when they are to end, and what waits for it.
+//! Relays of the userspace mode at the end of the process and after a change of the mode.
+//!
+//! When the process stops, packets must not depend on it: another data plane takes over, and the relay drains. After
+//! SIGTERM, Kubernetes kills the container when 30 seconds have passed.
 
 use std::time::Duration;
 
@@ -6,15 +9,16 @@ use tokio::sync::oneshot;
 
 use super::Agent;
 
-/// How long connections of the relay may go on after the process was told to stop. Kubernetes kills it after 30 seconds.
+/// How long the process lives on after a signal to let the relay's connections end. Below the 30 seconds of
+/// Kubernetes' grace period.
 pub(in crate::proxy) const LEAVING: Duration = Duration::from_secs(25);
-/// The part of it in which the relay has to end.
+/// The part of [`LEAVING`] in which the relay has to end.
 const DRAIN: Duration = Duration::from_secs(22);
 
 impl Agent {
-    /// The process is to stop. Where packets depend on it, the kernel is to do the work from now on (by the rules of the
-    /// nftables mode, or of the iptables mode where these lead to the relay), and connections go on for a while; answers what
-    /// to wait for, if anything.
+    /// Prepares the end of the process. If packets depend on it, the rules of the nftables mode take over, or those
+    /// of the iptables mode if these redirect to the relay. The relay's connections may go on for a while. Returns a
+    /// receiver that resolves when the relay has ended, or `None` if there is nothing to wait for.
     pub(in crate::proxy) fn leave(&mut self) -> Option<oneshot::Receiver<()>> {
         if self.running.is_none() || !self.shared.relays.are_there() {
             return None;
@@ -27,7 +31,7 @@ impl Agent {
         Some(receiver)
     }
 
-    /// Lets relays end that nothing is captured for any more.
+    /// Drains the relays for which no packets are captured.
     pub(super) fn let_relays_part(&mut self) {
         let Some(running) = &self.running else { return };
         if running.planes.iter().any(|plane| plane.next.is_some()) {
@@ -37,14 +41,14 @@ impl Agent {
         self.shared.relays.part(captures, self.leaving.as_ref().map(|_| DRAIN));
     }
 
-    /// Looks whether the last relay has ended.
+    /// Checks whether the last relay has ended.
     pub(super) fn look_after_relays(&mut self) {
         if !self.shared.relays.forget_ended() {
             return;
         }
         tracing::info!("the relay's last connection has ended");
         if let Some(waiting) = self.leaving.take() {
-            // Nobody waits any more where it took too long.
+            // The send fails if the process stopped waiting.
             let _ = waiting.send(());
         }
     }

@@ -1,4 +1,8 @@
 //! The start: from the first complete state to a running engine.
+//!
+//! The first complete state has the lists of Services, EndpointSlices and ServiceCIDRs, and the Node with its
+//! addresses or, after a deadline, without them. Every family's data plane then compares everything with the kernel.
+//! Rules that an earlier run left in another mode are retired after that.
 
 use std::time::{Duration, Instant};
 
@@ -14,11 +18,11 @@ use crate::proxy::checks::{self, Finding};
 use crate::proxy::reports::{self, Reporter};
 use crate::proxy::{modes, settings};
 
-/// Changes handed over at once at the start.
+/// Number of changes in one message to the engine at the start.
 const START_CHUNK: usize = 1_024;
 
 impl Agent {
-    /// Whether everything is known that the first commit needs.
+    /// Returns true if everything that the first commit needs is known.
     pub(super) fn may_start(&mut self) -> bool {
         if !self.catalog.synced() {
             return false;
@@ -32,8 +36,8 @@ impl Agent {
             || self.has_waited(NODE_WAIT)
     }
 
-    /// Whether the Node object has been waited for this long. While the API server cannot be reached, nothing
-    /// is waited for.
+    /// Returns true if the Node object has been awaited for longer than `time`. The wait starts when everything else
+    /// is known, so the time during which the API server is unreachable does not count.
     pub(super) fn has_waited(&self, time: Duration) -> bool {
         self.listed_at.is_some_and(|since| since.elapsed() > time)
     }
@@ -42,7 +46,7 @@ impl Agent {
         self.configuration.detect_local_mode == DetectLocalMode::NodeCidr && self.node.pod_cidrs().is_empty()
     }
 
-    /// Says on `/readyz` what the first complete commit waits for.
+    /// Shows on `/readyz` what the first complete commit waits for.
     pub(super) fn show_what_is_awaited(&self) {
         let mut awaited: Vec<String> =
             self.catalog.unlisted().map(|kind| format!("the list of {}s", kind.name())).collect();
@@ -67,7 +71,7 @@ impl Agent {
         checks::log(&self.new_family_findings());
         checks::judge(&self.findings)?;
         self.warn_of_unknown_address();
-        // Never with an empty list in its place: that would close every node port.
+        // An empty list in place of the addresses would close every node port.
         let Some(addresses) = self.interface_addresses() else { return Ok(()) };
         let settings: Vec<Settings> = self.settings(&addresses);
         let (mut dataplanes, mut planes) = (Vec::new(), Vec::new());
@@ -104,10 +108,10 @@ impl Agent {
         Ok(())
     }
 
-    /// What keeps another configuration from being used on this node.
+    /// Returns the reasons why another configuration cannot be used on this node.
     pub(in crate::proxy) fn objections(&self, configuration: &Configuration) -> Vec<String> {
         let mut findings = self.family_findings(configuration);
-        // The start waits for pod CIDRs; what runs would go on without any.
+        // At the start, the proxy waits for pod CIDRs. A running proxy would go on without them.
         let by_pod_cidrs = configuration.detect_local_mode == DetectLocalMode::NodeCidr;
         if self.running.is_some() && by_pod_cidrs && self.node.pod_cidrs().is_empty() {
             findings.push(Finding::NoPodCidrs);
@@ -115,7 +119,7 @@ impl Agent {
         findings.iter().filter(|finding| finding.is_fatal()).map(ToString::to_string).collect()
     }
 
-    /// What can be said of families now that the Node object is known, less what was said before.
+    /// Returns the findings about families that have not been reported, and stores all of them.
     pub(super) fn new_family_findings(&mut self) -> Vec<Finding> {
         let all = self.family_findings(&self.configuration);
         let new = all.iter().filter(|finding| !self.findings.contains(finding)).cloned().collect();
@@ -154,7 +158,7 @@ impl Agent {
         CleanerThread::spawn(port_cidrs, move |cleaned| reports::flows_cleaned(&metrics, &cleaned))
     }
 
-    /// The whole table, in pieces.
+    /// Sends every Service port to the engine, in messages of [`START_CHUNK`] changes.
     fn send_everything(&mut self, engine: &Handle) {
         self.review_api_server();
         self.catalog.drain_changes(|_| {});

@@ -1,5 +1,5 @@
-//! Whether the families of the configuration are those of the node (kube-proxy's `checkBadConfig` and
-//! `checkBadIPConfig`). Pure.
+//! Checks whether the families of the configuration are those of the node (kube-proxy's `checkBadConfig` and
+//! `checkBadIPConfig`). Pure functions.
 
 use ipnet::IpNet;
 use portolan_model::Family;
@@ -8,18 +8,18 @@ use portolan_node::config::{Configuration, DetectLocalMode};
 
 use super::Finding;
 
-/// What the Node object says.
+/// Facts from the Node object.
 #[derive(Debug, Clone, Copy)]
 pub(in super::super) struct Node<'a> {
-    /// The family of its first address.
+    /// Family of its first address.
     pub(in super::super) primary: Family,
     /// Its `spec.podCIDRs`.
     pub(in super::super) pod_cidrs: &'a [IpNet],
-    /// `nodePortAddresses` with its own addresses in the place of `primary`; nothing where they are not known.
+    /// `nodePortAddresses`, with `primary` replaced by the node's own addresses. `None` if these are unknown.
     pub(in super::super) port_cidrs: Option<&'a [IpNet]>,
 }
 
-/// Everything about families; `families` are those that the host has.
+/// Returns all findings about families. `families` are those that the host supports.
 pub(in super::super) fn of_families(
     configuration: &Configuration,
     families: &[Family],
@@ -73,7 +73,7 @@ fn is_dual_stack(cidrs: &[IpNet]) -> bool {
     Family::BOTH.iter().all(|family| cidrs.iter().any(|cidr| Family::of(cidr.addr()) == *family))
 }
 
-/// A finding where there are values, and all of them are of the other family.
+/// Returns a finding if there are values and none is of the primary family.
 fn other_family(field: &'static str, cidrs: &[IpNet], primary: Family, fatal: bool) -> Option<Finding> {
     if cidrs.is_empty() || cidrs.iter().any(|cidr| Family::of(cidr.addr()) == primary) {
         return None;
@@ -108,7 +108,7 @@ mod tests {
         Configuration { cluster_cidrs: cidrs(cluster), detect_local_mode: mode, ..Configuration::default() }
     }
 
-    /// Number of findings and whether one is fatal.
+    /// Returns the number of findings, and whether one is fatal.
     fn judged(
         configuration: &Configuration,
         families: &[Family],
@@ -134,7 +134,8 @@ mod tests {
         use DetectLocalMode::{BridgeInterface, ClusterCidr, NodeCidr};
         let (v4, v6, both) = ("10.0.0.0/8", "fd00::/64", "fd00::/64,10.0.0.0/8");
         let table = [
-            // Mode, cluster CIDRs, the node's pod CIDRs; single-stack, dual-stack with IPv4 first.
+            // Mode, cluster CIDRs, pod CIDRs of the node; expected findings single-stack, and dual-stack with IPv4 as
+            // primary.
             (ClusterCidr, v4, "", (0, false), (0, false)),
             (ClusterCidr, v6, "", (1, true), (1, false)),
             (ClusterCidr, both, "", (0, false), (0, false)),
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn where_node_ports_answer() {
+    fn node_ports_on_every_address_are_reported() {
         let dual = configuration("10.0.0.0/8,fd00::/64", DetectLocalMode::ClusterCidr);
         let single = configuration("10.0.0.0/8", DetectLocalMode::ClusterCidr);
         let finding = |configuration: &Configuration, primary, addresses: &str| {

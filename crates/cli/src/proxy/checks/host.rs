@@ -1,4 +1,4 @@
-//! What this process may do, and what its host can do.
+//! Checks the capabilities of this process and the kernel of its host.
 
 use portolan_model::Family;
 use portolan_node::config::Configuration;
@@ -15,13 +15,13 @@ pub(super) fn findings(configuration: &Configuration, families: &[Family]) -> Ve
     let mut findings = Vec::new();
     let status = host.read("/proc/self/status").unwrap_or_default();
     if effective_capabilities(&status).is_some_and(|capabilities| capabilities & (1 << NET_ADMIN) == 0) {
-        // Without it, trying out what the kernel can would only say the same in other words.
+        // Without the capability, a trial of the kernel would only report the same lack again.
         findings.push(Finding::Capability { capability: "CAP_NET_ADMIN" });
     } else {
         findings.extend(super::mode(configuration, families));
     }
     findings.extend(families.iter().filter_map(|&family| forwarding(&host, family)));
-    // Conntrack's settings are there at the latest since the trial.
+    // The trial loads conntrack at the latest, so its settings exist here.
     let settings = node_settings::conntrack_refusals(configuration, &host);
     findings.extend((!settings.is_empty()).then_some(Finding::KernelSettings { settings }));
     findings
@@ -35,7 +35,7 @@ fn forwarding(host: &Host, family: Family) -> Option<Finding> {
     (host.read(path).as_deref() == Some("0")).then_some(Finding::Forwarding { path, name })
 }
 
-/// `CapEff` of `proc_pid_status(5)`.
+/// Returns `CapEff` of `proc_pid_status(5)`.
 fn effective_capabilities(status: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
     u64::from_str_radix(line.trim(), 16).ok()

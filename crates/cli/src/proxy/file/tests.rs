@@ -7,7 +7,7 @@ use std::os::unix::fs::symlink;
 
 use super::*;
 
-/// Nothing that is there takes this long to be noticed.
+/// Upper limit for the time until a change is noticed.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 fn run<T>(test: impl Future<Output = T>) -> T {
@@ -18,8 +18,8 @@ async fn changes(watch: &mut FileWatch) {
     tokio::time::timeout(PATIENCE, watch.changed()).await.expect("the change is noticed");
 }
 
-/// Whatever there is to be noticed is, and it changes nothing. Then a real change is noticed, so that it is
-/// known that the watch still works.
+/// Checks that the pending events report no change, and that a real change is reported after them, so the watch still
+/// works.
 async fn changes_only_with(watch: &mut FileWatch, content: &str, change: impl FnOnce()) {
     let mut changed = Box::pin(watch.changed());
     let quiet = tokio::time::timeout(Duration::from_millis(50), &mut changed).await;
@@ -38,7 +38,7 @@ fn written_in_place_touched_and_replaced() {
         let mut watch = FileWatch::open(&path).unwrap();
         fs::write(&path, "two").unwrap();
         changes(&mut watch).await;
-        // The same content, another file beside it, another time.
+        // The same content, another file beside it, another modification time.
         fs::write(&path, "two").unwrap();
         fs::write(folder.path().join("other"), "x").unwrap();
         fs::File::open(&path).unwrap().set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();

@@ -1,4 +1,5 @@
-//! The iptables mode: the programs that it needs, and what node and configuration say for its data plane.
+//! The iptables mode: finds its programs, and derives the options of its data plane from the node and the
+//! configuration.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,21 +15,22 @@ use portolan_node::sysctl::{Host, PutBack, Wanted};
 use super::{Made, settings};
 use crate::proxy::checks::{self, Finding};
 
-/// Packets to loopback addresses may leave the node's own stack: node ports on them need that.
+/// Kernel setting that allows packets to loopback addresses to be routed to other hosts. Node ports on loopback
+/// addresses need it.
 const ROUTE_LOCALNET: &str = "/proc/sys/net/ipv4/conf/all/route_localnet";
-/// Whether conntrack takes packets out of the window for valid.
+/// Whether conntrack accepts TCP packets outside the window as valid.
 const TCP_BE_LIBERAL: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal";
 
-/// What keeps a family from being served. Trying leaves nothing behind.
+/// Returns why the iptables mode cannot serve a family. Leaves no rules.
 pub(super) fn attempt(family: Family) -> Result<(), String> {
     match Programs::find(family).and_then(|programs| programs.probe()) {
-        // That says nothing of what the node can do, and ends.
+        // A lock that another program holds is temporary and says nothing about what the node supports.
         Err(iptables::Error::Locked { .. }) => Ok(()),
         tried => tried.map_err(|error| error.to_string()),
     }
 }
 
-/// A data plane of this mode. The kernel setting that node ports on loopback addresses need is written.
+/// Creates a data plane of this mode. Writes the kernel setting that node ports on loopback addresses need.
 pub(super) fn make(options: &Options, settings: Settings, meter: Arc<Meter>) -> Result<Made, Error> {
     let mut options = options.clone();
     if options.localhost_node_ports {
@@ -42,7 +44,7 @@ pub(super) fn make(options: &Options, settings: Settings, meter: Arc<Meter>) -> 
     Ok(Made { dataplane: Box::new(dataplane), own, chains })
 }
 
-/// What the data plane of a family is made of.
+/// Returns the options of a family's data plane.
 pub(super) fn options(configuration: &Configuration, family: Family, node: &settings::Node<'_>) -> Options {
     let ports = settings::node_ports(configuration, node.ips, family);
     let loopback_addresses = match &ports {
@@ -65,17 +67,18 @@ pub(super) fn wants_localhost(configuration: &Configuration, ports: &NodePortMat
     configuration.iptables.localhost_node_ports && ports.covers_ipv4_loopback(family)
 }
 
-/// What takes back that the kernel routes packets to loopback addresses.
+/// Returns the setting that makes the kernel route packets to loopback addresses, and its default.
 pub(in crate::proxy) const fn route_localnet() -> PutBack {
     PutBack { written: Wanted::exactly(ROUTE_LOCALNET, 1), default: 0 }
 }
 
-/// Whether the kernel routes packets to loopback addresses.
+/// Returns true if the kernel routes packets to loopback addresses.
 pub(in crate::proxy) fn are_loopback_addresses_routed() -> bool {
     Host::default().read(ROUTE_LOCALNET).as_deref() == Some("1")
 }
 
-/// Makes the kernel route packets to loopback addresses, or says how an operator can.
+/// Makes the kernel route packets to loopback addresses. If that fails, logs the command that does it and returns
+/// false.
 pub(super) fn routes_localnet() -> bool {
     let outcome = Host::default().apply(&[Wanted::exactly(ROUTE_LOCALNET, 1)]);
     for setting in outcome.written {

@@ -1,4 +1,5 @@
-//! The IPVS mode: what the kernel may lack for it, the kernel settings that it needs, and its section of the configuration.
+//! The IPVS mode: checks what the kernel lacks for it, writes its kernel settings, and derives its options from the
+//! configuration.
 
 use std::sync::Arc;
 
@@ -14,19 +15,19 @@ use super::{Made, iptables};
 use crate::proxy::checks::{self, Finding};
 use crate::proxy::{node_settings, settings};
 
-/// What a data plane is made of.
+/// The options from which a data plane is created.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::proxy) struct Options {
     dataplane: ipvs::Options,
     strict_arp: bool,
 }
 
-/// The section of a configuration.
+/// Returns the options from the `ipvs` section of a configuration.
 pub(super) fn options(configuration: &Configuration) -> Options {
     let section = &configuration.ipvs;
     let seconds = |period: std::time::Duration| u32::try_from(period.as_secs()).unwrap_or(u32::MAX);
     let dataplane = ipvs::Options {
-        // One that is not known has been refused, or another mode runs.
+        // The check of the mode refuses an unknown scheduler, unless another mode runs.
         scheduler: IpvsScheduler::named(&section.scheduler).unwrap_or_default(),
         exclude: section.exclude_cidrs.clone(),
         timeouts: Timeouts {
@@ -39,10 +40,10 @@ pub(super) fn options(configuration: &Configuration) -> Options {
     Options { dataplane, strict_arp: section.strict_arp }
 }
 
-/// What this node lacks to run the mode as a configuration wants it. Trying leaves nothing behind.
+/// Returns what this node lacks for the mode as configured. Leaves nothing in the kernel.
 pub(super) fn missing(configuration: &Configuration, families: &[Family]) -> Option<String> {
     let scheduler = &configuration.ipvs.scheduler;
-    // No kernel has to be asked.
+    // An unknown name is refused without asking the kernel.
     if !scheduler.is_empty() && IpvsScheduler::named(scheduler).is_none() {
         let names = IpvsScheduler::names();
         return Some(format!("no scheduler is called `{scheduler}`; write one of {names} (ipvs.scheduler)"));
@@ -57,7 +58,7 @@ pub(super) fn missing(configuration: &Configuration, families: &[Family]) -> Opt
     (!missing.is_empty()).then(|| missing.join("; "))
 }
 
-/// A data plane of this mode. The kernel settings that it needs are written.
+/// Creates a data plane of this mode. Writes the kernel settings that it needs.
 pub(super) fn make(options: &Options, settings: Settings, meter: Arc<Meter>) -> Result<Made, Error> {
     write_settings(options.strict_arp);
     let programs = Programs::find(settings.family)?;
@@ -66,7 +67,8 @@ pub(super) fn make(options: &Options, settings: Settings, meter: Arc<Meter>) -> 
     Ok(Made { dataplane: Box::new(dataplane), own: None, chains })
 }
 
-/// One for what an earlier run in this mode left: its virtual servers go when their connections have ended.
+/// Opens a data plane for what an earlier run in this mode left. It removes the virtual servers when their
+/// connections have ended. Returns `None` if there is nothing left.
 pub(super) fn former(configuration: &Configuration, family: Family) -> Option<Ipvs> {
     let open = || {
         if !ipvs::is_left(family)? {
@@ -81,13 +83,13 @@ pub(super) fn former(configuration: &Configuration, family: Family) -> Option<Ip
     })
 }
 
-/// There where the kernel has IPVS in this network namespace.
+/// This file exists if the kernel has IPVS in this network namespace.
 const PRESENT: &str = "/proc/sys/net/ipv4/vs/conntrack";
 
-/// Gives the kernel settings of this mode the kernel's own values, unless virtual servers of others need them. Answers how
-/// many could not be written. `strict_arp` is `ipvs.strictARP`, where it is known.
+/// Sets the kernel settings of this mode back to the kernel's defaults, unless virtual servers of other programs need
+/// them. `strict_arp` is `ipvs.strictARP`, if known. Returns how many could not be written.
 pub(super) fn put_back(strict_arp: Option<bool>) -> usize {
-    // To ask for virtual servers would make the kernel load IPVS.
+    // A request for virtual servers would make the kernel load IPVS.
     if Host::default().read(PRESENT).is_none() {
         return 0;
     }
@@ -102,15 +104,15 @@ pub(super) fn put_back(strict_arp: Option<bool>) -> usize {
         return 0;
     }
     let (arp, own) = written(&Host::default(), strict_arp);
-    // The others tell that these are of this mode, so they go last.
+    // The settings of IPVS are the evidence that this mode wrote those of ARP, so they are put back last.
     match node_settings::put_all_back(&arp) {
         0 => node_settings::put_all_back(&own),
         failures => failures,
     }
 }
 
-/// What a start of this mode may have written: settings of ARP, and those of IPVS. Where it is not known whether the former
-/// were asked for, they count if they have its values, and all of the latter have them, too.
+/// Returns the settings that a start of this mode may have written: those of ARP and those of IPVS. If `strict_arp`
+/// is unknown, the ARP settings count only if all settings of both kinds have this mode's values.
 fn written(host: &Host, strict_arp: Option<bool>) -> (Vec<PutBack>, Vec<PutBack>) {
     let back = |wanted: Vec<Wanted>| -> Vec<PutBack> {
         let back = wanted
@@ -136,7 +138,7 @@ fn wanted(strict_arp: bool) -> Vec<Wanted> {
     wanted.into_iter().map(|(path, value)| Wanted::exactly(path, value)).collect()
 }
 
-/// Makes the kernel settings right. What stays wrong is told with the commands that set it.
+/// Writes the kernel settings that differ. Logs those that cannot be written with the commands that set them.
 pub(super) fn write_settings(strict_arp: bool) {
     let outcome = Host::default().apply(&wanted(strict_arp));
     for setting in outcome.written {
@@ -157,7 +159,7 @@ mod tests {
     const IPVS: [&str; 3] = ["vs/conntrack", "vs/expire_nodest_conn", "vs/expire_quiescent_template"];
     const ARP: [(&str, &str); 2] = [("conf/all/arp_ignore", "1\n"), ("conf/all/arp_announce", "2\n")];
 
-    /// How many settings of ARP, and of IPVS, would be put back.
+    /// Returns how many settings of ARP and of IPVS would be put back.
     fn count(settings: &[(&str, &str)], strict_arp: Option<bool>) -> (usize, usize) {
         let folder = tempfile::tempdir().expect("a scratch folder");
         for (path, value) in settings {

@@ -1,7 +1,8 @@
 //! The userspace mode: the relay of both families, from its start to the end of its last connection.
 //!
-//! One relay serves what is captured. One with other options, or another mode, takes what is new; the relay before it closes
-//! its listeners when the other is in force in every family, and ends with its last connection or at its deadline.
+//! One relay serves the captured packets. When its options or the mode change, the next data plane gets the new
+//! connections. The former relay closes its listeners when the next data plane is active in every family. It ends
+//! with its last connection or at its deadline.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,38 +21,39 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 
 use super::{Made, settings};
 
-/// Connections that were captured, but not yet complete, when capturing ended, become complete meanwhile.
+/// How long the former relay still accepts after capturing has ended. Handshakes that are under way complete in this
+/// time.
 const GRACE: Duration = Duration::from_secs(1);
-/// Capturing ends before: a moment after another data plane has taken over.
+/// How long the drain waits for capturing to end. It ends a moment after the next data plane has taken over.
 const CAPTURE_ENDS: Duration = Duration::from_secs(5);
-/// How often it is looked whether capturing has ended.
+/// Poll interval of that wait.
 const LOOK: Duration = Duration::from_millis(50);
-/// More descriptors than the relay has use for.
+/// Upper limit of the file descriptors that the relay uses.
 const DESCRIPTORS_MAX: u64 = 1 << 20;
 
-/// What a data plane of this mode is made of.
+/// The options from which a data plane of this mode is created.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::proxy) struct Options {
     relay: portolan_relay::Options,
-    /// Where packets are redirected, what the rules of that depend on.
+    /// Options of the redirecting rules, if packets are redirected. `None` for TPROXY.
     pub(super) redirect: Option<iptables::Options>,
 }
 
-/// What the data plane of a family is made of.
+/// Returns the options of a family's data plane.
 pub(super) fn options(configuration: &Configuration, family: Family, node: &settings::Node<'_>) -> Options {
     let redirect = (configuration.capture == Capture::Redirect).then(|| iptables::Options {
-        // Node ports answer where they answer with the other way to capture.
+        // Node ports are served on the same addresses as with TPROXY.
         localhost_node_ports: false,
         ..super::iptables::options(configuration, family, node)
     });
     Options { relay: relay_options(configuration), redirect }
 }
 
-/// What the relay of a configuration may use and how long it waits.
+/// Returns the ports, limits and timeouts of the relay. A timeout of zero means the relay's default.
 fn relay_options(configuration: &Configuration) -> portolan_relay::Options {
     let default = portolan_relay::Options::default();
     let or = |period: Duration, default| if period.is_zero() { default } else { period };
-    // What is wrong with the range has been refused.
+    // An invalid range has been refused.
     let range = configuration.proxy_ports().ok().flatten();
     let ports = range.and_then(|(first, last)| Ports::from_range(first, last)).unwrap_or_default();
     let arrival = match configuration.capture {
@@ -69,7 +71,7 @@ fn relay_options(configuration: &Configuration) -> portolan_relay::Options {
     options.within_descriptors(descriptors())
 }
 
-/// As many descriptors as this process may have, once it has asked for them.
+/// Returns how many file descriptors this process may have after [`raise_descriptors`].
 fn descriptors() -> usize {
     let limit = getrlimit(Resource::Nofile).maximum.unwrap_or(DESCRIPTORS_MAX).min(DESCRIPTORS_MAX);
     usize::try_from(limit).unwrap_or(usize::MAX)
@@ -86,7 +88,8 @@ fn raise_descriptors() {
     }
 }
 
-/// Where datagrams that are redirected go on this node.
+/// Returns the addresses of the relay's listeners on this node to which datagrams are redirected. Empty if packets
+/// are not redirected.
 pub(super) fn listeners(configuration: &Configuration, node_ip: Option<IpAddr>) -> Vec<SocketAddr> {
     let is_redirected =
         configuration.mode == Some(Mode::Userspace) && configuration.capture == Capture::Redirect;
@@ -95,7 +98,7 @@ pub(super) fn listeners(configuration: &Configuration, node_ip: Option<IpAddr>) 
     node_ip.filter(|_| is_redirected).into_iter().flat_map(at).collect()
 }
 
-/// How packets get to the relay on this node, and why so. Trying leaves nothing behind.
+/// Returns how packets are captured on this node, and why. Leaves nothing in the kernel.
 pub(super) fn choose_capture(
     configuration: &Configuration,
     families: &[Family],
@@ -107,7 +110,7 @@ pub(super) fn choose_capture(
     choose(wanted, no_tproxy, no_iptables)
 }
 
-/// What is wanted, or else the first way that nothing speaks against; the first one where something speaks against both.
+/// Returns the wanted way of capturing, or else the first one that works. If neither works, returns TPROXY.
 fn choose(
     wanted: Option<Capture>,
     no_tproxy: impl FnOnce() -> Option<String>,
@@ -125,7 +128,7 @@ fn choose(
     }
 }
 
-/// What keeps a family from being captured for a relay by `tproxy`. Trying leaves nothing behind.
+/// Returns why TPROXY cannot capture packets of a family for a relay. Leaves nothing in the kernel.
 pub(super) fn attempt(configuration: &Configuration, family: Family) -> Result<(), Error> {
     let Ports { cluster, local } = relay_options(configuration).ports;
     let at = |port| match family {
@@ -136,7 +139,7 @@ pub(super) fn attempt(configuration: &Configuration, family: Family) -> Result<(
     Nftables::open_capture(settings::neutral(family), capture)?.probe()
 }
 
-/// A data plane that captures for the relay of these options.
+/// Creates a data plane that captures packets for a relay with these options.
 pub(super) fn make(options: &Options, settings: Settings, relays: &mut Relays) -> Result<Made, Error> {
     let relay = relays.get(&options.relay)?;
     let dataplane = match &options.redirect {
@@ -149,25 +152,25 @@ pub(super) fn make(options: &Options, settings: Settings, relays: &mut Relays) -
     Ok(Made { dataplane: Box::new(dataplane), own, chains })
 }
 
-/// The relay that captured traffic comes to, and those that end.
+/// The current relay, and the former ones that drain.
 #[derive(Debug)]
 pub(in crate::proxy) struct Relays {
     families: Vec<Family>,
     current: Option<Handle>,
-    /// Nothing is captured for them once their successors are in force.
+    /// Relays that are replaced. They drain once nothing is captured for them.
     former: Vec<Handle>,
-    /// They have been told to end.
+    /// Relays that drain.
     parting: Vec<Handle>,
     counters: RelayCounters,
 }
 
 impl Relays {
-    /// None yet.
+    /// Creates the set without relays.
     pub(in crate::proxy) fn new(families: Vec<Family>, counters: RelayCounters) -> Self {
         Self { families, current: None, former: Vec::new(), parting: Vec::new(), counters }
     }
 
-    /// Whether one may have connections.
+    /// Returns true if a relay may have connections.
     pub(in crate::proxy) fn are_there(&self) -> bool {
         self.current.is_some() || !self.former.is_empty() || !self.parting.is_empty()
     }
@@ -189,8 +192,8 @@ impl Relays {
         Ok(relay)
     }
 
-    /// Every family has the data plane that it is to have: relays that nothing is captured for any more take nothing in,
-    /// and end with their last connection, or after `at_most`.
+    /// Drains the former relays: they accept nothing new and end with their last connection, or after `at_most`.
+    /// Called when every family has its wanted data plane. If `current_stays` is false, the current relay drains too.
     pub(in crate::proxy) fn part(&mut self, current_stays: bool, at_most: Option<Duration>) {
         if !current_stays {
             self.former.extend(self.current.take());
@@ -215,7 +218,7 @@ impl Relays {
         }
     }
 
-    /// Forgets those that have ended. Says whether there were some, and there are none left.
+    /// Removes relays that have ended. Returns true if the last one has.
     pub(in crate::proxy) fn forget_ended(&mut self) -> bool {
         let before = self.parting.len();
         self.parting.retain(|relay| !relay.is_over());
@@ -223,11 +226,11 @@ impl Relays {
     }
 }
 
-/// What every relay of this process counts.
+/// The counters of all relays of this process.
 #[derive(Debug, Clone, Default)]
 pub(in crate::proxy) struct RelayCounters {
     relays: Arc<Mutex<Vec<Arc<Counters>>>>,
-    /// Of the newest.
+    /// Whether the newest relay gets redirected packets.
     is_redirected: Arc<AtomicBool>,
 }
 
@@ -237,7 +240,7 @@ impl RelayCounters {
         self.relays.lock().unwrap_or_else(PoisonError::into_inner).push(counters);
     }
 
-    /// The sums; nothing where there never was a relay.
+    /// Returns the sums over all relays, or `None` if there never was one.
     pub(in crate::proxy) fn read(&self) -> Option<RelayMeasures> {
         let relays = self.relays.lock().unwrap_or_else(PoisonError::into_inner);
         let sum = |which: fn(&Counters) -> &std::sync::atomic::AtomicU64| {

@@ -1,4 +1,4 @@
-//! From flags to a configuration.
+//! Builds a configuration from the flags.
 
 use std::net::SocketAddr;
 
@@ -19,7 +19,7 @@ const LOCAL_MODES: [DetectLocalMode; 4] = [
     DetectLocalMode::InterfaceNamePrefix,
 ];
 
-/// The configuration that the flags make, and every flag that says nothing sensible.
+/// Returns the configuration of the flags, and an error for each invalid flag.
 pub(super) fn configuration(given: &Given) -> (Configuration, Vec<FieldError>) {
     let mut errors = Vec::new();
     let mut c = Configuration {
@@ -42,7 +42,7 @@ pub(super) fn configuration(given: &Given) -> (Configuration, Vec<FieldError>) {
     (c, errors)
 }
 
-/// Lays the logging flags that are given over what a file says.
+/// Applies the given logging flags to the file's configuration.
 pub(super) fn logging(given: &Given, c: &mut Logging, errors: &mut Vec<FieldError>) {
     if given.is_given("logging-format") {
         let formats = [("text", LogFormat::Text), ("json", LogFormat::Json)];
@@ -69,11 +69,11 @@ pub(super) fn logging(given: &Given, c: &mut Logging, errors: &mut Vec<FieldErro
     }
 }
 
-/// Puts the flag in the place of the field in what is wrong with a configuration. With a file, only for flags that
-/// are given: the others say nothing.
+/// Replaces the field in a configuration error with the name of its flag. With a file, only given flags count,
+/// because the others have no effect.
 pub(super) fn name_flag(given: &Given, error: FieldError) -> FieldError {
     let has_file = given.is_given("config");
-    // One flag stands for the fields of both modes.
+    // The flags of the iptables mode set the fields of the nftables mode too.
     let field = if has_file { error.path.clone() } else { error.path.replace("nftables.", "iptables.") };
     let says = |flag: &&Flag| {
         let rest = field.strip_prefix(flag.field).filter(|_| !flag.field.is_empty());
@@ -89,7 +89,7 @@ pub(super) fn name_flag(given: &Given, error: FieldError) -> FieldError {
     }
 }
 
-/// A mistake in a flag.
+/// Creates the error of an invalid flag.
 fn wrong(flag: &str, problem: Problem) -> FieldError {
     FieldError { path: format!("--{flag}"), place: None, problem }
 }
@@ -98,14 +98,14 @@ fn api_server(given: &Given, c: &mut Configuration) {
     let connection = &mut c.client_connection;
     connection.kubeconfig = given.text("kubeconfig");
     connection.content_type = given.non_empty("kube-api-content-type").unwrap_or_default();
-    // Zero means the default, as it does in a file.
+    // Zero means the default, as in a file.
     let (qps, burst) = (given.number("kube-api-qps"), given.integer("kube-api-burst"));
     connection.qps = if qps == 0.0 { connection.qps } else { qps };
     connection.burst = if burst == 0 { connection.burst } else { burst };
 }
 
-/// The address of one of the two servers. Its port flag, on the way out, fills a missing port or switches it off,
-/// and is not looked at where a file is written.
+/// Sets the address of one of the two servers. Its deprecated port flag fills in a missing port, or disables the
+/// server with 0. The port flag is ignored with `--write-config-to`.
 fn server(
     given: &Given,
     name: &str,
@@ -149,7 +149,7 @@ fn node_port_addresses(given: &Given, errors: &mut Vec<FieldError>) -> NodePortA
 fn modes(given: &Given, c: &mut Configuration, errors: &mut Vec<FieldError>) {
     let modes = MODES.map(|mode| (mode.name(), mode));
     c.mode = given.non_empty("proxy-mode").and_then(|text| choice("proxy-mode", &text, &modes, errors));
-    // One flag for the mode that is in use, whichever it is.
+    // One flag sets the fields of both modes.
     let masquerade_all = given.boolean("masquerade-all");
     (c.iptables.masquerade_all, c.nftables.masquerade_all) = (masquerade_all, masquerade_all);
     let bit = given.integer("iptables-masquerade-bit");
@@ -164,7 +164,7 @@ fn modes(given: &Given, c: &mut Configuration, errors: &mut Vec<FieldError>) {
     (c.iptables.sync_period, c.nftables.sync_period) = (period, period);
     let period = given.duration("iptables-min-sync-period");
     (c.iptables.min_sync_period, c.nftables.min_sync_period) = (period, period);
-    // The flag's default is not the file's.
+    // The flag's default differs from the file's.
     if c.mode == Some(Mode::Ipvs) || given.is_given("ipvs-min-sync-period") {
         c.ipvs.min_sync_period = given.duration("ipvs-min-sync-period");
     }
@@ -191,7 +191,7 @@ fn local(given: &Given, c: &mut Configuration, errors: &mut Vec<FieldError>) {
     c.detect_local_mode = mode.unwrap_or_default();
     c.detect_local.bridge_interface = given.text("pod-bridge-interface");
     c.detect_local.interface_name_prefix = given.text("pod-interface-name-prefix");
-    // An empty flag is what a template makes of an empty variable: none.
+    // An empty flag means no CIDRs: a template writes it for an empty variable.
     let written = given.non_empty("cluster-cidr");
     let elements = written.as_deref().into_iter().flat_map(|text| text.split(','));
     c.cluster_cidrs = parse_cidrs("cluster-cidr", elements, errors);

@@ -1,24 +1,24 @@
-//! The command line before it is parsed: the spellings of kube-proxy that the parser does not know.
+//! Rewrites the command line before it is parsed: accepts the spellings of kube-proxy that the parser does not know.
 
 use std::ffi::OsString;
 use std::path::Path;
 
 use super::flags;
 
-/// The name under which this program is the proxy and nothing else.
+/// Under this name, the program only is the proxy.
 const KUBE_PROXY: &str = "kube-proxy";
-/// The command that it then is.
+/// The subcommand that is then inserted.
 const PROXY: &str = "proxy";
 
-/// Whether the program was called `kube-proxy`.
+/// Returns true if the program was called as `kube-proxy`.
 pub(crate) fn is_kube_proxy(arguments: &[OsString]) -> bool {
     arguments
         .first()
         .is_some_and(|program| Path::new(program).file_name().is_some_and(|name| name == KUBE_PROXY))
 }
 
-/// Puts `proxy` in where the program is called `kube-proxy`, and hyphens for the underscores in the names of the
-/// proxy's flags. Empty arguments of the proxy that are no value are left out: kube-proxy tolerates them.
+/// Inserts `proxy` if the program was called as `kube-proxy`. Replaces underscores in the names of the proxy's flags
+/// by hyphens. Drops empty arguments of the proxy that are not values, because kube-proxy tolerates them.
 pub(crate) fn normalise(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut arguments = arguments.into_iter();
     let program = arguments.next().unwrap_or_default();
@@ -51,7 +51,7 @@ fn hyphenate(argument: OsString) -> OsString {
     }
 }
 
-/// Whether the argument after this one is its value, whatever it looks like.
+/// Returns true if the argument after this one is its value, even if it starts with a hyphen.
 fn takes_next(argument: &OsString) -> bool {
     let Some(argument) = argument.to_str() else { return false };
     let flag = argument.strip_prefix("--").and_then(flags::find);

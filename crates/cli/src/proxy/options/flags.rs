@@ -1,4 +1,4 @@
-//! Every flag of `portolan proxy`: the table from which the parser, `/flagz` and `docs/reference/flags.md` are made.
+//! Every flag of `portolan proxy`. The parser, `/flagz` and `docs/reference/flags.md` are made from this table.
 //!
 //! Names, types and defaults are those of kube-proxy v1.36 (`cmd/kube-proxy/app/options.go`).
 
@@ -6,7 +6,7 @@ mod table;
 
 pub(super) use table::FLAGS;
 
-/// What a flag takes. Spellings are Go's.
+/// The type of a flag's value, in Go's syntax.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// `--name`, `--name=true`, `--name=0`.
@@ -19,7 +19,7 @@ pub(super) enum Kind {
     Integer,
     /// A number of 32 bits.
     Number,
-    /// `30s`, `1h30m`.
+    /// A duration: `30s`, `1h30m`.
     Duration,
     /// An IP address; an empty one is ignored.
     Ip,
@@ -35,12 +35,12 @@ pub(super) enum Kind {
     Patterns,
     /// A quantity of bytes.
     Quantity,
-    /// Nothing, a boolean, `raw`, or a version to report.
+    /// No value, a boolean, `raw`, or a version to report.
     Version,
 }
 
 impl Kind {
-    /// What the help shows for the value.
+    /// Returns the placeholder of the value in the help.
     pub(super) const fn value_name(self) -> &'static str {
         match self {
             Self::Boolean => "BOOL",
@@ -59,12 +59,12 @@ impl Kind {
         }
     }
 
-    /// Whether the value may be left out, and must be joined by `=` otherwise.
+    /// Returns true if the value may be omitted. A value must then follow after `=`.
     pub(super) const fn is_optional(self) -> bool {
         matches!(self, Self::Boolean | Self::Version)
     }
 
-    /// Whether later uses add to earlier ones; otherwise the last one counts.
+    /// Returns true if later uses add to earlier ones. Otherwise the last use wins.
     pub(super) const fn is_repeatable(self) -> bool {
         matches!(self, Self::List | Self::Gates | Self::Patterns)
     }
@@ -76,16 +76,16 @@ pub(super) struct Flag {
     pub(super) group: &'static str,
     pub(super) name: &'static str,
     pub(super) kind: Kind,
-    /// As written on a command line; empty for nothing.
+    /// The default as on a command line. Empty means none.
     pub(super) default: &'static str,
-    /// The field of the configuration file that says the same, if there is one.
+    /// The field of the configuration file with the same meaning. Empty if there is none.
     pub(super) field: &'static str,
     pub(super) help: &'static str,
-    /// Whether it counts with `--config` too.
+    /// Whether the flag has an effect together with `--config`.
     pub(super) with_config: bool,
-    /// Hidden from the help.
+    /// Whether the help omits the flag.
     pub(super) hidden: bool,
-    /// What to do in its place, for a flag that is on its way out.
+    /// For a deprecated flag, what to use instead.
     pub(super) deprecated: Option<&'static str>,
 }
 
@@ -121,7 +121,7 @@ const fn flag(
     Flag { group, name, kind, default, field: "", help, with_config: false, hidden: false, deprecated: None }
 }
 
-/// The flag of that name.
+/// Returns the flag with that name.
 pub(super) fn find(name: &str) -> Option<&'static Flag> {
     FLAGS.iter().find(|flag| flag.name == name)
 }

@@ -1,4 +1,4 @@
-//! What stands on the command line, typed.
+//! The parsed command line, with typed access to its flags.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,28 +12,28 @@ use portolan_node::config::{VmoduleItem, format_duration};
 use super::flags::{FLAGS, Flag, Kind};
 use super::value::{self, BindAddress, VersionFlag};
 
-/// The parsed command line. Every flag has a value: its default where it is not given.
+/// The parsed command line. Every flag has a value: its default if it is not given.
 #[derive(Clone, Debug)]
 pub(super) struct Given(pub(super) ArgMatches);
 
 impl Given {
-    /// Whether the flag stands on the command line.
+    /// Returns true if the flag is on the command line.
     pub(super) fn is_given(&self, name: &str) -> bool {
         let source = || self.0.value_source(name);
         self.0.try_contains_id(name).is_ok() && source() == Some(ValueSource::CommandLine)
     }
 
-    /// The flags that stand on the command line.
+    /// Returns the flags that are on the command line.
     pub(super) fn flags(&self) -> impl Iterator<Item = &'static Flag> {
         FLAGS.iter().filter(|flag| self.is_given(flag.name))
     }
 
-    /// A text, empty where there is none.
+    /// Returns a text. Empty if there is none.
     pub(super) fn text(&self, name: &str) -> String {
         self.one(name).unwrap_or_default()
     }
 
-    /// A text that is not empty.
+    /// Returns a text if it is not empty.
     pub(super) fn non_empty(&self, name: &str) -> Option<String> {
         Some(self.text(name)).filter(|text| !text.is_empty())
     }
@@ -58,23 +58,23 @@ impl Given {
         self.one(name).unwrap_or_default()
     }
 
-    /// The last address that is not empty.
+    /// Returns the last address that is not empty.
     pub(super) fn ip(&self, name: &str) -> Option<IpAddr> {
         self.one(name).flatten()
     }
 
-    /// The last address that is not empty.
+    /// Returns the last address that is not empty.
     pub(super) fn ip_port(&self, name: &str) -> Option<BindAddress> {
         self.one(name).flatten()
     }
 
-    /// The elements of all uses; empty ones do not count.
+    /// Returns the elements of all uses, without empty ones.
     pub(super) fn list(&self, name: &str) -> Vec<String> {
         let elements = |text: String| text.split(',').map(str::to_owned).collect::<Vec<_>>();
         self.many::<String>(name).flat_map(elements).filter(|element| !element.is_empty()).collect()
     }
 
-    /// The gates of all uses; the last use of a name counts.
+    /// Returns the gates of all uses. The last use of a name wins.
     pub(super) fn gates(&self, name: &str) -> BTreeMap<String, bool> {
         self.many::<BTreeMap<String, bool>>(name).flatten().collect()
     }
@@ -87,7 +87,7 @@ impl Given {
         self.one(name).unwrap_or(VersionFlag::No)
     }
 
-    /// Every flag with the text of its value, for `/flagz`.
+    /// Returns every flag with the text of its value, for `/flagz`.
     pub(super) fn texts(&self) -> Vec<(String, String)> {
         FLAGS.iter().map(|flag| (flag.name.to_owned(), self.text_of(flag))).collect()
     }
@@ -129,7 +129,7 @@ fn join(items: impl Iterator<Item = String>) -> String {
     items.collect::<Vec<_>>().join(",")
 }
 
-/// The flag as the parser wants it.
+/// Returns the flag as an argument of clap.
 pub(super) fn argument(flag: &'static Flag) -> Arg {
     let action = if flag.kind.is_repeatable() { ArgAction::Append } else { ArgAction::Set };
     let argument = Arg::new(flag.name)
@@ -146,7 +146,7 @@ pub(super) fn argument(flag: &'static Flag) -> Arg {
     if flag.kind.is_optional() {
         argument.num_args(0..=1).require_equals(true).default_missing_value("true")
     } else {
-        // As in kube-proxy, what follows is the value, whatever it looks like.
+        // As in kube-proxy, the next argument is the value, even if it starts with a hyphen.
         argument.num_args(1).allow_hyphen_values(true)
     }
 }

@@ -30,7 +30,7 @@ fn loaded(arguments: &[&str]) -> Loaded {
     load(arguments).unwrap_or_else(|error| panic!("{arguments:?}: {error:#}"))
 }
 
-/// The field of the configuration at a dotted path.
+/// Returns the field of the configuration at a dotted path.
 fn field(loaded: &Loaded, path: &str) -> Value {
     let object = loaded.configuration.to_v1alpha1();
     path.split('.').fold(object, |value, name| value.get(name).cloned().unwrap_or(Value::Null))
@@ -86,7 +86,7 @@ fn every_flag_is_in_the_table() {
 }
 
 #[test]
-fn flags_that_do_nothing_are_taken() {
+fn flags_without_effect_are_accepted() {
     for (name, good) in [("machine-id-file", "/a,/b"), ("boot-id-file", "/c")] {
         let set = loaded(&[&format!("--{name}={good}")]);
         assert_eq!((flagz(&set, name).as_str(), &set.configuration), (good, &Configuration::default()));
@@ -124,7 +124,7 @@ fn booleans_are_read_as_go_reads_them() {
     }
     assert!(!parse(&["--config_reload=false"]).expect("underscores").config_reload);
     assert!(parse(&["--init-only", "--cleanup=false"]).expect("two").init_only);
-    // The value of a boolean is joined; what follows is an argument, and there are none.
+    // The value of a boolean needs `=`. A following word is a positional argument, and there are none.
     assert!(parse(&["--cleanup", "false"]).is_err());
     assert!(parse(&["--cleanup=maybe"]).is_err());
 }
@@ -187,7 +187,7 @@ fn periods_go_to_the_modes_they_are_for() {
 }
 
 #[test]
-fn everything_wrong_is_told_at_once_by_flag() {
+fn all_errors_are_reported_together_with_their_flags() {
     let error = load(&[
         "--proxy-mode=fast",
         "--cluster-cidr=10.0.0.0/8,11.0.0.0/8",
@@ -210,7 +210,7 @@ fn everything_wrong_is_told_at_once_by_flag() {
 }
 
 #[test]
-fn what_is_no_flag_is_an_error_and_ends_with_1() {
+fn an_unknown_flag_is_an_error_with_status_1() {
     for given in [
         "x",
         "--nope",

@@ -1,4 +1,4 @@
-//! Values of flags, in the spellings that Go's parsers take.
+//! Parsers of flag values, in the syntax of Go's parsers.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use portolan_node::address::{self, AddressError};
 use portolan_node::config::{DurationError, VmoduleItem, parse_duration};
 
-/// Why a text is not a value.
+/// Why a text is not a valid value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ValueError {
     /// Not a boolean.
@@ -42,19 +42,19 @@ pub(super) enum ValueError {
     Address(#[from] AddressError),
 }
 
-/// The version of kube-proxy that is followed.
+/// The version of kube-proxy that this program follows.
 pub(super) const KUBERNETES: &str = "1.36.2";
 
 /// `--version`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum VersionFlag {
-    /// Not asked for.
+    /// Not given.
     No,
-    /// One line.
+    /// Print one line.
     Short,
-    /// All that is known.
+    /// Print all version fields.
     Raw,
-    /// Go on, and report this version.
+    /// Run, and report this version.
     Report(String),
 }
 
@@ -117,18 +117,18 @@ pub(super) fn duration(text: &str) -> Result<Duration, ValueError> {
     Ok(parse_duration(text)?)
 }
 
-/// klog's level.
+/// A klog verbosity.
 pub(super) fn level(text: &str) -> Result<u32, ValueError> {
     text.parse::<u32>().ok().filter(|level| i32::try_from(*level).is_ok()).ok_or(ValueError::Level)
 }
 
-/// An address, or nothing for an empty text.
+/// An address, or `None` for an empty text.
 pub(super) fn ip(text: &str) -> Result<Option<IpAddr>, ValueError> {
     let trimmed = text.trim();
     if trimmed.is_empty() { Ok(None) } else { Ok(Some(address::parse_ip(trimmed)?)) }
 }
 
-/// An address with or without a port, or nothing for an empty text.
+/// An address with or without a port, or `None` for an empty text.
 pub(super) fn ip_port(text: &str) -> Result<Option<BindAddress>, ValueError> {
     if text.is_empty() {
         return Ok(None);
@@ -140,7 +140,7 @@ pub(super) fn ip_port(text: &str) -> Result<Option<BindAddress>, ValueError> {
     Ok(Some(BindAddress { ip: at.ip(), port: Some(at.port()) }))
 }
 
-/// `NAME=BOOL,...`; blanks around an item and empty items do not count.
+/// `NAME=BOOL,...`. Blanks around an item and empty items are ignored.
 pub(super) fn gates(text: &str) -> Result<BTreeMap<String, bool>, ValueError> {
     let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
     let gates = items.map(|item| {
@@ -152,7 +152,7 @@ pub(super) fn gates(text: &str) -> Result<BTreeMap<String, bool>, ValueError> {
     gates.collect()
 }
 
-/// `PATTERN=N,...`; empty items do not count.
+/// `PATTERN=N,...`. Empty items are ignored.
 pub(super) fn patterns(text: &str) -> Result<Vec<VmoduleItem>, ValueError> {
     let items = text.split(',').filter(|item| !item.is_empty());
     let parsed = items.map(|item| {
@@ -164,7 +164,7 @@ pub(super) fn patterns(text: &str) -> Result<Vec<VmoduleItem>, ValueError> {
     parsed.collect()
 }
 
-/// A boolean, `raw`, or a version with the same major, minor and patch numbers as the one that is followed.
+/// A boolean, `raw`, or a version with the same major, minor and patch numbers as [`KUBERNETES`].
 pub(super) fn version(text: &str) -> Result<VersionFlag, ValueError> {
     let wrong = ValueError::Version { expected: KUBERNETES };
     if text == "raw" {

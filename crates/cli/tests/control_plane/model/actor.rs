@@ -1,4 +1,4 @@
-//! A client that writes: creates, updates, patches and deletes at random, at whichever server answers.
+//! A client that writes: creates, updates, patches and deletes at random, at any server that responds.
 
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -11,15 +11,15 @@ use serde_json::{Value, json};
 use super::{LAST, Run, key, request, revision, specs};
 use crate::site::PATIENCE;
 
-/// Annotation by which each write is known again.
+/// Annotation that identifies each write.
 pub(crate) const MARKER: &str = "test/marker";
 
-/// One write and what became of it.
+/// One write and its outcome.
 pub(crate) struct Write {
     pub(crate) key: String,
-    /// What it wrote; nothing for a deletion.
+    /// The marker that it wrote. `None` for a deletion.
     pub(crate) marker: Option<String>,
-    /// The revision that the object had to have.
+    /// The revision that the object must have. `None` if any.
     pub(crate) expected: Option<u64>,
     pub(crate) is_create: bool,
     /// The highest acknowledged revision when it began.
@@ -29,11 +29,11 @@ pub(crate) struct Write {
 
 #[derive(Debug, Clone)]
 pub(crate) enum Outcome {
-    /// The object as it was answered.
+    /// Acknowledged, with the object of the response.
     Done(Value),
-    /// Nobody said.
+    /// No response: it may have happened.
     Unknown,
-    /// It must not have been done.
+    /// Refused: it must not have happened.
     Refused,
 }
 
@@ -44,7 +44,7 @@ struct Actor<'a> {
     count: u64,
     clients: Vec<HttpClient>,
     current: usize,
-    /// The last request met no server at all.
+    /// Whether the last request could not connect to a server.
     is_unsent: bool,
 }
 
@@ -66,13 +66,13 @@ pub(crate) fn write(run: &Run, number: u64) {
     }
 }
 
-/// A Service with an address, so that watchers of both kinds see it.
+/// Writes a Service with an address, so that watchers of both kinds see it.
 pub(crate) fn last_write(run: &Run) {
     let body = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": LAST}, "spec": {
         "ports": [{"port": 80}]}});
     let path = "/api/v1/namespaces/one/services";
     for address in run.site.addresses() {
-        // Any of them may still be waiting for etcd.
+        // Each server may still be waiting for etcd.
         if request(run, address, "POST", path, &body).0 == 409 {
             return;
         }
@@ -110,7 +110,7 @@ impl Actor<'_> {
         object["metadata"]["annotations"] = json!({MARKER: marker});
         let mut expected = Some(revision(&object));
         if self.rng.u8(..5) == 0 {
-            // Whatever is there is overwritten.
+            // An unconditional update overwrites any version of the object.
             expected = None;
             let metadata = object["metadata"].as_object_mut().unwrap();
             metadata.remove("resourceVersion");
@@ -140,7 +140,7 @@ impl Actor<'_> {
         self.send(write, "DELETE", &path(namespace, name), &body);
     }
 
-    /// GET without a resourceVersion shows everything that was acknowledged before.
+    /// Reads an object. A GET without a resourceVersion must show everything that was acknowledged before.
     fn read(&mut self, namespace: &str, name: &str) -> Option<Value> {
         let key = format!("{namespace}/{name}");
         let before = self.run.log.by_key.lock().unwrap().get(&key).copied();
@@ -193,9 +193,9 @@ impl Actor<'_> {
                 }
                 Outcome::Done(object)
             }
-            // Clients of Kubernetes send a write again after these.
+            // Clients of Kubernetes repeat a write after these.
             Some(HttpAnswer { status: 429 | 503, .. }) => Outcome::Refused,
-            // Upstream's answer, too, for a health-check node port that is taken.
+            // Upstream has this response, too, for an allocated health-check node port.
             Some(HttpAnswer { status: 500, .. }) if told.contains("already allocated") => Outcome::Refused,
             None if self.is_unsent => return,
             Some(HttpAnswer { status: 500.., .. }) | None => Outcome::Unknown,
@@ -204,7 +204,7 @@ impl Actor<'_> {
         log.writes.lock().unwrap().push(write);
     }
 
-    /// An answer, or nothing if the connection broke; then the next request goes to another server.
+    /// Returns the response, or `None` if the connection broke. The next request then goes to another server.
     fn exchange(&mut self, method: &str, path: &str, body: &Value) -> Option<HttpAnswer> {
         let media_type = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
         let body = if method == "GET" { String::new() } else { body.to_string() };
@@ -213,7 +213,7 @@ impl Actor<'_> {
         if let Err(error) = &answer {
             self.is_unsent = error.kind() == std::io::ErrorKind::ConnectionRefused;
             self.current = (self.current + 1) % self.clients.len();
-            // The server may be on its way up.
+            // The server may be starting.
             thread::sleep(Duration::from_millis(2));
         }
         answer.ok()

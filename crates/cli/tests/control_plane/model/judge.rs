@@ -1,4 +1,4 @@
-//! What must be true of everything that was acknowledged, seen and left.
+//! Checks the invariants of everything that was acknowledged, was seen and exists at the end.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -9,7 +9,7 @@ use super::replay::{Change, Replay};
 use super::watcher::{History, List};
 use super::{ADDRESSES, After, LAST, Run, SERVICES, key, request, revision, specs};
 
-/// See the module.
+/// Checks all invariants after a run.
 pub(crate) fn judge(run: &Run, histories: &[History], lists: &[List], after: &After) {
     let writes = run.log.writes.lock().unwrap();
     let services = Replay::of(SERVICES, histories);
@@ -41,8 +41,8 @@ pub(crate) fn judge(run: &Run, histories: &[History], lists: &[List], after: &Af
     assert!(stale.is_empty(), "{} reads of the past, such as {:?}", stale.len(), stale.first());
 }
 
-/// Each at its revision, in the form in which it was acknowledged; after everything that was acknowledged before it
-/// began; and upon the revision that it asked for.
+/// Asserts that each acknowledged write was seen at its revision, in its acknowledged form, after everything that had
+/// been acknowledged before it began, and on top of the revision that it required.
 fn every_acknowledged_write_was_seen(writes: &[Write], services: &Replay) {
     let mut last_of_key: HashMap<&str, u64> = HashMap::new();
     let mut before: HashMap<u64, u64> = HashMap::new();
@@ -73,8 +73,8 @@ fn every_acknowledged_write_was_seen(writes: &[Write], services: &Replay) {
     }
 }
 
-/// By a write that was acknowledged with just this revision, or by one of unknown outcome. What is in `default` is the
-/// server's own.
+/// Asserts that each change comes from a write that was acknowledged with just this revision, or from one of unknown
+/// outcome. Changes in `default` are the server's own.
 fn every_change_was_asked_for(writes: &[Write], services: &Replay) {
     let by_marker: HashMap<&str, &Write> =
         writes.iter().filter_map(|write| Some((write.marker.as_deref()?, write))).collect();
@@ -140,7 +140,7 @@ fn take(owners: &mut BTreeMap<String, String>, object: &Value, at: u64) {
     }
 }
 
-/// Addresses and node ports of a Service.
+/// Returns the addresses and node ports of a Service.
 fn held(object: &Value) -> BTreeSet<String> {
     let spec = &object["spec"];
     let ports = spec["ports"].as_array().into_iter().flatten().map(|port| &port["nodePort"]);
@@ -154,7 +154,7 @@ fn cluster_ips(object: &Value) -> BTreeSet<String> {
     list.filter(|text| *text != "None").map(str::to_owned).collect()
 }
 
-/// Right after every change of a Service, it has exactly its IPAddress objects.
+/// Asserts that right after every change of a Service, it has exactly its IPAddress objects.
 fn addresses_and_services_agree_at_any_time(services: &Replay, addresses: &Replay) {
     let mut owned: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let current = addresses.at(services.start.max(addresses.start));
@@ -190,7 +190,8 @@ fn name(object: &Value) -> String {
     object["metadata"]["name"].as_str().unwrap().to_owned()
 }
 
-/// Every server has the same, which is what all changes lead to; and nothing is left over.
+/// Asserts that every server has the same objects, that these are the result of all changes, and that nothing is left
+/// over.
 fn the_end_is_where_the_changes_lead(services: &Replay, addresses: &Replay, after: &After) {
     for (replay, lists) in [(services, &after.services), (addresses, &after.addresses)] {
         for list in lists {
@@ -208,7 +209,7 @@ fn the_end_is_where_the_changes_lead(services: &Replay, addresses: &Replay, afte
     assert_eq!(found, wanted, "IPAddress objects");
 }
 
-/// When every Service is gone, each address and node port can be given again.
+/// Asserts that once every Service is deleted, each address and node port can be allocated again.
 pub(crate) fn judge_reuse(run: &Run) {
     let server = run.site.addresses()[0];
     let (_, list) = request(run, server, "GET", SERVICES, &json!(null));

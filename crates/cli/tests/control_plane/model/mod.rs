@@ -1,13 +1,13 @@
-//! Many clients write the same Services at random while processes are killed; watchers follow all the time. Afterwards
-//! everything that was acknowledged, seen and left is held against what must be true of it.
+//! Many clients write the same Services at random while processes are killed and watchers follow. Afterwards the test
+//! checks the invariants of everything that was acknowledged, was seen and exists at the end.
 //!
-//! - [`actor`]: the clients that write, and the log of what they were told
+//! - [`actor`]: the clients that write, and the log of the responses
 //! - [`specs`]: the Services that they write, from ranges so small that they collide
-//! - [`watcher`]: the clients that follow
-//! - [`judge`], [`replay`]: what must be true
+//! - [`watcher`]: the clients that watch
+//! - [`judge`], [`replay`]: the invariants
 //!
-//! `PORTOLAN_SEED` makes the same choices again (not the same order of events), `PORTOLAN_MODEL_SECONDS` sets the
-//! length of each run.
+//! `PORTOLAN_SEED` repeats the same choices (not the same order of events), `PORTOLAN_MODEL_SECONDS` sets the length
+//! of each run.
 
 mod actor;
 mod judge;
@@ -31,32 +31,32 @@ use crate::site::{Backing, PATIENCE, Site};
 
 pub(crate) const SERVICES: &str = "/api/v1/services";
 pub(crate) const ADDRESSES: &str = "/apis/networking.k8s.io/v1/ipaddresses";
-/// The last write of a run; a watcher that has seen it has seen everything.
+/// The name of the last write of a run. A watcher that has seen it has seen everything.
 pub(crate) const LAST: &str = "the-last";
 const WRITERS: u64 = 8;
 const ARGUMENTS: [&str; 4] =
     ["--service-cluster-ip-range", "10.96.0.0/24,fd00:96::/120", "--service-node-port-range", "30000-30127"];
 
-/// What the clients of one run share.
+/// The state that the clients of one run share.
 pub(crate) struct Run {
     pub(crate) site: Site,
     pub(crate) seed: u64,
-    /// No more writes are to be started.
+    /// Set when no more writes are to start.
     is_over: AtomicBool,
-    /// Since when each server has been answering; nothing while it is being started again.
+    /// When each server began to respond. `None` while it restarts.
     up_since: Mutex<Vec<Option<Instant>>>,
     pub(crate) log: Log,
 }
 
-/// What the writers were told.
+/// The responses to the writers.
 #[derive(Default)]
 pub(crate) struct Log {
     pub(crate) writes: Mutex<Vec<Write>>,
-    /// The highest revision that was acknowledged.
+    /// The highest acknowledged revision.
     pub(crate) highest: AtomicU64,
-    /// The same for each object, and whether it was a deletion.
+    /// The highest acknowledged revision of each object, and whether it was a deletion.
     pub(crate) by_key: Mutex<HashMap<String, (u64, bool)>>,
-    /// How often each answer came.
+    /// Number of each response.
     pub(crate) answers: Mutex<HashMap<String, u64>>,
     /// Reads that did not show what had been acknowledged before they began.
     pub(crate) stale: Mutex<Vec<String>>,
@@ -67,7 +67,7 @@ impl Run {
         self.is_over.load(Ordering::SeqCst)
     }
 
-    /// Since when a server has been answering.
+    /// Returns when a server began to respond, or `None` while it restarts.
     pub(crate) fn up_since(&self, index: usize) -> Option<Instant> {
         self.up_since.lock().unwrap()[index]
     }
@@ -123,7 +123,7 @@ fn run(backing: Backing, length: Duration) {
     judge::judge_reuse(&run);
 }
 
-/// What is there in the end, at each server.
+/// The objects at the end, as each server lists them.
 pub(crate) struct After {
     pub(crate) services: Vec<Value>,
     pub(crate) addresses: Vec<Value>,
@@ -147,7 +147,7 @@ fn watchers(run: &Arc<Run>) -> Vec<thread::JoinHandle<History>> {
     started.collect()
 }
 
-/// Kills one process after the other; says how many.
+/// Kills one process after the other until `end`. Returns how many.
 fn crash_until(run: &Run, end: Instant) -> usize {
     let mut rng = run.rng(99);
     let mut crashes = 0;
@@ -188,12 +188,12 @@ fn join<T>(thread: thread::JoinHandle<T>) -> T {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// A GET from outside of the namespace.
+/// Sends a GET request from outside of the namespace.
 pub(crate) fn get(run: &Run, address: SocketAddr, path: &str) -> Value {
     request(run, address, "GET", path, &json!(null)).1
 }
 
-/// Any request from outside of the namespace.
+/// Sends any request from outside of the namespace.
 pub(crate) fn request(
     run: &Run,
     address: SocketAddr,

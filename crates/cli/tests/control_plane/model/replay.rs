@@ -1,4 +1,4 @@
-//! All histories of one collection, put together: every change that anybody saw, in order.
+//! The merged histories of one collection: every change that any watcher saw, in order.
 
 use std::collections::BTreeMap;
 
@@ -7,9 +7,9 @@ use serde_json::Value;
 use super::key;
 use super::watcher::{Entry, History, List};
 
-/// See the module.
+/// The changes of one collection.
 pub(crate) struct Replay {
-    /// Where it begins.
+    /// The revision at which it begins.
     pub(crate) start: u64,
     first: BTreeMap<String, Value>,
     pub(crate) changes: BTreeMap<u64, Change>,
@@ -26,7 +26,7 @@ pub(crate) struct Change {
 }
 
 impl Replay {
-    /// Takes the recorder's history and holds all others against it.
+    /// Builds the replay from the recorder's history, and checks all other histories against it.
     pub(crate) fn of(path: &str, histories: &[History]) -> Self {
         let mine = || histories.iter().filter(|history| history.path == path);
         let recorder = mine().find(|history| history.is_recorder).unwrap();
@@ -51,26 +51,26 @@ impl Replay {
         replay
     }
 
-    /// The objects where it begins.
+    /// Returns the objects at the beginning.
     pub(crate) fn first(&self) -> State<'_> {
         self.first.iter().map(|(key, object)| (key.as_str(), object)).collect()
     }
 
-    /// The objects right after a revision.
+    /// Returns the objects right after a revision.
     pub(crate) fn at(&self, revision: u64) -> State<'_> {
         let mut state = self.first();
         self.changes.range(..=revision).for_each(|(_, change)| change.apply(&mut state));
         state
     }
 
-    /// A list must be what the changes up to its revision come to.
+    /// Asserts that a list is the result of the changes up to its revision.
     pub(crate) fn check_list(&self, list: &List) {
         if list.revision >= self.start {
             self.check_objects(&list.objects, list.revision);
         }
     }
 
-    /// These must be all objects right after a revision.
+    /// Asserts that these are all objects right after a revision.
     pub(crate) fn check_objects(&self, objects: &[Value], revision: u64) {
         let state = self.at(revision);
         for object in objects {
@@ -79,7 +79,8 @@ impl Replay {
         assert_eq!(objects.len(), state.len(), "objects in the list at {revision}");
     }
 
-    /// ADDED is of what was not there, MODIFIED and DELETED of what was; a deletion shows the last state.
+    /// Asserts that ADDED events are for new objects, MODIFIED and DELETED events for existing ones, and that a
+    /// deletion shows the last state.
     fn check_kinds(&self) {
         let mut state = self.first();
         for (revision, change) in &self.changes {
@@ -97,7 +98,7 @@ impl Replay {
         }
     }
 
-    /// Between a list and the next, another watcher saw exactly the same changes.
+    /// Asserts that between two lists, another watcher saw exactly the same changes.
     fn check_history(&self, history: &History) {
         let mut seen = None;
         for entry in &history.entries {

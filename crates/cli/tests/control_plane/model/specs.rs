@@ -1,4 +1,4 @@
-//! Services at random: every type, both families, addresses and node ports from ranges so small that they collide.
+//! Random Services: every type, both families, addresses and node ports from ranges so small that they collide.
 
 use fastrand::Rng;
 use serde_json::{Map, Value, json};
@@ -7,7 +7,7 @@ use super::{Run, request};
 
 const NAMESPACES: [&str; 2] = ["one", "two"];
 const NAMES: usize = 20;
-/// Addresses and ports that are asked for by number.
+/// Number of addresses and ports that are requested by value.
 pub(crate) const ASKED: u16 = 24;
 pub(crate) const FIRST_PORT: u16 = 30_000;
 const TYPES: [&str; 7] =
@@ -21,7 +21,7 @@ pub(crate) fn make_namespaces(run: &Run) {
     }
 }
 
-/// One of the few objects that everybody writes.
+/// Returns one of the few objects that all clients write.
 pub(crate) fn target(rng: &mut Rng) -> (&'static str, String) {
     (pick(rng, &NAMESPACES), format!("service-{}", rng.usize(..NAMES)))
 }
@@ -30,7 +30,7 @@ pub(crate) fn address(number: u16, is_ipv6: bool) -> String {
     if is_ipv6 { format!("fd00:96::{number:x}") } else { format!("10.96.0.{number}") }
 }
 
-/// A whole spec.
+/// Returns a complete spec.
 pub(crate) fn spec(rng: &mut Rng) -> Value {
     let kind = pick(rng, &TYPES);
     if kind == "ExternalName" {
@@ -90,7 +90,7 @@ fn port(rng: &mut Rng) -> u16 {
     FIRST_PORT + rng.u16(..ASKED)
 }
 
-/// A change of a spec as somebody would make it who has read the object.
+/// Returns a change of a spec by a client that has read the object.
 pub(crate) fn change(rng: &mut Rng, old: &Value) -> Value {
     let has_addresses = |spec: &Value| spec["clusterIP"].as_str().is_some_and(|text| text != "None");
     let mut new = old.clone();
@@ -105,7 +105,7 @@ pub(crate) fn change(rng: &mut Rng, old: &Value) -> Value {
             let dual = old["clusterIPs"].as_array().is_some_and(|list| list.len() == 2);
             new["ipFamilyPolicy"] = json!(if dual { "SingleStack" } else { "PreferDualStack" });
         }
-        // Everything, and mostly the addresses stay.
+        // The whole spec changes. The addresses mostly stay.
         _ => {
             new = spec(rng);
             if has_addresses(old)
@@ -122,7 +122,7 @@ pub(crate) fn change(rng: &mut Rng, old: &Value) -> Value {
     new
 }
 
-/// A merge patch of a spec by somebody who has not read the object.
+/// Returns a merge patch of a spec by a client that has not read the object.
 pub(crate) fn patch(rng: &mut Rng) -> Value {
     let mut patch = Map::new();
     match rng.u8(..4) {

@@ -1,5 +1,5 @@
-//! A client that follows: lists once, then watches from its last revision on, at whichever server answers. It lists again
-//! only when it is told that its revision is too old.
+//! A client that watches: lists once, then watches from its last revision, at any server that responds. It lists
+//! again only if the server responds that its revision is too old.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -13,15 +13,15 @@ use super::{LAST, Run, SERVICES, revision};
 
 /// How long a watcher may take to see the last write.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// How long one that is meant to see everything goes on asking other servers before it lists again.
+/// How long a watcher that must see everything tries other servers before it lists again.
 const TENACITY: Duration = Duration::from_secs(5);
 
-/// What one watcher was told.
+/// Everything that one watcher received.
 pub(crate) struct History {
     pub(crate) path: &'static str,
     pub(crate) is_recorder: bool,
     pub(crate) entries: Vec<Entry>,
-    /// Watches that went on at another server than before.
+    /// Number of watches that continued at another server.
     pub(crate) moves: usize,
     /// Revisions that were called too old by a server that had been up when they were new.
     pub(crate) unjustified: Vec<String>,
@@ -29,7 +29,7 @@ pub(crate) struct History {
 
 #[derive(Debug)]
 pub(crate) enum Entry {
-    /// Everything at one revision.
+    /// All objects at one revision.
     List(List),
     /// One change.
     Event { kind: String, revision: u64, object: Value },
@@ -49,20 +49,20 @@ struct Watcher<'a> {
     last_server: Option<usize>,
     /// The last revision, and when it was seen.
     at: Option<(u64, Instant)>,
-    /// Since when every server has called it too old.
+    /// Since when every server has called the revision too old.
     expired_since: Option<Instant>,
     history: History,
 }
 
-/// Why a watch is over.
+/// Why a watch ended.
 enum End {
-    /// Go on from the last revision.
+    /// The connection broke. The next watch continues from the last revision.
     Broken,
     Expired(String),
     SeenAll,
 }
 
-/// Follows a collection until the last write of the run has been seen.
+/// Follows a collection until it has seen the last write of the run.
 pub(crate) fn follow(run: &Run, path: &'static str, is_recorder: bool, role: u64) -> History {
     let addresses = run.site.addresses();
     let mut rng = run.rng(role);
@@ -159,7 +159,7 @@ impl Watcher<'_> {
                 return End::SeenAll;
             }
             if self.rng.u8(..60) == 0 {
-                // This client hangs up.
+                // The client closes the connection.
                 return End::Broken;
             }
         }
@@ -190,7 +190,7 @@ impl Watcher<'_> {
     }
 }
 
-/// A list, all at once or in pages; nothing if the server went away or the pages are too old.
+/// Lists a collection, all at once or in pages. Returns `None` if the server went away or the pages are too old.
 fn list(address: SocketAddr, path: &str, limit: Option<usize>) -> Option<List> {
     let mut client = HttpClient::new(address, Duration::from_secs(60));
     let mut objects = Vec::new();

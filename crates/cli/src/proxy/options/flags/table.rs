@@ -18,7 +18,7 @@ const LOCAL: &str = "Local traffic";
 const SETTINGS: &str = "Node settings";
 const LOG: &str = "Logging";
 
-/// All of them, in the order of the help.
+/// All flags, in the order of the help.
 pub(in crate::proxy::options) const FLAGS: &[Flag] = &[
     flag(FILE, "config", File, "", "KubeProxyConfiguration (v1alpha1), YAML or JSON; replaces most flags")
         .counts_with_config(),

@@ -6,7 +6,7 @@ use super::*;
 
 const HEAD: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
 
-/// A file that goes with the folder.
+/// Writes a configuration file into a temporary folder.
 fn file(body: &str) -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("config.yaml");
@@ -21,7 +21,7 @@ fn with_file(body: &str, arguments: &[&str]) -> anyhow::Result<Loaded> {
 }
 
 #[test]
-fn what_was_read_counts_whatever_the_file_holds_by_now() {
+fn content_that_was_read_is_used_even_if_the_file_has_changed() {
     let (_folder, path) = file("oomScoreAdj: 7\n");
     let options = parse(&[&format!("--config={}", path.display())]).expect("a command line");
     let content = std::fs::read(&path).expect("a file");
@@ -81,7 +81,7 @@ fn what_is_wrong_in_a_file_is_named_by_field_and_place() {
 }
 
 #[test]
-fn what_is_only_worth_a_note_is_noted() {
+fn harmless_faults_of_a_file_are_warnings() {
     let set = with_file("udpIdleTimeout: 1s\nfeatureGates: {NFTablesProxyMode: true, KMSv1: false}", &[]);
     let notes: Vec<String> =
         set.expect("an old file").notes.iter().map(|note| note.replace(|_: char| false, "")).collect();

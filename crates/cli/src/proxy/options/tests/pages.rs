@@ -1,4 +1,4 @@
-//! The help and the pages that are made from the table.
+//! Tests of the help and of the pages that are made from the table.
 
 use std::path::Path;
 
@@ -27,7 +27,7 @@ fn completions_and_manual_pages_have_the_flags() {
     assert!(page.contains("metrics\\-bind\\-address"), "{page}");
 }
 
-/// `docs/reference/flags.md`. With `UPDATE=1` in the environment it is written.
+/// Compares `docs/reference/flags.md` with the table. With `UPDATE=1` in the environment, writes the page.
 #[test]
 fn the_reference_page_is_made_from_the_table() {
     let mut page = String::from(PAGE_HEAD);

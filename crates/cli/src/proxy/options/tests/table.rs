@@ -1,6 +1,7 @@
-//! What every flag does.
+//! The effect of every flag.
 
-/// A flag: what else must be given, a good value, the field and its value then in JSON, and a bad value.
+/// A flag with the other arguments that it needs, a valid value, its field and the field's JSON value, and an invalid
+/// value.
 pub(super) struct Case {
     pub(super) name: &'static str,
     pub(super) with: &'static [&'static str],
@@ -24,7 +25,7 @@ const fn case(
 const GATE: &[&str] = &["--feature-gates=LoggingAlphaOptions=true"];
 const IPVS: &[&str] = &["--proxy-mode=ipvs"];
 
-/// Every flag that says what a field says.
+/// Every flag that has a field in the configuration file.
 pub(super) const CASES: &[Case] = &[
     case(
         "feature-gates",
