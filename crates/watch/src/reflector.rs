@@ -15,7 +15,7 @@
 //! - A streamed list that ends without its end bookmark is replaced by pages.
 //! - Pages are always read at the newest revision.
 //! - A watch that worked is reopened at once, however it ended.
-//! - The delay grows without end only for a server in trouble (`backoff`).
+//! - Only for a server in trouble the delay grows beyond a few seconds (`backoff`).
 //! - A watch with neither events nor bookmarks, or with decreasing versions, is replaced by a list.
 //! - An empty list where objects were known needs a second one.
 
@@ -207,7 +207,8 @@ impl Reflector {
     /// Records that an object was added or modified at this resource version. The objects of a streamed list come
     /// in no order of versions; only its end bookmark gives the version to watch from.
     ///
-    /// # Errors Fails if the version is older than the newest known one.
+    /// # Errors
+    /// Fails if the version is older than the newest known one.
     pub(crate) fn changed(&mut self, resource_version: &str) -> Result<(), RestartReason> {
         if self.state == State::Watch {
             self.gave();
@@ -234,8 +235,8 @@ impl Reflector {
 
     /// Records a bookmark. Returns true if it completes a streamed list.
     ///
-    /// # Errors Fails if its version is older than the newest known one, if it ends a list without naming a
-    /// version, or if it completes an empty list that is not accepted yet.
+    /// # Errors
+    /// Fails if its version is older than the newest known one, if it ends a list without naming a version, or if it completes an empty list that is not accepted yet.
     pub(crate) fn bookmark(
         &mut self,
         resource_version: &str,
@@ -257,8 +258,9 @@ impl Reflector {
 
     /// Records the end of a page. Returns true if it was the last page.
     ///
-    /// # Errors Fails if its continue token leads to the same page, or if it completes an empty list that is not
-    /// accepted yet.
+    /// # Errors
+    /// Fails if its continue token leads to the same page, or if it completes an empty list that is not accepted
+    /// yet.
     pub(crate) fn page(&mut self, page: ListMeta, now: Instant) -> Result<bool, RestartReason> {
         if let State::Pages { token, .. } = &self.state
             && !page.next.is_empty()
