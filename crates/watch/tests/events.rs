@@ -1,4 +1,4 @@
-//! Events against the project's own API server, which checks and stores them.
+//! Events against the project's own API server, which validates and stores them.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)] // helpers of tests
 

@@ -39,7 +39,7 @@ const INPUT: &str = "KUBERNETES_EXEC_INFO";
 /// Why an exec plug-in gave no credential.
 #[derive(Debug, thiserror::Error)]
 pub enum ExecError {
-    /// The kubeconfig does not name what to run.
+    /// The exec section of the kubeconfig lacks this field.
     #[error("the kubeconfig's exec plug-in has no {0}")]
     Missing(&'static str),
     /// The API version is not one of the supported ones.

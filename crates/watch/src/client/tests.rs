@@ -83,7 +83,7 @@ async fn what_cannot_be_used_is_said_at_once() {
     }
 }
 
-/// Display, Debug and all sources.
+/// Returns Display and Debug of the error and of all its sources.
 async fn everything_said(settings: &ClientSettings) -> String {
     let Err(error) = connect(settings).await else { return "no error".to_owned() };
     let first: &dyn std::error::Error = &error;
@@ -111,7 +111,7 @@ async fn what_stands_in_a_broken_file_is_not_quoted() {
     ] {
         let said = everything_said(&settings(kubeconfig(cluster, user).path())).await;
         assert!(said.contains(part), "{user}: {said}");
-        // pki-types shows a line as its bytes.
+        // pki-types prints a line as its bytes.
         assert!(!said.contains("hunter2") && !said.contains("104, 117, 110"), "{user}: {said}");
     }
 }

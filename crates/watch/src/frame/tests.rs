@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::{Frame, Garbage, LineSplitter, MAX_VALUE};
 
-/// The lines that come out when `body` arrives in pieces of the given sizes, and what is left.
+/// Returns the lines of `body` when it arrives in pieces of the given sizes, and the rest after the last line.
 fn split(body: &[u8], sizes: &[usize]) -> Result<(Vec<Vec<u8>>, Vec<u8>), Garbage> {
     let mut splitter = LineSplitter::default();
     let mut lines = Vec::new();

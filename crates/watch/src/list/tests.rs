@@ -6,7 +6,7 @@ use crate::frame::Garbage;
 
 type Outcome = Result<(Vec<String>, Option<ListMeta>), Garbage>;
 
-/// The items and the page's data when `body` arrives in pieces of the given sizes.
+/// Returns the items and the page's metadata when `body` arrives in pieces of the given sizes.
 fn split(body: &[u8], sizes: &[usize]) -> Outcome {
     let mut splitter = ListSplitter::new("ServiceList");
     let mut items = Vec::new();

@@ -44,7 +44,7 @@ async fn an_unusable_authority_changes_nothing() {
     let client = home.client(&server, &authority, "").await;
     for garbage in ["-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "half"] {
         home.write("ca.crt", garbage);
-        // Text without any certificate is a list of none, which would end all trust.
+        // Text without a certificate is an empty list of authorities, which would make every connection fail.
         assert_eq!(get(&client, "/").await, 200, "{garbage}");
     }
 }

@@ -43,7 +43,7 @@ fn what_is_given_back_is_there_for_the_next() {
 }
 
 proptest! {
-    /// In any stretch of time no more than the burst and what the rate gives in it.
+    /// In any period no more requests are sent than the burst and what the rate allows.
     #[test]
     fn never_more_than_promised(
         qps in 0.1_f32..100.0,

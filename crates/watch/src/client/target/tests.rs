@@ -3,7 +3,7 @@ use super::*;
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-/// A pod's environment and mounts, and a place for kubeconfigs.
+/// A pod's environment and mounts, and a directory for kubeconfigs.
 struct World {
     directory: tempfile::TempDir,
     variables: HashMap<&'static str, &'static str>,

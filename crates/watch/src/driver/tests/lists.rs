@@ -1,4 +1,4 @@
-//! Which lists are asked for, and which are believed.
+//! Which lists are requested, and which are accepted.
 
 use super::*;
 use crate::driver::fake::play_counting;
@@ -164,7 +164,7 @@ async fn a_page_that_is_no_list_ends_no_list() {
     }
 }
 
-/// A Pod has a namespace and a name, too: taken for a Service without ports it would take the real one away.
+/// A Pod has a namespace and a name, too. Decoded as a Service without ports, it would replace the real Service.
 fn pod(name: &str, version: &str) -> Value {
     json!({"kind": "Pod", "apiVersion": "v1",
         "metadata": {"name": name, "namespace": "ns", "resourceVersion": version}})
@@ -175,7 +175,7 @@ async fn objects_of_another_kind_are_not_applied() {
     let pod_list = |kind: Value| {
         json!({"kind": kind, "metadata": {"resourceVersion": "50"}, "items": [pod("a", "4")]}).to_string()
     };
-    // The keys are sorted: its items stand before its kind.
+    // The keys are sorted, so the items come before the kind.
     assert!(pod_list(json!("PodList")).find("items") < pod_list(json!("PodList")).find("PodList"));
     let first = pod_list(json!("PodList")).replacen('{', r#"{"kind":"PodList","#, 1);
     let stream = frame("ADDED", &pod("a", "4")) + &end_mark("50");

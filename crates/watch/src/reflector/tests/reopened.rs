@@ -1,8 +1,8 @@
-//! How soon the next request follows, whatever ended the one before.
+//! How soon the next request follows after each kind of end.
 
 use super::*;
 
-/// A watch of this reflector is open for so long, then ends. Answers what follows, and when.
+/// Opens a watch of this reflector for `lasted`, then ends it. Returns what follows, and when.
 fn ends_after(
     reflector: &mut Reflector,
     at: Instant,
@@ -155,7 +155,7 @@ fn a_lost_version_leads_to_a_list_at_once_but_not_to_list_after_list() {
     }
 }
 
-/// A replica that lags answers so after some seconds, each time.
+/// A lagging replica sends this after some seconds, each time.
 #[test]
 fn a_watch_that_ends_in_an_error_event_without_anything_before_has_not_worked() {
     let (mut reflector, now) = (watching(), Instant::now());
@@ -195,7 +195,7 @@ fn a_server_whose_etcd_is_too_old_for_streamed_lists_gets_pages_at_once_and_for_
     }
 }
 
-/// The time that a watch may be silent, if it is bookmarks that are missed then.
+/// Returns how long a watch may be silent, if the limit is that for missing bookmarks.
 fn patience(reflector: &mut Reflector, now: Instant) -> Option<u64> {
     match reflector.silence(seconds(3600), now) {
         (silence, RestartReason::NoBookmarks(_)) => Some(silence.as_secs()),
