@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_balancer_is_told_from_an_api_server_in_trouble() {
+    fn a_load_balancer_is_distinguished_from_an_api_server_in_trouble() {
         let status = |code, body: &str| ApiStatus::from_answer(code, &HeaderMap::new(), body.as_bytes());
         for code in [502, 503, 504] {
             let gateway = status(code, "<html>no server</html>");

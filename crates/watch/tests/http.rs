@@ -289,7 +289,7 @@ async fn counters_count() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_is_told_from_one_that_breaks_off() {
+async fn an_absent_server_is_distinguished_from_a_broken_connection() {
     let server = Server::start([("/api/v1/services", vec![vec![Act::Close]])]).await;
     let seen = server.watch_until(|event| matches!(event, WatchEvent::Restarted { .. })).await;
     assert!(
@@ -307,7 +307,7 @@ async fn a_server_that_is_not_there_is_told_from_one_that_breaks_off() {
 
 /// Ten refused attempts of each of four watches give their tokens back. Otherwise they would wait for one.
 #[tokio::test]
-async fn attempts_where_nobody_listens_cost_no_turn() {
+async fn refused_connections_do_not_count_against_the_rate() {
     let unused = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let done = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&done);

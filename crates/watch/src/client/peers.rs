@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_found_and_what_is_open_counts() {
+    fn addresses_of_lookups_and_open_connections_are_recorded() {
         let peers = Peers::default();
         let route = Route::new(peers.clone(), 6443);
         assert!(peers.sockets().is_empty());
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn only_changes_are_told() {
+    fn only_changes_are_reported() {
         let peers = Peers::default();
         let route = Route::new(peers.clone(), 6443);
         find(&route, &["192.0.2.1"]);

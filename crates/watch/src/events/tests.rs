@@ -283,7 +283,7 @@ async fn of_too_many_events_the_oldest_are_dropped() {
 }
 
 #[test]
-fn only_so_many_events_are_remembered() {
+fn the_number_of_remembered_events_is_bounded() {
     let mut series = series::Series::default();
     let start = std::time::Instant::now();
     let mut observe = |number: u64| {

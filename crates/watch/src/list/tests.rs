@@ -54,7 +54,7 @@ fn empty_lists() {
 }
 
 #[test]
-fn what_is_no_list_is_not_taken_for_an_empty_one() {
+fn a_body_that_is_not_a_list_is_not_an_empty_list() {
     for body in [
         &br#"{"kind":"Status","metadata":{},"code":500}"#[..],
         br#"{"kind":"ServiceList","metadata":{"resourceVersion":"1"}}"#,

@@ -259,7 +259,7 @@ proptest! {
     /// list. There is no tight loop: of the failures without a watch that lasted, at least one of three waits for
     /// half a second, except the few that may follow at once.
     #[test]
-    fn no_failure_ends_it(
+    fn every_failure_is_followed_by_a_request_but_not_in_a_tight_loop(
         failures in prop::collection::vec((any::<u16>(), 0u8..10, any::<bool>()), 0..60),
         jitter in 0.0..1.0f64,
     ) {

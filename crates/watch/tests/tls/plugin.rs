@@ -101,7 +101,7 @@ async fn a_plug_in_that_fails_is_quoted_and_tried_again() {
 
 /// A plug-in may print a bare token, or JSON in an unknown form.
 #[tokio::test]
-async fn what_a_plug_in_prints_is_not_told() {
+async fn the_output_of_a_plug_in_is_not_quoted() {
     let authority = Authority::new("ca");
     let server = Server::start(authority.server(None)).await;
     let home = home(&json!({}));

@@ -90,7 +90,7 @@ async fn gone(peers: &Peers) {
 }
 
 #[tokio::test]
-async fn where_connections_go_is_known() {
+async fn addresses_of_connections_are_recorded() {
     let authority = Authority::new("ca");
     let server = Server::start(authority.server(None)).await;
     let home = Home::new();

@@ -94,7 +94,7 @@ async fn a_token_that_changes_under_a_request_is_read_again() {
 }
 
 #[tokio::test]
-async fn requests_wait_for_their_turn() {
+async fn requests_wait_for_the_rate_limit() {
     let authority = Authority::new("ca");
     let server = Server::start(authority.server(None)).await;
     let home = Home::new();

@@ -272,7 +272,7 @@ async fn a_token_that_the_server_no_longer_takes() {
 }
 
 #[tokio::test]
-async fn the_reason_of_a_failed_request_is_told_to_its_root() {
+async fn the_reason_of_a_failed_request_includes_its_root_cause() {
     let (server, home, authority) = start().await;
     let told = async |user: &str| {
         let client = home.client(&server, &authority, user).await;

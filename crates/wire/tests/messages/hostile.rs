@@ -85,7 +85,7 @@ proptest! {
     }
 
     #[test]
-    fn messages_with_wrong_bytes(
+    fn messages_with_changed_bytes_do_not_panic(
         mut bytes in written(),
         wrong in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..20),
         cut in any::<prop::sample::Index>(),

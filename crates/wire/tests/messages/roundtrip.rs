@@ -236,7 +236,7 @@ fn elements_are_split_over_messages_below_the_limit_of_an_attribute() {
 }
 
 #[test]
-fn what_does_not_fit_is_an_error_and_nothing_is_sent() {
+fn a_value_that_is_too_long_is_an_error_and_nothing_is_sent() {
     let mut transaction = Transaction::begin(10, None);
     transaction.new_table(&Table::new(Family::IPV4, "fits"), IfExists::Keep);
     transaction.new_table(&Table::new(Family::IPV4, "x".repeat(70_000)), IfExists::Keep);

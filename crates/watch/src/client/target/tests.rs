@@ -87,7 +87,7 @@ fn a_pod_needs_neither_flag_nor_file() {
 }
 
 #[test]
-fn what_a_pod_cannot_do_without() {
+fn a_pod_needs_the_service_variables_and_a_token() {
     let mut pod = World::pod();
     pod.variables.remove("KUBERNETES_SERVICE_PORT");
     assert!(matches!(pod.find(None, None), Err(ClientError::NotInCluster)));

@@ -56,7 +56,7 @@ fn a_server_that_cuts_every_watch_at_once_is_not_asked_in_a_tight_loop() {
 }
 
 #[test]
-fn nor_is_one_that_sends_an_event_each_time() {
+fn a_server_that_sends_an_event_and_cuts_every_watch_is_not_asked_in_a_tight_loop() {
     let (mut reflector, now) = (watching(), Instant::now());
     let mut cut = |version: u32| {
         reflector.opened(now);
@@ -128,7 +128,7 @@ fn a_load_balancer_that_answers_for_an_absent_server_is_asked_every_second_and_a
 }
 
 #[test]
-fn what_is_no_trouble_of_the_server_is_tried_every_five_seconds() {
+fn failures_other_than_server_trouble_are_retried_every_five_seconds() {
     let credentials = || RestartReason::Credentials("no token".into());
     for reason in [|| refused(401), || refused(403), credentials] {
         let mut reflector = watching();
@@ -265,7 +265,7 @@ fn silence_counts_over_all_answers_of_a_watch_but_not_while_the_server_is_away()
 }
 
 #[test]
-fn a_server_that_sends_bookmarks_again_is_believed_again() {
+fn bookmarks_that_come_again_reset_the_patience() {
     let (mut reflector, now) = (watching(), Instant::now());
     fail(&mut reflector, RestartReason::NoBookmarks(seconds(90)));
     list(&mut reflector, "10", now);
