@@ -124,9 +124,9 @@ pub enum ClientError {
     KubeconfigForm {
         /// The file.
         path: PathBuf,
-        /// Counted from 1; 0 is unknown.
+        /// Line, counted from 1; 0 if unknown.
         line: u64,
-        /// Counted from 1; 0 is unknown.
+        /// Column, counted from 1; 0 if unknown.
         column: u64,
     },
     /// The kubeconfig does not name a context to use.

@@ -23,8 +23,8 @@ pub enum WatchEvent {
     /// `ServiceCidrsUnavailable` comes when the server has no ServiceCIDRs or forbids reading them, and again at
     /// each slow retry.
     Objects(Vec<Event>),
-    /// A whole list, an event after it or a bookmark came: what is known of this collection is what the API server
-    /// has up to this time. It follows the events that it refers to.
+    /// A whole list, an event after it or a bookmark came, so that the known objects of this collection are those of
+    /// the API server at this time. Sent after the events.
     Heard(Kind),
     /// A list was empty where this many objects were known. Another list is requested before it is accepted
     /// ([`Timing::empty_list_hold`]). Sent once until a list is accepted.

@@ -47,7 +47,7 @@ pub mod status {
 pub struct Flow {
     /// The direction of the first packet.
     pub original: Tuple,
-    /// The direction of the answers. It differs from the mirrored original by the translated fields.
+    /// The direction of the replies. It differs from the mirrored original by the translated fields.
     pub reply: Tuple,
     /// Bits of [`status`].
     pub status: u32,
@@ -82,7 +82,7 @@ pub fn list(filter: &Filter) -> Request {
     Request::new(kind, flags, &Header::of(filter.family), |message| filter.encode(message))
 }
 
-/// Requests the flow whose answers have this tuple. ENOENT means that there is none.
+/// Requests the flow with this reply tuple. ENOENT means that there is none.
 pub fn answered_by(reply: &Tuple) -> Request {
     let kind = message_type(SUBSYSTEM_CONNTRACK, IPCTNL_MSG_CT_GET);
     Request::new(kind, 0, &Header::of(reply.family()), |message| {
@@ -93,9 +93,9 @@ pub fn answered_by(reply: &Tuple) -> Request {
 /// Adds the deletion of a flow to a batch and returns the sequence number of its message. ENOENT means that there
 /// is no such flow.
 ///
-/// The flow is identified by the tuple of its answers, and by its id if known. The id alone does not distinguish it
-/// from a later flow of the same client: the kernel derives the id from the original tuple and the flow's memory
-/// address (`nf_ct_get_id`). If the later flow goes to another endpoint, its answers have another tuple.
+/// The flow is identified by its reply tuple, and by its id if known. The id alone does not distinguish it from a
+/// later flow of the same client: the kernel derives the id from the original tuple and the flow's memory address
+/// (`nf_ct_get_id`). If the later flow goes to another endpoint, its reply tuple differs.
 pub fn delete(batch: &mut Batch, flow: &Flow) -> u32 {
     let kind = message_type(SUBSYSTEM_CONNTRACK, IPCTNL_MSG_CT_DELETE);
     let mut message = batch.message(kind, 0, &Header::of(flow.family()));

@@ -274,8 +274,8 @@ async fn spawn(mut command: Command) -> io::Result<Child> {
     receiver.await.unwrap_or_else(|_| Err(io::ErrorKind::Interrupted.into()))
 }
 
-/// Describes what is wrong with the output, and where. The text may be the token, so it is not quoted as serde
-/// would.
+/// Describes what is wrong with the output, and where. Unlike serde's message it does not quote the output, which may
+/// be a token.
 fn place(error: &serde_json::Error) -> String {
     let fault = match error.classify() {
         Category::Data => "a field has a wrong type or value",

@@ -27,7 +27,7 @@ impl RequestDone {
     }
 }
 
-/// Called after each request, on the task that sent it, even if that task was dropped before the answer. Must not
+/// Called after each request, on the task that sent it, even if the request is cancelled before its answer. Must not
 /// block.
 pub type RequestHook = Arc<dyn Fn(&RequestDone) + Send + Sync>;
 

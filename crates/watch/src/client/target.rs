@@ -16,7 +16,7 @@ use kube::config::{
 
 use super::{ClientError, ClientSettings};
 
-/// Where a pod's credentials are mounted (`rest.InClusterConfig`).
+/// Directory in which a pod's credentials are mounted (`rest.InClusterConfig`).
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 /// Name of the cluster, user and context that are created here.
