@@ -118,9 +118,9 @@ pub(crate) struct Reflector {
     open: Option<Open>,
     stuck: u8,
     backoff: Backoff,
-    /// True if one more request may follow at once: a list after a lost version, or a watch after a short one. Each
-    /// watch that worked sets it and the first use clears it, so that a server that cuts or refuses everything is
-    /// not asked in a tight loop.
+    /// True if one more request may follow at once: a list after a lost version or missing bookmarks, or a watch after
+    /// a short one. Each watch that worked sets it and the first use clears it, so that a server that cuts or refuses
+    /// everything is not asked in a tight loop.
     spare: bool,
     quiet: Quiet,
     guard: Guard,
@@ -236,7 +236,8 @@ impl Reflector {
     /// Records a bookmark. Returns true if it completes a streamed list.
     ///
     /// # Errors
-    /// Fails if its version is older than the newest known one, if it ends a list without naming a version, or if it completes an empty list that is not accepted yet.
+    /// Fails if its version is older than the newest known one, if it ends a list without naming a version, or if it
+    /// completes an empty list that is not accepted yet.
     pub(crate) fn bookmark(
         &mut self,
         resource_version: &str,
