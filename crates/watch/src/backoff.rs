@@ -1,35 +1,35 @@
-//! How long to wait before asking the API server again. Pure: the random number is an argument.
+//! How long to wait before the next request to the API server. Pure: the random number is an argument.
 //!
-//! A wait is to protect the server. One that says that it is in trouble is asked as client-go would. A server
-//! that is not there needs no protection. Everything else is asked every few seconds. A watch that had worked
-//! is no failure: it is opened again at once.
+//! A wait protects the server. A server that reports trouble is asked with client-go's back-off. A server that is
+//! absent needs no protection. After any other failure the server is asked every few seconds. A watch that worked
+//! is not a failure: it is reopened at once.
 
 use std::time::Duration;
 
 use crate::status::LONGEST_RETRY_AFTER;
 
-/// Limits of the delays. Each is a base: the delay is base x (1 + jitter), with a random jitter from 0 to 1.
+/// Limits of the delays. Each value is a base: the delay is base x (1 + jitter), with a random jitter from 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BackoffLimits {
-    /// After the first 429 or 5xx. This and `maximum` are those of client-go's reflector, so that a fleet which
-    /// changes from kube-proxy to Portolan puts the same load on an API server in trouble.
+    /// Base after the first 429 or 5xx. This and `maximum` are the values of client-go's reflector, so that a fleet
+    /// that moves from kube-proxy to Portolan puts the same load on an API server in trouble.
     pub initial: Duration,
-    /// After every further one the base doubles up to this.
+    /// Maximum to which that base doubles with each further failure.
     pub maximum: Duration,
-    /// After any other failure.
+    /// Base after the first failure of any other kind.
     pub other_initial: Duration,
-    /// It doubles up to this: with jitter, the server is asked at least every 5 s.
+    /// Maximum to which it doubles. With jitter the server is asked at least every 5 s.
     pub other_maximum: Duration,
-    /// Where nothing listens, or no way leads there. It does not grow: a refused connection costs no server anything, and a server that
-    /// is back is found within a second.
+    /// Base if nothing listens or no route leads to the server. It does not grow: a refused connection costs the
+    /// server nothing, and a server that returns is found within a second.
     pub refused: Duration,
-    /// Where a load balancer answers for a server that is not there: after the first time as `refused`, from then
-    /// on this. With jitter a request comes at least every 1.5 s, so that a server that is back is followed within 2 s.
+    /// Maximum base if a load balancer answers for an absent server. The first base is `refused`. With jitter a
+    /// request is sent at least every 1.5 s, so that a server that returns is followed within 2 s.
     pub absent_maximum: Duration,
-    /// Before a watch that had worked is opened again: a random part of this, so that the watches of many nodes
-    /// do not come back in the same instant.
+    /// Before a watch that worked is reopened, a random part of this time passes, so that the watches of many nodes
+    /// do not reconnect together.
     pub reopen: Duration,
-    /// A watch that had worked for this long makes all failures before it forgotten.
+    /// A watch that worked for this long resets all back-offs.
     pub reset_after: Duration,
 }
 
@@ -48,30 +48,30 @@ impl Default for BackoffLimits {
     }
 }
 
-/// What is to be waited for.
+/// What the next request waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// Nothing.
+    /// No wait.
     None,
-    /// Nothing but what keeps many nodes from asking in the same instant.
+    /// Only a random part of `BackoffLimits::reopen`, so that many nodes do not ask together.
     Reopen,
-    /// A server in trouble, which may say for how long it wants to be left alone.
+    /// The back-off for a server in trouble, with its `Retry-After` if it sent one.
     Server(Option<Duration>),
-    /// Nothing listens, or there is no way.
+    /// Nothing listens, or no route leads to the server.
     Refused,
     /// A load balancer answers, or the connection breaks before there is an answer.
     Absent,
-    /// Anything else.
+    /// Any other failure.
     Other,
-    /// A time of the caller's own.
+    /// A base that the caller gives.
     Own(Duration),
 }
 
-/// So many answers in a row that name a time are obeyed; then the delay grows all the same. client-go
-/// does so (`rest/with_retry.go`, `maxRetries`).
+/// Maximum number of answers in a row whose `Retry-After` replaces the back-off. After that the delay grows anyway,
+/// as in client-go (`rest/with_retry.go`, `maxRetries`).
 const OBEYED: u8 = 10;
 
-/// The delays' state.
+/// The state of the delays.
 #[derive(Debug, Clone)]
 pub(crate) struct Backoff {
     limits: BackoffLimits,
@@ -93,7 +93,7 @@ impl Backoff {
         }
     }
 
-    /// A watch worked for this long and is over. True if the failures before it are forgotten.
+    /// Records that a watch worked for this long. Returns true if this reset the back-offs.
     pub(crate) fn worked(&mut self, lasted: Duration) -> bool {
         let forgotten = lasted >= self.limits.reset_after;
         if forgotten {
@@ -102,7 +102,7 @@ impl Backoff {
         forgotten
     }
 
-    /// The delay; `jitter` is in `0.0..1.0`. A delay that grows is longer the next time.
+    /// Returns the delay; `jitter` is in `0.0..1.0`. Advances the back-off that it uses.
     pub(crate) fn delay(&mut self, wait: Wait, jitter: f64) -> Duration {
         let jitter = jitter.clamp(0.0, 1.0);
         match wait {
@@ -110,7 +110,7 @@ impl Backoff {
             Wait::Reopen => self.limits.reopen.mul_f64(jitter),
             Wait::Server(Some(asked)) if self.obeyed < OBEYED => {
                 self.obeyed = self.obeyed.saturating_add(1);
-                // The jitter leads to no more than the longest time that is obeyed.
+                // Jitter does not raise the delay above the maximum that is obeyed.
                 asked.mul_f64(1.0 + jitter / 2.0).min(LONGEST_RETRY_AFTER).max(asked)
             }
             Wait::Server(asked) => jittered(self.server.step(), jitter).max(asked.unwrap_or_default()),

@@ -1,11 +1,12 @@
-//! The authenticated way to the API server: kubeconfig or service account in, `kube::Client` out.
+//! The client for the API server: a kubeconfig or service account comes in, an authenticated `kube::Client` goes
+//! out.
 //!
-//! kube reads kubeconfigs and makes TLS of them. The rest is our own, because it has to follow what changes
-//! under a process that runs for years: `target` finds the API server, `credentials` and `exec` say who we are
-//! for each request, `transport` holds connections and replaces them when certificates change, `proxy` goes
-//! through proxies, `peers` knows where connections go,
-//! `limiter` keeps to the configured rate, `deadline` to the time that an answer may take,
-//! `observed` tells what became of each request. There are no retries behind the reflectors' backs, but for one after a 401 when the credential has changed.
+//! kube reads kubeconfigs and builds TLS configurations. Everything else is here, because it has to follow changes
+//! while the process runs for years: `target` finds the API server, `credentials` and `exec` provide the
+//! credentials of each request, `transport` holds connections and replaces them when certificates change, `proxy`
+//! connects through proxies, `peers` records the addresses of connections, `limiter` enforces the configured rate,
+//! `deadline` limits the time for an answer, and `observed` reports the result of each request. The client does not
+//! retry on its own, except once after a 401 if the credential has changed.
 
 mod credentials;
 pub(crate) mod deadline;
@@ -45,33 +46,34 @@ pub use self::limiter::LimitError;
 pub use self::observed::{RequestDone, RequestHook};
 pub use self::peers::{PeerChanges, Peers};
 
-/// The one form that is written and read.
+/// The only content type that is sent and read.
 pub(crate) const JSON: &str = "application/json";
 
-/// upstream's default, accepted as such.
+/// kube-proxy's default, accepted without a warning.
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
-/// Where the API server is, who we are, and how we behave (`clientConnection` and `--master`).
+/// The API server, the credentials and the behaviour of the client (`clientConnection` and `--master`).
 #[derive(Clone)]
 pub struct ClientSettings {
-    /// A kubeconfig file; its current context counts.
+    /// A kubeconfig file. Its current context is used unless `context` names another one.
     pub kubeconfig: Option<PathBuf>,
-    /// Another context of it than the current one.
+    /// Another context than the kubeconfig's current one.
     pub context: Option<String>,
-    /// URL of the API server, in place of the kubeconfig's (`--master`).
+    /// URL of the API server; replaces the kubeconfig's (`--master`).
     pub master: Option<String>,
-    /// Requests a second, of all kinds together; negative means no limit, 0 upstream's default of 5.
+    /// Requests per second, of all kinds together. Negative means no limit; 0 means client-go's default of 5.
     pub qps: f32,
-    /// Requests that may exceed `qps` for a moment; at least 1 where there is a limit.
+    /// Requests that may exceed `qps` for a moment. At least 1 if there is a limit.
     pub burst: i32,
-    /// The form of what we send. We send JSON whatever it says; what differs from JSON and protobuf, upstream's
-    /// default, is warned of.
+    /// The configured content type of requests. JSON is sent in any case. A value other than JSON and protobuf,
+    /// kube-proxy's default, is logged as a warning.
     pub content_type: String,
-    /// The forms that we understand. We understand JSON; a list without it is warned of. Empty means no wish.
+    /// The configured content types of answers. Only JSON is read; a list without it is logged as a warning. Empty
+    /// means any.
     pub accept_content_types: String,
-    /// Told of each request.
+    /// Called after each request.
     pub on_request: Option<RequestHook>,
-    /// Takes in where connections go.
+    /// Records the addresses of connections.
     pub peers: Peers,
 }
 
@@ -105,29 +107,29 @@ impl std::fmt::Debug for ClientSettings {
     }
 }
 
-/// Why there is no way to the API server.
+/// Why no client can be made.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The kubeconfig file cannot be read or makes no sense.
+    /// The kubeconfig file cannot be read or is invalid.
     #[error("kubeconfig {path}: {source}")]
     Kubeconfig {
         /// The file.
         path: PathBuf,
-        /// What kube says.
+        /// kube's error.
         source: Box<KubeconfigError>,
     },
-    /// The kubeconfig file is not in the form of one. What stands there may be a token or a password: only the
-    /// place is told.
+    /// The kubeconfig file does not have the form of a kubeconfig. Its text may be a token or a password, so only
+    /// the position is reported.
     #[error("kubeconfig {path}: no usable YAML of a Config at line {line}, column {column}")]
     KubeconfigForm {
         /// The file.
         path: PathBuf,
-        /// Counted from 1; 0 is unknown.
+        /// Line, counted from 1; 0 if unknown.
         line: u64,
-        /// Counted from 1; 0 is unknown.
+        /// Column, counted from 1; 0 if unknown.
         column: u64,
     },
-    /// The kubeconfig does not say which context to use.
+    /// The kubeconfig does not name a context to use.
     #[error(
         "kubeconfig {path} has no current-context, and this is no pod with a service account: set current-context"
     )]
@@ -135,7 +137,7 @@ pub enum ClientError {
         /// The file.
         path: PathBuf,
     },
-    /// Neither kubeconfig nor master was given, and this is no pod.
+    /// Neither a kubeconfig nor a master was given, and the process runs in no pod.
     #[error(
         "no kubeconfig and no master is given, and this is no pod: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT must be set"
     )]
@@ -145,68 +147,68 @@ pub enum ClientError {
     ServiceAccount {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The API server's URL is unusable.
+    /// The URL of the API server is unusable.
     #[error("API server URL {url:?}: {reason}; write http://HOST:PORT or https://HOST:PORT")]
     Url {
-        /// As it was given.
+        /// The URL as given.
         url: String,
-        /// What is wrong with it.
+        /// What is wrong with the URL.
         reason: &'static str,
     },
-    /// The proxy's URL is unusable.
+    /// The URL of the proxy is unusable.
     #[error("{origin}: {proxy:?} is no proxy; write http://, https:// or socks5://HOST:PORT")]
     Proxy {
-        /// What names it.
+        /// The setting that names the proxy.
         origin: &'static str,
         /// The proxy, without credentials.
         proxy: String,
     },
-    /// Tokens, passwords or plug-ins cannot be used.
+    /// A token, password or plug-in cannot be used.
     #[error("credentials for {url}: {source}")]
     Credentials {
         /// The API server's URL.
         url: String,
-        /// What is wrong with them.
+        /// What is wrong with the credentials.
         source: CredentialError,
     },
-    /// Certificates cannot be used.
+    /// A certificate cannot be used.
     #[error("certificates for {url}: {source}")]
     Certificates {
         /// The API server's URL.
         url: String,
-        /// What kube says.
+        /// kube's error.
         source: Box<kube::Error>,
     },
-    /// The client certificate or its key is no PEM. What stands there may be the key: it is not told.
+    /// The client certificate or its key is not PEM. Its text may be the key, so it is not reported.
     #[error("client certificate for {url}: it or its key is no PEM text")]
     Identity {
         /// The API server's URL.
         url: String,
     },
-    /// The kubeconfig's `as` and its relatives cannot be sent.
+    /// The kubeconfig's `as` and related fields cannot be sent.
     #[error("impersonation at {url}: {source}")]
     Headers {
         /// The API server's URL.
         url: String,
-        /// What kube says.
+        /// kube's error.
         source: Box<kube::Error>,
     },
-    /// There is a certificate authority file or text, but no certificate in it.
+    /// A certificate authority is configured but contains no certificate.
     #[error("certificate authority for {url}: there is no PEM certificate in it")]
     NoAuthority {
         /// The API server's URL.
         url: String,
     },
-    /// `clientConnection.qps` and `burst`.
+    /// `clientConnection.qps` and `burst` form no valid limit.
     #[error("clientConnection: {0}")]
     Limit(#[from] LimitError),
 }
 
-/// Makes the client. Nothing is sent yet, and plug-ins run at the first request; files are read here and again
-/// as needed. Must be called inside a tokio runtime.
+/// Makes a client. Sends nothing; plug-ins run at the first request. Files are read here, and again as needed. Must
+/// be called inside a tokio runtime.
 pub async fn connect(settings: &ClientSettings) -> Result<kube::Client, ClientError> {
     Surroundings::of_process(|around| connect_in(settings, around))
 }
@@ -247,7 +249,7 @@ fn warn_of_content_types(settings: &ClientSettings) {
     }
 }
 
-/// `portolan/<version> (<os>/<arch>)` in Go's names, as it stands in the API server's audit log.
+/// Returns `portolan/<version> (<os>/<arch>)` with Go's names. The API server's audit log shows it.
 fn user_agent() -> HeaderValue {
     const AGENT: &str = concat!("portolan/", env!("CARGO_PKG_VERSION"));
     let arch = match std::env::consts::ARCH {
@@ -261,7 +263,7 @@ fn user_agent() -> HeaderValue {
     HeaderValue::try_from(agent).unwrap_or(HeaderValue::from_static(AGENT))
 }
 
-/// One API server: takes requests whose URI is complete.
+/// One API server. Sends requests whose URI is complete.
 struct Api {
     limiter: Limiter,
     credentials: Credentials,
@@ -304,7 +306,7 @@ impl Api {
         let within = deadline::of(request.extensions());
         let answer = deadline::in_time(within, http.request(request)).await;
         if answer.as_ref().is_err_and(|error| is_refused(&**error)) {
-            // Nothing was sent. The reflectors ask an absent server often, and need their turns when it is back.
+            // Nothing was sent. The reflectors ask an absent server often and need these tokens when it returns.
             self.limiter.give_back();
         }
         let answer = answer?;

@@ -1,4 +1,4 @@
-//! The I/O of one reflector: sends its queries, feeds it what comes back, hands objects to the sink.
+//! The I/O of one reflector: sends its requests, reports the answers to it, and passes objects to the sink.
 
 #[cfg(test)]
 mod fake;
@@ -34,27 +34,27 @@ use crate::status::ApiStatus;
 use crate::timing::Timing;
 use crate::watcher::{KindCounts, WatchEvent, count};
 
-/// Why an object of a list or a watch was passed over.
+/// Why an object of a list or a watch was skipped.
 #[derive(Debug, thiserror::Error)]
 pub enum ObjectError {
-    /// It is no object of its kind, or has no name.
+    /// The object does not decode or has no name.
     #[error(transparent)]
     Decode(#[from] DecodeError),
     /// A line of a watch is JSON but has no `type` and `object`.
     #[error("a line of the watch is no watch event: it needs a \"type\" and an \"object\"")]
     NotAnEvent,
-    /// An event of a type that the API does not have.
+    /// A watch event has a type that the API does not define.
     #[error("watch event of unknown type {0:?}")]
     UnknownType(Box<str>),
-    /// A bookmark without readable metadata.
+    /// A bookmark has no readable metadata.
     #[error("a bookmark without usable metadata: {0}")]
     Bookmark(#[source] serde_json::Error),
 }
 
-/// Events that may wait for more of the same burst before the consumer sees them.
+/// From this many events on a batch is passed to the consumer without waiting for the rest of the burst.
 const BATCH: usize = 256;
 
-/// How much of an error answer is read, and for how long.
+/// Limits for reading the body of an error answer: bytes and time.
 const ERROR_BODY: usize = 64 << 10;
 const ERROR_BODY_WAIT: Duration = Duration::from_secs(5);
 
@@ -66,15 +66,15 @@ pub(crate) struct Driver<'a, S> {
     sink: &'a RefCell<S>,
     counts: &'a KindCounts,
     reflector: Reflector,
-    /// Events that the consumer has not seen yet.
+    /// Events that have not been passed to the consumer.
     batch: Vec<Event>,
-    /// Whether a whole list, an event after it or a bookmark came that the consumer does not know of yet.
+    /// True if a list was completed, or an event after it or a bookmark came, since the last `WatchEvent::Heard`.
     heard: bool,
-    /// Failures since the last answer.
+    /// Failures since the last answer with status 200.
     failures: u32,
 }
 
-/// What stops the reading of a line.
+/// Why a line of a watch was not applied.
 enum LineError {
     Object(ObjectError),
     Restart(RestartReason),
@@ -87,7 +87,8 @@ impl From<ObjectError> for LineError {
 }
 
 impl From<DecodeError> for LineError {
-    /// One bad object harms only itself. One of another kind says that the answer is not what was asked for.
+    /// Skips a bad object. An object of another kind shows that the server sent a wrong answer: the request is
+    /// restarted.
     fn from(error: DecodeError) -> Self {
         match error {
             DecodeError::Kind { kind, found } => {
@@ -141,7 +142,8 @@ impl<'a, S: FnMut(WatchEvent)> Driver<'a, S> {
         }
     }
 
-    /// One request and its whole answer. A watch never ends well: at best it is closed in time.
+    /// Sends one request and reads its whole answer. A watch always ends with an error, [`RestartReason::Closed`]
+    /// at best.
     async fn exchange(&mut self) -> Result<(), RestartReason> {
         let watch_seconds =
             self.timing.watch_seconds.saturating_add(fastrand::u64(..self.timing.watch_seconds.max(1)));
@@ -189,7 +191,7 @@ impl<'a, S: FnMut(WatchEvent)> Driver<'a, S> {
             let Some(chunk) = chunk else { break };
             lines.push(&chunk, |line| self.line(line))?;
         }
-        // A last line may lack its line break; half an object is an answer cut off.
+        // The last line may lack its line break. Half an object means that the answer was cut off.
         match json(lines.rest()) {
             Ok(()) => self.line(lines.rest())?,
             Err(_) if lines.rest().is_empty() => {}
@@ -198,7 +200,7 @@ impl<'a, S: FnMut(WatchEvent)> Driver<'a, S> {
         Err(RestartReason::Closed)
     }
 
-    /// The next chunk of a body. Events that wait are handed on before anything that takes time.
+    /// Returns the next chunk of a body. Pending events are passed to the consumer before any wait.
     async fn chunk(&mut self, body: &mut Body, silence: Duration) -> Result<Option<Bytes>, RestartReason> {
         if !self.batch.is_empty() || self.heard {
             if self.batch.len() < BATCH
@@ -250,7 +252,7 @@ impl<'a, S: FnMut(WatchEvent)> Driver<'a, S> {
         if line.trim_ascii().is_empty() {
             return Ok(());
         }
-        // The cheap reading first; what it does not understand is read again with care.
+        // Try the fast path first. A line that it cannot read is parsed as JSON.
         match Frame::peel(line).map(|frame| self.frame(&frame)) {
             Some(Ok(())) => return Ok(()),
             Some(Err(LineError::Restart(reason))) => return Err(reason),
@@ -329,7 +331,7 @@ impl<'a, S: FnMut(WatchEvent)> Driver<'a, S> {
     fn bookmark(&mut self, bytes: &[u8]) -> Result<(), LineError> {
         let Identity { kind, metadata } = serde_json::from_slice(bytes).map_err(ObjectError::Bookmark)?;
         let end = metadata.annotations.is_some_and(|marks| marks.end.as_deref() == Some("true"));
-        // Another kind's bookmark would move the version to go on from.
+        // A bookmark of another kind must not change the version to watch from.
         if end || !kind.is_empty() {
             check_kind(self.collection.object_kind(), &kind).map_err(RestartReason::from)?;
         }
@@ -345,7 +347,7 @@ impl<'a, S: FnMut(WatchEvent)> Driver<'a, S> {
         if matches!(error, ObjectError::Decode(_)) {
             count(&self.counts.unreadable);
         }
-        // In order: what came before the faulty object is handed on before the fault.
+        // Keep the order: events from before the faulty object are passed on before the fault.
         self.flush();
         self.emit(WatchEvent::Fault { kind: self.collection.kind, error });
     }
@@ -362,7 +364,8 @@ impl<'a, S: FnMut(WatchEvent)> Driver<'a, S> {
             if let RestartReason::Emptied { known, first: true } = reason {
                 self.emit(WatchEvent::EmptyListHeld { kind, known });
             }
-            // A server that is away is asked every second: the first failure is told, the second, the fourth, and so on.
+            // An absent server is asked every second. Only the first, second, fourth, eighth... failure is logged
+            // as a warning.
             if self.failures.is_power_of_two() {
                 tracing::warn!(%kind, delay_ms, relist, failures = self.failures, %reason, "watch interrupted");
             } else {
@@ -375,7 +378,7 @@ impl<'a, S: FnMut(WatchEvent)> Driver<'a, S> {
     }
 }
 
-/// Who an object is; all that matters of a deleted object or a bookmark.
+/// Kind and metadata of an object: all that is needed of a deleted object or a bookmark.
 #[derive(Deserialize)]
 struct Identity<'a> {
     #[serde(borrow, default)]
@@ -404,7 +407,7 @@ struct Annotations<'a> {
     end: Option<Cow<'a, str>>,
 }
 
-/// The version of an object.
+/// Returns the resource version of an event's object, or an empty string if the event has none.
 fn version(event: &Event) -> &str {
     match event {
         Event::Service(object) => &object.resource_version,
@@ -428,7 +431,7 @@ async fn next_chunk(body: &mut Body) -> Result<Option<Bytes>, RestartReason> {
     }
 }
 
-/// A chunk that is here already, or after the connection's task has had one turn.
+/// Returns a chunk that is available already or after the connection's task has run once.
 async fn soon(body: &mut Body) -> Option<Result<Option<Bytes>, RestartReason>> {
     if let Some(chunk) = poll_immediate(next_chunk(body)).await {
         return Some(chunk);
@@ -444,7 +447,7 @@ async fn refused(answer: http::Response<Body>) -> RestartReason {
     RestartReason::Refused(ApiStatus::from_answer(parts.status.as_u16(), &parts.headers, &body))
 }
 
-/// Why a request had no answer.
+/// Classifies the error of a request that got no answer.
 fn unanswered(error: kube::Error) -> RestartReason {
     let error = match error {
         kube::Error::Service(cause) => cause,
@@ -461,7 +464,7 @@ fn unanswered(error: kube::Error) -> RestartReason {
     }
 }
 
-/// Whether no connection could be made: hyper says so, somewhere below what kube says.
+/// Returns true if no connection could be made. hyper reports this in one of the sources of kube's error.
 fn is_connect(error: &(dyn Error + 'static)) -> bool {
     error.downcast_ref().is_some_and(hyper_util::client::legacy::Error::is_connect)
         || error.source().is_some_and(is_connect)
@@ -475,7 +478,7 @@ fn broken(error: impl Into<Box<dyn Error + Send + Sync>>) -> RestartReason {
     RestartReason::Broken(error.into())
 }
 
-/// The runtime's clock, which tests can hold.
+/// Returns the time of tokio's clock, which tests can pause.
 fn now() -> Instant {
     time::Instant::now().into_std()
 }

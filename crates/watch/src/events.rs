@@ -1,8 +1,8 @@
-//! Events: what an operator should see with `kubectl describe`.
+//! Kubernetes Events, which an operator sees with `kubectl describe`.
 //!
-//! [`Recorder::event`] never waits; a [`Poster`] sends what it was given, as `events.k8s.io/v1` objects, with
-//! upstream's ways (client-go, `tools/events`): an event that comes again within six minutes is counted in a
-//! series and not posted anew, and an API server that cannot be reached is tried twelve times.
+//! [`Recorder::event`] never waits. A [`Poster`] sends the recorded events as `events.k8s.io/v1` objects with
+//! client-go's rules (`tools/events`): an event that repeats within six minutes is counted in a series instead of
+//! posted again, and an event that cannot be delivered is tried twelve times.
 
 mod note;
 mod poster;
@@ -22,10 +22,10 @@ use tokio::sync::{Notify, watch};
 pub use self::note::{EventNote, EventType, Regarding};
 pub use self::poster::Poster;
 
-/// Events that may wait; of more the oldest are dropped.
+/// Maximum number of queued events. If there are more, the oldest are dropped.
 const QUEUE: usize = 256;
 
-/// Takes events. Cheap to clone, usable from any thread, never blocks.
+/// Records events. Cheap to clone, usable from any thread, never blocks.
 #[derive(Debug, Clone)]
 pub struct Recorder(Arc<Shared>);
 
@@ -33,13 +33,13 @@ pub struct Recorder(Arc<Shared>);
 struct Shared {
     queue: Mutex<VecDeque<Happened>>,
     wake: Notify,
-    /// Events that wait or are being posted.
+    /// Number of events that are queued or being posted.
     pending: watch::Sender<usize>,
     lost: AtomicU64,
     client: Mutex<Client>,
 }
 
-/// `kube::Client` does not say what it is.
+/// A wrapper, because `kube::Client` does not implement `Debug`.
 struct Client(kube::Client);
 
 impl fmt::Debug for Client {
@@ -48,7 +48,7 @@ impl fmt::Debug for Client {
     }
 }
 
-/// An event and its time.
+/// An event and the time at which it happened.
 #[derive(Debug)]
 struct Happened {
     note: EventNote,
@@ -56,9 +56,9 @@ struct Happened {
 }
 
 impl Recorder {
-    /// A recorder and the other end, which has to run for anything to be sent. The client is to come from
-    /// [`connect`](crate::connect), which keeps to the time that an answer may take. `host_name` is the system's: it
-    /// makes the events' `reportingInstance`.
+    /// Creates a recorder and its poster, which has to run for events to be sent. The client must come from
+    /// [`connect`](crate::connect), which enforces the maximum time for an answer. `host_name` is the system's; it
+    /// becomes part of the events' `reportingInstance`.
     pub fn new(client: kube::Client, host_name: &str) -> (Self, Poster) {
         let shared = Arc::new(Shared {
             queue: Mutex::default(),
@@ -70,7 +70,7 @@ impl Recorder {
         (Self(Arc::clone(&shared)), Poster::new(host_name, shared))
     }
 
-    /// Records an event that happens now.
+    /// Records an event with the current time.
     pub fn event(&self, note: EventNote) {
         let happened = Happened { note, at: SystemTime::now() };
         let mut queue = self.0.queue.lock().unwrap_or_else(PoisonError::into_inner);
@@ -85,20 +85,20 @@ impl Recorder {
         self.0.wake.notify_one();
     }
 
-    /// Another way to the API server from now on.
+    /// Replaces the client for all further requests.
     pub fn use_client(&self, client: kube::Client) {
         *self.0.client.lock().unwrap_or_else(PoisonError::into_inner) = Client(client);
     }
 
-    /// Events that were not posted: too many at once, refused, or given up.
+    /// Returns the number of events that were not posted: dropped because of too many, refused, or given up.
     pub fn lost(&self) -> u64 {
         self.0.lost.load(Ordering::Relaxed)
     }
 
-    /// Returns when nothing waits to be posted any more. To be bounded in time by the caller, who is about to
-    /// exit.
+    /// Waits until all recorded events have been posted or given up. A caller that is about to exit sets its own
+    /// time limit.
     pub async fn flushed(&self) {
-        // The sender is part of `self`: this cannot fail.
+        // `wait_for` fails only without a sender, and `self` has it.
         let _ = self.0.pending.subscribe().wait_for(|pending| *pending == 0).await;
     }
 }

@@ -1,7 +1,7 @@
-//! Watch bodies: chunks in, frames out.
+//! Splits the body of a watch into frames.
 //!
-//! A watch body is one JSON object a line (`{"type":"ADDED","object":{…}}`). Lines are cut out of the chunks
-//! as they come; only a line that straddles two chunks is copied, and no line may pass [`MAX_VALUE`].
+//! A watch body has one JSON object per line (`{"type":"ADDED","object":{…}}`). Lines are cut out of the chunks as
+//! they arrive. Only a line that spans several chunks is copied. No line may be longer than [`MAX_VALUE`].
 
 #[cfg(test)]
 mod tests;
@@ -12,17 +12,17 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
-/// The longest line or list item that is kept, in bytes. etcd's default request limit is 1.5 MiB and gRPC
-/// messages end at a few MiB, so that no honest object comes near.
+/// Maximum bytes of a line or list item. etcd's default request limit is 1.5 MiB and gRPC messages are limited to a
+/// few MiB, so no real object comes near.
 pub(crate) const MAX_VALUE: usize = 8 << 20;
 
-/// What stays allocated between chunks after a long line has gone by.
+/// Bytes of the buffer that stay allocated after a long line.
 const KEEP: usize = 16 << 10;
 
-/// Why a stretch of a body cannot be trusted: the connection is dropped and the collection read anew.
+/// Why a body cannot be trusted. The connection is dropped and the collection is listed again.
 #[derive(Debug, thiserror::Error)]
 pub enum Garbage {
-    /// One line or list item is longer than any API object.
+    /// A line or list item is longer than any API object.
     #[error(
         "a value of more than {MAX_VALUE} bytes; the API server or a proxy before it sends something else than objects"
     )]
@@ -33,36 +33,36 @@ pub enum Garbage {
     /// A list body has a byte where JSON does not allow it.
     #[error("not a JSON list: unexpected byte {0:#04x}")]
     Unexpected(u8),
-    /// A list's or bookmark's own `metadata` does not have the API's form.
+    /// The `metadata` of a list does not have the API's form.
     #[error("unusable metadata: {0}")]
     Metadata(#[source] serde_json::Error),
     /// A list body has no `items`, or no `metadata.resourceVersion` to watch from.
     #[error("a list without {0}")]
     Incomplete(&'static str),
-    /// A list's `kind` comes after more items than are kept.
+    /// The `kind` of a list comes after more items than are kept.
     #[error("a list whose kind comes after more than 32 MiB of items; it has to stand before them")]
     LateKind,
-    /// A list, the bookmark that ends a streamed one, or an object is of another kind than was asked for. Of these
-    /// only an object may say nothing.
+    /// A list, the bookmark that ends a streamed list, or an object is of another kind than was requested. Of these
+    /// only an object may have no kind.
     #[error(
         "kind {found:?} where {wanted} was asked for; the API server or a proxy before it mixes up its answers"
     )]
     Kind {
-        /// The kind that was asked for.
+        /// The kind that was requested.
         wanted: &'static str,
-        /// At most 64 characters of what the answer says, empty if it says nothing.
+        /// At most 64 characters of the kind in the answer; empty if it has none.
         found: Box<str>,
     },
 }
 
-/// Cuts chunks into lines.
+/// Splits chunks into lines.
 #[derive(Debug, Default)]
 pub(crate) struct LineSplitter {
     carry: Vec<u8>,
 }
 
 impl LineSplitter {
-    /// Calls `line` for every line that `chunk` completes, until one returns an error.
+    /// Calls `line` for every line that `chunk` completes, until one call returns an error.
     pub(crate) fn push<E: From<Garbage>>(
         &mut self,
         mut chunk: &[u8],
@@ -83,7 +83,7 @@ impl LineSplitter {
         Ok(carry(&mut self.carry, chunk)?)
     }
 
-    /// What came after the last line break: nothing, a last line, or half of one.
+    /// Returns the bytes after the last line break: nothing, a last line, or a part of one.
     pub(crate) fn rest(&self) -> &[u8] {
         &self.carry
     }
@@ -94,7 +94,7 @@ fn split_line(chunk: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((head, rest.get(1..).unwrap_or_default()))
 }
 
-/// Appends to a buffer of a value that is not complete yet, within [`MAX_VALUE`].
+/// Appends to the buffer of an incomplete value, up to [`MAX_VALUE`].
 pub(crate) fn carry(buffer: &mut Vec<u8>, bytes: &[u8]) -> Result<(), Garbage> {
     if buffer.len().saturating_add(bytes.len()) > MAX_VALUE {
         return Err(Garbage::TooLong);
@@ -103,7 +103,7 @@ pub(crate) fn carry(buffer: &mut Vec<u8>, bytes: &[u8]) -> Result<(), Garbage> {
     Ok(())
 }
 
-/// A watch event's type and the bytes of its object.
+/// The type of a watch event and the bytes of its object.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Frame<'a> {
     pub(crate) event: Cow<'a, str>,
@@ -111,8 +111,8 @@ pub(crate) struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// Takes a line apart without reading it, in the one form that Go's encoder produces. The object's
-    /// bytes are unchecked: if they do not decode, [`Frame::parse`] has the last word.
+    /// Splits a line without parsing JSON, if it has the form that Go's encoder produces. The object's bytes are
+    /// not checked: if they do not decode, [`Frame::parse`] decides.
     pub(crate) fn peel(line: &'a [u8]) -> Option<Self> {
         let rest = line.strip_prefix(br#"{"type":""#)?;
         let (event, rest) = rest.split_at_checked(memchr::memchr(b'"', rest)?)?;
@@ -121,7 +121,7 @@ impl<'a> Frame<'a> {
         Some(Self { event: Cow::Borrowed(event), object })
     }
 
-    /// Reads a line as JSON. `Ok(None)` if it is JSON but no watch event.
+    /// Parses a line as JSON. Returns `Ok(None)` if it is JSON but not a watch event.
     pub(crate) fn parse(line: &'a [u8]) -> Result<Option<Self>, Garbage> {
         #[derive(Deserialize)]
         struct Envelope<'a> {
@@ -139,7 +139,7 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// Whether an answer is of the kind that was asked for.
+/// Fails if an answer is not of the requested kind.
 pub(crate) fn check_kind(wanted: &'static str, found: &str) -> Result<(), Garbage> {
     if found == wanted {
         return Ok(());
@@ -147,7 +147,7 @@ pub(crate) fn check_kind(wanted: &'static str, found: &str) -> Result<(), Garbag
     Err(Garbage::Kind { wanted, found: found.chars().take(64).collect() })
 }
 
-/// Is this JSON at all?
+/// Fails if the bytes are not JSON.
 pub(crate) fn json(bytes: &[u8]) -> Result<(), Garbage> {
     serde_json::from_slice::<IgnoredAny>(bytes).map(|_| ()).map_err(Garbage::NotJson)
 }

@@ -1,12 +1,41 @@
-//! API server in, events out.
+//! Follows the API server: requests go out, events come in.
 //!
-//! Owns the connection to the API server and one reflector for each of the four collections that a node
-//! needs: Services, EndpointSlices, this Node and ServiceCIDRs. Bytes flow in; [`WatchEvent`]s flow out to
-//! one consumer, in the order of each collection, batched as they arrived. A reflector's decisions are a pure
-//! state machine (`reflector`); `driver` does its I/O; `frame` and `list` cut bodies into objects without
-//! holding them. In the other direction, [`events`] posts what an operator should see with `kubectl describe`; [`objects`] reads a collection once, for commands.
-//! All requests share one way out, [`connect`]: credentials, certificates, proxies and the limit of requests.
-//! The crate must not know what the objects mean, nor of rules, netlink or metrics pages.
+//! This crate owns the connection to the API server and one reflector for each of the four collections that a node
+//! needs: Services, EndpointSlices, its own Node and ServiceCIDRs. Response bodies come in. [`WatchEvent`]s go out
+//! to one consumer, in the order of each collection, batched as they arrived. [`events`] posts Kubernetes Events
+//! for `kubectl describe`. [`objects`] reads a whole collection once, for commands. All requests go through the
+//! client that [`connect`] makes: credentials, certificates, proxies and the rate limit. The crate must not know
+//! what the objects mean, nor anything of rules, netlink or metrics pages.
+//!
+//! ```text
+//!  answers ──> driver ──objects, ends, times──> reflector ──query, delay──> driver ──events──> consumer
+//!               I/O                               pure                       I/O
+//! ```
+//!
+//! The reflector's decisions are a pure state machine (`reflector`); its time and random numbers are arguments. The
+//! `driver` does its I/O. `frame` and `list` cut bodies into objects without holding whole bodies.
+//!
+//! # How long a request waits
+//!
+//! - A server in trouble (429, or 5xx that does not come from a load balancer) is asked with client-go's back-off.
+//! - An absent server (nothing listens, no route, or a load balancer answers for it) is asked about every second.
+//! - After any other failure the server is asked every few seconds.
+//! - A watch that worked is reopened at once. A watch worked if it was open for at least 1 s, unless an `ERROR`
+//!   event ended it before anything came.
+//! - A watch that is cut sooner waits. One request per watch that worked is exempt from its wait: a list after a
+//!   lost resource version or after missing bookmarks, or the reopening of a short watch in which something came.
+//!
+//! The delays and their reasons are in [`BackoffLimits`].
+//!
+//! # Which answers are accepted
+//!
+//! - Only objects of the requested kind are accepted, and only a list of that kind that is complete to its end.
+//! - An empty list where more than one Service or EndpointSlice is known needs a second empty list that begins
+//!   [`Timing::empty_list_hold`] later. A watcher that replaces another one starts with its object counts.
+//! - A watch is trusted while events or bookmarks come and resource versions do not decrease. Its silence is summed
+//!   over all its answers. If it is silent for [`Timing::bookmark_silence`] or a version goes back, a list replaces
+//!   it.
+//! - Objects that a new list lacks are removed when that list is complete, never before.
 
 mod backoff;
 mod client;

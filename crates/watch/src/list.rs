@@ -1,10 +1,9 @@
-//! List bodies: chunks in, items out, without ever holding the page.
+//! Splits the body of a list into its items, without holding the page.
 //!
-//! [`ListSplitter`] finds the elements of the top-level `items` array by counting brackets and hands each to
-//! the caller as soon as it is complete; whether an element is well-formed is for its decoder to say. The
-//! rest of the page is read for `kind` and `metadata` and otherwise skipped. No item of a page of another kind is
-//! handed on: those that stand before `kind` wait for it. API servers write `kind` first; what encodes a Go map
-//! sorts it behind `items`.
+//! [`ListSplitter`] finds the elements of the top-level `items` array by counting brackets and passes each to the
+//! caller as soon as it is complete. Whether an element is well-formed is left to its decoder. Of the rest of the
+//! page only `kind` and `metadata` are read. No item of a page of another kind is passed on: items before `kind`
+//! are kept until `kind` is known. API servers write `kind` first; an encoder of a Go map sorts it after `items`.
 
 #[cfg(test)]
 mod tests;
@@ -13,17 +12,16 @@ use serde::Deserialize;
 
 use crate::frame::{Garbage, carry, check_kind};
 
-/// So many bytes of items may stand before `kind`. A page of 500 EndpointSlices with 100 endpoints each has about
-/// 12 MiB.
+/// Maximum bytes of items before `kind`. A page of 500 EndpointSlices with 100 endpoints each has about 12 MiB.
 const MAX_WAITING: usize = 32 << 20;
 
-/// What a list page says about itself.
+/// The metadata of a list page.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 pub(crate) struct ListMeta {
-    /// The revision that the whole list was read at.
+    /// The revision at which the whole list was read.
     #[serde(default, rename = "resourceVersion")]
     pub(crate) resource_version: Box<str>,
-    /// Token of the next page, empty on the last.
+    /// Continue token of the next page; empty on the last page.
     #[serde(default, rename = "continue")]
     pub(crate) next: Box<str>,
 }
@@ -34,25 +32,25 @@ pub(crate) struct ListSplitter {
     /// The kind of the list, such as `ServiceList`.
     kind: &'static str,
     kind_seen: bool,
-    /// Items that stand before `kind`, one behind the other, and where each ends.
+    /// Items before `kind`, concatenated, and the end offset of each.
     waiting: Vec<u8>,
     waiting_ends: Vec<usize>,
     place: Place,
     value: Value,
-    /// The captured value's bytes from earlier chunks.
+    /// Bytes of the current value from earlier chunks.
     carry: Vec<u8>,
     meta: ListMeta,
     items_seen: bool,
 }
 
-/// Where the next byte stands in the list's own structure.
+/// Position of the next byte in the list's own structure.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum Place {
     #[default]
     Start,
     /// Between the members of the top-level object.
     Member,
-    /// Before the colon and the value of this member.
+    /// Before the colon of this member, and before its value.
     Colon(Member),
     Before(Member),
     /// Between the elements of `items`.
@@ -80,7 +78,7 @@ enum Capture {
 }
 
 impl ListSplitter {
-    /// Finds the items of a list of this kind.
+    /// Creates a splitter for a list of this kind.
     pub(crate) fn new(kind: &'static str) -> Self {
         Self {
             kind,
@@ -95,7 +93,7 @@ impl ListSplitter {
         }
     }
 
-    /// Calls `item` for every item that `chunk` completes, until one returns an error.
+    /// Calls `item` for every item that `chunk` completes, until one call returns an error.
     pub(crate) fn push<E: From<Garbage>>(
         &mut self,
         mut chunk: &[u8],
@@ -116,7 +114,7 @@ impl ListSplitter {
         Ok(())
     }
 
-    /// The page's own data once its body has ended; `None` if it ended too early.
+    /// Returns the page's metadata after its body ended, or `None` if the body ended too early.
     pub(crate) fn finish(self) -> Result<Option<ListMeta>, Garbage> {
         if self.place != Place::End {
             return Ok(None);
@@ -133,7 +131,7 @@ impl ListSplitter {
         Ok(Some(self.meta))
     }
 
-    /// Goes on inside a value; returns what is left of the chunk after it.
+    /// Continues inside a value. Returns the rest of the chunk after it.
     fn inside<'a, E: From<Garbage>>(
         &mut self,
         capture: Capture,
@@ -157,7 +155,7 @@ impl ListSplitter {
         Ok(rest)
     }
 
-    /// Uses a complete value; says where the next byte stands.
+    /// Uses a complete value. Returns the position of the next byte.
     fn complete<E: From<Garbage>>(
         &mut self,
         capture: Capture,
@@ -204,7 +202,7 @@ impl ListSplitter {
         Ok(())
     }
 
-    /// Hands on the items that waited.
+    /// Passes on the items that were kept.
     fn hand_on<E>(&mut self, item: &mut impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
         let waiting = std::mem::take(&mut self.waiting);
         let mut begin = 0;
@@ -216,8 +214,8 @@ impl ListSplitter {
     }
 }
 
-/// One byte of the list's own structure: the next place and how many bytes were used (a value's first byte
-/// is left for its scanner).
+/// Handles one byte of the list's own structure. Returns the next position and the number of bytes used. The first
+/// byte of a value is left to its scanner.
 fn step(place: Place, byte: u8) -> Result<(Place, usize), Garbage> {
     Ok(match (place, byte) {
         (Place::Start, b'{') | (Place::Member, b',') | (Place::Items, b']') => (Place::Member, 1),
@@ -226,12 +224,12 @@ fn step(place: Place, byte: u8) -> Result<(Place, usize), Garbage> {
         (Place::Colon(member), b':') => (Place::Before(member), 1),
         (Place::Before(Member::Items), b'[') | (Place::Items, b',') => (Place::Items, 1),
         (Place::Before(Member::Metadata), b'{') => (Place::Inside(Capture::Metadata), 0),
-        // `"items":null` is a slice that a server in Go has never made. API servers write `[]` for an empty list
-        // (`storage`, `GetList`), so this one was never read.
+        // `"items":null` is a Go slice that was never created. API servers write `[]` for an empty list (`storage`,
+        // `GetList`), so this list was never read from storage.
         (Place::Before(Member::Items), b'n') => return Err(Garbage::Incomplete("items: they are null")),
         (Place::Before(Member::Kind), _) if begins_value(byte) => (Place::Inside(Capture::Kind), 0),
         (Place::Before(Member::Other), _) if begins_value(byte) => (Place::Inside(Capture::Skip), 0),
-        // Whether an item is an object is for its decoder to say: one bad item harms only itself.
+        // Whether an item is an object is left to its decoder, so that one bad item is skipped alone.
         (Place::Items, _) if begins_value(byte) => (Place::Inside(Capture::Item), 0),
         _ => return Err(Garbage::Unexpected(byte)),
     })
@@ -248,14 +246,14 @@ enum Value {
     Begin,
     /// A number, `true`, `false` or `null`.
     Scalar,
-    /// A string; `depth` containers around it; `escaped` if the next byte follows a backslash.
+    /// A string inside `depth` containers. `escaped` is true if the next byte follows a backslash.
     Text { depth: u32, escaped: bool },
-    /// Between tokens inside this many containers.
+    /// Between tokens inside `depth` containers.
     Nest { depth: u32 },
 }
 
 impl Value {
-    /// How many bytes of `chunk` belong to the value, and whether it ends there.
+    /// Returns how many bytes of `chunk` belong to the value, and true if the value ends there.
     fn scan(&mut self, chunk: &[u8]) -> (usize, bool) {
         let mut rest = chunk;
         while let Some((&byte, tail)) = rest.split_first() {
@@ -295,7 +293,7 @@ impl Value {
     }
 }
 
-/// Inside a string: jumps to the next quote or backslash.
+/// Inside a string: skips to the next quote or backslash.
 fn text(depth: u32, rest: &[u8]) -> (Value, &[u8]) {
     let at = memchr::memchr2(b'"', b'\\', rest);
     let tail = at.and_then(|at| rest.get(at.saturating_add(1)..)).unwrap_or_default();

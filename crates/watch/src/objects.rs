@@ -1,4 +1,4 @@
-//! A whole collection at once, for those who look once and go: every object as JSON, page by page.
+//! Reads a whole collection once, for commands: every object as JSON, page by page.
 
 use std::time::Duration;
 
@@ -9,16 +9,16 @@ use serde_json::Value;
 
 use crate::{client::JSON, client::deadline::AnswerWithin, request::page_uri};
 
-/// Objects asked for at once, as kubectl does.
+/// Objects per page, as in kubectl.
 const PAGE: usize = 500;
-/// Most bytes of one page: 500 objects of upstream's largest size would be more, but are not Services.
+/// Maximum bytes of one page. 500 objects of upstream's maximum size exceed it, but Services are not that large.
 const MOST_BYTES: usize = 256 << 20;
-/// How long a page may take.
+/// Maximum time for a page's answer to begin, and again for its body.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often a list is begun anew because its first page has become too old.
+/// Number of attempts to read a list whose pages expire before the last one is read.
 const TRIES: usize = 3;
 
-/// Why there is no list.
+/// Why a list cannot be returned.
 #[derive(Debug, thiserror::Error)]
 pub enum ListError {
     /// There was no answer.
@@ -26,17 +26,17 @@ pub enum ListError {
     Unanswered {
         /// Path of the collection.
         path: String,
-        /// What kube says.
+        /// kube's error.
         source: Box<kube::Error>,
     },
-    /// The API server refused.
+    /// The API server refused the request.
     #[error("{path}: the API server answers {code}: {message}")]
     Refused {
         /// Path of the collection.
         path: String,
         /// HTTP status.
         code: u16,
-        /// Its words.
+        /// The message of its `Status`.
         message: String,
     },
     /// The answer cannot be read.
@@ -49,7 +49,7 @@ pub enum ListError {
     },
 }
 
-/// All objects of the collection at `path`; none at all if the API server does not have the collection.
+/// Returns all objects of the collection at `path`, or `None` if the API server does not have the collection.
 pub async fn list_all(client: &kube::Client, path: &str) -> Result<Option<Vec<Value>>, ListError> {
     let mut tries = TRIES;
     loop {

@@ -1,4 +1,4 @@
-//! One collection's state: what to ask the API server next. Pure: no I/O, no clock, no randomness of its own.
+//! The state of one collection: decides what to request next. Pure: no I/O; time and random numbers are arguments.
 //!
 //! ```text
 //!            ┌── expired, garbage, gone back, no bookmarks ───┐
@@ -9,12 +9,15 @@
 //!          Pages ── last page ────────────────────────────────┘
 //! ```
 //!
-//! The rules are those of client-go's reflector (KEP-3157 for streamed lists), with these differences: a
-//! list that breaks goes on at its page, a streamed list that ends without its end mark is replaced by
-//! pages, pages are always read at the newest revision, a watch that had worked is opened again at once
-//! however it ended, only a server in trouble is asked ever more seldom (`backoff`), a watch in which neither
-//! events nor bookmarks come and one whose versions go back are replaced by a list, and an empty list where
-//! objects were known needs a second one.
+//! The rules are those of client-go's reflector (KEP-3157 for streamed lists), with these differences:
+//!
+//! - A paged list that breaks goes on at its current page.
+//! - A streamed list that ends without its end bookmark is replaced by pages.
+//! - Pages are always read at the newest revision.
+//! - A watch that worked is reopened at once, however it ended.
+//! - Only for a server in trouble the delay grows beyond a few seconds (`backoff`).
+//! - A watch with neither events nor bookmarks, or with decreasing versions, is replaced by a list.
+//! - An empty list where objects were known needs a second one.
 
 mod empty;
 mod quiet;
@@ -36,36 +39,39 @@ use crate::list::ListMeta;
 use crate::status::ApiStatus;
 use crate::timing::Timing;
 
-/// Items a page, as client-go asks for.
+/// Items per page, as in client-go.
 const PAGE_LIMIT: u32 = 500;
 
-/// A watch that ends sooner than this has not worked, unless something came.
+/// A watch that was open for less than this has not worked. If something came in it, it may still be reopened at
+/// once, once per watch that worked (`Reflector::spare`).
 const SHORT_WATCH: Duration = Duration::from_secs(1);
 
-/// So many `ERROR` events in a row from one resource version and the collection is read anew.
+/// After this many `ERROR` events in a row at one resource version the collection is listed again.
 const STUCK: u8 = 3;
 
-/// What to ask the API server for.
+/// The next request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Query<'a> {
-    /// A watch that begins with the whole collection.
+    /// A watch that begins with the whole collection (streamed list).
     Stream,
-    /// A page of a list, the first if `token` is empty, the whole list without `limit`.
+    /// A page of a list. `token` is its continue token, empty for the first page. A `limit` of `None` asks for the
+    /// whole list.
     Page { limit: Option<u32>, token: &'a str },
-    /// Changes after a resource version.
+    /// The changes after a resource version.
     Watch { from: &'a str },
 }
 
-/// What follows a failure.
+/// What to do after a failure.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Next {
-    /// How long to wait before the next query.
+    /// Time to wait before the next request.
     pub(crate) delay: Duration,
-    /// Whether the collection is read anew.
+    /// True if the collection is listed again from the start.
     pub(crate) relist: bool,
-    /// Whether this was a failure, and not the ordinary end of a watch or a refused streamed list.
+    /// True for a failure; false for the ordinary end of a watch, a refused streamed list or an unavailable
+    /// collection.
     pub(crate) report: bool,
-    /// The server has no such collection, or lets us not see it, and we can do without.
+    /// True if an optional collection does not exist on the server or may not be read.
     pub(crate) unavailable: bool,
 }
 
@@ -76,33 +82,33 @@ enum State {
     Watch,
 }
 
-/// Where a failure leads.
+/// What to request after a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Then {
-    /// The same query again.
+    /// The same query.
     Same,
-    /// From the start.
+    /// A new list.
     Relist,
-    /// From the start, in pages; for good if the server does not know streamed lists.
+    /// A new list in pages. `for_good`: the server does not support streamed lists, so they are not tried again.
     Pages { for_good: bool },
-    /// From the start, in one piece: the pages' revision was gone before the last page.
+    /// A new list in one piece, because the revision of the pages expired before the last page.
     Whole,
-    /// From the start, much later.
+    /// A new list after `Timing::unavailable_retry`.
     Unavailable,
 }
 
-/// An answer that is being read.
+/// The answer that is being read.
 #[derive(Debug, Clone, Copy, Default)]
 struct Open {
-    /// Since when it is a watch, and no list.
+    /// When the answer became a watch; `None` while it is a list.
     watching_since: Option<Instant>,
-    /// Whether a list, an event or a bookmark came by it.
+    /// True if a complete list, an event or a bookmark came in this answer.
     gave: bool,
-    /// Bookmarks that came after the list.
+    /// Bookmarks after the list.
     bookmarks: u32,
 }
 
-/// The state machine. Call [`Self::query`], tell what came back, repeat.
+/// The state machine. The caller requests [`Self::query`], reports what came back, and repeats.
 #[derive(Debug)]
 pub(crate) struct Reflector {
     optional: bool,
@@ -112,8 +118,9 @@ pub(crate) struct Reflector {
     open: Option<Open>,
     stuck: u8,
     backoff: Backoff,
-    /// Whether the next request may follow at once where a list or a short watch makes it possible. One may after
-    /// each watch that worked, so that a server that cuts or refuses everything is not asked in a tight loop.
+    /// True if one more request may follow at once: a list after a lost version or missing bookmarks, or a watch after
+    /// a short one. Each watch that worked sets it and the first use clears it, so that a server that cuts or refuses
+    /// everything is not asked in a tight loop.
     spare: bool,
     quiet: Quiet,
     guard: Guard,
@@ -121,8 +128,8 @@ pub(crate) struct Reflector {
 }
 
 impl Reflector {
-    /// `optional`: a server without this collection is no failure, it is asked again after
-    /// `timing.unavailable_retry`. `known`: how many objects are known already.
+    /// Creates a reflector. `optional`: a server without this collection is not a failure; it is asked again after
+    /// `timing.unavailable_retry`. `known`: number of objects that are known already.
     pub(crate) fn new(kind: Kind, optional: bool, known: usize, timing: Timing) -> Self {
         Self {
             optional,
@@ -139,7 +146,7 @@ impl Reflector {
         }
     }
 
-    /// The next request.
+    /// Returns the next request.
     pub(crate) fn query(&self) -> Query<'_> {
         match &self.state {
             State::Stream => Query::Stream,
@@ -148,7 +155,7 @@ impl Reflector {
         }
     }
 
-    /// The answer is 200. True if a list begins with it.
+    /// Records that the answer has status 200. Returns true if a list begins with it.
     pub(crate) fn opened(&mut self, now: Instant) -> bool {
         let watching_since = (self.state == State::Watch).then_some(now);
         self.open = Some(Open { watching_since, ..Open::default() });
@@ -166,13 +173,13 @@ impl Reflector {
         begins
     }
 
-    /// Whether the objects that come now belong to a list that is not complete.
+    /// Returns true while objects belong to a list that is not complete.
     pub(crate) fn listing(&self) -> bool {
         self.state != State::Watch
     }
 
-    /// How long the server may be silent from now on in an answer that asked it to close the watch after `length`,
-    /// and what it means if it is for longer.
+    /// Returns how long the server may be silent from now on, and the reason to report if it is silent for longer.
+    /// `length` is the time after which the server was asked to close the watch.
     pub(crate) fn silence(&mut self, length: Duration, now: Instant) -> (Duration, RestartReason) {
         if self.listing() {
             let pause = self.timing.stream_pause;
@@ -187,21 +194,21 @@ impl Reflector {
         }
     }
 
-    /// How many objects the server was last seen to have.
+    /// Returns the number of objects in the last accepted list, with the additions and deletions since.
     pub(crate) fn known(&self) -> usize {
         self.guard.known()
     }
 
-    /// An object came, of a list or new in a watch.
+    /// Counts an object of a list, or one that was added in a watch.
     pub(crate) fn counted(&mut self) {
         self.guard.object(self.listing());
     }
 
-    /// An object was added or modified at this version. The objects of a streamed list come in no
-    /// order of versions, so that only its end mark says where to go on.
+    /// Records that an object was added or modified at this resource version. The objects of a streamed list come
+    /// in no order of versions; only its end bookmark gives the version to watch from.
     ///
     /// # Errors
-    /// The version is older than what is known.
+    /// Fails if the version is older than the newest known one.
     pub(crate) fn changed(&mut self, resource_version: &str) -> Result<(), RestartReason> {
         if self.state == State::Watch {
             self.gave();
@@ -214,8 +221,8 @@ impl Reflector {
         Ok(())
     }
 
-    /// An object was deleted at this version. Some servers give the version of the object in its place, which is no
-    /// step back.
+    /// Records that an object was deleted at this resource version. Some servers send the last version of the
+    /// object instead, so an older version is not an error.
     pub(crate) fn deleted(&mut self, resource_version: &str) {
         self.guard.deleted(self.listing());
         if self.state == State::Watch {
@@ -226,10 +233,11 @@ impl Reflector {
         }
     }
 
-    /// A bookmark came. True if it completes a streamed list.
+    /// Records a bookmark. Returns true if it completes a streamed list.
     ///
     /// # Errors
-    /// It names no version, an older one than is known, or it completes an empty list that is not believed yet.
+    /// Fails if its version is older than the newest known one, if it ends a list without naming a version, or if it
+    /// completes an empty list that is not accepted yet.
     pub(crate) fn bookmark(
         &mut self,
         resource_version: &str,
@@ -249,10 +257,11 @@ impl Reflector {
         Ok(true)
     }
 
-    /// A page came to its end. True if it was the last.
+    /// Records the end of a page. Returns true if it was the last page.
     ///
     /// # Errors
-    /// It leads to itself, or it completes an empty list that is not believed yet.
+    /// Fails if its continue token leads to the same page, or if it completes an empty list that is not accepted
+    /// yet.
     pub(crate) fn page(&mut self, page: ListMeta, now: Instant) -> Result<bool, RestartReason> {
         if let State::Pages { token, .. } = &self.state
             && !page.next.is_empty()
@@ -265,12 +274,12 @@ impl Reflector {
             return Ok(false);
         }
         self.complete(&page.resource_version, now)?;
-        // The answer is over, and so that it worked; what comes next is another one.
+        // This answer is complete. The watch that follows has its own answer.
         self.open = None;
         Ok(true)
     }
 
-    /// The request came to another end. `jitter` is a random number in `0.0..1.0`.
+    /// Records that the request ended and decides what follows. `jitter` is a random number in `0.0..1.0`.
     pub(crate) fn failed(&mut self, reason: &RestartReason, now: Instant, jitter: f64) -> Next {
         let open = self.open.take();
         self.quiet.closed(now);
@@ -298,7 +307,8 @@ impl Reflector {
         }
     }
 
-    /// The list is complete at this version.
+    /// Accepts the list at this resource version, or returns an error if it is an empty list that is not accepted
+    /// yet.
     fn complete(&mut self, resource_version: &str, now: Instant) -> Result<(), RestartReason> {
         if let Some(known) = self.guard.list_ends(now) {
             return Err(RestartReason::Emptied { known, first: self.guard.is_first(now) });
@@ -315,8 +325,9 @@ impl Reflector {
         Ok(())
     }
 
-    /// Whether a watch has worked: it lasted, or something came while it is not cut again and again. What an `ERROR`
-    /// event ends without anything before was a refusal, however long that took.
+    /// Returns true if a watch worked: it was open for at least [`SHORT_WATCH`]. A watch that an `ERROR` event
+    /// ended before anything came was refused, however long that took. A watch that worked allows one request at
+    /// once and, if it was open long enough, resets the back-off.
     fn worked(&mut self, open: Option<&Open>, reason: &RestartReason, now: Instant) -> bool {
         let Some(open) = open else { return false };
         let Some(since) = open.watching_since else { return false };
@@ -334,7 +345,7 @@ impl Reflector {
         true
     }
 
-    /// What the next request has to wait for.
+    /// Returns what the next request waits for.
     fn wait(&mut self, reason: &RestartReason, open: Option<&Open>, worked: bool) -> Wait {
         let gave = open.is_some_and(|open| open.gave);
         let streaming = self.state == State::Stream;
@@ -375,7 +386,7 @@ impl Reflector {
         }
     }
 
-    /// At once where nothing was asked for at once since a watch worked.
+    /// Returns [`Wait::Reopen`] the first time after a watch that worked, and `otherwise` after that.
     fn at_once(&mut self, otherwise: Wait) -> Wait {
         if std::mem::take(&mut self.spare) { Wait::Reopen } else { otherwise }
     }
@@ -441,7 +452,7 @@ impl Reflector {
             State::Pages { token, .. } if !token.is_empty() && status.expired() => Then::Whole,
             _ if self.optional && status.code == 404 => Then::Unavailable,
             State::Pages { .. } if self.optional && status.code == 403 => Then::Unavailable,
-            // A revoked permission to watch may come back; what is known stays.
+            // The permission to watch may be granted again. The known objects stay.
             State::Watch if status.code == 403 => Then::Same,
             _ if server_fault && !lost => Then::Same,
             _ => Then::Relist,
@@ -460,7 +471,8 @@ impl Reflector {
     }
 }
 
-/// Whether one resource version is before another. They are decimal numbers (KEP-5504); of others nothing is known.
+/// Returns true if one resource version is older than the other. Versions are decimal numbers (KEP-5504); any other
+/// form cannot be compared.
 fn older(one: &str, other: &str) -> bool {
     let number = |text: &str| text.parse::<u64>().ok();
     number(one).zip(number(other)).is_some_and(|(one, other)| one < other)

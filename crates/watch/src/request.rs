@@ -1,4 +1,4 @@
-//! The four collections and the exact requests for them.
+//! The four collections and the requests for them.
 
 use http::header::ACCEPT;
 use kube::client::Body;
@@ -7,7 +7,7 @@ use portolan_model::object::Kind;
 use crate::client::JSON;
 use crate::reflector::Query;
 
-/// A collection and the part of it that a node needs.
+/// A collection, and the selectors for the part of it that a node needs.
 #[derive(Debug, Clone)]
 pub(crate) struct Collection {
     pub(crate) kind: Kind,
@@ -17,9 +17,9 @@ pub(crate) struct Collection {
 }
 
 impl Collection {
-    /// The collection of a kind with kube-proxy's selectors (`cmd/kube-proxy/app/server.go`, 1.36). The
-    /// server leaves out Services of a foreign proxy, by the label's presence whatever its value (KEP-2447),
-    /// and what is headless; of Nodes only this one is asked for.
+    /// Creates the collection of a kind with kube-proxy's selectors (`cmd/kube-proxy/app/server.go`, 1.36). The
+    /// server leaves out Services of another proxy, by the presence of the label whatever its value (KEP-2447), and
+    /// headless Services and EndpointSlices. Of the Nodes only this one is requested.
     pub(crate) fn new(kind: Kind, node_name: &str) -> Self {
         let (path, fields, labels) = match kind {
             Kind::Service => (
@@ -36,17 +36,17 @@ impl Collection {
         Self { kind, path, fields, labels }
     }
 
-    /// Whether a server may lack this collection: `ServiceCIDR` became stable in 1.33 (KEP-1880).
+    /// Returns true if a server may lack this collection: `ServiceCIDR` became stable in 1.33 (KEP-1880).
     pub(crate) fn optional(&self) -> bool {
         self.kind == Kind::ServiceCidr
     }
 
-    /// What its objects call themselves.
+    /// Returns the `kind` of the objects.
     pub(crate) fn object_kind(&self) -> &'static str {
         self.names().0
     }
 
-    /// What its lists call themselves.
+    /// Returns the `kind` of the lists.
     pub(crate) fn list_kind(&self) -> &'static str {
         self.names().1
     }
@@ -60,7 +60,7 @@ impl Collection {
         }
     }
 
-    /// The request; `timeout` in seconds is when the server shall close a watch.
+    /// Returns the request for a query. The server is asked to close a watch after `timeout` seconds.
     pub(crate) fn request(
         &self,
         query: &Query<'_>,
@@ -69,8 +69,8 @@ impl Collection {
         http::Request::get(self.uri(query, timeout)).header(ACCEPT, JSON).body(Body::empty())
     }
 
-    /// Path and query. Parameters are sorted by name, like those of Go's clients, so that policies and audit
-    /// logs that look at URLs treat both alike.
+    /// Returns path and query. Parameters are sorted by name as in Go's clients, so that policies and audit logs
+    /// that look at URLs treat both alike.
     fn uri(&self, query: &Query<'_>, timeout: u64) -> String {
         let mut uri = Uri(self.path.to_owned());
         if let Query::Page { token, .. } = query {
@@ -96,7 +96,7 @@ impl Collection {
     }
 }
 
-/// One page of a whole collection.
+/// Returns path and query for one page of a whole collection.
 pub(crate) fn page_uri(path: &str, limit: usize, token: &str) -> String {
     let mut uri = Uri(path.to_owned());
     uri.add("continue", Some(token).filter(|token| !token.is_empty()));
@@ -104,7 +104,7 @@ pub(crate) fn page_uri(path: &str, limit: usize, token: &str) -> String {
     uri.0
 }
 
-/// A path with a growing query.
+/// A path and a query that is being built.
 struct Uri(String);
 
 impl Uri {

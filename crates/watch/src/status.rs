@@ -1,4 +1,4 @@
-//! How the API server says no: the `Status` object, in an answer's body or in an `ERROR` event.
+//! Refusals of the API server: the `Status` object in the body of an answer or in an `ERROR` event.
 
 use std::time::Duration;
 
@@ -6,19 +6,19 @@ use http::HeaderMap;
 use http::header::RETRY_AFTER;
 use serde::Deserialize;
 
-/// A refusal of the API server (`metav1.Status`, the fields that decide what to do next).
+/// A refusal of the API server: the fields of `metav1.Status` that decide what to do next.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ApiStatus {
     /// HTTP status code.
     pub code: u16,
-    /// Machine-readable reason, such as `Expired`; empty if the body was no `Status`.
+    /// Machine-readable reason, such as `Expired`; empty if the body was not a `Status`.
     pub reason: Box<str>,
     /// Text for people, at most 256 characters.
     pub message: Box<str>,
-    /// How long the server asks to be left alone.
+    /// How long the server asks clients to wait; `None` if it does not say. At most 30 s.
     pub retry_after: Option<Duration>,
-    /// The asked resource version is newer than the server's: it was restored from a backup, or this is a
-    /// replica that lags.
+    /// True if the requested resource version is newer than the server's: the server was restored from a backup, or
+    /// it is a replica that lags behind.
     pub too_large: bool,
 }
 
@@ -44,17 +44,17 @@ struct Cause {
     reason: String,
 }
 
-/// A server that asks for more than this is taken to mean this.
+/// Maximum wait that is obeyed. A longer one is reduced to this.
 pub(crate) const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(30);
 
 impl ApiStatus {
-    /// From the object of an `ERROR` event; a status without a code counts as 500.
+    /// Reads the object of an `ERROR` event. A status without a code counts as 500.
     pub(crate) fn from_event(object: &[u8]) -> Self {
         let status = Self::from_body(object);
         if status.code == 0 { Self { code: 500, ..status } } else { status }
     }
 
-    /// From an answer other than 200: the status line rules, the body adds the reason.
+    /// Reads an answer other than 200. The code is that of the status line; the body adds the reason.
     pub(crate) fn from_answer(code: u16, headers: &HeaderMap, body: &[u8]) -> Self {
         let status = Self::from_body(body);
         let header = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
@@ -74,24 +74,25 @@ impl ApiStatus {
         }
     }
 
-    /// The asked resource version is gone from the server's history.
+    /// Returns true if the requested resource version is gone from the server's history.
     pub(crate) fn expired(&self) -> bool {
         self.code == 410 || matches!(&*self.reason, "Expired" | "Gone")
     }
 
-    /// The server knows streamed lists but cannot make one: its etcd is too old to tell how far a watch is
-    /// (`storage/cacher`: "the required storage feature `RequestWatchProgress` is disabled").
+    /// Returns true if the server knows streamed lists but cannot make one, because its etcd is too old to report
+    /// the progress of a watch (`storage/cacher`: "the required storage feature `RequestWatchProgress` is
+    /// disabled").
     pub(crate) fn lacks_streamed_lists(&self) -> bool {
         self.code == 500 && self.message.contains("RequestWatchProgress")
     }
 
-    /// The server is in trouble, and wants to be asked more seldom.
+    /// Returns true if the server is in trouble and needs fewer requests.
     pub(crate) fn is_trouble(&self) -> bool {
         (self.code == 429 || self.code >= 500) && !self.expired() && !self.too_large && !self.is_of_gateway()
     }
 
-    /// A load balancer answers for a server that is not there: an API server says why, in a `Status` or with
-    /// `Retry-After`.
+    /// Returns true if a load balancer answers for an absent server. An API server gives a reason in a `Status`, or
+    /// sends `Retry-After`.
     pub(crate) fn is_of_gateway(&self) -> bool {
         let says_nothing = self.reason.is_empty() && self.message.is_empty() && self.retry_after.is_none();
         matches!(self.code, 502..=504) && says_nothing && !self.too_large
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_balancer_is_told_from_an_api_server_in_trouble() {
+    fn a_load_balancer_is_distinguished_from_an_api_server_in_trouble() {
         let status = |code, body: &str| ApiStatus::from_answer(code, &HeaderMap::new(), body.as_bytes());
         for code in [502, 503, 504] {
             let gateway = status(code, "<html>no server</html>");

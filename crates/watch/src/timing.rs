@@ -4,33 +4,34 @@ use std::time::Duration;
 
 use crate::backoff::BackoffLimits;
 
-/// Timeouts and delays.
+/// Timeouts and delays of the reflectors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timing {
     /// Delays after failures.
     pub backoff: BackoffLimits,
-    /// How long an answer may take to begin, from when its request is sent, and a list to go on.
+    /// Maximum time from the sending of a request to the head of its answer, and between two chunks of a page of a
+    /// list.
     pub answer: Duration,
-    /// How long a streamed list may pause before its end mark. A server that does not know streamed lists
-    /// but does not refuse them either would never send one.
+    /// Maximum pause in a streamed list before its end bookmark. A server that neither supports nor refuses
+    /// streamed lists never sends that bookmark.
     pub stream_pause: Duration,
-    /// The server is asked to close a watch after this many seconds, times a random factor between 1 and 2,
-    /// so that the watches of many nodes do not end together.
+    /// The server is asked to close a watch after this many seconds, times a random factor between 1 and 2, so that
+    /// the watches of many nodes do not end together.
     pub watch_seconds: u64,
-    /// A watch in which nothing came for its length and this much more is dead.
+    /// A watch without any data for its requested length plus this time is given up.
     pub watch_grace: Duration,
-    /// A watch in which neither event nor bookmark came for this long is replaced by a list: the server may have
-    /// lost its history, and wait for a version that will not come. kube-apiserver looks once in 1 to 1.25 s which
-    /// bookmarks are due, one each minute (`storage/cacher`, `defaultBookmarkFrequency`), so that half a minute
-    /// is left for the way. The time runs while a watch is open, over all answers that it takes. A list that shows
-    /// that nothing was lost doubles it, up to eight times, so that a server which sends no bookmarks while nothing
-    /// changes is seldom listed.
+    /// A watch with neither an event nor a bookmark for this long is replaced by a list: the server may have lost
+    /// its history and wait for a version that never comes. kube-apiserver sends one bookmark a minute and checks
+    /// every 1 to 1.25 s which are due (`storage/cacher`, `defaultBookmarkFrequency`), so about half a minute is
+    /// left for the network. The time runs while a watch is open and is summed over all its answers. Each list that
+    /// shows that nothing was lost doubles it, up to eight times the value, so that a server that sends no
+    /// bookmarks is seldom listed.
     pub bookmark_silence: Duration,
-    /// An empty list of Services or EndpointSlices, where more than one was known, is not believed; one that is asked
-    /// for after this time and is empty, too, is. In between a list is asked for every few seconds. Zero believes
-    /// the first.
+    /// Time for which an empty list of Services or EndpointSlices is held if more than one object was known. An
+    /// empty list that begins after this time is accepted. Until then a list is requested every few seconds. Zero
+    /// accepts the first empty list.
     pub empty_list_hold: Duration,
-    /// A collection that the server does not have is asked for at this interval, times 1 to 2.
+    /// A collection that the server does not have is requested again after this time, times 1 to 2.
     pub unavailable_retry: Duration,
 }
 

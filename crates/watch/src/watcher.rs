@@ -1,4 +1,4 @@
-//! The four reflectors together, and what they tell.
+//! Runs the four reflectors together and defines the events that they report.
 
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -15,41 +15,41 @@ use crate::reflector::RestartReason;
 use crate::request::Collection;
 use crate::timing::Timing;
 
-/// One thing for the consumer.
+/// One event for the consumer.
 #[derive(Debug)]
 pub enum WatchEvent {
-    /// Events of one collection in their order, all that had arrived together. Lists are framed by
-    /// `ListStart` and `ListEnd`; a `ListStart` without its end may be followed by another, which begins anew.
-    /// `ServiceCidrsUnavailable` comes when the server has no ServiceCIDRs or lets us not see them, and
-    /// again at each slow retry.
+    /// Events of one collection in order, all that arrived together. A list is enclosed in `ListStart` and
+    /// `ListEnd`. A `ListStart` without its end may be followed by another one, which begins the list anew.
+    /// `ServiceCidrsUnavailable` comes when the server has no ServiceCIDRs or forbids reading them, and again at
+    /// each slow retry.
     Objects(Vec<Event>),
-    /// A whole list, an event after it or a bookmark came: until now, what is known of this collection is what the
-    /// API server says. It comes after the events.
+    /// A whole list, an event after it or a bookmark came, so that the known objects of this collection are those of
+    /// the API server at this time. Sent after the events.
     Heard(Kind),
-    /// A list was empty where this many objects were known. It is asked for again before it is believed
-    /// ([`Timing::empty_list_hold`]). Told once until a list is believed.
+    /// A list was empty where this many objects were known. Another list is requested before it is accepted
+    /// ([`Timing::empty_list_hold`]). Sent once until a list is accepted.
     EmptyListHeld {
-        /// Which collection.
+        /// The collection.
         kind: Kind,
-        /// How many objects are known.
+        /// Number of known objects.
         known: usize,
     },
-    /// A request failed and will be repeated. What was learned stays valid until events say otherwise.
+    /// A request failed and will be repeated. The known objects stay valid.
     Restarted {
-        /// Which collection.
+        /// The collection.
         kind: Kind,
-        /// What happened.
+        /// Why the request failed.
         reason: RestartReason,
-        /// Whether the collection will be read anew; otherwise it goes on where it was.
+        /// True if the collection is listed again; false if the request continues where it was.
         relist: bool,
-        /// The wait before that.
+        /// The wait before the next request.
         delay: Duration,
     },
-    /// One object was passed over: it cannot even be identified. (Faults inside an object come with it.)
+    /// One object was skipped because it cannot be identified. (Faults inside an object come with the object.)
     Fault {
-        /// Which collection.
+        /// The collection.
         kind: Kind,
-        /// What is wrong with it.
+        /// What is wrong with the object.
         error: ObjectError,
     },
 }
@@ -61,11 +61,12 @@ pub struct KindCounts {
     pub restarts: AtomicU64,
     /// Lists that were begun.
     pub lists: AtomicU64,
-    /// Objects passed over, each time that one came.
+    /// Objects that were skipped, counted each time.
     pub faults: AtomicU64,
-    /// Objects passed over since the collection was last read whole. Not a counter: for a gauge of bad objects.
+    /// Objects that were skipped since the collection was last listed. Not a counter: for a gauge of bad objects.
     pub unreadable: AtomicU64,
-    /// Objects that the server was last seen to have. Not a counter: it says which empty list is doubted.
+    /// Number of objects that the server was last seen to have. Not a counter: it decides whether an empty list is
+    /// held.
     known: AtomicUsize,
 }
 
@@ -79,7 +80,7 @@ impl KindCounts {
     }
 }
 
-/// Counters since start, for metrics; may be read from any thread.
+/// Counters since the start, for metrics. May be read from any thread.
 #[derive(Debug, Default)]
 pub struct Counts {
     services: KindCounts,
@@ -89,7 +90,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// The counters of a collection.
+    /// Returns the counters of a collection.
     pub fn of(&self, kind: Kind) -> &KindCounts {
         match kind {
             Kind::Service => &self.services,
@@ -113,20 +114,20 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// A watcher for the node of this name. The client is to come from [`connect`](crate::connect), which keeps to
-    /// the time that an answer may take.
+    /// Creates a watcher for the node of this name. The client must come from [`connect`](crate::connect), which
+    /// enforces the maximum time for an answer.
     pub fn new(client: kube::Client, node_name: &str) -> Self {
         Self { client, node_name: node_name.into(), timing: Timing::default(), counts: Arc::default() }
     }
 
-    /// Other timeouts and delays than client-go's.
+    /// Replaces the default timeouts and delays.
     #[must_use]
     pub fn with_timing(self, timing: Timing) -> Self {
         Self { timing, ..self }
     }
 
-    /// The same, in the place of another watcher with these counters, whose consumer it gets: an empty list is doubted
-    /// by what that one knew. To be called when the other one has ended.
+    /// Makes this watcher the successor of another one whose counters these are: empty lists are held by the number
+    /// of objects that the other one knew. Call this after the other one has ended.
     #[must_use]
     pub fn after(self, other: &Counts) -> Self {
         for kind in [Kind::Service, Kind::EndpointSlice, Kind::Node, Kind::ServiceCidr] {
@@ -135,13 +136,13 @@ impl Watcher {
         self
     }
 
-    /// The counters; they go on counting while the watcher runs.
+    /// Returns the counters, which are updated while the watcher runs.
     pub fn counts(&self) -> Arc<Counts> {
         Arc::clone(&self.counts)
     }
 
-    /// Runs until dropped. `sink` is called on this task, between polls: what it does delays the reading of
-    /// bodies, which is the back-pressure. The future is not `Send`; run it on a `current_thread` runtime.
+    /// Runs until dropped. `sink` is called on this task, between polls: the time that it takes delays the reading
+    /// of bodies, which is the back-pressure. The future is not `Send`; run it on a `current_thread` runtime.
     pub async fn run(self, sink: impl FnMut(WatchEvent)) -> Infallible {
         let sink = RefCell::new(sink);
         let drive = |kind| {

@@ -1,4 +1,4 @@
-//! Events against the project's own API server, which checks and stores them.
+//! Events against the project's own API server, which validates and stores them.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)] // helpers of tests
 
@@ -23,7 +23,7 @@ async fn get(client: &kube::Client, path: &str) -> Value {
 }
 
 #[tokio::test]
-async fn what_is_recorded_is_stored() {
+async fn recorded_events_are_stored() {
     let server =
         Server::start(Config { listen: "127.0.0.1:0".parse().unwrap(), ..Config::default() }).unwrap();
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "web"}});

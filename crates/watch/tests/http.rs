@@ -1,4 +1,4 @@
-//! The watcher over real sockets: a scripted API server that speaks raw HTTP/1.1.
+//! The watcher over real sockets, against a scripted API server that speaks raw HTTP/1.1.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)] // helpers of tests
 
@@ -14,14 +14,14 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::time;
 
-/// Bytes for the socket, or an end.
+/// Bytes for the socket, or its end.
 enum Act {
     Send(Vec<u8>),
     /// Close the connection.
     Close,
 }
 
-/// Answers by path, in order; where none is left the connection stays silent.
+/// Answers by path, in order. When none is left the connection stays silent.
 #[derive(Default)]
 struct Script {
     answers: HashMap<&'static str, VecDeque<Vec<Act>>>,
@@ -64,7 +64,7 @@ fn end_mark_of(kind: Kind, version: u32) -> String {
     )
 }
 
-/// An empty streamed list that stays open.
+/// Returns an empty streamed list that stays open.
 fn empty(kind: Kind) -> Vec<Act> {
     vec![send(&[CHUNKED.into(), chunk(&end_mark_of(kind, 1))])]
 }
@@ -106,7 +106,7 @@ impl Server {
         Watcher::new(connect(&settings).await.unwrap(), "node-1").with_timing(timing)
     }
 
-    /// Runs the watcher until `done` says so of an event.
+    /// Runs the watcher until `done` returns true for an event.
     async fn watch_until(&self, mut done: impl FnMut(&WatchEvent) -> bool) -> Vec<WatchEvent> {
         let (sender, mut receiver) = mpsc::unbounded_channel();
         let watcher = self.watcher().await;
@@ -129,7 +129,7 @@ impl Server {
     }
 }
 
-/// Without the signs of life, which come after events.
+/// Leaves out `WatchEvent::Heard`, which follows the events.
 fn told(mut sink: impl FnMut(WatchEvent)) -> impl FnMut(WatchEvent) {
     move |event| {
         if !matches!(event, WatchEvent::Heard(_)) {
@@ -156,7 +156,7 @@ async fn serve(mut socket: TcpStream, script: Arc<Mutex<Script>>) {
     }
 }
 
-/// A request's head, or nothing if the client closed the connection.
+/// Reads the head of a request, or returns `None` if the client closed the connection.
 async fn head(socket: &mut TcpStream) -> Option<String> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -223,7 +223,7 @@ async fn pages_and_the_watch_after_them_share_a_connection() {
     });
     assert_eq!(shape.collect::<Vec<_>>(), ["start", "ns/a", "ns/b", "end", "-ns/a"]);
     assert!(server.requests(SERVICES)[3].contains("resourceVersion=9&"));
-    // One for each collection: the others are silent on theirs.
+    // One connection per collection, because the servers of the others send nothing on theirs.
     assert_eq!(server.script.lock().unwrap().connections, 4);
 }
 
@@ -234,7 +234,7 @@ async fn events_that_arrive_together_are_seen_together() {
     let body = [CHUNKED.to_owned(), events.concat(), chunk(&end_mark(99))];
     let server = Server::start([(SERVICES, vec![vec![send(&body)]])]).await;
     let seen = server.watch_until(|event| list_end(event, Kind::Service)).await;
-    // The kernel may cut the one write in two; 50 HTTP chunks are not 50 batches.
+    // The kernel may split the one write in two, but 50 HTTP chunks must not become 50 batches.
     assert!(seen.len() <= 3, "{} batches", seen.len());
 }
 
@@ -251,7 +251,8 @@ async fn broken_http_is_survived() {
     ];
     let mut answers: Vec<_> = garbage.into_iter().map(|text| vec![send(&[text]), Act::Close]).collect();
     let attempts = answers.len();
-    // Whether a list or a stream is asked for after all that: it is one for either.
+    // The body is a streamed list. If a page is requested first, it fails, and the second copy serves the streamed
+    // list that follows.
     let body = format!("{}{}", object("ADDED", "a", 3), end_mark(5));
     answers.extend((0..2).map(|_| vec![send(&[CHUNKED.into(), chunk(&body), LAST_CHUNK.into()])]));
     let server = Server::start([(SERVICES, answers)]).await;
@@ -288,7 +289,7 @@ async fn counters_count() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_is_told_from_one_that_breaks_off() {
+async fn an_absent_server_is_distinguished_from_a_broken_connection() {
     let server = Server::start([("/api/v1/services", vec![vec![Act::Close]])]).await;
     let seen = server.watch_until(|event| matches!(event, WatchEvent::Restarted { .. })).await;
     assert!(
@@ -304,9 +305,9 @@ async fn a_server_that_is_not_there_is_told_from_one_that_breaks_off() {
     );
 }
 
-/// Ten refused attempts of each of four watches give their turns back, or else they would wait for one.
+/// Ten refused attempts of each of four watches give their tokens back. Otherwise they would wait for one.
 #[tokio::test]
-async fn attempts_where_nobody_listens_cost_no_turn() {
+async fn refused_connections_do_not_count_against_the_rate() {
     let unused = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let done = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&done);

@@ -1,7 +1,7 @@
-//! Connection tracking: list flows, delete one, read notifications.
+//! Connection tracking: lists and deletes flows, reads notifications.
 //!
-//! A list is asked for with a [`Filter`]. Kernels ignore the parts of a filter that they do not know (by
-//! protocol and address since 5.8, by status since 5.15), so who asks checks each flow again.
+//! A list is requested with a [`Filter`]. Kernels ignore the parts of a filter that they do not support (protocol
+//! and address before 5.8, status before 5.15), so callers check each flow again.
 
 mod filter;
 mod tuple;
@@ -28,61 +28,61 @@ const CTA_ZONE: u16 = 18;
 
 /// `IPS_*` of `nf_conntrack_common.h`.
 pub mod status {
-    /// Packets went both ways.
+    /// Packets were seen in both directions.
     pub const SEEN_REPLY: u32 = 1 << 1;
-    /// Not to be dropped early.
+    /// The kernel does not drop the flow early.
     pub const ASSURED: u32 = 1 << 2;
-    /// Its first packet went out.
+    /// The first packet left the host or was delivered.
     pub const CONFIRMED: u32 = 1 << 3;
-    /// Its source was translated.
+    /// The source was translated.
     pub const SRC_NAT: u32 = 1 << 4;
-    /// Its destination was translated.
+    /// The destination was translated.
     pub const DST_NAT: u32 = 1 << 5;
-    /// It is ending.
+    /// The flow is being deleted.
     pub const DYING: u32 = 1 << 9;
 }
 
-/// A connection as the kernel tracks it.
+/// A flow (tracked connection) in the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Flow {
-    /// As its first packet was sent.
+    /// The direction of the first packet.
     pub original: Tuple,
-    /// As answers come: differs from the mirrored original by what was translated.
+    /// The direction of the replies. It differs from the mirrored original by the translated fields.
     pub reply: Tuple,
-    /// See [`status`].
+    /// Bits of [`status`].
     pub status: u32,
-    /// Its mark.
+    /// The connection mark.
     pub mark: Option<u32>,
-    /// The kernel's number for it, which tells it from a later one with the same tuple.
+    /// The kernel's id, which distinguishes the flow from a later one with the same tuple.
     pub id: Option<u32>,
-    /// Seconds until it ends if nothing comes.
+    /// Seconds until the flow expires if no packet comes.
     pub timeout: Option<u32>,
-    /// Its zone, if not 0.
+    /// The zone, if not 0.
     pub zone: Option<u16>,
 }
 
 /// A message of the conntrack subsystem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// A flow is there (lists, and notifications of new or changed ones).
+    /// A flow in a list, or in a notification that it is new or changed.
     New(Flow),
-    /// A flow is gone.
+    /// A flow was deleted.
     Delete(Flow),
-    /// Something else.
+    /// Another message.
     Other {
         /// The message type.
         kind: u16,
     },
 }
 
-/// The flows that match a filter.
+/// Requests the flows that match a filter.
 pub fn list(filter: &Filter) -> Request {
     let kind = message_type(SUBSYSTEM_CONNTRACK, IPCTNL_MSG_CT_GET);
     let flags = crate::netlink::NLM_F_DUMP;
     Request::new(kind, flags, &Header::of(filter.family), |message| filter.encode(message))
 }
 
-/// The flow whose answers have this tuple; ENOENT says that there is none.
+/// Requests the flow with this reply tuple. ENOENT means that there is none.
 pub fn answered_by(reply: &Tuple) -> Request {
     let kind = message_type(SUBSYSTEM_CONNTRACK, IPCTNL_MSG_CT_GET);
     Request::new(kind, 0, &Header::of(reply.family()), |message| {
@@ -90,11 +90,12 @@ pub fn answered_by(reply: &Tuple) -> Request {
     })
 }
 
-/// Adds the deletion of a flow to a batch and answers the number of its message; ENOENT says that there is no such flow.
+/// Adds the deletion of a flow to a batch and returns the sequence number of its message. ENOENT means that there
+/// is no such flow.
 ///
-/// The flow is named by the tuple of its answers, and by its number if it has one. Its number alone does not tell it from a
-/// later flow of the same client: the kernel makes the number of the original tuple and of where in memory the flow lies
-/// (`nf_ct_get_id`). Where the later flow goes to another endpoint, its answers have another tuple.
+/// The flow is identified by its reply tuple, and by its id if known. The id alone does not distinguish it from a
+/// later flow of the same client: the kernel derives the id from the original tuple and the flow's memory address
+/// (`nf_ct_get_id`). If the later flow goes to another endpoint, its reply tuple differs.
 pub fn delete(batch: &mut Batch, flow: &Flow) -> u32 {
     let kind = message_type(SUBSYSTEM_CONNTRACK, IPCTNL_MSG_CT_DELETE);
     let mut message = batch.message(kind, 0, &Header::of(flow.family()));
@@ -139,7 +140,7 @@ impl Flow {
         })
     }
 
-    /// Family of its addresses.
+    /// Returns the family of the addresses.
     pub fn family(&self) -> Family {
         self.original.family()
     }

@@ -1,70 +1,70 @@
-//! What can be wrong with bytes that we read, and with values that do not fit into bytes.
+//! Errors in received bytes, and values that do not fit into a message.
 
-/// Bytes that are not the message they claim to be.
+/// Bytes that are not the message that they claim to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// The bytes end before the structure does.
     #[error("{object}: cut short at byte {offset}: {needed} bytes needed, {have} left")]
     Truncated {
-        /// What was being read.
+        /// The object that was being read.
         object: &'static str,
-        /// Where the structure starts, from the start of the message's payload.
+        /// Offset of the structure from the start of the message's payload.
         offset: usize,
-        /// Bytes that the structure needs.
+        /// Number of bytes that the structure needs.
         needed: usize,
-        /// Bytes that are there.
+        /// Number of bytes that are left.
         have: usize,
     },
-    /// An attribute's payload is not as long as its type.
+    /// An attribute's payload does not have the length of its type.
     #[error("{object}: attribute {attribute} at byte {offset} has {have} bytes instead of {expected}")]
     Length {
-        /// What was being read.
+        /// The object that was being read.
         object: &'static str,
         /// The attribute's type.
         attribute: u16,
-        /// Where its payload starts.
+        /// Offset of the attribute's payload.
         offset: usize,
-        /// The length that its type has.
+        /// The length that the type requires.
         expected: usize,
         /// The length found.
         have: usize,
     },
-    /// An attribute that the object cannot do without is not there.
+    /// A required attribute is missing.
     #[error("{object}: attribute {attribute} is missing")]
     Missing {
-        /// What was being read.
+        /// The object that was being read.
         object: &'static str,
         /// The attribute's type.
         attribute: u16,
     },
-    /// A name is not UTF-8.
+    /// A text is not UTF-8.
     #[error("{object}: attribute {attribute} at byte {offset} is not UTF-8 text")]
     Text {
-        /// What was being read.
+        /// The object that was being read.
         object: &'static str,
         /// The attribute's type.
         attribute: u16,
-        /// Where its payload starts.
+        /// Offset of the attribute's payload.
         offset: usize,
     },
-    /// A number outside the range that its field allows.
+    /// A number is outside the range of its field.
     #[error("{object}: attribute {attribute} at byte {offset} has the impossible value {value:#x}")]
     Value {
-        /// What was being read.
+        /// The object that was being read.
         object: &'static str,
         /// The attribute's type.
         attribute: u16,
-        /// Where its payload starts.
+        /// Offset of the attribute's payload.
         offset: usize,
         /// The value found.
         value: u64,
     },
 }
 
-/// A value that does not fit into netlink's fields. The batch that holds it must not be sent.
+/// A value that does not fit into netlink's fields. The batch that contains it must not be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum EncodeError {
-    /// An attribute's length is a u16 (`struct nlattr`): 65,531 bytes of payload.
+    /// An attribute is longer than its u16 length field allows (`struct nlattr`): 65,531 bytes of payload.
     #[error(
         "message {sequence}: attribute {attribute} would be {length} bytes long, the limit is 65535; split it"
     )]
@@ -73,15 +73,15 @@ pub enum EncodeError {
         sequence: u32,
         /// The attribute's type.
         attribute: u16,
-        /// Its length with the header.
+        /// The attribute's length with its header.
         length: usize,
     },
-    /// A message's length is a u32 (`struct nlmsghdr`).
+    /// A message is longer than its u32 length field allows (`struct nlmsghdr`).
     #[error("message {sequence} would be {length} bytes long, the limit is 4294967295; split it")]
     MessageTooLong {
         /// The message's sequence number.
         sequence: u32,
-        /// Its length with the header.
+        /// The message's length with its header.
         length: usize,
     },
 }

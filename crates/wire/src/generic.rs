@@ -1,11 +1,11 @@
-//! Generic netlink: its envelope, and the question for the number of a family that is known by name.
+//! Generic netlink: its header, and the request for the number of a family by its name.
 
 use crate::netlink::{Message, NLMSG_MIN_TYPE};
 use crate::{Batch, DecodeError, Frame, Request};
 
 /// Length of `struct genlmsghdr`.
 pub const HEADER_LENGTH: usize = 4;
-/// The family that tells of the others (`GENL_ID_CTRL`).
+/// The family that returns information about families (`GENL_ID_CTRL`).
 pub const CONTROL: u16 = NLMSG_MIN_TYPE;
 
 const CONTROL_VERSION: u8 = 2;
@@ -18,40 +18,41 @@ const FAMILY: &str = "generic netlink family";
 /// `struct genlmsghdr`: follows the netlink header of every generic message, whose type is the family's number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// What is asked for, or answered.
+    /// The requested or answered operation.
     pub command: u8,
     /// The family's version.
     pub version: u8,
 }
 
-/// A family as this kernel has it.
+/// A family of the running kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Family {
-    /// The type of its messages.
+    /// The message type of the family.
     pub id: u16,
-    /// Its name.
+    /// The family's name.
     pub name: String,
 }
 
 /// A message of the family [`CONTROL`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// A family is there.
+    /// A family, in the answer to [`family`].
     NewFamily(Family),
-    /// Something else.
+    /// Another message.
     Other {
         /// The message type.
         kind: u16,
     },
 }
 
-/// The family of this name (not a list: ask with the socket's `query`); ENOENT says that the kernel has none.
+/// Requests the family of this name (not a list: send it with the socket's `query`). ENOENT means that the kernel
+/// has no such family.
 pub fn family(name: &str) -> Request {
     let header = Header { command: CTRL_CMD_GETFAMILY, version: CONTROL_VERSION };
     request(CONTROL, 0, header, |message| message.attr_str(CTRL_ATTR_FAMILY_NAME, name))
 }
 
-/// A message to the family with this number; `content` writes its attributes.
+/// Returns a message to the family with this number. `content` writes its attributes.
 pub(crate) fn request(
     family: u16,
     flags: u16,
@@ -61,7 +62,7 @@ pub(crate) fn request(
     Request::new(family, flags, &[header.command, header.version, 0, 0], content)
 }
 
-/// A message to the family with this number, in a batch.
+/// Starts a message to the family with this number in a batch.
 pub(crate) fn message(batch: &mut Batch, family: u16, flags: u16, header: Header) -> Message<'_> {
     batch.message(family, flags, &[header.command, header.version, 0, 0])
 }

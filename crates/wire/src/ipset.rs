@@ -1,4 +1,4 @@
-//! ipset: sets of addresses and ports to which rules of iptables refer.
+//! ipset: sets of addresses and ports that iptables rules refer to.
 //!
 //! Numbers come from `linux/netfilter/ipset/ip_set.h`.
 
@@ -8,16 +8,16 @@ use crate::netlink::{AttributeMap, Message, NLA_F_NET_BYTEORDER, NLM_F_ACK, NLM_
 use crate::nfnetlink::{self, Family, Header, SUBSYSTEM_IPSET, message_type, subsystem_and_operation};
 use crate::{Attribute, Batch, DecodeError, Frame, Request};
 
-/// Longest name of a set in bytes (`IPSET_MAXNAMELEN` counts the NUL byte too).
+/// Maximum length of a set's name in bytes (`IPSET_MAXNAMELEN` includes the NUL byte).
 pub const NAME_MAX: usize = 31;
-/// The error number of a refusal because a rule or another set refers to the set (`IPSET_ERR_BUSY`).
+/// Error number: the set is in use by a rule or another set (`IPSET_ERR_BUSY`).
 pub const ERR_BUSY: i32 = 4100;
-/// The error number of a refusal because the kernel has no such type of sets (`IPSET_ERR_FIND_TYPE`).
+/// Error number: the kernel has no such set type (`IPSET_ERR_FIND_TYPE`).
 pub const ERR_FIND_TYPE: i32 = 4098;
-/// The error number of a refusal because the set has as many members as it may have (`IPSET_ERR_HASH_FULL`).
+/// Error number: the set has its maximum number of members (`IPSET_ERR_HASH_FULL`).
 pub const ERR_FULL: i32 = 4352;
 
-/// What every kernel takes: those before 4.20 know only this one, later ones this one and the next.
+/// The protocol version that all kernels accept. Kernels before 4.20 know only this one, later ones also the next.
 const PROTOCOL: u8 = 6;
 const IPSET_CMD_CREATE: u8 = 2;
 const IPSET_CMD_DESTROY: u8 = 3;
@@ -44,24 +44,24 @@ const IPSET_ATTR_CIDR2: u16 = 21;
 const IPSET_ATTR_REFERENCES: u16 = 25;
 const IPSET_ATTR_IPADDR_IPV4: u16 = 1;
 const IPSET_ATTR_IPADDR_IPV6: u16 = 2;
-/// The list has names only, without types and members.
+/// Flag: list only names, without types and members.
 const IPSET_FLAG_LIST_SETNAME: u32 = 1 << 1;
-/// The list has no members.
+/// Flag: list no members.
 const IPSET_FLAG_LIST_HEADER: u32 = 1 << 2;
-/// The sizes that the program `ipset` gives a set.
+/// The sizes that the `ipset` program uses.
 const HASH_SIZE: u32 = 1024;
 const MEMBERS_MAX: u32 = 65_536;
 const SET: &str = "ipset";
 const MEMBER: &str = "ipset member";
 
-/// What a set has as members.
+/// The type of a set: the form of its members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Type {
     /// Addresses.
     HashIp,
     /// Addresses with protocol and port.
     HashIpPort,
-    /// Addresses with protocol and port, and another address.
+    /// Addresses with protocol and port, and a second address.
     HashIpPortIp,
     /// Addresses with protocol and port, and a network.
     HashIpPortNet,
@@ -72,57 +72,57 @@ pub enum Type {
 /// A member of a set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Member {
-    /// Of [`Type::HashIp`].
+    /// A member of [`Type::HashIp`].
     Ip(IpAddr),
-    /// Of [`Type::HashIpPort`]: address, protocol number, port.
+    /// A member of [`Type::HashIpPort`]: address, protocol number, port.
     IpPort(IpAddr, u8, u16),
-    /// Of [`Type::HashIpPortIp`].
+    /// A member of [`Type::HashIpPortIp`]: address, protocol number, port, second address.
     IpPortIp(IpAddr, u8, u16, IpAddr),
-    /// Of [`Type::HashIpPortNet`]: the last is the length of the network's prefix.
+    /// A member of [`Type::HashIpPortNet`]: address, protocol number, port, network address, prefix length.
     IpPortNet(IpAddr, u8, u16, IpAddr, u8),
-    /// Of [`Type::BitmapPort`].
+    /// A member of [`Type::BitmapPort`].
     Port(u16),
 }
 
 /// A message of ipset.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// A set of this name is there.
+    /// A set, or a part of its members.
     Set {
-        /// Its name.
+        /// The set's name.
         name: String,
-        /// Its type; in the first of several messages about a set only.
+        /// The set's type; only in the first of several messages about a set.
         kind: Option<String>,
-        /// How many rules and sets refer to it; in the first of several messages about a set only.
+        /// Number of rules and sets that refer to the set; only in the first of several messages about a set.
         references: Option<u32>,
-        /// Some of its members. Those of types unknown here are left out.
+        /// Some of the set's members. Members of unknown types are left out.
         members: Vec<Member>,
     },
-    /// The kernel has a type of sets.
+    /// The kernel supports a set type.
     Type {
-        /// The latest revision of the type that it has.
+        /// The latest revision of the type that the kernel supports.
         revision: u8,
     },
-    /// Something else.
+    /// Another message.
     Other {
         /// The message type.
         kind: u16,
     },
 }
 
-/// The names of all sets. EINVAL says that the kernel does not have ipset.
+/// Requests the names of all sets. EINVAL means that the kernel does not support ipset.
 pub fn names() -> Request {
     request(IPSET_CMD_LIST, NLM_F_DUMP, |message| {
         message.attr_u32_be(IPSET_ATTR_FLAGS, IPSET_FLAG_LIST_SETNAME);
     })
 }
 
-/// A set with its members. ENOENT says that there is none of this name.
+/// Requests a set with its members. ENOENT means that there is none of this name.
 pub fn list(name: &str) -> Request {
     request(IPSET_CMD_LIST, NLM_F_DUMP, |message| message.attr_str(IPSET_ATTR_SETNAME, name))
 }
 
-/// A set without its members. ENOENT says that there is none of this name.
+/// Requests a set without its members. ENOENT means that there is none of this name.
 pub fn header(name: &str) -> Request {
     request(IPSET_CMD_LIST, NLM_F_DUMP, |message| {
         message.attr_str(IPSET_ATTR_SETNAME, name);
@@ -130,8 +130,8 @@ pub fn header(name: &str) -> Request {
     })
 }
 
-/// Whether the kernel has a type of sets, which makes it load the module (not a list: ask with the socket's `query`).
-/// EINVAL says that it does not have ipset at all.
+/// Asks if the kernel supports a set type, which makes it load the module (not a list: send it with the socket's
+/// `query`). EINVAL means that the kernel does not support ipset at all.
 pub fn find_type(kind: Type, family: Family) -> Request {
     request(IPSET_CMD_TYPE, 0, |message| {
         message.attr_str(IPSET_ATTR_TYPENAME, kind.name());
@@ -139,7 +139,7 @@ pub fn find_type(kind: Type, family: Family) -> Request {
     })
 }
 
-/// Makes a set with the sizes that the program `ipset` gives it, where there is none of that name and type.
+/// Creates a set with the sizes that the `ipset` program uses, unless one of that name and type exists.
 pub fn create(name: &str, kind: Type, family: Family, revision: u8) -> Request {
     request(IPSET_CMD_CREATE, NLM_F_ACK, |message| {
         message.attr_str(IPSET_ATTR_SETNAME, name);
@@ -158,23 +158,23 @@ pub fn create(name: &str, kind: Type, family: Family, revision: u8) -> Request {
     })
 }
 
-/// Removes a set with its members. [`ERR_BUSY`] says that it is in use.
+/// Removes a set with its members. [`ERR_BUSY`] means that it is in use.
 pub fn destroy(name: &str) -> Request {
     request(IPSET_CMD_DESTROY, NLM_F_ACK, |message| message.attr_str(IPSET_ATTR_SETNAME, name))
 }
 
-/// Adds a member to a set, where it does not have it.
+/// Adds a member to a set. An existing member is not an error.
 pub fn add(batch: &mut Batch, set: &str, member: &Member) {
     change(batch, IPSET_CMD_ADD, set, member);
 }
 
-/// Removes a member from a set, where it has it.
+/// Removes a member from a set. A missing member is not an error.
 pub fn remove(batch: &mut Batch, set: &str, member: &Member) {
     change(batch, IPSET_CMD_DEL, set, member);
 }
 
 fn change(batch: &mut Batch, operation: u8, set: &str, member: &Member) {
-    // Without `NLM_F_EXCL`, what is there already, or gone already, is no error.
+    // Without `NLM_F_EXCL` an existing member, or a missing one, is not an error.
     let kind = message_type(SUBSYSTEM_IPSET, operation);
     let mut message = batch.message(kind, 0, &Header::of(Family::UNSPECIFIED));
     message.attr_u8(IPSET_ATTR_PROTOCOL, PROTOCOL);
@@ -191,7 +191,7 @@ fn request(operation: u8, flags: u16, content: impl FnOnce(&mut Message<'_>)) ->
 }
 
 impl Member {
-    /// Its (first) address.
+    /// Returns the first address, if the member has one.
     pub const fn address(&self) -> Option<IpAddr> {
         match *self {
             Self::Ip(address)
@@ -204,7 +204,7 @@ impl Member {
 }
 
 impl Type {
-    /// The name that users know.
+    /// Returns the name that users know.
     pub const fn name(self) -> &'static str {
         match self {
             Self::HashIp => "hash:ip",
@@ -215,7 +215,7 @@ impl Type {
         }
     }
 
-    /// The revision that came with Linux 3.19 and ipset 6.24: programs do not list sets of revisions that they do not
+    /// Returns the revision of Linux 3.19 and ipset 6.24. Programs do not list sets of revisions that they do not
     /// know.
     pub const fn known_revision(self) -> u8 {
         match self {
@@ -226,7 +226,7 @@ impl Type {
         }
     }
 
-    /// Ports are of no family.
+    /// Returns the family for the kernel. Port sets have none.
     const fn family(self, family: Family) -> Family {
         match self {
             Self::BitmapPort => Family::UNSPECIFIED,

@@ -1,7 +1,7 @@
 //! IPVS: virtual servers, their real servers, and the timeouts of connections.
 //!
-//! Numbers and the meaning of attributes come from `linux/ip_vs.h` and `net/netfilter/ipvs/ip_vs_ctl.c`. The number of
-//! the family [`FAMILY`] has to be asked for: see [`generic::family`](crate::generic::family).
+//! Numbers and the meaning of attributes come from `linux/ip_vs.h` and `net/netfilter/ipvs/ip_vs_ctl.c`. The number
+//! of the family [`FAMILY`] is requested with [`generic::family`](crate::generic::family).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -9,18 +9,18 @@ use crate::generic::{HEADER_LENGTH, Header, message, request};
 use crate::netlink::{AttributeMap, Message, NLM_F_ACK, NLM_F_DUMP};
 use crate::{Attribute, Batch, DecodeError, Frame, Request};
 
-/// The name by which generic netlink knows it (`IPVS_GENL_NAME`).
+/// Name of the generic netlink family (`IPVS_GENL_NAME`).
 pub const FAMILY: &str = "IPVS";
-/// Clients stay with their real server (`IP_VS_SVC_F_PERSISTENT`).
+/// Clients keep their real server (`IP_VS_SVC_F_PERSISTENT`).
 pub const FLAG_PERSISTENT: u32 = 0x1;
-/// The kernel's own: the virtual server can be found (`IP_VS_SVC_F_HASHED`).
+/// Set by the kernel: the virtual server is in the hash table (`IP_VS_SVC_F_HASHED`).
 pub const FLAG_HASHED: u32 = 0x2;
-/// `sh` and `mh` take another real server where the one they came to takes nothing new (`IP_VS_SVC_F_SCHED_SH_FALLBACK`,
-/// `IP_VS_SVC_F_SCHED_MH_FALLBACK`).
+/// `sh` and `mh` choose another real server if the chosen one accepts no new connections
+/// (`IP_VS_SVC_F_SCHED_SH_FALLBACK`, `IP_VS_SVC_F_SCHED_MH_FALLBACK`).
 pub const FLAG_FALLBACK: u32 = 0x8;
-/// `sh` and `mh` look at the source port, too (`IP_VS_SVC_F_SCHED_SH_PORT`, `IP_VS_SVC_F_SCHED_MH_PORT`).
+/// `sh` and `mh` include the source port in the hash (`IP_VS_SVC_F_SCHED_SH_PORT`, `IP_VS_SVC_F_SCHED_MH_PORT`).
 pub const FLAG_PORT: u32 = 0x10;
-/// Packets are rewritten and their answers come back by this machine (`IP_VS_CONN_F_MASQ`).
+/// Packets are rewritten, and their answers return through this machine (`IP_VS_CONN_F_MASQ`).
 pub const FORWARD_MASQUERADE: u32 = 0;
 
 const VERSION: u8 = 1;
@@ -69,10 +69,10 @@ const VIRTUAL: &str = "IPVS virtual server";
 const REAL: &str = "IPVS real server";
 const TIMEOUTS: &str = "IPVS timeouts";
 
-/// What packets a virtual server takes.
+/// The packets that a virtual server accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Identity {
-    /// Those to an address and port.
+    /// Packets to an address and port.
     Address {
         /// Number of the transport protocol: 6 TCP, 17 UDP, 132 SCTP.
         protocol: u16,
@@ -81,9 +81,9 @@ pub enum Identity {
         /// The port.
         port: u16,
     },
-    /// Those with a mark.
+    /// Packets with a mark.
     Mark {
-        /// Of IPv6, not of IPv4.
+        /// True for IPv6, false for IPv4.
         ipv6: bool,
         /// The mark.
         mark: u32,
@@ -93,34 +93,34 @@ pub enum Identity {
 /// A virtual server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VirtualServer {
-    /// What it takes.
+    /// The packets that the server accepts.
     pub identity: Identity,
-    /// Name of the scheduler, which chooses a real server for each connection.
+    /// Name of the scheduler, which selects a real server for each connection.
     pub scheduler: String,
     /// `FLAG_*`.
     pub flags: u32,
-    /// With [`FLAG_PERSISTENT`]: how long, in seconds.
+    /// Duration of persistence in seconds; used with [`FLAG_PERSISTENT`].
     pub timeout: u32,
 }
 
-/// One of the servers behind a virtual one.
+/// A real server behind a virtual server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RealServer {
-    /// Where it is.
+    /// Address and port.
     pub place: SocketAddr,
-    /// How packets get there, such as [`FORWARD_MASQUERADE`].
+    /// Forwarding method, such as [`FORWARD_MASQUERADE`].
     pub forward: u32,
-    /// Its share of new connections; 0 is none.
+    /// Share of new connections (weight); 0 means that the server receives none.
     pub weight: u32,
-    /// With more connections than that it takes nothing new; 0 is no bound.
+    /// Number of connections from which on the server receives no new ones; 0 means no limit.
     pub upper_threshold: u32,
-    /// Connections that exchange data. Only read.
+    /// Number of active connections. Read only.
     pub active: u32,
-    /// Other connections that are remembered. Only read.
+    /// Number of other connections that the kernel keeps. Read only.
     pub inactive: u32,
 }
 
-/// How long connections are remembered when nothing comes, in seconds; 0 leaves a timeout as it is.
+/// Timeouts of idle connections in seconds; 0 leaves a timeout unchanged.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Timeouts {
     /// Established TCP connections.
@@ -134,30 +134,30 @@ pub struct Timeouts {
 /// A message of IPVS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// A virtual server is there.
+    /// A virtual server.
     VirtualServer(VirtualServer),
-    /// A real server is there, behind the virtual one that was asked about.
+    /// A real server of the virtual server in the request.
     RealServer(RealServer),
-    /// The timeouts are these.
+    /// The timeouts.
     Timeouts(Timeouts),
-    /// Something else.
+    /// Another message.
     Other {
         /// The message type.
         kind: u16,
     },
 }
 
-/// All virtual servers. `family` is the number of [`FAMILY`], here and below.
+/// Requests all virtual servers. `family` is the number of [`FAMILY`], here and below.
 pub fn virtual_servers(family: u16) -> Request {
     request(family, NLM_F_DUMP, header(IPVS_CMD_GET_SERVICE), |_| {})
 }
 
-/// All real servers of a virtual one; none where there is no such virtual server.
+/// Requests all real servers of a virtual server. The list is empty if the virtual server does not exist.
 pub fn real_servers(family: u16, of: &Identity) -> Request {
     request(family, NLM_F_DUMP, header(IPVS_CMD_GET_DEST), |message| of.encode(message))
 }
 
-/// The timeouts.
+/// Requests the timeouts.
 pub fn timeouts(family: u16) -> Request {
     request(family, 0, header(IPVS_CMD_GET_CONFIG), |_| {})
 }
@@ -176,39 +176,39 @@ pub fn flush(family: u16) -> Request {
     request(family, NLM_F_ACK, header(IPVS_CMD_FLUSH), |_| {})
 }
 
-/// Makes a virtual server. ENOENT says that the kernel does not have its scheduler.
+/// Adds a virtual server. ENOENT means that the kernel does not have the scheduler.
 pub fn new_virtual_server(batch: &mut Batch, family: u16, server: &VirtualServer) {
     server.encode(&mut message(batch, family, 0, header(IPVS_CMD_NEW_SERVICE)));
 }
 
-/// Gives a virtual server another scheduler, other flags or another timeout; connections stay.
+/// Changes the scheduler, flags and timeout of a virtual server. Its connections stay.
 pub fn set_virtual_server(batch: &mut Batch, family: u16, server: &VirtualServer) {
     server.encode(&mut message(batch, family, 0, header(IPVS_CMD_SET_SERVICE)));
 }
 
-/// Removes a virtual server with its real servers. ESRCH says that there is none.
+/// Removes a virtual server with its real servers. ESRCH means that it does not exist.
 pub fn delete_virtual_server(batch: &mut Batch, family: u16, identity: &Identity) {
     identity.encode(&mut message(batch, family, 0, header(IPVS_CMD_DEL_SERVICE)));
 }
 
-/// Adds a real server to a virtual one.
+/// Adds a real server to a virtual server.
 pub fn new_real_server(batch: &mut Batch, family: u16, of: &Identity, server: &RealServer) {
     server.encode(&mut message(batch, family, 0, header(IPVS_CMD_NEW_DEST)), of);
 }
 
-/// Gives a real server another weight.
+/// Changes the forwarding method, weight and thresholds of a real server.
 pub fn set_real_server(batch: &mut Batch, family: u16, of: &Identity, server: &RealServer) {
     server.encode(&mut message(batch, family, 0, header(IPVS_CMD_SET_DEST)), of);
 }
 
-/// Removes a real server from a virtual one. ENOENT says that it has none there.
+/// Removes a real server from a virtual server. ENOENT means that it does not exist.
 pub fn delete_real_server(batch: &mut Batch, family: u16, of: &Identity, place: SocketAddr) {
     let mut message = message(batch, family, 0, header(IPVS_CMD_DEL_DEST));
     of.encode(&mut message);
     message.nest(IPVS_CMD_ATTR_DEST, |message| encode_place(message, place));
 }
 
-/// Whether a message tells of a virtual server.
+/// Returns true if a message describes a virtual server.
 pub fn is_virtual_server(family: u16, frame: &Frame<'_>) -> Result<bool, DecodeError> {
     Ok(frame.header.kind == family && Header::decode(frame)?.command == IPVS_CMD_NEW_SERVICE)
 }
@@ -237,7 +237,7 @@ impl Event {
             }
             IPVS_CMD_SET_CONFIG => {
                 let map = frame.attributes(TIMEOUTS, HEADER_LENGTH)?.by_kind::<7>()?;
-                // A kernel without a protocol does not have its timeouts.
+                // A kernel without a protocol does not report its timeouts.
                 let seconds = |kind| map.get(kind).map_or(Ok(0), |attribute| attribute.u32_ne());
                 Ok(Self::Timeouts(Timeouts {
                     tcp: seconds(IPVS_CMD_ATTR_TIMEOUT_TCP)?,
@@ -289,7 +289,7 @@ impl Identity {
 
 impl VirtualServer {
     fn encode(&self, message: &mut Message<'_>) {
-        // A single address, not a network: a mask in IPv4, a length in IPv6.
+        // The netmask of a single address: a mask for IPv4, a prefix length for IPv6.
         let netmask = if self.identity.family() == AF_INET { u32::MAX } else { 128 };
         message.nest(IPVS_CMD_ATTR_SERVICE, |message| {
             self.identity.encode_attributes(message);
@@ -314,7 +314,7 @@ impl VirtualServer {
 }
 
 impl RealServer {
-    /// A server that takes part in full, reached by rewriting.
+    /// Creates a real server without limits, reached by masquerading.
     pub const fn new(place: SocketAddr, weight: u32) -> Self {
         Self { place, forward: FORWARD_MASQUERADE, weight, upper_threshold: 0, active: 0, inactive: 0 }
     }
@@ -361,7 +361,7 @@ fn encode_address(message: &mut Message<'_>, kind: u16, address: IpAddr) {
     }
 }
 
-/// The kernel gives 16 bytes for either family.
+/// Reads an address. The kernel sends 16 bytes for both families.
 fn decode_address(attribute: &Attribute<'_>, family: u16) -> Result<IpAddr, DecodeError> {
     if family == AF_INET {
         let bytes = attribute.payload.first_chunk::<4>().ok_or_else(|| attribute.impossible(family))?;

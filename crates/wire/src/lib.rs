@@ -1,16 +1,17 @@
-//! Netlink bytes: encode and decode, no sockets.
+//! Encodes and decodes netlink messages, without sockets.
 //!
-//! Owns the layout of netlink headers and attributes ([`netlink`]), the envelopes of netfilter ([`nfnetlink`]) and
-//! of generic netlink ([`generic`]), and one module for each family on top: [`nftables`], [`conntrack`], [`ipset`],
-//! [`ipvs`], [`nfacct`], and addresses and links ([`route`]).
-//! Plain structs flow in and bytes flow out, or the reverse. Every decoder takes bytes that may be anything and
-//! answers with a value or a [`DecodeError`] that names the object, the attribute and the offset.
+//! Owns the layout of netlink headers and attributes ([`netlink`]), the headers of netfilter ([`nfnetlink`]) and of
+//! generic netlink ([`generic`]), and one module for each family on top: [`nftables`], [`conntrack`], [`ipset`],
+//! [`ipvs`], [`nfacct`], and addresses, links and routing rules ([`route`]). Structs come in and bytes go out, or
+//! the reverse. Every decoder accepts arbitrary bytes. It returns a value or a [`DecodeError`] that names the
+//! object, the attribute and the offset.
 //!
-//! Must not know: sockets, threads, Services, or what the rules mean.
+//! The crate must not know of sockets, threads, Services, or the meaning of rules.
 //!
 //! Numbers and layouts come from the kernel's headers `linux/netlink.h`, `linux/netfilter/nfnetlink.h`,
 //! `linux/netfilter/nf_tables.h`, `linux/netfilter/nfnetlink_conntrack.h`, `linux/netfilter/ipset/ip_set.h`,
-//! `linux/netfilter/nfnetlink_acct.h`, `linux/genetlink.h`, `linux/ip_vs.h`, `linux/rtnetlink.h` and `linux/if_addr.h`; user data types from libnftnl's `udata.h`.
+//! `linux/netfilter/nfnetlink_acct.h`, `linux/genetlink.h`, `linux/ip_vs.h`, `linux/rtnetlink.h` and
+//! `linux/if_addr.h`; those of user data from libnftnl's `udata.h`.
 
 #[macro_use]
 mod numbers;

@@ -1,10 +1,10 @@
-//! nfacct: counters with names, to which rules of iptables refer.
+//! nfacct: named counters that iptables rules refer to.
 
 use crate::netlink::{NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL};
 use crate::nfnetlink::{self, Family, Header, SUBSYSTEM_ACCT, message_type, subsystem_and_operation};
 use crate::{DecodeError, Frame, Request};
 
-/// Longest name of a counter in bytes (`NFACCT_NAME_MAX` counts the NUL byte too).
+/// Maximum length of a counter's name in bytes (`NFACCT_NAME_MAX` includes the NUL byte).
 pub const NAME_MAX: usize = 31;
 
 const NFNL_MSG_ACCT_NEW: u8 = 0;
@@ -15,41 +15,42 @@ const NFACCT_PKTS: u16 = 2;
 const NFACCT_BYTES: u16 = 3;
 const COUNTER: &str = "nfacct counter";
 
-/// A counter as the kernel has it.
+/// A counter as read from the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Counter {
-    /// Its name.
+    /// The counter's name.
     pub name: String,
-    /// Packets so far.
+    /// Number of packets.
     pub packets: u64,
-    /// Bytes so far.
+    /// Number of bytes.
     pub bytes: u64,
 }
 
 /// A message of nfacct.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// A counter is there.
+    /// A counter.
     Counter(Counter),
-    /// Something else.
+    /// Another message.
     Other {
         /// The message type.
         kind: u16,
     },
 }
 
-/// Makes a counter that starts at zero. EEXIST says that there is one of this name, EINVAL that the kernel does not
-/// have nfacct.
+/// Creates a counter that starts at zero. EEXIST means that the name is taken, EINVAL that the kernel does not
+/// support nfacct.
 pub fn create(name: &str) -> Request {
     request(NFNL_MSG_ACCT_NEW, NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL, name)
 }
 
-/// The counter of this name (not a list: ask with the socket's `query`); ENOENT says that there is none.
+/// Requests the counter of this name (not a list: send it with the socket's `query`). ENOENT means that there is
+/// none.
 pub fn get(name: &str) -> Request {
     request(NFNL_MSG_ACCT_GET, NLM_F_ACK, name)
 }
 
-/// Removes a counter. ENOENT says that there is none of this name, EBUSY that a rule refers to it.
+/// Removes a counter. ENOENT means that there is none of this name, EBUSY that a rule refers to it.
 pub fn delete(name: &str) -> Request {
     request(NFNL_MSG_ACCT_DEL, NLM_F_ACK, name)
 }

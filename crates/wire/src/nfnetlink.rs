@@ -1,4 +1,4 @@
-//! The netfilter envelope: family header and batch marks, shared by `nf_tables`, conntrack, ipset and nfacct.
+//! The netfilter header and the marks of a batch, shared by `nf_tables`, conntrack, ipset and nfacct.
 
 use crate::netlink::NLMSG_MIN_TYPE;
 use crate::{Batch, DecodeError, Frame};
@@ -21,7 +21,7 @@ pub const GROUP_CONNTRACK_DESTROY: u32 = 3;
 /// Multicast group of changes to `nf_tables`.
 pub const GROUP_NFTABLES: u32 = 7;
 
-/// Opens a transaction.
+/// Begins a transaction.
 pub const BATCH_BEGIN: u16 = NLMSG_MIN_TYPE;
 /// Ends a transaction.
 pub const BATCH_END: u16 = NLMSG_MIN_TYPE + 1;
@@ -30,7 +30,7 @@ const NFNL_BATCH_GENID: u16 = 1;
 numbers! {
     /// Protocol family of a table or a message (`NFPROTO_*`).
     Family(u8) {
-        /// No family, or all of them.
+        /// No family, or all families.
         UNSPECIFIED = 0,
         /// IPv4 and IPv6 in one table.
         INET = 1,
@@ -52,14 +52,14 @@ numbers! {
 pub struct Header {
     /// Family of the object.
     pub family: Family,
-    /// Always 0 today.
+    /// Always 0.
     pub version: u8,
-    /// Subsystem in a batch mark; low half of the generation in `nf_tables` replies.
+    /// The subsystem in the mark of a batch; the low half of the generation in `nf_tables` replies.
     pub resource: u16,
 }
 
 impl Header {
-    /// The header of a message about an object of this family.
+    /// Returns the header of a message about an object of this family.
     pub fn of(family: Family) -> [u8; HEADER_LENGTH] {
         [family.0, 0, 0, 0]
     }
@@ -74,19 +74,19 @@ impl Header {
     }
 }
 
-/// The message type of a subsystem's operation.
+/// Returns the message type of a subsystem's operation.
 pub const fn message_type(subsystem: u8, operation: u8) -> u16 {
     u16::from_be_bytes([subsystem, operation])
 }
 
-/// The subsystem and operation of a message type.
+/// Returns the subsystem and operation of a message type.
 pub const fn subsystem_and_operation(kind: u16) -> (u8, u8) {
     let [subsystem, operation] = kind.to_be_bytes();
     (subsystem, operation)
 }
 
-/// Opens a transaction of `subsystem`. With a `generation`, the kernel refuses the transaction (ERESTART) when
-/// its rules are no longer of that generation.
+/// Begins a transaction of `subsystem`. With a `generation`, the kernel refuses the transaction (ERESTART) if its
+/// rules have another generation.
 pub fn batch_begin(batch: &mut Batch, subsystem: u8, generation: Option<u32>) {
     let mut message = batch.message(BATCH_BEGIN, 0, &batch_header(subsystem));
     if let Some(generation) = generation {

@@ -1,11 +1,10 @@
-//! `nf_tables`: tables, chains, rules, sets and their elements, as messages.
+//! `nf_tables`: messages for tables, chains, rules, sets and their elements.
 //!
-//! [`Transaction`] writes changes, [`request`] asks for lists, [`Event::decode`] reads both the lists and the
-//! notifications. What a dump returns differs from what was written in handles, use counts and a few defaults;
-//! `normalized()` of each object removes exactly those, so that "is it as we wrote it" is `==`.
+//! [`Transaction`] writes changes, [`request`] requests lists, and [`Event::decode`] reads lists and notifications.
+//! A dump differs from what was written in handles, use counts and some defaults. `normalized()` of each object
+//! removes exactly these differences, so that a comparison with `==` shows whether an object is as it was written.
 //!
-//! Registers are canonical by construction (see [`Register`]): a rule reads back with the registers it was
-//! written with.
+//! Registers have one form only (see [`Register`]): a rule reads back with the registers with which it was written.
 
 mod chain;
 mod data;
@@ -41,7 +40,7 @@ pub use crate::nfnetlink::Family;
 
 use crate::nfnetlink::{SUBSYSTEM_NFTABLES, message_type};
 
-/// The longest name of a table, chain or set in bytes, its terminating NUL not counted (`NFT_NAME_MAXLEN` - 1).
+/// Maximum length of the name of a table, chain or set in bytes: `NFT_NAME_MAXLEN` without the terminating NUL.
 pub const NAME_LENGTH_MAX: usize = 255;
 
 /// Operations of the `nf_tables` subsystem (`NFT_MSG_*`).
@@ -70,10 +69,10 @@ pub(crate) mod operation {
     pub(crate) const DESTROY_ELEMENT: u8 = 30;
 }
 
-/// Type of the members of every list (`NFTA_LIST_ELEM`).
+/// Type of the members of a list (`NFTA_LIST_ELEM`).
 pub(crate) const LIST_ELEMENT: u16 = 1;
 
-/// The netlink message type of an `nf_tables` operation.
+/// Returns the netlink message type of an `nf_tables` operation.
 pub(crate) const fn kind(operation: u8) -> u16 {
     message_type(SUBSYSTEM_NFTABLES, operation)
 }

@@ -1,4 +1,4 @@
-//! A newtype over a kernel number with names for the values we know: unknown values survive a round trip.
+//! Makes a newtype over a kernel number with names for the known values. Unknown values are kept as they are.
 
 macro_rules! numbers {
     ($(#[$meta:meta])* $name:ident($inner:ty) { $($(#[$doc:meta])* $constant:ident = $value:expr,)* }) => {

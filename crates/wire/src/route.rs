@@ -1,5 +1,5 @@
-//! rtnetlink, as much as it takes to know the addresses of this node, to give it more, and to deliver marked packets to it:
-//! addresses, links, and rules with a mark ([`policy`]).
+//! The part of rtnetlink that reads and adds addresses of this node and delivers marked packets to it: addresses,
+//! links, and rules by mark ([`policy`]).
 
 pub mod policy;
 
@@ -15,7 +15,7 @@ pub const GROUP_IPV4_ADDRESS: u32 = 5;
 /// Multicast group of changes to IPv6 addresses.
 pub const GROUP_IPV6_ADDRESS: u32 = 9;
 
-/// `AF_UNSPEC`: both families.
+/// `AF_UNSPEC`: any family.
 pub const AF_UNSPEC: u8 = 0;
 /// `AF_INET`.
 pub const AF_INET: u8 = 2;
@@ -27,15 +27,15 @@ pub const IFF_UP: u32 = 1;
 /// The interface is a loopback one.
 pub const IFF_LOOPBACK: u32 = 8;
 
-/// The address is a second one of its subnet.
+/// The address is a secondary one of its subnet.
 pub const IFA_F_SECONDARY: u32 = 0x01;
-/// Another host has the address; it is not used.
+/// Another host has the address, so the kernel does not use it (duplicate address detection failed).
 pub const IFA_F_DADFAILED: u32 = 0x08;
-/// The address is valid but not to be used for new connections.
+/// The address is valid but not used for new connections.
 pub const IFA_F_DEPRECATED: u32 = 0x20;
-/// Whether another host has the address is not yet known.
+/// Duplicate address detection has not finished.
 pub const IFA_F_TENTATIVE: u32 = 0x40;
-/// The address does not end by itself.
+/// The address does not expire.
 pub const IFA_F_PERMANENT: u32 = 0x80;
 
 const RTM_NEWLINK: u16 = 16;
@@ -56,14 +56,14 @@ const LINK_HEADER: usize = 16;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_INFO_KIND: u16 = 1;
-/// The kind of interface that sends nothing and receives nothing.
+/// The kind of interface that sends and receives nothing.
 const DUMMY: &str = "dummy";
 const IFLA_EXT_MASK: u16 = 29;
-/// Leave the statistics out of the answer, which they would double.
+/// Leaves the statistics out of the answer, which they would double in size.
 const RTEXT_FILTER_SKIP_STATS: u32 = 1 << 3;
 
 numbers! {
-    /// How far an address reaches (`enum rt_scope_t`).
+    /// The scope of an address (`enum rt_scope_t`).
     Scope(u8) {
         /// Everywhere.
         UNIVERSE = 0,
@@ -83,24 +83,24 @@ numbers! {
 pub struct Address {
     /// Index of the interface.
     pub index: u32,
-    /// This host's address.
+    /// Address of this host.
     pub local: IpAddr,
-    /// The other end's address on a point-to-point interface, else the same.
+    /// Address of the other end on a point-to-point interface, else the same address.
     pub peer: IpAddr,
     /// Length of the subnet's prefix in bits.
     pub prefix: u8,
     /// `IFA_F_*`.
     pub flags: u32,
-    /// How far it reaches.
+    /// Scope of the address.
     pub scope: Scope,
 }
 
 /// An interface.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Link {
-    /// Its index.
+    /// Index of the interface.
     pub index: u32,
-    /// Its name.
+    /// Name of the interface.
     pub name: String,
     /// `IFF_*`.
     pub flags: u32,
@@ -109,27 +109,27 @@ pub struct Link {
 /// A message of rtnetlink.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// An address is there, or changed.
+    /// An address exists, was added or was changed.
     NewAddress(Address),
-    /// An address is gone.
+    /// An address was removed.
     DeleteAddress(Address),
-    /// An interface is there, or changed.
+    /// An interface exists, was added or was changed.
     NewLink(Link),
-    /// An interface is gone.
+    /// An interface was removed.
     DeleteLink(Link),
-    /// Something else.
+    /// Another message.
     Other {
         /// The message type.
         kind: u16,
     },
 }
 
-/// All addresses of a family ([`AF_UNSPEC`]: of both).
+/// Requests all addresses of a family; with [`AF_UNSPEC`], of both families.
 pub fn addresses(family: u8) -> Request {
     Request::new(RTM_GETADDR, NLM_F_DUMP, &[family, 0, 0, 0, 0, 0, 0, 0], |_| {})
 }
 
-/// All interfaces.
+/// Requests all interfaces.
 pub fn links() -> Request {
     Request::new(RTM_GETLINK, NLM_F_DUMP, &link_header(0, 0, 0), |message| {
         message.attr_u32_ne(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS);
@@ -147,18 +147,18 @@ pub fn delete_address(address: &Address) -> Request {
     Request::new(RTM_DELADDR, NLM_F_ACK, &address.header(), |message| address.encode(message))
 }
 
-/// Adds an address to an interface, as one message of many.
+/// Adds an address to an interface, as a message of a batch.
 pub fn put_address(batch: &mut Batch, address: &Address) {
     address.encode(&mut batch.message(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, &address.header()));
 }
 
-/// Removes an address from an interface, as one message of many.
+/// Removes an address from an interface, as a message of a batch.
 pub fn take_address(batch: &mut Batch, address: &Address) {
     address.encode(&mut batch.message(RTM_DELADDR, 0, &address.header()));
 }
 
-/// Makes an interface that only holds addresses; it is down. EEXIST says that the name is taken, EOPNOTSUPP that the
-/// kernel does not have such interfaces.
+/// Creates an interface that only holds addresses. It is down. EEXIST means that the name is taken, EOPNOTSUPP that
+/// the kernel does not support such interfaces.
 pub fn create_dummy(name: &str) -> Request {
     let flags = NLM_F_CREATE | NLM_F_EXCL | NLM_F_ACK;
     Request::new(RTM_NEWLINK, flags, &link_header(0, 0, 0), |message| {
@@ -167,7 +167,7 @@ pub fn create_dummy(name: &str) -> Request {
     })
 }
 
-/// Sets the flags of an interface that are in `mask` (such as [`IFF_UP`]).
+/// Sets those flags of an interface that are in `mask` (such as [`IFF_UP`]).
 pub fn set_link_flags(index: u32, flags: u32, mask: u32) -> Request {
     Request::new(RTM_NEWLINK, NLM_F_ACK, &link_header(index, flags, mask), |_| {})
 }
@@ -191,17 +191,17 @@ impl Event {
 }
 
 impl Address {
-    /// Reads `struct ifaddrmsg` and what follows.
+    /// Reads `struct ifaddrmsg` and its attributes.
     pub fn decode(frame: &Frame<'_>) -> Result<Self, DecodeError> {
         let map = frame.attributes(ADDRESS, ADDRESS_HEADER)?.by_kind::<9>()?;
         let (&[_, prefix, flags, scope, i0, i1, i2, i3], _) =
             frame.payload.split_first_chunk().ok_or(short(ADDRESS, ADDRESS_HEADER, frame))?;
         let address = |kind| map.get(kind).map(|attribute| ip(&attribute)).transpose();
-        // IPv6 has the local attribute on point-to-point interfaces only.
+        // IPv6 has the local attribute only on point-to-point interfaces.
         let (local, peer) = (address(IFA_LOCAL)?, address(IFA_ADDRESS)?);
         let missing = DecodeError::Missing { object: ADDRESS, attribute: IFA_LOCAL };
         let local = local.or(peer).ok_or(missing)?;
-        // The attribute holds more bits than the header's byte.
+        // The attribute holds more bits than the byte in the header.
         let long_flags = map.get(IFA_FLAGS).map(|attribute| attribute.u32_ne()).transpose()?;
         Ok(Self {
             index: u32::from_ne_bytes([i0, i1, i2, i3]),
@@ -232,7 +232,7 @@ impl Address {
 }
 
 impl Link {
-    /// Reads `struct ifinfomsg` and what follows.
+    /// Reads `struct ifinfomsg` and its attributes.
     pub fn decode(frame: &Frame<'_>) -> Result<Self, DecodeError> {
         let map = frame.attributes(LINK, LINK_HEADER)?.by_kind::<4>()?;
         let (&[_, _, _, _, i0, i1, i2, i3, f0, f1, f2, f3], _) =
@@ -252,7 +252,7 @@ fn ip(attribute: &crate::Attribute<'_>) -> Result<IpAddr, DecodeError> {
     }
 }
 
-/// `struct ifinfomsg`.
+/// Returns a `struct ifinfomsg`.
 fn link_header(index: u32, flags: u32, mask: u32) -> [u8; LINK_HEADER] {
     let ([i0, i1, i2, i3], [f0, f1, f2, f3]) = (index.to_ne_bytes(), flags.to_ne_bytes());
     let [m0, m1, m2, m3] = mask.to_ne_bytes();

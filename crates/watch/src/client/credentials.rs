@@ -1,7 +1,7 @@
-//! Who we are, for each request anew: tokens and passwords, whatever their source.
+//! The credentials of each request: tokens and passwords from all sources.
 //!
-//! A token file is read at every request: there are few requests, and so a rotated token counts at once. After
-//! a 401 the source is asked again, and a request whose credential has changed meanwhile is sent once more.
+//! A token file is read at every request, so that a rotated token is used at once; there are few requests. After a
+//! 401 the source is read again, and the request is sent once more if the credential has changed.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,16 +15,16 @@ use secrecy::ExposeSecret;
 use super::ClientError;
 use super::exec::{ExecError, Plugin};
 
-/// What goes with one request.
+/// The credential of one request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Credential {
     /// The `Authorization` header.
     pub(super) authorization: Option<HeaderValue>,
-    /// A client certificate that came from a plug-in.
+    /// A client certificate from a plug-in.
     pub(super) identity: Option<Arc<Identity>>,
 }
 
-/// A client certificate with its key, both PEM.
+/// A client certificate and its key, both PEM.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(super) struct Identity {
     pub(super) certificate: String,
@@ -37,13 +37,13 @@ impl std::fmt::Debug for Identity {
     }
 }
 
-/// Why there is no usable credential in the configuration.
+/// Why the configuration gives no usable credential.
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialError {
-    /// client-go refuses this too.
+    /// The user has a username and a token. client-go refuses this too.
     #[error("the user has a username and a token: remove one of them")]
     Ambiguous,
-    /// The credential has a character that cannot stand in a header.
+    /// The credential has a character that is not allowed in a header.
     #[error("the {0} has characters that cannot be sent in a header")]
     Header(&'static str),
     /// The token file cannot be read.
@@ -51,18 +51,18 @@ pub enum CredentialError {
     TokenFile {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The kubeconfig names a built-in provider.
+    /// The kubeconfig names a built-in provider, which is not supported.
     #[error("auth-provider {0:?} is not supported: use an exec plug-in")]
     AuthProvider(String),
-    /// The exec plug-in.
+    /// The exec plug-in failed.
     #[error(transparent)]
     Exec(#[from] ExecError),
 }
 
-/// The user's credentials.
+/// The source of the user's credentials.
 pub(super) enum Credentials {
     Fixed(Credential),
     File { path: PathBuf, last: Mutex<Option<HeaderValue>> },
@@ -70,7 +70,7 @@ pub(super) enum Credentials {
 }
 
 impl Credentials {
-    /// Reads what can be read now; a plug-in runs at the first request, as in client-go.
+    /// Reads the configured credentials. A plug-in runs at the first request, as in client-go.
     pub(super) fn new(user: &AuthInfo) -> Result<Self, CredentialError> {
         if let Some(provider) = &user.auth_provider {
             return Err(CredentialError::AuthProvider(provider.name.clone()));
@@ -94,7 +94,7 @@ impl Credentials {
         }
     }
 
-    /// A token file goes before an inline token, which counts while the file cannot be read.
+    /// A token file takes precedence over an inline token, which is used while the file cannot be read.
     fn file(path: &Path, inline: Option<&str>) -> Result<Self, CredentialError> {
         let inline = inline.map(|token| header("Bearer", token, "token")).transpose()?;
         match read(path) {
@@ -103,7 +103,7 @@ impl Credentials {
         }
     }
 
-    /// The credential for a request.
+    /// Returns the credential for a request.
     pub(super) async fn current(&self) -> Result<Credential, CredentialError> {
         match self {
             Self::Fixed(credential) => Ok(credential.clone()),
@@ -112,7 +112,7 @@ impl Credentials {
                 let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
                 match read {
                     Ok(token) => *last = Some(token),
-                    // The last token stays in use: some remove the file after it was read.
+                    // The last token stays in use: some programs remove the file after it was read.
                     Err(error) if last.is_some() => tracing::warn!(%error, "using the last token"),
                     Err(error) => return Err(error),
                 }
@@ -122,7 +122,7 @@ impl Credentials {
         }
     }
 
-    /// The API server did not accept this credential. Another one, if there is one by now.
+    /// Returns another credential after the API server refused this one, or `None` if there is no other.
     pub(super) async fn after_refusal(&self, refused: &Credential) -> Option<Credential> {
         if let Self::Exec(plugin) = self {
             plugin.forget(refused).await;
@@ -147,7 +147,7 @@ fn read(path: &Path) -> Result<HeaderValue, CredentialError> {
     }
 }
 
-/// An `Authorization` header that is kept out of logs.
+/// Returns an `Authorization` header that is kept out of logs.
 pub(super) fn header(scheme: &str, value: &str, what: &'static str) -> Result<HeaderValue, CredentialError> {
     let header = HeaderValue::try_from(format!("{scheme} {value}"));
     let mut header = header.map_err(|_| CredentialError::Header(what))?;
@@ -156,7 +156,7 @@ pub(super) fn header(scheme: &str, value: &str, what: &'static str) -> Result<He
 }
 
 impl CredentialError {
-    /// In the words of the whole client.
+    /// Adds the URL of the API server.
     pub(super) fn of(self, url: &http::Uri) -> ClientError {
         ClientError::Credentials { url: url.to_string(), source: self }
     }

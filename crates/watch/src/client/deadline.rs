@@ -1,7 +1,7 @@
-//! How long an answer may take to begin, counted from when its request is sent.
+//! Limits the time from the sending of a request to the head of its answer.
 //!
-//! Who asks says so in an extension of the request. The wait for a turn and the run of a plug-in come before: they
-//! are our own, have limits of their own, and are no silence of the API server.
+//! The limit is an extension of the request. The waits for the rate limit and for a plug-in come before and do not
+//! count: they have limits of their own and are not a silence of the API server.
 
 use std::time::Duration;
 
@@ -9,16 +9,16 @@ use http::Extensions;
 use tokio::time;
 use tower::BoxError;
 
-/// The extension of a request: its answer has to begin within this time.
+/// Request extension: the answer has to begin within this time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AnswerWithin(pub(crate) Duration);
 
-/// No answer came in this time.
+/// No answer came within this time.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
 #[error("no answer within {} s", .0.as_secs())]
 pub(crate) struct Silent(pub(crate) Duration);
 
-/// Waits for an answer, without end if nobody says how long.
+/// Waits for an answer, without a limit if `within` is `None`.
 pub(crate) async fn in_time<T, E: Into<BoxError>>(
     within: Option<AnswerWithin>,
     answer: impl Future<Output = Result<T, E>>,
@@ -32,7 +32,7 @@ pub(crate) async fn in_time<T, E: Into<BoxError>>(
     }
 }
 
-/// What the extensions of a request say.
+/// Returns the limit in a request's extensions.
 pub(crate) fn of(extensions: &Extensions) -> Option<AnswerWithin> {
     extensions.get().copied()
 }

@@ -1,8 +1,8 @@
-//! Exec credential plug-ins: a program that prints a token or a client certificate.
+//! Exec credential plug-ins: programs that print a token or a client certificate.
 //!
-//! The protocol is `client.authentication.k8s.io` (`v1` and `v1beta1`), read as client-go reads it
-//! (`plugin/pkg/client/auth/exec`): what a run gives is kept until it expires or the API server answers 401.
-//! No user is there to be asked, so that `interactiveMode: Always` is refused.
+//! The protocol is `client.authentication.k8s.io` (`v1` and `v1beta1`), used as in client-go
+//! (`plugin/pkg/client/auth/exec`): a credential is kept until it expires or the API server answers 401. There is
+//! no user to interact with, so `interactiveMode: Always` is refused.
 
 use std::process::{ExitStatus, Output, Stdio};
 use std::sync::Arc;
@@ -23,83 +23,83 @@ use tokio::time;
 
 use super::credentials::{Credential, Identity, header};
 
-/// A run must end within this time; the requests that wait for it have little more.
+/// Maximum time of a run. The requests that wait for it have little more.
 const WAIT: Duration = Duration::from_secs(50);
 
-/// A plug-in that writes more bytes than this, to standard output or to standard error, is killed. Certificates
-/// and tokens have a few thousand.
+/// Maximum bytes of a plug-in's standard output, and of its standard error. A plug-in that writes more is killed.
+/// Certificates and tokens have a few thousand bytes.
 const LARGEST: u64 = 1 << 20;
 
-/// So many characters of a plug-in's complaint are passed on.
+/// Maximum number of characters of a plug-in's standard error in an error message.
 const COMPLAINT: usize = 256;
 
-/// The variable with the plug-in's input.
+/// The environment variable with the plug-in's input.
 const INPUT: &str = "KUBERNETES_EXEC_INFO";
 
 /// Why an exec plug-in gave no credential.
 #[derive(Debug, thiserror::Error)]
 pub enum ExecError {
-    /// The kubeconfig does not say what to run.
+    /// The exec section of the kubeconfig lacks this field.
     #[error("the kubeconfig's exec plug-in has no {0}")]
     Missing(&'static str),
-    /// Only the stable protocols are spoken.
+    /// The API version is not one of the supported ones.
     #[error(
         "exec plug-in {command:?}: apiVersion {version:?} is not supported: use client.authentication.k8s.io/v1"
     )]
     Version {
         /// The plug-in.
         command: String,
-        /// As configured.
+        /// The API version as configured.
         version: String,
     },
-    /// The plug-in wants a terminal.
+    /// The plug-in needs a terminal.
     #[error("exec plug-in {0:?} has interactiveMode Always, but nobody is there to ask")]
     Interactive(String),
-    /// It could not be started.
+    /// The plug-in could not be started.
     #[error("exec plug-in {command:?} cannot be started: {source}{hint}")]
     Start {
         /// The plug-in.
         command: String,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
         /// The kubeconfig's `installHint`.
         hint: String,
     },
-    /// It did not end in time.
+    /// The plug-in did not end in time.
     #[error("exec plug-in {command:?} did not end within {} s", .wait.as_secs())]
     Late {
         /// The plug-in.
         command: String,
-        /// How long it was waited for.
+        /// Maximum time of the run.
         wait: Duration,
     },
-    /// It prints without end.
+    /// The plug-in wrote too much.
     #[error("exec plug-in {command:?} wrote more than {} bytes", LARGEST)]
     TooMuch {
         /// The plug-in.
         command: String,
     },
-    /// It said no.
+    /// The plug-in ended with a failure.
     #[error("exec plug-in {command:?} failed with {status}: {complaint}")]
     Failed {
         /// The plug-in.
         command: String,
-        /// How it ended.
+        /// Its exit status.
         status: ExitStatus,
-        /// The end of what it wrote to standard error.
+        /// The end of its standard error.
         complaint: String,
     },
-    /// What it printed is no `ExecCredential` with a token or a certificate.
+    /// The output is not an `ExecCredential` with a token or a certificate.
     #[error("exec plug-in {command:?} printed no usable ExecCredential: {reason}")]
     Output {
         /// The plug-in.
         command: String,
-        /// What is wrong with it, without a word of it.
+        /// What is wrong with the output, without quoting it.
         reason: String,
     },
 }
 
-/// A configured plug-in and what it last gave.
+/// A configured plug-in and its last credential.
 pub(super) struct Plugin {
     config: ExecConfig,
     command: String,
@@ -146,7 +146,8 @@ impl Plugin {
         Ok(Self { config, command, version, held: Mutex::new(None) })
     }
 
-    /// The credential, from a new run if there is none or it has expired. One run at a time.
+    /// Returns the credential. Runs the plug-in if there is none or it has expired. Only one run takes place at a
+    /// time.
     pub(super) async fn current(&self) -> Result<Credential, ExecError> {
         let mut held = self.held.lock().await;
         match &*held {
@@ -160,7 +161,7 @@ impl Plugin {
         }
     }
 
-    /// Forgets this credential, unless there is a newer one already.
+    /// Drops this credential, unless a newer one has replaced it.
     pub(super) async fn forget(&self, refused: &Credential) {
         let mut held = self.held.lock().await;
         if held.as_ref().is_some_and(|held| held.credential == *refused) {
@@ -185,7 +186,7 @@ impl Plugin {
         Ok(Output { status, stdout, stderr })
     }
 
-    /// All that comes out of a pipe, if that is not too much.
+    /// Reads a pipe to its end, up to [`LARGEST`] bytes.
     async fn all_of(&self, pipe: Option<impl AsyncRead + Unpin>) -> Result<Vec<u8>, ExecError> {
         let mut bytes = Vec::new();
         if let Some(pipe) = pipe {
@@ -259,22 +260,22 @@ impl Plugin {
     }
 }
 
-/// Starts a plug-in with none of our ambient capabilities (`capabilities(7)`), which a system service may have
-/// from systemd and every child would inherit. The set belongs to a thread: this one lives for one start.
+/// Starts a plug-in without Portolan's ambient capabilities (`capabilities(7)`), which a system service may have
+/// from systemd and every child would inherit. The set belongs to a thread, so each start uses a thread of its own.
 async fn spawn(mut command: Command) -> io::Result<Child> {
     let runtime = Handle::current();
     let (sender, receiver) = oneshot::channel();
     thread::Builder::new().name("plug-in".to_owned()).spawn(move || {
         let _runtime = runtime.enter();
         let cleared = clear_ambient_capability_set().map_err(io::Error::from);
-        // A child that nobody waits for any more is killed.
+        // If the receiver is gone, the child is dropped and thereby killed.
         let _ = sender.send(cleared.and_then(|()| command.spawn()));
     })?;
     receiver.await.unwrap_or_else(|_| Err(io::ErrorKind::Interrupted.into()))
 }
 
-/// Where the output is wrong, and in what sense. What stands there may be the token: it is not told, as serde
-/// would.
+/// Describes what is wrong with the output, and where. Unlike serde's message it does not quote the output, which may
+/// be a token.
 fn place(error: &serde_json::Error) -> String {
     let fault = match error.classify() {
         Category::Data => "a field has a wrong type or value",

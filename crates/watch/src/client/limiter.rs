@@ -1,7 +1,7 @@
-//! How many requests a second: one token bucket for all requests of the process.
+//! The rate limit: one token bucket for all requests of the process.
 //!
-//! The bucket itself is pure. It behaves as client-go's does (`util/flowcontrol`): it starts full, every request
-//! takes a token, and a request that finds none waits its turn, first come, first served.
+//! The bucket itself is pure. It behaves like client-go's (`util/flowcontrol`): it starts full, every request takes
+//! a token, and a request that finds none waits for its token, first come, first served.
 
 #[cfg(test)]
 mod tests;
@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 
 use tokio::time;
 
-/// client-go's values where none are given (`rest.DefaultQPS`, `rest.DefaultBurst`).
+/// client-go's defaults (`rest.DefaultQPS`, `rest.DefaultBurst`).
 pub(super) const DEFAULT_QPS: f32 = 5.0;
 pub(super) const DEFAULT_BURST: i32 = 10;
 
-/// A wait from which on an operator may want to know of it, as in client-go.
+/// A wait of at least this long is logged, as in client-go.
 const LONG_WAIT: Duration = Duration::from_secs(1);
 
-/// Why the two numbers make no limit.
+/// Why the two numbers form no valid limit.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error(
     "a limit of {qps} requests a second with a burst of {burst}: no request could ever be sent; set the burst to at least 1, or qps to a negative number for no limit"
@@ -28,7 +28,7 @@ pub struct LimitError {
     burst: i32,
 }
 
-/// Tokens and when they were counted. Less than none means that requests wait.
+/// The number of tokens at a time. A negative number means that requests wait.
 #[derive(Debug)]
 struct Bucket {
     rate: f64,
@@ -38,8 +38,8 @@ struct Bucket {
 }
 
 impl Bucket {
-    /// `None` is no limit, which a negative `qps` asks for. client-go takes 0 for its default and gives each
-    /// API group a bucket of its own; here there is one bucket in all cases.
+    /// Creates a bucket. Returns `None` for no limit, which a negative `qps` selects. A `qps` of 0 selects
+    /// client-go's default. client-go then gives each API group its own bucket; here there is always one.
     fn new(qps: f32, burst: i32, now: Instant) -> Result<Option<Self>, LimitError> {
         if qps < 0.0 || qps == f32::INFINITY {
             return Ok(None);
@@ -56,7 +56,7 @@ impl Bucket {
         Ok(Some(Self { rate: rate.into(), burst, tokens: burst, at: now }))
     }
 
-    /// Takes a token. It may be used after this wait.
+    /// Takes a token. Returns the wait before it may be used.
     fn take(&mut self, now: Instant) -> Duration {
         let passed = now.saturating_duration_since(self.at).as_secs_f64();
         self.tokens = (self.tokens + passed * self.rate).min(self.burst) - 1.0;
@@ -65,13 +65,13 @@ impl Bucket {
         Duration::try_from_secs_f64(debt / self.rate).unwrap_or(Duration::MAX)
     }
 
-    /// A token that was taken will not be used.
+    /// Returns a token that will not be used.
     fn give_back(&mut self) {
         self.tokens = (self.tokens + 1.0).min(self.burst);
     }
 }
 
-/// The bucket as everyone's turnstile.
+/// The bucket, shared by all requests.
 #[derive(Debug)]
 pub(super) struct Limiter(Option<Mutex<Bucket>>);
 
@@ -80,7 +80,7 @@ impl Limiter {
         Ok(Self(Bucket::new(qps, burst, now())?.map(Mutex::new)))
     }
 
-    /// Waits for its turn and says how long that was. Dropped before, it leaves the turn to the next.
+    /// Waits for a token and returns how long that took. If the future is dropped before, the token goes back.
     pub(super) async fn turn(&self) -> Duration {
         let Some(bucket) = &self.0 else { return Duration::ZERO };
         let wait = bucket.lock().unwrap_or_else(PoisonError::into_inner).take(now());
@@ -96,7 +96,7 @@ impl Limiter {
         wait
     }
 
-    /// A turn led to no request.
+    /// Returns the token of a request that was not sent.
     pub(super) fn give_back(&self) {
         if let Some(bucket) = &self.0 {
             bucket.lock().unwrap_or_else(PoisonError::into_inner).give_back();
@@ -104,7 +104,7 @@ impl Limiter {
     }
 }
 
-/// A token that goes back unless it is used.
+/// A token that is returned on drop unless it was used.
 struct Taken<'a>(Option<&'a Mutex<Bucket>>);
 
 impl Taken<'_> {
@@ -121,7 +121,7 @@ impl Drop for Taken<'_> {
     }
 }
 
-/// The runtime's clock, which tests can hold.
+/// Returns the time of tokio's clock, which tests can pause.
 fn now() -> Instant {
     time::Instant::now().into_std()
 }

@@ -1,7 +1,7 @@
-//! Where our connections go: what stands on the other end of TCP, which is the API server or a proxy before it.
+//! Addresses of the client's TCP connections: those of the API server, or of a proxy before it.
 //!
-//! An address counts from before a connection to it is tried, so that it can be kept reachable, and for as long as
-//! a connection to it is open or its name was last found to have it.
+//! An address is in the set from before a connection to it is tried, so that rules can keep it reachable. It stays
+//! while a connection to it is open, or while the last lookup of its name returned it.
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
@@ -16,17 +16,17 @@ use hyper_util::client::legacy::connect::dns::{GaiResolver, Name};
 use tokio::sync::watch;
 use tower::Service;
 
-/// The addresses and ports that clients connect to. Clones see the same; several clients may share one.
+/// The addresses and ports to which clients connect. Clones share one set, and several clients may share it.
 #[derive(Debug, Clone, Default)]
 pub struct Peers(Arc<watch::Sender<BTreeMap<SocketAddr, usize>>>);
 
 impl Peers {
-    /// What they are now.
+    /// Returns the current addresses and ports.
     pub fn sockets(&self) -> BTreeSet<SocketAddr> {
         self.0.borrow().keys().copied().collect()
     }
 
-    /// Tells when they become different from what they are now.
+    /// Returns a receiver of changes from the current set on.
     pub fn follow(&self) -> PeerChanges {
         PeerChanges(self.0.subscribe())
     }
@@ -41,12 +41,12 @@ impl Peers {
     }
 }
 
-/// Changes of [`Peers`].
+/// Receives the changes of [`Peers`].
 #[derive(Debug)]
 pub struct PeerChanges(watch::Receiver<BTreeMap<SocketAddr, usize>>);
 
 impl PeerChanges {
-    /// Returns after the next change; never, once all clients and their [`Peers`] are gone.
+    /// Returns after the next change. Never returns once all clients and their [`Peers`] are dropped.
     pub async fn next(&mut self) {
         if self.0.changed().await.is_err() {
             std::future::pending::<()>().await;
@@ -54,7 +54,7 @@ impl PeerChanges {
     }
 }
 
-/// An address that counts until this is dropped.
+/// An address that stays in the set until this is dropped.
 #[derive(Debug)]
 pub(super) struct Held {
     peers: Peers,
@@ -75,12 +75,12 @@ impl Drop for Held {
     }
 }
 
-/// The way of one client, which connects to one host and port.
+/// The addresses of one client, which connects to one host and port.
 #[derive(Debug)]
 pub(super) struct Route {
     peers: Peers,
     port: u16,
-    /// What the host was last found to be.
+    /// The addresses of the last lookup.
     found: Mutex<Vec<Held>>,
 }
 
@@ -89,20 +89,20 @@ impl Route {
         Self { peers, port, found: Mutex::default() }
     }
 
-    /// The host is at these addresses.
+    /// Replaces the addresses of the host.
     pub(super) fn found(&self, addresses: impl Iterator<Item = IpAddr>) {
         let new = addresses.map(|address| self.hold(SocketAddr::new(address, self.port))).collect();
-        // The old ones go after the new ones have come: what is in both stays all the time.
+        // The old addresses are dropped after the new ones are added, so that an address in both is never missing.
         drop(std::mem::replace(&mut *self.found.lock().unwrap_or_else(PoisonError::into_inner), new));
     }
 
-    /// A connection to this address and port.
+    /// Holds the address and port of a connection.
     pub(super) fn hold(&self, socket: SocketAddr) -> Held {
         self.peers.hold(SocketAddr::new(socket.ip().to_canonical(), socket.port()))
     }
 }
 
-/// The system's resolver, whose answers are noted.
+/// The system's resolver, which also stores each result in the route.
 #[derive(Debug, Clone)]
 pub(super) struct Resolver {
     system: GaiResolver,
@@ -147,19 +147,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_found_and_what_is_open_counts() {
+    fn addresses_of_lookups_and_open_connections_are_recorded() {
         let peers = Peers::default();
         let route = Route::new(peers.clone(), 6443);
         assert!(peers.sockets().is_empty());
         find(&route, &["192.0.2.1", "::ffff:192.0.2.2", "2001:db8::1"]);
         assert_eq!(sockets(&peers), ["192.0.2.1:6443", "192.0.2.2:6443", "[2001:db8::1]:6443"]);
-        // The name moves; a connection to the old address is still open.
+        // The name moves while a connection to the old address is open.
         let open = route.hold("192.0.2.1:6443".parse().unwrap());
         find(&route, &["192.0.2.3"]);
         assert_eq!(sockets(&peers), ["192.0.2.1:6443", "192.0.2.3:6443"]);
         drop(open);
         assert_eq!(sockets(&peers), ["192.0.2.3:6443"]);
-        // Another client has a way of its own.
+        // Another client has its own route.
         let other = Route::new(peers.clone(), 443);
         find(&other, &["192.0.2.3"]);
         drop(route);
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn only_changes_are_told() {
+    fn only_changes_are_reported() {
         let peers = Peers::default();
         let route = Route::new(peers.clone(), 6443);
         find(&route, &["192.0.2.1"]);

@@ -1,4 +1,4 @@
-//! Whether a proxy stands between us and the API server, and the connector through it.
+//! Decides whether the API server is reached through a proxy, and makes the connector.
 
 mod stream;
 mod tcp;
@@ -21,16 +21,16 @@ pub(super) use self::tcp::Tcp;
 use super::ClientError;
 use super::peers::Route;
 
-/// A connection to the API server or to a proxy before it; TLS to the API server comes on top.
+/// Makes a connection to the API server or to a proxy before it. TLS to the API server is added on top.
 pub(super) type Connector = BoxCloneSyncService<Uri, MaybeHttpsStream<TokioIo<Stream>>, BoxError>;
 
-/// A proxy of a kind that can be used.
+/// A proxy of a supported kind.
 #[derive(Debug, Clone)]
 pub(super) struct Proxy {
     kind: Kind,
     intercept: Intercept,
-    /// The API server speaks plain HTTP, so that an HTTP proxy is given each request and no tunnel is asked for:
-    /// many proxies allow tunnels to port 443 only (Go: `net/http.Transport`).
+    /// True if the proxy forwards each request instead of opening a tunnel: an HTTP or HTTPS proxy before an API
+    /// server that speaks plain HTTP. Many proxies allow tunnels to port 443 only (Go: `net/http.Transport`).
     forwards: bool,
 }
 
@@ -42,8 +42,8 @@ enum Kind {
 }
 
 impl Proxy {
-    /// The proxy for the API server at `url`: the kubeconfig's `proxy-url` for any server, or else what the
-    /// environment says by Go's rules.
+    /// Returns the proxy for the API server at `url`: the kubeconfig's `proxy-url` for any server, else that of the
+    /// environment by Go's rules.
     pub(super) fn choose(
         url: &Uri,
         configured: Option<&str>,
@@ -55,8 +55,8 @@ impl Proxy {
         }
     }
 
-    /// `HTTPS_PROXY` or `HTTP_PROXY` by the URL's scheme, less `NO_PROXY`; lower-case names count where the
-    /// others are missing or empty; loopback is never proxied (Go: `golang.org/x/net/http/httpproxy`).
+    /// Reads `HTTPS_PROXY` or `HTTP_PROXY` by the URL's scheme, and `NO_PROXY`. Lower-case names are used if the
+    /// upper-case ones are missing or empty. Loopback is never proxied (Go: `golang.org/x/net/http/httpproxy`).
     fn of_environment(
         url: &Uri,
         variable: impl Fn(&str) -> Option<String>,
@@ -75,7 +75,7 @@ impl Proxy {
         Self::new(url, &proxy, names[0]).map(Some)
     }
 
-    /// `variable` names where the proxy comes from, if not from the kubeconfig.
+    /// Creates a proxy. `variable` is the environment variable that names it; empty if the kubeconfig does.
     fn new(url: &Uri, proxy: &str, variable: &'static str) -> Result<Self, ClientError> {
         let intercept = Matcher::builder().all(proxy).build().intercept(url);
         let kind = intercept.as_ref().and_then(|intercept| match intercept.uri().scheme_str()? {
@@ -92,17 +92,17 @@ impl Proxy {
         Err(ClientError::Proxy { origin, proxy: without_password(proxy) })
     }
 
-    /// Where it is, without credentials.
+    /// Returns the proxy's URI without credentials.
     pub(super) fn uri(&self) -> &Uri {
         self.intercept.uri()
     }
 
-    /// Whether it is spoken to over TLS.
+    /// Returns true if the connection to the proxy uses TLS.
     pub(super) fn is_tls(&self) -> bool {
         self.kind == Kind::Https
     }
 
-    /// What goes with each request that the proxy forwards (`Proxy-Authorization`).
+    /// Returns the `Proxy-Authorization` header for requests that the proxy forwards.
     pub(super) fn authorization(&self) -> Option<&HeaderValue> {
         self.intercept.basic_auth().filter(|_| self.forwards)
     }
@@ -124,7 +124,7 @@ impl Proxy {
     }
 }
 
-/// The connector, direct or through a proxy. `tls` makes the TLS layer for a proxy that is spoken to over TLS.
+/// Returns the connector, direct or through a proxy. `tls` adds the TLS layer for a proxy that uses TLS.
 pub(super) fn connector<E>(
     proxy: Option<&Proxy>,
     route: &Arc<Route>,
@@ -157,7 +157,7 @@ pub(super) fn connector<E>(
     })
 }
 
-/// The port of a URL, by hyper's rule where none is written.
+/// Returns the port of a URL, or the scheme's default as in hyper.
 pub(super) fn port(url: &Uri) -> u16 {
     url.port_u16().unwrap_or(if url.scheme_str() == Some("https") { 443 } else { 80 })
 }
@@ -171,7 +171,7 @@ fn loopback(url: &Uri) -> bool {
     host.eq_ignore_ascii_case("localhost") || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
 }
 
-/// Whether `NO_PROXY` names the host. An entry may end in a port, which then has to be the URL's.
+/// Returns true if `NO_PROXY` contains the host. An entry may end in a port, which then has to equal the URL's.
 fn excluded(url: &Uri, no_proxy: &str) -> bool {
     let port = port(url);
     let entries: Vec<&str> = no_proxy
@@ -191,8 +191,8 @@ fn excluded(url: &Uri, no_proxy: &str) -> bool {
         }
 }
 
-/// Whether an entry of `NO_PROXY` means this name: `example.org` with all below it, `.example.org` or
-/// `*.example.org` only what is below it.
+/// Returns true if an entry of `NO_PROXY` matches this name. `example.org` matches itself and all names below it;
+/// `.example.org` and `*.example.org` match only the names below it.
 fn covers(entry: &str, host: &str) -> bool {
     let domain = entry.strip_prefix('*').filter(|rest| rest.starts_with('.')).unwrap_or(entry);
     let domain = domain.to_ascii_lowercase();
@@ -204,7 +204,7 @@ fn covers(entry: &str, host: &str) -> bool {
     domain.starts_with('.') || below.is_empty() || below.ends_with('.')
 }
 
-/// `host:port` and `[v6]:port`; a bare IPv6 address has no port.
+/// Splits `host:port` and `[v6]:port`. A bare IPv6 address has no port.
 fn split_port(entry: &str) -> (&str, Option<u16>) {
     let Some((host, port)) = entry.rsplit_once(':') else { return (entry, None) };
     let bare_v6 = host.contains(':') && !host.ends_with(']');
@@ -214,7 +214,7 @@ fn split_port(entry: &str) -> (&str, Option<u16>) {
     }
 }
 
-/// The proxy's text without its user information, for messages.
+/// Returns the proxy's URL without user information, for messages.
 fn without_password(proxy: &str) -> String {
     match (proxy.split_once("://"), proxy.rsplit_once('@')) {
         (Some((scheme, _)), Some((_, host))) => format!("{scheme}://{host}"),

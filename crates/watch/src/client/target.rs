@@ -1,7 +1,7 @@
-//! Which API server, and with which credentials: `--master`, the kubeconfig or the pod's service account.
+//! Finds the API server and the credentials: from `--master`, the kubeconfig or the pod's service account.
 //!
-//! The rules are client-go's (`tools/clientcmd`, `rest.InClusterConfig`). Whatever the source, what comes out is
-//! a kubeconfig of one context, so that everything after reads one form.
+//! The rules are client-go's (`tools/clientcmd`, `rest.InClusterConfig`). The result is always a kubeconfig with
+//! one current context, so that later steps handle only this form.
 
 #[cfg(test)]
 mod tests;
@@ -16,13 +16,13 @@ use kube::config::{
 
 use super::{ClientError, ClientSettings};
 
-/// Where a pod's credentials are mounted (`rest.InClusterConfig`).
+/// Directory in which a pod's credentials are mounted (`rest.InClusterConfig`).
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-/// The name of the one cluster, user and context that are made here.
+/// Name of the cluster, user and context that are created here.
 const OWN: &str = "portolan";
 
-/// What surrounds the process, so that tests can make it up.
+/// The environment of the process, which tests replace.
 pub(super) struct Surroundings<'a> {
     /// Environment variables.
     pub(super) variable: &'a dyn Fn(&str) -> Option<String>,
@@ -31,7 +31,7 @@ pub(super) struct Surroundings<'a> {
 }
 
 impl Surroundings<'_> {
-    /// Runs `with` in those of this process.
+    /// Calls `with` with the environment of this process.
     pub(super) fn of_process<T>(with: impl FnOnce(&Surroundings<'_>) -> T) -> T {
         with(&Surroundings {
             variable: &|name| std::env::var(name).ok(),
@@ -40,20 +40,20 @@ impl Surroundings<'_> {
     }
 }
 
-/// An API server and who we are there.
+/// An API server and the credentials for it.
 #[derive(Debug)]
 pub(super) struct Target {
-    /// One current context, its paths absolute, its server a full URL.
+    /// A kubeconfig with one current context, absolute paths and a full server URL.
     pub(super) kubeconfig: Kubeconfig,
     pub(super) url: Uri,
     pub(super) user: AuthInfo,
     /// The cluster's `proxy-url`.
     pub(super) proxy: Option<String>,
-    /// A certificate authority that cannot be read is only logged: in a pod, as upstream.
+    /// True if an unreadable certificate authority is only logged: in a pod, as in kube-proxy.
     pub(super) lenient: bool,
 }
 
-/// Finds the target.
+/// Finds the API server by the given settings.
 pub(super) fn find(settings: &ClientSettings, around: &Surroundings<'_>) -> Result<Target, ClientError> {
     match (&settings.kubeconfig, settings.master.as_deref().filter(|master| !master.is_empty())) {
         (Some(path), master) => from_file(path, settings.context.as_deref(), master, around),
@@ -74,7 +74,7 @@ fn from_file(
         kubeconfig.current_context = Some(context.to_owned());
     }
     if kubeconfig.current_context.as_ref().is_none_or(String::is_empty) {
-        // client-go takes this for a file without content.
+        // client-go treats such a file as empty.
         return match master {
             Some(master) => from_master(master),
             None if possibly_in_cluster(around) => {
@@ -110,7 +110,7 @@ fn possibly_in_cluster(around: &Surroundings<'_>) -> bool {
     service(around).is_some() && around.service_account.join("token").is_file()
 }
 
-/// Host and port of the API server's Service.
+/// Returns host and port of the API server's Service.
 fn service(around: &Surroundings<'_>) -> Option<(String, String)> {
     let variable = |name| (around.variable)(name).filter(|value| !value.is_empty());
     Some((variable("KUBERNETES_SERVICE_HOST")?, variable("KUBERNETES_SERVICE_PORT")?))
@@ -137,7 +137,7 @@ fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// A target from parts that are ours.
+/// Creates a target from a generated kubeconfig.
 fn made(cluster: Cluster, user: AuthInfo, lenient: bool) -> Result<Target, ClientError> {
     let context = Context { cluster: OWN.to_owned(), user: Some(OWN.to_owned()), ..Context::default() };
     let kubeconfig = Kubeconfig {
@@ -170,7 +170,7 @@ enum Fault {
     Client(ClientError),
 }
 
-/// Brings the current context's cluster into the form that [`Target`] promises.
+/// Brings the cluster of the current context into the form that [`Target`] requires.
 fn complete(mut kubeconfig: Kubeconfig, master: Option<&str>, lenient: bool) -> Result<Target, Fault> {
     let current = kubeconfig.current_context.clone();
     let context = kubeconfig.contexts.iter().find(|context| Some(&context.name) == current.as_ref());
@@ -184,7 +184,7 @@ fn complete(mut kubeconfig: Kubeconfig, master: Option<&str>, lenient: bool) -> 
     for named in kubeconfig.clusters.iter_mut().filter(|named| named.name == context.cluster) {
         let Some(cluster) = &mut named.cluster else { continue };
         proxy = cluster.proxy_url.take();
-        // Any value here keeps kube from reading HTTPS_PROXY by rules of its own; it is not used.
+        // Any value here keeps kube from reading HTTPS_PROXY by its own rules. The value is not used.
         cluster.proxy_url = Some("http://unused".to_owned());
         let server = master.map(str::to_owned).or(cluster.server.take());
         let uri = server.map(|server| url(&server, certificates || wants_tls(cluster)));
@@ -201,14 +201,14 @@ fn complete(mut kubeconfig: Kubeconfig, master: Option<&str>, lenient: bool) -> 
     Ok(Target { kubeconfig, url: cluster_url, user, proxy, lenient })
 }
 
-/// As if the certificate authority were the system's.
+/// Removes the certificate authorities, so that the system's are used.
 pub(super) fn without_authority(kubeconfig: &mut Kubeconfig) {
     for cluster in kubeconfig.clusters.iter_mut().filter_map(|named| named.cluster.as_mut()) {
         cluster.certificate_authority = None;
     }
 }
 
-/// Whether a server without a scheme is spoken to over TLS (`rest.DefaultServerURL`).
+/// Returns true if a server without a scheme is reached over TLS (`rest.DefaultServerURL`).
 fn wants_tls(cluster: &Cluster) -> bool {
     cluster.certificate_authority.is_some()
         || cluster.certificate_authority_data.is_some()

@@ -35,7 +35,7 @@ async fn error(cluster: &str, user: &str) -> String {
 }
 
 #[test]
-fn where_no_certificate_is_checked_no_authority_is_needed() {
+fn no_authority_is_needed_if_no_certificate_is_checked() {
     for cluster in ["server: 'http://h'", "server: 'https://h', insecure-skip-tls-verify: true"] {
         assert_eq!(config(cluster).root_cert, Some(Vec::new()), "{cluster}");
     }
@@ -56,7 +56,7 @@ async fn a_pod_without_a_certificate_authority_starts() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_used_is_said_at_once() {
+async fn unusable_settings_fail_at_connect() {
     let http = "server: 'http://127.0.0.1:1'";
     for (cluster, user, part) in [
         (http, "username: u, token: t", "username and a token"),
@@ -83,7 +83,7 @@ async fn what_cannot_be_used_is_said_at_once() {
     }
 }
 
-/// Display, Debug and all sources.
+/// Returns Display and Debug of the error and of all its sources.
 async fn everything_said(settings: &ClientSettings) -> String {
     let Err(error) = connect(settings).await else { return "no error".to_owned() };
     let first: &dyn std::error::Error = &error;
@@ -92,7 +92,7 @@ async fn everything_said(settings: &ClientSettings) -> String {
 }
 
 #[tokio::test]
-async fn what_stands_in_a_broken_file_is_not_quoted() {
+async fn the_content_of_a_broken_file_is_not_quoted() {
     let http = "server: 'http://127.0.0.1:1'";
     let bytes = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(bytes.path(), b"hunter2\xff").unwrap();
@@ -111,13 +111,13 @@ async fn what_stands_in_a_broken_file_is_not_quoted() {
     ] {
         let said = everything_said(&settings(kubeconfig(cluster, user).path())).await;
         assert!(said.contains(part), "{user}: {said}");
-        // pki-types shows a line as its bytes.
+        // pki-types prints a line as its bytes.
         assert!(!said.contains("hunter2") && !said.contains("104, 117, 110"), "{user}: {said}");
     }
 }
 
 #[tokio::test]
-async fn a_limit_that_lets_nothing_through_is_refused() {
+async fn a_limit_that_allows_no_request_is_refused() {
     let master = Some("http://127.0.0.1:1".to_owned());
     let settings = ClientSettings { master, burst: 0, ..ClientSettings::default() };
     assert!(matches!(connect(&settings).await, Err(ClientError::Limit(_))));

@@ -1,9 +1,9 @@
-//! Connections to the API server, and new ones after the certificates on disk have changed.
+//! Connections to the API server, replaced when the certificates on disk change.
 //!
-//! Before each request the files of the kubeconfig (certificate authority, client certificate and key) are read
-//! and compared with what the present connections were made with. What has changed counts for the next request:
-//! it gets a new pool of connections, answers that are still being read keep theirs to their end, and the old
-//! pool closes. A half-written change is no use and changes nothing.
+//! Before each request the files of the kubeconfig (certificate authority, client certificate and key) are read and
+//! compared with those of the current connections. After a change the next request uses a new pool of connections.
+//! Answers that are still being read keep their connection to the end, then the old pool closes. Unusable files,
+//! such as half-written ones, leave the current pool in use.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,13 +28,13 @@ use super::target::{self, Target};
 /// A pool of connections.
 pub(super) type Http = legacy::Client<HttpsConnector<Connector>, Full<Bytes>>;
 
-/// An answer whose body is still to come.
+/// An answer whose body has not been read.
 pub(super) type Answer = <Http as tower::Service<Request<Full<Bytes>>>>::Response;
 
-/// Largest read of a body, in bytes; it bounds each chunk that the reflectors see.
+/// Maximum bytes of one read of a body. It limits each chunk that the reflectors receive.
 const READ_BUFFER: usize = 64 << 10;
 
-/// The way to one API server.
+/// The connections to one API server.
 pub(super) struct Transport {
     target: Target,
     proxy: Option<Proxy>,
@@ -46,12 +46,12 @@ struct Held {
     http: Http,
     /// Fingerprint of the certificates that `http` was made with.
     material: u64,
-    /// Fingerprint of certificates that were found to be no use.
+    /// Fingerprint of the last certificates that were found unusable.
     useless: Option<u64>,
 }
 
 impl Transport {
-    /// The way, and kube's view of the target. Fails if the certificates cannot be used.
+    /// Creates the transport and kube's configuration of the target. Fails if the certificates cannot be used.
     pub(super) fn new(
         target: Target,
         proxy: Option<Proxy>,
@@ -59,7 +59,7 @@ impl Transport {
     ) -> Result<(Self, Config), ClientError> {
         let first_hop = proxy.as_ref().map_or(&target.url, Proxy::uri);
         let route = Arc::new(Route::new(peers, proxy::port(first_hop)));
-        // Before the files are read for use: a change in between is noticed at the first request.
+        // Computed before the files are read for use, so that a change in between is noticed at the first request.
         let material = material(&target, None);
         let config = config(&target, proxy.as_ref(), None, target.lenient)?;
         let http = http(&target, &config, proxy.as_ref(), &route)?;
@@ -67,7 +67,7 @@ impl Transport {
         Ok((Self { target, proxy, route, held }, config))
     }
 
-    /// The pool for the next request.
+    /// Returns the pool for the next request.
     pub(super) fn current(&self, identity: Option<&Identity>) -> Http {
         let material = material(&self.target, identity);
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
@@ -86,7 +86,7 @@ impl Transport {
         held.http.clone()
     }
 
-    /// What the proxy wants to see with each request.
+    /// Returns the header that the proxy requires in each request.
     pub(super) fn proxy_authorization(&self) -> Option<&HeaderValue> {
         self.proxy.as_ref().and_then(Proxy::authorization)
     }
@@ -97,7 +97,8 @@ impl Transport {
     }
 }
 
-/// A fingerprint of the files' bytes and of what a plug-in gave. What is unreadable counts as its own value.
+/// Returns a fingerprint of the files' bytes and of a plug-in's certificate. An unreadable file has a value of its
+/// own.
 fn material(target: &Target, identity: Option<&Identity>) -> u64 {
     let mut hasher = DefaultHasher::new();
     let clusters = target.kubeconfig.clusters.iter().filter_map(|named| named.cluster.as_ref());
@@ -130,8 +131,8 @@ fn http(
         .build(connector))
 }
 
-/// kube's view of the target, its certificates read now. `lenient`: without a certificate authority if there is no
-/// usable one.
+/// Returns kube's configuration of the target, with the certificates as they are on disk. `lenient`: if the
+/// certificate authority is unusable, uses the system's.
 pub(super) fn config(
     target: &Target,
     proxy: Option<&Proxy>,
@@ -149,18 +150,18 @@ pub(super) fn config(
         }
         read => read?,
     };
-    // Plug-ins are run elsewhere.
+    // Plug-ins are run by `exec`.
     config.auth_info.exec = None;
     if let Some(identity) = identity {
         config.auth_info.client_certificate_data = Some(STANDARD.encode(&identity.certificate));
         config.auth_info.client_key_data = Some(STANDARD.encode(&identity.key).into());
     }
-    // The certificate of a proxy is checked also where the API server has none.
+    // The certificate of an HTTPS proxy is checked even if the API server has none.
     let plain = config.cluster_url.scheme_str() == Some("http") && !proxy.is_some_and(Proxy::is_tls);
     let unchecked = plain || config.accept_invalid_certs;
     if unchecked || forgiven && config.rustls_client_config().is_err() {
-        // Without certificate authorities kube looks for the system's and fails where there are none, even if
-        // no certificate will be checked.
+        // Without a certificate authority kube uses the system's and fails if there are none, even if no
+        // certificate will be checked.
         config.root_cert = Some(Vec::new());
     }
     Ok(config)

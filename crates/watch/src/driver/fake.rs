@@ -1,4 +1,4 @@
-//! A scripted API server without sockets, so that tests can hold the clock.
+//! A scripted API server without sockets, so that tests can pause the clock.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -21,15 +21,15 @@ use crate::request::Collection;
 use crate::timing::Timing;
 use crate::watcher::{KindCounts, WatchEvent};
 
-/// How the fake answers one request.
+/// How the fake server answers one request.
 pub(super) enum Answer {
-    /// No connection.
+    /// No connection can be made.
     Refuse,
-    /// No answer, ever.
+    /// There is never an answer.
     Never,
-    /// A status line, an optional `Retry-After`, a body.
+    /// Status code, optional `Retry-After`, and the steps of the body.
     Say(u16, Option<&'static str>, Vec<Step>),
-    /// One answer to a list, another to a watch.
+    /// Different answers to a list and to a watch.
     ByQuery { list: Box<Answer>, watch: Box<Answer> },
 }
 
@@ -46,18 +46,18 @@ impl Answer {
 pub(super) enum Step {
     Send(Vec<u8>),
     Wait(Duration),
-    /// Nothing more, without an end.
+    /// No further data, and no end of the body.
     Hang,
     /// The connection breaks.
     Break,
 }
 
-/// A body in one chunk.
+/// A 200 with the body in one chunk.
 pub(super) fn ok(body: impl Into<Vec<u8>>) -> Answer {
     Answer::Say(200, None, vec![Step::Send(body.into())])
 }
 
-/// A body in steps.
+/// A 200 with the body in steps.
 pub(super) fn steps(steps: impl Into<Vec<Step>>) -> Answer {
     Answer::Say(200, None, steps.into())
 }
@@ -70,18 +70,18 @@ pub(super) fn status(code: u16) -> Answer {
 /// What happened until the driver sent one request more than the script has answers.
 #[derive(Debug, Default)]
 pub(super) struct Log {
-    /// Queries (without path and selectors' noise removed: the whole query string).
+    /// The URI of each request.
     pub(super) requests: Vec<String>,
-    /// Time between the first request and each.
+    /// Time from the first request to each request.
     pub(super) times: Vec<Duration>,
-    /// Events, see [`render`].
+    /// Events as text; see [`render`].
     pub(super) events: Vec<String>,
     /// Number of events in each batch.
     pub(super) batches: Vec<usize>,
     pub(super) restarts: u64,
     pub(super) lists: u64,
     pub(super) unreadable: u64,
-    /// When the collection was told to be what the server says.
+    /// When each `WatchEvent::Heard` came.
     pub(super) heard_at: Vec<Instant>,
 }
 
@@ -95,12 +95,12 @@ pub(super) async fn play(kind: Kind, answers: impl IntoIterator<Item = Answer>) 
     play_with(Timing::default(), kind, answers).await
 }
 
-/// The same with other timeouts.
+/// Like [`play`], with other timeouts.
 pub(super) async fn play_with(timing: Timing, kind: Kind, answers: impl IntoIterator<Item = Answer>) -> Log {
     play_counting(&KindCounts::default(), timing, kind, answers).await
 }
 
-/// The same with counters that others may have used.
+/// Like [`play_with`], with counters that an earlier run may have used.
 pub(super) async fn play_counting(
     counts: &KindCounts,
     timing: Timing,
@@ -179,7 +179,7 @@ fn say(code: u16, retry_after: Option<&'static str>, steps: Vec<Step>) -> Respon
     response.body(Box::pin(StreamBody::new(body)) as _).unwrap()
 }
 
-/// One line an event: `start`, `end`, `+key@version`, `-key`, `restart …`, `fault …`.
+/// Writes an event as a line: `start`, `end`, `+key@version`, `-key`, `restart …`, `fault …`.
 fn render(log: &mut Log, event: WatchEvent) {
     match event {
         WatchEvent::Objects(events) => {

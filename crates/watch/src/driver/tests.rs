@@ -15,7 +15,7 @@ fn service(name: &str, version: &str) -> Value {
         "spec": {"clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1"], "ports": [{"port": 80}]}})
 }
 
-/// A line of a watch, in the form of Go's encoder.
+/// Returns a line of a watch in the form of Go's encoder.
 fn frame(event: &str, object: &Value) -> String {
     format!("{{\"type\":\"{event}\",\"object\":{object}}}\n")
 }
@@ -37,7 +37,7 @@ fn error_event(code: u16, reason: &str) -> String {
     frame("ERROR", &json!({"kind": "Status", "code": code, "reason": reason}))
 }
 
-/// A complete streamed list of one Service, read at version 10, that goes on as a watch.
+/// Returns a complete streamed list of one Service, read at version 10, that continues as a watch.
 fn listed() -> String {
     added("a", "3") + &end_mark("10")
 }
@@ -51,7 +51,7 @@ async fn services(answers: impl IntoIterator<Item = Answer>) -> Log {
     play(Kind::Service, answers).await
 }
 
-/// What of a request tells one query from another.
+/// Returns the parts of a request's URI that differ between queries.
 fn brief(uri: &str) -> String {
     let skip = ["allowWatchBookmarks", "fieldSelector", "labelSelector", "timeoutSeconds", "watch"];
     let query = uri.split_once('?').map_or("", |(_, query)| query).split('&');
@@ -63,7 +63,7 @@ impl Log {
         self.requests.iter().map(|uri| brief(uri)).collect()
     }
 
-    /// Asserts that the request of this index followed at once, but for a little jitter.
+    /// Asserts that the request of this index followed at once, apart from jitter.
     fn assert_at_once(&self, request: usize) {
         let wait = self.times[request].checked_sub(self.times[request - 1]).unwrap();
         assert!(wait <= Duration::from_millis(252), "waited {wait:?} before request {request}");

@@ -1,9 +1,9 @@
-//! What an event says, and the events that there are.
+//! The content of an event, and all events that exist.
 
-/// Whether an event is worth a look.
+/// The type of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EventType {
-    /// All is well.
+    /// Normal operation.
     Normal,
     /// Something may be wrong.
     Warning,
@@ -21,16 +21,16 @@ impl EventType {
 /// The object that an event is about.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Regarding {
-    /// Its kind, of API version `v1`.
+    /// The object's kind, of API version `v1`.
     pub kind: &'static str,
-    /// Its namespace; empty for objects of the cluster.
+    /// The object's namespace; empty for cluster-scoped objects.
     pub namespace: Box<str>,
-    /// Its name.
+    /// The object's name.
     pub name: Box<str>,
 }
 
 impl Regarding {
-    /// A Node. As upstream without a UID, so that it needs no Node object.
+    /// A Node. Without a UID, as in kube-proxy, so that no Node object is needed.
     pub fn node(name: &str) -> Self {
         Self { kind: "Node", namespace: Box::default(), name: name.into() }
     }
@@ -41,44 +41,44 @@ impl Regarding {
     }
 }
 
-/// An event. Two that are equal are one series.
+/// An event. Equal events form one series.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct EventNote {
-    /// The object that it is about.
+    /// The object that the event is about.
     pub regarding: Regarding,
-    /// Whether it is worth a look.
+    /// The type of the event.
     pub event_type: EventType,
-    /// Why, in one word for machines, at most 128 bytes.
+    /// Why the event happened: one machine-readable word of at most 128 bytes.
     pub reason: &'static str,
-    /// What was being done, in one word for machines, at most 128 bytes.
+    /// What was being done: one machine-readable word of at most 128 bytes.
     pub action: &'static str,
-    /// Why, for people; cut off after 1,024 bytes. May be empty.
+    /// Why the event happened, for people. Cut after 1,024 bytes; may be empty.
     pub note: Box<str>,
 }
 
-/// upstream's action of all events about its start.
+/// kube-proxy's action for all events about its start.
 const START: &str = "StartKubeProxy";
 
-/// Our action of events about a changed configuration file.
+/// Portolan's action for events about a changed configuration file.
 const RELOAD: &str = "ReloadConfiguration";
 
 impl EventNote {
-    /// The proxy is about to work; once, after the watches are set up.
+    /// The proxy starts. Sent once, after the watches are set up.
     pub fn starting(node_name: &str) -> Self {
         Self::of_node(node_name, EventType::Normal, "Starting", START, "")
     }
 
-    /// The health server cannot listen, and `bindAddressHardFail` makes that an end.
+    /// The health server cannot listen, and `bindAddressHardFail` makes the process exit.
     pub fn failed_to_start_proxier_healthcheck(node_name: &str, note: &str) -> Self {
         Self::of_node(node_name, EventType::Warning, "FailedToStartProxierHealthcheck", START, note)
     }
 
-    /// The metrics server cannot listen, and `bindAddressHardFail` makes that an end.
+    /// The metrics server cannot listen, and `bindAddressHardFail` makes the process exit.
     pub fn failed_to_start_metric_server(node_name: &str, note: &str) -> Self {
         Self::of_node(node_name, EventType::Warning, "FailedToStartMetricServer", START, note)
     }
 
-    /// A Service's health-check node port cannot be listened on. `service` is namespace and name.
+    /// The health-check node port of a Service cannot be listened on. `service` is namespace and name.
     pub fn failed_to_start_service_healthcheck(service: (&str, &str), note: &str) -> Self {
         Self {
             regarding: Regarding::service(service.0, service.1),
@@ -89,52 +89,55 @@ impl EventNote {
         }
     }
 
-    /// Another mode runs than the one that the configuration names. Not upstream's.
+    /// Another mode runs than the configuration names. kube-proxy has no such event.
     pub fn proxy_mode_fallback(node_name: &str, note: &str) -> Self {
         Self::of_node(node_name, EventType::Warning, "ProxyModeFallback", START, note)
     }
 
-    /// The memory limit of the process is too low for the rules that it is to load. Not upstream's.
+    /// The memory limit of the process is too low for the rules to be loaded. kube-proxy has no such event.
     pub fn memory_limit_too_low(node_name: &str, note: &str) -> Self {
         Self::of_node(node_name, EventType::Warning, "MemoryLimitTooLow", "ProgramServices", note)
     }
 
-    /// A port of a Service cannot be programmed in this mode. Not upstream's. `service` is namespace and name.
+    /// A port of a Service cannot be programmed in this mode. kube-proxy has no such event. `service` is namespace
+    /// and name.
     pub fn service_port_not_programmed(service: (&str, &str), note: &str) -> Self {
         Self::of_service(service, "ServicePortNotProgrammed", note)
     }
 
-    /// A port of a Service has more endpoints than this mode can use. Not upstream's.
+    /// A port of a Service has more endpoints than this mode can use. kube-proxy has no such event.
     pub fn endpoints_left_out(service: (&str, &str), note: &str) -> Self {
         Self::of_service(service, "EndpointsLeftOut", note)
     }
 
-    /// A Service asks for the place where a node reaches the API server. Not upstream's.
+    /// A Service claims the address and port at which a node reaches the API server. kube-proxy has no such event.
     pub fn api_server_address_left_out(service: (&str, &str), note: &str) -> Self {
         Self::of_service(service, "APIServerAddressLeftOut", note)
     }
 
-    /// No source range of a Service can be read, so that no client is let in. Not upstream's.
+    /// No source range of a Service can be parsed, so no client is admitted. kube-proxy has no such event.
     pub fn source_ranges_closed(service: (&str, &str), note: &str) -> Self {
         Self::of_service(service, "SourceRangesClosed", note)
     }
 
-    /// A Service asks for what another one has. Not upstream's.
+    /// A Service claims an address and port that another Service has. kube-proxy has no such event.
     pub fn frontend_in_use(service: (&str, &str), note: &str) -> Self {
         Self::of_service(service, "FrontendInUse", note)
     }
 
-    /// A list of the API server was empty where objects are known, and is not believed yet. Not upstream's.
+    /// A list of the API server was empty where objects are known, and is not accepted yet. kube-proxy has no such
+    /// event.
     pub fn empty_list_held(node_name: &str, note: &str) -> Self {
         Self::of_node(node_name, EventType::Warning, "EmptyListHeld", "ListObjects", note)
     }
 
-    /// A changed configuration file is in force. Not upstream's.
+    /// A changed configuration file is active. kube-proxy has no such event.
     pub fn configuration_reloaded(node_name: &str, note: &str) -> Self {
         Self::of_node(node_name, EventType::Normal, "ConfigurationReloaded", RELOAD, note)
     }
 
-    /// A changed configuration file was refused for these reasons; the one before stays. Not upstream's.
+    /// A changed configuration file was refused for these reasons; the previous configuration stays active.
+    /// kube-proxy has no such event.
     pub fn configuration_refused(node_name: &str, reasons: &str) -> Self {
         Self::of_node(node_name, EventType::Warning, "ConfigurationRefused", RELOAD, reasons)
     }

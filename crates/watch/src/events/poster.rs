@@ -15,18 +15,18 @@ use super::{Happened, Shared, wire};
 use crate::client::deadline::AnswerWithin;
 use crate::status::ApiStatus;
 
-/// Tries of an event, and the time between them (`maxTriesPerEvent`, `sleepDuration` in `tools/events`). The
-/// time varies by a fifth, so that the nodes of a cluster do not come all at once after an outage.
+/// Attempts per event and the time between them (`maxTriesPerEvent`, `sleepDuration` in `tools/events`). The time
+/// varies by a fifth, so that the nodes of a cluster do not send together after an outage.
 const TRIES: u32 = 12;
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// How long an answer may take to begin, and to end.
+/// Maximum time for an answer to begin, and again for its body.
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// How much of an error answer is read.
+/// Maximum bytes of an answer's body.
 const ERROR_BODY: usize = 64 << 10;
 
-/// The other end of a [`super::Recorder`].
+/// Sends the events of a [`super::Recorder`].
 #[derive(Debug)]
 pub struct Poster {
     instance: String,
@@ -34,16 +34,16 @@ pub struct Poster {
     series: Series,
 }
 
-/// What became of a try.
+/// The result of an attempt.
 enum Outcome {
     Posted,
-    /// The server says no, for good.
+    /// The server refused the event; a retry is useless.
     Refused(ApiStatus),
-    /// To be tried again after this time.
+    /// The attempt failed and is to be repeated after this time.
     Later(Duration, Box<dyn Error + Send + Sync>),
 }
 
-/// The server is busy.
+/// The server asked for a retry.
 #[derive(Debug, thiserror::Error)]
 #[error("the API server answered {0}")]
 struct Busy(ApiStatus);
@@ -90,7 +90,7 @@ impl Poster {
             None => self.create(event, None).await,
         };
         match outcome {
-            // The object is gone, or never came to be.
+            // The object was deleted, or was never created.
             Some(Outcome::Refused(status)) if count.is_some() && status.code == 404 => {
                 self.report(event, self.create(event, count).await);
             }
@@ -117,7 +117,7 @@ impl Poster {
         self.shared.lose();
     }
 
-    /// Tries until the API server has answered. Nothing if there is no request to send.
+    /// Tries until the API server has answered. Returns `None` if the request cannot be built.
     async fn deliver(
         &self,
         event: &Recorded,
@@ -149,8 +149,8 @@ impl Poster {
         }
     }
 
-    /// The status, if the request was refused. An object that is there already is one of ours whose answer was
-    /// lost.
+    /// Returns the status if the request was refused. A conflict is a success: the object is this process's own,
+    /// and the answer to an earlier attempt was lost.
     async fn exchange(&self, mut request: Request<Body>) -> Result<Option<ApiStatus>, kube::Error> {
         request.extensions_mut().insert(AnswerWithin(ANSWER));
         let answer = self.shared.client().send(request).await?;
@@ -171,7 +171,7 @@ async fn until(due: Option<Instant>) {
     }
 }
 
-/// The runtime's clock, which tests can hold.
+/// Returns the time of tokio's clock, which tests can pause.
 fn now() -> Instant {
     time::Instant::now().into_std()
 }

@@ -1,8 +1,8 @@
-//! Which events were posted lately, and how often they came since. Pure: no I/O, no clock.
+//! Which events were posted recently, and how often they have repeated. Pure: no I/O, no clock.
 //!
-//! As in client-go: the second occurrence turns an event into a series at once; further ones are only counted,
-//! and the count is posted when the series is half an hour old or has been quiet for six minutes. After six
-//! quiet minutes an event is forgotten.
+//! As in client-go, the second occurrence turns an event into a series at once. Further occurrences are only
+//! counted. The count is posted when the last post is half an hour old or the series has been quiet for six
+//! minutes. After six quiet minutes an event is forgotten.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,37 +10,39 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::note::EventNote;
 
-/// A quiet event is forgotten after this time (`finishTime` in `tools/events`).
+/// Time after which a quiet event is forgotten (`finishTime` in `tools/events`).
 pub(super) const QUIET: Duration = Duration::from_secs(6 * 60);
 
-/// A series that goes on is posted at this interval (`refreshTime`).
+/// Interval at which the count of a continuing series is posted (`refreshTime`).
 pub(super) const REFRESH: Duration = Duration::from_secs(30 * 60);
 
-/// So many different events are remembered; the longest quiet one makes room.
+/// Maximum number of different events that are remembered. The one that has been quiet longest is dropped for a new
+/// one.
 const KNOWN: usize = 256;
 
-/// An event that became an object.
+/// An event that was posted as an object.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Recorded {
     pub(super) note: EventNote,
-    /// When it happened first, in nanoseconds since 1970, one for each event: it makes the object's name.
+    /// Time of the first occurrence in nanoseconds since 1970, made unique for each event. It is part of the
+    /// object's name.
     pub(super) nanos: u128,
     pub(super) at: SystemTime,
 }
 
-/// How often it has come.
+/// How often an event has happened, and when last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Count {
     pub(super) count: u32,
     pub(super) last: SystemTime,
 }
 
-/// What to send.
+/// A request to send.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// A new object.
     Create(Arc<Recorded>),
-    /// A new count of an object.
+    /// Sets a new count on an existing object.
     Patch(Arc<Recorded>, Count),
 }
 
@@ -73,7 +75,7 @@ impl Known {
 }
 
 impl Series {
-    /// An event happened `at` and is looked at `now`.
+    /// Records an event that happened `at` and is handled `now`. Returns the request to send, if any.
     pub(super) fn observe(&mut self, note: EventNote, at: SystemTime, now: Instant) -> Option<Step> {
         if let Some(known) = self.known.get_mut(&note) {
             known.count = Count { count: known.count.count.saturating_add(1), last: at };
@@ -88,12 +90,12 @@ impl Series {
         Some(Step::Create(recorded))
     }
 
-    /// When to call [`Self::expire`].
+    /// Returns when to call [`Self::expire`].
     pub(super) fn due(&self) -> Option<Instant> {
         self.known.values().map(Known::due).min()
     }
 
-    /// Forgets what is quiet, and says which counts to post.
+    /// Forgets quiet events and returns the counts to post.
     pub(super) fn expire(&mut self, now: Instant) -> Vec<Step> {
         let mut steps = Vec::new();
         self.known.retain(|_, known| {
@@ -115,7 +117,7 @@ impl Series {
         }
     }
 
-    /// A number that no other event of this process has.
+    /// Returns a number that no other event of this process has.
     fn nanos(&mut self, at: SystemTime) -> u128 {
         let nanos = at.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         self.nanos = nanos.max(self.nanos.saturating_add(1));

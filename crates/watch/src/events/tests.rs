@@ -12,7 +12,7 @@ use super::series::{Count, QUIET, REFRESH, Recorded};
 use super::*;
 use crate::client::deadline;
 
-/// How the API server takes a request.
+/// How the API server answers a request.
 #[derive(Clone, Copy)]
 enum Reply {
     Code(u16),
@@ -22,7 +22,7 @@ enum Reply {
     Silence,
 }
 
-/// A request as it came in.
+/// A request as received.
 #[derive(Debug, Clone)]
 struct Sent {
     line: String,
@@ -31,7 +31,7 @@ struct Sent {
     at: Instant,
 }
 
-/// An API server without sockets; replies in order, then 201.
+/// An API server without sockets. Sends the replies in order, then 201.
 #[derive(Clone, Default)]
 struct Api {
     replies: Arc<Mutex<VecDeque<Reply>>>,
@@ -43,7 +43,7 @@ impl Api {
         Self { replies: Arc::new(Mutex::new(replies.into_iter().collect())), ..Self::default() }
     }
 
-    /// A recorder whose events arrive here.
+    /// Returns a recorder whose events arrive here.
     fn recorder(&self) -> Recorder {
         let (recorder, poster) = self.stopped();
         tokio::spawn(poster.run());
@@ -82,7 +82,7 @@ impl Api {
         self.sent.lock().unwrap().clone()
     }
 
-    /// Method and count of each request.
+    /// Returns method and count of each request.
     fn brief(&self) -> Vec<String> {
         let brief = |sent: &Sent| {
             let method = sent.line.split(' ').next().unwrap();
@@ -283,7 +283,7 @@ async fn of_too_many_events_the_oldest_are_dropped() {
 }
 
 #[test]
-fn only_so_many_events_are_remembered() {
+fn the_number_of_remembered_events_is_bounded() {
     let mut series = series::Series::default();
     let start = std::time::Instant::now();
     let mut observe = |number: u64| {

@@ -1,4 +1,4 @@
-//! Events as the API has them (`events.k8s.io/v1`).
+//! The API form of events (`events.k8s.io/v1`).
 
 use std::time::SystemTime;
 
@@ -11,23 +11,23 @@ use serde_json::{Value, json};
 use super::series::{Count, Recorded};
 use crate::client::JSON;
 
-/// The API server's limits (`pkg/apis/core/validation/events.go`; names: RFC 1123 subdomains), in bytes.
+/// The API server's limits in bytes (`pkg/apis/core/validation/events.go`; names: RFC 1123 subdomains).
 const NOTE: usize = 1024;
 const INSTANCE: usize = 128;
 const NAME: usize = 253;
 
-/// Events about objects of the cluster live here.
+/// The namespace of events about cluster-scoped objects.
 const DEFAULT_NAMESPACE: &str = "default";
 
-/// `kube-proxy`: whoever filters by it shall find ours.
+/// kube-proxy's name, so that filters for kube-proxy's events find these.
 const CONTROLLER: &str = "kube-proxy";
 
-/// `kube-proxy-<host name>`.
+/// Returns `kube-proxy-<host name>`.
 pub(super) fn instance(host_name: &str) -> String {
     cut(&format!("{CONTROLLER}-{host_name}"), INSTANCE).to_owned()
 }
 
-/// The request for a new object.
+/// Returns the request that creates an object.
 pub(super) fn create(
     event: &Recorded,
     count: Option<Count>,
@@ -60,7 +60,7 @@ pub(super) fn create(
         .body(Body::from(object.to_string().into_bytes()))
 }
 
-/// The request for a new count.
+/// Returns the request that sets a new count.
 pub(super) fn patch(event: &Recorded, count: Count) -> Result<Request<Body>, http::Error> {
     Request::patch(format!("{}/{}", path(event), name(event)))
         .header(ACCEPT, JSON)
@@ -79,7 +79,7 @@ fn namespace(event: &Recorded) -> &str {
     }
 }
 
-/// `<object>.<hex unix nanoseconds>`.
+/// Returns the object's name, `<object>.<hex unix nanoseconds>`.
 fn name(event: &Recorded) -> String {
     let suffix = format!(".{:x}", event.nanos);
     let object = cut(&event.note.regarding.name, NAME.saturating_sub(suffix.len()));
@@ -101,12 +101,12 @@ fn series(count: Count) -> Value {
     json!({"count": count.count, "lastObservedTime": micro_time(count.last)})
 }
 
-/// RFC 3339 with six digits of a second, as `metav1.MicroTime`.
+/// Formats a time as RFC 3339 with six digits of a second, like `metav1.MicroTime`.
 fn micro_time(time: SystemTime) -> String {
     format!("{:.6}", Timestamp::try_from(time).unwrap_or_default())
 }
 
-/// At most so many bytes, on a character's border.
+/// Cuts a text to at most this many bytes, at a character boundary.
 fn cut(text: &str, bytes: usize) -> &str {
     let mut end = bytes.min(text.len());
     while !text.is_char_boundary(end) {

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::{Frame, Garbage, LineSplitter, MAX_VALUE};
 
-/// The lines that come out when `body` arrives in pieces of the given sizes, and what is left.
+/// Returns the lines of `body` when it arrives in pieces of the given sizes, and the rest after the last line.
 fn split(body: &[u8], sizes: &[usize]) -> Result<(Vec<Vec<u8>>, Vec<u8>), Garbage> {
     let mut splitter = LineSplitter::default();
     let mut lines = Vec::new();
@@ -70,7 +70,7 @@ fn parse_takes_what_peel_does_not() {
 }
 
 #[test]
-fn json_that_is_no_event_is_told_from_no_json() {
+fn json_without_an_event_is_distinguished_from_invalid_json() {
     for line in [&b"42"[..], b"[]", b"{}", br#"{"type":7,"object":{}}"#, br#"{"type":"ADDED"}"#, b"null"] {
         assert_eq!(Frame::parse(line).unwrap(), None, "{}", String::from_utf8_lossy(line));
     }

@@ -6,7 +6,7 @@ use crate::frame::Garbage;
 
 type Outcome = Result<(Vec<String>, Option<ListMeta>), Garbage>;
 
-/// The items and the page's data when `body` arrives in pieces of the given sizes.
+/// Returns the items and the page's metadata when `body` arrives in pieces of the given sizes.
 fn split(body: &[u8], sizes: &[usize]) -> Outcome {
     let mut splitter = ListSplitter::new("ServiceList");
     let mut items = Vec::new();
@@ -54,7 +54,7 @@ fn empty_lists() {
 }
 
 #[test]
-fn what_is_no_list_is_not_taken_for_an_empty_one() {
+fn a_body_that_is_not_a_list_is_not_an_empty_list() {
     for body in [
         &br#"{"kind":"Status","metadata":{},"code":500}"#[..],
         br#"{"kind":"ServiceList","metadata":{"resourceVersion":"1"}}"#,

@@ -1,64 +1,65 @@
-//! A list that is empty although objects are known: more often the fault of a server than the truth.
+//! Decides whether to accept a list that is empty although objects are known. Such a list is more often a server's
+//! fault than the truth.
 
 use std::time::{Duration, Instant};
 
 use portolan_model::object::Kind;
 
-/// From so many known objects on an empty list is doubted. One alone is deleted every day.
+/// An empty list is held if at least this many objects are known. A single object is often deleted.
 const MANY: usize = 2;
 
-/// So often an empty list is asked for again while it is not believed, or more often: no watch runs in that time, and
-/// a list that is not empty has to be found soon.
+/// While an empty list is held, a list is requested this many times per hold, or more often: no watch runs in that
+/// time, so a list with objects has to be found soon.
 const RECHECKS: u32 = 6;
 const LONGEST_RECHECK: Duration = Duration::from_secs(5);
 
-/// Counts objects, and doubts.
+/// Counts objects and holds unexpected empty lists.
 #[derive(Debug)]
 pub(super) struct Guard {
     hold: Duration,
-    /// Objects in the last list that was believed, and what came and went since.
+    /// Objects in the last accepted list, with the additions and deletions since.
     known: usize,
-    /// Objects of the list that is being read.
+    /// Objects in the list that is being read.
     listed: usize,
-    /// When that one began.
+    /// When the list that is being read began.
     begun: Option<Instant>,
-    /// When the first empty list came.
+    /// When the first of the held empty lists came; `None` if none is held.
     held_since: Option<Instant>,
 }
 
 impl Guard {
-    /// Doubts empty lists of Services and EndpointSlices for this long. Of Nodes one alone is asked for, and
-    /// ServiceCIDRs are few.
+    /// Holds empty lists of Services and EndpointSlices for `hold`. Lists of other kinds are never held: only one
+    /// Node is requested, and there are few ServiceCIDRs.
     pub(super) fn new(kind: Kind, known: usize, hold: Duration) -> Self {
         let doubts = matches!(kind, Kind::Service | Kind::EndpointSlice);
         let hold = if doubts { hold } else { Duration::ZERO };
         Self { hold, known, listed: 0, begun: None, held_since: None }
     }
 
-    /// How many objects are known.
+    /// Returns the number of known objects.
     pub(super) fn known(&self) -> usize {
         self.known
     }
 
-    /// A list begins.
+    /// Records that a list begins.
     pub(super) fn list_begins(&mut self, now: Instant) {
         (self.listed, self.begun) = (0, Some(now));
     }
 
-    /// An object came, readable or not.
+    /// Counts an object that came, readable or not.
     pub(super) fn object(&mut self, of_list: bool) {
         let count = if of_list { &mut self.listed } else { &mut self.known };
         *count = count.saturating_add(1);
     }
 
-    /// An object went.
+    /// Counts an object that was deleted.
     pub(super) fn deleted(&mut self, of_list: bool) {
         let count = if of_list { &mut self.listed } else { &mut self.known };
         *count = count.saturating_sub(1);
     }
 
-    /// The list is complete. How many objects are known if it is not believed yet: an empty one is believed only if it
-    /// began when the hold was over.
+    /// Ends the list. Returns the number of known objects if the list is empty and not accepted yet. An empty list
+    /// is accepted if it began at least `hold` after the first empty one came.
     pub(super) fn list_ends(&mut self, now: Instant) -> Option<usize> {
         if self.listed == 0 && self.known >= MANY && !self.hold.is_zero() {
             let since = *self.held_since.get_or_insert(now);
@@ -71,12 +72,12 @@ impl Guard {
         None
     }
 
-    /// Whether the first of the empty lists came now.
+    /// Returns true if the first held list came at this time.
     pub(super) fn is_first(&self, now: Instant) -> bool {
         self.held_since == Some(now)
     }
 
-    /// How long to wait before an empty list is asked for again.
+    /// Returns the time to wait before the next list while an empty one is held.
     pub(super) fn recheck(&self) -> Duration {
         (self.hold / RECHECKS).min(LONGEST_RECHECK)
     }

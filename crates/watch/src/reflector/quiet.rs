@@ -1,27 +1,27 @@
-//! How long a watch is without an event or a bookmark: a server that has lost its history may wait for a version that
-//! will not come.
+//! Measures how long a watch goes without an event or a bookmark. A server that has lost its history may wait for a
+//! version that never comes.
 //!
-//! The time runs while a watch is open, over all answers that it takes: a middlebox that cuts each before a bookmark
-//! is due does not make it start anew. It does not run while the server is away, so that an outage does not make all
-//! nodes list when it is over.
+//! The time runs while a watch is open and is summed over all its answers: a middlebox that cuts each watch before
+//! a bookmark is due does not reset it. It stops while the server is away, so that an outage does not make all
+//! nodes list when it ends.
 
 use std::time::{Duration, Instant};
 
-/// A list that shows that nothing was lost doubles the patience, to so many times the first. With the first of 90 s
-/// every collection is heard of every 12 minutes, even where no bookmark ever comes: less than the 15 minutes after
-/// which an alert says that a watch is stale (`deploy/monitoring/alerts.yaml`).
+/// Each list that shows that nothing was lost doubles the patience, up to this multiple of its first value. With a
+/// first value of 90 s, something is received of every collection every 12 minutes even if no bookmark ever comes.
+/// This is below the 15 minutes after which an alert reports a stale watch (`deploy/monitoring/alerts.yaml`).
 const MOST: u32 = 8;
 
-/// A watch's silence.
+/// The silence of a watch and the limit for it.
 #[derive(Debug)]
 pub(super) struct Quiet {
     first: Duration,
     patience: Duration,
-    /// How long earlier answers were silent, since the last event, bookmark or list.
+    /// Silence in earlier answers since the last event, bookmark or list.
     before: Duration,
-    /// Since when the answer that is open is silent.
+    /// Start of the silence in the open answer; `None` while no watch is open.
     since: Option<Instant>,
-    /// Whether something came after `since`.
+    /// True if an event or a bookmark came after `since`.
     news: bool,
 }
 
@@ -30,39 +30,41 @@ impl Quiet {
         Self { first, patience: first, before: Duration::ZERO, since: None, news: false }
     }
 
-    /// A watch is open from now on.
+    /// Records that a watch is open.
     pub(super) fn opened(&mut self, now: Instant) {
         self.since = Some(now);
     }
 
-    /// An event or a bookmark came. Its time is that of the next question, so that reading many asks no clock.
+    /// Records an event or a bookmark. The clock is read at the next measurement, not here, so that many events are
+    /// cheap.
     pub(super) fn heard(&mut self) {
         self.news = true;
     }
 
-    /// A list is complete.
+    /// Records that a list is complete.
     pub(super) fn listed(&mut self, now: Instant) {
         (self.before, self.since, self.news) = (Duration::ZERO, Some(now), false);
     }
 
-    /// The answer is over.
+    /// Records that the answer ended.
     pub(super) fn closed(&mut self, now: Instant) {
         self.before = self.lasted(now);
         self.since = None;
     }
 
-    /// The patience, and how much of it is left.
+    /// Returns the patience, and how much of it is left.
     pub(super) fn left(&mut self, now: Instant) -> (Duration, Duration) {
         (self.patience, self.patience.saturating_sub(self.lasted(now)))
     }
 
-    /// The patience is over, and a list follows. In vain, as long as that does not show the opposite.
+    /// Doubles the patience because it ran out and a list follows. [`Self::means_something`] resets it if that list
+    /// shows that the server had lost its history.
     pub(super) fn lost_patience(&mut self) {
         let most = self.first.saturating_mul(MOST);
         self.patience = self.patience.saturating_mul(2).min(most);
     }
 
-    /// This server's silence means something.
+    /// Resets the patience: this server's silence is a sign that it has lost its history.
     pub(super) fn means_something(&mut self) {
         self.patience = self.first;
     }

@@ -1,4 +1,4 @@
-//! Why a request did not go to its ordinary end.
+//! Why a request to the API server ended and a new one is needed.
 
 use std::error::Error;
 use std::io;
@@ -7,16 +7,16 @@ use std::time::Duration;
 use crate::frame::Garbage;
 use crate::status::ApiStatus;
 
-/// Why a request to the API server did not go to its ordinary end.
+/// Why a request to the API server ended and a new one is needed.
 #[derive(Debug, thiserror::Error)]
 pub enum RestartReason {
-    /// An answer other than 200.
+    /// The answer had another status than 200.
     #[error("the API server answered {0}")]
     Refused(ApiStatus),
-    /// An `ERROR` event in a watch.
+    /// An `ERROR` event came in a watch.
     #[error("the API server ended the watch with {0}")]
     ErrorEvent(ApiStatus),
-    /// A watch was closed at once, or a streamed list before its end mark.
+    /// The server closed a watch, or a streamed list before its end bookmark.
     #[error("the API server closed the watch early")]
     Closed,
     /// The body ended in the middle of an object.
@@ -25,42 +25,42 @@ pub enum RestartReason {
     /// No connection could be made.
     #[error("no connection: {}", causes(&**.0))]
     Unreachable(#[source] Box<dyn Error + Send + Sync>),
-    /// There is no token, or an exec plug-in failed: nothing was sent.
+    /// There is no token, or an exec plug-in failed. Nothing was sent.
     #[error("no credentials: {}", causes(&**.0))]
     Credentials(#[source] Box<dyn Error + Send + Sync>),
-    /// The connection broke, or what came over it was no HTTP.
+    /// The connection broke, or its data was not HTTP.
     #[error("the connection failed: {}", causes(&**.0))]
     Broken(#[source] Box<dyn Error + Send + Sync>),
-    /// Nothing came for this long.
+    /// No data came for this long.
     #[error("the API server was silent for {} s", .0.as_secs())]
     Silent(Duration),
     /// A watch was open for this long without an event or a bookmark.
     #[error("neither an event nor a bookmark came for {} s: the API server may have lost its history", .0.as_secs())]
     NoBookmarks(Duration),
-    /// A watch went on at an older resource version.
+    /// A watch continued at an older resource version.
     #[error("resource version {seen} came after {known}: the API server has lost its history")]
     WentBack {
-        /// The newest version that was known.
+        /// The newest known version.
         known: Box<str>,
-        /// The one that came.
+        /// The older version that came.
         seen: Box<str>,
     },
-    /// A list is empty although objects are known. It is asked for again before it is believed.
+    /// A list is empty although objects are known. Another list is requested before it is accepted.
     #[error("the list is empty, where {known} objects are known: it is not believed yet")]
     Emptied {
-        /// How many objects are known.
+        /// Number of known objects.
         known: usize,
-        /// Whether this is the first of such lists in a row.
+        /// True for the first of such lists in a row.
         first: bool,
     },
-    /// The answer is not what an API server sends.
+    /// The answer is not in the form that an API server sends.
     #[error("{0}")]
     Garbage(#[from] Garbage),
 }
 
 impl RestartReason {
-    /// Nothing listens where the API server should be, or there is no way to it. A certificate that is no use is not
-    /// that: such a server is there.
+    /// Returns true if nothing listens at the API server's address, or no route leads there. An unusable
+    /// certificate does not count: such a server is present.
     pub(super) fn is_absent_host(&self) -> bool {
         use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkDown, NetworkUnreachable, TimedOut};
         let absent = |kind| {
@@ -70,21 +70,22 @@ impl RestartReason {
     }
 }
 
-/// Whether nothing listened, as an error inside this one says.
+/// Returns true if this error, or one of its sources, is a refused connection.
 pub(crate) fn is_refused(error: &(dyn Error + 'static)) -> bool {
     is_io(error, &|kind| kind == io::ErrorKind::ConnectionRefused)
 }
 
-/// Whether this error, or one inside it, is an I/O error of a kind.
+/// Returns true if this error, or one of its sources, is an I/O error of a wanted kind.
 fn is_io(error: &(dyn Error + 'static), wanted: &dyn Fn(io::ErrorKind) -> bool) -> bool {
     let io = error.downcast_ref::<io::Error>();
-    // What an I/O error is made of is not its source.
+    // The inner error of an I/O error is not its source.
     let below = io.and_then(io::Error::get_ref).map(|inner| inner as &(dyn Error + 'static));
     io.is_some_and(|io| wanted(io.kind()))
         || below.or(error.source()).is_some_and(|below| is_io(below, wanted))
 }
 
-/// An error with what lies below it: hyper's say little without. What an error repeats of its cause comes once.
+/// Returns an error's text followed by those of its sources, because hyper's errors say little alone. A source
+/// whose text is already contained is left out.
 fn causes(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut next = error.source();

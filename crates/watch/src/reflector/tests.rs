@@ -22,7 +22,7 @@ fn optional() -> Reflector {
     Reflector::new(Kind::ServiceCidr, true, 0, Timing::default())
 }
 
-/// A reflector that watches from version 10.
+/// Returns a reflector that watches from version 10.
 fn watching() -> Reflector {
     let mut reflector = reflector();
     assert!(reflector.opened(Instant::now()));
@@ -30,7 +30,7 @@ fn watching() -> Reflector {
     reflector
 }
 
-/// A reflector whose server refused the streamed list.
+/// Returns a reflector whose server refused the streamed list.
 fn paging() -> Reflector {
     let mut reflector = reflector();
     fail(&mut reflector, refused(400));
@@ -44,7 +44,7 @@ fn status(code: u16) -> ApiStatus {
     ApiStatus { code, ..ApiStatus::default() }
 }
 
-/// What an API server in trouble says; without a message it is a load balancer's answer.
+/// Returns the refusal of an API server in trouble. Without a message it would be a load balancer's answer.
 fn trouble(code: u16) -> RestartReason {
     RestartReason::Refused(ApiStatus { message: "overloaded".into(), ..status(code) })
 }
@@ -61,7 +61,7 @@ fn broken() -> RestartReason {
     RestartReason::Broken("reset".into())
 }
 
-/// A failure without jitter.
+/// Reports a failure without jitter.
 #[allow(clippy::needless_pass_by_value)]
 fn fail(reflector: &mut Reflector, reason: RestartReason) -> Next {
     reflector.failed(&reason, Instant::now(), 0.0)
@@ -255,11 +255,11 @@ fn an_optional_collection_may_be_missing() {
 }
 
 proptest! {
-    /// Whatever fails, the reflector asks again in a minute at most, relists exactly if its next query begins a
-    /// list, and is in no tight loop: of failures without a watch that lasted, at least one of three waits for half
-    /// a second, but for the few that may follow at once.
+    /// After any failure the reflector asks again within a minute, and it lists exactly if its next query begins a
+    /// list. There is no tight loop: of the failures without a watch that lasted, at least one of three waits for
+    /// half a second, except the few that may follow at once.
     #[test]
-    fn no_failure_ends_it(
+    fn every_failure_is_followed_by_a_request_but_not_in_a_tight_loop(
         failures in prop::collection::vec((any::<u16>(), 0u8..10, any::<bool>()), 0..60),
         jitter in 0.0..1.0f64,
     ) {

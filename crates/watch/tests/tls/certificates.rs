@@ -1,4 +1,4 @@
-//! Certificates made for one test.
+//! Certificates made for a test.
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
 /// A certificate authority.
 pub(crate) struct Authority {
-    /// Its certificate.
+    /// The authority's certificate.
     pub(crate) pem: String,
     issuer: Issuer<'static, KeyPair>,
 }
 
-/// A certificate with its key, both PEM.
+/// A certificate and its key, both PEM.
 pub(crate) struct Leaf {
     pub(crate) certificate: String,
     pub(crate) key: String,
@@ -43,12 +43,13 @@ impl Authority {
         Leaf { certificate, key: key.serialize_pem() }
     }
 
-    /// A client's certificate.
+    /// Returns a client certificate.
     pub(crate) fn client(&self) -> Leaf {
         self.leaf(vec![], ExtendedKeyUsagePurpose::ClientAuth)
     }
 
-    /// What a server on 127.0.0.1 needs; with `clients` it asks for certificates of that authority.
+    /// Returns the configuration of a server on 127.0.0.1. With `clients` it requires certificates of that
+    /// authority.
     pub(crate) fn server(&self, clients: Option<&Authority>) -> Arc<ServerConfig> {
         let leaf = self.leaf(vec!["127.0.0.1".to_owned()], ExtendedKeyUsagePurpose::ServerAuth);
         let builder = match clients {

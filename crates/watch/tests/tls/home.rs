@@ -1,4 +1,4 @@
-//! A directory with a kubeconfig and what it names.
+//! A directory with a kubeconfig and its files.
 
 use std::path::PathBuf;
 
@@ -34,7 +34,7 @@ impl Home {
         self.write("client.key", &leaf.key);
     }
 
-    /// A kubeconfig for the server, whose authority is in `ca.crt`.
+    /// Writes a kubeconfig for the server, with its authority in `ca.crt`, and returns settings that use it.
     pub(crate) fn settings(
         &self,
         server: &Server,
@@ -59,13 +59,13 @@ impl Home {
     }
 }
 
-/// A GET whose body is still to come.
+/// Sends a GET and returns the answer before its body is read.
 pub(crate) async fn open(client: &kube::Client, path: &str) -> Result<http::Response<Body>, kube::Error> {
     let request = http::Request::get(path).body(Body::empty()).unwrap();
     time::timeout(DEADLINE, client.send(request)).await.expect("no answer")
 }
 
-/// Status of a whole GET.
+/// Sends a GET, reads the whole answer and returns the status code.
 pub(crate) async fn get(client: &kube::Client, path: &str) -> u16 {
     let answer = open(client, path).await.unwrap();
     let code = answer.status().as_u16();
@@ -73,7 +73,7 @@ pub(crate) async fn get(client: &kube::Client, path: &str) -> u16 {
     code
 }
 
-/// Why a GET has no answer.
+/// Returns the error of a GET.
 pub(crate) async fn failure(client: &kube::Client) -> String {
     let error = open(client, "/").await.expect_err("an answer came");
     let mut next: Option<&dyn std::error::Error> = Some(&error);

@@ -1,4 +1,4 @@
-//! The log of one test.
+//! The log of a test.
 
 use std::fmt::{Debug, Write as _};
 use std::sync::{Arc, Mutex};
@@ -8,12 +8,12 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::DefaultGuard;
 use tracing::{Event, Metadata, Subscriber};
 
-/// What this thread logs, all levels.
+/// What this thread logs, at all levels.
 #[derive(Clone, Default)]
 pub(crate) struct Log(Arc<Mutex<String>>);
 
 impl Log {
-    /// Listens as long as the guard is held.
+    /// Records the log while the guard is held.
     pub(crate) fn listen() -> (Self, DefaultGuard) {
         let log = Self::default();
         (log.clone(), tracing::subscriber::set_default(log))

@@ -1,4 +1,4 @@
-//! Credentials from a program.
+//! Credentials from exec plug-ins.
 
 use portolan_watch::{WatchEvent, Watcher};
 use rustix::thread::{
@@ -14,7 +14,7 @@ use crate::home::{Home, failure, get};
 use crate::log::Log;
 use crate::server::{DEADLINE, Server};
 
-/// The user whose plug-in is in this home.
+/// Returns the kubeconfig's user, whose plug-in is in this directory.
 fn user(home: &Home) -> String {
     format!(
         "exec: {{command: ./plugin, apiVersion: client.authentication.k8s.io/v1, provideClusterInfo: true,
@@ -23,7 +23,7 @@ fn user(home: &Home) -> String {
     )
 }
 
-/// A plug-in that notes each run and its input, and prints `credential`.
+/// Makes a plug-in that records each run and its input, and prints `credential`.
 fn home(status: &Value) -> Home {
     let home = Home::new();
     let script = "cd \"$(dirname \"$0\")\"\n\
@@ -34,7 +34,7 @@ fn home(status: &Value) -> Home {
         if [ -e broken ]; then echo no luck >&2; exit 3; fi\n\
         cat credential\n";
     home.write("script", script);
-    // No program is written here: one that another test's child still has open cannot be run.
+    // A symbolic link, because a program file that is still open for writing in another test's child cannot be run.
     std::os::unix::fs::symlink("/bin/sh", home.path("plugin")).unwrap();
     prints(&home, status);
     home
@@ -99,9 +99,9 @@ async fn a_plug_in_that_fails_is_quoted_and_tried_again() {
     assert_eq!(get(&client, "/").await, 200);
 }
 
-/// A plug-in may print a bare token, or its JSON in a form that we do not know.
+/// A plug-in may print a bare token, or JSON in an unknown form.
 #[tokio::test]
-async fn what_a_plug_in_prints_is_not_told() {
+async fn the_output_of_a_plug_in_is_not_quoted() {
     let authority = Authority::new("ca");
     let server = Server::start(authority.server(None)).await;
     let home = home(&json!({}));
@@ -138,7 +138,7 @@ async fn what_a_plug_in_prints_is_not_told() {
 
 #[tokio::test]
 async fn a_plug_in_does_not_inherit_ambient_capabilities() {
-    // Of this thread. Root, too, has no more than ambient capabilities then.
+    // The capabilities of this thread. With `NO_ROOT`, root has only its ambient capabilities, too.
     let capability = CapabilitySet::NET_ADMIN;
     let raised = capabilities(None).and_then(|mut sets| {
         sets.inheritable |= capability;

@@ -16,7 +16,7 @@ use crate::server::{Server, head};
 trait Io: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Io for T {}
 
-/// Accepts connections and gives them, after TLS if asked, to `serve`.
+/// Accepts connections and passes them to `serve`, after a TLS handshake if asked.
 async fn listen<F>(tls: Option<&Authority>, serve: impl Fn(Box<dyn Io>) -> F + Send + 'static) -> SocketAddr
 where
     F: Future<Output = ()> + Send + 'static,
@@ -39,7 +39,7 @@ where
 
 type Log = Arc<Mutex<Vec<String>>>;
 
-/// Notes line and authorization of a CONNECT and joins the two sides.
+/// Records line and authorization of a CONNECT and joins the two sides.
 async fn tunnel(mut client: Box<dyn Io>, log: Log) {
     let (line, headers) = head(&mut client).await.unwrap();
     let authorization = headers.iter().find(|(name, _)| name == "proxy-authorization");
@@ -78,7 +78,7 @@ async fn socks(mut client: Box<dyn Io>, log: Log) {
     let _ = copy_bidirectional(&mut client, &mut server).await;
 }
 
-/// Waits until no connection is left.
+/// Waits until no address is recorded.
 async fn gone(peers: &Peers) {
     let mut changes = peers.follow();
     let gone = async {
@@ -90,7 +90,7 @@ async fn gone(peers: &Peers) {
 }
 
 #[tokio::test]
-async fn where_connections_go_is_known() {
+async fn addresses_of_connections_are_recorded() {
     let authority = Authority::new("ca");
     let server = Server::start(authority.server(None)).await;
     let home = Home::new();
@@ -99,7 +99,7 @@ async fn where_connections_go_is_known() {
     let client = connect(&settings).await.unwrap();
     assert_eq!(get(&client, "/by-address").await, 200);
     assert_eq!(peers.sockets(), [server.address].into());
-    // A name counts with all of its addresses, and before a connection is made: to the other ones there is none.
+    // All addresses of a name are recorded before a connection is made, also those without a connection.
     settings.master = Some(format!("https://localhost:{}", server.address.port()));
     let named = connect(&settings).await.unwrap();
     let _ = get_or_fail(&named).await;
@@ -108,7 +108,7 @@ async fn where_connections_go_is_known() {
     assert!(found.iter().all(|peer| peer.ip().is_loopback() && peer.port() == server.address.port()));
     drop((client, named));
     gone(&peers).await;
-    // One that cannot be reached counts, too.
+    // An address that cannot be reached is recorded, too.
     settings.master = Some("https://127.0.0.1:1".to_owned());
     let unreachable = connect(&settings).await.unwrap();
     assert!(get_or_fail(&unreachable).await.is_err());
@@ -127,7 +127,7 @@ async fn through(scheme: &str, address: SocketAddr, server: &Server, authority: 
     let client = connect(&settings).await.unwrap();
     assert!(settings.peers.sockets().is_empty(), "nothing was asked for yet");
     assert_eq!(get(&client, "/through").await, 200);
-    // What we talk to is the proxy.
+    // The peer is the proxy.
     assert_eq!(settings.peers.sockets(), [address].into(), "{scheme}");
     drop(client);
     gone(&settings.peers).await;
@@ -148,7 +148,7 @@ async fn http_and_https_proxies() {
     assert_eq!(server.requests_for("/through").len(), 2);
 }
 
-/// Notes a request and answers in the place of the API server.
+/// Records each request and answers in place of the API server.
 async fn forward(mut client: Box<dyn Io>, log: Log) {
     while let Some((line, headers)) = head(&mut client).await {
         let header = |name| headers.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value);

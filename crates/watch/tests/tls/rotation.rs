@@ -44,7 +44,7 @@ async fn an_unusable_authority_changes_nothing() {
     let client = home.client(&server, &authority, "").await;
     for garbage in ["-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "half"] {
         home.write("ca.crt", garbage);
-        // Text without any certificate is a list of none, which would end all trust.
+        // Text without a certificate is an empty list of authorities, which would make every connection fail.
         assert_eq!(get(&client, "/").await, 200, "{garbage}");
     }
 }
@@ -94,7 +94,7 @@ async fn a_token_that_changes_under_a_request_is_read_again() {
 }
 
 #[tokio::test]
-async fn requests_wait_for_their_turn() {
+async fn requests_wait_for_the_rate_limit() {
     let authority = Authority::new("ca");
     let server = Server::start(authority.server(None)).await;
     let home = Home::new();

@@ -1,4 +1,4 @@
-//! An API server over TLS whose certificates, tokens and answers a test changes while it runs.
+//! An API server over TLS whose certificates, tokens and answers a test changes at run time.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -11,33 +11,33 @@ use tokio::sync::mpsc;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 
-/// No condition of these tests takes longer.
+/// Maximum time for any condition of these tests.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(120);
 
 /// How a request is answered.
 pub(crate) enum Answer {
     /// Status, further header lines, body.
     Say(u16, &'static str, String),
-    /// A 200 with a chunk for each text as it comes; the end of the texts is the end of the body.
+    /// A 200 with a chunk for each text as it comes. The end of the texts ends the body.
     Stream(mpsc::UnboundedReceiver<String>),
-    /// A 200 with one chunk, then the connection breaks.
+    /// A 200 with one chunk, after which the connection breaks.
     Cut(String),
-    /// Nothing.
+    /// No answer.
     Hang,
 }
 
-/// A request as it came in.
+/// A request as received.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     pub(crate) line: String,
-    /// All header lines in lower case but their values.
+    /// All header lines, with names in lower case.
     pub(crate) headers: Vec<(String, String)>,
-    /// Which connection, counted from 0.
+    /// Number of the connection, counted from 0.
     pub(crate) connection: usize,
     /// The client's certificate.
     pub(crate) certificate: Option<Vec<u8>>,
     pub(crate) at: Instant,
-    /// What was answered; 0 for nothing.
+    /// Status code of the answer; 0 if there was none.
     pub(crate) code: u16,
 }
 
@@ -49,9 +49,9 @@ impl Request {
 
 pub(crate) struct State {
     pub(crate) tls: Arc<ServerConfig>,
-    /// Other tokens get a 401.
+    /// The accepted token; other tokens get a 401. `None` accepts all.
     pub(crate) token: Option<String>,
-    /// Answers by path; where none is left, silence for paths of the API and a 200 for others.
+    /// Answers by path. When none is left, paths of the API get no answer and others a 200.
     pub(crate) answers: HashMap<&'static str, VecDeque<Answer>>,
     pub(crate) requests: Vec<Request>,
     /// Called at each 401.
@@ -95,7 +95,7 @@ impl Server {
         self.state().answers.entry(path).or_default().extend(answers);
     }
 
-    /// A stream that the test feeds.
+    /// Adds an answer whose body the test sends in pieces.
     pub(crate) fn stream(&self, path: &'static str) -> mpsc::UnboundedSender<String> {
         let (sender, receiver) = mpsc::unbounded_channel();
         self.answer(path, [Answer::Stream(receiver)]);
@@ -187,7 +187,7 @@ fn chunk(text: &str) -> String {
     format!("{:x}\r\n{text}\r\n", text.len())
 }
 
-/// A request's line and headers, or nothing if the connection ends.
+/// Reads the request line and headers, or returns `None` if the connection ends.
 pub(crate) async fn head(stream: &mut (impl AsyncRead + Unpin)) -> Option<(String, Vec<(String, String)>)> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {

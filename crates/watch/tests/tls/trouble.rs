@@ -33,14 +33,14 @@ fn end_mark(version: u32) -> String {
 const GONE: &str = r#"{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired"}}
 "#;
 
-/// For what is to be given up.
+/// The time limit for requests that are to be given up.
 const IMPATIENT: Duration = Duration::from_millis(400);
 
 fn page() -> Answer {
     Answer::Say(200, "", r#"{"kind":"ServiceList","metadata":{"resourceVersion":"9"},"items":[]}"#.to_owned())
 }
 
-/// What the watch of Services told, in short, until it was `sought` as often as given.
+/// Returns the events of the watch of Services as text, until `sought` has come the given number of times.
 async fn play(
     server: &Server,
     home: &Home,
@@ -52,7 +52,7 @@ async fn play(
     play_with(DEADLINE, client, (sought, times), |_| ()).await
 }
 
-/// As [`play`], where nothing may take longer than `patience`. `after` sees everything that is told.
+/// Like [`play`], with `patience` as the limit of every wait. `after` is called with each event.
 async fn play_with(
     patience: Duration,
     client: Client,
@@ -181,7 +181,7 @@ async fn a_server_that_hangs_is_given_up_in_time() {
     server.answer(SERVICES, [Answer::Hang]);
     let pausing = server.stream(SERVICES);
     pausing.send(object("ADDED", "a", 1)).unwrap();
-    // On a busy machine the patience may end before the connection is made.
+    // On a busy machine the time limit may end before the connection is made.
     server.answer(SERVICES, std::iter::repeat_with(page).take(50));
     let done = Arc::new(Mutex::new(Vec::new()));
     let observed = Arc::clone(&done);
@@ -200,7 +200,7 @@ async fn a_server_that_hangs_is_given_up_in_time() {
     assert!(given_up.iter().any(|request| request.code_label() == "<error>"), "{done:?}");
 }
 
-/// The wait for a credential is no silence of the API server.
+/// The wait for a credential does not count as silence of the API server.
 #[tokio::test]
 async fn a_slow_plug_in_is_waited_for() {
     let (server, home, authority) = start().await;
@@ -215,13 +215,12 @@ async fn a_slow_plug_in_is_waited_for() {
         home.path("credential").display()
     );
     let client = home.client(&server, &authority, &user).await;
-    // Where somebody loses patience, the plug-in is killed and starts anew, for ever.
+    // If the time limit applied, the plug-in would be killed and started again, for ever.
     let seen = play_with(IMPATIENT, client, ("end", 1), |_| ()).await;
     assert_eq!(seen.last().unwrap(), "end", "{seen:?}");
 }
 
-/// The server's certificate changes first, and nothing else than a connection by it is possible. Then its
-/// authority is written.
+/// The server's certificate changes first, so that no connection can be made. Then its authority is written.
 #[tokio::test]
 async fn new_certificates_need_no_new_list() {
     let (server, home, authority) = start().await;
@@ -273,7 +272,7 @@ async fn a_token_that_the_server_no_longer_takes() {
 }
 
 #[tokio::test]
-async fn the_reason_of_a_failed_request_is_told_to_its_root() {
+async fn the_reason_of_a_failed_request_includes_its_root_cause() {
     let (server, home, authority) = start().await;
     let told = async |user: &str| {
         let client = home.client(&server, &authority, user).await;

@@ -1,4 +1,4 @@
-//! Which flows to list.
+//! Selects the flows to list.
 
 use std::net::IpAddr;
 
@@ -12,32 +12,32 @@ const CTA_STATUS_MASK: u16 = 26;
 const CTA_FILTER_ORIG_FLAGS: u16 = 1;
 const CTA_FILTER_REPLY_FLAGS: u16 = 2;
 
-/// Bits that say which fields of a tuple count (`nf_internals.h`).
+/// Bits that select the fields of a tuple to compare (`nf_internals.h`).
 const FLAG_IP_DST: u32 = 1 << 1;
 const FLAG_PROTO_NUM: u32 = 1 << 3;
 const FLAG_PROTO_DST_PORT: u32 = 1 << 5;
 
-/// Which flows to list; all parts must hold.
+/// The flows to list. A flow has to match all parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Filter {
-    /// Their family.
+    /// Family of the flows.
     pub family: Family,
-    /// Transport protocol.
+    /// Number of the transport protocol.
     pub protocol: Option<u8>,
     /// Destination of the original direction.
     pub destination: Option<IpAddr>,
-    /// Destination port of the original direction; only used with `protocol`.
+    /// Destination port of the original direction. Used only with `protocol`.
     pub destination_port: Option<u16>,
-    /// Bits of the status that must be set.
+    /// Bits that have to be set in the status.
     pub status: u32,
-    /// Mark and the bits of it that count.
+    /// The mark, and the mask of the bits to compare.
     pub mark: Option<(u32, u32)>,
-    /// Zone.
+    /// The zone.
     pub zone: Option<u16>,
 }
 
 impl Filter {
-    /// All flows of a family.
+    /// Selects all flows of a family.
     pub fn family(family: Family) -> Self {
         Self {
             family,
@@ -50,7 +50,7 @@ impl Filter {
         }
     }
 
-    /// All flows of a family and a transport protocol.
+    /// Selects all flows of a family and a transport protocol.
     pub fn protocol(family: Family, protocol: u8) -> Self {
         Self { protocol: Some(protocol), ..Self::family(family) }
     }
@@ -71,7 +71,7 @@ impl Filter {
     }
 
     fn encode_tuple(&self, message: &mut Message<'_>) {
-        // For IPv6 the kernel (6.18 still) lists the flows of all other addresses instead, so it is not asked.
+        // For IPv6 the kernel (also 6.18) lists the flows of all other addresses instead, so this part is not sent.
         let destination = self.destination.filter(IpAddr::is_ipv4);
         let port = self.destination_port.filter(|_| self.protocol.is_some());
         let flag = |present, bit| if present { bit } else { 0 };
@@ -84,7 +84,7 @@ impl Filter {
         message.nest(CTA_TUPLE_ORIG, |message| {
             tuple::encode_partial(message, destination, self.protocol, port);
         });
-        // Both numbers are in the machine's byte order, unlike all others of this family.
+        // Both numbers are in the machine's byte order, unlike all others of this subsystem.
         message.nest(CTA_FILTER, |message| {
             message.attr_u32_ne(CTA_FILTER_ORIG_FLAGS, flags);
             message.attr_u32_ne(CTA_FILTER_REPLY_FLAGS, 0);

@@ -19,23 +19,23 @@ const CTA_PROTO_ICMP_ID: u16 = 4;
 const CTA_PROTO_ICMPV6_ID: u16 = 7;
 const IPPROTO_ICMPV6: u8 = 58;
 
-/// One direction of a flow: from where to where, and how.
+/// One direction of a flow: source, destination and protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Tuple {
-    /// Who sends.
+    /// Address of the sender.
     pub source: IpAddr,
-    /// To whom; of the same family.
+    /// Address of the receiver, of the same family.
     pub destination: IpAddr,
     /// Number of the transport protocol.
     pub protocol: u8,
-    /// What tells flows of that protocol apart.
+    /// The fields that distinguish flows of this protocol.
     pub transport: Transport,
 }
 
-/// What tells flows of one protocol between two hosts apart.
+/// The fields that distinguish flows of one protocol between two hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Transport {
-    /// TCP, UDP, SCTP and their like.
+    /// TCP, UDP, SCTP and other protocols with ports.
     Ports {
         /// Port of the sender.
         source: u16,
@@ -44,19 +44,19 @@ pub enum Transport {
     },
     /// ICMP and `ICMPv6`.
     Icmp {
-        /// Of an echo.
+        /// Identifier of an echo.
         id: u16,
-        /// Type of message.
+        /// Type of the ICMP message.
         kind: u8,
-        /// Its code.
+        /// Code of the ICMP message.
         code: u8,
     },
-    /// Nothing.
+    /// A protocol without such fields.
     Other,
 }
 
 impl Tuple {
-    /// A tuple of a protocol with ports.
+    /// Creates a tuple of a protocol with ports.
     pub fn with_ports(
         protocol: u8,
         source: (impl Into<IpAddr>, u16),
@@ -66,12 +66,12 @@ impl Tuple {
         Self { source: source.0.into(), destination: destination.0.into(), protocol, transport }
     }
 
-    /// Family of its addresses.
+    /// Returns the family of the addresses.
     pub fn family(&self) -> Family {
         if self.destination.is_ipv4() { Family::IPV4 } else { Family::IPV6 }
     }
 
-    /// Port of the sender; none for protocols without.
+    /// Returns the port of the sender; `None` for protocols without ports.
     pub fn source_port(&self) -> Option<u16> {
         match self.transport {
             Transport::Ports { source, .. } => Some(source),
@@ -79,7 +79,7 @@ impl Tuple {
         }
     }
 
-    /// Port of the receiver; none for protocols without.
+    /// Returns the port of the receiver; `None` for protocols without ports.
     pub fn destination_port(&self) -> Option<u16> {
         match self.transport {
             Transport::Ports { destination, .. } => Some(destination),
@@ -112,7 +112,7 @@ impl Tuple {
     }
 }
 
-/// Writes a filter on the receiving side: any of address, protocol, port.
+/// Writes a filter for the destination: any of address, protocol and port.
 pub(super) fn encode_partial(
     message: &mut Message<'_>,
     destination: Option<IpAddr>,
@@ -161,7 +161,7 @@ impl Transport {
     }
 }
 
-/// First of the three attributes of an echo: id, type, code.
+/// Returns the first of the three attributes of an echo: id, type, code.
 fn icmp_id(protocol: u8) -> u16 {
     if protocol == IPPROTO_ICMPV6 { CTA_PROTO_ICMPV6_ID } else { CTA_PROTO_ICMP_ID }
 }

@@ -1,9 +1,9 @@
-//! Reading attributes: a forward-only walk, and a table of the known ones.
+//! Reads attributes: an iterator, and a table by type.
 
 use super::{ATTRIBUTE_HEADER_LENGTH, NLA_TYPE_MASK, aligned};
 use crate::DecodeError;
 
-/// A walk over the attributes in some bytes. Ends after the first error.
+/// An iterator over the attributes in some bytes. Ends after the first error.
 #[derive(Debug, Clone)]
 pub struct Attributes<'a> {
     object: &'static str,
@@ -11,19 +11,20 @@ pub struct Attributes<'a> {
     offset: usize,
 }
 
-/// One attribute, borrowed from the message.
+/// An attribute, borrowed from the message.
 #[derive(Debug, Clone, Copy)]
 pub struct Attribute<'a> {
-    /// Its type, without the nested and byte-order flags.
+    /// The attribute's type, without the flags for nesting and byte order.
     pub kind: u16,
-    /// Its payload, without header and padding.
+    /// The payload, without header and padding.
     pub payload: &'a [u8],
-    /// Where the payload starts, for error messages.
+    /// Offset of the payload, for error messages.
     pub offset: usize,
     object: &'static str,
 }
 
-/// The attributes with types below `N`, by type; of several with one type the last counts, as in the kernel.
+/// The attributes with types below `N`, by type. Of several with the same type the last one is kept, as in the
+/// kernel.
 #[derive(Debug)]
 pub struct AttributeMap<'a, const N: usize> {
     object: &'static str,
@@ -31,7 +32,8 @@ pub struct AttributeMap<'a, const N: usize> {
 }
 
 impl<'a> Attributes<'a> {
-    /// Walks `bytes`, which start `offset` bytes into the payload of the message; `object` names it in errors.
+    /// Iterates over `bytes`, which start `offset` bytes into the message's payload. `object` is the name in
+    /// errors.
     pub fn new(object: &'static str, bytes: &'a [u8], offset: usize) -> Self {
         Self { object, rest: bytes, offset }
     }
@@ -88,47 +90,47 @@ impl<'a> Iterator for Attributes<'a> {
 }
 
 impl<'a> Attribute<'a> {
-    /// The payload as attributes; `object` names them in errors.
+    /// Reads the payload as attributes. `object` is the name in errors.
     pub fn nested(&self, object: &'static str) -> Attributes<'a> {
         Attributes::new(object, self.payload, self.offset)
     }
 
-    /// A byte.
+    /// Reads a byte.
     pub fn u8(&self) -> Result<u8, DecodeError> {
         self.array().map(|[byte]| byte)
     }
 
-    /// A 16-bit number in network byte order.
+    /// Reads a 16-bit number in network byte order.
     pub fn u16_be(&self) -> Result<u16, DecodeError> {
         self.array().map(u16::from_be_bytes)
     }
 
-    /// A 16-bit number in the machine's byte order.
+    /// Reads a 16-bit number in the machine's byte order.
     pub fn u16_ne(&self) -> Result<u16, DecodeError> {
         self.array().map(u16::from_ne_bytes)
     }
 
-    /// A 32-bit number in network byte order.
+    /// Reads a 32-bit number in network byte order.
     pub fn u32_be(&self) -> Result<u32, DecodeError> {
         self.array().map(u32::from_be_bytes)
     }
 
-    /// A 32-bit number in the machine's byte order.
+    /// Reads a 32-bit number in the machine's byte order.
     pub fn u32_ne(&self) -> Result<u32, DecodeError> {
         self.array().map(u32::from_ne_bytes)
     }
 
-    /// A signed 32-bit number in network byte order.
+    /// Reads a signed 32-bit number in network byte order.
     pub fn i32_be(&self) -> Result<i32, DecodeError> {
         self.array().map(i32::from_be_bytes)
     }
 
-    /// A 64-bit number in network byte order.
+    /// Reads a 64-bit number in network byte order.
     pub fn u64_be(&self) -> Result<u64, DecodeError> {
         self.array().map(u64::from_be_bytes)
     }
 
-    /// Text that ends at the first NUL byte, or at the end.
+    /// Reads text that ends at the first NUL byte or at the end of the payload.
     pub fn text(&self) -> Result<&'a str, DecodeError> {
         let end = self.payload.iter().position(|&byte| byte == 0).unwrap_or(self.payload.len());
         let text = self.payload.get(..end).unwrap_or_default();
@@ -136,12 +138,12 @@ impl<'a> Attribute<'a> {
         std::str::from_utf8(text).map_err(|_| error)
     }
 
-    /// [`Attribute::text`], owned.
+    /// Like [`Attribute::text`], but owned.
     pub fn string(&self) -> Result<String, DecodeError> {
         self.text().map(str::to_owned)
     }
 
-    /// The payload as exactly `N` bytes.
+    /// Reads the payload as exactly `N` bytes.
     pub fn array<const N: usize>(&self) -> Result<[u8; N], DecodeError> {
         self.payload.try_into().map_err(|_| DecodeError::Length {
             object: self.object,
@@ -152,7 +154,7 @@ impl<'a> Attribute<'a> {
         })
     }
 
-    /// The error for a number that this attribute cannot hold.
+    /// Returns the error for a number that is not valid in this attribute.
     pub fn impossible(&self, value: impl Into<u64>) -> DecodeError {
         DecodeError::Value {
             object: self.object,
@@ -164,27 +166,27 @@ impl<'a> Attribute<'a> {
 }
 
 impl<'a, const N: usize> AttributeMap<'a, N> {
-    /// The attribute of this type, if there.
+    /// Returns the attribute of this type, if present.
     pub fn get(&self, kind: u16) -> Option<Attribute<'a>> {
         self.found.get(usize::from(kind)).copied().flatten()
     }
 
-    /// The attribute of this type, or the error that names it.
+    /// Returns the attribute of this type, or an error that names it.
     pub fn required(&self, kind: u16) -> Result<Attribute<'a>, DecodeError> {
         self.get(kind).ok_or(DecodeError::Missing { object: self.object, attribute: kind })
     }
 
-    /// A number that may be absent.
+    /// Reads an optional number.
     pub fn u32_be(&self, kind: u16) -> Result<Option<u32>, DecodeError> {
         self.get(kind).map(|attribute| attribute.u32_be()).transpose()
     }
 
-    /// A number that may be absent.
+    /// Reads an optional number.
     pub fn u64_be(&self, kind: u16) -> Result<Option<u64>, DecodeError> {
         self.get(kind).map(|attribute| attribute.u64_be()).transpose()
     }
 
-    /// Text that may be absent.
+    /// Reads optional text.
     pub fn string(&self, kind: u16) -> Result<Option<String>, DecodeError> {
         self.get(kind).map(|attribute| attribute.string()).transpose()
     }

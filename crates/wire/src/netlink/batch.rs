@@ -1,13 +1,14 @@
-//! Writing messages: lengths are patched when a message or a nested attribute ends.
+//! Writes messages. Lengths are filled in when a message or a nested attribute ends.
 
 use super::{
     ATTRIBUTE_HEADER_LENGTH, Frame, Frames, HEADER_LENGTH, NLA_F_NESTED, NLM_F_ACK, NLM_F_REQUEST, aligned,
 };
 use crate::EncodeError;
 
-/// Messages in one buffer, numbered one after the other, to be sent together.
+/// Messages in one buffer with consecutive sequence numbers, to be sent together.
 ///
-/// A value that does not fit is remembered and makes [`Batch::bytes`] fail: nothing half-written is ever sent.
+/// A value that does not fit is recorded and makes [`Batch::bytes`] fail, so that an incomplete message is never
+/// sent.
 #[derive(Debug, Clone, Default)]
 pub struct Batch {
     bytes: Vec<u8>,
@@ -17,7 +18,7 @@ pub struct Batch {
     error: Option<EncodeError>,
 }
 
-/// A message that is being written; complete when dropped.
+/// A message that is being written. It is completed on drop.
 #[derive(Debug)]
 pub struct Message<'a> {
     batch: &'a mut Batch,
@@ -25,7 +26,7 @@ pub struct Message<'a> {
     sequence: u32,
 }
 
-/// A single message (a dump, a query) whose sequence number the socket gives.
+/// A single message (a dump or a query). The socket sets its sequence number.
 #[derive(Debug, Clone)]
 pub struct Request {
     batch: Batch,
@@ -39,56 +40,57 @@ pub(crate) struct OpenNest {
 }
 
 impl Batch {
-    /// An empty batch whose first message gets the number `first_sequence`.
+    /// Creates an empty batch whose first message gets the sequence number `first_sequence`.
     pub fn new(first_sequence: u32) -> Self {
         Self { first_sequence, next_sequence: first_sequence, ..Self::default() }
     }
 
-    /// Starts a message of type `kind`; [`NLM_F_REQUEST`] is added to `flags`; `family_header` follows the header.
+    /// Starts a message of type `kind`. [`NLM_F_REQUEST`] is added to `flags`. `family_header` follows the netlink
+    /// header.
     pub fn message(&mut self, kind: u16, flags: u16, family_header: &[u8]) -> Message<'_> {
         let start = self.open(kind, flags, family_header);
         let sequence = self.next_sequence.wrapping_sub(1);
         Message { batch: self, start, sequence }
     }
 
-    /// What to send.
+    /// Returns the bytes to send, or the first error.
     pub fn bytes(&self) -> Result<&[u8], EncodeError> {
         self.error.map_or(Ok(self.bytes.as_slice()), Err)
     }
 
-    /// Bytes so far.
+    /// Returns the number of bytes written.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Whether there is no message.
+    /// Returns true if the batch has no message.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// Number of the first message.
+    /// Returns the sequence number of the first message.
     pub fn first_sequence(&self) -> u32 {
         self.first_sequence
     }
 
-    /// Number that the next message will get; one more than that of the last message.
+    /// Returns the sequence number of the next message: one more than that of the last.
     pub fn next_sequence(&self) -> u32 {
         self.next_sequence
     }
 
-    /// Makes room for `bytes` more.
+    /// Reserves memory for `bytes` more bytes.
     pub fn reserve(&mut self, bytes: usize) {
         self.bytes.reserve(bytes);
     }
 
-    /// Empties the batch but keeps its memory.
+    /// Empties the batch and keeps its memory.
     pub fn clear(&mut self, first_sequence: u32) {
         self.bytes.clear();
         (self.first_sequence, self.next_sequence) = (first_sequence, first_sequence);
         (self.last_message, self.error) = (None, None);
     }
 
-    /// Asks for an acknowledgement of the last message.
+    /// Requests an acknowledgement of the last message.
     pub fn acknowledge_last(&mut self) {
         let Some(at) = self.last_message.map(|start| start.saturating_add(6)) else { return };
         if let Some(&[low, high]) = self.bytes.get(at..at.saturating_add(2)) {
@@ -97,12 +99,12 @@ impl Batch {
         }
     }
 
-    /// The message with this number, for the report of an error. Walks the batch.
+    /// Returns the message with this sequence number, for error reports. Searches the whole batch.
     pub fn frame(&self, sequence: u32) -> Option<Frame<'_>> {
         Frames::new(&self.bytes).filter_map(Result::ok).find(|frame| frame.header.sequence == sequence)
     }
 
-    /// Starts a message and answers where.
+    /// Starts a message and returns its offset.
     pub(crate) fn open(&mut self, kind: u16, flags: u16, family_header: &[u8]) -> usize {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(&0_u32.to_ne_bytes());
@@ -117,7 +119,7 @@ impl Batch {
         start
     }
 
-    /// Ends the message that starts at `start`.
+    /// Ends the message at the offset `start`.
     pub(crate) fn close(&mut self, start: usize) {
         let length = self.bytes.len().saturating_sub(start);
         match u32::try_from(length) {
@@ -148,7 +150,7 @@ impl Batch {
         self.attribute_of(kind, payload, &[]);
     }
 
-    /// Writes an attribute whose payload is `payload` and then `tail`.
+    /// Writes an attribute whose payload is `payload` followed by `tail`.
     pub(crate) fn attribute_of(&mut self, attribute: u16, payload: &[u8], tail: &[u8]) {
         let length = ATTRIBUTE_HEADER_LENGTH.saturating_add(payload.len()).saturating_add(tail.len());
         let Ok(short) = u16::try_from(length) else {
@@ -178,62 +180,62 @@ impl Batch {
 }
 
 impl Message<'_> {
-    /// The message's number, which an error reply carries.
+    /// Returns the message's sequence number, which the kernel repeats in an error.
     pub fn sequence(&self) -> u32 {
         self.sequence
     }
 
-    /// The batch that holds the message, for writers that work below messages.
+    /// Returns the batch, for code that writes attributes without this type.
     pub(crate) fn batch_mut(&mut self) -> &mut Batch {
         self.batch
     }
 
-    /// A byte.
+    /// Writes a byte.
     pub fn attr_u8(&mut self, kind: u16, value: u8) {
         self.batch.attribute(kind, &[value]);
     }
 
-    /// A 16-bit number in network byte order.
+    /// Writes a 16-bit number in network byte order.
     pub fn attr_u16_be(&mut self, kind: u16, value: u16) {
         self.batch.attribute(kind, &value.to_be_bytes());
     }
 
-    /// A 32-bit number in network byte order.
+    /// Writes a 32-bit number in network byte order.
     pub fn attr_u32_be(&mut self, kind: u16, value: u32) {
         self.batch.attribute(kind, &value.to_be_bytes());
     }
 
-    /// A 32-bit number in the machine's byte order.
+    /// Writes a 32-bit number in the machine's byte order.
     pub fn attr_u32_ne(&mut self, kind: u16, value: u32) {
         self.batch.attribute(kind, &value.to_ne_bytes());
     }
 
-    /// A signed 32-bit number in network byte order.
+    /// Writes a signed 32-bit number in network byte order.
     pub fn attr_i32_be(&mut self, kind: u16, value: i32) {
         self.batch.attribute(kind, &value.to_be_bytes());
     }
 
-    /// A 64-bit number in network byte order.
+    /// Writes a 64-bit number in network byte order.
     pub fn attr_u64_be(&mut self, kind: u16, value: u64) {
         self.batch.attribute(kind, &value.to_be_bytes());
     }
 
-    /// Bytes as they are.
+    /// Writes bytes.
     pub fn attr_bytes(&mut self, kind: u16, value: &[u8]) {
         self.batch.attribute(kind, value);
     }
 
-    /// Text with a NUL byte at its end.
+    /// Writes text with a terminating NUL byte.
     pub fn attr_str(&mut self, kind: u16, value: &str) {
         self.batch.attribute_of(kind, value.as_bytes(), &[0]);
     }
 
-    /// Bytes that are attributes already.
+    /// Writes a nested attribute whose content is already encoded.
     pub(crate) fn attr_nested_bytes(&mut self, kind: u16, attributes: &[u8]) {
         self.batch.attribute(kind | NLA_F_NESTED, attributes);
     }
 
-    /// An attribute that holds what `content` writes.
+    /// Writes a nested attribute whose content `content` writes.
     pub fn nest(&mut self, kind: u16, content: impl FnOnce(&mut Self)) {
         let nest = self.batch.open_nest(kind);
         content(self);
@@ -248,14 +250,14 @@ impl Drop for Message<'_> {
 }
 
 impl Request {
-    /// One message; `content` writes its attributes.
+    /// Creates a message. `content` writes its attributes.
     pub fn new(kind: u16, flags: u16, family_header: &[u8], content: impl FnOnce(&mut Message<'_>)) -> Self {
         let mut batch = Batch::new(0);
         content(&mut batch.message(kind, flags, family_header));
         Self { batch }
     }
 
-    /// What to send, with this sequence number.
+    /// Returns the bytes to send with this sequence number.
     pub fn bytes(&mut self, sequence: u32) -> Result<&[u8], EncodeError> {
         self.batch.patch(HEADER_LENGTH - 8, &sequence.to_ne_bytes());
         self.batch.bytes()

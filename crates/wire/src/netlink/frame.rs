@@ -1,4 +1,4 @@
-//! Reading messages out of a datagram, and the control messages that every family shares.
+//! Reads the messages of a datagram, and the control messages that all families share.
 
 use super::{
     Attributes, HEADER_LENGTH, NLM_F_ACK_TLVS, NLM_F_CAPPED, NLM_F_DUMP_INTR, NLMSG_DONE, NLMSG_ERROR,
@@ -15,13 +15,13 @@ const NLMSGERR_ATTR_MISS_NEST: u16 = 6;
 /// `struct nlmsghdr`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// Length with this header, in bytes.
+    /// Length with this header in bytes.
     pub length: u32,
     /// Message type.
     pub kind: u16,
     /// `NLM_F_*`.
     pub flags: u16,
-    /// Number of the request that this answers; 0 in most notifications.
+    /// Sequence number of the request that this message answers; 0 in most notifications.
     pub sequence: u32,
     /// Port of the sender, or of the requester.
     pub port: u32,
@@ -30,39 +30,39 @@ pub struct Header {
 /// A message inside a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// Its header.
+    /// The message's header.
     pub header: Header,
-    /// What follows the header, without padding.
+    /// The bytes after the header, without padding.
     pub payload: &'a [u8],
 }
 
-/// A walk over the messages of a datagram. Ends after the first error.
+/// An iterator over the messages of a datagram. Ends after the first error.
 #[derive(Debug, Clone)]
 pub struct Frames<'a> {
     rest: &'a [u8],
     offset: usize,
 }
 
-/// The kernel's answer to one message: success, or an error with its extended part
-/// (`NLMSG_ERROR`, and the end of a dump).
+/// The kernel's answer to a message: success, or an error with extended information (`NLMSG_ERROR`, and the end of
+/// a dump).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Acknowledgement {
-    /// Number of the message that this answers.
+    /// Sequence number of the message that this answers.
     pub sequence: u32,
-    /// Error number, positive; 0 is success.
+    /// Error number, positive; 0 means success.
     pub errno: i32,
-    /// The kernel's own words, often absent.
+    /// The kernel's error message, often absent.
     pub text: Option<String>,
-    /// Where the wrong attribute starts, from the start of the failed message's header.
+    /// Offset of the wrong attribute from the start of the failed message's header.
     pub offset: Option<u32>,
-    /// Type of an attribute that should be there.
+    /// Type of a required attribute that is missing.
     pub missing: Option<u32>,
-    /// Where the attribute starts in which `missing` should be.
+    /// Offset of the attribute in which `missing` is required.
     pub missing_nest: Option<u32>,
 }
 
 impl<'a> Frames<'a> {
-    /// Walks a datagram.
+    /// Iterates over the messages of a datagram.
     pub fn new(datagram: &'a [u8]) -> Self {
         Self { rest: datagram, offset: 0 }
     }
@@ -108,14 +108,14 @@ impl Header {
         })
     }
 
-    /// Whether the kernel says that this dump is inconsistent.
+    /// Returns true if the kernel marked this dump as inconsistent.
     pub fn interrupted(&self) -> bool {
         self.flags & NLM_F_DUMP_INTR != 0
     }
 }
 
 impl<'a> Frame<'a> {
-    /// The acknowledgement in this message, if it is one (`NLMSG_ERROR` or `NLMSG_DONE`).
+    /// Returns the acknowledgement if this message is one (`NLMSG_ERROR` or `NLMSG_DONE`).
     pub fn acknowledgement(&self) -> Option<Result<Acknowledgement, DecodeError>> {
         match self.header.kind {
             NLMSG_ERROR => Some(self.decode_error()),
@@ -124,7 +124,7 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// The attributes after a family header of `header_length` bytes; `object` names them in errors.
+    /// Iterates over the attributes after a family header of `header_length` bytes. `object` is the name in errors.
     pub fn attributes(
         &self,
         object: &'static str,
@@ -140,7 +140,7 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// `struct nlmsgerr`: error number, header of the failed message, its body unless capped, attributes.
+    /// Reads `struct nlmsgerr`: error number, header of the failed message, its body unless capped, attributes.
     fn decode_error(&self) -> Result<Acknowledgement, DecodeError> {
         let (errno, rest) = self.error_number()?;
         let failed = Header::decode(rest).ok_or(DecodeError::Truncated {
@@ -149,7 +149,7 @@ impl<'a> Frame<'a> {
             needed: HEADER_LENGTH,
             have: rest.len(),
         })?;
-        // Success carries the header only; so does an error when the socket asked for capped ones.
+        // A success contains only the header, and so does an error if the socket requested capped acknowledgements.
         let body = match failed.length {
             _ if errno == 0 || self.header.flags & NLM_F_CAPPED != 0 => HEADER_LENGTH,
             length => aligned(usize::try_from(length).unwrap_or(usize::MAX)),

@@ -19,17 +19,17 @@ const NFTA_HOOK_HOOKNUM: u16 = 1;
 const NFTA_HOOK_PRIORITY: u16 = 2;
 
 numbers! {
-    /// Where in the packet's path a base chain sits (`enum nf_inet_hooks`).
+    /// The point in a packet's path at which a base chain is called (`enum nf_inet_hooks`).
     Hook(u32) {
-        /// Everything that arrives, before routing.
+        /// All arriving packets, before routing.
         PREROUTING = 0,
-        /// What is for this host.
+        /// Packets for this host.
         INPUT = 1,
-        /// What is passed on.
+        /// Packets that are forwarded.
         FORWARD = 2,
-        /// What this host sends.
+        /// Packets that this host sends.
         OUTPUT = 3,
-        /// Everything that leaves, after routing.
+        /// All leaving packets, after routing.
         POSTROUTING = 4,
     }
 }
@@ -37,49 +37,49 @@ numbers! {
 /// A chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chain {
-    /// Family of its table.
+    /// Family of the table.
     pub family: Family,
-    /// Its table.
+    /// Name of the table.
     pub table: String,
-    /// Its name.
+    /// Name of the chain.
     pub name: String,
-    /// Where packets come in, for a base chain.
+    /// Hook, type and policy of a base chain; `None` for a regular chain.
     pub base: Option<BaseChain>,
-    /// Its comment.
+    /// User data, with the chain's comment.
     pub userdata: UserData,
-    /// The kernel's number for it; never written.
+    /// The kernel's handle. Never written.
     pub handle: Option<u64>,
-    /// Rules in it and jumps to it; never written.
+    /// Number of its rules and of jumps to it. Never written.
     pub use_count: Option<u32>,
 }
 
-/// What makes a chain a base chain.
+/// The properties of a base chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BaseChain {
-    /// What its rules may do.
+    /// Type of the chain.
     pub kind: ChainType,
-    /// Where it sits.
+    /// Hook that calls the chain.
     pub hook: Hook,
-    /// Order among the chains of one hook, lowest first.
+    /// Order among the chains of a hook, lowest first.
     pub priority: i32,
-    /// Fate of packets that no rule decided.
+    /// Verdict for packets that no rule decides.
     pub policy: Policy,
 }
 
-/// What the rules of a base chain may do.
+/// The type of a base chain: what its rules may do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ChainType {
-    /// Let through or not.
+    /// Accepts or drops packets.
     Filter,
-    /// Translate addresses; sees the first packet of a connection only.
+    /// Translates addresses. Sees only the first packet of a connection.
     Nat,
-    /// As filter; routes the packet again when its mark or address changed.
+    /// Like filter, and the packet is routed again if its mark or address changes.
     Route,
-    /// A type that is not known here.
+    /// Another type.
     Other(String),
 }
 
-/// Fate of packets that no rule of a base chain decided.
+/// The verdict for packets that no rule of a base chain decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Policy {
     /// `NF_DROP`.
@@ -88,25 +88,25 @@ pub enum Policy {
     Accept,
 }
 
-/// What a delete or a notification says of a chain.
+/// A chain as named in a deletion or its notification.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChainName {
-    /// Family of its table.
+    /// Family of the table.
     pub family: Family,
-    /// Its table.
+    /// Name of the table.
     pub table: String,
-    /// Its name.
+    /// Name of the chain.
     pub chain: String,
 }
 
 impl Chain {
-    /// A chain that packets reach by jumps only.
+    /// Creates a chain that packets reach only by jumps.
     pub fn regular(family: Family, table: impl Into<String>, name: impl Into<String>) -> Self {
         let (table, name, userdata) = (table.into(), name.into(), UserData::empty());
         Self { family, table, name, base: None, userdata, handle: None, use_count: None }
     }
 
-    /// The chain as written: without what the kernel adds.
+    /// Removes what the kernel adds, so that a chain equals its written form.
     #[must_use]
     pub fn normalized(self) -> Self {
         Self { handle: None, use_count: None, ..self }

@@ -11,46 +11,46 @@ const NFTA_VERDICT_CHAIN: u16 = 2;
 const NFT_REG_4: u32 = 4;
 const NFT_REG32_00: u32 = 8;
 const WORDS: u8 = 16;
-/// 32-bit words in one of the four 128-bit registers.
+/// Number of 32-bit words in one of the four 128-bit registers.
 const WORDS_OF_A_REGISTER: u8 = 4;
 
-/// A register of the rule's machine: the verdict register, or one of sixteen 32-bit words.
+/// A register for the expressions of a rule: the verdict register, or one of sixteen 32-bit words.
 ///
-/// The kernel knows two names for every fourth word: `NFT_REG_1` to `NFT_REG_4` (128 bits) and `NFT_REG32_00`,
-/// `_04`, `_08`, `_12`; it reports the former whichever was written. A `Register` is a word, encoded the way the
-/// kernel reports it.
+/// Every fourth word has two names in the kernel: `NFT_REG_1` to `NFT_REG_4` (128 bits), and `NFT_REG32_00`, `_04`,
+/// `_08` and `_12`. The kernel reports the former in both cases. A `Register` is a word, encoded as the kernel
+/// reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Register(Option<u8>);
 
-/// What becomes of the packet. `S` is the type of the chain's name.
+/// The verdict on a packet. `S` is the type of the chain's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Verdict<S = String> {
-    /// The hook is done with the packet; later hooks still see it.
+    /// Ends the evaluation of this base chain. Later base chains still see the packet.
     Accept,
-    /// The packet is gone.
+    /// Drops the packet.
     Drop,
-    /// On to the next rule.
+    /// Continues with the next rule.
     Continue,
-    /// On to the next rule; the rest of this one is skipped.
+    /// Skips the rest of this rule and continues with the next one.
     Break,
-    /// Back to the calling chain.
+    /// Returns to the calling chain.
     Return,
-    /// Into a chain, and back at its end.
+    /// Continues in a chain, and returns at its end.
     Jump(S),
-    /// Into a chain, and not back.
+    /// Continues in a chain, without return.
     Goto(S),
 }
 
 /// A value, or a verdict.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Data {
-    /// Bytes: numbers that came off the wire stay in network byte order, others (marks) in the machine's.
+    /// Bytes: numbers from a packet in network byte order, others (marks) in the machine's.
     Value(Vec<u8>),
     /// A verdict.
     Verdict(Verdict),
 }
 
-/// [`Data`], borrowed.
+/// A borrowed [`Data`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DataRef<'a> {
     /// Bytes.
@@ -60,23 +60,23 @@ pub enum DataRef<'a> {
 }
 
 impl Register {
-    /// Holds a verdict.
+    /// The verdict register.
     pub const VERDICT: Self = Self(None);
-    /// First 128-bit register: words 0 to 3.
+    /// The first 128-bit register: words 0 to 3.
     pub const R1: Self = Self(Some(0));
-    /// Second 128-bit register: words 4 to 7.
+    /// The second 128-bit register: words 4 to 7.
     pub const R2: Self = Self(Some(4));
-    /// Third 128-bit register: words 8 to 11.
+    /// The third 128-bit register: words 8 to 11.
     pub const R3: Self = Self(Some(8));
-    /// Fourth 128-bit register: words 12 to 15.
+    /// The fourth 128-bit register: words 12 to 15.
     pub const R4: Self = Self(Some(12));
 
-    /// The 32-bit word of this index, 0 to 15 (`NFT_REG32_00` and so on).
+    /// Returns the 32-bit word of this index, 0 to 15 (`NFT_REG32_00` and so on).
     pub const fn word(index: u8) -> Option<Self> {
         if index < WORDS { Some(Self(Some(index))) } else { None }
     }
 
-    /// The register that follows `bytes` of data loaded into this one; none after the last word.
+    /// Returns the register after `bytes` of data loaded into this one; `None` after the last word.
     pub const fn after(self, bytes: u8) -> Option<Self> {
         match self.0 {
             Some(index) => Self::word(index.saturating_add(bytes.div_ceil(4))),
@@ -108,7 +108,7 @@ impl Register {
 }
 
 impl<S: AsRef<str>> Verdict<S> {
-    /// The same, with a borrowed name.
+    /// Returns the verdict with a borrowed name.
     pub fn as_ref(&self) -> Verdict<&str> {
         match self {
             Self::Accept => Verdict::Accept,
@@ -121,7 +121,7 @@ impl<S: AsRef<str>> Verdict<S> {
         }
     }
 
-    /// `NF_DROP`, `NF_ACCEPT`, `NFT_CONTINUE` and so on.
+    /// Returns `NF_DROP`, `NF_ACCEPT`, `NFT_CONTINUE` and so on.
     fn code(&self) -> i32 {
         match self {
             Self::Drop => 0,
@@ -143,7 +143,7 @@ impl<S: AsRef<str>> Verdict<S> {
 }
 
 impl Verdict<&str> {
-    /// The same, with an owned name.
+    /// Returns the verdict with an owned name.
     pub fn to_owned(&self) -> Verdict {
         match *self {
             Self::Accept => Verdict::Accept,
@@ -158,7 +158,7 @@ impl Verdict<&str> {
 }
 
 impl Data {
-    /// The same, borrowed.
+    /// Returns the data borrowed.
     pub fn as_ref(&self) -> DataRef<'_> {
         match self {
             Self::Value(bytes) => DataRef::Value(bytes),
@@ -168,7 +168,7 @@ impl Data {
 }
 
 impl<'a> DataRef<'a> {
-    /// The same, owned.
+    /// Returns the data owned.
     pub fn to_owned(&self) -> Data {
         match self {
             Self::Value(bytes) => Data::Value(bytes.to_vec()),
@@ -176,7 +176,7 @@ impl<'a> DataRef<'a> {
         }
     }
 
-    /// Writes it as a nested attribute of type `kind`.
+    /// Writes the data as a nested attribute of type `kind`.
     pub(super) fn encode(&self, batch: &mut Batch, kind: u16) {
         let nest = batch.open_nest(kind);
         match self {
@@ -193,7 +193,7 @@ impl<'a> DataRef<'a> {
         batch.close_nest(nest);
     }
 
-    /// Reads the nested attribute that holds it.
+    /// Reads data from its nested attribute.
     pub(super) fn decode(attribute: &Attribute<'a>) -> Result<Self, DecodeError> {
         for member in attribute.nested("nf_tables data") {
             let member = member?;
@@ -206,7 +206,7 @@ impl<'a> DataRef<'a> {
         Err(DecodeError::Missing { object: "nf_tables data", attribute: NFTA_DATA_VALUE })
     }
 
-    /// Reads data that must be a value.
+    /// Reads data that has to be a value.
     pub(super) fn decode_value(attribute: &Attribute<'a>) -> Result<&'a [u8], DecodeError> {
         match Self::decode(attribute)? {
             Self::Value(bytes) => Ok(bytes),
@@ -232,19 +232,19 @@ fn decode_verdict<'a>(attribute: &Attribute<'a>) -> Result<Verdict<&'a str>, Dec
 }
 
 impl Message<'_> {
-    /// A register.
+    /// Writes a register.
     pub(super) fn attr_register(&mut self, kind: u16, register: Register) {
         self.attr_u32_be(kind, register.number());
     }
 
-    /// A register that may be absent.
+    /// Writes a register if there is one.
     pub(super) fn attr_register_if(&mut self, kind: u16, register: Option<Register>) {
         if let Some(register) = register {
             self.attr_register(kind, register);
         }
     }
 
-    /// A value or a verdict.
+    /// Writes a value or a verdict.
     pub(super) fn attr_data(&mut self, kind: u16, data: DataRef<'_>) {
         data.encode(self.batch_mut(), kind);
     }

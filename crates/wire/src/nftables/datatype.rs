@@ -1,46 +1,46 @@
-//! nft's numbers for the types of keys and data. The kernel stores them; only listings need them.
+//! nft's numbers for the types of keys and data. The kernel only stores them; nft needs them for listings.
 
 numbers! {
-    /// Type of a key or of data (nft's `datatype.h`); see [`concatenated`] for several in one.
+    /// Type of a key or of data (nft's `datatype.h`). See [`concatenated`] for concatenations.
     DataType(u32) {
         /// A verdict (`NFT_DATA_VERDICT`).
         VERDICT = 0xffff_ff00,
-        /// A number without further meaning; nft cannot print a key of it without a `typeof` in the user data.
+        /// A number without further meaning. nft cannot print such a key without a `typeof` in the user data.
         INTEGER = 4,
-        /// Four bytes of address.
+        /// An address of four bytes.
         IPV4_ADDR = 7,
-        /// Sixteen bytes of address.
+        /// An address of sixteen bytes.
         IPV6_ADDR = 8,
-        /// Six bytes of address.
+        /// An address of six bytes.
         ETHER_ADDR = 9,
-        /// One byte, the number in the IP header.
+        /// A protocol number of the IP header, one byte.
         INET_PROTO = 12,
-        /// Two bytes, a port.
+        /// A port, two bytes.
         INET_SERVICE = 13,
-        /// Four bytes in the machine's order, a packet mark.
+        /// A packet mark, four bytes in the machine's byte order.
         MARK = 19,
-        /// Four bytes in the machine's order, an interface index.
+        /// An interface index, four bytes in the machine's byte order.
         IFINDEX = 20,
-        /// Four bytes in the machine's order, a routing realm.
+        /// A routing realm, four bytes in the machine's byte order.
         REALM = 22,
-        /// Four bytes in the machine's order, a traffic class.
+        /// A traffic class, four bytes in the machine's byte order.
         CLASSID = 23,
-        /// Four bytes in the machine's order, a user.
+        /// A user id, four bytes in the machine's byte order.
         UID = 24,
-        /// Four bytes in the machine's order, a group.
+        /// A group id, four bytes in the machine's byte order.
         GID = 25,
-        /// Four bytes in the machine's order, a device group.
+        /// A device group, four bytes in the machine's byte order.
         DEVGROUP = 35,
-        /// Sixteen bytes, an interface name.
+        /// An interface name, sixteen bytes.
         IFNAME = 41,
     }
 }
 
-/// Bits that one type takes in the number of a concatenation.
+/// Bits of one type in the number of a concatenation.
 const TYPE_BITS: u32 = 6;
 
-/// The type of a concatenation: six bits for each field, the first in the highest place. At most five fields
-/// fit; `fields` must not hold [`DataType::VERDICT`].
+/// Returns the type of a concatenation: six bits for each field, the first field highest. At most five fields fit.
+/// `fields` must not contain [`DataType::VERDICT`].
 pub const fn concatenated(fields: &[DataType]) -> DataType {
     let mut number = 0_u32;
     let mut rest = fields;

@@ -1,4 +1,5 @@
-//! Elements of sets and maps: by far the most bytes that we write or read, so neither way allocates for each.
+//! Elements of sets and maps. They make up most of the bytes, so neither writing nor reading allocates for each
+//! element.
 
 use super::data::NFTA_DATA_VALUE;
 use super::expr::{Counter, Expr};
@@ -24,47 +25,48 @@ const NFTA_SET_ELEM_EXPR: u16 = 7;
 const NFTA_SET_ELEM_KEY_END: u16 = 10;
 const NFTA_SET_ELEM_EXPRESSIONS: u16 = 11;
 
-/// Flag of the element that ends a range in an interval set of a single field.
+/// Flag of the element that ends a range in an interval set with a single field.
 pub const INTERVAL_END: u32 = 1;
-/// Flag of the element that matches when no other does; it has no key.
+/// Flag of the element that matches if no other does. It has no key.
 pub const CATCH_ALL: u32 = 2;
 
-/// A new message starts before the list of one exceeds this; the limit is 65,535, an element's is below 5,000.
+/// Length of a message in bytes after which a new one starts. Its list of elements is limited to 65,535 bytes; an
+/// element has less than 5,000.
 const LIST_LENGTH_MAX: usize = 60_000;
 
-/// What to do with elements.
+/// The operation on elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ElementsOperation {
-    /// Add; one that is there with the same data is no error, with other data it is (EEXIST).
+    /// Adds an element. An existing one with the same data is not an error, with other data it is (EEXIST).
     Add,
-    /// Add; one that is there is an error (EEXIST).
+    /// Adds an element. An existing one is an error (EEXIST).
     Create,
-    /// Remove; one that is not there is an error (ENOENT).
+    /// Removes an element. A missing one is an error (ENOENT).
     Delete,
 }
 
-/// An element, borrowed: what the writer takes and what the reader gives.
+/// A borrowed element, as written and as read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ElementRef<'a> {
-    /// Its key, fields of a concatenation padded to four bytes each; empty for [`CATCH_ALL`].
+    /// The key, with the fields of a concatenation padded to four bytes each; empty for [`CATCH_ALL`].
     pub key: &'a [u8],
     /// Last key of the range, in sets of concatenated ranges.
     pub key_end: Option<&'a [u8]>,
-    /// What it maps to.
+    /// The data to which a map's element maps.
     pub data: Option<DataRef<'a>>,
-    /// [`INTERVAL_END`], [`CATCH_ALL`].
+    /// [`INTERVAL_END`] and [`CATCH_ALL`].
     pub flags: u32,
-    /// How long it lives, in milliseconds, where that is not the set's default.
+    /// Lifetime in milliseconds; `None` for the set's default.
     pub timeout: Option<u64>,
-    /// How long it still lives, in milliseconds.
+    /// Remaining lifetime in milliseconds.
     pub expiration: Option<u64>,
-    /// Its comment: see [`UserData::comment`](super::UserData::comment).
+    /// User data with the element's comment: see [`UserData::comment`](super::UserData::comment).
     pub userdata: &'a [u8],
-    /// What its counter counted; never written.
+    /// The values of the element's counter. Never written.
     pub counter: Option<Counter>,
 }
 
-/// An element, owned.
+/// An owned element.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Element {
     /// See [`ElementRef::key`].
@@ -85,7 +87,7 @@ pub struct Element {
     pub counter: Option<Counter>,
 }
 
-/// Writes any number of elements of one set, in as many messages as they need.
+/// Writes any number of elements of one set, in as many messages as needed.
 #[derive(Debug)]
 pub struct ElementsWriter<'a> {
     batch: &'a mut Batch,
@@ -96,19 +98,19 @@ pub struct ElementsWriter<'a> {
     open: Option<OpenMessage>,
 }
 
-/// A message with elements, as read.
+/// A message with elements that was read.
 #[derive(Debug, Clone)]
 pub struct ElementList<'a> {
     /// Family of the table.
     pub family: Family,
-    /// The table.
+    /// Name of the table.
     pub table: &'a str,
-    /// The set.
+    /// Name of the set.
     pub set: &'a str,
     elements: Attributes<'a>,
 }
 
-/// The elements of a message, one by one.
+/// An iterator over the elements of a message.
 #[derive(Debug, Clone)]
 pub struct Elements<'a>(Attributes<'a>);
 
@@ -119,17 +121,17 @@ struct OpenMessage {
 }
 
 impl<'a> ElementRef<'a> {
-    /// An element of a set.
+    /// Creates an element of a set.
     pub fn key(key: &'a [u8]) -> Self {
         Self { key, ..Self::default() }
     }
 
-    /// An element of a map.
+    /// Creates an element of a map.
     pub fn mapping(key: &'a [u8], data: DataRef<'a>) -> Self {
         Self { key, data: Some(data), ..Self::default() }
     }
 
-    /// The same, owned.
+    /// Returns the element owned.
     pub fn to_owned(&self) -> Element {
         Element {
             key: self.key.to_vec(),
@@ -197,7 +199,7 @@ impl<'a> ElementRef<'a> {
 }
 
 impl Element {
-    /// The same, borrowed.
+    /// Returns the element borrowed.
     pub fn as_ref(&self) -> ElementRef<'_> {
         ElementRef {
             key: &self.key,
@@ -223,7 +225,7 @@ impl<'a> ElementsWriter<'a> {
         Self { batch, operation, family, table, set, open: None }
     }
 
-    /// Writes an element and answers the number of the message that holds it.
+    /// Writes an element and returns the sequence number of its message.
     pub fn push(&mut self, element: &ElementRef<'_>) -> u32 {
         let full = |open: &OpenMessage| self.batch.len().saturating_sub(open.start) > LIST_LENGTH_MAX;
         if self.open.as_ref().is_some_and(full) {
@@ -263,7 +265,7 @@ impl Drop for ElementsWriter<'_> {
 }
 
 impl<'a> ElementList<'a> {
-    /// Reads a message with elements; they are read as [`ElementList::elements`] is walked.
+    /// Reads a message with elements. The elements are decoded during the iteration of [`ElementList::elements`].
     pub fn decode(frame: &Frame<'a>) -> Result<Self, DecodeError> {
         let family = Header::decode(frame)?.family;
         let map = frame.attributes(LIST, nfnetlink::HEADER_LENGTH)?.by_kind::<4>()?;
@@ -276,7 +278,7 @@ impl<'a> ElementList<'a> {
         })
     }
 
-    /// The elements.
+    /// Returns an iterator over the elements.
     pub fn elements(&self) -> Elements<'a> {
         Elements(self.elements.clone())
     }
@@ -291,8 +293,8 @@ impl<'a> Iterator for Elements<'a> {
     }
 }
 
-/// The element of a message that the kernel refused, by the offset in its acknowledgement (which counts from the
-/// start of the message's header).
+/// Returns the element of a message that the kernel refused, by the offset in its acknowledgement. The offset
+/// counts from the start of the message's header.
 pub fn element_at<'a>(frame: &Frame<'a>, offset: u32) -> Option<ElementRef<'a>> {
     let offset = usize::try_from(offset).ok()?.checked_sub(crate::netlink::HEADER_LENGTH)?;
     let list = ElementList::decode(frame).ok()?;
@@ -317,7 +319,7 @@ fn counter(expression: &Expr) -> Option<Counter> {
     }
 }
 
-/// Names a set whose elements are meant, all of them.
+/// Names a set, for an operation on all its elements.
 pub(super) fn encode_list_name(message: &mut crate::Message<'_>, table: &str, set: &str) {
     message.attr_str(NFTA_SET_ELEM_LIST_TABLE, table);
     message.attr_str(NFTA_SET_ELEM_LIST_SET, set);

@@ -1,4 +1,4 @@
-//! What a message of the `nf_tables` subsystem says, be it part of a list or a notification.
+//! The messages of the `nf_tables` subsystem, in lists and in notifications.
 
 use super::{
     Chain, ChainName, ElementList, Generation, Rule, RuleName, Set, SetName, Table, TableName, operation,
@@ -9,29 +9,29 @@ use crate::{DecodeError, Frame};
 /// A message of the `nf_tables` subsystem.
 #[derive(Debug, Clone)]
 pub enum Event<'a> {
-    /// A table is there.
+    /// A table exists or was added.
     NewTable(Table),
-    /// A table is gone.
+    /// A table was deleted.
     DeleteTable(TableName),
-    /// A chain is there.
+    /// A chain exists or was added.
     NewChain(Chain),
-    /// A chain is gone.
+    /// A chain was deleted.
     DeleteChain(ChainName),
-    /// A rule is there.
+    /// A rule exists or was added.
     NewRule(Rule),
-    /// A rule is gone.
+    /// A rule was deleted.
     DeleteRule(RuleName),
-    /// A set is there.
+    /// A set exists or was added.
     NewSet(Set),
-    /// A set is gone.
+    /// A set was deleted.
     DeleteSet(SetName),
-    /// Elements are there.
+    /// Elements exist or were added.
     NewElements(ElementList<'a>),
-    /// Elements are gone.
+    /// Elements were deleted.
     DeleteElements(ElementList<'a>),
-    /// A commit is complete.
+    /// A commit is complete, or the answer to a request for the generation.
     Generation(Generation),
-    /// Something else: a control message, a stateful object, a flow table.
+    /// Another message: a control message, a stateful object, a flow table.
     Other {
         /// The message type.
         kind: u16,

@@ -1,7 +1,7 @@
-//! Expressions: the instructions that a rule is made of.
+//! Expressions: the instructions of a rule.
 //!
-//! Named as the kernel names them. A rule's registers do not carry over from one rule to the next: each rule
-//! loads what it compares.
+//! They have the kernel's names. Registers are not kept from one rule to the next: each rule loads the values that
+//! it compares.
 
 mod compare;
 mod load;
@@ -32,19 +32,19 @@ pub enum Expr {
     Meta(Meta),
     /// Loads or sets a property of the packet's connection.
     Ct(Ct),
-    /// Asks the routing table.
+    /// Looks up a route.
     Fib(Fib),
-    /// Makes a number, random or counting.
+    /// Generates a number, random or incremental.
     Numgen(Numgen),
-    /// Loads a constant, or gives a verdict.
+    /// Loads a constant, or sets the verdict.
     Immediate(Immediate),
-    /// Leaves the rule unless a comparison holds.
+    /// Ends the rule unless a comparison is true.
     Cmp(Cmp),
-    /// Leaves the rule unless a value is inside (or outside) a range.
+    /// Ends the rule unless a value is inside (or outside) a range.
     Range(Range),
-    /// Calculates with bits.
+    /// Computes with bits.
     Bitwise(Bitwise),
-    /// Looks a key up in a set or map.
+    /// Looks up a key in a set or map.
     Lookup(Lookup),
     /// Changes a set from the packet path.
     Dynset(Dynset),
@@ -54,43 +54,43 @@ pub enum Expr {
     Masq(Masq),
     /// Translates the destination to this host.
     Redir(Redir),
-    /// Gives the packet to a socket of this host.
+    /// Passes the packet to a socket of this host.
     Tproxy(Tproxy),
     /// Loads a property of the packet's socket.
     Socket(Socket),
-    /// Refuses the packet with an answer.
+    /// Rejects the packet with an answer.
     Reject(Reject),
-    /// Counts.
+    /// Counts packets and bytes.
     Counter(Counter),
-    /// Logs.
+    /// Logs the packet.
     Log(Log),
-    /// One that is not known here, kept as it is.
+    /// An expression that is not modelled, kept as it is.
     Other {
-        /// Its name.
+        /// Name of the expression.
         name: String,
-        /// Its attributes.
+        /// The encoded attributes.
         bytes: Vec<u8>,
     },
 }
 
-/// The attributes of an expression; none has more than 16 types.
+/// The attributes of an expression. No expression has more than 16 types.
 type Map<'a> = AttributeMap<'a, 16>;
 
-/// What each expression's struct does.
+/// The operations of an expression's struct.
 trait Body: Sized {
-    /// The kernel's name for it.
+    /// The kernel's name of the expression.
     const NAME: &'static str;
     fn encode(&self, message: &mut Message<'_>);
     fn decode(map: &Map<'_>) -> Result<Self, DecodeError>;
 }
 
 impl Expr {
-    /// A verdict.
+    /// Creates a verdict.
     pub fn verdict(verdict: Verdict) -> Self {
         Self::Immediate(Immediate { destination: Register::VERDICT, data: Data::Verdict(verdict) })
     }
 
-    /// As a dump shows it, less what counts up.
+    /// Fills in the kernel's defaults and removes counts, so that an expression read back equals its written form.
     #[must_use]
     pub fn normalized(self) -> Self {
         match self {
@@ -170,7 +170,7 @@ fn write<B: Body>(message: &mut Message<'_>, body: &B) {
     message.nest(NFTA_EXPR_DATA, |message| body.encode(message));
 }
 
-/// Reads an expression's attributes; one without any may leave the nest out.
+/// Reads an expression's attributes. An expression without attributes may leave out the nest.
 fn read<B: Body>(data: Option<Attribute<'_>>) -> Result<B, DecodeError> {
     B::decode(&attributes(data, B::NAME)?)
 }

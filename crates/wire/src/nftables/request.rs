@@ -1,41 +1,41 @@
-//! Questions: lists of objects, and the generation. The answers are read with [`Event::decode`](super::Event).
+//! Requests for lists of objects and for the generation. The answers are read with [`Event::decode`](super::Event).
 
 use super::{chain, kind, operation, rule, set};
 use crate::Request;
 use crate::netlink::{Message, NLM_F_DUMP};
 use crate::nfnetlink::{Family, Header};
 
-/// All tables of a family.
+/// Requests all tables of a family.
 pub fn tables(family: Family) -> Request {
     dump(operation::GET_TABLE, family, |_| {})
 }
 
-/// All chains of a family; the kernel has no filter by table here.
+/// Requests all chains of a family. The kernel cannot filter them by table.
 pub fn chains(family: Family) -> Request {
     dump(operation::GET_CHAIN, family, |_| {})
 }
 
-/// One chain by name (not a list: ask with the socket's `query`).
+/// Requests a chain by name (not a list: send it with the socket's `query`).
 pub fn chain(family: Family, table: &str, name: &str) -> Request {
     query(operation::GET_CHAIN, family, |message| chain::encode_name(message, table, name))
 }
 
-/// All rules of a table, or of one of its chains.
+/// Requests all rules of a table, or of one of its chains.
 pub fn rules(family: Family, table: &str, chain: Option<&str>) -> Request {
     dump(operation::GET_RULE, family, |message| rule::encode_name(message, table, chain, None))
 }
 
-/// All sets and maps of a table, without their elements.
+/// Requests all sets and maps of a table, without their elements.
 pub fn sets(family: Family, table: &str) -> Request {
     dump(operation::GET_SET, family, |message| set::encode_name(message, table, None))
 }
 
-/// All elements of a set or map.
+/// Requests all elements of a set or map.
 pub fn elements(family: Family, table: &str, set: &str) -> Request {
     dump(operation::GET_ELEMENT, family, |message| set::encode_name(message, table, Some(set)))
 }
 
-/// The current generation (not a list: ask with the socket's `query`).
+/// Requests the current generation (not a list: send it with the socket's `query`).
 pub fn generation() -> Request {
     query(operation::GET_GENERATION, Family::UNSPECIFIED, |_| {})
 }

@@ -17,37 +17,38 @@ const ATTRIBUTES: usize = 8;
 /// A rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
-    /// Family of its table.
+    /// Family of the table.
     pub family: Family,
-    /// Its table.
+    /// Name of the table.
     pub table: String,
-    /// Its chain.
+    /// Name of the chain.
     pub chain: String,
-    /// What it does, in order.
+    /// The rule's expressions, in order.
     pub expressions: Vec<Expr>,
-    /// Its comment.
+    /// User data, with the rule's comment.
     pub userdata: UserData,
-    /// The kernel's number for it; names the rule to replace or delete.
+    /// The kernel's handle. It names the rule to replace or delete.
     pub handle: Option<u64>,
-    /// Handle of the rule before it in lists; of the rule to add after (or insert before) when written.
+    /// In lists the handle of the rule before this one. When written, the handle of the rule to add after (or
+    /// insert before).
     pub position: Option<u64>,
 }
 
-/// What a delete or a notification says of a rule.
+/// A rule as named in a deletion or its notification.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleName {
-    /// Family of its table.
+    /// Family of the table.
     pub family: Family,
-    /// Its table.
+    /// Name of the table.
     pub table: String,
-    /// Its chain.
+    /// Name of the chain.
     pub chain: String,
-    /// The kernel's number for it.
+    /// The kernel's handle.
     pub handle: Option<u64>,
 }
 
 impl Rule {
-    /// A rule without a comment.
+    /// Creates a rule without a comment.
     pub fn new(
         family: Family,
         table: impl Into<String>,
@@ -58,7 +59,8 @@ impl Rule {
         Self { family, table, chain, expressions, userdata, handle: None, position: None }
     }
 
-    /// The rule as a dump shows it, less handles and counts: equal for a rule as written and as read back.
+    /// Removes handles and counts, and fills in the kernel's defaults, so that a rule read back equals its written
+    /// form.
     #[must_use]
     pub fn normalized(self) -> Self {
         let expressions = self.expressions.into_iter().map(Expr::normalized).collect();
@@ -97,7 +99,7 @@ impl Rule {
 }
 
 impl RuleName {
-    /// Reads what identifies a deleted rule.
+    /// Reads the name of a deleted rule.
     pub fn decode(frame: &Frame<'_>) -> Result<Self, DecodeError> {
         let family = Header::decode(frame)?.family;
         let map = frame.attributes(OBJECT, nfnetlink::HEADER_LENGTH)?.by_kind::<ATTRIBUTES>()?;
@@ -110,7 +112,7 @@ impl RuleName {
     }
 }
 
-/// Names a rule, or all rules of a chain (no handle), or all of a table (no chain).
+/// Names a rule, all rules of a chain (without `handle`), or all rules of a table (without `chain`).
 pub(super) fn encode_name(message: &mut Message<'_>, table: &str, chain: Option<&str>, handle: Option<u64>) {
     message.attr_str(NFTA_RULE_TABLE, table);
     if let Some(chain) = chain {

@@ -22,7 +22,7 @@ const NFTA_SET_USERDATA: u16 = 13;
 const NFTA_SET_HANDLE: u16 = 16;
 const NFTA_SET_EXPR: u16 = 17;
 const NFTA_SET_EXPRESSIONS: u16 = 18;
-/// Since kernel 6.16.
+/// Since Linux 6.16.
 const NFTA_SET_COUNT: u16 = 20;
 const ATTRIBUTES: usize = 21;
 
@@ -30,106 +30,106 @@ const NFTA_SET_DESC_SIZE: u16 = 1;
 const NFTA_SET_DESC_CONCAT: u16 = 2;
 const NFTA_SET_FIELD_LEN: u16 = 1;
 
-/// `NFT_SET_*`, without `NFT_SET_MAP` (8), which follows from [`Set::data`].
+/// `NFT_SET_*` flags. `NFT_SET_MAP` (8) is not among them, because it follows from [`Set::data`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct SetFlags(pub u32);
 
 impl SetFlags {
-    /// No name of its own; goes with the rule that uses it.
+    /// The set has no name of its own and is deleted with the rule that uses it.
     pub const ANONYMOUS: Self = Self(0x1);
-    /// Never changes while a rule uses it.
+    /// The set does not change while a rule uses it.
     pub const CONSTANT: Self = Self(0x2);
-    /// Holds ranges.
+    /// The set holds ranges.
     pub const INTERVAL: Self = Self(0x4);
-    /// Elements may end.
+    /// Elements may expire.
     pub const TIMEOUT: Self = Self(0x10);
     /// Rules may add elements (nft's `dynamic`).
     pub const EVAL: Self = Self(0x20);
-    /// Ranges of concatenated fields; needs [`Set::fields`].
+    /// The set holds ranges of concatenated fields and needs [`Set::fields`].
     pub const CONCAT: Self = Self(0x80);
-    /// Elements carry expressions; set by the kernel.
+    /// Elements have expressions. Set by the kernel.
     pub const EXPR: Self = Self(0x100);
     const MAP: u32 = 0x8;
 
-    /// Both.
+    /// Returns the union of both.
     #[must_use]
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Whether all of `other` is in it.
+    /// Returns true if all flags of `other` are set.
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 }
 
-/// What a map's elements map to.
+/// The data to which a map's elements map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SetData {
     /// Verdicts.
     Verdict,
     /// Values.
     Value {
-        /// nft's type of them.
+        /// nft's type of the values.
         kind: DataType,
-        /// Their length in bytes, fields of a concatenation padded to four each.
+        /// Length of a value in bytes, with the fields of a concatenation padded to four bytes each.
         length: u32,
     },
 }
 
-/// A set, or a map when it has [`Set::data`].
+/// A set, or a map if it has [`Set::data`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Set {
-    /// Family of its table.
+    /// Family of the table.
     pub family: Family,
-    /// Its table.
+    /// Name of the table.
     pub table: String,
-    /// Its name; for an anonymous set a pattern such as `__set%d`.
+    /// Name of the set; for an anonymous set a pattern such as `__set%d`.
     pub name: String,
-    /// A number that names it inside the transaction that creates it; not stored by the kernel.
+    /// A number that identifies the set within the transaction that creates it. The kernel does not store it.
     pub id: u32,
-    /// What it is.
+    /// Flags of the set.
     pub flags: SetFlags,
-    /// nft's type of its keys.
+    /// nft's type of the keys.
     pub key_type: DataType,
-    /// Length of its keys in bytes, fields of a concatenation padded to four each.
+    /// Length of a key in bytes, with the fields of a concatenation padded to four bytes each.
     pub key_length: u32,
-    /// What it maps to.
+    /// The data to which the elements map; `None` for a set.
     pub data: Option<SetData>,
-    /// Default timeout of its elements in milliseconds.
+    /// Default lifetime of elements in milliseconds.
     pub timeout: Option<u64>,
-    /// How often ended elements are collected, in milliseconds.
+    /// Interval at which expired elements are removed, in milliseconds.
     pub gc_interval: Option<u32>,
-    /// How many elements it holds at most; selects another implementation in the kernel.
+    /// Maximum number of elements. It selects another implementation in the kernel.
     pub size: Option<u32>,
-    /// Lengths of the fields of a concatenated key in bytes, without padding: for [`SetFlags::CONCAT`], and
-    /// refused without (EINVAL, new kernels).
+    /// Lengths of the fields of a concatenated key in bytes, without padding. Required by [`SetFlags::CONCAT`]; new
+    /// kernels refuse it without that flag (EINVAL).
     pub fields: Vec<u32>,
-    /// Expressions that each element gets a copy of, such as a counter.
+    /// Expressions that are copied into each element, such as a counter.
     pub expressions: Vec<Expr>,
-    /// What nft needs to print it, and its comment: see [`UserData::set`].
+    /// User data: what nft needs to print the set, and its comment. See [`UserData::set`].
     pub userdata: UserData,
-    /// The kernel's number for it; never written.
+    /// The kernel's handle. Never written.
     pub handle: Option<u64>,
-    /// How many elements it holds, on kernels from 6.16 on; never written. While the hash table of a set without
-    /// a size grows or shrinks, right after a large change, a list of its elements lacks some and has others
-    /// twice, and no flag says so: a list with another number of different keys than this is to be thrown away.
+    /// Number of elements, since Linux 6.16. Never written. While the hash table of a set without a size is
+    /// resized, right after a large change, a list of its elements lacks some elements and repeats others, and no
+    /// flag reports this. Discard a list whose number of different keys differs from this count.
     pub element_count: Option<u32>,
 }
 
-/// What a delete or a notification says of a set.
+/// A set as named in a deletion or its notification.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SetName {
-    /// Family of its table.
+    /// Family of the table.
     pub family: Family,
-    /// Its table.
+    /// Name of the table.
     pub table: String,
-    /// Its name.
+    /// Name of the set.
     pub set: String,
 }
 
 impl Set {
-    /// A set of keys of one type; the other fields are for the caller to fill.
+    /// Creates a set of keys of one type. The caller fills in the other fields.
     pub fn new(
         family: Family,
         table: impl Into<String>,
@@ -157,13 +157,13 @@ impl Set {
         }
     }
 
-    /// The set as a dump shows it, less what the kernel adds: equal for a set as written and as read back.
+    /// Removes what the kernel adds and fills in its defaults, so that a set read back equals its written form.
     #[must_use]
     pub fn normalized(self) -> Self {
-        // The kernel raises this flag itself once elements can carry expressions.
+        // The kernel sets this flag once elements can have expressions.
         let flags = SetFlags(self.flags.0 & !SetFlags::EXPR.0);
         let expressions = self.expressions.into_iter().map(Expr::normalized).collect();
-        // A concatenation of one field is not reported.
+        // The kernel does not report a concatenation of one field.
         let fields = if self.fields.len() > 1 { self.fields } else { Vec::new() };
         Self { handle: None, element_count: None, id: 0, flags, expressions, fields, ..self }
     }

@@ -16,37 +16,37 @@ const ATTRIBUTES: usize = 7;
 /// A table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Table {
-    /// Its family.
+    /// Family of the table.
     pub family: Family,
-    /// Its name.
+    /// Name of the table.
     pub name: String,
-    /// `NFT_TABLE_F_*`: 1 dormant, 2 owned by a socket, 4 outlives its owner.
+    /// `NFT_TABLE_F_*`: 1 dormant, 2 owned by a socket, 4 persists after its owner.
     pub flags: u32,
-    /// Its comment.
+    /// User data, with the table's comment.
     pub userdata: UserData,
-    /// The kernel's number for it; never written.
+    /// The kernel's handle. Never written.
     pub handle: Option<u64>,
-    /// Chains and sets in it; never written.
+    /// Number of its chains and sets. Never written.
     pub use_count: Option<u32>,
 }
 
-/// What a delete or a notification says of a table.
+/// A table as named in a deletion or its notification.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableName {
-    /// Its family.
+    /// Family of the table.
     pub family: Family,
-    /// Its name.
+    /// Name of the table.
     pub table: String,
 }
 
 impl Table {
-    /// A table without flags and comment.
+    /// Creates a table without flags and comment.
     pub fn new(family: Family, name: impl Into<String>) -> Self {
         let (name, userdata) = (name.into(), UserData::empty());
         Self { family, name, flags: 0, userdata, handle: None, use_count: None }
     }
 
-    /// The table as written: without what the kernel adds.
+    /// Removes what the kernel adds, so that a table equals its written form.
     #[must_use]
     pub fn normalized(self) -> Self {
         Self { handle: None, use_count: None, ..self }

@@ -1,4 +1,4 @@
-//! Changes: the messages between the marks of a batch, which take effect together or not at all.
+//! Changes: the messages between the marks of a batch. The kernel applies all of them or none.
 
 use super::{
     Chain, ElementsOperation, ElementsWriter, Rule, Set, Table, chain, element, kind, operation, rule, set,
@@ -8,16 +8,17 @@ use crate::netlink::{Message, NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPL
 use crate::nfnetlink::{self, Family, Header, SUBSYSTEM_NFTABLES};
 use crate::{Batch, EncodeError};
 
-/// What a "new" means when the object is there already.
+/// What to do if an object that is to be created exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IfExists {
-    /// Nothing to do if it is the same; an error (EEXIST, EBUSY, EOPNOTSUPP) if it cannot be changed to this.
+    /// Succeed if it is the same; fail (EEXIST, EBUSY, EOPNOTSUPP) if it cannot be changed to the new one.
     Keep,
-    /// An error (EEXIST).
+    /// Fail (EEXIST).
     Fail,
 }
 
-/// A transaction being written. Each method answers the number of its message, which an error carries.
+/// A transaction that is being written. Each method returns the sequence number of its message, which errors refer
+/// to.
 #[derive(Debug)]
 pub struct Transaction {
     batch: Batch,
@@ -25,40 +26,40 @@ pub struct Transaction {
 }
 
 impl Transaction {
-    /// Opens a transaction whose first message gets the number `first_sequence`. With a `generation`, the kernel
-    /// refuses it (ERESTART, on the first number) when someone else committed since.
+    /// Begins a transaction whose first message gets the sequence number `first_sequence`. With a `generation`, the
+    /// kernel refuses the transaction (ERESTART, on the first number) if another program has committed since.
     pub fn begin(first_sequence: u32, generation: Option<u32>) -> Self {
         Self::begin_in(Batch::new(first_sequence), generation)
     }
 
-    /// As [`Transaction::begin`], in the memory of a batch that was cleared.
+    /// Like [`Transaction::begin`], in the memory of a cleared batch.
     pub fn begin_in(mut batch: Batch, generation: Option<u32>) -> Self {
         nfnetlink::batch_begin(&mut batch, SUBSYSTEM_NFTABLES, generation);
         Self { begin_length: batch.len(), batch }
     }
 
-    /// Whether it changes nothing yet.
+    /// Returns true if the transaction contains no changes.
     pub fn is_empty(&self) -> bool {
         self.batch.len() <= self.begin_length
     }
 
-    /// Bytes so far.
+    /// Returns the number of bytes written.
     pub fn len(&self) -> usize {
         self.batch.len()
     }
 
-    /// Number that the next message gets.
+    /// Returns the sequence number of the next message.
     pub fn next_sequence(&self) -> u32 {
         self.batch.next_sequence()
     }
 
-    /// Makes room for `bytes` more.
+    /// Reserves memory for `bytes` more bytes.
     pub fn reserve(&mut self, bytes: usize) {
         self.batch.reserve(bytes);
     }
 
-    /// Closes the transaction. The last change asks for an acknowledgement, since kernels before 6.10 do not
-    /// acknowledge the closing mark.
+    /// Ends the transaction. Requests an acknowledgement of the last change, because kernels before 6.10 do not
+    /// acknowledge the end mark.
     pub fn finish(mut self) -> Result<Batch, EncodeError> {
         self.batch.acknowledge_last();
         nfnetlink::batch_end(&mut self.batch, SUBSYSTEM_NFTABLES);
@@ -71,7 +72,7 @@ impl Transaction {
         self.add(operation::NEW_TABLE, if_exists.flags(), table.family, |message| table.encode(message))
     }
 
-    /// Deletes a table with all that is in it.
+    /// Deletes a table with its content.
     pub fn delete_table(&mut self, family: Family, table: &str) -> u32 {
         self.add(operation::DELETE_TABLE, 0, family, |message| table::encode_name(message, table))
     }
@@ -81,7 +82,7 @@ impl Transaction {
         self.add(operation::NEW_CHAIN, if_exists.flags(), chain.family, |message| chain.encode(message))
     }
 
-    /// Deletes a chain with its rules; it must have no jumps to it (EBUSY).
+    /// Deletes a chain with its rules. Fails if a rule jumps to it (EBUSY).
     pub fn delete_chain(&mut self, family: Family, table: &str, chain: &str) -> u32 {
         self.add(operation::DELETE_CHAIN, 0, family, |message| chain::encode_name(message, table, chain))
     }
@@ -105,7 +106,7 @@ impl Transaction {
         self.add(operation::NEW_RULE, NLM_F_CREATE, rule.family, |message| rule.encode(message))
     }
 
-    /// Puts a rule in the place of the one with its [`Rule::handle`].
+    /// Replaces the rule with the handle [`Rule::handle`].
     pub fn replace_rule(&mut self, rule: &Rule) -> u32 {
         self.add(operation::NEW_RULE, NLM_F_REPLACE, rule.family, |message| rule.encode(message))
     }
@@ -122,7 +123,7 @@ impl Transaction {
         self.add(operation::NEW_SET, if_exists.flags(), set.family, |message| set.encode(message))
     }
 
-    /// Deletes a set or map with its elements; no rule may use it (EBUSY).
+    /// Deletes a set or map with its elements. Fails if a rule uses it (EBUSY).
     pub fn delete_set(&mut self, family: Family, table: &str, set: &str) -> u32 {
         self.add(operation::DELETE_SET, 0, family, |message| set::encode_name(message, table, Some(set)))
     }
@@ -134,7 +135,7 @@ impl Transaction {
         })
     }
 
-    /// Writes elements; the writer takes any number of them and splits them over messages.
+    /// Returns a writer for any number of elements, which splits them into messages.
     pub fn elements<'a>(
         &'a mut self,
         operation: ElementsOperation,

@@ -1,45 +1,45 @@
-//! User data: bytes that the kernel keeps with an object and does not read. nft stores comments and types there.
+//! User data: bytes that the kernel stores with an object and does not read. nft stores comments and types in them.
 
-/// Entry that holds the comment of a table, chain, rule or element.
+/// Type of the entry with the comment of a table, chain, rule or element.
 const COMMENT: u8 = 0;
-/// Entries of a set (`NFTNL_UDATA_SET_*`).
+/// Types of a set's entries (`NFTNL_UDATA_SET_*`).
 const SET_KEY_BYTE_ORDER: u8 = 0;
 const SET_DATA_BYTE_ORDER: u8 = 1;
 const SET_MERGE_ELEMENTS: u8 = 2;
 const SET_COMMENT: u8 = 7;
 
-/// What the kernel takes at most (`NFT_USERDATA_MAXLEN`).
+/// Maximum length of user data in bytes (`NFT_USERDATA_MAXLEN`).
 const LENGTH_MAX: usize = 256;
-/// What nft takes at most as a comment, its NUL not counted.
+/// Maximum length of a comment in nft, in bytes without the NUL.
 const COMMENT_MAX: usize = 127;
 
-/// Entries of (type, length, value), each length a byte. Entries that would not fit are left out.
+/// Entries of type, length and value, with one byte each for type and length. Entries that do not fit are left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct UserData(Vec<u8>);
 
 /// The byte order in which nft prints keys or data of a set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ByteOrder {
-    /// The machine's: marks, interface indexes, integers that never came off the wire.
+    /// The machine's byte order: marks, interface indexes, integers that are not from a packet.
     Host,
-    /// Network: addresses, ports, protocols.
+    /// Network byte order: addresses, ports, protocols.
     Network,
 }
 
 impl UserData {
-    /// No user data.
+    /// Creates empty user data.
     pub const fn empty() -> Self {
         Self(Vec::new())
     }
 
-    /// A comment as nft prints it, for a table, chain, rule or element; cut at 127 bytes, nft's limit.
+    /// Creates the comment of a table, chain, rule or element as nft prints it. Cut at 127 bytes, nft's limit.
     pub fn comment(text: &str) -> Self {
         let mut data = Self::empty();
         data.push_text(COMMENT, text);
         data
     }
 
-    /// What nft needs to print a set: the byte orders of its key and of its data (if it is a map with values),
+    /// Creates what nft needs to print a set: the byte orders of its key and (for a map with values) of its data,
     /// and a comment if not empty.
     pub fn set(key: ByteOrder, data: Option<ByteOrder>, comment: &str) -> Self {
         let mut entries = Self::empty();
@@ -53,27 +53,27 @@ impl UserData {
         entries
     }
 
-    /// Says that nft shall merge adjacent intervals of this set.
+    /// Tells nft to merge adjacent intervals of this set.
     pub fn merge_elements(&mut self) {
         self.push(SET_MERGE_ELEMENTS, &1_u32.to_ne_bytes());
     }
 
-    /// User data as found in a message.
+    /// Creates user data from the bytes of a message.
     pub fn from_bytes(bytes: &[u8]) -> Self {
         Self(bytes.to_vec())
     }
 
-    /// As it goes into a message.
+    /// Returns the bytes for a message.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// Whether there is none.
+    /// Returns true if there are no entries.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Adds an entry; one that would not fit is left out, and `false` says so.
+    /// Adds an entry. Returns false and adds nothing if it does not fit.
     pub fn push(&mut self, kind: u8, value: &[u8]) -> bool {
         let Ok(length) = u8::try_from(value.len()) else { return false };
         if self.0.len().saturating_add(value.len()).saturating_add(2) > LENGTH_MAX {
@@ -84,17 +84,17 @@ impl UserData {
         true
     }
 
-    /// The value of the first entry of this type.
+    /// Returns the value of the first entry of this type.
     pub fn get(&self, kind: u8) -> Option<&[u8]> {
         entries(&self.0).find(|&(found, _)| found == kind).map(|(_, value)| value)
     }
 
-    /// The comment of a table, chain, rule or element.
+    /// Returns the comment of a table, chain, rule or element.
     pub fn comment_text(&self) -> Option<&str> {
         self.get(COMMENT).and_then(text)
     }
 
-    /// The comment of a set.
+    /// Returns the comment of a set.
     pub fn set_comment_text(&self) -> Option<&str> {
         self.get(SET_COMMENT).and_then(text)
     }
@@ -111,7 +111,7 @@ impl UserData {
 }
 
 impl ByteOrder {
-    /// nft's `enum byteorder`.
+    /// Returns the number of nft's `enum byteorder`.
     fn number(self) -> u32 {
         match self {
             Self::Host => 1,

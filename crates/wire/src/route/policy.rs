@@ -1,4 +1,4 @@
-//! Policy routing, as much as it takes to deliver marked packets to this host: one rule and one route.
+//! The part of policy routing that delivers marked packets to this host: one rule and one route.
 
 use crate::netlink::{NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL};
 use crate::{DecodeError, Frame, Request};
@@ -10,53 +10,53 @@ const RTM_DELRULE: u16 = 33;
 const RTM_GETRULE: u16 = 34;
 
 const RULE: &str = "rtnetlink rule";
-/// `struct fib_rule_hdr`, and as long `struct rtmsg`.
+/// Length of `struct fib_rule_hdr`, and of `struct rtmsg`.
 const HEADER: usize = 12;
 const FRA_PRIORITY: u16 = 6;
 const FRA_FWMARK: u16 = 10;
 const FRA_TABLE: u16 = 15;
 const FRA_FWMASK: u16 = 16;
-/// `FR_ACT_TO_TBL`: look a table up.
+/// `FR_ACT_TO_TBL`: the rule selects a table.
 const LOOK_UP_TABLE: u8 = 1;
 
 const RTA_OIF: u16 = 4;
 const RTA_TABLE: u16 = 15;
-/// `RT_TABLE_COMPAT`: the attribute has the table's number.
+/// `RT_TABLE_COMPAT`: the table's number is in the attribute.
 const TABLE_IN_ATTRIBUTE: u8 = 252;
-/// `RTPROT_STATIC`: by an administrator; routing daemons leave it alone.
+/// `RTPROT_STATIC`: set by an administrator, so routing daemons do not change it.
 const MADE_BY_HAND: u8 = 4;
 const SCOPE_HOST: u8 = 254;
-/// `RTN_LOCAL`: delivered to this host.
+/// `RTN_LOCAL`: packets are delivered to this host.
 const LOCAL: u8 = 2;
-/// The loopback interface has this index in every network namespace.
+/// Index of the loopback interface in every network namespace.
 const LOOPBACK_INDEX: u32 = 1;
 
-/// A rule that sends packets with a mark to a routing table.
+/// A rule that routes packets with a mark by a routing table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MarkRule {
     /// `AF_INET` or `AF_INET6`.
     pub family: u8,
-    /// Its place among the rules; the lowest is asked first.
+    /// Position among the rules. The lowest is evaluated first.
     pub priority: u32,
     /// The mark.
     pub mark: u32,
-    /// Bits of the mark that count.
+    /// Mask of the bits of the mark to compare.
     pub mask: u32,
-    /// The table.
+    /// The routing table.
     pub table: u32,
 }
 
-/// Adds a rule; `EEXIST` where it is there.
+/// Adds a rule. EEXIST means that it exists.
 pub fn add_rule(rule: &MarkRule) -> Request {
     rule_request(RTM_NEWRULE, NLM_F_CREATE | NLM_F_EXCL | NLM_F_ACK, rule)
 }
 
-/// Removes a rule; `ENOENT` where it is not there.
+/// Removes a rule. ENOENT means that it does not exist.
 pub fn delete_rule(rule: &MarkRule) -> Request {
     rule_request(RTM_DELRULE, NLM_F_ACK, rule)
 }
 
-/// All rules of a family, to be read by [`MarkRule::decode`].
+/// Requests all rules of a family, to be read by [`MarkRule::decode`].
 pub fn rules(family: u8) -> Request {
     let mut header = [0; HEADER];
     let [first, ..] = &mut header;
@@ -64,18 +64,18 @@ pub fn rules(family: u8) -> Request {
     Request::new(RTM_GETRULE, NLM_F_DUMP, &header, |_| {})
 }
 
-/// Adds the route that delivers everything to this host to a table; `EEXIST` where it is there.
+/// Adds a route to a table that delivers all packets to this host. EEXIST means that it exists.
 pub fn add_local_route(family: u8, table: u32) -> Request {
     local_route(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL | NLM_F_ACK, family, table)
 }
 
-/// Removes that route; `ESRCH` where it is not there.
+/// Removes that route. ESRCH means that it does not exist.
 pub fn delete_local_route(family: u8, table: u32) -> Request {
     local_route(RTM_DELROUTE, NLM_F_ACK, family, table)
 }
 
 impl MarkRule {
-    /// Reads a rule; `None` where it asks for other things than a mark, or leads to no table.
+    /// Reads a rule. Returns `None` if it has no mark, matches addresses, or does not select a table.
     pub fn decode(frame: &Frame<'_>) -> Result<Option<Self>, DecodeError> {
         if frame.header.kind != RTM_NEWRULE {
             return Ok(None);

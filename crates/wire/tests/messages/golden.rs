@@ -1,4 +1,5 @@
-//! Messages that nft 1.0.6 sent, byte for byte: what we read out of them, and what we write ourselves.
+//! Messages that nft 1.0.6 sent, byte for byte: they decode to the expected objects, and the encoder writes the
+//! same.
 
 use portolan_wire::nftables::expr::*;
 use portolan_wire::nftables::*;
@@ -45,7 +46,7 @@ fn bytes(hex: &str) -> Vec<u8> {
     digits.chunks_exact(2).map(|pair| (pair.first().unwrap() << 4) | pair.last().unwrap()).collect()
 }
 
-/// A message of this operation with this payload, after its header.
+/// Returns a message of this operation with this payload, including the header.
 fn message(operation: u8, payload: &str) -> Vec<u8> {
     let mut batch = Batch::new(0);
     drop(batch.message(0x0a00 | u16::from(operation), 0, &bytes(payload)));
@@ -56,7 +57,7 @@ fn frame(message: &[u8]) -> Frame<'_> {
     Frames::new(message).next().unwrap().unwrap()
 }
 
-/// What we write between the marks of a transaction.
+/// Returns the bytes that are written between the marks of a transaction.
 fn written(write: impl FnOnce(&mut Transaction)) -> Vec<u8> {
     let mut transaction = Transaction::begin(0, None);
     write(&mut transaction);
@@ -117,7 +118,7 @@ fn an_element() {
     let ours = written(|transaction| {
         transaction.elements(ElementsOperation::Add, FAMILY, "t", "m").push(&element);
     });
-    // nft names the map by its number in the transaction too, which takes eight bytes more.
+    // nft also sends the map's id in the transaction, which takes eight more bytes.
     let theirs = bytes(ELEMENT);
     assert_eq!(ours.get(..20), theirs.get(..20));
     assert_eq!(ours.get(20..), theirs.get(28..));

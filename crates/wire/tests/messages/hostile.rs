@@ -1,4 +1,4 @@
-//! Bytes that may be anything: every decoder answers with a value or an error, and what it reads it can write.
+//! Arbitrary bytes: every decoder returns a value or an error, and a decoded rule can be encoded again.
 
 use super::worlds::{arbitrary_chain, arbitrary_element, arbitrary_rule, arbitrary_set, arbitrary_table};
 use portolan_wire::netlink::Header;
@@ -28,7 +28,7 @@ fn decode_everything(frame: &Frame<'_>) {
     }
 }
 
-/// Any message with a type that some decoder reads.
+/// Generates message types that some decoder reads.
 fn kind() -> impl Strategy<Value = u16> {
     prop_oneof![
         (0..34_u16).prop_map(|operation| 0x0a00 | operation),
@@ -39,7 +39,7 @@ fn kind() -> impl Strategy<Value = u16> {
     ]
 }
 
-/// Real messages.
+/// Generates real messages.
 fn written() -> impl Strategy<Value = Vec<u8>> {
     let objects =
         (arbitrary_table(), arbitrary_chain(), arbitrary_rule(), arbitrary_set(), arbitrary_element());
@@ -56,7 +56,7 @@ fn written() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// Virtual servers, members of sets and addresses.
+/// Returns messages of virtual servers, members of sets and addresses.
 fn others() -> Batch {
     let address = "10.96.0.1".parse().unwrap();
     let identity = ipvs::Identity::Address { protocol: 6, address, port: 80 };
@@ -85,7 +85,7 @@ proptest! {
     }
 
     #[test]
-    fn messages_with_wrong_bytes(
+    fn messages_with_changed_bytes_do_not_panic(
         mut bytes in written(),
         wrong in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..20),
         cut in any::<prop::sample::Index>(),
@@ -126,7 +126,7 @@ fn errors_name_the_object_the_attribute_and_the_offset() {
         .push(&ElementRef::key(&[1, 2, 3, 4]));
     let batch = transaction.finish().unwrap();
     let frame = batch.frame(2).unwrap();
-    // Shorten the payload: the list of elements then claims more than there is.
+    // Shorten the payload, so that the list of elements claims more bytes than there are.
     let short = Frame { payload: &frame.payload[..frame.payload.len() - 4], ..frame };
     let error = Event::decode(&short).unwrap_err();
     assert_eq!(

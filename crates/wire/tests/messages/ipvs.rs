@@ -1,4 +1,4 @@
-//! What is written about virtual servers and members of sets is what is read.
+//! Virtual servers and members of sets decode to what was encoded.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -33,7 +33,7 @@ fn member() -> impl Strategy<Value = Member> {
     ]
 }
 
-/// The only message of a batch, as if the kernel had sent it with this command.
+/// Returns the only message of a batch as if the kernel had sent it with this command.
 fn answered(batch: &Batch, command: u8) -> Vec<u8> {
     let frame = batch.frame(1).unwrap();
     let mut payload = frame.payload.to_vec();
@@ -97,7 +97,7 @@ proptest! {
         for member in &members {
             ipset::add(&mut batch, &set, member);
         }
-        // The kernel has them all in one list, each as it is written.
+        // The kernel sends all members in one list, each in its written form.
         let mut list = Batch::new(1);
         let mut message = list.message(0x0607, 0, &[0; 4]);
         message.attr_str(2, &set);
@@ -132,7 +132,7 @@ proptest! {
     }
 }
 
-/// A virtual server as Linux 6.1 writes it: 16 bytes for the address, and attributes that are not read.
+/// A virtual server as Linux 6.1 sends it: 16 bytes for the address, and attributes that are not read.
 #[test]
 fn an_ipv4_address_in_sixteen_bytes() {
     let mut batch = Batch::new(1);

@@ -1,4 +1,4 @@
-//! What is written is what is read, for every object and expression.
+//! Every object and expression decodes to what was encoded.
 
 use super::worlds::{
     arbitrary_chain, arbitrary_element, arbitrary_rule, arbitrary_set, arbitrary_table, arbitrary_tuple,
@@ -12,7 +12,7 @@ use portolan_wire::{
 };
 use proptest::prelude::*;
 
-/// Gives `check` the messages between the marks of a transaction.
+/// Passes the messages between the marks of a transaction to `check`.
 fn messages(write: impl FnOnce(&mut Transaction), check: impl FnOnce(&[Frame<'_>])) {
     check(&changes(&transaction(write)));
 }
@@ -98,7 +98,7 @@ proptest! {
             },
             |frames| {
                 let chosen = chosen.index(elements.len());
-                // Each element is a member of the list, the last attribute of the message.
+                // Each element is a member of the list, which is the last attribute of the message.
                 let list = Attributes::new("test", &frames[0].payload[4..], 4).last().unwrap().unwrap();
                 let member = list.nested("test").nth(chosen).unwrap().unwrap();
                 let offset = u32::try_from(member.offset + 16).unwrap();
@@ -117,7 +117,7 @@ proptest! {
         conntrack::delete(&mut batch, &deleted);
         let bytes = batch.bytes().unwrap();
         let frame = Frames::new(bytes).next().unwrap().unwrap();
-        // A flow that is read has both tuples: the message names it by that of its answers.
+        // A flow from the kernel has both tuples. The deletion names it by the reply tuple.
         let mut flow = frame.payload.to_vec();
         let mut original = Attributes::new("test", &frame.payload[4..], 0).next().unwrap().unwrap().payload.to_vec();
         let header = [u16::try_from(original.len() + 4).unwrap().to_ne_bytes(), 1_u16.to_ne_bytes()].concat();
@@ -158,7 +158,7 @@ proptest! {
     fn names_of_ipsets(name in "[A-Za-z0-9:._-]{1,31}") {
         let mut request: Request = ipset::destroy(&name);
         let frame = Frames::new(request.bytes(3).unwrap()).next().unwrap().unwrap();
-        // A list tells the name with the same attribute.
+        // A list contains the name in the same attribute.
         let listed = Frame { header: Header { kind: 0x0607, ..frame.header }, ..frame };
         prop_assert_eq!(ipset::Event::decode(&listed), Ok(ipset::Event::Set { name, kind: None, references: None, members: Vec::new() }));
         prop_assert_eq!(ipset::Event::decode(&frame), Ok(ipset::Event::Other { kind: 0x0603 }));
@@ -169,7 +169,7 @@ proptest! {
         for (mut request, kind) in [(nfacct::create(&name), 0x0700), (nfacct::get(&name), 0x0701), (nfacct::delete(&name), 0x0703)] {
             let frame = Frames::new(request.bytes(3).unwrap()).next().unwrap().unwrap();
             prop_assert_eq!(frame.header.kind, kind);
-            // The answer to a question has the name with the same attribute, and numbers.
+            // The answer to a request contains the name in the same attribute, and numbers.
             let mut batch = Batch::new(1);
             let mut message = batch.message(0x0700, 0, &frame.payload[..4]);
             message.attr_u64_be(2, packets);
@@ -190,7 +190,7 @@ proptest! {
         let mut request: Request = generic::family(&name);
         let frame = Frames::new(request.bytes(3).unwrap()).next().unwrap().unwrap();
         prop_assert_eq!(generic::Event::decode(&frame), Ok(generic::Event::Other { kind: 0x10 }));
-        // The answer has the name with the same attribute, another command, and the number.
+        // The answer contains the name in the same attribute, another command, and the number.
         let mut batch = Batch::new(1);
         let mut message = batch.message(0x10, 0, &[1, 2, 0, 0]);
         message.attr_bytes(1, &id.to_ne_bytes());
@@ -236,7 +236,7 @@ fn elements_are_split_over_messages_below_the_limit_of_an_attribute() {
 }
 
 #[test]
-fn what_does_not_fit_is_an_error_and_nothing_is_sent() {
+fn a_value_that_is_too_long_is_an_error_and_nothing_is_sent() {
     let mut transaction = Transaction::begin(10, None);
     transaction.new_table(&Table::new(Family::IPV4, "fits"), IfExists::Keep);
     transaction.new_table(&Table::new(Family::IPV4, "x".repeat(70_000)), IfExists::Keep);

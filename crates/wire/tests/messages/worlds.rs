@@ -1,4 +1,4 @@
-//! Any object that can be written.
+//! Generators of all objects that can be written.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -102,7 +102,7 @@ pub(crate) fn arbitrary_set() -> impl Strategy<Value = Set> {
         )| {
             Set {
                 id,
-                // The kernel's flag of a map follows from the data.
+                // The kernel's map flag follows from the data.
                 flags: SetFlags(flags & !8),
                 data,
                 timeout: times.0,

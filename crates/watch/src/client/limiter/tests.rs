@@ -9,7 +9,7 @@ fn bucket(qps: f32, burst: i32) -> Bucket {
 }
 
 #[test]
-fn numbers_and_what_they_mean() {
+fn meaning_of_qps_and_burst() {
     let now = Instant::now();
     let size = |qps, burst| Bucket::new(qps, burst, now).map(|made| made.map(|made| (made.rate, made.burst)));
     assert_eq!(size(5.0, 10), Ok(Some((5.0, 10.0))));
@@ -33,7 +33,7 @@ fn a_burst_then_the_rate() {
 }
 
 #[test]
-fn what_is_given_back_is_there_for_the_next() {
+fn a_returned_token_serves_the_next_request() {
     let mut bucket = bucket(1.0, 1);
     let start = bucket.at;
     assert_eq!(bucket.take(start), Duration::ZERO);
@@ -43,9 +43,9 @@ fn what_is_given_back_is_there_for_the_next() {
 }
 
 proptest! {
-    /// In any stretch of time no more than the burst and what the rate gives in it.
+    /// In any period no more requests are sent than the burst and what the rate allows.
     #[test]
-    fn never_more_than_promised(
+    fn requests_never_exceed_burst_and_rate(
         qps in 0.1_f32..100.0,
         burst in 1_i32..20,
         gaps in proptest::collection::vec(0_u64..2_000, 1..100),
@@ -69,7 +69,7 @@ proptest! {
 }
 
 #[tokio::test(start_paused = true)]
-async fn turns_come_in_order_at_the_rate() {
+async fn requests_are_allowed_in_order_at_the_rate() {
     let limiter = Arc::new(Limiter::new(2.0, 1).unwrap());
     let start = time::Instant::now();
     let turns = (0..4).map(|_| {
@@ -86,7 +86,7 @@ async fn turns_come_in_order_at_the_rate() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_gives_up_leaves_its_turn() {
+async fn a_cancelled_request_returns_its_token() {
     let limiter = Limiter::new(0.1, 1).unwrap();
     limiter.turn().await;
     for _ in 0..3 {

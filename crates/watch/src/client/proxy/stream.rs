@@ -1,4 +1,4 @@
-//! A connection that knows whether a proxy at its other end forwards single requests.
+//! A TCP connection that knows whether its peer is a proxy that forwards single requests.
 
 use std::io;
 use std::pin::Pin;
@@ -11,16 +11,17 @@ use tokio::net::TcpStream;
 
 use crate::client::peers::Held;
 
-/// TCP. Requests to a forwarding proxy name the whole URL (RFC 9112, 3.2.2).
+/// A TCP connection. Requests to a forwarding proxy contain the whole URL (RFC 9112, 3.2.2).
 pub(in crate::client) struct Stream {
     tcp: TcpStream,
     forwarding: bool,
-    /// Where it goes counts while it is open.
+    /// Keeps the peer's address recorded while the connection is open.
     _peer: Option<Held>,
 }
 
 impl Stream {
-    /// `forwarding`: to a proxy that forwards, and not to the API server or through a tunnel.
+    /// Wraps a connection. `forwarding`: true for a proxy that forwards requests, false for the API server and
+    /// tunnels.
     pub(super) fn new(tcp: TokioIo<TcpStream>, forwarding: bool, peer: Option<Held>) -> TokioIo<Self> {
         TokioIo::new(Self { tcp: tcp.into_inner(), forwarding, _peer: peer })
     }

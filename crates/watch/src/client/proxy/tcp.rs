@@ -1,4 +1,4 @@
-//! Connections by TCP, to the API server or to a proxy before it.
+//! TCP connections to the API server or to a proxy before it.
 
 use std::future::Future;
 use std::net::IpAddr;
@@ -15,27 +15,28 @@ use tower::{BoxError, Service};
 use super::stream::Stream;
 use crate::client::peers::{Resolver, Route};
 
-/// A connection must be made within this time.
+/// Maximum time to make a connection.
 const CONNECT: Duration = Duration::from_secs(10);
 
-/// A peer that is silent for this long is probed, at this interval, and given up after three probes: a dead
-/// API server or a lost flow in a middlebox is noticed in about 30 s even where no timeout is due.
+/// A peer that is silent for `KEEPALIVE_IDLE` is probed every `KEEPALIVE_INTERVAL`, and given up after
+/// `KEEPALIVE_PROBES` probes. A dead API server or a flow lost in a middlebox is noticed in about 30 s even where no
+/// timeout applies.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_PROBES: u32 = 3;
 
-/// Makes connections, and notes where they go.
+/// Makes connections and records their addresses.
 #[derive(Clone)]
 pub(in crate::client) struct Tcp {
     connector: HttpConnector<Resolver>,
     route: Arc<Route>,
-    /// At the other end is a proxy that forwards single requests.
+    /// True if the peer is a proxy that forwards single requests.
     forwarding: bool,
 }
 
 impl Tcp {
-    /// Our own settings for three reasons: no delay by Nagle's algorithm, dead peers noticed by keep-alive probes, and
-    /// a limit for the time that a connection may take.
+    /// Creates a connector that differs from kube's in three settings: Nagle's algorithm is off, keep-alive probes
+    /// detect dead peers, and the time for a connection is limited.
     pub(super) fn new(route: Arc<Route>, forwarding: bool) -> Self {
         let mut connector = HttpConnector::new_with_resolver(Resolver::new(Arc::clone(&route)));
         connector.enforce_http(false);
@@ -58,7 +59,7 @@ impl Service<Uri> for Tcp {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        // The resolver is asked for names only.
+        // The resolver is called for names only, so addresses are recorded here.
         let literal = super::host(&uri).parse::<IpAddr>();
         if let Ok(address) = literal {
             self.route.found(std::iter::once(address));

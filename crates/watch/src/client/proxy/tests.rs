@@ -31,7 +31,7 @@ fn the_variable_of_the_scheme_counts() {
 }
 
 #[test]
-fn what_is_not_proxied() {
+fn hosts_that_are_not_proxied() {
     let no = |url: &str, no_proxy: &str| {
         choose(url, None, &[("HTTPS_PROXY", "http://p:1"), ("NO_PROXY", no_proxy)]).unwrap().is_none()
     };

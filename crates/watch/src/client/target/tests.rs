@@ -3,7 +3,7 @@ use super::*;
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-/// A pod's environment and mounts, and a place for kubeconfigs.
+/// A pod's environment and mounts, and a directory for kubeconfigs.
 struct World {
     directory: tempfile::TempDir,
     variables: HashMap<&'static str, &'static str>,
@@ -87,7 +87,7 @@ fn a_pod_needs_neither_flag_nor_file() {
 }
 
 #[test]
-fn what_a_pod_cannot_do_without() {
+fn a_pod_needs_the_service_variables_and_a_token() {
     let mut pod = World::pod();
     pod.variables.remove("KUBERNETES_SERVICE_PORT");
     assert!(matches!(pod.find(None, None), Err(ClientError::NotInCluster)));

@@ -1,4 +1,4 @@
-//! Which lists are asked for, and which are believed.
+//! Which lists are requested, and which are accepted.
 
 use super::*;
 use crate::driver::fake::play_counting;
@@ -75,7 +75,7 @@ async fn an_expired_watch_is_listed_again_and_nothing_is_deleted_before_the_end(
 }
 
 #[tokio::test(start_paused = true)]
-async fn half_a_page() {
+async fn half_a_page_is_requested_again() {
     let whole = page(&[service("a", "1"), service("b", "2")], "50", "");
     let log = services([status(400), ok(&whole.as_bytes()[..whole.len() - 40]), ok(whole.clone())]).await;
     assert_eq!(log.queries()[1..4], ["limit=500", "limit=500", "resourceVersion=50"]);
@@ -119,7 +119,7 @@ async fn a_list_of_another_kind_ends_no_list() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_empty_list_where_services_were_known_waits_for_another_one() {
+async fn an_empty_list_where_services_were_known_is_held_until_another_one() {
     let many = || ok(added("a", "3") + &added("b", "4") + &end_mark("10"));
     let empty = || ok(page(&[], "20", ""));
     let log =
@@ -164,7 +164,7 @@ async fn a_page_that_is_no_list_ends_no_list() {
     }
 }
 
-/// A Pod has a namespace and a name, too: taken for a Service without ports it would take the real one away.
+/// A Pod has a namespace and a name, too. Decoded as a Service without ports, it would replace the real Service.
 fn pod(name: &str, version: &str) -> Value {
     json!({"kind": "Pod", "apiVersion": "v1",
         "metadata": {"name": name, "namespace": "ns", "resourceVersion": version}})
@@ -175,7 +175,7 @@ async fn objects_of_another_kind_are_not_applied() {
     let pod_list = |kind: Value| {
         json!({"kind": kind, "metadata": {"resourceVersion": "50"}, "items": [pod("a", "4")]}).to_string()
     };
-    // The keys are sorted: its items stand before its kind.
+    // The keys are sorted, so the items come before the kind.
     assert!(pod_list(json!("PodList")).find("items") < pod_list(json!("PodList")).find("PodList"));
     let first = pod_list(json!("PodList")).replacen('{', r#"{"kind":"PodList","#, 1);
     let stream = frame("ADDED", &pod("a", "4")) + &end_mark("50");
@@ -216,7 +216,7 @@ async fn changes_of_another_kind_are_not_applied_and_lead_to_a_list() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_is_asked_for_every_few_seconds_while_an_empty_one_is_not_believed() {
+async fn a_list_is_requested_every_few_seconds_while_an_empty_one_is_held() {
     let many = || ok(added("a", "3") + &added("b", "4") + &end_mark("10"));
     let patient = Timing { empty_list_hold: Duration::from_secs(3600), ..Timing::default() };
     let empty = (0..20).map(|_| ok(page(&[], "20", "")));
@@ -229,7 +229,7 @@ async fn a_list_is_asked_for_every_few_seconds_while_an_empty_one_is_not_believe
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_empty_list_that_began_before_the_time_was_over_is_not_believed() {
+async fn an_empty_list_that_began_before_the_hold_ended_is_not_accepted() {
     let many = || ok(added("a", "3") + &added("b", "4") + &end_mark("10"));
     let slow = page(&[], "20", "");
     let (head, tail) = slow.split_at(20);
@@ -241,7 +241,7 @@ async fn an_empty_list_that_began_before_the_time_was_over_is_not_believed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watcher_in_the_place_of_another_doubts_what_that_one_would_have_doubted() {
+async fn a_successor_holds_the_empty_lists_that_its_predecessor_would_hold() {
     let counts = KindCounts::default();
     let many = ok(added("a", "3") + &added("b", "4") + &end_mark("10") + &added("c", "11"));
     play_counting(&counts, Timing::default(), Kind::Service, [many]).await;

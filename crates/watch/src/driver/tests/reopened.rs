@@ -1,4 +1,4 @@
-//! Watches that end or are silent: what is asked for next, and when.
+//! Watches that end or are silent: what is requested next, and when.
 
 use super::*;
 
@@ -85,7 +85,7 @@ async fn a_silent_watch_is_given_up_after_its_length_and_half_a_minute() {
     assert_eq!(log.queries()[1], "resourceVersion=10");
 }
 
-/// A healthy server sends one a minute, up to a second and a quarter late.
+/// A healthy server sends one bookmark a minute, up to 1.25 s late.
 #[tokio::test(start_paused = true)]
 async fn an_idle_watch_with_bookmarks_is_left_alone() {
     let bookmark = |_| [Step::Wait(Duration::from_millis(61_250)), Step::Send(bookmark("10").into())];
@@ -135,7 +135,7 @@ async fn a_restored_server_has_older_versions() {
     assert_eq!(log.queries(), [STREAM, "resourceVersion=10", STREAM]);
 }
 
-/// A middlebox cuts each watch before a bookmark is due.
+/// Returns an answer in which a middlebox cuts the watch before a bookmark is due.
 fn cut_when_idle(seconds: u64) -> Answer {
     steps([Step::Wait(Duration::from_secs(seconds)), Step::Break])
 }
@@ -150,7 +150,7 @@ async fn a_server_that_lost_its_history_is_listed_though_idle_watches_are_cut() 
     assert!(log.events[4].starts_with("relist: neither an event nor a bookmark"), "{:?}", log.events);
 }
 
-/// The alert on `portolan_watch_age_seconds` begins at 900 s.
+/// The alert on `portolan_watch_age_seconds` fires from 900 s on.
 #[tokio::test(start_paused = true)]
 async fn a_healthy_server_behind_idle_cuts_is_heard_of_before_the_alert() {
     let answers = (0..400).map(|_| {

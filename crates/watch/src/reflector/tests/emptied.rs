@@ -26,7 +26,7 @@ fn doubted(outcome: Result<bool, RestartReason>) -> Option<(usize, bool)> {
 }
 
 #[test]
-fn an_empty_list_is_believed_when_another_one_says_the_same_after_half_a_minute() {
+fn an_empty_list_is_accepted_when_another_one_is_empty_after_half_a_minute() {
     let start = Instant::now();
     for kind in [Kind::Service, Kind::EndpointSlice] {
         let mut reflector = knowing(kind, 3, Timing::default());
@@ -46,7 +46,7 @@ fn an_empty_list_is_believed_when_another_one_says_the_same_after_half_a_minute(
 }
 
 #[test]
-fn a_list_that_was_asked_for_before_the_time_was_over_does_not_count() {
+fn an_empty_list_that_began_before_the_hold_ended_does_not_count() {
     let (mut reflector, start) = (knowing(Kind::Service, 3, Timing::default()), Instant::now());
     fail(&mut reflector, refused(410));
     assert!(doubted(empty_list(&mut reflector, start)).is_some());
@@ -58,7 +58,7 @@ fn a_list_that_was_asked_for_before_the_time_was_over_does_not_count() {
 }
 
 #[test]
-fn what_another_watcher_knew_is_known() {
+fn a_successor_knows_the_objects_of_its_predecessor() {
     let mut reflector = Reflector::new(Kind::Service, false, 3, Timing::default());
     assert_eq!(doubted(empty_list(&mut reflector, Instant::now())), Some((3, true)));
     assert_eq!(reflector.known(), 3);
@@ -77,7 +77,7 @@ fn a_long_hold_asks_as_often_as_a_short_one() {
 }
 
 #[test]
-fn one_object_in_the_next_list_ends_the_doubt() {
+fn one_object_in_the_next_list_ends_the_hold() {
     let (mut reflector, now) = (knowing(Kind::Service, 3, Timing::default()), Instant::now());
     fail(&mut reflector, refused(410));
     assert!(doubted(empty_list(&mut reflector, now)).is_some());
@@ -92,7 +92,7 @@ fn one_object_in_the_next_list_ends_the_doubt() {
 }
 
 #[test]
-fn what_is_deleted_one_by_one_is_gone() {
+fn objects_deleted_one_by_one_are_not_counted() {
     let mut reflector = knowing(Kind::Service, 3, Timing::default());
     reflector.counted();
     (0..3).for_each(|_| reflector.deleted("12"));
@@ -101,7 +101,7 @@ fn what_is_deleted_one_by_one_is_gone() {
 }
 
 #[test]
-fn other_kinds_and_a_hold_of_zero_believe_at_once() {
+fn empty_lists_of_other_kinds_and_with_a_hold_of_zero_are_accepted_at_once() {
     let at_once = Timing { empty_list_hold: Duration::ZERO, ..Timing::default() };
     for (kind, timing) in
         [(Kind::Node, Timing::default()), (Kind::ServiceCidr, Timing::default()), (Kind::Service, at_once)]
@@ -113,7 +113,7 @@ fn other_kinds_and_a_hold_of_zero_believe_at_once() {
 }
 
 #[test]
-fn a_list_that_fails_meanwhile_changes_nothing() {
+fn a_list_that_fails_during_a_hold_changes_nothing() {
     let (mut reflector, start) = (knowing(Kind::Service, 3, Timing::default()), Instant::now());
     fail(&mut reflector, refused(410));
     assert!(doubted(empty_list(&mut reflector, start)).is_some());

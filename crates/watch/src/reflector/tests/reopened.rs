@@ -1,8 +1,8 @@
-//! How soon the next request follows, whatever ended the one before.
+//! How soon the next request follows after each kind of end.
 
 use super::*;
 
-/// A watch of this reflector is open for so long, then ends. Answers what follows, and when.
+/// Opens a watch of this reflector for `lasted`, then ends it. Returns what follows, and when.
 fn ends_after(
     reflector: &mut Reflector,
     at: Instant,
@@ -56,7 +56,7 @@ fn a_server_that_cuts_every_watch_at_once_is_not_asked_in_a_tight_loop() {
 }
 
 #[test]
-fn nor_is_one_that_sends_an_event_each_time() {
+fn a_server_that_sends_an_event_and_cuts_every_watch_is_not_asked_in_a_tight_loop() {
     let (mut reflector, now) = (watching(), Instant::now());
     let mut cut = |version: u32| {
         reflector.opened(now);
@@ -128,7 +128,7 @@ fn a_load_balancer_that_answers_for_an_absent_server_is_asked_every_second_and_a
 }
 
 #[test]
-fn what_is_no_trouble_of_the_server_is_tried_every_five_seconds() {
+fn failures_other_than_server_trouble_are_retried_every_five_seconds() {
     let credentials = || RestartReason::Credentials("no token".into());
     for reason in [|| refused(401), || refused(403), credentials] {
         let mut reflector = watching();
@@ -155,7 +155,7 @@ fn a_lost_version_leads_to_a_list_at_once_but_not_to_list_after_list() {
     }
 }
 
-/// A replica that lags answers so after some seconds, each time.
+/// A lagging replica sends this after some seconds, each time.
 #[test]
 fn a_watch_that_ends_in_an_error_event_without_anything_before_has_not_worked() {
     let (mut reflector, now) = (watching(), Instant::now());
@@ -195,7 +195,7 @@ fn a_server_whose_etcd_is_too_old_for_streamed_lists_gets_pages_at_once_and_for_
     }
 }
 
-/// The time that a watch may be silent, if it is bookmarks that are missed then.
+/// Returns how long a watch may be silent, if the limit is that for missing bookmarks.
 fn patience(reflector: &mut Reflector, now: Instant) -> Option<u64> {
     match reflector.silence(seconds(3600), now) {
         (silence, RestartReason::NoBookmarks(_)) => Some(silence.as_secs()),
@@ -265,7 +265,7 @@ fn silence_counts_over_all_answers_of_a_watch_but_not_while_the_server_is_away()
 }
 
 #[test]
-fn a_server_that_sends_bookmarks_again_is_believed_again() {
+fn bookmarks_that_come_again_reset_the_patience() {
     let (mut reflector, now) = (watching(), Instant::now());
     fail(&mut reflector, RestartReason::NoBookmarks(seconds(90)));
     list(&mut reflector, "10", now);

@@ -1,4 +1,4 @@
-//! Expressions that compare and calculate, and those that use sets.
+//! Expressions that compare and compute, and those that use sets.
 
 use super::{Body, Map, number, register, register_if};
 use crate::DecodeError;
@@ -40,7 +40,7 @@ const NFTA_DYNSET_SREG_DATA: u16 = 5;
 const NFTA_DYNSET_TIMEOUT: u16 = 6;
 
 numbers! {
-    /// How to compare (`enum nft_cmp_ops`); order as of numbers in network byte order.
+    /// How to compare (`enum nft_cmp_ops`). The order is that of numbers in network byte order.
     CmpOperation(u32) {
         /// Equal.
         EQ = 0,
@@ -58,34 +58,34 @@ numbers! {
 }
 
 numbers! {
-    /// What to do to a set (`enum nft_dynset_ops`).
+    /// The operation on a set (`enum nft_dynset_ops`).
     DynsetOperation(u32) {
-        /// Add an element; one that is there stays as it is.
+        /// Add an element. An existing one is not changed.
         ADD = 0,
-        /// Add an element, or start its timeout again.
+        /// Add an element, or restart the timeout of an existing one.
         UPDATE = 1,
         /// Remove an element.
         DELETE = 2,
     }
 }
 
-/// Leaves the rule unless a comparison holds (`cmp`).
+/// Ends the rule unless a comparison is true (`cmp`).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Cmp {
-    /// What to compare.
+    /// The register to compare.
     pub source: Register,
-    /// How.
+    /// The operation.
     pub operation: CmpOperation,
-    /// With what; its length is the length compared.
+    /// The value to compare with. Its length is the compared length.
     pub data: Vec<u8>,
 }
 
-/// Leaves the rule unless a value is inside a range, both ends in it (`range`).
+/// Ends the rule unless a value is inside a range, which includes both ends (`range`).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Range {
-    /// What to compare.
+    /// The register to compare.
     pub source: Register,
-    /// Whether it must be outside instead.
+    /// True if the value has to be outside instead.
     pub inverted: bool,
     /// First value.
     pub from: Vec<u8>,
@@ -93,27 +93,27 @@ pub struct Range {
     pub to: Vec<u8>,
 }
 
-/// Calculates with bits (`bitwise`).
+/// Computes with bits (`bitwise`).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Bitwise {
-    /// What to calculate with.
+    /// The register with the value.
     pub source: Register,
-    /// Where the result goes.
+    /// The register for the result.
     pub destination: Register,
     /// Length in bytes.
     pub length: u32,
-    /// What to do.
+    /// The operation.
     pub operation: BitwiseOperation,
 }
 
-/// A calculation with bits.
+/// An operation on bits.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum BitwiseOperation {
-    /// `(value & mask) ^ xor`; both as long as the value.
+    /// `(value & mask) ^ xor`. Mask and xor are as long as the value.
     MaskXor {
         /// Bits to keep.
         mask: Vec<u8>,
-        /// Bits to turn.
+        /// Bits to invert.
         xor: Vec<u8>,
     },
     /// `value << bits`, of a value in the machine's byte order.
@@ -122,18 +122,18 @@ pub enum BitwiseOperation {
     ShiftRight(u32),
 }
 
-/// Looks a key up in a set or map (`lookup`); leaves the rule when it is not there.
+/// Looks up a key in a set or map (`lookup`). Ends the rule if it is not found.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Lookup {
     /// Name of the set.
     pub set: String,
-    /// Number that the set has inside the transaction that creates it; only anonymous sets need it.
+    /// The set's id in the transaction that creates it. Needed only for anonymous sets.
     pub set_id: Option<u32>,
-    /// Where the key is.
+    /// The register with the key.
     pub source: Register,
-    /// Where the map's data goes; [`Register::VERDICT`] for a verdict map.
+    /// The register for the map's data; [`Register::VERDICT`] for a verdict map.
     pub destination: Option<Register>,
-    /// Leave the rule when the key is there instead.
+    /// True to end the rule if the key is found instead.
     pub inverted: bool,
 }
 
@@ -142,20 +142,20 @@ pub struct Lookup {
 pub struct Dynset {
     /// Name of the set; it must have [`SetFlags::EVAL`](crate::nftables::SetFlags::EVAL).
     pub set: String,
-    /// Number that the set has inside the transaction that creates it; only anonymous sets need it.
+    /// The set's id in the transaction that creates it. Needed only for anonymous sets.
     pub set_id: Option<u32>,
-    /// What to do.
+    /// The operation.
     pub operation: DynsetOperation,
-    /// Where the key is.
+    /// The register with the key.
     pub key: Register,
-    /// Where the data is, for a map.
+    /// The register with the data, for a map.
     pub data: Option<Register>,
-    /// How long the element lives, in milliseconds; 0 takes the set's default.
+    /// Lifetime of the element in milliseconds; 0 for the set's default.
     pub timeout: u64,
 }
 
 impl Bitwise {
-    /// `(value & mask) ^ xor` in place.
+    /// Creates `(value & mask) ^ xor` on one register.
     pub fn mask_xor(register: Register, mask: impl Into<Vec<u8>>, xor: impl Into<Vec<u8>>) -> Self {
         let (mask, xor) = (mask.into(), xor.into());
         let length = u32::try_from(mask.len()).unwrap_or(u32::MAX);
@@ -163,7 +163,7 @@ impl Bitwise {
         Self { source: register, destination: register, length, operation }
     }
 
-    /// Whether this is one of the operations modelled here, not one with a second register (kernel 6.13).
+    /// Returns true for the operations modelled here, false for those with a second register (Linux 6.13).
     pub(super) fn is_known(data: Option<Attribute<'_>>) -> Result<bool, DecodeError> {
         let operation = super::attributes(data, Self::NAME)?.u32_be(NFTA_BITWISE_OP)?;
         Ok(operation.unwrap_or(NFT_BITWISE_MASK_XOR) <= NFT_BITWISE_RSHIFT)
@@ -292,7 +292,7 @@ impl Body for Dynset {
         message.attr_u32_be(NFTA_DYNSET_OP, self.operation.0);
         message.attr_register(NFTA_DYNSET_SREG_KEY, self.key);
         message.attr_register_if(NFTA_DYNSET_SREG_DATA, self.data);
-        // Even a timeout of 0 is refused for a set without timeouts.
+        // A set without timeouts refuses even a timeout of 0.
         if self.timeout != 0 {
             message.attr_u64_be(NFTA_DYNSET_TIMEOUT, self.timeout);
         }
@@ -314,7 +314,7 @@ fn value(map: &Map<'_>, kind: u16) -> Result<Vec<u8>, DecodeError> {
     DataRef::decode_value(&map.required(kind)?).map(<[u8]>::to_vec)
 }
 
-/// The number of bits is a 32-bit value in the machine's byte order.
+/// Writes a shift. The number of bits is a 32-bit value in the machine's byte order.
 fn encode_shift(message: &mut Message<'_>, operation: u32, bits: u32) {
     message.attr_u32_be(NFTA_BITWISE_OP, operation);
     message.attr_data(NFTA_BITWISE_DATA, DataRef::Value(&bits.to_ne_bytes()));

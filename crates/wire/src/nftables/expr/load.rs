@@ -1,4 +1,4 @@
-//! Expressions that load a register, and the setting halves of `meta` and `ct`.
+//! Expressions that load a register, and the forms of `meta` and `ct` that set a property.
 
 use super::{Body, Map, number, register, register_if};
 use crate::DecodeError;
@@ -33,7 +33,7 @@ const NFTA_IMMEDIATE_DREG: u16 = 1;
 const NFTA_IMMEDIATE_DATA: u16 = 2;
 
 numbers! {
-    /// Where an offset into the packet counts from (`enum nft_payload_bases`).
+    /// The start of an offset into the packet (`enum nft_payload_bases`).
     PayloadBase(u32) {
         /// The link-layer header.
         LINK = 0,
@@ -41,7 +41,7 @@ numbers! {
         NETWORK = 1,
         /// The TCP, UDP or SCTP header.
         TRANSPORT = 2,
-        /// What follows the transport header.
+        /// The data after the transport header.
         INNER = 3,
     }
 }
@@ -49,25 +49,25 @@ numbers! {
 numbers! {
     /// A property of the packet (`enum nft_meta_keys`).
     MetaKey(u32) {
-        /// Its queueing priority, in the machine's byte order.
+        /// The queueing priority, in the machine's byte order.
         PRIORITY = 2,
-        /// Its mark, in the machine's byte order.
+        /// The packet's mark, in the machine's byte order.
         MARK = 3,
-        /// Index of the interface it came from.
+        /// Index of the incoming interface.
         IIF = 4,
-        /// Index of the interface it goes to.
+        /// Index of the outgoing interface.
         OIF = 5,
-        /// Name of the interface it came from, 16 bytes.
+        /// Name of the incoming interface, 16 bytes.
         IIFNAME = 6,
-        /// Name of the interface it goes to, 16 bytes.
+        /// Name of the outgoing interface, 16 bytes.
         OIFNAME = 7,
-        /// User that sent it.
+        /// User id of the sending socket.
         SKUID = 10,
         /// Family of the hook, one byte.
         NFPROTO = 15,
         /// Transport protocol, one byte.
         L4PROTO = 16,
-        /// Kind of destination: this host, broadcast and so on.
+        /// Kind of the destination: this host, broadcast and so on.
         PKTTYPE = 19,
         /// A random number.
         PRANDOM = 24,
@@ -77,13 +77,13 @@ numbers! {
 numbers! {
     /// A property of the connection (`enum nft_ct_keys`).
     CtKey(u32) {
-        /// Bits of its state: 2 established, 4 related, 8 new, 1 invalid, 64 untracked.
+        /// Bits of the state: 2 established, 4 related, 8 new, 1 invalid, 64 untracked.
         STATE = 0,
-        /// Direction of the packet, one byte: 0 as the first packet, 1 back.
+        /// Direction of the packet, one byte: 0 original, 1 reply.
         DIRECTION = 1,
-        /// `IPS_*`, such as 0x10 for translated source, 0x20 for translated destination.
+        /// `IPS_*` bits, such as 0x10 for a translated source, 0x20 for a translated destination.
         STATUS = 2,
-        /// Its mark, in the machine's byte order.
+        /// The connection mark, in the machine's byte order.
         MARK = 3,
         /// Source address of a direction.
         SRC = 8,
@@ -95,7 +95,7 @@ numbers! {
         PROTO_SRC = 11,
         /// Destination port of a direction.
         PROTO_DST = 12,
-        /// Its zone.
+        /// The conntrack zone.
         ZONE = 17,
         /// IPv4 source address of a direction.
         SRC_IP = 19,
@@ -109,7 +109,7 @@ numbers! {
 }
 
 numbers! {
-    /// What to ask the routing table for (`enum nft_fib_result`).
+    /// The result of a route lookup (`enum nft_fib_result`).
     FibResult(u32) {
         /// Index of the interface.
         OIF = 1,
@@ -120,14 +120,14 @@ numbers! {
     }
 }
 
-/// How to ask the routing table (`enum nft_fib_flags`), combined with `|` on the numbers.
+/// Options of a route lookup (`enum nft_fib_flags`), combined with `|` on the numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FibFlags(pub u32);
 
 numbers! {
-    /// How numbers are made (`enum nft_ng_types`).
+    /// How numbers are generated (`enum nft_ng_types`).
     NumgenType(u32) {
-        /// Counting up, over all processors.
+        /// Incremental, across all processors.
         INCREMENTAL = 0,
         /// Random.
         RANDOM = 1,
@@ -137,31 +137,31 @@ numbers! {
 /// Loads bytes of the packet (`payload`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Payload {
-    /// Where they go.
+    /// The register to load into.
     pub destination: Register,
-    /// Where the offset counts from.
+    /// The start of the offset.
     pub base: PayloadBase,
     /// Offset in bytes.
     pub offset: u32,
-    /// Length in bytes; the last word is padded with zeros.
+    /// Length in bytes. The last word is padded with zeros.
     pub length: u32,
 }
 
 /// Loads or sets a property of the packet (`meta`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Meta {
-    /// Loads it.
+    /// Loads the property.
     Load {
-        /// What.
+        /// The property.
         key: MetaKey,
-        /// Where it goes.
+        /// The register to load into.
         destination: Register,
     },
-    /// Sets it.
+    /// Sets the property.
     Set {
-        /// What.
+        /// The property.
         key: MetaKey,
-        /// Where it comes from.
+        /// The register with the value.
         source: Register,
     },
 }
@@ -169,76 +169,76 @@ pub enum Meta {
 /// Loads or sets a property of the packet's connection (`ct`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Ct {
-    /// Loads it.
+    /// Loads the property.
     Load {
-        /// What.
+        /// The property.
         key: CtKey,
-        /// Where it goes.
+        /// The register to load into.
         destination: Register,
-        /// Of which direction, for keys that have two: 0 as the first packet, 1 back.
+        /// The direction, for keys that have two: 0 original, 1 reply.
         direction: Option<u8>,
     },
-    /// Sets it.
+    /// Sets the property.
     Set {
-        /// What.
+        /// The property.
         key: CtKey,
-        /// Where it comes from.
+        /// The register with the value.
         source: Register,
-        /// Of which direction, for keys that have two.
+        /// The direction, for keys that have two.
         direction: Option<u8>,
     },
 }
 
-/// Asks the routing table (`fib`).
+/// Looks up a route (`fib`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fib {
-    /// Where the answer goes.
+    /// The register for the result.
     pub destination: Register,
-    /// What to ask for.
+    /// The requested result.
     pub result: FibResult,
-    /// What to ask with.
+    /// The inputs of the lookup.
     pub flags: FibFlags,
 }
 
-/// Makes a number (`numgen`) from `offset` to `offset + modulus - 1`, in the machine's byte order.
+/// Generates a number (`numgen`) from `offset` to `offset + modulus - 1`, in the machine's byte order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Numgen {
-    /// Where it goes.
+    /// The register for the number.
     pub destination: Register,
-    /// How many different numbers.
+    /// Number of different values.
     pub modulus: u32,
-    /// How.
+    /// How the numbers are generated.
     pub kind: NumgenType,
     /// The first number.
     pub offset: u32,
 }
 
-/// Loads a constant (`immediate`), or gives a verdict when the destination is [`Register::VERDICT`].
+/// Loads a constant (`immediate`), or sets the verdict if the destination is [`Register::VERDICT`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Immediate {
-    /// Where it goes.
+    /// The register to load into.
     pub destination: Register,
-    /// What.
+    /// The constant or verdict.
     pub data: Data,
 }
 
 impl FibFlags {
-    /// Look the source address up.
+    /// Look up the source address.
     pub const SADDR: Self = Self(1);
-    /// Look the destination address up.
+    /// Look up the destination address.
     pub const DADDR: Self = Self(2);
     /// Use the packet's mark.
     pub const MARK: Self = Self(4);
-    /// Only routes through the interface it came from.
+    /// Use only routes through the incoming interface.
     pub const IIF: Self = Self(8);
-    /// Only routes through the interface it goes to.
+    /// Use only routes through the outgoing interface.
     pub const OIF: Self = Self(16);
-    /// Only whether there is one.
+    /// Return only whether there is a route.
     pub const PRESENT: Self = Self(32);
 }
 
 impl Payload {
-    /// Whether this is the expression that writes into the packet, which is not modelled.
+    /// Returns true for the expression that writes into the packet, which is not modelled.
     pub(super) fn is_write(data: Option<Attribute<'_>>) -> Result<bool, DecodeError> {
         Ok(super::attributes(data, Self::NAME)?.get(NFTA_PAYLOAD_SREG).is_some())
     }

@@ -1,4 +1,4 @@
-//! Expressions about sockets of this host.
+//! Expressions for sockets of this host.
 
 use super::{Body, Map, number, register, register_if};
 use crate::DecodeError;
@@ -16,33 +16,33 @@ const NFTA_SOCKET_DREG: u16 = 2;
 numbers! {
     /// A property of a socket (`enum nft_socket_keys`).
     SocketKey(u32) {
-        /// Whether it may have any address (`IP_TRANSPARENT`), one byte.
+        /// True if the socket may use any address (`IP_TRANSPARENT`); one byte.
         TRANSPARENT = 0,
-        /// Its mark, in the machine's byte order.
+        /// The socket's mark, in the machine's byte order.
         MARK = 1,
-        /// Whether it is bound to no address, one byte.
+        /// True if the socket is bound to no address; one byte.
         WILDCARD = 2,
     }
 }
 
-/// Gives the packet to a socket of this host (`tproxy`): that of its connection or else a listener's, which must be
-/// transparent. Leaves the rule where there is none.
+/// Passes the packet to a socket of this host (`tproxy`): that of its connection, or else a listener's. The socket
+/// has to be transparent. Ends the rule if there is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Tproxy {
     /// Family of the address.
     pub family: Family,
-    /// Address of the listener; the packet's destination, or this host's, when absent.
+    /// Address of the listener. If absent, the packet's destination or an address of this host.
     pub address: Option<Register>,
-    /// Port of the listener, in network byte order; the packet's when absent.
+    /// Port of the listener, in network byte order. If absent, the packet's port.
     pub port: Option<Register>,
 }
 
-/// Loads a property of the socket that the packet is for (`socket`). Leaves the rule where there is none.
+/// Loads a property of the socket that receives the packet (`socket`). Ends the rule if there is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Socket {
-    /// What to load.
+    /// The property to load.
     pub key: SocketKey,
-    /// Where to.
+    /// The register to load into.
     pub destination: Register,
 }
 

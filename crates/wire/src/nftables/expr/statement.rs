@@ -1,4 +1,4 @@
-//! Expressions that do something to the packet, or count it.
+//! Expressions that change, reject, count or log the packet.
 
 use super::{Body, Map, number, register_if};
 use crate::DecodeError;
@@ -36,7 +36,7 @@ const NFTA_LOG_LEVEL: u16 = 5;
 const NFTA_LOG_FLAGS: u16 = 6;
 
 numbers! {
-    /// Which address to translate (`enum nft_nat_types`).
+    /// The address to translate (`enum nft_nat_types`).
     NatType(u32) {
         /// The source.
         SNAT = 0,
@@ -50,18 +50,18 @@ numbers! {
 pub struct NatFlags(pub u32);
 
 impl NatFlags {
-    /// There is an address; the kernel sets it by itself.
+    /// There is an address. Set by the kernel.
     pub const MAP_IPS: Self = Self(0x1);
-    /// There is a port; the kernel sets it by itself.
+    /// There is a port. Set by the kernel.
     pub const PROTO_SPECIFIED: Self = Self(0x2);
     /// Choose source ports at random (nft's `random`).
     pub const PROTO_RANDOM: Self = Self(0x4);
-    /// Keep the mapping of a client.
+    /// Keep a client's mapping.
     pub const PERSISTENT: Self = Self(0x8);
     /// Choose source ports fully at random (nft's `fully-random`).
     pub const PROTO_RANDOM_FULLY: Self = Self(0x10);
 
-    /// Both.
+    /// Returns the union of both.
     #[must_use]
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
@@ -69,7 +69,7 @@ impl NatFlags {
 }
 
 numbers! {
-    /// How to refuse a packet (`enum nft_reject_types`).
+    /// How to reject a packet (`enum nft_reject_types`).
     RejectType(u32) {
         /// An ICMP or `ICMPv6` "unreachable" with a code of that protocol.
         ICMP_UNREACH = 0,
@@ -83,30 +83,30 @@ numbers! {
 /// Translates to a given address (`nat`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Nat {
-    /// Which address.
+    /// The address to translate.
     pub kind: NatType,
     /// Family of the address.
     pub family: Family,
     /// First address.
     pub address_min: Option<Register>,
-    /// Last address; the first when absent.
+    /// Last address; if absent, the first.
     pub address_max: Option<Register>,
     /// First port, in network byte order.
     pub port_min: Option<Register>,
-    /// Last port; the first when absent.
+    /// Last port; if absent, the first.
     pub port_max: Option<Register>,
-    /// How.
+    /// Options of the translation.
     pub flags: NatFlags,
 }
 
 /// Translates the source to the address of the outgoing interface (`masq`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Masq {
-    /// How.
+    /// Options of the translation.
     pub flags: NatFlags,
     /// First source port.
     pub port_min: Option<Register>,
-    /// Last source port; the first when absent.
+    /// Last source port; if absent, the first.
     pub port_max: Option<Register>,
 }
 
@@ -115,50 +115,50 @@ pub struct Masq {
 pub struct Redir {
     /// First port.
     pub port_min: Option<Register>,
-    /// Last port; the first when absent.
+    /// Last port; if absent, the first.
     pub port_max: Option<Register>,
-    /// How.
+    /// Options of the translation.
     pub flags: NatFlags,
 }
 
-/// Refuses the packet with an answer (`reject`).
+/// Rejects the packet with an answer (`reject`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Reject {
-    /// With what.
+    /// Kind of the answer.
     pub kind: RejectType,
-    /// Its code; "port unreachable" is 3 for ICMP, 4 for `ICMPv6`, 1 for [`RejectType::ICMPX_UNREACH`]. Unused
-    /// with [`RejectType::TCP_RST`], where it must be 0.
+    /// ICMP code of the answer. "Port unreachable" is 3 for ICMP, 4 for `ICMPv6`, 1 for
+    /// [`RejectType::ICMPX_UNREACH`]. Must be 0 with [`RejectType::TCP_RST`], which has no code.
     pub code: u8,
 }
 
-/// Counts (`counter`).
+/// Counts packets and bytes (`counter`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Counter {
-    /// Bytes, from the network header on.
+    /// Number of bytes, from the network header on.
     pub bytes: u64,
-    /// Packets.
+    /// Number of packets.
     pub packets: u64,
 }
 
-/// Logs (`log`), to the kernel's log or to a group of listeners.
+/// Logs the packet (`log`), to the kernel's log or to a group of listeners.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Log {
-    /// What each line starts with, 127 bytes at most.
+    /// Start of each line, at most 127 bytes.
     pub prefix: Option<String>,
-    /// Group of listeners.
+    /// Group of listeners; `None` for the kernel's log.
     pub group: Option<u16>,
-    /// Bytes of each packet for listeners.
+    /// Number of bytes of each packet for listeners.
     pub snapshot_length: Option<u32>,
-    /// Packets to collect before listeners are woken.
+    /// Number of packets to collect before listeners are woken.
     pub queue_threshold: Option<u16>,
-    /// Level in the kernel's log; the kernel takes 4 (warning) when there is neither level nor group.
+    /// Level in the kernel's log. The kernel uses 4 (warning) if there is neither level nor group.
     pub level: Option<u32>,
-    /// What to log besides (`NF_LOG_*`).
+    /// What else to log (`NF_LOG_*`).
     pub flags: Option<u32>,
 }
 
 impl Nat {
-    /// Gives the last address and port, and the flags that follow from their presence, as the kernel does.
+    /// Fills in the last address and port, and the flags that follow from their presence, as the kernel does.
     pub(super) fn normalized(self) -> Self {
         let mut flags = self.flags;
         if self.address_min.is_some() {
@@ -187,7 +187,7 @@ impl Redir {
 }
 
 impl Log {
-    /// Gives the level that the kernel takes, and no flags where there are none.
+    /// Fills in the level that the kernel uses, and removes flags of 0.
     pub(super) fn normalized(self) -> Self {
         const WARNING: u32 = 4;
         let level = if self.group.is_none() { self.level.or(Some(WARNING)) } else { self.level };
