@@ -8,7 +8,7 @@ use portolan_sock::{Protocol, Socket, SocketError};
 use portolan_wire::route::{self, Event, GROUP_IPV4_ADDRESS, GROUP_IPV6_ADDRESS};
 
 use crate::ipvs;
-use crate::reading::consistently;
+use crate::reading::retry_on_change;
 
 /// `AF_UNSPEC`: both families.
 const BOTH_FAMILIES: u8 = 0;
@@ -32,14 +32,14 @@ impl Addresses {
     /// Returns every address of every interface, sorted.
     pub fn list(&self) -> Result<Vec<IpAddr>, SocketError> {
         let mut socket = Socket::open(Protocol::Route)?;
-        consistently(|| list(&mut socket))
+        retry_on_change(|| list(&mut socket))
     }
 
     /// Returns every address except those that the IPVS mode added to this node for Services, sorted.
     pub fn list_own(&self) -> Result<Vec<IpAddr>, SocketError> {
         let mut socket = Socket::open(Protocol::Route)?;
         let device = ipvs::device(&mut socket)?;
-        consistently(|| list_but(&mut socket, device))
+        retry_on_change(|| list_but(&mut socket, device))
     }
 
     /// Reads the pending notifications. Returns true if addresses were added or removed, other than those that the

@@ -113,7 +113,7 @@ pub enum Error {
 /// Longest time that a packet may take from the hook that translates or captures it to the hook where it leaves,
 /// pauses of a (virtual) processor included. Rules that such packets still need are kept this long after another data
 /// plane has taken over.
-pub(crate) const PASSAGE: Duration = Duration::from_millis(300);
+pub(crate) const TRANSIT_TIME: Duration = Duration::from_millis(300);
 
 /// The iptables chains that a data plane uses. Modes share chain names, so the removal of one mode's rules must know
 /// which chains the active mode uses.
@@ -156,7 +156,7 @@ pub trait Dataplane {
 
     /// Sets the health-check node ports of changed Services. Returns true if rules must be written to open or close
     /// them. Modes that do not filter traffic to the node return false.
-    fn let_in(&mut self, _health_checks: &[HealthCheckPort]) -> bool {
+    fn open_health_check_ports(&mut self, _health_checks: &[HealthCheckPort]) -> bool {
         false
     }
 
@@ -186,7 +186,7 @@ pub trait Dataplane {
 
     /// Runs [`Dataplane::remove`] in parts, each short enough to run between two commits of another data plane.
     /// Returns true if there is more to remove. The first part removes the rules that translate or capture packets.
-    fn remove_some(&mut self) -> Result<bool, Error> {
+    fn remove_part(&mut self) -> Result<bool, Error> {
         self.remove().map(|()| false)
     }
 
@@ -195,14 +195,14 @@ pub trait Dataplane {
         None
     }
 
-    /// Runs [`Dataplane::remove_some`] after a data plane of another place has taken over. Chains in `kept`, which
+    /// Runs [`Dataplane::remove_part`] after a data plane of another place has taken over. Chains in `kept`, which
     /// the active data plane uses, are not removed. After an error it is called again.
-    fn give_way(&mut self, _kept: Option<Chains>) -> Result<bool, Error> {
-        self.remove_some()
+    fn retire(&mut self, _kept: Option<Chains>) -> Result<bool, Error> {
+        self.remove_part()
     }
 
-    /// Returns when [`Dataplane::give_way`] is to be called again, or `None` if it need not wait.
-    fn way_due(&self) -> Option<Instant> {
+    /// Returns when [`Dataplane::retire`] is to be called again, or `None` if it need not wait.
+    fn next_attempt(&self) -> Option<Instant> {
         None
     }
 

@@ -78,6 +78,6 @@ mod value;
 pub use capture::{CONNECTIONS_TABLE, Capture, TABLE as CAPTURE_TABLE};
 pub(crate) use capture::{Connections, MODE as CAPTURE_MODE, capture_mark};
 pub use dataplane::Nftables;
-pub(crate) use departure::Departure;
+pub(crate) use departure::TableRemoval;
 pub use drift::{DriftWatch, Own};
 pub use skeleton::TABLE;

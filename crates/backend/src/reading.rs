@@ -6,7 +6,7 @@ use portolan_sock::SocketError;
 pub(crate) const ATTEMPTS: u32 = 8;
 
 /// Runs `read` again if its objects changed meanwhile.
-pub(crate) fn consistently<T>(mut read: impl FnMut() -> Result<T, SocketError>) -> Result<T, SocketError> {
+pub(crate) fn retry_on_change<T>(mut read: impl FnMut() -> Result<T, SocketError>) -> Result<T, SocketError> {
     for _ in 1..ATTEMPTS {
         match read() {
             Err(SocketError::Interrupted | SocketError::Overrun) => {}

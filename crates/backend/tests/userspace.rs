@@ -181,14 +181,14 @@ fn modes_take_over_from_each_other_under_load_and_nothing_is_lost() {
         |name| bed.node().output("nft", &["list", "chain", "ip", "portolan-userspace", name]).unwrap();
     // Packets of this node that are already marked still reach the relay; new ones are not marked.
     let parted = || {
-        assert!(bed.at_node(|| userspace.remove_some()).unwrap());
+        assert!(bed.at_node(|| userspace.remove_part()).unwrap());
         !chain("capture-output").contains("mark set")
     };
     eventually(PATIENCE, "the first part of the capture is gone", parted).unwrap();
     assert!(chain("capture-prerouting").contains("jump services"), "{}", chain("capture-prerouting"));
     assert!(userspace.relay().is_captured_for());
     let ended = || {
-        bed.at_node(|| userspace.remove_some()).unwrap();
+        bed.at_node(|| userspace.remove_part()).unwrap();
         !userspace.relay().is_captured_for()
     };
     eventually(PATIENCE, "the end of the capture", ended).unwrap();
@@ -197,10 +197,10 @@ fn modes_take_over_from_each_other_under_load_and_nothing_is_lost() {
         "the same flow in the other mode"
     );
     a_while();
-    assert!(bed.at_node(|| userspace.remove_some()).unwrap(), "the relay has streams");
+    assert!(bed.at_node(|| userspace.remove_part()).unwrap(), "the relay has streams");
     assert_lossless(traffic);
     assert_lossless(later);
-    let done = || !bed.at_node(|| userspace.remove_some()).unwrap();
+    let done = || !bed.at_node(|| userspace.remove_part()).unwrap();
     eventually(PATIENCE, "the end of the relay's work", done).unwrap();
     let rules =
         bed.node().output("ip", &["rule"]).unwrap() + &bed.node().output("nft", &["list", "tables"]).unwrap();

@@ -134,7 +134,7 @@ fn remove(dataplane: &mut Iptables, variant: Variant) -> anyhow::Result<Sample> 
     let mut parts = Vec::new();
     loop {
         let started = Instant::now();
-        let is_more = dataplane.remove_some()?;
+        let is_more = dataplane.remove_part()?;
         parts.push(started.elapsed());
         if !is_more {
             return Ok(parts.into_iter().collect());

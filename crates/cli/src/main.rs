@@ -52,10 +52,10 @@ enum Command {
 impl Command {
     /// Returns true if the command runs until a signal stops it and has nothing to finish: it may exit with status 0
     /// at any time.
-    fn runs_until_told(&self) -> bool {
+    fn runs_until_signal(&self) -> bool {
         match self {
-            Self::Proxy(options) => options.runs_until_told(),
-            Self::Serve { options, .. } => options.runs_until_told(),
+            Self::Proxy(options) => options.runs_until_signal(),
+            Self::Serve { options, .. } => options.runs_until_signal(),
             _ => false,
         }
     }
@@ -71,7 +71,7 @@ fn main() -> ExitCode {
             return if error.use_stderr() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
         }
     };
-    if cli.command.runs_until_told() {
+    if cli.command.runs_until_signal() {
         signals.end_with_success();
     } else {
         drop(signals);

@@ -49,7 +49,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 
-use agent::{Agent, LEAVING, Surroundings};
+use agent::{Agent, SHUTDOWN_LIMIT, Surroundings};
 use checks::Finding;
 pub(crate) use cleanup::{Options as CleanupOptions, run as clean_up};
 use events::Notes;
@@ -101,7 +101,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let start = Start { loaded, host_name, node_name, families, findings, choice };
     let agent = AgentSlot::default();
-    let outcome = runtime.block_on(until_told_to_stop(&agent, follow(options, start, &agent)));
+    let outcome = runtime.block_on(run_until_signal(&agent, follow(options, start, &agent)));
     // The engine's thread may be in a commit. Commits are atomic, and the kernel keeps what it has.
     runtime.shutdown_background();
     outcome
@@ -111,7 +111,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
 /// a container, the kernel discards signals without a handler.
 ///
 /// If packets depend on this process, a kernel data plane takes over before it ends. A second signal ends it at once.
-async fn until_told_to_stop(
+async fn run_until_signal(
     agent: &AgentSlot,
     work: impl Future<Output = anyhow::Result<()>>,
 ) -> anyhow::Result<()> {
@@ -123,14 +123,14 @@ async fn until_told_to_stop(
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
-    let left = agent.borrow().as_ref().and_then(|agent| agent.borrow_mut().leave());
+    let left = agent.borrow().as_ref().and_then(|agent| agent.borrow_mut().start_shutdown());
     let Some(left) = left else { return Ok(()) };
     tokio::select! {
         outcome = work => outcome,
         _ = left => Ok(()),
         _ = terminate.recv() => Ok(()),
         _ = interrupt.recv() => Ok(()),
-        () = tokio::time::sleep(LEAVING) => Ok(()),
+        () = tokio::time::sleep(SHUTDOWN_LIMIT) => Ok(()),
     }
 }
 
@@ -293,8 +293,8 @@ async fn cannot_listen(mut failures: UnboundedReceiver<BindError>, notes: &Notes
 
 /// Removes what kube-proxy left, once every family is in sync.
 async fn take_over(agent: &Rc<RefCell<Agent>>) -> Infallible {
-    let in_step = agent.borrow_mut().in_step();
-    if let Ok(keep) = in_step.await {
+    let in_sync = agent.borrow_mut().in_sync();
+    if let Ok(keep) = in_sync.await {
         // Runs programs and waits for them. It logs what it cannot remove.
         let _ = tokio::task::spawn_blocking(move || cleanup::take_over(&keep)).await;
         agent.borrow_mut().leftovers_are_gone();

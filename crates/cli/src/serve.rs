@@ -93,7 +93,7 @@ enum Validation {
 
 impl Options {
     /// Returns true if these options run the server, and not an action that ends by itself.
-    pub(crate) const fn runs_until_told(&self) -> bool {
+    pub(crate) const fn runs_until_signal(&self) -> bool {
         self.action.is_none() && !self.repair_once
     }
 }

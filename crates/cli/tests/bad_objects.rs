@@ -171,7 +171,7 @@ fn bad_objects_harm_only_themselves_and_work_once_mended() {
 }
 
 /// Returns addresses `10.200.x.y` without a host.
-fn nobody(count: u32) -> Vec<Value> {
+fn unused_addresses(count: u32) -> Vec<Value> {
     let address = |number: u32| std::net::Ipv4Addr::from(0x0ac8_0000 + number);
     (1..=count).map(|number| json!(address(number))).collect()
 }
@@ -185,12 +185,13 @@ fn ten_thousand_addresses_in_one_slice() {
     let mut proxy = cluster.proxy();
     // As one endpoint: only its first address counts.
     let (service, mut slice) = sound(&cluster, "big");
-    slice["endpoints"][0]["addresses"].as_array_mut().unwrap().extend(nobody(10_000));
+    slice["endpoints"][0]["addresses"].as_array_mut().unwrap().extend(unused_addresses(10_000));
     cluster.apply(service);
     cluster.apply(slice.clone());
     reaches(from, Protocol::Tcp, at(BAD), &[pod]);
     // As many endpoints: all of them count.
-    slice["endpoints"] = nobody(10_000).into_iter().map(|address| json!({"addresses": [address]})).collect();
+    slice["endpoints"] =
+        unused_addresses(10_000).into_iter().map(|address| json!({"addresses": [address]})).collect();
     cluster.apply(slice);
     let all = eventually(PATIENCE, "10,000 backends", || {
         frontends(node, Family::Ipv4).get(&(at(BAD), "tcp".to_owned())).is_some_and(|all| all.len() == 10_000)

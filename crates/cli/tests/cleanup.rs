@@ -247,8 +247,8 @@ fn cleanup_reports_what_stays_because_other_programs_use_it() {
     node.output_with_input("iptables-nft-restore", &["--noflush"], rules).unwrap();
     let (code, output) = ended(&node, BINARY, &["proxy", "--cleanup"]);
     assert_eq!(code, Some(0), "{output}");
-    let told = "rules of other programs lead to them\" chains=\"KUBE-MARK-MASQ\"";
-    assert!(output.contains(told), "{output}");
+    let output = "rules of other programs lead to them\" chains=\"KUBE-MARK-MASQ\"";
+    assert!(output.contains(output), "{output}");
     assert_eq!(kube_chains(&node, "iptables-nft-save"), ["MARK-MASQ"]);
 }
 
@@ -325,8 +325,8 @@ fn a_takeover_without_access_to_the_older_iptables_warns_and_goes_on() {
     let mut proxy = PortolanProcess::start(node, "env".as_ref(), &arguments).unwrap();
     common::logged(&mut proxy, "iptables-legacy-restore, which could remove chains", 1);
     let output = proxy.output();
-    let told = output.lines().find(|line| line.contains("which could remove chains")).unwrap();
-    assert!(told.starts_with('W') && told.contains("what kube-proxy left cannot be removed"), "{told}");
+    let output = output.lines().find(|line| line.contains("which could remove chains")).unwrap();
+    assert!(output.starts_with('W') && output.contains("what kube-proxy left cannot be removed"), "{output}");
     assert!(proxy.ended().is_none());
 }
 

@@ -26,7 +26,7 @@ fn events(cluster: &Cluster) -> Vec<Value> {
 }
 
 /// Waits for an Event with this reason.
-fn told(cluster: &Cluster, reason: &str) -> Value {
+fn event_with(cluster: &Cluster, reason: &str) -> Value {
     let found = || events(cluster).into_iter().find(|event| event["reason"] == reason);
     let outcome = eventually(PATIENCE, "the Event", || found().is_some());
     assert!(outcome.is_ok(), "{reason}: {:?}", events(cluster));
@@ -37,7 +37,7 @@ fn told(cluster: &Cluster, reason: &str) -> Value {
 fn a_start_posts_an_event() {
     let cluster = Cluster::new();
     let _proxy = cluster.proxy();
-    let event = told(&cluster, "Starting");
+    let event = event_with(&cluster, "Starting");
     assert_eq!(event["regarding"], json!({"apiVersion": "v1", "kind": "Node", "name": NODE}));
     assert_eq!((&event["type"], &event["action"]), (&json!("Normal"), &json!("StartKubeProxy")));
     assert_eq!(event["reportingController"], "kube-proxy");
@@ -49,11 +49,11 @@ fn changed_configurations_post_events() {
     let cluster = Cluster::new();
     let _proxy = cluster.proxy();
     cluster.configure("nftables: {masqueradeBit: 32}\n");
-    let event = told(&cluster, "ConfigurationRefused");
+    let event = event_with(&cluster, "ConfigurationRefused");
     assert_eq!(event["type"], "Warning");
     assert!(event["note"].as_str().unwrap().contains("nftables.masqueradeBit"), "{event}");
     cluster.configure("nftables: {masqueradeBit: 7}\n");
-    let event = told(&cluster, "ConfigurationReloaded");
+    let event = event_with(&cluster, "ConfigurationReloaded");
     assert_eq!((&event["type"], &event["note"]), (&json!("Normal"), &json!("changed: nftables")));
     let page =
         http::get(cluster.world.node().namespace(), common::at("127.0.0.1:10249"), "/metrics").unwrap();
@@ -77,7 +77,7 @@ fn a_health_check_node_port_that_cannot_be_opened_posts_an_event() {
     service["spec"]["healthCheckNodePort"] = json!(32_000);
     cluster.service(service, &[pod]);
     let _proxy = cluster.proxy();
-    let event = told(&cluster, "FailedToStartServiceHealthcheck");
+    let event = event_with(&cluster, "FailedToStartServiceHealthcheck");
     assert_eq!(event["regarding"]["kind"], "Service");
     assert_eq!((&event["regarding"]["name"], &event["action"]), (&json!("web"), &json!("Listen")));
     let note = event["note"].as_str().unwrap();
@@ -99,13 +99,13 @@ fn a_server_that_must_listen_and_cannot_posts_an_event_before_the_end() {
         let yaml = format!("bindAddressHardFail: true\n{field}: 127.0.0.1:19999\n");
         let mut proxy = cluster.start_proxy(&yaml);
         assert_eq!(proxy.wait_for_end(PATIENCE).unwrap().code(), Some(1), "{}", proxy.output());
-        assert_eq!(told(&cluster, reason)["type"], "Warning");
+        assert_eq!(event_with(&cluster, reason)["type"], "Warning");
     }
 }
 
 /// Waits for an Event about this Service of namespace `default`.
-fn told_of(cluster: &Cluster, reason: &str, service: &str) -> Value {
-    let event = told(cluster, reason);
+fn service_event(cluster: &Cluster, reason: &str, service: &str) -> Value {
+    let event = event_with(cluster, reason);
     let regarding = json!({"apiVersion": "v1", "kind": "Service", "namespace": "default", "name": service});
     assert_eq!((&event["regarding"], &event["type"]), (&regarding, &json!("Warning")), "{event}");
     event
@@ -144,7 +144,7 @@ fn a_service_cannot_take_over_the_address_of_the_api_server() {
             &[pod],
         );
         // The API server stays reachable, also for new connections of the agent.
-        let event = told_of(&cluster, "APIServerAddressLeftOut", "greedy");
+        let event = service_event(&cluster, "APIServerAddressLeftOut", "greedy");
         let note = event["note"].as_str().unwrap();
         assert!(note.contains(&format!("127.0.0.1 {port}/TCP (IPv4)")), "{note}");
         cluster.stop_server();
@@ -168,7 +168,7 @@ fn unreadable_source_ranges_close_a_load_balancer() {
         cluster.service(service.clone(), &[pod]);
         reaches(from, Protocol::Tcp, at("10.96.0.10:80"), &[pod]);
         ends_as(from, Protocol::Tcp, at("198.51.100.7:80"), ProbeResult::TimedOut);
-        let event = told_of(&cluster, "SourceRangesClosed", "web");
+        let event = service_event(&cluster, "SourceRangesClosed", "web");
         assert!(event["note"].as_str().unwrap().contains("closed to all"), "{event}");
         service["spec"]["loadBalancerSourceRanges"] = json!(["0.0.0.0/0"]);
         cluster.apply(service);
@@ -200,7 +200,7 @@ fn the_older_of_two_services_keeps_its_node_port_after_a_restart_too() {
             made_at(&cluster, second, service);
             reaches(from, Protocol::Tcp, std::net::SocketAddr::new(address.parse().unwrap(), 80), &[pod]);
         }
-        told_of(&cluster, "FrontendInUse", "aaa");
+        service_event(&cluster, "FrontendInUse", "aaa");
         reaches(from, Protocol::Tcp, at("192.168.100.1:30090"), &[one]);
         drop(proxy);
         let _proxy = cluster.proxy_with(&yaml);
@@ -230,7 +230,7 @@ fn a_service_with_too_many_endpoints_posts_an_event() {
         endpoint["conditions"]["ready"] = json!(true);
     }
     cluster.apply(slice);
-    let event = told_of(&cluster, "EndpointsLeftOut", "crowded");
+    let event = service_event(&cluster, "EndpointsLeftOut", "crowded");
     assert!(event["note"].as_str().unwrap().contains("8,191"), "{event}");
     common::logged(&mut proxy, "not every endpoint of this Service port is used", 1);
     // A client with affinity to the pod stays there.
@@ -270,7 +270,7 @@ fn a_memory_limit_that_is_too_low_is_reported_before_the_rules_are_loaded() {
     let (at, in_step) = (output.find(telling), output.find(IN_STEP));
     assert!(at.is_some() && at < in_step, "{output}");
     assert_eq!(output.matches(telling).count(), 1, "{output}");
-    let event = told(&cluster, "MemoryLimitTooLow");
+    let event = event_with(&cluster, "MemoryLimitTooLow");
     assert_eq!((&event["type"], &event["regarding"]["kind"]), (&json!("Warning"), &json!("Node")));
     let note = event["note"].as_str().unwrap();
     assert!(

@@ -159,7 +159,7 @@ impl Catalog {
     }
 
     /// Returns the kinds whose first list is not complete, for which [`synced`](Self::synced) waits.
-    pub fn unlisted(&self) -> impl Iterator<Item = Kind> {
+    pub fn unsynced_kinds(&self) -> impl Iterator<Item = Kind> {
         let Lists { services, slices, cidrs } = &self.lists;
         let lists = [(services, Kind::Service), (slices, Kind::EndpointSlice), (cidrs, Kind::ServiceCidr)];
         lists.into_iter().filter(|(list, _)| !list.complete).map(|(_, kind)| kind)

@@ -105,16 +105,16 @@ impl Health {
 
     /// Records that the known objects of this resource match the API server at `now`: a complete list, an event after it,
     /// or a bookmark has arrived.
-    pub fn heard(&self, resource: Resource, now: Now) {
+    pub fn watch_updated(&self, resource: Resource, now: Now) {
         if let Some(watch) = self.lock().watches.get_mut(resource as usize) {
             *watch = Some(now);
         }
     }
 
-    /// Returns the time since the last [`Health::heard`]; `None` if the first list is not complete.
+    /// Returns the time since the last [`Health::watch_updated`]; `None` if the first list is not complete.
     pub fn watch_age(&self, resource: Resource, now: Instant) -> Option<Duration> {
-        let heard = (*self.lock().watches.get(resource as usize)?)?;
-        Some(now.saturating_duration_since(heard.monotonic))
+        let watch_updated = (*self.lock().watches.get(resource as usize)?)?;
+        Some(now.saturating_duration_since(watch_updated.monotonic))
     }
 
     /// Sets what the first complete commit waits for, as text for the operator.
@@ -248,12 +248,12 @@ struct FamilyReport {
 /// it comes last.
 fn watches_text(watches: &[Option<Now>], now: Now) -> String {
     let mut text = String::new();
-    for (resource, heard) in Resource::ALL.iter().zip(watches) {
-        let Some(heard) = heard else { continue };
+    for (resource, watch_updated) in Resource::ALL.iter().zip(watches) {
+        let Some(watch_updated) = watch_updated else { continue };
         text.push_str(if text.is_empty() { r#","watches":{"# } else { "," });
-        let age = now.monotonic.saturating_duration_since(heard.monotonic).as_secs();
-        let (name, heard) = (resource.name(), rfc3339(heard.wall));
-        let _ = write!(text, r#""{name}":{{"lastHeard":"{heard}","ageSeconds":{age}}}"#);
+        let age = now.monotonic.saturating_duration_since(watch_updated.monotonic).as_secs();
+        let (name, watch_updated) = (resource.name(), rfc3339(watch_updated.wall));
+        let _ = write!(text, r#""{name}":{{"lastHeard":"{watch_updated}","ageSeconds":{age}}}"#);
     }
     if !text.is_empty() {
         text.push('}');

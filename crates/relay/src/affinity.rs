@@ -41,7 +41,7 @@ impl Affinity {
             self.settle_oldest(timeout, now);
         }
         while self.bindings.len() > BINDINGS_MAX {
-            self.give_way();
+            self.retire();
         }
     }
 
@@ -71,7 +71,7 @@ impl Affinity {
 
     /// Drops the first binding that was not used since it was queued. Those before it move to the end, with the time of
     /// their last use.
-    fn give_way(&mut self) {
+    fn retire(&mut self) {
         while let Some(&(client, since)) = self.queue.front() {
             let used = self.bindings.get(&client).map_or(since, |binding| binding.used);
             if used <= since {

@@ -160,7 +160,7 @@ pub(crate) fn mark_own(fd: &OwnedFd, arrival: Arrival) -> Result<(), Errno> {
 
 /// Binds a socket towards a backend to the client's address. The port is chosen when the socket connects, so that the
 /// same port can be used towards several backends.
-pub(crate) fn speak_for(fd: &OwnedFd, client: IpAddr) -> Result<(), Errno> {
+pub(crate) fn bind_to_client(fd: &OwnedFd, client: IpAddr) -> Result<(), Errno> {
     original::set_transparent(fd, client.is_ipv6()).map_err(|_| Errno::INVAL)?;
     original::set_bind_address_no_port(fd).map_err(|_| Errno::INVAL)?;
     bind(fd, &SocketAddr::new(client, 0))

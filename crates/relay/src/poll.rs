@@ -54,9 +54,9 @@ impl Token {
 
 /// The events of a socket.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct News(EventFlags);
+pub(crate) struct Readiness(EventFlags);
 
-impl News {
+impl Readiness {
     /// Returns true if there is something to read: data, the end, or an error.
     pub(crate) fn readable(self) -> bool {
         self.0.intersects(EventFlags::IN | EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR)
@@ -114,7 +114,7 @@ impl Poller {
     }
 
     /// Watches a stream for room to write as well.
-    pub(crate) fn watch_room(&self, fd: impl AsFd, token: Token) -> Result<(), Errno> {
+    pub(crate) fn watch_writable(&self, fd: impl AsFd, token: Token) -> Result<(), Errno> {
         epoll::modify(&self.epoll, fd, EventData::new_u64(token.to_bits()), EACH_READ | EventFlags::OUT)
     }
 
@@ -128,8 +128,12 @@ impl Poller {
         let _ = epoll::delete(&self.epoll, fd);
     }
 
-    /// Waits for events, at most for `timeout`, and appends them to `news`.
-    pub(crate) fn wait(&self, timeout: Option<Duration>, news: &mut Vec<(Token, News)>) -> Result<(), Errno> {
+    /// Waits for events, at most for `timeout`, and appends them to `readiness`.
+    pub(crate) fn wait(
+        &self,
+        timeout: Option<Duration>,
+        readiness: &mut Vec<(Token, Readiness)>,
+    ) -> Result<(), Errno> {
         // Rounded up to milliseconds: a thread that wakes before its deadline has to wait again.
         let timeout = timeout.map(|time| Timespec {
             tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
@@ -139,8 +143,8 @@ impl Poller {
         let mut events = [const { MaybeUninit::<Event>::uninit() }; EVENTS_AT_ONCE];
         match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
             Ok((events, _)) => {
-                news.extend(
-                    events.iter().map(|event| (Token::from_bits(event.data.u64()), News(event.flags))),
+                readiness.extend(
+                    events.iter().map(|event| (Token::from_bits(event.data.u64()), Readiness(event.flags))),
                 );
                 Ok(())
             }

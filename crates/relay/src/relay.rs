@@ -19,7 +19,7 @@ use crate::destination::Destinations;
 use crate::handle::Command;
 use crate::listener::{BACKLOG, Listener};
 use crate::options::{Counters, Options};
-use crate::poll::{News, Poller, Token};
+use crate::poll::{Poller, Readiness, Token};
 use crate::share::Share;
 use crate::slots::{Slot, Slots};
 use crate::stream::{Tools, reset};
@@ -34,7 +34,7 @@ const SWEEP: Duration = Duration::from_secs(1);
 /// How long nothing is accepted after descriptors or memory ran out.
 const PAUSE: Duration = Duration::from_millis(20);
 /// The least time between two log messages about pauses.
-const TELL_AGAIN: Duration = Duration::from_secs(30);
+const LOG_INTERVAL: Duration = Duration::from_secs(30);
 
 pub(crate) struct Relay {
     poller: Poller,
@@ -60,7 +60,7 @@ pub(crate) struct Relay {
     /// When listeners are watched again; `None` if they are watched.
     paused_until: Option<Instant>,
     /// When a pause was last logged.
-    told_of_pause: Option<Instant>,
+    pause_logged: Option<Instant>,
     /// When the relay ends at the latest; `None` if it does not drain. A relay that drains accepts nothing.
     drain_until: Option<Instant>,
 }
@@ -93,7 +93,7 @@ impl Relay {
             limits: Deadlines::default(),
             sweep_at: None,
             paused_until: None,
-            told_of_pause: None,
+            pause_logged: None,
             drain_until: None,
             options,
         };
@@ -102,9 +102,9 @@ impl Relay {
     }
 
     pub(crate) fn run(mut self) {
-        let mut news = Vec::new();
+        let mut readiness = Vec::new();
         loop {
-            if let Err(errno) = self.poller.wait(self.timeout(), &mut news) {
+            if let Err(errno) = self.poller.wait(self.timeout(), &mut readiness) {
                 tracing::error!(%errno, "the relay cannot wait for its sockets; it ends");
                 return;
             }
@@ -114,7 +114,7 @@ impl Relay {
             if !self.take_commands(now) {
                 return;
             }
-            for (token, what) in news.drain(..) {
+            for (token, what) in readiness.drain(..) {
                 self.handle(token, what, now);
             }
             for _ in 0..self.busy.len() {
@@ -150,7 +150,7 @@ impl Relay {
                     }
                 }
                 Command::Drain(until) => {
-                    self.take_in_what_waits(now);
+                    self.accept_pending(now);
                     self.listeners.clear();
                     self.drain_until = Some(until);
                 }
@@ -160,10 +160,10 @@ impl Relay {
         true
     }
 
-    fn handle(&mut self, token: Token, news: News, now: Instant) {
+    fn handle(&mut self, token: Token, readiness: Readiness, now: Instant) {
         match token {
-            Token::Client(slot) => self.client_news(slot, news, now),
-            Token::Backend(slot) => self.backend_news(slot, news, now),
+            Token::Client(slot) => self.handle_client_events(slot, readiness, now),
+            Token::Backend(slot) => self.handle_backend_events(slot, readiness, now),
             Token::Flow(slot) => {
                 let mut context = Context {
                     table: &mut self.table,
@@ -173,9 +173,9 @@ impl Relay {
                     counters: &self.counters,
                     now,
                 };
-                self.udp.answer(slot, news, &self.listeners, &mut context);
+                self.udp.answer(slot, readiness, &self.listeners, &mut context);
             }
-            Token::Listener(number) => self.listener_news(number, now),
+            Token::Listener(number) => self.handle_listener_events(number, now),
             Token::Wake => {
                 let mut counter = [0; 8];
                 // The command was sent before the eventfd was written.
@@ -184,7 +184,7 @@ impl Relay {
         }
     }
 
-    fn listener_news(&mut self, number: u8, now: Instant) {
+    fn handle_listener_events(&mut self, number: u8, now: Instant) {
         let Some(listener) = self.listeners.get(usize::from(number)) else { return };
         if listener.protocol == Protocol::Udp {
             let mut context = Context {
@@ -209,7 +209,7 @@ impl Relay {
             match acceptfrom_with(&listener.fd, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
                 Ok((fd, client)) => {
                     if let Some(Ok(client)) = client.map(SocketAddr::try_from) {
-                        self.welcome(fd, client, scope, now);
+                        self.admit(fd, client, scope, now);
                     }
                 }
                 Err(Errno::AGAIN) => return false,
@@ -224,7 +224,7 @@ impl Relay {
         true
     }
 
-    fn welcome(&mut self, fd: OwnedFd, client: SocketAddr, scope: crate::Scope, now: Instant) {
+    fn admit(&mut self, fd: OwnedFd, client: SocketAddr, scope: crate::Scope, now: Instant) {
         let destination = self.destinations.of_connection(&fd);
         let found = destination
             .and_then(|destination| Some((self.table.find(Protocol::Tcp, destination)?, destination)));
@@ -258,10 +258,11 @@ impl Relay {
 
     fn pause(&mut self, now: Instant) {
         if self.paused_until.is_none() {
-            let is_news = self.told_of_pause.is_none_or(|at| now.saturating_duration_since(at) >= TELL_AGAIN);
-            if is_news {
+            let has_events =
+                self.pause_logged.is_none_or(|at| now.saturating_duration_since(at) >= LOG_INTERVAL);
+            if has_events {
                 tracing::warn!("no descriptors or memory left: new connections wait");
-                self.told_of_pause = Some(now);
+                self.pause_logged = Some(now);
             }
             self.listeners.iter().for_each(|listener| self.poller.forget(&listener.fd));
         }
@@ -276,7 +277,7 @@ impl Relay {
     }
 
     /// Accepts connections that the kernel has already established: closing the listener would reset them.
-    fn take_in_what_waits(&mut self, now: Instant) {
+    fn accept_pending(&mut self, now: Instant) {
         for number in 0..self.listeners.len() {
             if self.listeners.get(number).is_some_and(|listener| listener.protocol == Protocol::Tcp) {
                 // At most a full backlog: connections beyond it have arrived since.

@@ -2,7 +2,7 @@
 
 /// A Service port that holds this many times the number of free places gets no more. So one alone gets at most four
 /// fifths of all places, and a fifth stays free for those that hold fewer.
-const GREED: usize = 4;
+const SHARE_FACTOR: usize = 4;
 
 /// A number of places, and how many are taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,7 +19,7 @@ impl Share {
 
     /// Takes a place for a user that holds `held` places. Returns false if the user must not get one.
     pub const fn take(&mut self, held: usize) -> bool {
-        let fits = held < self.free().saturating_mul(GREED);
+        let fits = held < self.free().saturating_mul(SHARE_FACTOR);
         if fits {
             self.taken = self.taken.saturating_add(1);
         }

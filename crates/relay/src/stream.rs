@@ -43,14 +43,14 @@ pub(crate) struct End {
     /// `TCP_NODELAY` is set: small packets are sent before earlier ones are acknowledged.
     pub(crate) prompt: bool,
     /// The socket is watched for room to write.
-    pub(crate) hears_of_room: bool,
+    pub(crate) watches_writable: bool,
 }
 
 impl End {
     /// Creates the end of an accepted client. It inherits `TCP_NODELAY` from its listener, and has room to write.
     pub(crate) const fn client(fd: OwnedFd) -> Self {
         let mut end = Self::backend(fd);
-        (end.prompt, end.writable, end.hears_of_room) = (true, true, false);
+        (end.prompt, end.writable, end.watches_writable) = (true, true, false);
         end
     }
 
@@ -65,7 +65,7 @@ impl End {
             urgent: false,
             timed_out: false,
             prompt: false,
-            hears_of_room: true,
+            watches_writable: true,
         }
     }
 
@@ -78,12 +78,12 @@ impl End {
         }
     }
 
-    pub(crate) fn take(&mut self, news: crate::poll::News) {
-        self.readable |= news.readable();
-        self.writable |= news.writable();
-        self.ended |= news.ended();
-        self.is_last = news.only_ended();
-        self.urgent |= news.urgent();
+    pub(crate) fn take(&mut self, readiness: crate::poll::Readiness) {
+        self.readable |= readiness.readable();
+        self.writable |= readiness.writable();
+        self.ended |= readiness.ended();
+        self.is_last = readiness.only_ended();
+        self.urgent |= readiness.urgent();
     }
 }
 
@@ -157,7 +157,7 @@ struct Flags {
     /// The source has reached its end.
     end: bool,
     /// The end has been forwarded to the target.
-    told: bool,
+    end_forwarded: bool,
     /// The last read filled the buffer.
     bulk: bool,
     /// There was urgent data.
@@ -193,18 +193,18 @@ impl Direction {
     }
 
     /// Returns true if the end has been forwarded to the target.
-    pub(crate) const fn has_told(&self) -> bool {
-        self.flags.told
+    pub(crate) const fn end_forwarded(&self) -> bool {
+        self.flags.end_forwarded
     }
 
     /// Records that the end is forwarded. Returns false if it was recorded before.
-    pub(crate) const fn tell(&mut self) -> bool {
-        !std::mem::replace(&mut self.flags.told, true)
+    pub(crate) const fn forward_end(&mut self) -> bool {
+        !std::mem::replace(&mut self.flags.end_forwarded, true)
     }
 
     /// Prepares the direction for another target, after one to which nothing was sent.
     pub(crate) const fn retarget(&mut self) {
-        self.flags.told = false;
+        self.flags.end_forwarded = false;
     }
 
     /// Returns true if there is data to send to a target: already read, or ready to be read.

@@ -163,7 +163,7 @@ impl Table {
     /// Returns true if the backend is to see the client's address. The Service must ask for it, and the answers must come
     /// by this node, because the backend or the client is on it. Clients of cluster IPs are assumed to be. False if
     /// client and backend have the same address: the backend's answers would stay on its own host.
-    pub fn keeps_client(
+    pub fn keeps_client_address(
         &self,
         id: ServiceId,
         client: IpAddr,

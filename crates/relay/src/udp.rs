@@ -16,9 +16,9 @@ use crate::Arrival;
 use crate::attempts::{Attempts, Failure};
 use crate::destination::Destinations;
 use crate::flows::{FlowId, Flows, Key};
-use crate::listener::{Listener, is_shortage, loopback, mark_own, socket, speak_for};
+use crate::listener::{Listener, bind_to_client, is_shortage, loopback, mark_own, socket};
 use crate::options::{Counters, Options};
-use crate::poll::{News, Poller, Token};
+use crate::poll::{Poller, Readiness, Token};
 use crate::share::Share;
 use crate::slots::Slot;
 use crate::table::{Scope, ServiceId, Table};
@@ -88,7 +88,7 @@ impl Udp {
     pub(crate) fn answer(
         &mut self,
         slot: Slot,
-        news: News,
+        readiness: Readiness,
         listeners: &[Listener],
         context: &mut Context<'_>,
     ) {
@@ -125,7 +125,7 @@ impl Udp {
             table.failed(flow.service, flow.backend, &mut Attempts::default(), Failure::Refused, now);
             poller.forget(&flow.fd);
             self.end(id, table, counters);
-        } else if news.failed() {
+        } else if readiness.failed() {
             // Each error is also in the error queue, and `EPOLLERR` is reported until the queue is empty.
             let flags = RecvFlags::ERRQUEUE | RecvFlags::DONTWAIT;
             let taken = |_: &usize| recv(&flow.fd, &mut *self.buffer, flags).is_ok();
@@ -207,8 +207,9 @@ impl Udp {
         let mut open = || loop {
             let (backend, _) = table.choose(service, scope, client.ip(), attempts, limits, *now)?;
             let keeps = options.arrival.can_keep_clients()
-                && table
-                    .keeps_client(service, client.ip(), backend, || table.is_internal(service, destination));
+                && table.keeps_client_address(service, client.ip(), backend, || {
+                    table.is_internal(service, destination)
+                });
             match connected(backend, options.arrival, keeps.then_some(client.ip())) {
                 Ok(fd) => return Some((fd, backend)),
                 // The shortage is this host's, not the backend's failure.
@@ -306,7 +307,7 @@ fn connected(backend: SocketAddr, arrival: Arrival, source: Option<IpAddr>) -> R
     original::set_receive_errors(&fd, backend.is_ipv6()).map_err(|_| Errno::INVAL)?;
     if let Some(source) = source {
         // If the address cannot be used, as a link-local one, the backend sees this node's address.
-        let _ = speak_for(&fd, source);
+        let _ = bind_to_client(&fd, source);
     }
     connect(&fd, &backend)?;
     Ok(fd)

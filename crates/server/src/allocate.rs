@@ -118,7 +118,7 @@ impl Ledger {
     }
 
     /// Returns true if a repair has become necessary since the last call.
-    pub(crate) fn takes_repair(&mut self) -> bool {
+    pub(crate) fn take_needs_repair(&mut self) -> bool {
         std::mem::take(&mut self.lacks_address)
     }
 
@@ -128,7 +128,7 @@ impl Ledger {
         let (leaving, others): (Vec<&Cidr>, Vec<&Cidr>) = self
             .cidrs
             .iter()
-            .filter(|cidr| &*cidr.name == name || !cidr.is_going)
+            .filter(|cidr| &*cidr.name == name || !cidr.is_being_deleted)
             .partition(|cidr| &*cidr.name == name);
         let ranges = |cidrs: &[&Cidr]| cidrs.iter().flat_map(|cidr| cidr.ranges.clone()).collect::<Vec<_>>();
         let snapshot = store.snapshot(Resource::IpAddress, &Scope::default(), None);
@@ -170,7 +170,7 @@ impl Ledger {
     }
 
     /// Marks addresses and ports as taken by a write that is given to the store.
-    pub(crate) fn depart(&mut self, take: &Claims) {
+    pub(crate) fn begin_write(&mut self, take: &Claims) {
         for address in &take.addresses {
             self.allocations.addresses.take(*address);
             self.in_flight.0.insert(*address);
@@ -182,7 +182,7 @@ impl Ledger {
     }
 
     /// Settles a write that has ended or was dropped before the store returned its result.
-    pub(crate) fn arrive(&mut self, store: &dyn Store, take: &Claims) {
+    pub(crate) fn end_write(&mut self, store: &dyn Store, take: &Claims) {
         self.landed.addresses.extend(&take.addresses);
         self.landed.ports.extend(&take.ports);
         self.settle_landed(store);

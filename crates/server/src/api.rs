@@ -150,7 +150,7 @@ impl Api {
     /// Creates an in-memory API with the Namespaces and the ServiceCIDR that every cluster has.
     pub fn new(config: &Config) -> Self {
         let api = Self::over(Arc::new(MemoryStore::new(config.history)), config);
-        if let Err(error) = block_on(api.furnish()) {
+        if let Err(error) = block_on(api.create_initial_objects()) {
             tracing::error!(%error, "what every cluster has could not be made");
         }
         api
@@ -160,7 +160,7 @@ impl Api {
     /// are missing. Returns an error if they cannot be created: without the ServiceCIDR no Service gets an address.
     pub async fn open(store: Arc<dyn Store>, config: &Config) -> Result<Self, ApiError> {
         let api = Self::over(store, config);
-        api.furnish().await?;
+        api.create_initial_objects().await?;
         Ok(api)
     }
 
@@ -175,7 +175,7 @@ impl Api {
         }
     }
 
-    async fn furnish(&self) -> Result<(), ApiError> {
+    async fn create_initial_objects(&self) -> Result<(), ApiError> {
         for name in SYSTEM_NAMESPACES {
             self.ensure_namespace(name).await?;
         }
@@ -294,7 +294,7 @@ impl Api {
         }
         let main = match self.store.get(resource.stored(), &target.key()) {
             Some(stored) => {
-                keep_bonds(&mut object, &stored);
+                keep_finalizers_and_owners(&mut object, &stored);
                 self.update(target, Part::Main, object, options).await?
             }
             None => self.create(resource, namespace, object, options).await?,
@@ -344,7 +344,7 @@ impl Api {
     pub(crate) fn lacks_address(&self) -> bool {
         let mut ledger = self.write_lock();
         ledger.follow(&*self.store);
-        ledger.takes_repair()
+        ledger.take_needs_repair()
     }
 
     /// Creates the Namespace if it does not exist.
@@ -406,7 +406,7 @@ impl Target<'_> {
 }
 
 /// Keeps the stored object's finalizers and owner references, unless the new object has its own.
-fn keep_bonds(object: &mut Object, stored: &StoredObject) {
+fn keep_finalizers_and_owners(object: &mut Object, stored: &StoredObject) {
     let stored = stored.decode();
     let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else { return };
     for key in ["finalizers", "ownerReferences"] {

@@ -31,7 +31,7 @@ use self::{expiry::Expiry, garbage::Collector, mirror::Mirror, namespaces::Names
 use crate::{api::Api, config::Config, error::ApiError};
 
 /// Interval at which the objects of every cluster are checked (as upstream's controllers of both objects).
-const LOOK_AGAIN: Duration = Duration::from_secs(10);
+const RECHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// Most writes that one controller has under way at once.
 const AT_ONCE: usize = 16;
 /// Objects that one controller examines before it yields to other tasks.

@@ -48,7 +48,7 @@ impl MemoryStore {
         self.published.publish(|tables| {
             let view = |resource, key: &str| tables.get(resource, key);
             transaction.judge(view)?;
-            let (answer, writes) = transaction.carry_out(tables.revision(), view);
+            let (answer, writes) = transaction.apply(tables.revision(), view);
             committed = answer;
             Ok::<_, CommitError>(Publication { writes, through: 0 })
         })?;

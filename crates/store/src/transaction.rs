@@ -110,7 +110,7 @@ const MOST_ENDING: usize = 64 << 10;
 impl Transaction {
     /// Returns true if the transaction only removes objects or writes objects with a deletionTimestamp, and at least
     /// one of these. Such transactions free space, at once or later.
-    pub(crate) fn makes_room(&self) -> bool {
+    pub(crate) fn frees_space(&self) -> bool {
         self.writes()
             && self.steps.iter().all(|step| match step {
                 Step::Put { draft, .. } => draft.is_ending() && draft.size() <= MOST_ENDING,
@@ -139,7 +139,7 @@ impl Transaction {
 
     /// Returns the result of the transaction and the changes that it makes to `view`. Their revisions follow
     /// `revision`.
-    pub(crate) fn carry_out(
+    pub(crate) fn apply(
         self,
         mut revision: u64,
         view: impl Fn(Resource, &str) -> Option<Arc<StoredObject>>,

@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Maximum number of different reasons that are logged until a write succeeds again. Further ones differ only in
 /// details.
-const MOST_TOLD: usize = 16;
+const MAX_LOGGED: usize = 16;
 
 /// The reason why writes fail, and which reasons have been logged.
 #[derive(Debug, Default)]
@@ -15,7 +15,7 @@ struct State {
     /// Why the last write failed; `None` if it succeeded.
     reason: Option<String>,
     /// The reasons logged since writes began to fail.
-    told: Vec<String>,
+    logged: Vec<String>,
 }
 
 impl Trouble {
@@ -23,9 +23,9 @@ impl Trouble {
     pub(crate) fn set(&self, reason: &str) -> bool {
         let state = &mut *self.lock();
         state.reason = Some(reason.to_owned());
-        let is_new = state.told.len() < MOST_TOLD && !state.told.iter().any(|told| told == reason);
+        let is_new = state.logged.len() < MAX_LOGGED && !state.logged.iter().any(|logged| logged == reason);
         if is_new {
-            state.told.push(reason.to_owned());
+            state.logged.push(reason.to_owned());
         }
         is_new
     }
@@ -33,7 +33,7 @@ impl Trouble {
     /// Notes that a write succeeded. Returns true if writes failed before.
     pub(crate) fn clear(&self) -> bool {
         let state = &mut *self.lock();
-        state.told.clear();
+        state.logged.clear();
         state.reason.take().is_some()
     }
 
@@ -48,8 +48,8 @@ impl Trouble {
 
     /// Returns the reasons that have been logged.
     #[cfg(test)]
-    pub(crate) fn told(&self) -> Vec<String> {
-        self.lock().told.clone()
+    pub(crate) fn logged(&self) -> Vec<String> {
+        self.lock().logged.clone()
     }
 }
 
@@ -67,6 +67,6 @@ mod tests {
         assert!(trouble.clear());
         assert_eq!(trouble.reason(), None);
         assert!(trouble.set("a"));
-        assert_eq!((0..100).filter(|number| trouble.set(&number.to_string())).count(), MOST_TOLD - 1);
+        assert_eq!((0..100).filter(|number| trouble.set(&number.to_string())).count(), MAX_LOGGED - 1);
     }
 }

@@ -26,7 +26,7 @@ use tokio::time;
 
 use crate::client::CredentialError;
 use crate::client::deadline::{AnswerWithin, Silent};
-use crate::frame::{Frame, Garbage, LineSplitter, check_kind, json};
+use crate::frame::{Frame, InvalidBody, LineSplitter, check_kind, json};
 use crate::list::ListSplitter;
 use crate::reflector::{Next, Query, Reflector, RestartReason, is_refused};
 use crate::request::Collection;
@@ -92,7 +92,7 @@ impl From<DecodeError> for LineError {
     fn from(error: DecodeError) -> Self {
         match error {
             DecodeError::Kind { kind, found } => {
-                let garbage = Garbage::Kind { wanted: kind.name(), found };
+                let garbage = InvalidBody::Kind { wanted: kind.name(), found };
                 Self::Restart(garbage.into())
             }
             error => Self::Object(error.into()),
@@ -233,12 +233,12 @@ impl<'a, S: FnMut(WatchEvent)> Driver<'a, S> {
         (self.sink.borrow_mut())(event);
     }
 
-    fn item(&mut self, item: &[u8]) -> Result<(), Garbage> {
+    fn item(&mut self, item: &[u8]) -> Result<(), InvalidBody> {
         self.reflector.counted();
         match self.decode(item) {
             Ok(event) => self.batch.push(event),
             Err(DecodeError::Kind { kind, found }) => {
-                return Err(Garbage::Kind { wanted: kind.name(), found });
+                return Err(InvalidBody::Kind { wanted: kind.name(), found });
             }
             Err(error) => {
                 json(item)?;

@@ -21,7 +21,7 @@ const KEEP: usize = 16 << 10;
 
 /// Why a body cannot be trusted. The connection is dropped and the collection is listed again.
 #[derive(Debug, thiserror::Error)]
-pub enum Garbage {
+pub enum InvalidBody {
     /// A line or list item is longer than any API object.
     #[error(
         "a value of more than {MAX_VALUE} bytes; the API server or a proxy before it sends something else than objects"
@@ -63,7 +63,7 @@ pub(crate) struct LineSplitter {
 
 impl LineSplitter {
     /// Calls `line` for every line that `chunk` completes, until one call returns an error.
-    pub(crate) fn push<E: From<Garbage>>(
+    pub(crate) fn push<E: From<InvalidBody>>(
         &mut self,
         mut chunk: &[u8],
         mut line: impl FnMut(&[u8]) -> Result<(), E>,
@@ -95,9 +95,9 @@ fn split_line(chunk: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 /// Appends to the buffer of an incomplete value, up to [`MAX_VALUE`].
-pub(crate) fn carry(buffer: &mut Vec<u8>, bytes: &[u8]) -> Result<(), Garbage> {
+pub(crate) fn carry(buffer: &mut Vec<u8>, bytes: &[u8]) -> Result<(), InvalidBody> {
     if buffer.len().saturating_add(bytes.len()) > MAX_VALUE {
-        return Err(Garbage::TooLong);
+        return Err(InvalidBody::TooLong);
     }
     buffer.extend_from_slice(bytes);
     Ok(())
@@ -122,7 +122,7 @@ impl<'a> Frame<'a> {
     }
 
     /// Parses a line as JSON. Returns `Ok(None)` if it is JSON but not a watch event.
-    pub(crate) fn parse(line: &'a [u8]) -> Result<Option<Self>, Garbage> {
+    pub(crate) fn parse(line: &'a [u8]) -> Result<Option<Self>, InvalidBody> {
         #[derive(Deserialize)]
         struct Envelope<'a> {
             #[serde(borrow)]
@@ -140,14 +140,14 @@ impl<'a> Frame<'a> {
 }
 
 /// Fails if an answer is not of the requested kind.
-pub(crate) fn check_kind(wanted: &'static str, found: &str) -> Result<(), Garbage> {
+pub(crate) fn check_kind(wanted: &'static str, found: &str) -> Result<(), InvalidBody> {
     if found == wanted {
         return Ok(());
     }
-    Err(Garbage::Kind { wanted, found: found.chars().take(64).collect() })
+    Err(InvalidBody::Kind { wanted, found: found.chars().take(64).collect() })
 }
 
 /// Fails if the bytes are not JSON.
-pub(crate) fn json(bytes: &[u8]) -> Result<(), Garbage> {
-    serde_json::from_slice::<IgnoredAny>(bytes).map(|_| ()).map_err(Garbage::NotJson)
+pub(crate) fn json(bytes: &[u8]) -> Result<(), InvalidBody> {
+    serde_json::from_slice::<IgnoredAny>(bytes).map(|_| ()).map_err(InvalidBody::NotJson)
 }

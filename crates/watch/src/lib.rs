@@ -56,7 +56,7 @@ pub use client::{
     RequestHook, connect,
 };
 pub use driver::ObjectError;
-pub use frame::Garbage;
+pub use frame::InvalidBody;
 pub use kube::Client;
 pub use reflector::RestartReason;
 pub use status::ApiStatus;

@@ -10,7 +10,7 @@ mod tests;
 
 use serde::Deserialize;
 
-use crate::frame::{Garbage, carry, check_kind};
+use crate::frame::{InvalidBody, carry, check_kind};
 
 /// Maximum bytes of items before `kind`. A page of 500 EndpointSlices with 100 endpoints each has about 12 MiB.
 const MAX_WAITING: usize = 32 << 20;
@@ -94,7 +94,7 @@ impl ListSplitter {
     }
 
     /// Calls `item` for every item that `chunk` completes, until one call returns an error.
-    pub(crate) fn push<E: From<Garbage>>(
+    pub(crate) fn push<E: From<InvalidBody>>(
         &mut self,
         mut chunk: &[u8],
         mut item: impl FnMut(&[u8]) -> Result<(), E>,
@@ -115,7 +115,7 @@ impl ListSplitter {
     }
 
     /// Returns the page's metadata after its body ended, or `None` if the body ended too early.
-    pub(crate) fn finish(self) -> Result<Option<ListMeta>, Garbage> {
+    pub(crate) fn finish(self) -> Result<Option<ListMeta>, InvalidBody> {
         if self.place != Place::End {
             return Ok(None);
         }
@@ -123,16 +123,16 @@ impl ListSplitter {
             check_kind(self.kind, "")?;
         }
         if !self.items_seen {
-            return Err(Garbage::Incomplete("items"));
+            return Err(InvalidBody::Incomplete("items"));
         }
         if self.meta.resource_version.is_empty() {
-            return Err(Garbage::Incomplete("metadata.resourceVersion"));
+            return Err(InvalidBody::Incomplete("metadata.resourceVersion"));
         }
         Ok(Some(self.meta))
     }
 
     /// Continues inside a value. Returns the rest of the chunk after it.
-    fn inside<'a, E: From<Garbage>>(
+    fn inside<'a, E: From<InvalidBody>>(
         &mut self,
         capture: Capture,
         chunk: &'a [u8],
@@ -156,7 +156,7 @@ impl ListSplitter {
     }
 
     /// Uses a complete value. Returns the position of the next byte.
-    fn complete<E: From<Garbage>>(
+    fn complete<E: From<InvalidBody>>(
         &mut self,
         capture: Capture,
         bytes: &[u8],
@@ -184,7 +184,7 @@ impl ListSplitter {
                 Place::Items
             }
             Capture::Metadata => {
-                self.meta = serde_json::from_slice(bytes).map_err(Garbage::Metadata)?;
+                self.meta = serde_json::from_slice(bytes).map_err(InvalidBody::Metadata)?;
                 Place::Member
             }
             Capture::Skip => Place::Member,
@@ -192,10 +192,10 @@ impl ListSplitter {
     }
 
     /// Keeps an item until the kind is known.
-    fn wait(&mut self, item: &[u8]) -> Result<(), Garbage> {
+    fn wait(&mut self, item: &[u8]) -> Result<(), InvalidBody> {
         let ends = self.waiting_ends.len().saturating_mul(size_of::<usize>());
         if self.waiting.len().saturating_add(ends).saturating_add(item.len()) > MAX_WAITING {
-            return Err(Garbage::LateKind);
+            return Err(InvalidBody::LateKind);
         }
         self.waiting.extend_from_slice(item);
         self.waiting_ends.push(self.waiting.len());
@@ -216,7 +216,7 @@ impl ListSplitter {
 
 /// Handles one byte of the list's own structure. Returns the next position and the number of bytes used. The first
 /// byte of a value is left to its scanner.
-fn step(place: Place, byte: u8) -> Result<(Place, usize), Garbage> {
+fn step(place: Place, byte: u8) -> Result<(Place, usize), InvalidBody> {
     Ok(match (place, byte) {
         (Place::Start, b'{') | (Place::Member, b',') | (Place::Items, b']') => (Place::Member, 1),
         (Place::Member, b'"') => (Place::Inside(Capture::Key), 0),
@@ -226,12 +226,12 @@ fn step(place: Place, byte: u8) -> Result<(Place, usize), Garbage> {
         (Place::Before(Member::Metadata), b'{') => (Place::Inside(Capture::Metadata), 0),
         // `"items":null` is a Go slice that was never created. API servers write `[]` for an empty list (`storage`,
         // `GetList`), so this list was never read from storage.
-        (Place::Before(Member::Items), b'n') => return Err(Garbage::Incomplete("items: they are null")),
+        (Place::Before(Member::Items), b'n') => return Err(InvalidBody::Incomplete("items: they are null")),
         (Place::Before(Member::Kind), _) if begins_value(byte) => (Place::Inside(Capture::Kind), 0),
         (Place::Before(Member::Other), _) if begins_value(byte) => (Place::Inside(Capture::Skip), 0),
         // Whether an item is an object is left to its decoder, so that one bad item is skipped alone.
         (Place::Items, _) if begins_value(byte) => (Place::Inside(Capture::Item), 0),
-        _ => return Err(Garbage::Unexpected(byte)),
+        _ => return Err(InvalidBody::Unexpected(byte)),
     })
 }
 

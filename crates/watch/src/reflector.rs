@@ -34,7 +34,7 @@ use self::quiet::Quiet;
 pub use self::reason::RestartReason;
 pub(crate) use self::reason::is_refused;
 use crate::backoff::{Backoff, Wait};
-use crate::frame::Garbage;
+use crate::frame::InvalidBody;
 use crate::list::ListMeta;
 use crate::status::ApiStatus;
 use crate::timing::Timing;
@@ -251,7 +251,7 @@ impl Reflector {
             return self.changed(resource_version).map(|()| false);
         }
         if resource_version.is_empty() {
-            return Err(Garbage::Incomplete("metadata.resourceVersion in its end bookmark").into());
+            return Err(InvalidBody::Incomplete("metadata.resourceVersion in its end bookmark").into());
         }
         self.complete(resource_version, now)?;
         Ok(true)
@@ -267,7 +267,7 @@ impl Reflector {
             && !page.next.is_empty()
             && *token == page.next
         {
-            return Err(Garbage::Incomplete("progress: its continue token leads to itself").into());
+            return Err(InvalidBody::Incomplete("progress: its continue token leads to itself").into());
         }
         if !page.next.is_empty() {
             self.state = State::Pages { token: page.next, whole: false };
@@ -432,9 +432,9 @@ impl Reflector {
             RestartReason::Emptied { .. } => Then::Pages { for_good: false },
             RestartReason::Silent(_) if stream && opened => Then::Pages { for_good: true },
             _ if stream => Then::Pages { for_good: false },
-            RestartReason::Garbage(_) | RestartReason::WentBack { .. } | RestartReason::NoBookmarks(_) => {
-                Then::Relist
-            }
+            RestartReason::InvalidBody(_)
+            | RestartReason::WentBack { .. }
+            | RestartReason::NoBookmarks(_) => Then::Relist,
             _ => Then::Same,
         }
     }

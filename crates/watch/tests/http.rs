@@ -111,7 +111,7 @@ impl Server {
         let (sender, mut receiver) = mpsc::unbounded_channel();
         let watcher = self.watcher().await;
         let mut seen = Vec::new();
-        let run = watcher.run(told(move |event| sender.send(event).unwrap()));
+        let run = watcher.run(reported(move |event| sender.send(event).unwrap()));
         let collect = async {
             while let Some(event) = receiver.recv().await {
                 let stop = done(&event);
@@ -130,7 +130,7 @@ impl Server {
 }
 
 /// Leaves out `WatchEvent::Heard`, which follows the events.
-fn told(mut sink: impl FnMut(WatchEvent)) -> impl FnMut(WatchEvent) {
+fn reported(mut sink: impl FnMut(WatchEvent)) -> impl FnMut(WatchEvent) {
     move |event| {
         if !matches!(event, WatchEvent::Heard(_)) {
             sink(event);

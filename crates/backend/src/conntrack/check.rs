@@ -43,7 +43,7 @@ pub struct Check {
     node_ports: HashMap<u16, usize>,
     /// This node's addresses that accept node ports, sorted.
     node_addresses: Vec<IpAddr>,
-    /// See [`Self::and_answers`].
+    /// See [`Self::including_replies`].
     answers: bool,
 }
 
@@ -65,7 +65,7 @@ impl Check {
     /// Makes flows from a frontend stale, too. If the kernel has forgotten a flow, it takes a reply that a program on
     /// this node sends from a Service's address for the start of a new flow.
     #[must_use]
-    pub fn and_answers(self) -> Self {
+    pub fn including_replies(self) -> Self {
         Self { answers: true, ..self }
     }
 

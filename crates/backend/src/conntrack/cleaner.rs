@@ -144,7 +144,7 @@ impl<'a> Sweep<'a> {
         match Event::decode(frame) {
             Ok(Event::New(flow)) => self.judge(flow),
             Ok(_) => {}
-            Err(error) => self.pass_over(&error),
+            Err(error) => self.skip(&error),
         }
     }
 
@@ -159,7 +159,7 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    fn pass_over(&mut self, error: &DecodeError) {
+    fn skip(&mut self, error: &DecodeError) {
         self.report.partial = true;
         tracing::debug!(%error, "a conntrack entry was passed over because it cannot be read");
     }

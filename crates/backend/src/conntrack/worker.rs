@@ -195,7 +195,7 @@ impl<K: Kernel, R: FnMut(Cleaned)> Worker<K, R> {
         lane.addresses.retain(|address| !address.is_loopback());
         let check = Check::new(family, services, lane.addresses.clone());
         let inbox = &mut self.inbox;
-        self.kernel.clean(&check, &mut |flow| inbox.spares(family, flow))
+        self.kernel.clean(&check, &mut |flow| inbox.must_keep(family, flow))
     }
 }
 
@@ -232,7 +232,7 @@ impl Inbox {
     }
 
     /// Returns true if a stale flow must not be deleted: newer requests make it valid, or the thread is to end.
-    fn spares(&mut self, family: Family, flow: &Flow) -> bool {
+    fn must_keep(&mut self, family: Family, flow: &Flow) -> bool {
         if self.poll() {
             self.lanes.get_mut(family).renew();
         }

@@ -17,7 +17,7 @@ use crate::{Commit, Dataplane, Error};
 const COLLECT_PAUSE: Duration = Duration::from_secs(1);
 /// Minimum time between two repairs of drift. Drift is repaired at once, but a program that writes to our table all
 /// the time must not keep the thread busy.
-const MEND_INTERVAL: Duration = Duration::from_millis(200);
+const REPAIR_INTERVAL: Duration = Duration::from_millis(200);
 
 /// A data plane with its pending work and its deadlines.
 pub(super) struct Lane {
@@ -87,7 +87,7 @@ impl Lane {
 
     pub(super) fn queue(&mut self, work: Work) {
         if !work.health_checks.is_empty() {
-            self.health_checks |= self.dataplane.let_in(&work.health_checks);
+            self.health_checks |= self.dataplane.open_health_check_ports(&work.health_checks);
             self.health_check_ports.take(&work.health_checks);
         }
         if let Some(successor) = &mut self.successor {
@@ -155,10 +155,10 @@ impl Lane {
         self.check_at = self.check_at.map(|at| at.min(now + timing.check_interval));
     }
 
-    pub(super) fn suspect(&mut self, now: Instant) {
+    pub(super) fn mark_unknown(&mut self, now: Instant) {
         if self.started && self.compare.is_none() {
             self.compare = Some(Reason::Drift);
-            let soon = self.not_before.filter(|&at| at > now).map_or(now, |at| at.min(now + MEND_INTERVAL));
+            let soon = self.not_before.filter(|&at| at > now).map_or(now, |at| at.min(now + REPAIR_INTERVAL));
             self.not_before = Some(soon);
         }
     }
@@ -196,7 +196,7 @@ impl Lane {
         }
         // The successor's back-off grows with its failures, so the active data plane still gets to commit.
         if passed(self.successor.as_ref().map(Successor::due)) {
-            return self.succeed();
+            return self.commit_successor();
         }
         if self.has_work() && self.not_before.is_none_or(|at| at <= now) {
             return Some(self.commit());
@@ -238,7 +238,7 @@ impl Lane {
     }
 
     /// Commits everything with the successor. If that succeeds, the successor becomes the active data plane.
-    fn succeed(&mut self) -> Option<Report> {
+    fn commit_successor(&mut self) -> Option<Report> {
         let mut successor = self.successor.take()?;
         let started = Instant::now();
         let outcome = successor.commit(self.timing.max_retry);
@@ -319,7 +319,7 @@ impl Lane {
         }
         match self.dataplane.is_intact() {
             Ok(true) => {}
-            Ok(false) => self.suspect(now),
+            Ok(false) => self.mark_unknown(now),
             Err(error) => {
                 let mode = self.dataplane.mode();
                 tracing::warn!(family = %self.family, mode, %error, "whether our rules are there cannot be told now");
@@ -341,7 +341,7 @@ impl Lane {
         let (family, max_retry) = (self.family, self.timing.max_retry);
         let next = self.retired.iter_mut().enumerate().min_by_key(|(_, retired)| retired.due());
         if let Some((index, retired)) = next
-            && retired.give_way(family, kept, max_retry)
+            && retired.retire(family, kept, max_retry)
         {
             self.retired.remove(index);
         }

@@ -97,7 +97,7 @@ impl Requests {
         }
         self.retired.into_iter().for_each(|dataplane| lane.retire(dataplane, now));
         if self.has_drifted {
-            lane.suspect(now);
+            lane.mark_unknown(now);
         }
     }
 

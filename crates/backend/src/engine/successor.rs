@@ -72,7 +72,7 @@ impl Successor {
             }
         }
         let _ = dataplane.apply(&chunk);
-        let _ = dataplane.let_in(&health_checks.all());
+        let _ = dataplane.open_health_check_ports(&health_checks.all());
         let mut changes = Coalesced::default();
         changes.extend(waiting.iter().cloned().collect());
         Self { dataplane, changes, due: now, retry: Retry::default() }
@@ -89,7 +89,7 @@ impl Successor {
     pub(super) fn queue(&mut self, work: &Work) {
         self.changes.extend(work.changes.clone());
         if !work.health_checks.is_empty() {
-            let _ = self.dataplane.let_in(&work.health_checks);
+            let _ = self.dataplane.open_health_check_ports(&work.health_checks);
         }
     }
 
@@ -133,9 +133,9 @@ impl Retired {
     }
 
     /// Removes a part of the rules. Returns true if nothing is left.
-    pub(super) fn give_way(&mut self, family: Family, kept: Option<Chains>, longest_retry: Duration) -> bool {
+    pub(super) fn retire(&mut self, family: Family, kept: Option<Chains>, longest_retry: Duration) -> bool {
         let place = self.place();
-        match self.dataplane.give_way(kept) {
+        match self.dataplane.retire(kept) {
             Ok(false) => {
                 tracing::info!(%family, place, "nothing of another mode is left here");
                 return true;
@@ -143,7 +143,7 @@ impl Retired {
             Ok(true) => {
                 self.retry.succeeded();
                 let soonest = Instant::now() + PIECE_PAUSE;
-                self.due = self.dataplane.way_due().map_or(soonest, |due| due.max(soonest));
+                self.due = self.dataplane.next_attempt().map_or(soonest, |due| due.max(soonest));
             }
             Err(error) => {
                 let wait = self.retry.next(longest_retry);

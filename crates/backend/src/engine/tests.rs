@@ -18,10 +18,10 @@ mod replace;
 enum Call {
     Apply(Vec<String>),
     Compare(Vec<String>),
-    LetIn(Option<u16>),
+    OpenHealthCheckPorts(Option<u16>),
     Configure,
     Check,
-    GiveWay,
+    Retire,
 }
 
 #[derive(Clone, Default)]
@@ -33,7 +33,7 @@ struct Recorder {
     /// Number of parts of its removal.
     parts: usize,
     /// Time between the parts, if the removal waits.
-    rests: Option<Duration>,
+    pause: Option<Duration>,
     /// Its rules were removed by another program, without a notification.
     gone: Arc<AtomicBool>,
     checked: bool,
@@ -93,14 +93,14 @@ impl Dataplane for Recorder {
         self.note(Call::Check).map(|_| !self.gone.swap(false, Ordering::Relaxed))
     }
 
-    fn give_way(&mut self, _kept: Option<Chains>) -> Result<bool, Error> {
-        self.note(Call::GiveWay)?;
+    fn retire(&mut self, _kept: Option<Chains>) -> Result<bool, Error> {
+        self.note(Call::Retire)?;
         self.parts = self.parts.saturating_sub(1);
         Ok(self.parts > 0)
     }
 
-    fn way_due(&self) -> Option<Instant> {
-        self.rests.map(|pause| Instant::now() + pause)
+    fn next_attempt(&self) -> Option<Instant> {
+        self.pause.map(|pause| Instant::now() + pause)
     }
 
     fn apply(&mut self, changes: &[Change]) -> Result<Commit, Error> {
@@ -117,9 +117,9 @@ impl Dataplane for Recorder {
         noted.map(|commit| Commit { full: true, ..commit })
     }
 
-    fn let_in(&mut self, health_checks: &[HealthCheckPort]) -> bool {
+    fn open_health_check_ports(&mut self, health_checks: &[HealthCheckPort]) -> bool {
         for check in health_checks {
-            let _ = self.note(Call::LetIn(check.port));
+            let _ = self.note(Call::OpenHealthCheckPorts(check.port));
         }
         true
     }
@@ -390,7 +390,7 @@ fn a_health_check_port_alone_is_a_reason_to_commit() {
     let check = HealthCheckPort { namespace: "demo".into(), service: "a".into(), port: Some(32222) };
     handle.work(Family::Ipv4, Work { health_checks: vec![check], ..Work::default() });
     next(&reports);
-    assert_eq!(recorder.calls()[1..], [Call::LetIn(Some(32222)), Call::Apply(Vec::new())]);
+    assert_eq!(recorder.calls()[1..], [Call::OpenHealthCheckPorts(Some(32222)), Call::Apply(Vec::new())]);
     handle.stop();
     thread.join().unwrap();
 }

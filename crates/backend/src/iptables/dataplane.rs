@@ -27,7 +27,7 @@ pub struct Iptables {
     planner: Planner,
     meter: Arc<Meter>,
     counters: Counters,
-    removal: Option<UnderWay>,
+    removal: Option<PendingRemoval>,
     state: State,
     /// Health-check node ports that have not been passed to the planner.
     health_checks: Vec<HealthCheckPort>,
@@ -35,7 +35,7 @@ pub struct Iptables {
 
 /// A removal in progress.
 #[derive(Debug)]
-enum UnderWay {
+enum PendingRemoval {
     /// Another thread lists the chains.
     Planned(JoinHandle<Result<Removal, Error>>),
     /// This thread removes chains, part by part.
@@ -51,7 +51,7 @@ enum State {
     /// Nothing has been loaded yet: changes are only stored.
     Waiting,
     /// The kernel is in sync with the planner.
-    InStep,
+    InSync,
     /// A restore failed, settings changed, or another program changed the rules: a full load is needed.
     Unknown,
 }
@@ -95,8 +95,8 @@ impl Iptables {
     }
 
     /// Notes that another program has changed the tables. The next commit is a full load.
-    pub fn suspect(&mut self) {
-        if self.state == State::InStep {
+    pub fn mark_unknown(&mut self) {
+        if self.state == State::InSync {
             self.state = State::Unknown;
         }
     }
@@ -123,7 +123,7 @@ impl Iptables {
         let options = Options { count_invalid, count_localhost, ..options };
         if *self.planner.settings() != settings || *self.planner.options() != options {
             self.planner.configure(settings, options);
-            self.suspect();
+            self.mark_unknown();
         }
     }
 
@@ -145,7 +145,7 @@ impl Iptables {
         let write = |mut out: &mut dyn fmt::Write| planner.full(&present, pieces, &mut out);
         let mut commit = restore(&self.programs, &self.meter, Kind::Full, write)?;
         commit.full = true;
-        self.state = State::InStep;
+        self.state = State::InSync;
         Ok(commit)
     }
 
@@ -155,18 +155,18 @@ impl Iptables {
         let family = self.planner.settings().family;
         let plan = move || Removal::plan(family, &|table: &str, chain: &str| is_kept(kept, table, chain));
         let removal = match self.removal.take() {
-            Some(UnderWay::Parts(removal)) => removal,
-            Some(UnderWay::Planned(thread)) if !thread.is_finished() => {
-                self.removal = Some(UnderWay::Planned(thread));
+            Some(PendingRemoval::Parts(removal)) => removal,
+            Some(PendingRemoval::Planned(thread)) if !thread.is_finished() => {
+                self.removal = Some(PendingRemoval::Planned(thread));
                 return Ok(true);
             }
-            Some(UnderWay::Planned(thread)) => match thread.join() {
+            Some(PendingRemoval::Planned(thread)) => match thread.join() {
                 Ok(removal) => removal?,
                 Err(_) => plan()?,
             },
             _ => match std::thread::Builder::new().name("removal".into()).spawn(plan) {
                 Ok(thread) => {
-                    self.removal = Some(UnderWay::Planned(thread));
+                    self.removal = Some(PendingRemoval::Planned(thread));
                     return Ok(true);
                 }
                 Err(_) => plan()?,
@@ -178,19 +178,19 @@ impl Iptables {
     fn step(&mut self, mut removal: Removal, kept: Option<Chains>) -> Result<bool, Error> {
         let is_more = removal.step(&|table: &str, chain: &str| is_kept(kept, table, chain))?;
         // After a failure the chains are listed again, because there may be others to remove.
-        self.removal = is_more.then_some(UnderWay::Parts(removal));
+        self.removal = is_more.then_some(PendingRemoval::Parts(removal));
         Ok(is_more)
     }
 
-    fn remove_aside(&mut self, kept: Option<Chains>) -> Result<bool, Error> {
+    fn remove_in_thread(&mut self, kept: Option<Chains>) -> Result<bool, Error> {
         match &self.removal {
-            Some(UnderWay::Whole(thread)) if !thread.is_finished() => Ok(true),
+            Some(PendingRemoval::Whole(thread)) if !thread.is_finished() => Ok(true),
             Some(_) => self.end_removal().map(|()| false),
             None => {
                 let (programs, meter) = (self.programs.clone(), self.meter.clone());
                 let thread = std::thread::Builder::new().name("removal".into());
                 match thread.spawn(move || remove_all(&programs, &meter, kept)) {
-                    Ok(thread) => self.removal = Some(UnderWay::Whole(thread)),
+                    Ok(thread) => self.removal = Some(PendingRemoval::Whole(thread)),
                     Err(_) => return remove_all(&self.programs, &self.meter, kept).map(|()| false),
                 }
                 Ok(true)
@@ -209,7 +209,7 @@ impl Iptables {
     /// Drops a removal. Waits for the end of one that cannot be stopped.
     fn end_removal(&mut self) -> Result<(), Error> {
         match self.removal.take() {
-            Some(UnderWay::Whole(thread)) => thread.join().unwrap_or(Ok(())),
+            Some(PendingRemoval::Whole(thread)) => thread.join().unwrap_or(Ok(())),
             _ => Ok(()),
         }
     }
@@ -222,11 +222,11 @@ impl Iptables {
         Ok(())
     }
 
-    fn noting_failure(&mut self, outcome: Result<Commit, Error>) -> Result<Commit, Error> {
+    fn record_outcome(&mut self, outcome: Result<Commit, Error>) -> Result<Commit, Error> {
         if outcome.is_ok() {
             self.meter.has(self.planner.rules());
         } else {
-            self.suspect();
+            self.mark_unknown();
         }
         outcome.map(|commit| Commit { refused: self.planner.refused().collect(), ..commit })
     }
@@ -251,15 +251,15 @@ impl Dataplane for Iptables {
                 self.planner.remember(changes, &health_checks);
                 Ok(Commit::default())
             }
-            State::InStep => {
+            State::InSync => {
                 let text = self.planner.plan(changes, &health_checks);
                 let outcome = if text.is_empty() { Ok(Commit::default()) } else { self.restore_text(&text) };
-                self.noting_failure(outcome)
+                self.record_outcome(outcome)
             }
             State::Unknown => {
                 self.planner.remember(changes, &health_checks);
                 let outcome = self.load();
-                self.noting_failure(outcome)
+                self.record_outcome(outcome)
             }
         }
     }
@@ -268,16 +268,16 @@ impl Dataplane for Iptables {
     fn compare(&mut self, changes: &[Change]) -> Result<Commit, Error> {
         let health_checks = std::mem::take(&mut self.health_checks);
         self.planner.remember(changes, &health_checks);
-        self.suspect();
+        self.mark_unknown();
         let outcome = self.load();
         if outcome.is_err() {
             // A load must follow, even if none was done before.
             self.state = State::Unknown;
         }
-        self.noting_failure(outcome)
+        self.record_outcome(outcome)
     }
 
-    fn let_in(&mut self, health_checks: &[HealthCheckPort]) -> bool {
+    fn open_health_check_ports(&mut self, health_checks: &[HealthCheckPort]) -> bool {
         self.health_checks.extend_from_slice(health_checks);
         !self.health_checks.is_empty()
     }
@@ -306,14 +306,14 @@ impl Dataplane for Iptables {
     fn is_intact(&mut self) -> Result<bool, Error> {
         let intact = self.marks_are_there()?;
         if !intact {
-            self.suspect();
+            self.mark_unknown();
         }
         Ok(intact)
     }
 
     /// Removes the chains of this mode. `KUBE-FIREWALL` stays, because kubelet shares it.
     fn remove(&mut self) -> Result<(), Error> {
-        self.suspect();
+        self.mark_unknown();
         self.meter.has(Rules::default());
         match self.programs.variant() {
             Variant::Nft => {
@@ -331,28 +331,28 @@ impl Dataplane for Iptables {
         }
     }
 
-    fn remove_some(&mut self) -> Result<bool, Error> {
-        self.give_way(None)
+    fn remove_part(&mut self) -> Result<bool, Error> {
+        self.retire(None)
     }
 
     fn chains(&self) -> Option<Chains> {
         Some(self.programs.chains(self.planner.settings().family))
     }
 
-    fn give_way(&mut self, kept: Option<Chains>) -> Result<bool, Error> {
+    fn retire(&mut self, kept: Option<Chains>) -> Result<bool, Error> {
         let own = self.programs.chains(self.planner.settings().family);
         let kept = kept.filter(|kept| (own.variant, own.family) == (kept.variant, kept.family));
-        self.suspect();
+        self.mark_unknown();
         self.meter.has(Rules::default());
         match self.programs.variant() {
             Variant::Nft => self.remove_part(kept),
-            Variant::Legacy => self.remove_aside(kept),
+            Variant::Legacy => self.remove_in_thread(kept),
         }
     }
 
-    fn way_due(&self) -> Option<Instant> {
+    fn next_attempt(&self) -> Option<Instant> {
         match &self.removal {
-            Some(UnderWay::Parts(removal)) => removal.due(),
+            Some(PendingRemoval::Parts(removal)) => removal.due(),
             _ => None,
         }
     }

@@ -15,8 +15,8 @@ use super::name::is_of_service;
 use super::present::is_own;
 use super::rule::Table;
 use crate::Error;
-use crate::dataplane::PASSAGE;
-use crate::leftovers::tables::{commit, consistently, jump, wire_family};
+use crate::dataplane::TRANSIT_TIME;
+use crate::leftovers::tables::{commit, jump, retry_on_change, wire_family};
 
 /// Chains in one transaction. Each takes a few milliseconds at this size.
 const CHAINS: usize = 1024;
@@ -40,7 +40,7 @@ enum Part {
     Entries(Vec<Entry>),
     /// A wait until packets that have entered this mode's chains have left the node. The time is the start of the
     /// wait; `None` until it starts.
-    Passage(Option<Instant>),
+    WaitForPackets(Option<Instant>),
     /// Chains of a table, with their rules.
     Chains(Table, Vec<String>),
 }
@@ -67,7 +67,7 @@ impl Removal {
     pub(super) fn plan(family: Family, kept: &impl Fn(&str, &str) -> bool) -> Result<Self, Error> {
         let family = wire_family(family);
         let mut socket = Socket::open(Protocol::Netfilter)?;
-        let all = consistently(|| chains(&mut socket, family))?;
+        let all = retry_on_change(|| chains(&mut socket, family))?;
         let mut entries = Vec::new();
         let mut parts = VecDeque::new();
         for (table, chains) in all {
@@ -77,7 +77,7 @@ impl Removal {
             if ours.is_empty() {
                 continue;
             }
-            let rules = |chain: &str| consistently(|| jumps(&mut socket, family, &name, chain));
+            let rules = |chain: &str| retry_on_change(|| jumps(&mut socket, family, &name, chain));
             let stay = staying(&ours, others, rules, |from, to, handle| {
                 entries.push(Entry { table, from: from.to_owned(), to: to.to_owned(), handle });
             })?;
@@ -97,7 +97,7 @@ impl Removal {
     /// Returns when the next step is due, if the removal waits for packets.
     pub(super) fn due(&self) -> Option<Instant> {
         match self.parts.front() {
-            Some(Part::Passage(Some(since))) => since.checked_add(PASSAGE),
+            Some(Part::WaitForPackets(Some(since))) => since.checked_add(TRANSIT_TIME),
             _ => None,
         }
     }
@@ -107,10 +107,10 @@ impl Removal {
         let family = self.family;
         match self.parts.pop_front() {
             None => {}
-            Some(Part::Passage(since)) => {
+            Some(Part::WaitForPackets(since)) => {
                 let since = since.unwrap_or_else(Instant::now);
-                if since.elapsed() < PASSAGE {
-                    self.parts.push_front(Part::Passage(Some(since)));
+                if since.elapsed() < TRANSIT_TIME {
+                    self.parts.push_front(Part::WaitForPackets(Some(since)));
                 }
             }
             Some(Part::Entries(mut entries)) => {
@@ -146,7 +146,7 @@ fn entry_parts(entries: Vec<Entry>) -> Vec<Part> {
         (true, true) => Vec::new(),
         (false, true) => vec![Part::Entries(into)],
         (true, false) => vec![Part::Entries(out)],
-        (false, false) => vec![Part::Entries(into), Part::Passage(None), Part::Entries(out)],
+        (false, false) => vec![Part::Entries(into), Part::WaitForPackets(None), Part::Entries(out)],
     }
 }
 
@@ -265,7 +265,7 @@ mod tests {
         ]);
         let expected = [
             Part::Entries(vec![nat("PREROUTING", "KUBE-SERVICES"), filter("FORWARD", "KUBE-PROXY-FIREWALL")]),
-            Part::Passage(None),
+            Part::WaitForPackets(None),
             Part::Entries(vec![nat("POSTROUTING", "KUBE-POSTROUTING"), filter("FORWARD", "KUBE-FORWARD")]),
         ];
         assert_eq!(parts, expected);

@@ -8,8 +8,8 @@ use portolan_model::IpvsScheduler;
 
 use super::Error;
 use super::dataplane::{Ipvs, State};
-use super::difference::{Difference, Manner, Operation};
-use super::draining::Moment;
+use super::difference::{Difference, Operation, WriteSettings};
+use super::draining::UptimeSecs;
 use super::frontend::{Config, Key};
 use super::kernel::Owners;
 use super::refusal::{self, Refused};
@@ -28,14 +28,14 @@ impl Ipvs {
     /// Reads everything back and writes the differences. If the kernel refuses an object, does so a second time, and
     /// only reports what the kernel refuses then. Services whose scheduler the kernel lacks get the default one.
     pub(super) fn load(&mut self) -> Result<Commit, crate::Error> {
-        self.desired.take_all_in();
+        self.desired.restore_left_out();
         let outcome = self.load_what_fits();
         if !matches!(outcome, Err(crate::Error::Ipvs(Error::Refused { .. }))) {
             return outcome;
         }
-        self.once_more = true;
+        self.is_second_attempt = true;
         let outcome = self.load_what_fits();
-        self.once_more = false;
+        self.is_second_attempt = false;
         outcome
     }
 
@@ -43,7 +43,7 @@ impl Ipvs {
     /// be open to clients that the missing ones exclude.
     fn load_what_fits(&mut self) -> Result<Commit, crate::Error> {
         // Service ports that the first attempt left out are left out in the second, too.
-        let mut full = if self.once_more { self.refusals.full().clone() } else { BTreeSet::new() };
+        let mut full = if self.is_second_attempt { self.refusals.full().clone() } else { BTreeSet::new() };
         let outcome = loop {
             match self.load_with_schedulers() {
                 Err(crate::Error::Ipvs(error @ Error::Full { .. })) => {
@@ -90,7 +90,7 @@ impl Ipvs {
         commit.full = true;
         self.draining.clear();
         self.note_draining(&difference);
-        self.state = State::InStep;
+        self.state = State::InSync;
         Ok(commit)
     }
 
@@ -102,10 +102,10 @@ impl Ipvs {
     ) -> Result<BTreeMap<Key, Option<Config>>, Error> {
         let mut found = self.kernel.virtual_servers()?;
         // Not by `manner`, which would borrow all of `self` while the kernel is read.
-        let manner = Manner {
+        let manner = WriteSettings {
             default: self.options.scheduler,
             missing: self.missing.as_slice(),
-            drained_by: Moment::now().after(self.options.drain),
+            drained_by: UptimeSecs::now().after(self.options.drain),
         };
         let servers: Vec<Key> = self.desired.servers().map(|(key, _)| *key).collect();
         for key in servers {
@@ -146,7 +146,7 @@ impl Ipvs {
 
     /// Returns true if the kernel has everything except for what it refuses.
     pub(super) fn is_there(&mut self) -> Result<bool, crate::Error> {
-        if self.kernel.device()? != Some(self.device) || self.node_changed()? || self.regained()? {
+        if self.kernel.device()? != Some(self.device) || self.node_changed()? || self.has_new_scheduler()? {
             return Ok(false);
         }
         let mut difference = Difference::default();
@@ -164,15 +164,15 @@ impl Ipvs {
     }
 
     /// Returns true if the kernel has a scheduler that it lacked before.
-    pub(super) fn regained(&mut self) -> Result<bool, Error> {
+    pub(super) fn has_new_scheduler(&mut self) -> Result<bool, Error> {
         let mut missing = Vec::new();
         for scheduler in &self.missing {
             if !self.kernel.has_scheduler(*scheduler)? {
                 missing.push(*scheduler);
             }
         }
-        let regained = missing != self.missing;
+        let has_new_scheduler = missing != self.missing;
         self.missing = missing;
-        Ok(regained)
+        Ok(has_new_scheduler)
     }
 }

@@ -6,11 +6,11 @@ use std::time::Instant;
 use portolan_model::{Change, Forwarding, IpvsScheduler, ServicePortName, Settings};
 
 use super::desired::{Desired, Touched};
-use super::difference::{Difference, Manner, Operation};
-use super::draining::{Draining, Moment};
-use super::kernel::{Kernel, strictly};
+use super::difference::{Difference, Operation, WriteSettings};
+use super::draining::{Draining, UptimeSecs};
+use super::kernel::{Kernel, first_refusal};
 use super::refusal::{self, Refusals, Refused};
-use super::retire::Retiring;
+use super::retire_step::Retiring;
 use super::rules::{self, Part, Rules};
 use super::{Error, Meter, Options};
 use crate::dataplane::{Chains, Commit, Dataplane, HealthCheckPort, Refusal};
@@ -27,7 +27,7 @@ pub struct Ipvs {
     pub(super) draining: Draining,
     meter: Arc<Meter>,
     /// True during the comparison that follows a refusal.
-    pub(super) once_more: bool,
+    pub(super) is_second_attempt: bool,
     /// What the kernel refused again.
     pub(super) refusals: Refusals,
     /// During a comparison, the members that did not fit into a set.
@@ -48,7 +48,7 @@ pub(super) enum State {
     /// Nothing has been compared yet: changes are only stored.
     Waiting,
     /// The kernel is in sync.
-    InStep,
+    InSync,
     /// A write failed, or settings changed: a comparison is needed.
     Unknown,
 }
@@ -69,7 +69,7 @@ impl Ipvs {
             options,
             draining: Draining::default(),
             meter: Arc::default(),
-            once_more: false,
+            is_second_attempt: false,
             refusals: Refusals::default(),
             overflow: Vec::new(),
             missing: Vec::new(),
@@ -91,7 +91,7 @@ impl Ipvs {
         if self.options != options {
             self.desired.set_exclude(&options.exclude);
             self.options = options;
-            self.suspect();
+            self.mark_unknown();
         }
     }
 
@@ -100,8 +100,8 @@ impl Ipvs {
         self.draining.len()
     }
 
-    pub(super) fn suspect(&mut self) {
-        if self.state == State::InStep {
+    pub(super) fn mark_unknown(&mut self) {
+        if self.state == State::InSync {
             self.state = State::Unknown;
         }
     }
@@ -110,15 +110,15 @@ impl Ipvs {
         let mut touched = Touched::default();
         self.desired.apply(changes, &mut touched);
         let health_checks = std::mem::take(&mut self.health_checks);
-        self.desired.let_in(&health_checks, &mut touched);
+        self.desired.open_health_check_ports(&health_checks, &mut touched);
         touched
     }
 
-    pub(super) fn manner(&self) -> Manner<'_> {
-        Manner {
+    pub(super) fn manner(&self) -> WriteSettings<'_> {
+        WriteSettings {
             default: self.options.scheduler,
             missing: self.missing.as_slice(),
-            drained_by: Moment::now().after(self.options.drain),
+            drained_by: UptimeSecs::now().after(self.options.drain),
         }
     }
 
@@ -185,8 +185,8 @@ impl Ipvs {
     /// everything is compared.
     fn judge(&mut self, refused: Vec<Refused>, is_all: bool) -> Result<(), Error> {
         let (lasting, surprises): (Vec<Refused>, _) =
-            refused.into_iter().partition(|refused| self.once_more && refused.error.is_of_object());
-        strictly(surprises)?;
+            refused.into_iter().partition(|refused| self.is_second_attempt && refused.error.is_of_object());
+        first_refusal(surprises)?;
         if is_all {
             self.refusals.take(&lasting, &self.desired);
         }
@@ -241,7 +241,7 @@ impl Ipvs {
 
     /// Removes draining endpoints whose connections have ended or whose deadline has passed.
     fn drain(&mut self) -> Result<(), Error> {
-        let now = Moment::now();
+        let now = UptimeSecs::now();
         let mut done = Vec::new();
         for (key, places) in self.draining.iter() {
             let present = self.kernel.real_servers(key)?;
@@ -257,7 +257,7 @@ impl Ipvs {
         }
         let operations: Vec<_> =
             done.iter().map(|(key, place)| Operation::DeleteReal(*key, *place)).collect();
-        strictly(self.kernel.operate(&operations)?)?;
+        first_refusal(self.kernel.operate(&operations)?)?;
         for (key, place) in done {
             self.draining.remove(&key, place);
         }
@@ -275,15 +275,15 @@ impl Dataplane for Ipvs {
         let touched = self.remember(changes);
         match self.state {
             State::Waiting => return Ok(Commit::default()),
-            State::InStep => match self.change_or_compare(&touched) {
+            State::InSync => match self.change_or_compare(&touched) {
                 Ok(Some(commit)) => return Ok(commit),
                 // The node has other addresses, another program has the virtual server, a scheduler is missing, or a
                 // set is or was full.
                 Ok(None) | Err(Error::Refused { .. } | Error::Scheduler { .. } | Error::Full { .. }) => {
-                    self.suspect();
+                    self.mark_unknown();
                 }
                 Err(error) => {
-                    self.suspect();
+                    self.mark_unknown();
                     return Err(error.into());
                 }
             },
@@ -295,11 +295,11 @@ impl Dataplane for Ipvs {
     fn compare(&mut self, changes: &[Change]) -> Result<Commit, crate::Error> {
         self.remember(changes);
         self.state = State::Unknown;
-        self.regained()?;
+        self.has_new_scheduler()?;
         self.load()
     }
 
-    fn let_in(&mut self, health_checks: &[HealthCheckPort]) -> bool {
+    fn open_health_check_ports(&mut self, health_checks: &[HealthCheckPort]) -> bool {
         self.health_checks.extend_from_slice(health_checks);
         !self.health_checks.is_empty()
     }
@@ -307,15 +307,15 @@ impl Dataplane for Ipvs {
     fn configure(&mut self, settings: Settings) {
         if self.desired.configure(settings) {
             self.rules = Rules::new(self.desired.settings());
-            self.suspect();
+            self.mark_unknown();
         }
     }
 
     fn collect(&mut self) -> Result<bool, crate::Error> {
-        if self.state == State::InStep
+        if self.state == State::InSync
             && let Err(error) = self.drain()
         {
-            self.suspect();
+            self.mark_unknown();
             return Err(error.into());
         }
         Ok(self.needs_collection())
@@ -330,19 +330,19 @@ impl Dataplane for Ipvs {
     }
 
     fn is_intact(&mut self) -> Result<bool, crate::Error> {
-        if self.state != State::InStep {
+        if self.state != State::InSync {
             return Ok(true);
         }
         let intact = self.is_there()?;
         if !intact {
-            self.suspect();
+            self.mark_unknown();
         }
         Ok(intact)
     }
 
     /// Removes everything at once. Connections end.
     fn remove(&mut self) -> Result<(), crate::Error> {
-        self.withdraw()
+        self.remove_all()
     }
 
     fn chains(&self) -> Option<Chains> {
@@ -351,16 +351,16 @@ impl Dataplane for Ipvs {
     }
 
     /// Removes rules. Virtual servers stay as long as they have connections.
-    fn give_way(&mut self, kept: Option<Chains>) -> Result<bool, crate::Error> {
+    fn retire(&mut self, kept: Option<Chains>) -> Result<bool, crate::Error> {
         // Connections of a retiring mode do not count as draining endpoints.
         self.meter.set_draining(0);
         let mut retiring = self.retiring.take().unwrap_or_else(|| Retiring::new(self.options.drain));
-        let outcome = self.retire(&mut retiring, kept);
+        let outcome = self.retire_step(&mut retiring, kept);
         self.retiring = Some(retiring);
         outcome
     }
 
-    fn way_due(&self) -> Option<Instant> {
+    fn next_attempt(&self) -> Option<Instant> {
         self.retiring.as_ref().and_then(Retiring::due)
     }
 

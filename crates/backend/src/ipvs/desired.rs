@@ -92,9 +92,9 @@ impl Desired {
     }
 
     /// Returns the Service ports that need a virtual server which another program has.
-    pub(super) fn shadowed(&self) -> impl Iterator<Item = &Arc<ServicePortName>> {
+    pub(super) fn blocked(&self) -> impl Iterator<Item = &Arc<ServicePortName>> {
         let table = (!self.foreign.is_empty()).then_some(&self.table).into_iter().flatten();
-        table.filter(|(_, forwarding)| self.needs(forwarding).is_shadowed).map(|(name, _)| name)
+        table.filter(|(_, forwarding)| self.needs(forwarding).is_blocked).map(|(name, _)| name)
     }
 
     /// Returns the Service ports that do not fit into full sets.
@@ -102,7 +102,7 @@ impl Desired {
         self.left_out.iter()
     }
 
-    /// Leaves out Service ports of the table, until they need other members of the full sets or `take_all_in` is
+    /// Leaves out Service ports of the table, until they need other members of the full sets or `restore_left_out` is
     /// called. Returns true if any object is no longer needed.
     pub(super) fn leave_out(
         &mut self,
@@ -122,7 +122,7 @@ impl Desired {
     }
 
     /// Adds the Service ports that were left out.
-    pub(super) fn take_all_in(&mut self) {
+    pub(super) fn restore_left_out(&mut self) {
         self.full.clear();
         let mut touched = Touched::default();
         for name in std::mem::take(&mut self.left_out) {
@@ -174,7 +174,11 @@ impl Desired {
         one.iter().filter(in_full).eq(other.iter().filter(in_full))
     }
 
-    pub(super) fn let_in(&mut self, health_checks: &[HealthCheckPort], touched: &mut Touched) {
+    pub(super) fn open_health_check_ports(
+        &mut self,
+        health_checks: &[HealthCheckPort],
+        touched: &mut Touched,
+    ) {
         for check in health_checks {
             let service = (check.namespace.clone(), check.service.clone());
             let former = match check.port {

@@ -8,7 +8,7 @@ use portolan_model::{IpvsScheduler, Protocol};
 use portolan_wire::ipset::Member;
 
 use super::desired::{Desired, Touched};
-use super::draining::{Draining, Moment};
+use super::draining::{Draining, UptimeSecs};
 use super::frontend::{Config, Key, Server};
 use super::set::Set;
 
@@ -17,13 +17,13 @@ pub(super) const WEIGHT: u32 = 1;
 
 /// Settings for turning virtual servers of the table into those of the kernel.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Manner<'a> {
+pub(super) struct WriteSettings<'a> {
     /// The scheduler for Services that do not specify one.
     pub(super) default: IpvsScheduler,
     /// Schedulers that the kernel lacks.
     pub(super) missing: &'a [IpvsScheduler],
     /// The deadline of a real server that starts to drain.
-    pub(super) drained_by: Moment,
+    pub(super) drained_by: UptimeSecs,
 }
 
 /// A real server as the kernel has it.
@@ -32,7 +32,7 @@ pub(super) enum Real {
     /// It gets its share of new connections.
     Serving,
     /// It gets no new connections. Holds the deadline, if the kernel has one for it.
-    Draining(Option<Moment>),
+    Draining(Option<UptimeSecs>),
     /// It has settings that this mode does not write.
     Other,
 }
@@ -55,7 +55,7 @@ pub(super) enum Operation {
     /// Gives a real server its share of new connections again.
     Restore(Key, SocketAddr),
     /// Stops new connections to a real server and sets its deadline.
-    Drain(Key, SocketAddr, Moment),
+    Drain(Key, SocketAddr, UptimeSecs),
     DeleteReal(Key, SocketAddr),
 }
 
@@ -75,7 +75,7 @@ pub(super) struct Difference {
     /// Members to remove from sets.
     pub(super) remove: Vec<(Set, Member)>,
     /// Real servers that drain after the writes.
-    pub(super) draining: Vec<(Key, SocketAddr, Moment)>,
+    pub(super) draining: Vec<(Key, SocketAddr, UptimeSecs)>,
     /// Real servers that do not drain after the writes: they are needed again, or removed.
     pub(super) settled: Vec<(Key, SocketAddr)>,
 }
@@ -86,7 +86,7 @@ impl Difference {
         touched: &Touched,
         desired: &Desired,
         draining: &Draining,
-        manner: Manner<'_>,
+        manner: WriteSettings<'_>,
     ) -> Self {
         let mut difference = Self::default();
         for (&member, &was_there) in &touched.members {
@@ -131,7 +131,7 @@ impl Difference {
         key: Key,
         present: Option<&Present>,
         desired: Option<&Server>,
-        manner: Manner<'_>,
+        manner: WriteSettings<'_>,
     ) {
         let Some(desired) = desired else {
             if let Some(present) = present {
@@ -176,7 +176,7 @@ impl Difference {
         key: Key,
         place: SocketAddr,
         real: Real,
-        (scheduler, drained_by): (IpvsScheduler, Moment),
+        (scheduler, drained_by): (IpvsScheduler, UptimeSecs),
     ) {
         // A UDP flow has no end to wait for. The scheduler `dh` chooses by the destination's address only, so it
         // would choose the draining server for all connections.
@@ -218,7 +218,7 @@ impl Difference {
 
 impl Present {
     /// Returns the state of the kernel after a virtual server is written.
-    fn of(server: &Server, manner: Manner<'_>) -> Self {
+    fn of(server: &Server, manner: WriteSettings<'_>) -> Self {
         Self {
             config: Some(server.config(manner.default, manner.missing)),
             real: server.places().map(|place| (place, Real::Serving)).collect(),

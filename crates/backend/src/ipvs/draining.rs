@@ -9,9 +9,9 @@ use super::frontend::Key;
 /// A time in seconds since the machine started, which no virtual server outlives. The kernel stores it as the upper
 /// threshold of connections of a real server of weight 0, where it has no effect. So a restarted agent finds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Moment(u32);
+pub(super) struct UptimeSecs(u32);
 
-impl Moment {
+impl UptimeSecs {
     pub(super) fn now() -> Self {
         // Never 0: that threshold means no limit.
         Self(u32::try_from(rustix::system::sysinfo().uptime).unwrap_or(u32::MAX).max(1))
@@ -36,7 +36,7 @@ impl Moment {
 /// deadline.
 #[derive(Debug, Default)]
 pub(super) struct Draining {
-    servers: BTreeMap<Key, BTreeMap<SocketAddr, Moment>>,
+    servers: BTreeMap<Key, BTreeMap<SocketAddr, UptimeSecs>>,
 }
 
 impl Draining {
@@ -50,16 +50,16 @@ impl Draining {
     }
 
     /// Returns those of a virtual server, with their deadlines.
-    pub(super) fn of(&self, key: &Key) -> impl Iterator<Item = (SocketAddr, Moment)> {
+    pub(super) fn of(&self, key: &Key) -> impl Iterator<Item = (SocketAddr, UptimeSecs)> {
         self.servers.get(key).into_iter().flatten().map(|(place, until)| (*place, *until))
     }
 
     /// Returns those of each virtual server, with their deadlines.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&Key, &BTreeMap<SocketAddr, Moment>)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&Key, &BTreeMap<SocketAddr, UptimeSecs>)> {
         self.servers.iter()
     }
 
-    pub(super) fn add(&mut self, key: Key, place: SocketAddr, until: Moment) {
+    pub(super) fn add(&mut self, key: Key, place: SocketAddr, until: UptimeSecs) {
         self.servers.entry(key).or_default().insert(place, until);
     }
 

@@ -65,7 +65,7 @@ pub(super) struct Needs {
     pub(super) servers: Vec<(Key, Server)>,
     pub(super) members: Vec<(Set, Member)>,
     /// True if another program has a virtual server that the Service port would need.
-    pub(super) is_shadowed: bool,
+    pub(super) is_blocked: bool,
 }
 
 impl Key {
@@ -141,7 +141,7 @@ impl Context<'_> {
 /// Returns the needs of a Service port.
 pub(super) fn needs(context: Context<'_>, forwarding: &Arc<Forwarding>) -> Needs {
     let mut collector = Collector { context, forwarding, needs: Needs::default() };
-    for frontend in forwarding.frontends.iter().filter(|frontend| !is_nowhere(frontend)) {
+    for frontend in forwarding.frontends.iter().filter(|frontend| !is_unspecified_address(frontend)) {
         collector.frontend(*frontend);
     }
     let backends = forwarding.cluster.iter().chain(&forwarding.local);
@@ -155,7 +155,7 @@ pub(super) fn needs(context: Context<'_>, forwarding: &Arc<Forwarding>) -> Needs
 
 /// Returns true for an address of zeros, which no packet has as destination: sets refuse it, and a device accepts it
 /// but does not have it.
-fn is_nowhere(frontend: &Frontend) -> bool {
+fn is_unspecified_address(frontend: &Frontend) -> bool {
     place(frontend).is_some_and(|(address, _)| address.is_unspecified())
 }
 
@@ -297,7 +297,7 @@ impl Collector<'_> {
 
     fn is_foreign(&mut self, key: Key) -> bool {
         let is_foreign = self.context.foreign.contains(&key);
-        self.needs.is_shadowed |= is_foreign;
+        self.needs.is_blocked |= is_foreign;
         is_foreign
     }
 

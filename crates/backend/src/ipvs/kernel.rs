@@ -16,12 +16,12 @@ use portolan_wire::route::{self, Scope};
 use portolan_wire::{Batch, generic};
 
 use super::difference::{Operation, Present, Real, WEIGHT};
-use super::draining::Moment;
+use super::draining::UptimeSecs;
 use super::frontend::{Config, Key};
 use super::refusal::{Item, Refused};
 use super::set::Set;
 use super::{Error, probe};
-use crate::reading::consistently;
+use crate::reading::retry_on_change;
 use send::{Sent, encode, on_device, send};
 
 /// The network device of this mode, with kube-proxy's name. Its addresses make this host accept packets to Services.
@@ -111,7 +111,7 @@ impl Kernel {
         let failed = Error::socket("removing the network device kube-ipvs0");
         let Some(index) = self.device()? else { return Ok(()) };
         let mut in_use = false;
-        let both = consistently(|| {
+        let both = retry_on_change(|| {
             in_use = false;
             self.route.dump(&mut route::addresses(route::AF_UNSPEC), |frame| {
                 if let route::Event::NewAddress(address) = route::Event::decode(frame)? {
@@ -133,7 +133,7 @@ impl Kernel {
     /// Lists the addresses of this node in the family.
     pub(crate) fn addresses(&mut self, device: u32) -> Result<Addresses, Error> {
         let family = self.address_family();
-        let listed = consistently(|| {
+        let listed = retry_on_change(|| {
             let mut addresses = Addresses::default();
             self.route.dump(&mut route::addresses(family), |frame| {
                 let route::Event::NewAddress(address) = route::Event::decode(frame)? else { return Ok(()) };
@@ -169,7 +169,7 @@ impl Kernel {
     /// Lists the virtual servers of the family that could be ours, including those of other programs.
     pub(super) fn virtual_servers(&mut self) -> Result<BTreeMap<Key, Option<Config>>, Error> {
         let (number, family) = (self.number, self.family);
-        let listed = consistently(|| {
+        let listed = retry_on_change(|| {
             let mut servers = BTreeMap::new();
             self.generic.dump(&mut ipvs::virtual_servers(number), |frame| {
                 if let ipvs::Event::VirtualServer(server) = ipvs::Event::decode(number, frame)?
@@ -225,7 +225,7 @@ impl Kernel {
     /// Removes virtual servers, with their connections.
     pub(crate) fn remove_virtual_servers(&mut self, keys: &BTreeSet<Key>) -> Result<(), Error> {
         let operations: Vec<_> = keys.iter().map(|key| Operation::Delete(*key)).collect();
-        strictly(self.operate(&operations)?)
+        first_refusal(self.operate(&operations)?)
     }
 
     /// Returns true if the kernel has a scheduler. The kernel loads its module, if there is one.
@@ -237,7 +237,7 @@ impl Kernel {
     /// Lists the real servers of a virtual server, with their numbers of connections.
     pub(super) fn real_servers(&mut self, key: &Key) -> Result<Vec<RealServer>, Error> {
         let (number, identity) = (self.number, key.identity());
-        let listed = consistently(|| {
+        let listed = retry_on_change(|| {
             let mut servers = Vec::new();
             self.generic.dump(&mut ipvs::real_servers(number, &identity), |frame| {
                 if let ipvs::Event::RealServer(server) = ipvs::Event::decode(number, frame)? {
@@ -284,7 +284,7 @@ impl Kernel {
     pub(super) fn members(&mut self, set: Set) -> Result<Option<BTreeSet<Member>>, Error> {
         let name = set.name(self.family);
         let mut found = None;
-        let listed = consistently(|| {
+        let listed = retry_on_change(|| {
             let mut all = BTreeSet::new();
             self.netfilter.dump(&mut ipset::list(&name), |frame| {
                 if let ipset::Event::Set { kind, members, .. } = ipset::Event::decode(frame)? {
@@ -311,7 +311,7 @@ impl Kernel {
     /// Returns true if the set exists in a family.
     pub(super) fn has_set(&mut self, set: Set, family: Family) -> Result<bool, Error> {
         let mut request = ipset::header(&set.name(family));
-        match consistently(|| self.netfilter.dump(&mut request, |_| Ok(()))) {
+        match retry_on_change(|| self.netfilter.dump(&mut request, |_| Ok(()))) {
             Err(error) if matches!(error.errno(), Some(Errno::ENOENT | Errno::EINVAL)) => Ok(false),
             listed => listed.map(|()| true).map_err(Error::socket("listing an ipset")),
         }
@@ -402,7 +402,7 @@ impl Kernel {
 
     /// Removes addresses from the device. A refusal is an error.
     pub(crate) fn remove_addresses(&mut self, device: u32, addresses: &[IpAddr]) -> Result<(), Error> {
-        strictly(self.unbind(device, addresses)?)
+        first_refusal(self.unbind(device, addresses)?)
     }
 
     /// Removes addresses from the device.
@@ -439,7 +439,7 @@ impl Kernel {
 }
 
 /// Returns the first refusal as an error.
-pub(super) fn strictly(refused: Vec<Refused>) -> Result<(), Error> {
+pub(super) fn first_refusal(refused: Vec<Refused>) -> Result<(), Error> {
     refused.into_iter().next().map_or(Ok(()), |refused| Err(refused.error))
 }
 
@@ -452,7 +452,7 @@ const EADDRNOTAVAIL: i32 = 99;
 
 const fn real(server: &RealServer) -> Real {
     match (server.forward, server.weight) {
-        (FORWARD_MASQUERADE, 0) => Real::Draining(Moment::of_threshold(server.upper_threshold)),
+        (FORWARD_MASQUERADE, 0) => Real::Draining(UptimeSecs::of_threshold(server.upper_threshold)),
         (FORWARD_MASQUERADE, WEIGHT) if server.upper_threshold == 0 => Real::Serving,
         _ => Real::Other,
     }
@@ -489,7 +489,7 @@ pub(super) fn number(socket: &mut Socket) -> Result<Option<u16>, SocketError> {
 
 /// Returns the index of the network device, if the device exists.
 pub(crate) fn device(socket: &mut Socket) -> Result<Option<u32>, SocketError> {
-    consistently(|| {
+    retry_on_change(|| {
         let mut found = None;
         socket.dump(&mut route::links(), |frame| {
             if let route::Event::NewLink(link) = route::Event::decode(frame)?

@@ -60,7 +60,7 @@ struct Index {
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
     /// The error texts that have been logged.
-    told: BTreeSet<String>,
+    logged: BTreeSet<String>,
     /// The number of refused objects.
     count: usize,
     /// The Service ports that need them, with the reason.
@@ -87,24 +87,24 @@ impl Refusals {
 
     /// Stores the current refusals, and logs those that have not been logged.
     pub(super) fn take(&mut self, refused: &[Refused], desired: &Desired) {
-        let former = std::mem::take(&mut self.told);
+        let former = std::mem::take(&mut self.logged);
         for Refused { error, .. } in refused {
             let text = error.to_string();
-            if !former.contains(&text) && !self.told.contains(&text) {
+            if !former.contains(&text) && !self.logged.contains(&text) {
                 tracing::error!(%error, "the kernel takes everything of Services but this");
             }
-            self.told.insert(text);
+            self.logged.insert(text);
         }
         self.count = refused.len();
         self.services = owners(refused, desired);
-        self.services.extend(desired.shadowed().map(|name| (name.clone(), SHADOWED)));
+        self.services.extend(desired.blocked().map(|name| (name.clone(), SHADOWED)));
     }
 
     /// Logs each full set, once for as long as it is full.
-    pub(super) fn tell_full(&self, overflow: &[Refused]) {
-        let mut told = self.full.clone();
+    pub(super) fn log_full(&self, overflow: &[Refused]) {
+        let mut logged = self.full.clone();
         for Refused { error, .. } in
-            overflow.iter().filter(|refused| refused.set().is_some_and(|set| told.insert(set)))
+            overflow.iter().filter(|refused| refused.set().is_some_and(|set| logged.insert(set)))
         {
             tracing::error!(%error, "Services that need it are left out");
         }

@@ -14,7 +14,7 @@ use super::dataplane::{Ipvs, State};
 use super::frontend::Key;
 use super::kernel::{Kernel, device};
 use super::set::Set;
-use crate::dataplane::{Chains, Dataplane as _, PASSAGE};
+use crate::dataplane::{Chains, Dataplane as _, TRANSIT_TIME};
 
 /// The time between two checks for connections.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -39,7 +39,7 @@ impl Retiring {
         let sets = Set::ALL.into_iter().filter(|set| *set != Set::Own).collect();
         let now = Instant::now();
         let until = now.checked_add(drain).unwrap_or(now);
-        let next = now.checked_add(PASSAGE).unwrap_or(now);
+        let next = now.checked_add(TRANSIT_TIME).unwrap_or(now);
         Self { until, next, has_rules: true, sets, patience: PATIENCE }
     }
 
@@ -72,7 +72,7 @@ pub fn is_left(family: Family) -> Result<bool, crate::Error> {
 impl Ipvs {
     /// Carries out the next step of the retirement; after the deadline, removes all virtual servers. Returns true if
     /// objects remain.
-    pub(super) fn retire(
+    pub(super) fn retire_step(
         &mut self,
         retiring: &mut Retiring,
         kept: Option<Chains>,
@@ -104,7 +104,7 @@ impl Ipvs {
     }
 
     /// Removes everything at once. Connections end.
-    pub(super) fn withdraw(&mut self) -> Result<(), crate::Error> {
+    pub(super) fn remove_all(&mut self) -> Result<(), crate::Error> {
         self.forget();
         self.remove_rules(None)?;
         for set in Set::ALL.into_iter().filter(|set| *set != Set::Own) {

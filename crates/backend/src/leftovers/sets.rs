@@ -10,7 +10,7 @@ use portolan_sock::{Errno, Protocol, Socket, SocketError};
 use portolan_wire::ipset::{self, Event};
 
 use super::Error;
-use crate::reading::consistently;
+use crate::reading::retry_on_change;
 
 /// The sets of kube-proxy, with their IPv4 names (`pkg/proxy/ipvs/ipset.go`).
 const NAMES: [&str; 17] = [
@@ -107,7 +107,7 @@ pub(super) fn rules_in_force(family: Family) -> Result<u32, Error> {
 /// Returns the number of rules that refer to a set; 0 if the set is missing.
 fn references(socket: &mut Socket, name: &str) -> Result<u32, SocketError> {
     let mut count = 0;
-    let listed = consistently(|| {
+    let listed = retry_on_change(|| {
         socket.dump(&mut ipset::header(name), |frame| {
             if let Event::Set { references: Some(references), .. } = Event::decode(frame)? {
                 count = references;
@@ -157,7 +157,7 @@ fn is_missing(module: &Path) -> bool {
 
 /// Returns which of these sets exist.
 fn present(socket: &mut Socket, known: &BTreeSet<String>) -> Result<BTreeSet<String>, SocketError> {
-    let listed = consistently(|| {
+    let listed = retry_on_change(|| {
         let mut found = BTreeSet::new();
         socket.dump(&mut ipset::names(), |frame| {
             if let Event::Set { name, .. } = Event::decode(frame)?

@@ -5,7 +5,7 @@ use portolan_model::Family;
 use portolan_sock::{Protocol, Socket};
 use portolan_wire::nftables::{Event, request};
 
-use super::tables::{self, KUBE_PROXY, consistently, wire_family};
+use super::tables::{self, KUBE_PROXY, retry_on_change, wire_family};
 use super::{Error, legacy, sets};
 use crate::nft;
 
@@ -17,7 +17,7 @@ const OWN: [&str; 3] = [nft::TABLE, nft::CAPTURE_TABLE, nft::CONNECTIONS_TABLE];
 
 /// A jump that exists in the IPVS mode only, kube-proxy's and ours: its table, and the chains from and to which it
 /// leads.
-const IPVS_WAY: (&str, &str, &str) = ("nat", "KUBE-SERVICES", "KUBE-NODE-PORT");
+const IPVS_JUMP: (&str, &str, &str) = ("nat", "KUBE-SERVICES", "KUBE-NODE-PORT");
 
 /// The owner of the rules of the IPVS mode. kube-proxy's and ours have the same names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,7 +92,7 @@ pub(super) fn ipvs_rules(family: Family) -> Result<Variants, Error> {
     if !sets::are_there(family)? {
         return Ok(Variants::both(IpvsRules::None));
     }
-    let (table, from, to) = IPVS_WAY;
+    let (table, from, to) = IPVS_JUMP;
     let leads = tables::leads(family, table, from, to).map_err(failed)?;
     let in_force = sets::rules_in_force(family)?;
     let beside_table = has_tables(family).map_err(failed)?.kube_proxys;
@@ -103,7 +103,7 @@ pub(super) fn ipvs_rules(family: Family) -> Result<Variants, Error> {
     if in_force > 0 && beside_table {
         return Ok(Variants::both(IpvsRules::Ours));
     }
-    let older = legacy::find(family, IPVS_WAY, &sets::refused(family))?;
+    let older = legacy::find(family, IPVS_JUMP, &sets::refused(family))?;
     if in_force == 0 {
         return Ok(Variants::both(if older.leads {
             IpvsRules::KubeProxys
@@ -115,14 +115,14 @@ pub(super) fn ipvs_rules(family: Family) -> Result<Variants, Error> {
         }));
     }
     Ok(Variants {
-        nft: whose(leads, in_force.saturating_sub(older.references)),
-        legacy: whose(older.leads, older.references),
+        nft: owner_of(leads, in_force.saturating_sub(older.references)),
+        legacy: owner_of(older.leads, older.references),
     })
 }
 
 /// Returns the owner of the rules of a variant: `leads` is true if the jump of the IPVS mode exists, and `references`
 /// is the number of rules that refer to our set.
-const fn whose(leads: bool, references: u32) -> IpvsRules {
+const fn owner_of(leads: bool, references: u32) -> IpvsRules {
     match (leads, references) {
         (_, 1..) => IpvsRules::Ours,
         (true, 0) => IpvsRules::KubeProxys,
@@ -141,7 +141,7 @@ struct Tables {
 
 fn has_tables(family: Family) -> Result<Tables, crate::Error> {
     let mut socket = Socket::open(Protocol::Netfilter).map_err(crate::Error::from)?;
-    consistently(|| {
+    retry_on_change(|| {
         let mut found = Tables::default();
         socket.dump(&mut request::tables(wire_family(family)), |frame| {
             if let Event::NewTable(table) = Event::decode(frame)? {
@@ -157,7 +157,7 @@ fn has_tables(family: Family) -> Result<Tables, crate::Error> {
 /// Returns true if the chain is empty or missing where iptables is a front end of nftables.
 fn has_no_rules(family: Family) -> Result<bool, crate::Error> {
     let ((table, chain), mut socket) = (FORWARD, Socket::open(Protocol::Netfilter)?);
-    consistently(|| {
+    retry_on_change(|| {
         let mut found = false;
         socket.dump(&mut request::rules(wire_family(family), table, None), |frame| {
             if let Event::NewRule(rule) = Event::decode(frame)? {

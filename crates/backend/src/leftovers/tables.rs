@@ -36,7 +36,7 @@ pub(super) fn remove_chains(
     let mut socket = Socket::open(Protocol::Netfilter)?;
     let mut outcome = Outcome::default();
     for table in TABLES {
-        let plan = consistently(|| read(&mut socket, family, table, &keep, &entries(table)))?;
+        let plan = retry_on_change(|| read(&mut socket, family, table, &keep, &entries(table)))?;
         if !plan.is_empty() {
             remove(&mut socket, wire_family(family), table, &plan)?;
         }
@@ -48,7 +48,7 @@ pub(super) fn remove_chains(
 /// Returns true if a rule leads from one chain of a table to another.
 pub(super) fn leads(family: Family, table: &str, from: &str, to: &str) -> Result<bool, Error> {
     let mut socket = Socket::open(Protocol::Netfilter)?;
-    consistently(|| {
+    retry_on_change(|| {
         let mut found = false;
         socket.dump(&mut request::rules(wire_family(family), table, Some(from)), |frame| {
             if let Event::NewRule(rule) = Event::decode(frame)?
@@ -67,7 +67,7 @@ pub(super) fn has_chains_of_kubelet() -> Result<bool, Error> {
     let mut socket = Socket::open(Protocol::Netfilter)?;
     let mut found = false;
     for family in Family::BOTH {
-        found |= consistently(|| {
+        found |= retry_on_change(|| {
             let mut found = false;
             socket.dump(&mut request::chains(wire_family(family)), |frame| {
                 if let Event::NewChain(chain) = Event::decode(frame)? {
@@ -187,8 +187,8 @@ pub(crate) fn commit(socket: &mut Socket, fill: impl FnOnce(&mut Transaction)) -
 }
 
 /// Reads again if the ruleset changed in the meantime.
-pub(crate) fn consistently<T>(read: impl FnMut() -> Result<T, SocketError>) -> Result<T, Error> {
-    reading::consistently(read).map_err(|error| match error {
+pub(crate) fn retry_on_change<T>(read: impl FnMut() -> Result<T, SocketError>) -> Result<T, Error> {
+    reading::retry_on_change(read).map_err(|error| match error {
         SocketError::Interrupted | SocketError::Overrun => {
             Error::Contended { mode: "nftables", attempts: reading::ATTEMPTS }
         }

@@ -12,7 +12,7 @@ use portolan_sock::{Protocol, Socket, SocketError};
 use portolan_wire::nftables::expr::MetaKey;
 use portolan_wire::nftables::{ChainType, Hook, IfExists, Transaction};
 
-use super::departure::{self, Departure};
+use super::departure::{self, TableRemoval};
 use super::element::Set;
 use super::encode;
 use super::expression::{
@@ -80,11 +80,11 @@ pub(crate) fn capture_mark(settings: &Settings) -> u32 {
 /// Returns true for the base chain that sends this node's packets back by loopback. Such packets need the prerouting
 /// chain afterwards to reach a listener.
 pub(super) fn leads_in(chain: &str) -> bool {
-    chain == MARKS
+    chain == OUTPUT_CHAIN
 }
 
 /// The chain that sends packets of this node back to it.
-const MARKS: &str = "capture-output";
+const OUTPUT_CHAIN: &str = "capture-output";
 
 /// Returns the base chains that capture. Packets of the relay's connections leave by the first rule, because they are
 /// more than all others.
@@ -106,7 +106,7 @@ pub(super) fn base_chains(settings: &Settings) -> [ChainBody; 3] {
     let output = vec![relayed(), translated(), commented(own, "traffic of this node comes back by loopback")];
     [
         base("capture-prerouting", ChainType::Filter, Hook::PREROUTING, PRIORITY, prerouting),
-        base(MARKS, ChainType::Route, Hook::OUTPUT, PRIORITY, output),
+        base(OUTPUT_CHAIN, ChainType::Route, Hook::OUTPUT, PRIORITY, output),
         // Without any chain of this type the kernel stops translating, also for connections that another mode has started.
         base("nat-output", ChainType::Nat, Hook::OUTPUT, NAT_PRIORITY, Vec::new()),
     ]
@@ -175,8 +175,12 @@ impl Connections {
 
     /// Empties the base chain that sends this node's packets back by loopback. Returns true if the table may be
     /// removed.
-    pub(crate) fn end_capture(&mut self, family: Family, departure: &mut Departure) -> Result<bool, Error> {
-        departure.go_on(&mut self.socket, Place { family, table: TABLE }, leads_in)
+    pub(crate) fn end_capture(
+        &mut self,
+        family: Family,
+        departure: &mut TableRemoval,
+    ) -> Result<bool, Error> {
+        departure.advance(&mut self.socket, Place { family, table: TABLE }, leads_in)
     }
 
     fn commit(&mut self, transaction: Transaction) -> Result<(), Error> {

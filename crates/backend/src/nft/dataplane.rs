@@ -12,7 +12,7 @@ use portolan_wire::{Batch, Frame};
 use super::capture::{self, Capture};
 use super::changeset::Changeset;
 use super::class::{Balance, Class};
-use super::departure::{self, Departure};
+use super::departure::{self, TableRemoval};
 use super::drift::Own;
 use super::element::Set;
 use super::encode;
@@ -43,7 +43,7 @@ pub struct Nftables {
     affinity_map: bool,
     /// Chains to be deleted: no rule or element leads to them.
     garbage: Vec<String>,
-    departure: Departure,
+    departure: TableRemoval,
 }
 
 /// The relation between the planner and the kernel.
@@ -52,7 +52,7 @@ enum State {
     /// Nothing has been compared yet: changes are only stored.
     Waiting,
     /// The kernel has what the planner has.
-    InStep,
+    InSync,
     /// A commit failed or another program changed the table: everything has to be compared.
     Unknown,
 }
@@ -67,7 +67,7 @@ impl Nftables {
             made: HashSet::new(),
             affinity_map: false,
             garbage: Vec::new(),
-            departure: Departure::default(),
+            departure: TableRemoval::default(),
         })
     }
 
@@ -116,8 +116,8 @@ impl Nftables {
     }
 
     /// Marks the table as changed by another program.
-    pub fn suspect(&mut self) {
-        if self.state == State::InStep {
+    pub fn mark_unknown(&mut self) {
+        if self.state == State::InSync {
             self.state = State::Unknown;
         }
     }
@@ -208,7 +208,7 @@ impl Nftables {
         self.made = self.planner.classes.balances().collect();
         self.affinity_map = affinity_map || self.planner.classes.needs_affinity();
         self.garbage = garbage;
-        self.state = State::InStep;
+        self.state = State::InSync;
         Ok(commit)
     }
 
@@ -273,8 +273,8 @@ impl Nftables {
         Ok(())
     }
 
-    fn noting_failure<T>(&mut self, outcome: Result<T, Error>) -> Result<T, Error> {
-        if outcome.is_err() && self.state == State::InStep {
+    fn record_outcome<T>(&mut self, outcome: Result<T, Error>) -> Result<T, Error> {
+        if outcome.is_err() && self.state == State::InSync {
             self.state = State::Unknown;
         }
         outcome
@@ -292,10 +292,10 @@ impl Dataplane for Nftables {
                 self.planner.remember(changes);
                 Ok(Commit::default())
             }
-            State::InStep => {
+            State::InSync => {
                 let plan = self.planner.plan(changes);
                 let outcome = self.commit_plan(plan);
-                self.noting_failure(outcome)
+                self.record_outcome(outcome)
             }
             State::Unknown => self.compare(changes),
         }
@@ -325,12 +325,12 @@ impl Dataplane for Nftables {
     fn configure(&mut self, settings: Settings) {
         if self.planner.settings != settings {
             self.planner.settings = settings;
-            self.suspect();
+            self.mark_unknown();
         }
     }
 
     fn collect(&mut self) -> Result<bool, Error> {
-        if self.state != State::InStep {
+        if self.state != State::InSync {
             return Ok(false);
         }
         let outcome = if self.garbage.is_empty() && self.planner.classes.any_idle() {
@@ -340,32 +340,32 @@ impl Dataplane for Nftables {
         } else {
             Ok(false)
         };
-        self.noting_failure(outcome)
+        self.record_outcome(outcome)
     }
 
     fn needs_collection(&self) -> bool {
-        self.state == State::InStep && (self.has_garbage() || self.planner.classes.any_idle())
+        self.state == State::InSync && (self.has_garbage() || self.planner.classes.any_idle())
     }
 
     fn remove(&mut self) -> Result<(), Error> {
         let place = self.planner.layout().place();
-        self.suspect();
+        self.mark_unknown();
         departure::remove(&mut self.socket, place.wire(), place.table).map(|_| ())
     }
 
-    fn remove_some(&mut self) -> Result<bool, Error> {
+    fn remove_part(&mut self) -> Result<bool, Error> {
         let place = self.planner.layout().place();
         let captures = self.planner.capture.is_some();
         let leads_in =
             |chain: &str| if captures { capture::leads_in(chain) } else { skeleton::leads_in(chain) };
-        self.suspect();
-        if !self.departure.go_on(&mut self.socket, place, leads_in)? {
+        self.mark_unknown();
+        if !self.departure.advance(&mut self.socket, place, leads_in)? {
             return Ok(true);
         }
         self.remove().map(|()| false)
     }
 
-    fn way_due(&self) -> Option<Instant> {
+    fn next_attempt(&self) -> Option<Instant> {
         self.departure.due()
     }
 

@@ -12,8 +12,8 @@ use portolan_sock::{Socket, SocketError};
 use portolan_wire::nftables::{Event, Family, Transaction, request};
 
 use super::skeleton::Place;
-use crate::dataplane::{Error, PASSAGE};
-use crate::reading::consistently;
+use crate::dataplane::{Error, TRANSIT_TIME};
+use crate::reading::retry_on_change;
 
 /// Sequence numbers reserved for one transaction.
 const SEQUENCE_ROOM: u32 = 1 << 16;
@@ -21,21 +21,21 @@ const SEQUENCE_ROOM: u32 = 1 << 16;
 /// The removal of a table in two steps. The first removes the rules that translate or capture packets, the second
 /// removes the rest, after the packets on their way have left.
 #[derive(Debug, Default)]
-pub(crate) struct Departure {
+pub(crate) struct TableRemoval {
     begun: Option<Instant>,
 }
 
-impl Departure {
+impl TableRemoval {
     /// Empties the base chains for which `leads_in` is true, at the first call. Returns true if the rest may be
     /// removed.
-    pub(crate) fn go_on(
+    pub(crate) fn advance(
         &mut self,
         socket: &mut Socket,
         place: Place,
         leads_in: impl Fn(&str) -> bool,
     ) -> Result<bool, Error> {
         if let Some(begun) = self.begun {
-            return Ok(begun.elapsed() >= PASSAGE);
+            return Ok(begun.elapsed() >= TRANSIT_TIME);
         }
         if !empty(socket, place.wire(), place.table, leads_in)? {
             return Ok(true);
@@ -46,7 +46,7 @@ impl Departure {
 
     /// Returns when the rest may be removed, or `None` before the first step.
     pub(crate) fn due(&self) -> Option<Instant> {
-        self.begun?.checked_add(PASSAGE)
+        self.begun?.checked_add(TRANSIT_TIME)
     }
 }
 
@@ -69,7 +69,7 @@ fn empty(
     table: &str,
     is_meant: impl Fn(&str) -> bool,
 ) -> Result<bool, Error> {
-    let (exists, chains) = consistently(|| base_chains(socket, family, table))?;
+    let (exists, chains) = retry_on_change(|| base_chains(socket, family, table))?;
     let meant: Vec<&String> = chains.iter().filter(|chain| is_meant(chain)).collect();
     if !meant.is_empty() {
         commit(socket, |transaction| {

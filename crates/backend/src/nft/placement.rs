@@ -16,12 +16,12 @@ pub(crate) struct Placement {
     /// Cluster backends by index.
     pub(crate) cluster: Order,
     /// `None` if it has its default value, as for most Service ports.
-    rare: Option<Box<Rare>>,
+    rare: Option<Box<Extras>>,
 }
 
 /// The parts of a placement that most Service ports do not need.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-struct Rare {
+struct Extras {
     /// Local backends by index.
     local: Order,
     /// With session affinity: slot of each backend of both sets, sorted by backend.
@@ -134,10 +134,10 @@ impl Placement {
             None => (Box::default(), before.next_slot),
         };
         let local = Order::after(before.local.iter().copied(), local);
-        let rare = Rare { local, slots, next_slot };
+        let rare = Extras { local, slots, next_slot };
         Self {
             cluster: Order::after(before.cluster.iter().copied(), cluster),
-            rare: (rare != Rare::default()).then(|| Box::new(rare)),
+            rare: (rare != Extras::default()).then(|| Box::new(rare)),
         }
     }
 

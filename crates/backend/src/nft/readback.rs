@@ -34,7 +34,7 @@ pub(super) struct View {
     /// The chain of each class number. Empty if the element does not go to a chain.
     pub(super) classes: HashMap<u16, String>,
     /// Elements of our sets with a key or data that none of our elements has.
-    pub(super) strange: Vec<(Set, KeyRange)>,
+    pub(super) unexpected: Vec<(Set, KeyRange)>,
 }
 
 /// Returns the hash by which comments are compared.
@@ -171,7 +171,7 @@ impl View {
 
     /// Returns the number of elements that are not rows.
     fn others(&self) -> usize {
-        self.ranges.len() + self.classes.len() + self.strange.len()
+        self.ranges.len() + self.classes.len() + self.unexpected.len()
     }
 
     fn take(&mut self, set: Set, rows: &mut Rows, element: &ElementRef<'_>) {
@@ -185,7 +185,7 @@ impl View {
                 let chain = if let Some(DataRef::Verdict(Verdict::Goto(chain))) = data { chain } else { "" };
                 match read_number(key.as_slice()).and_then(|number| u16::try_from(number).ok()) {
                     Some(number) => drop(self.classes.insert(number, chain.to_owned())),
-                    None => self.strange.push((set, range)),
+                    None => self.unexpected.push((set, range)),
                 }
             }
             (Set::SourceRanges, None) => drop(self.ranges.insert(range)),
@@ -193,10 +193,10 @@ impl View {
                 let data = if let Some(DataRef::Value(data)) = element.data { data } else { &[] };
                 let comment = has_comment(set).then(|| hash_of(element));
                 if !rows.push(&Row { key: element.key, data, comment }) {
-                    self.strange.push((set, range));
+                    self.unexpected.push((set, range));
                 }
             }
-            _ => self.strange.push((set, range)),
+            _ => self.unexpected.push((set, range)),
         }
     }
 }

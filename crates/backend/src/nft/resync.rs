@@ -324,7 +324,7 @@ impl Comparison<'_> {
         for (key, end) in &self.view.ranges {
             self.changes.delete(Set::SourceRanges, key, end.as_ref());
         }
-        for (set, (key, end)) in &self.view.strange {
+        for (set, (key, end)) in &self.view.unexpected {
             self.changes.delete(*set, key, end.as_ref());
         }
         self.changes

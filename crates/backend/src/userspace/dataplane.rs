@@ -22,11 +22,11 @@ use crate::nft::{Capture, Own};
 pub(super) use crate::nft::CAPTURE_MODE as MODE;
 
 /// How many times UDP flows are deleted from conntrack at most before capture ends.
-const FORGETTING: u32 = 10;
+const MAX_DELETIONS: u32 = 10;
 /// The time between two such deletions.
-const FORGET_AGAIN: Duration = Duration::from_millis(20);
+const DELETE_INTERVAL: Duration = Duration::from_millis(20);
 /// How often a retired data plane checks whether the relay's last connection has ended.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Captures the Services of one family for the relay.
 #[derive(Debug)]
@@ -41,14 +41,14 @@ pub struct Userspace {
     table: HashMap<Arc<ServicePortName>, Arc<Forwarding>>,
     /// Changes that have not been passed to the kernel's data plane, because the policy routing or the table of the
     /// relay's connections could not be written.
-    untold: Coalesced,
+    pending: Coalesced,
     /// The SCTP Service ports: the relay does not carry SCTP.
     left_out: HashSet<Arc<ServicePortName>>,
     /// Marks the relay as one that traffic is captured for; `None` once this data plane captures nothing.
     capturing: Option<Capturing>,
-    /// How many times UDP flows have been deleted since another data plane took over; [`FORGETTING`] as soon as none was
+    /// How many times UDP flows have been deleted since another data plane took over; [`MAX_DELETIONS`] as soon as none was
     /// left.
-    forgotten: u32,
+    deletions: u32,
     /// When capture ended; `None` while packets are captured.
     retired: Option<Instant>,
 }
@@ -80,12 +80,12 @@ impl Userspace {
             capture,
             has_moved: false,
             capturing: Some(relay.capturing()),
-            forgotten: 0,
+            deletions: 0,
             retired: None,
             relay,
             settings,
             table: HashMap::new(),
-            untold: Coalesced::default(),
+            pending: Coalesced::default(),
             left_out: HashSet::new(),
         }
     }
@@ -102,8 +102,8 @@ impl Userspace {
     }
 
     /// Records that another program changed the rules.
-    pub fn suspect(&mut self) {
-        self.kernel.suspect();
+    pub fn mark_unknown(&mut self) {
+        self.kernel.mark_unknown();
     }
 
     /// Returns the relay.
@@ -115,7 +115,7 @@ impl Userspace {
     /// the kernel's rules need.
     fn take(&mut self, changes: &[Change]) -> Vec<Change> {
         let mut seen = Vec::with_capacity(changes.len());
-        let mut told = Vec::with_capacity(changes.len());
+        let mut carried = Vec::with_capacity(changes.len());
         for change in changes {
             let old = match &change.new {
                 Some(new) => self.table.insert(change.name.clone(), new.clone()),
@@ -125,22 +125,22 @@ impl Userspace {
             let change = Change { old, ..change.clone() };
             seen.extend(seen::change(&change, self.capture));
             if change.name.protocol != Protocol::Sctp {
-                told.push(change);
+                carried.push(change);
             } else if change.new.is_some() {
                 self.left_out.insert(change.name);
             } else {
                 self.left_out.remove(&change.name);
             }
         }
-        if !told.is_empty() {
-            self.relay.apply(told);
+        if !carried.is_empty() {
+            self.relay.apply(carried);
         }
         seen
     }
 
     /// Deletes this table's UDP flows from conntrack, and returns how many there were. The kernel treats each datagram of
     /// a flow like the first one until it forgets the flow.
-    fn forget_flows(&self) -> usize {
+    fn delete_flows(&self) -> usize {
         let family = self.settings.family;
         let udp = self.table.iter().filter(|(name, _)| name.protocol == Protocol::Udp);
         let services: Vec<UdpService> = udp.map(|(name, forwarding)| udp_service(name, forwarding)).collect();
@@ -149,7 +149,7 @@ impl Userspace {
         }
         // If the addresses cannot be listed, flows to node ports end by timeout, or when their client uses another port.
         let own = Addresses::open().and_then(|addresses| addresses.list()).unwrap_or_default();
-        let check = Check::new(family, &services, own).and_answers();
+        let check = Check::new(family, &services, own).including_replies();
         match Cleaner::open(family).and_then(|mut cleaner| cleaner.clean(&check)) {
             Ok(report) => report.deleted,
             Err(error) => {
@@ -160,7 +160,7 @@ impl Userspace {
     }
 
     /// Returns a change for every Service port, to rewrite rules that lead to the listeners' former addresses.
-    fn see_all(&self) -> Vec<Change> {
+    fn all_changes(&self) -> Vec<Change> {
         let all = self.table.iter().map(|(name, forwarding)| {
             let new = Some(forwarding.clone());
             Change { name: name.clone(), family: self.settings.family, old: None, new }
@@ -218,21 +218,21 @@ impl Dataplane for Userspace {
 
     fn compare(&mut self, changes: &[Change]) -> Result<Commit, Error> {
         let seen = self.take(changes);
-        self.untold.extend(seen);
+        self.pending.extend(seen);
         if std::mem::take(&mut self.has_moved) {
-            self.untold.extend(self.see_all());
+            self.pending.extend(self.all_changes());
         }
         // This comes before any capture: without policy routing, captured packets would be lost.
         let written = self.kernel.ensure(&self.settings)?;
-        let seen = self.untold.take();
+        let seen = self.pending.take();
         let mut commit = self.kernel.rules().compare(&seen)?;
         commit.objects += written;
         commit.refused.extend(self.refusals(None));
         Ok(commit)
     }
 
-    fn let_in(&mut self, health_checks: &[HealthCheckPort]) -> bool {
-        self.kernel.rules().let_in(health_checks)
+    fn open_health_check_ports(&mut self, health_checks: &[HealthCheckPort]) -> bool {
+        self.kernel.rules().open_health_check_ports(health_checks)
     }
 
     fn configure(&mut self, settings: Settings) {
@@ -268,8 +268,8 @@ impl Dataplane for Userspace {
         self.kernel.remove_rest(self.settings.family)
     }
 
-    fn remove_some(&mut self) -> Result<bool, Error> {
-        self.give_way(None)
+    fn remove_part(&mut self) -> Result<bool, Error> {
+        self.retire(None)
     }
 
     fn chains(&self) -> Option<Chains> {
@@ -282,18 +282,18 @@ impl Dataplane for Userspace {
     ///
     /// The policy routing and the table of the relay's connections stay until the relay has no connections of either
     /// family, or until its time to drain is over. Translated connections need neither.
-    fn give_way(&mut self, kept: Option<Chains>) -> Result<bool, Error> {
+    fn retire(&mut self, kept: Option<Chains>) -> Result<bool, Error> {
         let Some(since) = self.retired else {
             let forgets_first = matches!(self.kernel, Kernel::Tproxy { .. });
-            if forgets_first && self.forgotten < FORGETTING {
-                let all = self.forget_flows() == 0;
-                self.forgotten = if all { FORGETTING } else { self.forgotten.saturating_add(1) };
+            if forgets_first && self.deletions < MAX_DELETIONS {
+                let all = self.delete_flows() == 0;
+                self.deletions = if all { MAX_DELETIONS } else { self.deletions.saturating_add(1) };
                 return Ok(true);
             }
-            if !self.kernel.rules().give_way(kept)? {
+            if !self.kernel.rules().retire(kept)? {
                 self.retired = Some(Instant::now());
                 self.capturing = None;
-                self.forget_flows();
+                self.delete_flows();
             }
             return Ok(true);
         };
@@ -306,13 +306,13 @@ impl Dataplane for Userspace {
         Ok(false)
     }
 
-    fn way_due(&self) -> Option<Instant> {
+    fn next_attempt(&self) -> Option<Instant> {
         match self.retired {
-            None if matches!(self.kernel, Kernel::Tproxy { .. }) && self.forgotten < FORGETTING => {
-                Instant::now().checked_add(FORGET_AGAIN)
+            None if matches!(self.kernel, Kernel::Tproxy { .. }) && self.deletions < MAX_DELETIONS => {
+                Instant::now().checked_add(DELETE_INTERVAL)
             }
-            None => self.kernel.rules_ref().way_due(),
-            Some(_) => Instant::now().checked_add(LOOK_AGAIN),
+            None => self.kernel.rules_ref().next_attempt(),
+            Some(_) => Instant::now().checked_add(POLL_INTERVAL),
         }
     }
 

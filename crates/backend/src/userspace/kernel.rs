@@ -60,10 +60,10 @@ impl Kernel {
         }
     }
 
-    pub(super) fn suspect(&mut self) {
+    pub(super) fn mark_unknown(&mut self) {
         match self {
-            Self::Tproxy { rules, .. } => rules.suspect(),
-            Self::Redirect(rules) => rules.suspect(),
+            Self::Tproxy { rules, .. } => rules.mark_unknown(),
+            Self::Redirect(rules) => rules.mark_unknown(),
         }
     }
 

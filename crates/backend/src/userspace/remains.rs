@@ -55,14 +55,14 @@ impl Dataplane for Remains {
         Ok(routing::remove(self.family)?)
     }
 
-    fn remove_some(&mut self) -> Result<bool, Error> {
+    fn remove_part(&mut self) -> Result<bool, Error> {
         if !Connections::open()?.end_capture(self.family, &mut self.departure)? {
             return Ok(true);
         }
         self.remove().map(|()| false)
     }
 
-    fn way_due(&self) -> Option<Instant> {
+    fn next_attempt(&self) -> Option<Instant> {
         self.departure.due()
     }
 

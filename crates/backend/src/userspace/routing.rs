@@ -9,7 +9,7 @@ use portolan_wire::route::policy::{
 use portolan_wire::route::{AF_INET, AF_INET6};
 
 use crate::nft::capture_mark;
-use crate::reading::consistently;
+use crate::reading::retry_on_change;
 
 /// The routing table of the userspace mode. The number is unlikely to be used by other programs ("po" in ASCII).
 pub const TABLE: u32 = 28_783;
@@ -45,7 +45,7 @@ pub(super) fn remove(family: Family) -> Result<(), SocketError> {
 }
 
 fn ours(socket: &mut Socket, family: u8) -> Result<Vec<MarkRule>, SocketError> {
-    consistently(|| {
+    retry_on_change(|| {
         let mut found = Vec::new();
         socket.dump(&mut rules(family), |frame| {
             let ours = MarkRule::decode(frame)?.filter(|rule| rule.table == TABLE && rule.family == family);

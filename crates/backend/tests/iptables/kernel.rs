@@ -354,10 +354,10 @@ fn a_data_plane_repairs_the_rules_after_a_failed_change() {
 
             let health_check =
                 |port| [HealthCheckPort { namespace: "demo".into(), service: "edge".into(), port }];
-            assert!(iptables.let_in(&health_check(Some(32222))));
+            assert!(iptables.open_health_check_ports(&health_check(Some(32222))));
             assert!(!iptables.apply(&[]).unwrap().full);
             assert!(save(Family::Ipv4, variant).contains("--dport 32222 -j ACCEPT"));
-            assert!(iptables.let_in(&health_check(None)));
+            assert!(iptables.open_health_check_ports(&health_check(None)));
             iptables.resync().unwrap();
             assert_eq!(unordered(&save(Family::Ipv4, variant)), unordered(&loaded));
 
@@ -383,7 +383,7 @@ fn a_removal_leaves_chains_that_other_programs_use() {
             iptables.resync().unwrap();
             let deadline = Instant::now() + Duration::from_secs(60);
             let mut lets_packets_out = false;
-            while iptables.remove_some().unwrap() {
+            while iptables.remove_part().unwrap() {
                 if variant == Variant::Nft {
                     let saved = save(Family::Ipv4, variant);
                     let has_way_in = saved.contains("-j KUBE-SERVICES");

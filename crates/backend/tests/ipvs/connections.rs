@@ -195,17 +195,17 @@ fn a_retiring_data_plane_keeps_connections() {
         let (mut client, mut server) = (connect(), listeners[0].accept().unwrap().0);
         // Like rules of another mode, this one keeps conntrack active.
         run("iptables-nft", "--append INPUT --match conntrack --ctstate INVALID");
-        assert!(ipvs.give_way(None).unwrap());
-        assert!(ipvs.way_due().is_some(), "packets that were led in are waited for");
+        assert!(ipvs.retire(None).unwrap());
+        assert!(ipvs.next_attempt().is_some(), "packets that were led in are waited for");
         assert!(super::support::rules().contains("KUBE-POSTROUTING"));
         eventually("rules are removed", || {
-            assert!(ipvs.give_way(None).unwrap());
+            assert!(ipvs.retire(None).unwrap());
             !super::support::rules().contains("KUBE")
         });
         for _ in 0..100 {
-            assert!(ipvs.give_way(None).unwrap(), "its connection is there");
+            assert!(ipvs.retire(None).unwrap(), "its connection is there");
         }
-        let due = ipvs.way_due().expect("it only waits");
+        let due = ipvs.next_attempt().expect("it only waits");
         assert!(due > Instant::now() && due < Instant::now() + Duration::from_secs(5));
         assert!(works(&mut client, &mut server));
         assert_eq!(addresses()[0], format!("{SERVICE}/32"));
@@ -217,7 +217,7 @@ fn a_retiring_data_plane_keeps_connections() {
         let mut again = open_with(settings(Family::Ipv4), Options { drain: Duration::ZERO, ..options() });
         again.apply(&[service(&ENDPOINTS[..1])]).unwrap();
         again.resync().unwrap();
-        eventually("all of it is removed", || !again.give_way(None).unwrap());
+        eventually("all of it is removed", || !again.retire(None).unwrap());
         assert!(!run("ip", "link").contains("kube-ipvs0"));
     });
 }

@@ -8,7 +8,7 @@ use super::support::{everything, example, in_namespace, loaded, open, rules, run
 fn listed(family: Family) -> Option<String> {
     in_namespace(|| {
         let mut ipvs = open(family);
-        ipvs.let_in(&[HealthCheckPort {
+        ipvs.open_health_check_ports(&[HealthCheckPort {
             namespace: "demo".into(),
             service: "edge".into(),
             port: Some(32222),

@@ -308,11 +308,11 @@ fn a_refused_object_affects_no_other() {
         let mut ipvs = open(Family::Ipv4);
         ipvs.apply(&[bad.clone(), nowhere.clone()]).unwrap();
         ipvs.apply(&changes).unwrap();
-        let told = |commit: &Commit| {
+        let reported = |commit: &Commit| {
             commit.refused.iter().map(|refusal| refusal.name.to_string()).collect::<Vec<_>>()
         };
         let commit = ipvs.resync().unwrap();
-        assert_eq!(told(&commit), ["demo/bad"]);
+        assert_eq!(reported(&commit), ["demo/bad"]);
         assert!(commit.refused[0].reason.contains("endpoints"), "{:?}", commit.refused);
         let all = virtual_servers();
         for line in &expected {
@@ -323,9 +323,9 @@ fn a_refused_object_affects_no_other() {
         assert!(ipvs.is_intact().unwrap(), "but for what is refused");
         ipvs.apply(&gone(&changes[..1])).unwrap();
         let commit = ipvs.apply(&changes[..1]).unwrap();
-        assert!(!commit.full && told(&commit) == ["demo/bad"], "{commit:?}");
+        assert!(!commit.full && reported(&commit) == ["demo/bad"], "{commit:?}");
         assert!(ipvs.is_intact().unwrap(), "a change of others makes no difference");
-        assert_eq!(told(&ipvs.apply(&gone(&[bad, nowhere])).unwrap()), [""; 0]);
+        assert_eq!(reported(&ipvs.apply(&gone(&[bad, nowhere])).unwrap()), [""; 0]);
         ipvs.resync().unwrap();
         assert_eq!(virtual_servers(), expected);
     });

@@ -9,14 +9,14 @@ use super::support::{in_namespace, run};
 #[test]
 fn a_kernel_without_ipvs_is_recognized() {
     let has_it = in_namespace(|| ()).is_some();
-    let (told, device) = in_new_network_namespace(|| {
-        let told = available("no-such", &Family::BOTH).unwrap_err().to_string();
-        (told, run("ip", "link").contains("kube-ipvs0"))
+    let (reported, device) = in_new_network_namespace(|| {
+        let reported = available("no-such", &Family::BOTH).unwrap_err().to_string();
+        (reported, run("ip", "link").contains("kube-ipvs0"))
     })
     .unwrap();
     assert!(!device, "the device is gone again");
-    assert!(told.contains("no scheduler is called `no-such`; write one of rr, wrr"), "{told}");
-    assert_eq!(told.contains("IPVS is missing (module ip_vs"), !has_it, "{told}");
+    assert!(reported.contains("no scheduler is called `no-such`; write one of rr, wrr"), "{reported}");
+    assert_eq!(reported.contains("IPVS is missing (module ip_vs"), !has_it, "{reported}");
 }
 
 #[test]

@@ -52,13 +52,13 @@ fn started(node: &Namespace, make: fn() -> Plane) -> Plane {
 }
 
 /// Retires the former data plane. IPVS may have connections left to wait for.
-fn give_way(node: &Namespace, mut former: Plane, new: &Plane) {
+fn retire(node: &Namespace, mut former: Plane, new: &Plane) {
     let kept = new.chains();
     let work = move || {
         let start = Instant::now();
         let mut more = true;
         while more || start.elapsed() < A_WHILE {
-            more = former.give_way(kept).unwrap() && start.elapsed() < A_WHILE;
+            more = former.retire(kept).unwrap() && start.elapsed() < A_WHILE;
         }
     };
     node.run(work).unwrap();
@@ -73,14 +73,14 @@ fn there_and_back(other: fn() -> Plane) {
     let first = started(node, other);
     let load = start(&world);
     let second = started(node, ipvs);
-    give_way(node, first, &second);
+    retire(node, first, &second);
     assert_lossless(load);
     // New connections go through virtual servers.
     let load = start(&world);
     drop(second);
     let second = started(node, ipvs);
     let third = started(node, other);
-    give_way(node, second, &third);
+    retire(node, second, &third);
     assert_lossless(load);
 }
 

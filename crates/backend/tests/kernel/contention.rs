@@ -72,7 +72,7 @@ fn a_comparison_among_foreign_commits_succeeds_or_gives_up_and_never_corrupts() 
             let mut outcomes = [0, 0];
             for _ in 0..60 {
                 nft("flush map ip portolan endpoints");
-                nftables.suspect();
+                nftables.mark_unknown();
                 match nftables.resync() {
                     Ok(commit) => {
                         assert!(commit.elements > 0, "what was missing is back");

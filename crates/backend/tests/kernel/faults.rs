@@ -88,7 +88,7 @@ fn what_others_do_is_noticed_and_mended() {
                 nft(&command);
                 assert_ne!(Table::read_or_empty(family).as_ref(), Some(&table), "{command} does something");
                 assert_eq!(watch.drifted().unwrap(), [family], "{command}");
-                nftables.suspect();
+                nftables.mark_unknown();
                 let commit = nftables.resync().unwrap();
                 assert!(commit.full, "{command}");
                 while nftables.needs_collection() {
@@ -111,7 +111,7 @@ fn a_change_while_the_table_is_in_doubt_is_not_lost() {
             let state = every_kind(family);
             let mut nftables = programmed(settings(family), &state);
             nft(&fault(family, "delete table T"));
-            nftables.suspect();
+            nftables.mark_unknown();
             let commit =
                 nftables.apply(&[gone(&state[0]), put("new", cluster_ip(family, 50, [1, 2]))]).unwrap();
             assert!(commit.full);

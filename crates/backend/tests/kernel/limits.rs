@@ -100,20 +100,20 @@ fn a_service_with_too_many_endpoints_uses_the_first_ones_and_is_reported() {
             assert!(elements > limit as usize, "{elements}");
             let too_many = crowded(limit + 1, affinity);
             let change = Change { old: crowded(limit, affinity).new, ..too_many.clone() };
-            let told = |commit: &Commit| {
+            let assert_reported = |commit: &Commit| {
                 let [refusal] = &*commit.refused else { panic!("{:?}", commit.refused) };
                 assert_eq!((&*refusal.name.service, refusal.extent), ("crowded", Extent::Endpoints));
                 let number = if affinity.is_some() { "8,191" } else { "65,535" };
                 assert!(refusal.reason.contains(number), "{}", refusal.reason);
             };
-            told(&nftables.apply(std::slice::from_ref(&change)).unwrap());
-            told(&nftables.resync().unwrap());
+            assert_reported(&nftables.apply(std::slice::from_ref(&change)).unwrap());
+            assert_reported(&nftables.resync().unwrap());
             assert_eq!(self::elements(), elements, "as many as before");
             // The first ones by address are used, so the same ones after a restart.
             let mut nftables = Nftables::open(settings(Family::Ipv4)).unwrap();
             nftables.probe().unwrap();
             let commit = nftables.compare(&[too_many, other]).unwrap();
-            told(&commit);
+            assert_reported(&commit);
             assert_eq!((commit.elements, commit.objects), (0, 0));
             let mended = Change { old: change.new, new: change.old, ..change };
             assert_eq!(nftables.apply(&[mended]).unwrap().refused, []);

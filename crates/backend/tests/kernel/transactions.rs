@@ -13,7 +13,7 @@ use super::support::{cluster_ip, collect, in_namespace, programmed, put, setting
 const GROUP: u32 = 7;
 
 /// Applies changes and returns the kernel's notifications, a line for each object.
-fn told(nftables: &mut impl Dataplane, changes: &[Change]) -> String {
+fn notifications(nftables: &mut impl Dataplane, changes: &[Change]) -> String {
     let mut socket = Socket::open(Protocol::Netfilter).unwrap();
     socket.subscribe(&[GROUP]).unwrap();
     let commit = nftables.apply(changes).unwrap();
@@ -71,8 +71,9 @@ fn one_endpoint_in_the_place_of_another_is_a_handful_of_elements_and_no_chain() 
         let mut nftables = programmed(settings(Family::Ipv4), &[]);
         nftables.apply(&others.collect::<Vec<_>>()).unwrap();
         nftables.apply(&[put("web", cluster_ip(Family::Ipv4, 100, hosts(10)))]).unwrap();
-        let told = told(&mut nftables, &[put("web", cluster_ip(Family::Ipv4, 100, hosts(77)))]);
-        insta::assert_snapshot!(told, @r"
+        let notifications =
+            notifications(&mut nftables, &[put("web", cluster_ip(Family::Ipv4, 100, hosts(77)))]);
+        insta::assert_snapshot!(notifications, @r"
         2 element operations, 0 other objects
         - endpoints 0xa0000 . 0x9 : 10.244.0.10 . 8080
         + endpoints 0xa0000 . 0x9 : 10.244.0.77 . 8080
@@ -88,8 +89,9 @@ fn one_endpoint_less_is_a_handful_of_elements_and_no_chain_where_the_class_is_kn
         nftables.apply(&[put("other", cluster_ip(Family::Ipv4, 1, 1..10))]).unwrap();
         nftables.apply(&[put("web", cluster_ip(Family::Ipv4, 100, 1..11))]).unwrap();
         let without_the_third = (1..11).filter(|&host| host != 3);
-        let told = told(&mut nftables, &[put("web", cluster_ip(Family::Ipv4, 100, without_the_third))]);
-        insta::assert_snapshot!(told, @r"
+        let notifications =
+            notifications(&mut nftables, &[put("web", cluster_ip(Family::Ipv4, 100, without_the_third))]);
+        insta::assert_snapshot!(notifications, @r"
         5 element operations, 0 other objects
         - services 10.96.0.100 . protocol 6 . 80 : 0x8002
         - endpoints 0x8000 . 0x2 : 10.244.0.3 . 8080
@@ -106,7 +108,7 @@ fn the_first_service_with_four_endpoints_makes_their_chains() {
     in_namespace(|| {
         let mut nftables = programmed(settings(Family::Ipv4), &[]);
         nftables.apply(&[put("web", cluster_ip(Family::Ipv4, 1, 1..4))]).unwrap();
-        let first = told(&mut nftables, &[put("web", cluster_ip(Family::Ipv4, 1, 1..5))]);
+        let first = notifications(&mut nftables, &[put("web", cluster_ip(Family::Ipv4, 1, 1..5))]);
         insta::assert_snapshot!(first, @r#"
         3 element operations, 2 other objects
         + chain endpoints-4
@@ -121,7 +123,7 @@ fn the_first_service_with_four_endpoints_makes_their_chains() {
         + endpoints 0x4000 . 0x3 : 10.244.0.4 . 8080
         commit
         "#);
-        let back = told(&mut nftables, &[put("web", cluster_ip(Family::Ipv4, 1, 1..4))]);
+        let back = notifications(&mut nftables, &[put("web", cluster_ip(Family::Ipv4, 1, 1..4))]);
         insta::assert_snapshot!(back, @r"
         3 element operations, 0 other objects
         - services 10.96.0.1 . protocol 6 . 80 : 0x4002

@@ -13,7 +13,7 @@ use portolan_testkit::{Namespace, Probe, ProbeResult, TestkitError};
 const AT_ONCE: usize = 8;
 /// First timeout of a connection before its Service is programmed. Later attempts use a quarter of the elapsed time
 /// if that is longer, because a busy machine needs more.
-const IMPATIENCE: Duration = Duration::from_millis(2);
+const FIRST_TIMEOUT: Duration = Duration::from_millis(2);
 const SHOWN_WITHIN: Duration = Duration::from_secs(5);
 /// A backend without a connection for this long is unused.
 const QUIET: Duration = Duration::from_millis(300);
@@ -40,7 +40,7 @@ struct Round {
 /// Retries until a first connection succeeds.
 pub(super) fn until_reached(namespace: &Namespace, probe: Probe, since: Instant) -> anyhow::Result<Duration> {
     loop {
-        let timeout = IMPATIENCE.max(since.elapsed() / 4);
+        let timeout = FIRST_TIMEOUT.max(since.elapsed() / 4);
         if let ProbeResult::Reached(_) = namespace.probe(probe.timeout(timeout))? {
             return Ok(since.elapsed());
         }

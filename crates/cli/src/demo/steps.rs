@@ -64,7 +64,7 @@ pub(super) fn take_down(screen: &mut Screen, cluster: Cluster) -> anyhow::Result
         let ids = cluster.namespace_ids();
         let ((), took) = timed(|| -> anyhow::Result<()> {
             drop(cluster);
-            eventually(GONE_WITHIN, "the end of every namespace", || !anybody_in(&ids))?;
+            eventually(GONE_WITHIN, "the end of every namespace", || !is_any_thread_in(&ids))?;
             Ok(())
         })?;
         Ok(((), found(format!("after {}", milliseconds(took)))))
@@ -332,7 +332,7 @@ impl Cluster {
 }
 
 /// Returns true if a thread of any process is in one of these network namespaces.
-fn anybody_in(ids: &[u64]) -> bool {
+fn is_any_thread_in(ids: &[u64]) -> bool {
     let names: Vec<String> = ids.iter().map(|id| format!("net:[{id}]")).collect();
     let entries = |path: &std::path::Path| fs::read_dir(path).into_iter().flatten().flatten();
     let threads = entries("/proc".as_ref()).flat_map(|process| {

@@ -42,8 +42,8 @@ use backlog::Backlog;
 use health_checks::HealthChecks;
 use memory::Need;
 use node::OwnNode;
-use refusals::Told;
-pub(super) use relays::LEAVING;
+use refusals::Reported;
+pub(super) use relays::SHUTDOWN_LIMIT;
 
 /// How long the start waits for the Node object to have addresses. The same as in kube-proxy.
 const NODE_WAIT: Duration = Duration::from_secs(30);
@@ -81,7 +81,7 @@ pub(super) struct Agent {
     own: watch::Sender<Vec<Own>>,
     /// Callbacks for the moment when every family has its first commit. They receive what the removal of leftovers
     /// must keep.
-    on_in_step: Vec<oneshot::Sender<Keep>>,
+    on_in_sync: Vec<oneshot::Sender<Keep>>,
     /// The error that ends the process at the next check of the deadlines.
     error: Option<anyhow::Error>,
     /// Whether the node's addresses could not be listed. The listing is retried.
@@ -90,9 +90,9 @@ pub(super) struct Agent {
     lacks_dataplane: bool,
     shared: Shared,
     /// Callback for the end of the last relay. `Some` while the process waits for that before it stops.
-    leaving: Option<oneshot::Sender<()>>,
+    on_relays_drained: Option<oneshot::Sender<()>>,
     /// Service ports that could not be programmed and have been reported.
-    refused: PerFamily<Told>,
+    refused: PerFamily<Reported>,
     /// Estimate of the memory for the rules of the iptables mode.
     need: Need,
 }
@@ -188,16 +188,16 @@ impl Agent {
             done,
             running: None,
             own: watch::Sender::default(),
-            on_in_step: Vec::new(),
+            on_in_sync: Vec::new(),
             error: None,
             addresses_unknown: false,
             lacks_dataplane: false,
             shared: Shared { meters, relays },
-            leaving: None,
+            on_relays_drained: None,
             refused: PerFamily::default(),
             need: Need::default(),
         };
-        agent.show_what_is_awaited();
+        agent.update_readiness();
         agent
     }
 
@@ -226,9 +226,9 @@ impl Agent {
 
     /// Resolves when every family has its first commit. The receiver of the value removes what kube-proxy left and
     /// then calls [`Agent::leftovers_are_gone`].
-    pub(super) fn in_step(&mut self) -> oneshot::Receiver<Keep> {
+    pub(super) fn in_sync(&mut self) -> oneshot::Receiver<Keep> {
         let (sender, receiver) = oneshot::channel();
-        self.on_in_step.push(sender);
+        self.on_in_sync.push(sender);
         receiver
     }
 
@@ -265,7 +265,7 @@ impl Agent {
                 self.hand_over();
                 self.show_backlog();
             }
-            WatchEvent::Heard(kind) => self.health.heard(resource(kind), Now::read()),
+            WatchEvent::Heard(kind) => self.health.watch_updated(resource(kind), Now::read()),
             WatchEvent::EmptyListHeld { kind, known } => {
                 self.metrics.empty_list_held(resource(kind));
                 self.notes.empty_list_held(kind, known);
@@ -289,7 +289,7 @@ impl Agent {
                 self.reconfigure();
             }
             self.retry_health_checks();
-            self.look_after_relays();
+            self.check_relays();
             if self.started_at.elapsed() > DRIFT_WAIT {
                 self.look_for_drift();
             }
@@ -315,7 +315,7 @@ impl Agent {
         self.metrics.no_local_endpoints(TrafficPolicy::Internal, family, counts.internal);
         self.metrics.no_local_endpoints(TrafficPolicy::External, family, counts.external);
         self.sync_health_checks(family);
-        self.tell_refused(step);
+        self.report_refusals(step);
         if step.replaced {
             self.replaced(family);
         }
@@ -326,13 +326,13 @@ impl Agent {
             self.health.ready();
             let chains = running.planes.iter().filter_map(|plane| plane.chains).collect();
             let keep = modes::keep(&self.configuration, &self.families, chains);
-            for sender in self.on_in_step.drain(..) {
+            for sender in self.on_in_sync.drain(..) {
                 // The send fails if the receiver is gone.
                 running.removes_leftovers |= sender.send(keep.clone()).is_ok();
             }
             self.look_for_drift();
         } else {
-            self.show_what_is_awaited();
+            self.update_readiness();
         }
     }
 
@@ -340,7 +340,7 @@ impl Agent {
     fn replaced(&mut self, family: Family) {
         let Some(running) = &mut self.running else { return };
         running.replaced(family);
-        self.let_relays_part();
+        self.drain_relays();
     }
 
     fn look_for_drift(&self) {
@@ -390,13 +390,13 @@ impl Agent {
             _ => {}
         }
         for fault in &applied.faults {
-            self.tell_fault(fault);
+            self.report_fault(fault);
         }
     }
 
     /// Logs a part of an object that cannot be used. If clients of a Service notice it, also posts an Event for the
     /// Service.
-    fn tell_fault(&self, fault: &ObjectFault) {
+    fn report_fault(&self, fault: &ObjectFault) {
         let (kind, key) = (fault.kind.name(), &fault.key);
         tracing::warn!(kind, namespace = &*key.namespace, name = &*key.name, fault = %fault.fault, "left out");
         if let (Some(notice), Kind::Service) = (fault.fault.notice, fault.kind) {
@@ -429,7 +429,7 @@ impl Agent {
             if self.error.is_none() && self.may_start() {
                 self.error = self.start().err();
             }
-            self.show_what_is_awaited();
+            self.update_readiness();
             return;
         }
         let changes = self.catalog.take_changes();

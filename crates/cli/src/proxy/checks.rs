@@ -151,7 +151,7 @@ impl Finding {
 
     /// Returns true if this finding reports `setting` completely.
     pub(super) fn tells_of_setting(&self, setting: &str) -> bool {
-        matches!(self, Self::KernelSettings { settings } if settings.iter().any(|told| told == setting))
+        matches!(self, Self::KernelSettings { settings } if settings.iter().any(|reports| reports == setting))
     }
 }
 

@@ -91,14 +91,14 @@ fn check_successor() -> anyhow::Result<()> {
 fn remove_tables() -> usize {
     let mut failures = 0;
     for family in Family::BOTH {
-        match Nftables::open(settings::neutral(family)).and_then(|mut dataplane| give_way(&mut dataplane)) {
+        match Nftables::open(settings::neutral(family)).and_then(|mut dataplane| retire(&mut dataplane)) {
             Ok(()) => tracing::info!(%family, "our nftables table is gone"),
             Err(error) => {
                 failures += 1;
                 tracing::error!(%family, %error, "our nftables table cannot be removed");
             }
         }
-        if let Err(error) = give_way(&mut Remains::new(family)) {
+        if let Err(error) = retire(&mut Remains::new(family)) {
             failures += 1;
             tracing::error!(%family, %error, "what the userspace mode left cannot be removed");
         }
@@ -108,9 +108,9 @@ fn remove_tables() -> usize {
 
 /// Removes the rules of a data plane: first those by which packets enter, then the rest when those packets are
 /// through.
-fn give_way(dataplane: &mut impl Dataplane) -> Result<(), portolan_backend::Error> {
-    while dataplane.remove_some()? {
-        let left = dataplane.way_due().map(|due| due.saturating_duration_since(Instant::now()));
+fn retire(dataplane: &mut impl Dataplane) -> Result<(), portolan_backend::Error> {
+    while dataplane.remove_part()? {
+        let left = dataplane.next_attempt().map(|due| due.saturating_duration_since(Instant::now()));
         sleep(left.unwrap_or(PAUSE));
     }
     Ok(())

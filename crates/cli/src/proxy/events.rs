@@ -13,7 +13,7 @@ use portolan_watch::events::{EventNote, Recorder};
 use super::modes::Choice;
 
 /// How long the end of the process waits until the Event with the reason is sent.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Posts Events. Never blocks, except [`Notes::cannot_listen`].
 #[derive(Clone)]
@@ -47,7 +47,7 @@ impl Notes {
             _ => EventNote::failed_to_start_proxier_healthcheck(&self.node, &note),
         });
         // The end of the process does not wait longer for an unresponsive API server.
-        let _ = tokio::time::timeout(LAST_WORDS, self.recorder.flushed()).await;
+        let _ = tokio::time::timeout(FLUSH_TIMEOUT, self.recorder.flushed()).await;
     }
 
     /// Posts that the health-check node port of a Service cannot be opened.

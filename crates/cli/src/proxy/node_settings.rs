@@ -17,16 +17,16 @@ pub(super) fn conntrack_refusals(configuration: &Configuration, host: &Host) -> 
 }
 
 /// Writes the connection tracking settings that differ. Warns of those that cannot be written, with the commands that
-/// set them, unless a finding in `told` has reported them. kube-proxy does not start in that case; Portolan keeps
+/// set them, unless a finding in `reported` has reported them. kube-proxy does not start in that case; Portolan keeps
 /// serving Services.
-pub(super) fn apply_conntrack(configuration: &Configuration, told: &[Finding]) {
+pub(super) fn apply_conntrack(configuration: &Configuration, reported: &[Finding]) {
     let host = Host::default();
     let outcome = host.apply(&wanted(configuration, &host));
     for setting in outcome.written {
         tracing::info!(setting = setting.path, value = setting.value, "kernel setting written");
     }
     let mut settings: Vec<String> = outcome.refused.iter().map(ToString::to_string).collect();
-    settings.retain(|setting| !told.iter().any(|finding| finding.tells_of_setting(setting)));
+    settings.retain(|setting| !reported.iter().any(|finding| finding.tells_of_setting(setting)));
     if !settings.is_empty() {
         checks::log(&[Finding::KernelSettings { settings }]);
     }

@@ -99,7 +99,7 @@ impl Options {
     }
 
     /// Returns true if these options run the proxy, and not an action that ends by itself.
-    pub(crate) fn runs_until_told(&self) -> bool {
+    pub(crate) fn runs_until_signal(&self) -> bool {
         let acts = matches!(self.given.version("version"), VersionFlag::Short | VersionFlag::Raw)
             || self.given.non_empty("write-config-to").is_some();
         !acts && !self.cleanup && !self.init_only

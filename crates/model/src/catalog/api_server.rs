@@ -74,7 +74,7 @@ impl Catalog {
     }
 
     /// Sets where this node reaches the API server. If it changed, which is rare, every Service is checked.
-    pub fn reach_api_server_at(&mut self, api_server: ApiServer) -> Applied {
+    pub fn set_api_server(&mut self, api_server: ApiServer) -> Applied {
         let mut applied = Applied::default();
         if self.api_server == api_server {
             return applied;

@@ -13,10 +13,10 @@ use crate::{Family, Protocol};
 impl Catalog {
     pub(super) fn upsert_service(&mut self, object: Object<Service>, applied: &mut Applied) {
         let Object { key, mut payload, faults, .. } = object;
-        let news = self.faulty.note(Kind::Service, &key, self.lists.services.generation, &faults);
+        let is_new = self.faulty.note(Kind::Service, &key, self.lists.services.generation, &faults);
         if !payload.is_proxied() {
             self.delete_service(&key, applied);
-            return report_if(news, applied, Kind::Service, &key, faults);
+            return report_if(is_new, applied, Kind::Service, &key, faults);
         }
         payload.ports = self.shared_ports(&payload.ports);
         let id = self.service_id(&key.namespace, &key.name);
@@ -25,8 +25,8 @@ impl Catalog {
         let Some(record) = self.services.get_mut(id) else { return };
         record.generation = generation;
         let same = record.service.as_ref() == Some(&payload);
-        let news = std::mem::replace(&mut record.fault_digest, digest) != digest || !same;
-        report_if(news, applied, Kind::Service, &key, faults);
+        let is_new = std::mem::replace(&mut record.fault_digest, digest) != digest || !same;
+        report_if(is_new, applied, Kind::Service, &key, faults);
         if !same {
             self.replace_service(id, Some(payload), applied);
         }
@@ -108,10 +108,10 @@ impl Catalog {
 
     pub(super) fn upsert_slice(&mut self, object: Object<EndpointSlice>, applied: &mut Applied) {
         let Object { key, payload, faults, .. } = object;
-        let news = self.faulty.note(Kind::EndpointSlice, &key, self.lists.slices.generation, &faults);
+        let is_new = self.faulty.note(Kind::EndpointSlice, &key, self.lists.slices.generation, &faults);
         let (Some(family), Some(service)) = (payload.family, payload.service.as_deref()) else {
             self.delete_slice(&key, applied);
-            return report_if(news, applied, Kind::EndpointSlice, &key, faults);
+            return report_if(is_new, applied, Kind::EndpointSlice, &key, faults);
         };
         let content =
             SliceContent::new(&payload, family, &self.node_name, &mut self.slice_ports, &mut self.zones);
@@ -209,8 +209,8 @@ impl Catalog {
             return;
         }
         // The ignored parts of the object may be all that changed.
-        let news = self.faulty.note(Kind::Node, &key, 0, &faults);
-        report_if(news, applied, Kind::Node, &key, faults);
+        let is_new = self.faulty.note(Kind::Node, &key, 0, &faults);
+        report_if(is_new, applied, Kind::Node, &key, faults);
         if self.node.as_ref() == Some(&payload) {
             return;
         }
@@ -228,12 +228,12 @@ impl Catalog {
     pub(super) fn upsert_cidr(&mut self, object: Object<ServiceCidr>, applied: &mut Applied) {
         let Object { key, payload: ServiceCidr { cidrs }, faults, .. } = object;
         let generation = self.lists.cidrs.generation;
-        let news = self.faulty.note(Kind::ServiceCidr, &key, generation, &faults);
+        let is_new = self.faulty.note(Kind::ServiceCidr, &key, generation, &faults);
         let known = self.cidrs.get_mut(&key);
         let same = known.as_ref().is_some_and(|record| record.cidrs == cidrs);
         if let Some(record) = known.filter(|_| same) {
             record.generation = generation;
-            return report_if(news, applied, Kind::ServiceCidr, &key, faults);
+            return report_if(is_new, applied, Kind::ServiceCidr, &key, faults);
         }
         report_if(true, applied, Kind::ServiceCidr, &key, faults);
         self.cidrs.insert(key, CidrRecord { cidrs, generation });
@@ -296,8 +296,8 @@ impl Catalog {
 }
 
 /// Reports faults if they are new.
-fn report_if(news: bool, applied: &mut Applied, kind: Kind, key: &ObjectKey, faults: Vec<Fault>) {
-    if !news {
+fn report_if(is_new: bool, applied: &mut Applied, kind: Kind, key: &ObjectKey, faults: Vec<Fault>) {
+    if !is_new {
         return;
     }
     let with_key = |fault| ObjectFault { kind, key: key.clone(), fault };

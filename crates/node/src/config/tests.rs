@@ -21,8 +21,8 @@ fn good(body: &str) -> Configuration {
 fn mistakes(body: &str) -> String {
     match read(body) {
         Err(ConfigError::Invalid(errors)) => {
-            let told = errors.iter().map(|error| format!("{}: {}", error.path, error.problem));
-            told.collect::<Vec<_>>().join("\n")
+            let reported = errors.iter().map(|error| format!("{}: {}", error.path, error.problem));
+            reported.collect::<Vec<_>>().join("\n")
         }
         Err(error) => panic!("{body}\n{error}"),
         Ok(_) => panic!("{body}\nis accepted"),

@@ -76,8 +76,8 @@ fn every_error_is_reported_with_its_fix() {
         ("WinDSR", true),
     ])
     .expect_err("three mistakes");
-    let told: Vec<String> = errors.iter().map(|(name, error)| format!("{name}: {error}")).collect();
-    insta::assert_snapshot!(told.join("\n"), @r"
+    let reported: Vec<String> = errors.iter().map(|(name, error)| format!("{name}: {error}")).collect();
+    insta::assert_snapshot!(reported.join("\n"), @r"
     ComponentFlags: unrecognized feature gate; did you mean `ComponentFlagz`?
     NFTablesProxyMode: cannot be set to false: it is locked to true; leave it out
     SomethingElseEntirely: unrecognized feature gate; Kubernetes 1.36 has none of that name: leave it out

@@ -64,9 +64,9 @@ fn healthz_shows_the_age_of_each_watch_without_effect() {
     let clock = Clock::new();
     let health = Health::new(TIMEOUT);
     health.node(Some(GOOD_NODE));
-    health.heard(Resource::Services, clock.after(0));
-    health.heard(Resource::Nodes, clock.after(1_000));
-    health.heard(Resource::Services, clock.after(2_000));
+    health.watch_updated(Resource::Services, clock.after(0));
+    health.watch_updated(Resource::Nodes, clock.after(1_000));
+    health.watch_updated(Resource::Services, clock.after(2_000));
     let (status, body) = health.healthz(clock.after(3_602_900));
     assert_eq!(status, 200);
     insta::assert_snapshot!(body, @r#"{"lastUpdated":"2026-03-01T11:00:02.9Z","currentTime":"2026-03-01T11:00:02.9Z","nodeEligible":true,"healthy":true,"watches":{"services":{"lastHeard":"2026-03-01T10:00:02Z","ageSeconds":3600},"nodes":{"lastHeard":"2026-03-01T10:00:01Z","ageSeconds":3601}}}"#);

@@ -10,9 +10,9 @@ use rustix::net::{Shutdown, connect, shutdown, sockopt};
 
 use super::Relay;
 use crate::attempts::{Attempts, Failure};
-use crate::listener::{is_shortage, limit_stall, mark_own, socket, speak_for};
+use crate::listener::{bind_to_client, is_shortage, limit_stall, mark_own, socket};
 use crate::options::{Counters, Options};
-use crate::poll::{News, Token};
+use crate::poll::{Readiness, Token};
 use crate::slots::Slot;
 use crate::stream::{Direction, End, Progress, reset};
 use crate::table::{Scope, ServiceId};
@@ -128,7 +128,7 @@ impl Relay {
             connection.number = connection.number.wrapping_add(1);
             let is_internal = connection.is_internal;
             let keeps = self.options.arrival.can_keep_clients()
-                && self.table.keeps_client(service, client.ip(), target, || is_internal);
+                && self.table.keeps_client_address(service, client.ip(), target, || is_internal);
             let source = keeps.then_some(client.ip());
             let has_data = connection.up.has_first_words(&mut connection.client);
             let started = start(target, &self.options, source, has_data)
@@ -151,29 +151,29 @@ impl Relay {
         }
     }
 
-    pub(super) fn client_news(&mut self, slot: Slot, news: News, now: Instant) {
+    pub(super) fn handle_client_events(&mut self, slot: Slot, readiness: Readiness, now: Instant) {
         let Some(connection) = self.connections.get_mut(slot) else { return };
-        connection.client.take(news);
+        connection.client.take(readiness);
         if connection.is_open {
             self.go_on(slot, now);
-        } else if news.failed() {
+        } else if readiness.failed() {
             self.abort(slot);
         }
     }
 
-    pub(super) fn backend_news(&mut self, slot: Slot, news: News, now: Instant) {
+    pub(super) fn handle_backend_events(&mut self, slot: Slot, readiness: Readiness, now: Instant) {
         let Some(connection) = self.connections.get_mut(slot) else { return };
         let Some(backend) = &mut connection.backend else { return };
         if connection.is_open {
-            backend.take(news);
+            backend.take(readiness);
             return self.go_on(slot, now);
         }
         if connection.round == self.round {
             // The event is of the socket that this one has replaced.
-        } else if news.failed() {
+        } else if readiness.failed() {
             self.try_another(slot, Failure::Refused, now);
-        } else if news.writable() {
-            backend.take(news);
+        } else if readiness.writable() {
+            backend.take(readiness);
             connection.is_open = true;
             connection.opened = now;
             if let Some(target) = connection.target {
@@ -210,9 +210,9 @@ impl Relay {
         Counters::add(&self.counters.bytes_to_backends, self.tools.take_carried());
         let down_progress = down.pump(backend, client, &mut self.tools);
         Counters::add(&self.counters.bytes_to_clients, self.tools.take_carried());
-        if !(client.writable || client.hears_of_room) {
-            client.hears_of_room = true;
-            if self.poller.watch_room(&client.fd, Token::Client(slot)).is_err() {
+        if !(client.writable || client.watches_writable) {
+            client.watches_writable = true;
+            if self.poller.watch_writable(&client.fd, Token::Client(slot)).is_err() {
                 return self.abort(slot);
             }
         }
@@ -221,7 +221,7 @@ impl Relay {
         // close is deliberate.
         let trial = self.options.connect_limits.last().copied().unwrap_or_default();
         if let (Progress::Waiting, Progress::End) = progress
-            && !(up.has_carried() || down.has_carried() || down.has_told())
+            && !(up.has_carried() || down.has_carried() || down.end_forwarded())
             && now.saturating_duration_since(connection.opened) <= trial
         {
             connection.saw_end = true;
@@ -239,10 +239,10 @@ impl Relay {
             }
             (up_progress, down_progress) => {
                 // Forward the end. If the socket has failed already, an event reports it.
-                if up_progress == Progress::End && up.tell() {
+                if up_progress == Progress::End && up.forward_end() {
                     let _ = shutdown(&backend.fd, Shutdown::Write);
                 }
-                if down_progress == Progress::End && down.tell() {
+                if down_progress == Progress::End && down.forward_end() {
                     let _ = shutdown(&client.fd, Shutdown::Write);
                 }
                 let has_more = up_progress == Progress::Turn || down_progress == Progress::Turn;
@@ -367,7 +367,7 @@ fn start(
     }
     if let Some(source) = source {
         // If the address cannot be used, as a link-local one, the backend sees this node's address.
-        let _ = speak_for(&fd, source);
+        let _ = bind_to_client(&fd, source);
     }
     match connect(&fd, &target) {
         Ok(()) | Err(Errno::INPROGRESS) => Ok(fd),

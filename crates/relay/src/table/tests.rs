@@ -195,7 +195,9 @@ fn backends_that_see_the_client_address() {
         table.apply(&change("a", Some(Forwarding { keep_client_address, ..wanted.clone() })));
         let id = table.find(Protocol::Tcp, socket("10.96.0.1:80")).unwrap();
         let keeps = |client: &str, backend, to: &str| {
-            table.keeps_client(id, client.parse().unwrap(), backend, || table.is_internal(id, socket(to)))
+            table.keeps_client_address(id, client.parse().unwrap(), backend, || {
+                table.is_internal(id, socket(to))
+            })
         };
         for (client, backend, to, kept) in [
             ("10.1.0.1", elsewhere, "10.96.0.1:80", true),

@@ -33,21 +33,21 @@ pub(crate) struct Cidr {
     /// True if addresses are allocated from it: it is not being deleted, and its condition Ready is `True` or absent.
     pub(crate) is_ready: bool,
     /// True if it is being deleted.
-    pub(crate) is_going: bool,
+    pub(crate) is_being_deleted: bool,
 }
 
 impl Cidr {
     pub(crate) fn of(object: &StoredObject) -> Self {
         let decoded = object.decode();
         let ranges = json::object(&decoded, "spec").into_iter().flat_map(|spec| json::texts(spec, "cidrs"));
-        let is_going =
+        let is_being_deleted =
             json::object(&decoded, "metadata").is_some_and(|it| it.contains_key("deletionTimestamp"));
         Self {
             name: object.key().into(),
             revision: object.revision(),
             ranges: ranges.filter_map(|text| AddressRange::new(text.parse().ok()?).ok()).collect(),
-            is_ready: !is_going && ready_condition(&decoded).is_none_or(|status| status == "True"),
-            is_going,
+            is_ready: !is_being_deleted && ready_condition(&decoded).is_none_or(|status| status == "True"),
+            is_being_deleted,
         }
     }
 }

@@ -69,7 +69,7 @@ pub(crate) struct Exchange {
 
 /// A write that has been given to the store. When it is dropped, the ledger's claims of the write are settled,
 /// whatever its result.
-struct UnderWay<'a> {
+struct InFlightWrite<'a> {
     api: &'a Api,
     take: Claims,
 }
@@ -127,11 +127,11 @@ impl Api {
             Decision::Write(write) => write,
         };
         let Write { transaction, effect, removed, warnings, exchange } = write;
-        ledger.depart(&exchange.take);
+        ledger.begin_write(&exchange.take);
         let commit = self.store.commit(transaction);
         // Dropping the future locks the ledger again, so the lock must be released first.
         drop(ledger);
-        let under_way = UnderWay { api: self, take: exchange.take.clone() };
+        let under_way = InFlightWrite { api: self, take: exchange.take.clone() };
         let rest = Box::new(Rest { effect, removed, warnings, exchange });
         Ok(Submitted::Write(commit, under_way, rest))
     }
@@ -161,17 +161,17 @@ fn pause(conflicts: u32, random: f64) -> Duration {
     longest.mul_f64(random.clamp(0.0, 1.0))
 }
 
-impl Drop for UnderWay<'_> {
+impl Drop for InFlightWrite<'_> {
     fn drop(&mut self) {
         if !self.take.is_empty() {
-            self.api.write_lock().arrive(&*self.api.store, &self.take);
+            self.api.write_lock().end_write(&*self.api.store, &self.take);
         }
     }
 }
 
 enum Submitted<'a> {
     Done(Outcome),
-    Write(BoxFuture<'static, Result<Committed, CommitError>>, UnderWay<'a>, Box<Rest>),
+    Write(BoxFuture<'static, Result<Committed, CommitError>>, InFlightWrite<'a>, Box<Rest>),
 }
 
 /// The parts of a [`Write`] that remain after its transaction was given to the store.

@@ -9,7 +9,7 @@ use super::{
     Api, Effect, Target, WriteOptions,
     checks::{bump_generation, check_delete, is_finished_deletion},
     commit::{Decision, Exchange, Write},
-    namespaces::check_mortal,
+    namespaces::check_deletable,
     write::{outcome, service_key},
 };
 use crate::{
@@ -61,7 +61,7 @@ impl Api {
         options: &DeleteOptions,
     ) -> Result<Decision, ApiError> {
         let resource = target.resource;
-        check_mortal(resource, target.name)?;
+        check_deletable(resource, target.name)?;
         let stored = self.store.latest(resource.stored(), &target.key()).ok_or_else(|| target.not_found())?;
         let object = stored.decode();
         check_delete(target, &stored, &object, &options.preconditions)?;

@@ -14,7 +14,7 @@ use crate::{
 pub(crate) const SYSTEM_NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 /// The system Namespaces that may not be deleted (upstream's admission plug-in `NamespaceLifecycle`). The remaining
 /// one, `kube-node-lease`, is created again after a deletion.
-const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
+const PROTECTED: [&str; 3] = ["default", "kube-system", "kube-public"];
 
 impl Api {
     /// Returns the steps that ensure the Namespace of a new object: one that requires it to be unchanged, or one that
@@ -55,8 +55,8 @@ impl Api {
 }
 
 /// Returns an error if this is a Namespace that may not be deleted.
-pub(super) fn check_mortal(resource: Resource, name: &str) -> Result<(), ApiError> {
-    if resource == Resource::Namespace && IMMORTAL.contains(&name) {
+pub(super) fn check_deletable(resource: Resource, name: &str) -> Result<(), ApiError> {
+    if resource == Resource::Namespace && PROTECTED.contains(&name) {
         return Err(ApiError::Protected { resource, name: name.to_owned() });
     }
     Ok(())

@@ -4,13 +4,13 @@
 //! blocking dependents. An owner whose dependents are orphaned is removed once none of them refers to it. The
 //! collector acts on a missing owner only after it has refreshed the store.
 
-mod deed;
+mod action;
 mod graph;
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use self::{
-    deed::{Deed, Done},
+    action::{Action, Done},
     graph::{Graph, Owner},
 };
 use super::{
@@ -113,8 +113,8 @@ impl Collector {
     fn is_there(&mut self, resource: Resource, stored: &StoredObject) {
         let object = ObjectRef::new(resource, stored.key());
         let metadata = Metadata::of(stored);
-        let keeps =
-            metadata.is_going() && (metadata.has_finalizer(FOREGROUND) || metadata.has_finalizer(ORPHAN));
+        let keeps = metadata.is_being_deleted()
+            && (metadata.has_finalizer(FOREGROUND) || metadata.has_finalizer(ORPHAN));
         let owners: Vec<Owner> = metadata.owner_references.into_iter().map(Owner::from).collect();
         let has_owners = !owners.is_empty();
         let old = self.graph.set(&object, owners);
@@ -147,7 +147,7 @@ impl Collector {
 
     async fn collect(&mut self, batch: Vec<ObjectRef>) {
         let pending: Vec<ObjectRef> =
-            batch.into_iter().filter(|it| !matches!(self.deed(it), Deed::Nothing)).collect();
+            batch.into_iter().filter(|it| !matches!(self.action(it), Action::Nothing)).collect();
         if pending.is_empty() {
             return;
         }
@@ -158,23 +158,23 @@ impl Collector {
             }
             return;
         }
-        let mut deeds = Vec::new();
+        let mut actions = Vec::new();
         for object in pending {
-            match self.deed(&object) {
-                Deed::Nothing => {}
-                Deed::LookAt(dependents) => dependents.into_iter().for_each(|it| self.queue.add(it)),
-                deed => deeds.push((object, deed)),
+            match self.action(&object) {
+                Action::Nothing => {}
+                Action::Examine(dependents) => dependents.into_iter().for_each(|it| self.queue.add(it)),
+                action => actions.push((object, action)),
             }
         }
         let api = Arc::clone(&self.api);
-        let work = deeds.into_iter().map(|(object, deed)| {
+        let work = actions.into_iter().map(|(object, action)| {
             let notes = notes(&api, &self.graph, &object);
             let api = Arc::clone(&api);
             boxed(async move {
                 for note in notes {
                     tell(&api, &object, note).await;
                 }
-                let done = deed.carry_out(&api, &object).await;
+                let done = action.carry_out(&api, &object).await;
                 (object, done)
             })
         });
@@ -197,22 +197,22 @@ impl Collector {
     }
 
     /// Returns what must be done about an object.
-    fn deed(&self, object: &ObjectRef) -> Deed {
+    fn action(&self, object: &ObjectRef) -> Action {
         let store = &**self.api.store();
-        let Some(stored) = object.get(store) else { return Deed::Nothing };
+        let Some(stored) = object.get(store) else { return Action::Nothing };
         let metadata = Metadata::of(&stored);
-        if metadata.is_going() {
-            return self.deed_about_going(&metadata);
+        if metadata.is_being_deleted() {
+            return self.action_on_deletion(&metadata);
         }
         let owners = owners(store, object, self.graph.owners(object));
         let (uid, revision) = (metadata.uid.clone(), stored.revision());
         if owners.solid > 0 {
             let detach: HashSet<Box<str>> =
                 owners.absent.into_iter().chain(owners.waiting).map(|owner| owner.uid).collect();
-            return if detach.is_empty() { Deed::Nothing } else { Deed::Detach(detach) };
+            return if detach.is_empty() { Action::Nothing } else { Action::Detach(detach) };
         }
         if owners.absent.is_empty() && owners.waiting.is_empty() {
-            return if owners.misplaced.is_empty() { Deed::Nothing } else { Deed::Report };
+            return if owners.misplaced.is_empty() { Action::Nothing } else { Action::Report };
         }
         let mut dependents = self.graph.dependents(&metadata.uid).peekable();
         let propagation =
@@ -220,26 +220,27 @@ impl Collector {
         // Owners in a cycle would wait for each other for ever.
         let is_circle = propagation.is_some()
             && dependents.any(|it| it.get(store).is_some_and(|it| Metadata::of(&it).waits_for_dependents()));
-        if is_circle { Deed::Unblock } else { Deed::Delete { uid, revision, propagation } }
+        if is_circle { Action::Unblock } else { Action::Delete { uid, revision, propagation } }
     }
 
-    fn deed_about_going(&self, metadata: &Metadata) -> Deed {
+    fn action_on_deletion(&self, metadata: &Metadata) -> Action {
         let uid = &metadata.uid;
         if metadata.has_finalizer(ORPHAN) {
             let dependents = self.graph.dependents(uid).cloned().collect();
-            return Deed::Orphan { uid: uid.as_str().into(), dependents };
+            return Action::Orphan { uid: uid.as_str().into(), dependents };
         }
         if !metadata.has_finalizer(FOREGROUND) {
-            return Deed::Nothing;
+            return Action::Nothing;
         }
         let store = &**self.api.store();
         let blocking: Vec<ObjectRef> = self.graph.blocking(uid).cloned().collect();
         if blocking.is_empty() {
-            return Deed::RemoveFinalizer(FOREGROUND);
+            return Action::RemoveFinalizer(FOREGROUND);
         }
-        let is_going = |it: &ObjectRef| it.get(store).is_none_or(|it| Metadata::of(&it).is_going());
-        let left: Vec<ObjectRef> = blocking.into_iter().filter(|it| !is_going(it)).collect();
-        if left.is_empty() { Deed::Nothing } else { Deed::LookAt(left) }
+        let is_being_deleted =
+            |it: &ObjectRef| it.get(store).is_none_or(|it| Metadata::of(&it).is_being_deleted());
+        let left: Vec<ObjectRef> = blocking.into_iter().filter(|it| !is_being_deleted(it)).collect();
+        if left.is_empty() { Action::Nothing } else { Action::Examine(left) }
     }
 }
 

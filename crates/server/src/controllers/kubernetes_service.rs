@@ -15,7 +15,7 @@ use std::net::{IpAddr, SocketAddr};
 use crate::json::json;
 
 use self::presence::Presence;
-use super::LOOK_AGAIN;
+use super::RECHECK_INTERVAL;
 use crate::{
     api::{Api, Effect, WriteOptions},
     config::Config,
@@ -36,13 +36,13 @@ pub(crate) struct KubernetesService {
     endpoint: Option<IpAddr>,
 }
 
-/// Maintains the Service: checks it every [`LOOK_AGAIN`].
+/// Maintains the Service: checks it every [`RECHECK_INTERVAL`].
 pub(super) async fn keep(api: &Api, service: Option<&KubernetesService>) {
     let Some(service) = service else { return std::future::pending().await };
     let mut presence = Presence::default();
     loop {
         service.sync(api, &mut presence).await;
-        tokio::time::sleep(LOOK_AGAIN).await;
+        tokio::time::sleep(RECHECK_INTERVAL).await;
     }
 }
 

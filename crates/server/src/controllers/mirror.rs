@@ -179,7 +179,7 @@ async fn mirror(api: &Api, key: &str, slices: &[ObjectRef]) -> Result<(), ApiErr
     let present: Vec<Arc<StoredObject>> =
         slices.iter().filter_map(|it| it.get(store)).filter(|it| is_ours(it)).collect();
     let existing: Vec<Object> = present.iter().map(|slice| slice.decode()).collect();
-    let stored = store.get(Resource::Endpoints, key).filter(|it| !Metadata::of(it).is_going());
+    let stored = store.get(Resource::Endpoints, key).filter(|it| !Metadata::of(it).is_being_deleted());
     let service = store.get(Resource::Service, key).map(|service| service.decode());
     let endpoints = stored.map(|stored| stored.decode()).filter(|it| is_mirrored(it, service.as_ref()));
     let id = ObjectRef::new(Resource::Endpoints, key);

@@ -120,7 +120,7 @@ impl Namespaces {
             return if is_needed { self.api.ensure_namespace(name).await } else { Ok(()) };
         };
         let object = namespace.decode();
-        if !Metadata::of(&namespace).is_going() || !is_held(&object) {
+        if !Metadata::of(&namespace).is_being_deleted() || !is_held(&object) {
             self.going.remove(name);
             return Ok(());
         }
@@ -143,7 +143,8 @@ impl Namespaces {
     /// Deletes all objects in a Namespace. Returns those that still exist afterwards.
     async fn empty(&self, name: &str) -> Result<Emptied, ApiError> {
         let mut emptied = Emptied::default();
-        let work = self.contents(name).into_iter().filter(|(_, object)| !Metadata::of(object).is_going());
+        let work =
+            self.contents(name).into_iter().filter(|(_, object)| !Metadata::of(object).is_being_deleted());
         let work = work.map(|(id, object)| boxed(delete(&self.api, id, Metadata::of(&object).uid)));
         for result in all(work.collect()).await {
             match result {

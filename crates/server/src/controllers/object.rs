@@ -70,7 +70,7 @@ impl Metadata {
         object.metadata().unwrap_or_default()
     }
 
-    pub(super) fn is_going(&self) -> bool {
+    pub(super) fn is_being_deleted(&self) -> bool {
         self.deletion_timestamp.is_some()
     }
 
@@ -80,6 +80,6 @@ impl Metadata {
 
     /// Returns true if the object waits for its dependents to be deleted first.
     pub(super) fn waits_for_dependents(&self) -> bool {
-        self.is_going() && self.has_finalizer(crate::metadata::FOREGROUND)
+        self.is_being_deleted() && self.has_finalizer(crate::metadata::FOREGROUND)
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::json::{Value, json};
 
-use super::LOOK_AGAIN;
+use super::RECHECK_INTERVAL;
 use crate::{
     allocate::{Cidr, ready_condition},
     api::{Api, Decision, Effect, Part, Target, Write, WriteOptions},
@@ -30,7 +30,7 @@ const DEFAULT: &str = "kubernetes";
 /// Pause after a change of an IPAddress before all ServiceCIDRs are examined: many addresses may be released at once.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Examines all ServiceCIDRs every [`LOOK_AGAIN`], when one changes, and when an address changes while one is being
+/// Examines all ServiceCIDRs every [`RECHECK_INTERVAL`], when one changes, and when an address changes while one is being
 /// deleted.
 pub(super) async fn keep(api: &Api) {
     let mut cidrs = api.store().subscribe(Resource::ServiceCidr);
@@ -42,7 +42,7 @@ pub(super) async fn keep(api: &Api) {
         tokio::select! {
             _ = cidrs.changed() => {}
             _ = addresses.changed(), if is_any_going => tokio::time::sleep(PAUSE).await,
-            () = tokio::time::sleep(LOOK_AGAIN) => {}
+            () = tokio::time::sleep(RECHECK_INTERVAL) => {}
         }
     }
 }
@@ -62,10 +62,10 @@ pub(crate) async fn settle(api: &Api) -> bool {
     };
     let mut is_any_going = false;
     for object in snapshot.objects {
-        let is_going = Cidr::of(&object).is_going;
-        is_any_going |= is_going;
+        let is_being_deleted = Cidr::of(&object).is_being_deleted;
+        is_any_going |= is_being_deleted;
         let decoded = object.decode();
-        let result = if is_going {
+        let result = if is_being_deleted {
             leave(api, object.key(), &decoded).await
         } else {
             stay(api, object.key(), &decoded).await
@@ -104,8 +104,8 @@ pub(crate) async fn ensure_default(api: &Api) -> Result<(), ApiError> {
     let object = stored.decode();
     let spec = json::object(&object, "spec").cloned().unwrap_or_default();
     let cidrs: Vec<&str> = json::texts(&spec, "cidrs").collect();
-    let is_going = Cidr::of(&stored).is_going;
-    if is_going || cidrs == wanted {
+    let is_being_deleted = Cidr::of(&stored).is_being_deleted;
+    if is_being_deleted || cidrs == wanted {
         return Ok(());
     }
     if cidrs.len() == 1 && wanted.len() == 2 && wanted.first().is_some_and(|first| cidrs == [first]) {

@@ -56,9 +56,10 @@ pub(super) fn validate(object: &Object) -> Vec<FieldError> {
             errors.push(FieldError::invalid(field, name, why));
         }
     }
-    let is_going = json::object(object, "metadata").is_some_and(|it| it.contains_key("deletionTimestamp"));
+    let is_being_deleted =
+        json::object(object, "metadata").is_some_and(|it| it.contains_key("deletionTimestamp"));
     let phase = json::object(object, "status").and_then(|status| json::text(status, "phase"));
-    let (wanted, why) = if is_going {
+    let (wanted, why) = if is_being_deleted {
         ("Terminating", "may only be Terminating while deletionTimestamp is set")
     } else {
         ("Active", "may only be Active while deletionTimestamp is not set")

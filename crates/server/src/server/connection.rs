@@ -23,12 +23,12 @@ use super::accept::client;
 use super::begun::Beginning;
 use super::gate::Gate;
 use super::greeting;
-use super::guarded::{Guarded, Untaken};
+use super::guarded::{Guarded, UnreadAnswers};
 use super::http2;
 use super::layered::Layered;
 use super::limits::Limits;
 use super::places::Places;
-use super::ration::{Ration, Shown};
+use super::ration::{Shown, UnauthenticatedLimit};
 use super::stall::StallGuard;
 use crate::security::{Peer, Security};
 
@@ -98,7 +98,7 @@ async fn spoken_on(
     let Ok(address) = stream.peer_addr() else {
         return tracing::debug!("disconnected: the client is gone");
     };
-    let ration = Ration::new(shared.places.clone(), client(address.ip()), shown.clone());
+    let ration = UnauthenticatedLimit::new(shared.places.clone(), client(address.ip()), shown.clone());
     let stream = Layered::new(Layered::new(stream, ration), stall);
     let Some(mut stream) = Box::pin(handshake(stream, &security, deadline, &shared, &stopping)).await else {
         return;
@@ -124,7 +124,7 @@ async fn spoken_on(
     }
 }
 
-type Rationed = Layered<Layered<TcpStream, Ration>, StallGuard>;
+type Rationed = Layered<Layered<TcpStream, UnauthenticatedLimit>, StallGuard>;
 
 async fn handshake(
     stream: Rationed,
@@ -157,14 +157,22 @@ struct Requests {
     refused: Arc<Notify>,
     active: Arc<watch::Sender<usize>>,
     changes: watch::Receiver<usize>,
-    untaken: Untaken,
+    untaken: UnreadAnswers,
 }
 
 impl Requests {
     fn new(shared: Arc<Shared>, peer: Peer, shown: Shown) -> Self {
         let (active, changes) = watch::channel(0_usize);
         let (peer, active) = (Arc::new(peer), Arc::new(active));
-        Self { shared, peer, shown, refused: Arc::default(), active, changes, untaken: Untaken::default() }
+        Self {
+            shared,
+            peer,
+            shown,
+            refused: Arc::default(),
+            active,
+            changes,
+            untaken: UnreadAnswers::default(),
+        }
     }
 
     /// Answers one request. The large state of the request is freed when the answer has started.
@@ -238,7 +246,7 @@ struct Ends {
     stopping: watch::Receiver<bool>,
     refused: Arc<Notify>,
     active: watch::Receiver<usize>,
-    untaken: Untaken,
+    untaken: UnreadAnswers,
 }
 
 impl Ends {

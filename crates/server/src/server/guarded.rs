@@ -24,7 +24,7 @@ pub(super) struct Guarded {
 /// The answers of one connection that the client has yet to read. HTTP/2 has a window for each stream: a client that
 /// keeps one window closed reads nothing of that answer, although the connection is active.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Untaken(Arc<Mutex<Offers>>);
+pub(super) struct UnreadAnswers(Arc<Mutex<Offers>>);
 
 #[derive(Debug, Default)]
 struct Offers {
@@ -40,13 +40,13 @@ struct Times {
     end: Option<Instant>,
 }
 
-/// The entry of one answer in [`Untaken`].
+/// The entry of one answer in [`UnreadAnswers`].
 struct Offer {
     id: u64,
-    untaken: Untaken,
+    untaken: UnreadAnswers,
 }
 
-impl Untaken {
+impl UnreadAnswers {
     /// Completes when the client has left data unread for `limit`, or has not read an answer by its deadline.
     pub(super) async fn stalled(&self, limit: Duration) {
         loop {
@@ -110,7 +110,7 @@ impl Guarded {
     }
 
     /// Registers the answer in `untaken`, which detects that the client does not read it.
-    pub(super) fn seen_by(mut self, untaken: &Untaken) -> Self {
+    pub(super) fn seen_by(mut self, untaken: &UnreadAnswers) -> Self {
         self.offer = Some(untaken.offer(self.time));
         self
     }
@@ -159,7 +159,7 @@ mod tests {
     fn an_answer_that_the_client_does_not_read_is_detected() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
         runtime.unwrap().block_on(async {
-            let untaken = Untaken::default();
+            let untaken = UnreadAnswers::default();
             let is_stalled =
                 || async { tokio::time::timeout(LIMIT * 3, untaken.stalled(LIMIT)).await.is_ok() };
             let (events, rest) = futures::channel::mpsc::unbounded();

@@ -86,7 +86,7 @@ impl Shown {
 
 /// A layer that reads no more from a client than it may send.
 #[derive(Debug)]
-pub(super) struct Ration {
+pub(super) struct UnauthenticatedLimit {
     shown: Shown,
     places: Places,
     client: IpAddr,
@@ -103,7 +103,7 @@ enum Place {
     Held(Held),
 }
 
-impl Ration {
+impl UnauthenticatedLimit {
     /// `client` is the address by which the client is counted ([`super::accept::client`]).
     pub(super) fn new(places: Places, client: IpAddr, shown: Shown) -> Self {
         Self { shown, places, client, place: Place::None, left: HANDSHAKE, record: 0 }
@@ -167,7 +167,7 @@ impl Ration {
     }
 }
 
-impl<S: AsyncRead + Records + Unpin> Layer<S> for Ration {
+impl<S: AsyncRead + Records + Unpin> Layer<S> for UnauthenticatedLimit {
     fn poll_read(
         &mut self,
         stream: &mut S,
@@ -217,7 +217,7 @@ mod tests {
     use super::super::places::{PLACES, PLACES_OF_ONE_CLIENT};
     use super::*;
 
-    type Rationed = Layered<TcpStream, Ration>;
+    type Rationed = Layered<TcpStream, UnauthenticatedLimit>;
 
     /// Deadline for what must arrive.
     const PATIENCE: Duration = Duration::from_secs(60);
@@ -260,7 +260,7 @@ mod tests {
             client.write_all(&records(count)).await.unwrap();
             client
         });
-        (Layered::new(near, Ration::new(places.clone(), address, shown.clone())), far)
+        (Layered::new(near, UnauthenticatedLimit::new(places.clone(), address, shown.clone())), far)
     }
 
     /// Reads `count` bytes. Returns the most bytes that a single read returned.

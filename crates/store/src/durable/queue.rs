@@ -142,16 +142,16 @@ impl Queue {
             unjudged.push((transaction, answer));
             return Submitted::Queued;
         }
-        let makes_room = transaction.makes_room();
-        if self.is_full && transaction.writes() && !makes_room {
+        let frees_space = transaction.frees_space();
+        if self.is_full && transaction.writes() && !frees_space {
             self.held_back.push((transaction, answer));
             return Submitted::Queued;
         }
-        let again = (makes_room && !self.is_full).then(|| transaction.clone());
+        let again = (frees_space && !self.is_full).then(|| transaction.clone());
         let view = |resource, key: &str| self.latest(resource, key, &published);
         let (outcome, writes) = match transaction.judge(view) {
             Ok(()) => {
-                let (committed, writes) = transaction.carry_out(self.revision, view);
+                let (committed, writes) = transaction.apply(self.revision, view);
                 (Ok(committed), writes)
             }
             Err(conflict) => (Err(conflict), Vec::new()),

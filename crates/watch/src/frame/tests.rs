@@ -2,10 +2,10 @@ use std::borrow::Cow;
 
 use proptest::prelude::*;
 
-use super::{Frame, Garbage, LineSplitter, MAX_VALUE};
+use super::{Frame, InvalidBody, LineSplitter, MAX_VALUE};
 
 /// Returns the lines of `body` when it arrives in pieces of the given sizes, and the rest after the last line.
-fn split(body: &[u8], sizes: &[usize]) -> Result<(Vec<Vec<u8>>, Vec<u8>), Garbage> {
+fn split(body: &[u8], sizes: &[usize]) -> Result<(Vec<Vec<u8>>, Vec<u8>), InvalidBody> {
     let mut splitter = LineSplitter::default();
     let mut lines = Vec::new();
     let mut rest = body;
@@ -15,7 +15,7 @@ fn split(body: &[u8], sizes: &[usize]) -> Result<(Vec<Vec<u8>>, Vec<u8>), Garbag
         rest = tail;
         splitter.push(chunk, |line| {
             lines.push(line.to_vec());
-            Ok::<(), Garbage>(())
+            Ok::<(), InvalidBody>(())
         })?;
     }
     Ok((lines, splitter.rest().to_vec()))
@@ -26,18 +26,18 @@ fn a_line_over_the_limit_is_refused_before_it_is_kept() {
     let mut splitter = LineSplitter::default();
     let chunk = vec![b'x'; 1 << 20];
     for _ in 0..8 {
-        splitter.push(&chunk, |_| Ok::<(), Garbage>(())).unwrap();
+        splitter.push(&chunk, |_| Ok::<(), InvalidBody>(())).unwrap();
     }
     assert_eq!(splitter.rest().len(), MAX_VALUE);
-    let error = splitter.push(b"x", |_| Ok::<(), Garbage>(())).unwrap_err();
-    assert!(matches!(error, Garbage::TooLong), "{error}");
+    let error = splitter.push(b"x", |_| Ok::<(), InvalidBody>(())).unwrap_err();
+    assert!(matches!(error, InvalidBody::TooLong), "{error}");
 }
 
 #[test]
 fn a_long_line_leaves_no_long_buffer() {
     let mut splitter = LineSplitter::default();
-    splitter.push(&vec![b'x'; 1 << 20], |_| Ok::<(), Garbage>(())).unwrap();
-    splitter.push(b"\n", |_| Ok::<(), Garbage>(())).unwrap();
+    splitter.push(&vec![b'x'; 1 << 20], |_| Ok::<(), InvalidBody>(())).unwrap();
+    splitter.push(b"\n", |_| Ok::<(), InvalidBody>(())).unwrap();
     assert!(splitter.carry.capacity() <= super::KEEP, "{}", splitter.carry.capacity());
 }
 
@@ -46,7 +46,7 @@ fn an_error_stops_the_lines() {
     let mut seen = 0;
     let result = LineSplitter::default().push(b"a\nb\nc\n", |line| {
         seen += 1;
-        if line == b"b" { Err(Garbage::TooLong) } else { Ok(()) }
+        if line == b"b" { Err(InvalidBody::TooLong) } else { Ok(()) }
     });
     assert!(result.is_err());
     assert_eq!(seen, 2);
@@ -76,7 +76,7 @@ fn json_without_an_event_is_distinguished_from_invalid_json() {
     }
     for line in [&b"<html>"[..], br#"{"type":"ADDED","object":{"#, b"", b"\xff\xfe"] {
         let error = Frame::parse(line).unwrap_err();
-        assert!(matches!(error, Garbage::NotJson(_)), "{error}");
+        assert!(matches!(error, InvalidBody::NotJson(_)), "{error}");
     }
 }
 

@@ -2,9 +2,9 @@ use proptest::prelude::*;
 use serde_json::{Value as Json, json};
 
 use super::{ListMeta, ListSplitter};
-use crate::frame::Garbage;
+use crate::frame::InvalidBody;
 
-type Outcome = Result<(Vec<String>, Option<ListMeta>), Garbage>;
+type Outcome = Result<(Vec<String>, Option<ListMeta>), InvalidBody>;
 
 /// Returns the items and the page's metadata when `body` arrives in pieces of the given sizes.
 fn split(body: &[u8], sizes: &[usize]) -> Outcome {
@@ -17,7 +17,7 @@ fn split(body: &[u8], sizes: &[usize]) -> Outcome {
         rest = tail;
         splitter.push(chunk, |item| {
             items.push(String::from_utf8_lossy(item).into_owned());
-            Ok::<(), Garbage>(())
+            Ok::<(), InvalidBody>(())
         })?;
     }
     Ok((items, splitter.finish()?))
@@ -84,7 +84,8 @@ fn a_list_of_another_kind_or_none_has_no_end() {
             format!(r#"{{"items":[],"metadata":{{"resourceVersion":"1"}},"kind":{kind}}}"#),
         ] {
             let error = split(body.as_bytes(), &[3; 40]).unwrap_err();
-            let said = matches!(&error, Garbage::Kind { wanted: "ServiceList", found: it } if **it == *found);
+            let said =
+                matches!(&error, InvalidBody::Kind { wanted: "ServiceList", found: it } if **it == *found);
             assert!(said, "{body}: {error}");
         }
     }
@@ -106,10 +107,10 @@ fn items_before_the_kind_wait_for_it() {
         let outcome = body("PodList").as_bytes().chunks(size).try_for_each(|chunk| {
             splitter.push(chunk, |_| {
                 items += 1;
-                Ok::<(), Garbage>(())
+                Ok::<(), InvalidBody>(())
             })
         });
-        assert!(matches!(outcome, Err(Garbage::Kind { .. })));
+        assert!(matches!(outcome, Err(InvalidBody::Kind { .. })));
         assert_eq!(items, 0, "none is handed on");
     }
 }
@@ -119,10 +120,10 @@ fn no_more_than_32_mib_of_items_wait() {
     let item = format!(r#"{{"a":"{}"}},"#, "x".repeat(1 << 20));
     for item in [item, "0,".repeat(1 << 20)] {
         let mut splitter = ListSplitter::new("ServiceList");
-        splitter.push(br#"{"items":["#, |_| Ok::<(), Garbage>(())).unwrap();
-        let mut push = || splitter.push(item.as_bytes(), |_| Ok::<(), Garbage>(())).err();
+        splitter.push(br#"{"items":["#, |_| Ok::<(), InvalidBody>(())).unwrap();
+        let mut push = || splitter.push(item.as_bytes(), |_| Ok::<(), InvalidBody>(())).err();
         let error = (0..33).find_map(|_| push()).unwrap();
-        assert!(matches!(error, Garbage::LateKind), "{error}");
+        assert!(matches!(error, InvalidBody::LateKind), "{error}");
     }
 }
 
@@ -136,10 +137,10 @@ fn items_that_are_null_are_no_empty_list() {
 #[test]
 fn an_endless_item_is_refused() {
     let mut splitter = ListSplitter::new("ServiceList");
-    splitter.push(br#"{"items":[{"a":""#, |_| Ok::<(), Garbage>(())).unwrap();
+    splitter.push(br#"{"items":[{"a":""#, |_| Ok::<(), InvalidBody>(())).unwrap();
     let chunk = vec![b'x'; 1 << 20];
-    let error = (0..9).find_map(|_| splitter.push(&chunk, |_| Ok::<(), Garbage>(())).err()).unwrap();
-    assert!(matches!(error, Garbage::TooLong), "{error}");
+    let error = (0..9).find_map(|_| splitter.push(&chunk, |_| Ok::<(), InvalidBody>(())).err()).unwrap();
+    assert!(matches!(error, InvalidBody::TooLong), "{error}");
 }
 
 fn any_json() -> impl Strategy<Value = Json> {

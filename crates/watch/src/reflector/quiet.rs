@@ -22,12 +22,12 @@ pub(super) struct Quiet {
     /// Start of the silence in the open answer; `None` while no watch is open.
     since: Option<Instant>,
     /// True if an event or a bookmark came after `since`.
-    news: bool,
+    received: bool,
 }
 
 impl Quiet {
     pub(super) fn new(first: Duration) -> Self {
-        Self { first, patience: first, before: Duration::ZERO, since: None, news: false }
+        Self { first, patience: first, before: Duration::ZERO, since: None, received: false }
     }
 
     /// Records that a watch is open.
@@ -38,12 +38,12 @@ impl Quiet {
     /// Records an event or a bookmark. The clock is read at the next measurement, not here, so that many events are
     /// cheap.
     pub(super) fn heard(&mut self) {
-        self.news = true;
+        self.received = true;
     }
 
     /// Records that a list is complete.
     pub(super) fn listed(&mut self, now: Instant) {
-        (self.before, self.since, self.news) = (Duration::ZERO, Some(now), false);
+        (self.before, self.since, self.received) = (Duration::ZERO, Some(now), false);
     }
 
     /// Records that the answer ended.
@@ -70,7 +70,7 @@ impl Quiet {
     }
 
     fn lasted(&mut self, now: Instant) -> Duration {
-        if std::mem::take(&mut self.news) {
+        if std::mem::take(&mut self.received) {
             self.before = Duration::ZERO;
             self.since = self.since.map(|_| now);
         }

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::io;
 use std::time::Duration;
 
-use crate::frame::Garbage;
+use crate::frame::InvalidBody;
 use crate::status::ApiStatus;
 
 /// Why a request to the API server ended and a new one is needed.
@@ -55,7 +55,7 @@ pub enum RestartReason {
     },
     /// The answer is not in the form that an API server sends.
     #[error("{0}")]
-    Garbage(#[from] Garbage),
+    InvalidBody(#[from] InvalidBody),
 }
 
 impl RestartReason {

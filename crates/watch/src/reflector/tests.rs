@@ -7,7 +7,7 @@ use portolan_model::object::Kind;
 use proptest::prelude::*;
 
 use super::{Next, Query, Reflector, RestartReason};
-use crate::frame::Garbage;
+use crate::frame::InvalidBody;
 use crate::list::ListMeta;
 use crate::status::ApiStatus;
 use crate::timing::Timing;
@@ -110,7 +110,7 @@ fn a_refused_streamed_list_becomes_pages_at_once_and_for_good() {
 
 #[test]
 fn a_failed_streamed_list_becomes_pages_once() {
-    let garbage = || RestartReason::Garbage(Garbage::TooLong);
+    let garbage = || RestartReason::InvalidBody(InvalidBody::TooLong);
     for reason in [
         refused(403),
         refused(404),
@@ -219,7 +219,7 @@ fn a_watch_from_a_lost_version_starts_over() {
         RestartReason::Refused(too_large()),
         RestartReason::ErrorEvent(too_large()),
         refused(400),
-        RestartReason::Garbage(Garbage::TooLong),
+        RestartReason::InvalidBody(InvalidBody::TooLong),
     ] {
         let mut reflector = watching();
         let next = fail(&mut reflector, reason);
@@ -273,7 +273,7 @@ proptest! {
                 0 => RestartReason::Closed,
                 1 => RestartReason::Truncated,
                 2 => RestartReason::Silent(Duration::from_secs(9)),
-                3 => RestartReason::Garbage(Garbage::TooLong),
+                3 => RestartReason::InvalidBody(InvalidBody::TooLong),
                 4 => broken(),
                 5 => error_event(code % 600),
                 6 => RestartReason::NoBookmarks(Duration::from_secs(90)),

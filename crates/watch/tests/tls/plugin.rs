@@ -130,9 +130,9 @@ async fn the_output_of_a_plug_in_is_not_quoted() {
             reason = time::timeout(DEADLINE, reasons.recv()) => reason.unwrap().unwrap(),
         };
         assert!(reason.contains(part) && !reason.contains("hunter2"), "{reason}");
-        let told = log.text();
-        assert!(told.contains(part) && told.contains("WARN"), "{part}: {told}");
-        assert!(!told.contains("hunter2"), "{told}");
+        let reported = log.text();
+        assert!(reported.contains(part) && reported.contains("WARN"), "{part}: {reported}");
+        assert!(!reported.contains("hunter2"), "{reported}");
     }
 }
 

@@ -88,9 +88,9 @@ async fn a_token_that_changes_under_a_request_is_read_again() {
     let codes: Vec<u16> = server.requests().iter().map(|request| request.code).collect();
     assert_eq!(codes, [401, 200]);
     let done = done.lock().unwrap();
-    let told: Vec<_> = done.iter().map(|done| (done.verb, &*done.host, done.code_label())).collect();
+    let reported: Vec<_> = done.iter().map(|done| (done.verb, &*done.host, done.code_label())).collect();
     let host = server.address.to_string();
-    assert_eq!(told, [("GET", &*host, "401".to_owned()), ("GET", &*host, "200".to_owned())]);
+    assert_eq!(reported, [("GET", &*host, "401".to_owned()), ("GET", &*host, "200".to_owned())]);
 }
 
 #[tokio::test]
@@ -135,8 +135,8 @@ async fn a_client_certificate_is_required_and_rotated() {
     let (authority, clients) = (Authority::new("ca"), Authority::new("clients"));
     let server = Server::start(authority.server(Some(&clients))).await;
     let home = Home::new();
-    let nobody = Home::new();
-    failure(&nobody.client(&server, &authority, "").await).await;
+    let no_client = Home::new();
+    failure(&no_client.client(&server, &authority, "").await).await;
 
     let leaves = [clients.client(), clients.client()];
     home.write_leaf(&leaves[0]);

@@ -72,7 +72,7 @@ async fn play_with(
         while seen.iter().filter(|event: &&String| event.starts_with(sought)).count() < times {
             let before = seen.len();
             tell(events.recv().await.unwrap(), &mut seen);
-            seen[before..].iter().for_each(|told| after(told));
+            seen[before..].iter().for_each(|reported| after(reported));
         }
     };
     tokio::select! {
@@ -231,11 +231,11 @@ async fn new_certificates_need_no_new_list() {
     let client = home.client(&server, &authority, "tokenFile: token").await;
     let second = Authority::new("second");
     let mut feed = Some(feed);
-    let seen = play_with(DEADLINE, client, ("+ns/c", 1), |told| {
-        if told == "end" {
+    let seen = play_with(DEADLINE, client, ("+ns/c", 1), |reported| {
+        if reported == "end" {
             server.state().tls = second.server(None);
             feed = None;
-        } else if told.contains("UnknownIssuer") {
+        } else if reported.contains("UnknownIssuer") {
             home.write("ca.crt", &second.pem);
         }
     })
@@ -243,7 +243,7 @@ async fn new_certificates_need_no_new_list() {
     let early = "restart the API server closed the watch early";
     assert_eq!(seen[..6], ["start", "+ns/a", "end", early, "+ns/b", "restart broken"]);
     assert!(
-        seen[6].contains("UnknownIssuer") && seen.iter().all(|told| !told.contains("relist")),
+        seen[6].contains("UnknownIssuer") && seen.iter().all(|reported| !reported.contains("relist")),
         "{seen:?}"
     );
     let requests = server.requests_for(SERVICES);
@@ -274,7 +274,7 @@ async fn a_token_that_the_server_no_longer_takes() {
 #[tokio::test]
 async fn the_reason_of_a_failed_request_includes_its_root_cause() {
     let (server, home, authority) = start().await;
-    let told = async |user: &str| {
+    let reported = async |user: &str| {
         let client = home.client(&server, &authority, user).await;
         let (sender, mut reasons) = mpsc::unbounded_channel();
         let run = Watcher::new(client, "node-1").run(move |event| {
@@ -289,14 +289,14 @@ async fn the_reason_of_a_failed_request_includes_its_root_cause() {
     };
     let missing = "exec: {command: /nonexistent/plugin, apiVersion: client.authentication.k8s.io/v1, \
         installHint: get it}";
-    let reason = told(missing).await;
+    let reason = reported(missing).await;
     assert!(matches!(reason, RestartReason::Credentials(_)), "{reason}");
     let text = reason.to_string();
     assert!(text.starts_with("no credentials: exec plug-in ") && text.ends_with("; get it"), "{text}");
     assert_eq!(text.matches("/nonexistent/plugin").count(), 1, "{text}");
 
     server.state().tls = Authority::new("other").server(None);
-    let reason = told("tokenFile: token").await;
+    let reason = reported("tokenFile: token").await;
     assert!(matches!(reason, RestartReason::Unreachable(_)), "{reason}");
     assert!(reason.to_string().contains("UnknownIssuer"), "{reason}");
 }

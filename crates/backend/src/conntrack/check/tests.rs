@@ -73,7 +73,7 @@ fn a_flow_that_starts_with_a_reply_is_stale_on_request() {
         let reply = Tuple::with_ports(UDP, client, (from.ip(), from.port()));
         Flow { original, reply, ..flow("10.96.0.10:53", "10.96.0.10:53") }
     };
-    let with_answers = check().and_answers();
+    let with_answers = check().including_replies();
     for from in ["10.96.0.10:53", "192.0.2.1:30053", "10.96.0.11:53"] {
         assert!(!check().is_stale(&answer(from)), "{from}");
         assert!(with_answers.is_stale(&answer(from)), "{from}");

@@ -19,8 +19,8 @@ fn replace(handle: &Handle, new: &Recorder) {
     handle.replace(Family::Ipv4, Box::new(new.clone()));
 }
 
-fn gave_way(recorder: &Recorder) -> usize {
-    recorder.calls().iter().filter(|call| **call == Call::GiveWay).count()
+fn retired_parts(recorder: &Recorder) -> usize {
+    recorder.calls().iter().filter(|call| **call == Call::Retire).count()
 }
 
 #[test]
@@ -31,9 +31,13 @@ fn a_new_data_plane_has_everything_before_the_old_one_is_retired() {
     replace(&handle, &new);
     let report = next(&reports);
     assert!(report.replacing && report.full && report.outcome.is_ok());
-    let told = [Call::Apply(vec!["demo/a".into()]), Call::LetIn(Some(32222)), Call::Compare(Vec::new())];
-    assert_eq!(new.calls(), told);
-    until("a removal in three parts", || gave_way(&old) == 3);
+    let received = [
+        Call::Apply(vec!["demo/a".into()]),
+        Call::OpenHealthCheckPorts(Some(32222)),
+        Call::Compare(Vec::new()),
+    ];
+    assert_eq!(new.calls(), received);
+    until("a removal in three parts", || retired_parts(&old) == 3);
     let before = old.calls();
     handle.work(Family::Ipv4, work(&["b"]));
     let report = next(&reports);
@@ -58,15 +62,15 @@ fn while_a_new_data_plane_fails_the_old_one_stays_active() {
     let done = std::iter::repeat_with(|| next(&reports)).find(|report| report.outcome.is_ok()).unwrap();
     assert!(!done.replacing, "by the old one");
     assert_eq!(done.triggers, [1], "its packets are forwarded");
-    assert_eq!(gave_way(&old), 0);
+    assert_eq!(retired_parts(&old), 0);
     new.fails(0);
     let done =
         std::iter::repeat_with(|| next(&reports)).find(|report| report.replacing && report.outcome.is_ok());
     assert!(done.is_some());
-    let told = new.calls();
-    assert!(told.contains(&Call::Compare(vec!["demo/b".into()])), "{told:?}");
-    assert!(told.contains(&Call::Configure), "{told:?}");
-    until("the old one gives way", || gave_way(&old) == 1);
+    let received = new.calls();
+    assert!(received.contains(&Call::Compare(vec!["demo/b".into()])), "{received:?}");
+    assert!(received.contains(&Call::Configure), "{received:?}");
+    until("the old one gives way", || retired_parts(&old) == 1);
     handle.stop();
     thread.join().unwrap();
 }
@@ -82,8 +86,8 @@ fn pending_changes_go_to_the_new_data_plane() {
     assert!(report.replacing && report.outcome.is_ok());
     assert_eq!((report.triggers.len(), report.objects.services), (1, 1), "what waited is done");
     assert!(new.calls().contains(&Call::Compare(vec!["demo/b".into()])));
-    let told = old.calls();
-    assert!(!told.contains(&Call::Apply(vec!["demo/b".into()])), "it had to wait: {told:?}");
+    let received = old.calls();
+    assert!(!received.contains(&Call::Apply(vec!["demo/b".into()])), "it had to wait: {received:?}");
     handle.stop();
     thread.join().unwrap();
 }
@@ -101,7 +105,7 @@ fn of_several_replacements_the_last_one_is_used() {
     assert!(second.calls().contains(&Call::Compare(Vec::new())));
     first.fails(2);
     until("the one that was given up gives way, and the old one", || {
-        gave_way(&first) == 3 && gave_way(&old) == 1
+        retired_parts(&first) == 3 && retired_parts(&old) == 1
     });
     handle.stop();
     thread.join().unwrap();
@@ -118,14 +122,14 @@ fn a_data_plane_of_the_same_place_is_not_removed() {
     same.fails(usize::MAX);
     replace(&handle, &new);
     assert!(next(&reports).replacing);
-    until("an attempt to remove it", || gave_way(&same) > 0);
+    until("an attempt to remove it", || retired_parts(&same) > 0);
     replace(&handle, &back);
     assert!(next(&reports).replacing);
-    until("the other one gives way", || gave_way(&new) == 1);
-    let attempts = gave_way(&same);
+    until("the other one gives way", || retired_parts(&new) == 1);
+    let attempts = retired_parts(&same);
     handle.work(Family::Ipv4, work(&["b"]));
     next(&reports);
-    assert_eq!((gave_way(&old), gave_way(&back), gave_way(&same)), (0, 0, attempts));
+    assert_eq!((retired_parts(&old), retired_parts(&back), retired_parts(&same)), (0, 0, attempts));
     handle.stop();
     thread.join().unwrap();
 }
@@ -157,8 +161,8 @@ fn rules_of_an_earlier_run_are_removed_after_the_first_success() {
         assert_eq!(former.calls(), []);
     }
     assert!(next(&reports).outcome.is_ok());
-    until("it is removed", || gave_way(&former) == 1);
-    assert_eq!(gave_way(&current), 0);
+    until("it is removed", || retired_parts(&former) == 1);
+    assert_eq!(retired_parts(&current), 0);
     handle.stop();
     thread.join().unwrap();
 }
@@ -167,14 +171,14 @@ fn rules_of_an_earlier_run_are_removed_after_the_first_success() {
 fn a_removal_that_waits_does_not_delay_another_one() {
     let current = Recorder::at(NEW);
     let busy = Recorder { parts: 5, ..Recorder::at("busy") };
-    let waits = Recorder { parts: 5, rests: Some(Duration::from_secs(3600)), ..Recorder::at(OLD) };
+    let waits = Recorder { parts: 5, pause: Some(Duration::from_secs(3600)), ..Recorder::at(OLD) };
     let (handle, thread, reports) = engine(&current, quick());
     handle.retire(Family::Ipv4, Box::new(waits.clone()));
     handle.retire(Family::Ipv4, Box::new(busy.clone()));
     handle.start();
     assert!(next(&reports).outcome.is_ok());
-    until("the other one is removed", || gave_way(&busy) == 5);
-    assert_eq!(gave_way(&waits), 1);
+    until("the other one is removed", || retired_parts(&busy) == 5);
+    assert_eq!(retired_parts(&waits), 1);
     handle.stop();
     thread.join().unwrap();
 }

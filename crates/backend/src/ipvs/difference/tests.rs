@@ -3,9 +3,9 @@ use portolan_model::{Catalog, Change, Family, Settings};
 
 use super::*;
 
-fn manner() -> Manner<'static> {
-    let drained_by = Moment::now().after(std::time::Duration::from_secs(9));
-    Manner { default: IpvsScheduler::Rr, missing: &[], drained_by }
+fn manner() -> WriteSettings<'static> {
+    let drained_by = UptimeSecs::now().after(std::time::Duration::from_secs(9));
+    WriteSettings { default: IpvsScheduler::Rr, missing: &[], drained_by }
 }
 
 /// A model of the kernel that refuses what the real one refuses.

@@ -36,7 +36,7 @@ fn desired() -> Desired {
     desired
 }
 
-fn told(items: &[Item]) -> Vec<(String, &'static str)> {
+fn reported(items: &[Item]) -> Vec<(String, &'static str)> {
     let refused = |item: &Item| {
         let error = Error::Refused { what: String::new(), errno: Errno::ENOENT };
         Refused { item: *item, error }
@@ -57,8 +57,8 @@ fn a_refusal_is_reported_with_the_service_that_needs_the_object() {
         Item::Member(Set::ClusterIp, key(4).member()),
     ];
     let all = [("1", ADDRESS), ("2", REAL_SERVER), ("3", VIRTUAL_SERVER), ("4", MEMBER)];
-    assert_eq!(told(&items), all.map(|(name, reason)| (name.to_owned(), reason)));
-    assert_eq!(told(&[]), []);
+    assert_eq!(reported(&items), all.map(|(name, reason)| (name.to_owned(), reason)));
+    assert_eq!(reported(&[]), []);
 }
 
 #[test]
@@ -70,11 +70,11 @@ fn a_refused_removal_concerns_no_service() {
         Item::Member(Set::ClusterIp, key(6).member()),
         Item::Member(Set::ExternalIp, key(5).member()),
     ];
-    assert_eq!(told(&items), []);
+    assert_eq!(reported(&items), []);
 }
 
 #[test]
 fn a_refused_endpoint_concerns_one_virtual_server_only() {
     let items = [Item::Operation(Operation::Restore(key(2), place(9)))];
-    assert_eq!(told(&items), [("2".to_owned(), REAL_SERVER)]);
+    assert_eq!(reported(&items), [("2".to_owned(), REAL_SERVER)]);
 }

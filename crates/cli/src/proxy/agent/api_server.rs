@@ -37,9 +37,9 @@ impl Agent {
         self.api_servers = self.catalog.api_servers_behind(&sockets);
         let api_server = places(&sockets, &self.api_servers, self.configuration.mode_or_default(), &own);
         tracing::debug!(?sockets, behind = ?self.api_servers, "the API server is reached here");
-        let applied = self.catalog.reach_api_server_at(api_server);
+        let applied = self.catalog.set_api_server(api_server);
         for fault in &applied.faults {
-            self.tell_fault(fault);
+            self.report_fault(fault);
         }
     }
 }

@@ -24,7 +24,7 @@ pub(super) struct Need {
     /// The iptables variant of each family. `None` if the family does not use the iptables mode.
     variants: PerFamily<Option<Variant>>,
     /// The need that was last reported, in bytes.
-    told: Option<u64>,
+    reported: Option<u64>,
 }
 
 impl Need {
@@ -57,14 +57,14 @@ impl Need {
     /// is reported again when it has grown by a tenth.
     fn too_much_for(&mut self, room: impl FnOnce() -> Option<Room>) -> Option<(u64, Room)> {
         let Some(needed) = self.bytes() else {
-            self.told = None;
+            self.reported = None;
             return None;
         };
-        if self.told.is_some_and(|told| needed < told.saturating_add(told / 10)) {
+        if self.reported.is_some_and(|reported| needed < reported.saturating_add(reported / 10)) {
             return None;
         }
         let room = room().filter(|room| room.free() < needed)?;
-        self.told = Some(needed);
+        self.reported = Some(needed);
         Some((needed, room))
     }
 }
@@ -73,13 +73,13 @@ impl Agent {
     /// Warns if the memory limit is too low for the rules that are loaded or about to be loaded.
     pub(super) fn review_memory(&mut self) {
         if let Some(running) = self.running.take() {
-            self.tell_of_memory(&running.planes);
+            self.report_memory(&running.planes);
             self.running = Some(running);
         }
     }
 
     /// Does the same for `planes`.
-    pub(super) fn tell_of_memory(&mut self, planes: &[Plane]) {
+    pub(super) fn report_memory(&mut self, planes: &[Plane]) {
         for plane in planes {
             let iptables = matches!(plane.blueprint, Blueprint::Iptables(_));
             let variant = plane.chains.filter(|_| iptables).map(|chains| chains.variant);
@@ -147,13 +147,13 @@ mod tests {
     fn a_slowly_growing_need_is_reported_when_it_exceeds_the_limit() {
         let mut need = need(12_000, Variant::Legacy);
         let room = Some(mebibytes(650));
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         for services in (12_000..13_000).step_by(10) {
             *need.sizes.get_mut(Family::Ipv4) = size(services);
             let fits = need.bytes().expect("a need") <= 650 << 20;
-            told.extend(need.too_much_for(|| room).map(|_| fits));
+            reported.extend(need.too_much_for(|| room).map(|_| fits));
         }
-        assert_eq!(told, [false], "the first that does not fit");
+        assert_eq!(reported, [false], "the first that does not fit");
     }
 
     #[test]

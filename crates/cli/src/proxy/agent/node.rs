@@ -119,7 +119,7 @@ impl Agent {
             match Blueprint::new(&self.configuration, *family, &node) {
                 // While the process stops, a data plane that captures for a relay is replaced by one that does not.
                 // Other modes stay, even if relays of an earlier mode are draining.
-                blueprint if self.leaving.is_some() && blueprint.captures() => {
+                blueprint if self.on_relays_drained.is_some() && blueprint.captures() => {
                     Blueprint::without_relay(&self.configuration, *family, &node)
                 }
                 blueprint => blueprint,

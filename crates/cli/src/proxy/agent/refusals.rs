@@ -10,16 +10,16 @@ use crate::proxy::reports::Synced;
 
 /// A family's refusals that have been reported and still stand.
 #[derive(Debug, Default)]
-pub(super) struct Told(Vec<Refusal>);
+pub(super) struct Reported(Vec<Refusal>);
 
-impl Told {
+impl Reported {
     /// Stores the refusals of a commit and returns the new ones. `changed` are the Service ports of the commit,
     /// `None` all of them. A Service port that the commit covers and does not refuse is programmed: its refusal is
     /// dropped.
     fn take(&mut self, refused: &[Refusal], changed: Option<&[Arc<ServicePortName>]>) -> Vec<Refusal> {
         let new: Vec<Refusal> = refused.iter().filter(|refusal| !self.0.contains(refusal)).cloned().collect();
-        self.0.retain(|told| {
-            refused.contains(told) || changed.is_some_and(|changed| !changed.contains(&told.name))
+        self.0.retain(|reported| {
+            refused.contains(reported) || changed.is_some_and(|changed| !changed.contains(&reported.name))
         });
         self.0.extend_from_slice(&new);
         new
@@ -28,7 +28,7 @@ impl Told {
 
 impl Agent {
     /// Reports Service ports that cannot be programmed: one log message and one Event each.
-    pub(super) fn tell_refused(&mut self, step: &Synced) {
+    pub(super) fn report_refusals(&mut self, step: &Synced) {
         let family = step.family;
         let changed = (!step.full).then_some(step.changed.as_slice());
         for Refusal { name, reason, extent } in self.refused.get_mut(family).take(&step.refused, changed) {
@@ -64,13 +64,13 @@ mod tests {
 
     #[test]
     fn a_refusal_is_reported_again_after_it_was_resolved() {
-        let mut told = Told::default();
+        let mut reported = Reported::default();
         let (a, b) = (refusal("a", "too many"), refusal("b", "too many"));
         let mut take = |refused: &[&Refusal], changed: Option<&[&str]>| {
             let refused: Vec<Refusal> = refused.iter().map(|refusal| (*refusal).clone()).collect();
             let changed =
                 changed.map(|changed| changed.iter().map(|service| name(service)).collect::<Vec<_>>());
-            told.take(&refused, changed.as_deref())
+            reported.take(&refused, changed.as_deref())
         };
         assert_eq!(take(&[&a], Some(&["a"])), std::slice::from_ref(&a));
         assert_eq!(take(&[&a], Some(&["a"])), [], "the same");

@@ -47,9 +47,9 @@ impl Agent {
     }
 
     /// Shows on `/readyz` what the first complete commit waits for.
-    pub(super) fn show_what_is_awaited(&self) {
+    pub(super) fn update_readiness(&self) {
         let mut awaited: Vec<String> =
-            self.catalog.unlisted().map(|kind| format!("the list of {}s", kind.name())).collect();
+            self.catalog.unsynced_kinds().map(|kind| format!("the list of {}s", kind.name())).collect();
         match &self.running {
             Some(running) => {
                 awaited.extend(running.unsynced.iter().map(|family| format!("the first commit of {family}")));
@@ -93,7 +93,7 @@ impl Agent {
         let report = move |report| reporter.take(report);
         let (engine, _) = engine::spawn(dataplanes, timing(&self.configuration), report)?;
         self.send_everything(&engine);
-        self.tell_of_memory(&planes);
+        self.report_memory(&planes);
         for &family in &self.families {
             for former in modes::former(&self.configuration, family) {
                 engine.retire(family, former);

@@ -160,19 +160,19 @@ pub(in crate::proxy) struct Relays {
     /// Relays that are replaced. They drain once nothing is captured for them.
     former: Vec<Handle>,
     /// Relays that drain.
-    parting: Vec<Handle>,
+    draining_relays: Vec<Handle>,
     counters: RelayCounters,
 }
 
 impl Relays {
     /// Creates the set without relays.
     pub(in crate::proxy) fn new(families: Vec<Family>, counters: RelayCounters) -> Self {
-        Self { families, current: None, former: Vec::new(), parting: Vec::new(), counters }
+        Self { families, current: None, former: Vec::new(), draining_relays: Vec::new(), counters }
     }
 
     /// Returns true if a relay may have connections.
-    pub(in crate::proxy) fn are_there(&self) -> bool {
-        self.current.is_some() || !self.former.is_empty() || !self.parting.is_empty()
+    pub(in crate::proxy) fn may_have_connections(&self) -> bool {
+        self.current.is_some() || !self.former.is_empty() || !self.draining_relays.is_empty()
     }
 
     fn get(&mut self, options: &portolan_relay::Options) -> Result<Handle, Error> {
@@ -188,7 +188,7 @@ impl Relays {
         let is_redirected = matches!(options.arrival, Arrival::Translated { .. });
         self.counters.add(relay.shared_counters(), is_redirected);
         self.former.extend(self.current.replace(relay.clone()));
-        relay.follow(self.former.iter().chain(&self.parting).cloned());
+        relay.follow(self.former.iter().chain(&self.draining_relays).cloned());
         Ok(relay)
     }
 
@@ -201,28 +201,28 @@ impl Relays {
         for relay in self.former.drain(..) {
             let at_most = at_most.unwrap_or(relay.options().drain);
             tracing::info!(?at_most, "the relay takes no new connections; those that it has go on");
-            let parting = relay.clone();
+            let draining_relays = relay.clone();
             let drain = move || {
                 let told = Instant::now();
-                while parting.is_captured_for() && told.elapsed() < CAPTURE_ENDS {
+                while draining_relays.is_captured_for() && told.elapsed() < CAPTURE_ENDS {
                     std::thread::sleep(LOOK);
                 }
                 std::thread::sleep(GRACE);
-                parting.drain(at_most.saturating_sub(told.elapsed()));
+                draining_relays.drain(at_most.saturating_sub(told.elapsed()));
             };
             if let Err(error) = std::thread::Builder::new().name("relay-drain".into()).spawn(drain) {
                 tracing::error!(%error, "connections of the relay end now");
             } else {
-                self.parting.push(relay);
+                self.draining_relays.push(relay);
             }
         }
     }
 
     /// Removes relays that have ended. Returns true if the last one has.
-    pub(in crate::proxy) fn forget_ended(&mut self) -> bool {
-        let before = self.parting.len();
-        self.parting.retain(|relay| !relay.is_over());
-        self.parting.len() < before && !self.are_there()
+    pub(in crate::proxy) fn remove_ended(&mut self) -> bool {
+        let before = self.draining_relays.len();
+        self.draining_relays.retain(|relay| !relay.is_over());
+        self.draining_relays.len() < before && !self.may_have_connections()
     }
 }
 

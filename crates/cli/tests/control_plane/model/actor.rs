@@ -178,8 +178,8 @@ impl Actor<'_> {
     fn send(&mut self, mut write: Write, method: &str, path: &str, body: &Value) {
         let answer = self.exchange(method, path, body);
         let log = &self.run.log;
-        let told = answer.as_ref().map_or("no answer".to_owned(), told);
-        *log.answers.lock().unwrap().entry(format!("{method} {told}")).or_default() += 1;
+        let message = answer.as_ref().map_or("no answer".to_owned(), message);
+        *log.answers.lock().unwrap().entry(format!("{method} {message}")).or_default() += 1;
         write.outcome = match answer {
             Some(HttpAnswer { status: 200 | 201, body, .. }) => {
                 let object: Value = serde_json::from_slice(&body).unwrap();
@@ -196,7 +196,7 @@ impl Actor<'_> {
             // Clients of Kubernetes repeat a write after these.
             Some(HttpAnswer { status: 429 | 503, .. }) => Outcome::Refused,
             // Upstream has this response, too, for an allocated health-check node port.
-            Some(HttpAnswer { status: 500, .. }) if told.contains("already allocated") => Outcome::Refused,
+            Some(HttpAnswer { status: 500, .. }) if message.contains("already allocated") => Outcome::Refused,
             None if self.is_unsent => return,
             Some(HttpAnswer { status: 500.., .. }) | None => Outcome::Unknown,
             Some(_) => Outcome::Refused,
@@ -224,7 +224,7 @@ fn path(namespace: &str, name: &str) -> String {
     format!("/api/v1/namespaces/{namespace}/services/{name}")
 }
 
-fn told(answer: &HttpAnswer) -> String {
+fn message(answer: &HttpAnswer) -> String {
     let body: Value = serde_json::from_slice(&answer.body).unwrap();
     let reason = body["reason"].as_str().unwrap_or_default();
     let message = body["message"].as_str().unwrap_or_default();

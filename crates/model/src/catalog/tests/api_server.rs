@@ -52,16 +52,16 @@ fn only_frontends_that_hide_the_api_server_are_left_out() {
             let mut catalog = Catalog::new("n1");
             let service = greedy("ns", "web");
             let applied = if first {
-                assert_eq!(catalog.reach_api_server_at(api_server.clone()), Applied::default());
+                assert_eq!(catalog.set_api_server(api_server.clone()), Applied::default());
                 catalog.apply(service)
             } else {
                 catalog.apply(service);
                 catalog.take_changes();
-                catalog.reach_api_server_at(api_server.clone())
+                catalog.set_api_server(api_server.clone())
             };
             assert_eq!(frontends(&catalog), wanted, "{api_server:?}");
-            let told: Vec<&str> = applied.faults.iter().map(|fault| &*fault.fault.field).collect();
-            assert_eq!(told, *fields, "{api_server:?}");
+            let reported: Vec<&str> = applied.faults.iter().map(|fault| &*fault.fault.field).collect();
+            assert_eq!(reported, *fields, "{api_server:?}");
             for fault in &applied.faults {
                 assert_eq!((&fault.key, fault.fault.notice), (&key("web"), Some(Notice::ApiServerAddress)));
             }
@@ -72,7 +72,7 @@ fn only_frontends_that_hide_the_api_server_are_left_out() {
 #[test]
 fn the_fault_names_the_frontend_and_the_reason() {
     let mut catalog = Catalog::new("n1");
-    catalog.reach_api_server_at(api_server(&["192.0.2.1:6443"], &[], &[]));
+    catalog.set_api_server(api_server(&["192.0.2.1:6443"], &[], &[]));
     let applied = catalog.apply(greedy("ns", "web"));
     let texts: Vec<String> = applied.faults.iter().map(|fault| fault.fault.to_string()).collect();
     insta::assert_snapshot!(texts.join("\n"), @"spec.externalIPs: 192.0.2.1 6443/TCP (IPv4) is left out on this node, which reaches the API server there; choose another");
@@ -86,13 +86,13 @@ fn frontends_return_when_the_api_server_moves() {
     catalog.apply(greedy("ns", "web"));
     catalog.apply(cluster_ip("other", "10.96.0.1", 80));
     catalog.take_changes();
-    catalog.reach_api_server_at(api_server(&["192.0.2.1:6443"], &[], &[]));
+    catalog.set_api_server(api_server(&["192.0.2.1:6443"], &[], &[]));
     let changed = catalog.take_changes().changes;
     assert_eq!(summary(&changed), ["ns/web:b IPv4 5f[]->4f[]"]);
-    assert_eq!(catalog.reach_api_server_at(api_server(&["192.0.2.1:6443"], &[], &[])), Applied::default());
-    catalog.reach_api_server_at(api_server(&["192.0.2.2:80"], &[], &[]));
+    assert_eq!(catalog.set_api_server(api_server(&["192.0.2.1:6443"], &[], &[])), Applied::default());
+    catalog.set_api_server(api_server(&["192.0.2.2:80"], &[], &[]));
     assert_eq!(catalog.take_changes().changes.len(), 2);
-    catalog.reach_api_server_at(ApiServer::default());
+    catalog.set_api_server(ApiServer::default());
     assert_eq!(frontends(&catalog), [1, 5, 5, 5]);
     assert_eq!(summary(&catalog.take_changes().changes), ["ns/web:a IPv4 4f[]->5f[]"]);
 }
@@ -101,7 +101,7 @@ fn frontends_return_when_the_api_server_moves() {
 fn the_kubernetes_service_keeps_its_frontends() {
     let mut catalog = Catalog::new("n1");
     let everything = api_server(&["192.0.2.1:6443"], &["192.0.2.3"], &[30_443]);
-    catalog.reach_api_server_at(everything);
+    catalog.set_api_server(everything);
     assert_eq!(catalog.apply(greedy("default", "kubernetes")).faults, []);
     assert_eq!(frontends(&catalog), ALL);
 }

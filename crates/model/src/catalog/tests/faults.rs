@@ -27,9 +27,9 @@ fn an_unusable_object_is_reported_once_and_counted_while_it_exists() {
     };
     let list = |catalog: &mut Catalog, slice: Option<Event>| {
         catalog.apply(Event::ListStart(Kind::EndpointSlice));
-        let told = slice.map_or(0, |slice| catalog.apply(slice).faults.len());
+        let reported = slice.map_or(0, |slice| catalog.apply(slice).faults.len());
         catalog.apply(Event::ListEnd(Kind::EndpointSlice));
-        (told, catalog.faulty_objects(Kind::EndpointSlice))
+        (reported, catalog.faulty_objects(Kind::EndpointSlice))
     };
     assert_eq!(list(&mut catalog, Some(left_out("FQDN"))), (1, 1));
     assert_eq!(list(&mut catalog, Some(left_out("FQDN"))), (0, 1), "no news");

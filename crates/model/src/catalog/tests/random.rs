@@ -102,7 +102,7 @@ impl Follower {
                         .collect(),
                     node_ports: self.rng.some(&[(Family::Ipv4, 30001)], 1).into_iter().copied().collect(),
                 };
-                self.catalog.reach_api_server_at(self.api_server.clone());
+                self.catalog.set_api_server(self.api_server.clone());
             }
             _ => {
                 let edit = random_edit(&mut self.rng, &mut self.world, &self.ranges);
@@ -138,10 +138,10 @@ impl Follower {
     }
 
     /// Returns a new Catalog of the same world.
-    fn told_afresh(&self) -> Catalog {
+    fn rebuilt(&self) -> Catalog {
         let mut catalog = Catalog::new("n1");
         catalog.apply(node(self.zone));
-        catalog.reach_api_server_at(self.api_server.clone());
+        catalog.set_api_server(self.api_server.clone());
         if let Some(text) = self.cidrs {
             catalog.apply(cidr("main", &[text]));
         }
@@ -163,7 +163,7 @@ proptest! {
             follower.step();
         }
         follower.take();
-        let scratch = follower.told_afresh();
+        let scratch = follower.rebuilt();
         prop_assert_eq!(portrait(&follower.catalog), portrait(&scratch));
     }
 

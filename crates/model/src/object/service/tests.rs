@@ -251,8 +251,8 @@ fn unreadable_source_ranges_alone_close_their_family() {
         let object = service(spec, json!({}));
         let found: Vec<String> = object.payload.source_ranges().iter().map(ToString::to_string).collect();
         assert_eq!(found, *wanted, "{ranges}");
-        let told = object.faults.iter().filter(|fault| fault.notice == Some(Notice::ClosedSourceRanges));
-        assert_eq!(told.count(), *closed, "{ranges}: {}", faults(&object));
+        let reported = object.faults.iter().filter(|fault| fault.notice == Some(Notice::ClosedSourceRanges));
+        assert_eq!(reported.count(), *closed, "{ranges}: {}", faults(&object));
     }
     let many = json!({ "clusterIP": "10.0.0.1", "loadBalancerSourceRanges": vec!["nonsense"; 100] });
     let object = service(many, json!({}));
@@ -270,8 +270,8 @@ fn the_age_of_a_service_is_read() {
     assert_eq!(created(json!("1970-01-01T00:01:00Z")), (60, String::new()));
     assert_eq!(created(Value::Null), (UNKNOWN_AGE, String::new()));
     for bad in [json!("yesterday"), json!(7), json!("1969-12-31T23:59:59Z"), json!("2106-02-08T00:00:00Z")] {
-        let (age, told) = created(bad.clone());
+        let (age, reported) = created(bad.clone());
         assert_eq!(age, UNKNOWN_AGE, "{bad}");
-        assert!(told.starts_with("metadata.creationTimestamp: "), "{bad}: {told}");
+        assert!(reported.starts_with("metadata.creationTimestamp: "), "{bad}: {reported}");
     }
 }

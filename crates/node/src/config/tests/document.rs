@@ -91,13 +91,13 @@ fn a_command_line_is_checked_by_the_same_rules() {
 
 #[test]
 fn repeated_fields_are_reported_and_hide_no_other_error() {
-    let told = |body: &str| read(body).expect_err(body).to_string();
-    insta::assert_snapshot!(told("mode: ipvs\nnftables:\n  syncPeriod: 1m\n  syncPeriod: 2m\noomScoreAdj: x"), @r"
+    let reported = |body: &str| read(body).expect_err(body).to_string();
+    insta::assert_snapshot!(reported("mode: ipvs\nnftables:\n  syncPeriod: 1m\n  syncPeriod: 2m\noomScoreAdj: x"), @r"
     the configuration is invalid:
       nftables.syncPeriod (line 6, column 3): written twice; leave one of them
       oomScoreAdj (line 7, column 1): the text `x` is not a whole number
     ");
-    insta::assert_snapshot!(told("mode: ipvs\nmode: nftables"), @r"
+    insta::assert_snapshot!(reported("mode: ipvs\nmode: nftables"), @r"
     the configuration is invalid:
       mode (line 4, column 1): written twice; leave one of them
     ");
@@ -105,23 +105,23 @@ fn repeated_fields_are_reported_and_hide_no_other_error() {
 
 #[test]
 fn every_repeated_field_is_reported() {
-    let told = |body: &str| read(body).expect_err(body).to_string();
+    let reported = |body: &str| read(body).expect_err(body).to_string();
     let sections = "iptables: {masqueradeBit: 1, masqueradeBit: 2}\nconntrack:\n  min: 1\n  max: 2\n  min: 3\n\
                     iptables: {masqueradeAll: x}";
-    insta::assert_snapshot!(told(sections), @r"
+    insta::assert_snapshot!(reported(sections), @r"
     the configuration is invalid:
       iptables.masqueradeBit (line 3, column 30): written twice; leave one of them
       conntrack.min (line 7, column 3): written twice; leave one of them
       iptables (line 8, column 1): written twice; leave one of them
       iptables.masqueradeAll (line 8, column 12): the text `x` is not true or false
     ");
-    insta::assert_snapshot!(told("mode: ipvs\nmode: fast\nmode: iptables"), @r"
+    insta::assert_snapshot!(reported("mode: ipvs\nmode: fast\nmode: iptables"), @r"
     the configuration is invalid:
       mode (line 4, column 1): written twice; leave one of them
       mode (line 5, column 1): written twice; leave one of them
     ");
     let in_a_list = "logging:\n  vmodule:\n  - {filePattern: a, verbosity: 1, verbosity: 2}";
-    insta::assert_snapshot!(told(in_a_list), @r"
+    insta::assert_snapshot!(reported(in_a_list), @r"
     the configuration is invalid:
       logging.vmodule[0].verbosity (line 5, column 36): written twice; leave one of them
     ");
@@ -133,9 +133,9 @@ fn every_repeated_field_is_reported() {
 
 #[test]
 fn places_are_those_of_names_and_of_elements() {
-    let told = |body: &str| read(body).expect_err(body).to_string();
+    let reported = |body: &str| read(body).expect_err(body).to_string();
     let list = "nodePortAddresses:\n- 10.0.0.0/8\n- nonsense\nipvs: {excludeCIDRs: [10.0.0.0/8,\n  x]}";
-    insta::assert_snapshot!(told(list), @r"
+    insta::assert_snapshot!(reported(list), @r"
     the configuration is invalid:
       ipvs.excludeCIDRs[1] (line 7, column 3): `x` is not a CIDR; write an address and a prefix length, such as 10.0.0.0/16 or fd00::/64
       nodePortAddresses[1] (line 5, column 3): `nonsense` is not a CIDR; write an address and a prefix length, such as 10.0.0.0/16 or fd00::/64
@@ -156,8 +156,8 @@ fn fields_of_earlier_versions_are_reported_and_ignored() {
     let (configuration, notes) =
         super::super::document::parse(&format!("{HEAD}{body}")).expect("a file of an old cluster");
     assert_eq!(configuration.conntrack.min, 7);
-    let told: Vec<String> = notes.iter().map(ToString::to_string).collect();
-    insta::assert_snapshot!(told.join("\n"), @r"
+    let reported: Vec<String> = notes.iter().map(ToString::to_string).collect();
+    insta::assert_snapshot!(reported.join("\n"), @r"
     logging.sanitization (line 6, column 11): not part of v1alpha1 any more, and ignored; it can be deleted
     conntrack.max (line 5, column 13): not part of v1alpha1 any more, and ignored; it can be deleted
     udpIdleTimeout (line 3, column 1): not part of v1alpha1 any more, and ignored; it can be deleted

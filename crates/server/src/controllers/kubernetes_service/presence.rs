@@ -9,7 +9,7 @@ use std::{collections::HashMap, time::Duration};
 use crate::json::{Value, json};
 use tokio::time::Instant;
 
-use super::{LOOK_AGAIN, MANAGED_BY, MANAGER, NAME};
+use super::{MANAGED_BY, MANAGER, NAME, RECHECK_INTERVAL};
 use crate::{
     api::{Api, Part, Preconditions, Target, WriteOptions},
     error::ApiError,
@@ -21,7 +21,7 @@ use crate::{
 /// The namespace of the Leases, as for upstream's API servers.
 const NAMESPACE: &str = "kube-system";
 /// Duration of a Lease. Its server may miss two renewals.
-pub(super) const DURATION: Duration = LOOK_AGAIN.saturating_mul(3);
+pub(super) const DURATION: Duration = RECHECK_INTERVAL.saturating_mul(3);
 
 /// The other servers, as this server has observed them.
 #[derive(Debug, Default)]

@@ -34,7 +34,7 @@ async fn the_endpoint_of_a_server_that_is_gone_is_taken_away_by_another() {
     for _ in 0..5 {
         one.sync(&api, &mut seen_by_one).await;
         other.sync(&api, &mut seen_by_other).await;
-        tokio::time::advance(LOOK_AGAIN).await;
+        tokio::time::advance(RECHECK_INTERVAL).await;
         assert_eq!(names(&api, Resource::EndpointSlice), both);
         assert_eq!(names(&api, Resource::Lease), both[1..]);
     }
@@ -42,7 +42,7 @@ async fn the_endpoint_of_a_server_that_is_gone_is_taken_away_by_another() {
     for _ in 0..2 {
         other.sync(&api, &mut seen_by_other).await;
         assert_eq!(names(&api, Resource::EndpointSlice), both);
-        tokio::time::advance(LOOK_AGAIN).await;
+        tokio::time::advance(RECHECK_INTERVAL).await;
     }
     tokio::time::advance(Duration::from_secs(10)).await;
     other.sync(&api, &mut seen_by_other).await;

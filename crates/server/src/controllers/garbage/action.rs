@@ -16,13 +16,13 @@ use crate::{
 
 /// An action on an object.
 #[derive(Debug)]
-pub(super) enum Deed {
+pub(super) enum Action {
     /// Do nothing.
     Nothing,
     /// Only report that an owner is in the wrong namespace.
     Report,
     /// Examine these dependents first.
-    LookAt(Vec<ObjectRef>),
+    Examine(Vec<ObjectRef>),
     /// Delete the object: it has no owners left.
     Delete { uid: String, revision: u64, propagation: Option<Propagation> },
     /// Remove the references to these owners, by uid.
@@ -46,10 +46,10 @@ pub(super) enum Done {
     Failed,
 }
 
-impl Deed {
+impl Action {
     pub(super) async fn carry_out(self, api: &Api, object: &ObjectRef) -> Done {
         let result = match self {
-            Self::Nothing | Self::Report | Self::LookAt(_) => Ok(()),
+            Self::Nothing | Self::Report | Self::Examine(_) => Ok(()),
             Self::Delete { uid, revision, propagation } => {
                 delete(api, object, uid, revision, propagation).await
             }
