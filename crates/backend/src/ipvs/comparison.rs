@@ -50,7 +50,7 @@ impl Ipvs {
                     let overflow = std::mem::take(&mut self.overflow);
                     full.extend(overflow.iter().filter_map(Refused::set));
                     let without_room = refusal::owners(&overflow, &self.desired).into_keys();
-                    self.refusals.tell_full(&overflow);
+                    self.refusals.log_full(&overflow);
                     if !self.desired.leave_out(without_room, &full) {
                         break Err(error.into());
                     }

@@ -10,7 +10,7 @@ use super::difference::{Difference, Operation, WriteSettings};
 use super::draining::{Draining, UptimeSecs};
 use super::kernel::{Kernel, first_refusal};
 use super::refusal::{self, Refusals, Refused};
-use super::retire_step::Retiring;
+use super::retire::Retiring;
 use super::rules::{self, Part, Rules};
 use super::{Error, Meter, Options};
 use crate::dataplane::{Chains, Commit, Dataplane, HealthCheckPort, Refusal};

@@ -8,19 +8,19 @@ use portolan_model::{Change, Family, Forwarding, ServicePortName, Settings};
 use super::dataplane::MODE;
 use super::routing;
 use crate::dataplane::{Commit, Dataplane, Error};
-use crate::nft::{self, Connections, Departure};
+use crate::nft::{self, Connections, TableRemoval};
 
 /// A data plane that programs nothing, and removes the userspace mode's objects of one family.
 #[derive(Debug)]
 pub struct Remains {
     family: Family,
-    departure: Departure,
+    departure: TableRemoval,
 }
 
 impl Remains {
     /// Creates a data plane for the network namespace of the calling thread.
     pub fn new(family: Family) -> Self {
-        Self { family, departure: Departure::default() }
+        Self { family, departure: TableRemoval::default() }
     }
 }
 
