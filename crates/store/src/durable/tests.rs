@@ -125,7 +125,7 @@ async fn the_probe_logs_a_reason_once_and_detects_a_full_disk() {
     assert!(said("os error 5"), "{:?}", store.writable());
     let before = faults.failed.load(SeqCst);
     until("it is tried several times", || faults.failed.load(SeqCst) >= before + 3).await;
-    let reported = store.shared.trouble.reported();
+    let reported = store.shared.trouble.logged();
     assert!((1..=2).contains(&reported.len()), "{reported:?}");
     // Only the probe writes.
     faults.writes.store(true, SeqCst);
@@ -133,7 +133,7 @@ async fn the_probe_logs_a_reason_once_and_detects_a_full_disk() {
     until("the disk is known to be full", || said("delete objects")).await;
     faults.writes.store(false, SeqCst);
     until("writing does again", || store.writable().is_ok()).await;
-    assert!(store.shared.trouble.reported().is_empty());
+    assert!(store.shared.trouble.logged().is_empty());
     store.commit(put("b", "1", None)).await.unwrap();
 }
 
