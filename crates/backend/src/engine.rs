@@ -121,6 +121,18 @@ impl AddAssign for ObjectChanges {
     }
 }
 
+/// What a [`Report`] is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// A commit of the active data plane.
+    Commit,
+    /// The commit of a data plane that replaces another. After a success it is active; after a failure the former one stays
+    /// active.
+    Replacement,
+    /// The removal of unused chains and sets, which failed. A success is not reported.
+    Collection,
+}
+
 /// The result of a commit or of an attempt at one.
 #[derive(Debug)]
 pub struct Report {
@@ -134,11 +146,8 @@ pub struct Report {
     pub full: bool,
     /// True if a change by another program was the reason for the commit, and something had to be repaired.
     pub repaired: bool,
-    /// True if this is the commit of a data plane that replaces another. After a success it is active; after a
-    /// failure the former one stays active.
-    pub replacing: bool,
-    /// True if this was the removal of unused chains and sets, which failed.
-    pub collecting: bool,
+    /// What was done.
+    pub step: Step,
     /// What was written, or the error.
     pub outcome: Result<Commit, Error>,
     /// See [`Work::triggers`]. Empty after a failure, which keeps them for the next attempt.

@@ -213,10 +213,9 @@ impl Inbox {
 
     /// Receives what was requested meanwhile. Returns true if there was anything.
     fn poll(&mut self) -> bool {
-        let mail = self.receiver.take();
-        let has_mail = mail.is_some();
-        mail.into_iter().for_each(|mail| self.open(mail));
-        has_mail
+        let Some(mail) = self.receiver.take() else { return false };
+        self.open(mail);
+        true
     }
 
     fn open(&mut self, mail: Mail) {

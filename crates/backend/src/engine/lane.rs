@@ -10,7 +10,7 @@ use portolan_model::{Family, ServicePortName, Settings};
 use super::coalesced::Coalesced;
 use super::retry::Retry;
 use super::successor::{HealthChecks, Retired, Successor};
-use super::{ObjectChanges, Report, TRIGGERS_MAX, Timing, Work};
+use super::{ObjectChanges, Report, Step, TRIGGERS_MAX, Timing, Work};
 use crate::{Commit, Dataplane, Error};
 
 /// Wait between two parts of a collection: kernels before 6.2 keep a chain referenced for a moment.
@@ -244,7 +244,7 @@ impl Lane {
         let outcome = successor.commit(self.timing.max_retry);
         let ended = Instant::now();
         let mut report = self.report(successor.mode(), ended - started, true, outcome);
-        report.replacing = true;
+        report.step = Step::Replacement;
         if report.outcome.is_err() {
             self.successor = Some(successor);
             return Some(report);
@@ -275,8 +275,7 @@ impl Lane {
             duration,
             full,
             repaired: false,
-            replacing: false,
-            collecting: false,
+            step: Step::Commit,
             triggers: Vec::new(),
             udp: Vec::new(),
             objects: ObjectChanges::default(),
@@ -359,7 +358,7 @@ impl Lane {
         };
         self.failed(now);
         let mut report = self.report(self.dataplane.mode(), now.elapsed(), false, Err(error));
-        report.collecting = true;
+        report.step = Step::Collection;
         Some(report)
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use portolan_backend::Refusal;
 use portolan_backend::conntrack::{Cleaned, Requests};
-use portolan_backend::engine::{ObjectChanges, Report};
+use portolan_backend::engine::{ObjectChanges, Report, Step};
 use portolan_backend::iptables::{self, Counted, Measures, Rules};
 use portolan_model::{Family, ServicePortName};
 use portolan_node::config::Mode;
@@ -59,7 +59,7 @@ impl Reporter {
                         duration = ?report.duration, kernel = ?commit.kernel, "compared with the kernel and in step"
                     );
                 }
-                if report.replacing {
+                if report.step == Step::Replacement {
                     tracing::info!(%family, mode, "this mode's rules are complete and do the work from now on");
                 }
                 if report.repaired {
@@ -80,13 +80,13 @@ impl Reporter {
                 let _ = self.done.send(Synced {
                     family,
                     objects: report.objects,
-                    replaced: report.replacing,
+                    replaced: report.step == Step::Replacement,
                     refused: commit.refused.clone(),
                     full: commit.full,
                     changed: report.changed,
                 });
             }
-            Err(error) if report.collecting => {
+            Err(error) if report.step == Step::Collection => {
                 if mode == Mode::Nftables.name() {
                     self.metrics.nftables_cleanup_failed(family);
                 }
@@ -96,7 +96,7 @@ impl Reporter {
                 if mode == Mode::Nftables.name() {
                     self.metrics.nftables_sync_failed(family);
                 }
-                if report.replacing {
+                if report.step == Step::Replacement {
                     tracing::error!(%family, mode, %error, "the rules before stay in force and are kept up; trying again");
                     return;
                 }

@@ -117,11 +117,11 @@ fn accept_plain(clause: &super::accept::Clause<'_>) -> Option<Encoding> {
     clause.encoding().filter(|_| clause.parameter("as").is_none())
 }
 
-/// Bytes with an ETag, by which a client can tell whether it already has them.
+/// Bytes with an `ETag`, by which a client can tell whether it already has them.
 #[derive(Debug)]
 struct Tagged {
     bytes: bytes::Bytes,
-    /// The ETag, without quotes.
+    /// The `ETag`, without quotes.
     tag: String,
 }
 

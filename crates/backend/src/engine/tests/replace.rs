@@ -30,7 +30,7 @@ fn a_new_data_plane_has_everything_before_the_old_one_is_retired() {
     let (handle, thread, reports) = running(&old, quick());
     replace(&handle, &new);
     let report = next(&reports);
-    assert!(report.replacing && report.full && report.outcome.is_ok());
+    assert!(report.step == Step::Replacement && report.full && report.outcome.is_ok());
     let received = [
         Call::Apply(vec!["demo/a".into()]),
         Call::OpenHealthCheckPorts(Some(32222)),
@@ -41,7 +41,7 @@ fn a_new_data_plane_has_everything_before_the_old_one_is_retired() {
     let before = old.calls();
     handle.work(Family::Ipv4, work(&["b"]));
     let report = next(&reports);
-    assert!(!report.replacing && report.outcome.is_ok());
+    assert!(report.step == Step::Commit && report.outcome.is_ok());
     assert_eq!(new.calls().pop(), Some(Call::Apply(vec!["demo/b".into()])));
     assert_eq!(old.calls(), before, "it has nothing to do with it any more");
     handle.stop();
@@ -55,17 +55,17 @@ fn while_a_new_data_plane_fails_the_old_one_stays_active() {
     new.fails(usize::MAX);
     replace(&handle, &new);
     let failed = next(&reports);
-    assert!(failed.replacing && failed.outcome.is_err());
+    assert!(failed.step == Step::Replacement && failed.outcome.is_err());
     handle.work(Family::Ipv4, work(&["b"]));
     let settings = neutral();
     handle.configure(settings);
     let done = std::iter::repeat_with(|| next(&reports)).find(|report| report.outcome.is_ok()).unwrap();
-    assert!(!done.replacing, "by the old one");
+    assert!(done.step == Step::Commit, "by the old one");
     assert_eq!(done.triggers, [1], "its packets are forwarded");
     assert_eq!(retired_parts(&old), 0);
     new.fails(0);
-    let done =
-        std::iter::repeat_with(|| next(&reports)).find(|report| report.replacing && report.outcome.is_ok());
+    let done = std::iter::repeat_with(|| next(&reports))
+        .find(|report| report.step == Step::Replacement && report.outcome.is_ok());
     assert!(done.is_some());
     let received = new.calls();
     assert!(received.contains(&Call::Compare(vec!["demo/b".into()])), "{received:?}");
@@ -83,7 +83,7 @@ fn pending_changes_go_to_the_new_data_plane() {
     handle.work(Family::Ipv4, work(&["b"]));
     replace(&handle, &new);
     let report = next(&reports);
-    assert!(report.replacing && report.outcome.is_ok());
+    assert!(report.step == Step::Replacement && report.outcome.is_ok());
     assert_eq!((report.triggers.len(), report.objects.services), (1, 1), "what waited is done");
     assert!(new.calls().contains(&Call::Compare(vec!["demo/b".into()])));
     let received = old.calls();
@@ -101,7 +101,7 @@ fn of_several_replacements_the_last_one_is_used() {
     assert!(next(&reports).outcome.is_err());
     replace(&handle, &second);
     let done = std::iter::repeat_with(|| next(&reports)).find(|report| report.outcome.is_ok()).unwrap();
-    assert!(done.replacing);
+    assert!(done.step == Step::Replacement);
     assert!(second.calls().contains(&Call::Compare(Vec::new())));
     first.fails(2);
     until("the one that was given up gives way, and the old one", || {
@@ -117,14 +117,14 @@ fn a_data_plane_of_the_same_place_is_not_removed() {
     let (handle, thread, reports) = running(&old, quick());
     let same = Recorder::at(OLD);
     replace(&handle, &same);
-    assert!(next(&reports).replacing);
+    assert!(next(&reports).step == Step::Replacement);
     // Its removal fails until its place is used again.
     same.fails(usize::MAX);
     replace(&handle, &new);
-    assert!(next(&reports).replacing);
+    assert!(next(&reports).step == Step::Replacement);
     until("an attempt to remove it", || retired_parts(&same) > 0);
     replace(&handle, &back);
-    assert!(next(&reports).replacing);
+    assert!(next(&reports).step == Step::Replacement);
     until("the other one gives way", || retired_parts(&new) == 1);
     let attempts = retired_parts(&same);
     handle.work(Family::Ipv4, work(&["b"]));
@@ -141,7 +141,7 @@ fn before_the_start_neither_data_plane_writes() {
     handle.work(Family::Ipv4, work(&["a"]));
     replace(&handle, &new);
     handle.start();
-    assert!(!next(&reports).replacing);
+    assert!(next(&reports).step == Step::Commit);
     assert_eq!(new.calls(), [Call::Apply(vec!["demo/a".into()]), Call::Compare(Vec::new())]);
     assert_eq!(old.calls(), [Call::Apply(vec!["demo/a".into()])]);
     handle.stop();

@@ -1,4 +1,4 @@
-//! The OpenAPI documents: created once from the field tables and served with ETags, so that clients can cache them.
+//! The OpenAPI documents: created once from the field tables and served with `ETag`s, so that clients can cache them.
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
