@@ -1,4 +1,5 @@
-//! ARCHITECTURE.md says which crate uses which; Cargo's metadata says the same.
+//! What holds for the workspace as a whole: ARCHITECTURE.md says which crate uses which, and Cargo's metadata says the same;
+//! the node agent moves every metric that it shows.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -53,4 +54,42 @@ fn built() -> Uses {
 #[test]
 fn the_documented_crates_are_those_of_the_workspace() {
     assert_eq!(documented(), built());
+}
+
+/// All source text below a folder, without modules of tests.
+fn source(folder: &Path) -> String {
+    let mut text = String::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if path.is_dir() && name != "tests" {
+            text.push_str(&source(&path));
+        } else if name.ends_with(".rs") && name != "tests.rs" {
+            let all = std::fs::read_to_string(&path).unwrap();
+            text.push_str(all.split_once("#[cfg(test)]\nmod tests").map_or(all.as_str(), |(code, _)| code));
+        }
+    }
+    text
+}
+
+/// A metric that no code moves shows zero for ever, and an alert on it never fires.
+#[test]
+fn the_node_agent_moves_every_metric() {
+    let metrics = workspace().join("crates/node/src/metrics/proxy.rs");
+    let metrics = std::fs::read_to_string(metrics).unwrap();
+    let agent =
+        source(&workspace().join("crates/cli/src")) + &source(&workspace().join("crates/node/src/http"));
+    let pages = source(&workspace().join("crates/node/src"));
+    let methods = metrics.lines().filter_map(|line| {
+        let (name, rest) = line.trim().strip_prefix("pub fn ")?.split_once('(')?;
+        (rest.starts_with("&self") || rest.starts_with("self")).then_some(name)
+    });
+    let methods: Vec<&str> = methods.collect();
+    assert!(methods.len() > 20, "{methods:?}");
+    let is_called = |name: &&&str| {
+        let call = format!(".{name}(");
+        agent.contains(&call) || pages.contains(&call)
+    };
+    let idle: Vec<&&str> = methods.iter().filter(|name| !is_called(name)).collect();
+    assert!(idle.is_empty(), "never called: {idle:?}");
 }

@@ -80,6 +80,11 @@ impl CleanerThread {
         Ok(Self { requests: Requests { sender }, thread: Some(thread) })
     }
 
+    /// Returns true if the thread runs. It ends by itself only if it panics.
+    pub fn is_running(&self) -> bool {
+        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
     /// Returns a handle to send requests.
     pub fn requests(&self) -> Requests {
         self.requests.clone()

@@ -16,6 +16,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::bail;
@@ -100,6 +101,7 @@ pub(super) struct Agent {
 /// The state that exists once the first complete state is known.
 struct Running {
     engine: Handle,
+    engine_thread: JoinHandle<()>,
     flows: CleanerThread,
     settings: Vec<Settings>,
     health_checks: Vec<HealthChecks>,
@@ -143,6 +145,12 @@ pub(super) struct Surroundings {
 }
 
 impl Running {
+    /// Returns the name of a thread that has ended, although it should run for as long as the process.
+    fn ended_thread(&self) -> Option<&'static str> {
+        let threads = [("engine", !self.engine_thread.is_finished()), ("conntrack", self.flows.is_running())];
+        threads.into_iter().find(|(_, is_running)| !is_running).map(|(name, _)| name)
+    }
+
     /// Records that a family's next data plane has become the active one.
     fn replaced(&mut self, family: Family) {
         for plane in self.planes.iter_mut().filter(|plane| plane.family == family) {
@@ -284,7 +292,12 @@ impl Agent {
         if let Some(error) = self.error.take() {
             return Err(error);
         }
-        if self.running.is_some() {
+        if let Some(running) = &self.running {
+            if let Some(thread) = running.ended_thread().or_else(|| self.shared.relays.ended_thread()) {
+                bail!(
+                    "the thread {thread:?} has ended: ending, so that the process is started again; rules stay as they are"
+                );
+            }
             if self.addresses_unknown || self.lacks_dataplane {
                 self.reconfigure();
             }

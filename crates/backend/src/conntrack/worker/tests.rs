@@ -281,3 +281,17 @@ fn a_clean_up_is_followed_by_nine_times_as_much_rest() {
     let rest = lane.due().unwrap().duration_since(before);
     assert!(rest >= Duration::from_secs(18) && rest < Duration::from_secs(19), "{rest:?}");
 }
+
+#[test]
+fn a_thread_that_panicked_does_not_run() {
+    let (thread, reports) = start(|_, _| panic!("on purpose"));
+    assert!(thread.is_running());
+    thread.requests().request(Family::Ipv4, vec![dns("10.1.0.4:53")]);
+    // The sender of reports is dropped with the thread's closure.
+    assert!(reports.recv_timeout(WITHIN).is_err());
+    let deadline = Instant::now() + WITHIN;
+    while thread.is_running() {
+        assert!(Instant::now() < deadline, "the thread has ended");
+        std::thread::yield_now();
+    }
+}

@@ -91,7 +91,7 @@ impl Agent {
             meters: self.shared.meters.clone(),
         };
         let report = move |report| reporter.take(report);
-        let (engine, _) = engine::spawn(dataplanes, timing(&self.configuration), report)?;
+        let (engine, engine_thread) = engine::spawn(dataplanes, timing(&self.configuration), report)?;
         self.send_everything(&engine);
         self.report_memory(&planes);
         for &family in &self.families {
@@ -103,8 +103,16 @@ impl Agent {
         let health_checks = self.new_health_checks(&addresses);
         let unsynced = self.families.clone();
         let removes_leftovers = false;
-        self.running =
-            Some(Running { engine, flows, settings, health_checks, unsynced, planes, removes_leftovers });
+        self.running = Some(Running {
+            engine,
+            engine_thread,
+            flows,
+            settings,
+            health_checks,
+            unsynced,
+            planes,
+            removes_leftovers,
+        });
         Ok(())
     }
 

@@ -160,19 +160,24 @@ pub(in crate::proxy) struct Relays {
     /// Relays that are replaced. They drain once nothing is captured for them.
     former: Vec<Handle>,
     /// Relays that drain.
-    draining_relays: Vec<Handle>,
+    draining: Vec<Handle>,
     counters: RelayCounters,
 }
 
 impl Relays {
     /// Creates the set without relays.
     pub(in crate::proxy) fn new(families: Vec<Family>, counters: RelayCounters) -> Self {
-        Self { families, current: None, former: Vec::new(), draining_relays: Vec::new(), counters }
+        Self { families, current: None, former: Vec::new(), draining: Vec::new(), counters }
     }
 
     /// Returns true if a relay may have connections.
     pub(in crate::proxy) fn may_have_connections(&self) -> bool {
-        self.current.is_some() || !self.former.is_empty() || !self.draining_relays.is_empty()
+        self.current.is_some() || !self.former.is_empty() || !self.draining.is_empty()
+    }
+
+    /// Returns the name of the current relay's thread if it has ended, although traffic is captured for it.
+    pub(in crate::proxy) fn ended_thread(&self) -> Option<&'static str> {
+        self.current.as_ref().is_some_and(|relay| !relay.is_running()).then_some("relay")
     }
 
     fn get(&mut self, options: &portolan_relay::Options) -> Result<Handle, Error> {
@@ -188,7 +193,7 @@ impl Relays {
         let is_redirected = matches!(options.arrival, Arrival::Translated { .. });
         self.counters.add(relay.shared_counters(), is_redirected);
         self.former.extend(self.current.replace(relay.clone()));
-        relay.follow(self.former.iter().chain(&self.draining_relays).cloned());
+        relay.follow(self.former.iter().chain(&self.draining).cloned());
         Ok(relay)
     }
 
@@ -201,28 +206,28 @@ impl Relays {
         for relay in self.former.drain(..) {
             let at_most = at_most.unwrap_or(relay.options().drain);
             tracing::info!(?at_most, "the relay takes no new connections; those that it has go on");
-            let draining_relays = relay.clone();
+            let draining = relay.clone();
             let drain = move || {
                 let told = Instant::now();
-                while draining_relays.is_captured_for() && told.elapsed() < CAPTURE_ENDS {
+                while draining.is_captured_for() && told.elapsed() < CAPTURE_ENDS {
                     std::thread::sleep(LOOK);
                 }
                 std::thread::sleep(GRACE);
-                draining_relays.drain(at_most.saturating_sub(told.elapsed()));
+                draining.drain(at_most.saturating_sub(told.elapsed()));
             };
             if let Err(error) = std::thread::Builder::new().name("relay-drain".into()).spawn(drain) {
                 tracing::error!(%error, "connections of the relay end now");
             } else {
-                self.draining_relays.push(relay);
+                self.draining.push(relay);
             }
         }
     }
 
     /// Removes relays that have ended. Returns true if the last one has.
     pub(in crate::proxy) fn remove_ended(&mut self) -> bool {
-        let before = self.draining_relays.len();
-        self.draining_relays.retain(|relay| !relay.is_over());
-        self.draining_relays.len() < before && !self.may_have_connections()
+        let before = self.draining.len();
+        self.draining.retain(|relay| !relay.is_over());
+        self.draining.len() < before && !self.may_have_connections()
     }
 }
 
