@@ -126,11 +126,6 @@ impl ProxyMetrics {
         self
     }
 
-    /// Returns the registry, to which further metrics can be added.
-    pub fn registry(&self) -> &Registry {
-        &self.registry
-    }
-
     /// Records that a sync was requested. Also called once when syncing starts.
     pub fn sync_queued(&self, family: Family, at: SystemTime) {
         self.sync.last_queued.with(family, |gauge| gauge.set(unix_seconds(at)));
