@@ -93,7 +93,7 @@ fn it_holds_one_program_with_one_capability() {
     assert_own_programs(&image.root);
 }
 
-/// Asserts that the image has the program, also under the name that a DaemonSet made for kube-proxy starts.
+/// Asserts that the image has the program, also under the name that a `DaemonSet` made for kube-proxy starts.
 fn assert_own_programs(root: &Path) {
     let programs = root.join("usr/local/bin");
     assert_eq!(names(&programs), ["kube-proxy", "portolan"]);

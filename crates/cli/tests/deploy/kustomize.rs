@@ -1,4 +1,4 @@
-//! The kustomize folders, and the result of applying them to kubeadm's DaemonSet.
+//! The kustomize folders, and the result of applying them to kubeadm's `DaemonSet`.
 //!
 //! The kustomizations use few features of kustomize, which are implemented here. A kubectl that is new enough must
 //! give the same result.
@@ -14,7 +14,7 @@ const BASE: &str = "deploy/kustomize/base";
 const OVERLAY: &str = "deploy/kustomize/overlays/kubeadm";
 const IPTABLES: &str = "deploy/kustomize/overlays/iptables";
 
-/// Returns the DaemonSet for modes that call iptables.
+/// Returns the `DaemonSet` for modes that call iptables.
 pub(crate) fn with_iptables() -> Value {
     of_kind(&build(IPTABLES), "DaemonSet").clone()
 }
@@ -158,7 +158,7 @@ fn the_overlay_is_the_daemon_set_of_kubeadm() {
     assert_eq!(security(&set), security(&base));
 }
 
-/// Returns the relevant parts of the DaemonSet that kubeadm creates.
+/// Returns the relevant parts of the `DaemonSet` that kubeadm creates.
 fn kubeadm() -> Value {
     let labels = json!({"k8s-app": "kube-proxy"});
     let container = json!({

@@ -13,7 +13,7 @@ type Permission = (String, String, String);
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Returns the permissions of the manifests' ClusterRole.
+/// Returns the permissions of the manifests' `ClusterRole`.
 pub(crate) fn given(name: &str, text: &str) -> BTreeSet<Permission> {
     let objects = yaml(name, text);
     let rules = of_kind(&objects, "ClusterRole")["rules"].as_array().unwrap().clone();

@@ -12,7 +12,7 @@ use crate::common::{Cluster, at, configuration, http, in_step, objects, reaches}
 use crate::files::{BINARY, run};
 use crate::image::Unpacked;
 
-/// The command of kubeadm's DaemonSet.
+/// The command of kubeadm's `DaemonSet`.
 const COMMAND: [&str; 3] =
     ["/usr/local/bin/kube-proxy", "--config=/var/lib/kube-proxy/config.conf", "--hostname-override=node1"];
 
