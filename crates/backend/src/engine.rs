@@ -40,7 +40,6 @@
 //! Changes by other programs are reported with [`Handle::compare`]. If the kernel does not notify a data plane of
 //! such changes ([`Dataplane::needs_checks`]), the engine checks periodically that its rules are there.
 
-pub(crate) mod coalesced;
 mod lane;
 mod pending;
 mod retry;

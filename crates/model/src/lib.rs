@@ -5,6 +5,7 @@
 //! at a time. [`Change`]s come out. The crate must not know I/O, clocks, async, netlink, rules or the API server.
 
 pub mod catalog;
+mod coalesced;
 pub mod family;
 pub mod object;
 pub mod oracle;
@@ -16,6 +17,7 @@ pub mod table;
 pub mod world;
 
 pub use catalog::{Catalog, Event};
+pub use coalesced::Coalesced;
 pub use family::{Family, Protocol};
 pub use scheduler::IpvsScheduler;
 pub use settings::{LocalDetector, NodePortAddresses, Settings};

@@ -2,12 +2,12 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use portolan_model::{Change, Family};
+use portolan_model::catalog::PerFamily;
+use portolan_model::{Change, Coalesced, Family};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::destination::{Destinations, Translations};
@@ -15,15 +15,16 @@ use crate::listener::{self, Error};
 use crate::options::{Counters, Options};
 use crate::relay::Relay;
 
-/// A command for the relay's thread.
-#[derive(Debug)]
-pub(crate) enum Command {
-    /// Changes of the forwarding table.
-    Apply(Vec<Change>),
-    /// Accept nothing more, and end when all connections have ended, or at this time.
-    Drain(Instant),
-    /// End now.
-    Stop,
+/// What the relay has to do. Commands are merged until its thread takes them, so that they take memory for each Service port
+/// and not for each change.
+#[derive(Debug, Default)]
+pub(crate) struct Commands {
+    /// Changes of the table.
+    pub(crate) changes: PerFamily<Coalesced>,
+    /// Accept nothing new, and end with the last connection, or at this time.
+    pub(crate) drain: Option<Instant>,
+    /// End at once.
+    pub(crate) stop: bool,
 }
 
 /// A handle of a relay. The relay ends when its last handle is dropped.
@@ -34,7 +35,7 @@ pub struct Handle {
 
 #[derive(Debug)]
 struct Inner {
-    sender: Sender<Command>,
+    commands: Arc<Mutex<Commands>>,
     wake: Arc<OwnedFd>,
     counters: Arc<Counters>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -73,10 +74,16 @@ pub fn spawn_with(
     let start = |errno: rustix::io::Errno| Error::Start(errno.into());
     let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(start)?);
     let counters = Arc::new(Counters::default());
-    let (sender, commands) = channel();
-    let relay =
-        Relay::new(listeners, options.clone(), destinations, counters.clone(), commands, wake.clone())
-            .map_err(start)?;
+    let commands = Arc::<Mutex<Commands>>::default();
+    let relay = Relay::new(
+        listeners,
+        options.clone(),
+        destinations,
+        counters.clone(),
+        commands.clone(),
+        wake.clone(),
+    )
+    .map_err(start)?;
     let over = Arc::new(AtomicBool::new(false));
     let run = {
         let (over, counters) = (over.clone(), counters.clone());
@@ -90,7 +97,7 @@ pub fn spawn_with(
     let thread = Mutex::new(Some(thread));
     Ok(Handle {
         inner: Arc::new(Inner {
-            sender,
+            commands,
             wake,
             counters,
             thread,
@@ -108,9 +115,9 @@ impl Handle {
         let mut predecessors = self.inner.predecessors.lock().unwrap_or_else(PoisonError::into_inner);
         predecessors.retain(|relay| !relay.is_over());
         for relay in predecessors.iter() {
-            relay.inner.send(Command::Apply(changes.clone()));
+            relay.inner.apply(&changes);
         }
-        self.inner.send(Command::Apply(changes));
+        self.inner.apply(&changes);
     }
 
     /// Adds relays that share this relay's listeners until they have ended. They may receive connections that are
@@ -160,15 +167,23 @@ impl Handle {
 
     /// Closes the listeners, waits until every connection has ended, at most for `at_most`, and ends the relay.
     pub fn drain(&self, at_most: Duration) {
-        self.inner.send(Command::Drain(Instant::now() + at_most));
+        self.inner.command(|commands| commands.drain = Some(Instant::now() + at_most));
         self.inner.join();
     }
 }
 
 impl Inner {
-    /// A relay that has ended ignores commands.
-    fn send(&self, command: Command) {
-        let _ = self.sender.send(command);
+    fn apply(&self, changes: &[Change]) {
+        self.command(|commands| {
+            for change in changes {
+                commands.changes.get_mut(change.family).extend(vec![change.clone()]);
+            }
+        });
+    }
+
+    /// Adds to the commands. A relay that has ended ignores them.
+    fn command(&self, merge: impl FnOnce(&mut Commands)) {
+        merge(&mut self.commands.lock().unwrap_or_else(PoisonError::into_inner));
         // The write fails only if the eventfd's counter is full, and then the relay is about to read it.
         let _ = rustix::io::write(&*self.wake, &1_u64.to_ne_bytes());
     }
@@ -184,7 +199,7 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.send(Command::Stop);
+        self.command(|commands| commands.stop = true);
         self.join();
     }
 }

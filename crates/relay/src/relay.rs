@@ -5,18 +5,18 @@ mod connection;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use portolan_model::Protocol;
+use portolan_model::catalog::PerFamily;
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, acceptfrom_with};
 
 use crate::deadlines::Deadlines;
 use crate::destination::Destinations;
-use crate::handle::Command;
+use crate::handle::Commands;
 use crate::listener::{BACKLOG, Listener};
 use crate::options::{Counters, Options};
 use crate::poll::{Poller, Readiness, Token};
@@ -39,7 +39,7 @@ const LOG_INTERVAL: Duration = Duration::from_secs(30);
 pub(crate) struct Relay {
     poller: Poller,
     listeners: Vec<Listener>,
-    commands: Receiver<Command>,
+    commands: Arc<Mutex<Commands>>,
     wake: Arc<OwnedFd>,
     options: Options,
     destinations: Destinations,
@@ -71,7 +71,7 @@ impl Relay {
         options: Options,
         destinations: Destinations,
         counters: Arc<Counters>,
-        commands: Receiver<Command>,
+        commands: Arc<Mutex<Commands>>,
         wake: Arc<OwnedFd>,
     ) -> Result<Self, Errno> {
         let poller = Poller::new()?;
@@ -140,24 +140,19 @@ impl Relay {
 
     /// Executes the commands that have arrived. Returns false if the relay must end.
     fn take_commands(&mut self, now: Instant) -> bool {
-        while let Ok(command) = self.commands.try_recv() {
-            match command {
-                Command::Apply(changes) => {
-                    for change in &changes {
-                        if let Some(service) = self.table.apply(change) {
-                            self.drain_endpoints(service, now);
-                        }
-                    }
-                }
-                Command::Drain(until) => {
-                    self.accept_pending(now);
-                    self.listeners.clear();
-                    self.drain_until = Some(until);
-                }
-                Command::Stop => return false,
+        let commands = std::mem::take(&mut *self.commands.lock().unwrap_or_else(PoisonError::into_inner));
+        let Commands { changes: PerFamily { mut ipv4, mut ipv6 }, drain, stop } = commands;
+        for change in ipv4.take().iter().chain(&ipv6.take()) {
+            if let Some(service) = self.table.apply(change) {
+                self.drain_endpoints(service, now);
             }
         }
-        true
+        if let Some(until) = drain {
+            self.accept_pending(now);
+            self.listeners.clear();
+            self.drain_until = Some(until);
+        }
+        !stop
     }
 
     fn handle(&mut self, token: Token, readiness: Readiness, now: Instant) {

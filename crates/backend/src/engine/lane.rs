@@ -5,9 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portolan_model::catalog::UdpService;
-use portolan_model::{Family, ServicePortName, Settings};
+use portolan_model::{Coalesced, Family, ServicePortName, Settings};
 
-use super::coalesced::Coalesced;
 use super::retry::Retry;
 use super::successor::{HealthChecks, Retired, Successor};
 use super::{ObjectChanges, Report, Step, TRIGGERS_MAX, Timing, Work};

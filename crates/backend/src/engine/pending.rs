@@ -6,9 +6,8 @@
 use std::sync::Arc;
 
 use portolan_model::catalog::{PerFamily, UdpService};
-use portolan_model::{ServicePortName, Settings};
+use portolan_model::{Coalesced, ServicePortName, Settings};
 
-use super::coalesced::Coalesced;
 use super::lane::Lane;
 use super::{ObjectChanges, TRIGGERS_MAX, Timing, Work};
 use crate::latest::Latest;

@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use portolan_model::{Change, Family, Forwarding, ServicePortName, Settings};
+use portolan_model::{Change, Coalesced, Family, Forwarding, ServicePortName, Settings};
 
 use super::Work;
-use super::coalesced::Coalesced;
 use super::retry::Retry;
 use crate::dataplane::{Chains, Commit, Dataplane, Error, HealthCheckPort};
 

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use portolan_model::catalog::UdpService;
-use portolan_model::{Backend, Change, Family, Forwarding, Protocol, ServicePortName, Settings};
+use portolan_model::{Backend, Change, Coalesced, Family, Forwarding, Protocol, ServicePortName, Settings};
 use portolan_relay::{Arrival, Capturing, Handle};
 
 use super::kernel::{self, Kernel};
@@ -15,7 +15,6 @@ use super::seen;
 use crate::addresses::Addresses;
 use crate::conntrack::{Check, Cleaner, Translations};
 use crate::dataplane::{Chains, Commit, Dataplane, Error, HealthCheckPort, Refusal};
-use crate::engine::coalesced::Coalesced;
 use crate::iptables::{self, Programs};
 use crate::nft::{Capture, Own};
 

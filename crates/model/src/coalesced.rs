@@ -3,21 +3,23 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use portolan_model::{Change, ServicePortName};
+use crate::{Change, ServicePortName};
 
 /// Changes with one entry for each Service port: the latest.
 #[derive(Debug, Default)]
-pub(crate) struct Coalesced {
+pub struct Coalesced {
     changes: Vec<Change>,
     places: HashMap<Arc<ServicePortName>, usize>,
 }
 
 impl Coalesced {
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Returns true if no change is pending.
+    pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
     }
 
-    pub(crate) fn extend(&mut self, changes: Vec<Change>) {
+    /// Adds changes. Of two changes of one Service port, the merged one leads from the older state to the newer one.
+    pub fn extend(&mut self, changes: Vec<Change>) {
         for change in changes {
             let known = self.places.get(&change.name).and_then(|&place| self.changes.get_mut(place));
             if let Some(earlier) = known {
@@ -29,11 +31,13 @@ impl Coalesced {
         }
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Change> {
+    /// The changes, in the order in which their Service ports first changed.
+    pub fn iter(&self) -> impl Iterator<Item = &Change> {
         self.changes.iter()
     }
 
-    pub(crate) fn take(&mut self) -> Vec<Change> {
+    /// Removes and returns all changes.
+    pub fn take(&mut self) -> Vec<Change> {
         self.places.clear();
         std::mem::take(&mut self.changes)
     }
