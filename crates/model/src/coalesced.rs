@@ -19,7 +19,7 @@ impl Coalesced {
     }
 
     /// Adds changes. Of two changes of one Service port, the merged one leads from the older state to the newer one.
-    pub fn extend(&mut self, changes: Vec<Change>) {
+    pub fn extend(&mut self, changes: impl IntoIterator<Item = Change>) {
         for change in changes {
             let known = self.places.get(&change.name).and_then(|&place| self.changes.get_mut(place));
             if let Some(earlier) = known {

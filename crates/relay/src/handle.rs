@@ -115,9 +115,9 @@ impl Handle {
         let mut predecessors = self.inner.predecessors.lock().unwrap_or_else(PoisonError::into_inner);
         predecessors.retain(|relay| !relay.is_over());
         for relay in predecessors.iter() {
-            relay.inner.apply(&changes);
+            relay.inner.apply(changes.iter().cloned());
         }
-        self.inner.apply(&changes);
+        self.inner.apply(changes);
     }
 
     /// Adds relays that share this relay's listeners until they have ended. They may receive connections that are
@@ -173,10 +173,10 @@ impl Handle {
 }
 
 impl Inner {
-    fn apply(&self, changes: &[Change]) {
+    fn apply(&self, changes: impl IntoIterator<Item = Change>) {
         self.command(|commands| {
             for change in changes {
-                commands.changes.get_mut(change.family).extend(vec![change.clone()]);
+                commands.changes.get_mut(change.family).extend([change]);
             }
         });
     }
