@@ -73,7 +73,7 @@ impl Successor {
         let _ = dataplane.apply(&chunk);
         let _ = dataplane.open_health_check_ports(&health_checks.all());
         let mut changes = Coalesced::default();
-        changes.extend(waiting.iter().cloned().collect());
+        changes.extend(waiting.iter().cloned());
         Self { dataplane, changes, due: now, retry: Retry::default() }
     }
 
