@@ -1,7 +1,7 @@
 //! The data planes: they program the forwarding table into the kernel.
 //!
 //! Owns the [`Dataplane`] trait, the data planes of nftables ([`nft`]), iptables ([`iptables`]), IPVS ([`ipvs`]) and
-//! [`userspace`] mode, one that programs nothing ([`none`]), and the thread that drives them ([`engine`]). Also owns
+//! [`userspace`] mode, and the thread that drives them ([`engine`]). Also owns
 //! the clean-up of stale UDP flows ([`conntrack`]) and of what kube-proxy left behind ([`leftovers`]). Changes of
 //! Service ports go in, one kernel transaction comes out. It must not know the API server, the configuration file or
 //! async.
@@ -16,7 +16,6 @@ mod latest;
 pub mod leftovers;
 mod mailbox;
 pub mod nft;
-pub mod none;
 mod reading;
 pub mod userspace;
 

@@ -20,7 +20,6 @@ mod negotiate;
 mod slis;
 #[cfg(test)]
 mod tests;
-mod yaml;
 mod zpages;
 
 const TEXT_FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";

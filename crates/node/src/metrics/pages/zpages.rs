@@ -8,7 +8,6 @@ use hyper::header::{HeaderMap, HeaderValue, WARNING};
 use serde_json::{Value, json};
 
 use super::negotiate::{Form, Version, negotiate};
-use super::yaml::yaml;
 use crate::http::{self, Answer, PLAIN};
 use crate::metrics::process;
 use crate::time::rfc3339_seconds;
@@ -113,4 +112,10 @@ fn object(kind: &str, version: Version, fields: Value) -> Value {
 fn clock(up: Duration) -> String {
     let seconds = up.as_secs();
     format!("{} hr {:02} min {:02} sec", seconds / 3600, seconds / 60 % 60, seconds % 60)
+}
+
+/// Formats as YAML, as the configuration is formatted.
+fn yaml(object: &Value) -> String {
+    let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
+    serde_saphyr::to_string_with_options(object, options).unwrap_or_default()
 }
