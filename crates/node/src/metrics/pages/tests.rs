@@ -120,19 +120,19 @@ async fn flags_are_shown_in_every_form() {
     let accept = as_flagz("yaml", "v1alpha1");
     let old = request_with(address, "GET", "/flagz", &[&accept], "").await.expect("an answer");
     insta::assert_snapshot!(format!("{}\n\n{}", old.headers.join("\n"), old.body), @r#"
-    Content-Length: 140
+    Content-Length: 132
     Content-Type: application/yaml
     Warning: 299 - "config.k8s.io/v1alpha1 Flagz is deprecated; use config.k8s.io/v1beta1 Flagz"
     X-Content-Type-Options: nosniff
 
-    apiVersion: "config.k8s.io/v1alpha1"
+    apiVersion: config.k8s.io/v1alpha1
     flags:
-      cluster-cidr: "10.0.0.0/8"
+      cluster-cidr: 10.0.0.0/8
       config: ""
       v: "4"
-    kind: "Flagz"
+    kind: Flagz
     metadata:
-      name: "kube-proxy"
+      name: kube-proxy
     "#);
     let refused = get(address, "/flagz", &["Accept: application/json"]).await;
     assert_eq!((refused.0, refused.1.as_str()), (406, "text/plain; charset=utf-8"));
