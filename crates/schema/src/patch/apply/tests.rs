@@ -15,7 +15,7 @@ fn object(value: Value) -> Object {
     object
 }
 
-/// A configuration of a Service with these further members.
+/// Returns a configuration of a Service with additional members.
 fn configuration(more: Value) -> Object {
     let mut configuration = object(json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}}));
     crate::patch::merge(&mut configuration, &object(more));
@@ -34,7 +34,7 @@ fn forced(live: &Object, manager: &str, more: Value) -> Object {
     decoded(more, true).onto(Some(live), writer(manager)).unwrap()
 }
 
-/// The object after a write that is not an apply.
+/// Returns the object after a write that is not an apply.
 fn written(live: &Object, manager: &str, more: Value) -> Object {
     let mut new = live.clone();
     crate::patch::merge(&mut new, &object(more));
@@ -96,7 +96,7 @@ fn what_is_no_longer_named_goes_and_what_others_own_stays() {
         "server",
         json!({"spec": {"clusterIP": "10.0.0.1"}, "metadata": {"labels": {"b": "2"}}}),
     );
-    // Nobody owns the node port of an element; it goes with the element.
+    // The node port of an element has no owner; it is removed with the element.
     let mut live = live;
     live["spec"]["ports"][1]["nodePort"] = 30_000.into();
     let live = applied(Some(&live), "other", json!({"spec": {"externalIPs": ["192.0.2.1"]}})).unwrap();
@@ -301,7 +301,7 @@ fn configurations() -> impl Strategy<Value = Value> {
     )
 }
 
-/// Every value of `inner` is in `outer`, lists by their keys.
+/// Returns true if `outer` contains every value of `inner`. Elements of lists are compared by their keys.
 fn holds(node: Node, outer: &Value, inner: &Value) -> bool {
     match (node.form(outer), node.form(inner)) {
         (Form::Members(outer), Form::Members(inner)) => inner
@@ -344,7 +344,7 @@ proptest! {
             let mut union = Fields::default();
             Managers::decode_stored(recorded(&new)).0.values().for_each(|owned| union.add(&owned.fields));
             let mut present = scope.named(&new);
-            // Places that only exist are not owned.
+            // Objects and lists that are only present are not owned.
             present.subtract(&union);
             prop_assert!(present.paths().is_empty(), "owned by nobody: {:?}", present.paths());
             live = Some(new);

@@ -31,7 +31,7 @@ fn operations_do_what_the_rfc_says() {
             json!({"/": 9, "~1": 10}),
         ),
         (json!({"foo": ["bar"]}), add("/foo/-", json!(["abc"])), json!({"foo": ["bar", ["abc"]]})),
-        // More.
+        // Other examples.
         (json!({"a": [1]}), from("copy", "/a", "/b"), json!({"a": [1], "b": [1]})),
         (json!({"a": {"b/c": 1}}), json!({"op": "remove", "path": "/a/b~1c"}), json!({"a": {}})),
         (json!({"a": 1}), add("", json!([])), json!([])),

@@ -49,7 +49,7 @@ fn written(old: &Object, new: &Object, writer: Writer<'_>) -> Object {
     new
 }
 
-/// `manager operation: paths` of each entry.
+/// Returns `manager operation: paths` for each entry.
 fn owners(object: &Object) -> Vec<String> {
     let managers = Managers::decode_stored(recorded(object)).0;
     let line = |(key, owned): (Key, Owned)| {
