@@ -25,12 +25,12 @@ const WORKERS: usize = 4;
 /// Bytes of a response.
 pub(super) const ANSWER: usize = 512;
 
-/// What a process of this program does.
+/// The role of a process of this program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// Answers at the ports.
+    /// Serves the three ports.
     Backend,
-    /// Carries what comes to the virtual address.
+    /// Relays connections to the virtual address.
     Relay,
 }
 
