@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn every_framing_is_taken_apart() {
+    fn every_framing_is_decoded() {
         let mut client = client(&[
             b"HTTP/1.1 201 Created\r\nContent-Length: 4\r\nConnection: close\r\n\r\nbodyrest",
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n2\r\nbo\r\n2\r\ndy\r\n0\r\n\r\n",

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn other_messages_are_none_of_our_business() {
+    fn other_messages_are_ignored() {
         assert_eq!(decode(Family::Ipv6, &quoting(135, 0, &[0; 48])), None);
     }
 }

@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn names_what_did_not_happen() {
+    fn the_error_names_the_condition() {
         let error = eventually(Duration::from_millis(5), "the impossible", || false).unwrap_err();
         assert!(error.to_string().starts_with("the impossible did not happen within"), "{error}");
     }

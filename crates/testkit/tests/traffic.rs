@@ -74,7 +74,7 @@ fn undisturbed_traffic_is_lossless() {
 }
 
 #[test]
-fn a_moment_of_dropped_datagrams_shows_as_lost_only() {
+fn datagrams_that_are_dropped_for_a_moment_count_as_lost_only() {
     let (world, plan) = world_and_plan(Family::Ipv4);
     nft(&world, COUNTING);
     let traffic = Traffic::start(world.client().namespace(), plan).unwrap();
@@ -151,7 +151,7 @@ fn a_process_is_seen_starting_asked_to_end_and_killed() {
 }
 
 #[test]
-fn a_process_that_ends_early_fails_the_wait_with_its_words() {
+fn a_process_that_ends_early_fails_the_wait_with_its_output() {
     let world = World::builder().pods(0).remote_pods(0).build().unwrap();
     let script = ["-c", "echo no such flag >&2; exit 2"];
     let mut process =

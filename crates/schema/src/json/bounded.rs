@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_costs_too_much_is_given_up() {
+    fn decoding_stops_above_the_memory_limit() {
         let limit = 1 << 20;
         let many = |text: &str| format!("[{}0]", text.repeat(limit / VALUE_COST));
         for text in [many("0,"), many("{},"), many("\"\","), many("{\"a\":[null]},"), many("[true],")] {
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_with_a_meaning_to_the_decoder_is_a_name() {
+    fn a_reserved_name_of_serde_json_is_an_ordinary_member() {
         let text = r#"{"$serde_json::private::RawValue":"[1]"}"#;
         assert_eq!(decode(text, 4096), Ok(json!({"$serde_json::private::RawValue": "[1]"})));
     }
@@ -311,7 +311,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn within_the_budget_nothing_changes(value in any_value()) {
+        fn values_within_the_budget_decode_unchanged(value in any_value()) {
             let text = value.to_string();
             let expected: serde_json::Value = serde_json::from_str(&text).unwrap();
             let decoded = decode(&text, 1 << 20).unwrap();

@@ -421,7 +421,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn members_are_those_of_a_tree(
+        fn members_equal_those_of_a_btree_map(
             start in proptest::collection::vec(("[a-d]{0,4}", any::<i32>()), 0..200),
             changes in proptest::collection::vec(changes(), 0..100),
         ) {

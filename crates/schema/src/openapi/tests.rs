@@ -50,7 +50,7 @@ fn operations_are_named_once_and_name_their_kind() {
 }
 
 #[test]
-fn what_kubectl_looks_for() {
+fn documents_contain_what_kubectl_reads() {
     let document = v3("v1");
     let patch = &document["paths"]["/api/v1/namespaces/{namespace}/services/{name}"]["patch"];
     let gvk = json!({"group": "", "version": "v1", "kind": "Service"});

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_and_what_is_below_it_are_told_apart() {
+    fn a_field_and_its_members_are_distinct() {
         let mut fields = decoded(&json!({"f:a": {".": {}, "f:b": {}}}));
         fields.subtract(&decoded(&json!({"f:a": {}})));
         assert_eq!(fields, decoded(&json!({"f:a": {"f:b": {}}})));

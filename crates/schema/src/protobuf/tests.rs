@@ -122,7 +122,7 @@ fn unknown_fields_of_every_wire_type_are_skipped() {
 }
 
 #[test]
-fn what_is_no_protobuf_is_refused_with_its_place() {
+fn invalid_protobuf_is_refused_with_the_field() {
     let spec = |content: &[u8]| {
         let mut raw = Vec::new();
         wire::put_bytes(&mut raw, 2, content);
@@ -219,7 +219,7 @@ fn list(form: Form, items: &[Value]) -> Vec<u8> {
 }
 
 #[test]
-fn text_is_sent_as_the_object_in_it() {
+fn json_text_is_encoded_like_the_decoded_object() {
     let form = Form::Whole(Resource::Service);
     let object = |value: Value| decode(&encode(&object(value)).unwrap(), ASSUMED, Limits::default());
     for text in [
@@ -240,7 +240,7 @@ fn text_is_sent_as_the_object_in_it() {
 }
 
 #[test]
-fn text_that_does_not_fit_says_where() {
+fn json_text_of_wrong_types_is_refused_with_the_field() {
     let form = Form::Whole(Resource::Service);
     let mut out = b"before".to_vec();
     for (text, message) in [
@@ -287,7 +287,7 @@ fn a_watch_frame_has_its_length_and_an_enveloped_object() {
 }
 
 #[test]
-fn what_has_no_protobuf_form_says_so() {
+fn objects_without_protobuf_form_are_refused() {
     let error = |value: Value| encode(&object(value)).unwrap_err().to_string();
     assert_eq!(
         error(json!({"apiVersion": "meta.k8s.io/v1", "kind": "Table"})),

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_short_or_too_long_is_refused() {
+    fn truncated_and_overlong_values_are_refused() {
         assert_eq!(Reader::new(&[0x80]).varint(), Err(Problem::Truncated));
         assert_eq!(Reader::new(&[0xff; 11]).varint(), Err(Problem::Number));
         let mut just_too_large = [0xff; 10];

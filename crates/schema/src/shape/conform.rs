@@ -15,7 +15,7 @@ use crate::{
 #[cfg(test)]
 mod tests;
 
-/// Maximum unknown fields that are reported. A body can have a million of them, and nobody would read the whole list.
+/// Maximum unknown fields that are reported. A body can have a million of them, and no reader needs the whole list.
 const MOST_UNKNOWN: usize = 100;
 
 /// How unknown fields are handled (query parameter `fieldValidation`).

@@ -212,7 +212,7 @@ fn dropped_packets_time_out_and_silence_does_not_hold_up_the_rest() {
 }
 
 #[test]
-fn routes_without_a_way_are_unreachable() {
+fn addresses_with_an_unreachable_route_are_unreachable() {
     let world = World::builder().pods(1).remote_pods(0).build().unwrap();
     let addresses = Family::BOTH.map(virtual_address);
     let routes = addresses.map(|address| format!("route add unreachable {address}\n")).concat();

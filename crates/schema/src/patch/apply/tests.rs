@@ -88,7 +88,7 @@ fn the_same_configuration_changes_nothing() {
 }
 
 #[test]
-fn what_is_no_longer_named_goes_and_what_others_own_stays() {
+fn unnamed_fields_are_removed_unless_another_manager_owns_them() {
     let live = applied(None, "m", json!({"metadata": {"labels": {"a": "1"}}, "spec": {
         "type": "NodePort", "externalIPs": ["192.0.2.1"], "ports": [{"port": 80, "name": "x"}, {"port": 81}]}})).unwrap();
     let live = written(
@@ -121,14 +121,14 @@ fn what_is_no_longer_named_goes_and_what_others_own_stays() {
 }
 
 #[test]
-fn a_place_goes_with_the_last_field_that_was_in_it() {
+fn an_object_is_removed_with_its_last_field() {
     let live = applied(None, "m", json!({"metadata": {"labels": {"a": "1"}}})).unwrap();
     let new = applied(Some(&live), "m", json!({"spec": {"type": "NodePort"}})).unwrap();
     assert!(!new["metadata"].as_object().unwrap().contains_key("labels"), "{new:?}");
 }
 
 #[test]
-fn fields_of_others_are_conflicts_unless_equal_or_forced() {
+fn fields_of_other_managers_are_conflicts_unless_equal_or_forced() {
     let live = applied(
         None,
         "a",
@@ -224,7 +224,7 @@ fn status_is_applied_through_its_endpoint_alone() {
 }
 
 #[test]
-fn what_was_there_before_the_first_apply_belongs_to_someone() {
+fn fields_from_before_the_first_apply_have_an_owner() {
     let live = configuration(json!({"spec": {"type": "NodePort", "externalName": "x"}}));
     let refused = applied(Some(&live), "a", json!({"spec": {"type": "ClusterIP"}}));
     assert_eq!(conflicts(refused), ["\"before-first-apply\" using v1 at 2030-01-01T00:00:00Z .spec.type"]);
@@ -368,7 +368,7 @@ proptest! {
     }
 
     #[test]
-    fn the_last_of_several_managers_to_let_go_leaves_nothing(
+    fn fields_are_removed_when_no_manager_applies_them(
         applies in proptest::collection::vec((configurations(), 0..3_u8), 1..5),
     ) {
         let mut live = None;

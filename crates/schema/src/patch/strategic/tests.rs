@@ -96,7 +96,7 @@ fn the_order_of_elements_can_be_set() {
 }
 
 #[test]
-fn lists_of_scalars_take_what_is_new_and_drop_what_they_are_told() {
+fn lists_of_scalars_merge_and_delete_named_values() {
     assert_eq!(
         patched(finalizers(json!(["a", "b"])), &finalizers(json!(["c", "a"]))).unwrap(),
         finalizers(json!(["c", "a", "b"]))
@@ -124,7 +124,7 @@ fn directives_for_whole_objects() {
 }
 
 #[test]
-fn patches_that_make_no_sense_say_where() {
+fn invalid_patches_are_refused_with_the_path() {
     let live = ports(json!([{"port": 80}]));
     for (patch, message) in [
         (
