@@ -20,8 +20,8 @@ const FIRST_CLUSTER_IP: u32 = u32::from_be_bytes([10, 96, 1, 0]);
 const FIRST_ENDPOINT: u32 = u32::from_be_bytes([10, 128, 0, 0]);
 /// The first address that changes assign to endpoints.
 const FIRST_SPARE: u32 = u32::from_be_bytes([10, 192, 0, 0]);
-/// Annotation with the managed fields. This API server stores none for these objects; as an annotation, the same number
-/// of bytes is sent.
+/// Annotation with the managed fields of a real cluster. The API server replaces the managed fields of a new object with
+/// its own record, and stores an annotation of the same size unchanged.
 const MANAGED_FIELDS: &str = "portolan.example/managed-fields";
 /// The name of the node that the proxy runs on.
 pub(crate) const NODE: &str = "node-0000";
